@@ -69,10 +69,11 @@ type cli struct {
 
 // database is what every command needs that talks to Postgres.
 type database struct {
-	DatabaseURL      secret.Value `name:"database-url" shown:"(required)" help:"Postgres, as postgres://user@host:5432/database. What it leaves out comes from PGPASSWORD and the like, or ~/.pgpass."`
-	DatabasePassword secret.Value `name:"database-password" shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection, as the URL is."`
-	Plaintext        bool         `name:"database-plaintext" help:"Accept sslmode=disable to another machine: everything can be read and changed on the way."`
-	Schema           string       `shown:"(search_path)" help:"Schema of the tables. Name it behind a pooler, which may lose the search_path."`
+	DatabaseURL      secret.Value   `name:"database-url" shown:"(required)" help:"Postgres, as postgres://user@host:5432/database. What it leaves out comes from PGPASSWORD and the like, or ~/.pgpass."`
+	DatabasePassword secret.Value   `name:"database-password" shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection, as the URL is."`
+	PasswordCommand  secret.Command `name:"database-password-command" help:"Shell command that prints the password, or {\"password\": ..., \"expires\": time}, for each connection: a token of RDS, Cloud SQL, Entra or Vault."`
+	Plaintext        bool           `name:"database-plaintext" help:"Accept sslmode=disable to another machine: everything can be read and changed on the way."`
+	Schema           string         `shown:"(search_path)" help:"Schema of the tables. Name it behind a pooler, which may lose the search_path."`
 }
 
 // runner is what every command of the tree is.

@@ -25,8 +25,14 @@ const urlSetting = "--database-url (RELAY_DATABASE_URL, RELAY_DATABASE_URL_FILE)
 
 // config reads the URL. It connects to nothing.
 func (d database) config() (*pgxpool.Config, error) {
-	cfg, err := service.Database{URL: d.DatabaseURL, Password: d.DatabasePassword, AllowPlain: d.Plaintext}.PoolConfig(
-		urlSetting)
+	password := d.DatabasePassword
+	if d.PasswordCommand.IsSet() {
+		if password.IsSet() {
+			return nil, service.Usage("--database-password and --database-password-command are both set: leave one out")
+		}
+		password = d.PasswordCommand.Value
+	}
+	cfg, err := service.Database{URL: d.DatabaseURL, Password: password, AllowPlain: d.Plaintext}.PoolConfig(urlSetting)
 	if err != nil {
 		return nil, err
 	}

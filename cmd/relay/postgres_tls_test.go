@@ -94,6 +94,14 @@ func TestPostgresTLS(t *testing.T) {
 	refused("the system's CAs", s.env(t, "sslrootcert", "system"), "stands on another CA")
 	refused("a wrong password", with(t, s.env(t), func(u *url.URL) { u.User = url.UserPassword("app", canary+"x") }),
 		"Postgres refuses this user or password")
+	byCommand := with(t, s.env(t), func(u *url.URL) { u.User = url.User("app") })
+	ok("a command's password", byCommand.with("RELAY_DATABASE_PASSWORD_COMMAND", "echo "+canary))
+	refused("a command's wrong password", byCommand.with("RELAY_DATABASE_PASSWORD_COMMAND", "echo "+canary+"x"),
+		"Postgres refuses this user or password")
+	refused("a command that fails", byCommand.with("RELAY_DATABASE_PASSWORD_COMMAND", "echo "+canary+"; exit 9"),
+		"failed (exit status 9): run it by hand")
+	refused("a command and a password", byCommand.with("RELAY_DATABASE_PASSWORD_COMMAND", "echo "+canary,
+		"RELAY_DATABASE_PASSWORD", canary), "are both set: leave one out")
 	s.serve(t, s.ca, time.Now().Add(time.Hour), "db.example")
 	refused("another name", s.env(t), "the certificate of Postgres is not for 127.0.0.1")
 	ok("another name, and nobody looks", s.env(t, "sslmode", "verify-ca"))
