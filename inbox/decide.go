@@ -17,6 +17,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -181,7 +182,7 @@ func release(ctx context.Context, conn *pgxpool.Conn) {
 // next owner writes, who must not wait for an effect of ours.
 func (in *Inbox) passAndCommit(ctx context.Context, conn *pgx.Conn, pass *passing) *failure {
 	if pass != nil {
-		_, err := conn.Exec(ctx, in.sql.pass, in.consumer, pass.topic, pass.id, pass.next)
+		_, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, pass.topic, pass.id, pass.next)
 		if err != nil {
 			return in.classify(ctx, fmt.Errorf("inbox: moving the progress of %s-%d: %w", pass.topic, pass.id, err))
 		}
@@ -349,10 +350,10 @@ func (p *planned) array(where place) string {
 func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guard) (open bool, f *failure) {
 	var b pgx.Batch
 	b.Queue(sqlBegin)
-	b.Queue(in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout)
-	b.Queue(in.sql.home)
+	b.Queue(in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout)
+	b.Queue(in.q(sqlHome))
 	in.dedup.queue(&b, p)
-	b.Queue(in.sql.open, in.consumer)
+	b.Queue(in.q(sqlOpen), in.consumer)
 	res := conn.SendBatch(ctx, &b)
 	s, err := in.readInsert(res, p)
 	if err == nil {

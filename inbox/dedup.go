@@ -96,7 +96,7 @@ func newStrategy(in *Inbox) strategy {
 	if in.cfg.Dedup == ByID {
 		return byID{in}
 	}
-	return newByNumber(in)
+	return byNumber{in, in.cfg.Dedup == ByOffset}
 }
 
 // registeredAs refuses to decide by anything but what the consumer is registered with.
@@ -126,11 +126,11 @@ func (d byID) plan(events []event.Event, _ *guard, _ bool) (*planned, *failure) 
 // queue puts inbox_message before any in every transaction: the other way round deadlocks.
 func (d byID) queue(b *pgx.Batch, p *planned) {
 	if days := p.array(inDay); days != "" {
-		b.Queue(d.in.sql.insertDay, d.in.consumer, days)
+		b.Queue(d.in.q(sqlInsertDay), d.in.consumer, days)
 		p.queued++
 	}
 	if others := p.array(inAny); others != "" {
-		b.Queue(d.in.sql.insertAny, d.in.consumer, others)
+		b.Queue(d.in.q(sqlInsertAny), d.in.consumer, others)
 		p.queued++
 	}
 }
@@ -154,7 +154,7 @@ func (d byID) holds(p *planned, s *state) bool {
 
 func (d byID) forget(where place) string {
 	if where == inAny {
-		return d.in.sql.forgetAny
+		return d.in.q(sqlForgetAny)
 	}
-	return d.in.sql.forgetDay
+	return d.in.q(sqlForgetDay)
 }

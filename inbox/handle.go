@@ -366,7 +366,7 @@ func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) erro
 func (b *batch) noteTrying(ctx context.Context, cause error) bool {
 	ctx, cancel := context.WithTimeout(ctx, graceCommit)
 	defer cancel()
-	_, err := b.in.db.Exec(ctx, b.in.sql.trying, b.in.consumer, b.name.topic, b.name.id, storable(cause.Error(), 2000))
+	_, err := b.in.db.Exec(ctx, b.in.q(sqlTrying), b.in.consumer, b.name.topic, b.name.id, storable(cause.Error(), 2000))
 	if err == nil {
 		b.guard.setTrying()
 	}
@@ -377,7 +377,7 @@ func (b *batch) noteTrying(ctx context.Context, cause error) bool {
 func (b *batch) tryNow(ctx context.Context) (now bool) {
 	ctx, cancel := context.WithTimeout(ctx, graceCommit)
 	defer cancel()
-	err := b.in.db.QueryRow(ctx, b.in.sql.tryNow, b.in.consumer, b.name.topic, b.name.id).Scan(&now)
+	err := b.in.db.QueryRow(ctx, b.in.q(sqlTryNow), b.in.consumer, b.name.topic, b.name.id).Scan(&now)
 	return err == nil && now
 }
 
@@ -440,7 +440,7 @@ func (b *batch) leave(ctx context.Context) {
 	defer cancel()
 	end := b.offset(len(b.events)-1) + 1
 	// Where it cannot be told, the next owner counts, which costs time and nothing else.
-	_, _ = b.in.db.Exec(ctx, b.in.sql.closeRange, b.in.consumer, b.name.topic, b.name.id, b.offset(0), end)
+	_, _ = b.in.db.Exec(ctx, b.in.q(sqlCloseRange), b.in.consumer, b.name.topic, b.name.id, b.offset(0), end)
 }
 
 // rejected says that the partition waits for a person, and notes it when that takes longer than a moment.

@@ -28,13 +28,10 @@ type Inbox struct {
 	consumer string
 	cfg      settings
 	log      *slog.Logger
-	sql      texts
-	// releaseSQL is what only Run needs.
-	releaseSQL releaseTexts
-	keeper     *days.Keeper
-	gate       *Gate
-	tracer     *tracing.Tracer // nil: no spans
-	dedup      strategy
+	keeper   *days.Keeper
+	gate     *Gate
+	tracer   *tracing.Tracer // nil: no spans
+	dedup    strategy
 
 	// state is what the last transaction read; nil until the consumer is registered and its days are there.
 	state atomic.Pointer[state]
@@ -54,26 +51,8 @@ type Inbox struct {
 	}
 }
 
-// texts are the statements of the consuming side, with their schema.
-type texts struct {
-	state, home, insertDay, insertAny, open, openIDs, marks, mark, park, quarantine, unquarantine, forgetDay,
-	forgetAny string
-	progress, writeRange, closeRange, pass, account, count, uncount, halted, resumed, trying, tryNow string
-}
-
-func newTexts(prefix string) (t texts) {
-	for to, sql := range map[*string]string{
-		&t.state: sql.State, &t.home: sqlHome, &t.insertDay: sqlInsertDay, &t.insertAny: sqlInsertAny, &t.open: sqlOpen,
-		&t.openIDs: sqlOpenIDs, &t.marks: sqlMarks, &t.mark: sqlMark, &t.park: sqlPark, &t.quarantine: sqlQuarantine,
-		&t.unquarantine: sqlUnquarantine, &t.forgetDay: sqlForgetDay, &t.forgetAny: sqlForgetAny,
-		&t.progress: sqlProgress, &t.writeRange: sqlRange, &t.closeRange: sqlCloseRange, &t.pass: sqlPass,
-		&t.account: sqlAccount, &t.count: sqlCount, &t.uncount: sqlUncount, &t.halted: sqlHalted,
-		&t.resumed: sqlResumed, &t.trying: sqlTrying, &t.tryNow: sqlTryNow,
-	} {
-		*to = pgschema.Expand(sql, prefix)
-	}
-	return t
-}
+// q is a statement with the name of the inbox's schema.
+func (in *Inbox) q(statement string) string { return pgschema.Expand(statement, in.cfg.prefix) }
 
 // New returns the inbox of a consumer whose tables are in db. It does not connect: [Inbox.Prepare], or the first event,
 // registers the consumer and makes its days.
@@ -101,7 +80,6 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	in.programs.said = map[string]bool{}
 	in.keeper = newKeeper(s, in.log)
 	in.tracer = tracing.New(s.TracerProvider, s.Propagator)
-	in.sql, in.releaseSQL = newTexts(s.prefix), newReleaseTexts(s.prefix)
 	in.dedup = newStrategy(in)
 	if in.gate = s.Gate; in.gate == nil {
 		in.gate = NewGate()
@@ -211,7 +189,7 @@ func (in *Inbox) exclusive(ctx context.Context, do func() error) error {
 
 func (in *Inbox) register(ctx context.Context) error {
 	var dedup string
-	err := in.db.QueryRow(ctx, pgschema.Expand(sqlRegister, in.cfg.prefix), in.consumer, in.cfg.windowDays,
+	err := in.db.QueryRow(ctx, in.q(sqlRegister), in.consumer, in.cfg.windowDays,
 		in.cfg.Dedup.String()).Scan(&dedup)
 	if pgerr.Is(err, pgerr.UndefinedTable) {
 		return fmt.Errorf("inbox: the tables are not there: run `relay migrate` or migrations.Up, and look at "+
@@ -225,7 +203,7 @@ func (in *Inbox) register(ctx context.Context) error {
 
 // refresh reads the state outside a writing transaction, which is good enough for a plan and for nothing else.
 func (in *Inbox) refresh(ctx context.Context) error {
-	s, err := stateOf(in.db.QueryRow(ctx, in.sql.state, "", "", in.consumer, ""))
+	s, err := stateOf(in.db.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))
 	if err != nil {
 		return fmt.Errorf("inbox: reading the state of consumer %q: %w", in.consumer, err)
 	}

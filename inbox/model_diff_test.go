@@ -116,7 +116,7 @@ func (r *mReal) both(set bits) (days, others string) {
 func (r *mReal) insert() string {
 	set := r.some()
 	days, others := r.both(set)
-	got := r.set(r.in.sql.insertDay, "ledger", days) | r.set(r.in.sql.insertAny, "ledger", others)
+	got := r.set(r.in.q(sqlInsertDay), "ledger", days) | r.set(r.in.q(sqlInsertAny), "ledger", others)
 	if want := r.m.insert(set); got != want {
 		r.t.Fatalf("inserting %v: %v are new, in the model %v", set, got, want)
 	}
@@ -164,7 +164,7 @@ func (r *mReal) park() string {
 		r.exec(sqlMark, "ledger", r.hashes[row.key-1], []byte{}, "payments", []byte(r.events[e].Key), "", "")
 		r.m.mark[row.key-1] = max(r.m.mark[row.key-1], 1)
 	}
-	_, err := r.in.db.Exec(r.t.Context(), r.in.sql.park, r.list(e, row.key, name)...)
+	_, err := r.in.db.Exec(r.t.Context(), r.in.q(sqlPark), r.list(e, row.key, name)...)
 	if listed := r.m.park(row); listed != (err == nil) || err != nil && !pgerr.Is(err, pgerr.UniqueViolation) {
 		r.t.Fatalf("parking: %v, in the model listed: %v", err, listed)
 	}
@@ -173,7 +173,7 @@ func (r *mReal) park() string {
 
 func (r *mReal) quarantine() string {
 	e := r.one()
-	got := r.set(r.in.sql.quarantine, r.list(e, 0, kindQuarantined)...)
+	got := r.set(r.in.q(sqlQuarantine), r.list(e, 0, kindQuarantined)...)
 	want := bits(0)
 	if r.m.quarantine(bit(e)) != 0 && r.m.park(mParked{event: e + 1, kind: mQuarantined}) {
 		want = bit(e)
@@ -186,17 +186,17 @@ func (r *mReal) quarantine() string {
 
 func (r *mReal) reads() string {
 	set := r.some()
-	if got, want := r.set(r.in.sql.openIDs, "ledger", uuidArray(r.numbers(set.has))), r.m.openIDs(set); got != want {
+	if got, want := r.set(r.in.q(sqlOpenIDs), "ledger", uuidArray(r.numbers(set.has))), r.m.openIDs(set); got != want {
 		r.t.Fatalf("open ids: %v, in the model %v", got, want)
 	}
 	var open bool
-	if err := r.in.db.QueryRow(r.t.Context(), r.in.sql.open, "ledger").Scan(&open); err != nil || open != r.m.open() {
+	if err := r.in.db.QueryRow(r.t.Context(), r.in.q(sqlOpen), "ledger").Scan(&open); err != nil || open != r.m.open() {
 		r.t.Fatalf("open: %v %v, in the model %v", open, err, r.m.open())
 	}
 	var hash []byte
 	var full bool
 	var marked, bound bits
-	rows, err := r.in.db.Query(r.t.Context(), r.in.sql.marks, "ledger", r.hashes[:])
+	rows, err := r.in.db.Query(r.t.Context(), r.in.q(sqlMarks), "ledger", r.hashes[:])
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&hash, &full}, func() error {
 			k := uint8(slices.IndexFunc(r.hashes[:], func(h []byte) bool { return bytes.Equal(h, hash) }))
@@ -265,7 +265,7 @@ func (r *mReal) leave() string {
 func (r *mReal) again() string {
 	key := uint8(r.random.IntN(mKeys)) + 1
 	head := &record{}
-	err := r.in.db.QueryRow(r.t.Context(), r.in.releaseSQL.head, "ledger", r.hashes[key-1], 0, 1).Scan(&head.id,
+	err := r.in.db.QueryRow(r.t.Context(), r.in.q(sqlHead), "ledger", r.hashes[key-1], 0, 1).Scan(&head.id,
 		&head.messageID, &head.topic, &head.partition,
 		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts, &head.code)
 	at := r.m.head(key, 0)

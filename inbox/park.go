@@ -14,7 +14,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
-	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
 // Codes of parked events, beside those of [Terminal].
@@ -201,13 +200,13 @@ func (in *Inbox) readOpen(ctx context.Context, conn *pgx.Conn, p *planned, hashe
 	slices.SortFunc(keys, bytes.Compare)
 	keys = slices.CompactFunc(keys, bytes.Equal)
 	var b pgx.Batch
-	b.Queue(in.sql.openIDs, in.consumer, uuidArray(ids)).Query(func(rows pgx.Rows) error {
+	b.Queue(in.q(sqlOpenIDs), in.consumer, uuidArray(ids)).Query(func(rows pgx.Rows) error {
 		var id pgtype.UUID
 		_, err := pgx.ForEachRow(rows, []any{&id}, func() error { open[id.Bytes] = true; return nil })
 		return err
 	})
 	if len(keys) > 0 {
-		b.Queue(in.sql.marks, in.consumer, keys).Query(func(rows pgx.Rows) error {
+		b.Queue(in.q(sqlMarks), in.consumer, keys).Query(func(rows pgx.Rows) error {
 			var hash []byte
 			var full bool
 			_, err := pgx.ForEachRow(rows, []any{&hash, &full}, func() error { marks[string(hash)] = full; return nil })
@@ -227,20 +226,20 @@ func (in *Inbox) writeAside(ctx context.Context, conn *pgx.Conn, a *aside, event
 	var b pgx.Batch
 	if len(behind.ids) > 0 {
 		a.written += len(behind.ids)
-		b.Queue(in.sql.park, behind.args(in.consumer)...)
+		b.Queue(in.q(sqlPark), behind.args(in.consumer)...)
 	}
 	if len(quarantine.ids) > 0 {
 		for _, n := range a.quarantined {
 			a.outcomes[n] = Duplicate // unless it is listed now
 		}
-		b.Queue(in.sql.quarantine, quarantine.args(in.consumer)...).Query(func(rows pgx.Rows) error {
+		b.Queue(in.q(sqlQuarantine), quarantine.args(in.consumer)...).Query(func(rows pgx.Rows) error {
 			return a.listed(rows, events)
 		})
-		b.Queue(in.sql.unquarantine, in.consumer, quarantine.ids).Query(func(rows pgx.Rows) error {
+		b.Queue(in.q(sqlUnquarantine), in.consumer, quarantine.ids).Query(func(rows pgx.Rows) error {
 			return a.unlisted(rows, events)
 		})
 	}
-	for where, sql := range map[place]string{inDay: in.sql.forgetDay, inAny: in.sql.forgetAny} {
+	for where, sql := range map[place]string{inDay: in.q(sqlForgetDay), inAny: in.q(sqlForgetAny)} {
 		if len(forget[where]) > 0 {
 			b.Queue(sql, in.consumer, uuidArray(forget[where]))
 		}
@@ -358,7 +357,7 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 	failed := func(err error) (Outcome, *failure) {
 		return Undecided, in.classify(ctx, fmt.Errorf("inbox: parking event %s: %w", e.ID, err))
 	}
-	tag, err := conn.Exec(ctx, in.sql.openIDs, in.consumer, id)
+	tag, err := conn.Exec(ctx, in.q(sqlOpenIDs), in.consumer, id)
 	if err != nil {
 		return failed(err)
 	}
@@ -377,7 +376,7 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 			}
 		}
 		list.add(e, hash, kindFailed, code, reason, attempts)
-		_, err := conn.Exec(ctx, in.sql.park, list.args(in.consumer)...)
+		_, err := conn.Exec(ctx, in.q(sqlPark), list.args(in.consumer)...)
 		if err != nil {
 			return failed(err)
 		}
@@ -394,12 +393,12 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 // hold makes the mark of a key or finds it, and holds it, so that no releaser removes it before the event stands behind
 // it.
 func (in *Inbox) hold(ctx context.Context, conn *pgx.Conn, e *event.Event, hash []byte, code, reason string) *failure {
-	_, err := conn.Exec(ctx, in.sql.mark, in.consumer, hash, []byte(e.Tenant), e.Topic, []byte(e.Key),
+	_, err := conn.Exec(ctx, in.q(sqlMark), in.consumer, hash, []byte(e.Tenant), e.Topic, []byte(e.Key),
 		storable(code, 255), storable(reason, 2000))
 	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: marking a key: %w", err))
 	}
-	tag, err := conn.Exec(ctx, in.sql.marks, in.consumer, [][]byte{hash})
+	tag, err := conn.Exec(ctx, in.q(sqlMarks), in.consumer, [][]byte{hash})
 	switch {
 	case err != nil:
 		return in.classify(ctx, fmt.Errorf("inbox: holding the mark of a key: %w", err))
@@ -422,7 +421,7 @@ func (in *Inbox) tellParked(e event.Event, cause error, attempts int) {
 func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
-	_, err := in.db.Exec(ctx, in.sql.halted, in.consumer, p.topic, p.id, e.Position.Offset,
+	_, err := in.db.Exec(ctx, in.q(sqlHalted), in.consumer, p.topic, p.id, e.Position.Offset,
 		storable(codeOf(cause), 255), storable(cause.Error(), 2000))
 	if err != nil {
 		in.log.Warn("inbox: a halt could not be written down", "topic", p.topic, "partition", p.id, "error", err)
@@ -431,14 +430,14 @@ func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, 
 
 // unhalt takes back what noteHalt has noted with that code, where no list is full, or all the same.
 func (in *Inbox) unhalt(ctx context.Context, code string, all bool) error {
-	_, err := in.db.Exec(ctx, pgschema.Expand(sqlUnhalt, in.cfg.prefix), in.consumer, code, all)
+	_, err := in.db.Exec(ctx, in.q(sqlUnhalt), in.consumer, code, all)
 	return err
 }
 
 // Resumed implements [Handler].
 func (h *handler) Resumed(ctx context.Context, topic string, partition int32) (bool, error) {
 	var resumed bool
-	err := h.db.QueryRow(ctx, h.sql.resumed, h.consumer, topic, partition).Scan(&resumed)
+	err := h.db.QueryRow(ctx, h.q(sqlResumed), h.consumer, topic, partition).Scan(&resumed)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}

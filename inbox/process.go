@@ -94,17 +94,17 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 // insertTx records the id behind a savepoint and returns that when the id is new.
 func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (isNew bool, savepoint pgx.Tx, err error) {
 	// The time-outs are the caller's.
-	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, "", "", in.consumer, ""))
+	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))
 	if err == nil && s.Floor >= 0 {
 		err = in.registeredAs(dedupNamed(s.Dedup))
 	}
 	if err != nil {
 		return false, nil, fmt.Errorf("inbox: reading the state: %w", err)
 	}
-	sql := in.sql.insertDay
+	sql := in.q(sqlInsertDay)
 	switch where := s.place(e.ID, in.cfg.windowDays, in.cfg.DaysAhead); where {
 	case inAny:
-		sql = in.sql.insertAny
+		sql = in.q(sqlInsertAny)
 	case tooOld, tooFuture:
 		return false, nil, &HaltError{Event: bare(e), Err: refusal(where, &e, *s, in.cfg.windowDays)}
 	}
@@ -128,14 +128,14 @@ func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e *event.Event) (Outcom
 		return Undecided, fmt.Errorf("inbox: looking for what is parked: %w", err)
 	}
 	var open bool
-	if err := tx.QueryRow(ctx, in.sql.open, in.consumer).Scan(&open); err != nil || !open {
+	if err := tx.QueryRow(ctx, in.q(sqlOpen), in.consumer).Scan(&open); err != nil || !open {
 		if err != nil {
 			return failed(err)
 		}
 		return Undecided, nil
 	}
 	id := uuidArray([]uuid.UUID{e.ID})
-	tag, err := tx.Exec(ctx, in.sql.openIDs, in.consumer, id)
+	tag, err := tx.Exec(ctx, in.q(sqlOpenIDs), in.consumer, id)
 	if err != nil {
 		return failed(err)
 	}
@@ -146,7 +146,7 @@ func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e *event.Event) (Outcom
 	if hash == nil {
 		return Undecided, nil
 	}
-	if tag, err = tx.Exec(ctx, in.sql.marks, in.consumer, [][]byte{hash}); err != nil {
+	if tag, err = tx.Exec(ctx, in.q(sqlMarks), in.consumer, [][]byte{hash}); err != nil {
 		return failed(err)
 	}
 	if tag.RowsAffected() == 0 {
@@ -154,10 +154,10 @@ func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e *event.Event) (Outcom
 	}
 	var list rows
 	list.add(e, hash, kindBehind, "", "", 0)
-	if _, err = tx.Exec(ctx, in.sql.park, list.args(in.consumer)...); err != nil {
+	if _, err = tx.Exec(ctx, in.q(sqlPark), list.args(in.consumer)...); err != nil {
 		return failed(err)
 	}
-	for _, sql := range []string{in.sql.forgetDay, in.sql.forgetAny} {
+	for _, sql := range []string{in.q(sqlForgetDay), in.q(sqlForgetAny)} {
 		if _, err = tx.Exec(ctx, sql, in.consumer, id); err != nil {
 			return failed(err)
 		}

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
 // presentEvery is how often a program says that it runs the consumer, and looks who else says so. Who has not for three
@@ -59,7 +58,7 @@ func (in *Inbox) present(ctx context.Context) error {
 	defer in.programs.Unlock()
 	p := &in.programs
 	seen := map[string]time.Time{}
-	rows, err := in.db.Query(ctx, pgschema.Expand(sqlPresent, in.cfg.prefix), in.consumer, in.cfg.Program, p.host)
+	rows, err := in.db.Query(ctx, in.q(sqlPresent), in.consumer, in.cfg.Program, p.host)
 	if err == nil {
 		var name, host string
 		var at time.Time

@@ -193,7 +193,7 @@ func (in *Inbox) account(ctx context.Context, p partitionName, g *guard) error {
 	if next == 0 {
 		return nil
 	}
-	if _, err := in.db.Exec(ctx, in.sql.account, in.consumer, p.topic, p.id, next, home); err != nil {
+	if _, err := in.db.Exec(ctx, in.q(sqlAccount), in.consumer, p.topic, p.id, next, home); err != nil {
 		return fmt.Errorf("inbox: moving the progress of %s-%d: %w", p.topic, p.id, err)
 	}
 	g.mu.Lock()
@@ -291,7 +291,7 @@ func (h *handler) Progress(ctx context.Context, topic string, partition int32) (
 }
 
 func (in *Inbox) askHome(ctx context.Context, home *string) *failure {
-	if err := in.db.QueryRow(ctx, in.sql.home).Scan(home); err != nil {
+	if err := in.db.QueryRow(ctx, in.q(sqlHome)).Scan(home); err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: asking which database this is: %w", err))
 	}
 	return nil
@@ -315,7 +315,7 @@ func (e *MovedError) Error() string {
 func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to int64, attempts int32, known bool,
 	err error,
 ) {
-	err = in.db.QueryRow(ctx, in.sql.progress, in.consumer, p.topic, p.id).Scan(&from, &to, &attempts)
+	err = in.db.QueryRow(ctx, in.q(sqlProgress), in.consumer, p.topic, p.id).Scan(&from, &to, &attempts)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, 0, 0, false, nil
@@ -327,7 +327,7 @@ func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to in
 
 // writeRange puts down the range of the batch that comes, in a transaction of its own.
 func (in *Inbox) writeRange(ctx context.Context, p partitionName, g *guard, from, to int64) *failure {
-	tag, err := in.db.Exec(ctx, in.sql.writeRange, in.consumer, p.topic, p.id, from, to, g.began())
+	tag, err := in.db.Exec(ctx, in.q(sqlRange), in.consumer, p.topic, p.id, from, to, g.began())
 	if err == nil && tag.RowsAffected() == 0 {
 		return g.stays("another database")
 	}
@@ -340,7 +340,7 @@ func (in *Inbox) writeRange(ctx context.Context, p partitionName, g *guard, from
 // count commits that the event at offset is about to run. Spent: it was counted too often already.
 func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spent bool, f *failure) {
 	var attempts, from int64
-	err := in.db.QueryRow(ctx, in.sql.count, in.consumer, p.topic, p.id, offset).Scan(&attempts, &from)
+	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset).Scan(&attempts, &from)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil // somebody deleted the row: nothing is known
 	}
@@ -355,6 +355,6 @@ func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spen
 func (in *Inbox) uncount(ctx context.Context, p partitionName, offset int64) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
-	_, err := in.db.Exec(ctx, in.sql.uncount, in.consumer, p.topic, p.id, offset)
+	_, err := in.db.Exec(ctx, in.q(sqlUncount), in.consumer, p.topic, p.id, offset)
 	return err == nil
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
 // releaseBatch is how many keys, and how many events alone, one look finds.
@@ -54,30 +53,12 @@ func (r *released) mine(head *record) bool {
 	return head.attempts <= counts
 }
 
-// releaseTexts are the statements of a release, with their schema.
-type releaseTexts struct {
-	freeMark, freeAlone, lockMark, lockAlone, list, noteBatch, head string
-	count, uncount, leave, unmark, parkAgain, failedAgain           string
-}
-
-func newReleaseTexts(prefix string) (t releaseTexts) {
-	for to, sql := range map[*string]string{
-		&t.freeMark: sqlFreeMark, &t.freeAlone: sqlFreeAlone, &t.lockMark: sql.LockMark, &t.lockAlone: sqlLockAlone,
-		&t.list: sqlList, &t.noteBatch: sqlNoteBatch, &t.head: sqlHead, &t.count: sqlCountRelease,
-		&t.uncount: sqlUncountRelease, &t.leave: sqlLeave, &t.unmark: sql.Unmark, &t.parkAgain: sqlParkAgain,
-		&t.failedAgain: sqlFailedAgain,
-	} {
-		*to = pgschema.Expand(sql, prefix)
-	}
-	return t
-}
-
 // release runs what operators have released since the last look.
 func (in *Inbox) release(ctx context.Context) error {
 	if err := in.Prepare(ctx); err != nil {
 		return err
 	}
-	rows, err := in.db.Query(ctx, pgschema.Expand(sqlReleasing, in.cfg.prefix), in.consumer, releaseBatch,
+	rows, err := in.db.Query(ctx, in.q(sqlReleasing), in.consumer, releaseBatch,
 		in.releasable())
 	if err != nil {
 		return fmt.Errorf("inbox: looking for released events: %w", err)
@@ -234,11 +215,11 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 // isFree: no other process runs what was released, nor does an operator change it. Whoever waits for that waits outside
 // of the gate.
 func (in *Inbox) isFree(ctx context.Context, r *released) (free bool, err error) {
-	sql, key := in.releaseSQL.freeAlone, any(r.id)
+	statement, key := sqlFreeAlone, any(r.id)
 	if r.hash != nil {
-		sql, key = in.releaseSQL.freeMark, r.hash
+		statement, key = sqlFreeMark, r.hash
 	}
-	tag, err := in.db.Exec(ctx, sql, in.consumer, key)
+	tag, err := in.db.Exec(ctx, in.q(statement), in.consumer, key)
 	if err != nil {
 		return false, in.classify(ctx, fmt.Errorf("inbox: looking whether a release is free: %w", err)).err
 	}
@@ -359,7 +340,7 @@ func (in *Inbox) countRelease(ctx context.Context, r *released, stands int64) (h
 			head.attempts-- // ours is among them
 			return nil
 		}
-		_, err = tx.Exec(ctx, in.releaseSQL.count, in.consumer, head.id)
+		_, err = tx.Exec(ctx, in.q(sqlCountRelease), in.consumer, head.id)
 		return err
 	})
 	if err != nil {
@@ -376,7 +357,7 @@ func (in *Inbox) planRelease(ctx context.Context, r *released) (ids []int64, wai
 		if is, err := in.lockReleased(ctx, tx, r); err != nil || !is {
 			return err
 		}
-		rows, err := tx.Query(ctx, in.releaseSQL.list, in.consumer, r.hash, releaseEvents)
+		rows, err := tx.Query(ctx, in.q(sqlList), in.consumer, r.hash, releaseEvents)
 		if err != nil {
 			return err
 		}
@@ -404,7 +385,7 @@ func (in *Inbox) planRelease(ctx context.Context, r *released) (ids []int64, wai
 			ids = nil
 			return nil
 		}
-		_, err = tx.Exec(ctx, in.releaseSQL.noteBatch, in.consumer, ids[len(ids)-1])
+		_, err = tx.Exec(ctx, in.q(sqlNoteBatch), in.consumer, ids[len(ids)-1])
 		return err
 	})
 	if err != nil {
@@ -415,12 +396,12 @@ func (in *Inbox) planRelease(ctx context.Context, r *released) (ids []int64, wai
 
 // lockReleased locks the mark of a list, or the row of an event alone, and says whether it is still to be released.
 func (in *Inbox) lockReleased(ctx context.Context, tx pgx.Tx, r *released) (is bool, err error) {
-	sql, key := in.releaseSQL.lockAlone, any(r.id)
+	statement, key := sqlLockAlone, any(r.id)
 	if r.hash != nil {
-		sql, key = in.releaseSQL.lockMark, r.hash
+		statement, key = sql.LockMark, r.hash
 	}
 	var state string
-	err = tx.QueryRow(ctx, sql, in.consumer, key).Scan(&state)
+	err = tx.QueryRow(ctx, in.q(statement), in.consumer, key).Scan(&state)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -433,7 +414,7 @@ func (in *Inbox) lockHeads(ctx context.Context, tx pgx.Tx, r *released, n int) (
 	if is, err := in.lockReleased(ctx, tx, r); err != nil || !is {
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, in.releaseSQL.head, in.consumer, r.hash, r.id, n)
+	rows, err := tx.Query(ctx, in.q(sqlHead), in.consumer, r.hash, r.id, n)
 	if err != nil {
 		return nil, err
 	}
@@ -454,14 +435,14 @@ func (in *Inbox) unmark(ctx context.Context, tx pgx.Tx, r *released) error {
 	if r.hash == nil {
 		return nil
 	}
-	_, err := tx.Exec(ctx, in.releaseSQL.unmark, in.consumer, r.hash)
+	_, err := tx.Exec(ctx, in.q(sql.Unmark), in.consumer, r.hash)
 	return err
 }
 
 // inTx runs do in a transaction with the inbox's time-outs.
 func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, in.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer,
+		if _, err := tx.Exec(ctx, in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer,
 			in.cfg.idleTimeout); err != nil {
 			return err
 		}
@@ -475,7 +456,7 @@ func (h *handler) takeBack(ctx context.Context, head *record, waits bool) (told 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
 	h.stands = 0
-	_, err := h.db.Exec(ctx, h.releaseSQL.uncount, h.consumer, head.id, waits)
+	_, err := h.db.Exec(ctx, h.q(sqlUncountRelease), h.consumer, head.id, waits)
 	if err != nil {
 		h.stands = head.id
 	}
@@ -490,11 +471,11 @@ func (in *Inbox) failAgain(ctx context.Context, r *released, head *record, cause
 		if err != nil || len(now) == 0 || now[0].id != head.id {
 			return err // another process has it
 		}
-		if _, err := tx.Exec(ctx, in.releaseSQL.failedAgain, in.consumer, head.id, code, reason, runs); err != nil ||
+		if _, err := tx.Exec(ctx, in.q(sqlFailedAgain), in.consumer, head.id, code, reason, runs); err != nil ||
 			r.hash == nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, in.releaseSQL.parkAgain, in.consumer, r.hash, code, reason)
+		_, err = tx.Exec(ctx, in.q(sqlParkAgain), in.consumer, r.hash, code, reason)
 		return err
 	})
 }
@@ -576,7 +557,7 @@ func (t *releasing) once(ctx context.Context, skip map[uuid.UUID]bool, careful b
 			t.out[i] = Skipped
 		}
 	}
-	_, err = tx.Exec(ctx, in.releaseSQL.leave, in.consumer, t.ids)
+	_, err = tx.Exec(ctx, in.q(sqlLeave), in.consumer, t.ids)
 	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: taking events off their list: %w", err))
 	}
@@ -592,7 +573,7 @@ func (t *releasing) once(ctx context.Context, skip map[uuid.UUID]bool, careful b
 // begin locks, makes sure that the list still begins with the same events, and records their ids.
 func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	in := t.in
-	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer,
+	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer,
 		in.cfg.idleTimeout))
 	if err != nil {
 		return nil, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
@@ -619,7 +600,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	for _, to := range []struct {
 		place place
 		sql   string
-	}{{inDay, in.sql.insertDay}, {inAny, in.sql.insertAny}} {
+	}{{inDay, in.q(sqlInsertDay)}, {inAny, in.q(sqlInsertAny)}} {
 		ids := p.array(to.place)
 		if ids == "" {
 			continue

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/inbox/internal/days"
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -64,7 +63,7 @@ func (in *Inbox) bound(ctx context.Context) error {
 	if in.cfg.ParkedPerKey < 0 {
 		return nil
 	}
-	rows, err := in.db.Query(ctx, pgschema.Expand(sqlBound, in.cfg.prefix), in.consumer, in.cfg.ParkedPerKey)
+	rows, err := in.db.Query(ctx, in.q(sqlBound), in.consumer, in.cfg.ParkedPerKey)
 	if err != nil {
 		return fmt.Errorf("inbox: measuring the lists of parked keys: %w", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/inbox/internal/days"
-	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
 // SampleLimit is where the counts of a Sample end.
@@ -39,16 +38,15 @@ func (in *Inbox) Sample(ctx context.Context) (Sample, error) {
 	var parked float64
 	var today days.Number
 	var attached []string
-	text := func(sql string) string { return pgschema.Expand(sql, in.cfg.prefix) }
 	b := new(pgx.Batch)
-	b.Queue(text(sqlSampleParked), in.consumer, SampleLimit).QueryRow(func(row pgx.Row) error {
+	b.Queue(in.q(sqlSampleParked), in.consumer, SampleLimit).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&s.Parked, &s.Quarantined, &parked)
 	})
-	b.Queue(text(sqlSampleKeys), in.consumer, SampleLimit).QueryRow(func(row pgx.Row) error {
+	b.Queue(in.q(sqlSampleKeys), in.consumer, SampleLimit).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&s.BlockedKeys, &s.Releasing, &s.AtBound)
 	})
-	b.Queue(text(sqlSampleHalted), in.consumer).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Halted) })
-	b.Queue(text(sqlSampleDays)).QueryRow(func(row pgx.Row) error { return row.Scan(&today, &attached) })
+	b.Queue(in.q(sqlSampleHalted), in.consumer).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Halted) })
+	b.Queue(in.q(sqlSampleDays)).QueryRow(func(row pgx.Row) error { return row.Scan(&today, &attached) })
 	if err := in.db.SendBatch(ctx, b).Close(); err != nil {
 		return Sample{}, fmt.Errorf("inbox: reading the figures of consumer %q: %w", in.consumer, err)
 	}

@@ -12,35 +12,25 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
 // byNumber records how far the numbers of a partition are decided, in a row that a transaction replaces before its
 // effects run.
 type byNumber struct {
-	in                                         *Inbox
-	offset                                     bool // offsets are the numbers
-	marksOf, accepted, met, move, first, known string
-}
-
-func newByNumber(in *Inbox) *byNumber {
-	text := func(sql string) string { return pgschema.Expand(sql, in.cfg.prefix) }
-	return &byNumber{
-		in: in, offset: in.cfg.Dedup == ByOffset, marksOf: text(sqlMarksOf), accepted: text(sqlAccepted),
-		met: text(sqlFirstMet), move: text(sqlMoveMark), first: text(sqlFirstMark), known: text(sqlKnownIDs),
-	}
+	in     *Inbox
+	offset bool // offsets are the numbers
 }
 
 // ready reads the marks of a partition, once for each assignment and whenever they turn out to be old.
-func (d *byNumber) ready(ctx context.Context, p partitionName, g *guard) *failure {
+func (d byNumber) ready(ctx context.Context, p partitionName, g *guard) *failure {
 	if g.getMarks() != nil {
 		return nil
 	}
 	m := &marks{accepted: map[uuid.UUID]int32{}, first: map[uuid.UUID]int32{}}
 	var b pgx.Batch
-	b.Queue(d.accepted, d.in.consumer).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.accepted) })
-	b.Queue(d.met, d.in.consumer, p.topic).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.first) })
-	b.Queue(d.marksOf, d.in.consumer, p.topic, p.id).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(d.in.q(sqlAccepted), d.in.consumer).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.accepted) })
+	b.Queue(d.in.q(sqlFirstMet), d.in.consumer, p.topic).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.first) })
+	b.Queue(d.in.q(sqlMarksOf), d.in.consumer, p.topic, p.id).Query(func(rows pgx.Rows) (err error) {
 		m.of, err = pgx.CollectRows(rows, readMark)
 		return err
 	})
@@ -79,7 +69,7 @@ func readMark(row pgx.CollectableRow) (m mark, err error) {
 
 // plan goes by the numbers, and by the age of ids as well while the consumer was moved from them: of one that is older
 // than what was remembered, nobody can tell.
-func (d *byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, *failure) {
+func (d byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, *failure) {
 	m, cfg, s := g.getMarks(), &d.in.cfg, d.in.state.Load()
 	if m == nil {
 		return nil, &failure{kind: stale, err: errStale} // another goroutine found them to be old
@@ -110,7 +100,7 @@ func (d *byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, 
 
 // queue replaces the marks, by numbering, so that two transactions that meet in several wait for each other in the
 // first.
-func (d *byNumber) queue(b *pgx.Batch, p *planned) {
+func (d byNumber) queue(b *pgx.Batch, p *planned) {
 	for _, i := range p.moved {
 		m := &p.marks.of[i]
 		lanes := slices.Sorted(maps.Keys(m.lanes))
@@ -118,19 +108,19 @@ func (d *byNumber) queue(b *pgx.Batch, p *planned) {
 		for n, lane := range lanes {
 			numbers[n] = m.lanes[lane]
 		}
-		sql := d.move
+		statement := sqlMoveMark
 		if m.version == 1 {
-			sql = d.first
+			statement = sqlFirstMark
 		}
-		b.Queue(sql, d.in.consumer, p.name.topic, p.name.id, m.outbox.String(), m.incarnation, m.version, lanes,
+		b.Queue(d.in.q(statement), d.in.consumer, p.name.topic, p.name.id, m.outbox.String(), m.incarnation, m.version, lanes,
 			numbers, m.latest)
 	}
 	if p.lookup {
-		b.Queue(d.known, d.in.consumer, p.newIDs())
+		b.Queue(d.in.q(sqlKnownIDs), d.in.consumer, p.newIDs())
 	}
 }
 
-func (d *byNumber) read(res pgx.BatchResults, p *planned) error {
+func (d byNumber) read(res pgx.BatchResults, p *planned) error {
 	for range p.moved {
 		tag, err := res.Exec()
 		if err != nil {
@@ -159,6 +149,6 @@ func (d *byNumber) read(res pgx.BatchResults, p *planned) error {
 	return nil
 }
 
-func (*byNumber) holds(p *planned, s *state) bool { return !p.lost && p.aged == s.IDs }
+func (byNumber) holds(p *planned, s *state) bool { return !p.lost && p.aged == s.IDs }
 
-func (*byNumber) forget(place) string { return "" }
+func (byNumber) forget(place) string { return "" }
