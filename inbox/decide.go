@@ -1,62 +1,18 @@
 package inbox
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
-
-// kind says what a failed transaction means for the next one.
-type kind uint8
-
-const (
-	canceled      kind = iota // the caller's context ended
-	fatal                     // the consumer is registered otherwise: only another start helps
-	rejected                  // the database rejects a statement of the inbox, or of every effect: a person must look
-	conflict                  // lost against another transaction
-	contended                 // the same, in the effect or at COMMIT
-	away                      // the database
-	lost                      // the session ended while the effect had it: the database's doing, or the effect's
-	commitUnknown             // it may have happened
-	dayMissing                // a partition is not there
-	stale                     // the cached state was old: the plan put an id into the wrong table
-	refused                   // the id at index may not be decided
-	unsure                    // the event at index may have been applied: it is given up without a run
-	bounded                   // the list for the event at index is full
-	skipping                  // the effect skipped after it had written
-	failed                    // the effect; index -1: any of the events
-	moved                     // the database is another one than the partition began with
-)
-
-// failure is why a transaction was not committed, or not known to be.
-type failure struct {
-	kind  kind
-	index int   // of the event, where one is meant
-	skips []int // skipping: events to leave out
-	err   error
-
-	rejects bool // failed: the database could not run a statement of the effect or of its triggers
-}
-
-// maybe: what failed so may have happened all the same, where it is a statement outside of a transaction or a COMMIT.
-func (f *failure) maybe() bool {
-	return f.kind == canceled || f.kind == away || f.kind == commitUnknown
-}
 
 // runner runs an effect for the events with the given indexes and returns which of them it skipped. careful asks it to
 // put every event behind a savepoint.
@@ -94,100 +50,106 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	if f != nil {
 		return f
 	}
-	conn, err := in.db.Acquire(ctx)
-	if err != nil {
-		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
-	}
-	defer release(ctx, conn)
-	open, f := in.insert(ctx, conn.Conn(), p, w.guard)
-	if f == nil {
-		f = w.guard.stays(p.home)
-	}
-	if f != nil {
-		return f
-	}
 	a := &aside{}
-	if open || p.refused > 0 {
-		if a, f = in.setAside(ctx, conn.Conn(), p, w.events); f != nil {
-			return f
+	f = in.transact(ctx, p, w.guard, w.pass, func(conn *pgx.Conn, open bool) (wrote bool, f *failure) {
+		if open || p.refused > 0 {
+			if a, f = in.setAside(ctx, conn, p, w.events, in.cfg.ParkedPerKey > 0); f != nil {
+				return false, f
+			}
 		}
+		return a.written > 0, in.apply(ctx, conn, nil, w, p.fresh(w.events, w.skip, a, w.out))
+	})
+	if f == nil {
+		in.logQuarantined(w.events, a)
 	}
-	fresh := p.fresh(w.events, w.skip, a, w.out)
-	if len(fresh) > 0 {
-		g := newGuardTx(conn.Conn(), nil)
-		skipped, f := in.timed(ctx, w.run, g, w.events, fresh, w.careful)
-		g.Close()
-		if f == nil && conn.Conn().IsClosed() {
-			f = lostSession()
-		}
+	return f
+}
+
+// transact records a plan, runs do and moves the progress, in one transaction. do is told whether any event of the
+// consumer is parked, and tells whether it has written rows of the inbox.
+func (in *Inbox) transact(ctx context.Context, p *planned, g *guard, pass *passing,
+	do func(conn *pgx.Conn, open bool) (wrote bool, f *failure),
+) *failure {
+	return in.withConn(ctx, func(conn *pgx.Conn) *failure {
+		open, f := in.insert(ctx, conn, p, g)
 		if f != nil {
 			return f
 		}
-		for _, i := range skipped {
-			w.out[i] = Skipped
-		}
-	}
-	if ctx.Err() != nil {
-		return &failure{kind: canceled, err: ctx.Err()}
-	}
-	if !p.wrote() && a.written == 0 {
-		// Every row was there, committed by others, and seen before it is safe where a commit's wait for its standby
-		// was cut.
-		if f := in.barrier(ctx, conn.Conn()); f != nil {
+		wrote, f := do(conn, open)
+		if f != nil {
 			return f
 		}
+		if ctx.Err() != nil {
+			return &failure{kind: canceled, err: ctx.Err()}
+		}
+		if !wrote && !p.wrote() {
+			// Every row was there, committed by others, and seen before it is safe where a commit's wait for its
+			// standby was cut: this COMMIT waits for it.
+			if _, err := conn.Exec(ctx, sqlBarrier); err != nil {
+				return in.classify(ctx, fmt.Errorf("inbox: writing a barrier behind the rows of others: %w", err))
+			}
+		}
+		// At the very end: the progress is also what the partition's next owner writes, who must not wait for an effect
+		// of ours.
+		if pass != nil {
+			if _, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, pass.topic, pass.id, pass.next); err != nil {
+				return in.classify(ctx, fmt.Errorf("inbox: moving the progress of %s-%d: %w", pass.topic, pass.id, err))
+			}
+		}
+		if f := in.commit(ctx, conn); f != nil {
+			return f
+		}
+		g.setMarks(p.marks)
+		return nil
+	})
+}
+
+// withConn lends do a connection of the pool. A transaction that do leaves open is rolled back.
+func (in *Inbox) withConn(ctx context.Context, do func(conn *pgx.Conn) *failure) *failure {
+	pooled, err := in.db.Acquire(ctx)
+	if err != nil {
+		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
 	}
-	if f := in.passAndCommit(ctx, conn.Conn(), w.pass); f != nil {
-		return f
+	defer pooled.Release() // closes a connection that still has its transaction
+	conn := pooled.Conn()
+	f := do(conn)
+	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' && !conn.PgConn().IsBusy() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
+		defer cancel()
+		_, _ = conn.Exec(ctx, sqlRollback)
 	}
-	w.guard.setMarks(p.marks)
-	in.tellAside(w.events, a)
-	return nil
+	return f
 }
 
 // errOverdue is the cause of an effect's context that ended with Config.EffectTimeout.
 var errOverdue = errors.New("the effect took longer than Config.EffectTimeout")
 
-// timed runs effects under their deadline.
-func (in *Inbox) timed(ctx context.Context, run runner, g *guardTx, events []event.Event, fresh []int, careful bool) (
-	[]int, *failure,
-) {
+// apply runs the effects of the fresh events within the transaction that is open on conn, under their deadline. tx is
+// pgx's object for it, or nil.
+func (in *Inbox) apply(ctx context.Context, conn *pgx.Conn, tx pgx.Tx, w *work, fresh []int) *failure {
+	if len(fresh) == 0 {
+		return nil
+	}
 	if in.cfg.EffectTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, in.cfg.EffectTimeout, errOverdue)
 		defer cancel()
 	}
-	return run(ctx, g, events, fresh, careful)
-}
-
-// barrier makes the open transaction's COMMIT wait for all that was committed before it.
-func (in *Inbox) barrier(ctx context.Context, conn *pgx.Conn) *failure {
-	if _, err := conn.Exec(ctx, sqlBarrier); err != nil {
-		return in.classify(ctx, fmt.Errorf("inbox: writing a barrier behind the rows of others: %w", err))
-	}
-	return nil
-}
-
-// release gives the connection back without a transaction on it; the pool closes one that still has its transaction.
-func release(ctx context.Context, conn *pgxpool.Conn) {
-	if c := conn.Conn(); !c.IsClosed() && c.PgConn().TxStatus() != 'I' && !c.PgConn().IsBusy() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
-		defer cancel()
-		_, _ = c.Exec(ctx, sqlRollback)
-	}
-	conn.Release()
-}
-
-// passAndCommit moves the progress at the very end, where there is one to move: its row is also what the partition's
-// next owner writes, who must not wait for an effect of ours.
-func (in *Inbox) passAndCommit(ctx context.Context, conn *pgx.Conn, pass *passing) *failure {
-	if pass != nil {
-		_, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, pass.topic, pass.id, pass.next)
-		if err != nil {
-			return in.classify(ctx, fmt.Errorf("inbox: moving the progress of %s-%d: %w", pass.topic, pass.id, err))
+	g := newGuardTx(conn, tx)
+	skipped, f := w.run(ctx, g, w.events, fresh, w.careful)
+	g.Close()
+	switch {
+	case f != nil:
+		return f
+	case conn.IsClosed(): // nobody knows in which event
+		return &failure{
+			kind: lost, index: -1, err: errors.New("inbox: the session ended while the effect had it"),
 		}
 	}
-	return in.commit(ctx, conn)
+	for _, i := range skipped {
+		w.out[i] = Skipped
+	}
+	return nil
 }
 
 func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
@@ -228,122 +190,6 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
 	return longer, func() { stop(); cancel() }
 }
 
-// planned is what one transaction does with its events: which id goes to which table, or which numbers are new.
-type planned struct {
-	ids      []planID // by id: sorted by it, then by index, for inserts in another order deadlock
-	inserted int
-	refused  int    // how many nobody can decide
-	home     string // the database that the transaction met
-	queued   int    // by id: statements that insert
-
-	// Of a watermark.
-	name   partitionName
-	marks  *marks // how far the numbers are decided when it is committed
-	moved  []int  // of marks.of: those of which the transaction replaces the row
-	lost   bool   // another transaction has moved one of them
-	lookup bool   // what ids know counts as well
-	aged   bool   // and so does their age
-}
-
-// wrote: the transaction has rows of its own, so that its COMMIT waits for the standby.
-func (p *planned) wrote() bool { return p.inserted > 0 || len(p.moved) > 0 }
-
-type planID struct {
-	id    uuid.UUID
-	index int32
-	place place
-	isNew bool
-}
-
-// plan puts each id into its table.
-func (s *state) plan(events []event.Event, windowDays days.Number, ahead int, halt bool) (*planned, *failure) {
-	p := &planned{ids: make([]planID, len(events))}
-	for i := range events {
-		e := &events[i]
-		if e.ID == uuid.Nil {
-			return nil, &failure{kind: refused, index: i, err: errNoID}
-		}
-		where := s.place(e.ID, windowDays, ahead)
-		if where.undecidable() {
-			if halt {
-				return nil, &failure{kind: refused, index: i, err: refusal(where, e, *s, windowDays)}
-			}
-			p.refused++
-		}
-		p.ids[i] = planID{id: e.ID, index: int32(i), place: where}
-	}
-	p.sort()
-	return p, nil
-}
-
-// sort brings the ids into the order in which they are inserted.
-func (p *planned) sort() {
-	slices.SortFunc(p.ids, func(a, b planID) int {
-		if c := bytes.Compare(a.id[:], b.id[:]); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.index, b.index)
-	})
-}
-
-var (
-	errNoID  = errors.New("it has no id: events must come from event.Decode, or carry one")
-	errStale = errors.New("inbox: what the plan was made from has changed")
-)
-
-// newIDs is the text of the uuid[] of the ids that are new.
-func (p *planned) newIDs() string {
-	ids := make([]uuid.UUID, 0, p.inserted)
-	for i := range p.ids {
-		if p.ids[i].isNew {
-			ids = append(ids, p.ids[i].id)
-		}
-	}
-	return uuidArray(ids)
-}
-
-// holds: by what a transaction read for itself, every id is where the plan put it.
-func (p *planned) holds(s *state, windowDays days.Number, ahead int) bool {
-	for i := range p.ids {
-		if s.place(p.ids[i].id, windowDays, ahead) != p.ids[i].place {
-			return false
-		}
-	}
-	return true
-}
-
-// new notes that an id was inserted; false: it was not sent. Of an id that stands twice, the first in log order is the
-// new one.
-func (p *planned) new(id uuid.UUID) bool {
-	i, found := slices.BinarySearchFunc(p.ids, id, func(a planID, b uuid.UUID) int {
-		return bytes.Compare(a.id[:], b[:])
-	})
-	if found {
-		p.ids[i].isNew = true
-		p.inserted++
-	}
-	return found
-}
-
-// array is the text of the uuid[] of a table's ids, each once, or "" for none.
-func (p *planned) array(where place) string {
-	b := make([]byte, 0, 2+37*len(p.ids))
-	for i := range p.ids {
-		if p.ids[i].place != where || i > 0 && p.ids[i].id == p.ids[i-1].id {
-			continue
-		}
-		if b = append(b, ','); len(b) == 1 {
-			b[0] = '{'
-		}
-		text, _ := p.ids[i].id.MarshalText()
-		b = append(b, text...)
-	}
-	if len(b) == 0 {
-		return ""
-	}
-	return string(append(b, '}'))
-}
-
 // insert begins the transaction, reads the state, records the events as the strategy has it and looks whether anything
 // of the consumer is open, in one round trip. The record comes before the look, for whoever parked one of them held its
 // row until that was committed.
@@ -382,7 +228,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guar
 		g.setMarks(nil)
 		return false, &failure{kind: stale, err: errStale}
 	}
-	return open, nil
+	return open, g.stays(p.database)
 }
 
 func (in *Inbox) readInsert(res pgx.BatchResults, p *planned) (*state, error) {
@@ -393,96 +239,8 @@ func (in *Inbox) readInsert(res pgx.BatchResults, p *planned) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := res.QueryRow().Scan(&p.home); err != nil {
+	if err := res.QueryRow().Scan(&p.database); err != nil {
 		return s, err
 	}
 	return s, in.dedup.read(res, p)
-}
-
-// mark notes which ids were inserted.
-func (p *planned) mark(rows pgx.Rows) error {
-	defer rows.Close()
-	var id pgtype.UUID
-	for rows.Next() {
-		if err := rows.Scan(&id); err != nil {
-			return err
-		}
-		if !p.new(id.Bytes) {
-			return fmt.Errorf("the database returned id %s, which was not sent", uuid.UUID(id.Bytes))
-		}
-	}
-	return rows.Err()
-}
-
-// fresh writes the outcomes that are known before the effect runs, and returns the indexes of the new events in log
-// order.
-func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, a *aside, out []Outcome) []int {
-	fresh := make([]int, 0, p.inserted)
-	for i := range p.ids {
-		n := int(p.ids[i].index)
-		switch o, set := a.outcomes[n]; {
-		case set:
-			out[n] = o
-		case !p.ids[i].isNew:
-			out[n] = Duplicate
-		case skip[p.ids[i].id]:
-			out[n] = Skipped
-		default:
-			out[n] = Applied
-			fresh = append(fresh, n)
-		}
-	}
-	slices.Sort(fresh)
-	return fresh
-}
-
-// lostSession: which of the events it was is not known.
-func lostSession() *failure {
-	return &failure{kind: lost, index: -1, err: errors.New("inbox: the session ended while the effect had it")}
-}
-
-// silent: the server ended the session of a transaction that said nothing for too long. It did not commit, although a
-// COMMIT may be what is answered so.
-func silent(err error) bool {
-	return pgerr.Is(err, pgerr.IdleInTransaction) || pgerr.Is(err, pgerr.TransactionTimeout)
-}
-
-// rejects: a statement names what the database does not have, or may not touch it (class 42).
-func rejects(err error) bool { return strings.HasPrefix(pgerr.Code(err), "42") }
-
-// classify sorts an error of the inbox's own statements.
-func (in *Inbox) classify(ctx context.Context, err error) *failure {
-	switch {
-	case ctx.Err() != nil:
-		return &failure{kind: canceled, err: ctx.Err()}
-	case pgerr.Retry(err), pgerr.Is(err, pgerr.QueryCanceled):
-		return &failure{kind: conflict, err: err}
-	case silent(err):
-		return &failure{kind: lost, index: -1, err: err}
-	case pgerr.Is(err, pgerr.ReadOnlyTransaction), pgerr.Is(err, pgerr.ObjectNotInState):
-		// A standby. Its connections would outlive the moment in which it was reached.
-		in.db.Reset()
-		return &failure{kind: away, err: err}
-	case pgerr.Away(err):
-		return &failure{kind: away, err: err}
-	}
-	return &failure{kind: rejected, err: granting(err)}
-}
-
-// grantError is an error of the inbox's own statements for which a grant is missing.
-type grantError struct{ error }
-
-// Error says where the grants are.
-func (e *grantError) Error() string {
-	return e.error.Error() + " (`relay migrate --roles --print` has the grants that each role needs)"
-}
-
-// Unwrap returns what Postgres said.
-func (e *grantError) Unwrap() error { return e.error }
-
-func granting(err error) error {
-	if _, said := errors.AsType[*grantError](err); said || !pgerr.Is(err, pgerr.InsufficientPrivilege) {
-		return err
-	}
-	return &grantError{err}
 }

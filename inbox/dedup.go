@@ -87,9 +87,6 @@ type strategy interface {
 	read(res pgx.BatchResults, p *planned) error
 	// holds: by what the transaction itself read, the plan is right.
 	holds(p *planned, s *state) bool
-	// forget is the statement that takes the record of an event back that waits, for it gets one when it runs; empty:
-	// it has none.
-	forget(where place) string
 }
 
 func newStrategy(in *Inbox) strategy {
@@ -125,12 +122,12 @@ func (d byID) plan(events []event.Event, _ *guard, _ bool) (*planned, *failure) 
 
 // queue puts inbox_message before any in every transaction: the other way round deadlocks.
 func (d byID) queue(b *pgx.Batch, p *planned) {
-	if days := p.array(inDay); days != "" {
-		b.Queue(d.in.q(sqlInsertDay), d.in.consumer, days)
+	if ids := p.of(inDay); len(ids) > 0 {
+		b.Queue(d.in.q(sqlInsertDay), d.in.consumer, uuidArray(ids))
 		p.queued++
 	}
-	if others := p.array(inAny); others != "" {
-		b.Queue(d.in.q(sqlInsertAny), d.in.consumer, others)
+	if ids := p.of(inAny); len(ids) > 0 {
+		b.Queue(d.in.q(sqlInsertAny), d.in.consumer, uuidArray(ids))
 		p.queued++
 	}
 }
@@ -150,11 +147,4 @@ func (byID) read(res pgx.BatchResults, p *planned) error {
 
 func (d byID) holds(p *planned, s *state) bool {
 	return p.holds(s, d.in.cfg.windowDays, d.in.cfg.DaysAhead)
-}
-
-func (d byID) forget(where place) string {
-	if where == inAny {
-		return d.in.q(sqlForgetAny)
-	}
-	return d.in.q(sqlForgetDay)
 }

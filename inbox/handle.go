@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // handler is what Each and Batch return.
@@ -19,10 +18,10 @@ type handler struct {
 	run    runner
 	guards guards
 
-	// waiting are the releases that answer Retryable.
-	waiting releaseWaits
-	// stands is the parked row whose count of ours stands, or may; 0: none. One goroutine releases.
-	stands int64
+	waits releaseWaits
+	// countLeft is the parked row that has, or may have, a count of ours that was not taken back; 0: none. One
+	// goroutine releases.
+	countLeft int64
 }
 
 // Assigned implements [Handler]: the next batch is the first one after an assignment.
@@ -31,7 +30,7 @@ func (h *handler) Assigned(topic string, partition int32) {
 	h.consumes(topic, h)
 }
 
-// Window implements [Handler]. Zero: a shorter one is meant so, or ids do not decide.
+// Window implements [Handler]. Zero: a short one is allowed, or ids do not decide.
 func (h *handler) Window() time.Duration {
 	if h.cfg.AllowShortWindow || h.cfg.Dedup != ByID {
 		return 0
@@ -89,9 +88,12 @@ func (b *batch) step(ctx context.Context) error {
 	}
 	start := time.Now()
 	var out []Outcome
-	f := b.in.prepared(ctx)
-	if f != nil && f.kind == rejected {
-		return f.err // at the first contact: tables or rights are missing, or the consumer is registered otherwise
+	var f *failure
+	if err := b.in.Prepare(ctx); err != nil {
+		// At the first contact: tables or rights are missing, or the consumer is registered otherwise.
+		if f = b.in.classify(ctx, err); f.kind == rejected {
+			return f.err
+		}
 	}
 	if f == nil {
 		f = b.in.load(ctx, b.name, b.guard)
@@ -107,7 +109,7 @@ func (b *batch) step(ctx context.Context) error {
 		}
 		out = make([]Outcome, 1)
 		b.limit = b.pos + 1
-		f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.guard, b.passing(), out)
+		out[0], f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.guard, b.passing())
 	default:
 		counted := b.reach(b.guard.unfinished(), b.offset)
 		if width := b.guard.width(); width > 0 {
@@ -132,22 +134,26 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 	case moved:
 		return f.err
 	case fatal:
-		b.stops()
-		return b.halt(ctx, f.err)
+		return b.haltHere(ctx, f.err)
 	case stale:
 		return nil
 	case skipping:
-		return b.skipped(f)
-	case refused:
-		return b.refused(ctx, f)
+		b.skipped(f)
+		return nil
+	case refused, bounded:
+		if b.upTo(f.index) {
+			return nil // what stands before the event goes first
+		}
+		if f.kind == refused {
+			return b.refused(ctx)
+		}
+		return b.haltHere(ctx, f.err)
 	case unsure:
 		if !b.upTo(f.index) {
 			b.spent(0)
 			b.doom = f.err
 		}
 		return nil
-	case bounded:
-		return b.bounded(ctx, f)
 	case lost:
 		if b.losses++; b.losses > 1 && b.in.answers(ctx, f) {
 			return b.failed(ctx, f)
@@ -190,7 +196,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 		spent, f := b.in.count(ctx, b.name, offset)
 		if f != nil {
 			// A lost answer does not say whether it counts, and such answers must not add up to evidence.
-			b.counted = f.maybe() && !b.in.uncount(ctx, b.name, offset)
+			b.counted = f.unknown() && !b.in.uncount(ctx, b.name, offset)
 			return f
 		}
 		if spent {
@@ -252,7 +258,7 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 }
 
 // skipped leaves events out of the next run, or puts each behind a savepoint.
-func (b *batch) skipped(f *failure) error {
+func (b *batch) skipped(f *failure) {
 	if len(f.skips) == 0 {
 		b.careful = true
 	}
@@ -263,15 +269,11 @@ func (b *batch) skipped(f *failure) error {
 		b.skip[b.events[b.pos+i].ID] = true
 	}
 	b.retried("skip", 1, 0, f.err)
-	return nil
 }
 
-// refused: the inbox itself cannot decide an event. What stands before it is decided first.
-func (b *batch) refused(ctx context.Context, f *failure) error {
-	if b.upTo(f.index) {
-		return nil
-	}
-	// The plan was made from what an earlier transaction read: ask again before stopping a partition.
+// refused asks again before an event stops the partition that the inbox itself cannot decide: the plan was made from
+// what an earlier transaction read.
+func (b *batch) refused(ctx context.Context) error {
 	if err := b.in.refresh(ctx); err != nil {
 		return b.again(ctx, b.in.classify(ctx, err))
 	}
@@ -280,19 +282,9 @@ func (b *batch) refused(ctx context.Context, f *failure) error {
 		return b.again(ctx, f)
 	}
 	if _, f := b.in.dedup.plan(b.events[b.pos:b.pos+1], b.guard, false); f != nil {
-		b.stops()
-		return b.halt(ctx, f.err)
+		return b.haltHere(ctx, f.err)
 	}
 	return nil
-}
-
-// bounded: the list that an event would go to is full. What stands before it is decided first.
-func (b *batch) bounded(ctx context.Context, f *failure) error {
-	if b.upTo(f.index) {
-		return nil
-	}
-	b.stops()
-	return b.halt(ctx, f.err)
 }
 
 // answers: the database answers right after a session ended in an effect. Once that proves nothing, for a server or a
@@ -313,8 +305,10 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 	c, reason := classOf(f.err)
 	waitedOut := cfg.MaxRetryFor >= 0 && !b.waitingFrom.IsZero() && time.Since(b.waitingFrom) >= cfg.MaxRetryFor
 	turn := b.walk.failed(f.index, c, cfg.MaxAttempts, waitedOut)
-	if turn == turnSplit {
+	if turn == turnSplit || turn == turnAhead {
 		b.retried("split", 1, 0, f.err)
+	}
+	if turn == turnSplit {
 		return nil
 	}
 	b.doom = f.err
@@ -325,60 +319,14 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 	if c == classRetryable && b.waitingFrom.IsZero() {
 		b.waitingFrom = time.Now()
 	}
-	switch turn {
-	case turnAhead:
-		b.retried("split", 1, 0, f.err)
-		return nil
-	case turnOver:
+	if turn != turnAgain {
 		return nil
 	}
 	wait := b.pace.NextBackOff()
-	b.logFailure(f.err, reason, wait)
+	b.in.log.Warn("inbox: an effect failed and runs again",
+		append(failureAttrs(&b.events[b.suspect], f.err), "reason", reason, "attempt", b.runs, "wait", wait)...)
 	b.retried(reason, b.runs, wait, f.err)
 	return b.pause(ctx, wait, f.err)
-}
-
-// askEvery is how often a long pause asks whether an operator has ended it.
-const askEvery = 2 * time.Second
-
-// pause waits before the suspect runs again. A long one is written down: an operator sees what is waited for, and may
-// end it.
-func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) error {
-	if wait <= askEvery {
-		return sleep.For(ctx, wait)
-	}
-	until := time.Now().Add(wait)
-	noted := b.noteTrying(ctx, cause)
-	for {
-		left := time.Until(until)
-		if err := sleep.For(ctx, min(left, askEvery)); err != nil || left <= askEvery {
-			return err
-		}
-		if noted && b.tryNow(ctx) {
-			b.in.log.Info("inbox: an operator has an effect run again at once", "topic", b.name.topic, "partition",
-				b.name.id)
-			return nil
-		}
-	}
-}
-
-// noteTrying writes down why a partition waits. False: it could not, and nobody ends the pause before its time.
-func (b *batch) noteTrying(ctx context.Context, cause error) bool {
-	ctx, cancel := context.WithTimeout(ctx, graceCommit)
-	defer cancel()
-	_, err := b.in.db.Exec(ctx, b.in.q(sqlTrying), b.in.consumer, b.name.topic, b.name.id, storable(cause.Error(), 2000))
-	if err == nil {
-		b.guard.setTrying()
-	}
-	return err == nil
-}
-
-// tryNow reports whether an operator has taken the note back. Where nobody can be asked, the pause goes on.
-func (b *batch) tryNow(ctx context.Context) (now bool) {
-	ctx, cancel := context.WithTimeout(ctx, graceCommit)
-	defer cancel()
-	err := b.in.db.QueryRow(ctx, b.in.q(sqlTryNow), b.in.consumer, b.name.topic, b.name.id).Scan(&now)
-	return err == nil && now
 }
 
 // classOf is what the error of an effect says of itself, and how metrics call it.
@@ -392,85 +340,14 @@ func classOf(err error) (c class, reason string) {
 	return classNone, "failed"
 }
 
-// again waits and leaves everything as it is: no attempt was spent.
-func (b *batch) again(ctx context.Context, f *failure) error {
-	if f.kind == canceled {
-		return ctx.Err()
-	}
-	b.retries++
-	reason := "conflict"
-	switch f.kind {
-	case away, lost:
-		reason = "away"
-		b.in.outage.down(f.err)
-	case commitUnknown:
-		reason = "commit unknown"
-		b.in.outage.down(f.err)
-	case rejected:
-		reason = "rejected"
-		b.rejected(ctx, f.err)
-	case dayMissing:
-		reason = "day missing"
-		err := b.in.exclusive(ctx, func() error { _, err := b.in.keeper.Make(ctx, true); return err })
-		if err == nil && b.retries == 1 {
-			b.retried(reason, b.retries, 0, f.err)
-			return nil
-		}
-		b.in.log.Error("inbox: a day of inbox_message is missing and was not made; its events wait", "error",
-			errors.Join(f.err, err))
-	}
-	if b.database == nil {
-		b.database = pauses(20*time.Millisecond, 5*time.Second, 2)
-	}
-	wait := b.database.NextBackOff()
-	if (f.kind == conflict || f.kind == contended) && b.retries%10 == 0 {
-		b.in.log.Warn("inbox: a transaction keeps losing against others", "times", b.retries, "error", f.err)
-	}
-	b.retried(reason, b.retries, wait, f.err)
-	return sleep.For(ctx, wait)
-}
-
 // leave closes the range of this call: whoever ends a call undecided has outlived it, and nobody need count what it was
 // about.
 func (b *batch) leave(ctx context.Context) {
-	if !b.written {
-		return
+	if b.written {
+		// Where it cannot be told, the next owner counts, which costs time and nothing else.
+		_ = b.in.execLate(ctx, sqlCloseRange, b.in.consumer, b.name.topic, b.name.id, b.offset(0),
+			b.offset(len(b.events)-1)+1)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
-	defer cancel()
-	end := b.offset(len(b.events)-1) + 1
-	// Where it cannot be told, the next owner counts, which costs time and nothing else.
-	_, _ = b.in.db.Exec(ctx, b.in.q(sqlCloseRange), b.in.consumer, b.name.topic, b.name.id, b.offset(0), end)
-}
-
-// rejected says that the partition waits for a person, and notes it when that takes longer than a moment.
-func (b *batch) rejected(ctx context.Context, err error) {
-	e := bare(b.events[b.pos])
-	if b.retries%10 == 1 {
-		b.in.log.Error("inbox: the database rejects a statement; the partition waits and tries again",
-			failureAttrs(&e, err)...)
-	}
-	if b.retries%10 == 0 {
-		b.guard.setNoted(true)
-		b.in.noteHalt(ctx, b.name, &e, Terminal(CodeRejected, err))
-	}
-}
-
-// halt ends Handle at the suspect.
-func (b *batch) halt(ctx context.Context, err error) error {
-	e := bare(b.events[b.suspect])
-	h := &HaltError{Event: e, Attempts: b.runs, Err: err}
-	b.in.noteHalt(ctx, b.name, &e, err)
-	b.in.log.Error("inbox: an event halts its partition", append(failureAttrs(&e, err), "attempts", h.Attempts)...)
-	if do := b.in.cfg.Observer.Halted; do != nil {
-		do(h)
-	}
-	return h
-}
-
-func (b *batch) logFailure(err error, reason string, wait time.Duration) {
-	attrs := append(failureAttrs(&b.events[b.suspect], err), "reason", reason, "attempt", b.runs, "wait", wait)
-	b.in.log.Warn("inbox: an effect failed and runs again", attrs...)
 }
 
 func failureAttrs(e *event.Event, err error) []any {
@@ -492,12 +369,4 @@ func (b *batch) retried(reason string, attempt int, wait time.Duration, err erro
 			Err: err,
 		})
 	}
-}
-
-// prepared is Prepare for Handle, which waits for a database that is away.
-func (in *Inbox) prepared(ctx context.Context) *failure {
-	if err := in.Prepare(ctx); err != nil {
-		return in.classify(ctx, err)
-	}
-	return nil
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
-	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/tracing"
 )
@@ -53,6 +52,14 @@ type Inbox struct {
 
 // q is a statement with the name of the inbox's schema.
 func (in *Inbox) q(statement string) string { return pgschema.Expand(statement, in.cfg.prefix) }
+
+// execLate executes a statement although ctx may have ended.
+func (in *Inbox) execLate(ctx context.Context, statement string, args ...any) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
+	defer cancel()
+	_, err := in.db.Exec(ctx, in.q(statement), args...)
+	return err
+}
 
 // New returns the inbox of a consumer whose tables are in db. It does not connect: [Inbox.Prepare], or the first event,
 // registers the consumer and makes its days.
@@ -191,12 +198,8 @@ func (in *Inbox) register(ctx context.Context) error {
 	var dedup string
 	err := in.db.QueryRow(ctx, in.q(sqlRegister), in.consumer, in.cfg.windowDays,
 		in.cfg.Dedup.String()).Scan(&dedup)
-	if pgerr.Is(err, pgerr.UndefinedTable) {
-		return fmt.Errorf("inbox: the tables are not there: run `relay migrate` or migrations.Up, and look at "+
-			"Config.Schema: %w", err)
-	}
 	if err != nil {
-		return granting(fmt.Errorf("inbox: registering consumer %q: %w", in.consumer, err))
+		return advise(fmt.Errorf("inbox: registering consumer %q: %w", in.consumer, err))
 	}
 	return in.registeredAs(dedupNamed(dedup))
 }

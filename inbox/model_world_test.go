@@ -198,7 +198,7 @@ func (sc *mScenario) countsRelease(s *mState, to func(bool, string, func(*mState
 			return
 		}
 		head := record{id: int64(t.db.parked[at].event), attempts: int(t.db.parked[at].attempts)}
-		if !r.mine(&head) {
+		if !r.uncounted(&head) {
 			*w = mReleaser{stands: w.stands}
 			return
 		}

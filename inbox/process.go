@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
@@ -49,18 +48,18 @@ func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 var errInsert = errors.New("inbox: recording the id")
 
 func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Effect) (_ Outcome, err error) {
-	isNew, savepoint, err := in.insertTx(ctx, tx, e)
+	where, savepoint, err := in.insertTx(ctx, tx, e)
 	if err != nil {
 		return Undecided, err
 	}
-	if !isNew {
+	if savepoint == nil {
 		// The caller may write nothing else, and its commit must wait for what it goes by.
 		if _, err := tx.Exec(ctx, sqlBarrier); err != nil {
 			return Undecided, fmt.Errorf("inbox: writing a barrier behind the row of another: %w", err)
 		}
 		return Duplicate, nil
 	}
-	if outcome, err := in.asideTx(ctx, savepoint, &e); outcome != Undecided || err != nil {
+	if outcome, err := in.asideTx(ctx, savepoint, e, where); outcome != Undecided || err != nil {
 		if outcome == Parked {
 			return Parked, savepoint.Commit(ctx)
 		}
@@ -91,76 +90,50 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	return Skipped, nil
 }
 
-// insertTx records the id behind a savepoint and returns that when the id is new.
-func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (isNew bool, savepoint pgx.Tx, err error) {
+// insertTx records the id behind a savepoint. It returns that, and where the id is; no savepoint: the id is not new.
+func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where place, savepoint pgx.Tx, err error) {
 	// The time-outs are the caller's.
 	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))
 	if err == nil && s.Floor >= 0 {
 		err = in.registeredAs(dedupNamed(s.Dedup))
 	}
 	if err != nil {
-		return false, nil, fmt.Errorf("inbox: reading the state: %w", err)
+		return where, nil, fmt.Errorf("inbox: reading the state: %w", err)
 	}
-	sql := in.q(sqlInsertDay)
-	switch where := s.place(e.ID, in.cfg.windowDays, in.cfg.DaysAhead); where {
+	statement := sqlInsertDay
+	switch where = s.place(e.ID, in.cfg.windowDays, in.cfg.DaysAhead); where {
 	case inAny:
-		sql = in.q(sqlInsertAny)
+		statement = sqlInsertAny
 	case tooOld, tooFuture:
-		return false, nil, &HaltError{Event: bare(e), Err: refusal(where, &e, *s, in.cfg.windowDays)}
+		return where, nil, &HaltError{Event: bare(e), Err: refusal(where, &e, *s, in.cfg.windowDays)}
 	}
 	if savepoint, err = tx.Begin(ctx); err != nil {
-		return false, nil, fmt.Errorf("inbox: making a savepoint: %w", err)
+		return where, nil, fmt.Errorf("inbox: making a savepoint: %w", err)
 	}
-	tag, err := savepoint.Exec(ctx, sql, in.consumer, "{"+e.ID.String()+"}")
+	tag, err := savepoint.Exec(ctx, in.q(statement), in.consumer, "{"+e.ID.String()+"}")
 	if err != nil {
-		return false, nil, errors.Join(fmt.Errorf("%w: %w", errInsert, err), savepoint.Rollback(ctx))
+		return where, nil, errors.Join(fmt.Errorf("%w: %w", errInsert, err), savepoint.Rollback(ctx))
 	}
 	if tag.RowsAffected() == 0 {
-		return false, nil, savepoint.Rollback(ctx)
+		return where, nil, savepoint.Rollback(ctx)
 	}
-	return true, savepoint, nil
+	return where, savepoint, nil
 }
 
-// asideTx looks, behind the id, whether e is open already or its key is parked, and puts it behind that. Undecided:
-// neither.
-func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e *event.Event) (Outcome, error) {
-	failed := func(err error) (Outcome, error) {
-		return Undecided, fmt.Errorf("inbox: looking for what is parked: %w", err)
-	}
+// asideTx looks, behind the id, whether e is open already or its key is parked, and puts it behind that, however long
+// that list is. Undecided: neither.
+func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e event.Event, where place) (Outcome, error) {
 	var open bool
 	if err := tx.QueryRow(ctx, in.q(sqlOpen), in.consumer).Scan(&open); err != nil || !open {
 		if err != nil {
-			return failed(err)
+			err = fmt.Errorf("inbox: looking for what is parked: %w", err)
 		}
-		return Undecided, nil
+		return Undecided, err
 	}
-	id := uuidArray([]uuid.UUID{e.ID})
-	tag, err := tx.Exec(ctx, in.q(sqlOpenIDs), in.consumer, id)
-	if err != nil {
-		return failed(err)
+	p := &planned{ids: []planID{{id: e.ID, place: where, isNew: true}}, inserted: 1}
+	a, f := in.setAside(ctx, tx, p, []event.Event{e}, false)
+	if f != nil {
+		return Undecided, f.err
 	}
-	if tag.RowsAffected() > 0 {
-		return Duplicate, nil
-	}
-	hash := sql.KeyHash(e.Tenant, e.Topic, e.Key)
-	if hash == nil {
-		return Undecided, nil
-	}
-	if tag, err = tx.Exec(ctx, in.q(sqlMarks), in.consumer, [][]byte{hash}); err != nil {
-		return failed(err)
-	}
-	if tag.RowsAffected() == 0 {
-		return Undecided, nil
-	}
-	var list rows
-	list.add(e, hash, kindBehind, "", "", 0)
-	if _, err = tx.Exec(ctx, in.q(sqlPark), list.args(in.consumer)...); err != nil {
-		return failed(err)
-	}
-	for _, sql := range []string{in.q(sqlForgetDay), in.q(sqlForgetAny)} {
-		if _, err = tx.Exec(ctx, sql, in.consumer, id); err != nil {
-			return failed(err)
-		}
-	}
-	return Parked, nil
+	return a.outcomes[0], nil // Undecided: it is not among them
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
 // CodeKilled is the code of an event that is parked because its effect ended the process again and again.
@@ -250,11 +248,7 @@ func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) (f *failur
 		}
 	}
 	from, to, attempts, _, err := in.readProgress(ctx, p)
-	switch {
-	case pgerr.Is(err, pgerr.UndefinedTable):
-		return &failure{kind: rejected, err: fmt.Errorf("inbox: the tables are older than this program: run `relay "+
-			"migrate` or migrations.Up: %w", err)}
-	case err != nil:
+	if err != nil {
 		return in.classify(ctx, err)
 	}
 	if g.span.from, g.span.to = 0, 0; from < to {
@@ -353,8 +347,5 @@ func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spen
 // uncount takes the count of a run back that this process outlived, also when ctx has ended. False: it could not be
 // told.
 func (in *Inbox) uncount(ctx context.Context, p partitionName, offset int64) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
-	defer cancel()
-	_, err := in.db.Exec(ctx, in.q(sqlUncount), in.consumer, p.topic, p.id, offset)
-	return err == nil
+	return in.execLate(ctx, sqlUncount, in.consumer, p.topic, p.id, offset) == nil
 }

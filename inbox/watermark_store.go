@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
 // byNumber records how far the numbers of a partition are decided, in a row that a transaction replaces before its
@@ -28,29 +27,25 @@ func (d byNumber) ready(ctx context.Context, p partitionName, g *guard) *failure
 	}
 	m := &marks{accepted: map[uuid.UUID]int32{}, first: map[uuid.UUID]int32{}}
 	var b pgx.Batch
-	b.Queue(d.in.q(sqlAccepted), d.in.consumer).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.accepted) })
-	b.Queue(d.in.q(sqlFirstMet), d.in.consumer, p.topic).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.first) })
+	incarnations := func(statement string, into map[uuid.UUID]int32, args ...any) {
+		b.Queue(d.in.q(statement), args...).Query(func(rows pgx.Rows) error {
+			var outbox pgtype.UUID
+			var n int32
+			_, err := pgx.ForEachRow(rows, []any{&outbox, &n}, func() error { into[outbox.Bytes] = n; return nil })
+			return err
+		})
+	}
+	incarnations(sqlAccepted, m.accepted, d.in.consumer)
+	incarnations(sqlFirstMet, m.first, d.in.consumer, p.topic)
 	b.Queue(d.in.q(sqlMarksOf), d.in.consumer, p.topic, p.id).Query(func(rows pgx.Rows) (err error) {
 		m.of, err = pgx.CollectRows(rows, readMark)
 		return err
 	})
-	switch err := d.in.db.SendBatch(ctx, &b).Close(); {
-	case pgerr.Is(err, pgerr.UndefinedTable):
-		return &failure{kind: rejected, err: fmt.Errorf("inbox: the tables are older than this program: run `relay "+
-			"migrate` or migrations.Up: %w", err)}
-	case err != nil:
+	if err := d.in.db.SendBatch(ctx, &b).Close(); err != nil {
 		return d.in.classify(ctx, fmt.Errorf("inbox: reading the marks of %s-%d: %w", p.topic, p.id, err))
 	}
 	g.setMarks(m)
 	return nil
-}
-
-func readIncarnations(rows pgx.Rows, into map[uuid.UUID]int32) error {
-	var outbox pgtype.UUID
-	var incarnation int32
-	_, err := pgx.ForEachRow(rows, []any{&outbox, &incarnation},
-		func() error { into[outbox.Bytes] = incarnation; return nil })
-	return err
 }
 
 func readMark(row pgx.CollectableRow) (m mark, err error) {
@@ -112,11 +107,11 @@ func (d byNumber) queue(b *pgx.Batch, p *planned) {
 		if m.version == 1 {
 			statement = sqlFirstMark
 		}
-		b.Queue(d.in.q(statement), d.in.consumer, p.name.topic, p.name.id, m.outbox.String(), m.incarnation, m.version, lanes,
-			numbers, m.latest)
+		b.Queue(d.in.q(statement), d.in.consumer, p.name.topic, p.name.id, m.outbox.String(), m.incarnation, m.version,
+			lanes, numbers, m.latest)
 	}
 	if p.lookup {
-		b.Queue(d.in.q(sqlKnownIDs), d.in.consumer, p.newIDs())
+		b.Queue(d.in.q(sqlKnownIDs), d.in.consumer, uuidArray(p.newIDs()))
 	}
 }
 
@@ -135,9 +130,8 @@ func (d byNumber) read(res pgx.BatchResults, p *planned) error {
 	if err != nil {
 		return err
 	}
-	known := map[uuid.UUID]bool{}
-	var id pgtype.UUID
-	if _, err = pgx.ForEachRow(rows, []any{&id}, func() error { known[id.Bytes] = true; return nil }); err != nil {
+	known, err := readIDs(rows)
+	if err != nil {
 		return err
 	}
 	for i := range p.ids {
@@ -150,5 +144,3 @@ func (d byNumber) read(res pgx.BatchResults, p *planned) error {
 }
 
 func (byNumber) holds(p *planned, s *state) bool { return !p.lost && p.aged == s.IDs }
-
-func (byNumber) forget(place) string { return "" }

@@ -1,0 +1,71 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// haltHere ends Handle at the next event.
+func (b *batch) haltHere(ctx context.Context, err error) error {
+	b.stops()
+	return b.halt(ctx, err)
+}
+
+// halt ends Handle at the suspect.
+func (b *batch) halt(ctx context.Context, err error) error {
+	e := bare(b.events[b.suspect])
+	h := &HaltError{Event: e, Attempts: b.runs, Err: err}
+	b.in.noteHalt(ctx, b.name, &e, err)
+	b.in.log.Error("inbox: an event halts its partition", append(failureAttrs(&e, err), "attempts", h.Attempts)...)
+	if do := b.in.cfg.Observer.Halted; do != nil {
+		do(h)
+	}
+	return h
+}
+
+// rejected says that the partition waits for a person, and notes it when that takes longer than a moment.
+func (b *batch) rejected(ctx context.Context, err error) {
+	e := bare(b.events[b.pos])
+	if b.retries%10 == 1 {
+		b.in.log.Error("inbox: the database rejects a statement; the partition waits and tries again",
+			failureAttrs(&e, err)...)
+	}
+	if b.retries%10 == 0 {
+		b.guard.setNoted(true)
+		b.in.noteHalt(ctx, b.name, &e, Terminal(CodeRejected, err))
+	}
+}
+
+// noteHalt writes down that a partition waits for a person, so that one can be told and can resume it. That it halts
+// does not depend on it.
+func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, cause error) {
+	err := in.execLate(ctx, sqlHalted, in.consumer, p.topic, p.id, e.Position.Offset, storable(codeOf(cause), 255),
+		storable(cause.Error(), 2000))
+	if err != nil {
+		in.log.Warn("inbox: a halt could not be written down", "topic", p.topic, "partition", p.id, "error", err)
+	}
+}
+
+// unhalt takes back what noteHalt has noted with that code, where no list is full, or all the same.
+func (in *Inbox) unhalt(ctx context.Context, code string, all bool) error {
+	_, err := in.db.Exec(ctx, in.q(sqlUnhalt), in.consumer, code, all)
+	return err
+}
+
+// Resumed implements [Handler].
+func (h *handler) Resumed(ctx context.Context, topic string, partition int32) (bool, error) {
+	var resumed bool
+	err := h.db.QueryRow(ctx, h.q(sqlResumed), h.consumer, topic, partition).Scan(&resumed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("inbox: asking whether %s-%d is resumed: %w", topic, partition, err)
+	}
+	return resumed, nil
+}

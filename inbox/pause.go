@@ -1,0 +1,91 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/sleep"
+)
+
+// again waits and leaves everything as it is: no attempt was spent.
+func (b *batch) again(ctx context.Context, f *failure) error {
+	if f.kind == canceled {
+		return ctx.Err()
+	}
+	b.retries++
+	reason := "conflict"
+	switch f.kind {
+	case away, lost:
+		reason = "away"
+		b.in.outage.down(f.err)
+	case commitUnknown:
+		reason = "commit unknown"
+		b.in.outage.down(f.err)
+	case rejected:
+		reason = "rejected"
+		b.rejected(ctx, f.err)
+	case dayMissing:
+		reason = "day missing"
+		err := b.in.exclusive(ctx, func() error { _, err := b.in.keeper.Make(ctx, true); return err })
+		if err == nil && b.retries == 1 {
+			b.retried(reason, b.retries, 0, f.err)
+			return nil
+		}
+		b.in.log.Error("inbox: a day of inbox_message is missing and was not made; its events wait", "error",
+			errors.Join(f.err, err))
+	}
+	if b.database == nil {
+		b.database = pauses(20*time.Millisecond, 5*time.Second, 2)
+	}
+	wait := b.database.NextBackOff()
+	if (f.kind == conflict || f.kind == contended) && b.retries%10 == 0 {
+		b.in.log.Warn("inbox: a transaction keeps losing against others", "times", b.retries, "error", f.err)
+	}
+	b.retried(reason, b.retries, wait, f.err)
+	return sleep.For(ctx, wait)
+}
+
+// askEvery is how often a long pause asks whether an operator has ended it.
+const askEvery = 2 * time.Second
+
+// pause waits before the suspect runs again. A long one is written down: an operator sees what is waited for, and may
+// end it.
+func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) error {
+	if wait <= askEvery {
+		return sleep.For(ctx, wait)
+	}
+	until := time.Now().Add(wait)
+	noted := b.noteTrying(ctx, cause)
+	for {
+		left := time.Until(until)
+		if err := sleep.For(ctx, min(left, askEvery)); err != nil || left <= askEvery {
+			return err
+		}
+		if noted && b.tryNow(ctx) {
+			b.in.log.Info("inbox: an operator has an effect run again at once", "topic", b.name.topic, "partition",
+				b.name.id)
+			return nil
+		}
+	}
+}
+
+// noteTrying writes down why a partition waits. False: it could not, and nobody ends the pause before its time.
+func (b *batch) noteTrying(ctx context.Context, cause error) bool {
+	ctx, cancel := context.WithTimeout(ctx, graceCommit)
+	defer cancel()
+	_, err := b.in.db.Exec(ctx, b.in.q(sqlTrying), b.in.consumer, b.name.topic, b.name.id,
+		storable(cause.Error(), 2000))
+	if err == nil {
+		b.guard.setTrying()
+	}
+	return err == nil
+}
+
+// tryNow reports whether an operator has taken the note back. Where nobody can be asked, the pause goes on.
+func (b *batch) tryNow(ctx context.Context) (now bool) {
+	ctx, cancel := context.WithTimeout(ctx, graceCommit)
+	defer cancel()
+	err := b.in.db.QueryRow(ctx, b.in.q(sqlTryNow), b.in.consumer, b.name.topic, b.name.id).Scan(&now)
+	return err == nil && now
+}
