@@ -33,10 +33,9 @@ func (b balancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.P
 
 // balancers are the ones that kafka-go takes by itself.
 func (s *session) balancers() []kafka.GroupBalancer {
-	return []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, &s.saw}, balancer{
-		kafka.RoundRobinGroupBalancer{},
-		&s.saw,
-	}}
+	return []kafka.GroupBalancer{
+		balancer{kafka.RangeGroupBalancer{}, &s.saw}, balancer{kafka.RoundRobinGroupBalancer{}, &s.saw},
+	}
 }
 
 // watch returns when topics have come or gone, or have another number of partitions than when they were assigned.

@@ -1,16 +1,12 @@
 package consumer
 
 import (
-	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/segmentio/kafka-go/compress"
 
 	"github.com/effectonce/effectonce/event"
 )
@@ -285,97 +281,3 @@ func (d *decoder) name(b []byte) string {
 	}
 	return s
 }
-
-// inflate returns a batch's records uncompressed.
-func (d *decoder) inflate(h *batchHeader) (out []byte, err error) {
-	kind := compress.Compression(h.attributes & attrCompression)
-	switch kind {
-	case compress.None:
-		return h.body, nil
-	case compress.Zstd:
-		out, err = d.inflateZstd(h.body)
-	case compress.Snappy:
-		if err = d.checkSnappy(h.body); err == nil {
-			out, err = d.stream(kind.Codec(), h.body)
-		}
-	case compress.Gzip, compress.Lz4:
-		out, err = d.stream(kind.Codec(), h.body)
-	default:
-		return nil, fmt.Errorf("the record batch at offset %d has an unknown compression (%d)", h.base, int8(kind))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the record batch at offset %d cannot be decompressed to at most Config.MaxBatchBytes "+
-			"(%d): %w", h.base, d.maxBatch, err)
-	}
-	return out, nil
-}
-
-var errLarge = errors.New("it is larger")
-
-// stream inflates with a codec that needs no more memory than it has output and a small window.
-func (d *decoder) stream(codec compress.Codec, b []byte) ([]byte, error) {
-	zr := codec.NewReader(bytes.NewReader(b))
-	defer func() { _ = zr.Close() }()
-	out := bytes.NewBuffer(make([]byte, 0, min(4*len(b), d.maxBatch)))
-	n, err := out.ReadFrom(io.LimitReader(zr, int64(d.maxBatch)+1))
-	if err == nil && n > int64(d.maxBatch) {
-		err = errLarge
-	}
-	return out.Bytes(), err
-}
-
-// inflateZstd does not stream, for a stream of ten bytes may ask for a window of 512 MiB, which is allocated at once.
-// The decoder's own limit on memory refuses such a window where the content is small, too; so the output's capacity is
-// the limit.
-func (d *decoder) inflateZstd(b []byte) (out []byte, err error) {
-	if d.zstd == nil {
-		if d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1),
-			zstd.WithDecodeAllCapLimit(true)); err != nil {
-			return nil, err
-		}
-	}
-	// That the output does not fit has several errors.
-	for size := min(4*len(b), d.maxBatch); ; size = min(4*size, d.maxBatch) {
-		if out, err = d.zstd.DecodeAll(b, make([]byte, 0, size)); err == nil || size == d.maxBatch {
-			return out, err
-		}
-	}
-}
-
-// checkSnappy reads how long what follows says to be, before anything is allocated for it: one block, or Xerial's
-// frames of one block each, as Java writes them.
-func (d *decoder) checkSnappy(b []byte) error {
-	if !bytes.HasPrefix(b, xerial) || len(b) < xerialHead {
-		return d.checkBlock(b)
-	}
-	for b = b[xerialHead:]; len(b) > 0; {
-		r := reader{b: b}
-		block := r.take(int(r.int32()))
-		if r.short {
-			return errors.New("a frame ends too early")
-		}
-		if err := d.checkBlock(block); err != nil {
-			return err
-		}
-		b = r.b
-	}
-	return nil
-}
-
-// checkBlock reads the length in front of a block. That all of them together are not too long is seen while they are
-// inflated.
-func (d *decoder) checkBlock(b []byte) error {
-	size, n := binary.Uvarint(b)
-	switch {
-	case n <= 0:
-		return errors.New("a block has no length")
-	case size > uint64(d.maxBatch):
-		return errLarge
-	}
-	return nil
-}
-
-// What Xerial's framing begins with, and how long its head is.
-var xerial = []byte("\x82SNAPPY\x00")
-
-const xerialHead = 16

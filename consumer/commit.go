@@ -12,11 +12,14 @@ import (
 // offsets are next offsets by topic and partition, as kafka-go wants them.
 type offsets map[string]map[int]int64
 
-func (o offsets) set(p Partition, next int64) {
-	if o[p.Topic] == nil {
-		o[p.Topic] = map[int]int64{}
+func (o *offsets) set(p Partition, next int64) {
+	if *o == nil {
+		*o = offsets{}
 	}
-	o[p.Topic][int(p.ID)] = next
+	if (*o)[p.Topic] == nil {
+		(*o)[p.Topic] = map[int]int64{}
+	}
+	(*o)[p.Topic][int(p.ID)] = next
 }
 
 // committer commits the decided offsets of one generation, through that generation only: the broker refuses them once
@@ -35,9 +38,6 @@ type committer struct {
 // decided notes that everything of p before next is decided.
 func (c *committer) decided(p Partition, next int64) {
 	c.mu.Lock()
-	if c.dirty == nil {
-		c.dirty = offsets{}
-	}
 	c.dirty.set(p, next)
 	c.mu.Unlock()
 	if c.every < 0 {
@@ -104,9 +104,6 @@ func (c *committer) flush() error {
 func (c *committer) giveBack(batch offsets) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.dirty == nil {
-		c.dirty = offsets{}
-	}
 	for topic, ps := range batch {
 		for p, next := range ps {
 			if _, newer := c.dirty[topic][p]; !newer {

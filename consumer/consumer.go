@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/sasl"
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/sleep"
@@ -194,6 +192,21 @@ func (c *client) sizes(ctx context.Context, topics []string) (found sizes, missi
 	return found, missing, nil
 }
 
+// fetch asks the leader of a partition once. What is the same for all requests is filled in.
+func (c *client) fetch(ctx context.Context, cfg *Config, req *fetchRequest) (*fetchResponse, error) {
+	req.clientID, req.maxWait = cfg.ClientID, cfg.FetchWait
+	req.responseLimit = max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20
+	res, err := c.transport.RoundTrip(ctx, c.addr, req)
+	if err != nil {
+		return nil, err
+	}
+	answer := res.(*fetchResponse)
+	if answer.errorCode != 0 {
+		return nil, kafka.Error(answer.errorCode)
+	}
+	return answer, nil
+}
+
 func (c *client) kafka() *kafka.Client { return &kafka.Client{Addr: c.addr, Transport: c.transport} }
 
 func (c *client) close() {
@@ -204,15 +217,12 @@ func (c *client) close() {
 // groupConfig is what kafka-go's group gets; its connections are cs's, so that they can be cut.
 func (c *Consumer) groupConfig(cs *conns, topics []string, balancers []kafka.GroupBalancer) kafka.ConsumerGroupConfig {
 	return kafka.ConsumerGroupConfig{
-		ID: c.cfg.Group, Brokers: c.brokers, Topics: topics, Dialer: newDialer(cs, c.cfg.ClientID, c.cfg.TLS,
-			c.cfg.SASL),
+		ID: c.cfg.Group, Brokers: c.brokers, Topics: topics, Dialer: &kafka.Dialer{
+			ClientID: c.cfg.ClientID, DialFunc: cs.dial, Timeout: netTimeout, TLS: c.cfg.TLS, SASLMechanism: c.cfg.SASL,
+		},
 		HeartbeatInterval: (math.MaxInt32 - 1) * time.Millisecond, // never: heartbeat does it
 		SessionTimeout:    c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
 		JoinGroupBackoff: time.Second, Timeout: min(netTimeout, c.cfg.SessionTimeout/3), GroupBalancers: balancers,
 		StartOffset: kafka.FirstOffset, // stands for "none": where to begin is decided by the partition
 	}
-}
-
-func newDialer(cs *conns, clientID string, tls *tls.Config, mechanism sasl.Mechanism) *kafka.Dialer {
-	return &kafka.Dialer{ClientID: clientID, DialFunc: cs.dial, Timeout: netTimeout, TLS: tls, SASLMechanism: mechanism}
 }

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,16 +22,13 @@ func (p *partition) fetch(ctx context.Context) error {
 	wait := newBackOff()
 	for p.budget.wait(ctx, p.held.Load) {
 		res, err := p.request(ctx, offset)
-		if err == nil && res.errorCode != 0 {
-			err = kafka.Error(res.errorCode)
-		}
 		switch {
 		case err == nil:
 			p.c.outage.works(p.String())
 			wait.Reset()
 		case ctx.Err() != nil:
 			return nil
-		case res != nil && kafka.Error(res.errorCode) == kafka.OffsetOutOfRange:
+		case errors.Is(err, kafka.OffsetOutOfRange):
 			if offset, err = p.lost(ctx, offset); err != nil {
 				return err
 			}
@@ -54,15 +52,9 @@ func (p *partition) request(ctx context.Context, offset int64) (*fetchResponse, 
 	cfg := &p.c.cfg
 	ctx, cancel := context.WithTimeout(ctx, cfg.FetchWait+2*netTimeout)
 	defer cancel()
-	res, err := p.c.client.transport.RoundTrip(ctx, p.c.client.addr, &fetchRequest{
-		clientID: cfg.ClientID, topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.ask),
-		maxWait: cfg.FetchWait, uncommitted: cfg.ReadUncommitted,
-		responseLimit: max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20,
+	return p.c.client.fetch(ctx, cfg, &fetchRequest{
+		topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.ask), uncommitted: cfg.ReadUncommitted,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return res.(*fetchResponse), nil
 }
 
 // deliver decodes an answer piece by piece and hands the pieces over. It returns the offset after it.
@@ -172,8 +164,7 @@ func (p *partition) replaced(known, first, end int64, halts bool) error {
 
 func (p *partition) gone(gone LostRange, why string, first, end int64, halts bool) error {
 	p.c.cfg.Logger.Error("records are lost", "why", why, "topic", p.Topic, "partition", p.ID, "from", gone.From, "to",
-		gone.To,
-		"log_begins", first, "log_ends", end, "halts", halts)
+		gone.To, "log_begins", first, "log_ends", end, "halts", halts)
 	if p.c.cfg.Observer.Lost != nil {
 		p.c.cfg.Observer.Lost(gone)
 	}
@@ -222,6 +213,5 @@ func (p *partition) listOffsets(ctx context.Context) (first, end int64, err erro
 // newBackOff waits from 100 ms up to 5 s, with jitter, for ever.
 func newBackOff() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
-		backoff.WithMaxInterval(5*time.Second),
-		backoff.WithMaxElapsedTime(0))
+		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
 }

@@ -81,17 +81,11 @@ func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.
 	dec := newDecoder(topic, int32(end.Partition), cfg.IDHeader, cfg.MaxBatchBytes)
 	var events []event.Event
 	for offset := max(end.FirstOffset, end.LastOffset-int64(last)); offset < end.LastOffset; {
-		res, err := c.transport.RoundTrip(ctx, c.addr, &fetchRequest{
-			clientID: cfg.ClientID, topic: topic, partition: int32(end.Partition), offset: offset,
-			maxBytes: int32(cfg.FetchBytes), maxWait: cfg.FetchWait,
-			responseLimit: max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20,
+		answer, err := c.fetch(ctx, cfg, &fetchRequest{
+			topic: topic, partition: int32(end.Partition), offset: offset, maxBytes: int32(cfg.FetchBytes),
 		})
 		if err != nil {
 			return nil, err
-		}
-		answer := res.(*fetchResponse)
-		if answer.errorCode != 0 {
-			return nil, kafka.Error(answer.errorCode)
 		}
 		txns, from := &transactions{pending: answer.aborted}, offset
 		for rest := answer.records; len(rest) > 0; {
