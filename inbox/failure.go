@@ -14,11 +14,11 @@ type failureKind uint8
 const (
 	canceled      failureKind = iota // the caller's context ended
 	fatal                            // the consumer is registered otherwise: only another start helps
-	rejected                         // the database rejects statements, of the inbox or every effect: a person must look
+	rejected                         // the database rejects statements of the inbox or every effect: a person must look
 	conflict                         // lost against another transaction
 	contended                        // the same, in the effect or at COMMIT
 	away                             // the database
-	lost                             // the session ended while the effect had it: the database's doing, or the effect's
+	lost                             // the session ended in the effect: the database's doing, or the effect's
 	commitUnknown                    // it may have happened
 	dayMissing                       // a partition is not there
 	stale                            // the cached state was old: the plan put an id into the wrong table
