@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/publisher"
@@ -41,4 +42,25 @@ func Example() {
 	if err := r.Run(ctx); err != nil {
 		log.Print(err)
 	}
+}
+
+// The password is a token of the platform, which ends after minutes: each connection asks for one, those that the relay
+// opens beside the pool as well.
+func Example_token() {
+	ctx := context.Background()
+	var token func(ctx context.Context) (string, error) // of RDS, Cloud SQL, Entra or Vault
+	cfg, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	cfg.BeforeConnect = func(ctx context.Context, conn *pgx.ConnConfig) (err error) {
+		conn.Password, err = token(ctx)
+		return err
+	}
+	db, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	// relay.New(db, kafka, relay.Config{})
 }

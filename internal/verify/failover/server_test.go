@@ -50,6 +50,37 @@ func newSilentScene(t *testing.T, synchronous bool) *scene {
 	return sceneOf(t, synchronous, primary, db, u.String())
 }
 
+// TestSeveralHosts: the URL names primary and standby, and target_session_attrs=read-write which one is meant. After a
+// failover everybody finds the new primary without a proxy.
+func TestSeveralHosts(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, true)
+	old, err := url.Parse(s.old.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := url.Parse(s.standby.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The standby first: who did not look would stay there.
+	old.Host = next.Host + "," + old.Host
+	old.RawQuery += "&target_session_attrs=read-write"
+	both := old.String()
+	p, r, w := s.producer("producer", both), s.relay("relay", both), s.worker("worker", both)
+	pgtest.AwaitSQL(t, s.old, `select count(*) > 100 from history_effect`)
+	s.primary.Kill()
+	s.standby.Promote(t)
+	s.await(100)
+	p.end(t)
+	s.drained()
+	r.end(t)
+	w.end(t)
+	if v := s.verdict(nil); !v.OK() || v.Counts.Incarnations != 2 {
+		t.Errorf("%d numberings: %s", v.Counts.Incarnations, v)
+	}
+}
+
 // TestASilentServer: a server that refuses its system identifier and its timeline is told by the time of its start. A
 // crash, a failover and a restore each begin a new numbering, nothing is lost or repeated in the first two, and the
 // third loses what the backup lacks.

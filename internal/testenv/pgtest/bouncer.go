@@ -1,0 +1,107 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+)
+
+// EnvRequireBouncer set to "1" fails tests that need PgBouncer where it is missing; they are skipped otherwise.
+const EnvRequireBouncer = "EFFECTONCE_REQUIRE_PGBOUNCER"
+
+// NewBouncer starts a PgBouncer before the server of a URL and returns the URL of the same database through it. The mode
+// is transaction or session. It is stopped at the end of the test.
+func NewBouncer(t testing.TB, rawURL, mode string) string {
+	t.Helper()
+	if _, err := exec.LookPath("pgbouncer"); err != nil {
+		if os.Getenv(EnvRequireBouncer) == "1" {
+			t.Fatalf("pgtest: %v, and %s=1", err, EnvRequireBouncer)
+		}
+		t.Skip("there is no pgbouncer: install Debian's package")
+	}
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatalf("pgtest: parse %s: %v", rawURL, err)
+	}
+	q := u.Query()
+	q.Del("options") // refused: the search_path is the database's
+	u.RawQuery = q.Encode()
+	dir, remove, err := child.TempDir("bouncer")
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(remove)
+	var process *child.Process
+	server := u.Host
+	err = child.OnFreePort(func(port int) error {
+		u.Host = fmt.Sprintf("127.0.0.1:%d", port)
+		process, err = startBouncer(dir, server, mode, u)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("pgtest: start pgbouncer: %v", err)
+	}
+	t.Cleanup(func() { process.Stop(syscall.SIGTERM, 10*time.Second) })
+	return u.String()
+}
+
+func startBouncer(dir, server, mode string, u *url.URL) (*child.Process, error) {
+	to, err := url.Parse("postgres://" + server)
+	if err != nil {
+		return nil, err
+	}
+	uid, gid, err := account() // it refuses root, too
+	if err != nil {
+		return nil, err
+	}
+	// A server that is away answers clients after a moment, as one would want it in production, not after minutes.
+	settings := fmt.Sprintf(`[databases]
+* = host=%s port=%s user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %s
+unix_socket_dir =
+auth_type = any
+pool_mode = %s
+default_pool_size = 50
+max_client_conn = 500
+server_login_retry = 1
+query_wait_timeout = 10
+ignore_startup_parameters = extra_float_digits
+`, to.Hostname(), to.Port(), u.Port(), mode)
+	file := filepath.Join(dir, "pgbouncer.ini")
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		return nil, err
+	}
+	if uid >= 0 {
+		for _, name := range []string{dir, file} {
+			if err := os.Chown(name, uid, gid); err != nil {
+				return nil, err
+			}
+		}
+	}
+	cmd := exec.Command("pgbouncer", file)
+	cmd.Dir = dir
+	runAs(cmd, uid, gid)
+	p, err := child.Start(cmd, filepath.Join(dir, "log"), syscall.SIGTERM)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.Await(30*time.Second, func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, u.String())
+		if err != nil {
+			return err
+		}
+		return conn.Close(ctx)
+	})
+}
