@@ -19,8 +19,8 @@ import (
 // EnvRequireBouncer set to "1" fails tests that need PgBouncer where it is missing; they are skipped otherwise.
 const EnvRequireBouncer = "EFFECTONCE_REQUIRE_PGBOUNCER"
 
-// NewBouncer starts a PgBouncer before the server of a URL and returns the URL of the same database through it. The mode
-// is transaction or session. It is stopped at the end of the test.
+// NewBouncer starts a PgBouncer before the server of a URL and returns the URL of the same database through it. The
+// mode is transaction or session. It is stopped at the end of the test.
 func NewBouncer(t testing.TB, rawURL, mode string) string {
 	t.Helper()
 	if _, err := exec.LookPath("pgbouncer"); err != nil {
