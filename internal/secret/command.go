@@ -27,8 +27,8 @@ func (c *Command) UnmarshalText(line []byte) error {
 	return nil
 }
 
-// ByCommand makes a Value that a command of the shell prints each time that it is revealed, such as a token of a cloud's
-// identity service. A newline at its end is not part of it. A command that prints a JSON object instead,
+// ByCommand makes a Value that a command of the shell prints each time that it is revealed, such as a token of a
+// cloud's identity service. A newline at its end is not part of it. A command that prints a JSON object instead,
 //
 //	{"password": "...", "expires": "2026-01-02T15:04:05Z"}
 //
