@@ -1,19 +1,29 @@
 // Package idempotency makes a request that is sent twice happen once: HTTP requests with an Idempotency-Key, and calls
 // to providers whose outcome may be unknown.
 //
-// A first endpoint, whose work is one Postgres transaction, needs these names, and pgstore's Store.InTx:
+// A first endpoint does its work in one Postgres transaction, by the method InTx of a pgstore.Store. The key, the row
+// and the answer commit together; a retry gets the answer, and runs nothing:
 //
-//   - [Key] names an intent of one principal.
-//   - [NewRequest] makes the [Request] of a key and a validated command.
-//   - [Result] is what the work returns, and every later caller is told.
-//   - [Terminal] marks a final refusal, [Retryable] an error after which certainly nothing has happened, and
-//     [OutcomeUnknown] one after which it may have.
-//   - [Retention] is how long keys and results are remembered.
+//	key := idempotency.Key{Tenant: tenant, Operation: "payment.create", Value: value}
+//	req, err := idempotency.NewRequest(key, command)
+//	res, err := store.InTx(ctx, req, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+//		... // insert the payment with tx
+//		return idempotency.Result{Code: 201, Body: body}, nil
+//	})
 //
-// Errors are told apart by errors.Is: [ErrMismatch], [ErrInProgress], [ErrUnknown], [ErrExpired] and [ErrInvalidKey].
-// Package httpedge makes HTTP answers of them.
+// It needs these names:
 //
-// The rest of the work with keys has packages of its own:
+//   - [Key]: who asks, for which operation, and the key that the client sent.
+//   - [NewRequest]: the [Request] of a key and the validated command. The same key with another command is refused.
+//   - [Result]: the answer, which every retry gets too.
+//   - [Retention]: how long answers and keys are kept; by default 24 and 72 hours.
+//   - [Terminal], [Retryable], [OutcomeUnknown]: what an error says of the work. Terminal is a final refusal, kept and
+//     replayed like an answer; after Retryable nothing has happened, and the key is free; after OutcomeUnknown the work
+//     may have happened, and nobody runs it again blindly.
+//   - [ErrMismatch], [ErrInProgress], [ErrUnknown], [ErrExpired], [ErrInvalidKey]: why a caller gets no result. Package
+//     httpedge makes HTTP answers of them.
+//
+// Other packages have the rest:
 //
 //   - keys: how the value of a key is made and checked.
 //   - guard: work that is not one transaction of the store, above all calls to providers; recovery asks the providers.
@@ -21,8 +31,6 @@
 //   - store: what a store has to do.
 //   - httpedge and client: the two ends of HTTP.
 //
-// Remembering is all that a key does. Work that lives in one Postgres transaction belongs into pgstore's InTx, where
-// key and effect commit together; everything else, above all a call to a provider, may have happened although nobody
-// heard of it. That is why the end of a lease never frees a key: it makes the outcome unknown, and recovery asks the
-// provider.
+// Work outside of the store's transaction may have happened although nobody heard of it. That is why the end of a lease
+// never frees a key: it makes the outcome unknown, and recovery asks the provider.
 package idempotency

@@ -7,14 +7,14 @@ import (
 )
 
 var (
-	// ErrMismatch: the key was used for another command. A *MismatchError says what became of that one.
+	// ErrMismatch: the key was used for another command. A [*MismatchError] says what became of that one.
 	ErrMismatch = errors.New("idempotency key reused with a different request")
-	// ErrInProgress: another attempt is at it. An *InProgressError says when to come again.
+	// ErrInProgress: another attempt is running. An [*InProgressError] says when to come again.
 	ErrInProgress = errors.New("a request with this idempotency key is in progress")
 	// ErrUnknown: the work may have happened; recovery is to find out. The caller keeps its key and asks again later.
-	// An *UnknownError says more.
+	// An [*UnknownError] says how far the work came.
 	ErrUnknown = errors.New("the outcome of this idempotency key's request is unknown")
-	// ErrExpired: it was done or refused, and its result is no longer kept. An *ExpiredError says which.
+	// ErrExpired: the work was done or refused, and its result is no longer kept. An [*ExpiredError] says which.
 	ErrExpired = errors.New("the result of this idempotency key is no longer kept")
 )
 
@@ -28,10 +28,12 @@ type MismatchError struct {
 	Version int16
 }
 
+// Error says what became of the first command.
 func (e *MismatchError) Error() string {
 	return fmt.Sprintf("%v (the first one is %s)", ErrMismatch, e.State)
 }
 
+// Unwrap returns ErrMismatch.
 func (e *MismatchError) Unwrap() error { return ErrMismatch }
 
 // InProgressError is ErrInProgress with what is left of the owner's lease.
@@ -40,10 +42,12 @@ type InProgressError struct {
 	Age        time.Duration // since the claim
 }
 
+// Error says when the lease of the other attempt ends.
 func (e *InProgressError) Error() string {
 	return fmt.Sprintf("%v; its lease ends in %v", ErrInProgress, e.RetryAfter)
 }
 
+// Unwrap returns ErrInProgress.
 func (e *InProgressError) Unwrap() error { return ErrInProgress }
 
 // UnknownError is ErrUnknown with how far the work came.
@@ -53,10 +57,12 @@ type UnknownError struct {
 	Reason string
 }
 
+// Error says how far the work came.
 func (e *UnknownError) Error() string {
 	return fmt.Sprintf("%v (it came to %s)", ErrUnknown, e.Stage)
 }
 
+// Unwrap returns ErrUnknown.
 func (e *UnknownError) Unwrap() error { return ErrUnknown }
 
 // ExpiredError is ErrExpired with the outcome that is still known.
@@ -67,8 +73,10 @@ type ExpiredError struct {
 	At       time.Time
 }
 
+// Error is ErrExpired's text.
 func (e *ExpiredError) Error() string { return ErrExpired.Error() }
 
+// Unwrap returns ErrExpired.
 func (e *ExpiredError) Unwrap() error { return ErrExpired }
 
 // Class is what an error says of the work that returned it.
@@ -101,16 +109,17 @@ func (c *classified) Error() string {
 
 func (c *classified) Unwrap() error { return c.err }
 
-// Terminal marks an error as a final refusal by the business: the effect is rolled back, the Result returned beside the
-// error (its Failure set to the code) is kept and replayed. The code is stable and short: "card_declined". Whoever runs
-// the work gives its caller that Result and no error, the first time as every time after.
+// Terminal marks an error as a final refusal: the effect is rolled back, and the Result returned beside the error, its
+// Failure set to the code, is kept and replayed. The code is stable and short: "card_declined". InTx and guards return
+// that Result and no error, the first time as every time after. Of a nil error it returns nil.
 func Terminal(code string, err error) error { return mark(ClassTerminal, code, err) }
 
-// Retryable marks an error after which certainly nothing has happened: the key is free again.
+// Retryable marks an error after which certainly nothing has happened: the key is free again. Of a nil error it returns
+// nil.
 func Retryable(err error) error { return mark(ClassRetryable, "", err) }
 
 // OutcomeUnknown marks an error after which the work may have happened: the outcome is unknown until recovery has
-// asked.
+// asked. Of a nil error it returns nil.
 func OutcomeUnknown(err error) error { return mark(ClassUnknown, "", err) }
 
 func mark(class Class, code string, err error) error {
