@@ -26,7 +26,7 @@ const (
 	NotDone
 )
 
-// String names it.
+// String is "unknown", "done" or "not done".
 func (v Verdict) String() string { return [...]string{"unknown", "done", "not done"}[v] }
 
 // Error is the end of an intent without an answer.
@@ -40,6 +40,7 @@ type Error struct {
 	Err      error
 }
 
+// Error says after how many attempts, whether the intent may have been done, and the last attempt's error.
 func (e *Error) Error() string {
 	what := "whether it was done is not known"
 	if e.Definite {
@@ -48,26 +49,27 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("after %d attempts (%s): %v", e.Attempts, what, e.Err)
 }
 
+// Unwrap returns the last attempt's error.
 func (e *Error) Unwrap() error { return e.Err }
 
 type intentKey struct{}
 
-// intent is what its attempts have shown so far.
+// intent is what the attempts at one request have shown so far.
 type intent struct {
-	key      string
-	attempts int
-	doubt    bool   // an attempt may have reached the server, and nothing since has said what became of it
-	strayed  bool   // a redirect made another method of it: the answer is another question's
-	code     string // of the last answer, when it was a problem
-	failure  string // its failure
-	first    int    // its first_status
+	key         string
+	attempts    int
+	uncertain   bool   // an attempt may have reached the server, and nothing since has said what became of it
+	redirected  bool   // a redirect made another method of it: the answer is another question's
+	code        string // of the last answer, when it was a problem
+	failure     string // its failure
+	firstStatus int    // its first_status
 }
 
 // Repeat returns a context for a request that repeats an intent under its old key, when an earlier call for it ended
 // Unknown or was cut off: a refusal of this call then proves nothing about that one's attempts, unless it is the
 // server's first answer.
 func Repeat(ctx context.Context) context.Context {
-	return context.WithValue(ctx, intentKey{}, &intent{doubt: true})
+	return context.WithValue(ctx, intentKey{}, &intent{uncertain: true})
 }
 
 // intentOf returns the intent of a context, nil for none.
@@ -76,17 +78,17 @@ func intentOf(ctx context.Context) *intent {
 	return i
 }
 
-// begin finds out whether a request is a new intent, or one that goes on: repeated by the caller, or redirected by
-// http.Client.
-func begin(r *http.Request) *intent {
+// intentFor returns the intent of a request: a new one, or that of an earlier request that the caller repeats or
+// http.Client redirects.
+func intentFor(r *http.Request) *intent {
 	i := &intent{key: r.Header.Get(HeaderKey)}
 	if was := intentOf(r.Context()); was != nil {
-		i.doubt = was.doubt
+		i.uncertain = was.uncertain
 	}
 	if from := r.Response; from != nil && from.Request != nil {
 		if was := intentOf(from.Request.Context()); was != nil {
-			i.key, i.doubt = was.key, was.doubt
-			i.strayed = was.strayed || r.Method != from.Request.Method
+			i.key, i.uncertain = was.key, was.uncertain
+			i.redirected = was.redirected || r.Method != from.Request.Method
 		}
 	}
 	return i
@@ -95,7 +97,7 @@ func begin(r *http.Request) *intent {
 // Outcome says what an answer of a Transport, or of a http.Client over one, means for the intent. It does not read the
 // body.
 //
-// Once the fate of an attempt is unknown, only the server's record of the key can refuse: a replayed answer, or a
+// Once an attempt has an unknown outcome, only the server's record of the key can refuse: a replayed answer, or a
 // problem with a first_status. Any other refusal is Unknown then. It may come from something in front of the service,
 // from a release with another fingerprint, or from a handler that finds what the first attempt made. The same goes for
 // an answer that does not come from a Transport.
@@ -107,32 +109,32 @@ func Outcome(res *http.Response, err error) Verdict {
 	case err != nil || res == nil:
 		return Unknown
 	}
-	i := &intent{doubt: true}
+	i := &intent{uncertain: true}
 	if res.Request != nil {
 		if of := intentOf(res.Request.Context()); of != nil {
 			i = of
 		}
 	}
 	switch status := res.StatusCode; {
-	case i.strayed, later(res, i.code):
+	case i.redirected, inProgress(res, i.code):
 		return Unknown
-	case i.first != 0: // the problem tells what the first answer was
-		return verdict(i.first)
-	case finished(i.code):
+	case i.firstStatus != 0: // the problem tells what the first answer was
+		return verdictOf(i.firstStatus)
+	case resultGone(i.code):
 		if i.failure != "" {
 			return NotDone
 		}
 		return Done
 	case status < 300, res.Header.Get(headerReplayed) != "":
-		return verdict(status)
-	case status < 400, status >= 500, status == http.StatusRequestTimeout, i.doubt, taken(i.code):
+		return verdictOf(status)
+	case status < 400, status >= 500, status == http.StatusRequestTimeout, i.uncertain, keyRefused(i.code):
 		return Unknown
 	}
 	return NotDone
 }
 
-// verdict is what the first answer's status says.
-func verdict(status int) Verdict {
+// verdictOf is what the first answer's status says.
+func verdictOf(status int) Verdict {
 	switch {
 	case status < 400:
 		return Done
@@ -150,19 +152,19 @@ func Key(res *http.Response) string {
 	return ""
 }
 
-// finished: it was done or refused once, and the answer is no longer kept.
-func finished(code string) bool {
+// resultGone says whether the request was done or refused once, and its answer is no longer kept.
+func resultGone(code string) bool {
 	return code == "IDEMPOTENCY_RESULT_EXPIRED" || code == "IDEMPOTENCY_RESPONSE_NOT_KEPT"
 }
 
-// taken: the server refuses the key for what came under it before. That may have been this intent: fingerprinted by
+// keyRefused says whether the server refuses the key for what came under it before. That may have been this intent: fingerprinted by
 // another release, sent twice by a proxy, or long ago.
-func taken(code string) bool {
+func keyRefused(code string) bool {
 	return code == "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST" || code == "IDEMPOTENCY_KEY_OUTSIDE_WINDOW"
 }
 
-// later tells whether an answer says that the request is being worked at.
-func later(res *http.Response, code string) bool {
+// inProgress says whether an answer says that the request may still be worked at.
+func inProgress(res *http.Response, code string) bool {
 	switch res.StatusCode {
 	case http.StatusAccepted:
 		return res.Header.Get("Retry-After") != ""
@@ -172,31 +174,31 @@ func later(res *http.Response, code string) bool {
 	return code == "IDEMPOTENCY_REQUEST_IN_PROGRESS" || code == "IDEMPOTENCY_OUTCOME_UNKNOWN"
 }
 
-// judge looks at an attempt that wrote the request sent times: whether another one may help, and after what time at the
-// earliest.
+// judge notes what an attempt showed that wrote the request sent times. It returns whether another attempt may help, and
+// the earliest time for it.
 func (i *intent) judge(res *http.Response, sent int64, err error) (again bool, after time.Duration) {
 	if err != nil {
-		i.doubt = i.doubt || sent > 0 || !unsent(err)
+		i.uncertain = i.uncertain || sent > 0 || !unsent(err)
 		return true, 0
 	}
-	i.doubt = i.doubt || sent > 1 // net/http repeats by itself what has a key, and tells nobody
-	i.look(res)
+	i.uncertain = i.uncertain || sent > 1 // net/http repeats by itself what has a key, and tells nobody
+	i.readProblem(res)
 	switch res.StatusCode {
 	case http.StatusTooEarly, http.StatusTooManyRequests:
 		again = true
 	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway,
 		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		again, i.doubt = true, true
+		again, i.uncertain = true, true
 	default:
-		again = later(res, i.code)
-		i.doubt = i.doubt || again
+		again = inProgress(res, i.code)
+		i.uncertain = i.uncertain || again
 	}
 	return again, retryAfter(res)
 }
 
-// look reads the code of a problem, and leaves the body as it was.
-func (i *intent) look(res *http.Response) {
-	i.code, i.failure, i.first = "", "", 0
+// readProblem reads the code of a problem, and leaves the body to be read again.
+func (i *intent) readProblem(res *http.Response) {
+	i.code, i.failure, i.firstStatus = "", "", 0
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json") {
 		return
 	}
@@ -204,7 +206,7 @@ func (i *intent) look(res *http.Response) {
 	head, err := io.ReadAll(io.LimitReader(res.Body, most))
 	from := io.MultiReader(bytes.NewReader(head), res.Body)
 	if err != nil {
-		from = io.MultiReader(bytes.NewReader(head), failing{err})
+		from = io.MultiReader(bytes.NewReader(head), errReader{err})
 	}
 	res.Body = struct {
 		io.Reader
@@ -216,16 +218,16 @@ func (i *intent) look(res *http.Response) {
 		First   int    `json:"first_status"`
 	}
 	if json.Unmarshal(head, &p) != nil {
-		i.doubt = true // it may say that it was done
+		i.uncertain = true // it may say that it was done
 		return
 	}
-	i.code, i.failure, i.first = p.Code, p.Failure, p.First
+	i.code, i.failure, i.firstStatus = p.Code, p.Failure, p.First
 }
 
-type failing struct{ err error }
+type errReader struct{ err error }
 
-// Read is of io.Reader.
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
+// Read implements io.Reader.
+func (f errReader) Read([]byte) (int, error) { return 0, f.err }
 
 // unsent tells whether an error came before a connection was there.
 func unsent(err error) bool {
@@ -233,7 +235,7 @@ func unsent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// retryAfter is what the header says, in seconds or as a date; the date counts from the server's own.
+// retryAfter is what the header Retry-After says, in seconds or as a date, which counts from the server's own Date.
 func retryAfter(res *http.Response) time.Duration {
 	text := res.Header.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
@@ -247,10 +249,7 @@ func retryAfter(res *http.Response) time.Duration {
 	return max(0, at.Sub(now))
 }
 
-// end is the last attempt's answer as the caller gets it.
-func (i *intent) end(res *http.Response, err error) (*http.Response, error) {
-	if err != nil {
-		return nil, &Error{Key: i.key, Attempts: i.attempts, Definite: !i.doubt, Err: err}
-	}
-	return res, nil
+// failed is the error of an intent that ends without an answer.
+func (i *intent) failed(err error) error {
+	return &Error{Key: i.key, Attempts: i.attempts, Definite: !i.uncertain, Err: err}
 }

@@ -77,10 +77,10 @@ func New(cfg Config) *Transport {
 	return &Transport{cfg: cfg}
 }
 
-// RoundTrip is of http.RoundTripper. When the attempts are over it returns the last answer, whatever its status, or an
+// RoundTrip implements http.RoundTripper. When the attempts are over it returns the last answer, whatever its status, or an
 // *Error. [Outcome] says what that means.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	i := begin(r)
+	i := intentFor(r)
 	if i.key == "" {
 		if !slices.Contains(t.cfg.Methods, r.Method) {
 			return t.cfg.Base.RoundTrip(r)
@@ -98,29 +98,34 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		backoff.WithRandomizationFactor(0.5), backoff.WithMaxElapsedTime(0))
 	for {
 		i.attempts++
-		res, err := t.once(ctx, r, i.key, body)
+		res, err := t.attempt(ctx, r, i.key, body)
 		again, after := i.judge(res, sent.Swap(0), err)
 		wait := max(pace.NextBackOff(), after)
 		if !again || t.cfg.Attempts > 0 && i.attempts >= t.cfg.Attempts || t.cfg.Patience > 0 &&
-			after > t.cfg.Patience || !sooner(ctx, wait) {
-			return i.end(res, err)
+			after > t.cfg.Patience || !endsInTime(ctx, wait) {
+			if err != nil {
+				return nil, i.failed(err)
+			}
+			return res, nil
 		}
 		if res != nil {
-			drop(res.Body)
+			drain(res.Body)
 		}
 		if sleep.For(ctx, wait) != nil {
-			return nil, &Error{Key: i.key, Attempts: i.attempts, Definite: !i.doubt, Err: context.Cause(ctx)}
+			return nil, i.failed(context.Cause(ctx))
 		}
 	}
 }
 
-// sooner tells whether a pause ends before the context does: else the answer at hand is worth more than its time-out.
-func sooner(ctx context.Context, wait time.Duration) bool {
+// endsInTime says whether a pause ends before the context does. If not, the answer that is there is better than a
+// time-out.
+func endsInTime(ctx context.Context, wait time.Duration) bool {
 	end, ok := ctx.Deadline()
 	return ctx.Err() == nil && (!ok || time.Now().Add(wait).Before(end))
 }
 
-// body returns what gives the body for each attempt. The request's own is closed, as a RoundTripper must.
+// body returns a function that opens the body anew for each attempt. The request's own is closed, as a RoundTripper
+// must.
 func (t *Transport) body(r *http.Request) (func() (io.ReadCloser, error), error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return func() (io.ReadCloser, error) { return r.Body, nil }, nil
@@ -144,10 +149,11 @@ func (t *Transport) body(r *http.Request) (func() (io.ReadCloser, error), error)
 	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(kept)), nil }, nil
 }
 
-var errSlow = errors.New("no answer within the time of one attempt")
+var errNoAnswer = errors.New("no answer within the time of one attempt")
 
-// once makes one attempt. Its time counts until the head of the answer is there; the body has the caller's.
-func (t *Transport) once(ctx context.Context, r *http.Request, key string, body func() (io.ReadCloser, error)) (
+// attempt makes one attempt. Config.Attempt limits it until the head of the answer is there; the caller's context limits
+// the body.
+func (t *Transport) attempt(ctx context.Context, r *http.Request, key string, body func() (io.ReadCloser, error)) (
 	*http.Response, error,
 ) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -160,13 +166,13 @@ func (t *Transport) once(ctx context.Context, r *http.Request, key string, body 
 	}
 	var timer *time.Timer
 	if t.cfg.Attempt > 0 {
-		timer = time.AfterFunc(t.cfg.Attempt, func() { cancel(errSlow) })
+		timer = time.AfterFunc(t.cfg.Attempt, func() { cancel(errNoAnswer) })
 		defer timer.Stop()
 	}
 	res, err := t.cfg.Base.RoundTrip(out)
 	if err != nil {
-		if errors.Is(context.Cause(ctx), errSlow) {
-			err = errors.Join(errSlow, err)
+		if errors.Is(context.Cause(ctx), errNoAnswer) {
+			err = errors.Join(errNoAnswer, err)
 		}
 		cancel(nil)
 		return nil, err
@@ -184,15 +190,15 @@ type endingBody struct {
 	end context.CancelCauseFunc
 }
 
-// Close is of io.Closer.
+// Close implements io.Closer.
 func (b *endingBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.end(nil)
 	return err
 }
 
-// drop reads what is left of a short answer, so that its connection can be used again.
-func drop(body io.ReadCloser) {
+// drain reads what is left of a short answer, so that its connection can be used again.
+func drain(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, 64<<10)
 	_ = body.Close()
 }
