@@ -55,9 +55,8 @@ func placeOrder(ctx context.Context, db *pgxpool.Pool, o order) error {
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "insert into outbox (id, aggregatetype, aggregateid, type, payload) values ($1, "+
-			"'order', $2, 'OrderPlaced', $3)",
-			uuid.New(), o.Customer, payload)
+		_, err = tx.Exec(ctx, `insert into outbox (id, aggregatetype, aggregateid, type, payload)
+			values ($1, 'order', $2, 'OrderPlaced', $3)`, uuid.New(), o.Customer, payload)
 		return err
 	})
 }
