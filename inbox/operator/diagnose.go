@@ -80,11 +80,11 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 	if len(d.MissingRights) > 0 {
 		return d, nil
 	}
-	if err := db.QueryRow(ctx, pgschema.Expand(sql.ByStart, prefix)).Scan(&d.ByStart); err != nil {
-		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
-	}
 	if d.DaysAhead, d.Missing, d.Pending, err = days.Gaps(ctx, db, prefix); err != nil {
 		return Diagnosis{}, err
+	}
+	if err := db.QueryRow(ctx, pgschema.Expand(sql.ByStart, prefix)).Scan(&d.ByStart); err != nil {
+		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}
 	rows, err = db.Query(ctx, pgschema.Expand(sql.Diagnose, prefix))
 	if err != nil {
