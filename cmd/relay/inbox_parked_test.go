@@ -125,7 +125,8 @@ func TestInboxParkedCommands(t *testing.T) {
 	for _, e := range list {
 		id := fmt.Sprint(e.ID)
 		if text := f.must(t, "parked", "show", "--id", id); strings.Contains(text, "\nbad") ||
-			!strings.Contains(text, e.MessageID.String()) {
+			!strings.Contains(text, e.MessageID.String()) ||
+			e.Kind == "behind" && !strings.Contains(text, fmt.Sprintf("behind %d: ", list[0].ID)) {
 			t.Error(text)
 		}
 		text := f.must(t, "parked", "show", "--id", id, "--payload")

@@ -81,6 +81,22 @@ func (e *parkedEvent) state() string {
 	return e.Kind
 }
 
+// why is the event's reason. An event that waits behind another one of its key has none: its key has.
+func (e *parkedEvent) why(ctx context.Context, o parkedOperator) (string, error) {
+	if e.Kind != "behind" {
+		return reasonOf(e.Reason), nil
+	}
+	keys, err := o.BlockedKeys(ctx, audit.BlockedFilter{Tenant: &e.Tenant, Topic: e.Topic, Key: e.Key})
+	at := slices.IndexFunc(keys, func(k audit.BlockedKey) bool { return k.Consumer == e.consumer })
+	switch {
+	case err != nil || at < 0: // released or discarded meanwhile
+		return reasonOf(""), err
+	case keys[at].HeadID == e.ID:
+		return "first of its key, which is parked since an earlier event: " + reasonOf(keys[at].Reason), nil
+	}
+	return fmt.Sprintf("behind %d: %s", keys[at].HeadID, reasonOf(keys[at].Reason)), nil
+}
+
 // outboxFlags name an outbox.
 type outboxFlags struct{ database }
 
@@ -349,6 +365,10 @@ func (c *parkedShowCommand[S]) run(ctx context.Context, p *program) error {
 		if c.JSON {
 			return writeJSON(p.stdout, e.json)
 		}
+		reason, err := e.why(ctx, o)
+		if err != nil {
+			return err
+		}
 		lines := append([][2]string{
 			{"id", fmt.Sprint(e.ID)},
 			{"message id", e.MessageID.String()},
@@ -359,7 +379,7 @@ func (c *parkedShowCommand[S]) run(ctx context.Context, p *program) error {
 			{"state", e.state()},
 			{"attempts", fmt.Sprint(e.Attempts)},
 			{"code", cmp.Or(e.Code, "-")},
-			{"reason", reasonOf(e.Reason)},
+			{"reason", reason},
 			{"parked", e.ParkedAt.UTC().Format(time.RFC3339)},
 			{"payload bytes", sizeOf(e.Bytes)},
 		}, e.details...)

@@ -116,8 +116,13 @@ func TestParkedCommands(t *testing.T) {
 		}
 	})
 	t.Run("show and edit", func(t *testing.T) {
-		for _, e := range r.list(t, "--key", "mended") {
+		list := r.list(t, "--key", "mended")
+		for _, e := range list {
 			if e.Bytes < 3000 {
+				text := r.must(t, "show", "--id", fmt.Sprint(e.ID))
+				if !strings.Contains(text, fmt.Sprintf("behind %d: %s", list[0].ID, shown(list[0].Reason))) {
+					t.Errorf("an event behind another one does not say why it waits:\n%s", text)
+				}
 				continue
 			}
 			id := strconv.FormatInt(e.ID, 10)
