@@ -216,12 +216,16 @@ func TestPrepareComesFirstAndIsRepeated(t *testing.T) {
 	if got := committed(t, kafkatest.Brokers(t), h.Consumer(), topic, 1); got[0] > 1 {
 		t.Errorf("committed %v", got)
 	}
+	if h.group != h.Consumer() {
+		t.Errorf("the handler was told of group %q, want %q", h.group, h.Consumer())
+	}
 }
 
 type preparing struct {
 	*handler
 	once  sync.Mutex
 	fails int
+	group string
 }
 
 func (h *preparing) Consumer() string { return "TestPrepareComesFirstAndIsRepeated" }
@@ -232,9 +236,10 @@ func (h *preparing) left() int {
 	return h.fails
 }
 
-func (h *preparing) Prepare(context.Context) error {
+func (h *preparing) Prepare(_ context.Context, group string) error {
 	h.once.Lock()
 	defer h.once.Unlock()
+	h.group = group
 	if h.fails > 0 {
 		h.fails--
 		return errors.New("the database is away")

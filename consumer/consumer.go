@@ -105,7 +105,7 @@ func (c *Consumer) prepare(ctx context.Context) bool {
 	wait := newBackOff()
 	said := false
 	for ctx.Err() == nil {
-		err := c.handler.Prepare(ctx)
+		err := c.handler.Prepare(ctx, c.cfg.Group)
 		if err == nil {
 			return ctx.Err() == nil
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -32,6 +33,37 @@ func TestP9_2_TheAccountIsWrittenAtTheEnd(t *testing.T) {
 	h.Revoked(ended, "payments", 3)
 	if w.progress()[0] != 30 {
 		t.Errorf("the process ends at 30, the account says %d", w.progress()[0])
+	}
+}
+
+// TestTheLastEffectIsKept: the account tells when an effect was last committed. Repeats have no effect, and leave that
+// as it is.
+func TestTheLastEffectIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	last := func() time.Time {
+		t.Helper()
+		return pgtest.One[time.Time](t, w.DB, `select coalesce(effect_at, '2000-01-01') from inbox_progress`)
+	}
+	h, e := w.inbox(inbox.Config{}).Each(write), some(20)
+	assigned(h)
+	handle(t, h, e[:10])
+	first := last()
+	handle(t, h, e[10:])
+	if w.progress()[0] != 10 || !last().Equal(first) {
+		t.Fatal("the second batch is to move nothing")
+	}
+	h.Revoked(t.Context(), "payments", 3)
+	second := last()
+	if first.Year() == 2000 || !second.After(first) {
+		t.Errorf("the last effect: %v after the first batch, %v after the second", first, second)
+	}
+	again := w.inbox(inbox.Config{}).Each(write)
+	assigned(again)
+	handle(t, again, e)
+	again.Revoked(t.Context(), "payments", 3)
+	if !last().Equal(second) {
+		t.Errorf("repeats have no effect, and moved the last one from %v to %v", second, last())
 	}
 }
 

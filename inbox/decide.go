@@ -38,6 +38,7 @@ type work struct {
 type passing struct {
 	partitionName
 	next int64
+	out  []Outcome // what becomes of the transaction's events; nil: none has an effect
 }
 
 // decide handles events in one transaction.
@@ -92,7 +93,9 @@ func (in *Inbox) transact(ctx context.Context, p *planned, g *guard, pass *passi
 		// At the very end: the progress is also what the partition's next owner writes, who must not wait for an effect
 		// of ours.
 		if pass != nil {
-			if _, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, pass.topic, pass.id, pass.next); err != nil {
+			_, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, pass.topic, pass.id, pass.next,
+				g.sinceEffect(pass.out))
+			if err != nil {
 				return in.classify(ctx, fmt.Errorf("inbox: moving the progress of %s-%d: %w", pass.topic, pass.id, err))
 			}
 		}

@@ -24,6 +24,14 @@ type handler struct {
 	countLeft int64
 }
 
+// Prepare is [Inbox.Prepare], and notes the group, which the database shows to people.
+func (h *handler) Prepare(ctx context.Context, group string) error {
+	h.programs.Lock()
+	h.programs.group = group
+	h.programs.Unlock()
+	return h.Inbox.Prepare(ctx)
+}
+
 // Assigned implements [Handler]: the next batch is the first one after an assignment.
 func (h *handler) Assigned(topic string, partition int32) {
 	h.guards.forget(partitionName{topic, partition})
@@ -109,7 +117,7 @@ func (b *batch) step(ctx context.Context) error {
 		}
 		out = make([]Outcome, 1)
 		b.limit = b.pos + 1
-		out[0], f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.guard, b.passing())
+		out[0], f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.guard, b.passing(nil))
 	default:
 		counted := b.reach(b.guard.unfinished(), b.offset)
 		if width := b.guard.width(); width > 0 {
@@ -207,12 +215,13 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 		b.counted = true
 	}
 	w := &work{events: b.events[b.pos:b.limit], skip: b.skip, careful: b.careful, run: b.run, out: out, guard: b.guard}
+	pass := b.passing(out)
 	if b.written || counted || b.guard.passIsDue() {
-		w.pass = b.passing()
+		w.pass = pass
 	}
 	f := b.in.decide(ctx, w)
 	if f == nil {
-		b.guard.hasPassed(b.passing().next, w.pass != nil)
+		b.guard.hasPassed(pass.next, w.pass != nil, out)
 	}
 	if counted && (f == nil || b.in.uncount(ctx, b.name, offset)) {
 		b.counted = false
@@ -220,9 +229,9 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	return f
 }
 
-// passing is what the deciding transaction moves the progress to.
-func (b *batch) passing() *passing {
-	return &passing{b.name, b.events[b.limit-1].Position.Offset + 1}
+// passing is what the deciding transaction moves the progress to, with these outcomes.
+func (b *batch) passing(out []Outcome) *passing {
+	return &passing{b.name, b.events[b.limit-1].Position.Offset + 1, out}
 }
 
 // done takes over the outcomes of a committed transaction.

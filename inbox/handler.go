@@ -29,8 +29,9 @@ type Handler interface {
 	Handle(ctx context.Context, events []event.Event) ([]Outcome, error)
 	// Consumer is the default of the Kafka group. Empty: there is none.
 	Consumer() string
-	// Prepare is called before anything is consumed, again and again until it succeeds.
-	Prepare(ctx context.Context) error
+	// Prepare is called before anything is consumed, again and again until it succeeds. group is the Kafka group that
+	// consumes; empty: none.
+	Prepare(ctx context.Context, group string) error
 	// Window is how long ids are remembered, to compare with what the topics keep. Zero: there is nothing to compare.
 	Window() time.Duration
 	// Assigned is called before the first Handle of a partition that this process was given, and before its Progress.
@@ -58,7 +59,7 @@ func (f HandlerFunc) Handle(ctx context.Context, events []event.Event) ([]Outcom
 func (HandlerFunc) Consumer() string { return "" }
 
 // Prepare has nothing to do.
-func (HandlerFunc) Prepare(context.Context) error { return nil }
+func (HandlerFunc) Prepare(context.Context, string) error { return nil }
 
 // Window is zero.
 func (HandlerFunc) Window() time.Duration { return 0 }

@@ -43,9 +43,10 @@ func thisProgram() string {
 // programs are the others that run the same consumer.
 type programs struct {
 	sync.Mutex
-	host string
-	seen map[string]time.Time // when each has last said so; nil: nobody has looked yet
-	said map[string]bool
+	host  string
+	group string               // the Kafka group of this process; empty: not known
+	seen  map[string]time.Time // when each has last said so; nil: nobody has looked yet
+	said  map[string]bool
 }
 
 // present says that this program runs the consumer, and warns of another one that does. One that said so before the
@@ -58,7 +59,7 @@ func (in *Inbox) present(ctx context.Context) error {
 	defer in.programs.Unlock()
 	p := &in.programs
 	seen := map[string]time.Time{}
-	rows, err := in.db.Query(ctx, in.q(sqlPresent), in.consumer, in.cfg.Program, p.host)
+	rows, err := in.db.Query(ctx, in.q(sqlPresent), in.consumer, in.cfg.Program, p.host, p.group)
 	if err == nil {
 		var name, host string
 		var at time.Time

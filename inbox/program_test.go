@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -99,6 +102,23 @@ func TestAnotherProgramIsSaid(t *testing.T) {
 	}
 	if strings.Contains(gone.log.String(), "other=") {
 		t.Error(gone.log)
+	}
+}
+
+// TestTheGroupIsShown: a program says in which Kafka group it runs the consumer.
+func TestTheGroupIsShown(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "inbox")
+	p := newPlayer(t, db, "acme/ledger", "a")
+	h := p.Each(func(context.Context, pgx.Tx, event.Event) error { return nil })
+	if err := h.Prepare(t.Context(), "ledgers"); err != nil {
+		t.Fatal(err)
+	}
+	aMinuteLater(t, db)
+	p.warned("")
+	if got := pgtest.One[string](t, db, `select coalesce(programs -> 'acme/ledger' ->> 'group', 'none')
+		from inbox_consumer`); got != "ledgers" {
+		t.Errorf("group %s, want ledgers", got)
 	}
 }
 

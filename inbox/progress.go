@@ -32,6 +32,7 @@ type guard struct {
 	loaded bool
 	span   span
 	passed time.Time // when the progress was last moved
+	effect time.Time // when an effect was last committed that the progress does not tell of; zero: none
 	owed   int64     // where it is to be moved, when nothing else is decided; 0: it is there
 	home   string    // the database that it began with; empty: not known yet
 	noted  bool      // it is noted as halted while it waits for a person to repair the database
@@ -133,7 +134,7 @@ func (g *guard) stays(home string) *failure {
 		return nil
 	}
 	err := &MovedError{From: g.home, To: home}
-	g.home, g.loaded, g.marks, g.owed = "", false, nil, 0
+	g.home, g.loaded, g.marks, g.owed, g.effect = "", false, nil, 0, time.Time{}
 	return &failure{kind: moved, err: err}
 }
 
@@ -143,13 +144,33 @@ func (g *guard) passIsDue() bool {
 	return g.trying || time.Since(g.passed) >= progressEvery
 }
 
-// hasPassed notes that everything before next is decided, and whether the progress was moved there with it.
-func (g *guard) hasPassed(next int64, moved bool) {
+// hasPassed notes that everything before next is decided, with these outcomes, and whether the progress was moved there
+// with it.
+func (g *guard) hasPassed(next int64, moved bool, out []Outcome) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.owed = next; moved {
-		g.passed, g.owed, g.trying = time.Now(), 0, false
+	switch g.owed = next; {
+	case moved:
+		g.passed, g.owed, g.trying, g.effect = time.Now(), 0, false, time.Time{}
+	case slices.Contains(out, Applied):
+		g.effect = time.Now()
 	}
+}
+
+// sinceEffect is how many seconds ago an effect was last committed, with a transaction that has these outcomes; nil:
+// none since the progress was last moved.
+func (g *guard) sinceEffect(out []Outcome) *float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var seconds float64
+	switch {
+	case slices.Contains(out, Applied):
+	case g.effect.IsZero():
+		return nil
+	default:
+		seconds = time.Since(g.effect).Seconds()
+	}
+	return &seconds
 }
 
 // owes is where the progress is to be moved in which database, when nothing else is decided; 0: it is there.
@@ -191,13 +212,14 @@ func (in *Inbox) account(ctx context.Context, p partitionName, g *guard) error {
 	if next == 0 {
 		return nil
 	}
-	if _, err := in.db.Exec(ctx, in.q(sqlAccount), in.consumer, p.topic, p.id, next, home); err != nil {
+	_, err := in.db.Exec(ctx, in.q(sqlAccount), in.consumer, p.topic, p.id, next, home, g.sinceEffect(nil))
+	if err != nil {
 		return fmt.Errorf("inbox: moving the progress of %s-%d: %w", p.topic, p.id, err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.passed = time.Now(); g.owed == next {
-		g.owed = 0
+		g.owed, g.effect = 0, time.Time{}
 	}
 	return nil
 }

@@ -53,7 +53,8 @@ with mine as (
 	update {schema}inbox_consumer c
 	set programs = coalesce((select jsonb_object_agg(p.key, p.value) from jsonb_each(c.programs) p
 			where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '1 day'), '{}')
-		|| jsonb_build_object($2::text, jsonb_build_object('host', $3::text, 'seen', clock_timestamp()))
+		|| jsonb_build_object($2::text, jsonb_build_object('host', $3::text, 'group', $4::text,
+			'seen', clock_timestamp()))
 	where c.consumer_name = $1::text and coalesce((c.programs -> $2::text ->> 'seen')::timestamptz
 		not between clock_timestamp() - interval '30 s' and clock_timestamp(), true)
 )

@@ -96,7 +96,7 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 // own.
 func prepare(ctx context.Context, t testing.TB, h inbox.Handler) {
 	t.Helper()
-	if err := h.Prepare(ctx); err != nil {
+	if err := h.Prepare(ctx, ""); err != nil {
 		t.Fatalf("outboxtest: preparing the handler: %v", err)
 	}
 }

@@ -202,8 +202,8 @@ func TestInboxResume(t *testing.T) {
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, trying_at, trying_reason)
 		values ('ledger', 'payments', 4, 5, 9, now(), 'the card network is away')`)
 	if text := f.must(t, "consumers"); !regexp.MustCompile(
-		`(?m)^ledger +id +14 days .* payments/3 +7 +- +- +\S+ +10 +\S+ +killed +again and again$`).MatchString(text) ||
-		!regexp.MustCompile(`(?m) payments/4 +5 +- +- +\S+ +0 +- +trying +the card network is away$`).MatchString(
+		`(?m)^ledger +id +14 days .* payments/3 +7 +- +- +\S+ +- +10 +\S+ +killed +again and again$`).MatchString(text) ||
+		!regexp.MustCompile(`(?m) payments/4 +5 +- +- +\S+ +- +0 +- +trying +the card network is away$`).MatchString(
 			text) {
 		t.Error(text)
 	}
@@ -231,11 +231,12 @@ func TestConsumersShowTheirLag(t *testing.T) {
 	kafkatest.Produce(t, topic, record, record, record)
 	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 14)`)
 	db.Exec(t,
-		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at)
-		values ('ledger', $1, 0, 1, 3, 2, now() - interval '1 hour')`, topic)
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
+			effect_at)
+		values ('ledger', $1, 0, 1, 3, 2, now() - interval '1 hour', now() - interval '2 hours')`, topic)
 	for brokers, want := range map[string]string{
-		"":                      `/0 +1 +- +- +1h0m\ds +2 +- `,
-		kafkatest.Brokers(t)[0]: `/0 +1 +3 +2 +1h0m\ds +2 +- `,
+		"":                      `/0 +1 +- +- +1h0m\ds +2h0m\ds +2 +- `,
+		kafkatest.Brokers(t)[0]: `/0 +1 +3 +2 +1h0m\ds +2h0m\ds +2 +- `,
 	} {
 		code, text, stderr := command(t, settings(db).with("RELAY_KAFKA_BROKERS", brokers), "inbox", "consumers")
 		if code != codeOK || !regexp.MustCompile(topic+want).MatchString(text) {
@@ -245,10 +246,10 @@ func TestConsumersShowTheirLag(t *testing.T) {
 	db.Exec(t,
 		`update inbox_consumer set programs = jsonb_build_object('acme/copy', jsonb_build_object('host', 'b', 'seen',
 				now()),
-		'acme/ledger', jsonb_build_object('host', 'a', 'seen', now()), 'old', jsonb_build_object('host', 'c', 'seen',
+		'acme/ledger', jsonb_build_object('host', 'a', 'group', 'ledgers', 'seen', now()), 'old', jsonb_build_object('host', 'c', 'seen',
 			now() - interval '4 min'))`)
 	if code, text, stderr := command(t, settings(db), "inbox", "consumers"); code != codeOK ||
-		!strings.Contains(text, "acme/copy@b AND acme/ledger@a  ") || strings.Contains(text, "old@c") {
+		!strings.Contains(text, "acme/copy@b AND acme/ledger@a   ledgers  ") || strings.Contains(text, "old@c") {
 		t.Errorf("exit code %d: not both programs in\n%s%s", code, text, stderr)
 	}
 	code, text, _ := command(t, settings(db, kafkatest.Brokers(t)...), "inbox", "consumers", "--json")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,8 +43,8 @@ func (p partitionEnd) lag() (end, lag string) {
 // Help is the longer text of --help.
 func (*inboxConsumersCommand) Help() string {
 	return `DATABASE is the first offset that the database does not call decided: it is written at an assignment, at a halt, when a partition is
-idle, and every ten seconds; UNMOVED is for how long it stands there. PROGRAM ran the consumer within
-three minutes. With --kafka-brokers END and LAG are the log's. TRIES are the
+idle, and every ten seconds; UNMOVED is for how long it stands there. LAST EFFECT is how long ago an effect was committed, as of then; what was released is
+not in it. PROGRAM ran the consumer within three minutes, in the Kafka group GROUP. With --kafka-brokers END and LAG are the log's. TRIES are the
 counted runs of the event that it stands at. CODE "trying" is an event that fails and waits for its next attempt: relay inbox resume
 makes that at once. The group's own offsets do not matter: a group that is ahead comes back to DATABASE.`
 }
@@ -58,8 +59,8 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST " +
-			"START\tPROGRAM\tPARTITION\tDATABASE\tEND\tLAG\tUNMOVED\tTRIES\tHALTED\tCODE\tREASON"
+		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST START\tPROGRAM\tGROUP\tPARTITION\tDATABASE\tEND\t" +
+			"LAG\tUNMOVED\tLAST EFFECT\tTRIES\tHALTED\tCODE\tREASON"
 		return writeList(p.stdout, c.JSON, shown, head, func(table io.Writer, s consumerEnds) {
 			dedup := s.Dedup
 			if s.IDsUntil != nil && time.Now().Before(*s.IDsUntil) {
@@ -69,27 +70,42 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 			if s.RetiredAt != nil {
 				window = "retired"
 			}
-			begin := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", s.Consumer, dedup, window, s.Floor.Format(time.DateOnly),
-				age(time.Since(s.SeenAt), true), programs(s.Programs))
+			begin := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", s.Consumer, dedup, window,
+				s.Floor.Format(time.DateOnly), ago(&s.SeenAt), programs(s.Programs), groups(s.Programs))
 			if len(s.Partitions) == 0 {
-				fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t-\t-\t-\t-\n", begin)
+				fmt.Fprintf(table, "%s%s\n", begin, strings.Repeat("\t-", 10))
 			}
 			for _, t := range s.Partitions {
-				halted := "-"
-				if t.HaltedAt != nil {
-					halted = age(time.Since(*t.HaltedAt), true)
-				}
 				code, reason := cmp.Or(t.Code, "-"), t.Reason
 				if t.HaltedAt == nil && t.TryingAt != nil {
 					code, reason = "trying", t.Trying
 				}
 				end, lag := t.lag()
-				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition, t.From,
-					end, lag, age(t.Unmoved, true),
-					t.Attempts, halted, code, reasonOf(reason))
+				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition,
+					t.From, end, lag, age(t.Unmoved, true), ago(t.EffectAt), t.Attempts, ago(t.HaltedAt), code,
+					reasonOf(reason))
 			}
 		})
 	})
+}
+
+// ago is the age of what happened at a time; nil: never.
+func ago(at *time.Time) string {
+	if at == nil {
+		return "-"
+	}
+	return age(time.Since(*at), true)
+}
+
+// groups are the Kafka groups of the programs that run a consumer.
+func groups(list []operator.Program) string {
+	var names []string
+	for _, p := range list {
+		if p.Group != "" && !slices.Contains(names, p.Group) {
+			names = append(names, p.Group)
+		}
+	}
+	return cmp.Or(strings.Join(names, " AND "), "-")
 }
 
 // programs are those that run a consumer, each with a host.

@@ -15,8 +15,9 @@ import (
 
 // Program runs a consumer, or has done so within the last three minutes.
 type Program struct {
-	Name string `json:"name"` // inbox.Config.Program
-	Host string `json:"host"` // one of those that it runs on
+	Name  string `json:"name"`  // inbox.Config.Program
+	Host  string `json:"host"`  // one of those that it runs on
+	Group string `json:"group"` // its Kafka group; empty: it has none, or has not told
 }
 
 // ConsumerState is a consumer of the inbox and how far it is.
@@ -57,6 +58,9 @@ type PartitionState struct {
 	// nil: none does. Trying is its last error. [Operator.Resume] has it run at once.
 	TryingAt *time.Time `json:"trying_at"`
 	Trying   string     `json:"trying"`
+	// EffectAt is when an effect was last committed; it may be ten seconds behind, and released events are not in it.
+	// nil: not known.
+	EffectAt *time.Time `json:"effect_at"`
 	// Unmoved is for how long nothing of this has changed, by the database's clock. A partition that is read to its end
 	// rests.
 	Unmoved time.Duration `json:"unmoved"`
@@ -104,7 +108,7 @@ func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string,
 	var unmoved float64
 	_, err = pgx.ForEachRow(rows, []any{
 		&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt,
-		&p.Code, &p.Reason, &p.TryingAt, &p.Trying, &unmoved,
+		&p.Code, &p.Reason, &p.TryingAt, &p.Trying, &p.EffectAt, &unmoved,
 	}, func() error {
 		p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
 		each(name, p)

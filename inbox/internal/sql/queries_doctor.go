@@ -15,6 +15,6 @@ select c.consumer_name, c.dedup, c.window_days, extract(epoch from clock_timesta
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind <> 'quarantined'),
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind = 'quarantined'),
 	(select count(*) from {schema}inbox_parked_key k where k.consumer_name = c.consumer_name),
-	(select coalesce(jsonb_agg(jsonb_build_object('name', p.key, 'host', p.value ->> 'host') order by p.key), '[]')
+	(select coalesce(jsonb_agg(p.value || jsonb_build_object('name', p.key) order by p.key), '[]')
 		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min')
 from {schema}inbox_consumer c where c.retired_at is null order by c.consumer_name`

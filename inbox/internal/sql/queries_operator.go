@@ -138,14 +138,14 @@ returning p.from_offset`
 const ConsumerList = `-- inbox: list the consumers
 select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until,
 	retired_at,
-	(select coalesce(jsonb_agg(jsonb_build_object('name', p.key, 'host', p.value ->> 'host') order by p.key), '[]')
+	(select coalesce(jsonb_agg(p.value || jsonb_build_object('name', p.key) order by p.key), '[]')
 		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min')
 from {schema}inbox_consumer c where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
 const ProgressList = `-- inbox: list the progress
 select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason,
-	trying_at, case when trying_at is null then '' else trying_reason end, extract(epoch
-		from clock_timestamp() - updated_at)::float8
+	trying_at, case when trying_at is null then '' else trying_reason end, effect_at,
+	extract(epoch from clock_timestamp() - updated_at)::float8
 from {schema}inbox_progress where $1::text = '' or consumer_name = $1::text order by consumer_name, topic, partition`
 
 const Accept = `-- inbox: accept a numbering
