@@ -121,20 +121,19 @@ func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string,
 // attempt run at once, released events of the partition included: mend the cause first. Its worker notices by itself
 // within seconds. It fails with ErrNotHalted.
 func (o *Operator) Resume(ctx context.Context, topic string, partition int32, reason string) error {
-	const action = "resume partition"
-	return o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
-		found := int64(0)
-		for _, text := range []string{sql.TryReleased, sql.Resume} {
-			tag, err := tx.Exec(ctx, o.q(text), o.consumer, topic, partition)
-			if err != nil {
-				return err
-			}
-			found += tag.RowsAffected()
+	return o.ofOne(ctx, "resume partition", reason, func(c change) error {
+		tried, err := c.exec(ctx, sql.TryReleased, o.consumer, topic, partition)
+		if err != nil {
+			return err
 		}
-		if found == 0 {
+		resumed, err := c.exec(ctx, sql.Resume, o.consumer, topic, partition)
+		switch {
+		case err != nil:
+			return err
+		case tried+resumed == 0:
 			return fmt.Errorf("%s-%d: %w", topic, partition, ErrNotHalted)
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "", map[string]any{"partition": partition})
+		return c.audit(ctx, "", topic, "", map[string]any{"partition": partition})
 	})
 }
 
@@ -143,10 +142,9 @@ func (o *Operator) Resume(ctx context.Context, topic string, partition int32, re
 // knows what it applied, and what is older than the days that are left is quarantined. It fails when the account has
 // moved within the last minute.
 func (o *Operator) Retire(ctx context.Context, reason string) error {
-	const action = "retire consumer"
-	return o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
+	return o.ofOne(ctx, "retire consumer", reason, func(c change) error {
 		var retired, runs bool
-		err := tx.QueryRow(ctx, o.q(sql.LockConsumer), o.consumer).Scan(&retired, &runs)
+		err := c.query(ctx, sql.LockConsumer, o.consumer).Scan(&retired, &runs)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return fmt.Errorf("consumer %q never started: relay inbox consumers lists them", o.consumer)
@@ -158,10 +156,10 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 			return fmt.Errorf("consumer %q has decided something within the last minute: stop its workers first",
 				o.consumer)
 		}
-		if _, err := tx.Exec(ctx, o.q(sql.Retire), o.consumer); err != nil {
+		if _, err := c.exec(ctx, sql.Retire, o.consumer); err != nil {
 			return err
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "", map[string]any{})
+		return c.audit(ctx, "", "", "", map[string]any{})
 	})
 }
 
@@ -172,9 +170,8 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64,
 	err error,
 ) {
-	const action = "skip records"
-	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, o.q(sql.SkipTo), o.consumer, topic, partition, offset).Scan(&from)
+	err = o.ofOne(ctx, "skip records", reason, func(c change) error {
+		err := c.query(ctx, sql.SkipTo, o.consumer, topic, partition, offset).Scan(&from)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%s-%d has no account before offset %d: relay inbox consumers shows where it is", topic,
 				partition, offset)
@@ -182,8 +179,7 @@ func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, of
 		if err != nil {
 			return err
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "",
-			map[string]any{"partition": partition, "from": from, "to": offset})
+		return c.audit(ctx, "", topic, "", map[string]any{"partition": partition, "from": from, "to": offset})
 	})
 	return from, err
 }

@@ -16,26 +16,24 @@ import (
 // outbox, named as events carry it (ce_epoch), and with those before it. Look first what was published around the rise:
 // what comes again under new numbers is applied again. Halted partitions go on by themselves; it returns how many.
 func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (partitions int64, err error) {
-	const action = "accept numbering"
 	outbox, incarnation, ok := sql.Epoch(epoch)
 	if !ok {
-		return 0, fmt.Errorf("inbox: %s: %q is not the ce_epoch of an event, such as "+
-			"5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", action, epoch)
+		return 0, fmt.Errorf("inbox: accept numbering: %q is not the ce_epoch of an event, such as "+
+			"5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", epoch)
 	}
-	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, o.q(sql.Accept), o.consumer, outbox.String(), incarnation)
+	err = o.ofOne(ctx, "accept numbering", reason, func(c change) error {
+		accepted, err := c.exec(ctx, sql.Accept, o.consumer, outbox.String(), incarnation)
 		if err != nil {
 			return err
 		}
-		if tag.RowsAffected() == 0 {
+		if accepted == 0 {
 			return fmt.Errorf("consumer %q goes by no numbers of outboxes, or never started: relay inbox consumers "+
 				"lists them", o.consumer)
 		}
-		if partitions, err = o.resumeAll(ctx, tx, inbox.CodeNewNumbering, ""); err != nil {
+		if partitions, err = c.exec(ctx, sql.AcceptResumes, o.consumer, inbox.CodeNewNumbering, ""); err != nil {
 			return err
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "",
-			map[string]any{"epoch": epoch, "partitions": partitions})
+		return c.audit(ctx, "", "", "", map[string]any{"epoch": epoch, "partitions": partitions})
 	})
 	return partitions, err
 }
@@ -46,16 +44,15 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 // older than its window is quarantined as before. There is no way back, and none between the others, for they leave no
 // record of an event by which ids could tell it.
 func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (idsUntil time.Time, err error) {
-	const action = "move consumer"
 	if to != inbox.ByWatermark && to != inbox.ByOffset {
-		return idsUntil, fmt.Errorf("inbox: %s: to %s: want watermark or offset; a consumer that went by numbers has "+
-			"no ids to go back to: give it another name", action, to)
+		return idsUntil, fmt.Errorf("inbox: move consumer: to %s: want watermark or offset; a consumer that went by "+
+			"numbers has no ids to go back to: give it another name", to)
 	}
-	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.q(sql.LockConsumers)); err != nil {
+	err = o.ofOne(ctx, "move consumer", reason, func(c change) error {
+		if _, err := c.exec(ctx, sql.LockConsumers); err != nil {
 			return err
 		}
-		err := tx.QueryRow(ctx, o.q(sql.MoveConsumer), o.consumer, to.String()).Scan(&idsUntil)
+		err := c.query(ctx, sql.MoveConsumer, o.consumer, to.String()).Scan(&idsUntil)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("consumer %q does not go by ids, or never started: relay inbox consumers lists them",
 				o.consumer)
@@ -63,8 +60,7 @@ func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (ids
 		if err != nil {
 			return err
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "",
-			map[string]any{"to": to.String(), "ids_until": idsUntil})
+		return c.audit(ctx, "", "", "", map[string]any{"to": to.String(), "ids_until": idsUntil})
 	})
 	return idsUntil, err
 }
@@ -73,33 +69,26 @@ func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (ids
 // deleted and made again: whatever it holds now is applied. Of a topic that was not made again, what its group has not
 // committed is applied twice. Halted partitions go on by themselves; it returns how many.
 func (o *Operator) ForgetOffsets(ctx context.Context, topic, reason string) (partitions int64, err error) {
-	const action = "forget offsets"
-	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, o.q(sql.ForgetOffsets), o.consumer, topic)
+	err = o.ofOne(ctx, "forget offsets", reason, func(c change) error {
+		forgotten, err := c.exec(ctx, sql.ForgetOffsets, o.consumer, topic)
 		if err != nil {
 			return err
 		}
-		if tag.RowsAffected() == 0 {
+		if forgotten == 0 {
 			return fmt.Errorf("consumer %q knows no offsets of topic %q", o.consumer, topic)
 		}
-		if partitions, err = o.resumeAll(ctx, tx, inbox.CodeOffsetsBack, topic); err != nil {
+		if partitions, err = c.exec(ctx, sql.AcceptResumes, o.consumer, inbox.CodeOffsetsBack, topic); err != nil {
 			return err
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "", map[string]any{"partitions": partitions})
+		return c.audit(ctx, "", topic, "", map[string]any{"partitions": partitions})
 	})
 	return partitions, err
 }
 
 // ofOne is act, for an operator of one consumer.
-func (o *Operator) ofOne(ctx context.Context, action, reason string, change func(tx pgx.Tx) error) error {
+func (o *Operator) ofOne(ctx context.Context, action, reason string, do func(c change) error) error {
 	if o.consumer == "" {
 		return fmt.Errorf("inbox: %s: %w", action, errNoConsumer)
 	}
-	return o.act(ctx, action, reason, change)
-}
-
-// resumeAll lets the partitions go on that halted with a code.
-func (o *Operator) resumeAll(ctx context.Context, tx pgx.Tx, code, topic string) (int64, error) {
-	tag, err := tx.Exec(ctx, o.q(sql.AcceptResumes), o.consumer, code, topic)
-	return tag.RowsAffected(), err
+	return o.act(ctx, action, reason, do)
 }

@@ -8,20 +8,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -84,9 +80,27 @@ func New(db *pgxpool.Pool, schema, consumer, name string) (*Operator, error) {
 // q is a statement with its schema.
 func (o *Operator) q(statement string) string { return pgschema.Expand(statement, o.prefix) }
 
+// change is what a person does, in its transaction.
+type change struct {
+	o              *Operator
+	tx             pgx.Tx
+	action, reason string
+}
+
 // act runs a change in one transaction.
-func (o *Operator) act(ctx context.Context, action, reason string, change func(tx pgx.Tx) error) error {
-	return o.person.Act(ctx, action, reason, change)
+func (o *Operator) act(ctx context.Context, action, reason string, do func(c change) error) error {
+	return o.person.Act(ctx, action, reason, func(tx pgx.Tx) error { return do(change{o, tx, action, reason}) })
+}
+
+// exec runs a statement.
+func (c change) exec(ctx context.Context, statement string, args ...any) (rows int64, err error) {
+	tag, err := c.tx.Exec(ctx, c.o.q(statement), args...)
+	return tag.RowsAffected(), err
+}
+
+// query runs a statement that returns a row, or none.
+func (c change) query(ctx context.Context, statement string, args ...any) pgx.Row {
+	return c.tx.QueryRow(ctx, c.o.q(statement), args...)
 }
 
 // EditParked changes a parked event before it is released. Its id, topic and key stay. The record as it was is kept in
@@ -95,9 +109,8 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 	if err := edit.Check(false); err != nil {
 		return fmt.Errorf("inbox: edit parked: %w", err)
 	}
-	const action = "edit parked"
-	return o.act(ctx, action, reason, func(tx pgx.Tx) error {
-		e, err := o.locked(ctx, tx, id)
+	return o.act(ctx, "edit parked", reason, func(c change) error {
+		e, err := c.locked(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -111,10 +124,10 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if edit.Payload != nil {
 			payload = *edit.Payload
 		}
-		if err := o.auditRecords(ctx, tx, action, reason, edit.Detail(), true, e.ID); err != nil {
+		if err := c.auditRecords(ctx, edit.Detail(), true, e.ID); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, o.q(sql.Edit), e.ID, edit.Payload != nil, payload, headers)
+		_, err = c.exec(ctx, sql.Edit, e.ID, edit.Payload != nil, payload, headers)
 		return err
 	})
 }
@@ -149,24 +162,23 @@ func edited(headers []event.Header, edit Edit) []event.Header {
 // or discard the event. It returns how many events wait. It fails with ErrNotParked; a key that is being released
 // already is no error.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
-	const action = "release key"
-	err = o.act(ctx, action, reason, func(tx pgx.Tx) error {
-		hash, err := o.lockKey(ctx, tx, tenant, topic, key)
+	err = o.act(ctx, "release key", reason, func(c change) error {
+		hash, err := c.lockKey(ctx, tenant, topic, key)
 		if err != nil {
 			return err
 		}
-		for _, sql := range []string{sql.ReleaseKey, sql.ResetReleases} {
-			if _, err := tx.Exec(ctx, o.q(sql), o.consumer, hash); err != nil {
+		for _, statement := range []string{sql.ReleaseKey, sql.ResetReleases} {
+			if _, err := c.exec(ctx, statement, o.consumer, hash); err != nil {
 				return err
 			}
 		}
-		if _, err := tx.Exec(ctx, o.q(sql.Judged), o.consumer, hash, inbox.CodeMaybePublished); err != nil {
+		if _, err := c.exec(ctx, sql.Judged, o.consumer, hash, inbox.CodeMaybePublished); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, o.q(sql.ListLength), o.consumer, hash).Scan(&events); err != nil {
+		if err := c.query(ctx, sql.ListLength, o.consumer, hash).Scan(&events); err != nil {
 			return err
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, tenant, topic, key, map[string]any{"events": events})
+		return c.audit(ctx, tenant, topic, key, map[string]any{"events": events})
 	})
 	return events, err
 }
@@ -176,155 +188,28 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 // itself, which would break the key's order: release the key, or discard what stands before it. It fails with
 // ErrNotParked.
 func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
-	const action = "release event"
-	return o.act(ctx, action, reason, func(tx pgx.Tx) error {
-		e, err := o.locked(ctx, tx, id)
+	return o.act(ctx, "release event", reason, func(c change) error {
+		e, err := c.locked(ctx, id)
 		if err != nil {
 			return err
 		}
 		if !e.Alone {
 			return audit.ErrInList(id)
 		}
-		if _, err = tx.Exec(ctx, o.q(sql.ReleaseEvent), id); err != nil {
+		if _, err = c.exec(ctx, sql.ReleaseEvent, id); err != nil {
 			return err
 		}
-		return o.auditRecords(ctx, tx, action, reason, map[string]any{"kind": e.Kind}, false, id)
+		return c.auditRecords(ctx, map[string]any{"kind": e.Kind}, false, id)
 	})
-}
-
-// DiscardEvent gives a parked event up for good: its id stays in the inbox as discarded, so that a duplicate is one,
-// and its record in the audit. Discarding the head of a key's list skips it: what stands behind it goes on with the
-// next release, and the key at once when nothing does. It fails with ErrNotParked.
-func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d DiscardResult, err error) {
-	const action = "discard event"
-	err = o.discarding(ctx, func() error {
-		return o.act(ctx, action, reason, func(tx pgx.Tx) error {
-			e, err := o.locked(ctx, tx, id)
-			if err != nil {
-				return err
-			}
-			d = DiscardResult{Events: 1}
-			return o.discard(ctx, tx, e.Consumer, e.hash, action, reason, []discardID{{e.ID, e.MessageID, e.Code}})
-		})
-	})
-	return d, err
-}
-
-// DiscardKey gives the whole list of a parked key up for good; later events of the key are applied again. It fails with
-// ErrNotParked.
-func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d DiscardResult, err error) {
-	const action = "discard key"
-	err = o.discarding(ctx, func() error {
-		return o.act(ctx, action, reason, func(tx pgx.Tx) error {
-			hash, err := o.lockKey(ctx, tx, tenant, topic, key)
-			if err != nil {
-				return err
-			}
-			rows, err := tx.Query(ctx, o.q(sql.ListIDs), o.consumer, hash)
-			if err != nil {
-				return err
-			}
-			list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d discardID, err error) {
-				var id string
-				if err = row.Scan(&d.row, &id, &d.code); err == nil {
-					d.id, err = uuid.Parse(id)
-				}
-				return d, err
-			})
-			if err != nil {
-				return err
-			}
-			d = DiscardResult{Events: int64(len(list))}
-			if err := o.audit(ctx, tx, action, reason, o.consumer, tenant, topic, key,
-				map[string]any{"events": len(list)}); err != nil {
-				return err
-			}
-			return o.discard(ctx, tx, o.consumer, hash, action, reason, list)
-		})
-	})
-	return d, err
-}
-
-// discardID is an event to discard.
-type discardID struct {
-	row  int64
-	id   uuid.UUID
-	code string
-}
-
-// missingDays are those that discarded ids need, one of which has no partition.
-type missingDays struct {
-	days []days.Number
-	error
-}
-
-// discarding makes the days that ids need, as far as this role may.
-func (o *Operator) discarding(ctx context.Context, do func() error) error {
-	err := do()
-	missing, ok := errors.AsType[*missingDays](err)
-	if !ok {
-		return err
-	}
-	k := days.Keeper{DB: o.db, Prefix: o.prefix, LockTimeout: audit.Patience, Log: slog.New(slog.DiscardHandler)}
-	for _, d := range missing.days {
-		if err := k.MakeDay(ctx, d); err != nil {
-			return err
-		}
-	}
-	return do()
-}
-
-// discard records the ids, keeps the records in the audit, and empties their places in the list.
-func (o *Operator) discard(ctx context.Context, tx pgx.Tx, consumer string, hash []byte, action, reason string,
-	list []discardID,
-) error {
-	var state days.State
-	if err := state.Read(tx.QueryRow(ctx, o.q(sql.State), "", "", consumer, "")); err != nil {
-		return err
-	}
-	var rows []int64
-	var own []days.Number
-	ids, codes := map[string][]string{}, map[string][]string{} // by statement
-	for _, d := range list {
-		into := sql.DiscardAny
-		if state.Released(d.id) {
-			into = sql.DiscardDay
-			day, _ := days.Of(d.id)
-			own = append(own, day)
-		}
-		rows = append(rows, d.row)
-		ids[into], codes[into] = append(ids[into], d.id.String()), append(codes[into], d.code)
-	}
-	if err := o.auditRecords(ctx, tx, action, reason, map[string]any{}, true, rows...); err != nil {
-		return err
-	}
-	for _, into := range []string{sql.DiscardDay, sql.DiscardAny} {
-		if len(ids[into]) == 0 {
-			continue
-		}
-		_, err := tx.Exec(ctx, o.q(into), consumer, ids[into], codes[into])
-		if pgerr.Is(err, pgerr.CheckViolation) {
-			slices.Sort(own)
-			return &missingDays{slices.Compact(own), err}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if _, err := tx.Exec(ctx, o.q(sql.LeaveAll), rows); err != nil || hash == nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, o.q(sql.Unmark), consumer, hash)
-	return err
 }
 
 var errNoConsumer = errors.New("name the consumer: a key or partition is one of a consumer")
 
 // locked locks a parked event, its mark first where it has one, and reads it whole.
-func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent, error) {
+func (c change) locked(ctx context.Context, id int64) (ParkedEvent, error) {
 	missing := fmt.Errorf("event %d: %w", id, ErrNotParked)
 	read := func() (ParkedEvent, error) {
-		found, err := o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, true)
+		found, err := c.o.parked(ctx, c.tx, ParkedFilter{ID: id, Limit: 1}, true)
 		if err == nil && len(found) == 0 {
 			err = missing
 		}
@@ -339,13 +224,13 @@ func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent
 	}
 	if e.hash != nil {
 		var state string
-		if err := tx.QueryRow(ctx, o.q(sql.LockMark), e.Consumer, e.hash).Scan(&state); err != nil &&
+		if err := c.query(ctx, sql.LockMark, e.Consumer, e.hash).Scan(&state); err != nil &&
 			!errors.Is(err, pgx.ErrNoRows) {
 			return e, err
 		}
 	}
 	var locked int64
-	err = tx.QueryRow(ctx, o.q(sql.LockListed), id).Scan(&locked)
+	err = c.query(ctx, sql.LockListed, id).Scan(&locked)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, missing
 	}
@@ -355,39 +240,38 @@ func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent
 	return read() // under the lock
 }
 
-func (o *Operator) lockKey(ctx context.Context, tx pgx.Tx, tenant, topic, key string) (hash []byte, err error) {
-	if o.consumer == "" {
+// lockKey locks the mark of a parked key.
+func (c change) lockKey(ctx context.Context, tenant, topic, key string) (hash []byte, err error) {
+	if c.o.consumer == "" {
 		return nil, errNoConsumer
 	}
 	hash = sql.KeyHash(tenant, topic, key)
 	var state string
-	err = tx.QueryRow(ctx, o.q(sql.LockMark), o.consumer, hash).Scan(&state)
+	err = c.query(ctx, sql.LockMark, c.o.consumer, hash).Scan(&state)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
 	}
 	return hash, err
 }
 
-func (o *Operator) audit(ctx context.Context, tx pgx.Tx, action, reason, consumer, tenant, topic, key string,
-	detail map[string]any,
-) error {
+// audit writes the row of a change of the operator's consumer; what it is not about is empty.
+func (c change) audit(ctx context.Context, tenant, topic, key string, detail map[string]any) error {
 	b, err := json.Marshal(detail)
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, reason, consumer, []byte(tenant), topic, []byte(key),
-		string(b))
+	_, err = c.exec(ctx, sql.Audit, c.o.person.Name, c.action, c.reason, c.o.consumer, []byte(tenant), topic,
+		[]byte(key), string(b))
 	return err
 }
 
-func (o *Operator) auditRecords(ctx context.Context, tx pgx.Tx, action, reason string, detail map[string]any,
-	whole bool, ids ...int64,
-) error {
+// auditRecords writes a row for each parked event, with its whole record or without.
+func (c change) auditRecords(ctx context.Context, detail map[string]any, whole bool, ids ...int64) error {
 	b, err := json.Marshal(detail)
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, o.q(sql.AuditRecords), o.person.Name, action, reason, string(b), ids, whole)
+	_, err = c.exec(ctx, sql.AuditRecords, c.o.person.Name, c.action, c.reason, string(b), ids, whole)
 	return err
 }
 

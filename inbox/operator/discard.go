@@ -1,0 +1,133 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/inbox/internal/days"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// DiscardEvent gives a parked event up for good: its id stays in the inbox as discarded, so that a duplicate is one,
+// and its record in the audit. Discarding the head of a key's list skips it: what stands behind it goes on with the
+// next release, and the key at once when nothing does. It fails with ErrNotParked.
+func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d DiscardResult, err error) {
+	err = o.discarding(ctx, "discard event", reason, func(c change) error {
+		e, err := c.locked(ctx, id)
+		if err != nil {
+			return err
+		}
+		d = DiscardResult{Events: 1}
+		return c.discard(ctx, e.Consumer, e.hash, []discardID{{e.ID, e.MessageID, e.Code}})
+	})
+	return d, err
+}
+
+// DiscardKey gives the whole list of a parked key up for good; later events of the key are applied again. It fails with
+// ErrNotParked.
+func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d DiscardResult, err error) {
+	err = o.discarding(ctx, "discard key", reason, func(c change) error {
+		hash, err := c.lockKey(ctx, tenant, topic, key)
+		if err != nil {
+			return err
+		}
+		rows, err := c.tx.Query(ctx, o.q(sql.ListIDs), o.consumer, hash)
+		if err != nil {
+			return err
+		}
+		list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d discardID, err error) {
+			var id string
+			if err = row.Scan(&d.row, &id, &d.code); err == nil {
+				d.id, err = uuid.Parse(id)
+			}
+			return d, err
+		})
+		if err != nil {
+			return err
+		}
+		d = DiscardResult{Events: int64(len(list))}
+		if err := c.audit(ctx, tenant, topic, key, map[string]any{"events": len(list)}); err != nil {
+			return err
+		}
+		return c.discard(ctx, o.consumer, hash, list)
+	})
+	return d, err
+}
+
+// discardID is an event to discard.
+type discardID struct {
+	row  int64
+	id   uuid.UUID
+	code string
+}
+
+// missingDays are those that discarded ids need, one of which has no partition.
+type missingDays struct {
+	days []days.Number
+	error
+}
+
+// discarding is act, and makes the days that ids need, as far as this role may.
+func (o *Operator) discarding(ctx context.Context, action, reason string, do func(c change) error) error {
+	err := o.act(ctx, action, reason, do)
+	missing, ok := errors.AsType[*missingDays](err)
+	if !ok {
+		return err
+	}
+	k := days.Keeper{DB: o.db, Prefix: o.prefix, LockTimeout: audit.Patience, Log: slog.New(slog.DiscardHandler)}
+	for _, d := range missing.days {
+		if err := k.MakeDay(ctx, d); err != nil {
+			return err
+		}
+	}
+	return o.act(ctx, action, reason, do)
+}
+
+// discard records the ids, keeps the records in the audit, and empties their places in the list.
+func (c change) discard(ctx context.Context, consumer string, hash []byte, list []discardID) error {
+	var state days.State
+	if err := state.Read(c.query(ctx, sql.State, "", "", consumer, "")); err != nil {
+		return err
+	}
+	var rows []int64
+	var own []days.Number
+	ids, codes := map[string][]string{}, map[string][]string{} // by statement
+	for _, d := range list {
+		into := sql.DiscardAny
+		if state.Released(d.id) {
+			into = sql.DiscardDay
+			day, _ := days.Of(d.id)
+			own = append(own, day)
+		}
+		rows = append(rows, d.row)
+		ids[into], codes[into] = append(ids[into], d.id.String()), append(codes[into], d.code)
+	}
+	if err := c.auditRecords(ctx, map[string]any{}, true, rows...); err != nil {
+		return err
+	}
+	for _, into := range []string{sql.DiscardDay, sql.DiscardAny} {
+		if len(ids[into]) == 0 {
+			continue
+		}
+		_, err := c.exec(ctx, into, consumer, ids[into], codes[into])
+		if pgerr.Is(err, pgerr.CheckViolation) {
+			slices.Sort(own)
+			return &missingDays{slices.Compact(own), err}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if _, err := c.exec(ctx, sql.LeaveAll, rows); err != nil || hash == nil {
+		return err
+	}
+	_, err := c.exec(ctx, sql.Unmark, consumer, hash)
+	return err
+}
