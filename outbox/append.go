@@ -74,52 +74,33 @@ func AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
 //
 // All events are checked first. One that cannot be published is refused with an [*EventError], nothing was sent, and tx
 // is as good as before. Any other error comes from the database, and tx must be rolled back.
-func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) (err error) {
+func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
 	}
-	ctx, batches, end, err := a.begin(ctx, "append", events)
-	defer func() { end(err) }()
-	if err != nil {
-		return err
-	}
-	for _, b := range batches {
+	return a.write(ctx, events, func(ctx context.Context, b *batch) error {
 		if len(b.events) >= copyFrom || b.bytes > maxStatement {
-			err = b.copy(ctx, tx)
-		} else {
-			err = b.statements(func(query string, args []any) error {
-				_, err := tx.Exec(ctx, query, args...)
-				return err
-			})
+			return b.copy(ctx, tx)
 		}
-		if err != nil {
+		return b.statements(func(query string, args []any) error {
+			_, err := tx.Exec(ctx, query, args...)
 			return err
-		}
-	}
-	return nil
+		})
+	})
 }
 
 // AppendSQL is [Appender.Append] for database/sql, with any Postgres driver. It sends one statement, or one for every
 // 10,000 events or 8 MiB.
-func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) (err error) {
+func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
 	}
-	ctx, batches, end, err := a.begin(ctx, "append", events)
-	defer func() { end(err) }()
-	if err != nil {
-		return err
-	}
-	for _, b := range batches {
-		err := b.statements(func(query string, args []any) error {
+	return a.write(ctx, events, func(ctx context.Context, b *batch) error {
+		return b.statements(func(query string, args []any) error {
 			_, err := tx.ExecContext(ctx, query, args...)
 			return err
 		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // batch is checked events and what is written of them beyond what they say themselves.
@@ -132,21 +113,20 @@ type batch struct {
 	bytes  int  // of everything that is sent, roughly
 }
 
-// begin starts the span of a call that is to write events, checks them, and reaches the point before they are written.
-// end ends the span with what came of the call, and is never nil.
-func (a Appender) begin(ctx context.Context, call string, events []event.Event) (_ context.Context, batches []*batch,
-	end func(error), err error,
-) {
-	end = func(error) {}
+// write checks the events and has them written, batch by batch, in the span of the call.
+func (a Appender) write(ctx context.Context, events []event.Event,
+	do func(ctx context.Context, b *batch) error,
+) (err error) {
 	if a.TracerProvider != nil && len(events) > 0 {
 		var span trace.Span
 		ctx, span = a.startSpan(ctx, events)
-		end = func(err error) { tracing.End(span, err) }
+		defer func() { tracing.End(span, err) }()
 	}
-	if batches, err = a.prepare(ctx, events); err != nil {
-		return ctx, nil, end, err
+	batches, err := a.prepare(ctx, events)
+	for i := 0; err == nil && i < len(batches); i++ {
+		err = do(ctx, batches[i])
 	}
-	return ctx, batches, end, nil
+	return err
 }
 
 // prepare refuses what cannot be published, before anything is sent. What is to come later is a batch of its own.

@@ -81,8 +81,7 @@ func (a Appender) check(i int, e *event.Event, trace map[string]string) (int, er
 	if field, reason := a.badDue(e); reason != "" {
 		return refuse(field, "%s", reason)
 	}
-	switch limit := a.limit(size); {
-	case limit >= 0 && len(e.Payload) > limit:
+	if limit := a.limit(size); limit >= 0 && len(e.Payload) > limit {
 		return refuse("Payload", "has %d bytes: at most %d are allowed, see Appender.MaxPayload", len(e.Payload), limit)
 	}
 	return size + len(e.Payload), nil

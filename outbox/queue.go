@@ -25,22 +25,14 @@ func Queue(ctx context.Context, batch *pgx.Batch, events ...event.Event) error {
 // for all events, one more for those whose NotBefore lies in the future, and one more for every further 10,000 events
 // or 8 MiB: who reads results one by one should queue the events last. What the database refuses is told by the batch's
 // results, and the transaction must be rolled back. Append is better for fifty events and more.
-func (a Appender) Queue(ctx context.Context, batch *pgx.Batch, events ...event.Event) (err error) {
-	if batch == nil {
+func (a Appender) Queue(ctx context.Context, into *pgx.Batch, events ...event.Event) error {
+	if into == nil {
 		return errors.New("outbox: batch is nil: queue within the batch of the business change")
 	}
-	_, batches, end, err := a.begin(ctx, "queue", events)
-	defer func() { end(err) }()
-	if err != nil {
-		return err
-	}
-	for _, b := range batches {
-		if err := b.statements(func(query string, args []any) error {
-			batch.Queue(query, args...)
+	return a.write(ctx, events, func(_ context.Context, b *batch) error {
+		return b.statements(func(query string, args []any) error {
+			into.Queue(query, args...)
 			return nil
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
+		})
+	})
 }
