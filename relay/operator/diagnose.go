@@ -105,7 +105,7 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("relay: %w", err)
 	}
-	x := examiner{db: db, schema: in}
+	x := &examiner{db: db, schema: in}
 	d, err := x.examine(ctx, sql.Vectors())
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("relay: diagnose: %w", err)
@@ -126,33 +126,22 @@ func (x *examiner) row(ctx context.Context, statement string, args, into []any) 
 	}
 }
 
-func (x *examiner) texts(ctx context.Context, statement string, args ...any) (list []string) {
-	if x.err != nil {
-		return nil
+func (x *examiner) texts(ctx context.Context, statement string, args ...any) []string {
+	return rowsOf(ctx, x, pgx.RowTo[string], statement, args...)
+}
+
+func rowsOf[T any](ctx context.Context, x *examiner, scan pgx.RowToFunc[T], statement string, args ...any) (list []T) {
+	if x.err == nil {
+		list, x.err = read(ctx, x.db, scan, x.schema.Expand(statement), args...)
 	}
-	rows, err := x.db.Query(ctx, x.schema.Expand(statement), args...)
-	if err == nil {
-		list, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
-	x.err = err
 	return list
 }
 
-func (x *examiner) silent(ctx context.Context) (list []SilentRelay) {
-	if x.err != nil {
-		return nil
-	}
-	rows, err := x.db.Query(ctx, x.schema.Expand(sql.Silent))
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s SilentRelay, err error) {
-			var ago float64
-			err = row.Scan(&s.Name, &ago)
-			s.Ago = sql.Seconds(ago)
-			return s, err
-		})
-	}
-	x.err = err
-	return list
+func scanSilent(row pgx.CollectableRow) (s SilentRelay, err error) {
+	var ago float64
+	err = row.Scan(&s.Name, &ago)
+	s.Ago = sql.Seconds(ago)
+	return s, err
 }
 
 func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Diagnosis, err error) {
@@ -179,7 +168,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 	var oldest float64
 	x.row(ctx, sql.Leases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
 	d.Oldest = sql.Seconds(oldest)
-	d.Silent = x.silent(ctx)
+	d.Silent = rowsOf(ctx, x, scanSilent, sql.Silent)
 	x.row(ctx, sql.Aside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})
 	var ago *float64
 	x.row(ctx, sql.Vacuum, nil, []any{&d.Vacuum.Live, &d.Vacuum.Dead, &ago, &d.Vacuum.Off})
@@ -189,8 +178,6 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 	}
 	x.row(ctx, sql.Cluster, nil, []any{&d.Cluster})
 	d.Waiting = x.texts(ctx, sql.WaitingTopics)
-	if x.err == nil {
-		d.Topics, x.err = readTopics(ctx, x.db, x.schema.Expand(sql.ListTopics))
-	}
+	d.Topics = rowsOf(ctx, x, scanTopic, sql.ListTopics)
 	return d, x.err
 }

@@ -58,11 +58,7 @@ func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid
 		if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
 			return audited{}, err
 		}
-		rows, err := tx.Query(ctx, o.q(sql.LockHeld), topic, only)
-		if err != nil {
-			return audited{}, err
-		}
-		lanes, err := pgx.CollectRows(rows, pgx.RowTo[int16])
+		lanes, err := read(ctx, tx, pgx.RowTo[int16], o.q(sql.LockHeld), topic, only)
 		if err != nil {
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}

@@ -59,6 +59,15 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
+// read returns the rows of a statement.
+func read[T any](ctx context.Context, db querier, scan pgx.RowToFunc[T], statement string, args ...any) ([]T, error) {
+	rows, err := db.Query(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scan)
+}
+
 func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole bool) ([]ParkedEvent, error) {
 	if f.Limit <= 0 {
 		f.Limit = audit.DefaultLimit
@@ -70,22 +79,19 @@ func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole
 	if f.MessageID != uuid.Nil {
 		messageID = &f.MessageID
 	}
-	rows, err := db.Query(ctx, o.q(sql.Parked), f.ID, messageID, f.Tenant, f.Topic, f.Key, f.Code,
+	return read(ctx, db, scanParked, o.q(sql.Parked), f.ID, messageID, f.Tenant, f.Topic, f.Key, f.Code,
 		sql.Interval(f.OlderThan), f.After, f.Limit, whole, f.Kind)
-	if err != nil {
-		return nil, err
+}
+
+func scanParked(row pgx.CollectableRow) (e ParkedEvent, err error) {
+	var headers []byte
+	err = row.Scan(&e.ID, &e.Lane, &e.MessageID, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType,
+		&e.Kind, &e.Alone, &e.Releasing, &e.MaybePublished, &e.Attempts, &e.Reason, &e.Code, &e.CreatedAt, &e.ParkedAt,
+		&e.Bytes, &headers, &e.Payload)
+	if err == nil && headers != nil {
+		err = json.Unmarshal(headers, &e.Headers)
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ParkedEvent, err error) {
-		var headers []byte
-		err = row.Scan(&e.ID, &e.Lane, &e.MessageID, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType,
-			&e.Kind, &e.Alone,
-			&e.Releasing, &e.MaybePublished, &e.Attempts, &e.Reason, &e.Code, &e.CreatedAt, &e.ParkedAt, &e.Bytes,
-			&headers, &e.Payload)
-		if err == nil && headers != nil {
-			err = json.Unmarshal(headers, &e.Headers)
-		}
-		return e, err
-	})
+	return e, err
 }
 
 // BlockedKeys lists parked keys, the longest blocked first.

@@ -94,9 +94,9 @@ func PinnedTopics(ctx context.Context, db *pgxpool.Pool, schema string) ([]strin
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	rows, err := db.Query(ctx, in.Expand(sql.Pinned))
+	topics, err := read(ctx, db, pgx.RowTo[string], in.Expand(sql.Pinned))
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading the topics: %w", err)
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
+	return topics, nil
 }

@@ -57,26 +57,13 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		return Status{}, fmt.Errorf("relay: %w", err)
 	}
 	var st Status
-	rows, err := db.Query(ctx, in.Expand(sql.StatusLanes))
-	if err == nil {
-		st.Lanes, err = pgx.CollectRows(rows, scanLane)
-	}
-	if err != nil {
+	if st.Lanes, err = read(ctx, db, scanLane, in.Expand(sql.StatusLanes)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading lanes: %w", err)
 	}
-	rows, err = db.Query(ctx, in.Expand(sql.StatusTopics))
-	if err == nil {
-		st.Topics, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t TopicStatus, err error) {
-			var age float64
-			err = row.Scan(&t.Topic, &t.Backlog, &age)
-			t.Oldest = sql.Seconds(age)
-			return t, err
-		})
-	}
-	if err != nil {
+	if st.Topics, err = read(ctx, db, scanTopicStatus, in.Expand(sql.StatusTopics)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading topics: %w", err)
 	}
-	if st.Aside, err = readTopics(ctx, db, in.Expand(sql.ListTopics)); err != nil {
+	if st.Aside, err = read(ctx, db, scanTopic, in.Expand(sql.ListTopics)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is held: %w", err)
 	}
 	st.Aside = slices.DeleteFunc(st.Aside, func(t Topic) bool { return t.Held == 0 && t.PausedAt == nil })
@@ -93,6 +80,13 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		st.Oldest = max(st.Oldest, t.Oldest)
 	}
 	return st, nil
+}
+
+func scanTopicStatus(row pgx.CollectableRow) (t TopicStatus, err error) {
+	var age float64
+	err = row.Scan(&t.Topic, &t.Backlog, &age)
+	t.Oldest = sql.Seconds(age)
+	return t, err
 }
 
 func scanLane(row pgx.CollectableRow) (l LaneStatus, err error) {

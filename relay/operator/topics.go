@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -33,22 +33,12 @@ var ErrNoTopic = errors.New("the outbox has no such topic, or has not paused it:
 
 // Topics lists the topics that the outbox has published to, has paused, or holds events of.
 func (o *Operator) Topics(ctx context.Context) ([]Topic, error) {
-	list, err := readTopics(ctx, o.db, o.q(sql.ListTopics))
-	if err != nil {
-		return nil, fmt.Errorf("relay: listing the topics: %w", err)
-	}
-	return list, nil
+	return audit.List(ctx, o.person, "listing the topics", scanTopic, o.q(sql.ListTopics))
 }
 
-func readTopics(ctx context.Context, db *pgxpool.Pool, sql string) (list []Topic, err error) {
-	rows, err := db.Query(ctx, sql)
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Topic, err error) {
-			err = row.Scan(&t.Topic, &t.Partitions, &t.PinnedAt, &t.PausedAt, &t.PausedBy, &t.Reason, &t.Held)
-			return t, err
-		})
-	}
-	return list, err
+func scanTopic(row pgx.CollectableRow) (t Topic, err error) {
+	err = row.Scan(&t.Topic, &t.Partitions, &t.PinnedAt, &t.PausedAt, &t.PausedBy, &t.Reason, &t.Held)
+	return t, err
 }
 
 // PauseTopic makes the relays set a topic's events aside, in order, instead of publishing them; other topics go on.
