@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/migrations"
 )
 
@@ -76,10 +77,15 @@ func (d database) opened(ctx context.Context, timeout time.Duration,
 	return do(ctx, pool)
 }
 
+// pauses lie between two looks at what does not answer: from 100 ms to 5 s, without end.
+func pauses() backoff.BackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
+}
+
 // untilAnswered repeats do while Postgres is away, and says so once. Every other error, and the end of ctx, ends it.
 func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Context) error) error {
-	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
-		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
+	pause := pauses()
 	for said := false; ; said = true {
 		err := do(ctx)
 		if err == nil || ctx.Err() != nil || refusal(err) != "" || !pgerr.Away(err) {
@@ -88,13 +94,7 @@ func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Contex
 		if !said {
 			log.Warn("postgres does not answer; waiting for it", "err", explained(err))
 		}
-		timer := time.NewTimer(pause.NextBackOff())
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
+		if sleep.For(ctx, pause.NextBackOff()) != nil {
 			return err
 		}
 	}
@@ -122,27 +122,21 @@ func (d database) ensureSchema(ctx context.Context, log *slog.Logger, pool *pgxp
 func sayKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
 	client, closeIdle := conn.Client(tailTime)
 	defer closeIdle()
-	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
-		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
+	pause := pauses()
 	for said := false; ; said = true {
 		_, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{}})
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil && said:
-			log.Info("kafka answers")
-			return
 		case err == nil:
+			if said {
+				log.Info("kafka answers")
+			}
 			return
 		case !said:
 			log.Error("kafka does not answer as it should; events wait until it does: look at --kafka-brokers and "+
 				"its login", "err", err)
 		}
-		timer := time.NewTimer(pause.NextBackOff())
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		_ = sleep.For(ctx, pause.NextBackOff())
 	}
 }

@@ -23,11 +23,8 @@ the lanes from whoever holds them, and turns the sequence of ids forward where i
 }
 
 func (c *fenceCommand) run(ctx context.Context, p *program) error {
-	if err := c.check(); err != nil {
-		return err
-	}
 	var f operator.FenceResult
-	err := c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) (err error) {
+	err := c.change(ctx, p, c.Timeout, c.auditFlags, func(ctx context.Context, o *operator.Operator) (err error) {
 		f, err = o.Fence(ctx, c.Reason)
 		return err
 	})

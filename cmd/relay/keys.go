@@ -139,7 +139,7 @@ func stuck(ctx context.Context, s *pgstore.Store, operation string, limit int) (
 	}
 	var of []store.Record
 	for _, rec := range found {
-		if operation == "" || rec.Key.Operation == operation {
+		if rec.Key.Operation == operation {
 			of = append(of, rec)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/effectonce/effectonce/internal/service"
@@ -51,7 +52,7 @@ func (c *migrateCommand) run(ctx context.Context, p *program) error {
 	for _, set := range c.Sets {
 		options.Sets = append(options.Sets, migrations.Set(set))
 	}
-	if err := migrations.Print(discard{}, options); err != nil {
+	if err := migrations.Print(io.Discard, options); err != nil {
 		return &service.UsageError{Err: err} // reads files that are part of the binary: only a setting can be wrong
 	}
 	switch {
@@ -94,8 +95,3 @@ func (c *migrateCommand) work(ctx context.Context, p *program, options migration
 	p.log.Info("the schema is up to date")
 	return nil
 }
-
-// discard is a writer for Print when only its error counts.
-type discard struct{}
-
-func (discard) Write(b []byte) (int, error) { return len(b), nil }

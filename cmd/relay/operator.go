@@ -90,6 +90,16 @@ func (d database) operate(ctx context.Context, p *program, timeout time.Duration
 	})
 }
 
+// change is operate for a command that changes something.
+func (d database) change(ctx context.Context, p *program, timeout time.Duration, a auditFlags,
+	do func(ctx context.Context, o *operator.Operator) error,
+) error {
+	if err := a.check(); err != nil {
+		return err
+	}
+	return d.operate(ctx, p, timeout, a.Operator, do)
+}
+
 // outboxRead is a command that only reads an outbox.
 type outboxRead struct {
 	database

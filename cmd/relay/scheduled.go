@@ -56,10 +56,7 @@ func (c *scheduledCancelCommand) run(ctx context.Context, p *program) error {
 	if c.Seq <= 0 {
 		return service.Usage("--seq is missing: relay scheduled list shows it")
 	}
-	if err := c.check(); err != nil {
-		return err
-	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error {
+	return c.change(ctx, p, c.Timeout, c.auditFlags, func(ctx context.Context, o *operator.Operator) error {
 		err := o.CancelScheduled(ctx, c.Seq, c.Reason)
 		if err == nil {
 			fmt.Fprintf(p.stdout, "Event %d will not be published.\n", c.Seq)

@@ -59,10 +59,7 @@ func (c topicChange) change(ctx context.Context, p *program,
 	if c.Topic == "" {
 		return service.Usage("--topic is missing")
 	}
-	if err := c.check(); err != nil {
-		return err
-	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, do)
+	return c.database.change(ctx, p, c.Timeout, c.auditFlags, do)
 }
 
 type topicsAcceptCommand struct {
@@ -109,10 +106,7 @@ func (c *topicsClusterCommand) run(ctx context.Context, p *program) error {
 	if c.Cluster == "" {
 		return service.Usage("--cluster is missing: relay doctor shows its id")
 	}
-	if err := c.check(); err != nil {
-		return err
-	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error {
+	return c.change(ctx, p, c.Timeout, c.auditFlags, func(ctx context.Context, o *operator.Operator) error {
 		err := o.AcceptCluster(ctx, c.Cluster, c.Reason)
 		if err == nil {
 			fmt.Fprintf(p.stdout, "The outbox is pinned to Kafka cluster %s.\n", c.Cluster)
@@ -197,10 +191,7 @@ func (c *topicsDiscardCommand) run(ctx context.Context, p *program) error {
 	case c.Topic == "", c.All == (c.MessageID != ""):
 		return service.Usage("name what is meant: --topic, and --message-id or --all")
 	}
-	if err := c.check(); err != nil {
-		return err
-	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error {
+	return c.change(ctx, p, c.Timeout, c.auditFlags, func(ctx context.Context, o *operator.Operator) error {
 		var all operator.DiscardResult
 		for {
 			some, err := o.DiscardHeld(ctx, c.Topic, id, c.Reason)
