@@ -45,16 +45,13 @@ func (c CommandLine) help(_ kong.HelpOptions, ctx *kong.Context) error {
 }
 
 func usage(name string, node *kong.Node) string {
-	if node.Type == kong.ApplicationNode {
-		if len(node.Children) > 0 {
-			return name + " <command> [flags]"
-		}
-		return name + " [flags]"
+	if node.Type != kong.ApplicationNode {
+		name = node.FullPath()
 	}
 	if len(node.Children) > 0 {
-		return node.FullPath() + " <command> [flags]"
+		name += " <command>"
 	}
-	return node.FullPath() + " [flags]"
+	return name + " [flags]"
 }
 
 func commandTable(w io.Writer, node *kong.Node) {

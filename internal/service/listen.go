@@ -20,19 +20,7 @@ import (
 // Off is the address of a listener that is not wanted.
 const Off = "off"
 
-// Serve answers HTTP at address ("host:port"; "off" for none) until ctx ends, then lets requests that are under way
-// finish for up to three seconds. It returns nil after that, and an error when it cannot listen there. Nothing outlives
-// it.
-func Serve(ctx context.Context, address string, h http.Handler) error {
-	l, err := Listen(address)
-	if err != nil {
-		return err
-	}
-	return ServeOn(ctx, l, h)
-}
-
-// Listen opens the listener of Serve, for programs that want to refuse a taken port before they begin, or to know which
-// one ":0" became. It is nil for "off".
+// Listen opens the listener of ServeOn at address: "host:port", or "off" for none, which is nil.
 func Listen(address string) (net.Listener, error) {
 	if address == Off {
 		return nil, nil
@@ -44,7 +32,8 @@ func Listen(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// ServeOn is Serve on a listener of Listen, which it closes. With a nil one it only waits for ctx.
+// ServeOn answers HTTP on a listener of Listen until ctx ends, then lets requests that are under way finish for up to
+// three seconds, and closes it. Nothing outlives it. With a nil listener it only waits for ctx.
 func ServeOn(ctx context.Context, l net.Listener, h http.Handler) error {
 	if l == nil {
 		<-ctx.Done()
@@ -96,19 +85,15 @@ type Health struct {
 func (h Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
-	ready := h.Ready
-	if ready == nil {
-		ready = func(context.Context) error { return nil }
+	ready, moving := func(context.Context) error { return nil }, func() error { return nil }
+	if h.Ready != nil {
+		ready = cached(h.Ready)
 	}
-	ready = cached(ready)
+	if h.Moving != nil {
+		moving = h.Moving
+	}
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { answer(w, ready(r.Context())) })
-	mux.HandleFunc("GET /healthz/moving", func(w http.ResponseWriter, _ *http.Request) {
-		if h.Moving == nil {
-			answer(w, nil)
-			return
-		}
-		answer(w, h.Moving())
-	})
+	mux.HandleFunc("GET /healthz/moving", func(w http.ResponseWriter, _ *http.Request) { answer(w, moving()) })
 	if h.Registry != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(h.Registry, promhttp.HandlerOpts{}))
 	}

@@ -143,10 +143,14 @@ func TestServe(t *testing.T) {
 		_ = c.Close()
 		t.Error("it still listens")
 	}
-	if err := service.Serve(ctx, service.Off, nil); err != nil {
+	none, err := service.Listen(service.Off)
+	if err == nil {
+		err = service.ServeOn(ctx, none, nil)
+	}
+	if err != nil {
 		t.Errorf("off: %v", err)
 	}
-	if err := service.Serve(t.Context(), "nonsense", nil); err == nil {
+	if _, err := service.Listen("nonsense"); err == nil {
 		t.Error("an address that is none was taken")
 	}
 }

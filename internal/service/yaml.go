@@ -52,7 +52,7 @@ func readYAML(path string, known map[string]bool) (map[string]string, error) {
 		at := fmt.Sprintf("%s:%d", path, name.Line)
 		if !known[name.Value] {
 			return nil, fmt.Errorf("%s: unknown setting%s%s; there are %s", at, mention(name),
-				didYouMean(name.Value, maps.Keys(known)), list(known))
+				didYouMean(name.Value, maps.Keys(known)), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
 		if _, twice := settings[name.Value]; twice {
 			return nil, fmt.Errorf("%s: %s is set twice", at, name.Value)
@@ -128,13 +128,4 @@ func slips(a, b string) int {
 		}
 	}
 	return rows[len(a)][len(b)]
-}
-
-func list(known map[string]bool) string {
-	names := make([]string, 0, len(known))
-	for name := range known {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
 }
