@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -146,8 +146,7 @@ func (p plan) read(ctx context.Context, db DB) (state, error) {
 }
 
 func readError(schema string, err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
+	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
 		return fmt.Errorf("migrations: read %s.%s: grant select on it to this role: %w", schema, Table, err)
 	}
 	return fmt.Errorf("migrations: read %s.%s: %w", schema, Table, err)

@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"cmp"
+	"embed"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -61,16 +62,9 @@ type Options struct {
 func FS(set Set) fs.FS {
 	sub, err := fs.Sub(files, string(set))
 	if err != nil {
-		// Only a malformed name comes here; it has no files either.
-		return emptyFS{}
+		return embed.FS{} // a malformed name, which has no files either
 	}
 	return sub
-}
-
-type emptyFS struct{}
-
-func (emptyFS) Open(name string) (fs.File, error) {
-	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }
 
 // plan is an Options that was checked and filled in, and the migrations it selects.

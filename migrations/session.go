@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -139,15 +141,11 @@ func (p plan) foreign(ctx context.Context, c *pgx.Conn, have state, pending []mi
 			}
 		}
 	}
-	list := make([]string, 0, len(want))
-	for name := range want {
-		list = append(list, name)
+	var taken []string
+	rows, err := c.Query(ctx, queryTaken, have.schema, slices.Collect(maps.Keys(want)))
+	if err == nil {
+		taken, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
-	rows, err := c.Query(ctx, queryTaken, have.schema, list)
-	if err != nil {
-		return fmt.Errorf("look for tables of the same name: %w", err)
-	}
-	taken, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return fmt.Errorf("look for tables of the same name: %w", err)
 	}
