@@ -21,7 +21,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// parkedCommand is what people do with parked events, of an outbox or of an inbox.
+// parkedCommand is what people do with parked events, of an outbox or of an inbox. A verb of one side alone stands in a
+// struct of its own that embeds the family of that side, beside it.
 type parkedCommand[S side] struct {
 	List     parkedListCommand[S]     `cmd:"" help:"List parked events by their ids."`
 	Keys     parkedKeysCommand[S]     `cmd:"" help:"List the keys that are blocked, the longest blocked first."`

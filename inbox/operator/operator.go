@@ -21,21 +21,27 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// What an operator of an outbox and one of an inbox share.
+// What an operator of an outbox and one of an inbox share. Where go doc shows no fields, it does by the other name:
+// go doc github.com/effectonce/effectonce/internal/audit.Parked.
 type (
-	// Parked is what a parked event of an outbox and one of an inbox have in common.
+	// Parked is what a parked event of an outbox and one of an inbox have in common: its ids, tenant, topic, key, type,
+	// Kind, why and since when it is parked, and its payload. Fields: go doc .../internal/audit.Parked.
 	Parked = audit.Parked
-	// ParkedFilter chooses parked events. The zero value is the first hundred of all.
+	// ParkedFilter chooses parked events by ids, tenant, topic, key, code, kind and age. The zero value is the first
+	// hundred of all. Fields: go doc .../internal/audit.ParkedFilter.
 	ParkedFilter = audit.ParkedFilter
-	// BlockedFilter chooses parked keys. The zero value is the first hundred of all.
+	// BlockedFilter chooses parked keys by tenant, topic, key, code and age. The zero value is the first hundred of
+	// all. Fields: go doc .../internal/audit.BlockedFilter.
 	BlockedFilter = audit.BlockedFilter
-	// BlockedKey is a key whose events wait for an operator, or are being released.
+	// BlockedKey is a key whose events wait for an operator, or are being released: since when and why, how many wait,
+	// and the first of them. Fields: go doc .../internal/audit.BlockedKey.
 	BlockedKey = audit.BlockedKey
-	// Edit is what EditParked changes; nil fields stay as they are.
+	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are.
 	Edit = audit.Edit
-	// DiscardResult is what a discard did.
+	// DiscardResult is what a discard did: the count of Events, and of those that MayAppear all the same.
 	DiscardResult = audit.DiscardResult
-	// AuditEntry is one row of the audit.
+	// AuditEntry is one row of the audit: when, who, what, why, and about which event or key. Fields: go doc
+	// .../internal/audit.Entry.
 	AuditEntry = audit.Entry
 )
 
