@@ -39,6 +39,14 @@ type laneClaim struct {
 	floorAfter int64
 }
 
+func grantsOf(claims []laneClaim) []lanes.Grant {
+	grants := make([]lanes.Grant, len(claims))
+	for i := range claims {
+		grants[i] = claims[i].Grant
+	}
+	return grants
+}
+
 // claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
 type claim struct {
 	by      string // whose session

@@ -169,9 +169,9 @@ func (d *Driver) Rescan(ctx context.Context) error { return d.r.rescan(ctx, d.pr
 // transactions. It returns how many they are.
 func (d *Driver) Renamed() int {
 	n := len(d.floor.waitsFor)
-	d.floor.waitsFor = holders{}
+	d.floor.waitsFor = pg.Holders{}
 	for i := range n {
-		d.floor.waitsFor[fmt.Sprintf("before the crash %d", i)] = holder{}
+		d.floor.waitsFor[fmt.Sprintf("before the crash %d", i)] = pg.Holder{}
 	}
 	return n
 }

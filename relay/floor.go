@@ -45,7 +45,7 @@ type floorFinder struct {
 	except   []string  // open transactions that are not waited for, by their ids
 	hi       int64     // the one that is waited for; 0: none
 	since    time.Time // when it was read
-	waitsFor holders
+	waitsFor pg.Holders
 	slice    sliced
 
 	scanned time.Time // when the last look below the floors ended
@@ -73,15 +73,6 @@ const (
 	// belowShare is how much of the time is spent below the floors at most: one part of so many.
 	belowShare = 10
 )
-
-// holders are transactions that hold a lock on the table which an insert needs, by their names.
-type holders map[string]holder
-
-// holder is one of them. The name of a prepared transaction may change; the id of any, when it has one, stays.
-type holder struct {
-	prepared bool
-	xid      string
-}
 
 // lifts finds floors until ctx ends.
 func (r *Relay) lifts(ctx context.Context) {
@@ -153,7 +144,7 @@ func (r *Relay) liftStep(ctx context.Context, s *session, f *floorFinder) error 
 func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	var ids string
 	var highest int64
-	var now holders
+	var now pg.Holders
 	ended := map[string]bool{} // true: it may have committed
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
@@ -163,10 +154,7 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 			})
 		}
 		if f.hi > 0 {
-			b.Queue(r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) {
-				now, err = readHolders(rows)
-				return err
-			})
+			b.Queue(r.sql(sql.Holders)).Query(pg.ReadHolders(&now))
 		}
 	}))
 	switch {
@@ -193,12 +181,7 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	case f.hi == 0:
 		return r.begin(ctx, s, f)
 	}
-	for name, h := range now {
-		if h.prepared && !slices.Contains(f.except, h.xid) {
-			f.waitsFor[name] = h // perhaps one that we wait for, under its new name
-		}
-	}
-	maps.DeleteFunc(f.waitsFor, func(name string, _ holder) bool { _, still := now[name]; return !still })
+	f.waitsFor.Keep(now, f.except)
 	if len(f.waitsFor) > 0 && !r.exceptThem(f, now, highest) {
 		return nil
 	}
@@ -225,14 +208,14 @@ func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 	if err != nil || !written || ids != f.ids {
 		return err
 	}
-	var now holders
+	var now pg.Holders
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
+		b.Queue(r.sql(sql.Holders)).Query(pg.ReadHolders(&now))
 	}))
 	if err != nil {
 		return err
 	}
-	maps.DeleteFunc(now, func(_ string, h holder) bool { return slices.Contains(f.except, h.xid) })
+	maps.DeleteFunc(now, func(_ string, h pg.Holder) bool { return slices.Contains(f.except, h.XID) })
 	if len(now) == 0 {
 		r.reach(f, highest)
 	} else {
@@ -249,7 +232,7 @@ func (r *Relay) reach(f *floorFinder, highest int64) {
 
 // exceptThem excepts the transactions that are waited for, when that has lasted and much has been drawn meanwhile. One
 // without an id cannot be excepted: no snapshot tells whether its rows can be seen.
-func (r *Relay) exceptThem(f *floorFinder, now holders, highest int64) bool {
+func (r *Relay) exceptThem(f *floorFinder, now pg.Holders, highest int64) bool {
 	little, wait := highest-f.reached < r.exceptFrom, r.cfg.FloorEvery
 	if f.reached > 0 {
 		wait *= patience
@@ -259,7 +242,7 @@ func (r *Relay) exceptThem(f *floorFinder, now holders, highest int64) bool {
 	}
 	var xids []string
 	for name := range f.waitsFor {
-		xids = append(xids, now[name].xid)
+		xids = append(xids, now[name].XID)
 	}
 	if little || slices.Contains(xids, "") {
 		r.lanes.Undecidable() // nobody knows for how long
@@ -278,14 +261,6 @@ func readEnded(rows pgx.Rows, into map[string]bool) error {
 	var may bool
 	_, err := pgx.ForEachRow(rows, []any{&xid, &may}, func() error { into[xid] = may; return nil })
 	return err
-}
-
-func readHolders(rows pgx.Rows) (holders, error) {
-	all := holders{}
-	var name string
-	var h holder
-	_, err := pgx.ForEachRow(rows, []any{&name, &h.prepared, &h.xid}, func() error { all[name] = h; return nil })
-	return all, err
 }
 
 // raiseFloors is step 4, one slice of it.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 )
 
 // routes tells where events go, as the publisher would choose now.
@@ -33,20 +34,20 @@ func (r *Relay) routes(ctx context.Context) delivery.Route {
 }
 
 // holdBack holds, before anything is sent, what cannot go now.
-func (r *Relay) holdBack(ctx context.Context, c *claim, d *delivery.Delivery) {
+func (r *Relay) holdBack(ctx context.Context, d *delivery.Delivery, grants []lanes.Grant, paused []string) {
 	closed := r.health.Closed()
-	if len(c.paused) > 0 { // somebody who read earlier may have spoken later
-		both := make(map[delivery.Place]bool, len(closed)+len(c.paused))
+	if len(paused) > 0 { // somebody who read earlier may have spoken later
+		both := make(map[delivery.Place]bool, len(closed)+len(paused))
 		maps.Copy(both, closed)
-		for _, topic := range c.paused {
+		for _, topic := range paused {
 			both[delivery.Whole(topic)] = true
 		}
 		closed = both
 	}
 	holds := map[int16]delivery.Groups{}
-	for i := range c.lanes {
-		if l := &c.lanes[i]; len(l.Groups) > 0 {
-			holds[l.Lane] = l.Groups
+	for i := range grants {
+		if g := &grants[i]; len(g.Groups) > 0 {
+			holds[g.Lane] = g.Groups
 		}
 	}
 	d.HoldBack(closed, holds, r.routes(ctx))

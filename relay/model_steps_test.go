@@ -284,7 +284,7 @@ func (m *modelRun) claim(i int) {
 			}
 		}
 		if !m.world.rules.noSortOut {
-			r.holdBack(context.Background(), c, delivery.New(c.events, c.items))
+			r.holdBack(context.Background(), delivery.New(c.events, c.items), grantsOf(c.lanes), c.paused)
 		}
 		m.storeClaim(i, r, c)
 		m.s.relays[i].claim.forbidden = paused & m.s.db.paused
@@ -643,11 +643,11 @@ func (m *modelRun) lift(i int) {
 	m.with(i, lifterSession, func(r *Relay, s *session) {
 		from := &m.s.relays[i].floor
 		f := &floorFinder{
-			ids: numbering(from.ids), reached: int64(from.reached), hi: int64(from.hi), waitsFor: holders{},
+			ids: numbering(from.ids), reached: int64(from.reached), hi: int64(from.hi), waitsFor: pg.Holders{},
 			except: xidsOf(from.except), slice: sliced(m.world.far), scanned: modelLater,
 		}
 		for _, xid := range xidsOf(from.waits) {
-			f.waitsFor[xid] = holder{xid: xid}
+			f.waitsFor[xid] = pg.Holder{XID: xid}
 		}
 		if err := s.Open(context.Background()); err != nil {
 			return

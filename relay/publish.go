@@ -20,58 +20,65 @@ type published struct {
 	rest  *claim         // what goes on by itself
 }
 
-// publish sends a claim's events until each has its fate. Events whose outcome is unknown are sent again, the same and
-// in the same order, with growing pauses and without counting: an unreachable broker costs nobody anything but time. It
-// gives up when ctx ends or when a lease is not certain any more, and leaves to stragglers, if not nil, what fails
-// while others answer.
-func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) published {
-	result := published{left: map[int16]bool{}}
-	if len(c.events) == 0 {
-		return result
-	}
-	grants := make([]lanes.Grant, len(c.lanes))
-	for i := range c.lanes {
-		grants[i] = c.lanes[i].Grant
-	}
-	pause, since := outage.NewBackOff(), time.Now()
+// publish sends a claim's events until each has its fate, or there is no more time for it. What fails while others
+// answer is left to stragglers, if not nil.
+func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) (result published) {
 	d := delivery.New(c.events, c.items)
-	r.holdBack(ctx, c, d)
-	attempts := 0
+	leave := func(failure error, since time.Time) bool {
+		if !r.mayStraggle(ctx, all, since) {
+			return false
+		}
+		result.rest = c.split(d.Lanes())
+		r.kafka.Report(result.rest.by, failure, time.Now()) // its trouble, from now on
+		r.kafka.Report(c.by, nil, time.Now())
+		return true
+	}
+	result.acked, result.late = r.deliver(ctx, c.by, grantsOf(c.lanes), d, c.paused, leave)
+	if result.rest == nil {
+		result.left = d.Lanes()
+	}
+	return result
+}
+
+// deliver sends events of granted lanes, for a part of the relay, until each has its fate. Events whose outcome is
+// unknown are sent again, the same and in the same order, with growing pauses and without counting: an unreachable
+// broker costs nobody anything but time. It gives up when ctx ends, when a lease is not certain any more (late), and
+// when leave says so after an attempt that failed. Since is when the delivery began.
+func (r *Relay) deliver(ctx context.Context, part string, grants []lanes.Grant, d *delivery.Delivery, paused []string,
+	leave func(failure error, since time.Time) bool,
+) (acked int, late bool) {
+	ctx, end := r.startPublish(ctx, d.Events())
+	defer func() { end(acked) }()
+	r.holdBack(ctx, d, grants, paused)
+	pause, since, attempts := outage.NewBackOff(), time.Now(), 0
 	for d.Len() > 0 {
 		held, release := r.whileHeld(ctx, grants, r.health.Closing())
 		if held.Err() != nil {
 			release()
-			result.late = ctx.Err() == nil
+			if late = ctx.Err() == nil; !late {
+				r.undrained.Add(int64(d.Len()))
+			}
 			break
 		}
 		attempts++
-		n, failure := r.attempt(held, c.by, d)
+		n, failure := r.attempt(held, part, d)
 		release()
-		result.acked += n
-		if failure != nil && d.Len() > 0 {
-			if r.cfg.Observer.PublishFailed != nil {
-				r.cfg.Observer.PublishFailed(d.Len(), failure)
-			}
-			if ctx.Err() == nil && r.mayStraggle(ctx, all, since) {
-				result.rest = c.split(d.Lanes())
-				r.kafka.Report(result.rest.by, failure, time.Now()) // its trouble, from now on
-				r.kafka.Report(c.by, nil, time.Now())
-				break
-			}
-			_ = sleep.For(ctx, pause.NextBackOff())
+		acked += n
+		if failure == nil || d.Len() == 0 {
+			continue
 		}
+		if r.cfg.Observer.PublishFailed != nil {
+			r.cfg.Observer.PublishFailed(d.Len(), failure)
+		}
+		if ctx.Err() == nil && leave(failure, since) {
+			break
+		}
+		_ = sleep.For(ctx, pause.NextBackOff())
 	}
-	if result.acked > 0 && r.cfg.Observer.Published != nil {
-		r.cfg.Observer.Published(result.acked, attempts, time.Since(since))
+	if acked > 0 && r.cfg.Observer.Published != nil {
+		r.cfg.Observer.Published(acked, attempts, time.Since(since))
 	}
-	if result.rest != nil {
-		return result
-	}
-	if ctx.Err() != nil {
-		r.undrained.Add(int64(d.Len()))
-	}
-	result.left = d.Lanes()
-	return result
+	return acked, late
 }
 
 // attempt sends what is undecided once, for a part of the relay. failure is nil when refusals explain all that is left:

@@ -64,9 +64,7 @@ func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant, late
 
 // complete publishes and settles a claim.
 func (r *Relay) complete(ctx context.Context, s *session, c *claim, late *stragglers) (published int, err error) {
-	sending, end := r.startPublish(ctx, c.events)
-	result := r.publish(sending, c, late)
-	end(result.acked)
+	result := r.publish(ctx, c, late)
 	if result.rest != nil {
 		r.straggle(ctx, late, result.rest)
 	}

@@ -109,7 +109,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	since := time.Now()
 	settled, err := r.settleForSure(ctx, s, set)
 	took := c.took + time.Since(since)
-	r.overran(set.grants(), err)
+	r.overran(grantsOf(set.lanes), err)
 	for i := range set.lanes {
 		l := &set.lanes[i]
 		switch {
@@ -130,13 +130,6 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	r.moved.Store(time.Now().UnixNano())
 	r.reportSettled(set, time.Since(since))
 	return nil
-}
-
-func (set *settling) grants() (all []lanes.Grant) {
-	for i := range set.lanes {
-		all = append(all, set.lanes[i].Grant)
-	}
-	return all
 }
 
 // gather sorts the events of complete lanes by their fates.

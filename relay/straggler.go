@@ -38,9 +38,7 @@ func (r *Relay) straggle(work context.Context, all *stragglers, c *claim) {
 	all.count(c, 1)
 	go func() {
 		_ = sleep.For(work, outage.NewBackOff().NextBackOff())
-		sending, end := r.startPublish(work, c.events)
-		result := r.publish(sending, c, nil)
-		end(result.acked)
+		result := r.publish(work, c, nil)
 		r.kafka.Report(c.by, nil, time.Now()) // if it failed until now, it is another's
 		all.done <- straggler{c, result}
 	}()

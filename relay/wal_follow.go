@@ -31,7 +31,7 @@ type follower struct {
 	mine [Lanes]streamedLane
 	// transactions of which events were left to the pumps, and which some snapshot may not show yet
 	skipped map[uint32]bool
-	guard   holders // who may have committed before the stream began, and be in no snapshot yet
+	guard   pg.Holders // who may have committed before the stream began, and be in no snapshot yet
 	spare   *wal.Batch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
@@ -209,10 +209,7 @@ func (f *follower) look(ctx context.Context) error {
 	same := false
 	err := f.s.Send(ctx, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(f.r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
-		b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) {
-			f.guard, err = readHolders(rows)
-			return err
-		})
+		b.Queue(f.r.sql(sql.Holders)).Query(pg.ReadHolders(&f.guard))
 	}))
 	if err == nil && !same {
 		return errLanesChanged

@@ -302,20 +302,17 @@ func (h *handOver) drain(work context.Context) (n int, err error) {
 // decided reports whether a snapshot that is taken from now on shows all that it must.
 func (f *follower) decided(work context.Context) (bool, error) {
 	var text string
-	var now holders
+	var now pg.Holders
 	err := f.s.Send(work, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		if len(f.guard) > 0 {
-			b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) {
-				now, err = readHolders(rows)
-				return err
-			})
+			b.Queue(f.r.sql(sql.Holders)).Query(pg.ReadHolders(&now))
 		}
 		b.Queue(f.r.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
 	}))
 	if err != nil {
 		return false, fmt.Errorf("relay: reading a snapshot: %w", err)
 	}
-	narrow(f.guard, now)
+	f.guard.Keep(now, nil)
 	snap, err := wal.ParseSnapshot(text)
 	if err != nil {
 		return false, err
@@ -326,18 +323,4 @@ func (f *follower) decided(work context.Context) (bool, error) {
 		}
 	}
 	return len(f.guard) == 0 && len(f.skipped) == 0, nil
-}
-
-// narrow takes out of a guard who has ended. One that is prepared now may be one of them, under its new name.
-func narrow(guard, now holders) {
-	for name, h := range now {
-		if h.prepared && len(guard) > 0 {
-			guard[name] = h
-		}
-	}
-	for name := range guard {
-		if _, still := now[name]; !still {
-			delete(guard, name)
-		}
-	}
 }

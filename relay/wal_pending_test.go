@@ -1,9 +1,6 @@
 package relay
 
-import (
-	"maps"
-	"testing"
-)
+import "testing"
 
 // TestWALPending: a lane that an earlier reading has published from is pending until everything was read that it may
 // have sent.
@@ -19,24 +16,5 @@ func TestWALPending(t *testing.T) {
 	f.pos = 100
 	if pending := f.pendingLanes(); len(pending.lanes) != 0 {
 		t.Errorf("at 100 of 100 the lanes %v are pending", pending.lanes)
-	}
-}
-
-// TestWALGuardFollowsPrepare: a transaction that is prepared goes on under another name, and is waited for under that.
-func TestWALGuardFollowsPrepare(t *testing.T) {
-	t.Parallel()
-	guard := holders{"a": {}, "b": {}}
-	narrow(guard, holders{"a": {}, "prepared b": {prepared: true}, "c": {}})
-	if want := (holders{"a": {}, "prepared b": {prepared: true}}); !maps.Equal(guard, want) {
-		t.Errorf("while a is open and b is prepared, %v are waited for, want %v", guard, want)
-	}
-	narrow(guard, holders{"prepared b": {prepared: true}, "prepared d": {prepared: true}})
-	narrow(guard, holders{"c": {}})
-	if len(guard) > 0 {
-		t.Errorf("when all have ended, %v are waited for", guard)
-	}
-	narrow(guard, holders{"prepared e": {prepared: true}})
-	if len(guard) > 0 {
-		t.Errorf("with nobody to wait for, %v are waited for", guard)
 	}
 }

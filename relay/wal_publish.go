@@ -8,10 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
-	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 	"github.com/effectonce/effectonce/relay/internal/wal"
@@ -28,30 +27,24 @@ func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletio
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
 	}
-	c := &claim{
-		by: f.s.Name, epoch: f.epoch, events: b.Events, items: make([]delivery.Item, len(b.Events)),
-		lanes: []laneClaim{{Grant: lanes.Grant{Lane: walLane}}},
-	}
-	for i := range c.items {
-		it := &c.items[i]
+	items := make([]delivery.Item, len(b.Events))
+	for i := range items {
+		it := &items[i]
 		it.ID, it.Alone = b.Items[i].ID, r.cfg.Park == ParkEvent || b.Events[i].Key == ""
 		if !f.numbers.Have(&b.Items[i]) {
 			it.Fate = delivery.Held // no number is left for it
 		}
 	}
-	sending, end := r.startPublish(work, c.events)
-	n, err := f.send(sending, c)
-	end(n)
-	if err != nil {
+	if err := f.send(work, b.Events, items); err != nil {
 		return err
 	}
 	var aside [Lanes]bool
 	unsure := false
-	for i := range c.items {
+	for i := range items {
 		lane := b.Items[i].Lane
-		if c.items[i].Fate != delivery.Acked {
+		if items[i].Fate != delivery.Acked {
 			l := &f.mine[lane]
-			sent := c.items[i].Sent || l.before && !b.Events[i].Position.First
+			sent := items[i].Sent || l.before && !b.Events[i].Position.First
 			aside[lane], unsure = true, unsure || sent
 			continue
 		}
@@ -61,16 +54,16 @@ func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletio
 	if !slices.Contains(aside[:], true) {
 		return nil
 	}
-	for i := range c.items {
-		if c.items[i].Fate != delivery.Acked {
+	for i := range items {
+		if items[i].Fate != delivery.Acked {
 			f.skipped[b.Items[i].XID] = true
 		}
 	}
 	return f.aside(work, aside, unsure, done)
 }
 
-// send sends until no event is undecided.
-func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
+// send sends events of the follower's lanes until each is acked, or is to be published from the table.
+func (f *follower) send(ctx context.Context, events []event.Event, items []delivery.Item) error {
 	r := f.r
 	r.streaming.Store(time.Now().UnixNano())
 	defer r.streaming.Store(0)
@@ -80,34 +73,15 @@ func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
 			grants = append(grants, lanes.Grant{Lane: int16(lane), Fence: l.fence})
 		}
 	}
-	pause, since, attempts := outage.NewBackOff(), time.Now(), 0
-	d := delivery.New(c.events, c.items)
-	r.holdBack(ctx, c, d)
-	for d.Len() > 0 {
-		held, release := r.whileHeld(ctx, grants, r.health.Closing())
-		if held.Err() != nil {
-			release()
-			if ctx.Err() != nil {
-				r.undrained.Add(int64(d.Len()))
-				return sent, ctx.Err()
-			}
-			return sent, errLanesChanged
-		}
-		attempts++
-		n, failure := r.attempt(held, c.by, d)
-		release()
-		sent += n
-		if failure != nil && d.Len() > 0 {
-			if r.cfg.Observer.PublishFailed != nil {
-				r.cfg.Observer.PublishFailed(d.Len(), failure)
-			}
-			_ = sleep.For(ctx, pause.NextBackOff())
-		}
+	d := delivery.New(events, items)
+	_, late := r.deliver(ctx, f.s.Name, grants, d, nil, func(error, time.Time) bool { return false })
+	switch {
+	case late:
+		return errLanesChanged
+	case d.Len() > 0:
+		return ctx.Err()
 	}
-	if sent > 0 && r.cfg.Observer.Published != nil {
-		r.cfg.Observer.Published(sent, attempts, time.Since(since))
-	}
-	return sent, nil
+	return nil
 }
 
 // aside gives lanes back to the pumps. What of them was acked is deleted first; what is left is published from the

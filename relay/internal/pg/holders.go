@@ -1,0 +1,46 @@
+package pg
+
+import (
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Holders are the transactions that hold a lock on the table which an insert needs, by their names.
+type Holders map[string]Holder
+
+// Holder is one of them. The name of a prepared transaction may change; the id of any, when it has one, stays.
+type Holder struct {
+	Prepared bool
+	XID      string
+}
+
+// ReadHolders reads the rows of sql.Holders.
+func ReadHolders(to *Holders) func(rows pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		all := Holders{}
+		var name string
+		var h Holder
+		_, err := pgx.ForEachRow(rows, []any{&name, &h.Prepared, &h.XID}, func() error { all[name] = h; return nil })
+		*to = all
+		return err
+	}
+}
+
+// Keep drops those that have ended by now. One that is prepared now, and is not in except by its id, may be one of them
+// under its new name.
+func (h Holders) Keep(now Holders, except []string) {
+	if len(h) == 0 {
+		return
+	}
+	for name, one := range now {
+		if one.Prepared && !slices.Contains(except, one.XID) {
+			h[name] = one
+		}
+	}
+	for name := range h {
+		if _, still := now[name]; !still {
+			delete(h, name)
+		}
+	}
+}
