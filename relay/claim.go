@@ -145,7 +145,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 	if err = k.send(ctx, s, ids); err != nil {
 		if pgerr.Is(err, pgerr.DivisionByZero) { // sql.AsKnown: every lane reads its journal
 			r.lanes.Reset()
-			epoch, err := r.raiseIncarnation(ctx, s)
+			epoch, err := r.raiseIncarnation(ctx, s.Session)
 			if err != nil {
 				return nil, nil, false, err
 			}
@@ -399,7 +399,7 @@ func (k *claiming) readEmptied(rows pgx.Rows) error {
 
 // raiseIncarnation begins a new numbering: the database is another system or on another timeline than the numbers were
 // made on, so numbers may have gone back.
-func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string, err error) {
+func (r *Relay) raiseIncarnation(ctx context.Context, s *pg.Session) (epoch string, err error) {
 	var same, raised bool
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.RaiseIncarnation)).Exec(func(tag pgconn.CommandTag) error {

@@ -290,7 +290,7 @@ func (m *modelRun) Route(_ context.Context, topic string) (func(e *event.Event) 
 // session is one of a relay's, with a connection that works or that is lost.
 func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
 	conn := &modelConn{m: m}
-	s := &session{Session: pg.Session{Name: "model", Timeout: time.Hour}}
+	s := &session{Session: &pg.Session{Name: "model", Timeout: time.Hour}}
 	s.Dial = func(context.Context, string, func()) (pg.Conn, error) { return conn, nil }
 	_ = s.Open(context.Background())
 	conn.closed = m.s.relays[i].cut>>kind&1 == 1

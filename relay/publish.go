@@ -70,7 +70,7 @@ func (r *Relay) deliver(ctx context.Context, part string, grants []lanes.Grant, 
 		if r.cfg.Observer.PublishFailed != nil {
 			r.cfg.Observer.PublishFailed(d.Len(), failure)
 		}
-		if ctx.Err() == nil && leave(failure, since) {
+		if leave != nil && ctx.Err() == nil && leave(failure, since) {
 			break
 		}
 		_ = sleep.For(ctx, pause.NextBackOff())

@@ -53,7 +53,7 @@ type Relay struct {
 	waiting atomic.Int64            // since when events wait, 0: none do
 	moved   atomic.Int64            // when events were last settled
 
-	wal       atomic.Int32 // walMode
+	wal       atomic.Int32 // wal.Mode
 	walWhy    atomic.Pointer[error]
 	streaming atomic.Int64 // since when events from the WAL are being sent, 0: none are
 
@@ -127,8 +127,8 @@ func (r *Relay) Run(ctx context.Context) error {
 		pumps.Go(func() { r.pump(ctx, work, i) })
 	}
 	if r.cfg.Source == SourceWAL {
-		r.wal.Store(int32(walStarting))
-		pumps.Go(func() { r.follow(ctx, work) })
+		r.wal.Store(int32(wal.Starting)) // before the first heartbeat
+		pumps.Go(func() { r.followWAL(ctx, work) })
 	}
 	others.Go(func() { r.probe(ctx) })
 	if r.cfg.FloorEvery > 0 {
@@ -210,7 +210,7 @@ func (r *Relay) start(first lanes.Source) error {
 	r.owner, r.lanes = uuid.New(), lanes.New(first)
 	r.table.Store(r.lanes)
 	r.health = delivery.NewHealth(r.cfg.HoldAfter, time.Now(), newPauses)
-	r.wal.Store(int32(walOff))
+	r.wal.Store(int32(wal.Off))
 	r.waiting.Store(0)
 	r.streaming.Store(0)
 	r.undrained.Store(0)
@@ -244,12 +244,12 @@ func (r *Relay) Stalled() time.Duration {
 
 // session is a session with Postgres, and the slices of its last claim, for the next one.
 type session struct {
-	pg.Session
+	*pg.Session
 	claimed, scratch buffers
 }
 
 func (r *Relay) session(name string) *session {
-	return &session{Session: pg.Session{
+	return &session{Session: &pg.Session{
 		Dial: pg.DialAs(r.db), Name: "effectonce relay " + name, Timeout: r.cfg.Lease,
 		Reopened: func() { r.lanes.Reset() },
 	}}

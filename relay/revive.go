@@ -148,7 +148,7 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]
 		})
 	}))
 	if err == nil && !same {
-		c.epoch, err = r.raiseIncarnation(ctx, s)
+		c.epoch, err = r.raiseIncarnation(ctx, s.Session)
 	}
 	if err != nil {
 		return nil, &claim{}, err

@@ -2,11 +2,11 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/sleep"
-	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
@@ -23,37 +23,110 @@ const (
 	SourceWAL
 )
 
-// walMode is what a relay does about the WAL.
-type walMode int32
+// followWAL publishes from the WAL until ctx ends, and finishes what it has while work lives.
+func (r *Relay) followWAL(ctx, work context.Context) {
+	source := wal.Source{
+		Engine: &walEngine{Relay: r}, DB: r.db, Schema: r.schema, Log: r.log, Owner: r.owner, Lanes: r.lanes,
+		Session:  func(name string) *pg.Session { return r.session(name).Session },
+		Postgres: r.postgres, Lease: r.cfg.Lease, Heartbeat: r.cfg.WALHeartbeat, Rescan: r.cfg.RescanEvery,
+		Drain: r.cfg.DrainTimeout, Events: r.cfg.ClaimEvents, Bytes: r.cfg.ClaimBytes, Overhead: eventOverhead,
+		Archive: r.cfg.ArchiveDays > 0, ParkEvent: r.cfg.Park == ParkEvent, Span: r.span, Numbers: r.numbers,
+	}
+	source.Run(ctx, work)
+}
 
-const (
-	walOff         walMode = iota // Config.Source is SourceTable
-	walStarting                   // it is not known yet who reads: it takes no lanes
-	walStandby                    // another relay reads: it takes no lanes
-	walStreaming                  // it reads: it takes all lanes
-	walUnavailable                // nobody can: it publishes from the table
-)
+// walEngine is the relay for its source.
+type walEngine struct {
+	*Relay
+	claims session // the buffers of its claims
+}
 
-// setWAL changes the mode, and thereby how many lanes the relay takes.
-func (r *Relay) setWAL(mode walMode) {
-	if walMode(r.wal.Swap(int32(mode))) != mode {
-		r.nudge()
+// Publish implements wal.Engine.
+func (e *walEngine) Publish(ctx context.Context, grants []lanes.Grant, d *delivery.Delivery) (late bool) {
+	const part = "effectonce relay wal"
+	e.streaming.Store(time.Now().UnixNano())
+	defer e.streaming.Store(0)
+	_, late = e.deliver(ctx, part, grants, d, nil, nil)
+	e.kafka.Report(part, nil, time.Now()) // what has no ack is held, or another's
+	return late
+}
+
+// Drain implements wal.Engine.
+func (e *walEngine) Drain(ctx context.Context, s *pg.Session) ([]lanes.Grant, map[int16][]int64, error) {
+	grants := e.lanes.TakeOffered(time.Now())
+	if len(grants) == 0 {
+		return nil, nil, nil
+	}
+	e.claims.Session = s
+	c, err := e.claimLanes(ctx, &e.claims, grants)
+	if err != nil {
+		return nil, nil, err
+	}
+	claimed := map[int16][]int64{}
+	for i := range c.items {
+		lane := c.events[i].Position.Lane
+		claimed[lane] = append(claimed[lane], c.items[i].ID)
+	}
+	_, err = e.complete(ctx, &e.claims, c, nil)
+	return grants, claimed, err
+}
+
+// RaiseIncarnation implements wal.Engine.
+func (e *walEngine) RaiseIncarnation(ctx context.Context, s *pg.Session) error {
+	_, err := e.raiseIncarnation(ctx, s)
+	return err
+}
+
+// Pause implements wal.Engine.
+func (e *walEngine) Pause(topics []string) { e.pauses(topics) }
+
+// SetMode implements wal.Engine. The mode decides how many lanes the relay takes.
+func (e *walEngine) SetMode(mode wal.Mode, why error) {
+	if why != nil {
+		e.walWhy.Store(&why)
+	}
+	if wal.Mode(e.wal.Swap(int32(mode))) != mode {
+		e.nudge()
 	}
 }
 
-func (r *Relay) walMode() walMode { return walMode(r.wal.Load()) }
+// Beat implements wal.Engine.
+func (e *walEngine) Beat() { e.nudge() }
+
+// Wake implements wal.Engine.
+func (e *walEngine) Wake() {
+	e.kickPumps()
+	e.Relay.Wake()
+}
+
+// Settled implements wal.Engine.
+func (e *walEngine) Settled(events int, took time.Duration) {
+	e.moved.Store(time.Now().UnixNano())
+	if e.cfg.Observer.Settled != nil {
+		e.cfg.Observer.Settled(events, 0, took)
+	}
+}
+
+// BelowFloor implements wal.Engine.
+func (e *walEngine) BelowFloor(lane int16) {
+	if e.cfg.Observer.BelowFloor != nil {
+		e.cfg.Observer.BelowFloor(lane)
+	}
+}
+
+func (r *Relay) walMode() wal.Mode { return wal.Mode(r.wal.Load()) }
 
 // polls reports whether lanes that have no source are for the pumps.
-func (r *Relay) polls() bool { return r.walMode() == walOff || r.walMode() == walUnavailable }
+func (r *Relay) polls() bool { return r.walMode() == wal.Off || r.walMode() == wal.Unavailable }
 
 // share is how many lanes the relay should own, by its fair part of them.
 func (r *Relay) share(fair int) int {
 	switch r.walMode() {
-	case walStarting, walStandby:
+	case wal.Starting, wal.Standby:
 		return 0
-	case walStreaming:
+	case wal.Streaming:
 		return Lanes
-	case walOff, walUnavailable:
+	case wal.Off, wal.Unavailable:
 	}
 	return fair
 }
@@ -61,110 +134,11 @@ func (r *Relay) share(fair int) int {
 // resting: nobody needs to look for events, because they come by themselves or to another relay.
 func (r *Relay) resting() bool {
 	switch r.walMode() {
-	case walStandby:
+	case wal.Standby:
 		return true
-	case walStreaming:
+	case wal.Streaming:
 		return r.lanes.AllFromWAL()
-	case walOff, walStarting, walUnavailable:
+	case wal.Off, wal.Starting, wal.Unavailable:
 	}
 	return false
-}
-
-// walRetry is the pause before the WAL is tried again when somebody must change something first, or when another relay
-// reads it. It bounds how long events wait when that one dies, beside its lease.
-const walRetry = 2 * time.Second
-
-// walPatience is for how long the WAL may be unreadable, while the database answers, before events are published from
-// the table, which begins a new numbering. A heartbeat longer than a lease: by then a relay that died has been
-// succeeded.
-func walPatience(lease time.Duration) time.Duration { return lease + lease/3 }
-
-// follow reads the WAL until ctx ends, and gets over whatever keeps it from that.
-func (r *Relay) follow(ctx, work context.Context) {
-	pause, said, try := outage.NewBackOff(), "", wal.Try{}
-	for ctx.Err() == nil {
-		try.Worked = false
-		err := r.stream(ctx, work, &try)
-		r.lanes.Unfollowed()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			r.walWhy.Store(&err)
-		}
-		var unusable *wal.UnusableError
-		wait := pause.NextBackOff()
-		switch {
-		case err == nil:
-			pause.Reset()
-			continue
-		case errors.Is(err, wal.ErrStandby):
-			r.setWAL(walStandby)
-			wait = walRetry
-			try.Restart()
-		case errors.As(err, &unusable), errors.Is(err, wal.ErrNotYet):
-			r.setWAL(walUnavailable)
-			if said != err.Error() {
-				said = err.Error()
-				r.log.Error("events are published from the table and not from the WAL", "err", err)
-			}
-			wait = walRetry
-			try.Restart()
-		default:
-			if try.Worked {
-				pause.Reset()
-				said, wait = "", pause.NextBackOff()
-			}
-			r.log.Warn("reading the WAL was interrupted; trying again", "err", err)
-			if try.Hopeless(walPatience(r.cfg.Lease)) && r.walMode() != walUnavailable {
-				r.log.Error("the WAL cannot be read for a while: events are published from the table meanwhile", "err",
-					err)
-				r.setWAL(walUnavailable)
-			}
-		}
-		_ = sleep.For(ctx, wait)
-	}
-}
-
-// stream finds out whether this relay is to read the WAL, and does so until ctx ends. Nil: try again at once.
-func (r *Relay) stream(ctx, work context.Context, try *wal.Try) error {
-	s := r.session("wal")
-	defer s.Close()
-	slot := &wal.Slot{
-		Session: &s.Session, Schema: r.schema, Log: r.log, Owner: r.owner, Span: r.span,
-		Abandoned: func() { r.setWAL(walUnavailable) },
-	}
-	st, err := slot.State(ctx)
-	if err != nil {
-		try.Restart()
-		return err
-	}
-	try.Answered()
-	if why := st.Unusable(); why != "" {
-		return &wal.UnusableError{Why: why}
-	}
-	if !st.Same {
-		if _, err := r.raiseIncarnation(ctx, s); err != nil {
-			return err
-		}
-	}
-	if st.PID != 0 {
-		return slot.Taken(ctx, st, try)
-	}
-	if why := slot.Wrong(st); why != "" {
-		return slot.Remake(ctx, st, why)
-	}
-	if try.Stuck(st) {
-		return slot.GiveUp(ctx, st, try)
-	}
-	try.Begins(st)
-	reader, err := wal.Open(ctx, r.db, st.Name, uint64(st.Confirmed), wal.Config{
-		Lanes: Lanes, Timeout: r.cfg.Lease, Events: r.cfg.ClaimEvents, Bytes: r.cfg.ClaimBytes, Overhead: eventOverhead,
-	})
-	if err != nil {
-		return err
-	}
-	err = newFollower(r, s, st, reader).run(ctx, work, try)
-	try.Ended(err)
-	return err
 }

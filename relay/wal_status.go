@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // WALStatus is the state of the WAL source, as part of a Status.
@@ -49,7 +50,7 @@ func ReadWALStatus(ctx context.Context, db *pgxpool.Pool, schema string) (*WALSt
 // WALUnavailable says why a relay with [SourceWAL] publishes from the table for the time being; nil when it reads the
 // WAL, stands by, or is not meant to.
 func (r *Relay) WALUnavailable() error {
-	if why := r.walWhy.Load(); why != nil && r.walMode() == walUnavailable {
+	if why := r.walWhy.Load(); why != nil && r.walMode() == wal.Unavailable {
 		return *why
 	}
 	return nil

@@ -22,13 +22,16 @@ var allowed = map[string][]string{
 		"event", "outbox", "relay/internal/sql", "relay/internal/pg", "relay/internal/outage", "relay/internal/lanes",
 		"relay/internal/delivery", "relay/internal/wal",
 	},
-	"relay/operator":              {"event", "outbox", "relay", "relay/internal/sql"},
-	"relay/internal/outage":       {},
-	"relay/internal/delivery":     {"event"},
-	"relay/internal/lanes":        {"relay/internal/delivery"}, // for what a lane holds events for
-	"relay/internal/pg":           {"relay/internal/sql"},
-	"relay/internal/sql":          {},
-	"relay/internal/wal":          {"event", "relay/internal/outage", "relay/internal/pg", "relay/internal/sql"},
+	"relay/operator":          {"event", "outbox", "relay", "relay/internal/sql"},
+	"relay/internal/outage":   {},
+	"relay/internal/delivery": {"event"},
+	"relay/internal/lanes":    {"relay/internal/delivery"}, // for what a lane holds events for
+	"relay/internal/pg":       {"relay/internal/sql"},
+	"relay/internal/sql":      {},
+	"relay/internal/wal": {
+		"event", "relay/internal/delivery", "relay/internal/lanes", "relay/internal/outage", "relay/internal/pg",
+		"relay/internal/sql",
+	},
 	"publisher":                   {"event"},
 	"consumer":                    {"event", "inbox"},
 	"inbox":                       {"event"},

@@ -13,19 +13,19 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Changes is what operators have changed that the relay looks at.
-type Changes struct {
+// changes is what operators have changed that the relay looks at.
+type changes struct {
 	Epoch  string // of the numbering
 	Same   bool   // the numbering is of this server and timeline
 	Paused []string
 }
 
-// ReadChanges reads what somebody has changed in some transactions, once they show: a commit stands in the WAL before,
+// readChanges reads what somebody has changed in some transactions, once they show: a commit stands in the WAL before,
 // and for long with a synchronous standby. Events that were committed after a topic was paused must not be sent, and
 // those that were committed after a new numbering began must not go under the old one, which consumers may have left.
-func ReadChanges(ctx context.Context, s *pg.Session, schema *sql.Schema, xids []uint32) (*Changes, error) {
+func readChanges(ctx context.Context, s *pg.Session, schema *sql.Schema, xids []uint32) (*changes, error) {
 	for pause := outage.NewBackOff(); ; _ = sleep.For(ctx, pause.NextBackOff()) {
-		var c Changes
+		var c changes
 		var text string
 		err := s.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
 			b.Queue(schema.Expand(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
@@ -35,7 +35,7 @@ func ReadChanges(ctx context.Context, s *pg.Session, schema *sql.Schema, xids []
 		if err != nil {
 			return nil, fmt.Errorf("relay: reading what an operator has changed: %w", err)
 		}
-		snap, err := ParseSnapshot(text)
+		snap, err := parseSnapshot(text)
 		if err != nil {
 			return nil, err
 		}

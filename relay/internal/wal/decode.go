@@ -11,11 +11,12 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
-// Item is what is known of an event beside the event itself.
-type Item struct {
+// item is what is known of an event beside the event itself.
+type item struct {
 	ID     int64  // in the outbox
 	Commit uint64 // LSN of its transaction's commit record
 	Nth    int32  // among the events of its transaction, from 0
@@ -23,10 +24,10 @@ type Item struct {
 	Lane   int16
 }
 
-// Batch is what was read: events in the order of commits.
-type Batch struct {
+// batch is what was read: events in the order of commits.
+type batch struct {
 	Events []event.Event
-	Items  []Item
+	Items  []item
 	// Pos is the end of the last whole transaction, or a later place up to which the server has nothing for us. Every
 	// event of an earlier transaction is in this batch or in an earlier one.
 	Pos uint64
@@ -46,14 +47,14 @@ var errUnread = errors.New("relay: the WAL's stream is not understood")
 // decoder reads pgoutput's protocol, version 1, with binary values: whole transactions, in the order of their
 // commits. (https://www.postgresql.org/docs/15/protocol-logicalrep-message-formats.html)
 type decoder struct {
-	cfg    *Config
-	tables map[uint32]table
-	values pg.Copier
-	inside bool // a transaction
-	commit uint64
-	xid    uint32
-	nth    int32
-	row    row // that is being read
+	overhead int // of an event in memory, beside its values
+	tables   map[uint32]table
+	values   pg.Copier
+	inside   bool // a transaction
+	commit   uint64
+	xid      uint32
+	nth      int32
+	row      row // that is being read
 }
 
 // table is one of the publication, with what reads each column that comes; nil: nothing does.
@@ -67,7 +68,7 @@ type column func(d *decoder, v []byte) error
 
 // row is one that was inserted.
 type row struct {
-	Item
+	item
 	event.Event
 	created, due time.Time
 }
@@ -81,7 +82,7 @@ func columns() map[string]column {
 		return func(d *decoder, v []byte) (err error) { *to(d), err = timestamp(v); return err }
 	}
 	return map[string]column{
-		"id":           func(d *decoder, v []byte) (err error) { d.row.Item.ID, err = bigint(v); return err },
+		"id":           func(d *decoder, v []byte) (err error) { d.row.item.ID, err = bigint(v); return err },
 		"message_id":   func(d *decoder, v []byte) (err error) { d.row.Event.ID, err = uuid.FromBytes(v); return err },
 		"source":       text(func(d *decoder) *string { return &d.row.Source }),
 		"tenant":       text(func(d *decoder) *string { return &d.row.Tenant }),
@@ -97,7 +98,9 @@ func columns() map[string]column {
 	}
 }
 
-func newDecoder(cfg *Config) *decoder { return &decoder{cfg: cfg, tables: map[uint32]table{}} }
+func newDecoder(overhead int) *decoder {
+	return &decoder{overhead: overhead, tables: map[uint32]table{}}
+}
 
 // message is read from its front. A read beyond its end makes it broken.
 type message struct {
@@ -155,7 +158,7 @@ func (m *message) name() string {
 }
 
 // decode takes one message into a batch.
-func (d *decoder) decode(b []byte, to *Batch) error {
+func (d *decoder) decode(b []byte, to *batch) error {
 	m := &message{b: b}
 	kind := m.u8()
 	switch kind {
@@ -203,7 +206,7 @@ func (d *decoder) relation(m *message) {
 }
 
 // insert takes a row: an event, or news of a scheduled one.
-func (d *decoder) insert(m *message, to *Batch) error {
+func (d *decoder) insert(m *message, to *batch) error {
 	t, known := d.tables[m.u32()]
 	if tuple := m.u8(); !known || tuple != 'N' || !d.inside {
 		return errors.New("an insert without its table, its row or its transaction")
@@ -212,7 +215,7 @@ func (d *decoder) insert(m *message, to *Batch) error {
 		return fmt.Errorf("a row of %d columns in a table of %d", n, len(t.columns))
 	}
 	r, size := &d.row, 0
-	*r = row{Item: Item{Commit: d.commit, XID: d.xid, Nth: d.nth}}
+	*r = row{item: item{Commit: d.commit, XID: d.xid, Nth: d.nth}}
 	for _, read := range t.columns {
 		var v []byte
 		switch kind := m.u8(); {
@@ -244,9 +247,9 @@ func (d *decoder) insert(m *message, to *Batch) error {
 	if r.Time.IsZero() {
 		r.Time = r.created
 	}
-	r.Lane = int16(hash(&r.Event) & uint64(d.cfg.Lanes-1))
+	r.Lane = int16(hash(&r.Event) & (lanes.Count - 1))
 	d.nth++
-	to.Events, to.Items, to.bytes = append(to.Events, r.Event), append(to.Items, r.Item), to.bytes+size+d.cfg.Overhead
+	to.Events, to.Items, to.bytes = append(to.Events, r.Event), append(to.Items, r.item), to.bytes+size+d.overhead
 	return nil
 }
 

@@ -19,13 +19,13 @@ func FuzzWAL10Decoder(f *testing.F) {
 	insert := append(u([]byte{'I'}, 1, 4),
 		"N\x00\x02b\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x2ab\x00\x00\x00\x01t"...)
 	commit := append(u(u([]byte{'C', 0}, 5000, 8), 5100, 8), make([]byte, 8)...)
-	d, b := newDecoder(&Config{Lanes: 32}), &Batch{}
+	d, b := newDecoder(0), &batch{}
 	for _, m := range [][]byte{relation, begin, insert, commit} {
 		if err := d.decode(m, b); err != nil {
 			f.Fatal(err)
 		}
 	}
-	if len(b.Items) != 1 || b.Items[0] != (Item{ID: 42, Commit: 5000, XID: 7, Lane: int16(hash(&b.Events[0]) % 32)}) ||
+	if len(b.Items) != 1 || b.Items[0] != (item{ID: 42, Commit: 5000, XID: 7, Lane: int16(hash(&b.Events[0]) % 32)}) ||
 		b.Events[0].Topic != "t" || b.Pos != 5100 {
 		f.Fatalf("decoded %+v %+v", b.Items, b)
 	}
@@ -37,7 +37,7 @@ func FuzzWAL10Decoder(f *testing.F) {
 		f.Add(m, m)
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		d, b := newDecoder(&Config{Lanes: 32}), &Batch{}
+		d, b := newDecoder(0), &batch{}
 		for _, m := range [][]byte{relation, begin, first, second} {
 			before := len(b.Events)
 			if err := d.decode(m, b); err == nil {

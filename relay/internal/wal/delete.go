@@ -17,8 +17,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Deletion is published events, whose rows are to be deleted, and a place in the WAL to confirm then.
-type Deletion struct {
+// deletion is published events, whose rows are to be deleted, and a place in the WAL to confirm then.
+type deletion struct {
 	Epoch string
 	Pos   uint64 // 0: none
 
@@ -30,32 +30,21 @@ type Deletion struct {
 }
 
 // Add adds an event that was published under a number.
-func (d *Deletion) Add(it *Item, seq int64) {
+func (d *deletion) Add(it *item, seq int64) {
 	d.lanes, d.ids = append(d.lanes, it.Lane), append(d.ids, it.ID)
 	d.xids, d.seqs = append(d.xids, it.XID), append(d.seqs, seq)
 }
 
-// DeleterConfig is what a Deleter needs.
-type DeleterConfig struct {
-	Session   *pg.Session // of its own
-	Schema    *sql.Schema
-	Outage    *outage.Monitor // of Postgres
-	Reader    *Reader
-	Most      int           // about how many rows are deleted at a time
-	Archive   bool          // rows go to the archive
-	Heartbeat time.Duration // between confirmations while nothing is deleted
-	// Deleted is called when rows are gone.
-	Deleted func(rows int, took time.Duration)
-}
-
-// Deleter deletes published events in the background, and confirms places in the WAL whose events are gone from the
+// deleter deletes published events in the background, and confirms places in the WAL whose events are gone from the
 // table: first in the table, then to the slot. So what the slot does not send any more is not left in the table either.
-type Deleter struct {
+type deleter struct {
 	Ended chan struct{} // closed when Run has returned
 
-	cfg     DeleterConfig
+	*Source
+	session *pg.Session
+	reader  *reader
 	slot    string
-	in      chan *Deletion
+	in      chan *deletion
 	deleted uint64 // every event before this place is gone
 	marked  uint64 // and this was written
 	// standbys: commits wait for a synchronous standby, as of the last confirmation.
@@ -63,10 +52,11 @@ type Deleter struct {
 	last     time.Time
 }
 
-// NewDeleter makes one that goes on where the slot stands.
-func NewDeleter(st *State, cfg DeleterConfig) *Deleter {
-	d := &Deleter{
-		cfg: cfg, slot: st.Name, in: make(chan *Deletion, 8), Ended: make(chan struct{}),
+// newDeleter makes one that goes on where the slot stands.
+func newDeleter(src *Source, st *state, reader *reader) *deleter {
+	d := &deleter{
+		Source: src, session: src.Session("wal deleter"), reader: reader, slot: st.Name,
+		in: make(chan *deletion, 8), Ended: make(chan struct{}),
 		deleted: uint64(st.Confirmed), marked: uint64(st.Confirmed),
 	}
 	d.standbys.Store(st.Standbys)
@@ -74,16 +64,16 @@ func NewDeleter(st *State, cfg DeleterConfig) *Deleter {
 }
 
 // Standbys reports whether commits wait for a synchronous standby.
-func (d *Deleter) Standbys() bool { return d.standbys.Load() }
+func (d *deleter) Standbys() bool { return d.standbys.Load() }
 
 // Gone is the place before which every event is gone, after a Flush.
-func (d *Deleter) Gone() uint64 { return d.deleted }
+func (d *deleter) Gone() uint64 { return d.deleted }
 
 // confirmEvery is the least pause between two confirmations.
 const confirmEvery = time.Second
 
 // Add queues a deletion, and waits while there are many.
-func (d *Deleter) Add(ctx context.Context, what *Deletion) {
+func (d *deleter) Add(ctx context.Context, what *deletion) {
 	if len(what.ids) == 0 && what.Pos == 0 && what.done == nil {
 		return
 	}
@@ -98,9 +88,9 @@ func (d *Deleter) Add(ctx context.Context, what *Deletion) {
 var errDeleterEnded = errors.New("relay: deleting what was published was interrupted")
 
 // Flush waits until everything that was added is deleted.
-func (d *Deleter) Flush(ctx context.Context) error {
+func (d *deleter) Flush(ctx context.Context) error {
 	done := make(chan struct{})
-	d.Add(ctx, &Deletion{done: done})
+	d.Add(ctx, &deletion{done: done})
 	select {
 	case <-done:
 		return nil
@@ -112,15 +102,14 @@ func (d *Deleter) Flush(ctx context.Context) error {
 }
 
 // Run works until ctx ends. It fails when the slot is not the one that we read any more.
-func (d *Deleter) Run(ctx context.Context) error {
+func (d *deleter) Run(ctx context.Context) error {
 	defer close(d.Ended)
-	s := d.cfg.Session
-	defer s.Close()
-	defer func() { d.cfg.Outage.Report(s.Name, nil, s.Heard()) }()
+	defer d.session.Close()
+	defer func() { d.Postgres.Report(d.session.Name, nil, d.session.Heard()) }()
 	d.last = time.Now()
 	soon := time.NewTimer(time.Hour)
 	defer soon.Stop()
-	beat := time.NewTicker(d.cfg.Heartbeat)
+	beat := time.NewTicker(d.Heartbeat)
 	defer beat.Stop()
 	dirty := false // rows were deleted since the last confirmation
 	for {
@@ -136,7 +125,7 @@ func (d *Deleter) Run(ctx context.Context) error {
 				return err
 			}
 		case <-soon.C:
-		case <-d.cfg.Reader.Urged:
+		case <-d.reader.Urged:
 			urged = true
 		case <-beat.C:
 			idle = true
@@ -156,13 +145,13 @@ func (d *Deleter) Run(ctx context.Context) error {
 }
 
 // work does one deletion, together with what else has come.
-func (d *Deleter) work(ctx context.Context, first *Deletion) error {
-	all, more := first, []*Deletion{first}
-	for len(all.ids) < d.cfg.Most {
+func (d *deleter) work(ctx context.Context, first *deletion) error {
+	all, more := first, []*deletion{first}
+	for len(all.ids) < d.Events {
 		select {
 		case next := <-d.in:
 			more = append(more, next)
-			if next.Epoch != "" && all.Epoch != "" && next.Epoch != all.Epoch && d.cfg.Archive {
+			if next.Epoch != "" && all.Epoch != "" && next.Epoch != all.Epoch && d.Archive {
 				if err := d.delete(ctx, all); err != nil {
 					return err
 				}
@@ -197,12 +186,12 @@ func (d *Deleter) work(ctx context.Context, first *Deletion) error {
 
 // delete deletes rows. A row can be published before its transaction is in anybody's snapshot: then the statement does
 // not find it, and is repeated until every transaction shows.
-func (d *Deleter) delete(ctx context.Context, what *Deletion) error {
+func (d *deleter) delete(ctx context.Context, what *deletion) error {
 	lanes, ids, xids, seqs := what.lanes, what.ids, what.xids, what.seqs
 	since, pause, all := time.Now(), outage.NewBackOff(), len(what.ids)
 	for first := true; len(ids) > 0; first = false {
-		text, gone, err := d.deleteOnce(ctx, &Deletion{lanes: lanes, ids: ids, seqs: seqs, Epoch: what.Epoch}, !first)
-		d.cfg.Outage.Report(d.cfg.Session.Name, err, d.cfg.Session.Heard())
+		text, gone, err := d.deleteOnce(ctx, &deletion{lanes: lanes, ids: ids, seqs: seqs, Epoch: what.Epoch}, !first)
+		d.Postgres.Report(d.session.Name, err, d.session.Heard())
 		if err != nil {
 			if ctx.Err() != nil {
 				return err
@@ -221,7 +210,7 @@ func (d *Deleter) delete(ctx context.Context, what *Deletion) error {
 		if first {
 			continue
 		}
-		snap, err := ParseSnapshot(text)
+		snap, err := parseSnapshot(text)
 		if err != nil {
 			return err
 		}
@@ -241,41 +230,41 @@ func (d *Deleter) delete(ctx context.Context, what *Deletion) error {
 		}
 	}
 	if all > 0 {
-		d.cfg.Deleted(all, time.Since(since))
+		d.Engine.Settled(all, time.Since(since))
 	}
 	return nil
 }
 
 // deleteOnce deletes the rows that it finds, and says how many; with look, it takes a snapshot first, as text.
-func (d *Deleter) deleteOnce(ctx context.Context, what *Deletion, look bool) (snapshot string, gone int64, err error) {
-	err = d.cfg.Session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
+func (d *deleter) deleteOnce(ctx context.Context, what *deletion, look bool) (snapshot string, gone int64, err error) {
+	err = d.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
 		if look {
-			b.Queue(d.cfg.Schema.Expand(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
+			b.Queue(d.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
 		}
 		count := func(tag pgconn.CommandTag) error { gone = tag.RowsAffected(); return nil }
-		if d.cfg.Archive {
-			b.Queue(d.cfg.Schema.Expand(sql.StreamedArchived), what.lanes, what.ids, what.seqs, what.Epoch).Exec(count)
+		if d.Archive {
+			b.Queue(d.sql(sql.StreamedArchived), what.lanes, what.ids, what.seqs, what.Epoch).Exec(count)
 			return
 		}
-		b.Queue(d.cfg.Schema.Expand(sql.StreamedGone), what.lanes, what.ids).Exec(count)
+		b.Queue(d.sql(sql.StreamedGone), what.lanes, what.ids).Exec(count)
 	})
 	return snapshot, gone, err
 }
 
 // confirm writes down up to where everything is published and deleted, on the disk, and then lets the slot go on to
 // there.
-func (d *Deleter) confirm(ctx context.Context, idle bool) error {
+func (d *deleter) confirm(ctx context.Context, idle bool) error {
 	found, standbys := false, false
-	err := d.cfg.Session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(d.cfg.Schema.Expand(sql.WALConfirm), d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
+	err := d.session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(d.sql(sql.WALConfirm), d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&standbys}, func() error { found = true; return nil })
 			return err
 		})
 		if idle {
-			b.Queue(d.cfg.Schema.Expand(sql.WALBeat))
+			b.Queue(d.sql(sql.WALBeat))
 		}
 	})
-	d.cfg.Outage.Report(d.cfg.Session.Name, err, d.cfg.Session.Heard())
+	d.Postgres.Report(d.session.Name, err, d.session.Heard())
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil
@@ -286,6 +275,6 @@ func (d *Deleter) confirm(ctx context.Context, idle bool) error {
 	}
 	d.last, d.marked = time.Now(), d.deleted
 	d.standbys.Store(standbys)
-	d.cfg.Reader.Confirm(d.deleted)
+	d.reader.Confirm(d.deleted)
 	return nil
 }

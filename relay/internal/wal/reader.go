@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
@@ -25,23 +24,14 @@ const (
 	silence = 30 * time.Second
 )
 
-// Config is what a Reader must know. Every field is required.
-type Config struct {
-	Lanes   int           // of the outbox: a power of two
-	Timeout time.Duration // of connecting, and of each message to the server
-	// A batch with as many events or bytes waits until it was taken. Overhead is counted for each event beside its
-	// values.
-	Events, Bytes, Overhead int
-}
-
-// Reader reads a slot over a replication connection: one goroutine reads and writes the status messages, because a
+// reader reads a slot over a replication connection: one goroutine reads and writes the status messages, because a
 // connection knows one deadline for both.
-type Reader struct {
+type reader struct {
 	More  chan struct{} // a signal: there is something for Next
 	Urged chan struct{} // a signal: the server wants to know what is confirmed, as it does before it ends
 
 	conn    *pgconn.PgConn
-	cfg     Config
+	src     *Source
 	decoder *decoder
 
 	confirmed atomic.Uint64 // what the server may be told of
@@ -49,15 +39,15 @@ type Reader struct {
 	received  uint64
 
 	mu    sync.Mutex
-	batch *Batch        // what Next has not taken yet
+	batch *batch        // what Next has not taken yet
 	taken chan struct{} // a signal: it did
 }
 
-// Open connects as a pool would, and begins to stream a slot from a place.
-func Open(ctx context.Context, pool *pgxpool.Pool, slot string, from uint64, cfg Config) (*Reader, error) {
-	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+// openReader connects as the source's pool would, and begins to stream a slot from a place.
+func openReader(ctx context.Context, src *Source, slot string, from uint64) (*reader, error) {
+	ctx, cancel := context.WithTimeout(ctx, src.Lease)
 	defer cancel()
-	conn, err := pg.DialReplication(ctx, pool, "effectonce relay wal")
+	conn, err := pg.DialReplication(ctx, src.DB, "effectonce relay wal")
 	if err != nil {
 		return nil, explain(err)
 	}
@@ -70,8 +60,8 @@ func Open(ctx context.Context, pool *pgxpool.Pool, slot string, from uint64, cfg
 		pg.HangUp(conn)
 		return nil, explain(fmt.Errorf("relay: reading the replication slot %s: %w", slot, err))
 	}
-	r := &Reader{
-		conn: conn, cfg: cfg, decoder: newDecoder(&cfg), told: from, received: from, batch: &Batch{},
+	r := &reader{
+		conn: conn, src: src, decoder: newDecoder(src.Overhead), told: from, received: from, batch: &batch{},
 		More: make(chan struct{}, 1), Urged: make(chan struct{}, 1), taken: make(chan struct{}, 1),
 	}
 	r.confirmed.Store(from)
@@ -79,15 +69,15 @@ func Open(ctx context.Context, pool *pgxpool.Pool, slot string, from uint64, cfg
 }
 
 // Confirm lets the server be told that everything before a place was published. Nothing else ever moves the slot.
-func (r *Reader) Confirm(pos uint64) { r.confirmed.Store(pos) }
+func (r *reader) Confirm(pos uint64) { r.confirmed.Store(pos) }
 
 // Confirmed is the place of the last Confirm, or where reading began.
-func (r *Reader) Confirmed() uint64 { return r.confirmed.Load() }
+func (r *reader) Confirmed() uint64 { return r.confirmed.Load() }
 
 // status tells the server what is confirmed.
-func (r *Reader) status(ctx context.Context, ask bool) error {
+func (r *reader) status(ctx context.Context, ask bool) error {
 	confirmed := r.confirmed.Load()
-	if err := r.conn.Conn().SetWriteDeadline(time.Now().Add(r.cfg.Timeout)); err != nil {
+	if err := r.conn.Conn().SetWriteDeadline(time.Now().Add(r.src.Lease)); err != nil {
 		return fmt.Errorf("relay: replication connection: %w", err)
 	}
 	// Where it is 0, pglogrepl would confirm what was received.
@@ -103,7 +93,7 @@ func (r *Reader) status(ctx context.Context, ask bool) error {
 }
 
 // Run fills batches until ctx ends or the connection does.
-func (r *Reader) Run(ctx context.Context) error {
+func (r *reader) Run(ctx context.Context) error {
 	nc := r.conn.Conn()
 	defer context.AfterFunc(ctx, func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) })()
 	heard, due := time.Now(), time.Now()
@@ -142,7 +132,7 @@ func (r *Reader) Run(ctx context.Context) error {
 }
 
 // take takes one message of the server, and waits while the batch is full.
-func (r *Reader) take(ctx context.Context, msg pgproto3.BackendMessage) error {
+func (r *reader) take(ctx context.Context, msg pgproto3.BackendMessage) error {
 	var data []byte
 	switch m := msg.(type) {
 	case *pgproto3.CopyData:
@@ -171,7 +161,7 @@ func (r *Reader) take(ctx context.Context, msg pgproto3.BackendMessage) error {
 
 // keepalive: the server has nothing for us up to a place. That is only said further when it is not in the middle of a
 // transaction; it is confirmed when all that came before is.
-func (r *Reader) keepalive(ctx context.Context, b []byte) error {
+func (r *reader) keepalive(ctx context.Context, b []byte) error {
 	ka, err := pglogrepl.ParsePrimaryKeepaliveMessage(b)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnread, err)
@@ -193,7 +183,7 @@ func (r *Reader) keepalive(ctx context.Context, b []byte) error {
 	return r.status(ctx, false)
 }
 
-func (r *Reader) decode(ctx context.Context, data []byte) error {
+func (r *reader) decode(ctx context.Context, data []byte) error {
 	r.received = max(r.received, binary.BigEndian.Uint64(data[1:]))
 	r.mu.Lock()
 	err := r.decoder.decode(data[25:], r.batch)
@@ -225,11 +215,11 @@ func (r *Reader) decode(ctx context.Context, data []byte) error {
 }
 
 // full reports whether the batch must be taken first. The caller has the lock.
-func (r *Reader) full() bool {
-	return len(r.batch.Events) >= r.cfg.Events || r.batch.bytes >= r.cfg.Bytes
+func (r *reader) full() bool {
+	return len(r.batch.Events) >= r.src.Events || r.batch.bytes >= r.src.Bytes
 }
 
-func (r *Reader) announce() {
+func (r *reader) announce() {
 	select {
 	case r.More <- struct{}{}:
 	default:
@@ -237,10 +227,10 @@ func (r *Reader) announce() {
 }
 
 // Next takes what there is, and gives the room of an earlier batch to what comes.
-func (r *Reader) Next(spare *Batch) *Batch {
+func (r *reader) Next(spare *batch) *batch {
 	r.mu.Lock()
 	b := r.batch
-	*spare = Batch{Events: spare.Events[:0], Items: spare.Items[:0]}
+	*spare = batch{Events: spare.Events[:0], Items: spare.Items[:0]}
 	r.batch = spare
 	r.mu.Unlock()
 	select {
@@ -251,7 +241,7 @@ func (r *Reader) Next(spare *Batch) *Batch {
 }
 
 // Close ends the connection, after Run; in order, it tells the server the last of what is confirmed.
-func (r *Reader) Close(orderly bool) {
+func (r *reader) Close(orderly bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if orderly {

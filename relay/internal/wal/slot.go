@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
@@ -14,19 +13,14 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Slot is the replication slot of an outbox, for one relay.
-type Slot struct {
-	Session *pg.Session
-	Schema  *sql.Schema
-	Log     *slog.Logger
-	Owner   uuid.UUID // the relay
-	Span    int64     // for how many bytes of WAL the numbers of a base last
-	// Abandoned is called when a slot is wrong and every lane is the table's.
-	Abandoned func()
+// slot is the replication slot of an outbox.
+type slot struct {
+	*Source
+	session *pg.Session
 }
 
-// State is what the database says of the WAL source.
-type State struct {
+// state is what the database says of the WAL source.
+type state struct {
 	Name            string // that the slot must have
 	Same            bool   // the numbering is of this server and timeline
 	Standbys        bool   // commits wait for a synchronous standby
@@ -46,20 +40,20 @@ type State struct {
 }
 
 // State reads the state.
-func (s *Slot) State(ctx context.Context) (*State, error) {
-	st := &State{}
+func (s *slot) State(ctx context.Context) (*state, error) {
+	st := &state{}
 	var texts []string
 	var hashes []int64
 	for text, hash := range sql.Vectors() {
 		texts, hashes = append(texts, text), append(hashes, hash)
 	}
-	err := s.Session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
-		b.Queue(s.Schema.Expand(sql.WALState), s.Owner).QueryRow(func(row pgx.Row) error {
+	err := s.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
+		b.Queue(s.sql(sql.WALState), s.Owner).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&st.level, &st.Standbys, &st.Name, &st.Same, &st.Now, &st.published, &st.slot, &st.Base,
 				&st.Confirmed, &st.here,
 				&st.mine, &st.alive, &st.exists, &st.ours, &st.PID, &st.slotConfirmed, &st.walStatus)
 		})
-		b.Queue(s.Schema.Expand(sql.HashVectors), texts, hashes).Query(func(rows pgx.Rows) error {
+		b.Queue(s.sql(sql.HashVectors), texts, hashes).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				st.hashesDiffer++
 			}
@@ -73,7 +67,7 @@ func (s *Slot) State(ctx context.Context) (*State, error) {
 }
 
 // Unusable says why the WAL cannot be read until somebody changes something; empty: it can.
-func (st *State) Unusable() string {
+func (st *state) Unusable() string {
 	switch {
 	case st.level != "logical":
 		return "wal_level is " + st.level + ": set it to logical, which needs a restart of Postgres"
@@ -90,7 +84,7 @@ func (st *State) Unusable() string {
 }
 
 // Wrong says why the slot may have missed something, or is none; empty: it goes on where we were.
-func (s *Slot) Wrong(st *State) string {
+func (s *slot) Wrong(st *state) string {
 	switch {
 	case st.slot == "" && !st.exists:
 		return "there is none yet"
@@ -116,21 +110,21 @@ func place(lsn int64) string { return fmt.Sprintf("%X/%X", lsn>>32, uint32(lsn))
 
 // Taken decides about a slot that somebody reads: another relay that lives, or one that is gone, whose connection is
 // not.
-func (s *Slot) Taken(ctx context.Context, st *State, try *Try) error {
+func (s *slot) Taken(ctx context.Context, st *state, try *try) error {
 	if st.alive && !st.mine {
-		return ErrStandby
+		return errStandby
 	}
 	if try.stale != st.PID { // it may only just have begun: the next look tells
 		try.stale = st.PID
 		if st.mine {
 			return errors.New("relay: the connection of before still reads the replication slot")
 		}
-		return ErrStandby
+		return errStandby
 	}
 	s.Log.Warn("the replication slot is read by a connection whose relay is gone; ending it", "slot", st.Name, "pid",
 		st.PID)
-	err := s.Session.Transaction(ctx, pg.Async,
-		func(b *pgx.Batch) { b.Queue(s.Schema.Expand(sql.WALEnd), st.Name, st.PID) })
+	err := s.session.Transaction(ctx, pg.Async,
+		func(b *pgx.Batch) { b.Queue(s.sql(sql.WALEnd), st.Name, st.PID) })
 	if err != nil {
 		return fmt.Errorf("relay: ending a connection of a relay that is gone: %w", err)
 	}
@@ -140,7 +134,7 @@ func (s *Slot) Taken(ctx context.Context, st *State, try *Try) error {
 // Remake begins anew: lanes that came from the WAL are published from the table, under a new numbering, because nobody
 // can tell which of their events were published before; and a slot is made that lanes can be handed over to, one by
 // one.
-func (s *Slot) Remake(ctx context.Context, st *State, why string) error {
+func (s *slot) Remake(ctx context.Context, st *state, why string) error {
 	if st.slot == "" && !st.exists {
 		s.Log.Info("making the replication slot; until it is there, events are published from the table", "slot",
 			st.Name)
@@ -151,21 +145,21 @@ func (s *Slot) Remake(ctx context.Context, st *State, why string) error {
 	if err := s.abandonAll(ctx, st); err != nil {
 		return explain(err)
 	}
-	s.Abandoned()
+	s.set(Unavailable, nil)
 	mine := false
-	err := s.Session.Send(ctx, pg.Begin(s.Session.Timeout, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(s.Schema.Expand(sql.WALAlone)).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
+	err := s.session.Send(ctx, pg.Begin(s.Lease, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(s.sql(sql.WALAlone)).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
 	}))
 	if err == nil && !mine { // another relay makes it
-		s.Session.Close()
-		return ErrNotYet
+		s.session.Close()
+		return errNotYet
 	}
 	if err == nil {
-		err = s.Session.Continue(ctx, s.making(st))
+		err = s.session.Continue(ctx, s.making(st))
 	}
 	if pgerr.Is(err, pgerr.QueryCanceled) {
 		return fmt.Errorf("%w: making the replication slot waits for transactions that are open, in any database of "+
-			"the server", ErrNotYet)
+			"the server", errNotYet)
 	}
 	if err != nil {
 		return explain(fmt.Errorf("relay: making the replication slot: %w", err))
@@ -176,15 +170,15 @@ func (s *Slot) Remake(ctx context.Context, st *State, why string) error {
 
 // abandonAll gives every lane back to the table. It does nothing, and fails, when what was read of the slot has changed
 // since: a transaction that is late must not take lanes from the slot that was made meanwhile.
-func (s *Slot) abandonAll(ctx context.Context, st *State) error {
+func (s *slot) abandonAll(ctx context.Context, st *state) error {
 	same := false
-	err := s.Session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(s.Schema.Expand(sql.LockLanes))
-		b.Queue(s.Schema.Expand(sql.WALStands), st.slot, st.Confirmed).QueryRow(func(row pgx.Row) error {
+	err := s.session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(s.sql(sql.LockLanes))
+		b.Queue(s.sql(sql.WALStands), st.slot, st.Confirmed).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&same)
 		})
-		b.Queue(s.Schema.Expand(sql.AbandonAll), st.slot, st.Confirmed).Query(LogRaised(s.Log))
-		b.Queue(s.Schema.Expand(sql.WALDisown))
+		b.Queue(s.sql(sql.AbandonAll), st.slot, st.Confirmed).Query(LogRaised(s.Log))
+		b.Queue(s.sql(sql.WALDisown))
 	})
 	if err == nil && !same {
 		err = errors.New("the slot is another one by now")
@@ -196,17 +190,17 @@ func (s *Slot) abandonAll(ctx context.Context, st *State) error {
 }
 
 // making is the second half of a transaction: nothing may be written before the slot is made.
-func (s *Slot) making(st *State) *pgx.Batch {
+func (s *slot) making(st *state) *pgx.Batch {
 	var b pgx.Batch
 	// A new base puts the numbers back to the first.
 	rebase := st.Base != 0 && st.Now-st.Base > s.Span/2
 	if st.exists {
-		b.Queue(s.Schema.Expand(sql.WALDrop), st.Name)
+		b.Queue(s.sql(sql.WALDrop), st.Name)
 	}
-	b.Queue(s.Schema.Expand(sql.WALCreate), st.Name)
-	b.Queue(s.Schema.Expand(sql.WALAdopt), st.Name, rebase)
+	b.Queue(s.sql(sql.WALCreate), st.Name)
+	b.Queue(s.sql(sql.WALAdopt), st.Name, rebase)
 	if rebase {
-		b.Queue(s.Schema.Expand(sql.NewIncarnation)).Query(LogRaised(s.Log))
+		b.Queue(s.sql(sql.NewIncarnation)).Query(LogRaised(s.Log))
 	}
 	b.Queue(sql.Commit)
 	return &b

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Snapshot is a pg_snapshot: which transactions were over when it was taken.
-type Snapshot struct {
+// snapshot is a pg_snapshot: which transactions were over when it was taken.
+type snapshot struct {
 	xmin, xmax uint64
 	running    []uint64 // between the two, ascending
 }
 
-// ParseSnapshot reads a pg_snapshot's text: xmin:xmax:running,...
-func ParseSnapshot(text string) (*Snapshot, error) {
+// parseSnapshot reads a pg_snapshot's text: xmin:xmax:running,...
+func parseSnapshot(text string) (*snapshot, error) {
 	low, rest, ok := strings.Cut(text, ":")
 	high, list, ok2 := strings.Cut(rest, ":")
-	s := &Snapshot{}
+	s := &snapshot{}
 	var err, err2 error
 	s.xmin, err = strconv.ParseUint(low, 10, 64)
 	s.xmax, err2 = strconv.ParseUint(high, 10, 64)
@@ -40,7 +40,7 @@ func ParseSnapshot(text string) (*Snapshot, error) {
 
 // Shows reports whether a transaction that has committed is in the snapshot. The stream has the lower half of its
 // number only; the upper one is that of the nearest to the snapshot.
-func (s *Snapshot) Shows(xid uint32) bool {
+func (s *snapshot) Shows(xid uint32) bool {
 	x := s.xmax&^0xffffffff | uint64(xid)
 	switch {
 	case x > s.xmax && x-s.xmax > 1<<31:

@@ -4,7 +4,7 @@ import "testing"
 
 // TestWALSnapshot: what a snapshot shows, also around the end of 32 bits.
 func TestWALSnapshot(t *testing.T) {
-	s, err := ParseSnapshot("4294967290:4294967305:4294967295,4294967300")
+	s, err := parseSnapshot("4294967290:4294967305:4294967295,4294967300")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -17,7 +17,7 @@ func TestWALSnapshot(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "1", "1:2", "1:2:x", "a:2:"} {
-		if _, err := ParseSnapshot(text); err == nil {
+		if _, err := parseSnapshot(text); err == nil {
 			t.Errorf("%q was parsed", text)
 		}
 	}

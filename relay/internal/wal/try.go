@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// Try is what one try to read the WAL tells the next.
-type Try struct {
+// try is what one try to read the WAL tells the next.
+type try struct {
 	Worked bool // it did read
 
 	stale int32 // the server's process that read the slot for nobody
@@ -35,7 +35,7 @@ const (
 )
 
 // Answered notes that an ordinary session works.
-func (t *Try) Answered() {
+func (t *try) Answered() {
 	if t.reached.IsZero() {
 		t.reached = time.Now()
 	}
@@ -43,25 +43,25 @@ func (t *Try) Answered() {
 
 // Restart notes that no ordinary session works, so that nobody could publish from the table either; or that it is
 // decided who publishes.
-func (t *Try) Restart() { t.reached = time.Time{} }
+func (t *try) Restart() { t.reached = time.Time{} }
 
 // Reads notes that the WAL is read.
-func (t *Try) Reads() { t.Worked, t.reached = true, time.Time{} }
+func (t *try) Reads() { t.Worked, t.reached = true, time.Time{} }
 
 // Hopeless reports whether the database has answered for that long, and the WAL could not be read.
-func (t *Try) Hopeless(patience time.Duration) bool {
+func (t *try) Hopeless(patience time.Duration) bool {
 	return !t.reached.IsZero() && time.Since(t.reached) > patience
 }
 
 // Begins notes where a reading begins.
-func (t *Try) Begins(st *State) {
+func (t *try) Begins(st *state) {
 	if t.place != st.Confirmed {
 		t.place, t.failed = st.Confirmed, 0
 	}
 }
 
 // Ended notes how it ended.
-func (t *Try) Ended(err error) {
+func (t *try) Ended(err error) {
 	if undecoded(err) {
 		t.Worked = false
 		t.failed++
@@ -70,12 +70,12 @@ func (t *Try) Ended(err error) {
 }
 
 // Stuck: the slot does not get past its place.
-func (t *Try) Stuck(st *State) bool { return t.place == st.Confirmed && t.failed >= mostUndecoded }
+func (t *try) Stuck(st *state) bool { return t.place == st.Confirmed && t.failed >= mostUndecoded }
 
 // GiveUp makes another slot in the place of one that cannot be decoded, unless that has not helped.
-func (s *Slot) GiveUp(ctx context.Context, st *State, try *Try) error {
+func (s *slot) GiveUp(ctx context.Context, st *state, try *try) error {
 	if !try.remade.IsZero() && time.Since(try.remade) < anew {
-		return &UnusableError{fmt.Sprintf("it cannot be decoded, nor could it be before another slot was made %v "+
+		return &unusableError{fmt.Sprintf("it cannot be decoded, nor could it be before another slot was made %v "+
 			"ago; is a table of the outbox not as its migrations made it? (%v)",
 			time.Since(try.remade).Round(time.Second), try.why)}
 	}

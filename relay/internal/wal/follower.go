@@ -1,4 +1,4 @@
-package relay
+package wal
 
 import (
 	"context"
@@ -12,33 +12,38 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
-	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // follower publishes what one session of reading the WAL brings: it takes batches from the reader, publishes the events
 // of lanes whose source the WAL is, leaves the others to the pumps, and gives what was acked to the deleter. Lanes
 // change their source in between two batches, and nowhere else.
 type follower struct {
-	r       *Relay
-	s       *session
-	reader  *wal.Reader
-	deleter *wal.Deleter
+	*Source
+	session *pg.Session
+	reader  *reader
+	deleter *deleter
 	slot    string
 	epoch   string
-	numbers wal.Numbers
+	numbers Numbers
 	since   uint64 // what commits from here on nobody has sent
 
-	mine [Lanes]streamedLane
+	mine [lanes.Count]streamedLane
 	// transactions of which events were left to the pumps, and which some snapshot may not show yet
 	skipped map[uint32]bool
 	guard   pg.Holders // who may have committed before the stream began, and be in no snapshot yet
-	spare   *wal.Batch
+	spare   *batch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
 	waited  int // ticks, for pumps that are at work
-	looker  walLooker
+	scan    tableScan
 	pos     uint64 // what commits before it was taken
 	wake    bool   // what the last batch told of may not have shown yet when the prober looked
+}
+
+// laneSet are lanes under their fences, as parameters.
+type laneSet struct {
+	lanes  []int16
+	fences []int64
 }
 
 // streamedLane is a lane whose source the WAL is.
@@ -47,7 +52,7 @@ type streamedLane struct {
 	// What commits before until, and snap shows, was published from the table. A snap of nil: everything that comes is
 	// for us.
 	until uint64
-	snap  *wal.Snapshot
+	snap  *snapshot
 	// done are events that the snapshot does not show, and that were published from the table before the hand-over.
 	done map[int64]bool
 	// before: a reading of before this one may have sent what of it commits before follower.since, and not deleted it.
@@ -59,57 +64,43 @@ var errLanesChanged = errors.New("relay: the lanes have changed")
 
 const (
 	walTick      = 100 * time.Millisecond
+	walBeat      = 500 * time.Millisecond // between heartbeats that are asked for
 	walPauseLow  = 100 * time.Millisecond
 	walPauseHigh = 5 * time.Second
 	// walPauseEarly is the longest pause while transactions of producers are waited for.
 	walPauseEarly = 500 * time.Millisecond
 )
 
-func newFollower(r *Relay, s *session, st *wal.State, reader *wal.Reader) *follower {
-	f := &follower{
-		r: r, s: s, reader: reader, slot: st.Name, since: uint64(st.Now), numbers: wal.Numbers{
-			Base: uint64(st.Base),
-			Span: r.span, Most: r.numbers,
-		}, skipped: map[uint32]bool{},
-		spare: &wal.Batch{}, pause: walPauseLow, looker: newWALLooker(r),
-		deleter: wal.NewDeleter(st, wal.DeleterConfig{
-			Session: &r.session("wal deleter").Session, Schema: r.schema, Outage: r.postgres, Reader: reader,
-			Most: r.cfg.ClaimEvents, Archive: r.cfg.ArchiveDays > 0, Heartbeat: r.cfg.WALHeartbeat, Deleted: r.deleted,
-		}),
-	}
-	return f
-}
-
-// deleted tells that events from the WAL are settled.
-func (r *Relay) deleted(events int, took time.Duration) {
-	r.moved.Store(time.Now().UnixNano())
-	if r.cfg.Observer.Settled != nil {
-		r.cfg.Observer.Settled(events, 0, took)
+func newFollower(src *Source, s *pg.Session, st *state, reader *reader) *follower {
+	return &follower{
+		Source: src, session: s, reader: reader, slot: st.Name, since: uint64(st.Now),
+		numbers: Numbers{Base: uint64(st.Base), Span: src.Span, Most: src.Numbers}, skipped: map[uint32]bool{},
+		spare: &batch{}, pause: walPauseLow, scan: newTableScan(src),
+		deleter: newDeleter(src, st, reader),
 	}
 }
 
 // run reads and publishes until ctx ends, and then leaves nothing behind that is not settled.
-func (f *follower) run(ctx, work context.Context, try *wal.Try) (err error) {
+func (f *follower) run(ctx, work context.Context, try *try) (err error) {
 	reading, stop := context.WithCancel(work)
 	failed := make(chan error, 2)
 	ended := make(chan struct{})
 	go func() { defer close(ended); failed <- f.reader.Run(reading) }()
 	go func() { failed <- f.deleter.Run(reading) }()
-	go f.looker.run(reading)
+	go f.scan.run(reading)
 	defer func() {
 		stop()
 		<-ended
 		<-f.deleter.Ended
-		<-f.looker.ended
+		<-f.scan.ended
 		f.reader.Close(err == nil)
-		f.r.postgres.Report(f.s.Name, nil, f.s.Heard())
-		f.r.kafka.Report(f.s.Name, nil, f.s.Heard())
+		f.Postgres.Report(f.session.Name, nil, f.session.Heard())
 	}()
 	if err := f.begin(ctx, failed); err != nil {
 		return err
 	}
 	try.Reads()
-	f.r.log.Info("reading the WAL", "slot", f.slot, "lanes", f.count())
+	f.Log.Info("reading the WAL", "slot", f.slot, "lanes", f.count())
 	tick := time.NewTicker(walTick)
 	defer tick.Stop()
 	for {
@@ -134,17 +125,16 @@ func (f *follower) run(ctx, work context.Context, try *wal.Try) (err error) {
 
 // begin waits for the lanes that another relay has read the WAL for, and takes over where it was.
 func (f *follower) begin(ctx context.Context, failed <-chan error) error {
-	r := f.r
-	if err := f.s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk,
-		func(b *pgx.Batch) { b.Queue(r.sql(sql.WALOwn), r.owner, f.slot) })); err != nil {
+	err := f.session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) { b.Queue(f.sql(sql.WALOwn), f.Owner, f.slot) })
+	if err != nil {
 		return fmt.Errorf("relay: noting who reads the WAL: %w", err)
 	}
-	r.setWAL(walStreaming)
+	f.set(Streaming, nil)
 	for {
 		// The fences first: whoever has an older one cannot change the rows any more.
-		var fences [Lanes]int64
+		var fences [lanes.Count]int64
 		for lane := range fences {
-			fences[lane] = r.lanes.Fence(int16(lane))
+			fences[lane] = f.Lanes.Fence(int16(lane))
 		}
 		rows, err := f.rows(ctx)
 		if err != nil {
@@ -159,14 +149,14 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 		if !missing {
 			break
 		}
-		f.mine = [Lanes]streamedLane{}
-		r.nudge()
+		f.mine = [lanes.Count]streamedLane{}
+		f.Engine.Beat()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-failed:
 			return err
-		case <-time.After(beatAtLeast):
+		case <-time.After(walBeat):
 		}
 	}
 	var fromWAL []int16
@@ -175,16 +165,16 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 			fromWAL = append(fromWAL, int16(lane))
 		}
 	}
-	r.lanes.Assign(fromWAL, lanes.WAL)
+	f.Lanes.Assign(fromWAL, lanes.WAL)
 	return f.look(ctx)
 }
 
 // rows reads which lanes the WAL is the source of.
 func (f *follower) rows(ctx context.Context) (map[int16]streamedLane, error) {
 	out := map[int16]streamedLane{}
-	err := f.s.Send(ctx, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
-		b.Queue(f.r.sql(sql.Streamed)).Query(func(rows pgx.Rows) error { return readStreamed(rows, out) })
-	}))
+	err := f.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
+		b.Queue(f.sql(sql.Streamed)).Query(func(rows pgx.Rows) error { return readStreamed(rows, out) })
+	})
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading which lanes come from the WAL: %w", err)
 	}
@@ -197,7 +187,7 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 	var until int64
 	var ids []int64
 	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
-		snap, err := wal.ParseSnapshot(text)
+		snap, err := parseSnapshot(text)
 		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids), before: true}
 		return err
 	})
@@ -207,10 +197,10 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 // look reads, once the stream has begun, under which numbering events go, and who may have committed before it began.
 func (f *follower) look(ctx context.Context) error {
 	same := false
-	err := f.s.Send(ctx, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
-		b.Queue(f.r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
-		b.Queue(f.r.sql(sql.Holders)).Query(pg.ReadHolders(&f.guard))
-	}))
+	err := f.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
+		b.Queue(f.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
+		b.Queue(f.sql(sql.Holders)).Query(pg.ReadHolders(&f.guard))
+	})
 	if err == nil && !same {
 		return errLanesChanged
 	}
@@ -243,7 +233,7 @@ func (f *follower) count() (n int) {
 // owned fails when a lane is not ours any more as it was: what was read since may belong to another by now.
 func (f *follower) owned() error {
 	for lane := range f.mine {
-		if l := &f.mine[lane]; l.fence != 0 && f.r.lanes.Fence(int16(lane)) != l.fence {
+		if l := &f.mine[lane]; l.fence != 0 && f.Lanes.Fence(int16(lane)) != l.fence {
 			return errLanesChanged
 		}
 	}
@@ -264,14 +254,14 @@ func (f *follower) take(work context.Context) error {
 	}
 	if len(b.Changed) > 0 || !b.Due.IsZero() {
 		f.wake = true
-		f.r.Wake()
+		f.Engine.Wake()
 	}
 	if n := len(b.Items); n > 0 && f.numbers.Ended(&b.Items[n-1]) {
 		return errNumbersEnd
 	}
 	f.pos = max(f.pos, b.Pos)
 	f.choose(b)
-	d := &wal.Deletion{Pos: b.Pos}
+	d := &deletion{Pos: b.Pos}
 	if len(b.Events) > 0 {
 		if err := f.publish(work, b, d); err != nil {
 			return err
@@ -284,7 +274,7 @@ func (f *follower) take(work context.Context) error {
 
 // changed takes over what operators have changed in some transactions.
 func (f *follower) changed(ctx context.Context, xids []uint32) error {
-	c, err := wal.ReadChanges(ctx, &f.s.Session, f.r.schema, xids)
+	c, err := readChanges(ctx, f.session, f.Schema, xids)
 	if err != nil {
 		return err
 	}
@@ -292,12 +282,12 @@ func (f *follower) changed(ctx context.Context, xids []uint32) error {
 		return errLanesChanged
 	}
 	f.epoch = c.Epoch
-	f.r.pauses(c.Paused)
+	f.Engine.Pause(c.Paused)
 	return nil
 }
 
 // choose keeps the events of a batch that are for us, and numbers them.
-func (f *follower) choose(b *wal.Batch) {
+func (f *follower) choose(b *batch) {
 	kept := 0
 	for i := range b.Events {
 		it := &b.Items[i]
@@ -335,10 +325,10 @@ var errNumbersEnd = errors.New("relay: the numbers of this slot's base have come
 func (f *follower) pending(l *streamedLane) bool { return l.before && f.pos < f.since }
 
 // pendingLanes are not to go back to the table yet.
-func (f *follower) pendingLanes() laneKeys { return f.lanesThat(f.pending) }
+func (f *follower) pendingLanes() laneSet { return f.lanesThat(f.pending) }
 
 // lanesThat lists lanes of ours, as parameters.
-func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneKeys) {
+func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneSet) {
 	for lane := range f.mine {
 		if l := &f.mine[lane]; l.fence != 0 && want(l) {
 			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
@@ -350,7 +340,7 @@ func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneKeys) {
 // readPending reads on at the end until nothing is pending: it is no more than what had been committed when the session
 // began. It may take half of the time that there is for the end; what is pending then is left to the next reader.
 func (f *follower) readPending(work context.Context, failed <-chan error) error {
-	enough := time.NewTimer(f.r.cfg.DrainTimeout / 2)
+	enough := time.NewTimer(f.Drain / 2)
 	defer enough.Stop()
 	for len(f.pendingLanes().lanes) > 0 {
 		select {
@@ -373,19 +363,19 @@ func (f *follower) finish(work context.Context) error {
 	if err := f.deleter.Flush(work); err != nil {
 		return err
 	}
-	r, set := f.r, f.lanesThat(func(l *streamedLane) bool { return !f.pending(l) })
+	set := f.lanesThat(func(l *streamedLane) bool { return !f.pending(l) })
 	if left := f.pendingLanes(); len(left.lanes) > 0 {
-		r.log.Warn("lanes stay with the WAL, for not all of them has come again that an earlier relay may have "+
+		f.Log.Warn("lanes stay with the WAL, for not all of them has come again that an earlier relay may have "+
 			"published: let another relay read the WAL "+
 			"before one publishes from the table, which would begin a new numbering with them", "lanes", left.lanes)
 	}
-	err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
+	err := f.session.Transaction(work, pg.Disk, func(b *pgx.Batch) {
 		if len(set.lanes) > 0 {
-			b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
-			b.Queue(r.sql(sql.Unstream), set.lanes, set.fences, r.owner)
+			b.Queue(f.sql(sql.Lock), set.lanes, set.fences, f.Owner)
+			b.Queue(f.sql(sql.Unstream), set.lanes, set.fences, f.Owner)
 		}
-		b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
-	}))
+		b.Queue(f.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
+	})
 	if err != nil {
 		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
 	}

@@ -1,4 +1,4 @@
-package relay
+package wal
 
 import (
 	"context"
@@ -8,21 +8,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
-	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given
 // back to the pumps, which hold and park. It fails when the work ends before, or the lanes are not ours any more.
-func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletion) error {
-	r := f.r
+func (f *follower) publish(work context.Context, b *batch, done *deletion) error {
 	if f.deleter.Standbys() {
-		err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Standby,
-			func(b *pgx.Batch) { b.Queue(r.sql(sql.WALBarrier)) }))
+		err := f.session.Transaction(work, pg.Standby, func(b *pgx.Batch) { b.Queue(f.sql(sql.WALBarrier)) })
 		if err != nil {
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
@@ -30,15 +26,25 @@ func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletio
 	items := make([]delivery.Item, len(b.Events))
 	for i := range items {
 		it := &items[i]
-		it.ID, it.Alone = b.Items[i].ID, r.cfg.Park == ParkEvent || b.Events[i].Key == ""
+		it.ID, it.Alone = b.Items[i].ID, f.ParkEvent || b.Events[i].Key == ""
 		if !f.numbers.Have(&b.Items[i]) {
 			it.Fate = delivery.Held // no number is left for it
 		}
 	}
-	if err := f.send(work, b.Events, items); err != nil {
-		return err
+	grants := make([]lanes.Grant, 0, lanes.Count)
+	for lane := range f.mine {
+		if l := &f.mine[lane]; l.fence != 0 {
+			grants = append(grants, lanes.Grant{Lane: int16(lane), Fence: l.fence})
+		}
 	}
-	var aside [Lanes]bool
+	d := delivery.New(b.Events, items)
+	switch late := f.Engine.Publish(work, grants, d); {
+	case late:
+		return errLanesChanged
+	case d.Len() > 0:
+		return work.Err()
+	}
+	var aside [lanes.Count]bool
 	unsure := false
 	for i := range items {
 		lane := b.Items[i].Lane
@@ -62,56 +68,36 @@ func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletio
 	return f.aside(work, aside, unsure, done)
 }
 
-// send sends events of the follower's lanes until each is acked, or is to be published from the table.
-func (f *follower) send(ctx context.Context, events []event.Event, items []delivery.Item) error {
-	r := f.r
-	r.streaming.Store(time.Now().UnixNano())
-	defer r.streaming.Store(0)
-	grants := make([]lanes.Grant, 0, Lanes)
-	for lane := range f.mine {
-		if l := &f.mine[lane]; l.fence != 0 {
-			grants = append(grants, lanes.Grant{Lane: int16(lane), Fence: l.fence})
-		}
-	}
-	d := delivery.New(events, items)
-	_, late := r.deliver(ctx, f.s.Name, grants, d, nil, func(error, time.Time) bool { return false })
-	switch {
-	case late:
-		return errLanesChanged
-	case d.Len() > 0:
-		return ctx.Err()
-	}
-	return nil
-}
-
 // aside gives lanes back to the pumps. What of them was acked is deleted first; what is left is published from the
 // table, under other numbers. Where an event may have been written, those who go by numbers must not trust them any
 // more: a new numbering begins.
-func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, done *wal.Deletion) error {
-	r := f.r
+func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure bool, done *deletion) error {
 	acked := *done
-	acked.Pos, *done = 0, wal.Deletion{Pos: done.Pos}
+	acked.Pos, *done = 0, deletion{Pos: done.Pos}
 	f.deleter.Add(work, &acked)
 	if err := f.deleter.Flush(work); err != nil {
 		return err
 	}
-	var set laneKeys
+	var set laneSet
 	for lane := range which {
 		if l := &f.mine[lane]; which[lane] && l.fence != 0 {
 			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
 		}
 	}
 	unsure = unsure || slices.ContainsFunc(set.lanes, func(lane int16) bool { return f.pending(&f.mine[lane]) })
-	statement, gone := r.sql(sql.Unstream), 0
+	statement, gone := f.sql(sql.Unstream), 0
 	if unsure {
-		statement = r.sql(sql.Abandon)
+		statement = f.sql(sql.Abandon)
 	}
 	epoch := f.epoch
-	err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(int16) { gone++ })
+	err := f.session.Transaction(work, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(f.sql(sql.Lock), set.lanes, set.fences, f.Owner).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				gone++
+			}
+			return rows.Err()
 		})
-		b.Queue(statement, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
+		b.Queue(statement, set.lanes, set.fences, f.Owner).Query(func(rows pgx.Rows) error {
 			defer rows.Close()
 			if !unsure {
 				return nil
@@ -120,11 +106,16 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			return err
 		})
 		if unsure { // what comes again after a crash would come under the new numbering
-			b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
+			b.Queue(f.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
 		}
-	}))
+	})
 	if err != nil {
-		r.doubtUnknown(set, err)
+		if pg.CommitUnknown(err) {
+			for i, lane := range set.lanes {
+				f.Lanes.Doubt(lane, set.fences[i])
+			}
+			f.Engine.Beat()
+		}
 		return fmt.Errorf("relay: giving lanes back to the table: %w", err)
 	}
 	if gone != len(set.lanes) {
@@ -132,16 +123,15 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 	}
 	if epoch != f.epoch {
 		f.epoch = epoch
-		r.log.Warn("events that may have been written are published from the table now: a new incarnation of the "+
+		f.Log.Warn("events that may have been written are published from the table now: a new incarnation of the "+
 			"numbering has begun", "epoch", epoch)
 	}
-	r.log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.lanes)
+	f.Log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.lanes)
 	for i, lane := range set.lanes {
 		f.mine[lane] = streamedLane{}
-		r.lanes.HandedBack(lane, set.fences[i])
+		f.Lanes.HandedBack(lane, set.fences[i])
 	}
 	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
-	r.kickPumps()
-	r.Wake()
+	f.Engine.Wake()
 	return nil
 }

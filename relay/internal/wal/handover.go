@@ -1,4 +1,4 @@
-package relay
+package wal
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
-	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // mostSkipped is how many transactions are remembered before it is asked which of them every snapshot shows.
@@ -26,7 +25,7 @@ func (f *follower) tick(work context.Context) error {
 	}
 	if f.wake {
 		f.wake = false
-		f.r.Wake()
+		f.Engine.Wake()
 	}
 	if err := f.newLanes(work); err != nil {
 		return err
@@ -40,7 +39,7 @@ func (f *follower) tick(work context.Context) error {
 	if time.Now().Before(f.again) {
 		return nil
 	}
-	if f.count() == Lanes {
+	if f.count() == lanes.Count {
 		return nil
 	}
 	if len(f.skipped) > mostSkipped { // of lanes that others have
@@ -54,7 +53,7 @@ func (f *follower) tick(work context.Context) error {
 // newLanes gives lanes that came since to the pumps. One that another session read the WAL for may have missed
 // something.
 func (f *follower) newLanes(work context.Context) error {
-	unassigned, _ := f.r.lanes.Unassigned()
+	unassigned, _ := f.Lanes.Unassigned()
 	if len(unassigned) == 0 {
 		return nil
 	}
@@ -67,24 +66,23 @@ func (f *follower) newLanes(work context.Context) error {
 			return errLanesChanged
 		}
 	}
-	f.r.lanes.Assign(unassigned, lanes.Pumps)
+	f.Lanes.Assign(unassigned, lanes.Pumps)
 	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
-	f.r.kickPumps()
-	f.r.Wake()
+	f.Engine.Wake()
 	return nil
 }
 
 // released gives lanes back to the pumps of which an operator has released something.
 func (f *follower) released(work context.Context) error {
-	releasing := f.r.lanes.ReleasingFromWAL()
+	releasing := f.Lanes.ReleasingFromWAL()
 	if len(releasing) == 0 {
 		return nil
 	}
-	var which [Lanes]bool
+	var which [lanes.Count]bool
 	for _, lane := range releasing {
 		which[lane] = true
 	}
-	return f.aside(work, which, false, &wal.Deletion{})
+	return f.aside(work, which, false, &deletion{})
 }
 
 // mostLeft is how many events a lane may have left to be handed over with them.
@@ -98,8 +96,7 @@ const mostLeft = 2000
 // nobody's snapshot: all those hold a lock on the table. A commit stands in the WAL a moment before snapshots show it,
 // and for as long as it waits for a synchronous standby.
 func (f *follower) handOver(work context.Context) error {
-	r := f.r
-	if some, busy := r.lanes.Offer(); !some || busy && f.waited < mostWaits {
+	if some, busy := f.Lanes.Offer(); !some || busy && f.waited < mostWaits {
 		f.waited++
 		f.again = time.Now() // the next tick
 		if !some {
@@ -113,16 +110,16 @@ func (f *follower) handOver(work context.Context) error {
 	err := h.run(work)
 	for lane, l := range h.over {
 		f.mine[lane] = l
-		r.lanes.HandedOver(lane, l.fence)
+		f.Lanes.HandedOver(lane, l.fence)
 	}
 	if h.unknown {
 		for lane, fence := range h.fences {
-			r.lanes.Doubt(lane, fence)
+			f.Lanes.Doubt(lane, fence)
 		}
-		r.nudge()
+		f.Engine.Beat()
 	}
-	r.lanes.Withdraw()
-	r.kickPumps()
+	f.Lanes.Withdraw()
+	f.Engine.Wake()
 	switch f.pause = min(2*f.pause, walPauseHigh); {
 	case len(h.over) > 0:
 		f.pause = walPauseLow
@@ -130,8 +127,8 @@ func (f *follower) handOver(work context.Context) error {
 		f.pause = min(f.pause, walPauseEarly)
 	}
 	f.again = time.Now().Add(f.pause)
-	if len(h.over) > 0 && f.count() == Lanes {
-		r.log.Info("every lane is published from the WAL", "slot", f.slot)
+	if len(h.over) > 0 && f.count() == lanes.Count {
+		f.Log.Info("every lane is published from the WAL", "slot", f.slot)
 	}
 	return err
 }
@@ -153,7 +150,7 @@ type handOver struct {
 }
 
 func (h *handOver) run(work context.Context) error {
-	f, r := h.f, h.f.r
+	f := h.f
 	// Only few may be left, and one more look at the journal of each lane.
 	if _, err := h.drain(work); err != nil {
 		return err
@@ -172,7 +169,7 @@ func (h *handOver) run(work context.Context) error {
 			return err
 		}
 	}
-	var set laneKeys
+	var set laneSet
 	var snapshots []string
 	var untils, ids []int64
 	var of []int16
@@ -190,22 +187,25 @@ func (h *handOver) run(work context.Context) error {
 		return nil
 	}
 	over, reads := map[int16]streamedLane{}, false
-	err = f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
-		b.Queue(r.sql(sql.WALReads), f.slot, r.owner).Query(func(rows pgx.Rows) error {
+	err = f.session.Transaction(work, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(f.sql(sql.Lock), set.lanes, set.fences, f.Owner)
+		b.Queue(f.sql(sql.WALReads), f.slot, f.Owner).Query(func(rows pgx.Rows) error {
 			reads = rows.Next()
 			rows.Close()
 			return rows.Err()
 		})
-		b.Queue(r.sql(sql.Stream), set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(
+		b.Queue(f.sql(sql.Stream), set.lanes, set.fences, f.Owner, snapshots, untils, notNil(of), notNil(ids)).Query(
 			func(rows pgx.Rows) error {
-				return eachLane(rows, func(lane int16) {
+				var lane int16
+				_, err := pgx.ForEachRow(rows, []any{&lane}, func() error {
 					l := seen[lane]
 					l.fence, l.done = h.fences[lane], setOf(h.done[lane])
 					over[lane] = l
+					return nil
 				})
+				return err
 			})
-	}))
+	})
 	if err != nil {
 		h.unknown = pg.CommitUnknown(err)
 		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
@@ -238,8 +238,8 @@ func (h *handOver) some() bool {
 
 // look takes the snapshot.
 func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16]string, error) {
-	r := h.f.r
-	var set laneKeys
+	f := h.f
+	var set laneSet
 	var floors []int64
 	for lane, fence := range h.fences {
 		set.lanes, set.fences, floors = append(set.lanes, lane), append(set.fences, fence),
@@ -247,16 +247,16 @@ func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16
 	}
 	seen, texts := map[int16]streamedLane{}, map[int16]string{}
 	h.left = map[int16][]int64{}
-	err := h.f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
-		b.Queue(r.sql(sql.HandOver), set.lanes, set.fences, r.owner, floors, h.ids, mostLeft).Query(
+	err := h.f.session.Transaction(work, pg.Async, func(b *pgx.Batch) {
+		b.Queue(f.sql(sql.Lock), set.lanes, set.fences, f.Owner)
+		b.Queue(f.sql(sql.HandOver), set.lanes, set.fences, f.Owner, floors, h.ids, mostLeft).Query(
 			func(rows pgx.Rows) error {
 				var lane int16
 				var text string
 				var until int64
 				var ids []int64
 				_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
-					snap, err := wal.ParseSnapshot(text)
+					snap, err := parseSnapshot(text)
 					if len(ids) <= mostLeft {
 						seen[lane], texts[lane] = streamedLane{until: uint64(until), snap: snap}, text
 						h.left[lane] = append([]int64(nil), ids...)
@@ -265,7 +265,7 @@ func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16
 				})
 				return err
 			})
-	}))
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("relay: reading what lanes have left: %w", err)
 	}
@@ -274,10 +274,9 @@ func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16
 
 // drain is one claim, as a pump's, of all lanes that the follower wants. It returns how many events it claimed.
 func (h *handOver) drain(work context.Context) (n int, err error) {
-	r := h.f.r
-	grants := r.lanes.TakeOffered(time.Now())
-	if len(grants) == 0 {
-		return 0, nil
+	grants, claimed, err := h.f.Engine.Drain(work, h.f.session)
+	if err != nil || len(grants) == 0 {
+		return 0, err
 	}
 	clear(h.fences)
 	h.ids, _, _ = strings.Cut(grants[0].IDs, " ") // without exceptions, as the floors
@@ -285,35 +284,29 @@ func (h *handOver) drain(work context.Context) (n int, err error) {
 	for _, g := range grants {
 		h.fences[g.Lane], h.floors[g.Lane] = g.Fence, g.Floor
 	}
-	c, err := r.claimLanes(work, h.f.s, grants)
-	if err != nil {
-		return 0, err
+	for lane, ids := range claimed {
+		h.done[lane] = append(h.done[lane], ids...)
+		h.left[lane] = slices.DeleteFunc(h.left[lane], func(id int64) bool { return slices.Contains(ids, id) })
+		n += len(ids)
 	}
-	for i := range c.items {
-		lane, id := c.events[i].Position.Lane, c.items[i].ID
-		h.done[lane] = append(h.done[lane], id)
-		h.left[lane] = slices.DeleteFunc(h.left[lane], func(l int64) bool { return l == id })
-	}
-	n = len(c.events)
-	_, err = r.complete(work, h.f.s, c, nil)
-	return n, err
+	return n, nil
 }
 
 // decided reports whether a snapshot that is taken from now on shows all that it must.
 func (f *follower) decided(work context.Context) (bool, error) {
 	var text string
 	var now pg.Holders
-	err := f.s.Send(work, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
+	err := f.session.Transaction(work, pg.Async, func(b *pgx.Batch) {
 		if len(f.guard) > 0 {
-			b.Queue(f.r.sql(sql.Holders)).Query(pg.ReadHolders(&now))
+			b.Queue(f.sql(sql.Holders)).Query(pg.ReadHolders(&now))
 		}
-		b.Queue(f.r.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
-	}))
+		b.Queue(f.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+	})
 	if err != nil {
 		return false, fmt.Errorf("relay: reading a snapshot: %w", err)
 	}
 	f.guard.Keep(now, nil)
-	snap, err := wal.ParseSnapshot(text)
+	snap, err := parseSnapshot(text)
 	if err != nil {
 		return false, err
 	}
