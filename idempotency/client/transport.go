@@ -151,8 +151,8 @@ func (t *Transport) body(r *http.Request) (func() (io.ReadCloser, error), error)
 
 var errNoAnswer = errors.New("no answer within the time of one attempt")
 
-// attempt makes one attempt. Config.Attempt limits it until the head of the answer is there; the caller's context limits
-// the body.
+// attempt makes one attempt. Config.Attempt limits it until the head of the answer is there; the caller's context
+// limits the body.
 func (t *Transport) attempt(ctx context.Context, r *http.Request, key string, body func() (io.ReadCloser, error)) (
 	*http.Response, error,
 ) {

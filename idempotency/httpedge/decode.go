@@ -26,7 +26,20 @@ func Decode(w http.ResponseWriter, r *http.Request, most int64, to any) error {
 	if err != nil {
 		return err
 	}
-	return strict(body, to)
+	if err := checkJSON(body, reflect.TypeOf(to)); err != nil {
+		return err
+	}
+	err = json.Unmarshal(body, to)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong) && wrong.Field != "":
+		return badRequest("%s: want %s", wrong.Field, kind(wrong.Type))
+	case errors.As(err, &wrong):
+		return badRequest("the body: want %s", kind(wrong.Type))
+	case err != nil: // a type's own, which may quote what it read
+		return badRequest("a member has a value that cannot be read")
+	}
+	return nil
 }
 
 // readBody reads the request's body whole.
@@ -48,36 +61,25 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 	return body, nil
 }
 
-func bad(format string, args ...any) error {
+func badRequest(format string, args ...any) error {
 	return &Problem{Code: CodeBadRequest, Detail: fmt.Sprintf(format, args...)}
 }
 
-func strict(body []byte, to any) error {
+// checkJSON refuses a body that is not one JSON value, or that two readers may understand in two ways. Its names are
+// those of t; nil takes any.
+func checkJSON(body []byte, t reflect.Type) error {
 	if !utf8.Valid(body) {
-		return bad("the body is not UTF-8")
+		return badRequest("the body is not UTF-8")
 	}
 	if !json.Valid(body) {
-		return bad("the body is not one JSON value")
+		return badRequest("the body is not one JSON value")
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	if err := walk(dec, reflect.TypeOf(to)); err != nil {
-		return err
-	}
-	err := json.Unmarshal(body, to)
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &wrong) && wrong.Field != "":
-		return bad("%s: want %s", wrong.Field, kind(wrong.Type))
-	case errors.As(err, &wrong):
-		return bad("the body: want %s", kind(wrong.Type))
-	case err != nil: // a type's own, which may quote what it read
-		return bad("a member has a value that cannot be read")
-	}
-	return nil
+	return checkValue(dec, t)
 }
 
-// kind is a Go type in JSON's words.
+// kind names a Go type in the words of JSON.
 func kind(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -96,11 +98,11 @@ func kind(t reflect.Type) string {
 	return "an object"
 }
 
-// walk compares one value's names with a type's; nil is a type that decides for itself.
-func walk(dec *json.Decoder, t reflect.Type) error {
+// checkValue checks the names and texts of one value. t is its type, nil for one that reads itself.
+func checkValue(dec *json.Decoder, t reflect.Type) error {
 	token, err := dec.Token()
 	if err != nil {
-		return bad("the body is not one JSON value")
+		return badRequest("the body is not one JSON value")
 	}
 	if text, ok := token.(string); ok {
 		return checkText(text)
@@ -109,21 +111,21 @@ func walk(dec *json.Decoder, t reflect.Type) error {
 	if !nested {
 		return nil
 	}
-	t = plain(t)
+	t = readBy(t)
 	seen := map[string]bool{}
 	for dec.More() {
 		inner := elem(t)
 		if open == '{' {
 			token, err := dec.Token()
 			if err != nil {
-				return bad("the body is not one JSON value")
+				return badRequest("the body is not one JSON value")
 			}
 			name, _ := token.(string) // a name is always a string
 			if err := checkText(name); err != nil {
 				return err
 			}
 			if seen[fold(name)] {
-				return bad("%.40q is there twice", name)
+				return badRequest("%.40q is there twice", name)
 			}
 			seen[fold(name)] = true
 			if t != nil && t.Kind() == reflect.Struct {
@@ -132,7 +134,7 @@ func walk(dec *json.Decoder, t reflect.Type) error {
 				}
 			}
 		}
-		if err := walk(dec, inner); err != nil {
+		if err := checkValue(dec, inner); err != nil {
 			return err
 		}
 	}
@@ -143,15 +145,15 @@ func walk(dec *json.Decoder, t reflect.Type) error {
 // checkText refuses U+FFFD: it stands for text that was lost, and nobody can tell which.
 func checkText(text string) error {
 	if strings.ContainsRune(text, utf8.RuneError) {
-		return bad("a text is no Unicode: it has half a surrogate pair, or U+FFFD in the place of what was lost")
+		return badRequest("a text is no Unicode: it has half a surrogate pair, or U+FFFD in the place of what was lost")
 	}
 	return nil
 }
 
 var unmarshalers = []reflect.Type{reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()}
 
-// plain is what a pointer points to, nil for a type that reads itself.
-func plain(t reflect.Type) reflect.Type {
+// readBy returns the type behind pointers, nil for one that reads itself.
+func readBy(t reflect.Type) reflect.Type {
 	for t != nil {
 		reads := func(u reflect.Type) bool { return t.Implements(u) || reflect.PointerTo(t).Implements(u) }
 		if slices.ContainsFunc(unmarshalers, reads) {
@@ -165,6 +167,7 @@ func plain(t reflect.Type) reflect.Type {
 	return nil
 }
 
+// elem returns the type of a map's, slice's or array's elements, nil for any other.
 func elem(t reflect.Type) reflect.Type {
 	if t == nil {
 		return nil
@@ -176,7 +179,7 @@ func elem(t reflect.Type) reflect.Type {
 	return nil
 }
 
-// field is the type of a struct's member, by the name that its tag gives it.
+// field returns the type of a struct's member, by the name that its tag gives it.
 func field(t reflect.Type, name string) (reflect.Type, error) {
 	var names []string
 	for _, f := range reflect.VisibleFields(t) {
@@ -192,10 +195,10 @@ func field(t reflect.Type, name string) (reflect.Type, error) {
 		}
 		names = append(names, tag)
 	}
-	return nil, bad("%.40q is no member here: want %s", name, strings.Join(names, ", "))
+	return nil, badRequest("%.40q is no member here: want %s", name, strings.Join(names, ", "))
 }
 
-// fold makes one of the names that encoding/json takes for one.
+// fold returns the same text for names that encoding/json takes for the same.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
 		least := r

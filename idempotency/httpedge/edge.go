@@ -57,17 +57,14 @@ type Edge struct {
 // for how many its key stays taken. "replay=86400, remember=259200". A time without end is left out, as RFC 9651 has no
 // word for it.
 func Policy(keep idempotency.Retention) string {
-	body, stone := cmp.Or(keep.Body, 24*time.Hour), cmp.Or(keep.Tombstone, 72*time.Hour)
-	if body < 0 {
-		body = stone
+	seconds := func(name string, d time.Duration) string {
+		if d < 0 {
+			return name
+		}
+		return fmt.Sprintf("%s=%d", name, int64(d/time.Second))
 	}
-	switch {
-	case body < 0:
-		return "replay, remember"
-	case stone < 0:
-		return fmt.Sprintf("replay=%d, remember", int64(body/time.Second))
-	}
-	return fmt.Sprintf("replay=%d, remember=%d", int64(body/time.Second), int64(max(body, stone)/time.Second))
+	body, tombstone := keep.Terms()
+	return seconds("replay", body) + ", " + seconds("remember", tombstone)
 }
 
 // At returns the edge for a request whose operation can be watched at this URL.

@@ -5,13 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
-	"io"
 	"mime"
 	"net/http"
 	"net/url"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/effectonce/effectonce/idempotency"
 )
@@ -46,67 +43,20 @@ func Canonical(r *http.Request, body []byte) idempotency.Fingerprint {
 	return idempotency.Fingerprint{Version: canonicalVersion, Sum: sha256.Sum256(text)}
 }
 
-var errTwice = errors.New("a name is there twice")
-
-// canonicalJSON sorts names and drops white space. It is false for what is not one JSON value, or has a name twice, in
-// whatever case: two readers may understand that differently, and Go takes the last one, so each byte of it counts.
+// canonicalJSON sorts names and drops white space. It is false for what Decode refuses in every JSON body, above all a
+// name that is there twice, in whatever case: two readers may understand that differently, so each byte of it counts.
 func canonicalJSON(body []byte) ([]byte, bool) {
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.UseNumber()
-	v, err := value(dec, 0)
-	if err != nil {
+	if checkJSON(body, nil) != nil {
 		return nil, false
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	var v any
+	if dec.Decode(&v) != nil {
 		return nil, false
 	}
 	out, err := json.Marshal(v) // sorts the names of a map
-	// What is no text (bytes that are not UTF-8, half of a surrogate pair) is read as U+FFFD, whatever it was.
-	return out, err == nil && !bytes.ContainsRune(out, utf8.RuneError)
-}
-
-func value(dec *json.Decoder, depth int) (any, error) {
-	t, err := dec.Token()
-	if err != nil {
-		return nil, err
-	}
-	open, nested := t.(json.Delim)
-	switch {
-	case !nested:
-		return t, nil
-	case depth > 1000:
-		return nil, errors.New("nested too deeply")
-	}
-	object, list, names := map[string]any{}, []any{}, map[string]bool{}
-	for dec.More() {
-		if open == '[' {
-			v, err := value(dec, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, v)
-			continue
-		}
-		t, err := dec.Token()
-		if err != nil {
-			return nil, err
-		}
-		name, _ := t.(string) // a name is always a string
-		if names[fold(name)] {
-			return nil, errTwice
-		}
-		names[fold(name)] = true
-		if object[name], err = value(dec, depth+1); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, err
-	}
-	if open == '[' {
-		return list, nil
-	}
-	return object, nil
+	return out, err == nil
 }
 
 // operation is what a request asks for, as far as its router has said.

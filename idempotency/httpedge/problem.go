@@ -1,6 +1,7 @@
 package httpedge
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -39,45 +40,29 @@ const (
 
 // Codes are all codes with their usual status.
 func Codes() map[Code]int {
-	all := map[Code]int{}
-	for _, c := range []Code{
-		CodeKeyMissing, CodeKeyInvalid, CodeKeyOutsideWindow, CodeKeyReused, CodeInProgress, CodeUnknown, CodeExpired,
-		CodeNotKept, CodeRefused, CodeWrongRegion, CodeResourceNotFound, CodeResourceGone, CodeResourceChanged,
-		CodeUnauthenticated, CodeTooLarge, CodeBadRequest, CodeTryAgain, CodeInternal,
-	} {
-		all[c] = usual(c)
+	return map[Code]int{
+		CodeKeyMissing:       http.StatusBadRequest,
+		CodeKeyInvalid:       http.StatusBadRequest,
+		CodeKeyOutsideWindow: http.StatusBadRequest,
+		CodeKeyReused:        http.StatusUnprocessableEntity,
+		CodeInProgress:       http.StatusConflict,
+		CodeUnknown:          http.StatusServiceUnavailable,
+		CodeExpired:          http.StatusGone,
+		CodeNotKept:          http.StatusGone,
+		CodeRefused:          http.StatusUnprocessableEntity,
+		CodeWrongRegion:      http.StatusMisdirectedRequest,
+		CodeResourceNotFound: http.StatusNotFound,
+		CodeResourceGone:     http.StatusGone,
+		CodeResourceChanged:  http.StatusConflict,
+		CodeUnauthenticated:  http.StatusUnauthorized,
+		CodeTooLarge:         http.StatusRequestEntityTooLarge,
+		CodeBadRequest:       http.StatusBadRequest,
+		CodeTryAgain:         http.StatusServiceUnavailable,
+		CodeInternal:         http.StatusInternalServerError,
 	}
-	return all
 }
 
-// usual is a code's status, 0 for one that is not of this package.
-func usual(c Code) int {
-	switch c {
-	case CodeKeyMissing, CodeKeyInvalid, CodeKeyOutsideWindow, CodeBadRequest:
-		return http.StatusBadRequest
-	case CodeUnauthenticated:
-		return http.StatusUnauthorized
-	case CodeResourceNotFound:
-		return http.StatusNotFound
-	case CodeInProgress, CodeResourceChanged:
-		return http.StatusConflict
-	case CodeExpired, CodeNotKept, CodeResourceGone:
-		return http.StatusGone
-	case CodeTooLarge:
-		return http.StatusRequestEntityTooLarge
-	case CodeWrongRegion:
-		return http.StatusMisdirectedRequest
-	case CodeKeyReused, CodeRefused:
-		return http.StatusUnprocessableEntity
-	case CodeInternal:
-		return http.StatusInternalServerError
-	case CodeUnknown, CodeTryAgain:
-		return http.StatusServiceUnavailable
-	}
-	return 0
-}
-
-// titles are the draft's where it has one.
+// title returns a code's title: the draft's where it has one.
 func title(c Code, status int) string {
 	switch c {
 	case CodeKeyMissing:
@@ -123,6 +108,7 @@ type Problem struct {
 	HomeRegion string `json:"home_region,omitempty"`
 }
 
+// Error is the code and the detail.
 func (p *Problem) Error() string { return string(p.Code) + ": " + p.Detail }
 
 // NotFound is a Problem for Render: what the first attempt made does not exist. 404.
@@ -139,28 +125,13 @@ const defaultTypes = "https://github.com/effectonce/effectonce/blob/main/docs/id
 
 // Problem answers with p, whose empty fields get their defaults.
 func (e Edge) Problem(w http.ResponseWriter, p Problem) {
-	if p.Code == "" {
-		p.Code = CodeInternal
-	}
-	if p.Status == 0 {
-		p.Status = e.Status[p.Code]
-	}
-	if p.Status == 0 {
-		p.Status = usual(p.Code)
-	}
+	p.Code = cmp.Or(p.Code, CodeInternal)
+	p.Status = cmp.Or(p.Status, e.Status[p.Code], Codes()[p.Code])
 	if p.Status < 200 || p.Status > 599 {
 		p.Status = http.StatusInternalServerError
 	}
-	if p.Type == "" {
-		types := e.Types
-		if types == "" {
-			types = defaultTypes
-		}
-		p.Type = types + strings.ToLower(string(p.Code))
-	}
-	if p.Title == "" {
-		p.Title = title(p.Code, p.Status)
-	}
+	p.Type = cmp.Or(p.Type, cmp.Or(e.Types, defaultTypes)+strings.ToLower(string(p.Code)))
+	p.Title = cmp.Or(p.Title, title(p.Code, p.Status))
 	e.send(w, p.Status, "application/problem+json", p)
 }
 

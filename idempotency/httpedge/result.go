@@ -66,23 +66,17 @@ func (e Edge) keep(to, h map[string][]string) {
 // JSON is a result with v as its body, for the work that InTx or a guard runs. An error means that v cannot be written
 // as JSON, or that the code is a 5xx: it would be replayed for ever, so the work returns an error in its place.
 func JSON(code int, v any) (idempotency.Result, error) {
-	if err := checkResult(code); err != nil {
-		return idempotency.Result{}, err
-	}
 	body, err := json.Marshal(v)
 	if err != nil {
 		return idempotency.Result{}, fmt.Errorf("writing the answer as JSON: %w", err)
 	}
-	return idempotency.Result{
+	res := idempotency.Result{
 		Code: code, Body: append(body, '\n'), Header: map[string][]string{"Content-Type": {"application/json"}},
-	}, nil
-}
-
-func checkResult(code int) error {
-	if code >= http.StatusInternalServerError {
-		return fmt.Errorf("%d is no result to keep and replay: return an error, which is answered and not kept", code)
 	}
-	return nil
+	if err := res.Check(); err != nil {
+		return idempotency.Result{}, err
+	}
+	return res, nil
 }
 
 // JSON is the function JSON's result as it is to be stored: see Kept.
@@ -98,9 +92,6 @@ func (e Edge) JSON(code int, v any) (idempotency.Result, error) {
 // runs calls it last; the middleware does by itself. A 5xx, and a body above MaxBody, are an error, by which the work
 // is rolled back: of a large one keep a reference in Resource instead, and Render it.
 func (e Edge) Kept(res idempotency.Result) (idempotency.Result, error) {
-	if err := checkResult(res.Code); err != nil {
-		return res, err
-	}
 	if most := e.maxBody(); len(res.Body) > most {
 		return res, fmt.Errorf("the answer has %d bytes, %d are kept: return a Resource without a body", len(res.Body),
 			most)
@@ -111,7 +102,7 @@ func (e Edge) Kept(res idempotency.Result) (idempotency.Result, error) {
 		e.Redact(&res)
 		res.Code = code
 	}
-	return res, nil
+	return res, res.Check()
 }
 
 func (e Edge) maxBody() int {
