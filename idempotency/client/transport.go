@@ -77,8 +77,8 @@ func New(cfg Config) *Transport {
 	return &Transport{cfg: cfg}
 }
 
-// RoundTrip implements http.RoundTripper. When the attempts are over it returns the last answer, whatever its status, or an
-// *Error. [Outcome] says what that means.
+// RoundTrip implements http.RoundTripper. When the attempts are over it returns the last answer, whatever its status,
+// or an *Error. [Outcome] says what that means.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	i := intentFor(r)
 	if i.key == "" {

@@ -136,10 +136,10 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 }
 
 func (e Edge) answer(w http.ResponseWriter, res idempotency.Result) {
-	if why := res.Header[headerNotKept]; len(why) > 0 {
+	if reason := res.Header[headerNotKept]; len(reason) > 0 {
 		e.Problem(w, Problem{
 			Code: CodeNotKept, FirstStatus: res.Code, Failure: res.Failure, Resource: res.Resource,
-			Detail: "the request was done, and its answer was not kept (" + why[0] + ")",
+			Detail: "the request was done, and its answer was not kept (" + reason[0] + ")",
 		})
 		return
 	}

@@ -140,9 +140,11 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 		m.cfg.Edge.Write(w, idempotency.Result{}, err)
 		return
 	}
-	t := &turn{m: m, next: next, r: r, body: body, out: newRecorder(w, m.cfg.Edge.maxBody()), over: make(chan struct{})}
-	res, err := m.guard.Do(r.Context(), req, t.work)
-	t.finish(w, res, err)
+	a := &attempt{
+		m: m, next: next, r: r, body: body, out: newRecorder(w, m.cfg.Edge.maxBody()), returned: make(chan struct{}),
+	}
+	res, err := m.guard.Do(r.Context(), req, a.work)
+	a.answer(w, res, err)
 }
 
 // request checks everything that can be refused without having looked anything up.
@@ -151,7 +153,7 @@ func (m *middleware) request(w http.ResponseWriter, r *http.Request, value strin
 ) {
 	tenant, err := m.tenant(r)
 	if err != nil {
-		return req, nil, as(err, CodeUnauthenticated)
+		return req, nil, asProblem(err, CodeUnauthenticated)
 	}
 	key := idempotency.Key{Tenant: tenant, Operation: m.cfg.Operation(r), Value: value}
 	if err := key.Check(); err != nil {
@@ -162,14 +164,14 @@ func (m *middleware) request(w http.ResponseWriter, r *http.Request, value strin
 	}
 	if m.cfg.Validate != nil {
 		if err := m.cfg.Validate(r, body); err != nil {
-			return req, nil, as(err, CodeBadRequest)
+			return req, nil, asProblem(err, CodeBadRequest)
 		}
 	}
 	return idempotency.Request{Key: key, Fingerprint: m.cfg.Fingerprint(r, body)}, body, nil
 }
 
-// as makes a problem of an error that is none. Its text is for the client: it is the user's own function that wrote it.
-func as(err error, code Code) error {
+// asProblem returns an error's problem, or makes one of its text: the user's own function wrote it for the client.
+func asProblem(err error, code Code) error {
 	var p *Problem
 	if errors.As(err, &p) {
 		return p
@@ -177,59 +179,59 @@ func as(err error, code Code) error {
 	return &Problem{Code: code, Detail: err.Error()}
 }
 
-// answered is the error of a handler's answer that is no success; who waited for it gets the same answer. Its text has
-// none of it.
-type answered struct {
+// answerError is the error of work whose handler answered without success. Callers that waited for the attempt get the
+// same answer. The text has none of it.
+type answerError struct {
 	status int
 	header map[string][]string
 	body   []byte
 }
 
-func (a *answered) Error() string { return fmt.Sprintf("the handler ended with %d", a.status) }
+func (a *answerError) Error() string { return fmt.Sprintf("the handler ended with %d", a.status) }
 
-// turn is one request's turn at being the one that is done.
-type turn struct {
-	m     *middleware
-	next  http.Handler
-	r     *http.Request
-	body  []byte
-	out   *recorder
-	over  chan struct{} // closed when work returns
-	began bool          // written before over is closed, or before Do returns
-	class idempotency.Class
-	res   idempotency.Result
-	panic any
+// attempt is one request, which the guard may choose to be the one that is done.
+type attempt struct {
+	m        *middleware
+	next     http.Handler
+	r        *http.Request
+	body     []byte
+	out      *recorder
+	returned chan struct{} // closed when work returns
+	began    bool          // work was called; written before returned is closed, or before Do returns
+	class    idempotency.Class
+	res      idempotency.Result
+	panic    any
 }
 
 // work runs the handler.
-func (t *turn) work(ctx context.Context) (idempotency.Result, error) {
-	t.began = true
-	defer close(t.over)
-	t.handle(ctx)
-	status := t.out.status()
-	if t.panic != nil {
+func (a *attempt) work(ctx context.Context) (idempotency.Result, error) {
+	a.began = true
+	defer close(a.returned)
+	a.handle(ctx)
+	status := a.out.status()
+	if a.panic != nil {
 		status = http.StatusInternalServerError
 	}
-	t.class = t.m.cfg.Classify(status)
-	if status >= 500 && t.class != idempotency.ClassRetryable {
-		t.class = idempotency.ClassUnknown // never kept, whatever Classify says
+	a.class = a.m.cfg.Classify(status)
+	if status >= 500 && a.class != idempotency.ClassRetryable {
+		a.class = idempotency.ClassUnknown // never kept, whatever Classify says
 	}
-	switch t.class {
+	switch a.class {
 	case idempotency.ClassRetryable:
-		if t.out.streaming || t.panic != nil {
+		if a.out.streaming || a.panic != nil {
 			return idempotency.Result{}, idempotency.Retryable(fmt.Errorf("the handler ended with %d", status))
 		}
-		res := t.m.cfg.Edge.recorded(t.out)
-		return idempotency.Result{}, idempotency.Retryable(&answered{status, res.Header, res.Body})
+		res := a.m.cfg.Edge.recorded(a.out)
+		return idempotency.Result{}, idempotency.Retryable(&answerError{status, res.Header, res.Body})
 	case idempotency.ClassUnknown:
 		return idempotency.Result{}, idempotency.OutcomeUnknown(fmt.Errorf("the handler ended with %d", status))
 	}
-	t.res = t.m.cfg.Edge.recorded(t.out)
-	if t.class == idempotency.ClassTerminal {
-		t.res.Failure = fmt.Sprintf("http_%d", status)
-		return t.res, idempotency.Terminal(t.res.Failure, &answered{status: status})
+	a.res = a.m.cfg.Edge.recorded(a.out)
+	if a.class == idempotency.ClassTerminal {
+		a.res.Failure = fmt.Sprintf("http_%d", status)
+		return a.res, idempotency.Terminal(a.res.Failure, &answerError{status: status})
 	}
-	return t.res, nil
+	return a.res, nil
 }
 
 // withBody gives a request its body again.
@@ -239,44 +241,46 @@ func withBody(r *http.Request, body []byte) *http.Request {
 	return r
 }
 
-// handle calls the handler. A panic is kept for finish: the guard must know that the outcome is not, and the server
+// handle calls the handler. A panic is kept for answer: the guard must hear of an unknown outcome, and the server
 // must see it.
-func (t *turn) handle(ctx context.Context) {
+func (a *attempt) handle(ctx context.Context) {
 	defer func() {
-		if t.panic = recover(); t.panic != nil && t.panic != http.ErrAbortHandler {
-			t.m.cfg.Edge.log().Error("a handler panicked", "panic", fmt.Sprintf("%T", t.panic), "stack",
+		if a.panic = recover(); a.panic != nil && a.panic != http.ErrAbortHandler {
+			a.m.cfg.Edge.log().Error("a handler panicked", "panic", fmt.Sprintf("%T", a.panic), "stack",
 				string(debug.Stack()))
 		}
 	}()
-	t.next.ServeHTTP(t.out, withBody(t.r.WithContext(ctx), t.body))
+	a.next.ServeHTTP(a.out, withBody(a.r.WithContext(ctx), a.body))
 }
 
-// finish answers: what the handler said if it was this request's turn, else what the guard says.
-func (t *turn) finish(w http.ResponseWriter, res idempotency.Result, err error) {
-	var a *answered
-	if !t.began && errors.As(err, &a) {
-		t.m.cfg.Edge.answer(w, idempotency.Result{Code: a.status, Header: a.header, Body: a.body})
+// answer gives the handler's answer when this request's handler ran, else the guard's.
+func (a *attempt) answer(w http.ResponseWriter, res idempotency.Result, err error) {
+	var answered *answerError
+	if !a.began && errors.As(err, &answered) {
+		a.m.cfg.Edge.answer(w, idempotency.Result{
+			Code: answered.status, Header: answered.header, Body: answered.body,
+		})
 		return
 	}
-	if !t.began {
-		t.m.cfg.Edge.Write(w, res, err)
+	if !a.began {
+		a.m.cfg.Edge.Write(w, res, err)
 		return
 	}
-	<-t.over // a guard may have left while the handler worked: w must not be used after this request's end
-	kept := t.class != idempotency.ClassRetryable && t.class != idempotency.ClassUnknown
+	<-a.returned // the guard may return before the handler does, and w must not be used after that
+	kept := a.class != idempotency.ClassRetryable && a.class != idempotency.ClassUnknown
 	switch {
-	case t.panic != nil:
-		panic(t.panic)
-	case t.out.streaming:
+	case a.panic != nil:
+		panic(a.panic)
+	case a.out.streaming:
 	case kept && (res.Replayed || errors.Is(err, store.ErrLeaseLost) || errors.Is(err, idempotency.ErrUnknown)):
 		// Another attempt has ended, has, or will have the key, and its answer is the one that counts: this one may be
 		// a refusal that is not recorded.
-		t.m.cfg.Edge.Write(w, res, err)
+		a.m.cfg.Edge.Write(w, res, err)
 	default:
-		if kept && err != nil && !errors.As(err, &a) {
-			t.m.cfg.Edge.log().Error("a request was done, and whether its answer was recorded is not known", "error",
+		if kept && err != nil && !errors.As(err, &answered) {
+			a.m.cfg.Edge.log().Error("a request was done, and whether its answer was recorded is not known", "error",
 				err)
 		}
-		t.out.send(t.m.cfg.Edge, t.res, kept)
+		a.out.send(a.m.cfg.Edge, a.res, kept)
 	}
 }

@@ -10,24 +10,24 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// recorder holds an answer back until it is known that it counts. One that is flushed, or grows too large, it lets
-// through.
+// recorder holds an answer back until it is recorded. One that is flushed, or grows too large, goes out as it is
+// written.
 type recorder struct {
 	w         http.ResponseWriter
 	header    http.Header
 	final     http.Header // as it was when the status was written; what comes later is not sent
 	code      int         // 0: not written yet
 	body      []byte
-	most      int
-	streaming bool   // what comes goes out at once
-	why       string // it streams
+	limit     int    // bytes of body
+	streaming bool   // the answer goes out as it is written
+	reason    string // for streaming
 }
 
-func newRecorder(w http.ResponseWriter, most int) *recorder {
-	return &recorder{w: w, header: w.Header().Clone(), most: most}
+func newRecorder(w http.ResponseWriter, limit int) *recorder {
+	return &recorder{w: w, header: w.Header().Clone(), limit: limit}
 }
 
-// Header is of http.ResponseWriter.
+// Header implements http.ResponseWriter.
 func (c *recorder) Header() http.Header {
 	if c.header == nil {
 		c.header = http.Header{}
@@ -35,7 +35,7 @@ func (c *recorder) Header() http.Header {
 	return c.header
 }
 
-// WriteHeader is of http.ResponseWriter. An early hint goes out at once.
+// WriteHeader implements http.ResponseWriter. An early hint goes out at once.
 func (c *recorder) WriteHeader(code int) {
 	switch {
 	case c.code != 0:
@@ -48,12 +48,12 @@ func (c *recorder) WriteHeader(code int) {
 	}
 }
 
-// Write is of http.ResponseWriter.
+// Write implements http.ResponseWriter.
 func (c *recorder) Write(b []byte) (int, error) {
 	if c.code == 0 {
 		c.WriteHeader(http.StatusOK)
 	}
-	if !c.streaming && len(c.body)+len(b) > c.most {
+	if !c.streaming && len(c.body)+len(b) > c.limit {
 		c.stream("it was too large")
 	}
 	if c.streaming {
@@ -63,7 +63,7 @@ func (c *recorder) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush is of http.Flusher: a handler that flushes wants its reader to see what there is, now.
+// Flush implements http.Flusher: a handler that flushes wants its reader to see what there is, now.
 func (c *recorder) Flush() {
 	if c.code == 0 {
 		c.WriteHeader(http.StatusOK)
@@ -72,7 +72,7 @@ func (c *recorder) Flush() {
 	_ = http.NewResponseController(c.w).Flush()
 }
 
-// Unwrap is of http.ResponseController, for deadlines.
+// Unwrap is for http.ResponseController, which sets deadlines.
 func (c *recorder) Unwrap() http.ResponseWriter { return c.w }
 
 // Hijack refuses, so that Unwrap does not lead past the record.
@@ -81,11 +81,11 @@ func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		http.ErrNotSupported)
 }
 
-func (c *recorder) stream(why string) {
+func (c *recorder) stream(reason string) {
 	if c.streaming {
 		return
 	}
-	c.streaming, c.why = true, why
+	c.streaming, c.reason = true, reason
 	c.copyHeader()
 	c.w.WriteHeader(c.status())
 	_, _ = c.w.Write(c.body)
@@ -99,23 +99,23 @@ func (c *recorder) status() int {
 	return c.code
 }
 
-// sent is the header that goes with the answer.
-func (c *recorder) sent() http.Header {
+// finalHeader is the header as it goes out.
+func (c *recorder) finalHeader() http.Header {
 	if c.final != nil {
 		return c.final
 	}
 	return c.Header()
 }
 
-// copyHeader makes the outer header what the handler made of it.
+// copyHeader sets the header of the outer writer to the handler's.
 func (c *recorder) copyHeader() {
 	h := c.w.Header()
 	clear(h)
-	maps.Copy(h, c.sent())
+	maps.Copy(h, c.finalHeader())
 }
 
-// send lets the answer go: with every header that the handler set, and the body as it was recorded, so that a retry
-// gets the same one.
+// send writes the answer: with every header that the handler set, and the body as it is kept, so that a retry gets the
+// same one.
 func (c *recorder) send(e Edge, res idempotency.Result, recorded bool) {
 	c.copyHeader()
 	body := c.body
@@ -132,12 +132,12 @@ func (c *recorder) send(e Edge, res idempotency.Result, recorded bool) {
 	_, _ = c.w.Write(body)
 }
 
-// recorded is the answer as it is kept.
+// recorded returns the answer as it is kept.
 func (e Edge) recorded(c *recorder) idempotency.Result {
-	h := c.sent()
+	h := c.finalHeader()
 	res := idempotency.Result{Code: c.status(), Body: c.body}
 	if c.streaming {
-		res.Header = map[string][]string{headerNotKept: {c.why}}
+		res.Header = map[string][]string{headerNotKept: {c.reason}}
 		res.Resource = h.Get("Location")
 		return res
 	}
