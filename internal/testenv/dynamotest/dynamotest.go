@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/testenv/child"
-	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/maven"
 )
 
 // The variables that steer the package.
@@ -27,19 +27,12 @@ const (
 	EnvRequire = "EFFECTONCE_REQUIRE_DYNAMODB"  // "1": fail rather than skip
 )
 
-const (
-	version = "2.6.0"
-	pom     = `<project xmlns="http://maven.apache.org/POM/4.0.0">
-<modelVersion>4.0.0</modelVersion><groupId>effectonce</groupId><artifactId>dynamodb</artifactId><version>1</version>
-<dependencies>
-<dependency><groupId>com.amazonaws</groupId><artifactId>DynamoDBLocal</artifactId><version>` + version +
-		`</version></dependency>
-</dependencies></project>
-`
-)
+const version = "2.6.0"
 
 // Libs returns the directory with the server's jars and its native library, fetched with Maven the first time.
-func Libs() (string, error) { return kafkatest.Jars("dynamodb-"+version, pom) }
+func Libs() (string, error) {
+	return maven.Jars("dynamodb-"+version, "com.amazonaws:DynamoDBLocal:"+version)
+}
 
 // shared is this binary's server, started by the first test that asks: a test binary has one, hence state of the
 // package.

@@ -16,24 +16,11 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/testenv/child"
+	"github.com/effectonce/effectonce/internal/testenv/maven"
 )
 
 // DebeziumVersion is that of the connector for Postgres that [Connect] can run.
 const DebeziumVersion = "3.3.1.Final"
-
-// debeziumPOM names the connector, and the Kafka Connect that runs it.
-const debeziumPOM = `<project xmlns="http://maven.apache.org/POM/4.0.0">
-<modelVersion>4.0.0</modelVersion><groupId>effectonce</groupId><artifactId>debezium</artifactId><version>1</version>
-<dependencies>
-<dependency><groupId>io.debezium</groupId><artifactId>debezium-connector-postgres</artifactId><version>` +
-	DebeziumVersion + `</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId><version>` + version +
-	`</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>connect-json</artifactId><version>` + version +
-	`</version></dependency>
-<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
-</dependencies></project>
-`
 
 // connectPatience is how long Connect may take to start on a busy machine.
 const connectPatience = 3 * time.Minute
@@ -65,7 +52,11 @@ func StartConnect(ctx context.Context, cfg ConnectConfig) (c *Connect, err error
 		cfg.Java = []string{"-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true"}
 	}
 	c = &Connect{cfg: cfg, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
-	if c.libs, err = Jars("debezium-"+DebeziumVersion, debeziumPOM); err != nil {
+	// The connector, and the Kafka Connect that runs it.
+	c.libs, err = maven.Jars("debezium-"+DebeziumVersion,
+		"io.debezium:debezium-connector-postgres:"+DebeziumVersion, "org.apache.kafka:connect-runtime:"+version(),
+		"org.apache.kafka:connect-json:"+version(), logger)
+	if err != nil {
 		return nil, err
 	}
 	if c.dir, c.remove, err = child.TempDir("connect"); err != nil {

@@ -21,6 +21,15 @@ var initdbArgs = []string{"--username=postgres", "--auth=trust", "--encoding=UTF
 
 // program finds a Postgres program on PATH or, as Debian keeps servers off it, in the newest /usr/lib/postgresql.
 func program(name string) (string, error) {
+	if version := os.Getenv(EnvVersion); version != "" {
+		bin, err := fetched(version)
+		if err != nil {
+			return "", err
+		}
+		if p := filepath.Join(bin, name); exists(p) {
+			return p, nil
+		}
+	}
 	if p, err := exec.LookPath(name); err == nil {
 		return p, nil
 	}
@@ -34,6 +43,11 @@ func program(name string) (string, error) {
 		return "", fmt.Errorf("no %s on PATH or in /usr/lib/postgresql: install PostgreSQL, or set %s", name, EnvURL)
 	}
 	return found[len(found)-1], nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // account is whom the server runs as: Postgres refuses root, so root hands it to postgres or nobody. -1 means: stay who
@@ -119,10 +133,13 @@ func keepTemplate(data, template string) {
 	}
 }
 
-// copyTree copies regular files and directories, which is all a fresh cluster has, and hands them to uid unless that is
-// -1.
+// copyTree copies regular files and directories, which is all a cluster has, and hands them to uid unless that is -1. A
+// file that goes away meanwhile, as those of a running server may, is left out.
 func copyTree(from, to string, uid, gid int) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -135,7 +152,9 @@ func copyTree(from, to string, uid, gid int) error {
 			err = os.MkdirAll(dst, 0o700)
 		} else {
 			var b []byte
-			if b, err = os.ReadFile(path); err == nil {
+			if b, err = os.ReadFile(path); errors.Is(err, fs.ErrNotExist) {
+				return nil
+			} else if err == nil {
 				err = os.WriteFile(dst, b, 0o600)
 			}
 		}

@@ -1,10 +1,10 @@
 package pgtest
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -48,28 +48,55 @@ func (s *Server) TryStandby(name string) (*Server, error) {
 	return nil, err
 }
 
-// backUp copies the running server into dir, with what makes the copy follow it.
+// backUp copies the running server into dir, with what makes the copy follow it. Not with pg_basebackup, which servers
+// from Maven do not bring.
 func (s *Server) backUp(dir, name string) error {
 	uid, gid, err := account()
 	if err != nil {
 		return err
 	}
-	if uid >= 0 {
-		if err := os.Chown(dir, uid, gid); err != nil {
-			return fmt.Errorf("hand %s to the server's user: %w", dir, err)
-		}
-	}
-	backup, err := program("pg_basebackup")
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, s.URL())
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(backup, "-D", filepath.Join(dir, "data"), "-R", "-X", "stream", "-c", "fast", "--no-sync",
-		"-d", fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=%s", s.port, name))
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	runAs(cmd, uid, gid)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("pg_basebackup: %w\n%s", err, out)
+	defer func() { _ = conn.Close(ctx) }()
+	if _, err := conn.Exec(ctx, `select pg_backup_start('standby', true)`); err != nil {
+		return err
+	}
+	data := filepath.Join(dir, "data")
+	if err := copyTree(filepath.Join(s.dir, "data"), data, uid, gid); err != nil {
+		return err
+	}
+	var label string
+	if err := conn.QueryRow(ctx, `select labelfile from pg_backup_stop(false)`).Scan(&label); err != nil {
+		return err
+	}
+	settings, err := os.ReadFile(filepath.Join(data, "postgresql.auto.conf"))
+	if err != nil {
+		return err
+	}
+	settings = fmt.Appendf(settings, "primary_conninfo = 'host=127.0.0.1 port=%d user=postgres application_name=%s'\n",
+		s.port, name)
+	for file, content := range map[string]string{
+		"backup_label": label, "standby.signal": "", "postgresql.auto.conf": string(settings),
+	} {
+		path := filepath.Join(data, file)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			return err
+		}
+		if uid >= 0 {
+			if err := os.Chown(path, uid, gid); err != nil {
+				return err
+			}
+		}
+	}
+	// The copy has slots of its own, or none, and no process.
+	slots, _ := filepath.Glob(filepath.Join(data, "pg_replslot", "*"))
+	for _, path := range append(slots, filepath.Join(data, "postmaster.pid"), filepath.Join(data, "postmaster.opts")) {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -1,4 +1,5 @@
-package kafkatest
+// Package maven fetches what tests need from Maven Central.
+package maven
 
 import (
 	"errors"
@@ -6,30 +7,28 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
-// version of Kafka that the tests run against.
-const version = "4.1.0"
-
-const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
-<modelVersion>4.0.0</modelVersion><groupId>effectonce</groupId><artifactId>kafka</artifactId><version>1</version>
-<dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>` + version +
-	`</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>` + version +
-	`</version></dependency>
-<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
-</dependencies></project>
+func pom(name string, coordinates []string) string {
+	var b strings.Builder
+	for _, c := range coordinates {
+		p := strings.Split(c, ":")
+		fmt.Fprintf(&b,
+			"<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n",
+			p[0], p[1], p[2])
+	}
+	return `<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>effectonce</groupId><artifactId>` + name + `</artifactId><version>1</version>
+<dependencies>` + b.String() + `</dependencies></project>
 `
+}
 
-// Libs returns the directory with Kafka's jars, fetched with Maven the first time. Several processes may call it at
-// once.
-func Libs() (string, error) { return Jars("kafka-"+version, pom) }
-
-// Jars returns the directory with the jars that a POM depends on, fetched with Maven the first time; name, with its
-// version, is where they stay in the cache. Several processes may call it at once.
-func Jars(name, pom string) (string, error) {
+// Jars returns the directory with the jars of some coordinates, as group:artifact:version, and of what they depend on,
+// fetched with Maven the first time; name, with its version, is where they stay in the cache. Several processes may
+// call it at once.
+func Jars(name string, coordinates ...string) (string, error) {
 	if _, err := exec.LookPath("java"); err != nil {
 		return "", errors.New("no java on PATH: install a Java 17 runtime")
 	}
@@ -55,7 +54,7 @@ func Jars(name, pom string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := os.WriteFile(filepath.Join(tmp, "pom.xml"), []byte(pom), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(tmp, "pom.xml"), []byte(pom(name, coordinates)), 0o600); err != nil {
 		return "", err
 	}
 	cmd := exec.Command(mvn, "-q", "-B", "-f", filepath.Join(tmp, "pom.xml"),
