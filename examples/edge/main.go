@@ -72,8 +72,8 @@ func (s shop) order(w http.ResponseWriter, r *http.Request) (res idempotency.Res
 	// 3. Key and order in one transaction. It runs once for a key; everybody else is told what became of it.
 	return s.keys.InTx(r.Context(), req, func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
 		id := uuid.NewString()
-		if _, err := tx.Exec(ctx, "insert into orders (id, item, amount) values ($1, $2, $3)", id, o.Item,
-			o.Amount); err != nil {
+		const insert = "insert into orders (id, item, amount) values ($1, $2, $3)"
+		if _, err := tx.Exec(ctx, insert, id, o.Item, o.Amount); err != nil {
 			return res, err // rolled back: the key is free again
 		}
 		return httpedge.JSON(http.StatusCreated, map[string]any{"id": id, "item": o.Item, "amount": o.Amount})
@@ -90,9 +90,8 @@ func run(ctx context.Context, databaseURL string, listener net.Listener) error {
 	if err := migrations.Up(ctx, db.Config().ConnConfig, migrations.Options{Sets: sets}); err != nil {
 		return err
 	}
-	if _,
-		err := db.Exec(ctx,
-		"create table if not exists orders (id text primary key, item text, amount bigint)"); err != nil {
+	const orders = "create table if not exists orders (id text primary key, item text, amount bigint)"
+	if _, err := db.Exec(ctx, orders); err != nil {
 		return err
 	}
 	keys, err := pgstore.New(db, pgstore.Config{}) // answers are kept for 24 hours, keys for 72

@@ -250,8 +250,9 @@ func TestProducersChangeOneLine(t *testing.T) {
 		}
 	}
 	slices.Sort(gone)
-	if len(added) != 1 || !strings.Contains(added[0], "watermill.NewOutbox(tx") || len(gone) != 2 ||
-		!strings.Contains(gone[0], "forwarder.NewPublisher(") || !strings.Contains(gone[1], "wsql.NewPublisher(") {
+	if len(added) != 1 || !strings.Contains(added[0], "watermill.NewOutbox(tx") || len(gone) != 3 ||
+		!strings.Contains(gone[0], "forwarder.NewPublisher(") || !strings.Contains(gone[1], "wsql.NewPublisher(") ||
+		!strings.HasPrefix(gone[2], "wsql.PublisherConfig{") {
 		t.Errorf("added %q, gone %q", added, gone)
 	}
 }
