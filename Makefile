@@ -41,6 +41,23 @@ OTHERS := internal/verify/interop internal/verify/routers examples/watermill
 interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it is installed; most of it is waiting for sarama's groups
 	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go test -count=1 -timeout 5m ./...); done'
 
+# Postgres and Kafka, as in Maven Central: the oldest and the newest of both, and those between.
+CORNERS ?= 15.19.0/3.3.2 18.6.0/4.3.1 15.19.0/4.3.1 18.6.0/3.3.2 16.15.0/3.9.2 17.11.0/4.1.0
+RULES := ./migrations ./outbox ./relay/... ./publisher ./consumer ./inbox/... ./idempotency/pgstore ./internal/verify/failover
+# rules, proof and soak; .ci/run has time for the rules of one corner.
+PARTS ?= rules proof soak
+matrix: ## rules, proof and a short soak with other versions of Postgres and Kafka: make matrix CORNERS=18.6.0/4.3.1 PARTS=rules
+	@for corner in $(CORNERS); do \
+		export EFFECTONCE_TEST_POSTGRES_VERSION=$${corner%/*} EFFECTONCE_TEST_KAFKA_VERSION=$${corner#*/}; \
+		echo "Postgres $${corner%/*}, Kafka $${corner#*/}"; \
+		for part in $(PARTS); do $(MAKE) --no-print-directory matrix-$$part || failed+="$$corner $$part; "; done; \
+	done; if [ -n "$${failed:-}" ]; then echo "failed: $$failed"; exit 1; fi
+
+matrix-rules:
+	$(STACK) go test -count=1 -p 2 -timeout 15m $(RULES)
+matrix-proof: proof
+matrix-soak: soak
+
 debezium: ## the tests with a real Debezium, which Maven fetches the first time
 	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 10m -run Debezium ./internal/verify/foreign
 
@@ -94,4 +111,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs
+.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs matrix matrix-rules matrix-proof matrix-soak

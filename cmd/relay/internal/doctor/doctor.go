@@ -75,6 +75,9 @@ func Examine(ctx context.Context, s Subject) []Finding {
 		s.LongTransaction = 5 * time.Minute
 	}
 	var f findings
+	if !f.postgres(ctx, s.DB) {
+		return f.list
+	}
 	server, err := readServer(ctx, s.DB)
 	if err != nil {
 		f.unanswered(err)

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,6 +33,43 @@ func readServer(ctx context.Context, db *pgxpool.Pool) (s server, err error) {
 		&s.FullPageWrites,
 		&s.SynchronousCommit, &s.SynchronousStandbys, &s.Autovacuum, &s.Standbys, &s.Encrypted)
 	return s, err
+}
+
+// others are servers that speak Postgres' protocol and are something else, by what their version() says.
+var others = map[string]string{
+	"CockroachDB": "It has neither advisory locks nor pg_locks and snapshots that the outbox's order stands on.",
+	"-YB-": "YugabyteDB's sequences and locks are those of its nodes: ids do not rise in the order that they " +
+		"are drawn.",
+	"Redshift": "It has neither unique constraints that it enforces nor row locks.",
+}
+
+// postgres tells whether the server is a Postgres, and the tables are all in it.
+func (f *findings) postgres(ctx context.Context, db *pgxpool.Pool) bool {
+	var version string
+	var citus bool
+	if err := db.QueryRow(ctx, queryVersion).Scan(&version, &citus); err != nil {
+		f.unanswered(err)
+		return false
+	}
+	for name, why := range others {
+		if strings.Contains(version, name) {
+			f.add(Fail, "postgres", version, "Not supported: "+why, "Use Postgres: docs/platforms/README.md")
+			return false
+		}
+	}
+	if !citus {
+		return true
+	}
+	var tables string
+	if err := db.QueryRow(ctx, queryDistributed).Scan(&tables); err != nil {
+		f.failed("citus", err)
+	} else if tables != "" {
+		f.add(Fail, "citus", "distributed: "+tables, "Not supported: ids are drawn and transactions end on each "+
+			"node by "+
+			"itself, so order and the relay's floors do not hold.",
+			"select undistribute_table(...) for each: the tables stay on the coordinator")
+	}
+	return true
 }
 
 func (f *findings) server(s server) {

@@ -10,6 +10,15 @@ select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', cur
 	(select count(*) from pg_stat_replication where state = 'streaming'),
 	coalesce((select s.ssl from pg_stat_ssl s where s.pid = pg_backend_pid()), false)`
 
+	// Asked before anything that only Postgres knows.
+	queryVersion = `-- doctor: version
+select version(), to_regclass('pg_dist_partition') is not null`
+
+	// Citus lists here what it has distributed, or copied to each node.
+	queryDistributed = `-- doctor: distributed
+select coalesce(string_agg(p.logicalrelid::text, ', ' order by p.logicalrelid::text), '') from pg_dist_partition p
+join pg_class c on c.oid = p.logicalrelid where c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
+
 	queryBackend = `-- doctor: backend
 select pg_backend_pid()`
 
