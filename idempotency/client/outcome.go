@@ -157,8 +157,8 @@ func resultGone(code string) bool {
 	return code == "IDEMPOTENCY_RESULT_EXPIRED" || code == "IDEMPOTENCY_RESPONSE_NOT_KEPT"
 }
 
-// keyRefused says whether the server refuses the key for what came under it before. That may have been this intent: fingerprinted by
-// another release, sent twice by a proxy, or long ago.
+// keyRefused says whether the server refuses the key for what came under it before. That may have been this intent:
+// fingerprinted by another release, sent twice by a proxy, or long ago.
 func keyRefused(code string) bool {
 	return code == "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST" || code == "IDEMPOTENCY_KEY_OUTSIDE_WINDOW"
 }
@@ -174,8 +174,8 @@ func inProgress(res *http.Response, code string) bool {
 	return code == "IDEMPOTENCY_REQUEST_IN_PROGRESS" || code == "IDEMPOTENCY_OUTCOME_UNKNOWN"
 }
 
-// judge notes what an attempt showed that wrote the request sent times. It returns whether another attempt may help, and
-// the earliest time for it.
+// judge notes what an attempt showed that wrote the request sent times. It returns whether another attempt may help,
+// and the earliest time for it.
 func (i *intent) judge(res *http.Response, sent int64, err error) (again bool, after time.Duration) {
 	if err != nil {
 		i.uncertain = i.uncertain || sent > 0 || !unsent(err)
