@@ -91,8 +91,8 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 // placeOrder makes an order and publishes it: both, or neither.
 func placeOrder(ctx context.Context, db *pgxpool.Pool, o order) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `insert into orders (id, customer, amount) values ($1, $2, $3)`, o.ID, o.Customer,
-			o.Amount); err != nil {
+		const insert = "insert into orders (id, customer, amount) values ($1, $2, $3)"
+		if _, err := tx.Exec(ctx, insert, o.ID, o.Customer, o.Amount); err != nil {
 			return err
 		}
 		payload, err := json.Marshal(o)
