@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/relay/internal/lanes"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
 // TestP3BulkNeedsAFloor: while the floors have fallen and are not found again, lanes that have much are claimed the
@@ -17,7 +18,7 @@ func TestP3BulkNeedsAFloor(t *testing.T) {
 	}
 	r := &Relay{cfg: cfg, lanes: lanes.New(lanes.Pumps)}
 	much := lanes.Pace{Last: 1000, Size: 600, Gap: 2}
-	k := r.claiming(&session{}, []lanes.Grant{
+	k := r.claiming(&session{Session: &pg.Session{}}, []lanes.Grant{
 		{Lane: 1, Fence: 1, Next: 1, End: blockSize, Top: math.MaxInt64, Bulk: true, Pace: much},
 		{Lane: 2, Fence: 1, Next: 1, End: blockSize, Top: math.MaxInt64, Bulk: true, Pace: much, Falls: 1},
 		{Lane: 3, Fence: 1, Next: 1, End: blockSize, Top: math.MaxInt64, Bulk: true, Pace: much, Falls: 1, Reach: 900},
@@ -38,7 +39,7 @@ func TestP3_2_AClaimFitsIntoItsBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Relay{cfg: cfg, lanes: lanes.New(lanes.Pumps)}
-	k := r.claiming(&session{}, []lanes.Grant{
+	k := r.claiming(&session{Session: &pg.Session{}}, []lanes.Grant{
 		{Lane: 1, Fence: 1, Next: 1, End: 20},
 		{Lane: 2, Fence: 1, Next: 2, End: 20},
 		{Lane: 3, Fence: 1, Next: 21, End: 20},
