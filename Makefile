@@ -69,11 +69,12 @@ guarantees: ## every test, and their results into the table of docs/rules.md
 	grep -h '"Action":"fail"' "$$results" || true; \
 	go run ./internal/verify/guarantees docs/rules.md < "$$results"
 
-lint: ## formatting, go vet, staticcheck, checksums of the dependencies
+lint: ## formatting, go vet, staticcheck, checksums of the dependencies, and that each module stands without go.work
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
 	go vet work
 	go mod verify > /dev/null
+	for module in $$(go list -m -f '{{.Dir}}'); do (cd "$$module" && GOWORK=off go list -test -deps ./... > /dev/null); done
 	$$($(TOOL) -n staticcheck) work
 
 bugs: ## the gate on the tests: put in each bug of internal/verify/mutations and see it found; some: BUG="name name", a part: PART=1/4
