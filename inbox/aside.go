@@ -199,8 +199,8 @@ func (in *Inbox) writeAside(ctx context.Context, on batcher, a *aside, events []
 	return on.SendBatch(ctx, &b).Close()
 }
 
-// forgets is the statement that takes the record of an event back that waits, for it gets one when it runs; empty: it
-// has none.
+// forgets is the statement that removes the record of an event that waits, which gets one when it runs; empty: it has
+// none.
 func forgets(where place) string {
 	switch where {
 	case inDay:
@@ -211,7 +211,7 @@ func forgets(where place) string {
 	return ""
 }
 
-// listed notes which events the quarantine took. Of an id that stands twice, the first in log order is meant.
+// listed notes which events the quarantine took. Of an id that occurs twice, it took the first in log order.
 func (a *aside) listed(rows pgx.Rows, events []event.Event) error {
 	taken, err := readIDs(rows)
 	a.quarantined = slices.DeleteFunc(a.quarantined, func(n int) bool {
@@ -226,7 +226,7 @@ func (a *aside) listed(rows pgx.Rows, events []event.Event) error {
 	return err
 }
 
-// unlisted notes which of them were decided meanwhile after all.
+// unlisted notes which of them another transaction has decided meanwhile.
 func (a *aside) unlisted(rows pgx.Rows, events []event.Event) error {
 	gone, err := readIDs(rows)
 	a.quarantined = slices.DeleteFunc(a.quarantined, func(n int) bool {

@@ -108,7 +108,7 @@ type Config struct {
 	// Propagator reads the traces of events from their headers; it must be the Appender's. Nil: W3C trace context.
 	Propagator propagation.TextMapPropagator
 
-	// Logger is told of outages, retries, halts and days. Nil: nothing is logged. Payloads and keys never are.
+	// Logger logs outages, retries, halts and days. Nil: nothing is logged. Payloads and keys never are.
 	Logger *slog.Logger
 	// Observer is called at the same points, for metrics.
 	Observer Observer
@@ -128,7 +128,7 @@ const (
 	Halt
 )
 
-// Observer is told what an inbox does. A nil func is skipped. They are called from the goroutines of Handle and Run, so
+// Observer has callbacks for what an inbox does. A nil one is skipped. The goroutines of Handle and Run call them, so
 // they must be quick and safe for concurrent use.
 type Observer struct {
 	// Handled: one transaction decided these events of one partition.

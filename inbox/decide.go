@@ -25,20 +25,13 @@ const graceCommit = 5 * time.Second
 
 // work is what one transaction decides.
 type work struct {
-	events  []event.Event
-	skip    map[uuid.UUID]bool // recorded without their effect
-	careful bool
-	run     runner
-	out     []Outcome // the outcomes, when decide returns nil
-	pass    *passing  // nil: the progress stays as it is
-	guard   *guard    // knows which database the partition began with
-}
-
-// passing is where a partition's progress moves with the transaction.
-type passing struct {
-	partitionName
-	next int64
-	out  []Outcome // what becomes of the transaction's events; nil: none has an effect
+	events     []event.Event
+	skip       map[uuid.UUID]bool // recorded without their effect
+	careful    bool
+	run        runner
+	out        []Outcome       // the outcomes, when decide returns nil
+	progress   *progressTarget // nil: it stays as it is
+	assignment *assignment
 }
 
 // decide handles events in one transaction.
@@ -47,12 +40,12 @@ type passing struct {
 // when the consumer has parked keys or events, or there is one to quarantine; one more as long as the progress is
 // written, and one where nothing is new.
 func (in *Inbox) decide(ctx context.Context, w *work) *failure {
-	p, f := in.dedup.plan(w.events, w.guard, false)
+	p, f := in.dedup.plan(w.events, w.assignment, false)
 	if f != nil {
 		return f
 	}
 	a := &aside{}
-	f = in.transact(ctx, p, w.guard, w.pass, func(conn *pgx.Conn, open bool) (wrote bool, f *failure) {
+	f = in.transact(ctx, p, w.assignment, w.progress, func(conn *pgx.Conn, open bool) (wrote bool, f *failure) {
 		if open || p.refused > 0 {
 			if a, f = in.setAside(ctx, conn, p, w.events, in.cfg.ParkedPerKey > 0); f != nil {
 				return false, f
@@ -66,13 +59,13 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	return f
 }
 
-// transact records a plan, runs do and moves the progress, in one transaction. do is told whether any event of the
-// consumer is parked, and tells whether it has written rows of the inbox.
-func (in *Inbox) transact(ctx context.Context, p *planned, g *guard, pass *passing,
+// transact records a plan, runs do and moves the progress, in one transaction. open says whether any event of the
+// consumer is parked; wrote, whether do has written rows of the inbox.
+func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target *progressTarget,
 	do func(conn *pgx.Conn, open bool) (wrote bool, f *failure),
 ) *failure {
 	return in.withConn(ctx, func(conn *pgx.Conn) *failure {
-		open, f := in.insert(ctx, conn, p, g)
+		open, f := in.insert(ctx, conn, p, a)
 		if f != nil {
 			return f
 		}
@@ -84,25 +77,24 @@ func (in *Inbox) transact(ctx context.Context, p *planned, g *guard, pass *passi
 			return &failure{kind: canceled, err: ctx.Err()}
 		}
 		if !wrote && !p.wrote() {
-			// Every row was there, committed by others, and seen before it is safe where a commit's wait for its
-			// standby was cut: this COMMIT waits for it.
+			// Others have committed every row. A row is visible before it is safe where the wait of its COMMIT for the
+			// standby was cut: with the barrier, this COMMIT waits for the standby.
 			if _, err := conn.Exec(ctx, sqlBarrier); err != nil {
 				return in.classify(ctx, fmt.Errorf("inbox: writing a barrier behind the rows of others: %w", err))
 			}
 		}
-		// At the very end: the progress is also what the partition's next owner writes, who must not wait for an effect
-		// of ours.
-		if pass != nil {
-			_, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, pass.topic, pass.id, pass.next,
-				g.sinceEffect(pass.out))
-			if err != nil {
-				return in.classify(ctx, fmt.Errorf("inbox: moving the progress of %s-%d: %w", pass.topic, pass.id, err))
+		// Last: the partition's next owner writes the same row, and must not wait for an effect of ours.
+		if target != nil {
+			if _, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, target.topic, target.id, target.next,
+				a.sinceEffect(target.out)); err != nil {
+				err = fmt.Errorf("inbox: moving the progress of %s-%d: %w", target.topic, target.id, err)
+				return in.classify(ctx, err)
 			}
 		}
 		if f := in.commit(ctx, conn); f != nil {
 			return f
 		}
-		g.setMarks(p.marks)
+		a.setMarks(p.marks)
 		return nil
 	})
 }
@@ -194,9 +186,9 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
 }
 
 // insert begins the transaction, reads the state, records the events as the strategy has it and looks whether anything
-// of the consumer is open, in one round trip. The record comes before the look, for whoever parked one of them held its
-// row until that was committed.
-func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guard) (open bool, f *failure) {
+// of the consumer is open, in one round trip. The look comes after the record: a transaction that parked one of the
+// events held its row until it was committed.
+func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assignment) (open bool, f *failure) {
 	var b pgx.Batch
 	b.Queue(sqlBegin)
 	b.Queue(in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout)
@@ -228,10 +220,10 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guar
 	}
 	// The state may have changed since the plan: only the one read in this transaction counts.
 	if !in.dedup.holds(p, s) {
-		g.setMarks(nil)
+		a.setMarks(nil)
 		return false, &failure{kind: stale, err: errStale}
 	}
-	return open, g.stays(p.database)
+	return open, a.checkDatabase(p.database)
 }
 
 func (in *Inbox) readInsert(res pgx.BatchResults, p *planned) (*state, error) {

@@ -77,15 +77,15 @@ func dedupNamed(name string) Dedup {
 // strategy is what of a transaction depends on Config.Dedup. The engine is the same for all: it plans, records, sets
 // aside, runs what is new and commits, in this order.
 type strategy interface {
-	// ready reads what a plan needs to know of a partition, where it is not known.
-	ready(ctx context.Context, p partitionName, g *guard) *failure
+	// ready reads what a plan needs to know of a partition, unless it is known.
+	ready(ctx context.Context, p partitionName, a *assignment) *failure
 	// plan says what to record of the events, by what earlier transactions read. giveUp: the one event is to be parked.
-	plan(events []event.Event, g *guard, giveUp bool) (*planned, *failure)
-	// queue adds the statements that record the plan. Whoever records the same waits for whoever was first. read takes
-	// their results.
+	plan(events []event.Event, a *assignment, giveUp bool) (*planned, *failure)
+	// queue adds the statements that record the plan; a second transaction that records the same waits for the first.
+	// read takes their results.
 	queue(b *pgx.Batch, p *planned)
 	read(res pgx.BatchResults, p *planned) error
-	// holds: by what the transaction itself read, the plan is right.
+	// holds reports whether the plan is right by what the transaction itself read.
 	holds(p *planned, s *state) bool
 }
 
@@ -113,9 +113,9 @@ func (in *Inbox) registeredAs(d Dedup) error {
 // byID records ids, each in the table of its day, or in any.
 type byID struct{ in *Inbox }
 
-func (byID) ready(context.Context, partitionName, *guard) *failure { return nil }
+func (byID) ready(context.Context, partitionName, *assignment) *failure { return nil }
 
-func (d byID) plan(events []event.Event, _ *guard, _ bool) (*planned, *failure) {
+func (d byID) plan(events []event.Event, _ *assignment, _ bool) (*planned, *failure) {
 	cfg := &d.in.cfg
 	return d.in.state.Load().plan(events, cfg.windowDays, cfg.DaysAhead, cfg.OnFailure == Halt)
 }

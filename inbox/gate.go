@@ -13,7 +13,7 @@ import (
 const gateRoom = 1 << 30
 
 // aloneFor is how long a run is alone at most. An effect takes milliseconds; one that hangs must not stop every
-// partition of its process. Its count stands while others run beside it, so that their kills count for it, too: not
+// partition of its process. It is counted while others run beside it, so their kills count against it, too: hardly
 // [Config.CrashAttempts] times in a row.
 const aloneFor = 5 * time.Second
 
@@ -25,10 +25,10 @@ type Gate struct{ room *semaphore.Weighted }
 // NewGate returns a Gate for Config.Gate of every inbox of a process.
 func NewGate() *Gate { return &Gate{room: semaphore.NewWeighted(gateRoom)} }
 
-// enter waits until the run may begin: beside others, or alone. It is first come, first served, so that a stream of
-// batches cannot keep a counted run waiting. Nor does one that waits for a run which takes long keep the others waiting
-// for it: it steps back now and then, for four times as long as it waited, and then waits for longer. A run that takes
-// long itself is alone for aloneFor only.
+// enter waits until the run may begin: beside others, or alone. First come, first served: a stream of batches cannot
+// keep a counted run waiting. Nor does a counted run that waits for a long one keep the others waiting: it leaves the
+// queue now and then, for four times as long as it waited, and then waits for longer. A counted run that is long itself
+// is alone for aloneFor only.
 func (g *Gate) enter(ctx context.Context, alone bool) (leave func(), err error) {
 	if !alone {
 		if err := g.room.Acquire(ctx, 1); err != nil {
@@ -49,7 +49,7 @@ func (g *Gate) enter(ctx context.Context, alone bool) (leave func(), err error) 
 	}
 }
 
-// alone makes what ends a run that has the whole gate. When its time alone is over it keeps one place.
+// alone returns what ends a run that has the whole gate. After aloneFor it keeps only one place.
 func (g *Gate) alone() (leave func()) {
 	over := time.AfterFunc(aloneFor, func() { g.room.Release(gateRoom - 1) })
 	return func() {

@@ -28,7 +28,7 @@ func (b *batch) halt(ctx context.Context, err error) error {
 	return h
 }
 
-// rejected says that the partition waits for a person, and notes it when that takes longer than a moment.
+// rejected logs that the partition waits for a person, and notes it when that takes longer than a moment.
 func (b *batch) rejected(ctx context.Context, err error) {
 	e := bare(b.events[b.pos])
 	if b.retries%10 == 1 {
@@ -36,13 +36,13 @@ func (b *batch) rejected(ctx context.Context, err error) {
 			failureAttrs(&e, err)...)
 	}
 	if b.retries%10 == 0 {
-		b.guard.setNoted(true)
+		b.assignment.setHaltNoted(true)
 		b.in.noteHalt(ctx, b.name, &e, Terminal(CodeRejected, err))
 	}
 }
 
-// noteHalt writes down that a partition waits for a person, so that one can be told and can resume it. That it halts
-// does not depend on it.
+// noteHalt notes in inbox_progress that a partition waits for a person, who sees it there and may resume it. The
+// partition halts in any case.
 func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, cause error) {
 	err := in.execLate(ctx, sqlHalted, in.consumer, p.topic, p.id, e.Position.Offset, storable(codeOf(cause), 255),
 		storable(cause.Error(), 2000))
@@ -51,7 +51,7 @@ func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, 
 	}
 }
 
-// unhalt takes back what noteHalt has noted with that code, where no list is full, or all the same.
+// unhalt removes the notes of halts with that code; not all: only where no list is full.
 func (in *Inbox) unhalt(ctx context.Context, code string, all bool) error {
 	_, err := in.db.Exec(ctx, in.q(sqlUnhalt), in.consumer, code, all)
 	return err

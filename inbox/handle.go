@@ -15,8 +15,8 @@ import (
 // handler is what Each and Batch return.
 type handler struct {
 	*Inbox
-	run    runner
-	guards guards
+	run         runner
+	assignments assignments
 
 	waits releaseWaits
 	// countLeft is the parked row that has, or may have, a count of ours that was not taken back; 0: none. One
@@ -34,7 +34,7 @@ func (h *handler) Prepare(ctx context.Context, group string) error {
 
 // Assigned implements [Handler]: the next batch is the first one after an assignment.
 func (h *handler) Assigned(topic string, partition int32) {
-	h.guards.forget(partitionName{topic, partition})
+	h.assignments.forget(partitionName{topic, partition})
 	h.consumes(topic, h)
 }
 
@@ -55,7 +55,7 @@ func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, 
 	h.consumes(name.topic, h)
 	b := &batch{
 		walk: startWalk(len(events)), in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)),
-		name: name, guard: h.guards.get(name),
+		name: name, assignment: h.assignments.get(name),
 	}
 	for b.pos < len(events) {
 		if err := b.step(ctx); err != nil {
@@ -66,7 +66,7 @@ func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, 
 	return b.out, nil
 }
 
-// batch is one call of Handle, with what its walk has to do with the world.
+// batch is one call of Handle: its walk, and what that needs.
 type batch struct {
 	walk
 	in     *Inbox
@@ -74,19 +74,18 @@ type batch struct {
 	events []event.Event
 	out    []Outcome
 
-	name  partitionName
-	guard *guard
-	skip  map[uuid.UUID]bool
+	name       partitionName
+	assignment *assignment
+	skip       map[uuid.UUID]bool
 
-	// database paces what is nobody's fault; nil while nothing fails.
-	database backoff.BackOff
-	retries  int
-	losses   int // sessions that ended in the effect, in a row
+	retryPace backoff.BackOff // of retries for which no event is to blame; nil while nothing fails
+	retries   int             // of those, in a row
+	losses    int             // sessions that ended in the effect, in a row
 
 	// Of the suspect.
-	waitingFrom time.Time // it answers Retryable since
-	pace        backoff.BackOff
-	doom        error // why it is given up
+	retryableSince time.Time
+	pace           backoff.BackOff
+	doom           error // why it is given up
 }
 
 // step runs one transaction and decides what comes next. An error ends Handle.
@@ -104,10 +103,10 @@ func (b *batch) step(ctx context.Context) error {
 		}
 	}
 	if f == nil {
-		f = b.in.load(ctx, b.name, b.guard)
+		f = b.in.load(ctx, b.name, b.assignment)
 	}
 	if f == nil {
-		f = b.in.dedup.ready(ctx, b.name, b.guard)
+		f = b.in.dedup.ready(ctx, b.name, b.assignment)
 	}
 	switch {
 	case f != nil:
@@ -117,10 +116,10 @@ func (b *batch) step(ctx context.Context) error {
 		}
 		out = make([]Outcome, 1)
 		b.limit = b.pos + 1
-		out[0], f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.guard, b.passing(nil))
+		out[0], f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.assignment, b.progressTarget(nil))
 	default:
-		counted := b.reach(b.guard.unfinished(), b.offset)
-		if width := b.guard.width(); width > 0 {
+		counted := b.reach(b.assignment.unfinished(), b.offset)
+		if width := b.assignment.width(); width > 0 {
 			b.limit = min(b.limit, b.pos+width)
 		}
 		out = make([]Outcome, b.limit-b.pos)
@@ -134,7 +133,7 @@ func (b *batch) step(ctx context.Context) error {
 	return b.after(ctx, f)
 }
 
-// after decides what comes after a transaction that was not committed, or not known to be.
+// after decides what follows a transaction that was not committed, or may not have been.
 func (b *batch) after(ctx context.Context, f *failure) error {
 	switch f.kind {
 	case canceled:
@@ -150,7 +149,7 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 		return nil
 	case refused, bounded:
 		if b.upTo(f.index) {
-			return nil // what stands before the event goes first
+			return nil // the events before it go first
 		}
 		if f.kind == refused {
 			return b.refused(ctx)
@@ -167,16 +166,16 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 			return b.failed(ctx, f)
 		}
 	case contended:
-		// Who holds fewer rows of others meets fewer of them. Once is chance.
+		// A smaller transaction meets fewer others. The first conflict may be chance.
 		if b.retries > 0 {
-			b.guard.narrow(b.limit - b.pos)
+			b.assignment.narrow(b.limit - b.pos)
 		}
 	case failed:
 		if !b.undeployed(f) {
 			return b.failed(ctx, f)
 		}
 		if f.kind == failed {
-			return nil // what stands before it goes first
+			return nil // the events before it go first
 		}
 	}
 	return b.again(ctx, f)
@@ -184,13 +183,13 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 
 func (b *batch) offset(i int) int64 { return b.events[i].Position.Offset }
 
-// attempt runs one transaction of effects: beside others, or counted and alone. The count stands exactly while the
-// effect may run, so that nothing but this run, or what it does to the process, is ever held against the event.
+// attempt runs one transaction of effects: beside others, or counted and alone. The row has the count exactly while the
+// effect may run, so that nothing but this run, or a death of the process in it, counts against the event.
 func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failure {
 	offset := b.offset(b.pos)
-	if !counted && !b.written && b.guard.unfinished().writes(offset) {
+	if !counted && !b.written && b.assignment.unfinished().writes(offset) {
 		last := b.events[len(b.events)-1].Position.Offset
-		if f := b.in.writeRange(ctx, b.name, b.guard, offset, last+1); f != nil {
+		if f := b.in.writeRange(ctx, b.name, b.assignment, offset, last+1); f != nil {
 			return f
 		}
 		b.written = true
@@ -203,7 +202,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	if counted && !b.counted {
 		spent, f := b.in.count(ctx, b.name, offset)
 		if f != nil {
-			// A lost answer does not say whether it counts, and such answers must not add up to evidence.
+			// After a lost answer nobody knows whether it is counted. It must not be: nothing ran.
 			b.counted = f.unknown() && !b.in.uncount(ctx, b.name, offset)
 			return f
 		}
@@ -214,14 +213,17 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 		}
 		b.counted = true
 	}
-	w := &work{events: b.events[b.pos:b.limit], skip: b.skip, careful: b.careful, run: b.run, out: out, guard: b.guard}
-	pass := b.passing(out)
-	if b.written || counted || b.guard.passIsDue() {
-		w.pass = pass
+	w := &work{
+		events: b.events[b.pos:b.limit], skip: b.skip, careful: b.careful, run: b.run, out: out,
+		assignment: b.assignment,
+	}
+	target := b.progressTarget(out)
+	if b.written || counted || b.assignment.progressIsDue() {
+		w.progress = target
 	}
 	f := b.in.decide(ctx, w)
 	if f == nil {
-		b.guard.hasPassed(pass.next, w.pass != nil, out)
+		b.assignment.setDecided(target, w.progress != nil)
 	}
 	if counted && (f == nil || b.in.uncount(ctx, b.name, offset)) {
 		b.counted = false
@@ -229,22 +231,22 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	return f
 }
 
-// passing is what the deciding transaction moves the progress to, with these outcomes.
-func (b *batch) passing(out []Outcome) *passing {
-	return &passing{b.name, b.events[b.limit-1].Position.Offset + 1, out}
+// progressTarget is where a transaction with these outcomes moves the progress.
+func (b *batch) progressTarget(out []Outcome) *progressTarget {
+	return &progressTarget{b.name, b.events[b.limit-1].Position.Offset + 1, out}
 }
 
 // done takes over the outcomes of a committed transaction.
 func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	b.in.outage.up()
-	if b.guard.setNoted(false) {
-		b.guard.setNoted(b.in.unhalt(ctx, CodeRejected, true) != nil)
+	if b.assignment.setHaltNoted(false) {
+		b.assignment.setHaltNoted(b.in.unhalt(ctx, CodeRejected, true) != nil)
 	}
 	copy(b.out[b.pos:], out)
 	b.in.rejections.applied(b.events[b.pos:], out)
-	b.guard.decided(out, b.offset(b.pos))
-	b.guard.widen(len(b.events))
-	b.retries, b.losses, b.database = 0, 0, nil
+	b.assignment.decided(out, b.offset(b.pos))
+	b.assignment.widen(len(b.events))
+	b.retries, b.losses, b.retryPace = 0, 0, nil
 	b.walk.done(len(b.events))
 	if do := b.in.cfg.Observer.Handled; do != nil {
 		info := HandledInfo{Topic: b.events[0].Topic, Partition: b.events[0].Position.Partition, Took: took}
@@ -266,7 +268,7 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	}
 }
 
-// skipped leaves events out of the next run, or puts each behind a savepoint.
+// skipped leaves the effects of skipped events out of the next run, or puts every effect behind a savepoint.
 func (b *batch) skipped(f *failure) {
 	if len(f.skips) == 0 {
 		b.careful = true
@@ -286,33 +288,33 @@ func (b *batch) refused(ctx context.Context) error {
 	if err := b.in.refresh(ctx); err != nil {
 		return b.again(ctx, b.in.classify(ctx, err))
 	}
-	b.guard.setMarks(nil)
-	if f := b.in.dedup.ready(ctx, b.name, b.guard); f != nil {
+	b.assignment.setMarks(nil)
+	if f := b.in.dedup.ready(ctx, b.name, b.assignment); f != nil {
 		return b.again(ctx, f)
 	}
-	if _, f := b.in.dedup.plan(b.events[b.pos:b.pos+1], b.guard, false); f != nil {
+	if _, f := b.in.dedup.plan(b.events[b.pos:b.pos+1], b.assignment, false); f != nil {
 		return b.haltHere(ctx, f.err)
 	}
 	return nil
 }
 
-// answers: the database answers right after a session ended in an effect. Once that proves nothing, for a server or a
-// pooler may have started anew; again, and the effect is to blame, for what it did or for how long it said nothing.
+// answers reports whether the database answers right after a session ended in an effect, and then makes f a failure of
+// that effect. Callers ask from the second time on: a server or a pooler may have started anew once.
 func (in *Inbox) answers(ctx context.Context, f *failure) bool {
 	if in.db.Ping(ctx) != nil {
 		return false
 	}
-	// Whatever class the effect gave it.
+	// Without the class that the effect gave its error.
 	f.kind, f.err = failed, errors.New("the effect's session ended again, while the database answers others: "+
 		f.err.Error())
 	return true
 }
 
-// failed: an effect failed, of the event at f.index or of one of those that ran.
+// failed deals with a failed effect: that of the event at f.index, or of any that ran.
 func (b *batch) failed(ctx context.Context, f *failure) error {
 	cfg := &b.in.cfg
 	c, reason := classOf(f.err)
-	waitedOut := cfg.MaxRetryFor >= 0 && !b.waitingFrom.IsZero() && time.Since(b.waitingFrom) >= cfg.MaxRetryFor
+	waitedOut := cfg.MaxRetryFor >= 0 && !b.retryableSince.IsZero() && time.Since(b.retryableSince) >= cfg.MaxRetryFor
 	turn := b.walk.failed(f.index, c, cfg.MaxAttempts, waitedOut)
 	if turn == turnSplit || turn == turnAhead {
 		b.retried("split", 1, 0, f.err)
@@ -322,11 +324,11 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 	}
 	b.doom = f.err
 	if b.runs == 1 || b.pace == nil {
-		b.waitingFrom = time.Time{}
+		b.retryableSince = time.Time{}
 		b.pace = pauses(cfg.Backoff, 2*time.Minute, 2.3)
 	}
-	if c == classRetryable && b.waitingFrom.IsZero() {
-		b.waitingFrom = time.Now()
+	if c == classRetryable && b.retryableSince.IsZero() {
+		b.retryableSince = time.Now()
 	}
 	if turn != turnAgain {
 		return nil
@@ -338,7 +340,7 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 	return b.pause(ctx, wait, f.err)
 }
 
-// classOf is what the error of an effect says of itself, and how metrics call it.
+// classOf is the class of an effect's error, and its name in metrics.
 func classOf(err error) (c class, reason string) {
 	if _, ok := errors.AsType[*terminalError](err); ok {
 		return classTerminal, "terminal"
@@ -349,11 +351,11 @@ func classOf(err error) (c class, reason string) {
 	return classNone, "failed"
 }
 
-// leave closes the range of this call: whoever ends a call undecided has outlived it, and nobody need count what it was
-// about.
+// leave closes the range of a call that ends undecided: this process has outlived it, so the next owner need not count
+// its events.
 func (b *batch) leave(ctx context.Context) {
 	if b.written {
-		// Where it cannot be told, the next owner counts, which costs time and nothing else.
+		// Where this fails, the next owner counts, which costs only time.
 		_ = b.in.execLate(ctx, sqlCloseRange, b.in.consumer, b.name.topic, b.name.id, b.offset(0),
 			b.offset(len(b.events)-1)+1)
 	}

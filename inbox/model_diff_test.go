@@ -298,7 +298,7 @@ func (r *mReal) progress() string {
 	p, ctx, name := &r.m.progress[q], context.Background(), partitionName{"payments", int32(q)}
 	switch r.random.IntN(6) {
 	case 0:
-		g := &guard{} // a process that begins
+		g := &assignment{} // a process that begins
 		if f := r.in.load(ctx, name, g); f != nil {
 			r.t.Fatal(f.err)
 		}

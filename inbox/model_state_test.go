@@ -85,7 +85,7 @@ type mScenario struct {
 	tries   int  // MaxAttempts
 	crashes int8 // CrashAttempts
 	most    int  // ParkedPerKey; 0: any number
-	late    bool // the progress is moved only where it must be: passIsDue says no
+	late    bool // the progress is moved only where it must be: progressIsDue says no
 	numbers bool // ByWatermark
 	faults  mFaults
 	rules   mRules
@@ -134,7 +134,7 @@ const (
 	mProve // rule proofByAbsence left out: looks for the row
 )
 
-// mRunner is the goroutine of one process for one partition, and its guard.
+// mRunner is the goroutine of one process for one partition, and its assignment.
 type mRunner struct {
 	phase   mPhase
 	lo, n   int8 // the events of the present call of Handle

@@ -66,16 +66,16 @@ func codeOf(err error) string {
 
 // park sets an event aside that finally failed, in one transaction: its id first, for a row that is there says that it
 // was applied after all; the mark of its key, held; the list; and the id goes again, for what waits leaves no row.
-func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, g *guard, pass *passing) (
-	Outcome, *failure,
-) {
+func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, at *assignment,
+	target *progressTarget,
+) (Outcome, *failure) {
 	events := []event.Event{*e}
-	p, f := in.dedup.plan(events, g, true)
+	p, f := in.dedup.plan(events, at, true)
 	if f != nil {
 		return Undecided, f
 	}
 	outcome := Duplicate
-	f = in.transact(ctx, p, g, pass, func(conn *pgx.Conn, _ bool) (wrote bool, f *failure) {
+	f = in.transact(ctx, p, at, target, func(conn *pgx.Conn, _ bool) (wrote bool, f *failure) {
 		switch {
 		case p.refused > 0: // its day left the window while it failed
 			a, f := in.setAside(ctx, conn, p, events, in.cfg.ParkedPerKey > 0)
@@ -138,8 +138,7 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 	return outcome, nil
 }
 
-// hold makes the mark of a key or finds it, and holds it, so that no releaser removes it before the event stands behind
-// it.
+// hold makes the mark of a key or finds it, and locks it, so that no releaser removes it before the event is listed.
 func (in *Inbox) hold(ctx context.Context, conn *pgx.Conn, e *event.Event, hash []byte, code, reason string) *failure {
 	_, err := conn.Exec(ctx, in.q(sqlMark), in.consumer, hash, []byte(e.Tenant), e.Topic, []byte(e.Key),
 		storable(code, 255), storable(reason, 2000))

@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// again waits and leaves everything as it is: no attempt was spent.
+// again has the same transaction run again after a wait. No attempt is spent.
 func (b *batch) again(ctx context.Context, f *failure) error {
 	if f.kind == canceled {
 		return ctx.Err()
@@ -35,10 +35,10 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 		b.in.log.Error("inbox: a day of inbox_message is missing and was not made; its events wait", "error",
 			errors.Join(f.err, err))
 	}
-	if b.database == nil {
-		b.database = pauses(20*time.Millisecond, 5*time.Second, 2)
+	if b.retryPace == nil {
+		b.retryPace = pauses(20*time.Millisecond, 5*time.Second, 2)
 	}
-	wait := b.database.NextBackOff()
+	wait := b.retryPace.NextBackOff()
 	if (f.kind == conflict || f.kind == contended) && b.retries%10 == 0 {
 		b.in.log.Warn("inbox: a transaction keeps losing against others", "times", b.retries, "error", f.err)
 	}
@@ -49,8 +49,8 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 // askEvery is how often a long pause asks whether an operator has ended it.
 const askEvery = 2 * time.Second
 
-// pause waits before the suspect runs again. A long one is written down: an operator sees what is waited for, and may
-// end it.
+// pause waits before the suspect runs again. A long pause is noted in inbox_progress, where an operator sees its cause
+// and may end it.
 func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) error {
 	if wait <= askEvery {
 		return sleep.For(ctx, wait)
@@ -70,19 +70,19 @@ func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) erro
 	}
 }
 
-// noteTrying writes down why a partition waits. False: it could not, and nobody ends the pause before its time.
+// noteTrying notes why a partition waits, and reports whether it could.
 func (b *batch) noteTrying(ctx context.Context, cause error) bool {
 	ctx, cancel := context.WithTimeout(ctx, graceCommit)
 	defer cancel()
 	_, err := b.in.db.Exec(ctx, b.in.q(sqlTrying), b.in.consumer, b.name.topic, b.name.id,
 		storable(cause.Error(), 2000))
 	if err == nil {
-		b.guard.setTrying()
+		b.assignment.setPauseNoted()
 	}
 	return err == nil
 }
 
-// tryNow reports whether an operator has taken the note back. Where nobody can be asked, the pause goes on.
+// tryNow reports whether an operator has removed the note. Where the database does not answer, the pause goes on.
 func (b *batch) tryNow(ctx context.Context) (now bool) {
 	ctx, cancel := context.WithTimeout(ctx, graceCommit)
 	defer cancel()

@@ -32,7 +32,7 @@ type planned struct {
 	aged   bool   // and so does their age
 }
 
-// wrote: the transaction has rows of its own, so that its COMMIT waits for the standby.
+// wrote reports that the transaction has rows of its own, so that its COMMIT waits for the standby.
 func (p *planned) wrote() bool { return p.inserted > 0 || len(p.moved) > 0 }
 
 type planID struct {
@@ -89,7 +89,7 @@ func (p *planned) newIDs() []uuid.UUID {
 	return ids
 }
 
-// holds: by what a transaction read for itself, every id is where the plan put it.
+// holds reports that, by what the transaction itself read, every id is where the plan put it.
 func (p *planned) holds(s *state, windowDays days.Number, ahead int) bool {
 	for i := range p.ids {
 		if s.place(p.ids[i].id, windowDays, ahead) != p.ids[i].place {
@@ -99,7 +99,7 @@ func (p *planned) holds(s *state, windowDays days.Number, ahead int) bool {
 	return true
 }
 
-// new notes that an id was inserted; false: it was not sent. Of an id that stands twice, the first in log order is the
+// new notes that an id was inserted; false: it was not sent. Of an id that occurs twice, the first in log order is the
 // new one.
 func (p *planned) new(id uuid.UUID) bool {
 	i, found := slices.BinarySearchFunc(p.ids, id, func(a planID, b uuid.UUID) int {

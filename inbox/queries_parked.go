@@ -98,7 +98,7 @@ update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, halted
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint`
 
 // Outside of a deciding transaction. A database that has taken over may have forgotten what was decided in the other.
-const sqlAccount = `-- inbox: account
+const sqlWriteProgress = `-- inbox: write the progress
 update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, updated_at = clock_timestamp(),
 	effect_at = coalesce(clock_timestamp() - make_interval(secs => $6::float8), effect_at)
 	from {schema}inbox_server() c

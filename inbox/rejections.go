@@ -30,7 +30,7 @@ type listName struct {
 	id                 uuid.UUID // of an event without a key
 }
 
-// note takes note that the effect of e was rejected, and says whether several keys were.
+// note notes that the effect of e was rejected, and reports whether those of several keys were.
 func (r *rejections) note(e *event.Event) bool {
 	k := listName{tenant: e.Tenant, topic: e.Topic, key: e.Key}
 	if e.Key == "" {
@@ -66,7 +66,7 @@ func (r *rejections) applied(events []event.Event, out []Outcome) {
 }
 
 // undeployed reports whether the effect was rejected as those of other keys are. Then f waits for a person, unless
-// events stand before the rejected one: they go first, and f stays as it is.
+// there are events before the rejected one: they go first, and f stays as it is.
 func (b *batch) undeployed(f *failure) bool {
 	index := f.index
 	if b.limit == b.pos+1 {

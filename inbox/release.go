@@ -13,8 +13,8 @@ import (
 // releaseBatch is how many keys, and how many events alone, one look finds.
 const releaseBatch = 100
 
-// releaseEvents and releaseBytes bound the events of a key that run in one transaction: whoever puts another one
-// behind them waits for it.
+// releaseEvents and releaseBytes bound the events of a key that run in one transaction, for which a transaction waits
+// that lists another event of the key.
 const (
 	releaseEvents = 100
 	releaseBytes  = 16 << 20
@@ -36,8 +36,8 @@ type released struct {
 	alone int64 // up to this one they run one at a time
 }
 
-// uncounted reports whether nobody has counted the head since it was found: whoever has, runs it. Members that wait for
-// the same lock would count it one after the other, and their number alone would make a killer of it.
+// uncounted reports whether no process has counted the head since it was found; one that has, runs it. Otherwise
+// processes that wait for the same lock would count it one after the other, and it would look like a killer.
 func (r *released) uncounted(head *record) bool {
 	counts := 0
 	if head.id == r.seen {
@@ -66,7 +66,7 @@ func (in *Inbox) release(ctx context.Context) error {
 	for _, r := range list {
 		h := in.releaser(r.topic)
 		if h == nil || !h.waits.due(&r) {
-			continue // its effect is in another process, or not there yet; or it is put off
+			continue // another process has its effect, or none yet; or it is put off
 		}
 		h.releaseList(ctx, r)
 		if ctx.Err() != nil {
@@ -152,7 +152,7 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	}
 	defer leave()
 	if free, err := in.isFree(ctx, r); err != nil || !free {
-		return 0, err // somebody was quicker, and the others need not wait for that
+		return 0, err // another process was quicker; do not keep the gate while it runs
 	}
 	head, f := in.countRelease(ctx, r, h.countLeft)
 	switch {
@@ -175,7 +175,7 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	}
 	switch {
 	case r.hash != nil && head.code == CodeMaybePublished:
-		// Released was what stood before it. Whoever releases it must have looked at it.
+		// A person must look at it first: only the events before it were released.
 		return 0, parkAgain(errMaybe, 0)
 	case head.attempts >= in.cfg.CrashAttempts: // before this count
 		return 0, parkAgain(errKilled, 0)
@@ -187,7 +187,7 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	}
 	end := releaseEnd(f, func() bool { return h.waitedOut(r) })
 	if end == releaseLater {
-		// It was outlived: the count goes back.
+		// This process has outlived the run: the count goes back.
 		waits := f.kind == failed || f.kind == lost
 		if h.uncountRelease(ctx, head, waits) && waits {
 			h.waits.noted(r)

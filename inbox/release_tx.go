@@ -58,8 +58,8 @@ func (in *Inbox) countRelease(ctx context.Context, r *released, countLeft int64)
 }
 
 // planRelease finds out which events of a list run together: the first ones, unless one of them has run in this
-// release, or in a batch that did not end. The last of them is noted, so that whoever comes after a process that dies
-// of one runs them one at a time. No ids: the next event runs alone. None waiting: there is nothing left to do.
+// release, or in a batch that did not end. The last of them is noted: after a death of this process the next one runs
+// them one at a time. No ids: the next event runs alone. None waiting: there is nothing left to do.
 func (in *Inbox) planRelease(ctx context.Context, r *released) (ids []int64, waiting int, err error) {
 	err = in.inTx(ctx, func(tx pgx.Tx) error {
 		if is, err := in.lockReleased(ctx, tx, r); err != nil || !is {
@@ -162,8 +162,8 @@ func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	})
 }
 
-// uncountRelease takes the count of a run back that this process outlived, and notes whether the event waits for its
-// next one. When the database cannot be told, the next run does without a count of its own.
+// uncountRelease takes the count of a run back that this process outlived, notes whether the event waits for its next
+// run, and reports whether it could. If not, the count serves for the next run.
 func (h *handler) uncountRelease(ctx context.Context, head *record, waits bool) (told bool) {
 	h.countLeft = 0
 	if err := h.execLate(ctx, sqlUncountRelease, h.consumer, head.id, waits); err != nil {

@@ -1,30 +1,30 @@
 package inbox
 
-// walk is where one call of Handle stands among its events. Everything before pos is decided, nothing from pos on is:
-// an event behind a failing one waits, for it may have the same key. It only decides what the next transaction is
-// about; it knows no database and no clock, so that the model of the inbox takes its steps too.
+// walk is the progress of one call of Handle through its events. Everything before pos is decided, nothing from pos on
+// is: an event behind a failing one waits, for it may have the same key. It only decides which events the next
+// transaction handles; it knows no database and no clock, so that the model of the inbox can take its steps.
 type walk struct {
 	pos, limit int // the next transaction handles [pos, limit)
 	bad        int // somewhere in [pos, bad) an event failed; 0: none known
 
 	written bool // the range of this call is in inbox_progress
-	counted bool // a count of ours stands for the event at pos, or may
+	counted bool // inbox_progress has, or may have, our count of the event at pos
 	careful bool // effects behind savepoints, until this transaction is through
 
 	// suspect is the event that failed by itself; -1: none did.
 	suspect     int
 	runs, tries int  // how often it ran; how often with an error of no class
-	doomed      bool // it is final, and only what stands before it is still to be decided
+	doomed      bool // it is given up as soon as the events before it are decided
 }
 
-// startWalk is before the first of so many events.
+// startWalk begins at the first of so many events.
 func startWalk(events int) walk { return walk{limit: events, suspect: -1} }
 
-// givesUp says that the next transaction sets the suspect aside instead of running anything.
+// givesUp reports that the next transaction sets the suspect aside instead of running anything.
 func (w *walk) givesUp() bool { return w.doomed && w.pos == w.suspect }
 
-// reach moves limit to where the range that an earlier process left lets the next transaction end, and says whether it
-// is a counted run.
+// reach moves limit to where the next transaction must end because of the range that an earlier process left, and
+// reports whether that is a counted run.
 func (w *walk) reach(left span, offset func(i int) int64) (counted bool) {
 	switch at := offset(w.pos); {
 	case left.from <= at && at < left.to:
@@ -40,13 +40,13 @@ func (w *walk) reach(left span, offset func(i int) int64) (counted bool) {
 	return false
 }
 
-// spent: the counted runs of the event at pos are used up.
+// spent gives up the event at pos: its counted runs are used up.
 func (w *walk) spent(runs int) { w.suspect, w.runs, w.doomed = w.pos, runs, true }
 
 // stops makes the event at pos the one that halts the partition.
 func (w *walk) stops() { w.suspect, w.runs = w.pos, 0 }
 
-// upTo lets the next transaction end before an event that cannot be decided now; false: it is the first.
+// upTo has the next transaction end before an event that cannot be decided now; false: that is the first one.
 func (w *walk) upTo(index int) bool {
 	if index <= w.pos {
 		return false
@@ -55,7 +55,7 @@ func (w *walk) upTo(index int) bool {
 	return true
 }
 
-// done moves on behind a transaction that was committed, and says how far the next one goes.
+// done moves on after a transaction that was committed, and sets the limit of the next one.
 func (w *walk) done(events int) {
 	w.pos, w.careful = w.limit, false
 	if w.pos > w.suspect {
@@ -63,12 +63,12 @@ func (w *walk) done(events int) {
 	}
 	w.limit = events
 	if w.bad > w.pos {
-		// The bad one is in the other part: half of that, or itself alone.
+		// The failing event is among the rest: half of that next, or the event alone.
 		w.limit = w.pos + (w.bad-w.pos+1)/2
 	}
 }
 
-// class is what an effect says about its failing.
+// class is what an effect says of its failure.
 type class uint8
 
 const (
@@ -82,25 +82,25 @@ type turn uint8
 
 const (
 	turnSplit turn = iota // nobody knows which event it was: half of them first
-	turnAhead             // what stands before the failed event goes first
+	turnAhead             // the events before the failed one go first
 	turnAgain             // it runs again, alone, after a wait
 	turnOver              // the next transaction gives it up
 )
 
-// failed takes note of a failed run: of the event at index or, below pos, of any of those that ran. An event without a
-// class is final after that many tries, a retryable one when it was waitedOut.
+// failed counts a failed run: of the event at index or, below pos, of any of those that ran. An error without a class
+// is final after that many tries, a retryable one when it has waitedOut.
 func (w *walk) failed(index int, c class, tries int, waitedOut bool) turn {
 	if w.limit == w.pos+1 {
 		index = w.pos
 	}
 	if index < w.pos {
-		// Halve until it stands alone; each half that is through stays through.
+		// Halve until it is alone; a half that succeeds stays committed.
 		w.bad = w.limit
 		w.limit = w.pos + (w.limit-w.pos)/2
 		return turnSplit
 	}
 	if index != w.suspect {
-		// Whatever is known of another one that failed does not concern this one.
+		// The attempts of another suspect do not count for this one.
 		w.suspect, w.runs, w.tries, w.doomed = index, 0, 0, false
 		waitedOut = false
 	}
@@ -128,7 +128,7 @@ func (w *walk) failed(index int, c class, tries int, waitedOut bool) turn {
 // span is what is known of a partition's progress since it was assigned.
 //
 // The offset range is written before a batch as long as it is armed: from the assignment until a batch held something
-// new. Repetitions prove nothing, for what killed the process may stand right behind them.
+// new. Repeats prove nothing: the event that killed the process may come right after them.
 type span struct {
 	armed bool
 	// [from, to) was under way when an earlier process ended: it is run one event at a time, counted. Empty: nothing

@@ -52,7 +52,7 @@ type marks struct {
 	first    map[uuid.UUID]int32 // the earliest one that any partition of the topic had met
 }
 
-// verdict is what the numbers say of an event.
+// verdict is what its number says of an event.
 type verdict uint8
 
 const (
@@ -152,8 +152,8 @@ func (j *judge) find(n numbering) int {
 	return i
 }
 
-// move takes note of an event that this transaction decides. The row is written even if it stays as it is: that no
-// other transaction has moved it is what the decision rests on.
+// move moves the mark for an event that this transaction decides. The row is written even if it stays as it is: the
+// decision is right only if no other transaction has moved it.
 func (j *judge) move(lane int16, number int64, e *event.Event) {
 	m := &j.of[j.last]
 	if !j.moved[j.last] {
@@ -175,8 +175,8 @@ func writtenAt(e *event.Event) time.Time {
 	return e.Position.Timestamp
 }
 
-// newer: the partition, or in its place another one of the topic, has met earlier incarnations of the outbox, and the
-// partition none as late. A partition that was added may get what was applied from another one.
+// newer reports that the partition, or another one of the topic, has had earlier incarnations of the outbox, and the
+// partition none as late. The others count because events may move to a partition that was added.
 func (j *judge) newer(n numbering) bool {
 	first, met := j.first[n.outbox]
 	met = met && first < n.incarnation
@@ -191,7 +191,7 @@ func (j *judge) newer(n numbering) bool {
 	return met
 }
 
-// older: the partition has met a later incarnation of the outbox.
+// older reports that the partition has had a later incarnation of the outbox.
 func (j *judge) older(n numbering) bool {
 	return slices.ContainsFunc(j.of, func(m mark) bool {
 		return m.outbox == n.outbox && m.version > 0 &&
@@ -240,7 +240,7 @@ var errMaybe = Terminal(CodeMaybePublished, errors.New("the relay released it af
 	"under a new number, so a consumer that goes by numbers "+
 	"cannot tell whether it was applied: look at its business row, then release its key to apply it, or skip it"))
 
-// plan says of each event, in log order, what its number says. Of an id that stands twice the first is meant. giveUp:
+// plan judges each event by its number, in log order. Of an id that occurs twice, only the first can be new. giveUp:
 // the one event is to be parked.
 func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned, *failure) {
 	j := newJudge(m, offset)

@@ -21,8 +21,8 @@ type byNumber struct {
 }
 
 // ready reads the marks of a partition, once for each assignment and whenever they turn out to be old.
-func (d byNumber) ready(ctx context.Context, p partitionName, g *guard) *failure {
-	if g.getMarks() != nil {
+func (d byNumber) ready(ctx context.Context, p partitionName, a *assignment) *failure {
+	if a.getMarks() != nil {
 		return nil
 	}
 	m := &marks{accepted: map[uuid.UUID]int32{}, first: map[uuid.UUID]int32{}}
@@ -44,7 +44,7 @@ func (d byNumber) ready(ctx context.Context, p partitionName, g *guard) *failure
 	if err := d.in.db.SendBatch(ctx, &b).Close(); err != nil {
 		return d.in.classify(ctx, fmt.Errorf("inbox: reading the marks of %s-%d: %w", p.topic, p.id, err))
 	}
-	g.setMarks(m)
+	a.setMarks(m)
 	return nil
 }
 
@@ -64,8 +64,8 @@ func readMark(row pgx.CollectableRow) (m mark, err error) {
 
 // plan goes by the numbers, and by the age of ids as well while the consumer was moved from them: of one that is older
 // than what was remembered, nobody can tell.
-func (d byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, *failure) {
-	m, cfg, s := g.getMarks(), &d.in.cfg, d.in.state.Load()
+func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*planned, *failure) {
+	m, cfg, s := a.getMarks(), &d.in.cfg, d.in.state.Load()
 	if m == nil {
 		return nil, &failure{kind: stale, err: errStale} // another goroutine found them to be old
 	}
@@ -93,8 +93,7 @@ func (d byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, *
 	return p, nil
 }
 
-// queue replaces the marks, by numbering, so that two transactions that meet in several wait for each other in the
-// first.
+// queue replaces the marks in the order of their numberings: two transactions that share several wait at the first one.
 func (d byNumber) queue(b *pgx.Batch, p *planned) {
 	for _, i := range p.moved {
 		m := &p.marks.of[i]
