@@ -116,7 +116,7 @@ func (t *transactions) skip(h *batchHeader) bool {
 
 // next decodes records from b until the chunk has want bytes or b ends, leaving out those below from. It returns what
 // is left of b, which begins with a batch that is half read when the chunk ends within one: nil when nothing whole is
-// left. An error speaks of what comes next in b; what stands before it is returned first.
+// left. An error is about what comes next in b; what comes before it is returned first.
 func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chunk, []byte, error) {
 	c := chunk{next: from}
 	for left := int64(want); left > 0; {

@@ -63,8 +63,8 @@ func (c *committer) run(ctx context.Context) {
 	}
 }
 
-// last flushes at the end of a generation. It tries twice: losing this commit costs nothing but duplicates.
-func (c *committer) last() error {
+// flushLast flushes at the end of a generation. It tries twice: losing this commit costs nothing but duplicates.
+func (c *committer) flushLast() error {
 	err := c.flush()
 	if err != nil && !isFenced(err) {
 		err = c.flush()
@@ -84,7 +84,7 @@ func (c *committer) flush() error {
 	}
 	err := c.send(batch)
 	if err != nil {
-		c.giveBack(batch)
+		c.putBack(batch)
 		if isFenced(err) {
 			c.fenced(err)
 		}
@@ -100,8 +100,8 @@ func (c *committer) flush() error {
 	return nil
 }
 
-// giveBack makes offsets dirty again, unless something newer was decided meanwhile.
-func (c *committer) giveBack(batch offsets) {
+// putBack makes offsets dirty again, unless something newer was decided meanwhile.
+func (c *committer) putBack(batch offsets) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for topic, ps := range batch {

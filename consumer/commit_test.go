@@ -26,7 +26,7 @@ func TestAFailedCommitTakesNothingBack(t *testing.T) {
 	}
 	c.decided(a, 5)
 	c.decided(b, 3)
-	if err := c.last(); err != nil || sent[0] != 7 || sent[1] != 3 {
+	if err := c.flushLast(); err != nil || sent[0] != 7 || sent[1] != 3 {
 		t.Errorf("committed %v, want 7 and 3: %v", sent, err)
 	}
 }

@@ -100,7 +100,7 @@ type Config struct {
 	MaxBatchBytes int
 
 	// SessionTimeout is how long the broker waits for a heartbeat before it gives the partitions to others. When a
-	// process dies and starts again, all members stand for that long: the broker waits for the dead one. Default: 10 s.
+	// process dies and starts again, all members wait that long: the broker waits for the dead one. Default: 10 s.
 	SessionTimeout time.Duration
 	// RebalanceTimeout is how long the broker waits for members to come back in a rebalance: the time that handlers
 	// have to return once their ctx ended. Default: 30 s.
@@ -119,7 +119,7 @@ type Config struct {
 
 	// Logger gets what people must know; payloads, keys and headers never appear. Default: slog.Default().
 	Logger *slog.Logger
-	// Observer gets told what happens. Default: nobody.
+	// Observer has callbacks for what happens. Default: none.
 	Observer Observer
 }
 

@@ -20,13 +20,13 @@ import (
 
 // Consumer is one member of a consumer group. Make one per process (or more: each is a member), and Run it once.
 type Consumer struct {
-	handler inbox.Handler
-	brokers []string
-	topics  []string
-	cfg     Config
-	outage  *outage
-	client  *client // set by Run
-	missing string  // of Run: what was said last of topics that cannot be read
+	handler       inbox.Handler
+	brokers       []string
+	topics        []string
+	cfg           Config
+	outage        *outage
+	client        *client // set by Run
+	loggedMissing string  // of Run: the topics that cannot be read, as they were logged last
 
 	standstill standstill
 
@@ -132,7 +132,7 @@ func (c *Consumer) awaitTopics(ctx context.Context) []string {
 			c.outage.fail(part, err)
 		default:
 			c.outage.works(part)
-			c.sayMissing(missing)
+			c.logMissing(missing)
 			if len(found) > 0 {
 				return slices.Sorted(maps.Keys(found))
 			}
@@ -142,17 +142,17 @@ func (c *Consumer) awaitTopics(ctx context.Context) []string {
 	return nil
 }
 
-// sayMissing says once which topics cannot be read.
-func (c *Consumer) sayMissing(missing map[string]error) {
-	said := c.missing
-	c.missing = fmt.Sprint(missing) // in the order of its keys
+// logMissing logs once which topics cannot be read.
+func (c *Consumer) logMissing(missing map[string]error) {
+	before := c.loggedMissing
+	c.loggedMissing = fmt.Sprint(missing) // in the order of its keys
 	switch {
-	case c.missing == said:
+	case c.loggedMissing == before:
 	case len(missing) > 0:
 		c.cfg.Logger.Error("topics are missing: create them (kafka-topics.sh --create), or let this user describe "+
 			"and read them; the others are consumed meanwhile",
-			"topics", strings.Join(slices.Sorted(maps.Keys(missing)), ", "), "answers", c.missing)
-	case said != "":
+			"topics", strings.Join(slices.Sorted(maps.Keys(missing)), ", "), "answers", c.loggedMissing)
+	case before != "":
 		c.cfg.Logger.Info("no topic is missing any more")
 	}
 }
@@ -173,7 +173,7 @@ func newClient(cfg *Config, brokers, topics []string) *client {
 	}}
 }
 
-// sizes looks topics up, each by itself, and tells why one cannot be read.
+// sizes looks topics up, each by itself. missing has those that cannot be read, and why.
 func (c *client) sizes(ctx context.Context, topics []string) (found sizes, missing map[string]error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
 	defer cancel()

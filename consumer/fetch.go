@@ -39,7 +39,7 @@ func (p *partition) fetch(ctx context.Context) error {
 			_ = sleep.For(ctx, wait.NextBackOff())
 			continue
 		}
-		p.sawEnd(res.highWatermark)
+		p.setEnd(res.highWatermark)
 		if offset, err = p.deliver(ctx, dec, res, offset); err != nil {
 			return err
 		}
@@ -53,11 +53,12 @@ func (p *partition) request(ctx context.Context, offset int64) (*fetchResponse, 
 	ctx, cancel := context.WithTimeout(ctx, cfg.FetchWait+2*netTimeout)
 	defer cancel()
 	return p.c.client.fetch(ctx, cfg, &fetchRequest{
-		topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.ask), uncommitted: cfg.ReadUncommitted,
+		topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.fetchBytes),
+		uncommitted: cfg.ReadUncommitted,
 	})
 }
 
-// deliver decodes an answer piece by piece and hands the pieces over. It returns the offset after it.
+// deliver decodes an answer piece by piece, each a chunk for run. It returns the offset after the answer.
 func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchResponse, offset int64) (_ int64, err error) {
 	defer func() {
 		// Decompression of foreign bytes is other people's code: a panic in it must not end the process.
@@ -68,7 +69,7 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 	txns, from := &transactions{pending: res.aborted}, offset
 	for rest := res.records; len(rest) > 0; {
 		var c chunk
-		if c, rest, err = dec.next(rest, offset, p.ask, txns); err != nil {
+		if c, rest, err = dec.next(rest, offset, p.fetchBytes, txns); err != nil {
 			return offset, err
 		}
 		if c.next == offset {
@@ -103,32 +104,32 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 	if !ok {
 		return 0, nil
 	}
-	next, known, ok := p.account(ctx)
+	next, known, ok := p.handlerProgress(ctx)
 	if !ok {
 		return 0, nil
 	}
 	at := first
 	switch {
 	case known && next > end:
-		if err := p.replaced(next, first, end, p.c.cfg.OnLost == LostHalt); err != nil {
+		if err := p.reportReplaced(next, first, end, p.c.cfg.OnLost == LostHalt); err != nil {
 			return 0, err
 		}
 	case p.c.cfg.Start == StartLatest && known:
-		at = next // if the log does not have it, that is said
+		at = next // if the log does not have it, lost reports that
 		p.c.cfg.Logger.Warn("the group has no offset (any more): beginning where the handler's database is, not at "+
 			"the end of the log",
 			"topic", p.Topic, "partition", p.ID, "from", at, "log_ends", end)
 	case p.c.cfg.Start == StartLatest:
 		at = end
 	case known:
-		p.repeats(at, next)
+		p.expectRepeats(at, next)
 	}
 	p.setPosition(at)
 	p.commits.decided(p.Partition, at)
 	return at, nil
 }
 
-// lost deals with an offset that Kafka does not have (any more): it says what is gone, and where to go on.
+// lost reports an offset that Kafka does not have (any more), and returns where to go on.
 func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	first, end, ok := p.bounds(ctx)
 	if !ok || (first <= offset && offset <= end) {
@@ -137,10 +138,10 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	halts := p.c.cfg.OnLost == LostHalt
 	var err error
 	if offset > end {
-		err = p.replaced(offset, first, end, halts)
+		err = p.reportReplaced(offset, first, end, halts)
 	} else {
-		err = p.gone(LostRange{Partition: p.Partition, From: offset, To: first}, "retention removed records that "+
-			"were never read", first, end, halts)
+		err = p.reportLost(LostRange{Partition: p.Partition, From: offset, To: first},
+			"retention removed records that were never read", first, end, halts)
 	}
 	if err != nil {
 		return 0, err
@@ -153,20 +154,20 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	return first, nil
 }
 
-// replaced says that the log ends before what the group has committed, or before what the handler's database has
-// decided. Nothing is known to be gone, but the log is another one: what the old one had beyond cannot be read any
+// reportReplaced reports that the log ends before what the group has committed, or before what the handler's database
+// has decided. Nothing is known to be gone, but the log is another one: what the old one had beyond cannot be read any
 // more.
-func (p *partition) replaced(known, first, end int64, halts bool) error {
-	return p.gone(LostRange{Partition: p.Partition, From: known, To: known},
+func (p *partition) reportReplaced(known, first, end int64, halts bool) error {
+	return p.reportLost(LostRange{Partition: p.Partition, From: known, To: known},
 		"the log ends before what was decided of it: the topic was made again or was cut off, and what was not read "+
 			"of the old log is gone", first, end, halts)
 }
 
-func (p *partition) gone(gone LostRange, why string, first, end int64, halts bool) error {
-	p.c.cfg.Logger.Error("records are lost", "why", why, "topic", p.Topic, "partition", p.ID, "from", gone.From, "to",
-		gone.To, "log_begins", first, "log_ends", end, "halts", halts)
+func (p *partition) reportLost(lost LostRange, why string, first, end int64, halts bool) error {
+	p.c.cfg.Logger.Error("records are lost", "why", why, "topic", p.Topic, "partition", p.ID, "from", lost.From, "to",
+		lost.To, "log_begins", first, "log_ends", end, "halts", halts)
 	if p.c.cfg.Observer.Lost != nil {
-		p.c.cfg.Observer.Lost(gone)
+		p.c.cfg.Observer.Lost(lost)
 	}
 	if halts {
 		return fmt.Errorf("%s: the log has offsets %d to %d; set the group's offset to go on", why, first, end)
@@ -174,13 +175,13 @@ func (p *partition) gone(gone LostRange, why string, first, end int64, halts boo
 	return nil
 }
 
-// bounds asks for the first offset and the end of the log until it is told; false: ctx ended.
+// bounds asks for the first offset and the end of the log until it gets an answer; false: ctx ended.
 func (p *partition) bounds(ctx context.Context) (first, end int64, ok bool) {
 	wait := newBackOff()
 	for ctx.Err() == nil {
 		first, end, err := p.listOffsets(ctx)
 		if err == nil {
-			p.sawEnd(end)
+			p.setEnd(end)
 			p.c.outage.works(p.String())
 			return first, end, true
 		}

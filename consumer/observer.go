@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// Observer is told what happens, for metrics and alarms. Nil functions are not called. They are called by the
+// Observer has callbacks for metrics and alarms. A nil one is skipped. They are called by the
 // goroutines that do the work, of several partitions at the same time, and must not block.
 type Observer struct {
 	// Assigned is called when a generation begins, with its partitions; an empty list is a standby.

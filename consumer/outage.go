@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// outage says once that Kafka cannot be used and once that it can again, however many parts of the consumer notice.
+// outage logs once that Kafka cannot be used and once that it can again, however many parts of the consumer notice.
 type outage struct {
 	log      *slog.Logger
 	observer *Observer
@@ -20,7 +20,7 @@ type outage struct {
 	parts map[string]bool // what is failing now
 }
 
-// fail notes that a part failed and what it was told.
+// fail notes that a part failed, and why.
 func (o *outage) fail(part string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,7 +58,7 @@ func (o *outage) works(part string) {
 	}
 }
 
-// forget drops a part that is nobody's business any more, without calling the outage over.
+// forget drops a part that no longer runs, without ending the outage.
 func (o *outage) forget(part string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

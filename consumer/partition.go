@@ -21,11 +21,11 @@ import (
 // handles.
 type partition struct {
 	Partition
-	c       *Consumer
-	budget  *budget
-	commits *committer
-	ask     int   // bytes of one fetch
-	start   int64 // the group's offset, or negative when it has none
+	c          *Consumer
+	budget     *budget
+	commits    *committer
+	fetchBytes int   // of one fetch
+	start      int64 // the group's offset, or negative when it has none
 
 	chunks  chan chunk
 	refused error        // why fetching ended for good; read once chunks is closed
@@ -33,11 +33,11 @@ type partition struct {
 
 	rest chunk // fetched, not yet handed over
 
-	// again is what the group has committed and this generation reads again, because the handler's database is behind.
-	again ForgottenRange
-	// known is up to where the handler's database had decided everything when the group was behind that; 0: it was not.
-	known      int64
-	saidAbsent bool // that an event below known was applied
+	// reread is what the group has committed and this generation reads again, because the handler's database is behind.
+	reread ForgottenRange
+	// decidedBefore is the handler's progress at the assignment, where the group was behind it; 0: it was not.
+	decidedBefore int64
+	loggedDoubled bool // that an event below decidedBefore was applied
 
 	mu       sync.Mutex
 	next     int64     // the first offset that is not decided; -1: not known yet
@@ -86,20 +86,20 @@ func (p *partition) run(work, handle context.Context) {
 	}
 }
 
-// decide hands a batch over and notes what was decided. Not done: the partition goes no further than the rest that it
-// returns, unless somebody resumes it; there is none when nobody can.
+// decide has the handler handle a batch, and notes what it decided. Not done: the partition halts before the rest,
+// until an operator resumes it; without a rest nobody can.
 func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done bool) {
 	if len(batch.events) == 0 {
 		p.decided(batch.next)
 		return chunk{}, true
 	}
 	began := time.Now()
-	p.running(began)
+	p.setHandling(began)
 	outcomes, err := p.handle(ctx, batch.events)
-	p.running(time.Time{})
+	p.setHandling(time.Time{})
 	n := decidedHead(outcomes, len(batch.events))
-	p.remembered(batch.events, outcomes[:n])
-	p.repeated(batch.events, outcomes[:n])
+	p.countReread(batch.events, outcomes[:n])
+	p.countRepeated(batch.events, outcomes[:n])
 	if p.c.cfg.Observer.Handled != nil {
 		p.c.cfg.Observer.Handled(p.Partition, len(batch.events), outcomes[:n], time.Since(began))
 	}
@@ -112,7 +112,7 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	case n == len(batch.events) && err == nil:
 		return chunk{}, true
 	case ctx.Err() != nil:
-		return chunk{}, false // the generation or the process ends; whoever has the partition next goes on here
+		return chunk{}, false // the generation or the process ends; the next owner goes on here
 	case isMoved(err):
 		// What was read since is of no use: the new generation begins where the database is.
 		p.c.cfg.Logger.Warn("the handler's database has changed: joining the group again, to begin where it is",
@@ -186,7 +186,7 @@ type panicError struct {
 // Error tells what kind of panic it was.
 func (e *panicError) Error() string { return "the handler panicked" + redact.Panic(e.value) }
 
-// gather returns the next batch: what is there, up to Config.Batch events, after waiting up to Config.BatchWait for
+// gather returns the next batch: what was fetched, up to Config.Batch events, after waiting up to Config.BatchWait for
 // more. A batch without events only moves the offset. False: work ended, or fetching did.
 func (p *partition) gather(work context.Context) (chunk, bool) {
 	if work.Err() != nil {
@@ -246,21 +246,21 @@ func (p *partition) cut(n int) chunk {
 
 // decided moves the position and has it committed.
 func (p *partition) decided(next int64) {
-	p.note(true, func() { p.next = next })
+	p.update(true, func() { p.next = next })
 	p.commits.decided(p.Partition, next)
 }
 
-// note changes where the partition or its log is, and tells whether something waits. decided: something was decided.
-func (p *partition) note(decided bool, change func()) {
+// update changes the position or the end of the log, and notes whether records wait. decided: something was decided.
+func (p *partition) update(decided bool, change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
-	p.c.standstill.saw(p.Partition, p.next < 0 || p.high < 0 || p.next < p.high, decided)
+	p.c.standstill.update(p.Partition, p.next < 0 || p.high < 0 || p.next < p.high, decided)
 }
 
-func (p *partition) setPosition(next int64) { p.note(false, func() { p.next = next }) }
+func (p *partition) setPosition(next int64) { p.update(false, func() { p.next = next }) }
 
-func (p *partition) sawEnd(high int64) { p.note(false, func() { p.high, p.seen = high, time.Now() }) }
+func (p *partition) setEnd(high int64) { p.update(false, func() { p.high, p.seen = high, time.Now() }) }
 
 func (p *partition) endIsOlder(than time.Duration) bool {
 	p.mu.Lock()
@@ -268,8 +268,8 @@ func (p *partition) endIsOlder(than time.Duration) bool {
 	return time.Since(p.seen) > than
 }
 
-// running notes since when the handler runs.
-func (p *partition) running(since time.Time) {
+// setHandling sets since when the handler runs; zero: it does not.
+func (p *partition) setHandling(since time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.handling = since

@@ -10,7 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// checkRetention compares how long the topics keep records with how long the handler remembers ids, and says what does
+// checkRetention compares how long the topics keep records with how long the handler remembers ids, and logs what does
 // not fit. It refuses nothing: a topic's retention is changed by other people at any time, and ids older than the
 // window are quarantined, so nothing is applied twice in silence.
 func (c *Consumer) checkRetention(ctx context.Context, topics []string) {

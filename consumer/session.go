@@ -19,11 +19,11 @@ const leaveTimeout = 5 * time.Second
 
 // session is one life of kafka-go's ConsumerGroup.
 type session struct {
-	c       *Consumer
-	topics  []string              // those that it subscribes to
-	saw     atomic.Pointer[sizes] // what this member saw when it assigned partitions, until watch takes it
-	changed atomic.Bool           // there are other topics than these
-	member  string                // what the broker calls this member; empty: not known
+	c        *Consumer
+	topics   []string              // those that it subscribes to
+	assigned atomic.Pointer[sizes] // of when this member assigned partitions, until watchTopics takes it
+	changed  atomic.Bool           // there are other topics than these
+	member   string                // id that the broker gave this member; empty: not known
 }
 
 // session goes through generations until ctx ends, topics come or go, or the group seems to hang.
@@ -39,7 +39,7 @@ func (c *Consumer) session(ctx context.Context, topics []string) {
 	}
 	patience := leaveTimeout
 	defer func() { closeGroup(group, cs, patience) }()
-	// kafka-go bounds each step of a join by these; when it says nothing for longer than all of them, it hangs.
+	// kafka-go bounds each step of a join by these; without an answer for longer than all of them, it hangs.
 	silence := c.cfg.RebalanceTimeout + c.cfg.SessionTimeout + 30*time.Second
 	for {
 		waiting, cancel := context.WithTimeout(ctx, silence)
@@ -48,7 +48,7 @@ func (c *Consumer) session(ctx context.Context, topics []string) {
 		switch {
 		case ctx.Err() != nil && err != nil:
 			if !s.leave(ctx) {
-				patience = s.joinEnds()
+				patience = s.joinTimeout()
 			}
 			return
 		case errors.Is(err, context.DeadlineExceeded):
@@ -72,9 +72,8 @@ func (c *Consumer) session(ctx context.Context, topics []string) {
 	}
 }
 
-// leave takes this member out of the group while it joins again, which kafka-go cannot be told: it would be given
-// partitions that nobody reads until SessionTimeout. False: the broker has not told yet what this member is called, or
-// cannot be reached.
+// leave takes this member out of the group while it joins again, which kafka-go cannot do: the member would be given
+// partitions that nobody reads until SessionTimeout. False: its id is not known yet, or the broker cannot be reached.
 func (s *session) leave(ctx context.Context) bool {
 	if s.member == "" {
 		return false
@@ -87,8 +86,8 @@ func (s *session) leave(ctx context.Context) bool {
 	return err == nil
 }
 
-// joinEnds is how long the first join may take, at whose end kafka-go knows the name under which it can leave.
-func (s *session) joinEnds() time.Duration {
+// joinTimeout is how long the first join may take. At its end kafka-go knows the id with which it can leave.
+func (s *session) joinTimeout() time.Duration {
 	if down, _, _ := s.c.outage.state(); down {
 		return leaveTimeout
 	}
@@ -128,9 +127,9 @@ func (s *session) generation(ctx context.Context, kg *kafka.Generation) (drained
 	g.commits = &committer{send: commit, every: c.cfg.CommitEvery, observer: &c.cfg.Observer, fenced: g.over}
 	defer c.outage.forget(commitPart)
 	g.assign()
-	kg.Start(s.watch)
+	kg.Start(s.watchTopics)
 	kg.Start(g.heartbeat)
-	kg.Start(g.ends)
+	kg.Start(g.watchEnds)
 
 	finished := make(chan struct{})
 	kg.Start(func(ended context.Context) {
@@ -147,7 +146,7 @@ func (s *session) generation(ctx context.Context, kg *kafka.Generation) (drained
 	return ctx.Err() != nil
 }
 
-// assign makes the partitions of the generation and tells of them.
+// assign makes the partitions of the generation, and logs them.
 func (g *generation) assign() {
 	c := g.c
 	n := 0
@@ -162,7 +161,8 @@ func (g *generation) assign() {
 			names = append(names, name)
 			g.partitions = append(g.partitions, &partition{
 				Partition: name, c: c, budget: limit, commits: g.commits,
-				ask: limit.share(n, c.cfg.FetchBytes), start: a.Offset, chunks: make(chan chunk), next: -1, high: -1,
+				fetchBytes: limit.share(n, c.cfg.FetchBytes), start: a.Offset, chunks: make(chan chunk),
+				next: -1, high: -1,
 			})
 		}
 	}
@@ -195,13 +195,13 @@ func (g *generation) run(ended, work, handle context.Context) {
 	g.await(handle, &workers)
 	stopCommits()
 	commits.Wait()
-	if err := g.commits.last(); err != nil {
+	if err := g.commits.flushLast(); err != nil {
 		g.c.cfg.Logger.Warn("the last offsets were not committed: their events will be delivered again", "generation",
 			g.gen.ID, "error", err)
 	}
 }
 
-// await waits for the handlers, with a word when they take too long.
+// await waits for the handlers, and logs when they take too long.
 func (g *generation) await(handle context.Context, workers *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {

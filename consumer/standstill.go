@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// standstill knows since when nothing was decided although something waits, over rebalances.
+// standstill measures since when nothing was decided although records wait. Rebalances do not reset it.
 type standstill struct {
 	mu      sync.Mutex
 	waiting map[Partition]bool // those with records that are not decided, or of which nobody knows yet
@@ -28,8 +28,8 @@ func (s *standstill) assigned(partitions []Partition) {
 	s.clock(false)
 }
 
-// saw takes note of whether something waits in a partition, and whether something of it was decided just now.
-func (s *standstill) saw(p Partition, waits, decided bool) {
+// update notes whether records of a partition wait, and whether some were decided just now.
+func (s *standstill) update(p Partition, waits, decided bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if waits {
@@ -55,9 +55,9 @@ func (s *standstill) began() time.Time {
 	return s.since
 }
 
-// ends looks at the ends of logs that are not fetched, because a handler is busy or a partition is halted, until ctx
-// ends. Otherwise their lag would stay at what it was when the fetching stopped.
-func (g *generation) ends(ctx context.Context) {
+// watchEnds looks at the ends of logs that are not fetched, because a handler is busy or a partition is halted, until
+// ctx ends. Otherwise their lag would stay at what it was when the fetching stopped.
+func (g *generation) watchEnds(ctx context.Context) {
 	every := g.c.cfg.ResumeEvery
 	for {
 		_ = sleep.For(ctx, every)
@@ -79,12 +79,12 @@ func (g *generation) ends(ctx context.Context) {
 		res, err := g.c.client.kafka().ListOffsets(asking, &kafka.ListOffsetsRequest{Topics: ask})
 		cancel()
 		if err != nil {
-			continue // heartbeats say that Kafka is away
+			continue // the heartbeats report it
 		}
 		for topic, ends := range res.Topics {
 			for _, end := range ends {
 				if p := old[Partition{topic, int32(end.Partition)}]; p != nil && end.Error == nil {
-					p.sawEnd(end.LastOffset)
+					p.setEnd(end.LastOffset)
 				}
 			}
 		}

@@ -96,7 +96,7 @@ func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.
 			events, offset = append(events, c.events...), c.next
 		}
 		if offset == from {
-			// An open transaction stands here: what is behind it cannot be read yet.
+			// An open transaction: what is behind it cannot be read yet.
 			return events, nil
 		}
 		if ctx.Err() != nil {
