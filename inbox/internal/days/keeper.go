@@ -47,8 +47,8 @@ type tables struct {
 // pauses makes a growing wait with jitter that never ends by itself.
 func pauses() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
-		backoff.WithMaxInterval(2*time.Second),
-		backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
+		backoff.WithMaxInterval(2*time.Second), backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.2),
+		backoff.WithMaxElapsedTime(0))
 }
 
 type querier interface {
@@ -65,20 +65,19 @@ func (k *Keeper) read(ctx context.Context, db querier) (tables, error) {
 	return d, nil
 }
 
-// jumped: the clock has passed the last day that was made by more than the next one.
+// jumped reports that the clock has passed the last day that was made by more than the next one.
 func (d *tables) jumped() bool { return d.until >= 0 && d.today > d.until+1 }
 
-// missing lists the days that must exist and do not. Never one below dropped: an empty new day forgets what it knew.
-// The consumer's row may hold another window than this process while a change of it is rolled out: the longer one
-// counts. Unless all are meant, the days are left out over which the clock has jumped: nobody knows whether there were
-// any.
+// missing lists the days that must exist and do not. Never one below dropped: an empty day would forget what the
+// dropped one knew. While a change of the window is rolled out, the consumer's row and this process differ: the longer
+// one counts. Unless all is set, the days are left out over which the clock has jumped: they may never have been.
 func (k *Keeper) missing(d tables, all bool) (list []Number) {
 	for n := max(d.today-max(d.longest, k.Window), d.dropped); n <= d.today+Number(k.Ahead); n++ {
 		if !slices.Contains(d.attached, Prefix+Name(n)) && (all || !d.jumped() || n <= d.until || n >= d.today) {
 			list = append(list, n)
 		}
 	}
-	// A worker may lack the right to make the day of what it is to run, and waits for who has it.
+	// The worker that runs a released event may lack the right to make its day, and waits for a process that may.
 	for _, n := range d.released {
 		if n > d.today+Number(k.Ahead) && n <= d.today+farthest && !slices.Contains(d.attached, Prefix+Name(n)) {
 			list = append(list, n)
@@ -95,22 +94,17 @@ func (k *Keeper) Make(ctx context.Context, all bool) (made []string, err error) 
 		return nil, err
 	}
 	list := func(d tables) []Number { return k.missing(d, all) }
-	if missing := list(d); len(missing) > 0 || k.Believe {
-		if made, err = k.makeMissing(ctx, list); pgerr.Is(err, pgerr.InsufficientPrivilege) {
-			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: give "+
-				"Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox "+
-				"maintain` as one of them from cron: %w", len(missing), err)
-			if len(missing) > 0 && missing[0] > d.today {
-				// Somebody else makes them and is late; nothing waits for them yet.
-				k.Log.Warn("inbox: days ahead are missing", "first", Name(missing[0]), "error", err)
-				return nil, nil
-			}
-		}
-		if err != nil {
-			return nil, err
-		}
+	missing := list(d)
+	if len(missing) == 0 && !k.Believe {
+		return nil, nil
 	}
-	return made, nil
+	made, err = k.makeMissing(ctx, list)
+	if pgerr.Is(err, pgerr.InsufficientPrivilege) && len(missing) > 0 && missing[0] > d.today {
+		// Another role makes them, and is late; no event waits for them yet.
+		k.Log.Warn("inbox: days ahead are missing", "first", Name(missing[0]), "count", len(missing), "error", err)
+		return nil, nil
+	}
+	return made, err
 }
 
 // MakeDay makes one day, for an id that an operator released; never one below dropped_before.
@@ -121,11 +115,6 @@ func (k *Keeper) MakeDay(ctx context.Context, n Number) error {
 		}
 		return []Number{n}
 	})
-	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
-		return fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: give "+
-			"Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` as "+
-			"one of them: %w", Name(n), err)
-	}
 	return err
 }
 
@@ -146,6 +135,11 @@ func (k *Keeper) makeMissing(ctx context.Context, list func(tables) []Number) (m
 	}
 	for _, n := range list(d) {
 		_, err := tx.Exec(ctx, pgschema.Expand(sqlMakeDay, d.prefix), Name(n))
+		if pgerr.Is(err, pgerr.InsufficientPrivilege) {
+			return nil, fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: give "+
+				"Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` "+
+				"as one of them from cron: %w", Name(n), err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("inbox: making day %s: %w", Name(n), err)
 		}
@@ -197,9 +191,18 @@ func (k *Keeper) Drop(ctx context.Context) (dropped []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	drop := k.dropAsOwner
 	if !d.owner {
-		return k.dropForOwner(ctx, d)
+		drop = k.dropForOwner
 	}
+	dropped, err = drop(ctx, d)
+	if len(dropped) > 0 {
+		k.Log.Info("inbox: days dropped", "days", dropped)
+	}
+	return dropped, err
+}
+
+func (k *Keeper) dropAsOwner(ctx context.Context, d tables) (dropped []string, err error) {
 	for _, table := range d.pending {
 		// First, for Postgres allows one pending detach per table.
 		if err := k.detach(ctx, sqlFinalizeDay, d.prefix, table); err != nil {
@@ -224,9 +227,6 @@ func (k *Keeper) Drop(ctx context.Context) (dropped []string, err error) {
 			return dropped, err
 		}
 		dropped = append(dropped, strings.TrimPrefix(table, Prefix))
-	}
-	if len(dropped) > 0 {
-		k.Log.Info("inbox: days dropped", "days", dropped)
 	}
 	return dropped, nil
 }
@@ -254,9 +254,6 @@ func (k *Keeper) dropForOwner(ctx context.Context, d tables) (dropped []string, 
 		}
 		dropped = append(dropped, day)
 	}
-	if len(dropped) > 0 {
-		k.Log.Info("inbox: days dropped", "days", dropped)
-	}
 	return dropped, nil
 }
 
@@ -266,7 +263,7 @@ func (k *Keeper) detach(ctx context.Context, sql, prefix, table string) error {
 	defer cancel()
 	_, err := k.DB.Exec(ctx, dayText(sql, prefix, table))
 	if gone(err) {
-		return nil // another process was quicker
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("inbox: detaching %s: %w", table, err)
@@ -285,7 +282,7 @@ func (k *Keeper) drop(ctx context.Context, prefix, table string) error {
 	return nil
 }
 
-// gone: the partition or table is not what it was a moment ago.
+// gone reports that another process has changed the partition or table meanwhile.
 func gone(err error) bool {
 	return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, pgerr.ObjectNotInState)
 }
