@@ -80,6 +80,9 @@ lint: ## formatting, go vet, staticcheck, checksums of the dependencies, and tha
 bugs: ## the gate on the tests: put in each bug of internal/verify/mutations and see it found; some: BUG="name name", a part: PART=1/4
 	$(STACK) go run ./internal/verify/mutations $(if $(PART),-part $(PART)) $(BUG)
 
+mutants: ## change the rooms that only decide in one small place at a time, and see that a test notices; some: ROOM=event
+	go run ./internal/verify/mutants $(ROOM)
+
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
 	EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
@@ -112,4 +115,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs matrix matrix-rules matrix-proof matrix-soak
+.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"pgregory.net/rapid"
 
 	"github.com/effectonce/effectonce/event"
 )
@@ -55,6 +56,91 @@ func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
 	e := full()
 	if got := event.Decode(record(e, event.AppendHeaders(nil, &e)), ""); !reflect.DeepEqual(got, e) {
 		t.Fatalf("got  %+v\nwant %+v", got, e)
+	}
+}
+
+// TestPositionsSurviveTheirHeaders: a consumer reads the numbers that the relay wrote, whatever they are.
+func TestPositionsSurviveTheirHeaders(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := full()
+		e.Position.Lane, e.Position.Seq = rapid.Int16().Draw(t, "lane"), rapid.Int64().Draw(t, "seq")
+		e.Headers["long"] = rapid.String().Draw(t, "own header")
+		if got := event.Decode(record(e, event.AppendHeaders(nil, &e)), ""); !reflect.DeepEqual(got, e) {
+			t.Fatalf("got  %+v\nwant %+v", got, e)
+		}
+	})
+}
+
+// TestDecodeTakesHeadersForWhatTheyAre: an attribute or the event's own, and what is none of either changes nothing.
+func TestDecodeTakesHeadersForWhatTheyAre(t *testing.T) {
+	for name, c := range map[string]struct {
+		key, value string
+		want       func(e *event.Event)
+	}{
+		"replayed":              {event.HeaderReplay, "true", func(e *event.Event) { e.Position.Replayed = true }},
+		"not replayed":          {event.HeaderReplay, "yes", func(*event.Event) {}},
+		"a lane that is none":   {event.HeaderLane, "40000", func(*event.Event) {}},
+		"a number that is none": {event.HeaderLaneSeq, "x", func(*event.Event) {}},
+		"no name":               {"", "x", func(e *event.Event) { e.Headers = map[string]string{"": "x"} }},
+		"the id beside another": {event.HeaderID, "x", func(*event.Event) {}},
+	} {
+		id := event.NewID()
+		r := &event.Record{Topic: "t", Headers: []event.Header{{Key: "id", Value: []byte(id.String())}}}
+		want := event.Decode(r, "id")
+		c.want(&want)
+		r.Headers = append(r.Headers, event.Header{Key: c.key, Value: []byte(c.value)})
+		if got := event.Decode(r, "id"); got.ID != id || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
+	}
+	unnamed := &event.Record{Topic: "t", Headers: []event.Header{{Value: []byte("x")}}}
+	if got := event.Decode(unnamed, ""); got.ID != event.RecordID("t", 0, 0, time.Time{}) {
+		t.Error("a header without a name is taken for the id")
+	}
+}
+
+// TestDecodeLooksAtSoManyHeaders: what a log can be filled with cheaply costs no more memory than that.
+func TestDecodeLooksAtSoManyHeaders(t *testing.T) {
+	r := &event.Record{Headers: make([]event.Header, event.MaxHeaders, event.MaxHeaders+1)}
+	r.Headers = append(r.Headers, event.Header{Key: event.HeaderType, Value: []byte("late")})
+	if got := event.Decode(r, ""); got.Type != "" {
+		t.Errorf("header %d is read", len(r.Headers))
+	}
+	r.Headers = r.Headers[1:]
+	if got := event.Decode(r, ""); got.Type != "late" {
+		t.Errorf("header %d is not read", len(r.Headers))
+	}
+}
+
+// TestOwnHeadersAreSorted: the same event is the same bytes, whatever order a map has.
+func TestOwnHeadersAreSorted(t *testing.T) {
+	e := full()
+	for i := range 20 {
+		e.Headers[string(rune('a'+i))] = ""
+	}
+	headers := event.AppendHeaders(nil, &e)
+	own := headers[len(headers)-len(e.Headers)+1:]
+	if !slices.IsSortedFunc(own, func(a, b event.Header) int { return strings.Compare(a.Key, b.Key) }) {
+		t.Errorf("they are in the order %v", own)
+	}
+}
+
+func TestAnEventWithoutASourceHasTheDefaultOne(t *testing.T) {
+	e := full()
+	e.Source = ""
+	if got := event.Decode(record(e, event.AppendHeaders(nil, &e)), ""); got.Source != event.DefaultSource {
+		t.Errorf("source %q", got.Source)
+	}
+}
+
+// TestStorable: Postgres takes any UTF-8 but a zero byte.
+func TestStorable(t *testing.T) {
+	for s, want := range map[string]bool{
+		"": true, "é": true, "\x00": false, "a\x00": false, "\xff": false, "\xff\x00": false,
+	} {
+		if event.Storable(s) != want {
+			t.Errorf("%q: %v", s, !want)
+		}
 	}
 }
 
@@ -190,6 +276,7 @@ func FuzzDecode(f *testing.F) {
 
 func TestHeadersTakeOneAllocation(t *testing.T) {
 	e, dst := full(), make([]event.Header, 0, 16)
+	e.Headers["long"] = strings.Repeat("x", 1000)
 	if n := testing.AllocsPerRun(100, func() { event.AppendHeaders(dst, &e) }); n > 1 {
 		t.Errorf("%v allocations for an event's headers, want 1", n)
 	}

@@ -34,14 +34,18 @@ var (
 	topical    = &verdict{scope: ScopeTopic}
 )
 
-// delivered are events of lane 1, one for each word: a topic's letter, a partition and a key; "-" is none.
-func delivered(words string) (*Delivery, []Item) {
-	var events []event.Event
+// events are of lane 1, one for each word: a topic's letter, a partition and a key; "-" is none.
+func events(words string) (out []event.Event) {
 	for _, w := range strings.Fields(words) {
 		e := event.Event{Topic: w[:1], Tenant: w[1:2], Key: w[2:]}
 		e.Position.Lane = 1
-		events = append(events, e)
+		out = append(out, e)
 	}
+	return out
+}
+
+func delivered(words string) (*Delivery, []Item) {
+	events := events(words)
 	items := make([]Item, len(events))
 	for i := range items {
 		items[i].Alone = events[i].Key == "-"
@@ -110,6 +114,13 @@ func TestP4Judge(t *testing.T) {
 		},
 		"topic closed":  {"t0a", []error{unsent}, []Place{Whole("t")}, "held-1", []Place{At("t", 0)}},
 		"unknown where": {"t?a", []error{unsent}, nil, "undecided", []Place{Whole("t")}},
+		"acked, then closed": {
+			"t0a t0b", []error{nil, unsent}, []Place{At("t", 0)}, "acked, held0", []Place{At("t", 0)},
+		},
+		"refused, then closed": {"t0a", []error{refused}, []Place{At("t", 0)}, "parked", nil},
+		"topic, perhaps in": {
+			"t0a t0b", []error{&verdict{scope: ScopeTopic, before: true}, unsent}, nil, "held-1 sent, held-1", nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -157,6 +168,10 @@ func TestP4HoldBack(t *testing.T) {
 		"from its group, closed": {"t0a", FromHeld, 0, []Place{Whole("t")}, []Place{At("t", 0)}, "held0"},
 		"from the whole":         {"t0a", FromHeld, WholeTopic, nil, []Place{At("t", 0), Whole("t")}, "held0"},
 		"from a group, unknown":  {"t?a", FromHeld, 2, nil, []Place{At("t", 2)}, "undecided"},
+		"from the first group":   {"t?a", FromHeld, 0, nil, []Place{At("t", 0)}, "undecided"},
+		"from a group, closed":   {"t2a", FromHeld, 2, []Place{Whole("t")}, []Place{At("t", 2)}, "held2"},
+		"behind another group":   {"t3a", FromOutbox, 0, nil, []Place{At("t", 3)}, "held3"},
+		"another closed":         {"t3a", FromOutbox, 0, []Place{At("t", 3)}, nil, "held3"},
 	} {
 		d, items := delivered(c.events)
 		for i := range items {
@@ -165,6 +180,97 @@ func TestP4HoldBack(t *testing.T) {
 		d.HoldBack(setOf(c.closed), map[int16]Groups{1: Groups{}.With(c.groups)}, toPartition)
 		if got := fates(items); got != c.want {
 			t.Errorf("%s: they are %s; want %s", name, got, c.want)
+		}
+		if left := strings.Count(c.want, "undecided"); d.Len() != left || len(d.Events()) != left {
+			t.Errorf("%s: %d are to be sent", name, d.Len())
+		}
+	}
+	d, items := delivered("t0a t1b")
+	if d.HoldBack(setOf([]Place{At("t", 0)}), nil, toPartition); fates(items) != "held0, undecided" {
+		t.Errorf("no lane holds anything: they are %s", fates(items))
+	}
+}
+
+// TestAnAttempt: it sends what has no fate, and its verdicts say how many were acked, where, and why others were not.
+func TestAnAttempt(t *testing.T) {
+	t.Parallel()
+	_, items := delivered("t0a t1b t2c t3d t4e")
+	items[0].Fate = Held
+	d := New(events("t0a t1b t2c t3d t4e"), items)
+	if d.Len() != 4 || d.Events()[0].Key != "b" {
+		t.Errorf("%d are to be sent: %v", d.Len(), d.Events())
+	}
+	other := errors.New("another one")
+	n, unknown, first := d.Take([]error{nil, errUnknown, unsent, other})
+	if n != 1 || !errors.Is(unknown, errUnknown) || !errors.Is(first, unsent) {
+		t.Errorf("%d acked, unknown %v, not sent %v", n, unknown, first)
+	}
+	if acked := d.Acked(toPartition); !maps.Equal(acked, setOf([]Place{At("t", 1)})) {
+		t.Errorf("acked at %v", acked)
+	}
+	d.DropDecided()
+	for range 2 {
+		if got := d.Events(); len(got) != 3 || got[0].Key != "c" || got[2].Key != "e" {
+			t.Errorf("sent again: %v", got)
+		}
+	}
+}
+
+// TestRefusalsAreKept: an operator reads why an event was parked, and of one behind it, why that was.
+func TestRefusalsAreKept(t *testing.T) {
+	t.Parallel()
+	d, items := delivered("t0a t0a t0b")
+	verdicts := []error{refused, unsent, unsent}
+	d.Take(verdicts)
+	d.Judge(verdicts, nil, toPartition)
+	if items[0].Refusal == nil || items[1].Refusal != items[0].Refusal || items[2].Refusal != nil {
+		t.Errorf("refusals %v, %v, %v", items[0].Refusal, items[1].Refusal, items[2].Refusal)
+	}
+	for which := range 2 { // one of them was or is to be parked without its key
+		d, items := delivered("t0a t0a")
+		items[which].Alone = true
+		d.Take(verdicts[:2])
+		if d.Judge(verdicts[:2], nil, toPartition); fates(items) != "parked, held0" {
+			t.Errorf("event %d alone: they are %s", which, fates(items))
+		}
+	}
+}
+
+// TestNoteOvertaken: what is held for a topic as a whole may stand behind its successor by another partition count.
+func TestNoteOvertaken(t *testing.T) {
+	t.Parallel()
+	list := []struct {
+		lane int16
+		word string
+		item Item
+		want bool
+	}{
+		{1, "t0a", Item{Fate: Held, Partition: WholeTopic}, true},
+		{1, "u0a", Item{Fate: Held, Partition: WholeTopic}, false}, // acked of another topic
+		{1, "t0a", Item{Fate: Held, Partition: 0}, false},          // its partition is known
+		{1, "t0a", Item{Fate: Parked, Partition: WholeTopic}, false},
+		{2, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // all of its lane was acked
+		{3, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // acked of another lane
+		{3, "u0a", Item{Fate: Held, Partition: WholeTopic, Sent: true}, true},
+		{2, "t0a", Item{Fate: Acked}, false},
+		{1, "w0a", Item{Fate: Acked}, false},
+		{1, "t0b", Item{Fate: Held, Partition: WholeTopic}, true},
+		{1, "t0a", Item{Fate: Acked}, false},
+		{1, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // before it
+		{4, "t0a", Item{Fate: Held, Partition: WholeTopic}, true},
+		{4, "t0a", Item{Fate: Acked}, false},
+	}
+	var all []event.Event
+	var items []Item
+	for _, l := range list {
+		e := events(l.word)[0]
+		e.Position.Lane = l.lane
+		all, items = append(all, e), append(items, l.item)
+	}
+	NoteOvertaken(all, items, map[int16]bool{1: true, 3: true, 4: true})
+	for i, l := range list {
+		if items[i].Sent != l.want {
+			t.Errorf("event %d, %q of lane %d: may have been sent: %v", i, l.word, l.lane, items[i].Sent)
 		}
 	}
 }
@@ -186,6 +292,14 @@ func TestRefusal(t *testing.T) {
 	if r.Code != "CODE?" || !strings.HasPrefix(r.Reason, "verdict: ??é") || len(r.Reason) > longestReason+3 {
 		t.Errorf("a refusal is %q, %d bytes: %.20q", r.Code, len(r.Reason), r.Reason)
 	}
+	for length, want := range map[int]int{longestReason: longestReason, longestReason + 1: longestReason + 3} {
+		if r := refusalOf(errors.New(strings.Repeat("x", length))); len(r.Reason) != want {
+			t.Errorf("a reason of %d bytes is kept as %d", length, len(r.Reason))
+		}
+	}
+	if scope, ok := Rejected(refused); scope != ScopeRecord || !ok {
+		t.Errorf("a refused record is of scope %q: %v", scope, ok)
+	}
 	if r := refusalOf(errors.New("no")); r.Code != "REFUSED" {
 		t.Errorf("without a code it is %q", r.Code)
 	}
@@ -201,20 +315,27 @@ func TestGroups(t *testing.T) {
 		!less.HasPartOf("t") {
 		t.Errorf("groups are %v, %v and %v", first, more, less)
 	}
+	if len(less) != 1 || len(first.With(nil)) != 2 {
+		t.Errorf("%v holds for one topic, and %v for two", less, first.With(nil))
+	}
+	whole := Groups{}.With([]Place{Whole("t")})
+	if whole.HasPartOf("t") || !whole.With([]Place{At("t", 0)}).HasPartOf("t") {
+		t.Error("the group of a topic as a whole is not that of a part")
+	}
 	open := func(g Groups, closed ...Place) string {
 		places := g.Open(setOf(closed))
 		slices.SortFunc(places, func(a, b Place) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		return fmt.Sprint(places)
 	}
-	for got, want := range map[string]string{
-		open(first):                                     "[{t 0} {u 1}]",
-		open(first, At("t", 0)):                         "[{t -1} {u 1}]",
-		open(first, Whole("t")):                         "[{u 1}]",
-		open(first.Without([]Place{At("t", 0)})):        "[{t -1} {u 1}]",
-		open(first, At("t", 0), At("u", 1), At("u", 2)): "[{t -1}]",
+	for _, c := range [][2]string{
+		{open(first), "[{t 0} {u 1}]"},
+		{open(first, At("t", 0)), "[{t -1} {u 1}]"},
+		{open(first, Whole("t")), "[{u 1}]"},
+		{open(first.Without([]Place{At("t", 0)})), "[{t -1} {u 1}]"},
+		{open(first, At("t", 0), At("u", 1), At("u", 2)), "[{t -1}]"},
 	} {
-		if got != want {
-			t.Errorf("%s can go, want %s", got, want)
+		if c[0] != c[1] {
+			t.Errorf("%s can go, want %s", c[0], c[1])
 		}
 	}
 }

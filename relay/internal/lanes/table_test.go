@@ -422,6 +422,9 @@ func TestHeadsOfHeldEvents(t *testing.T) {
 	if len(found) != 1 || found[held].Fence != 7 || len(without) != 2 {
 		t.Errorf("%v are tried, and %v are not", found, without)
 	}
+	if only, _ := of("whole").FirstHeld([]delivery.Place{whole}); len(only) != 1 {
+		t.Error("the first held event of a topic as a whole is not tried, and nothing older is held")
+	}
 	if !table.Holds(whole) || table.Holds(delivery.At("orders", 4)) {
 		t.Error("it is not known what the lane holds")
 	}

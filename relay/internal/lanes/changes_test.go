@@ -1,0 +1,537 @@
+package lanes
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+)
+
+// next is what a pump's next claim of the only lane knows.
+func next(t *testing.T, table *Table) *Grant {
+	t.Helper()
+	grants := table.Take(0, 1, now)
+	if len(grants) != 1 {
+		t.Fatalf("the next claim is of %v", grants)
+	}
+	return &grants[0]
+}
+
+// TestAClaimIsRemembered: the next claim begins with what this one, and its settle, found out.
+func TestAClaimIsRemembered(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	table.Renumber("e.1")
+	groups := delivery.Groups{}.With([]delivery.Place{held})
+	g.Next, g.End, g.Parked, g.Releasing, g.Groups = 5, 9, true, true, groups
+	table.Claimed(g)
+	pace := Pace{Last: 77, Size: 3, Gap: 1.5}
+	if table.Settled(g, &Settlement{First: 4, More: true, Bulk: true, Pace: pace}, nil) {
+		t.Error("a heartbeat is to see to a lane that is ours and stays")
+	}
+	got := next(t, table)
+	if got.Next != 5 || got.End != 9 || !got.Parked || !got.Releasing || !got.Groups.Has(held) || got.Settled != 4 ||
+		!got.Bulk || got.Pace != pace || got.Epoch != "e.1" || got.Turn != g.Turn+1 || !got.Due {
+		t.Errorf("the next claim is %+v", got)
+	}
+	if !got.Fresh {
+		t.Error("a claim from before the numbering was met makes reading the journal unnecessary")
+	}
+	table.Settled(got, &Settlement{More: true}, nil)
+	got = next(t, table)
+	if got.Fresh || got.Bulk || got.Reads != 1 {
+		t.Errorf("behind a claim that read the journal: %+v", got)
+	}
+	table.Unsettled(got, false)
+	if got = next(t, table); !got.Fresh {
+		t.Error("the journal is not read, and has an open entry")
+	}
+	table.Empty(got, true, nil)
+	if got = next(t, table); got.Fresh || got.Bulk {
+		t.Errorf("behind an empty claim: %+v", got)
+	}
+	table.Reset()
+	table.Empty(got, true, nil)
+	if got = next(t, table); !got.Fresh {
+		t.Error("a claim from before the connection was lost makes reading the journal unnecessary")
+	}
+	table.Empty(got, true, nil)
+	if next(t, table).Fresh {
+		t.Error("the journal is read again behind a claim that found it empty")
+	}
+}
+
+// TestALotIsOver: a lane that was read empty is no bulk lane any more.
+func TestALotIsOver(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	table.Settled(g, &Settlement{More: true, Bulk: true}, nil)
+	table.Empty(next(t, table), true, nil)
+	if next(t, table).Bulk {
+		t.Error("an empty lane is read in bulk")
+	}
+}
+
+// TestBeats: who gives back a lane that is leaving or in doubt has a heartbeat see to it.
+func TestBeats(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *Table, g *Grant) bool{
+		"given back": (*Table).GiveBack,
+		"unsettled":  func(t *Table, g *Grant) bool { return t.Unsettled(g, false) },
+		"empty":      func(t *Table, g *Grant) bool { return t.Empty(g, false, nil) },
+		"settled":    func(t *Table, g *Grant) bool { return t.Settled(g, &Settlement{}, nil) },
+	} {
+		for kind, c := range map[string]struct {
+			before func(t *Table)
+			want   bool
+		}{
+			"certain": {func(*Table) {}, false},
+			"leaving": {func(t *Table) { t.Leave(-1) }, true},
+			"doubted": {(*Table).DoubtAll, true},
+			"another": {func(t *Table) { t.DoubtAll(); t.Leased(map[int16]int64{1: 8}, later) }, false},
+		} {
+			table, g := leased(t)
+			if c.before(table); end(table, g) != c.want {
+				t.Errorf("%s, %s: a heartbeat is to see to it: %v", name, kind, !c.want)
+			}
+		}
+	}
+	table, g := leased(t)
+	if !table.Unsettled(g, true) {
+		t.Error("nobody sees to a lane whose claim was late")
+	}
+}
+
+// TestWokenOnce: what was reported of a busy lane makes it ready once.
+func TestWokenOnce(t *testing.T) {
+	t.Parallel()
+	for name, report := range map[string]func(*Table){
+		"woken":      (*Table).Woken,
+		"opened":     func(t *Table) { t.Opened("orders") },
+		"renumbered": func(t *Table) { t.Renumber("e.2") },
+	} {
+		table, g := leased(t)
+		table.MovedDue(1, 7, false)
+		g.Groups = delivery.Groups{}.With([]delivery.Place{held})
+		table.Claimed(g)
+		report(table)
+		closed := map[delivery.Place]bool{held: true}
+		table.Empty(g, false, closed)
+		if !table.owned[1].ready {
+			t.Errorf("%s: the lane is not ready", name)
+			continue
+		}
+		table.Empty(next(t, table), false, closed)
+		if table.owned[1].ready {
+			t.Errorf("%s: the lane is ready for ever", name)
+		}
+		if table.Opened("other"); table.owned[1].ready {
+			t.Error("a topic that the lane holds nothing of makes it ready")
+		}
+		if table.Opened("orders"); !table.owned[1].ready {
+			t.Error("the lane holds events of the topic that was opened, and is not ready")
+		}
+	}
+}
+
+// TestRenumbered: a lane that has nothing to do reads its journal all the same, unless it is not the pumps', and once
+// for each incarnation.
+func TestRenumbered(t *testing.T) {
+	t.Parallel()
+	table := of("quiet", "wal", "offered", "unassigned")
+	table.Renumber("e.1")
+	for i, l := range table.owned {
+		if want := l.polled(); l.ready != want || l.woken {
+			t.Errorf("%s is ready: %v", kinds[i].name, l.ready)
+		}
+		l.ready = false
+	}
+	table.Renumber("e.1")
+	for i, l := range table.owned {
+		if l.ready {
+			t.Errorf("%s is ready again", kinds[i].name)
+		}
+	}
+}
+
+// TestDueAgain: what a probe found due is looked for by the next claim.
+func TestDueAgain(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	table.MovedDue(1, 7, false)
+	table.Empty(g, false, nil)
+	table.Found(nil, nil, []int16{1})
+	if got := next(t, table); !got.Due {
+		t.Error("the claim does not look for what is due")
+	}
+}
+
+// TestFoundInSeveral: each lane of a report is ready.
+func TestFoundInSeveral(t *testing.T) {
+	t.Parallel()
+	table := of("quiet", "parked", "holds")
+	table.Found([]int16{0, 9, 30}, nil, nil)
+	if got := named(table.Quiet()); got != "holds" {
+		t.Errorf("still quiet: %s", got)
+	}
+}
+
+// TestUnsettledOffered: what is left of an offered lane is claimed again, although nothing had made it ready.
+func TestUnsettledOffered(t *testing.T) {
+	t.Parallel()
+	table := of("offered")
+	g := table.TakeOffered(now)[0]
+	if table.Unsettled(&g, false); table.owned[g.Lane].is() != "offered fresh ready" {
+		t.Errorf("the lane is %q", table.owned[g.Lane].is())
+	}
+}
+
+// TestReread: an open entry was found, and its rows may stand anywhere.
+func TestReread(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	table.MovedDue(1, 7, false)
+	table.ResetFloors("n")
+	table.Decided("n", 100, nil)
+	grants := []Grant{*g}
+	table.Refresh(grants)
+	table.Settled(&grants[0], &Settlement{Floor: 40}, nil)
+	table.Reread([]int16{1})
+	got := next(t, table)
+	if got.Floor != 0 || got.Reach != 0 || !got.Fresh {
+		t.Errorf("the next claim is %+v", got)
+	}
+	table.Settled(&grants[0], &Settlement{Floor: 90}, nil) // of before
+	if l := table.owned[1]; l.floor != 0 || l.reach != 0 {
+		t.Errorf("floor %d and reach %d by a claim of before", l.floor, l.reach)
+	}
+}
+
+// TestRefresh: a claim that waited for its connection goes by what is known then.
+func TestRefresh(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	g.Next, g.End = 5, 9
+	table.Claimed(g)
+	table.Settled(g, &Settlement{More: true}, nil)
+	g = next(t, table)
+	ours := []Grant{*g, {Lane: 2, Fence: 1, Floor: 3, Reach: 4, Top: 5, Decided: 6, Reached: 7}, *g}
+	table.ResetFloors("n")
+	table.Decided("n", 50, nil)
+	table.Renumber("e.1")
+	table.Refresh(ours)
+	for _, i := range []int{0, 2} {
+		if o := ours[i]; o.Next != 0 || o.End != 0 || !o.Fresh || o.Epoch != "e.1" || o.IDs != "n" || o.Decided != 50 {
+			t.Errorf("ours is %+v", o)
+		}
+	}
+	// Whose lane is another one's by now reads everything, and what it finds out is ignored.
+	want := Grant{Lane: 2, Fence: 1, Fresh: true, Epoch: "e.1", Top: math.MaxInt64}
+	if o := ours[1]; o.Floor != want.Floor || o.Reach != 0 || o.Top != want.Top || o.Decided != 0 || o.Reached != 0 ||
+		!o.Fresh || o.Epoch != want.Epoch {
+		t.Errorf("another one's is %+v, want %+v", o, want)
+	}
+	same := []Grant{*g}
+	table.Settled(&ours[0], &Settlement{More: true}, nil)
+	again := next(t, table)
+	again.Next, again.End = 7, 8
+	same[0] = *again
+	if table.Refresh(same); same[0].Next != 7 || same[0].End != 8 {
+		t.Errorf("a claim on the same server begins a new block: %+v", same[0])
+	}
+}
+
+// TestStrikes: a lane whose claims fit easily is no slow one any more.
+func TestStrikes(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	table.Overran([]Grant{*g, *g})
+	table.Settled(g, &Settlement{More: true, Bulk: true}, nil)
+	for i, want := range []int{2, 1, 0, 0} {
+		g = next(t, table)
+		if g.Strikes != want || g.Bulk != (want == 0 && i > 1) {
+			t.Errorf("claim %d has %d strikes, want %d; bulk %v", i, g.Strikes, want, g.Bulk)
+		}
+		table.Settled(g, &Settlement{More: true, Bulk: true, Easily: true}, nil)
+	}
+}
+
+// TestSlowLanesGoOneByOne: however slow they are, one lane is claimed, and who waited longest comes first.
+func TestSlowLanesGoOneByOne(t *testing.T) {
+	t.Parallel()
+	table := New(Pumps)
+	table.Leased(map[int16]int64{0: 1, 1: 1, 2: 1}, later)
+	for range mostStrikes {
+		table.Overran([]Grant{{Lane: 0, Fence: 1}, {Lane: 1, Fence: 1}})
+	}
+	var order []int16
+	for range 6 {
+		grants := table.Take(0, 1, now)
+		if len(grants) != 1 {
+			t.Fatalf("%d lanes are claimed together", len(grants))
+		}
+		order = append(order, grants[0].Lane)
+		table.GiveBack(&grants[0])
+	}
+	if !slices.Equal(order, []int16{0, 1, 2, 0, 1, 2}) {
+		t.Errorf("the lanes are claimed in the order %v", order)
+	}
+	table.Forget([]int16{2})
+	if grants := table.Take(0, 1, now); len(grants) != 1 {
+		t.Errorf("where all are slow, %d are claimed together", len(grants))
+	}
+}
+
+// TestPartsOfPumps: a pump claims all lanes of its part together, also of the larger parts.
+func TestPartsOfPumps(t *testing.T) {
+	t.Parallel()
+	table := New(Pumps)
+	fences := map[int16]int64{}
+	for i := range int16(Count) {
+		fences[i] = 1
+	}
+	table.Leased(fences, later)
+	for pump, want := range []int{11, 11, 10} {
+		if got := table.Take(pump, 3, now); len(got) != want {
+			t.Errorf("pump %d claims %d lanes, want %d", pump, len(got), want)
+		}
+	}
+}
+
+// floored is a table with lane 1 and its floor and reach at 100, in the numbering n; 300 is decided but for transaction
+// 17.
+func floored(t *testing.T) (*Table, *state) {
+	t.Helper()
+	table, g := leased(t)
+	table.ExpectFloors()
+	table.ResetFloors("n")
+	table.far = 50
+	table.Decided("n", 100, nil)
+	table.MovedDue(1, 7, false)
+	table.Empty(g, false, nil)
+	_, _, _, falls := table.NextSlice(100, 100)
+	table.RaiseFloors("n", falls, map[int16]int64{1: 100}, nil)
+	table.Decided("n", 300, []string{"17"})
+	l := table.owned[1]
+	if l.floor != 100 || l.reach != 100 || table.IDs() != "n" || l.ready {
+		t.Fatalf("the lane is %+v", l)
+	}
+	return table, l
+}
+
+// TestFloorsFall: with what they rest on, floors and all that is known of them begin anew.
+func TestFloorsFall(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fall  func(t *Table)
+		ids   string
+		ready bool
+	}{
+		"the connection was lost": {(*Table).Reset, "", false},
+		"another numbering":       {func(t *Table) { t.ResetFloors("m") }, "m", false},
+		"something stood below":   {func(t *Table) { t.DropFloors([]int16{1}) }, "n {17}", true},
+	} {
+		table, l := floored(t)
+		_, _, _, falls := table.NextSlice(300, 50)
+		c.fall(table)
+		lanes, floors, ids := table.Reaches()
+		if l.floor != 0 || !slices.Equal(lanes, []int16{1}) || !slices.Equal(floors, []int64{0}) || ids != c.ids ||
+			l.ready != c.ready {
+			t.Errorf("%s: floor %d, reaches of %v %v in %q, ready %v", name, l.floor, lanes, floors, ids, l.ready)
+		}
+		table.RaiseFloors(table.IDs(), falls, map[int16]int64{1: 150}, nil)
+		if l.reach != 0 {
+			t.Errorf("%s: a look of before raises the floor to %d", name, l.reach)
+		}
+		if c.ready {
+			continue
+		}
+		l.ready = true
+		g := next(t, table)
+		if g.Decided != 0 || g.Reached != 0 || g.Top != 50 {
+			t.Errorf("%s: the next claim is %+v", name, g)
+		}
+	}
+}
+
+// TestNobodyFindsFloors: then claims and probes do not wait for them.
+func TestNobodyFindsFloors(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	table.Decided("", 3*farIDs, nil)
+	if table.Behind() != 1 {
+		t.Error("the lane is not behind what is decided")
+	}
+	if table.Reset(); table.Behind() != 0 {
+		t.Error("a lane waits for a floor that nobody finds")
+	}
+	if g.Top != math.MaxInt64 {
+		t.Errorf("the claim reads up to %d", g.Top)
+	}
+}
+
+// TestExceptedEnded: the floor follows where the claims are once no excepted transaction is left, unless one of them
+// may have committed rows there.
+func TestExceptedEnded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ids           string
+		left          []string
+		committed     bool
+		floor, reach  int64
+		decided, tops int64
+	}{
+		"rolled back":              {"n", nil, false, 200, 200, 300, 250},
+		"one is left":              {"n", []string{"18"}, false, 100, 200, 100, 250},
+		"committed":                {"n", nil, true, 100, 100, 300, 150},
+		"committed, one is left":   {"n", []string{"18"}, true, 100, 100, 100, 150},
+		"in a numbering of before": {"m", nil, true, 100, 200, 100, 250},
+	} {
+		table, l := floored(t)
+		_, _, _, falls := table.NextSlice(300, 100)
+		table.RaiseFloors("n", falls, map[int16]int64{1: 200}, nil)
+		if l.floor != 100 || l.reach != 200 {
+			t.Fatalf("floor %d, reach %d", l.floor, l.reach)
+		}
+		table.ExceptedEnded(c.ids, c.left, c.committed)
+		l.ready = true
+		g := next(t, table)
+		if g.Floor != c.floor || g.Reach != c.reach || g.Decided != c.decided || g.Reached != 300 || g.Top != c.tops {
+			t.Errorf("%s: the next claim is %+v", name, g)
+		}
+		if fell := g.Falls > falls; fell != (c.committed && c.ids == "n") {
+			t.Errorf("%s: floors fell: %v", name, fell)
+		}
+	}
+}
+
+// TestBehind: a lane is looked at in slices as long as a whole slice of what is decided is above its floor.
+func TestBehind(t *testing.T) {
+	t.Parallel()
+	table, l := floored(t)
+	for _, c := range []struct {
+		limit  int64
+		behind int
+	}{{149, 0}, {150, 1}, {300, 1}} {
+		table.Decided("n", c.limit, nil)
+		l.reach, l.floor, l.ready = 100, 100, false
+		if got := table.Behind(); got != c.behind {
+			t.Errorf("%d decided: %d lanes are behind", c.limit, got)
+		}
+		if probed, _, _ := table.ToProbe(); len(probed) != 1-c.behind {
+			t.Errorf("%d decided: %v are probed", c.limit, probed)
+		}
+	}
+	table.Decided("n", 150, []string{"17"})
+	if table.Undecidable(); table.Behind() != 1 {
+		t.Error("until more is decided, nothing is behind what is")
+	}
+	table.ResetFloors("n")
+	if table.Behind() != 1 {
+		t.Error("nobody waits for the first floors")
+	}
+	if table.Undecidable(); table.Behind() != 0 {
+		t.Error("a lane waits for what cannot be decided")
+	}
+}
+
+// TestSlices: lanes below what is reached are looked at next, no further than that; what was found there makes the ones
+// ready that nobody else looks at.
+func TestSlices(t *testing.T) {
+	t.Parallel()
+	table, l := floored(t)
+	if lanes, _, _, _ := table.NextSlice(100, 50); len(lanes) > 0 {
+		t.Errorf("%v are at what is reached, and looked at", lanes)
+	}
+	lanes, floors, tops, falls := table.NextSlice(101, 50)
+	if !slices.Equal(lanes, []int16{1}) || !slices.Equal(floors, []int64{100}) || !slices.Equal(tops, []int64{101}) {
+		t.Errorf("the next slice is %v from %v to %v", lanes, floors, tops)
+	}
+	raise := func(found map[int16]int64) bool { return table.RaiseFloors("n", falls, map[int16]int64{1: 110}, found) }
+	if raise(nil) || l.ready || l.floor != 100 || l.reach != 110 {
+		t.Errorf("the lane is %+v", l)
+	}
+	if table.RaiseFloors("m", falls, map[int16]int64{1: 140}, map[int16]int64{1: 120}) || l.reach != 110 || l.ready {
+		t.Error("a look in another numbering raises a floor, or finds something")
+	}
+	if !raise(map[int16]int64{1: 1}) || !l.ready {
+		t.Error("what was found makes no lane ready")
+	}
+	l.ready = false
+	table.Decided("n", 120, nil)
+	if raise(map[int16]int64{1: 115}) || l.ready {
+		t.Error("a lane that the probes look at is made ready")
+	}
+}
+
+// TestFloorsAbove: late events may stand below these; lanes that have much are asked about later.
+func TestFloorsAbove(t *testing.T) {
+	t.Parallel()
+	table, l := floored(t)
+	if lanes, floors, ids := table.FloorsAbove(99); !slices.Equal(lanes, []int16{1}) ||
+		!slices.Equal(floors, []int64{100}) || ids != "n" {
+		t.Errorf("above 99: %v %v in %q", lanes, floors, ids)
+	}
+	for _, bulk := range []bool{true, false} {
+		l.bulk = bulk
+		if lanes, floors, _ := table.FloorsAbove(100); lanes == nil || floors == nil || len(lanes)+len(floors) > 0 {
+			t.Errorf("above 100: %v %v; nil would reach Postgres as null", lanes, floors)
+		}
+	}
+	l.bulk = true
+	if lanes, _, _ := table.FloorsAbove(99); len(lanes) > 0 {
+		t.Error("a lane that has much is asked about")
+	}
+	if lanes, floors, _ := New(Pumps).Reaches(); lanes == nil || floors == nil {
+		t.Error("nil would reach Postgres as null")
+	}
+}
+
+// TestPastDecided: a lane with much to send has left behind what is decided.
+func TestPastDecided(t *testing.T) {
+	t.Parallel()
+	table, l := floored(t)
+	for _, c := range []struct {
+		bulk bool
+		last int64
+		want bool
+	}{{true, 301, true}, {true, 300, false}, {false, 301, false}, {false, 0, false}} {
+		l.bulk, l.pace.Last = c.bulk, c.last
+		if table.PastDecided() != c.want {
+			t.Errorf("%+v: %v", c, !c.want)
+		}
+	}
+}
+
+// TestSources: a lane that was assigned, offered, handed over or given back to the pumps is worked on by one of them.
+func TestSources(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		from string
+		do   func(t *Table, i int16)
+		want string
+	}{
+		"to the pumps": {"unassigned", func(t *Table, i int16) { t.Assign([]int16{i}, Pumps) }, "pumps ready"},
+		"to the pumps, parked": {
+			"unassigned parked", func(t *Table, i int16) { t.Assign([]int16{i}, Pumps) }, "pumps ready parked",
+		},
+		"to the WAL":    {"unassigned", func(t *Table, i int16) { t.Assign([]int16{i}, WAL) }, "wal parked"},
+		"has one":       {"offered", func(t *Table, i int16) { t.Assign([]int16{i}, WAL) }, "offered"},
+		"withdrawn":     {"offered", func(t *Table, _ int16) { t.Withdraw() }, "pumps ready"},
+		"offered again": {"offered doubt", func(t *Table, _ int16) { t.Offer() }, "pumps doubt"},
+		"not followed":  {"wal", func(t *Table, _ int16) { t.Unfollowed() }, "unassigned ready"},
+		"handed over, woken": {"offered busy", func(t *Table, i int16) {
+			t.Woken()
+			t.HandedOver(i, int64(i)+10)
+			t.GiveBack(&Grant{Lane: i, Fence: int64(i) + 10})
+		}, "wal"},
+	} {
+		table := of(c.from)
+		for i, l := range table.owned {
+			if c.do(table, i); l.is() != c.want {
+				t.Errorf("%s: the lane is %q, want %q", name, l.is(), c.want)
+			}
+		}
+	}
+}
