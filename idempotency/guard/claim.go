@@ -19,7 +19,7 @@ const claimFor = 2 * time.Second
 func (g *Guard) claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult,
 	since time.Time, err error,
 ) {
-	err = again(ctx, claimFor, func() error {
+	err = retry(ctx, claimFor, func() error {
 		since = time.Now()
 		c, err = g.store.Claim(ctx, r, opt)
 		return err
@@ -36,12 +36,12 @@ func (g *Guard) takeBack(ctx context.Context, r idempotency.Request, opt store.C
 	}
 	taking, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimFor)
 	defer cancel()
-	after := opt.Rerun
+	takenOver := opt.Rerun
 	opt.Rerun = false // its own token is all that it may find, or what it may go on with
 	c, err := g.store.Claim(taking, r, opt)
 	switch {
 	case err != nil || !c.Won:
-	case after, len(c.Record.Progress.Steps) > 0:
+	case takenOver, len(c.Record.Progress.Steps) > 0:
 		err = g.store.MarkUnknown(taking, c.Lease, "a claim was given up", 0)
 	default:
 		err = g.store.Release(taking, c.Lease)
@@ -53,8 +53,8 @@ func (g *Guard) takeBack(ctx context.Context, r idempotency.Request, opt store.C
 	return idempotency.Retryable(fmt.Errorf("idempotency: claiming the key (nothing was run): %w", cause))
 }
 
-// again repeats a call of the store while its outcome is unknown, until the time is over or ctx ends.
-func again(ctx context.Context, most time.Duration, call func() error) error {
+// retry repeats a call of the store while its outcome is unknown, until the time is over or ctx ends.
+func retry(ctx context.Context, most time.Duration, call func() error) error {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond),
 		backoff.WithMaxInterval(time.Second),
 		backoff.WithMaxElapsedTime(most))

@@ -111,8 +111,8 @@ func (fs *flights) leave(f *flight, why error) {
 	}
 }
 
-// land ends the flight.
-func (fs *flights) land(f *flight) {
+// end ends the flight.
+func (fs *flights) end(f *flight) {
 	fs.mu.Lock()
 	delete(fs.flying, f.of)
 	fs.mu.Unlock()

@@ -124,7 +124,7 @@ func (g *Guard) lead(ctx context.Context, f *flight, r idempotency.Request, unti
 	// The leader leaves when its context ends, and goes on when others still wait.
 	leave := context.AfterFunc(ctx, func() { g.flights.leave(f, context.Cause(ctx)) })
 	defer leave()
-	defer g.flights.land(f)
+	defer g.flights.end(f)
 	f.res, f.err = g.attempt(shared, r, until, do, func() { close(f.working) })
 	f.answered = true
 	return f.res.Clone(), f.err
@@ -199,9 +199,9 @@ func (g *Guard) attempt(ctx context.Context, r idempotency.Request, until time.T
 			begin()
 			ctx, end := g.finishing(ctx)
 			defer end()
-			return g.work(ctx, &attempt{guard: g, op: newOp(g, c), began: since, after: opt.Rerun}, do)
+			return g.work(ctx, &attempt{guard: g, op: newOp(g, c), began: since, takenOver: opt.Rerun}, do)
 		}
-		res, err := known(r, c.Record)
+		res, err := answerOf(r, c.Record)
 		// Only a second claim takes a key over: whoever wins by it knows that there may have been somebody before.
 		if errors.Is(err, idempotency.ErrUnknown) && !opt.Rerun && slices.Contains(g.cfg.Rerun, r.Key.Operation) {
 			opt.Rerun = true
@@ -237,9 +237,9 @@ func (g *Guard) finishing(ctx context.Context) (context.Context, func()) {
 	return working, func() { stop(); end(nil) }
 }
 
-// known is the answer of a record to a request that did not get the key. A mismatch comes before everything else: the
-// other command's result is nobody's business.
-func known(r idempotency.Request, rec store.Record) (idempotency.Result, error) {
+// answerOf is the answer of a record to a request that did not get the key. A mismatch comes before everything else:
+// the other command's result is nobody's business.
+func answerOf(r idempotency.Request, rec store.Record) (idempotency.Result, error) {
 	if !r.Matches(rec.Fingerprint) {
 		return idempotency.Result{}, &idempotency.MismatchError{
 			State: rec.State, Resource: rec.Result.Resource,

@@ -50,7 +50,7 @@ func (k *keeper) stop() {
 func (k *keeper) beat(ctx context.Context, end time.Time) error {
 	every := k.guard.cfg.Heartbeat
 	if every < 0 {
-		return k.rest(ctx, time.Until(end), errors.New("it is not extended: Config.Heartbeat is negative"))
+		return k.waitToFail(ctx, time.Until(end), errors.New("it is not extended: Config.Heartbeat is negative"))
 	}
 	wait, last := every, errors.New("the process stood still")
 	for {
@@ -81,8 +81,8 @@ func (k *keeper) beat(ctx context.Context, end time.Time) error {
 	}
 }
 
-// rest returns the error after the time, or nil when ctx ended before.
-func (k *keeper) rest(ctx context.Context, d time.Duration, err error) error {
+// waitToFail returns the error after the time, or nil when ctx ended before.
+func (k *keeper) waitToFail(ctx context.Context, d time.Duration, err error) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -87,7 +87,7 @@ func (o *Op) step(name string) (store.Step, bool) {
 func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte,
 	error,
 ) {
-	s, known, err := o.use(ctx, name)
+	s, known, err := o.start(ctx, name)
 	if err != nil || known {
 		return s.Data, err
 	}
@@ -95,9 +95,9 @@ func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context
 	class, code := idempotency.Classify(err)
 	switch {
 	case err == nil:
-		return data, o.put(ctx, store.Step{Name: name, State: store.StepDone, Data: data})
+		return data, o.set(ctx, store.Step{Name: name, State: store.StepDone, Data: data})
 	case class == idempotency.ClassTerminal:
-		return nil, errors.Join(err, o.put(ctx, refusal(store.Step{Name: name}, code, err)))
+		return nil, errors.Join(err, o.set(ctx, refusal(store.Step{Name: name}, code, err)))
 	}
 	return nil, err
 }
@@ -122,14 +122,14 @@ func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.C
 	if key == "" {
 		return nil, fmt.Errorf("idempotency: step %q needs a key to go downstream", name)
 	}
-	s, known, err := o.use(ctx, name)
+	s, known, err := o.start(ctx, name)
 	if err != nil || known {
 		return s.Data, err
 	}
 	before := s.State == store.StepSent
 	if !before {
 		s = store.Step{Name: name, State: store.StepSent, Key: key}
-		if err := o.put(ctx, s); err != nil || ctx.Err() != nil {
+		if err := o.set(ctx, s); err != nil || ctx.Err() != nil {
 			o.drop(name)
 			if err == nil {
 				err = errors.Join(context.Cause(ctx), o.save(ctx))
@@ -142,13 +142,13 @@ func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.C
 	switch {
 	case err == nil:
 		s.State, s.Data = store.StepDone, data
-		if err := o.put(ctx, s); err != nil {
+		if err := o.set(ctx, s); err != nil {
 			return nil, idempotency.OutcomeUnknown(fmt.Errorf("idempotency: step %q is done, and recording it has no "+
 				"known outcome: %w", name, err))
 		}
 		return data, nil
 	case class == idempotency.ClassTerminal:
-		return nil, errors.Join(err, o.put(ctx, refusal(s, code, err)))
+		return nil, errors.Join(err, o.set(ctx, refusal(s, code, err)))
 	case class == idempotency.ClassRetryable && !before:
 		o.drop(name)
 		return nil, errors.Join(err, o.save(ctx))
@@ -167,7 +167,7 @@ func (o *Op) Resolve(ctx context.Context, name string, to store.StepState, data 
 	switch to {
 	case store.StepDone, store.StepFailed:
 		s.State, s.Data = to, data
-		return o.put(ctx, s)
+		return o.set(ctx, s)
 	case "":
 		o.drop(name)
 		return o.save(ctx)
@@ -175,8 +175,8 @@ func (o *Op) Resolve(ctx context.Context, name string, to store.StepState, data 
 	return fmt.Errorf("idempotency: step %q cannot be resolved as %q: StepDone, StepFailed or nothing", name, to)
 }
 
-// use takes a name for a step, and finds what is known of it. known: its outcome is, and was returned.
-func (o *Op) use(ctx context.Context, name string) (s store.Step, known bool, err error) {
+// start takes a name for a step, and returns what is recorded of it. known: its outcome is recorded, and returned.
+func (o *Op) start(ctx context.Context, name string) (s store.Step, known bool, err error) {
 	if ctx.Err() != nil {
 		return s, false, idempotency.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name,
 			context.Cause(ctx)))
@@ -197,13 +197,13 @@ func (o *Op) use(ctx context.Context, name string) (s store.Step, known bool, er
 	case store.StepDone:
 		return s, true, nil
 	case store.StepFailed:
-		return store.Step{}, true, asRefused(s)
+		return store.Step{}, true, refusalError(s)
 	}
 	return store.Step{}, false, fmt.Errorf("idempotency: step %q is being compensated: only its saga goes on", name)
 }
 
-// put records a step, in its place or as the last one.
-func (o *Op) put(ctx context.Context, s store.Step) error {
+// set records a step, in its place or as the last one.
+func (o *Op) set(ctx context.Context, s store.Step) error {
 	o.mu.Lock()
 	if i := slices.IndexFunc(o.steps, func(old store.Step) bool { return old.Name == s.Name }); i >= 0 {
 		o.steps[i] = s
@@ -228,15 +228,15 @@ func (o *Op) save(ctx context.Context) error {
 	return o.guard.record(ctx, func(ctx context.Context) error { return o.guard.store.Save(ctx, o.lease, p) })
 }
 
-// why is the data of a failed step.
-type why struct {
+// refusalData is the data of a failed step.
+type refusalData struct {
 	Code  string `json:"code"`
 	Error string `json:"error,omitempty"`
 }
 
 // Refusal is the data of a step that was refused for good.
 func Refusal(code, text string) []byte {
-	b, err := json.Marshal(why{code, text})
+	b, err := json.Marshal(refusalData{code, text})
 	if err != nil {
 		return nil
 	}
@@ -248,9 +248,9 @@ func refusal(s store.Step, code string, err error) store.Step {
 	return s
 }
 
-// asRefused is the error of a step that failed in an earlier attempt.
-func asRefused(s store.Step) error {
-	var w why
+// refusalError is the error of a step that failed in an earlier attempt.
+func refusalError(s store.Step) error {
+	var w refusalData
 	if err := json.Unmarshal(s.Data, &w); err != nil {
 		return idempotency.Terminal("failed", fmt.Errorf("step %q was refused", s.Name))
 	}

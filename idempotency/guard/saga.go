@@ -73,7 +73,7 @@ func (o *Op) Compensate(ctx context.Context, steps ...SagaStep) error {
 		var err error
 		switch done.State {
 		case store.StepFailed:
-			cause = asRefused(done)
+			cause = refusalError(done)
 		case store.StepSent:
 			err = fmt.Errorf("nothing is undone while the outcome of step %q is open", s.Name)
 		case store.StepDone, store.StepUndoing:
@@ -97,7 +97,7 @@ func (o *Op) undo(ctx context.Context, s SagaStep, done store.Step) error {
 	before := done.State == store.StepUndoing
 	if !before {
 		done.State = store.StepUndoing
-		if err := o.put(ctx, done); err != nil {
+		if err := o.set(ctx, done); err != nil {
 			return fmt.Errorf("undoing step %q was not begun: %w", s.Name, err)
 		}
 	}
@@ -113,7 +113,7 @@ func (o *Op) undo(ctx context.Context, s SagaStep, done store.Step) error {
 		return fmt.Errorf("undoing step %q: %w", s.Name, err)
 	}
 	done.State = store.StepUndone
-	if err := o.put(ctx, done); err != nil {
+	if err := o.set(ctx, done); err != nil {
 		return fmt.Errorf("step %q is undone, and recording that has no known outcome: %w", s.Name, err)
 	}
 	return nil

@@ -18,9 +18,9 @@ type attempt struct {
 	began time.Time
 	// resume: the key is a recoverer's, who decides what becomes of an operation that does not end.
 	resume bool
-	// after: the key was taken over. What its former owner has committed may not be known, so a failure of this one's
-	// frees no key.
-	after bool
+	// takenOver: the key had another owner before. What its former owner has committed may not be known, so a failure
+	// of this one's frees no key.
+	takenOver bool
 }
 
 // work runs the work under the lease and records what became of it, a panic and runtime.Goexit included: they go on
@@ -45,14 +45,14 @@ func (g *Guard) work(ctx context.Context, a *attempt, do work) (res idempotency.
 type ending int
 
 const (
-	finish ending = iota
-	letGo
-	putDown // its local phases are committed: they stay, and the next attempt goes on from there
+	finish     ending = iota
+	releaseKey        // nothing has happened
+	keepPhases        // local phases are committed: the next attempt goes on from there
 	unknown
 )
 
-// ending decides what an attempt's outcome means; docs of Do and Run say it in words.
-func (a *attempt) ending(ctx context.Context, err error) (how ending, code string) {
+// decide says what an attempt's outcome means; docs of Do and Run say it in words.
+func (a *attempt) decide(ctx context.Context, err error) (how ending, code string) {
 	steps := a.op.Steps()
 	_, isOpen := open(steps)
 	class, code := idempotency.Classify(err)
@@ -69,16 +69,16 @@ func (a *attempt) ending(ctx context.Context, err error) (how ending, code strin
 	case class == idempotency.Unclassified && ctx.Err() != nil: // cut at a moment that nobody knows
 		return unknown, ""
 	case len(steps) > 0:
-		return putDown, ""
-	case a.after:
+		return keepPhases, ""
+	case a.takenOver:
 		return unknown, ""
 	}
-	return letGo, ""
+	return releaseKey, ""
 }
 
 // settle records the outcome of the work, and returns what its caller is told.
 func (a *attempt) settle(ctx context.Context, res idempotency.Result, err error) (idempotency.Result, error) {
-	how, code := a.ending(ctx, err)
+	how, code := a.decide(ctx, err)
 	if how == finish {
 		res.Failure = cmp.Or(res.Failure, code)
 		if wrong := res.Check(); wrong != nil {
@@ -86,7 +86,7 @@ func (a *attempt) settle(ctx context.Context, res idempotency.Result, err error)
 			if res, err = (idempotency.Result{}), idempotency.Retryable(wrong); code == "" {
 				err = idempotency.OutcomeUnknown(wrong)
 			}
-			how, _ = a.ending(ctx, err)
+			how, _ = a.decide(ctx, err)
 		}
 	}
 	if errors.Is(err, store.ErrLeaseLost) && how != finish {
@@ -100,28 +100,24 @@ func (a *attempt) settle(ctx context.Context, res idempotency.Result, err error)
 		return a.finish(ctx, res)
 	case a.resume:
 		return idempotency.Result{}, err
-	case how == letGo, how == putDown:
+	case how == releaseKey, how == keepPhases:
 		return idempotency.Result{}, a.release(ctx, how, err)
 	}
-	return idempotency.Result{}, a.doubt(ctx, err)
+	return idempotency.Result{}, a.markUnknown(ctx, err)
 }
 
 // record repeats a write until its outcome is known or RecordFor is over. The end of the caller's context does not cut
 // it.
-func (a *attempt) record(ctx context.Context, write func(ctx context.Context) error) error {
-	return a.guard.record(ctx, write)
-}
-
 func (g *Guard) record(ctx context.Context, write func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(g.cfg.RecordFor, time.Millisecond))
 	defer cancel()
-	return again(ctx, g.cfg.RecordFor, func() error { return write(ctx) })
+	return retry(ctx, g.cfg.RecordFor, func() error { return write(ctx) })
 }
 
 func (a *attempt) finish(ctx context.Context, res idempotency.Result) (idempotency.Result, error) {
 	g, l := a.guard, a.op.lease
 	res.Replayed = false
-	err := a.record(ctx, func(ctx context.Context) error { return g.store.Finish(ctx, l, res, g.cfg.Keep) })
+	err := g.record(ctx, func(ctx context.Context) error { return g.store.Finish(ctx, l, res, g.cfg.Keep) })
 	switch {
 	case errors.Is(err, store.ErrLeaseLost):
 		return a.overtaken(ctx, fmt.Errorf("idempotency: recording the result: %w", err))
@@ -142,12 +138,11 @@ func (a *attempt) overtaken(ctx context.Context, err error) (idempotency.Result,
 	g, l := a.guard, a.op.lease
 	var rec store.Record
 	var found bool
-	if a.record(ctx, func(ctx context.Context) (err error) {
-		rec, found,
-			err = g.store.Get(ctx, l.Key)
+	unread := g.record(ctx, func(ctx context.Context) (err error) {
+		rec, found, err = g.store.Get(ctx, l.Key)
 		return err
-	}) == nil && found &&
-		rec.Fingerprint == a.op.record.Fingerprint &&
+	})
+	if unread == nil && found && rec.Fingerprint == a.op.record.Fingerprint &&
 		(rec.State == idempotency.Completed || rec.State == idempotency.FailedReplayable) {
 		res := rec.Result
 		res.Replayed = true
@@ -161,8 +156,8 @@ func (a *attempt) overtaken(ctx context.Context, err error) (idempotency.Result,
 // release frees the key, or only its lease. When that has no known outcome the lease will end, and recovery finds out.
 func (a *attempt) release(ctx context.Context, how ending, cause error) error {
 	g, l := a.guard, a.op.lease
-	err := a.record(ctx, func(ctx context.Context) error {
-		if how == putDown {
+	err := g.record(ctx, func(ctx context.Context) error {
+		if how == keepPhases {
 			return g.store.MarkUnknown(ctx, l, store.Reason(cause), g.cfg.RecoverAfter)
 		}
 		return g.store.Release(ctx, l)
@@ -176,10 +171,10 @@ func (a *attempt) release(ctx context.Context, how ending, cause error) error {
 	return cause
 }
 
-// doubt leaves the operation to recovery, with its recovery points.
-func (a *attempt) doubt(ctx context.Context, cause error) error {
+// markUnknown leaves the operation to recovery, with its recovery points.
+func (a *attempt) markUnknown(ctx context.Context, cause error) error {
 	g, l := a.guard, a.op.lease
-	err := a.record(ctx, func(ctx context.Context) error {
+	err := g.record(ctx, func(ctx context.Context) error {
 		return g.store.MarkUnknown(ctx, l, store.Reason(cause), g.cfg.RecoverAfter)
 	})
 	return a.unknown(cause, err == nil)
@@ -208,9 +203,9 @@ func (a *attempt) panicked(ctx context.Context) {
 	err := errors.New("the work panicked")
 	switch {
 	case a.resume:
-	case len(a.op.Steps()) > 0, a.after:
-		_ = a.doubt(ctx, err)
+	case len(a.op.Steps()) > 0, a.takenOver:
+		_ = a.markUnknown(ctx, err)
 	default:
-		_ = a.release(ctx, letGo, err)
+		_ = a.release(ctx, releaseKey, err)
 	}
 }
