@@ -10,9 +10,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// contents are the exams on what goes in and comes out.
-func contents() []exam {
-	return []exam{
+// contents are the tests on what goes in and comes out.
+func contents() []testCase {
+	return []testCase{
 		{"Body_AnyBytes", false, bodyAnyBytes},
 		{"Body_Large", false, bodyLarge},
 		{"Result_Fields", false, resultFields},
@@ -23,7 +23,7 @@ func contents() []exam {
 	}
 }
 
-func every() []byte {
+func allBytes() []byte {
 	b := make([]byte, 512)
 	for i := range b {
 		b[i] = byte(i)
@@ -33,7 +33,7 @@ func every() []byte {
 
 func bodyAnyBytes(t *testing.T, s *suite) {
 	for name, body := range map[string][]byte{
-		"nil": nil, "empty": {}, "every byte": every(),
+		"nil": nil, "empty": {}, "every byte": allBytes(),
 		"no UTF-8": {0xff, 0xfe, 0}, "text": []byte("\"ž\"\\u0000"),
 	} {
 		r := s.fresh()
@@ -49,7 +49,7 @@ func bodyAnyBytes(t *testing.T, s *suite) {
 }
 
 func bodyLarge(t *testing.T, s *suite) {
-	body := bytes.Repeat(every(), min(s.Features.MaxBody, 1<<20)/512)
+	body := bytes.Repeat(allBytes(), min(s.Features.MaxBody, 1<<20)/512)
 	r := s.fresh()
 	res := result("")
 	res.Body = body
@@ -83,7 +83,7 @@ func resultFields(t *testing.T, s *suite) {
 
 // inputNilAndEmpty: a command may be empty, and recovery go on with it; of nil it has nothing.
 func inputNilAndEmpty(t *testing.T, s *suite) {
-	for name, input := range map[string][]byte{"nil": nil, "empty": {}, "every byte": every()} {
+	for name, input := range map[string][]byte{"nil": nil, "empty": {}, "every byte": allBytes()} {
 		r := s.fresh()
 		r.Input = input
 		s.win(t, r)

@@ -11,9 +11,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// crowds are the exams with many callers at once.
-func crowds() []exam {
-	return []exam{
+// crowds are the tests with many callers at once.
+func crowds() []testCase {
+	return []testCase{
 		{"Crowd_100Callers_OneEffect", false, crowdOneEffect},
 		{"Crowd_TwoCommandsUnderOneKey", false, crowdTwoCommands},
 		{"Crowd_OwnersVanish_RecoveryEndsIt", false, crowdOwnersVanish},
@@ -190,6 +190,6 @@ func crowdOwnersVanish(t *testing.T, s *suite) {
 		if n := at.booked(r.Key.Value); n != 1 {
 			t.Errorf("the provider booked %d times", n)
 		}
-		isState(t, s.get(t, r.Key), idempotency.Completed)
+		wantState(t, s.get(t, r.Key), idempotency.Completed)
 	}
 }

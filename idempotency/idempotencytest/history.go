@@ -14,9 +14,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// histories are the exams by random histories.
-func histories() []exam {
-	return []exam{
+// histories are the tests by random histories.
+func histories() []testCase {
+	return []testCase{
 		{"History_AsTheMemoryStore", false, historyAsMemory},
 		{"History_Linearizable", false, historyLinearizable},
 	}
@@ -31,7 +31,9 @@ func historyAsMemory(t *testing.T, s *suite) {
 		if tried++; tried > s.Features.Histories && !failed {
 			return
 		}
-		p := &play{t: rt, test: t, real: s, op: "op-" + rand.Text(), now: time.Unix(1e9, 0), fences: map[int64]int64{}}
+		p := &lockstep{
+			t: rt, test: t, real: s, op: "op-" + rand.Text(), now: time.Unix(1e9, 0), fences: map[int64]int64{},
+		}
 		p.model = memstore.New(memstore.Config{Now: func() time.Time { return p.now }})
 		p.r = (&suite{op: p.op}).fresh()
 		defer func() { failed = failed || rt.Failed() || p.broken }()
@@ -41,31 +43,31 @@ func historyAsMemory(t *testing.T, s *suite) {
 	})
 }
 
-// play is one history on the store and on the model.
-type play struct {
-	t      *rapid.T
-	test   *testing.T
-	real   *suite
-	model  *memstore.Store
-	now    time.Time // the model's
-	op     string
-	r      idempotency.Request
-	real1  []store.Lease // all that were given, and the model's beside them
-	model1 []store.Lease
-	fences map[int64]int64 // of the store to the model's
-	high   int64           // the store's highest
-	said   int             // a number for each content
-	broken bool
+// lockstep is one history, run on the store and on the model.
+type lockstep struct {
+	t           *rapid.T
+	test        *testing.T
+	real        *suite
+	model       *memstore.Store
+	now         time.Time // the model's
+	op          string
+	r           idempotency.Request
+	leases      []store.Lease // all that were given, and the model's beside them
+	modelLeases []store.Lease
+	fences      map[int64]int64 // of the store to the model's
+	highest     int64           // the store's highest
+	writes      int             // a number for each content
+	broken      bool
 }
 
-func (p *play) fatal(format string, args ...any) {
+func (p *lockstep) fatal(format string, args ...any) {
 	p.t.Helper()
 	p.broken = true
 	p.t.Fatalf(format, args...)
 }
 
 // span draws a lease, delay or retention: long, or over at once.
-func (p *play) span(what string) time.Duration {
+func (p *lockstep) span(what string) time.Duration {
 	if rapid.Bool().Draw(p.t, what+" ends") {
 		return p.real.tick()
 	}
@@ -73,7 +75,7 @@ func (p *play) span(what string) time.Duration {
 }
 
 // step makes one call on both, and compares what they say and what they know afterwards.
-func (p *play) step() {
+func (p *lockstep) step() {
 	switch kind := rapid.SampledFrom([]string{"claim", "claim", "write", "write", "write", "recover", "sweep"}).Draw(
 		p.t, "call"); {
 	case kind == "recover":
@@ -84,7 +86,7 @@ func (p *play) step() {
 				p.fatal("sweep: %v", err)
 			}
 		}
-	case kind == "claim" || len(p.real1) == 0:
+	case kind == "claim" || len(p.leases) == 0:
 		p.claim()
 	default:
 		p.write()
@@ -93,7 +95,7 @@ func (p *play) step() {
 }
 
 // pass lets everything that is short end, for the store by waiting for it.
-func (p *play) pass(until func(rec store.Record, there bool) bool) {
+func (p *lockstep) pass(until func(rec store.Record, there bool) bool) {
 	p.now = p.now.Add(p.real.tick() + time.Second)
 	await(p.test, "time to pass", func() bool {
 		rec, there, err := p.real.Store.Get(p.test.Context(), p.r.Key)
@@ -103,14 +105,14 @@ func (p *play) pass(until func(rec store.Record, there bool) bool) {
 
 func leaseEnded(rec store.Record, there bool) bool { return !there || rec.LeaseLeft <= 0 }
 
-func (p *play) claim() {
+func (p *lockstep) claim() {
 	r := p.r
 	if rapid.IntRange(0, 4).Draw(p.t, "command") == 0 {
 		r = other(r)
 	}
 	opt := store.ClaimOptions{Token: rand.Text(), Lease: p.span("lease"), Rerun: rapid.Bool().Draw(p.t, "rerun")}
-	if len(p.real1) > 0 && rapid.IntRange(0, 3).Draw(p.t, "token") == 0 {
-		opt.Token = p.real1[rapid.IntRange(0, len(p.real1)-1).Draw(p.t, "of")].Token
+	if len(p.leases) > 0 && rapid.IntRange(0, 3).Draw(p.t, "token") == 0 {
+		opt.Token = p.leases[rapid.IntRange(0, len(p.leases)-1).Draw(p.t, "of")].Token
 	}
 	got, err := p.real.Store.Claim(p.test.Context(), r, opt)
 	want, err2 := p.model.Claim(p.test.Context(), r, opt)
@@ -127,15 +129,15 @@ func (p *play) claim() {
 }
 
 // given notes a lease that both have given.
-func (p *play) given(got, want store.Lease) {
-	if known, there := p.fences[got.Fence]; there && known != want.Fence || !there && got.Fence <= p.high {
-		p.fatal("fence %d after %d; the model's is %d", got.Fence, p.high, want.Fence)
+func (p *lockstep) given(got, want store.Lease) {
+	if known, there := p.fences[got.Fence]; there && known != want.Fence || !there && got.Fence <= p.highest {
+		p.fatal("fence %d after %d; the model's is %d", got.Fence, p.highest, want.Fence)
 	}
-	p.fences[got.Fence], p.high = want.Fence, max(p.high, got.Fence)
-	p.real1, p.model1 = append(p.real1, got), append(p.model1, want)
+	p.fences[got.Fence], p.highest = want.Fence, max(p.highest, got.Fence)
+	p.leases, p.modelLeases = append(p.leases, got), append(p.modelLeases, want)
 }
 
-func (p *play) recover() {
+func (p *lockstep) recover() {
 	opt := store.RecoverOptions{Limit: 3, Lease: p.span("lease"), Token: rand.Text(), Operations: []string{p.op}}
 	if rapid.Bool().Draw(p.t, "grace") {
 		opt.Grace = long
@@ -155,13 +157,13 @@ func (p *play) recover() {
 }
 
 // write makes a holder's call under any lease that was ever given.
-func (p *play) write() {
-	i := rapid.IntRange(0, len(p.real1)-1).Draw(p.t, "under")
+func (p *lockstep) write() {
+	i := rapid.IntRange(0, len(p.leases)-1).Draw(p.t, "under")
 	if rapid.Bool().Draw(p.t, "last") {
-		i = len(p.real1) - 1
+		i = len(p.leases) - 1
 	}
-	p.said++
-	ctx, text := p.test.Context(), fmt.Sprint("call ", p.said)
+	p.writes++
+	ctx, text := p.test.Context(), fmt.Sprint("call ", p.writes)
 	var call func(store.Store, store.Recoverer, store.Lease) error
 	until := leaseEnded
 	var span time.Duration
@@ -212,7 +214,7 @@ func (p *play) write() {
 		}
 	}
 	before, _, _ := p.model.Get(ctx, p.r.Key)
-	got, want := call(p.real.Store, p.real.Recoverer, p.real1[i]), call(p.model, p.model, p.model1[i])
+	got, want := call(p.real.Store, p.real.Recoverer, p.leases[i]), call(p.model, p.model, p.modelLeases[i])
 	if want == nil && got != nil || want != nil && !errors.Is(got, store.ErrLeaseLost) {
 		p.fatal("%v, want %v", got, want)
 	}
@@ -223,7 +225,7 @@ func (p *play) write() {
 }
 
 // compare reads the key from both.
-func (p *play) compare() {
+func (p *lockstep) compare() {
 	got, there, err := p.real.Store.Get(p.test.Context(), p.r.Key)
 	want, there2, err2 := p.model.Get(p.test.Context(), p.r.Key)
 	if err != nil || err2 != nil || there != there2 {
@@ -235,7 +237,7 @@ func (p *play) compare() {
 }
 
 // same compares what both know of the key; a lease that is short may end any time.
-func (p *play) same(got, want store.Record, lease bool) {
+func (p *lockstep) same(got, want store.Record, lease bool) {
 	if got.Key != want.Key || got.State != want.State || got.Fingerprint != want.Fingerprint ||
 		!sameProgress(got.Progress, want.Progress) ||
 		string(got.Input) != string(want.Input) || (got.Input == nil) != (want.Input == nil) ||

@@ -22,7 +22,7 @@ import (
 // have happened at any time after it was sent, or never.
 func historyLinearizable(t *testing.T, s *suite) {
 	for range 5 {
-		c := &concert{s: s, op: "op-" + rand.Text(), began: time.Now()}
+		c := &recording{s: s, op: "op-" + rand.Text(), began: time.Now()}
 		c.r = (&suite{op: c.op}).fresh()
 		var wg sync.WaitGroup
 		for i := range 5 {
@@ -59,8 +59,8 @@ type linOut struct {
 	body      string            // likewise
 }
 
-// concert is what the clients do on one key.
-type concert struct {
+// recording is the calls of all clients on one key.
+type recording struct {
 	s     *suite
 	r     idempotency.Request
 	op    string
@@ -71,7 +71,7 @@ type concert struct {
 	leases []store.Lease
 }
 
-func (c *concert) client(t *testing.T, id int) {
+func (c *recording) client(t *testing.T, id int) {
 	kinds := []string{
 		"claim", "rerun", "rerun", "other", "recover", "extend", "save", "save", "finish", "release",
 		"doubt", "stuck",
@@ -102,7 +102,7 @@ func (c *concert) client(t *testing.T, id int) {
 }
 
 // lease picks one of the last that anybody got.
-func (c *concert) lease() (store.Lease, bool) {
+func (c *recording) lease() (store.Lease, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.leases) == 0 {
@@ -112,7 +112,7 @@ func (c *concert) lease() (store.Lease, bool) {
 }
 
 // call makes a call and notes it; with a limit, its reply may be lost.
-func (c *concert) call(t *testing.T, id int, in linIn, limit time.Duration) (answered bool) {
+func (c *recording) call(t *testing.T, id int, in linIn, limit time.Duration) (answered bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	if limit > 0 {
 		ctx, cancel = context.WithTimeout(t.Context(), limit)
@@ -138,7 +138,7 @@ func (c *concert) call(t *testing.T, id int, in linIn, limit time.Duration) (ans
 	return err == nil
 }
 
-func (c *concert) do(ctx context.Context, id int, in linIn) (linOut, store.Lease, error) {
+func (c *recording) do(ctx context.Context, id int, in linIn) (linOut, store.Lease, error) {
 	s, l, lease := c.s.client(id), store.Lease{Key: c.r.Key, Fence: in.fence, Token: in.token}, long
 	if in.short {
 		lease = c.s.tick()

@@ -13,29 +13,29 @@ import (
 
 // matrix says what becomes of each call in each situation: Store's and Recoverer's documents as a table. Calls but
 // claims and Recover are the holder's; stranger's are those of someone who is not. What the words mean is in outcome
-// and taken.
+// and claimOutcome.
 const matrix = `
-                    free   leased   lapsed   waiting  due      recovering stuck    done   refused stale  expired
-Claim               grant  tell     note     tell     tell     tell       tell     tell   tell    tell   tell
-Claim_again         grant  regrant  regrant  tell     tell     tell       tell     tell   tell    tell   tell
-Claim_rerun         grant  tell     takeover takeover takeover tell       takeover tell   tell    tell   tell
-Claim_local         grant  tell     takeover takeover takeover tell       takeover tell   tell    tell   tell
-Claim_other         grant  tell     tell     tell     tell     tell       tell     tell   tell    tell   tell
-Extend              lost   renew    renew    lost     lost     renew      lost     lost   lost    lost   lost
-Save                lost   keep     lost     lost     lost     keep       lost     lost   lost    lost   lost
-Finish              lost   complete complete complete complete complete   complete repeat repeat  repeat repeat
-Finish_failure      lost   refuse   refuse   refuse   refuse   refuse     refuse   repeat repeat  repeat repeat
-Release             repeat forget   forget   forget   forget   forget     forget   lost   lost    lost   lost
-MarkUnknown         lost   shelve   shelve   shelve   shelve   shelve     repeat   lost   lost    lost   lost
-Postpone            lost   lost     lost     shelve   shelve   shelve     repeat   lost   lost    lost   lost
-Postpone_stuck      lost   lost     lost     park     park     park       repeat   lost   lost    lost   lost
-Recover             skip   skip     hand     skip     hand     skip       skip     skip   skip    skip   skip
-strangers_Extend    lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
-strangers_Save      lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
-strangers_Finish    lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
-strangers_Release   repeat lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
-strangers_MarkUnknown lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
-strangers_Postpone  lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
+                      free   leased     lapsed     waiting    due        recovering stuck    done   refused stale  expired
+Claim                 grant  tell       note       tell       tell       tell       tell     tell   tell    tell   tell
+Claim_again           grant  regrant    regrant    tell       tell       tell       tell     tell   tell    tell   tell
+Claim_rerun           grant  tell       takeover   takeover   takeover   tell       takeover tell   tell    tell   tell
+Claim_local           grant  tell       takeover   takeover   takeover   tell       takeover tell   tell    tell   tell
+Claim_other           grant  tell       tell       tell       tell       tell       tell     tell   tell    tell   tell
+Extend                lost   renew      renew      lost       lost       renew      lost     lost   lost    lost   lost
+Save                  lost   keep       lost       lost       lost       keep       lost     lost   lost    lost   lost
+Finish                lost   complete   complete   complete   complete   complete   complete repeat repeat  repeat repeat
+Finish_failure        lost   refuse     refuse     refuse     refuse     refuse     refuse   repeat repeat  repeat repeat
+Release               repeat forget     forget     forget     forget     forget     forget   lost   lost    lost   lost
+MarkUnknown           lost   reschedule reschedule reschedule reschedule reschedule repeat   lost   lost    lost   lost
+Postpone              lost   lost       lost       reschedule reschedule reschedule repeat   lost   lost    lost   lost
+Postpone_stuck        lost   lost       lost       markStuck  markStuck  markStuck  repeat   lost   lost    lost   lost
+Recover               skip   skip       assign     skip       assign     skip       skip     skip   skip    skip   skip
+strangers_Extend      lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
+strangers_Save        lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
+strangers_Finish      lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
+strangers_Release     repeat lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
+strangers_MarkUnknown lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
+strangers_Postpone    lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
 `
 
 // runMatrix tries every cell.
@@ -51,7 +51,7 @@ func runMatrix(t *testing.T, s *suite) {
 			for i, situation := range situations {
 				cell := &suite{Harness: s.Harness, op: "op-" + rand.Text(), local: cells[0] == "Claim_local"}
 				r := cell.fresh()
-				l := cell.bring(t, r, situation)
+				l := cell.arrange(t, r, situation)
 				if got := cell.outcome(t, r, l, cells[0]); got != cells[i+1] {
 					t.Errorf("%s: %s, want %s", situation, got, cells[i+1])
 				}
@@ -60,8 +60,8 @@ func runMatrix(t *testing.T, s *suite) {
 	}
 }
 
-// bring brings a key into a situation, and returns the holder's lease.
-func (s *suite) bring(t *testing.T, r idempotency.Request, situation string) store.Lease {
+// arrange puts a key into a situation, and returns the holder's lease.
+func (s *suite) arrange(t *testing.T, r idempotency.Request, situation string) store.Lease {
 	t.Helper()
 	switch situation {
 	case "free":
@@ -72,15 +72,15 @@ func (s *suite) bring(t *testing.T, r idempotency.Request, situation string) sto
 		return s.lapse(t, r)
 	case "waiting":
 		l := s.win(t, r)
-		ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "later", long))
+		ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "later", long))
 		return l
 	case "due":
 		l := s.lapse(t, r)
 		if s.local { // a claim would take it over
-			ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "now", 0))
+			ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "now", 0))
 			return l
 		}
-		isState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
+		wantState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
 		return l
 	case "recovering":
 		return s.recovered(t, r).Lease
@@ -101,7 +101,7 @@ func (s *suite) bring(t *testing.T, r idempotency.Request, situation string) sto
 	}
 	l := s.win(t, r)
 	s.finish(t, l, result("gone"), idempotency.Retention{Body: s.tick()})
-	await(t, "the body to be overdue", func() bool { return s.get(t, r.Key).State == idempotency.Expired })
+	s.expires(t, r.Key)
 	if situation == "expired" {
 		await(t, "a sweep without more", func() bool {
 			swept, err := s.Recoverer.Sweep(t.Context(), 1000)
@@ -112,7 +112,7 @@ func (s *suite) bring(t *testing.T, r idempotency.Request, situation string) sto
 	return l
 }
 
-// outcome makes a call, and says in a word what became of it.
+// outcome makes a call, and returns the word of the matrix for what became of it.
 func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call string) string {
 	t.Helper()
 	before, was, err := s.Store.Get(t.Context(), r.Key)
@@ -123,15 +123,15 @@ func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call
 			// Two that nearly hold it: the fence with another token, and the token with another fence.
 			wrong := l
 			wrong.Fence--
-			isLost(t, call+" under another fence", s.write(t, wrong, call))
+			wantLost(t, call+" under another fence", s.write(t, wrong, call))
 		}
 		l.Token = rand.Text()
 	}
 	if strings.HasPrefix(call, "Claim") {
-		return s.taken(t, r, l, call, before, was)
+		return s.claimOutcome(t, r, l, call, before, was)
 	}
 	if call == "Recover" {
-		got := s.takes(t, 10)
+		got := s.recoverUpTo(t, 10)
 		if len(got) == 0 {
 			return s.unchanged(t, r.Key, before, was, "skip")
 		}
@@ -139,7 +139,7 @@ func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call
 			got[0].Record.LeaseLeft <= 0 {
 			return fmt.Sprintf("taken as %+v", got)
 		}
-		return "hand"
+		return "assign"
 	}
 	err = s.write(t, l, call)
 	if errors.Is(err, store.ErrLeaseLost) {
@@ -167,9 +167,9 @@ func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call
 		return "keep"
 	case after.State == idempotency.Unknown && after.Stuck && !before.Stuck && after.Reason == "second" &&
 		after.LeaseLeft <= 0:
-		return "park"
+		return "markStuck"
 	case after.State == idempotency.Unknown && after.Reason == "second" && after.LeaseLeft <= 0 && !after.Stuck:
-		return "shelve"
+		return "reschedule"
 	}
 	return s.unchanged(t, r.Key, before, was, "repeat")
 }
@@ -203,8 +203,8 @@ func (s *suite) write(t *testing.T, l store.Lease, call string) error {
 	return nil
 }
 
-// taken makes a claim, and says what became of it.
-func (s *suite) taken(t *testing.T, r idempotency.Request, l store.Lease, call string, before store.Record,
+// claimOutcome is outcome for a claim.
+func (s *suite) claimOutcome(t *testing.T, r idempotency.Request, l store.Lease, call string, before store.Record,
 	was bool,
 ) string {
 	t.Helper()

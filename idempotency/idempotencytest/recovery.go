@@ -12,15 +12,15 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// recoveries are the exams on what recovery does.
-func recoveries() []exam {
-	return []exam{
+// recoveries are the tests on what recovery does.
+func recoveries() []testCase {
+	return []testCase{
 		{"Recover_TellsAll", false, recoverTellsAll},
 		{"Recover_LongestOverdueFirst", false, recoverLongestOverdueFirst},
 		{"Recover_Grace", false, recoverGrace},
 		{"Recover_DueNow", false, recoverDueNow},
 		{"Recover_OnlyListedOperations", true, recoverOnlyListedOperations},
-		{"Recover_LeaseOfARecovererEnds", false, recoverLeaseOfARecovererEnds},
+		{"Recover_LeaseOfARecovererEnds_DBOSPy716", false, recoverLeaseOfARecovererEnds},
 		{"Recover_DisjointForTwoWorkers", false, recoverDisjoint},
 		{"Postpone_StuckIsLeftAlone", false, postponeStuckIsLeftAlone},
 		{"Postpone_SentAgain", false, postponeSentAgain},
@@ -36,8 +36,8 @@ func recoverTellsAll(t *testing.T, s *suite) {
 		Steps: []store.Step{{Name: "charge", State: store.StepSent, Key: "k"}},
 	}
 	ok(t, "save", s.Store.Save(t.Context(), l, p))
-	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "timed out", 0))
-	rec := s.theOne(t, r.Key).Record
+	ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "timed out", 0))
+	rec := s.recoverOnly(t, r.Key).Record
 	if rec.Fingerprint != r.Fingerprint || string(rec.Input) != string(r.Input) || !sameProgress(rec.Progress, p) ||
 		rec.Attempts != 1 ||
 		rec.Reason != "timed out" || rec.Fence <= l.Fence || rec.LeaseLeft <= 0 || rec.Age < 0 {
@@ -53,17 +53,17 @@ func recoverLongestOverdueFirst(t *testing.T, s *suite) {
 		case 0:
 			s.lapse(t, r)
 		case 1:
-			s.bring(t, r, "due")
+			s.arrange(t, r, "due")
 		case 2:
 			l := s.win(t, r)
-			ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", s.tick()))
+			ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", s.tick()))
 		}
 		// The next one's lease begins after this one's has ended.
 		s.lapse(t, (&suite{Harness: s.Harness, op: s.op + "-between"}).fresh())
 		want = append(want, r.Key.Value)
 	}
 	await(t, "all six", func() bool {
-		for _, c := range s.takes(t, 2) {
+		for _, c := range s.recoverUpTo(t, 2) {
 			got = append(got, c.Record.Key.Value)
 		}
 		return len(got) >= 6
@@ -79,10 +79,10 @@ func recoverGrace(t *testing.T, s *suite) {
 	if got := s.recover(t, store.RecoverOptions{Limit: 10, Lease: long, Grace: long}); len(got) != 0 {
 		t.Fatalf("within its grace: %+v", got)
 	}
-	isState(t, s.get(t, r.Key), idempotency.InProgress)
+	wantState(t, s.get(t, r.Key), idempotency.InProgress)
 	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
 	s.ended(t, r.Key)
-	if got := s.takes(t, 10); len(got) != 1 {
+	if got := s.recoverUpTo(t, 10); len(got) != 1 {
 		t.Fatalf("without grace: %+v", got)
 	}
 }
@@ -90,13 +90,13 @@ func recoverGrace(t *testing.T, s *suite) {
 func recoverDueNow(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", long))
-	if got := s.takes(t, 10); len(got) != 0 {
+	ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", long))
+	if got := s.recoverUpTo(t, 10); len(got) != 0 {
 		t.Fatalf("before it was due: %+v", got)
 	}
-	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", 0))
+	ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	for i := 1; i <= 3; i++ {
-		c := s.theOne(t, r.Key)
+		c := s.recoverOnly(t, r.Key)
 		if c.Record.Attempts != i {
 			t.Errorf("attempts: %d, want %d", c.Record.Attempts, i)
 		}
@@ -138,7 +138,7 @@ func recoverOnlyListedOperations(t *testing.T, s *suite) {
 		t.Errorf("of all: %v", got)
 	}
 	for _, k := range keys {
-		isState(t, s.get(t, k), idempotency.Unknown)
+		wantState(t, s.get(t, k), idempotency.Unknown)
 	}
 }
 
@@ -150,13 +150,13 @@ func recoverLeaseOfARecovererEnds(t *testing.T, s *suite) {
 		t.Fatalf("%+v", first)
 	}
 	s.ended(t, r.Key)
-	isLost(t, "save", s.Store.Save(t.Context(), first[0].Lease, store.Progress{}))
-	second := s.theOne(t, r.Key)
+	wantLost(t, "save", s.Store.Save(t.Context(), first[0].Lease, store.Progress{}))
+	second := s.recoverOnly(t, r.Key)
 	if second.Record.Attempts != 2 || second.Lease.Fence <= first[0].Lease.Fence {
 		t.Errorf("%+v", second)
 	}
 	for _, call := range []string{"Extend", "Save", "Finish", "Release", "MarkUnknown", "Postpone"} {
-		isLost(t, call, s.write(t, first[0].Lease, call))
+		wantLost(t, call, s.write(t, first[0].Lease, call))
 	}
 	if got := s.claim(t, r, rand.Text(), long, true); got.Won {
 		t.Errorf("taken from a recoverer whose lease runs: %+v", got)
@@ -168,7 +168,7 @@ func recoverDisjoint(t *testing.T, s *suite) {
 	const keys = 40
 	for range keys {
 		l := s.win(t, s.fresh())
-		ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", 0))
+		ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	}
 	var mu sync.Mutex
 	seen := map[idempotency.Key]int{}
@@ -208,7 +208,7 @@ func postponeStuckIsLeftAlone(t *testing.T, s *suite) {
 	l := s.recovered(t, r).Lease
 	ok(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "the provider knows nothing", 0, true))
 	for range 2 {
-		if got := s.takes(t, 10); len(got) != 0 {
+		if got := s.recoverUpTo(t, 10); len(got) != 0 {
 			t.Fatalf("recovered %+v", got)
 		}
 		if got := s.claim(t, r, rand.Text(), long, false); got.Won || !got.Record.Stuck ||
@@ -228,12 +228,12 @@ func postponeSentAgain(t *testing.T, s *suite) {
 	for range 2 {
 		ok(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "not known yet", long, false))
 	}
-	if got := s.takes(t, 10); len(got) != 0 {
+	if got := s.recoverUpTo(t, 10); len(got) != 0 {
 		t.Errorf("before it was due: %+v", got)
 	}
 	ok(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "not known yet", 0, false))
-	c := s.theOne(t, r.Key)
-	isLost(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "late", 0, true))
+	c := s.recoverOnly(t, r.Key)
+	wantLost(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "late", 0, true))
 	if rec := s.get(t, r.Key); rec.Stuck || rec.Fence != c.Lease.Fence {
 		t.Errorf("%+v", rec)
 	}
@@ -249,9 +249,9 @@ func stuckIsAPersons(t *testing.T, s *suite) {
 	for _, name := range []string{"happened", "did not", "ask again", "not theirs"} {
 		keys[name] = s.command(name, "pay 100")
 		l := s.win(t, keys[name])
-		ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", 0))
+		ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	}
-	for _, c := range s.takes(t, 10) {
+	for _, c := range s.recoverUpTo(t, 10) {
 		stuck := c.Record.Key.Value != "not theirs"
 		ok(t, "postpone", s.Recoverer.Postpone(t.Context(), c.Lease, "asked in vain", long, stuck))
 	}
@@ -282,14 +282,14 @@ func stuckIsAPersons(t *testing.T, s *suite) {
 	ok(t, "finish", s.Store.Finish(t.Context(), take("happened").Lease, result("a person found out"),
 		idempotency.Retention{}))
 	ok(t, "release", s.Store.Release(t.Context(), take("did not").Lease))
-	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), take("ask again").Lease, "the provider is back", 0))
+	ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), take("ask again").Lease, "the provider is back", 0))
 	if _, err := store.ClaimStuck(t.Context(), s.Store, keys["not theirs"].Key, long); !errors.Is(err,
 		store.ErrNotStuck) {
 		t.Errorf("what recovery has: %v", err)
 	}
-	isState(t, s.get(t, keys["happened"].Key), idempotency.Completed)
+	wantState(t, s.get(t, keys["happened"].Key), idempotency.Completed)
 	s.win(t, keys["did not"])
-	s.theOne(t, keys["ask again"].Key)
+	s.recoverOnly(t, keys["ask again"].Key)
 	await(t, "nothing is a person's any more", func() bool {
 		got, err := lister.Stuck(t.Context(), 10)
 		ok(t, "stuck", err)

@@ -1,6 +1,6 @@
-// Package idempotencytest is the exam that every store.Store passes, and that users' own stores may take: each line of
-// the documents of Store and Recoverer, each way in which other systems' stores have failed their users, crowds, random
-// histories against a model, and linearizability with calls whose replies are lost.
+// Package idempotencytest has the conformance tests of store.Store, for stores of your own too: each line of the
+// documents of Store and Recoverer, each way in which other systems' stores have failed their users, many callers at
+// once, random histories against a model, and linearizability with calls whose replies are lost.
 //
 //	func TestStore(t *testing.T) {
 //		idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
@@ -16,6 +16,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,7 +25,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Harness is a store that takes the exam.
+// Harness is a store under test.
 type Harness struct {
 	Store     store.Store
 	Recoverer store.Recoverer
@@ -49,34 +51,34 @@ type Features struct {
 	Histories int
 }
 
-// exam is one test of the suite.
-type exam struct {
+// testCase is one test of the suite.
+type testCase struct {
 	name string
 	own  bool // needs a store of its own: it sweeps or counts
 	run  func(t *testing.T, s *suite)
 }
 
-// suite is what an exam works with. Keys are of an operation of its own, so that exams may share a store.
+// suite is what a test case works with. Its keys have an operation of their own, so that cases may share a store.
 type suite struct {
 	Harness
 	op    string
 	local bool // keys that are won have a local phase recorded
 }
 
-// Run gives the exam. open returns a store that is empty, or at least shares nothing with another's; it is called once
-// for most of the exam, and once more for each part that sweeps or counts. It registers its own clean-up with the t
-// that it gets.
+// Run runs all tests. open returns a store that is empty, or at least shares nothing with another's; it is called once
+// for most of the tests, and once more for each that sweeps or counts. It registers its own clean-up with the t that it
+// gets.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	t.Helper()
 	shared := open(t)
-	var exams []exam
-	for _, part := range [][]exam{
+	var cases []testCase
+	for _, part := range [][]testCase{
 		claims(), writes(), recoveries(), sweeps(), contents(), peers(), crowds(),
 		histories(),
 	} {
-		exams = append(exams, part...)
+		cases = append(cases, part...)
 	}
-	for _, e := range exams {
+	for _, e := range cases {
 		t.Run(e.name, func(t *testing.T) {
 			h := shared
 			if e.own {
@@ -153,7 +155,7 @@ func aLocalPhase() store.Progress {
 	return store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "local", State: store.StepDone}}}
 }
 
-// lapse claims a key for an owner that vanishes, and returns when its lease has ended.
+// lapse claims a key for an owner that vanishes, and returns when the lease has ended.
 func (s *suite) lapse(t *testing.T, r idempotency.Request) store.Lease {
 	t.Helper()
 	if s.local {
@@ -202,8 +204,8 @@ func (s *suite) finish(t *testing.T, l store.Lease, res idempotency.Result, keep
 	ok(t, "finish", s.Store.Finish(t.Context(), l, res, keep))
 }
 
-// takes recovers up to limit keys of this exam's operation for long.
-func (s *suite) takes(t *testing.T, limit int) []store.ClaimResult {
+// recoverUpTo recovers up to limit keys of this suite's operation, for long.
+func (s *suite) recoverUpTo(t *testing.T, limit int) []store.ClaimResult {
 	t.Helper()
 	return s.recover(t, store.RecoverOptions{Limit: limit, Lease: long})
 }
@@ -224,21 +226,43 @@ func (s *suite) recover(t *testing.T, opt store.RecoverOptions) []store.ClaimRes
 	return got
 }
 
-// recovered brings a key into a recoverer's hands, for long.
+// recovered has a recoverer take a key, for long.
 func (s *suite) recovered(t *testing.T, r idempotency.Request) store.ClaimResult {
 	t.Helper()
 	s.lapse(t, r)
-	return s.theOne(t, r.Key)
+	return s.recoverOnly(t, r.Key)
 }
 
-// theOne recovers one key, the only one that there is of this operation.
-func (s *suite) theOne(t *testing.T, k idempotency.Key) store.ClaimResult {
+// recoverOnly recovers the only key of this operation.
+func (s *suite) recoverOnly(t *testing.T, k idempotency.Key) store.ClaimResult {
 	t.Helper()
-	got := s.takes(t, 10)
+	got := s.recoverUpTo(t, 10)
 	if len(got) != 1 || got[0].Record.Key != k {
 		t.Fatalf("recovered %+v, want one", got)
 	}
 	return got[0]
+}
+
+// forgotten waits for the end of a key's tombstone.
+func (s *suite) forgotten(t *testing.T, k idempotency.Key) {
+	t.Helper()
+	await(t, "the tombstone to be overdue", func() bool {
+		_, there, err := s.Store.Get(t.Context(), k)
+		return err == nil && !there
+	})
+}
+
+// forgets finishes a key and waits for the end of its tombstone.
+func (s *suite) forgets(t *testing.T, l store.Lease) {
+	t.Helper()
+	s.finish(t, l, result("x"), idempotency.Retention{Body: s.tick(), Tombstone: s.tick()})
+	s.forgotten(t, l.Key)
+}
+
+// expires waits for the end of a key's body.
+func (s *suite) expires(t *testing.T, k idempotency.Key) {
+	t.Helper()
+	await(t, "the body to be overdue", func() bool { return s.get(t, k).State == idempotency.Expired })
 }
 
 func ok(t *testing.T, what string, err error) {
@@ -248,15 +272,15 @@ func ok(t *testing.T, what string, err error) {
 	}
 }
 
-// isLost fails the test unless the write was refused.
-func isLost(t *testing.T, what string, err error) {
+// wantLost fails the test unless the write was refused.
+func wantLost(t *testing.T, what string, err error) {
 	t.Helper()
 	if !errors.Is(err, store.ErrLeaseLost) {
 		t.Fatalf("%s: %v, want ErrLeaseLost", what, err)
 	}
 }
 
-func isState(t *testing.T, rec store.Record, want idempotency.State) {
+func wantState(t *testing.T, rec store.Record, want idempotency.State) {
 	t.Helper()
 	if rec.State != want {
 		t.Fatalf("the state is %s, want %s: %+v", rec.State, want, rec)
@@ -273,20 +297,8 @@ func result(body string) idempotency.Result {
 
 // sameResult compares what a store kept with what it was given.
 func sameResult(a, b idempotency.Result) bool {
-	if len(a.Header) != len(b.Header) {
-		return false
-	}
-	for name, values := range a.Header {
-		if len(values) != len(b.Header[name]) {
-			return false
-		}
-		for i := range values {
-			if values[i] != b.Header[name][i] {
-				return false
-			}
-		}
-	}
-	return a.Code == b.Code && bytes.Equal(a.Body, b.Body) && (a.Body == nil) == (b.Body == nil) &&
+	return maps.EqualFunc(a.Header, b.Header, slices.Equal[[]string]) && a.Code == b.Code &&
+		bytes.Equal(a.Body, b.Body) && (a.Body == nil) == (b.Body == nil) &&
 		a.Resource == b.Resource && a.Schema == b.Schema && a.Failure == b.Failure
 }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// sweeps are the exams on retention and counts.
-func sweeps() []exam {
-	return []exam{
+// sweeps are the tests on retention and counts.
+func sweeps() []testCase {
+	return []testCase{
 		{"Sweep_BodiesThenTombstones", true, sweepBodiesThenTombstones},
 		{"Sweep_NeverWhatIsUnfinished", true, sweepNeverWhatIsUnfinished},
 		{"Sweep_LeavesWhatIsNotOverdue", true, sweepLeavesWhatIsNotOverdue},
@@ -52,7 +52,7 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 		bodies = append(bodies, r)
 	}
 	for _, r := range bodies {
-		await(t, "an overdue body", func() bool { return s.get(t, r.Key).State == idempotency.Expired })
+		s.expires(t, r.Key)
 	}
 	if got, err := s.Recoverer.Sweep(t.Context(), 0); err != nil || got.Bodies+got.Tombstones != 0 {
 		t.Fatalf("sweep 0: %+v, %v", got, err)
@@ -65,7 +65,7 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 		t.Fatalf("%+v", got)
 	}
 	for _, r := range bodies {
-		isState(t, s.get(t, r.Key), idempotency.Expired)
+		wantState(t, s.get(t, r.Key), idempotency.Expired)
 	}
 	for range n {
 		r := s.fresh()
@@ -73,10 +73,7 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 		tombs = append(tombs, r)
 	}
 	for _, r := range tombs {
-		await(t, "an overdue tombstone", func() bool {
-			_, there, err := s.Store.Get(t.Context(), r.Key)
-			return err == nil && !there
-		})
+		s.forgotten(t, r.Key)
 	}
 	got := s.sweepAll(t, 3)
 	if !s.Features.ServerTTL && got.Tombstones != n {
@@ -86,7 +83,7 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 		t.Errorf("once more: %+v", got)
 	}
 	for _, r := range bodies {
-		isState(t, s.get(t, r.Key), idempotency.Expired)
+		wantState(t, s.get(t, r.Key), idempotency.Expired)
 	}
 }
 
@@ -101,7 +98,7 @@ func sweepNeverWhatIsUnfinished(t *testing.T, s *suite) {
 	for situation := range states {
 		cell := &suite{Harness: s.Harness, op: "op-" + situation}
 		keys[situation] = cell.fresh()
-		cell.bring(t, keys[situation], situation)
+		cell.arrange(t, keys[situation], situation)
 	}
 	if got := s.sweepAll(t, 100); got != (store.SweepResult{}) {
 		t.Errorf("swept %+v", got)
@@ -150,11 +147,7 @@ func sweepLeavesWhatIsNotOverdue(t *testing.T, s *suite) {
 func sweepSparesANewOwner(t *testing.T, s *suite) {
 	for range 15 {
 		r := s.fresh()
-		s.finish(t, s.win(t, r), result("x"), idempotency.Retention{Body: s.tick(), Tombstone: s.tick()})
-		await(t, "the tombstone to be overdue", func() bool {
-			_, there, err := s.Store.Get(t.Context(), r.Key)
-			return err == nil && !there
-		})
+		s.forgets(t, s.win(t, r))
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := s.Recoverer.Sweep(t.Context(), 10); err != nil {
@@ -183,7 +176,7 @@ func expiredTellsTheOutcome(t *testing.T, s *suite) {
 			Steps: []store.Step{{Name: "a", Data: []byte("card")}},
 		}))
 		s.finish(t, l, res, idempotency.Retention{Body: s.tick()})
-		await(t, "the body to be overdue", func() bool { return s.get(t, r.Key).State == idempotency.Expired })
+		s.expires(t, r.Key)
 		for range 2 {
 			want := res
 			want.Body, want.Header = nil, nil
@@ -216,7 +209,7 @@ func statsCounts(t *testing.T, s *suite) {
 		"expired",
 	} {
 		cell := &suite{Harness: s.Harness, op: "op-" + situation}
-		cell.bring(t, cell.fresh(), situation)
+		cell.arrange(t, cell.fresh(), situation)
 	}
 	first := count()
 	if first.InProgress != 2 || first.Unknown != 4 || first.Stuck != 1 || first.OldestInProgress <= 0 {

@@ -8,9 +8,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// writes are the exams on what an owner does.
-func writes() []exam {
-	return []exam{
+// writes are the tests on what an owner does.
+func writes() []testCase {
+	return []testCase{
 		{"Extend_CanShorten", false, extendCanShorten},
 		{"Save_OnlyUnderARunningLease", false, saveOnlyUnderARunningLease},
 		{"Finish_FirstResultStands", false, finishFirstResultStands},
@@ -20,7 +20,7 @@ func writes() []exam {
 		{"Release_FreesForAnyCommand", false, releaseFreesForAnyCommand},
 		{"Release_SentAgainSparesTheNextOwner", false, releaseSentAgainSparesTheNextOwner},
 		{"Doubt_GivesTheReason", false, doubtGivesTheReason},
-		{"Fencing_LateWriter", false, fencingLateWriter},
+		{"Fencing_LateWriter_PowertoolsUnconditionalUpdate", false, fencingLateWriter},
 	}
 }
 
@@ -44,7 +44,7 @@ func saveOnlyUnderARunningLease(t *testing.T, s *suite) {
 	}
 	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
 	s.ended(t, r.Key)
-	isLost(t, "save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.ProviderConfirmed}))
+	wantLost(t, "save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.ProviderConfirmed}))
 	if rec := s.get(t, r.Key); !sameProgress(rec.Progress, one) {
 		t.Errorf("%+v", rec.Progress)
 	}
@@ -58,7 +58,7 @@ func finishFirstResultStands(t *testing.T, s *suite) {
 	refusal.Failure = "declined"
 	s.finish(t, l, refusal, idempotency.Retention{})
 	rec := s.get(t, r.Key)
-	isState(t, rec, idempotency.Completed)
+	wantState(t, rec, idempotency.Completed)
 	if !sameResult(rec.Result, result("first")) || rec.Result.At.IsZero() || rec.Result.Replayed {
 		t.Errorf("%+v", rec.Result)
 	}
@@ -85,14 +85,14 @@ func finishErasesTheInput(t *testing.T, s *suite) {
 func finishAfterTheLeaseWasNoted(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.lapse(t, r)
-	isState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
+	wantState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
 	s.finish(t, l, result("late"), idempotency.Retention{})
 	rec := s.get(t, r.Key)
-	isState(t, rec, idempotency.Completed)
+	wantState(t, rec, idempotency.Completed)
 	if !sameResult(rec.Result, result("late")) {
 		t.Errorf("%+v", rec.Result)
 	}
-	if got := s.takes(t, 10); len(got) != 0 {
+	if got := s.recoverUpTo(t, 10); len(got) != 0 {
 		t.Errorf("recovered %+v", got)
 	}
 }
@@ -100,8 +100,8 @@ func finishAfterTheLeaseWasNoted(t *testing.T, s *suite) {
 func finishByARecoverer(t *testing.T, s *suite) {
 	r := s.fresh()
 	owner := s.lapse(t, r)
-	c := s.theOne(t, r.Key)
-	isLost(t, "the owner's finish", s.Store.Finish(t.Context(), owner, result("late"), idempotency.Retention{}))
+	c := s.recoverOnly(t, r.Key)
+	wantLost(t, "the owner's finish", s.Store.Finish(t.Context(), owner, result("late"), idempotency.Retention{}))
 	ok(t, "extend", s.Store.Extend(t.Context(), c.Lease, 2*long))
 	ok(t, "save", s.Store.Save(t.Context(), c.Lease, store.Progress{Stage: idempotency.ProviderConfirmed}))
 	s.finish(t, c.Lease, result("asked the provider"), idempotency.Retention{})
@@ -131,15 +131,15 @@ func releaseSentAgainSparesTheNextOwner(t *testing.T, s *suite) {
 	first := s.win(t, r)
 	ok(t, "release", s.Store.Release(t.Context(), first))
 	s.win(t, r)
-	isLost(t, "release again", s.Store.Release(t.Context(), first))
-	isState(t, s.get(t, r.Key), idempotency.InProgress)
+	wantLost(t, "release again", s.Store.Release(t.Context(), first))
+	wantState(t, s.get(t, r.Key), idempotency.InProgress)
 }
 
 func doubtGivesTheReason(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
-	ok(t, "doubt again", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
+	ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
+	ok(t, "mark unknown again", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
 	rec := s.get(t, r.Key)
 	if rec.State != idempotency.Unknown || rec.Reason != "the provider did not answer: žluťoučký" ||
 		rec.LeaseLeft > 0 || string(rec.Input) != string(r.Input) {
@@ -168,16 +168,16 @@ func fencingLateWriter(t *testing.T, s *suite) {
 			"Extend", "Save", "Finish", "Finish_failure", "Release", "MarkUnknown",
 			"Postpone", "Postpone_stuck",
 		} {
-			isLost(t, call, s.write(t, l, call))
+			wantLost(t, call, s.write(t, l, call))
 		}
 	}
 	rec := s.get(t, r.Key)
-	isState(t, rec, idempotency.InProgress)
+	wantState(t, rec, idempotency.InProgress)
 	if rec.Fence != now.Lease.Fence || rec.Progress.Stage != idempotency.Received {
 		t.Errorf("%+v", rec)
 	}
 	s.finish(t, now.Lease, result("the new owner's"), idempotency.Retention{})
-	isLost(t, "finish", s.Store.Finish(t.Context(), old, result("late"), idempotency.Retention{}))
+	wantLost(t, "finish", s.Store.Finish(t.Context(), old, result("late"), idempotency.Retention{}))
 	if rec := s.get(t, r.Key); !sameResult(rec.Result, result("the new owner's")) {
 		t.Errorf("%+v", rec)
 	}

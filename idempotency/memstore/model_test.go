@@ -473,9 +473,9 @@ func TestModel_FindsSeededBugs(t *testing.T) {
 		"an unknown outcome is free":                  func(r *rules) { r[claim][due] = grant },
 		"an unknown outcome is run again":             func(r *rules) { r[claim][waiting] = takeOver },
 		"a living owner is robbed by a caller":        func(r *rules) { r[claim][leased] = takeOver },
-		"a living owner is robbed by the recoverer":   func(r *rules) { r[recover][leased] = hand },
-		"a living recoverer is robbed":                func(r *rules) { r[recover][recovering] = hand },
-		"a completed key is recovered":                func(r *rules) { r[recover][done] = hand },
+		"a living owner is robbed by the recoverer":   func(r *rules) { r[recover][leased] = assign },
+		"a living recoverer is robbed":                func(r *rules) { r[recover][recovering] = assign },
+		"a completed key is recovered":                func(r *rules) { r[recover][done] = assign },
 		"a late writer is told yes under a recoverer": func(r *rules) { r[foreign][recovering] = repeat },
 		"a late writer is told yes under another":     func(r *rules) { r[foreign][leased] = repeat },
 		"a late owner frees what another holds":       func(r *rules) { r[foreign][leased] = forget },
@@ -490,7 +490,7 @@ func TestModel_FindsSeededBugs(t *testing.T) {
 			r[claimRerun][due] = tell
 		},
 		"a stuck key cannot be taken by a person":      func(r *rules) { r[claimRerun][stuck] = tell },
-		"a doubted key is free":                        func(r *rules) { r[doubt][leased] = forget },
+		"a doubted key is free":                        func(r *rules) { r[markUnknown][leased] = forget },
 		"a result that comes after a note is dropped":  func(r *rules) { r[succeed][due] = repeat },
 		"a result that comes under a lease is dropped": func(r *rules) { r[succeed][leased] = repeat },
 	} {

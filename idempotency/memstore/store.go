@@ -119,16 +119,16 @@ func (m *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 		}}
 		e.claimed = now
 		m.keys[r.Key] = e
-		m.give(e, opt.Token, now.Add(opt.Lease))
+		m.grantLease(e, opt.Token, now.Add(opt.Lease))
 	case takeOver:
 		e.Stuck = false
-		m.give(e, opt.Token, now.Add(opt.Lease))
+		m.grantLease(e, opt.Token, now.Add(opt.Lease))
 	case regrant:
 		e.lease = now.Add(opt.Lease)
 	case note:
 		e.due = e.lease
 	}
-	e.turn(did)
+	e.setState(did)
 	out := store.ClaimResult{Record: e.record(now)}
 	if did == grant || did == takeOver || did == regrant {
 		out.Won, out.Lease = true, store.Lease{Key: r.Key, Fence: e.Fence, Token: e.token}
@@ -136,7 +136,7 @@ func (m *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	return out, nil
 }
 
-// claimed says what a claim is to the entry that it met.
+// claimed says which kind of claim a request is to an entry.
 func claimed(e *entry, r idempotency.Request, opt store.ClaimOptions) event {
 	switch {
 	case e == nil:
@@ -151,15 +151,15 @@ func claimed(e *entry, r idempotency.Request, opt store.ClaimOptions) event {
 	return claim
 }
 
-// turn puts the entry into the state that the effect leads to.
-func (e *entry) turn(did effect) {
+// setState sets the state that the effect leads to.
+func (e *entry) setState(did effect) {
 	if to := becomes[did]; to != "" {
 		e.State = to
 	}
 }
 
-// give makes somebody the holder.
-func (m *Store) give(e *entry, token string, until time.Time) {
+// grantLease makes the token the holder under a new fence.
+func (m *Store) grantLease(e *entry, token string, until time.Time) {
 	m.fence++
 	e.Fence, e.token, e.lease, e.due = m.fence, token, until, time.Time{}
 }
@@ -188,7 +188,7 @@ func (m *Store) write(ctx context.Context, l store.Lease, what event,
 		return nil
 	default:
 		apply(e, did, now)
-		e.turn(did)
+		e.setState(did)
 		return nil
 	}
 }
@@ -238,11 +238,11 @@ func (m *Store) Release(ctx context.Context, l store.Lease) error {
 
 // MarkUnknown implements store.Store.
 func (m *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, delay time.Duration) error {
-	return m.write(ctx, l, doubt, func(e *entry, _ effect, now time.Time) { e.putBack(reason, now.Add(delay)) })
+	return m.write(ctx, l, markUnknown, func(e *entry, _ effect, now time.Time) { e.endLease(reason, now.Add(delay)) })
 }
 
-// putBack gives up the lease of an entry.
-func (e *entry) putBack(reason string, due time.Time) {
+// endLease ends the lease of an entry, which is due at the time given.
+func (e *entry) endLease(reason string, due time.Time) {
 	e.Reason, e.due, e.lease = reason, due, time.Time{}
 }
 
@@ -279,7 +279,7 @@ func (m *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 		if opt.Operations != nil && !slices.Contains(opt.Operations, e.Key.Operation) {
 			continue
 		}
-		if at := e.situation(now); m.table[recover][at] == hand &&
+		if at := e.situation(now); m.table[recover][at] == assign &&
 			(at != lapsed || !e.lease.Add(opt.Grace).After(now)) {
 			found = append(found, e)
 		}
@@ -288,8 +288,8 @@ func (m *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 	var out []store.ClaimResult
 	for _, e := range found[:min(len(found), opt.Limit)] {
 		e.Attempts++
-		m.give(e, opt.Token, now.Add(opt.Lease))
-		e.turn(hand)
+		m.grantLease(e, opt.Token, now.Add(opt.Lease))
+		e.setState(assign)
 		out = append(out, store.ClaimResult{
 			Won: true, Lease: store.Lease{Key: e.Key, Fence: e.Fence, Token: e.token},
 			Record: e.record(now),
@@ -310,11 +310,11 @@ func (e *entry) overdueSince() time.Time {
 func (m *Store) Postpone(ctx context.Context, l store.Lease, reason string, delay time.Duration, toPerson bool) error {
 	what := postpone
 	if toPerson {
-		what = giveUp
+		what = postponeStuck
 	}
 	return m.write(ctx, l, what, func(e *entry, did effect, now time.Time) {
-		e.putBack(reason, now.Add(delay))
-		e.Stuck = did == park
+		e.endLease(reason, now.Add(delay))
+		e.Stuck = did == markStuck
 	})
 }
 
