@@ -35,7 +35,7 @@ func (c *archiveMaintainCommand) run(ctx context.Context, p *program) error {
 	if c.ArchiveDays < 1 || c.ArchiveDays > 3660 {
 		return service.Usage("--archive-days is %d: want 1 to 3660", c.ArchiveDays)
 	}
-	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	return c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		done, err := relay.MaintainArchive(ctx, pool, c.Schema, c.ArchiveDays)
 		if err != nil {
 			return outboxError(err)

@@ -25,7 +25,7 @@ const (
 	codeUndrained = 3
 	codeSchema    = 4
 	codeForced    = service.CodeForced
-	codeUnwell    = 6
+	codeFindings  = 6
 )
 
 const footer = `Settings: a flag wins over its variable, that over the file which the _FILE variable names, that over the
@@ -138,8 +138,8 @@ func exitCode(err error) int {
 	if _, ok := errors.AsType[*undrainedError](err); ok {
 		return codeUndrained
 	}
-	if errors.Is(err, errUnwell) {
-		return codeUnwell
+	if errors.Is(err, errFindings) {
+		return codeFindings
 	}
 	if _, ok := errors.AsType[*service.UsageError](err); ok || refusal(err) != "" {
 		return codeUsage
@@ -178,8 +178,8 @@ func refusal(err error) string {
 	return ""
 }
 
-// explained adds what to do.
-func explained(err error) error {
+// withAdvice adds what to do.
+func withAdvice(err error) error {
 	if err == nil {
 		return nil
 	}

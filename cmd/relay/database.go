@@ -63,8 +63,8 @@ func (d database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// opened gives do a pool, and so much time with it.
-func (d database) opened(ctx context.Context, timeout time.Duration,
+// withPool runs do with a pool, for timeout at most.
+func (d database) withPool(ctx context.Context, timeout time.Duration,
 	do func(ctx context.Context, pool *pgxpool.Pool) error,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -89,10 +89,10 @@ func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Contex
 	for said := false; ; said = true {
 		err := do(ctx)
 		if err == nil || ctx.Err() != nil || refusal(err) != "" || !pgerr.Away(err) {
-			return explained(err)
+			return withAdvice(err)
 		}
 		if !said {
-			log.Warn("postgres does not answer; waiting for it", "err", explained(err))
+			log.Warn("postgres does not answer; waiting for it", "err", withAdvice(err))
 		}
 		if sleep.For(ctx, pause.NextBackOff()) != nil {
 			return err
@@ -117,10 +117,10 @@ func (d database) ensureSchema(ctx context.Context, log *slog.Logger, pool *pgxp
 	})
 }
 
-// sayKafka tells once of a Kafka that does not answer at the start, and once that it does. Nobody else would notice
+// reportKafka tells once of a Kafka that does not answer at the start, and once that it does. Nobody else would notice
 // before there are events.
-func sayKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
-	client, closeIdle := conn.Client(tailTime)
+func reportKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
+	client, closeIdle := conn.Client(tailTimeout)
 	defer closeIdle()
 	pause := pauses()
 	for said := false; ; said = true {

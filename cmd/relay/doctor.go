@@ -25,8 +25,8 @@ type doctorCommand struct {
 	Timeout         time.Duration `default:"1m" help:"How long it may take."`
 }
 
-// errUnwell is the end of an examination that found a failure; the report has said which.
-var errUnwell = errors.New("something fails, see above")
+// errFindings is the end of an examination that found a failure; the report has said which.
+var errFindings = errors.New("something fails, see above")
 
 // Help is the longer text of --help.
 func (*doctorCommand) Help() string {
@@ -47,7 +47,7 @@ func (c *doctorCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--long-transaction: want a value above zero")
 	}
 	var list []doctor.Finding
-	err := c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	err := c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		subject.DB = pool
 		list = doctor.Examine(ctx, subject)
 		if subject.Kafka != nil {
@@ -66,7 +66,7 @@ func (c *doctorCommand) run(ctx context.Context, p *program) error {
 		err = writeFindings(p.stdout, list)
 	}
 	if err == nil && doctor.Failed(list) {
-		return errUnwell
+		return errFindings
 	}
 	return err
 }

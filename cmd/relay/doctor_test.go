@@ -16,7 +16,7 @@ func TestDoctor(t *testing.T) {
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('no-such-topic', 3)`)
 	env := settings(db, kafkatest.Brokers(t)...)
 	code, text, stderr := command(t, env, "doctor")
-	if code != codeUnwell || !strings.Contains(stderr, "something fails") {
+	if code != codeFindings || !strings.Contains(stderr, "something fails") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	for _, want := range []string{
@@ -40,7 +40,7 @@ func TestDoctor(t *testing.T) {
 		case f.Severity == doctor.Fail && f.Check != "durability":
 			t.Errorf("%+v", f)
 		case f.Severity == doctor.Fail:
-			want = codeUnwell
+			want = codeFindings
 		}
 	}
 	if code != want {
@@ -67,7 +67,7 @@ func TestDoctorAfterARestore(t *testing.T) {
 		t.Error(text)
 	}
 	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as a backup has it
-	if code, text, _ := command(t, env, "doctor"); code != codeUnwell ||
+	if code, text, _ := command(t, env, "doctor"); code != codeFindings ||
 		!regexp.MustCompile(`(?m)^fail  restored `).MatchString(text) {
 		t.Errorf("exit code %d: %s", code, text)
 	}

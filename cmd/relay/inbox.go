@@ -43,7 +43,7 @@ func (c *maintainCommand) run(ctx context.Context, p *program) error {
 	if c.DaysAhead < 1 || c.DaysAhead > 60 {
 		return service.Usage("--days-ahead is %d: want 1 to 60", c.DaysAhead)
 	}
-	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	return c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		info, err := inbox.MaintainAll(ctx, pool, inbox.Config{Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log},
 			c.BelieveClock)
 		if err != nil {

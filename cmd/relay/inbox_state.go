@@ -50,7 +50,7 @@ makes that at once. The group's own offsets do not matter: a group that is ahead
 }
 
 func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
-	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+	return c.read(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.Consumers(ctx)
 		if err != nil {
 			return err

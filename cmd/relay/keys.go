@@ -33,7 +33,7 @@ type keysDatabase struct {
 }
 
 func (d keysDatabase) open(ctx context.Context, do func(ctx context.Context, s *pgstore.Store) error) error {
-	return d.opened(ctx, d.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	return d.withPool(ctx, d.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		s, err := pgstore.New(pool, pgstore.Config{Schema: d.Schema})
 		if err != nil {
 			return &service.UsageError{Err: err}
@@ -42,7 +42,7 @@ func (d keysDatabase) open(ctx context.Context, do func(ctx context.Context, s *
 			return fmt.Errorf("the table of keys is missing or old: run `relay migrate --sets idempotency`, or set "+
 				"--schema: %w", err)
 		}
-		return explained(err)
+		return withAdvice(err)
 	})
 }
 
@@ -54,7 +54,7 @@ type ofOperation struct {
 	Key       string `shown:"(required)" help:"Its key."`
 }
 
-// take gives do the operation under a lease, and tells what it is.
+// take claims the operation and runs do with it.
 func (c ofOperation) take(ctx context.Context, do func(ctx context.Context, s *pgstore.Store,
 	taken store.ClaimResult) error,
 ) error {
@@ -128,7 +128,7 @@ func (c *keysStuckCommand) run(ctx context.Context, p *program) error {
 	})
 }
 
-// stuck are operations of a name, or of any, at most limit of them.
+// stuck lists operations that recovery gave up: those of a name, or with an empty name at most limit of any.
 func stuck(ctx context.Context, s *pgstore.Store, operation string, limit int) ([]store.Record, error) {
 	if operation == "" {
 		return s.Stuck(ctx, limit)

@@ -9,13 +9,13 @@ import (
 	"github.com/effectonce/effectonce/metrics"
 )
 
-// figures are those of one run: the relay's, which docs/metrics.md lists, and those of the runtime and the process.
-type figures struct {
+// runMetrics are those of one run: the relay's, which docs/metrics.md lists, and those of the runtime and the process.
+type runMetrics struct {
 	*metrics.Relay
 	registry *prometheus.Registry
 }
 
-func newFigures() (*figures, error) {
+func newRunMetrics() (*runMetrics, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -26,11 +26,11 @@ func newFigures() (*figures, error) {
 	info.Set(1)
 	registry.MustRegister(info)
 	m, err := metrics.NewRelay(registry)
-	return &figures{Relay: m, registry: registry}, err
+	return &runMetrics{Relay: m, registry: registry}, err
 }
 
 // away tells what does not answer, for /healthz/moving; "" when all does.
-func (f *figures) away() string {
+func (f *runMetrics) away() string {
 	err := f.Away()
 	if err == nil {
 		return ""

@@ -70,7 +70,7 @@ func (c *migrateCommand) run(ctx context.Context, p *program) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	return explained(err)
+	return withAdvice(err)
 }
 
 func (c *migrateCommand) work(ctx context.Context, p *program, options migrations.Options) error {

@@ -73,7 +73,7 @@ func operatorName(p *program, name string) (string, error) {
 	return name, nil
 }
 
-// operate opens the outbox for a person, and gives do so much time with it.
+// operate runs do with an operator of the outbox that acts in a person's name, for timeout at most.
 func (d database) operate(ctx context.Context, p *program, timeout time.Duration, name string,
 	do func(ctx context.Context, o *operator.Operator) error,
 ) error {
@@ -81,7 +81,7 @@ func (d database) operate(ctx context.Context, p *program, timeout time.Duration
 	if err != nil {
 		return err
 	}
-	return d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	return d.withPool(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		o, err := operator.New(pool, d.Schema, name)
 		if err != nil {
 			return &service.UsageError{Err: err}
@@ -106,7 +106,7 @@ type outboxRead struct {
 	readFlags
 }
 
-func (c outboxRead) look(ctx context.Context, p *program,
+func (c outboxRead) read(ctx context.Context, p *program,
 	do func(ctx context.Context, o *operator.Operator) error,
 ) error {
 	return c.operate(ctx, p, c.Timeout, nobody, do)
@@ -118,7 +118,7 @@ type inboxRead struct {
 	readFlags
 }
 
-func (c inboxRead) look(ctx context.Context, p *program,
+func (c inboxRead) read(ctx context.Context, p *program,
 	do func(ctx context.Context, o *inboxoperator.Operator) error,
 ) error {
 	return c.operate(ctx, p, c.Timeout, nobody, do)
@@ -133,7 +133,7 @@ type inboxChange struct {
 func (c inboxChange) change(ctx context.Context, p *program,
 	do func(ctx context.Context, o *inboxoperator.Operator) error,
 ) error {
-	if err := c.namesKeys(); err != nil {
+	if err := c.checkKeyFlags(); err != nil {
 		return err
 	}
 	if err := c.check(); err != nil {
@@ -147,7 +147,7 @@ func outboxError(err error) error {
 	if wrongSchema(err) {
 		return fmt.Errorf("the outbox's tables are missing or old: run `relay migrate`, or set --schema: %w", err)
 	}
-	return explained(err)
+	return withAdvice(err)
 }
 
 // inboxError does the same about an inbox.
@@ -156,7 +156,7 @@ func inboxError(err error) error {
 		return fmt.Errorf("the inbox's tables are missing or old: run `relay migrate --sets inbox`, or set "+
 			"--schema: %w", err)
 	}
-	return explained(err)
+	return withAdvice(err)
 }
 
 // writeList prints a list as JSON, or as a table with a line for each.

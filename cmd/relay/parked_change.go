@@ -32,7 +32,7 @@ func changeParked[S side](ctx context.Context, p *program, s S, c changeFlags, i
 	do func(ctx context.Context, o parkedOperator) error,
 ) error {
 	if id <= 0 {
-		if err := s.namesKeys(); err != nil {
+		if err := s.checkKeyFlags(); err != nil {
 			return err
 		}
 	}
@@ -174,7 +174,7 @@ func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o 
 	}
 	var lone int64
 	for after, more := int64(0), true; more; {
-		list, err := c.Side.list(ctx, o, audit.ParkedFilter{Topic: c.Topic, Code: c.Code, After: after, Limit: page})
+		list, err := o.list(ctx, audit.ParkedFilter{Topic: c.Topic, Code: c.Code, After: after, Limit: page})
 		if err != nil {
 			return err
 		}

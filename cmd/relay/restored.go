@@ -16,11 +16,11 @@ import (
 )
 
 // tailLength is how many events of each partition are read back: with so many, nearly every lane that is in use is
-// among them. tailTime is how long that may take at a start: a Kafka that is away must not keep a relay from waiting
+// among them. tailTimeout is how long that may take at a start: a Kafka that is away must not keep a relay from waiting
 // for it.
 const (
-	tailLength = 500
-	tailTime   = 15 * time.Second
+	tailLength  = 500
+	tailTimeout = 15 * time.Second
 )
 
 // checkRestored fails when Kafka holds events with numbers that the outbox has not given out: the database was restored
@@ -31,7 +31,7 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, tailTime)
+	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
 	defer cancel()
 	for _, topic := range topics {
 		tail, err := consumer.Tail(ctx, conn.Brokers(), topic, tailLength,
@@ -49,7 +49,7 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 			continue
 		}
 		if len(tail) == 0 {
-			sayEmpty(ctx, log, conn, topic)
+			warnNeverWritten(ctx, log, conn, topic)
 		}
 		if err := operator.CheckNumbers(ctx, db, schema, tail); err != nil {
 			return fmt.Errorf("nothing was published: %w", err)
@@ -58,9 +58,9 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 	return nil
 }
 
-// sayEmpty tells of a topic that was published to and holds nothing, not even what retention has removed.
-func sayEmpty(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn, topic string) {
-	client, closeIdle := conn.Client(tailTime)
+// warnNeverWritten tells of a topic that was published to and holds nothing, not even what retention has removed.
+func warnNeverWritten(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn, topic string) {
+	client, closeIdle := conn.Client(tailTimeout)
 	defer closeIdle()
 	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
 	if err != nil || len(meta.Topics) == 0 {

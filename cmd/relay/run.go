@@ -56,14 +56,14 @@ func (*runCommand) Help() string {
 is away is waited for. SIGTERM or SIGINT drains: what is claimed is published, then the lanes go to the others.`
 }
 
-// started is what run has made and must close.
-type started struct {
-	pool    *pgxpool.Pool
-	kafka   *publisher.Kafka
-	relay   *relay.Relay
-	conn    *kafkaconn.Conn
-	metrics *figures
-	able    atomic.Bool // the schema was found to be right
+// components are what run has made and must close.
+type components struct {
+	pool        *pgxpool.Pool
+	kafka       *publisher.Kafka
+	relay       *relay.Relay
+	conn        *kafkaconn.Conn
+	metrics     *runMetrics
+	schemaReady atomic.Bool // the schema was found to be right
 }
 
 func (c *runCommand) run(ctx context.Context, p *program) error {
@@ -100,28 +100,28 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 		}
 		return err
 	}
-	s.able.Store(true)
+	s.schemaReady.Store(true)
 	if c.RestoreCheck {
 		if err := checkRestored(ctx, p.log, s.pool, c.Schema, s.conn); err != nil {
 			return err
 		}
 	}
 	others.Go(func() { _ = s.metrics.Run(beside, s.relay) })
-	others.Go(func() { sayKafka(ctx, p.log, s.conn) })
+	others.Go(func() { reportKafka(ctx, p.log, s.conn) })
 	p.log.Info("running", "version", version())
 	if err := s.relay.Run(ctx); err != nil {
 		if errors.Is(err, relay.ErrNotDrained) {
 			return &undrainedError{err}
 		}
-		return explained(err)
+		return withAdvice(err)
 	}
 	p.log.Info("stopped; what was claimed is published, and the lanes are free")
 	return nil
 }
 
 // start makes everything and connects to nothing, so that what is wrong is refused before anything happens.
-func (c *runCommand) start(p *program) (_ *started, err error) {
-	s := &started{}
+func (c *runCommand) start(p *program) (_ *components, err error) {
+	s := &components{}
 	cfg, err := c.config()
 	if err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 			s.pool.Close()
 		}
 	}()
-	if s.metrics, err = newFigures(); err != nil {
+	if s.metrics, err = newRunMetrics(); err != nil {
 		return nil, err
 	}
 	pin, err := relay.Pins(s.pool, c.Schema)
@@ -226,7 +226,7 @@ func (c *runCommand) drainTimeout() time.Duration {
 }
 
 // slotReady: a slot that the WAL is read from must not be about to be lost.
-func (c *runCommand) slotReady(ctx context.Context, s *started) error {
+func (c *runCommand) slotReady(ctx context.Context, s *components) error {
 	if c.Source != "wal" {
 		return nil
 	}
@@ -247,14 +247,14 @@ func slotFallsBehind(st *relay.WALStatus) error {
 }
 
 // health: Kafka is not in Ready, because no other relay would be readier.
-func (c *runCommand) health(ctx context.Context, s *started) service.Health {
+func (c *runCommand) health(ctx context.Context, s *components) service.Health {
 	return service.Health{
 		Registry: s.metrics.registry, Pprof: c.Pprof,
 		Ready: func(asking context.Context) error {
 			switch {
 			case ctx.Err() != nil:
 				return errors.New("stopping")
-			case !s.able.Load():
+			case !s.schemaReady.Load():
 				return errors.New("starting: Postgres has not answered yet")
 			}
 			if err := s.pool.Ping(asking); err != nil {

@@ -29,7 +29,7 @@ func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
 	if c.Limit <= 0 {
 		return service.Usage("--limit wants a number above zero")
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+	return c.read(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.Scheduled(ctx, operator.ScheduledFilter{
 			Topic: c.Topic, Key: c.Key, Tenant: c.Tenant,
 			Limit: c.Limit,

@@ -159,7 +159,7 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			t.Error(text)
 		}
 		code, text, stderr := command(t, env.with("RELAY_KAFKA_PASSWORD", canary), "doctor")
-		if code != codeUnwell || !strings.Contains(text, "fail  kafka ") || strings.Contains(text+stderr, canary) {
+		if code != codeFindings || !strings.Contains(text, "fail  kafka ") || strings.Contains(text+stderr, canary) {
 			t.Errorf("exit code %d: %s%s", code, text, stderr)
 		}
 	})
@@ -203,7 +203,7 @@ func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			"127.0.0.1"},
 	} {
 		kafka.UseCertificate(t, kafka.CA, c.until, c.hosts...)
-		if code, text, stderr := command(t, env, "doctor"); code != codeUnwell || !strings.Contains(text, c.want) {
+		if code, text, stderr := command(t, env, "doctor"); code != codeFindings || !strings.Contains(text, c.want) {
 			t.Errorf("%s, doctor: exit code %d: %s%s", name, code, text, stderr)
 		}
 		own, topic := outboxDB(t), kafkatest.TopicAt(t, kafka.Brokers(), 2)
@@ -228,7 +228,7 @@ func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		}
 	}
 	if code, text, _ := command(t, env.with("RELAY_KAFKA_TLS", "false", "RELAY_KAFKA_CA_FILE", ""),
-		"doctor"); code != codeUnwell || !strings.Contains(text, "fail  kafka ") {
+		"doctor"); code != codeFindings || !strings.Contains(text, "fail  kafka ") {
 		t.Errorf("no TLS: exit code %d: %s", code, text)
 	}
 	for _, said := range outputs {

@@ -61,7 +61,7 @@ type consumerLine struct {
 
 // consumers are none where this role may not look at an inbox, or none is here.
 func (d database) consumers(ctx context.Context, timeout time.Duration) (list []consumerLine, err error) {
-	err = d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	err = d.withPool(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		found, err := inboxoperator.Diagnose(ctx, pool, d.Schema)
 		if wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) {
 			return nil
@@ -88,7 +88,7 @@ func (d database) consumers(ctx context.Context, timeout time.Duration) (list []
 
 // status reads the state of the outbox.
 func (d database) status(ctx context.Context, timeout time.Duration) (st operator.Status, err error) {
-	err = d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
+	err = d.withPool(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
 		st, err = operator.ReadStatus(ctx, pool, d.Schema)
 		return outboxError(err)
 	})

@@ -28,7 +28,7 @@ type topicsListCommand struct {
 }
 
 func (c *topicsListCommand) run(ctx context.Context, p *program) error {
-	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+	return c.read(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.Topics(ctx)
 		if err != nil {
 			return err
@@ -155,7 +155,7 @@ func (c *topicsHeldCommand) run(ctx context.Context, p *program) error {
 	if c.Topic == "" || c.Limit <= 0 {
 		return service.Usage("--topic is missing, or --limit is no number above zero")
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+	return c.read(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.HeldEvents(ctx, c.Topic, c.Limit)
 		if err != nil {
 			return err

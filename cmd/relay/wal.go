@@ -28,7 +28,7 @@ relays' role needs REPLICATION. The relays make the replication slot themselves.
 }
 
 func (c *walSetupCommand) run(ctx context.Context, p *program) error {
-	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	return c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		name, err := operator.SetUpWAL(ctx, pool, c.Schema)
 		if err != nil {
 			return outboxError(err)
@@ -51,7 +51,7 @@ tables, for the publication; a user that is both needs to run it once.`
 }
 
 func (c *walDropCommand) run(ctx context.Context, p *program) error {
-	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	return c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		name, err := operator.DropWAL(ctx, pool, c.Schema)
 		if err != nil {
 			return outboxError(err)

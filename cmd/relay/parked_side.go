@@ -1,0 +1,193 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// parkedOperator acts on parked events: an operator of an outbox, or of an inbox.
+type parkedOperator interface {
+	BlockedKeys(ctx context.Context, f audit.BlockedFilter) ([]audit.BlockedKey, error)
+	EditParked(ctx context.Context, id int64, edit audit.Edit, reason string) error
+	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
+	ReleaseEvent(ctx context.Context, id int64, reason string) error
+	DiscardEvent(ctx context.Context, id int64, reason string) (audit.DiscardResult, error)
+	DiscardKey(ctx context.Context, tenant, topic, key, reason string) (audit.DiscardResult, error)
+	Audit(ctx context.Context, limit int) ([]audit.Entry, error)
+	// list and event are Parked and ParkedEvent, for display. Without payload the event has neither that nor headers.
+	list(ctx context.Context, f audit.ParkedFilter) ([]parkedEvent, error)
+	event(ctx context.Context, id int64, payload bool) (parkedEvent, error)
+}
+
+// side is an outbox or an inbox: the flags that name it, and what differs.
+type side interface {
+	// act runs do with an operator that acts in a person's name, for timeout at most.
+	act(ctx context.Context, p *program, timeout time.Duration, name string,
+		do func(ctx context.Context, o parkedOperator) error) error
+	// checkKeyFlags refuses flags that leave open which consumer's a key is.
+	checkKeyFlags() error
+	words() words
+}
+
+// words are what differs in texts.
+type words struct {
+	consumers              bool     // keys are those of consumers
+	kinds                  []string // of parked events
+	release                string   // who does what with what is released, as the beginning of a clause
+	edited, released, gone string   // longer texts of --help
+}
+
+// column is one that only lists of an inbox have.
+func (w words) column(consumer string) string {
+	if !w.consumers {
+		return ""
+	}
+	return cmp.Or(consumer, "-") + "\t"
+}
+
+// outboxFlags name an outbox.
+type outboxFlags struct{ database }
+
+func (f outboxFlags) act(ctx context.Context, p *program, timeout time.Duration, name string,
+	do func(ctx context.Context, o parkedOperator) error,
+) error {
+	return f.operate(ctx, p, timeout, name, func(ctx context.Context, o *operator.Operator) error {
+		return do(ctx, outboxParked{o})
+	})
+}
+
+// outboxParked is the operator of an outbox.
+type outboxParked struct{ *operator.Operator }
+
+func (o outboxParked) list(ctx context.Context, f audit.ParkedFilter) (list []parkedEvent, err error) {
+	found, err := o.Parked(ctx, f)
+	for _, e := range found {
+		list = append(list, parkedEvent{Parked: e.Parked, json: e})
+	}
+	return list, err
+}
+
+func (o outboxParked) event(ctx context.Context, id int64, payload bool) (parkedEvent, error) {
+	e, err := o.ParkedEvent(ctx, id)
+	if !payload {
+		e.Payload, e.Headers = nil, nil
+	}
+	details := [][2]string{
+		{"lane", fmt.Sprint(e.Lane)},
+		{"source", shown(e.Source)},
+		{"content type", shown(e.ContentType)},
+		{"may be in Kafka", yesNo(e.MaybePublished)},
+		{"appended", e.CreatedAt.UTC().Format(time.RFC3339)},
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		details = append(details, [2]string{"header " + shown(name), shown(e.Headers[name])})
+	}
+	return parkedEvent{Parked: e.Parked, details: details, json: e}, err
+}
+
+func (outboxFlags) checkKeyFlags() error { return nil }
+
+func (outboxFlags) words() words {
+	return words{
+		kinds:   []string{"refused", "behind"},
+		release: "the owner of its lane publishes",
+		edited: `Its id, topic, key and type stay: they decide who has seen it already. What an earlier attempt may have written keeps its old
+content ("may be in Kafka" in show). The audit says that it was changed, and not what it was.`,
+		released: `Names a key (--topic, --key, and --tenant if it has one), one event (--id), or --all. The relay that owns the lane publishes a key's list in
+its order, under new numbers and the same ids; what was appended meanwhile comes after it. When Kafka refuses one of them again, the
+key is parked again. Nothing happens while no relay runs.`,
+		gone: `Names a key (--topic, --key, and --tenant if it has one) or one event (--id). It cannot be undone. Of an event that may be in Kafka already
+it cannot promise anything: it may still appear once, late.`,
+	}
+}
+
+// inboxFlags name an inbox, and a consumer of it.
+type inboxFlags struct {
+	database
+	Consumer string `shown:"(any)" help:"Consumer name of the inbox. What is done by key or partition needs it."`
+}
+
+// operate runs do with an operator of the inbox that acts in a person's name, for timeout at most.
+func (f inboxFlags) operate(ctx context.Context, p *program, timeout time.Duration, name string,
+	do func(ctx context.Context, o *inboxoperator.Operator) error,
+) error {
+	name, err := operatorName(p, name)
+	if err != nil {
+		return err
+	}
+	return f.withPool(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		o, err := inboxoperator.New(pool, f.Schema, f.Consumer, name)
+		if err != nil {
+			return &service.UsageError{Err: err}
+		}
+		return inboxError(do(ctx, o))
+	})
+}
+
+func (f inboxFlags) act(ctx context.Context, p *program, timeout time.Duration, name string,
+	do func(ctx context.Context, o parkedOperator) error,
+) error {
+	return f.operate(ctx, p, timeout, name, func(ctx context.Context, o *inboxoperator.Operator) error {
+		return do(ctx, inboxParked{o})
+	})
+}
+
+// inboxParked is the operator of an inbox.
+type inboxParked struct{ *inboxoperator.Operator }
+
+func (o inboxParked) list(ctx context.Context, f audit.ParkedFilter) (list []parkedEvent, err error) {
+	found, err := o.Parked(ctx, f)
+	for _, e := range found {
+		list = append(list, parkedEvent{Parked: e.Parked, consumer: e.Consumer, json: e})
+	}
+	return list, err
+}
+
+func (o inboxParked) event(ctx context.Context, id int64, payload bool) (parkedEvent, error) {
+	e, err := o.ParkedEvent(ctx, id)
+	if !payload {
+		e.Payload, e.Headers = nil, nil
+	}
+	details := [][2]string{
+		{"consumer", e.Consumer},
+		{"partition", fmt.Sprint(e.Partition)},
+		{"offset", fmt.Sprint(e.Offset)},
+		{"time", e.Time.UTC().Format(time.RFC3339)},
+	}
+	for _, h := range e.Headers {
+		details = append(details, [2]string{"header " + shown(h.Key), shown(string(h.Value))})
+	}
+	return parkedEvent{Parked: e.Parked, consumer: e.Consumer, details: details, json: e}, err
+}
+
+func (f inboxFlags) checkKeyFlags() error {
+	if f.Consumer == "" {
+		return service.Usage("--consumer is missing: a key or partition is one of a consumer")
+	}
+	return nil
+}
+
+func (inboxFlags) words() words {
+	return words{
+		consumers: true,
+		kinds:     []string{"failed", "behind", "quarantined"},
+		release:   "a worker that has the effect applies",
+		edited:    `Its id, topic, key and type stay. Headers that effectonce writes (ce_...) stay, too. The audit keeps the record as it was.`,
+		released: `Names a key of --consumer (--topic, --key, and --tenant if it has one), one event (--id), or --all of --consumer. A worker runs a key's list in its order, one
+transaction each; what comes meanwhile goes behind it. When one fails again, the key is parked again. Nothing happens while no
+worker runs. Before you release a quarantined event look at its business row: the inbox cannot tell whether it was applied.`,
+		gone: `Names a key of --consumer (--topic, --key, and --tenant if it has one) or one event (--id). The effect never runs; the audit keeps the
+record, and its id stays in the inbox, so that a repeat of it is one.`,
+	}
+}
