@@ -26,9 +26,9 @@ type FenceResult struct {
 	Claimed int64 `json:"claimed"`
 }
 
-// fencePatience is how long Fence waits for a lock: a producer's transaction that stays open must not make it wait, and
-// every other producer behind it.
-const fencePatience = "5s"
+// lockTimeout is how long a change of the whole outbox waits for a lock: a producer's transaction that stays open must
+// not make it wait, and every other producer behind it.
+const lockTimeout = "5s"
 
 // Fence begins a new numbering, as it must after a restore from a backup: the numbers of a restored database have been
 // given out before, and consumers that compare numbers would drop what comes under them. It raises the incarnation,
@@ -48,7 +48,7 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err
 	}
 	err = o.act(ctx, "fence", reason, func(tx pgx.Tx) (audited, error) {
 		f = FenceResult{Waiting: waiting, Claimed: claimed}
-		if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.Impatient), lockTimeout); err != nil {
 			return audited{}, err
 		}
 		if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {

@@ -110,7 +110,7 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 		err := o.act(ctx, "accept partitions", reason, func(tx pgx.Tx) (audited, error) {
 			return audited{topic: topic, detail: detail}, o.accept(ctx, tx, topic, partitions, anyway, detail)
 		})
-		if !errors.Is(err, errMany) {
+		if !errors.Is(err, errTooManyHeld) {
 			return err
 		}
 		if err := o.regroup(ctx, topic); err != nil {
@@ -128,8 +128,8 @@ const regroupMost = 10_000
 // lanes is how many lanes an outbox has: relay.Lanes.
 const lanes = 32
 
-// errMany: more events are held for the topic's partitions.
-var errMany = errors.New("too much is held to be moved at once")
+// errTooManyHeld: more events are held for the topic's partitions.
+var errTooManyHeld = errors.New("too much is held to be moved at once")
 
 // regrouping is why a topic is paused meanwhile.
 const regrouping = "its partition count is being accepted"
@@ -138,15 +138,15 @@ const regrouping = "its partition count is being accepted"
 func (o *Operator) accept(
 	ctx context.Context, tx pgx.Tx, topic string, partitions int, anyway bool, detail map[string]any,
 ) error {
-	if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
+	if _, err := tx.Exec(ctx, o.q(sql.Impatient), lockTimeout); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {
 		return fmt.Errorf("locking the lanes: %w", err)
 	}
 	var unsure, streamed bool
-	var few int
-	if err := tx.QueryRow(ctx, o.q(sql.Unsure), topic, regroupMost+1).Scan(&unsure, &streamed, &few); err != nil {
+	var held int
+	if err := tx.QueryRow(ctx, o.q(sql.Unsure), topic, regroupMost+1).Scan(&unsure, &streamed, &held); err != nil {
 		return err
 	}
 	if unsure && !anyway {
@@ -158,8 +158,8 @@ func (o *Operator) accept(
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = fmt.Errorf("topic %s: %w", topic, ErrNoTopic)
 	}
-	if err == nil && few > regroupMost {
-		err = errMany
+	if err == nil && held > regroupMost {
+		err = errTooManyHeld
 	}
 	if err != nil {
 		return err
