@@ -103,20 +103,27 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 			if most = n / 2; first >= 0 && first < n {
 				most = max(first, 1)
 			}
-		case c == tooLarge, c == badRecord:
-			r := rejection(ScopeRecord, t.name, g.to.id, err)
-			r.maybe = maybe
-			return outcome{acked, n, r, maybe}
-		case c == topicRefuse:
-			r := rejection(ScopeTopic, t.name, g.to.id, err)
-			r.maybe = maybe
-			return outcome{acked, n, r, maybe}
 		default:
-			return outcome{acked, n, fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", t.name,
-				g.to.id, err), maybe}
+			return outcome{acked, n, verdictOf(c, g.to, err, maybe), maybe}
 		}
 	}
 	return outcome{acked: acked}
+}
+
+// verdictOf is the verdict of events that a request with this error was the last try for. maybe: an earlier one may
+// have written them.
+func verdictOf(c class, to *partition, err error, maybe bool) error {
+	scope := ScopeRecord
+	switch c {
+	case tooLarge, badRecord:
+	case topicRefuse:
+		scope = ScopeTopic
+	default:
+		return fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", to.topic.name, to.id, err)
+	}
+	r := rejection(scope, to.topic.name, to.id, err)
+	r.maybe = maybe
+	return r
 }
 
 // requestRest is more than a request has beside a batch: its header, and the topic's name.
