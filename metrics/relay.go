@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,12 +40,9 @@ type relayCounts struct {
 
 // relayState is what the database says every SampleEvery.
 type relayState struct {
-	backlog, oldest, sampled, owned, members                                       prometheus.Gauge
-	held, heldPartitions, heldFor                                                  prometheus.Gauge
-	parked, parkedKeys, releasing, parkedFor                                       prometheus.Gauge
-	paused, pausedFor, stray, scheduled, scheduledLate, xminAge, oldestTransaction prometheus.Gauge
-	walLanes, walActive, walLag, walLagTime, walHeld, walSafe                      prometheus.Gauge
-	lanes                                                                          *prometheus.GaugeVec
+	figures gauges               // those of relayFigures
+	lanes   *prometheus.GaugeVec // age of the oldest event of each
+	sampled prometheus.Gauge
 }
 
 // NewRelay registers the figures of a relay. It fails when their names are taken.
@@ -101,50 +99,71 @@ func (c *relayCounts) register(s *set) {
 }
 
 func (g *relayState) register(s *set) {
-	g.backlog = s.gauge("backlog_events", "Events in the outbox, counted up to 100000.")
-	g.oldest = s.gauge("backlog_oldest_seconds", "Age of the oldest event in the outbox; 0 when there is none.")
-	g.sampled = s.gauge("sampled_timestamp_seconds", "When the figures about the database were read, every 10 s when "+
-		"Postgres answers.")
 	lanes := make([]string, relay.Lanes)
 	for i := range lanes {
 		lanes[i] = strconv.Itoa(i)
 	}
 	g.lanes = s.gauges("lane_oldest_seconds", "Age of the oldest event of each lane; 0 when there is none.", "lane",
 		lanes...)
-	g.owned = s.gauge("outbox_lanes_owned", "Lanes of 32 that have an owner, whichever relay.")
-	g.members = s.gauge("members", "Relays of this outbox that are alive.")
-	g.held = s.gauge("outbox_held_events", "Events held because their partition or topic does not take them or is "+
-		"paused, counted up to 100000.")
-	g.heldPartitions = s.gauge("outbox_held_partitions", "Partitions, and topics as a whole, that events are held "+
-		"for; paused topics left out.")
-	g.heldFor = s.gauge("outbox_held_oldest_seconds", "For how long the oldest of them is held; 0 when there is none.")
-	g.parked = s.gauge("outbox_parked_events", "Events that wait for a person, those behind a refused one included, "+
-		"counted up to 100000.")
-	g.parkedKeys = s.gauge("outbox_parked_keys", "Keys whose events are parked.")
-	g.releasing = s.gauge("outbox_releasing_keys", "Parked keys that are being released.")
-	g.parkedFor = s.gauge("outbox_parked_oldest_seconds", "For how long the oldest parked key is in its state; 0 "+
-		"when there is none.")
-	g.scheduled = s.gauge("outbox_scheduled_events", "Events that wait for their time, counted up to 100000.")
-	g.scheduledLate = s.gauge("outbox_scheduled_late_seconds", "For how long the event that is due first has been "+
-		"due; 0 when none is.")
-	g.paused = s.gauge("outbox_paused_topics", "Topics that an operator has paused.")
-	g.pausedFor = s.gauge("outbox_paused_oldest_seconds", "For how long the first of them is paused; 0 when there "+
-		"is none.")
-	g.stray = s.gauge("outbox_archive_stray_events", "Archived events that are in no day, about: the days were not "+
-		"made in time.")
-	g.walLanes = s.gauge("wal_lanes", "Lanes of 32 that are published from the WAL.")
-	g.walActive = s.gauge("wal_slot_active", "1 while a relay reads the replication slot, 0 while none does or there "+
-		"is none.")
-	g.walLag = s.gauge("wal_lag_bytes", "How much WAL lies behind the place that the replication slot stands at.")
-	g.walLagTime = s.gauge("wal_lag_seconds", "How long ago a place in the WAL was confirmed last; up to its "+
-		"heartbeat and a little when there is nothing to confirm.")
-	g.walHeld = s.gauge("wal_held_bytes", "How much WAL Postgres keeps for the replication slot.")
-	g.walSafe = s.gauge("wal_safe_bytes", "How much may be written before the replication slot may be lost; -1: no "+
-		"limit, or no slot.")
-	g.xminAge = s.gauge("xmin_age_transactions", "How many transactions ago the oldest snapshot or transaction of "+
-		"the database began; -1 when the role may not look.")
-	g.oldestTransaction = s.gauge("oldest_transaction_seconds", "How long ago the oldest visible transaction that "+
-		"holds a snapshot began; -1 when the role may not look.")
+	g.sampled = s.gauge("sampled_timestamp_seconds", "When the figures about the database were read, every 10 s when "+
+		"Postgres answers.")
+	g.figures = s.figures(relayFigures(relay.Sample{}))
+}
+
+// relayFigures are what a Sample has for gauges.
+func relayFigures(s relay.Sample) []figure {
+	wal := cmp.Or(s.WAL, &relay.WALStatus{}) // zero for an outbox whose WAL nobody reads
+	active, safe, oldest := 0.0, -1.0, -1.0
+	if wal.Active {
+		active = 1
+	}
+	if wal.SafeBytes != nil {
+		safe = float64(*wal.SafeBytes)
+	}
+	if s.OldestTransaction >= 0 {
+		oldest = s.OldestTransaction.Seconds()
+	}
+	return []figure{
+		{"backlog_events", "Events in the outbox, counted up to 100000.", float64(s.Backlog)},
+		{"backlog_oldest_seconds", "Age of the oldest event in the outbox; 0 when there is none.",
+			s.Oldest.Seconds()},
+		{"outbox_lanes_owned", "Lanes of 32 that have an owner, whichever relay.", float64(s.Owned)},
+		{"members", "Relays of this outbox that are alive.", float64(s.Members)},
+		{"outbox_held_events", "Events held because their partition or topic does not take them or is paused, " +
+			"counted up to 100000.", float64(s.Held)},
+		{"outbox_held_partitions", "Partitions, and topics as a whole, that events are held for; paused topics " +
+			"left out.", float64(s.HeldPartitions)},
+		{"outbox_held_oldest_seconds", "For how long the oldest of them is held; 0 when there is none.",
+			s.HeldFor.Seconds()},
+		{"outbox_parked_events", "Events that wait for a person, those behind a refused one included, counted " +
+			"up to 100000.", float64(s.Parked)},
+		{"outbox_parked_keys", "Keys whose events are parked.", float64(s.ParkedKeys)},
+		{"outbox_releasing_keys", "Parked keys that are being released.", float64(s.Releasing)},
+		{"outbox_parked_oldest_seconds", "For how long the oldest parked key is in its state; 0 when there is none.",
+			s.ParkedFor.Seconds()},
+		{"outbox_scheduled_events", "Events that wait for their time, counted up to 100000.", float64(s.Scheduled)},
+		{"outbox_scheduled_late_seconds", "For how long the event that is due first has been due; 0 when none is.",
+			s.ScheduledLate.Seconds()},
+		{"outbox_paused_topics", "Topics that an operator has paused.", float64(s.PausedTopics)},
+		{"outbox_paused_oldest_seconds", "For how long the first of them is paused; 0 when there is none.",
+			s.PausedFor.Seconds()},
+		{"outbox_archive_stray_events", "Archived events that are in no day, about: the days were not made in time.",
+			float64(s.ArchiveStray)},
+		{"wal_lanes", "Lanes of 32 that are published from the WAL.", float64(wal.Lanes)},
+		{"wal_slot_active", "1 while a relay reads the replication slot, 0 while none does or there is none.",
+			active},
+		{"wal_lag_bytes", "How much WAL lies behind the place that the replication slot stands at.",
+			float64(wal.LagBytes)},
+		{"wal_lag_seconds", "How long ago a place in the WAL was confirmed last; up to its heartbeat and a " +
+			"little when there is nothing to confirm.", wal.LagTime.Seconds()},
+		{"wal_held_bytes", "How much WAL Postgres keeps for the replication slot.", float64(wal.HeldBytes)},
+		{"wal_safe_bytes", "How much may be written before the replication slot may be lost; -1: no limit, or " +
+			"no slot.", safe},
+		{"xmin_age_transactions", "How many transactions ago the oldest snapshot or transaction of the database " +
+			"began; -1 when the role may not look.", float64(s.XminAge)},
+		{"oldest_transaction_seconds", "How long ago the oldest visible transaction that holds a snapshot " +
+			"began; -1 when the role may not look.", oldest},
+	}
 }
 
 // Observer is for the relay's Config.
@@ -247,51 +266,9 @@ func (m *Relay) Run(ctx context.Context, r *relay.Relay) error {
 }
 
 func (g *relayState) set(s relay.Sample) {
-	g.backlog.Set(float64(s.Backlog))
-	g.oldest.Set(s.Oldest.Seconds())
+	g.figures.set(relayFigures(s))
 	for lane, age := range s.Lanes {
 		g.lanes.WithLabelValues(strconv.Itoa(lane)).Set(age.Seconds())
 	}
-	g.owned.Set(float64(s.Owned))
-	g.members.Set(float64(s.Members))
-	g.held.Set(float64(s.Held))
-	g.heldPartitions.Set(float64(s.HeldPartitions))
-	g.heldFor.Set(s.HeldFor.Seconds())
-	g.parked.Set(float64(s.Parked))
-	g.parkedKeys.Set(float64(s.ParkedKeys))
-	g.releasing.Set(float64(s.Releasing))
-	g.parkedFor.Set(s.ParkedFor.Seconds())
-	g.scheduled.Set(float64(s.Scheduled))
-	g.scheduledLate.Set(s.ScheduledLate.Seconds())
-	g.paused.Set(float64(s.PausedTopics))
-	g.pausedFor.Set(s.PausedFor.Seconds())
-	g.stray.Set(float64(s.ArchiveStray))
-	g.setWAL(s.WAL)
-	g.xminAge.Set(float64(s.XminAge))
-	oldest := s.OldestTransaction.Seconds()
-	if s.OldestTransaction < 0 {
-		oldest = -1
-	}
-	g.oldestTransaction.Set(oldest)
 	g.sampled.SetToCurrentTime()
-}
-
-// setWAL is zero for an outbox whose WAL nobody reads.
-func (g *relayState) setWAL(s *relay.WALStatus) {
-	if s == nil {
-		s = &relay.WALStatus{}
-	}
-	active, safe := 0.0, -1.0
-	if s.Active {
-		active = 1
-	}
-	if s.SafeBytes != nil {
-		safe = float64(*s.SafeBytes)
-	}
-	g.walLanes.Set(float64(s.Lanes))
-	g.walActive.Set(active)
-	g.walLag.Set(float64(s.LagBytes))
-	g.walLagTime.Set(s.LagTime.Seconds())
-	g.walHeld.Set(float64(s.HeldBytes))
-	g.walSafe.Set(safe)
 }

@@ -88,6 +88,28 @@ func (s *set) histogram(name, help string) prometheus.Histogram {
 	return h
 }
 
+// figure is what a gauge shows of a sample.
+type figure struct {
+	name, help string
+	value      float64
+}
+
+// gauges show the figures of a sample, in their order.
+type gauges []prometheus.Gauge
+
+func (s *set) figures(list []figure) (g gauges) {
+	for _, f := range list {
+		g = append(g, s.gauge(f.name, f.help))
+	}
+	return g
+}
+
+func (g gauges) set(list []figure) {
+	for i, f := range list {
+		g[i].Set(f.value)
+	}
+}
+
 // every calls do now and then every SampleEvery until ctx ends. What one call could not read keeps its old value: the
 // time of the last sample tells.
 func every(ctx context.Context, do func(ctx context.Context)) {

@@ -20,12 +20,12 @@ type Worker struct {
 }
 
 type inboxFigures struct {
-	outcomes, retries, failed, released                    *prometheus.CounterVec
-	halts, failures, cleaned                               prometheus.Counter
-	transaction                                            prometheus.Histogram
-	parked, parkedFor, quarantined, keys, releasing, bound prometheus.Gauge
-	halted, maintained, sampled                            prometheus.Gauge
-	daysEnd                                                atomic.Pointer[time.Time]
+	outcomes, retries, failed, released *prometheus.CounterVec
+	halts, failures, cleaned            prometheus.Counter
+	transaction                         prometheus.Histogram
+	maintained, sampled                 prometheus.Gauge
+	figures                             gauges // those of sampleFigures
+	daysEnd                             atomic.Pointer[time.Time]
 }
 
 type consumerFigures struct {
@@ -65,16 +65,7 @@ func (f *inboxFigures) register(s *set) {
 	f.cleaned = s.counter("cleaned_rows_total", "Rows of inbox_message_any that this process deleted after the window.")
 	f.maintained = s.gauge("maintained_timestamp_seconds", "When this process last completed a pass of maintenance; "+
 		"0 before the first.")
-	f.parked = s.gauge("parked_events", "Events that wait for a person, those behind another of their key included, "+
-		"counted up to 100000.")
-	f.parkedFor = s.gauge("parked_oldest_seconds", "For how long the oldest parked or quarantined event waits; 0 "+
-		"when there is none.")
-	f.quarantined = s.gauge("quarantined_events", "Events too old or too far in the future to be decided, counted up "+
-		"to 100000.")
-	f.keys = s.gauge("blocked_keys", "Keys whose events are parked.")
-	f.releasing = s.gauge("releasing_keys", "Blocked keys that are being released.")
-	f.bound = s.gauge("bounded_keys", "Blocked keys with so many events that their partition halts.")
-	f.halted = s.gauge("halted_partitions", "Partitions that wait for a person, as the database has them.")
+	f.figures = s.figures(sampleFigures(inbox.Sample{}))
 	f.sampled = s.gauge("sampled_timestamp_seconds", "When the figures about the database were read, every 10 s when "+
 		"Postgres answers.")
 	s.gaugeFunc("ahead_seconds", "Time until the last day ends that has a partition for its ids; 0 before it is known.",
@@ -176,14 +167,24 @@ func (m *Worker) Run(ctx context.Context, in *inbox.Inbox, c *consumer.Consumer)
 	return nil
 }
 
+// sampleFigures are what a Sample has for gauges.
+func sampleFigures(s inbox.Sample) []figure {
+	return []figure{
+		{"parked_events", "Events that wait for a person, those behind another of their key included, counted " +
+			"up to 100000.", float64(s.Parked)},
+		{"parked_oldest_seconds", "For how long the oldest parked or quarantined event waits; 0 when there is none.",
+			s.ParkedFor.Seconds()},
+		{"quarantined_events", "Events too old or too far in the future to be decided, counted up to 100000.",
+			float64(s.Quarantined)},
+		{"blocked_keys", "Keys whose events are parked.", float64(s.BlockedKeys)},
+		{"releasing_keys", "Blocked keys that are being released.", float64(s.Releasing)},
+		{"bounded_keys", "Blocked keys with so many events that their partition halts.", float64(s.AtBound)},
+		{"halted_partitions", "Partitions that wait for a person, as the database has them.", float64(s.Halted)},
+	}
+}
+
 func (f *inboxFigures) set(s inbox.Sample) {
-	f.parked.Set(float64(s.Parked))
-	f.parkedFor.Set(s.ParkedFor.Seconds())
-	f.quarantined.Set(float64(s.Quarantined))
-	f.keys.Set(float64(s.BlockedKeys))
-	f.releasing.Set(float64(s.Releasing))
-	f.bound.Set(float64(s.AtBound))
-	f.halted.Set(float64(s.Halted))
+	f.figures.set(sampleFigures(s))
 	f.daysEnd.Store(&s.DaysEnd)
 	f.sampled.SetToCurrentTime()
 }
