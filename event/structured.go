@@ -15,12 +15,8 @@ const contentTypeStructured = "application/cloudevents+json"
 
 // isStructured reports whether a content type says so; parameters such as a charset may follow.
 func isStructured(contentType string) bool {
-	if len(contentType) < len(contentTypeStructured) || !strings.EqualFold(contentType[:len(contentTypeStructured)],
-		contentTypeStructured) {
-		return false
-	}
-	rest := strings.TrimLeft(contentType[len(contentTypeStructured):], " \t")
-	return rest == "" || rest[0] == ';'
+	media, _, _ := strings.Cut(contentType, ";")
+	return strings.EqualFold(strings.TrimRight(media, " \t"), contentTypeStructured)
 }
 
 // decodeStructured takes a CloudEvent in the JSON format apart: attributes become what the headers of the binary mode

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // MemoryPublisher is a relay's publisher that keeps what it is given, in order, and misbehaves when it is told to. The
@@ -70,15 +71,7 @@ func (p *MemoryPublisher) wait(ctx context.Context) error {
 	p.mu.Lock()
 	d := p.delay
 	p.mu.Unlock()
-	if d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-	}
-	return ctx.Err()
+	return sleep.For(ctx, d)
 }
 
 func (p *MemoryPublisher) refused(e event.Event) error {

@@ -1,8 +1,10 @@
 package outboxtest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -54,22 +56,20 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 	defer die()
 	c := &crash{die: die}
 	h, end := process(ctx, t, db, build, c)
-	prepare(ctx, t, h)
 	c.armed.Store(true)
 	r.Crashed, _ = deliver(life, t, h, read)
 	end()
-	if !c.dead.Load() && count(r.Crashed, inbox.Applied) > 0 {
+	if !c.dead.Load() && slices.Contains(r.Crashed, inbox.Applied) {
 		t.Fatal("outboxtest: Redeliver: the handler committed elsewhere: build must make it on the pool that it " +
 			"is given")
 	}
 
-	var errs [2]error
+	errs := make([]error, 2, 3+len(read))
 	var both sync.WaitGroup
 	var ends [2]func()
 	for n := range r.Concurrent {
 		var h inbox.Handler
 		h, ends[n] = process(ctx, t, db, build, nil)
-		prepare(ctx, t, h)
 		both.Go(func() { r.Concurrent[n], errs[n] = deliver(ctx, t, h, read) })
 	}
 	both.Wait()
@@ -78,46 +78,19 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 
 	h, end = process(ctx, t, db, build, nil)
 	defer end()
-	prepare(ctx, t, h)
 	var err error
 	if r.Batched, err = deliver(ctx, t, h, read); err != nil {
-		errs[1] = firstError(errs[1], fmt.Errorf("the batch that came again: %w", err))
+		errs = append(errs, fmt.Errorf("the batch that came again: %w", err))
 	}
-	r.Single = make([]inbox.Outcome, len(read))
 	for i := range read {
 		out, err := deliver(ctx, t, h, read[i:i+1])
-		r.Single[i] = out[0]
-		errs[1] = firstError(errs[1], err)
+		r.Single, errs = append(r.Single, out[0]), append(errs, err)
 	}
-	return r, firstError(errs[0], errs[1])
+	return r, cmp.Or(errs...)
 }
 
-// prepare does what a consumer does before it consumes: the inbox registers and makes its days, in transactions of its
-// own.
-func prepare(ctx context.Context, t testing.TB, h inbox.Handler) {
-	t.Helper()
-	if err := h.Prepare(ctx, ""); err != nil {
-		t.Fatalf("outboxtest: preparing the handler: %v", err)
-	}
-}
-
-func firstError(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
-}
-
-func count(outcomes []inbox.Outcome, of inbox.Outcome) (n int) {
-	for _, o := range outcomes {
-		if o == of {
-			n++
-		}
-	}
-	return n
-}
-
-// process makes a pool and the handler on it: what a process of its own would have. c is nil when it lives on.
+// process makes a pool and the handler on it: what a process of its own would have. It prepares the handler as a
+// consumer does: the inbox registers and makes its days, in transactions of its own. c is nil when it lives on.
 func process(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(*pgxpool.Pool) (inbox.Handler, error),
 	c *crash,
 ) (inbox.Handler, func()) {
@@ -138,6 +111,10 @@ func process(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(*pg
 	if err != nil || h == nil {
 		pool.Close()
 		t.Fatalf("outboxtest: build made no handler: %v", err)
+	}
+	if err := h.Prepare(ctx, ""); err != nil {
+		pool.Close()
+		t.Fatalf("outboxtest: preparing the handler: %v", err)
 	}
 	return h, pool.Close
 }
