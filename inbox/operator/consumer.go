@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/inbox/internal/sql"
-	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
 // Program runs a consumer, or has done so within the last three minutes.
@@ -68,40 +68,33 @@ type PartitionState struct {
 
 // Consumers lists the consumers of the schema, or the operator's own, by name.
 func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
-	list, err := audit.List(ctx, o.person, "listing the consumers", func(row pgx.CollectableRow) (c ConsumerState,
-		err error,
-	) {
-		var window int
-		err = row.Scan(&c.Consumer, &c.Floor, &window, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt,
-			&c.Programs)
-		c.Window = time.Duration(window) * 24 * time.Hour
-		return c, err
-	}, o.q(sql.ConsumerList), o.consumer)
+	list, err := consumers(ctx, o.db, o.prefix, o.consumer)
 	if err != nil {
-		return nil, err
-	}
-	at := map[string]*ConsumerState{}
-	for i := range list {
-		at[list[i].Consumer] = &list[i]
-	}
-	err = eachProgress(ctx, o.db, o.q(sql.ProgressList), o.consumer, func(consumer string, p PartitionState) {
-		if c := at[consumer]; c != nil {
-			c.Partitions = append(c.Partitions, p)
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("inbox: listing the progress: %w", err)
+		return nil, fmt.Errorf("inbox: listing the consumers: %w", err)
 	}
 	return list, nil
 }
 
-// eachProgress reads the partitions of a consumer, or of all.
-func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string,
-	each func(consumer string, p PartitionState),
-) error {
-	rows, err := db.Query(ctx, sql, consumer)
+// consumers reads a consumer and its partitions, or with an empty name all.
+func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) ([]ConsumerState, error) {
+	rows, err := db.Query(ctx, pgschema.Expand(sql.ConsumerList, prefix), consumer)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	at := map[string]int{}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerState, err error) {
+		var window int
+		err = row.Scan(&c.Consumer, &c.Floor, &window, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt,
+			&c.Programs)
+		c.Window = time.Duration(window) * 24 * time.Hour
+		at[c.Consumer] = len(at)
+		return c, err
+	})
+	if err == nil {
+		rows, err = db.Query(ctx, pgschema.Expand(sql.ProgressList, prefix), consumer)
+	}
+	if err != nil {
+		return nil, err
 	}
 	var name string
 	var p PartitionState
@@ -110,11 +103,13 @@ func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string,
 		&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt,
 		&p.Code, &p.Reason, &p.TryingAt, &p.Trying, &p.EffectAt, &unmoved,
 	}, func() error {
-		p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
-		each(name, p)
+		if i, known := at[name]; known {
+			p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
+			list[i].Partitions = append(list[i].Partitions, p)
+		}
 		return nil
 	})
-	return err
+	return list, err
 }
 
 // Resume lets a halted partition go on, with its count of runs at zero, and has what fails and waits for its next

@@ -3,7 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
-	"time"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,15 +32,10 @@ type Diagnosis struct {
 
 // ConsumerDiagnosis is one consumer of a Diagnosis.
 type ConsumerDiagnosis struct {
-	Consumer    string
-	Dedup       string // "id", "watermark" or "offset"
-	Window      time.Duration
-	Seen        time.Duration // since its last start
-	Parked      int64         // events that failed, and those behind them
+	ConsumerState
+	Parked      int64 // events that failed, and those behind them
 	Quarantined int64
 	ParkedKeys  int64
-	Partitions  []PartitionState
-	Programs    []Program // more than one take events from each other
 }
 
 // rights are what a worker needs that leaves maintenance to others.
@@ -86,27 +81,22 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 	if err := db.QueryRow(ctx, pgschema.Expand(sql.ByStart, prefix)).Scan(&d.ByStart); err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}
-	rows, err = db.Query(ctx, pgschema.Expand(sql.Diagnose, prefix))
+	list, err := consumers(ctx, db, prefix, "")
+	if err == nil {
+		rows, err = db.Query(ctx, pgschema.Expand(sql.Diagnose, prefix))
+	}
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}
 	d.Consumers, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerDiagnosis, err error) {
-		var window int
-		var seen float64
-		err = row.Scan(&c.Consumer, &c.Dedup, &window, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Programs)
-		c.Window, c.Seen = time.Duration(window)*24*time.Hour, time.Duration(seen*float64(time.Second))
+		var name string
+		err = row.Scan(&name, &c.Parked, &c.Quarantined, &c.ParkedKeys)
+		if i := slices.IndexFunc(list, func(s ConsumerState) bool { return s.Consumer == name }); i >= 0 {
+			c.ConsumerState = list[i]
+		}
+		c.Consumer = name // it may be new since
 		return c, err
 	})
-	if err == nil {
-		err = eachProgress(ctx, db, pgschema.Expand(sql.ProgressList, prefix), "",
-			func(consumer string, p PartitionState) {
-				for i := range d.Consumers {
-					if d.Consumers[i].Consumer == consumer {
-						d.Consumers[i].Partitions = append(d.Consumers[i].Partitions, p)
-					}
-				}
-			})
-	}
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}

@@ -11,10 +11,8 @@ const ByStart = `-- inbox: by start
 select timeline like 'started-%' from {schema}inbox_server()`
 
 const Diagnose = `-- inbox: diagnose
-select c.consumer_name, c.dedup, c.window_days, extract(epoch from clock_timestamp() - c.seen_at)::float8,
+select c.consumer_name,
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind <> 'quarantined'),
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind = 'quarantined'),
-	(select count(*) from {schema}inbox_parked_key k where k.consumer_name = c.consumer_name),
-	(select coalesce(jsonb_agg(p.value || jsonb_build_object('name', p.key) order by p.key), '[]')
-		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min')
+	(select count(*) from {schema}inbox_parked_key k where k.consumer_name = c.consumer_name)
 from {schema}inbox_consumer c where c.retired_at is null order by c.consumer_name`

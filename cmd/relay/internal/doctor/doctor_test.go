@@ -421,6 +421,11 @@ func TestJudgements(t *testing.T) {
 			f.topic(t, 3, window)
 		}
 	}
+	byID := inboxoperator.ConsumerDiagnosis{ConsumerState: inboxoperator.ConsumerState{Dedup: "id"}}
+	twice := inboxoperator.ConsumerDiagnosis{ConsumerState: inboxoperator.ConsumerState{
+		Consumer: "ledger",
+		Programs: []inboxoperator.Program{{Name: "acme/copy", Host: "b"}, {Name: "acme/ledger", Host: "a"}},
+	}}
 	for name, c := range map[string]struct {
 		look     func(*findings)
 		check    string
@@ -470,18 +475,13 @@ func TestJudgements(t *testing.T) {
 			f.inbox(inboxoperator.Diagnosis{ByStart: true})
 		}, "inbox identity", Warn, "time of its start"},
 		"days run out": {func(f *findings) {
-			f.inbox(inboxoperator.Diagnosis{DaysAhead: 1, Consumers: []inboxoperator.ConsumerDiagnosis{{Dedup: "id"}}})
+			f.inbox(inboxoperator.Diagnosis{DaysAhead: 1, Consumers: []inboxoperator.ConsumerDiagnosis{byID}})
 		}, "inbox days", Fail, "1 days ahead"},
 		"two programs": {func(f *findings) {
-			f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Consumers: []inboxoperator.ConsumerDiagnosis{
-				{Consumer: "ledger", Programs: []inboxoperator.Program{
-					{Name: "acme/copy", Host: "b"},
-					{Name: "acme/ledger", Host: "a"},
-				}},
-			}})
+			f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Consumers: []inboxoperator.ConsumerDiagnosis{twice}})
 		}, "consumer ledger", Warn, "acme/copy (on b), acme/ledger (on a)"},
 		"days run low": {func(f *findings) {
-			f.inbox(inboxoperator.Diagnosis{DaysAhead: 3, Consumers: []inboxoperator.ConsumerDiagnosis{{Dedup: "id"}}})
+			f.inbox(inboxoperator.Diagnosis{DaysAhead: 3, Consumers: []inboxoperator.ConsumerDiagnosis{byID}})
 		}, "inbox days", Warn, "3 days ahead"},
 		"pending detach": {
 			func(f *findings) { f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) },
