@@ -1,0 +1,140 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// after decides what follows a transaction that was not committed, or may not have been.
+func (b *batch) after(ctx context.Context, f *failure) error {
+	switch f.kind {
+	case canceled:
+		return ctx.Err()
+	case moved:
+		return f.err
+	case fatal:
+		return b.haltHere(ctx, f.err)
+	case stale:
+		return nil
+	case skipping:
+		b.skipped(f)
+		return nil
+	case refused, bounded:
+		if b.upTo(f.index) {
+			return nil // the events before it go first
+		}
+		if f.kind == refused {
+			return b.refused(ctx)
+		}
+		return b.haltHere(ctx, f.err)
+	case unsure:
+		if !b.upTo(f.index) {
+			b.spent(0)
+			b.doom = f.err
+		}
+		return nil
+	case lost:
+		if b.losses++; b.losses > 1 && b.in.answers(ctx, f) {
+			return b.failed(ctx, f)
+		}
+	case contended:
+		// A smaller transaction meets fewer others. The first conflict may be chance.
+		if b.retries > 0 {
+			b.assignment.narrow(b.limit - b.pos)
+		}
+	case failed:
+		if !b.undeployed(f) {
+			return b.failed(ctx, f)
+		}
+		if f.kind == failed {
+			return nil // the events before it go first
+		}
+	}
+	return b.again(ctx, f)
+}
+
+// skipped leaves the effects of skipped events out of the next run, or puts every effect behind a savepoint.
+func (b *batch) skipped(f *failure) {
+	if len(f.skips) == 0 {
+		b.careful = true
+	}
+	for _, i := range f.skips {
+		if b.skip == nil {
+			b.skip = map[uuid.UUID]bool{}
+		}
+		b.skip[b.events[b.pos+i].ID] = true
+	}
+	b.retried("skip", 1, 0, f.err)
+}
+
+// refused asks again before an event stops the partition that the inbox itself cannot decide: the plan was made from
+// what an earlier transaction read.
+func (b *batch) refused(ctx context.Context) error {
+	if err := b.in.refresh(ctx); err != nil {
+		return b.again(ctx, b.in.classify(ctx, err))
+	}
+	b.assignment.setMarks(nil)
+	if f := b.in.dedup.ready(ctx, b.name, b.assignment); f != nil {
+		return b.again(ctx, f)
+	}
+	if _, f := b.in.dedup.plan(b.events[b.pos:b.pos+1], b.assignment, false); f != nil {
+		return b.haltHere(ctx, f.err)
+	}
+	return nil
+}
+
+// answers reports whether the database answers right after a session ended in an effect, and then makes f a failure of
+// that effect. Callers ask from the second time on: a server or a pooler may have started anew once.
+func (in *Inbox) answers(ctx context.Context, f *failure) bool {
+	if in.db.Ping(ctx) != nil {
+		return false
+	}
+	// Without the class that the effect gave its error.
+	f.kind, f.err = failed, errors.New("the effect's session ended again, while the database answers others: "+
+		f.err.Error())
+	return true
+}
+
+// failed deals with a failed effect: that of the event at f.index, or of any that ran.
+func (b *batch) failed(ctx context.Context, f *failure) error {
+	cfg := &b.in.cfg
+	c, reason := classOf(f.err)
+	waitedOut := cfg.MaxRetryFor >= 0 && !b.retryableSince.IsZero() && time.Since(b.retryableSince) >= cfg.MaxRetryFor
+	turn := b.walk.failed(f.index, c, cfg.MaxAttempts, waitedOut)
+	if turn == turnSplit || turn == turnAhead {
+		b.retried("split", 1, 0, f.err)
+	}
+	if turn == turnSplit {
+		return nil
+	}
+	b.doom = f.err
+	if b.runs == 1 || b.pace == nil {
+		b.retryableSince = time.Time{}
+		b.pace = pauses(cfg.Backoff, 2*time.Minute, 2.3)
+	}
+	if c == classRetryable && b.retryableSince.IsZero() {
+		b.retryableSince = time.Now()
+	}
+	if turn != turnAgain {
+		return nil
+	}
+	wait := b.pace.NextBackOff()
+	b.in.log.Warn("inbox: an effect failed and runs again",
+		append(failureAttrs(&b.events[b.suspect], f.err), "reason", reason, "attempt", b.runs, "wait", wait)...)
+	b.retried(reason, b.runs, wait, f.err)
+	return b.pause(ctx, wait, f.err)
+}
+
+// classOf is the class of an effect's error, and its name in metrics.
+func classOf(err error) (c class, reason string) {
+	if _, ok := errors.AsType[*terminalError](err); ok {
+		return classTerminal, "terminal"
+	}
+	if _, ok := errors.AsType[*retryableError](err); ok {
+		return classRetryable, "retryable"
+	}
+	return classNone, "failed"
+}
