@@ -9,19 +9,19 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Dedup is how an inbox tells a repeat from a new event.
+// Dedup is how an inbox distinguishes a repeat from a new event.
 type Dedup int
 
 const (
-	// ByID keeps a row for each event: its id. It knows a repeat whoever sends it, in whatever order, from whatever
-	// partition, and after a restore of the producers' database, for Config.Window. It costs a row and an index entry
+	// ByID keeps a row for each event: its id. It knows a repeat from any sender, in any order and partition,
+	// and after a restore of the producers' database, for Config.Window. It costs a row and an index entry
 	// an event, and a partition a day.
 	ByID Dedup = iota
 
 	// ByWatermark keeps a row for each partition and numbering: how far the numbers are decided that a relay gave its
 	// events (ce_epoch, ce_lane, ce_laneseq). It has no row for an event, and no window. It needs a topic that only
-	// relays write to, with a partition count that does not change while events are repeated. What it does not know by
-	// a number it does not guess:
+	// relays write to, with a partition count that does not change while events are repeated. What numbers do
+	// not decide, a person does:
 	//
 	//   - An event that may have been published under another number (ce_maybe: an operator of the outbox released it
 	//     after an unknown outcome) is parked without a run, as Config.OnFailure says: with its key, so that nothing
@@ -29,9 +29,9 @@ const (
 	//     comes after newer ones anyway.
 	//   - A new incarnation of an outbox (`relay fence`, a failover, a restore) halts each partition until it is
 	//     accepted (`relay inbox accept`): what was published just before may be published again under new numbers, and
-	//     is then applied again, unless a business key stands behind the effect. What comes late under an older
-	//     incarnation is quarantined. A consumer that comes to a topic for the first time after a rise has
-	//     nothing to ask by: what the log has under both, it applies twice.
+	//     is then applied again, unless the effect has a business key. What comes late under an older incarnation is
+	//     quarantined. A consumer that first reads a topic after such a rise cannot tell: what the log has under both
+	//     incarnations, it applies twice.
 	//   - A record without a number is quarantined, and halts a partition that has none with one.
 	//   - Two events that were appended with the same id are two events.
 	//
@@ -42,8 +42,8 @@ const (
 	// ByOffset keeps a row for each partition: how far its offsets are decided. It is for a topic that one writer
 	// writes to who never repeats a record (an idempotent producer that does not begin anew after a failure): a repeat
 	// of the writer has an offset of its own and is applied again. A topic that was made again begins its offsets
-	// again; a record of it is told by the record's time (not the event's), which must be later than all before, and
-	// halts its partition until an operator has the offsets forgotten (`relay inbox forget-offsets`). One that a
+	// again; a record of it is recognized by the record's time (not the event's), which must be later than all before,
+	// and halts its partition until an operator has the offsets forgotten (`relay inbox forget-offsets`). One that a
 	// relay wrote halts its partition, for relays repeat.
 	//
 	// ByID knows the records of such a topic by their ids, or by the hash of (topic, partition, offset, time) where
@@ -96,7 +96,7 @@ func newStrategy(in *Inbox) strategy {
 	return byNumber{in, in.cfg.Dedup == ByOffset}
 }
 
-// registeredAs refuses to decide by anything but what the consumer is registered with.
+// registeredAs refuses another strategy than the one that the consumer is registered with.
 func (in *Inbox) registeredAs(d Dedup) error {
 	if d == in.cfg.Dedup {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/redact"
 )
 
-// eachRunner runs an effect for one event after the other. Which one fails is known without splitting.
+// eachRunner runs an effect for one event after the other, so the one that fails is known without splitting.
 func eachRunner(do Effect) runner {
 	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
 		f *failure,
@@ -28,7 +28,7 @@ func eachRunner(do Effect) runner {
 				continue
 			}
 			if g.Touched && !careful {
-				// What it wrote must go and what others wrote must stay: once more, with savepoints.
+				// Only what it wrote must be rolled back: once more, with savepoints.
 				return nil, &failure{
 					kind: skipping,
 					err:  fmt.Errorf("event %s was skipped after its effect had used the transaction", events[i].ID),
@@ -40,7 +40,7 @@ func eachRunner(do Effect) runner {
 	}
 }
 
-// runOne runs the effect of one event and says whether it skipped the event.
+// runOne runs the effect of one event and reports whether it skipped the event.
 func runOne(ctx context.Context, g *guardTx, e event.Event, careful bool, do Effect) (skip bool, err error) {
 	var savepoint pgx.Tx
 	if careful {
@@ -78,8 +78,8 @@ func batchRunner(do BatchEffect) runner {
 	}
 }
 
-// batchFailure reads what the error of a batch effect says of which events. The first that failed counts, for nothing
-// after it may be decided before it.
+// batchFailure finds the events that the error of a batch effect names. The first that failed counts: nothing after it
+// may be decided before it.
 func batchFailure(ctx context.Context, g *guardTx, err error, fresh []int) *failure {
 	whole := effectFailure(ctx, g, err, -1)
 	if whole.kind != failed {
@@ -107,8 +107,8 @@ func batchFailure(ctx context.Context, g *guardTx, err error, fresh []int) *fail
 	return whole
 }
 
-// guarded calls an effect, turns a panic into an error and looks at what became of the transaction. What libraries
-// quote of the event in their errors ends here: everything behind logs, stores and shows the text.
+// guarded calls an effect, turns a panic into an error and checks what became of the transaction. Quotes of the event
+// in the errors of libraries are removed here: all callers log, store or show the text.
 func guarded(g *guardTx, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -131,8 +131,8 @@ func (e *panicError) Unwrap() error {
 	return err
 }
 
-// effectFailure tells errors of the event from those of the database. The database wins over the class that the effect
-// gave: a deadlock says nothing about the event, whatever it was wrapped in.
+// effectFailure distinguishes errors of the event from those of the database, which come before the class that the
+// effect gave: a deadlock says nothing about the event, whatever it was wrapped in.
 func effectFailure(ctx context.Context, g *guardTx, err error, index int) *failure {
 	ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	gone := g.Raw.IsClosed() && !ended && (pgerr.Code(err) == "" || pgerr.Away(err) || silent(err))

@@ -34,11 +34,10 @@ type Inbox struct {
 
 	// state is what the last transaction read; nil until the consumer is registered and its days are there.
 	state atomic.Pointer[state]
-	// preparing is held by the one goroutine that makes days for the others. A channel, for waiting ends with a
+	// preparing has room for the one goroutine that prepares for the others. A channel: waiting for it ends with a
 	// context.
-	preparing chan struct{}
-	outage    outage
-	// rejections are what the database rejects of effects.
+	preparing  chan struct{}
+	outage     outage
 	rejections rejections
 
 	programs programs
@@ -64,9 +63,9 @@ func (in *Inbox) execLate(ctx context.Context, statement string, args ...any) er
 // New returns the inbox of a consumer whose tables are in db. It does not connect: [Inbox.Prepare], or the first event,
 // registers the consumer and makes its days.
 //
-// consumer names who remembers: every process that shares its work shares the name, and another name applies every
-// event again. It is 1 to 255 bytes of text. It is also the default of the Kafka group. An error says which field is
-// wrong.
+// consumer names the memory of what was applied: every process that shares its work shares the name, and another name
+// applies every event again. It is 1 to 255 bytes of text. It is also the default of the Kafka group. An error says
+// which field is wrong.
 func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	if db == nil {
 		return nil, errors.New("inbox: New needs a *pgxpool.Pool")
@@ -97,7 +96,7 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 // Consumer is the name given to New.
 func (in *Inbox) Consumer() string { return in.consumer }
 
-// Dedup is how it tells a repeat from a new event.
+// Dedup is the Config.Dedup given to New.
 func (in *Inbox) Dedup() Dedup { return in.cfg.Dedup }
 
 // Each returns a handler that runs do for one event after the other, in batches of one transaction. A nil do
@@ -126,7 +125,7 @@ func (in *Inbox) handler(run runner) *handler {
 	return h
 }
 
-// consumes notes whose topic it is.
+// consumes notes that h has the effect for a topic's events.
 func (in *Inbox) consumes(topic string, h *handler) {
 	in.handlers.Lock()
 	defer in.handlers.Unlock()
@@ -204,7 +203,7 @@ func (in *Inbox) register(ctx context.Context) error {
 	return in.registeredAs(dedupNamed(dedup))
 }
 
-// refresh reads the state outside a writing transaction, which is good enough for a plan and for nothing else.
+// refresh reads the state outside of a writing transaction, which is good enough only for a plan.
 func (in *Inbox) refresh(ctx context.Context) error {
 	s, err := stateOf(in.db.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))
 	if err != nil {

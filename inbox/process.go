@@ -15,9 +15,9 @@ import (
 // ProcessTx records e and runs do in the caller's own transaction, once: Applied, Duplicate or Skipped; Parked when its
 // key is parked, and it was put behind it. The outcome holds when the caller commits. It is deduplication only: it
 // retries nothing, counts no attempts, and neither parks what fails nor halts a partition. It needs Config.Dedup ByID:
-// only ids can tell of an event by itself, out of its order.
+// only ids decide on a single event, out of its order.
 //
-// Record and effect stand behind a savepoint, so after an error nothing of the event is left in tx; a tx that is then
+// Record and effect are behind a savepoint, so after an error nothing of the event is left in tx; a tx that is then
 // committed has not processed e. The error is that of do, a *HaltError for an event too old or too far in the future to
 // be decided, or the database's (40001 when tx is REPEATABLE READ or stricter and another process was quicker: begin
 // again).
@@ -31,7 +31,7 @@ func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	if err := in.Prepare(ctx); err != nil {
 		return Undecided, err
 	}
-	// The caller's own transaction runs in the caller's own trace.
+	// The caller's transaction belongs to the caller's trace.
 	do = in.traced(do, false)
 	outcome, err := in.processTx(ctx, tx, e, do)
 	if !pgerr.Is(err, pgerr.CheckViolation) || !errors.Is(err, errInsert) {
@@ -53,7 +53,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 		return Undecided, err
 	}
 	if savepoint == nil {
-		// The caller may write nothing else, and its commit must wait for what it goes by.
+		// The caller may write nothing else, and its COMMIT must wait until the other's row is safe.
 		if _, err := tx.Exec(ctx, sqlBarrier); err != nil {
 			return Undecided, fmt.Errorf("inbox: writing a barrier behind the row of another: %w", err)
 		}
@@ -80,7 +80,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	if err = savepoint.Rollback(ctx); err != nil {
 		return Undecided, fmt.Errorf("inbox: undoing a skipped effect: %w", err)
 	}
-	// The record went with what the effect wrote.
+	// The record was rolled back with what the effect wrote.
 	if _, savepoint, err = in.insertTx(ctx, tx, e); err != nil {
 		return Undecided, err
 	}
@@ -90,7 +90,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	return Skipped, nil
 }
 
-// insertTx records the id behind a savepoint. It returns that, and where the id is; no savepoint: the id is not new.
+// insertTx records the id behind a savepoint, and returns the id's table and the savepoint; nil: the id is not new.
 func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where place, savepoint pgx.Tx, err error) {
 	// The time-outs are the caller's.
 	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))

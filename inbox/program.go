@@ -16,8 +16,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// presentEvery is how often a program says that it runs the consumer, and looks who else says so. Who has not for three
-// times as long does not run it any more.
+// presentEvery is how often a program notes that it runs the consumer, and reads which others do. One whose note is
+// three times as old does not run it any more.
 const presentEvery = time.Minute
 
 // majorVersion is an element of a package's path that another release of the same program may have.
@@ -49,8 +49,8 @@ type programs struct {
 	said  map[string]bool
 }
 
-// present says that this program runs the consumer, and warns of another one that does. One that said so before the
-// first look, and not again, has made way for this one.
+// present notes that this program runs the consumer, and warns of another one that does. One that was last noted before
+// the first look was replaced by this one.
 func (in *Inbox) present(ctx context.Context) error {
 	if in.state.Load() == nil {
 		return nil // it does not run it yet

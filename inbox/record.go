@@ -27,8 +27,8 @@ type record struct {
 	code      string
 }
 
-// event makes of the record what the consumer once made of it. The id is the one it was parked under, whatever its
-// headers say.
+// event decodes the record as the consumer once did. Its id is the one that it was parked under, whatever its headers
+// say.
 func (r *record) event() (event.Event, error) {
 	headers, err := sql.DecodeHeaders(r.headers)
 	if err != nil {

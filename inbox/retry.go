@@ -16,7 +16,7 @@ func pauses(first, longest time.Duration, factor float64) *backoff.ExponentialBa
 		backoff.WithMultiplier(factor), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
 }
 
-// outage says once that the database is away, and once that it is back, whatever many goroutines wait for it.
+// outage logs once that the database is away, and once that it is back, however many goroutines wait for it.
 type outage struct {
 	log   *slog.Logger
 	on    atomic.Bool

@@ -30,7 +30,7 @@ const (
 	inAny
 	numbered // nowhere: its number decides
 
-	// What follows is not decided by anybody but a person, and is quarantined.
+	// The rest is quarantined: only a person can decide it.
 
 	tooOld       // nobody can tell whether it was applied
 	tooFuture    // the clock that made it is broken
@@ -39,7 +39,7 @@ const (
 	unnumbered   // it carries no number
 )
 
-// undecidable: nobody can tell whether the event was applied.
+// undecidable reports that nobody can tell whether the event was applied.
 func (p place) undecidable() bool { return p >= tooOld }
 
 // place implements P9.1. The day inside an id never changes, the floor never changes and dropped only rises, so an id

@@ -39,7 +39,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 	return nil
 }
 
-// repeat does something now and every so often until ctx ends; what fails is done again after a growing pause.
+// repeat calls do now and every so often until ctx ends, and after a growing pause when it fails.
 func (in *Inbox) repeat(ctx context.Context, what string, every time.Duration, do func(context.Context) error) {
 	pace := pauses(time.Second, 5*time.Minute, 3)
 	for {
@@ -77,7 +77,7 @@ func (in *Inbox) bound(ctx context.Context) error {
 			full++
 		}
 	}
-	// Where lists are shorter again, or gone, their partitions go on; one that halted for another list halts again.
+	// Where lists are shorter again, or gone, partitions go on; one that halted for another list halts again.
 	if err := in.unhalt(ctx, CodeListFull, full < len(changed)); err != nil {
 		return fmt.Errorf("inbox: resuming the partitions of lists that are shorter again: %w", err)
 	}

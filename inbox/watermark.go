@@ -35,8 +35,8 @@ func (n numbering) compare(m numbering) int {
 }
 
 // mark is how far the events of a numbering are decided in a partition: every one that is in the log, up to the highest
-// number of its lane. For a number is in the log for the first time after all lower ones of its lane, and what follows
-// an event is decided after it.
+// number of its lane. A number is in the log for the first time after all lower ones of its lane, and events are
+// decided in the order of the log.
 type mark struct {
 	numbering
 	version int64           // of its row; 0: there is none yet
@@ -130,7 +130,7 @@ func (j *judge) byOffset(e *event.Event) verdict {
 	}
 	j.last = j.find(numbering{})
 	m := &j.of[j.last]
-	// A number is above zero, an offset may be zero.
+	// Numbers begin at one, offsets at zero.
 	passed := e.Position.Offset < m.lanes[0]
 	if passed && writtenAt(e).UnixMilli() > m.latest {
 		return verdictBackward
@@ -167,7 +167,7 @@ func (j *judge) move(lane int16, number int64, e *event.Event) {
 	}
 }
 
-// writtenAt is when an event's record was written: its producer may tell any other time of the event (ce_time).
+// writtenAt is when an event's record was written. The time of the event (ce_time) may be any other.
 func writtenAt(e *event.Event) time.Time {
 	if e.Position.Timestamp.IsZero() {
 		return e.Time
@@ -199,7 +199,7 @@ func (j *judge) older(n numbering) bool {
 	})
 }
 
-// place is where a verdict leaves an event that is not new; a verdict that has none halts.
+// place is the place of an event with that verdict; not ok: the event halts its partition.
 func (v verdict) place() (where place, ok bool) {
 	switch v {
 	case verdictNew, verdictRepeat, verdictMaybe:

@@ -52,9 +52,9 @@ func (s *State) Read(row pgx.Row) error {
 // farthest is how many days ahead a released id still gets a day of its own. A time beyond it is garbage.
 const farthest = 3650
 
-// Released tells where the row of an id goes that an operator releases or discards, which is never refused: to its own
-// day while that is not below dropped_before, and so can have its earlier row, else to any. By number no id is too far
-// ahead to be parked with its key, and both tables are asked: days that are not made ahead are not needed.
+// Released reports whether the row of an id that an operator releases or discards goes to its own day. Such an id is
+// never refused: while its day is not below dropped_before it may have an earlier row there; else its row goes to any.
+// A consumer by number asks both tables, so an id ahead of today needs no day.
 func (s *State) Released(id uuid.UUID) (ownDay bool) {
 	d, ok := Of(id)
 	return ok && d >= s.Floor && d >= s.Dropped && d <= s.Today+farthest && (s.Dedup == "id" || d <= s.Today)

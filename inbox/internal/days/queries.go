@@ -24,13 +24,12 @@ select p.relnamespace::regnamespace::text || '.',
 	coalesce(d.believed_until - date '1970-01-01', -1)
 from {schema}inbox_days d, pg_class p where p.oid = '{schema}inbox_message'::regclass`
 
-// Held by whoever makes days or raises dropped_before, for the one must not happen during the other. The second number
-// is the table, for there may be an inbox in each schema.
+// Days are not made while dropped_before is raised. The second number is the table: each schema may have an inbox.
 const sqlLockDays = `-- inbox: lock the days
 select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
 	pg_advisory_xact_lock(1701209710, '{schema}inbox_message'::regclass::oid::integer)::text`
 
-// As the owner, whoever calls: see the migration.
+// The function has its owner's rights: see the migration.
 const sqlMakeDay = `-- inbox: make a day
 select {schema}inbox_make_day($1::text::date)`
 
