@@ -102,16 +102,23 @@ func (c *Consumer) Run(ctx context.Context) error {
 
 // prepare lets the handler get ready; false: ctx ended first.
 func (c *Consumer) prepare(ctx context.Context) bool {
-	wait := newBackOff()
 	said := false
-	for ctx.Err() == nil {
+	return retry(ctx, func() bool {
 		err := c.handler.Prepare(ctx, c.cfg.Group)
-		if err == nil {
-			return ctx.Err() == nil
-		}
-		if !said && ctx.Err() == nil {
+		if err != nil && !said && ctx.Err() == nil {
 			said = true
 			c.cfg.Logger.Error("the handler cannot get ready: trying again until it can", "error", err)
+		}
+		return err == nil
+	})
+}
+
+// retry calls do with growing pauses until it succeeds; false: ctx ended.
+func retry(ctx context.Context, do func() bool) bool {
+	wait := newBackOff()
+	for ctx.Err() == nil {
+		if do() {
+			return ctx.Err() == nil
 		}
 		_ = sleep.For(ctx, wait.NextBackOff())
 	}
@@ -120,26 +127,22 @@ func (c *Consumer) prepare(ctx context.Context) bool {
 
 // awaitTopics waits until there is a topic that can be read, and returns those that can. kafka-go's join would have
 // brokers make the missing ones, with whatever partition count they have as default. None: ctx ended.
-func (c *Consumer) awaitTopics(ctx context.Context) []string {
+func (c *Consumer) awaitTopics(ctx context.Context) (topics []string) {
 	const part = "topics"
-	wait := newBackOff()
-	for ctx.Err() == nil {
+	retry(ctx, func() bool {
 		found, missing, err := c.client.sizes(ctx, c.topics)
 		switch {
 		case ctx.Err() != nil:
-			return nil
 		case err != nil:
 			c.outage.fail(part, err)
 		default:
 			c.outage.works(part)
 			c.logMissing(missing)
-			if len(found) > 0 {
-				return slices.Sorted(maps.Keys(found))
-			}
+			topics = slices.Sorted(maps.Keys(found))
 		}
-		_ = sleep.For(ctx, wait.NextBackOff())
-	}
-	return nil
+		return len(topics) > 0
+	})
+	return topics
 }
 
 // logMissing logs once which topics cannot be read.

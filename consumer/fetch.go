@@ -177,20 +177,18 @@ func (p *partition) reportLost(lost LostRange, why string, first, end int64, hal
 
 // bounds asks for the first offset and the end of the log until it gets an answer; false: ctx ended.
 func (p *partition) bounds(ctx context.Context) (first, end int64, ok bool) {
-	wait := newBackOff()
-	for ctx.Err() == nil {
-		first, end, err := p.listOffsets(ctx)
-		if err == nil {
+	ok = retry(ctx, func() bool {
+		var err error
+		switch first, end, err = p.listOffsets(ctx); {
+		case err == nil:
 			p.setEnd(end)
 			p.c.outage.works(p.String())
-			return first, end, true
-		}
-		if ctx.Err() == nil {
+		case ctx.Err() == nil:
 			p.c.outage.fail(p.String(), fmt.Errorf("list offsets: %w", err))
-			_ = sleep.For(ctx, wait.NextBackOff())
 		}
-	}
-	return 0, 0, false
+		return err == nil
+	})
+	return first, end, ok
 }
 
 func (p *partition) listOffsets(ctx context.Context) (first, end int64, err error) {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // compare returns where to begin when the group has committed an offset: there, or where the handler's database is when
@@ -87,17 +86,15 @@ func (p *partition) countRepeated(events []event.Event, outcomes []inbox.Outcome
 
 // handlerProgress asks the handler how far its database is until it gets an answer; not ok: ctx ended.
 func (p *partition) handlerProgress(ctx context.Context) (next int64, known, ok bool) {
-	wait := newBackOff()
-	for ctx.Err() == nil {
-		next, known, err := p.c.handler.Progress(ctx, p.Topic, p.ID)
-		if err == nil {
-			return next, known, true
+	ok = retry(ctx, func() bool {
+		var err error
+		if next, known, err = p.c.handler.Progress(ctx, p.Topic, p.ID); err != nil {
+			p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic,
+				"partition", p.ID, "error", err)
 		}
-		p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic,
-			"partition", p.ID, "error", err)
-		_ = sleep.For(ctx, wait.NextBackOff())
-	}
-	return 0, false, false
+		return err == nil
+	})
+	return next, known, ok
 }
 
 // countReread counts what was applied of the range that is read again, and logs at its end when anything was: after a
