@@ -53,15 +53,11 @@ const (
 
 // String is the name that inbox_consumer keeps.
 func (d Dedup) String() string {
-	switch d {
-	case ByID:
-		return "id"
-	case ByWatermark:
-		return "watermark"
-	case ByOffset:
-		return "offset"
+	names := [...]string{"id", "watermark", "offset"}
+	if d < 0 || int(d) >= len(names) {
+		return fmt.Sprintf("dedup(%d)", int(d))
 	}
-	return fmt.Sprintf("dedup(%d)", int(d))
+	return names[d]
 }
 
 // dedupNamed is the one with that name; -1: there is none.

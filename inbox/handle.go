@@ -18,9 +18,9 @@ type handler struct {
 	run         runner
 	assignments assignments
 
-	waits releaseWaits
-	// countLeft is the parked row that has, or may have, a count of ours that was not taken back; 0: none. One
-	// goroutine releases.
+	// Of releases, of which only one runs at a time. countLeft is the parked row that has, or may have, a count of ours
+	// that was not taken back; 0: none.
+	waits     releaseWaits
 	countLeft int64
 }
 
@@ -201,22 +201,14 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	b.retries, b.losses, b.retryPace = 0, 0, nil
 	b.walk.done(len(b.events))
 	if do := b.in.cfg.Observer.Handled; do != nil {
-		info := HandledInfo{Topic: b.events[0].Topic, Partition: b.events[0].Position.Partition, Took: took}
+		var n [Quarantined + 1]int
 		for _, o := range out {
-			switch o {
-			case Applied:
-				info.Applied++
-			case Duplicate:
-				info.Duplicate++
-			case Skipped:
-				info.Skipped++
-			case Parked:
-				info.Parked++
-			case Quarantined:
-				info.Quarantined++
-			}
+			n[o]++
 		}
-		do(info)
+		do(HandledInfo{
+			Topic: b.name.topic, Partition: b.name.id, Applied: n[Applied], Duplicate: n[Duplicate],
+			Skipped: n[Skipped], Parked: n[Parked], Quarantined: n[Quarantined], Took: took,
+		})
 	}
 }
 

@@ -98,21 +98,11 @@ const (
 
 // String returns the outcome as a lower-case word, as metrics and logs show it.
 func (o Outcome) String() string {
-	switch o {
-	case Undecided:
-		return "undecided"
-	case Applied:
-		return "applied"
-	case Duplicate:
-		return "duplicate"
-	case Skipped:
-		return "skipped"
-	case Parked:
-		return "parked"
-	case Quarantined:
-		return "quarantined"
+	names := [...]string{"undecided", "applied", "duplicate", "skipped", "parked", "quarantined"}
+	if o < 0 || int(o) >= len(names) {
+		return fmt.Sprintf("outcome(%d)", int(o))
 	}
-	return fmt.Sprintf("outcome(%d)", int(o))
+	return names[o]
 }
 
 // HaltError says that an event cannot be decided and that its partition stops before it.

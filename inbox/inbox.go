@@ -37,6 +37,7 @@ type Inbox struct {
 	// preparing has room for the one goroutine that prepares for the others. A channel: waiting for it ends with a
 	// context.
 	preparing  chan struct{}
+	releasing  sync.Mutex // held by a look for released events, until it has run them
 	outage     outage
 	rejections rejections
 
@@ -118,7 +119,7 @@ func (in *Inbox) Batch(do BatchEffect) Handler {
 }
 
 func (in *Inbox) handler(run runner) *handler {
-	h := &handler{Inbox: in, run: run}
+	h := &handler{Inbox: in, run: run, waits: releaseWaits{}}
 	in.handlers.Lock()
 	defer in.handlers.Unlock()
 	in.handlers.all = append(in.handlers.all, h)

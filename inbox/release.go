@@ -48,6 +48,10 @@ func (r *released) uncounted(head *record) bool {
 
 // release runs what operators have released since the last look.
 func (in *Inbox) release(ctx context.Context) error {
+	if !in.releasing.TryLock() {
+		return nil // another Run of this process does
+	}
+	defer in.releasing.Unlock()
 	if err := in.Prepare(ctx); err != nil {
 		return err
 	}

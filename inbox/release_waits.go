@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -9,10 +8,7 @@ import (
 
 // releaseWaits paces the releases that another look runs again: their effect answered Retryable, or their session ended
 // in it.
-type releaseWaits struct {
-	mu sync.Mutex
-	of map[releaseName]*releaseWait
-}
+type releaseWaits map[releaseName]*releaseWait
 
 // releaseName is the hash of a key, or the id of an event alone.
 type releaseName struct {
@@ -30,53 +26,40 @@ type releaseWait struct {
 func (r *released) name() releaseName { return releaseName{string(r.hash), r.id} }
 
 // due reports whether a release may be tried now: its time has come, or an operator has taken its note back.
-func (w *releaseWaits) due(r *released) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	wait := w.of[r.name()]
+func (w releaseWaits) due(r *released) bool {
+	wait := w[r.name()]
 	return wait == nil || !time.Now().Before(wait.until) || wait.noted && !r.noted
 }
 
 // noted remembers that the row says that a release waits.
-func (w *releaseWaits) noted(r *released) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if wait := w.of[r.name()]; wait != nil {
+func (w releaseWaits) noted(r *released) {
+	if wait := w[r.name()]; wait != nil {
 		wait.noted = true
 	}
 }
 
 // retryable puts a release off, and returns since when it has been put off.
-func (w *releaseWaits) retryable(r *released, first time.Duration) (since time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (w releaseWaits) retryable(r *released, first time.Duration) (since time.Time) {
 	return w.putOff(r, first).since
 }
 
 // lost puts a release off whose session ended in its effect, and returns how often that was so.
-func (w *releaseWaits) lost(r *released, first time.Duration) (times int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (w releaseWaits) lost(r *released, first time.Duration) (times int) {
 	wait := w.putOff(r, first)
 	wait.losses++
 	return wait.losses
 }
 
-func (w *releaseWaits) putOff(r *released, first time.Duration) *releaseWait {
-	if w.of == nil {
-		w.of = map[releaseName]*releaseWait{}
-	}
-	wait := w.of[r.name()]
+func (w releaseWaits) putOff(r *released, first time.Duration) *releaseWait {
+	wait := w[r.name()]
 	if wait == nil {
 		wait = &releaseWait{since: time.Now(), pace: pauses(first, 2*time.Minute, 2.3)}
-		w.of[r.name()] = wait
+		w[r.name()] = wait
 	}
 	wait.until, wait.noted = time.Now().Add(wait.pace.NextBackOff()), false
 	return wait
 }
 
-func (w *releaseWaits) forget(r *released) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.of, r.name())
+func (w releaseWaits) forget(r *released) {
+	delete(w, r.name())
 }
