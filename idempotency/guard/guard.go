@@ -201,7 +201,7 @@ func (g *Guard) attempt(ctx context.Context, r idempotency.Request, until time.T
 			defer end()
 			return g.work(ctx, &attempt{guard: g, op: newOp(g, c), began: since, takenOver: opt.Rerun}, do)
 		}
-		res, err := answerOf(r, c.Record)
+		res, err := c.Record.Answer(r)
 		// Only a second claim takes a key over: whoever wins by it knows that there may have been somebody before.
 		if errors.Is(err, idempotency.ErrUnknown) && !opt.Rerun && slices.Contains(g.cfg.Rerun, r.Key.Operation) {
 			opt.Rerun = true
@@ -235,35 +235,6 @@ func (g *Guard) finishing(ctx context.Context) (context.Context, func()) {
 		}
 	})
 	return working, func() { stop(); end(nil) }
-}
-
-// answerOf is the answer of a record to a request that did not get the key. A mismatch comes before everything else:
-// the other command's result is nobody's business.
-func answerOf(r idempotency.Request, rec store.Record) (idempotency.Result, error) {
-	if !r.Matches(rec.Fingerprint) {
-		return idempotency.Result{}, &idempotency.MismatchError{
-			State: rec.State, Resource: rec.Result.Resource,
-			Version: rec.Fingerprint.Version,
-		}
-	}
-	switch rec.State {
-	case idempotency.Completed, idempotency.FailedReplayable:
-		res := rec.Result
-		res.Replayed = true
-		return res, nil
-	case idempotency.Expired:
-		return idempotency.Result{}, &idempotency.ExpiredError{
-			Code: rec.Result.Code, Failure: rec.Result.Failure,
-			Resource: rec.Result.Resource, At: rec.Result.At,
-		}
-	case idempotency.InProgress:
-		return idempotency.Result{}, &idempotency.InProgressError{RetryAfter: max(rec.LeaseLeft, 0), Age: rec.Age}
-	default:
-		return idempotency.Result{}, &idempotency.UnknownError{
-			Stage: rec.Progress.Stage, Stuck: rec.Stuck,
-			Reason: rec.Reason,
-		}
-	}
 }
 
 // observe tells what a caller was told.

@@ -154,14 +154,8 @@ func (s *Sealer) Store(inner store.Store) store.Store {
 	return sealedStore{Store: inner, seal: s}
 }
 
-// Recoverable is a store that recovery works on.
-type Recoverable interface {
-	store.Store
-	store.Recoverer
-}
-
 // Recovering is Store for a recovery worker: without it, what recovery completes is kept in the open.
-func (s *Sealer) Recovering(inner Recoverable) Recoverable {
+func (s *Sealer) Recovering(inner store.Recoverable) store.Recoverable {
 	return recoveringStore{sealedStore: sealedStore{Store: inner, seal: s}, Recoverer: inner}
 }
 

@@ -74,7 +74,7 @@ const (
 var becomes = [effects]idempotency.State{
 	grant: idempotency.InProgress, regrant: idempotency.InProgress, takeOver: idempotency.InProgress,
 	note: idempotency.Unknown, reschedule: idempotency.Unknown, markStuck: idempotency.Unknown,
-	assign: idempotency.Unknown,
+	assign:   idempotency.Unknown,
 	complete: idempotency.Completed, refuse: idempotency.FailedReplayable, erase: idempotency.Expired,
 }
 

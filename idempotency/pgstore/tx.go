@@ -188,29 +188,9 @@ func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, to
 		}
 		rec = noted.Record
 	}
-	if !r.Matches(rec.Fingerprint) {
-		return idempotency.Result{}, &idempotency.MismatchError{
-			State: rec.State, Resource: rec.Result.Resource,
-			Version: rec.Fingerprint.Version,
-		}
-	}
-	switch rec.State {
-	case idempotency.Completed, idempotency.FailedReplayable:
-		rec.Result.Replayed = known.token != token
-		return rec.Result, nil
-	case idempotency.Expired:
-		res := rec.Result
-		return idempotency.Result{}, &idempotency.ExpiredError{
-			Code: res.Code, Failure: res.Failure,
-			Resource: res.Resource, At: res.At,
-		}
-	case idempotency.InProgress:
-		return idempotency.Result{}, &idempotency.InProgressError{RetryAfter: rec.LeaseLeft, Age: rec.Age}
-	}
-	return idempotency.Result{}, &idempotency.UnknownError{
-		Stage: rec.Progress.Stage, Stuck: rec.Stuck,
-		Reason: rec.Reason,
-	}
+	res, err := rec.Answer(r)
+	res.Replayed = err == nil && known.token != token
+	return res, err
 }
 
 // ask finds out what became of a transaction whose COMMIT got no reply. The claim waits for the former backend if that

@@ -17,15 +17,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Store is what a worker needs of a store.
-type Store interface {
-	store.Store
-	store.Recoverer
-}
-
 // Worker recovers operations whose outcome is unknown. Any number of workers may share a store.
 type Worker struct {
-	store    Store
+	store    store.Recoverable
 	guard    *guard.Guard
 	handlers map[string]Handler
 	cfg      Config
@@ -33,7 +27,7 @@ type Worker struct {
 }
 
 // New makes a worker with a handler for each operation, by its name.
-func New(store Store, handlers map[string]Handler, cfg Config) (*Worker, error) {
+func New(store store.Recoverable, handlers map[string]Handler, cfg Config) (*Worker, error) {
 	if store == nil {
 		return nil, errors.New("recovery: a worker needs a store")
 	}

@@ -43,6 +43,31 @@ type Record struct {
 	Stuck    bool
 }
 
+// Answer is what a request is told that did not get the key: the result, Replayed, or an error of package idempotency.
+// A mismatch comes first: the other command's result is nobody's business.
+func (rec Record) Answer(r idempotency.Request) (idempotency.Result, error) {
+	res := rec.Result
+	if !r.Matches(rec.Fingerprint) {
+		return idempotency.Result{}, &idempotency.MismatchError{
+			State: rec.State, Resource: res.Resource, Version: rec.Fingerprint.Version,
+		}
+	}
+	switch rec.State {
+	case idempotency.Completed, idempotency.FailedReplayable:
+		res.Replayed = true
+		return res, nil
+	case idempotency.Expired:
+		return idempotency.Result{}, &idempotency.ExpiredError{
+			Code: res.Code, Failure: res.Failure, Resource: res.Resource, At: res.At,
+		}
+	case idempotency.InProgress:
+		return idempotency.Result{}, &idempotency.InProgressError{RetryAfter: max(rec.LeaseLeft, 0), Age: rec.Age}
+	}
+	return idempotency.Result{}, &idempotency.UnknownError{
+		Stage: rec.Progress.Stage, Stuck: rec.Stuck, Reason: rec.Reason,
+	}
+}
+
 // ClaimResult is the answer to a claim.
 type ClaimResult struct {
 	// Won says that the caller owns the key now, under Lease.
@@ -166,6 +191,12 @@ type Recoverer interface {
 
 	// Stats counts what people watch.
 	Stats(ctx context.Context) (Stats, error)
+}
+
+// Recoverable is a Store that recovery works on.
+type Recoverable interface {
+	Store
+	Recoverer
 }
 
 // RecoverOptions are the terms of Recoverer.Recover.

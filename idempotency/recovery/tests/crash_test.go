@@ -49,7 +49,7 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 		h.Probe = w.probe
 	}
 	w.bank.Next(bank)
-	p := &process{Store: w.store, at: point}
+	p := &process{Recoverable: w.store, at: point}
 	w.as(p)
 	crashing, err := guard.New(p, guard.Config{})
 	if err != nil {
@@ -105,7 +105,7 @@ func TestRecovery_TheRecovererDies(t *testing.T) {
 				}
 				h := recovery.Handler{Probe: w.probe, Resume: w.pay}
 				pass(idempotencyGrace)
-				p := &process{Store: w.store, at: points}
+				p := &process{Recoverable: w.store, at: points}
 				w.as(p)
 				died = onceAs(t, p, h)
 				w.as(&process{})

@@ -58,26 +58,26 @@ func (k *killer) reach() {
 
 // deadly is a store whose process dies before or after a write.
 type deadly struct {
-	recovery.Store
+	store.Recoverable
 	k *killer
 }
 
 func (d *deadly) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	d.k.reach()
 	defer d.k.reach()
-	return d.Store.Claim(ctx, r, opt)
+	return d.Recoverable.Claim(ctx, r, opt)
 }
 
 func (d *deadly) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	d.k.reach()
 	defer d.k.reach()
-	return d.Store.Save(ctx, l, p)
+	return d.Recoverable.Save(ctx, l, p)
 }
 
 func (d *deadly) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	d.k.reach()
 	defer d.k.reach()
-	return d.Store.Finish(ctx, l, res, keep)
+	return d.Recoverable.Finish(ctx, l, res, keep)
 }
 
 // paying is what the process does: one payment with a bank behind HTTP.

@@ -62,7 +62,8 @@ func TestPeer_River1302_TheRescuerOverwritesNothing(t *testing.T) {
 			return idempotency.Result{Code: 409, Body: []byte("late")}, nil
 		}}
 		var outcome recovery.Outcome
-		worker, err := recovery.New(&process{Store: w.store, deaf: true}, map[string]recovery.Handler{operation: late},
+		deaf := &process{Recoverable: w.store, deaf: true}
+		worker, err := recovery.New(deaf, map[string]recovery.Handler{operation: late},
 			recovery.Config{
 				Observer: recovery.Observer{Recovered: func(i recovery.RecoveredInfo) { outcome = i.Outcome }},
 			})
@@ -82,7 +83,7 @@ func TestPeer_River1302_TheRescuerOverwritesNothing(t *testing.T) {
 
 // away is a store that does not answer recovery for a while.
 type away struct {
-	recovery.Store
+	store.Recoverable
 	mu   sync.Mutex
 	left int
 }
@@ -95,7 +96,7 @@ func (a *away) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.C
 	if gone {
 		return nil, errors.New("the database restarts")
 	}
-	return a.Store.Recover(ctx, opt)
+	return a.Recoverable.Recover(ctx, opt)
 }
 
 // TestPeer_DBOSPy716_RecoveryOutlivesAnOutage: nothing is stranded because the database was away once.
@@ -104,7 +105,7 @@ func TestPeer_DBOSPy716_RecoveryOutlivesAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, failures := newWorld(), 0
 		w.doubtful(t, fakeprovider.LostAnswer)
-		worker, err := recovery.New(&away{Store: w.store, left: 30},
+		worker, err := recovery.New(&away{Recoverable: w.store, left: 30},
 			map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}},
 			recovery.Config{Observer: recovery.Observer{Failed: func(error) { failures++ }}})
 		if err != nil {
@@ -123,10 +124,10 @@ func TestPeer_DBOSPy716_RecoveryOutlivesAnOutage(t *testing.T) {
 }
 
 // halfway is a store that takes keys and then does not answer.
-type halfway struct{ recovery.Store }
+type halfway struct{ store.Recoverable }
 
 func (h halfway) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
-	got, err := h.Store.Recover(ctx, opt)
+	got, err := h.Recoverable.Recover(ctx, opt)
 	return got, errors.Join(err, errors.New("the connection broke"))
 }
 

@@ -20,7 +20,7 @@ import (
 // process is a process that dies at a point: before or after any write of the store or call of a provider. Dead, it
 // does nothing more.
 type process struct {
-	recovery.Store
+	store.Recoverable
 	mu   sync.Mutex
 	at   int // the point it dies at, from 1; 0: never
 	seen int
@@ -59,7 +59,7 @@ func (p *process) do(write func() error) error {
 func (p *process) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult,
 	err error,
 ) {
-	err = p.do(func() error { c, err = p.Store.Claim(ctx, r, opt); return err })
+	err = p.do(func() error { c, err = p.Recoverable.Claim(ctx, r, opt); return err })
 	return c, err
 }
 
@@ -69,32 +69,32 @@ func (p *process) Extend(ctx context.Context, l store.Lease, d time.Duration) er
 	if p.dead || p.deaf {
 		return errDead
 	}
-	return p.Store.Extend(ctx, l, d)
+	return p.Recoverable.Extend(ctx, l, d)
 }
 
 func (p *process) Save(ctx context.Context, l store.Lease, pr store.Progress) error {
-	return p.do(func() error { return p.Store.Save(ctx, l, pr) })
+	return p.do(func() error { return p.Recoverable.Save(ctx, l, pr) })
 }
 
 func (p *process) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
-	return p.do(func() error { return p.Store.Finish(ctx, l, res, keep) })
+	return p.do(func() error { return p.Recoverable.Finish(ctx, l, res, keep) })
 }
 
 func (p *process) Release(ctx context.Context, l store.Lease) error {
-	return p.do(func() error { return p.Store.Release(ctx, l) })
+	return p.do(func() error { return p.Recoverable.Release(ctx, l) })
 }
 
 func (p *process) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
-	return p.do(func() error { return p.Store.MarkUnknown(ctx, l, reason, after) })
+	return p.do(func() error { return p.Recoverable.MarkUnknown(ctx, l, reason, after) })
 }
 
 func (p *process) Recover(ctx context.Context, opt store.RecoverOptions) (c []store.ClaimResult, err error) {
-	err = p.do(func() error { c, err = p.Store.Recover(ctx, opt); return err })
+	err = p.do(func() error { c, err = p.Recoverable.Recover(ctx, opt); return err })
 	return c, err
 }
 
 func (p *process) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
-	return p.do(func() error { return p.Store.Postpone(ctx, l, reason, after, stuck) })
+	return p.do(func() error { return p.Recoverable.Postpone(ctx, l, reason, after, stuck) })
 }
 
 // live runs do as this process, and tells whether it died.
@@ -133,7 +133,7 @@ func marked(err error) error {
 
 // world is everything that outlives a process.
 type world struct {
-	store    recovery.Store
+	store    store.Recoverable
 	bank     fakeprovider.Provider
 	mail     fakeprovider.Provider
 	mu       sync.Mutex

@@ -124,9 +124,9 @@ func TestRandom_InTx(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.store, r.open = direct, func() recovery.Store { return direct }
+		r.store, r.open = direct, func() store.Recoverable { return direct }
 		r.http = func(p *process, _ *guard.Guard) http.Handler {
-			if p.Store == nil { // who comes last
+			if p.Recoverable == nil { // who comes last
 				return r.inTx(p, direct)
 			}
 			return r.inTx(p, failing)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
-	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/internal/testenv/redistest"
@@ -70,7 +70,7 @@ func TestRandom_OverPostgres(t *testing.T) {
 		}
 		t.Cleanup(pool.Close)
 		r.store = direct
-		r.open = func() recovery.Store {
+		r.open = func() store.Recoverable {
 			s, err := pgstore.New(pool, pgstore.Config{Wait: 100 * time.Millisecond})
 			if err != nil {
 				panic(err)
@@ -130,7 +130,7 @@ func TestRandom_OverRedis(t *testing.T) {
 		r.store = redisStore(client, prefix)
 		failing := redisAt(t, client.Options().Addr, nil)
 		failing.AddHook(redisNetwork{r})
-		r.open = func() recovery.Store { return redisStore(failing, prefix) }
+		r.open = func() store.Recoverable { return redisStore(failing, prefix) }
 	})
 }
 
@@ -177,7 +177,7 @@ func TestRandom_OverDynamoDB(t *testing.T) {
 		failing := dynamoAt(t, dynamotest.URL(t), func(o *dynamodb.Options) {
 			o.HTTPClient, o.RetryMaxAttempts = &http.Client{Transport: dynamoNetwork{transport, r}}, 1
 		})
-		r.open = func() recovery.Store { return dynamoStore(failing, table) }
+		r.open = func() store.Recoverable { return dynamoStore(failing, table) }
 	})
 }
 

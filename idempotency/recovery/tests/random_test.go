@@ -45,7 +45,7 @@ func inMemory(t *testing.T, set func(r *randomRun)) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRandomRun(seed, bubble)
 			r.store = memstore.New(memstore.Config{})
-			r.open = func() recovery.Store {
+			r.open = func() store.Recoverable {
 				return &network{person: r.store.(person), r: r, latest: map[idempotency.Key]int{}}
 			}
 			set(r)
@@ -99,7 +99,7 @@ func (a *tally) check(t *testing.T, least int) {
 
 // person is a store with the part that people's tools use.
 type person interface {
-	recovery.Store
+	store.Recoverable
 	store.Lister
 }
 
@@ -120,7 +120,7 @@ var (
 type randomRun struct {
 	*world
 	pace
-	open      func() recovery.Store                         // as a process has it: over a network
+	open      func() store.Recoverable                      // as a process has it: over a network
 	http      func(p *process, g *guard.Guard) http.Handler // a process' handler
 	effects   func(k idempotency.Key) []int                 // how often each effect of a key is there
 	operation string
@@ -252,7 +252,7 @@ func (r *randomRun) comeAgain(t *testing.T) {
 // serve is a process after the other, each with a few clients at a time.
 func (r *randomRun) serve(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		p := &process{Store: r.open(), at: r.roll(60), deaf: r.roll(4) == 0}
+		p := &process{Recoverable: r.open(), at: r.roll(60), deaf: r.roll(4) == 0}
 		g, err := guard.New(p, r.cfg)
 		if err != nil {
 			t.Error(err)
@@ -358,7 +358,7 @@ func (r *randomRun) request(value string, command byte) idempotency.Request {
 
 func (r *randomRun) recover(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		p := &process{Store: r.open(), at: r.roll(60)}
+		p := &process{Recoverable: r.open(), at: r.roll(60)}
 		for alive := true; alive && ctx.Err() == nil; {
 			worker, err := recovery.New(p, map[string]recovery.Handler{r.operation: r.handler}, r.recovery)
 			if err != nil {

@@ -84,7 +84,7 @@ func (r *randomRun) look(_ context.Context, q recovery.Question) (recovery.Answe
 
 // decide is a person who looks what recovery has given up, and ends it: by hand where all or nothing was done, and else
 // by going on.
-func (r *randomRun) decide(ctx context.Context, s recovery.Store) {
+func (r *randomRun) decide(ctx context.Context, s store.Recoverable) {
 	lister, ok := s.(store.Lister)
 	if !ok {
 		panic("the store does not list what is stuck")
@@ -105,7 +105,7 @@ func (r *randomRun) decide(ctx context.Context, s recovery.Store) {
 }
 
 // byHand reports whether it was a case for that.
-func (r *randomRun) byHand(ctx context.Context, s recovery.Store, c store.ClaimResult) bool {
+func (r *randomRun) byHand(ctx context.Context, s store.Recoverable, c store.ClaimResult) bool {
 	k := c.Record.Key
 	charge := recovery.Question{Step: "charge", Key: chargeKey(k)}
 	mail := recovery.Question{Step: "mail", Key: guard.StepKey(k, "mail")}
@@ -124,7 +124,7 @@ func (r *randomRun) byHand(ctx context.Context, s recovery.Store, c store.ClaimR
 }
 
 // goOn finds out about the open steps and goes on with the work.
-func (r *randomRun) goOn(ctx context.Context, s recovery.Store, c store.ClaimResult) {
+func (r *randomRun) goOn(ctx context.Context, s store.Recoverable, c store.ClaimResult) {
 	g, err := guard.New(s, guard.Config{Lease: r.real(30 * time.Second), RecordFor: r.real(10 * time.Second)})
 	if err != nil {
 		panic(err)

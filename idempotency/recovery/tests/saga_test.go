@@ -72,7 +72,7 @@ func TestSaga_CrashAtEveryPoint(t *testing.T) {
 func sagaCrashAt(t *testing.T, point int, faults []fakeprovider.Fault) (died bool) {
 	w := newWorld()
 	w.bank.Next(faults...)
-	p := &process{Store: w.store, at: point}
+	p := &process{Recoverable: w.store, at: point}
 	w.as(p)
 	crashing, err := guard.New(p, guard.Config{})
 	if err != nil {
@@ -204,7 +204,7 @@ func TestCompensate_NeverTurnsForwardAgain(t *testing.T) {
 				}
 				return idempotency.Result{Code: 410}, op.Compensate(ctx, steps...)
 			}
-			p := &process{Store: w.store, at: points}
+			p := &process{Recoverable: w.store, at: points}
 			w.as(p)
 			died = onceAs(t, p, recovery.Handler{Probe: w.probe, Compensate: back})
 			w.as(&process{})

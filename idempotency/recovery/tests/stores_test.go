@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/redisstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -31,7 +32,7 @@ func TestRecovery_OverRedis(t *testing.T) {
 	crashOver(t, redisStore(redisClient(t), redistest.Prefix()))
 }
 
-func redisStore(client *redis.Client, prefix string) recovery.Store {
+func redisStore(client *redis.Client, prefix string) store.Recoverable {
 	s, err := redisstore.New(client, redisstore.Config{Prefix: prefix})
 	if err != nil {
 		panic(err)
@@ -50,7 +51,7 @@ func TestRecovery_OverDynamoDB(t *testing.T) {
 }
 
 // dynamoStore is a store whose clock is as narrow as one server's can be.
-func dynamoStore(client *dynamodb.Client, table string) recovery.Store {
+func dynamoStore(client *dynamodb.Client, table string) store.Recoverable {
 	s, err := dynamostore.New(client, table, dynamostore.Config{Skew: -1})
 	if err != nil {
 		panic(err)
@@ -65,7 +66,7 @@ type caller struct {
 }
 
 // crashOver lets callers' processes die, each at its point, and recovers until each caller has its answer.
-func crashOver(t *testing.T, s recovery.Store) {
+func crashOver(t *testing.T, s store.Recoverable) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var callers []*caller
@@ -81,7 +82,7 @@ func crashOver(t *testing.T, s recovery.Store) {
 			c.bank.Next(fault)
 			callers = append(callers, c)
 			handlers[c.request.Key.Operation] = recovery.Handler{Probe: c.probe, Resume: c.pay}
-			p := &process{Store: s, at: point}
+			p := &process{Recoverable: s, at: point}
 			c.as(p)
 			g, err := guard.New(p, guard.Config{Lease: 3 * time.Second, RecordFor: time.Second, RecoverAfter: -1})
 			if err != nil {

@@ -199,7 +199,7 @@ func TestWorker_LocalWork(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
-			p := &process{Store: w.store, at: 2} // it dies as owner
+			p := &process{Recoverable: w.store, at: 2} // it dies as owner
 			g, err := guard.New(p, guard.Config{})
 			if err != nil {
 				t.Fatal(err)
