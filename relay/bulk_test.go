@@ -385,7 +385,7 @@ func TestP6RescanWaitsForABacklog(t *testing.T) {
 	for range 3 {
 		_, err := f.Step(t.Context())
 		f.must(err)
-		f.must(f.Lift(t.Context()))
+		f.must(f.FloorStep(t.Context()))
 	}
 	_, floors, _ := f.Floors()
 	if n := relay.BulkLanes(r); n != relay.Lanes || slices.Min(floors) < 2 {

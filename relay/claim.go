@@ -78,7 +78,6 @@ type claiming struct {
 	perLane int
 	bytes   int // per lane
 	locked  map[int16]bool
-	paused  []string
 	moved   map[int16]int64 // scheduled events that came due
 	drains  drains
 	all     laneSet  // every lane
@@ -137,12 +136,8 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 		return nil, nil, pg.CommitUnknown(err), err
 	}
 	r.lanes.Refresh(grants)
-	ids := ""
 	k := r.claiming(s, grants)
-	for _, g := range grants {
-		ids = g.IDs
-	}
-	if err = k.send(ctx, s, ids); err != nil {
+	if err = k.send(ctx, s); err != nil {
 		if pgerr.Is(err, pgerr.DivisionByZero) { // sql.AsKnown: every lane reads its journal
 			r.lanes.Reset()
 			epoch, err := r.raiseIncarnation(ctx, s.Session)
@@ -158,10 +153,9 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 		}
 		return nil, nil, pg.CommitUnknown(err), err
 	}
-	r.pauses(k.paused)
-	r.movedDue(grants, k.moved)
 	c = k.c
-	c.paused = k.paused
+	r.pauses(c.paused)
+	r.movedDue(grants, k.moved)
 	kept := c.lanes[:0]
 	for i := range c.lanes {
 		l := c.lanes[i]
@@ -182,14 +176,13 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 }
 
 // send runs the transaction.
-func (k *claiming) send(ctx context.Context, s *session, ids string) error {
-	queue := func(b *pgx.Batch) { k.queue(b, ids) }
+func (k *claiming) send(ctx context.Context, s *session) error {
 	inBulk := len(k.bulk.lanes) > 0
 	opening := pg.Transaction
 	if inBulk {
 		opening = pg.Begin
 	}
-	if err := s.Send(ctx, opening(k.r.cfg.Lease, pg.Standby, queue)); err != nil {
+	if err := s.Send(ctx, opening(k.r.cfg.Lease, pg.Standby, k.queue)); err != nil {
 		return err
 	}
 	k.c.sort()
@@ -292,8 +285,8 @@ func (k *claiming) workFor(l *laneClaim) work {
 }
 
 // queue puts the statements of the claim into one pipeline.
-func (k *claiming) queue(b *pgx.Batch, ids string) {
-	q, me := k.r.sql, k.r.owner
+func (k *claiming) queue(b *pgx.Batch) {
+	q, me, ids := k.r.sql, k.r.owner, k.grants[0].IDs
 	b.Queue(q(sql.Lock), k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
 		return eachLane(rows, func(lane int16) { k.locked[lane] = true })
 	})
@@ -301,7 +294,7 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	if len(k.reserve.lanes) > 0 {
 		b.Queue(q(sql.Reserve), k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
 	}
-	b.Queue(q(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.paused) })
+	b.Queue(q(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.c.paused) })
 	if s := &k.lists; len(s.lanes) > 0 {
 		b.Queue(q(sql.Unmark), s.lanes, s.fences, me, k.perLane)
 	}

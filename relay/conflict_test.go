@@ -133,7 +133,7 @@ func (w *conflict) relay(t *testing.T) *relay.Relay {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = to.Close() })
-	// Floors are lifted as often as can be, and every look checks that nothing is below them.
+	// Floors are raised as often as can be, and every look checks that nothing is below them.
 	return newRelay(t, w.db, to, config(func(c *relay.Config) {
 		c.FloorEvery, c.RescanEvery = 1, 1
 		c.Observer.BelowFloor = func(lane int16) { t.Errorf("an event stood below the floor of lane %d", lane) }

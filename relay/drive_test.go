@@ -121,12 +121,12 @@ func (d *Driver) Kicked() bool {
 	}
 }
 
-// Lift makes one step toward higher floors.
-func (d *Driver) Lift(ctx context.Context) error { return d.r.lift(ctx, d.probe, &d.floor) }
+// FloorStep makes one step toward higher floors.
+func (d *Driver) FloorStep(ctx context.Context) error { return d.r.floorStep(ctx, d.probe, &d.floor) }
 
 // InSlices makes claims go only so far above floors that are on their way, which rise by slices of so many ids.
 func (d *Driver) InSlices(far, slice int64) {
-	inside(d.r.lanes).far, d.floor.slice, d.floor.deep = far, sliced(slice), sliced(slice)
+	inside(d.r.lanes).far, d.floor.slice, d.floor.deep = far, sliceSize(slice), sliceSize(slice)
 	d.r.lanes.ExpectFloors()
 }
 

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -38,7 +36,7 @@ import (
 // What is dead between a floor and the end of what is decided is passed in slices of ids, on a session that nothing
 // else waits for. Claims and looks do not go far above a floor that is on its way.
 type floorFinder struct {
-	looked   time.Time // when the last step was made
+	stepped  time.Time // when the last step was made
 	steps    int       // made since the numbering was met
 	ids      string    // the numbering of ids; "": none that allows a floor
 	reached  int64     // every id up to this one is decided, or was drawn by one of except
@@ -46,12 +44,12 @@ type floorFinder struct {
 	hi       int64     // the one that is waited for; 0: none
 	since    time.Time // when it was read
 	waitsFor pg.Holders
-	slice    sliced
+	slice    sliceSize
 
-	scanned time.Time // when the last look below the floors ended
-	below   int64     // up to where the one under way has come
-	deep    sliced    // of it
-	rest    time.Time // when its next slice is due
+	scanned   time.Time // when the last rescan ended
+	below     int64     // up to where the one under way has come
+	deep      sliceSize // of it
+	nextSlice time.Time // when its next slice is due
 
 	behind int // how many lanes were behind after the last step
 }
@@ -67,16 +65,11 @@ const (
 	// fall.
 	patience   = 4
 	exceptFrom = 1 << 15
-	// A slice of ids is halved when it takes longer than a sliceTime, and doubled when it takes much less.
-	sliceTime             = 200 * time.Millisecond
-	firstSlice, lastSlice = 1 << 16, 1 << 20
-	// belowShare is how much of the time is spent below the floors at most: one part of so many.
-	belowShare = 10
 )
 
-// lifts finds floors until ctx ends.
-func (r *Relay) lifts(ctx context.Context) {
-	s := r.session("lifter")
+// findFloors makes steps toward higher floors until ctx ends.
+func (r *Relay) findFloors(ctx context.Context) {
+	s := r.session("floors")
 	defer s.Close()
 	pause, f := outage.NewBackOff(), floorFinder{}
 	timer := time.NewTimer(0)
@@ -87,9 +80,9 @@ func (r *Relay) lifts(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		wait, before := min(r.cfg.ProbeAwake, r.cfg.FloorEvery/passingShare), f.looked
-		err := r.lift(ctx, s, &f)
-		if f.looked != before {
+		wait, before := min(r.cfg.ProbeAwake, r.cfg.FloorEvery/passingShare), f.stepped
+		err := r.floorStep(ctx, s, &f)
+		if f.stepped != before {
 			r.postgres.Report(s.Name, err, s.Heard())
 		}
 		if err != nil {
@@ -101,32 +94,29 @@ func (r *Relay) lifts(ctx context.Context) {
 	}
 }
 
-// lift makes one step toward higher floors when it is time. Nobody else looks at lanes that are behind, and the prober
-// may have been told meanwhile of events in one: when a lane is behind no more, the prober looks at once.
-func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
+// floorStep makes one step when it is time. Nobody else looks at lanes that are behind, and the prober may have been
+// told meanwhile of events in one: when a lane is behind no more, the prober looks at once.
+func (r *Relay) floorStep(ctx context.Context, s *session, f *floorFinder) (err error) {
 	before := max(f.behind, r.lanes.Behind())
-	err := r.liftStep(ctx, s, f)
-	if err != nil {
-		r.lanes.Undecidable()
-	}
-	if f.behind = r.lanes.Behind(); f.behind < before {
-		r.Wake()
-	}
-	return err
-}
-
-func (r *Relay) liftStep(ctx context.Context, s *session, f *floorFinder) error {
+	defer func() {
+		if err != nil {
+			r.lanes.Undecidable()
+		}
+		if f.behind = r.lanes.Behind(); f.behind < before {
+			r.Wake()
+		}
+	}()
 	every := r.cfg.FloorEvery
 	if r.lanes.PastDecided() || len(f.except) > 0 {
 		every /= passingShare
 	}
-	if every < 0 || f.steps >= firstSteps && time.Since(f.looked) < every && r.lanes.Behind() == 0 {
+	if every < 0 || f.steps >= firstSteps && time.Since(f.stepped) < every && r.lanes.Behind() == 0 {
 		return nil
 	}
-	f.looked = time.Now()
+	f.stepped = time.Now()
 	f.steps++
 	if f.scanned.IsZero() {
-		f.scanned = f.looked // every lane begins with a look from zero
+		f.scanned = f.stepped // every lane begins with a look from zero
 	}
 	if err := r.decide(ctx, s, f); err != nil || f.ids == "" {
 		return err
@@ -134,7 +124,7 @@ func (r *Relay) liftStep(ctx context.Context, s *session, f *floorFinder) error 
 	if err := r.raiseFloors(ctx, s, f); err != nil {
 		return err
 	}
-	if r.cfg.RescanEvery < 0 || time.Since(f.scanned) < r.cfg.RescanEvery || f.looked.Before(f.rest) {
+	if r.cfg.RescanEvery < 0 || time.Since(f.scanned) < r.cfg.RescanEvery || f.stepped.Before(f.nextSlice) {
 		return nil
 	}
 	return r.rescan(ctx, s, f)
@@ -302,97 +292,6 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 		r.kickPumps()
 	}
 	return nil
-}
-
-// sliced is how many ids a look reads at a time.
-type sliced int64
-
-// fit fits the next slice to what this one took, when it was a whole one. A slice that took too long is no failure.
-func (n *sliced) fit(since time.Time, err error, whole bool) (again bool, _ error) {
-	was := *n
-	switch took := time.Since(since); {
-	case err != nil, took > sliceTime:
-		*n = max(min(was/2, firstSlice), 1)
-	// nothing is there
-	case whole && (took < sliceTime/4 && was < lastSlice || took < sliceTime/64 && was < math.MaxInt64/4):
-		*n *= 2
-	}
-	if was > 1 && pgerr.Is(err, pgerr.QueryCanceled) {
-		return true, nil
-	}
-	return false, err
-}
-
-// rescan looks for open entries of lanes that nobody works on: behind a pooler a server may have crashed, and taken a
-// settle back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the
-// floors, where nothing can be, a slice at a time. What is there all the same is published, for the lane begins at zero
-// again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
-func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
-	// a new connection may put the floors at zero: they must not be read before that
-	if err := s.Open(ctx); err != nil {
-		return err
-	}
-	lanes, floors, ids := r.lanes.FloorsAbove(f.below)
-	idle := r.lanes.Quiet()
-	f.deep = cmp.Or(f.deep, firstSlice)
-	from, to := f.below, f.below+int64(f.deep)
-	if len(lanes) == 0 {
-		f.below, f.scanned = 0, time.Now()
-	}
-	if len(lanes)+len(idle) == 0 {
-		return nil
-	}
-	var open, found []int16
-	var now string
-	var highest int64
-	since := time.Now()
-	err := s.Send(ctx, pg.Transaction(r.cfg.Lease/3, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Unsettled), slices.Concat(idle, lanes)).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(lane int16) { open = append(open, lane) })
-		})
-		b.Queue(r.sql(sql.Below), lanes, floors, from, to).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(lane int16) { found = append(found, lane) })
-		})
-		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &highest) })
-	}))
-	if again, err := f.deep.fit(since, err, len(lanes) > 0 && to < slices.Max(floors)); err != nil || again {
-		return err
-	}
-	if now != ids { // behind a pooler it is another server: the next step sees it too
-		found = nil
-	}
-	again := slices.DeleteFunc(slices.Clone(open), func(lane int16) bool { return !slices.Contains(idle, lane) })
-	if len(again) > 0 {
-		r.lanes.Reread(again)
-		r.kickPumps()
-	}
-	if len(lanes) > 0 {
-		f.below, f.rest = to, time.Now().Add((belowShare-1)*time.Since(since))
-		if to >= slices.Max(floors) {
-			f.below, f.rest, f.scanned = 0, time.Time{}, time.Now()
-		}
-	}
-	// Rows of an open entry may stand there, when a crash has taken its settle back. A lane at work finds that by
-	// itself.
-	found = slices.DeleteFunc(found, func(lane int16) bool { return slices.Contains(open, lane) })
-	if len(found) > 0 {
-		r.belowFloor(found)
-	}
-	return nil
-}
-
-// belowFloor has rows published that stand where none can be.
-func (r *Relay) belowFloor(found []int16) {
-	r.lanes.DropFloors(found)
-	r.kickPumps()
-	r.log.Error("events stood below the floor of their lanes, where none can be: they are published now, perhaps out "+
-		"of order; "+
-		"either ids were written by hand or the sequence was set back, or this is a bug: report it", "lanes", found)
-	for _, lane := range found {
-		if r.cfg.Observer.BelowFloor != nil {
-			r.cfg.Observer.BelowFloor(lane)
-		}
-	}
 }
 
 // errOtherSequence: floors would follow a sequence that says nothing of the table's ids.

@@ -76,7 +76,7 @@ func TestP6FloorFollowsClaims(t *testing.T) {
 		to.do = func() {
 			f.exec(slow, "commit")
 			for range 4 { // everything is decided now
-				f.must(f.Lift(t.Context()))
+				f.must(f.FloorStep(t.Context()))
 			}
 		}
 		f.step()
@@ -93,8 +93,8 @@ func TestP6FloorFollowsClaims(t *testing.T) {
 		f.rise()
 		to.do = func() {
 			f.db.Exec(t, `select pg_terminate_backend($1, 10000)`, f.ProberPID())
-			_ = f.Lift(t.Context()) // meets the end of its connection
-			f.must(f.Lift(t.Context()))
+			_ = f.FloorStep(t.Context()) // meets the end of its connection
+			f.must(f.FloorStep(t.Context()))
 		}
 		f.step()
 		f.at(0, "what answers now may be another server")

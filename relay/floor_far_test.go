@@ -65,7 +65,7 @@ func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 		if n := f.to.count(); n != 100 {
 			t.Errorf("%d events published: floors that do not hold were used", n)
 		}
-		f.must(f.Lift(t.Context()))
+		f.must(f.FloorStep(t.Context()))
 		if n := relay.LowestFloor(f.Relay()); n != 0 {
 			t.Errorf("the lowest floor is %d: what the transaction wrote stands below it", n)
 		}
@@ -90,7 +90,7 @@ func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 		f.drain()
 		f.rise()
 		f.exec(slow, "rollback")
-		f.must(f.Lift(t.Context()))
+		f.must(f.FloorStep(t.Context()))
 		f.at(101, "its rows never were")
 		f.rise()
 		fill(t, f.db, 10, 10)
@@ -114,7 +114,7 @@ func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 		f.rise()
 		f.at(201, "it still is, under another name")
 		f.exec(slow, "commit prepared '"+f.db.Schema+"'")
-		f.must(f.Lift(t.Context()))
+		f.must(f.FloorStep(t.Context()))
 		f.drain()
 		if n := f.to.count(); n != 201 {
 			t.Errorf("%d events published, want 201", n)
@@ -153,7 +153,7 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 		t.Fatalf("%d events published: the claim read beyond its bound", n)
 	}
 	for _, height := range []int64{0, 50} {
-		f.must(f.Lift(t.Context()))
+		f.must(f.FloorStep(t.Context()))
 		f.at(height, "a slice has 50 ids")
 	}
 	if f.Behind() == 0 {
@@ -162,16 +162,16 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 	// A slice meets a lock, and its statement ends by the time-out.
 	lock := f.begin(db, `lock table outbox_event in access exclusive mode`)
 	var refused *pgconn.PgError
-	if err := f.Lift(t.Context()); !errors.As(err, &refused) || refused.Code != "55P03" {
+	if err := f.FloorStep(t.Context()); !errors.As(err, &refused) || refused.Code != "55P03" {
 		t.Fatalf("the slice meets the lock: %v", err)
 	}
 	f.exec(lock, "rollback")
-	f.must(f.Lift(t.Context()))
+	f.must(f.FloorStep(t.Context()))
 	if n := relay.LowestFloor(f.Relay()); n <= 50 {
 		t.Errorf("the lowest floor is %d: floors fall with a statement that takes too long", n)
 	}
 	for f.Behind() > 0 {
-		f.must(f.Lift(t.Context()))
+		f.must(f.FloorStep(t.Context()))
 	}
 	f.must(f.Beat(t.Context()))
 	f.drain()

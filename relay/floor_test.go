@@ -65,7 +65,7 @@ func (f *floors) drain() {
 func (f *floors) rise() {
 	f.t.Helper()
 	for range 8 {
-		f.must(f.Lift(f.t.Context()))
+		f.must(f.FloorStep(f.t.Context()))
 		f.must(f.Beat(f.t.Context()))
 	}
 }
@@ -276,8 +276,8 @@ func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
 		slow := f.begin(f.db, insertOne)
 		fill(t, f.db, 10, 10)
 		f.drain()
-		f.must(f.Lift(t.Context()))
-		f.must(f.Lift(t.Context()))
+		f.must(f.FloorStep(t.Context()))
+		f.must(f.FloorStep(t.Context()))
 		f.exec(slow, "prepare transaction '"+gid+"'")
 		f.rise()
 		f.at(0, "the transaction that drew id 1 is prepared")
@@ -294,8 +294,8 @@ func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
 		f := driven(t, outboxDB(t))
 		slow := f.begin(f.db, insertOne, "prepare transaction '"+f.db.Schema+"'")
 		t.Cleanup(func() { _, _ = slow.Exec(context.Background(), "rollback prepared '"+f.db.Schema+"'") })
-		f.must(f.Lift(t.Context()))
-		f.must(f.Lift(t.Context()))
+		f.must(f.FloorStep(t.Context()))
+		f.must(f.FloorStep(t.Context()))
 		if n := f.Renamed(); n != 1 {
 			t.Fatalf("%d transactions are waited for", n)
 		}
@@ -361,11 +361,11 @@ func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
 		f.db.Exec(t, "delete from relay_member")
 		fill(t, f.db, 10, 10)
 		for range 8 {
-			f.must(f.Lift(t.Context()))
+			f.must(f.FloorStep(t.Context()))
 		}
 		f.at(0, "a commit that wrote nothing has waited for nothing: a crash could take the sequence back")
 		f.must(f.Beat(t.Context()))
-		f.must(f.Lift(t.Context()))
+		f.must(f.FloorStep(t.Context()))
 		conn := f.db.Connect(t)
 		_, err := conn.Exec(t.Context(), "set synchronous_commit = off")
 		f.must(err)
@@ -374,7 +374,7 @@ func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
 		var drawn string
 		f.must(conn.QueryRow(t.Context(), "select pg_current_wal_insert_lsn()").Scan(&drawn))
 		for range 3 { // one of them reads the highest id
-			f.must(f.Lift(t.Context()))
+			f.must(f.FloorStep(t.Context()))
 		}
 		if !pgtest.One[bool](t, f.db, "select pg_current_wal_flush_lsn() >= $1::text::pg_lsn", drawn) {
 			t.Error("the highest id was read, and what drew it is not on the disk")
@@ -448,7 +448,7 @@ func TestP6FloorFallsWhenIDsMayGoBack(t *testing.T) {
 			if n := f.to.count(); n != 120 {
 				t.Errorf("%d events published, want 120", n)
 			}
-			f.must(f.Lift(t.Context()))
+			f.must(f.FloorStep(t.Context()))
 			f.at(0, "ids went back")
 		})
 	}
@@ -494,8 +494,8 @@ func TestP6FloorFallsWithTheConnection(t *testing.T) {
 	f.rise()
 	f.at(100, "everything is published")
 	f.db.Exec(t, `select pg_terminate_backend($1, 10000)`, f.ProberPID())
-	_ = f.Lift(t.Context()) // meets the end of its connection
-	f.must(f.Lift(t.Context()))
+	_ = f.FloorStep(t.Context()) // meets the end of its connection
+	f.must(f.FloorStep(t.Context()))
 	f.at(0, "what answers now may be another server")
 	f.rise()
 	f.at(100, "it was the same")
@@ -523,7 +523,7 @@ func TestP6RescanFindsWhatCannotBe(t *testing.T) {
 	if n := f.to.count(); n != 100 {
 		t.Fatalf("%d events: the floor hides nothing, and this test shows nothing", n)
 	}
-	f.must(f.Lift(t.Context()))
+	f.must(f.FloorStep(t.Context()))
 	if lane := pgtest.One[int16](t, f.db, `select lane from outbox_event`); len(found) != 1 || found[0] != lane {
 		t.Errorf("the look from zero found lanes %v", found)
 	}

@@ -95,7 +95,7 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 	}
 	grants := d.r.lanes.Take(0, 1, time.Now())
 	k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
-	k.queue(b, "")
+	k.queue(b)
 	if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.sql(sql.LookHeld) }) {
 		t.Errorf("a claim beside %d refused topics looks up all that is held", many)
 	}
@@ -109,7 +109,7 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 	for range 20 {
 		grants := d.r.lanes.Take(0, 1, time.Now())
 		k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
-		k.queue(b, "")
+		k.queue(b)
 		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool {
 			return q.SQL == d.r.sql(sql.LookHeld)
 		}) || len(k.drains.topics) > 1 {

@@ -4,7 +4,7 @@ package relay
 
 // The model of the relay: all states that a few events, relays, partitions and faults can come to, walked through by
 // internal/testenv/explore. Its relays are the production's: each step restores a Relay's memory from the state, calls
-// the very function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, look, lift,
+// the very function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, look, floorStep,
 // tryClosed), and stores the memory again. What stands in for Postgres is a small database of one operation for each
 // statement of queries*.go (model_ops_*_test.go), which TestModelIsPostgres compares with the real statement on the
 // real server. What stands in for Kafka is a log with requests that may be late, and two consumers: one by ids, one by
@@ -138,7 +138,7 @@ const (
 	keeperSession
 	proberSession
 	reviverSession
-	lifterSession
+	floorSession
 )
 
 // modelRelay is the memory of one relay.

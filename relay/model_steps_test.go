@@ -148,7 +148,7 @@ func (x *modelSteps) relay(i int) {
 		x.revives(i)
 	}
 	if x.w.floors {
-		x.lifts(i)
+		x.floorSteps(i)
 	}
 	if x.s.budget.crash > 0 && x.freeOwner() != 0 {
 		x.try(true, saying("R%d is killed, and starts again", i), func(m *modelRun) {
@@ -622,15 +622,15 @@ func (x *modelSteps) revives(i int) {
 	}
 }
 
-// lifts are the steps of the floor.
-func (x *modelSteps) lifts(i int) {
-	x.try(false, saying("R%d: a step toward a higher floor", i), func(m *modelRun) { m.lift(i) })
+// floorSteps are the steps of the floor.
+func (x *modelSteps) floorSteps(i int) {
+	x.try(false, saying("R%d: a step toward a higher floor", i), func(m *modelRun) { m.floorStep(i) })
 	if x.w.inside {
-		x.liftsWithSomebodyBetween(i)
+		x.floorStepsWithSomebodyBetween(i)
 	}
 	if x.w.rescans {
 		x.try(false, saying("R%d: looks below its floors", i), func(m *modelRun) {
-			m.with(i, lifterSession, func(r *Relay, s *session) {
+			m.with(i, floorSession, func(r *Relay, s *session) {
 				r.cfg.Observer.BelowFloor = func(int16) { m.fail("an event stood below the floor") }
 				_ = r.rescan(context.Background(), s, &floorFinder{})
 			})
@@ -638,13 +638,13 @@ func (x *modelSteps) lifts(i int) {
 	}
 }
 
-// lift is one step of the floor.
-func (m *modelRun) lift(i int) {
-	m.with(i, lifterSession, func(r *Relay, s *session) {
+// floorStep is one step of the floor.
+func (m *modelRun) floorStep(i int) {
+	m.with(i, floorSession, func(r *Relay, s *session) {
 		from := &m.s.relays[i].floor
 		f := &floorFinder{
 			ids: numbering(from.ids), reached: int64(from.reached), hi: int64(from.hi), waitsFor: pg.Holders{},
-			except: xidsOf(from.except), slice: sliced(m.world.far), scanned: modelLater,
+			except: xidsOf(from.except), slice: sliceSize(m.world.far), scanned: modelLater,
 		}
 		for _, xid := range xidsOf(from.waits) {
 			f.waitsFor[xid] = pg.Holder{XID: xid}
@@ -652,7 +652,7 @@ func (m *modelRun) lift(i int) {
 		if err := s.Open(context.Background()); err != nil {
 			return
 		}
-		_ = r.lift(context.Background(), s, f)
+		_ = r.floorStep(context.Background(), s, f)
 		from.ids, from.reached, from.hi, from.except = numberOf(f.ids), uint8(f.reached), uint8(f.hi), xidBits(f.except)
 		from.waits = 0
 		if f.hi > 0 {
@@ -661,8 +661,8 @@ func (m *modelRun) lift(i int) {
 	})
 }
 
-// liftsWithSomebodyBetween lets producers come between two statements of a step of the floor.
-func (x *modelSteps) liftsWithSomebodyBetween(i int) {
+// floorStepsWithSomebodyBetween lets producers come between two statements of a step of the floor.
+func (x *modelSteps) floorStepsWithSomebodyBetween(i int) {
 	for at := range 12 {
 		for ev := range uint8(len(x.w.keys)) {
 			do := func(*modelRun) {}
@@ -682,7 +682,7 @@ func (x *modelSteps) liftsWithSomebodyBetween(i int) {
 						do(m)
 					}
 				}
-				m.lift(i)
+				m.floorStep(i)
 			})
 		}
 	}
@@ -825,7 +825,7 @@ func (m *modelRun) crash(promoted bool) {
 		if m.s.relays[i].owner != 0 {
 			m.s.relays[i].cut = 1<<pumpSession | 1<<keeperSession | 1<<proberSession | 1<<reviverSession
 			if m.world.floors {
-				m.s.relays[i].cut |= 1 << lifterSession
+				m.s.relays[i].cut |= 1 << floorSession
 			}
 		}
 	}

@@ -132,7 +132,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	others.Go(func() { r.probe(ctx) })
 	if r.cfg.FloorEvery > 0 {
-		others.Go(func() { r.lifts(ctx) })
+		others.Go(func() { r.findFloors(ctx) })
 	}
 	others.Go(func() { r.revive(ctx, work) })
 	if r.cfg.ArchiveDays > 0 {

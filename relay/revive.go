@@ -126,25 +126,21 @@ func (r *Relay) untry(ctx context.Context, s *session, u *untried) error {
 func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]lanes.Grant) (heads []delivery.Place,
 	c *claim, err error,
 ) {
-	var set, locks laneKeys
+	var set laneKeys
 	var topics []string
 	var partitions []int32
+	c, perLane := &claim{}, map[int16]*laneClaim{}
 	for at, g := range found {
 		set.lanes, set.fences = append(set.lanes, g.Lane), append(set.fences, g.Fence)
 		topics, partitions = append(topics, at.Topic), append(partitions, at.Partition)
-		locks.lanes, locks.fences = append(locks.lanes, g.Lane), append(locks.fences, g.Fence)
-	}
-	c = &claim{}
-	at := map[int16]*laneClaim{}
-	for _, lane := range locks.lanes {
-		at[lane] = &laneClaim{}
+		perLane[g.Lane] = &laneClaim{}
 	}
 	rows, same := newRowReader(r.cfg.Park), true
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Lock), locks.lanes, locks.fences, r.owner)
+		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&c.epoch, &same) })
 		b.Queue(r.sql(sql.Try), set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error {
-			return rows.readHeld(pr, c, at)
+			return rows.readHeld(pr, c, perLane)
 		})
 	}))
 	if err == nil && !same {

@@ -1,11 +1,14 @@
 package relay
 
 import (
+	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/relay/internal/lanes"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -62,4 +65,63 @@ func (r *Relay) lookDue(b *pgx.Batch, due *[]int16) {
 	b.Queue(r.sql(sql.Due), lanes).Query(func(rows pgx.Rows) error {
 		return eachLane(rows, func(lane int16) { *due = append(*due, lane) })
 	})
+}
+
+// While every lane's events come from the WAL, the prober looks rarely: for what has come due, was released or paused.
+// What changes any of it is in the WAL too, and wakes it.
+
+// restFor is how long the prober rests.
+func (r *Relay) restFor() time.Duration {
+	wait := r.cfg.Lease / 3
+	if !r.dueAt.IsZero() {
+		wait = min(wait, time.Until(r.dueAt))
+	}
+	return max(wait, time.Millisecond)
+}
+
+// lookNext asks when something comes due, by the clock of this machine: a look then finds it, or asks again.
+func (r *Relay) lookNext(b *pgx.Batch, now time.Time) {
+	r.dueAt = time.Time{}
+	b.Queue(r.sql(sql.NextDue)).QueryRow(func(row pgx.Row) error {
+		var in *float64
+		if err := row.Scan(&in); err != nil || in == nil {
+			return err
+		}
+		r.dueAt = now.Add(max(time.Duration(*in*float64(time.Second)), time.Millisecond))
+		return nil
+	})
+}
+
+// moveStreamed moves what has come due in lanes whose source the WAL is: it comes back from there. It returns the other
+// lanes.
+func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (others []int16, err error) {
+	mine, fences := r.lanes.FromWAL()
+	var set laneKeys
+	var grants []lanes.Grant
+	for _, lane := range due {
+		i := slices.Index(mine, lane)
+		if i < 0 {
+			others = append(others, lane)
+			continue
+		}
+		set.lanes, set.fences = append(set.lanes, lane), append(set.fences, fences[i])
+		grants = append(grants, lanes.Grant{Lane: lane, Fence: fences[i], Due: true})
+	}
+	if len(grants) == 0 {
+		return others, nil
+	}
+	most, bytes, moved := max(r.cfg.ClaimEvents/len(grants), 1), max(r.cfg.ClaimBytes/len(grants), 1), map[int16]int64{}
+	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
+		r.queueDue(b, grants, most, bytes, moved)
+	}))
+	if err != nil {
+		return others, err
+	}
+	r.movedDue(grants, moved)
+	if len(moved) > 0 {
+		r.dueNext = time.Time{}
+		r.Wake() // there may be more than fitted
+	}
+	return others, nil
 }

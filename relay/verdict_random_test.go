@@ -23,7 +23,7 @@ import (
 
 // TestP4EverythingAtOnce: two relays that come and go, a broker that loses answers, refuses records and topics, goes
 // away by partitions and writes late, and an operator who releases, discards, pauses and resumes; some events are
-// scheduled. Floors are lifted as often as can be. In the end all that was not discarded is published and archived,
+// scheduled. Floors are raised as often as can be. In the end all that was not discarded is published and archived,
 // first occurrences are in order (where keys are parked, and not events alone), nothing was below a floor, and
 // consumers by id and by number apply each event once. EFFECTONCE_TEST_SEED repeats a run; EFFECTONCE_TEST_RUNS does
 // more of them.

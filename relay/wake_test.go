@@ -57,7 +57,7 @@ func TestP7WakeBeforeFloors(t *testing.T) {
 		t.Fatalf("a look before there are floors finds %v: %v", found, err)
 	}
 	for range 3 {
-		if err := d.Lift(t.Context()); err != nil {
+		if err := d.FloorStep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

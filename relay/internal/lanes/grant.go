@@ -121,7 +121,7 @@ func (t *Table) Refresh(grants []Grant) {
 		g := &grants[i]
 		l := t.get(g.Lane, g.Fence)
 		if l == nil {
-			g.Epoch = t.epoch
+			g.Epoch, g.IDs = t.epoch, t.known()
 			g.Fresh, g.Floor, g.Reach, g.Top, g.Decided, g.Reached = true, 0, 0, math.MaxInt64, 0, 0
 			continue
 		}

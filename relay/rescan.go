@@ -1,0 +1,114 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/pg"
+	"github.com/effectonce/effectonce/relay/internal/sql"
+)
+
+const (
+	// A slice of ids is halved when it takes longer than a sliceTime, and doubled when it takes much less.
+	sliceTime             = 200 * time.Millisecond
+	firstSlice, lastSlice = 1 << 16, 1 << 20
+	// belowShare is how much of the time is spent below the floors at most: one part of so many.
+	belowShare = 10
+)
+
+// rescan looks for open entries of lanes that nobody works on: behind a pooler a server may have crashed, and taken a
+// settle back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the
+// floors, where nothing can be, a slice at a time. What is there all the same is published, for the lane begins at zero
+// again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
+func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
+	// a new connection may put the floors at zero: they must not be read before that
+	if err := s.Open(ctx); err != nil {
+		return err
+	}
+	lanes, floors, ids := r.lanes.FloorsAbove(f.below)
+	idle := r.lanes.Quiet()
+	f.deep = cmp.Or(f.deep, firstSlice)
+	from, to := f.below, f.below+int64(f.deep)
+	if len(lanes) == 0 {
+		f.below, f.scanned = 0, time.Now()
+	}
+	if len(lanes)+len(idle) == 0 {
+		return nil
+	}
+	var open, found []int16
+	var now string
+	var highest int64
+	since := time.Now()
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease/3, pg.Async, func(b *pgx.Batch) {
+		b.Queue(r.sql(sql.Unsettled), slices.Concat(idle, lanes)).Query(func(rows pgx.Rows) error {
+			return eachLane(rows, func(lane int16) { open = append(open, lane) })
+		})
+		b.Queue(r.sql(sql.Below), lanes, floors, from, to).Query(func(rows pgx.Rows) error {
+			return eachLane(rows, func(lane int16) { found = append(found, lane) })
+		})
+		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &highest) })
+	}))
+	if again, err := f.deep.fit(since, err, len(lanes) > 0 && to < slices.Max(floors)); err != nil || again {
+		return err
+	}
+	if now != ids { // behind a pooler it is another server: the next step sees it too
+		found = nil
+	}
+	again := slices.DeleteFunc(slices.Clone(open), func(lane int16) bool { return !slices.Contains(idle, lane) })
+	if len(again) > 0 {
+		r.lanes.Reread(again)
+		r.kickPumps()
+	}
+	if len(lanes) > 0 {
+		f.below, f.nextSlice = to, time.Now().Add((belowShare-1)*time.Since(since))
+		if to >= slices.Max(floors) {
+			f.below, f.nextSlice, f.scanned = 0, time.Time{}, time.Now()
+		}
+	}
+	// Rows of an open entry may stand there, when a crash has taken its settle back. A lane at work finds that by
+	// itself.
+	found = slices.DeleteFunc(found, func(lane int16) bool { return slices.Contains(open, lane) })
+	if len(found) > 0 {
+		r.belowFloor(found)
+	}
+	return nil
+}
+
+// belowFloor has rows published that stand where none can be.
+func (r *Relay) belowFloor(found []int16) {
+	r.lanes.DropFloors(found)
+	r.kickPumps()
+	r.log.Error("events stood below the floor of their lanes, where none can be: they are published now, perhaps out "+
+		"of order; "+
+		"either ids were written by hand or the sequence was set back, or this is a bug: report it", "lanes", found)
+	for _, lane := range found {
+		if r.cfg.Observer.BelowFloor != nil {
+			r.cfg.Observer.BelowFloor(lane)
+		}
+	}
+}
+
+// sliceSize is how many ids a look reads at a time.
+type sliceSize int64
+
+// fit fits the next slice to what this one took, when it was a whole one. A slice that took too long is no failure.
+func (n *sliceSize) fit(since time.Time, err error, whole bool) (again bool, _ error) {
+	was := *n
+	switch took := time.Since(since); {
+	case err != nil, took > sliceTime:
+		*n = max(min(was/2, firstSlice), 1)
+	// nothing is there
+	case whole && (took < sliceTime/4 && was < lastSlice || took < sliceTime/64 && was < math.MaxInt64/4):
+		*n *= 2
+	}
+	if was > 1 && pgerr.Is(err, pgerr.QueryCanceled) {
+		return true, nil
+	}
+	return false, err
+}
