@@ -79,7 +79,7 @@ type claiming struct {
 	bytes   int // per lane
 	locked  map[int16]bool
 	moved   map[int16]int64 // scheduled events that came due
-	drains  drains
+	groups  heldGroups
 	all     laneSet  // every lane
 	settled laneKeys // entries that must be gone
 	reserve laneSet  // lanes that need numbers
@@ -114,8 +114,8 @@ func (s *laneSet) add(l *laneClaim) {
 		append(s.fresh, l.Fresh)
 }
 
-// drains are the groups of held events to take, as parameters.
-type drains struct {
+// heldGroups are the groups of held events that a claim takes, as parameters.
+type heldGroups struct {
 	lanes      []int16
 	topics     []string
 	partitions []int32
@@ -276,9 +276,9 @@ func (k *claiming) workFor(l *laneClaim) work {
 	if w == drain {
 		n := min(len(open), drainGroups, k.perLane)
 		for _, g := range open[:n] { // in no order: what the bytes leave over is not always the same
-			k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.Lane), append(k.drains.topics, g.Topic)
-			k.drains.partitions, k.drains.most = append(k.drains.partitions, g.Partition),
-				append(k.drains.most, int32(k.perLane/n))
+			k.groups.lanes, k.groups.topics = append(k.groups.lanes, l.Lane), append(k.groups.topics, g.Topic)
+			k.groups.partitions, k.groups.most = append(k.groups.partitions, g.Partition),
+				append(k.groups.most, int32(k.perLane/n))
 		}
 	}
 	return w
@@ -308,10 +308,10 @@ func (k *claiming) queue(b *pgx.Batch) {
 		b.Queue(q(sql.Open), s.lanes, s.fences, me).Query(k.read((*rowReader).readOpen))
 	}
 	if s := &k.draining; len(s.lanes) > 0 {
-		b.Queue(q(sql.Emptied), s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions).Query(
+		b.Queue(q(sql.Emptied), s.lanes, s.fences, me, k.groups.lanes, k.groups.topics, k.groups.partitions).Query(
 			k.readEmptied)
-		b.Queue(q(sql.Drain), s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions,
-			k.drains.most, k.bytes, eventOverhead).
+		b.Queue(q(sql.Drain), s.lanes, s.fences, me, k.groups.lanes, k.groups.topics, k.groups.partitions,
+			k.groups.most, k.bytes, eventOverhead).
 			Query(k.read((*rowReader).readDrained))
 	}
 	if s := &k.lists; len(s.lanes) > 0 {

@@ -112,7 +112,7 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 		k.queue(b)
 		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool {
 			return q.SQL == d.r.sql(sql.LookHeld)
-		}) || len(k.drains.topics) > 1 {
+		}) || len(k.groups.topics) > 1 {
 			t.Fatalf("a claim that drains one of %d topics looks up all that is held", many)
 		}
 		giveBack(d, grants)

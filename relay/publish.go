@@ -21,11 +21,11 @@ type published struct {
 }
 
 // publish sends a claim's events until each has its fate, or there is no more time for it. What fails while others
-// answer is left to stragglers, if not nil.
-func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) (result published) {
+// answer is left to be retried apart, if all is not nil.
+func (r *Relay) publish(ctx context.Context, c *claim, all *remainders) (result published) {
 	d := delivery.New(c.events, c.items)
 	leave := func(failure error, since time.Time) bool {
-		if !r.mayStraggle(ctx, all, since) {
+		if !r.mayRetryApart(ctx, all, since) {
 			return false
 		}
 		result.rest = c.split(d.Lanes())
@@ -85,7 +85,7 @@ func (r *Relay) deliver(ctx context.Context, part string, grants []lanes.Grant, 
 // then the rest goes at once.
 func (r *Relay) attempt(ctx context.Context, part string, d *delivery.Delivery) (n int, failure error) {
 	began := time.Now()
-	verdicts := r.hand(ctx, d.Events())
+	verdicts := r.send(ctx, d.Events())
 	if len(verdicts) != d.Len() {
 		failure = errors.New("relay: the publisher did not return one verdict per event; nothing counts as acked")
 		d.Unanswered()
@@ -112,9 +112,9 @@ func (r *Relay) attempt(ctx context.Context, part string, d *delivery.Delivery) 
 // reading is what the database's clock said, and when by this machine's.
 type reading struct{ database, local time.Time }
 
-// hand gives events to the publisher, with the database's time: this machine's clock may be days behind, and records of
+// send gives events to the publisher, with the database's time: this machine's clock may be days behind, and records of
 // then would be deleted at once.
-func (r *Relay) hand(ctx context.Context, events []event.Event) []error {
+func (r *Relay) send(ctx context.Context, events []event.Event) []error {
 	if c := r.clock.Load(); c != nil {
 		now := c.database.Add(time.Since(c.local))
 		for i := range events {

@@ -17,10 +17,10 @@ import (
 func (r *Relay) pump(ctx, work context.Context, number int) {
 	s := r.session(fmt.Sprintf("pump %d", number))
 	defer s.Close()
-	pause, late := outage.NewBackOff(), newStragglers()
+	pause, rest := outage.NewBackOff(), newRemainders()
 	for ctx.Err() == nil {
-		for len(late.done) > 0 {
-			r.catchUp(work, s, late, <-late.done)
+		for len(rest.done) > 0 {
+			r.settleRemainder(work, s, rest, <-rest.done)
 		}
 		grants := r.lanes.Take(number, r.cfg.Pumps, time.Now())
 		if len(grants) == 0 {
@@ -31,12 +31,12 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 			select {
 			case <-ctx.Done():
 			case <-r.kicks[number]:
-			case one := <-late.done:
-				r.catchUp(work, s, late, one)
+			case one := <-rest.done:
+				r.settleRemainder(work, s, rest, one)
 			}
 			continue
 		}
-		_, err := r.step(work, s, grants, late)
+		_, err := r.step(work, s, grants, rest)
 		r.postgres.Report(s.Name, err, s.Heard())
 		if err == nil {
 			pause.Reset()
@@ -44,29 +44,29 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 		}
 		_ = sleep.For(ctx, pause.NextBackOff())
 	}
-	for late.n > 0 {
-		r.catchUp(work, s, late, <-late.done)
+	for rest.n > 0 {
+		r.settleRemainder(work, s, rest, <-rest.done)
 	}
 }
 
 // step claims, publishes and settles once for lanes that were taken, and gives each of them back to the table. Some of
-// the claim may be left to stragglers, if not nil. Its error is the database's: what Kafka does is retried within, or
+// the claim may be retried apart, if rest is not nil. Its error is the database's: what Kafka does is retried within, or
 // left to the next claim of the lane.
-func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant, late *stragglers) (published int,
+func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant, rest *remainders) (published int,
 	err error,
 ) {
 	c, err := r.claimLanes(ctx, s, grants)
 	if err != nil {
 		return 0, err
 	}
-	return r.complete(ctx, s, c, late)
+	return r.complete(ctx, s, c, rest)
 }
 
 // complete publishes and settles a claim.
-func (r *Relay) complete(ctx context.Context, s *session, c *claim, late *stragglers) (published int, err error) {
-	result := r.publish(ctx, c, late)
+func (r *Relay) complete(ctx context.Context, s *session, c *claim, rest *remainders) (published int, err error) {
+	result := r.publish(ctx, c, rest)
 	if result.rest != nil {
-		r.straggle(ctx, late, result.rest)
+		r.retryApart(ctx, rest, result.rest)
 	}
 	err = r.finish(ctx, s, c, result)
 	clear(c.events) // nothing keeps the payloads, and the next claim uses the slices

@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// keepClosed is how long a closed place is remembered that no lane of this relay holds anything for.
-const keepClosed = 10 * time.Second
+// forgetAfter is how long a place stays closed that no lane of this relay holds anything for.
+const forgetAfter = 10 * time.Second
 
 // revive tries closed places, with growing pauses, and opens those that answer. It has a goroutine of its own: a try
 // may last as long as the publisher's time-out.
@@ -50,7 +50,7 @@ func (r *Relay) revive(ctx, work context.Context) {
 func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Place) error {
 	found, without := r.lanes.FirstHeld(places)
 	for _, at := range without {
-		if r.health.Age(at, time.Now()) > keepClosed || (at.Partition == delivery.WholeTopic && r.lanes.Holds(at)) {
+		if r.health.Age(at, time.Now()) > forgetAfter || (at.Partition == delivery.WholeTopic && r.lanes.Holds(at)) {
 			r.reopen(at) // whoever sends there next finds out
 		}
 	}
@@ -78,7 +78,7 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Pla
 	if held.Err() != nil {
 		return nil
 	}
-	verdicts := r.hand(held, c.events)
+	verdicts := r.send(held, c.events)
 	var unsent untried
 	for i, err := range verdicts {
 		if i >= len(heads) {

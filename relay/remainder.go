@@ -10,49 +10,49 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
-// straggler is what a claim has left while others answer: lanes of which something does not come through. It goes on by
-// itself, so that the pump's other lanes do not wait.
-type straggler struct {
+// remainder is what a claim has left while others answer: lanes of which something is not acked. It is retried apart, so
+// that the pump's other lanes do not wait.
+type remainder struct {
 	c      *claim
 	result published
 }
 
-// stragglers are those of a pump.
-type stragglers struct {
-	done             chan straggler // has room for all
+// remainders are those of a pump.
+type remainders struct {
+	done             chan remainder // has room for all
 	n, events, bytes int
 }
 
-func newStragglers() *stragglers { return &stragglers{done: make(chan straggler, Lanes)} }
+func newRemainders() *remainders { return &remainders{done: make(chan remainder, Lanes)} }
 
-func (s *stragglers) count(c *claim, sign int) {
+func (s *remainders) count(c *claim, sign int) {
 	s.n, s.events = s.n+sign, s.events+sign*len(c.events)
 	for i := range c.events {
 		s.bytes += sign * (len(c.events[i].Payload) + textOf(&c.events[i]) + eventOverhead)
 	}
 }
 
-// straggle publishes what a claim has left. All stragglers of a pump together are no larger than a claim may be, but
-// for the last.
-func (r *Relay) straggle(work context.Context, all *stragglers, c *claim) {
+// retryApart publishes what a claim has left, on a goroutine of its own. All remainders of a pump together are no larger
+// than a claim may be, but for the last.
+func (r *Relay) retryApart(work context.Context, all *remainders, c *claim) {
 	all.count(c, 1)
 	go func() {
 		_ = sleep.For(work, outage.NewBackOff().NextBackOff())
 		result := r.publish(work, c, nil)
 		r.kafka.Report(c.by, nil, time.Now()) // if it failed until now, it is another's
-		all.done <- straggler{c, result}
+		all.done <- remainder{c, result}
 	}()
 }
 
-// catchUp settles a straggler that has come through.
-func (r *Relay) catchUp(work context.Context, s *session, all *stragglers, late straggler) {
-	all.count(late.c, -1)
-	r.postgres.Report(s.Name, r.finish(work, s, late.c, late.result), s.Heard())
+// settleRemainder settles one whose publishing has ended.
+func (r *Relay) settleRemainder(work context.Context, s *session, all *remainders, one remainder) {
+	all.count(one.c, -1)
+	r.postgres.Report(s.Name, r.finish(work, s, one.c, one.result), s.Heard())
 }
 
-// mayStraggle reports whether what an attempt has left may go on by itself. While nothing answers, the claim is kept,
+// mayRetryApart reports whether what an attempt has left may be retried apart. While nothing answers, the claim is kept,
 // and nothing more is claimed. Where nothing else was sent, nothing can have been acked: then Kafka is asked.
-func (r *Relay) mayStraggle(ctx context.Context, all *stragglers, since time.Time) bool {
+func (r *Relay) mayRetryApart(ctx context.Context, all *remainders, since time.Time) bool {
 	if all == nil || all.events >= r.cfg.ClaimEvents || all.bytes >= r.cfg.ClaimBytes {
 		return false
 	}
