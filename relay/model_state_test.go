@@ -4,11 +4,11 @@ package relay
 
 // The model of the relay: all states that a few events, relays, partitions and faults can come to, walked through by
 // internal/testenv/explore. Its relays are the production's: each step restores a Relay's memory from the state, calls
-// the very function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, look, floorStep,
-// tryClosed), and stores the memory again. What stands in for Postgres is a small database of one operation for each
-// statement of queries*.go (model_ops_*_test.go), which TestModelIsPostgres compares with the real statement on the
-// real server. What stands in for Kafka is a log with requests that may be late, and two consumers: one by ids, one by
-// numbers.
+// the very function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, look,
+// floorStep, tryClosed), and stores the memory again. What stands in for Postgres is a small database of one operation
+// for each statement of queries*.go (model_ops_*_test.go), which TestModelIsPostgres compares with the real statement
+// on the real server. What stands in for Kafka is a log with requests that may be late, and two consumers: one by ids,
+// one by numbers.
 //
 // A transaction runs at one moment, as it does under the locks of its lanes; where others need no such lock (producers,
 // a pause), the worlds with inside let them come between two statements of it.

@@ -50,8 +50,8 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 }
 
 // step claims, publishes and settles once for lanes that were taken, and gives each of them back to the table. Some of
-// the claim may be retried apart, if rest is not nil. Its error is the database's: what Kafka does is retried within, or
-// left to the next claim of the lane.
+// the claim may be retried apart, if rest is not nil. Its error is the database's: what Kafka does is retried within,
+// or left to the next claim of the lane.
 func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant, rest *remainders) (published int,
 	err error,
 ) {

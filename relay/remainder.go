@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
-// remainder is what a claim has left while others answer: lanes of which something is not acked. It is retried apart, so
-// that the pump's other lanes do not wait.
+// remainder is what a claim has left while others answer: lanes of which something is not acked. It is retried apart,
+// so that the pump's other lanes do not wait.
 type remainder struct {
 	c      *claim
 	result published
@@ -32,8 +32,8 @@ func (s *remainders) count(c *claim, sign int) {
 	}
 }
 
-// retryApart publishes what a claim has left, on a goroutine of its own. All remainders of a pump together are no larger
-// than a claim may be, but for the last.
+// retryApart publishes what a claim has left, on a goroutine of its own. All remainders of a pump together are no
+// larger than a claim may be, but for the last.
 func (r *Relay) retryApart(work context.Context, all *remainders, c *claim) {
 	all.count(c, 1)
 	go func() {
@@ -50,8 +50,8 @@ func (r *Relay) settleRemainder(work context.Context, s *session, all *remainder
 	r.postgres.Report(s.Name, r.finish(work, s, one.c, one.result), s.Heard())
 }
 
-// mayRetryApart reports whether what an attempt has left may be retried apart. While nothing answers, the claim is kept,
-// and nothing more is claimed. Where nothing else was sent, nothing can have been acked: then Kafka is asked.
+// mayRetryApart reports whether what an attempt has left may be retried apart. While nothing answers, the claim is
+// kept, and nothing more is claimed. Where nothing else was sent, nothing can have been acked: then Kafka is asked.
 func (r *Relay) mayRetryApart(ctx context.Context, all *remainders, since time.Time) bool {
 	if all == nil || all.events >= r.cfg.ClaimEvents || all.bytes >= r.cfg.ClaimBytes {
 		return false
