@@ -413,3 +413,20 @@ func eachLane(rows pgx.Rows, do func(lane int16)) error {
 	_, err := pgx.ForEachRow(rows, []any{&lane}, func() error { do(lane); return nil })
 	return err
 }
+
+// readLanes appends the lanes that rows name.
+func readLanes(to *[]int16) func(rows pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		return eachLane(rows, func(lane int16) { *to = append(*to, lane) })
+	}
+}
+
+// readByLane reads rows of a lane and a number.
+func readByLane(into map[int16]int64) func(rows pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var lane int16
+		var n int64
+		_, err := pgx.ForEachRow(rows, []any{&lane, &n}, func() error { into[lane] = n; return nil })
+		return err
+	}
+}

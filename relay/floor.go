@@ -265,12 +265,7 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 	var highest int64
 	since := time.Now()
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease/3, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Smallest), lanes, floors, tops).Query(func(rows pgx.Rows) error {
-			var lane int16
-			var id int64
-			_, err := pgx.ForEachRow(rows, []any{&lane, &id}, func() error { smallest[lane] = id; return nil })
-			return err
-		})
+		b.Queue(r.sql(sql.Smallest), lanes, floors, tops).Query(readByLane(smallest))
 		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 	}))
 	if again, err := f.slice.fit(since, err, len(tops) > 0 && slices.Min(tops) < f.reached); err != nil || again {

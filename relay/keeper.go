@@ -29,9 +29,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	lease, well := sql.Interval(r.cfg.Lease), r.well(ctx)
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Present), r.owner)
-		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(func(rows pgx.Rows) error {
-			return readFences(rows, owned)
-		})
+		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(readByLane(owned))
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 		b.Queue(r.sql(sql.Join), r.owner, r.cfg.Name, lease, well).QueryRow(func(row pgx.Row) error {
 			now := reading{local: time.Now()}
@@ -118,9 +116,7 @@ func (r *Relay) release(ctx context.Context, s *session) error {
 func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 	var gone []int16
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Release), r.owner, lanes).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(lane int16) { gone = append(gone, lane) })
-		})
+		b.Queue(r.sql(sql.Release), r.owner, lanes).Query(readLanes(&gone))
 	}))
 	if err != nil {
 		return err
@@ -232,13 +228,6 @@ func fairShare(members []uuid.UUID, me uuid.UUID) int {
 	return share
 }
 
-func readFences(rows pgx.Rows, into map[int16]int64) error {
-	var lane int16
-	var fence int64
-	_, err := pgx.ForEachRow(rows, []any{&lane, &fence}, func() error { into[lane] = fence; return nil })
-	return err
-}
-
 // keep runs heartbeats until the pumps are done, then gives every lane back. It fails only at the start, when no
 // waiting would help.
 func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
@@ -271,7 +260,7 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 			first = false
 			pause.Reset()
 			r.beaten.Store(time.Now().UnixNano())
-			if r.unsettled() {
+			if r.short.Load() || r.lanes.Moving() {
 				wait = min(wait, beatAtLeast)
 			}
 		}
@@ -306,11 +295,6 @@ func startError(err error) error {
 
 // beatAtLeast is the pause between heartbeats while lanes change hands, and the least one between nudged ones.
 const beatAtLeast = 500 * time.Millisecond
-
-// unsettled: lanes are on their way to or from this relay.
-func (r *Relay) unsettled() bool {
-	return r.short.Load() || r.lanes.Moving()
-}
 
 // resign gives all lanes back and leaves the members, so that the others need not wait for leases to run out. It has a
 // few seconds of its own: what the drain left over is no reason to keep the lanes.

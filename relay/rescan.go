@@ -46,12 +46,8 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	var highest int64
 	since := time.Now()
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease/3, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Unsettled), slices.Concat(idle, lanes)).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(lane int16) { open = append(open, lane) })
-		})
-		b.Queue(r.sql(sql.Below), lanes, floors, from, to).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(lane int16) { found = append(found, lane) })
-		})
+		b.Queue(r.sql(sql.Unsettled), slices.Concat(idle, lanes)).Query(readLanes(&open))
+		b.Queue(r.sql(sql.Below), lanes, floors, from, to).Query(readLanes(&found))
 		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &highest) })
 	}))
 	if again, err := f.deep.fit(since, err, len(lanes) > 0 && to < slices.Max(floors)); err != nil || again {

@@ -34,12 +34,7 @@ func (r *Relay) queueDue(b *pgx.Batch, grants []lanes.Grant, most, bytes int, mo
 	if len(lanes) == 0 {
 		return
 	}
-	b.Queue(r.sql(sql.MoveDue), lanes, fences, r.owner, most, bytes, eventOverhead).Query(func(rows pgx.Rows) error {
-		var lane int16
-		var n int64
-		_, err := pgx.ForEachRow(rows, []any{&lane, &n}, func() error { moved[lane] = n; return nil })
-		return err
-	})
+	b.Queue(r.sql(sql.MoveDue), lanes, fences, r.owner, most, bytes, eventOverhead).Query(readByLane(moved))
 }
 
 // movedDue notes after the claim's commit what queueDue has done. A lane that had some may have more.
@@ -62,9 +57,7 @@ func (r *Relay) lookDue(b *pgx.Batch, due *[]int16) {
 	if len(lanes) == 0 {
 		return
 	}
-	b.Queue(r.sql(sql.Due), lanes).Query(func(rows pgx.Rows) error {
-		return eachLane(rows, func(lane int16) { *due = append(*due, lane) })
-	})
+	b.Queue(r.sql(sql.Due), lanes).Query(readLanes(due))
 }
 
 // While every lane's events come from the WAL, the prober looks rarely: for what has come due, was released or paused.

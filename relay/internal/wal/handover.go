@@ -112,12 +112,6 @@ func (f *follower) handOver(work context.Context) error {
 		f.mine[lane] = l
 		f.Lanes.HandedOver(lane, l.fence)
 	}
-	if h.unknown {
-		for lane, fence := range h.fences {
-			f.Lanes.Doubt(lane, fence)
-		}
-		f.Engine.Beat()
-	}
 	f.Lanes.Withdraw()
 	f.Engine.Wake()
 	switch f.pause = min(2*f.pause, walPauseHigh); {
@@ -138,15 +132,14 @@ const mostWaits = 20
 
 // handOver is one try to hand lanes over.
 type handOver struct {
-	f       *follower
-	fences  map[int16]int64
-	ids     string // the numbering of floors
-	floors  map[int16]int64
-	left    map[int16][]int64 // ids that the snapshot shows and that are not published yet
-	done    map[int16][]int64 // ids that were published since the snapshot
-	over    map[int16]streamedLane
-	unknown bool
-	early   bool // not every transaction that it must show is in a snapshot yet
+	f      *follower
+	fences map[int16]int64
+	ids    string // the numbering of floors
+	floors map[int16]int64
+	left   map[int16][]int64 // ids that the snapshot shows and that are not published yet
+	done   map[int16][]int64 // ids that were published since the snapshot
+	over   map[int16]streamedLane
+	early  bool // not every transaction that it must show is in a snapshot yet
 }
 
 func (h *handOver) run(work context.Context) error {
@@ -207,7 +200,7 @@ func (h *handOver) run(work context.Context) error {
 			})
 	})
 	if err != nil {
-		h.unknown = pg.CommitUnknown(err)
+		f.doubtUnknown(set, err)
 		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
 	}
 	// a claim may have waited for long: somebody else reads by now, and has passed what this hand-over rests on

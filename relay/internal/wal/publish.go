@@ -110,12 +110,7 @@ func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure b
 		}
 	})
 	if err != nil {
-		if pg.CommitUnknown(err) {
-			for i, lane := range set.lanes {
-				f.Lanes.Doubt(lane, set.fences[i])
-			}
-			f.Engine.Beat()
-		}
+		f.doubtUnknown(set, err)
 		return fmt.Errorf("relay: giving lanes back to the table: %w", err)
 	}
 	if gone != len(set.lanes) {
@@ -134,4 +129,16 @@ func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure b
 	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
 	f.Engine.Wake()
 	return nil
+}
+
+// doubtUnknown puts lanes in doubt when it is not known whether a transaction has changed, or will change, where they
+// are published from: once their fences are raised it cannot any more (P3.7).
+func (f *follower) doubtUnknown(set laneSet, err error) {
+	if !pg.CommitUnknown(err) {
+		return
+	}
+	for i, lane := range set.lanes {
+		f.Lanes.Doubt(lane, set.fences[i])
+	}
+	f.Engine.Beat()
 }
