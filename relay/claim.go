@@ -154,7 +154,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 		return nil, nil, pg.CommitUnknown(err), err
 	}
 	c = k.c
-	r.pauses(c.paused)
+	r.setPaused(c.paused)
 	r.movedDue(grants, k.moved)
 	kept := c.lanes[:0]
 	for i := range c.lanes {

@@ -192,7 +192,7 @@ func (d *Driver) Reconnect(ctx context.Context) error {
 func (d *Driver) Disconnect() { d.s.Close() }
 
 // Unpause is the late news of somebody who read what is paused before a topic was.
-func Unpause(r *Relay) { r.pauses(nil) }
+func Unpause(r *Relay) { r.setPaused(nil) }
 
 // Try is one try of a closed topic.
 func (d *Driver) Try(ctx context.Context, topic string) error {

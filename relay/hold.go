@@ -65,7 +65,7 @@ func (r *Relay) judge(d *delivery.Delivery, verdicts []error, route delivery.Rou
 	failing, refusals := d.Judge(verdicts, topics, route)
 	if counts {
 		for _, at := range r.health.Failed(failing, began, time.Now()) {
-			r.closed(at, failing[at])
+			r.reportClosed(at, failing[at])
 		}
 	}
 	d.HoldClosed(r.health.Closed(), route)
@@ -75,12 +75,12 @@ func (r *Relay) judge(d *delivery.Delivery, verdicts []error, route delivery.Rou
 // closeTopic begins to hold a topic.
 func (r *Relay) closeTopic(topic string, err error) {
 	if r.health.Close(delivery.Whole(topic), time.Now()) {
-		r.closed(delivery.Whole(topic), err)
+		r.reportClosed(delivery.Whole(topic), err)
 	}
 }
 
-// closed says that a place is held from now on.
-func (r *Relay) closed(at delivery.Place, err error) {
+// reportClosed says that a place is held from now on.
+func (r *Relay) reportClosed(at delivery.Place, err error) {
 	if at.Partition == delivery.WholeTopic {
 		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on",
 			"topic", at.Topic, "err", err)

@@ -26,7 +26,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	var members members
 	var epoch string
 	var same bool
-	lease, well := sql.Interval(r.cfg.Lease), r.well(ctx)
+	lease, well := sql.Interval(r.cfg.Lease), r.reachesKafka(ctx)
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Present), r.owner)
 		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(readByLane(owned))
@@ -105,15 +105,15 @@ func (r *Relay) release(ctx context.Context, s *session) error {
 	if len(leaving) == 0 {
 		return nil
 	}
-	err := r.give(ctx, s, leaving)
+	err := r.releaseLanes(ctx, s, leaving)
 	if err != nil {
 		r.beatFailed(err)
 	}
 	return err
 }
 
-// give gives up what of these lanes is this relay's. Said twice, the second time finds nothing to give.
-func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
+// releaseLanes gives up what of these lanes is this relay's. Said twice, the second time finds nothing to give.
+func (r *Relay) releaseLanes(ctx context.Context, s *session, lanes []int16) error {
 	var gone []int16
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Release), r.owner, lanes).Query(readLanes(&gone))
@@ -122,8 +122,8 @@ func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 		return err
 	}
 	r.lanes.Forget(lanes)
-	r.left(gone, false)
-	r.left(slices.DeleteFunc(lanes, func(lane int16) bool { return slices.Contains(gone, lane) }), true)
+	r.reportLeft(gone, false)
+	r.reportLeft(slices.DeleteFunc(lanes, func(lane int16) bool { return slices.Contains(gone, lane) }), true)
 	return nil
 }
 
@@ -136,7 +136,7 @@ func (r *Relay) beatFailed(err error) {
 
 func (r *Relay) adopt(owned map[int16]int64, before time.Time) {
 	taken, lost := r.lanes.Leased(owned, before.Add(r.cfg.Lease))
-	r.left(lost, true)
+	r.reportLeft(lost, true)
 	lost = slices.DeleteFunc(lost, func(lane int16) bool { _, back := owned[lane]; return back })
 	if len(lost) > 0 {
 		slices.Sort(lost)
@@ -152,7 +152,7 @@ func (r *Relay) adopt(owned map[int16]int64, before time.Time) {
 	}
 }
 
-func (r *Relay) left(lanes []int16, lost bool) {
+func (r *Relay) reportLeft(lanes []int16, lost bool) {
 	for _, lane := range lanes {
 		if r.cfg.Observer.LaneLeft != nil {
 			r.cfg.Observer.LaneLeft(lane, lost)
@@ -160,9 +160,9 @@ func (r *Relay) left(lanes []int16, lost bool) {
 	}
 }
 
-// well reports whether this relay reaches what it publishes to. One that owns lanes knows from what it sends there;
-// another one asks, but not at its start, when nobody counts it yet.
-func (r *Relay) well(ctx context.Context) bool {
+// reachesKafka reports whether this relay reaches what it publishes to. One that owns lanes knows from what it sends
+// there; another one asks, but not at its start, when nobody counts it yet.
+func (r *Relay) reachesKafka(ctx context.Context) bool {
 	var err error
 	if to, ok := r.to.(Reacher); ok && r.beaten.Load() != 0 && len(r.lanes.All()) == 0 {
 		err = r.askKafka(ctx, to)
@@ -269,7 +269,7 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 		case <-pumpsDone:
 			timer.Stop()
 			return r.resign(work, s)
-		case <-r.nudged:
+		case <-r.beatRequested:
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -293,7 +293,7 @@ func startError(err error) error {
 	return nil
 }
 
-// beatAtLeast is the pause between heartbeats while lanes change hands, and the least one between nudged ones.
+// beatAtLeast is the pause between heartbeats while lanes change hands, and the least one before a requested one.
 const beatAtLeast = 500 * time.Millisecond
 
 // resign gives all lanes back and leaves the members, so that the others need not wait for leases to run out. It has a
@@ -304,14 +304,14 @@ func (r *Relay) resign(work context.Context, s *session) error {
 	defer func() { // what is in doubt is not ours to give: its lease runs out
 		rest := r.lanes.All()
 		r.lanes.Forget(rest)
-		r.left(rest, true)
+		r.reportLeft(rest, true)
 	}()
 	r.lanes.Leave(-1)
 	if all := r.lanes.Releasable(); len(all) > 0 {
-		err := r.give(ctx, s, all)
+		err := r.releaseLanes(ctx, s, all)
 		if err != nil {
 			// Nothing went over this connection since the last heartbeat: the server may have been restarted meanwhile.
-			err = r.give(ctx, s, all)
+			err = r.releaseLanes(ctx, s, all)
 		}
 		if err != nil {
 			return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)
@@ -320,10 +320,10 @@ func (r *Relay) resign(work context.Context, s *session) error {
 	return s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) { b.Queue(r.sql(sql.Leave), r.owner) }))
 }
 
-// nudge asks for a heartbeat now.
-func (r *Relay) nudge() {
+// requestBeat asks for a heartbeat now.
+func (r *Relay) requestBeat() {
 	select {
-	case r.nudged <- struct{}{}:
+	case r.beatRequested <- struct{}{}:
 	default:
 	}
 }

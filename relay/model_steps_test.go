@@ -268,7 +268,7 @@ func (m *modelRun) claim(i int) {
 		}
 		m.oldSeqs(c)
 		if m.staleProbe {
-			r.pauses(nil)
+			r.setPaused(nil)
 		}
 		if m.world.rules.pauseLater {
 			c.paused = nil

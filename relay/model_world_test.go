@@ -325,7 +325,7 @@ func (m *modelRun) load(i int) *Relay {
 	cfg.Park = w.park
 	r := &Relay{
 		to: m, cfg: cfg, schema: w.schema, log: w.log, postgres: &outage.Monitor{Log: w.log},
-		kafka: &outage.Monitor{Log: w.log}, woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1),
+		kafka: &outage.Monitor{Log: w.log}, woken: make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),
 		owner: ownerID(from.owner), lanes: (&laneTable{
 			owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch),
 			ids: numbering(from.ids), decided: int64(from.known), reached: int64(from.reached),

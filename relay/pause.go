@@ -4,8 +4,8 @@ package relay
 // tries whether it answers. Claims read what is paused in their own transaction, so that a claim that follows the
 // pause's commit sends nothing of the topic; the probe reads it too, to go on soon after a resume.
 
-// pauses takes over which topics are paused.
-func (r *Relay) pauses(topics []string) {
+// setPaused takes over which topics are paused.
+func (r *Relay) setPaused(topics []string) {
 	paused, resumed := r.health.Pause(topics)
 	for _, topic := range paused {
 		r.log.Info("a topic is paused by an operator: its events are held, in order, until it is resumed", "topic",

@@ -71,11 +71,11 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	})
 	soon := !now.Before(r.dueNext)
 	if soon {
-		r.lookDue(&b, &due)
+		r.queueLookDue(&b, &due)
 	}
 	b.Queue(r.sql(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
 	if r.resting() {
-		r.lookNext(&b, now)
+		r.queueNextDue(&b, now)
 	}
 	if err := s.Send(ctx, &b); err != nil {
 		return false, err
@@ -86,7 +86,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	if soon {
 		r.dueNext = now.Add(duePause(time.Since(now), r.cfg.Lease))
 	}
-	r.pauses(paused)
+	r.setPaused(paused)
 	some := len(ready)+len(releasing)+len(due) > 0
 	if some {
 		r.lanes.Found(ready, releasing, due)
@@ -99,7 +99,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 		r.waiting.Store(now.UnixNano())
 	}
 	if (free || members != r.members.Load()) && now.Sub(time.Unix(0, r.beaten.Load())) > beatAtLeast {
-		r.nudge()
+		r.requestBeat()
 	}
 	return found, nil
 }

@@ -133,6 +133,6 @@ func (r *Relay) overran(grants []lanes.Grant, err error) {
 // beatIf asks for a heartbeat now, if lanes need one.
 func (r *Relay) beatIf(needed bool) {
 	if needed {
-		r.nudge()
+		r.requestBeat()
 	}
 }

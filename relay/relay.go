@@ -36,15 +36,15 @@ type Relay struct {
 
 	tracer *tracing.Tracer // nil: no spans
 
-	running  atomic.Bool
-	owner    uuid.UUID // of this start
-	lanes    *lanes.Table
-	table    atomic.Pointer[lanes.Table] // lanes, for who is not of this start
-	postgres *outage.Monitor
-	kafka    *outage.Monitor
-	woken    chan struct{}
-	nudged   chan struct{}
-	kicks    []chan struct{}
+	running       atomic.Bool
+	owner         uuid.UUID // of this start
+	lanes         *lanes.Table
+	table         atomic.Pointer[lanes.Table] // lanes, for who is not of this start
+	postgres      *outage.Monitor
+	kafka         *outage.Monitor
+	woken         chan struct{}
+	beatRequested chan struct{}
+	kicks         []chan struct{}
 
 	members atomic.Int64            // relays alive, as of the last heartbeat
 	short   atomic.Bool             // owns less than its share
@@ -92,8 +92,8 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		db: db, to: to, cfg: cfg, schema: schema, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage.Monitor{System: "postgres", Log: log, Notify: cfg.Observer.Outage},
 		kafka:    &outage.Monitor{System: "kafka", Log: log, Notify: cfg.Observer.Outage},
-		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, exceptFrom: exceptFrom,
-		numbers: wal.MostNumbers, span: wal.Span,
+		woken:    make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),
+		bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: wal.MostNumbers, span: wal.Span,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))

@@ -51,8 +51,8 @@ func (r *Relay) movedDue(grants []lanes.Grant, moved map[int16]int64) {
 	}
 }
 
-// lookDue asks which lanes have something that is due.
-func (r *Relay) lookDue(b *pgx.Batch, due *[]int16) {
+// queueLookDue asks which lanes have something that is due.
+func (r *Relay) queueLookDue(b *pgx.Batch, due *[]int16) {
 	lanes := r.lanes.Certain()
 	if len(lanes) == 0 {
 		return
@@ -72,8 +72,8 @@ func (r *Relay) restFor() time.Duration {
 	return max(wait, time.Millisecond)
 }
 
-// lookNext asks when something comes due, by the clock of this machine: a look then finds it, or asks again.
-func (r *Relay) lookNext(b *pgx.Batch, now time.Time) {
+// queueNextDue asks when something comes due, by the clock of this machine: a look then finds it, or asks again.
+func (r *Relay) queueNextDue(b *pgx.Batch, now time.Time) {
 	r.dueAt = time.Time{}
 	b.Queue(r.sql(sql.NextDue)).QueryRow(func(row pgx.Row) error {
 		var in *float64

@@ -82,7 +82,7 @@ func (e *walEngine) RaiseIncarnation(ctx context.Context, s *pg.Session) error {
 }
 
 // Pause implements wal.Engine.
-func (e *walEngine) Pause(topics []string) { e.pauses(topics) }
+func (e *walEngine) Pause(topics []string) { e.setPaused(topics) }
 
 // SetMode implements wal.Engine. The mode decides how many lanes the relay takes.
 func (e *walEngine) SetMode(mode wal.Mode, why error) {
@@ -90,12 +90,12 @@ func (e *walEngine) SetMode(mode wal.Mode, why error) {
 		e.walWhy.Store(&why)
 	}
 	if wal.Mode(e.wal.Swap(int32(mode))) != mode {
-		e.nudge()
+		e.requestBeat()
 	}
 }
 
 // Beat implements wal.Engine.
-func (e *walEngine) Beat() { e.nudge() }
+func (e *walEngine) Beat() { e.requestBeat() }
 
 // Wake implements wal.Engine.
 func (e *walEngine) Wake() {
@@ -176,5 +176,5 @@ func (r *Relay) doubtUnknown(set laneKeys, err error) {
 	for i, lane := range set.lanes {
 		r.lanes.Doubt(lane, set.fences[i])
 	}
-	r.nudge()
+	r.requestBeat()
 }

@@ -24,7 +24,7 @@ type follower struct {
 	deleter *deleter
 	slot    string
 	epoch   string
-	numbers Numbers
+	numbers numbers
 	since   uint64 // what commits from here on nobody has sent
 
 	mine [lanes.Count]streamedLane
@@ -74,7 +74,7 @@ const (
 func newFollower(src *Source, s *pg.Session, st *state, reader *reader) *follower {
 	return &follower{
 		Source: src, session: s, reader: reader, slot: st.Name, since: uint64(st.Now),
-		numbers: Numbers{Base: uint64(st.Base), Span: src.Span, Most: src.Numbers}, skipped: map[uint32]bool{},
+		numbers: numbers{Base: uint64(st.Base), Span: src.Span, Most: src.Numbers}, skipped: map[uint32]bool{},
 		spare: &batch{}, pause: walPauseLow, scan: newTableScan(src),
 		deleter: newDeleter(src, st, reader),
 	}

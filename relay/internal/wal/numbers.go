@@ -11,8 +11,8 @@ const (
 	Span = int64(1) << (63 - ordinalBits + step)
 )
 
-// Numbers gives events their numbers.
-type Numbers struct {
+// numbers gives events their numbers.
+type numbers struct {
 	Base uint64 // the place that they count from
 	Span int64  // for how many bytes of WAL they last: [Span]
 	Most int32  // per transaction: [MostNumbers]
@@ -20,12 +20,12 @@ type Numbers struct {
 
 // Of is an event's number: the place of its transaction's commit in the WAL, and its own in the transaction. The same
 // event has the same number whenever it is read.
-func (n *Numbers) Of(it *item) int64 {
+func (n *numbers) Of(it *item) int64 {
 	return int64((it.Commit-n.Base)>>step<<ordinalBits) + int64(it.Nth) + 1
 }
 
 // Ended reports whether the numbers of the base have come to their end before an event's transaction.
-func (n *Numbers) Ended(it *item) bool { return it.Commit-n.Base >= uint64(n.Span) }
+func (n *numbers) Ended(it *item) bool { return it.Commit-n.Base >= uint64(n.Span) }
 
 // Have reports whether there is a number for an event. One without is published from the table.
-func (n *Numbers) Have(it *item) bool { return it.Nth < n.Most && !n.Ended(it) }
+func (n *numbers) Have(it *item) bool { return it.Nth < n.Most && !n.Ended(it) }
