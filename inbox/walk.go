@@ -101,7 +101,7 @@ func (w *walk) failed(index int, c class, tries int, waitedOut bool) turn {
 	}
 	if index != w.suspect {
 		// The attempts of another suspect do not count for this one.
-		w.suspect, w.runs, w.tries, w.doomed = index, 0, 0, false
+		w.suspect, w.runs, w.tries = index, 0, 0
 		waitedOut = false
 	}
 	w.runs++

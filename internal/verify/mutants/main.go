@@ -35,8 +35,17 @@ var rapid = []string{"-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=1n
 
 var rooms = []room{
 	{"event", []string{"header.go"}, rapid},
+	{"publisher", []string{"verdict.go"}, []string{"-test.run=^TestVerdict"}},
 	{"relay/internal/lanes", []string{"table.go", "grant.go", "floors.go", "source.go"}, rapid},
 	{"relay/internal/delivery", []string{"delivery.go", "health.go", "judge.go", "place.go", "verdict.go"}, nil},
+	{
+		"inbox",
+		[]string{
+			"walk.go", "route.go undecidable place refusal", "plan.go plan sort newIDs holds new of fresh wrote",
+			"watermark.go numberingOf compare newJudge judge byOffset find move writtenAt newer older place plan",
+		},
+		[]string{"-test.run=^TestWalk"},
+	},
 }
 
 //go:embed survivors.txt

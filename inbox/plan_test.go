@@ -1,0 +1,364 @@
+package inbox
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/days"
+)
+
+// onDay is an id of a day.
+func onDay(d days.Number) uuid.UUID { return event.IDAt(days.Begin(d).Add(time.Hour)) }
+
+// TestWalkPlaces: where an id's row belongs, and which nobody can decide (P9.1).
+func TestWalkPlaces(t *testing.T) {
+	t.Parallel()
+	const window, ahead = 10, 2
+	normal := days.State{Today: 100, Dropped: 85, Until: -1, Floor: 50}
+	started := days.State{Today: 100, Dropped: 95, Until: -1, Floor: 98}
+	dropped := days.State{Today: 120, Dropped: 105, Until: -1, Floor: 98}
+	jumped := days.State{Today: 130, Dropped: 85, Until: 102, Floor: 50}
+	atZero := days.State{Today: 100, Until: 0}
+	for name, c := range map[string]struct {
+		state days.State
+		day   days.Number
+		want  place
+	}{
+		"today":                        {normal, 100, inDay},
+		"the oldest of the window":     {normal, 90, inDay},
+		"older than the window":        {normal, 89, tooOld},
+		"dropped":                      {days.State{Today: 100, Dropped: 96, Until: -1, Floor: 50}, 95, tooOld},
+		"the first that is not":        {days.State{Today: 100, Dropped: 96, Until: -1, Floor: 50}, 96, inDay},
+		"the last that is made":        {normal, 102, inDay},
+		"further ahead":                {normal, 103, tooFuture},
+		"before the first start":       {started, 97, inAny},
+		"long before":                  {started, 20, inAny},
+		"of the first start":           {started, 98, inDay},
+		"as much was dropped":          {days.State{Today: 100, Dropped: 98, Until: -1, Floor: 98}, 97, inAny},
+		"before, and dropped since":    {dropped, 97, tooOld},
+		"dropped since":                {dropped, 104, tooOld},
+		"the clock has jumped":         {jumped, 92, inDay},
+		"the clock has jumped, older":  {jumped, 91, tooOld},
+		"the clock has jumped, ahead":  {jumped, 132, inDay},
+		"the clock is behind":          {days.State{Today: 100, Dropped: 85, Until: 110, Floor: 50}, 90, inDay},
+		"the first day of all":         {atZero, 0, inDay},
+		"nothing is made, and no jump": {days.State{Today: 100, Until: -1}, 89, tooOld},
+	} {
+		if got := (state{c.state}).place(onDay(c.day), window, ahead); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+	if got := (state{normal}).place(uuid.New(), window, ahead); got != inAny {
+		t.Errorf("an id of no day: %d", got)
+	}
+	said := map[string]bool{}
+	for p := inDay; p <= unnumbered; p++ {
+		if want := !slices.Contains([]place{inDay, inAny, numbered}, p); p.undecidable() != want {
+			t.Errorf("place %d is undecidable: %v", p, !want)
+		}
+		if p.undecidable() {
+			said[refusal(p, &event.Event{ID: onDay(3)}, state{normal}, window).Error()] = true
+		}
+	}
+	if len(said) != 5 {
+		t.Errorf("%d reasons of five: %v", len(said), said)
+	}
+}
+
+// TestWalkPlansIDs: in which order ids are inserted, where, and what was new.
+func TestWalkPlansIDs(t *testing.T) {
+	t.Parallel()
+	s := &state{days.State{Today: 100, Dropped: 85, Until: -1, Floor: 50}}
+	old, today, foreign, later := onDay(60), onDay(100), uuid.UUID{0xff}, onDay(101)
+	var events []event.Event
+	for _, id := range []uuid.UUID{foreign, today, later, old, today} {
+		events = append(events, event.Event{ID: id})
+	}
+	p, f := s.plan(events, 10, 2, false)
+	if f != nil {
+		t.Fatal(f.err)
+	}
+	var order []int32
+	for _, id := range p.ids {
+		order = append(order, id.index)
+	}
+	if !slices.Equal(order, []int32{3, 1, 4, 2, 0}) || p.refused != 1 || p.wrote() {
+		t.Errorf("the order is %v, %d are refused", order, p.refused)
+	}
+	if !slices.Equal(p.of(inDay), []uuid.UUID{today, later}) || !slices.Equal(p.of(inAny), []uuid.UUID{foreign}) ||
+		len(p.of(tooFuture)) > 0 {
+		t.Errorf("the tables get %v and %v", p.of(inDay), p.of(inAny))
+	}
+	if p.new(uuid.New()) || !p.new(today) || !p.new(foreign) || !p.wrote() {
+		t.Error("what was inserted is not what was sent")
+	}
+	if got := p.newIDs(); !slices.Equal(got, []uuid.UUID{today, foreign}) {
+		t.Errorf("new are %s", got)
+	}
+	out := make([]Outcome, len(events))
+	a := &aside{outcomes: map[int]Outcome{3: Quarantined}}
+	fresh := p.fresh(events, map[uuid.UUID]bool{foreign: true}, a, out)
+	if !slices.Equal(fresh, []int{1}) ||
+		!slices.Equal(out, []Outcome{Skipped, Applied, Duplicate, Quarantined, Duplicate}) {
+		t.Errorf("fresh are %v, the outcomes %v", fresh, out)
+	}
+	p.new(later)
+	if fresh := p.fresh(events, nil, a, out); !slices.Equal(fresh, []int{0, 1, 2}) {
+		t.Errorf("fresh are %v, want the order of the log", fresh)
+	}
+	moved := *s
+	moved.Dropped = 101
+	if !p.holds(s, 10, 2) || p.holds(&moved, 10, 2) {
+		t.Error("a plan holds as long as every id belongs where it was put")
+	}
+	for index, halt := range map[int]bool{2: false, 3: true} {
+		events := slices.Clone(events)
+		if !halt {
+			events[index].ID = uuid.Nil
+		}
+		if _, f := s.plan(events, 10, 2, halt); f == nil || f.kind != refused || f.index != index || f.err == nil {
+			t.Errorf("event %d: %+v", index, f)
+		}
+	}
+}
+
+// TestWalkPlansTwins: of ids that occur several times, the first in the order of the log is the new one.
+func TestWalkPlansTwins(t *testing.T) {
+	t.Parallel()
+	s := &state{days.State{Today: 100, Dropped: 85, Until: -1, Floor: 50}}
+	ids := []uuid.UUID{onDay(99), onDay(97), onDay(98)}
+	var events []event.Event
+	for i := range 60 {
+		events = append(events, event.Event{ID: ids[i%3]})
+	}
+	p, _ := s.plan(events, 10, 2, false)
+	if got := p.of(inDay); !slices.Equal(got, []uuid.UUID{ids[1], ids[2], ids[0]}) {
+		t.Errorf("inserted are %v", got)
+	}
+	if !p.new(ids[2]) || !p.wrote() {
+		t.Error("what was inserted is not written")
+	}
+	for i := range 20 {
+		if got := p.ids[20+i]; int(got.index) != 3*i+2 || got.isNew != (i == 0) {
+			t.Errorf("twin %d is event %d, new: %v", i, got.index, got.isNew)
+		}
+	}
+}
+
+var (
+	outbox  = uuid.MustParse("5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c")
+	another = uuid.MustParse("77777777-0c6d-4f57-8d3a-0f1f6f1a2b3c")
+)
+
+// markAt is the mark of an incarnation whose lane 5 is decided up to 10, at a time of one second.
+func markAt(id uuid.UUID, incarnation int32) mark {
+	return mark{numbering: numbering{id, incarnation}, version: 3, lanes: map[int16]int64{5: 10}, latest: 1000}
+}
+
+// numberOf makes an event of "incarnation lane number", and of words behind it.
+func numberOf(text string) event.Event {
+	var incarnation, lane int
+	e := event.Event{ID: event.NewID(), Topic: "orders", Time: time.UnixMilli(2000)}
+	e.Position.Partition = 3
+	fmt.Sscan(text, &incarnation, &lane, &e.Position.Seq)
+	e.Position.Lane, e.Position.Epoch = int16(lane), numbering{outbox, int32(incarnation)}.String()
+	e.Position.Maybe, e.Position.Replayed = strings.Contains(text, "maybe"), strings.Contains(text, "replayed")
+	switch {
+	case strings.Contains(text, "another"):
+		e.Position.Epoch = numbering{another, int32(incarnation)}.String()
+	case strings.Contains(text, "nameless"):
+		e.Position.Epoch = ""
+	case strings.Contains(text, "broken"):
+		e.Position.Epoch = "broken"
+	}
+	return e
+}
+
+var verdicts = [...]string{
+	"new", "repeat", "maybe", "replayed", "old", "unknown", "foreign", "later", "relay", "backward",
+}
+
+// TestWalkJudges: what the numbers of a transaction's events say, in the order of the log.
+func TestWalkJudges(t *testing.T) {
+	t.Parallel()
+	first, second, third := markAt(outbox, 1), markAt(outbox, 2), markAt(outbox, 3)
+	fresh, freshSecond := first, second
+	fresh.version, freshSecond.version = 1, 1
+	accepted := func(n int32) map[uuid.UUID]int32 { return map[uuid.UUID]int32{outbox: n} }
+	for name, c := range map[string]struct {
+		marks  marks
+		events string // separated by ";"
+		want   string
+	}{
+		"at, below and above":     {marks{of: []mark{first}}, "1 5 10;1 5 9;1 5 11", "repeat repeat new"},
+		"a repeat among new ones": {marks{of: []mark{first}}, "1 5 12;1 5 11;1 5 12;1 5 13", "new repeat repeat new"},
+		"lanes have their own":    {marks{of: []mark{first}}, "1 6 1;1 5 10;1 6 1;1 5 11", "new repeat repeat new"},
+		"two outboxes": {
+			marks{of: []mark{first}}, "1 5 11;9 5 1 another;1 5 11;9 5 1 another", "new new repeat repeat",
+		},
+		"the first of all":         {marks{}, "2 5 1;2 5 1", "new repeat"},
+		"without a number":         {marks{of: []mark{first}}, "1 5 0;1 5 11", "unknown new"},
+		"without any":              {marks{}, "1 5 0;1 5 1", "foreign new"},
+		"behind one with a number": {marks{}, "1 5 1;1 5 0", "new unknown"},
+		"an epoch that is none":    {marks{of: []mark{first}}, "1 5 11;1 5 12 broken;1 5 12", "new unknown new"},
+		"perhaps published":        {marks{of: []mark{first}}, "1 5 11 maybe;1 5 11 maybe", "maybe repeat"},
+		"replayed":                 {marks{of: []mark{first}}, "1 5 11 replayed;1 5 10 replayed", "replayed repeat"},
+		"later twice":              {marks{of: []mark{first}}, "2 5 1;2 5 1", "later later"},
+		"behind a later one":       {marks{of: []mark{first}}, "2 5 1;1 5 11 nameless", "later unknown"},
+		"later, of a fresh row":    {marks{of: []mark{fresh}}, "2 5 1", "later"},
+		"left, of a fresh row":     {marks{of: []mark{first, freshSecond}}, "1 5 11", "old"},
+		"another one is later":     {marks{of: []mark{first, markAt(another, 9)}}, "1 5 11", "new"},
+		"a new incarnation":        {marks{of: []mark{first}}, "2 5 1;1 5 11;2 5 1", "later new later"},
+		"accepted": {
+			marks{of: []mark{first}, accepted: accepted(2)}, "2 5 1;2 5 2;2 5 1", "new new repeat",
+		},
+		"an earlier one accepted": {marks{of: []mark{first}, accepted: accepted(1)}, "2 5 1", "later"},
+		"of another outbox":       {marks{of: []mark{first}}, "2 5 1 another", "new"},
+		"met elsewhere":           {marks{first: accepted(1)}, "2 5 1", "later"},
+		"met elsewhere, the same": {marks{first: accepted(2)}, "2 5 1", "new"},
+		"left, and decided":       {marks{of: []mark{first, second}}, "1 5 10;1 5 11;2 5 11", "repeat old new"},
+		"left, and perhaps":       {marks{of: []mark{first, second}}, "1 5 11 maybe", "old"},
+		"between two":             {marks{of: []mark{first, third}}, "2 5 1", "old"},
+		"between two, elsewhere":  {marks{of: []mark{third}, first: accepted(1)}, "2 5 1", "old"},
+	} {
+		j := newJudge(&c.marks, false)
+		var got []string
+		for text := range strings.SplitSeq(c.events, ";") {
+			e := numberOf(text)
+			got = append(got, verdicts[j.judge(&e)])
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %v, want %s", name, got, c.want)
+		}
+	}
+	if first.lanes[5] != 10 || len(first.lanes) != 1 || first.version != 3 {
+		t.Errorf("marks are never changed, and this one is %+v", first)
+	}
+}
+
+// TestWalkJudgesOffsets: the records of one writer, whose topic may be made again.
+func TestWalkJudgesOffsets(t *testing.T) {
+	t.Parallel()
+	m := marks{of: []mark{{version: 3, lanes: map[int16]int64{0: 8}, latest: 1000}}}
+	for name, c := range map[string]struct {
+		of      marks
+		offset  int64
+		written int64 // Unix milliseconds
+		relay   bool
+		want    verdict
+	}{
+		"the next":                  {m, 8, 1000, false, verdictNew},
+		"the next, of before":       {m, 8, 500, false, verdictNew},
+		"a repeat":                  {m, 7, 1000, false, verdictRepeat},
+		"decided, and written late": {m, 7, 1001, false, verdictBackward},
+		"the first of all":          {marks{}, 0, 1, false, verdictNew},
+		"of a relay":                {m, 8, 1000, true, verdictRelay},
+	} {
+		for _, timestamp := range []bool{true, false} {
+			j := newJudge(&c.of, true)
+			e := event.Event{Time: time.UnixMilli(c.written)}
+			if timestamp {
+				e.Time, e.Position.Timestamp = time.UnixMilli(9999), time.UnixMilli(c.written)
+			}
+			if e.Position.Offset = c.offset; c.relay {
+				e.Position.Epoch = "x.1"
+			}
+			if got := j.judge(&e); got != c.want {
+				t.Errorf("%s: %s, want %s", name, verdicts[got], verdicts[c.want])
+			}
+			if again := j.judge(&e); c.want == verdictNew && again != verdictRepeat {
+				t.Errorf("%s: again %s", name, verdicts[again])
+			}
+			e.Position.Offset++
+			if next := j.judge(&e); c.want == verdictNew && next != verdictNew {
+				t.Errorf("%s: the next one is %s", name, verdicts[next])
+			}
+		}
+	}
+}
+
+// TestWalkPlansNumbers: which marks a transaction moves, how far, and what it sets aside.
+func TestWalkPlansNumbers(t *testing.T) {
+	t.Parallel()
+	before := &marks{of: []mark{markAt(outbox, 1), markAt(another, 1)}}
+	var events []event.Event
+	for _, text := range []string{"1 5 11", "1 5 12", "1 5 9", "1 5 13 replayed", "1 5 14", "1 5 0", "1 6 4"} {
+		events = append(events, numberOf(text))
+	}
+	events[4].ID = events[0].ID
+	events[5].Time = time.Time{}
+	p, f := before.plan(events, false, false, false)
+	if f != nil {
+		t.Fatal(f.err)
+	}
+	var isNew, places []int
+	for i, id := range p.ids {
+		if id.id != events[i].ID || int(id.index) != i {
+			t.Errorf("event %d is planned as %+v", i, id)
+		}
+		if places = append(places, int(id.place)); id.isNew {
+			isNew = append(isNew, i)
+		}
+	}
+	n := int(numbered)
+	if !slices.Equal(isNew, []int{0, 1, 6}) || p.inserted != 3 || p.refused != 2 ||
+		!slices.Equal(places, []int{n, n, n, int(replayed), n, int(unnumbered), n}) || !p.wrote() ||
+		p.name != (partitionName{"orders", 3}) {
+		t.Errorf("new are %v, places %v, the plan is %+v", isNew, places, p)
+	}
+	if got := p.marks.of[0]; !slices.Equal(p.moved, []int{0}) || got.lanes[5] != 14 || got.lanes[6] != 4 ||
+		got.version != 4 || got.latest != 2000 {
+		t.Errorf("moved are %v, the mark is %+v", p.moved, got)
+	}
+	if again, _ := before.plan(events[2:3], false, false, false); again.marks.of[0].lanes[5] != 10 || !again.wrote() ||
+		again.inserted != 0 {
+		t.Errorf("a repeat moves its mark to %+v", again.marks.of[0])
+	}
+	j := newJudge(before, false)
+	for _, text := range []string{"1 5 11 another", "2 5 1", "1 5 12 another"} {
+		e := numberOf(text)
+		j.judge(&e)
+	}
+	if got := j.of[1]; got.outbox != another || got.version != 4 || got.lanes[5] != 12 {
+		t.Errorf("beside an incarnation that nobody accepted, a mark is moved once: %+v", got)
+	}
+	left := &marks{of: []mark{markAt(outbox, 1), markAt(outbox, 2)}}
+	twins := []event.Event{numberOf("1 5 11"), numberOf("2 5 11"), numberOf("2 5 0")}
+	twins[2].ID = twins[1].ID
+	if p, _ := left.plan(twins, false, false, false); p.ids[0].place != oldNumbering || p.ids[2].place != numbered ||
+		p.refused != 1 || p.inserted != 1 {
+		t.Errorf("the plan is %+v", p)
+	}
+	early := numberOf("1 5 15")
+	early.Time = time.UnixMilli(1)
+	if p, _ := before.plan([]event.Event{early}, false, false, false); p.marks.of[0].latest != 1000 {
+		t.Errorf("the latest is %d", p.marks.of[0].latest)
+	}
+	nameless := numberOf("1 5 12")
+	nameless.ID = uuid.Nil
+	for name, c := range map[string]struct {
+		second event.Event
+		halt   bool
+		want   failureKind
+	}{
+		"no id":           {nameless, false, refused},
+		"not accepted":    {numberOf("2 5 1"), false, refused},
+		"old, halting":    {numberOf("1 7 0"), true, refused},
+		"perhaps applied": {numberOf("1 5 12 maybe"), false, unsure},
+	} {
+		_, f := before.plan([]event.Event{numberOf("1 5 11"), c.second}, false, c.halt, false)
+		if f == nil || f.kind != c.want || f.index != 1 || f.err == nil {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	p, f = before.plan([]event.Event{numberOf("1 5 12 maybe")}, false, false, true)
+	if f != nil || !p.ids[0].isNew || p.inserted != 1 {
+		t.Errorf("given up: %+v, %+v", p, f)
+	}
+}

@@ -1,0 +1,120 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+)
+
+// TestVerdictClasses: what an answer says of the records, and whether they may have been written without one.
+func TestVerdictClasses(t *testing.T) {
+	t.Parallel()
+	for want, errs := range map[class][]error{
+		misrouted: {
+			kafka.NotLeaderForPartition, kafka.LeaderNotAvailable, kafka.BrokerNotAvailable, kafka.ReplicaNotAvailable,
+			kafka.FencedLeaderEpoch, kafka.UnknownLeaderEpoch, kafka.UnknownTopicID, kafka.InconsistentTopicID,
+		},
+		noTopic:   {kafka.UnknownTopicOrPartition},
+		tooLarge:  {kafka.MessageSizeTooLarge, kafka.RecordListTooLarge},
+		badRecord: {kafka.InvalidRecord},
+		topicRefuse: {
+			kafka.TopicAuthorizationFailed, kafka.InvalidTopic, kafka.PolicyViolation,
+			kafka.UnsupportedForMessageFormat, kafka.UnsupportedCompressionType, kafka.InvalidTimestamp,
+		},
+	} {
+		for _, err := range errs {
+			err = fmt.Errorf("wrapped: %w", err)
+			if got := classify(err); got != want || answerLost(err) {
+				t.Errorf("%v: class %d, want %d; the answer is lost: %v", err, got, want, answerLost(err))
+			}
+		}
+	}
+	for want, errs := range map[class][]error{
+		misrouted: {
+			io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE, kafka.KafkaStorageError,
+		},
+		unknown: {
+			context.DeadlineExceeded, errors.New("other"), kafka.RequestTimedOut, kafka.NotEnoughReplicasAfterAppend,
+			kafka.ClusterAuthorizationFailed,
+		},
+	} {
+		for _, err := range errs {
+			if got := classify(err); got != want || !answerLost(err) {
+				t.Errorf("%v: class %d, want %d; the answer is lost: %v", err, got, want, answerLost(err))
+			}
+		}
+	}
+	for _, err := range []error{protocol.ErrNoTopic, protocol.ErrNoPartition, protocol.ErrNoLeader} {
+		// The transport says so even where its time is over: nothing was sent.
+		err = errors.Join(context.DeadlineExceeded, err)
+		if got := classify(err); got != misrouted || answerLost(err) {
+			t.Errorf("%v: class %d; the answer is lost: %v", err, got, answerLost(err))
+		}
+	}
+	if got := classify(errors.Join(context.DeadlineExceeded, io.EOF)); got != unknown {
+		t.Errorf("a connection that ended because the time was over: class %d", got)
+	}
+}
+
+// TestVerdictRefusals: what an operator reads and searches by.
+func TestVerdictRefusals(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"MESSAGE_TOO_LARGE":          kafka.MessageSizeTooLarge,
+		"TOPIC_AUTHORIZATION_FAILED": kafka.TopicAuthorizationFailed,
+		"REFUSED":                    errors.New("no"),
+	} {
+		r := rejection(ScopeTopic, "orders", 3, fmt.Errorf("with its own words: %w", err))
+		if r.RefusalCode() != want || !r.Rejected() || !isRejection(r) || r.Scope() != ScopeTopic || r.MaybeWritten() ||
+			!errors.Is(r, err) || r.Topic != "orders" || r.Partition != 3 {
+			t.Errorf("%s: %+v, code %s", want, r, r.RefusalCode())
+		}
+		if text := r.Error(); !strings.Contains(text, "orders refuses this topic") ||
+			!strings.Contains(text, "its own words") {
+			t.Errorf("%s: %q", want, text)
+		}
+	}
+	if r := rejection(ScopeRecord, "orders", 3, io.EOF); r.Scope() != ScopeRecord {
+		t.Errorf("the scope is %q", r.Scope())
+	}
+	r := &Rejection{maybe: true}
+	if !r.MaybeWritten() {
+		t.Error("a lost answer is forgotten")
+	}
+	changed := &PartitionsChangedError{Topic: "orders", Pinned: 6, Found: 12}
+	if !isRejection(fmt.Errorf("wrapped: %w", changed)) || changed.Scope() != ScopeTopic ||
+		!strings.Contains(changed.Error(), "orders has 12 partitions and is pinned to 6") {
+		t.Errorf("%v, of scope %q", changed, changed.Scope())
+	}
+	if isRejection(io.EOF) || isRejection(nil) {
+		t.Error("an unknown outcome is a refusal")
+	}
+}
+
+// TestVerdictNotSent: what stands behind a refused event is not refused itself.
+func TestVerdictNotSent(t *testing.T) {
+	t.Parallel()
+	refused := rejection(ScopeRecord, "orders", 3, kafka.InvalidRecord)
+	for want, err := range map[string]error{
+		"an earlier event of its partition was not acked: " + refused.Error(): behind(refused),
+		"told to stop: " + context.Canceled.Error():                           stopped(context.Canceled),
+	} {
+		n, ok := err.(interface{ NotSent() bool })
+		if !ok || !n.NotSent() || !errors.Is(err, ErrNotSent) || isRejection(err) ||
+			errors.Is(err, kafka.InvalidRecord) ||
+			err.Error() != "publisher: not sent: "+want {
+			t.Errorf("%v", err)
+		}
+	}
+	if !errors.Is(stopped(context.Canceled), context.Canceled) {
+		t.Error("who stopped it is not told")
+	}
+}
