@@ -125,35 +125,51 @@ func relayFigures(s relay.Sample) []figure {
 	}
 	return []figure{
 		{"backlog_events", "Events in the outbox, counted up to 100000.", float64(s.Backlog)},
-		{"backlog_oldest_seconds", "Age of the oldest event in the outbox; 0 when there is none.",
-			s.Oldest.Seconds()},
+		{
+			"backlog_oldest_seconds", "Age of the oldest event in the outbox; 0 when there is none.",
+			s.Oldest.Seconds(),
+		},
 		{"outbox_lanes_owned", "Lanes of 32 that have an owner, whichever relay.", float64(s.Owned)},
 		{"members", "Relays of this outbox that are alive.", float64(s.Members)},
 		{"outbox_held_events", "Events held because their partition or topic does not take them or is paused, " +
 			"counted up to 100000.", float64(s.Held)},
 		{"outbox_held_partitions", "Partitions, and topics as a whole, that events are held for; paused topics " +
 			"left out.", float64(s.HeldPartitions)},
-		{"outbox_held_oldest_seconds", "For how long the oldest of them is held; 0 when there is none.",
-			s.HeldFor.Seconds()},
+		{
+			"outbox_held_oldest_seconds", "For how long the oldest of them is held; 0 when there is none.",
+			s.HeldFor.Seconds(),
+		},
 		{"outbox_parked_events", "Events that wait for a person, those behind a refused one included, counted " +
 			"up to 100000.", float64(s.Parked)},
 		{"outbox_parked_keys", "Keys whose events are parked.", float64(s.ParkedKeys)},
 		{"outbox_releasing_keys", "Parked keys that are being released.", float64(s.Releasing)},
-		{"outbox_parked_oldest_seconds", "For how long the oldest parked key is in its state; 0 when there is none.",
-			s.ParkedFor.Seconds()},
+		{
+			"outbox_parked_oldest_seconds", "For how long the oldest parked key is in its state; 0 when there is none.",
+			s.ParkedFor.Seconds(),
+		},
 		{"outbox_scheduled_events", "Events that wait for their time, counted up to 100000.", float64(s.Scheduled)},
-		{"outbox_scheduled_late_seconds", "For how long the event that is due first has been due; 0 when none is.",
-			s.ScheduledLate.Seconds()},
+		{
+			"outbox_scheduled_late_seconds", "For how long the event that is due first has been due; 0 when none is.",
+			s.ScheduledLate.Seconds(),
+		},
 		{"outbox_paused_topics", "Topics that an operator has paused.", float64(s.PausedTopics)},
-		{"outbox_paused_oldest_seconds", "For how long the first of them is paused; 0 when there is none.",
-			s.PausedFor.Seconds()},
-		{"outbox_archive_stray_events", "Archived events that are in no day, about: the days were not made in time.",
-			float64(s.ArchiveStray)},
+		{
+			"outbox_paused_oldest_seconds", "For how long the first of them is paused; 0 when there is none.",
+			s.PausedFor.Seconds(),
+		},
+		{
+			"outbox_archive_stray_events", "Archived events that are in no day, about: the days were not made in time.",
+			float64(s.ArchiveStray),
+		},
 		{"wal_lanes", "Lanes of 32 that are published from the WAL.", float64(wal.Lanes)},
-		{"wal_slot_active", "1 while a relay reads the replication slot, 0 while none does or there is none.",
-			active},
-		{"wal_lag_bytes", "How much WAL lies behind the place that the replication slot stands at.",
-			float64(wal.LagBytes)},
+		{
+			"wal_slot_active", "1 while a relay reads the replication slot, 0 while none does or there is none.",
+			active,
+		},
+		{
+			"wal_lag_bytes", "How much WAL lies behind the place that the replication slot stands at.",
+			float64(wal.LagBytes),
+		},
 		{"wal_lag_seconds", "How long ago a place in the WAL was confirmed last; up to its heartbeat and a " +
 			"little when there is nothing to confirm.", wal.LagTime.Seconds()},
 		{"wal_held_bytes", "How much WAL Postgres keeps for the replication slot.", float64(wal.HeldBytes)},

@@ -172,10 +172,14 @@ func sampleFigures(s inbox.Sample) []figure {
 	return []figure{
 		{"parked_events", "Events that wait for a person, those behind another of their key included, counted " +
 			"up to 100000.", float64(s.Parked)},
-		{"parked_oldest_seconds", "For how long the oldest parked or quarantined event waits; 0 when there is none.",
-			s.ParkedFor.Seconds()},
-		{"quarantined_events", "Events too old or too far in the future to be decided, counted up to 100000.",
-			float64(s.Quarantined)},
+		{
+			"parked_oldest_seconds", "For how long the oldest parked or quarantined event waits; 0 when there is none.",
+			s.ParkedFor.Seconds(),
+		},
+		{
+			"quarantined_events", "Events too old or too far in the future to be decided, counted up to 100000.",
+			float64(s.Quarantined),
+		},
 		{"blocked_keys", "Keys whose events are parked.", float64(s.BlockedKeys)},
 		{"releasing_keys", "Blocked keys that are being released.", float64(s.Releasing)},
 		{"bounded_keys", "Blocked keys with so many events that their partition halts.", float64(s.AtBound)},

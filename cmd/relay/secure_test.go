@@ -102,6 +102,7 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			consume(t, with(mechanism, secret.Of(kafkatest.SecurePassword)), topic, quiet).await(t, 100)
 		})
 	}
+	t.Run("tokens", func(t *testing.T) { tokens(t, kafka, caFile) })
 	t.Run("client certificate", func(t *testing.T) {
 		t.Parallel()
 		db := outboxDB(t)
@@ -235,5 +236,61 @@ func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		if strings.Contains(said(), kafkatest.SecurePassword) {
 			t.Error("the password is in the output")
 		}
+	}
+}
+
+// tokens: the broker validates signed tokens, and ends a session with its token. Relay and consumer go on with the next
+// one; one that has ended is refused with a word, and parks nothing.
+func tokens(t *testing.T, kafka *kafkatest.Secure, caFile string) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.TopicAt(t, kafka.Brokers(), 2)
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(token string) {
+		if err := os.WriteFile(file+".new", []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_LOG_LEVEL",
+		"debug",
+		"RELAY_KAFKA_SASL", "oauthbearer", "RELAY_KAFKA_PASSWORD_COMMAND", "cat "+file)
+	cfg := kafkaconn.Config{
+		Brokers: []string{kafka.SASL}, TLS: true, CAFile: caFile, SASL: kafkaconn.OAuthBearer,
+		Password: secret.InFile(file),
+	}
+	write(kafka.Token(t, 10*time.Second))
+	var said output
+	relay, h := inProcess(t, env), consume(t, cfg, topic, slog.New(slog.NewTextHandler(&said, nil)))
+	fill(t, db, topic, 100)
+	drained(t, db)
+	h.await(t, 100)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the relay:\n%s\nthe consumer:\n%s", relay.output(), said.String())
+		}
+	})
+	// The token ends, and with it the sessions. The next one has another's signature.
+	good := kafka.Token(t, time.Hour)
+	write(good[:strings.LastIndexByte(good, '.')] + ".bm90IHNpZ25lZA")
+	pgtest.Await(t, "the end of their sessions", func() (bool, error) {
+		db.Exec(t, `insert into outbox_event (topic, type) values ($1, 'T')`, topic)
+		return strings.Contains(relay.output(), "trying again until it does") &&
+			strings.Contains(said.String(), "trying again until it can"), nil
+	})
+	if code, text, _ := command(t, env, "doctor"); code != codeFindings ||
+		!strings.Contains(text, "the broker refuses the token") {
+		t.Errorf("doctor: exit code %d: %s", code, text)
+	}
+	write(good)
+	drained(t, db)
+	if n := pgtest.One[int](t, db,
+		`select (select count(*) from outbox_parked) + (select count(*) from outbox_held)`); n != 0 {
+		t.Errorf("%d events are parked or held", n)
+	}
+	pgtest.Await(t, "the consumer has the last one", func() (bool, error) { return h.n.Load() > 100, nil })
+	if strings.Contains(relay.output()+said.String(), good) {
+		t.Error("the token is in the output")
 	}
 }

@@ -34,6 +34,7 @@ var allowed = map[string][]string{
 	},
 	"publisher":                   {"event"},
 	"consumer":                    {"event", "inbox"},
+	"oauthbearer":                 {},
 	"inbox":                       {"event"},
 	"inbox/operator":              {"event", "inbox"},
 	"watermill":                   {"event", "outbox", "relay", "inbox"},
@@ -56,10 +57,11 @@ var allowed = map[string][]string{
 	"bench":                       {"*", "examples"},
 	"examples":                    {"*", "examples"},
 	// internal packages stand on each other, but on a room only where it is named here.
-	"internal":         {},
-	"internal/audit":   {"event"},
-	"internal/testenv": {"*"},
-	"internal/verify":  {"*"},
+	"internal":           {},
+	"internal/audit":     {"event"},
+	"internal/kafkaconn": {"oauthbearer"},
+	"internal/testenv":   {"*"},
+	"internal/verify":    {"*"},
 }
 
 // onlyForTests may be imported by test files and by notBuiltIn, and by nothing that users build in.

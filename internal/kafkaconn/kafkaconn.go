@@ -23,6 +23,7 @@ const (
 	Plain       = "plain"
 	ScramSHA256 = "scram-sha-256"
 	ScramSHA512 = "scram-sha-512"
+	OAuthBearer = "oauthbearer"
 )
 
 // Config says where Kafka is, and how to speak to it. The tags are for command lines: embed it in a command's struct.
@@ -40,10 +41,14 @@ type Config struct {
 	// ServerName is what the brokers' certificates must be for. Default: the host that is connected to.
 	ServerName string `name:"kafka-server-name" shown:"(the broker's host)" help:"Name that the brokers' certificates must be for."`
 	// SASL is the mechanism of authentication: one of the constants above. Default: none.
-	SASL string `name:"kafka-sasl" shown:"(none)" help:"How to log in: plain, scram-sha-256 or scram-sha-512."`
-	// Username and Password are those of SASL. A Password in a file is read anew for each connection.
-	Username string       `name:"kafka-username" help:"User to log in as."`
-	Password secret.Value `name:"kafka-password" help:"Password of that user. From a file it is read anew for each connection."`
+	SASL string `name:"kafka-sasl" shown:"(none)" help:"How to log in: plain, scram-sha-256, scram-sha-512 or oauthbearer."`
+	// Username and Password are those of SASL; OAuthBearer has no user, and a token in the password's place. A Password
+	// in a file is read anew for each connection, and PasswordCommand prints one for each.
+	Username        string         `name:"kafka-username" help:"User to log in as."`
+	Password        secret.Value   `name:"kafka-password" help:"Password of that user, or oauthbearer's token. From a file it is read anew for each connection."`
+	PasswordCommand secret.Command `name:"kafka-password-command" help:"Shell command that prints the password or the token, or {\"password\": ..., \"expires\": time}, for each connection."`
+	// Extensions go with a token, such as Confluent Cloud's logicalCluster and identityPoolId.
+	Extensions map[string]string `name:"kafka-oauth-extensions" mapsep:"," placeholder:"NAME=VALUE" help:"What goes with the token, as logicalCluster=lkc-1,identityPoolId=pool-1."`
 }
 
 // Conn opens connections as a Config says.
@@ -99,25 +104,47 @@ func (c Config) checkTLS() error {
 }
 
 func (c Config) checkSASL() error {
+	own := c.secret().IsSet()
+	if c.Password.IsSet() && c.PasswordCommand.IsSet() {
+		return errors.New("--kafka-password and --kafka-password-command are both set: leave one out")
+	}
+	if len(c.Extensions) > 0 && c.SASL != OAuthBearer {
+		return errors.New("--kafka-oauth-extensions is set without --kafka-sasl=oauthbearer")
+	}
 	switch c.SASL {
 	case "":
-		if c.Username != "" || c.Password.IsSet() {
-			return errors.New("--kafka-username or --kafka-password is set without --kafka-sasl: say plain, " +
-				"scram-sha-256 or scram-sha-512")
+		if c.Username != "" || own {
+			return errors.New("--kafka-username or --kafka-password is set without --kafka-sasl: say " + mechanisms)
 		}
 		return nil
 	case Plain, ScramSHA256, ScramSHA512:
+		if c.Username == "" || !own {
+			return errors.New("--kafka-sasl wants --kafka-username and --kafka-password")
+		}
+	case OAuthBearer:
+		if c.Username != "" || !own {
+			return errors.New("--kafka-sasl=oauthbearer wants --kafka-password or --kafka-password-command for its " +
+				"token, " +
+				"and no --kafka-username")
+		}
 	default:
-		return fmt.Errorf("--kafka-sasl is %q: want plain, scram-sha-256 or scram-sha-512", c.SASL)
+		return fmt.Errorf("--kafka-sasl is %q: want %s", c.SASL, mechanisms)
 	}
-	if c.Username == "" || !c.Password.IsSet() {
-		return errors.New("--kafka-sasl wants --kafka-username and --kafka-password")
+	m, err := c.mechanism()
+	if err == nil {
+		_, _, err = m.Start(context.Background())
 	}
-	if _, err := c.Password.Reveal(); err != nil {
-		return fmt.Errorf("--kafka-password: %w", err)
-	}
-	_, err := c.mechanism()
 	return err
+}
+
+const mechanisms = "plain, scram-sha-256, scram-sha-512 or oauthbearer"
+
+// secret is the password or token, from wherever it comes.
+func (c Config) secret() secret.Value {
+	if c.PasswordCommand.IsSet() {
+		return c.PasswordCommand.Value
+	}
+	return c.Password
 }
 
 // Brokers returns the bootstrap addresses.
@@ -133,10 +160,10 @@ func (c *Conn) SASL() sasl.Mechanism {
 
 // Warning says what is legal and still unwise, "" when nothing is.
 func (c *Conn) Warning() string {
-	if c.cfg.SASL != Plain || c.cfg.TLS {
+	if c.cfg.SASL != Plain && c.cfg.SASL != OAuthBearer || c.cfg.TLS {
 		return ""
 	}
-	return "the password for Kafka goes over the network as it is: set --kafka-tls, or use a scram mechanism"
+	return "the password or token for Kafka goes over the network as it is: set --kafka-tls, or use a scram mechanism"
 }
 
 // Client returns a client for what is neither publishing nor consuming, such as questions about topics, and what closes

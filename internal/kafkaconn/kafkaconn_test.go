@@ -63,8 +63,8 @@ func TestNewRefuses(t *testing.T) {
 			func(c *kafkaconn.Config) { c.CertFile, c.KeyFile = empty, empty },
 			"--kafka-cert-file and --kafka-key-file: ",
 		},
-		"mechanism": {func(c *kafkaconn.Config) { c.SASL = "gssapi" }, "want plain, scram-sha-256 or " +
-			"scram-sha-512"},
+		"mechanism": {func(c *kafkaconn.Config) { c.SASL = "gssapi" }, "want plain, " +
+			"scram-sha-256, scram-sha-512 or oauthbearer"},
 		"user sans SASL": {func(c *kafkaconn.Config) { c.SASL = "" }, "without --kafka-sasl"},
 		"no user": {
 			func(c *kafkaconn.Config) { c.Username = "" },

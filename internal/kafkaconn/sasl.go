@@ -7,6 +7,8 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/segmentio/kafka-go/sasl/scram"
+
+	"github.com/effectonce/effectonce/oauthbearer"
 )
 
 // mechanism logs in with the password of this moment.
@@ -25,7 +27,7 @@ func (m mechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error)
 }
 
 func (c Config) mechanism() (sasl.Mechanism, error) {
-	password, err := c.Password.Reveal()
+	password, err := c.secret().Reveal()
 	if err != nil {
 		return nil, fmt.Errorf("--kafka-password: %w", err)
 	}
@@ -33,6 +35,9 @@ func (c Config) mechanism() (sasl.Mechanism, error) {
 	switch c.SASL {
 	case Plain:
 		return plain.Mechanism{Username: c.Username, Password: password}, nil
+	case OAuthBearer:
+		token := func(context.Context) (string, error) { return password, nil }
+		return oauthbearer.Mechanism{Token: token, Extensions: c.Extensions}, nil
 	case ScramSHA512:
 		algorithm = scram.SHA512
 	}

@@ -99,6 +99,9 @@ func (n *node) java(main string, args ...string) *exec.Cmd {
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dkafka.logs.dir=" + n.dir, "-cp", filepath.Join(n.libs, "*"),
 		main,
 	}
+	if n.secure != nil {
+		base = append([]string{"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=" + n.secure.keysURL()}, base...)
+	}
 	cmd := exec.Command("java", append(base, args...)...)
 	cmd.Dir = n.dir
 	return cmd

@@ -3,14 +3,18 @@ package kafkatest
 import (
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/pbkdf2"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/sha512"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -35,12 +39,14 @@ type Secure struct {
 	*Cluster
 	CA         *Authority
 	SASL, MTLS string // addresses
+
+	issuer *rsa.PrivateKey // signs tokens
 }
 
 // secured is what a broker is configured with for it.
 type secured struct {
-	sasl, mtls       string
-	keystore, caFile string
+	sasl, mtls             string
+	keystore, caFile, jwks string
 }
 
 // NewSecure starts one that is removed at the end of the test. It skips the test where there is no real Kafka.
@@ -52,6 +58,9 @@ func NewSecure(t testing.TB) *Secure {
 		t.Fatalf("kafkatest: %v", err)
 	}
 	s := &Secure{CA: NewAuthority(t)}
+	if s.issuer, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
 	if s.Cluster, err = startCluster(libs, 1, s.prepare); err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
@@ -75,6 +84,10 @@ func (s *Secure) prepare(n *node) error {
 	n.secure = &secured{
 		sasl: fmt.Sprintf("127.0.0.1:%d", ports[0]), mtls: fmt.Sprintf("127.0.0.1:%d", ports[1]),
 		keystore: filepath.Join(n.dir, "broker.pem"), caFile: filepath.Join(n.dir, "ca.pem"),
+		jwks: filepath.Join(n.dir, "jwks.json"),
+	}
+	if err := os.WriteFile(n.secure.jwks, s.keys(), 0o600); err != nil {
+		return err
 	}
 	cert, key, err := s.CA.issue(time.Now().Add(24 * time.Hour))
 	if err != nil {
@@ -96,12 +109,52 @@ func (s *secured) properties() []string {
 		// So that UseCertificate may give it one for another host.
 		"ssl.allow.dn.changes=true", "ssl.allow.san.changes=true",
 		"listener.name.ssl.ssl.client.auth=required",
-		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+		"listener.name.sasl_ssl.oauthbearer.sasl.jaas.config=" + security +
+			"oauthbearer.OAuthBearerLoginModule required;",
+		"listener.name.sasl_ssl.oauthbearer.sasl.server.callback.handler.class=" + security +
+			"oauthbearer.OAuthBearerValidatorCallbackHandler",
+		"listener.name.sasl_ssl.oauthbearer.connections.max.reauth.ms=60000", // a session ends with its token
+		"sasl.oauthbearer.jwks.endpoint.url=" + s.keysURL(),
+		"sasl.oauthbearer.expected.audience=" + audience,
+		"sasl.oauthbearer.clock.skew.seconds=0",
+		// The default one may look at no signature: Kafka 4.1 has taken any for good.
+		"sasl.oauthbearer.jwt.validator.class=" + security +
+			"oauthbearer.BrokerJwtValidator",
 		"listener.name.sasl_ssl.plain.sasl.jaas.config=" + security + `plain.PlainLoginModule required user_` +
 			SecureUser + `="` + SecurePassword + `";`,
 		"listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
 		"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
 	}
+}
+
+// audience is whom tokens are for.
+const audience = "kafka"
+
+func (s *secured) keysURL() string { return "file://" + s.jwks }
+
+// keys is what brokers know the issuer of tokens by: a JSON Web Key Set.
+func (s *Secure) keys() []byte {
+	text := base64.RawURLEncoding.EncodeToString
+	return fmt.Appendf(nil,
+		`{"keys": [{"kty": "RSA", "use": "sig", "alg": "RS256", "kid": "test", "n": "%s", "e": "%s"}]}`,
+		text(s.issuer.N.Bytes()), text(big.NewInt(int64(s.issuer.E)).Bytes()))
+}
+
+// Token is a signed one for SecureUser that ends after so long.
+func (s *Secure) Token(t testing.TB, ends time.Duration) string {
+	t.Helper()
+	text := base64.RawURLEncoding.EncodeToString
+	now := time.Now()
+	signed := text([]byte(`{"alg": "RS256", "kid": "test"}`)) + "." + text(fmt.Appendf(nil,
+		`{"sub": "%s", "aud": "%s", "iat": %d, "exp": %d, "scope": "kafka"}`,
+		SecureUser, audience, now.Add(-time.Minute).Unix(), now.Add(ends).Unix()))
+	sum := sha256.Sum256([]byte(signed))
+	signature, err := rsa.SignPKCS1v15(rand.Reader, s.issuer, crypto.SHA256, sum[:])
+	if err != nil {
+		t.Fatalf("kafkatest: sign a token: %v", err)
+	}
+	return signed + "." + text(signature)
 }
 
 // SetPassword gives SecureUser a password for both SCRAM mechanisms. Connections that are open stay.
