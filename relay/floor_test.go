@@ -181,6 +181,10 @@ func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 	if n := f.pages("asKnown", lanes, f.Fences(lanes), owner, settled, epoch); n > 400 {
 		t.Errorf("the look for a settle that was taken back reads %d pages", n)
 	}
+	rescan := func(firsts []int64) int { return f.pages("unsettled", lanes, firsts) }
+	if flat, full := rescan(settled), rescan(make([]int64, len(lanes))); flat > 400 || full < 10*flat {
+		t.Errorf("a rescan reads %d pages of the journal, and %d from zero", flat, full)
+	}
 	if flat, full := claim(1<<20), claim(0); flat > 500 || full < 10*flat {
 		t.Errorf("a claim reads %d pages from its next number on, and %d of the whole journal", flat, full)
 	}

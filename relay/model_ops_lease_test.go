@@ -123,8 +123,8 @@ func opSmallest(m *modelRun, a []any) (rows [][]any, _ error) {
 }
 
 func opUnsettled(m *modelRun, a []any) (rows [][]any, _ error) {
-	for _, lane := range a[0].([]int16) {
-		if m.blocked(lane, 0) {
+	for i, lane := range a[0].([]int16) {
+		if m.blocked(lane, a[1].([]int64)[i]) {
 			rows = append(rows, []any{lane})
 		}
 	}

@@ -91,8 +91,10 @@ func (c *modelCompare) otherArgs(name string, m *modelRun, owner uint8, lanes []
 		return []any{ownerID(owner), lanes}
 	case "probe":
 		return []any{lanes, lease, floors, ids, all[:rnd.IntN(3)]}
-	case "due", "unsettled":
+	case "due":
 		return []any{lanes}
+	case "unsettled":
+		return []any{lanes, floors}
 	case "smallest":
 		tops := make([]int64, len(lanes))
 		for i := range tops {

@@ -33,6 +33,7 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	}
 	lanes, floors, ids := r.lanes.FloorsAbove(f.below)
 	idle := r.lanes.Quiet()
+	journals, firsts := r.lanes.Journals()
 	f.deep = cmp.Or(f.deep, firstSlice)
 	from, to := f.below, f.below+int64(f.deep)
 	if len(lanes) == 0 {
@@ -46,7 +47,7 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	var highest int64
 	since := time.Now()
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease/3, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Unsettled), slices.Concat(idle, lanes)).Query(readLanes(&open))
+		b.Queue(r.sql(sql.Unsettled), journals, firsts).Query(readLanes(&open))
 		b.Queue(r.sql(sql.Below), lanes, floors, from, to).Query(readLanes(&found))
 		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &highest) })
 	}))

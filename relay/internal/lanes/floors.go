@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"cmp"
 	"math"
 	"strings"
 )
@@ -148,6 +149,18 @@ func (t *Table) FloorsAbove(id int64) (lanes []int16, floors []int64, ids string
 		}
 	}
 	return lanes, floors, t.ids
+}
+
+// Journals lists the lanes with the number that an entry which is open unexpectedly has at least: a crash takes back
+// the last settle of a lane and no earlier one. Where nothing was settled under this fence there is none.
+func (t *Table) Journals() (lanes []int16, firsts []int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lanes, firsts = []int16{}, []int64{}
+	for i, l := range t.owned {
+		lanes, firsts = append(lanes, i), append(firsts, cmp.Or(l.settled, math.MaxInt64))
+	}
+	return lanes, firsts
 }
 
 // NextSlice lists the lanes that are below what is reached, where they are, and up to where they are looked at next: so

@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -436,5 +437,31 @@ func TestHeadsOfHeldEvents(t *testing.T) {
 	}
 	if _, ok := table.Deadline([]Grant{*g}); ok {
 		t.Error("a lane in doubt has a deadline")
+	}
+}
+
+// TestJournalsAreReadFromTheLastSettle: a look for an entry that is open again reads nothing of what was settled
+// before.
+func TestJournalsAreReadFromTheLastSettle(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	first := func() int64 {
+		lanes, firsts := table.Journals()
+		if len(lanes) != 1 || lanes[0] != 1 || len(firsts) != 1 {
+			t.Fatalf("lanes %v from %v", lanes, firsts)
+		}
+		return firsts[0]
+	}
+	if n := first(); n != math.MaxInt64 {
+		t.Errorf("from %d, and nothing was settled", n)
+	}
+	table.Claimed(g)
+	table.Settled(g, &Settlement{First: 3}, nil)
+	if n := first(); n != 3 {
+		t.Errorf("from %d, and 3 was settled last", n)
+	}
+	table.Leased(map[int16]int64{1: 8}, later)
+	if n := first(); n != math.MaxInt64 {
+		t.Errorf("from %d under another fence", n)
 	}
 }

@@ -42,8 +42,12 @@ select f.lane, coalesce((select e.id from {schema}outbox_event e
 	where e.lane = f.lane and e.id > f.floor and e.id <= f.top order by e.id limit 1), 0)
 from unnest($1::smallint[], $2::bigint[], $3::bigint[]) f (lane, floor, top)`
 
+	// Which lanes have an open entry, of their numbers from one on: as for take, settled entries below may be many.
 	Unsettled = `-- relay: unsettled
-select distinct lane from {schema}outbox_claim where lane = any ($1::smallint[])`
+select f.lane from unnest($1::smallint[], $2::bigint[]) f (lane, first_seq)
+where exists (select from (
+	select from {schema}outbox_claim c where c.lane = f.lane and c.first_seq >= f.first_seq
+	order by c.first_seq limit 1) one)`
 
 	Below = `-- relay: below
 select f.lane from unnest($1::smallint[], $2::bigint[]) f (lane, floor)
