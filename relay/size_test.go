@@ -298,6 +298,24 @@ func TestParkedEventsAreFoundByID(t *testing.T) {
 	}
 }
 
+// TestP4HeldGroupsAreLookedUpByLane: many refused topics. What a claim looks up follows its lanes: one that did not fit
+// into its time does with fewer.
+func TestP4HeldGroupsAreLookedUpByLane(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	f.db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+			content_type, created_at)
+		select l, g * 32 + l, 't' || g, -1, g, false, gen_random_uuid(), '', '', '', 'T', '', now()
+		from generate_series(1, 300) g, generate_series(0, 31) l`)
+	f.db.Exec(t, `analyze outbox_held`)
+	lanes, _, _ := f.Floors()
+	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
+	all := f.pages("lookHeld", lanes, f.Fences(lanes), owner)
+	if one := f.pages("lookHeld", lanes[:1], f.Fences(lanes[:1]), owner); one > all/5 {
+		t.Errorf("the groups of one lane take %d pages, those of %d lanes %d", one, len(lanes), all)
+	}
+}
+
 // TestArchiveIsCleanedWhole, however much there is, and beside a publication of all tables.
 func TestArchiveIsCleanedWhole(t *testing.T) {
 	t.Parallel()

@@ -12,20 +12,27 @@ select l.lane, exists (select from {schema}outbox_parked_key k where k.lane = l.
 from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
-	// The topics and partitions that the lanes hold events of. Each group of the table is one step in the index.
+	// The topics and partitions that the lanes hold events of. Each topic is a step in the index, and each group of
+	// these lanes: what did not fit into its time does with fewer lanes.
 	LookHeld = `-- relay: look held
-with recursive g as (
-	select n.* from (
-		select h.topic, h.lane, h.partition from {schema}outbox_held h order by h.topic, h.lane, h.partition limit 1) n
+with recursive mine as materialized (
+	select l.lane from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+), t as (
+	select n.* from (select h.topic from {schema}outbox_held h order by h.topic limit 1) n
 	union all
-	select n.* from g cross join lateral (
-		select h.topic, h.lane, h.partition from {schema}outbox_held h
-		where (h.topic, h.lane, h.partition) > (g.topic, g.lane, g.partition) order by h.topic, h.lane, h.partition
-		limit 1) n
+	select n.* from t cross join lateral (
+		select h.topic from {schema}outbox_held h where h.topic > t.topic order by h.topic limit 1) n
+), g as (
+	select m.lane, t.topic, n.partition from mine m cross join t cross join lateral (
+		select h.partition from {schema}outbox_held h where h.topic = t.topic and h.lane = m.lane
+		order by h.partition limit 1) n
+	union all
+	select g.lane, g.topic, n.partition from g cross join lateral (
+		select h.partition from {schema}outbox_held h
+		where h.topic = g.topic and h.lane = g.lane and h.partition > g.partition order by h.partition limit 1) n
 )
-select g.lane, g.topic, g.partition
-from g join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.lane
-join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
+select lane, topic, partition from g`
 
 	// Those of the groups of a drain that have nothing left. There may be thousands of others, which did not change.
 	Emptied = `-- relay: emptied
