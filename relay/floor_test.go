@@ -219,9 +219,6 @@ func (f *floors) pages(query string, args ...any) int {
 		_, err := tx.Exec(f.t.Context(), `select set_config($1, 'off', true)`, set)
 		f.must(err)
 	}
-	// The relay's own connection has asked before: what the function is made of is in its caches.
-	_, err = tx.Exec(f.t.Context(), `select from outbox_server()`)
-	f.must(err)
 	// As the relay's own connection plans it: once, without its arguments.
 	_, err = tx.Exec(f.t.Context(), "set local plan_cache_mode = force_generic_plan; prepare planned as "+
 		relay.Expanded(f.t, query), pgx.QueryExecModeSimpleProtocol)
@@ -230,13 +227,22 @@ func (f *floors) pages(query string, args ...any) int {
 	for i, arg := range args {
 		values[i] = f.literal(arg)
 	}
-	var text []byte
-	f.must(tx.QueryRow(f.t.Context(), "explain (analyze, buffers, format json) execute planned ("+
-		strings.Join(values, ", ")+")", pgx.QueryExecModeSimpleProtocol).Scan(&text))
+	// The least of three: the first one, and one after a neighbour's DDL, read what outbox_server is made of into the
+	// session's caches.
+	least := math.MaxInt
+	for range 3 {
+		var text []byte
+		inner, err := tx.Begin(f.t.Context())
+		f.must(err)
+		f.must(inner.QueryRow(f.t.Context(), "explain (analyze, buffers, format json) execute planned ("+
+			strings.Join(values, ", ")+")", pgx.QueryExecModeSimpleProtocol).Scan(&text))
+		f.must(inner.Rollback(f.t.Context()))
+		f.must(json.Unmarshal(text, &plan))
+		least = min(least, plan[0].Plan.Hit+plan[0].Plan.Read)
+	}
 	_, err = tx.Exec(f.t.Context(), "deallocate planned")
 	f.must(err)
-	f.must(json.Unmarshal(text, &plan))
-	return plan[0].Plan.Hit + plan[0].Plan.Read
+	return least
 }
 
 // literal is a value as it is written in a statement.
