@@ -229,7 +229,7 @@ func TestRefresh(t *testing.T) {
 	// Whose lane is another one's by now reads everything, and what it finds out is ignored.
 	want := Grant{Lane: 2, Fence: 1, Fresh: true, Epoch: "e.1", Top: math.MaxInt64}
 	if o := ours[1]; o.Floor != want.Floor || o.Reach != 0 || o.Top != want.Top || o.Decided != 0 || o.Reached != 0 ||
-		!o.Fresh || o.Epoch != want.Epoch {
+		!o.Fresh || o.Epoch != want.Epoch || o.IDs != "n" {
 		t.Errorf("another one's is %+v, want %+v", o, want)
 	}
 	same := []Grant{*g}
@@ -484,6 +484,9 @@ func TestFloorsAbove(t *testing.T) {
 		t.Error("a lane that has much is asked about")
 	}
 	if lanes, floors, _ := New(Pumps).Reaches(); lanes == nil || floors == nil {
+		t.Error("nil would reach Postgres as null")
+	}
+	if lanes, firsts := New(Pumps).Journals(); lanes == nil || firsts == nil {
 		t.Error("nil would reach Postgres as null")
 	}
 }
