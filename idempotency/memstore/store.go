@@ -93,7 +93,6 @@ func (e *entry) record(now time.Time) store.Record {
 		r = erased(r)
 	}
 	r.Progress, r.Input, r.Result = r.Progress.Clone(), slices.Clone(r.Input), r.Result.Clone()
-	r.LeaseLeft = 0
 	if !e.lease.IsZero() && (r.State == idempotency.InProgress || r.State == idempotency.Unknown) {
 		r.LeaseLeft = e.lease.Sub(now)
 	}

@@ -46,6 +46,7 @@ var rooms = []room{
 		},
 		[]string{"-test.run=^TestWalk"},
 	},
+	{"idempotency/memstore", []string{"transitions.go", "store.go"}, []string{"-test.run=^Test(Transitions|Memory)_"}},
 }
 
 //go:embed survivors.txt
