@@ -46,6 +46,7 @@ var rooms = []room{
 		},
 		[]string{"-test.run=^TestWalk"},
 	},
+	{"idempotency/store", []string{"store.go", "stuck.go"}, nil},
 	{"idempotency/memstore", []string{"transitions.go", "store.go"}, []string{"-test.run=^Test(Transitions|Memory)_"}},
 }
 
