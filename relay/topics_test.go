@@ -296,8 +296,14 @@ func TestP4OvertakenAndHeld(t *testing.T) {
 		return answer{err: errNotSent}
 	})
 	appendTo(t, db, "payments", 640, 64, 0)
-	stop := running(t, newRelay(t, db, b, config()))
+	// a heartbeat that fails raises the fences, and what was written and not settled yet would be held as well
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Lease = time.Minute })))
 	drained(t, db)
+	for _, e := range b.events() {
+		if pgtest.One[bool](t, db, `select exists (select from outbox_held where message_id = $1)`, e.ID) {
+			t.Fatalf("event %s was written and is held: the test shows nothing", e.ID)
+		}
+	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held where partition = -1`); n == 0 || n == 640 {
 		t.Fatalf("%d of 640 events are held for the topic: the test shows nothing", n)
 	}
