@@ -316,6 +316,21 @@ func TestP4HeldGroupsAreLookedUpByLane(t *testing.T) {
 	}
 }
 
+// TestP4AcceptedPartitionsReadWhatIsLeft: the last step of an acceptance, for which every relay waits, reads nothing of
+// what was set together before.
+func TestP4AcceptedPartitionsReadWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	f.db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+			content_type, created_at)
+		select g % 32, g, 'payments', -1, g, true, gen_random_uuid(), '', '', '', 'T', '', now()
+		from generate_series(1, 50000) g`)
+	f.db.Exec(t, `analyze outbox_held`)
+	if n := f.pages("regroup", "payments"); n > 10*relay.Lanes {
+		t.Errorf("with nothing left to set together it read %d pages", n)
+	}
+}
+
 // TestArchiveIsCleanedWhole, however much there is, and beside a publication of all tables.
 func TestArchiveIsCleanedWhole(t *testing.T) {
 	t.Parallel()

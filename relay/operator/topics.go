@@ -89,7 +89,7 @@ func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) er
 // reads the WAL, for after a crash that reads again what it published last. A consumer that goes by numbers and comes
 // to the topic for the first time has nothing to ask by: what stands in two partitions it applies twice.
 //
-// When more than 10,000 events are held for the topic's partitions, it pauses the topic first and sets them together in
+// When more than 2,000 events are held for the topic's partitions, it pauses the topic first and sets them together in
 // parts, so that the relays do not wait for it. Interrupted meanwhile it leaves the topic paused: call it again.
 //
 // It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays
@@ -123,7 +123,7 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 
 // regroupMost is how many held events are moved at a time: the relays wait for it with the lane, or at last with all
 // lanes.
-const regroupMost = 10_000
+const regroupMost = 2_000
 
 // lanes is how many lanes an outbox has: relay.Lanes.
 const lanes = 32

@@ -117,7 +117,12 @@ with chosen as (
 select count(*), count(*) filter (where maybe) from gone`
 
 	// By the new count, events that were held for different partitions may go to the same one, and a key's next ones
-	// past them: held for the topic as a whole they go first, in the order of their numbers.
+	// past them: held for the topic as a whole they go first, in the order of their numbers. All lanes are locked, and
+	// most of what is held has no partition any more: lane by lane the index leads past it.
 	Regroup = `-- relay: regroup
-update {schema}outbox_held set partition = -1 where topic = $1 and partition >= 0`
+update {schema}outbox_held h set partition = -1
+where h.ctid = any (array(
+	select n.ctid from {schema}outbox_lane l cross join lateral (
+		select h.ctid from {schema}outbox_held h where h.topic = $1 and h.lane = l.lane and h.partition >= 0
+		order by h.partition, h.seq offset 0) n))`
 )
