@@ -40,6 +40,7 @@ type floorFinder struct {
 	steps    int       // made since the numbering was met
 	ids      string    // the numbering of ids; "": none that allows a floor
 	reached  int64     // every id up to this one is decided, or was drawn by one of except
+	risen    time.Time // when that was last found
 	except   []string  // open transactions that are not waited for, by their ids
 	hi       int64     // the one that is waited for; 0: none
 	since    time.Time // when it was read
@@ -81,6 +82,9 @@ func (r *Relay) findFloors(ctx context.Context) {
 		case <-timer.C:
 		}
 		wait, before := min(r.cfg.ProbeAwake, r.cfg.FloorEvery/passingShare), f.stepped
+		if time.Since(f.risen) > r.cfg.IdleAfter {
+			wait = r.cfg.FloorEvery
+		}
 		err := r.floorStep(ctx, s, &f)
 		if f.stepped != before {
 			r.postgres.Report(s.Name, err, s.Heard())
@@ -216,7 +220,7 @@ func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 
 // reach ends step 3.
 func (r *Relay) reach(f *floorFinder, highest int64) {
-	f.reached, f.hi, f.waitsFor = highest, 0, nil
+	f.reached, f.risen, f.hi, f.waitsFor = highest, time.Now(), 0, nil
 	r.lanes.Decided(f.ids, f.reached, f.except)
 }
 
