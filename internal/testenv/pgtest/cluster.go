@@ -133,7 +133,7 @@ func keepTemplate(data, template string) {
 	}
 }
 
-// copyTree copies regular files and directories, which is all a cluster has, and hands them to uid unless that is -1. A
+// copyTree copies files and directories, and what links lead to, and hands them to uid unless that is -1. A
 // file that goes away meanwhile, as those of a running server may, is left out.
 func copyTree(from, to string, uid, gid int) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
@@ -148,6 +148,13 @@ func copyTree(from, to string, uid, gid int) error {
 			return err
 		}
 		dst := filepath.Join(to, rel)
+		if d.Type()&fs.ModeSymlink != 0 { // what stands on a disk of its own
+			real, err := filepath.EvalSymlinks(path)
+			if err != nil {
+				return err
+			}
+			return copyTree(real, dst, uid, gid)
+		}
 		if d.IsDir() {
 			err = os.MkdirAll(dst, 0o700)
 		} else {

@@ -42,9 +42,15 @@ func demanding() map[string]bool {
 	return all
 }
 
-// unmet tells which kinds did nothing, and which stopped what they must not touch. The second is asked of a kind that
-// is made alone: among others, a broker that is away or a server that restarts stops the same things.
-func (x *scene) unmet(done map[string]int) (unwell []string) {
+// unmet tells which kinds could not be made, or did nothing, and which stopped what they must not touch. The last is
+// asked of a kind that is made alone: among others, a broker that is away or a server that restarts stops the same
+// things.
+func (x *scene) unmet(done, vain map[string]int) (unwell []string) {
+	for _, kind := range slices.Sorted(maps.Keys(vain)) {
+		if vain[kind] >= enough && done[kind] == 0 {
+			unwell = append(unwell, fmt.Sprintf("%s was begun %d times and never made", kind, vain[kind]))
+		}
+	}
 	looks := demanding()
 	for _, kind := range slices.Sorted(maps.Keys(done)) {
 		made, took, went := done[kind], x.seen.took[kind], x.seen.went[kind]

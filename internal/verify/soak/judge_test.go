@@ -57,7 +57,7 @@ func (x *scene) judge(m *made, unwell []string) {
 	r := Report{
 		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed,
 		Lives: x.supervisor.starts, Took: x.seen.took, WentOn: x.seen.went,
-		Unwell: slices.Concat(unwell, m.stuck, x.unmet(m.done)), Crashes: x.supervisor.crashes,
+		Unwell: slices.Concat(unwell, m.stuck, x.unmet(m.done, m.vain)), Crashes: x.supervisor.crashes,
 		Kills: x.supervisor.killed(),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dumpLimit)

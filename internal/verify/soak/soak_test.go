@@ -38,13 +38,14 @@ func TestSoak(t *testing.T) {
 type made struct {
 	mu     sync.Mutex
 	done   map[string]int
-	failed []string // what was drawn and could not be made, and why
-	stuck  []string // what could not be undone: then nothing is well again
+	vain   map[string]int // begun, and could not be made
+	failed []string       // what was drawn and could not be made, and why
+	stuck  []string       // what could not be undone: then nothing is well again
 }
 
 // make makes the faults, each track one after the other, and returns when the time is over and all are undone.
 func (x *scene) make(faults []fault) *made {
-	m, byName := &made{done: map[string]int{}}, map[string]kind{}
+	m, byName := &made{done: map[string]int{}, vain: map[string]int{}}, map[string]kind{}
 	for _, k := range kinds() {
 		byName[k.name] = k
 	}
@@ -91,6 +92,9 @@ func (m *made) one(x *scene, k kind, f fault) {
 		m.mu.Unlock()
 	} else {
 		m.leave(f, err)
+		m.mu.Lock()
+		m.vain[f.kind]++
+		m.mu.Unlock()
 		ended.Outcome, ended.Err = history.Failed, err.Error()
 	}
 	x.note(ended)
