@@ -101,6 +101,56 @@ func (s *Server) backUp(dir, name string) error {
 	return nil
 }
 
+// KeepSlots has a standby of this name keep its primary's failover slots, which servers do from Postgres 17 on: with an
+// older one it skips the test. The primary tells readers of such slots only what the standby has.
+func (s *Server) KeepSlots(t testing.TB, standby *Server, name string) {
+	t.Helper()
+	ctx := t.Context()
+	conn, err := pgx.Connect(ctx, s.URL())
+	if err != nil {
+		t.Fatalf("pgtest: connect to the primary: %v", err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var version int
+	if err := conn.QueryRow(ctx, `select current_setting('server_version_num')::int`).Scan(&version); err != nil {
+		t.Fatalf("pgtest: version: %v", err)
+	}
+	if version < 170000 {
+		t.Skipf("Postgres %d has no failover slots: %s=18.6.0", version/10000, EnvVersion)
+	}
+	if _, err := conn.Exec(ctx, `select pg_create_physical_replication_slot($1)`, name); err != nil {
+		t.Fatalf("pgtest: the standby's slot: %v", err)
+	}
+	s.reload(t, `alter system set synchronized_standby_slots = '`+name+`'`)
+	standby.reload(t, fmt.Sprintf(`alter system set primary_conninfo =
+		'host=127.0.0.1 port=%d user=postgres dbname=postgres application_name=%s'`, s.port, name),
+		`alter system set primary_slot_name = '`+name+`'`, `alter system set hot_standby_feedback = on`,
+		`alter system set sync_replication_slots = on`)
+}
+
+// AwaitSynced waits until this server, a standby, would go on with its primary's slot of that name after a promotion.
+func (s *Server) AwaitSynced(t testing.TB, primary *Server, slot string) {
+	t.Helper()
+	var conns []*pgx.Conn
+	for _, server := range []*Server{primary, s} {
+		conn, err := pgx.Connect(t.Context(), server.URL())
+		if err != nil {
+			t.Fatalf("pgtest: connect: %v", err)
+		}
+		defer func() { _ = conn.Close(t.Context()) }()
+		conns = append(conns, conn)
+	}
+	Await(t, "a slot on the standby", func() (ok bool, err error) {
+		// A slot can be kept once it has decoded a place that the standby has. Servers write such places rarely.
+		if _, err = conns[0].Exec(t.Context(), `select pg_log_standby_snapshot()`); err != nil {
+			return false, err
+		}
+		err = conns[1].QueryRow(t.Context(), `select exists (select from pg_replication_slots
+			where slot_name = $1 and synced and not temporary and invalidation_reason is null)`, slot).Scan(&ok)
+		return ok, err
+	})
+}
+
 // Promote ends the standby's following: it is a primary on a timeline of its own when Promote returns.
 func (s *Server) Promote(t testing.TB) {
 	t.Helper()

@@ -217,7 +217,7 @@ func (s *said) String() string {
 	return s.buf.String()
 }
 
-func (s *scene) relay(process, url string) *task {
+func (s *scene) relay(process, url string, change ...func(*relay.Config)) *task {
 	s.t.Helper()
 	w, db := s.history(process), s.pool(url)
 	pins, err := relay.Pins(db, "")
@@ -229,10 +229,14 @@ func (s *scene) relay(process, url string) *task {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = kafka.Close() })
-	r, err := relay.New(db, tap.Publisher(w, kafka), relay.Config{
+	cfg := relay.Config{
 		Lease: 2 * time.Second, ProbeAwake: 5 * time.Millisecond, ClaimEvents: 64, Observer: tap.Relay(w),
 		Logger: slog.New(slog.NewTextHandler(&s.said, nil)), DrainTimeout: 2 * time.Second,
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	r, err := relay.New(db, tap.Publisher(w, kafka), cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package sql
 
 // The statements of the WAL source (docs/decisions/0023). LSNs travel as numbers.
 const (
+	// The columns that Postgres 17 brought are asked for by name, for older ones lack them.
 	WALState = `-- relay: wal state
 select current_setting('wal_level'), current_setting('synchronous_standby_names') <> '',
 	'effectonce_' || replace(m.outbox_id::text, '-', ''),
@@ -19,7 +20,10 @@ select current_setting('wal_level'), current_setting('synchronous_standby_names'
 		and b.lease_until > clock_timestamp()),
 	s.slot_name is not null, coalesce(s.database = current_database() and s.plugin = 'pgoutput', false),
 	coalesce(s.active_pid, 0),
-	coalesce((s.confirmed_flush_lsn - '0/0')::bigint, 0), coalesce(s.wal_status, '')
+	coalesce((s.confirmed_flush_lsn - '0/0')::bigint, 0), coalesce(s.wal_status, ''),
+	coalesce((to_jsonb(s) ->> 'failover')::boolean, true),
+	coalesce((to_jsonb(s) ->> 'synced')::boolean, false) and not s.temporary
+		and w.system_identifier = c.system and c.system <> 0 and w.timeline collate "C" < c.timeline
 from {schema}outbox_meta m cross join {schema}outbox_server() c
 left join {schema}outbox_wal w on w.one
 left join pg_replication_slots s on s.slot_name = 'effectonce_' || replace(m.outbox_id::text, '-', '')`
@@ -61,6 +65,11 @@ on conflict (one) do update set slot = excluded.slot, confirmed = excluded.confi
 	from (excluded.system_identifier, excluded.timeline)
 		then excluded.base else outbox_wal.base end,
 	system_identifier = excluded.system_identifier, timeline = excluded.timeline`
+
+	// The slot came here from the server of before, as it was read.
+	WALFollow = `-- relay: wal follow
+update {schema}outbox_wal w set timeline = c.timeline from {schema}outbox_server() c
+where w.slot = $1 and w.confirmed = '0/0'::pg_lsn + $2::bigint and w.system_identifier = c.system`
 
 	WALOwn = `-- relay: wal own
 update {schema}outbox_wal set owner = $1 where slot = $2`

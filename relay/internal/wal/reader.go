@@ -43,13 +43,19 @@ type reader struct {
 	taken chan struct{} // a signal: it did
 }
 
-// openReader connects as the source's pool would, and begins to stream a slot from a place.
-func openReader(ctx context.Context, src *Source, slot string, from uint64) (*reader, error) {
+// openReader connects as the source's pool would, and begins to stream the slot from where it is confirmed.
+func openReader(ctx context.Context, src *Source, st *state) (*reader, error) {
+	slot, from := st.Name, uint64(st.Confirmed)
 	ctx, cancel := context.WithTimeout(ctx, src.Lease)
 	defer cancel()
 	conn, err := pg.DialReplication(ctx, src.DB, "effectonce relay wal")
 	if err != nil {
 		return nil, explain(err)
+	}
+	if !st.failover {
+		if err := keepInFailover(ctx, conn, slot); err != nil {
+			src.Log.Warn("the replication slot will not survive a failover", "slot", slot, "err", err)
+		}
 	}
 	err = pglogrepl.StartReplication(ctx, conn, slot, pglogrepl.LSN(from), pglogrepl.StartReplicationOptions{
 		PluginArgs: []string{
@@ -66,6 +72,11 @@ func openReader(ctx context.Context, src *Source, slot string, from uint64) (*re
 	}
 	r.confirmed.Store(from)
 	return r, nil
+}
+
+// keepInFailover lets standbys keep the slot. No function of SQL changes that for a slot that there is.
+func keepInFailover(ctx context.Context, conn *pgconn.PgConn, slot string) error {
+	return conn.Exec(ctx, "ALTER_REPLICATION_SLOT "+slot+" (FAILOVER)").Close()
 }
 
 // Confirm lets the server be told that everything before a place was published. Nothing else ever moves the slot.

@@ -36,6 +36,8 @@ type state struct {
 	exists, ours  bool
 	slotConfirmed int64
 	walStatus     string
+	failover      bool // standbys may keep the slot; true where no server can (Postgres 16 and older)
+	promoted      bool // Postgres kept the slot on a standby, which was promoted since we noted what we know of it
 	hashesDiffer  int64
 }
 
@@ -51,7 +53,8 @@ func (s *slot) State(ctx context.Context) (*state, error) {
 		b.Queue(s.sql(sql.WALState), s.Owner).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&st.level, &st.Standbys, &st.Name, &st.Same, &st.Now, &st.published, &st.slot, &st.Base,
 				&st.Confirmed, &st.here,
-				&st.mine, &st.alive, &st.exists, &st.ours, &st.PID, &st.slotConfirmed, &st.walStatus)
+				&st.mine, &st.alive, &st.exists, &st.ours, &st.PID, &st.slotConfirmed, &st.walStatus, &st.failover,
+				&st.promoted)
 		})
 		b.Queue(s.sql(sql.HashVectors), texts, hashes).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
@@ -92,7 +95,7 @@ func (s *slot) Wrong(st *state) string {
 		return "it is missing: somebody dropped it, or the server is another since a failover"
 	case st.slot == "":
 		return "it was made by somebody else"
-	case !st.here:
+	case !st.here && !st.promoted:
 		return "it was made on another server or timeline"
 	case st.walStatus == "lost":
 		return "it is lost: it fell behind max_slot_wal_keep_size"
@@ -103,6 +106,24 @@ func (s *slot) Wrong(st *state) string {
 			"it again", place(st.slotConfirmed), place(st.Confirmed))
 	}
 	return ""
+}
+
+// Follow takes over a slot that came through a failover, where Wrong has nothing against it. Table and slot are then
+// what a crash of that server would have left: the slot brings all that was committed after the confirmed place, or
+// more. What the failover has lost is nobody's to know. Numbers of lost events come again, so the incarnation was
+// raised before.
+func (s *slot) Follow(ctx context.Context, st *state) error {
+	if st.here {
+		return nil
+	}
+	err := s.session.Transaction(ctx, pg.Disk,
+		func(b *pgx.Batch) { b.Queue(s.sql(sql.WALFollow), st.slot, st.Confirmed) })
+	if err != nil {
+		return fmt.Errorf("relay: taking the replication slot over: %w", err)
+	}
+	s.Log.Info("the replication slot came through the failover: the WAL is read on", "slot", st.Name, "from",
+		place(st.Confirmed))
+	return nil
 }
 
 // place is an LSN as Postgres writes it.

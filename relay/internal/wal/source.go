@@ -167,8 +167,11 @@ func (src *Source) read(ctx, work context.Context, try *try) error {
 	if try.Stuck(st) {
 		return slot.GiveUp(ctx, st, try)
 	}
+	if err := slot.Follow(ctx, st); err != nil {
+		return err
+	}
 	try.Begins(st)
-	reader, err := openReader(ctx, src, st.Name, uint64(st.Confirmed))
+	reader, err := openReader(ctx, src, st)
 	if err != nil {
 		return err
 	}

@@ -89,6 +89,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	f.clock(ctx, s.DB)
 	f.sessions(ctx, s)
 	if server.Recovery {
+		f.standby(ctx, s.DB)
 		return f.list // most of what follows cannot be asked there
 	}
 	f.tables(ctx, s)

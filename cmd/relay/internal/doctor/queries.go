@@ -53,4 +53,41 @@ from pg_prepared_xacts p where p.prepared < clock_timestamp() - $1::float8 * int
 select s.slot_name, coalesce(s.database, ''), s.active, coalesce(greatest(age(s.xmin), age(s.catalog_xmin)), 0),
 	s.restart_lsn is not null, coalesce(s.wal_status, '')
 from pg_replication_slots s order by 1`
+
+	// Settings and columns of Postgres 17 are asked for so that older servers know what is meant. A standby whose
+	// hot_standby_feedback is on keeps an xmin in its slot, and one that keeps logical slots a catalog_xmin.
+	queryFailoverSlot = `-- doctor: failover slot
+with waits as (
+	select trim(w.name) as name from unnest(string_to_array(nullif(current_setting('synchronized_standby_slots', true),
+		''), ',')) w (name)
+), physical as (
+	select s.slot_name::text as name, s.active_pid, s.xmin, s.catalog_xmin from pg_replication_slots s
+	where s.slot_type = 'physical'
+)
+select current_setting('server_version_num')::int,
+	coalesce((select (to_jsonb(s) ->> 'failover')::boolean from pg_replication_slots s where s.slot_name = $1), false),
+	coalesce(current_setting('synchronized_standby_slots', true), ''),
+	array(select w.name from waits w where not exists (
+		select from physical p where p.name = w.name and p.active_pid is not null) order by 1),
+	count(r.pid), count(r.pid) filter (where p.name is null),
+	array(select p.name from physical p where p.active_pid is not null and p.xmin is null order by 1),
+	array(select p.name from physical p where p.active_pid is not null order by 1),
+	(select count(*) from physical p where p.active_pid is not null and p.catalog_xmin is not null)
+from pg_stat_replication r left join physical p on p.active_pid = r.pid
+where not exists (select from pg_replication_slots l where l.slot_type = 'logical' and l.active_pid = r.pid)`
+
+	// The setting of the connection to the primary is hidden from most roles.
+	queryStandbySlot = `-- doctor: standby slot
+with ours as (
+	select s.slot_name, coalesce((to_jsonb(s) ->> 'synced')::boolean, false) and not s.temporary
+		and coalesce(s.wal_status, '') <> 'lost' as ready
+	from pg_replication_slots s where s.slot_name ~ '^effectonce_[0-9a-f]{32}$' and s.database = current_database()
+)
+select current_setting('server_version_num')::int,
+	exists (select from pg_publication where pubname ~ '^effectonce_[0-9a-f]{32}$'),
+	coalesce(current_setting('sync_replication_slots', true), 'off') = 'on',
+	current_setting('hot_standby_feedback') = 'on', current_setting('primary_slot_name'),
+	(select c.setting ~ 'dbname *=' from pg_settings c where c.name = 'primary_conninfo'),
+	array(select s.slot_name::text from ours s where s.ready order by 1),
+	array(select s.slot_name::text from ours s where not s.ready order by 1)`
 )

@@ -37,4 +37,7 @@ func (f *findings) slot(ctx context.Context, s Subject) {
 	default:
 		f.ok("slot", "%s", found)
 	}
+	if st.Exists {
+		f.failover(ctx, s.DB, st.Slot)
+	}
 }

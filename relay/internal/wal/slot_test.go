@@ -1,0 +1,27 @@
+package wal
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestWAL6WhichSlotGoesOn: after a failover the slot that Postgres kept on the standby is read on, unless it may have
+// passed what the table does not know to be published. Any other slot on a new timeline is made anew.
+func TestWAL6WhichSlotGoesOn(t *testing.T) {
+	t.Parallel()
+	s := &slot{Source: &Source{Span: Span}}
+	for says, change := range map[string]func(st *state){
+		"":                          func(*state) {},
+		"it is ahead of what was":   func(st *state) { st.slotConfirmed = st.Confirmed + 1 },
+		"on another server or time": func(st *state) { st.promoted = false },
+		"it is missing":             func(st *state) { st.exists = false },
+		"it is lost":                func(st *state) { st.walStatus = "lost" },
+		"made by somebody else":     func(st *state) { st.slot = "" },
+	} {
+		st := &state{slot: "s", exists: true, promoted: true, Base: 10, slotConfirmed: 90, Confirmed: 100, Now: 200}
+		change(st)
+		if why := s.Wrong(st); why != says && (says == "" || !strings.Contains(why, says)) {
+			t.Errorf("the slot is %q, want %q", why, says)
+		}
+	}
+}
