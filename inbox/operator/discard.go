@@ -81,7 +81,7 @@ func (o *Operator) discarding(ctx context.Context, action, reason string, do fun
 	if !ok {
 		return err
 	}
-	k := days.Keeper{DB: o.db, Prefix: o.prefix, LockTimeout: audit.Patience, Log: slog.New(slog.DiscardHandler)}
+	k := days.Keeper{DB: o.db, Prefix: o.prefix, LockTimeout: audit.Timeout, Log: slog.New(slog.DiscardHandler)}
 	for _, d := range missing.days {
 		if err := k.MakeDay(ctx, d); err != nil {
 			return err

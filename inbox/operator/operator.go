@@ -76,7 +76,7 @@ func New(db *pgxpool.Pool, schema, consumer, name string) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
-	person, err := audit.New("inbox", db, name, pgschema.Expand(sql.Attentive, prefix))
+	person, err := audit.New("inbox", db, name, pgschema.Expand(sql.Timeouts, prefix))
 	if err != nil {
 		return nil, err
 	}

@@ -19,25 +19,25 @@ import (
 
 // Person is who acts.
 type Person struct {
-	DB        *pgxpool.Pool
-	Name      string // for the audit
-	room      string // in front of errors
-	attentive string
+	DB       *pgxpool.Pool
+	Name     string // for the audit
+	room     string // the prefix of errors
+	timeouts string // the statement that sets Timeout
 }
 
-// Patience is how long a person's process may be silent within a transaction: it has rows locked, and the program waits
-// for them. A laptop that falls asleep must not keep them.
-const Patience = "10s"
+// Timeout is how long an operator's transaction may be idle; in an inbox, also how long it may wait for a lock. Relays
+// and workers wait for the rows that it has locked. A laptop that falls asleep must not keep them.
+const Timeout = "10s"
 
-// New makes a Person. Errors begin with the room. The statement bounds the transactions by [Patience].
-func New(room string, db *pgxpool.Pool, name, attentive string) (*Person, error) {
+// New makes a Person. Errors begin with room. The statement timeouts applies [Timeout] to a transaction.
+func New(room string, db *pgxpool.Pool, name, timeouts string) (*Person, error) {
 	switch {
 	case db == nil:
 		return nil, fmt.Errorf("%s: an operator needs a pool", room)
 	case strings.TrimSpace(name) == "":
 		return nil, fmt.Errorf("%s: say who you are: the operator's name goes into the audit", room)
 	}
-	return &Person{DB: db, Name: name, room: room, attentive: attentive}, nil
+	return &Person{DB: db, Name: name, room: room, timeouts: timeouts}, nil
 }
 
 // Act runs a change, which writes its row of the audit, in one transaction.
@@ -55,11 +55,11 @@ func (p *Person) Act(ctx context.Context, action, reason string, change func(tx 
 	return nil
 }
 
-// Begin runs a transaction that does not outlive a process that falls silent. Whatever the database's default is, it is
-// READ COMMITTED: what is read after a lock must be what stands there then.
+// Begin runs a transaction, which ends when its process is idle for longer than [Timeout]. It is READ COMMITTED,
+// whatever the database's default is: a read behind a lock must see the rows as they are then.
 func (p *Person) Begin(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, p.DB, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, p.attentive, Patience); err != nil {
+		if _, err := tx.Exec(ctx, p.timeouts, Timeout); err != nil {
 			return err
 		}
 		return do(tx)

@@ -48,7 +48,7 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err
 	}
 	err = o.act(ctx, "fence", reason, func(tx pgx.Tx) (audited, error) {
 		f = FenceResult{Waiting: waiting, Claimed: claimed}
-		if _, err := tx.Exec(ctx, o.q(sql.Impatient), lockTimeout); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.LockTimeout), lockTimeout); err != nil {
 			return audited{}, err
 		}
 		if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {

@@ -55,7 +55,7 @@ func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid
 		only = &messageID
 	}
 	err = o.act(ctx, "discard held", reason, func(tx pgx.Tx) (audited, error) {
-		if _, err := tx.Exec(ctx, o.q(sql.Impatient), lockTimeout); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.LockTimeout), lockTimeout); err != nil {
 			return audited{}, err
 		}
 		lanes, err := read(ctx, tx, pgx.RowTo[int16], o.q(sql.LockHeld), topic, only)

@@ -65,7 +65,7 @@ func New(db *pgxpool.Pool, schema, name string) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	person, err := audit.New("relay", db, name, in.Expand(sql.Attentive))
+	person, err := audit.New("relay", db, name, in.Expand(sql.IdleTimeout))
 	if err != nil {
 		return nil, err
 	}

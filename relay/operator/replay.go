@@ -191,7 +191,7 @@ func (o *Operator) replayEnd(ctx context.Context, choice Replay) (end time.Time,
 		until = &choice.To
 	}
 	err = o.person.Begin(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.q(sql.Impatient), lockTimeout); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.LockTimeout), lockTimeout); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {

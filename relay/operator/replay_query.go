@@ -174,7 +174,7 @@ func queryError(err error) error {
 func (o *Operator) readOnly(ctx context.Context, conn *pgxpool.Conn, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, o.q(sql.Attentive), audit.Patience); err != nil {
+			if _, err := tx.Exec(ctx, o.q(sql.IdleTimeout), audit.Timeout); err != nil {
 				return err
 			}
 			return do(tx)

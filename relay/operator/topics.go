@@ -138,7 +138,7 @@ const regrouping = "its partition count is being accepted"
 func (o *Operator) accept(
 	ctx context.Context, tx pgx.Tx, topic string, partitions int, anyway bool, detail map[string]any,
 ) error {
-	if _, err := tx.Exec(ctx, o.q(sql.Impatient), lockTimeout); err != nil {
+	if _, err := tx.Exec(ctx, o.q(sql.LockTimeout), lockTimeout); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {

@@ -2,8 +2,8 @@ package sql
 
 // SQL of what operators do. An empty consumer is any.
 
-// A process that falls silent between two round trips must not keep a worker waiting for its locks.
-const Attentive = `-- inbox: attentive
+// An operator's process that stops between two round trips must not keep a worker waiting for its locks.
+const Timeouts = `-- inbox: timeouts
 select set_config('lock_timeout', $1::text, true), set_config('idle_in_transaction_session_timeout', $1::text, true)`
 
 const Parked = `-- inbox: parked

@@ -1,7 +1,7 @@
 package sql
 
 const (
-	Impatient = `-- relay: impatient
+	LockTimeout = `-- relay: lock timeout
 select set_config('lock_timeout', $1, true)`
 
 	// Ids that the outbox still knows, wherever they stand. The journal counts too: a new event under a journalled id

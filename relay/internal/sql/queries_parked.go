@@ -32,7 +32,7 @@ order by k.since, k.key_hash limit $6`
 select topic, partition, count(*), count(distinct lane), min(held_at), min(created_at)
 from {schema}outbox_held group by topic, partition order by topic, partition`
 
-	Attentive = `-- relay: attentive
+	IdleTimeout = `-- relay: idle timeout
 select set_config('idle_in_transaction_session_timeout', $1, true)`
 
 	LockParked = `-- relay: lock parked
