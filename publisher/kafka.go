@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type Kafka struct {
 	done    chan struct{} // closed by Close
 	closed  bool
 	running sync.WaitGroup
+	shared  bool // the wire is another's
 }
 
 // NewKafka makes a Kafka of bootstrap addresses ("host:port"). It starts nothing and connects to nothing: brokers that
@@ -58,8 +60,22 @@ func NewKafka(brokers []string, cfg Config) (*Kafka, error) {
 	return k, nil
 }
 
+// Share makes a Kafka over k's connections, for another outbox: with a Config.Pin, Logger and Observer of its own, and
+// all else as k has it. It knows nothing of what k knows of topics, and waits for no request of k's. Close it before k.
+func (k *Kafka) Share(pin func(ctx context.Context, cluster, topic string, partitions int) (int, error),
+	log *slog.Logger, observer Observer,
+) *Kafka {
+	s := &Kafka{
+		cfg: k.cfg, codec: k.codec, wire: k.wire, client: k.client, shared: true, topics: map[string]*topic{},
+		done: make(chan struct{}),
+	}
+	s.cfg.Pin, s.cfg.Logger, s.cfg.Observer = pin, log, observer
+	s.pool.New = func() any { return &batch{compression: s.codec} }
+	return s
+}
+
 // Close makes running Publish calls send nothing more, waits for what they have in flight (at most Config.Timeout) and
-// closes the connections. Later calls get ErrClosed. It always returns nil.
+// closes the connections, unless they are shared. Later calls get ErrClosed. It always returns nil.
 func (k *Kafka) Close() error {
 	k.mu.Lock()
 	if !k.closed {
@@ -68,7 +84,9 @@ func (k *Kafka) Close() error {
 	}
 	k.mu.Unlock()
 	k.running.Wait()
-	k.wire.close()
+	if !k.shared {
+		k.wire.close()
+	}
 	return nil
 }
 
