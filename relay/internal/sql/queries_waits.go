@@ -1,0 +1,21 @@
+package sql
+
+// What is asked of an outbox that no relay works on, once a second.
+const (
+	// A lock is not waited for: who asks looks at other outboxes too. The plan is pinned as the probe's.
+	WaitsSettings = `-- relay: waits settings
+select set_config('lock_timeout', '200ms', true), set_config('plan_cache_mode', 'force_generic_plan', true)`
+
+	// By lane, and with an order and a limit, for the reasons of the probe.
+	Waits = `-- relay: waits
+select exists (select from generate_series(0, 31) f (lane)
+		where exists (select from (
+				select from {schema}outbox_event e where e.lane = f.lane order by e.id limit 1) one)
+			or exists (select from (
+				select from {schema}outbox_held h where h.lane = f.lane order by h.id limit 1) one)
+			or exists (select from (
+				select from {schema}outbox_parked p where p.lane = f.lane order by p.id limit 1) one)
+			or exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp()))
+		or exists (select from {schema}outbox_paused_topic),
+	(select case when is_called then last_value else 0 end from {schema}outbox_event_id_seq)`
+)
