@@ -30,7 +30,7 @@ const (
 
 const footer = `Settings: a flag wins over its variable, that over the file which the _FILE variable names, that over the
 configuration file (--config), that over the default. The configuration file is YAML with one setting a line, named
-as the flag without its dashes (lease: 15s); names that do not exist are refused. Empty variables count as not set.
+as the flag without its dashes (lease: 15s), and may list outboxes; other names are refused. Empty variables count as not set.
 Put the database's URL into a variable or a file rather than a flag: every user of a machine sees its command lines.
 
 Exit codes:
@@ -74,7 +74,11 @@ type database struct {
 	PasswordCommand  secret.Command `name:"database-password-command" help:"Shell command that prints the password, or {\"password\": ..., \"expires\": time}, for each connection: a token of RDS, Cloud SQL, Entra or Vault."`
 	Plaintext        bool           `name:"database-plaintext" help:"Accept sslmode=disable to another machine: everything can be read and changed on the way."`
 	Schema           string         `shown:"(search_path)" help:"Schema of the tables. Name it behind a pooler, which may lose the search_path."`
+	manyOutboxes
 }
+
+// base is the embedded one of a command.
+func (d *database) base() *database { return d }
 
 // runner is what every command of the tree is.
 type runner interface {
@@ -93,6 +97,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	var c cli
 	line := service.CommandLine{
 		Name: "relay", Prefix: "RELAY_", Version: version(), Env: env, Variables: os.Environ(), Footer: footer,
+		List:        outboxList,
 		Description: "Publishes the events of an outbox in Postgres to Kafka, in order per key, at least once.",
 	}
 	parsed, err := line.Parse(&c, args, stdout, stderr)
@@ -109,11 +114,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		return codeUsage
 	}
 	p := &program{log: log, env: env, stdout: stdout}
-	if selected, ok := parsed.Selected().Target.Addr().Interface().(runner); ok {
-		err = selected.run(ctx, p)
-	} else {
-		err = fmt.Errorf("no such command: %s", parsed.Command())
-	}
+	err = c.runSelected(ctx, p, parsed)
 	code := exitCode(err)
 	switch {
 	case err == nil:
@@ -123,6 +124,26 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		fmt.Fprintln(stderr, "relay:", err)
 	}
 	return code
+}
+
+// forAll are commands that work on all outboxes when none is named.
+type forAll interface{ all() }
+
+// runSelected runs the command that was given, on the outbox that was named.
+func (c *cli) runSelected(ctx context.Context, p *program, parsed *kong.Context) error {
+	target := parsed.Selected().Target.Addr().Interface()
+	if on, ok := target.(interface{ base() *database }); ok {
+		_, all := target.(forAll)
+		on.base().file = c.Config
+		if err := on.base().choose(ctx, all); err != nil {
+			return err
+		}
+	}
+	selected, ok := target.(runner)
+	if !ok {
+		return fmt.Errorf("no such command: %s", parsed.Command())
+	}
+	return selected.run(ctx, p)
 }
 
 // undrainedError is the end of a run that a signal asked for and that did not finish in time.

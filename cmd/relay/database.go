@@ -102,19 +102,22 @@ func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Contex
 
 // ensureSchema migrates when told to, and refuses tables that this binary does not work on.
 func (d database) ensureSchema(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, migrate bool) error {
+	return untilAnswered(ctx, log, func(ctx context.Context) error { return d.checkSchema(ctx, log, pool, migrate) })
+}
+
+// checkSchema is one try of ensureSchema.
+func (d database) checkSchema(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, migrate bool) error {
 	options := migrations.Options{Schema: d.Schema, Sets: []migrations.Set{migrations.Outbox}, Logger: log}
-	return untilAnswered(ctx, log, func(ctx context.Context) error {
-		if migrate {
-			conn, err := service.ConnConfig(ctx, pool)
-			if err != nil {
-				return err
-			}
-			if err := migrations.Up(ctx, conn, options); err != nil {
-				return err
-			}
+	if migrate {
+		conn, err := service.ConnConfig(ctx, pool)
+		if err != nil {
+			return err
 		}
-		return migrations.Check(ctx, pool, options)
-	})
+		if err := migrations.Up(ctx, conn, options); err != nil {
+			return err
+		}
+	}
+	return migrations.Check(ctx, pool, options)
 }
 
 // reportKafka tells once of a Kafka that does not answer at the start, and once that it does. Nobody else would notice

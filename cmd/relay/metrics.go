@@ -16,6 +16,13 @@ type runMetrics struct {
 }
 
 func newRunMetrics() (*runMetrics, error) {
+	registry := newRegistry()
+	m, err := metrics.NewRelay(registry)
+	return &runMetrics{Relay: m, registry: registry}, err
+}
+
+// newRegistry has what is the process's.
+func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -25,8 +32,7 @@ func newRunMetrics() (*runMetrics, error) {
 	})
 	info.Set(1)
 	registry.MustRegister(info)
-	m, err := metrics.NewRelay(registry)
-	return &runMetrics{Relay: m, registry: registry}, err
+	return registry
 }
 
 // away tells what does not answer, for /healthz/moving; "" when all does.

@@ -70,6 +70,12 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	if p.env("GOMEMLIMIT") == "" && c.MemoryLimit > 0 {
 		debug.SetMemoryLimit(int64(min(c.MemoryLimit, math.MaxInt32)) << 20)
 	}
+	if several, err := c.several(); err != nil || several {
+		if err != nil {
+			return err
+		}
+		return c.runFleet(ctx, p)
+	}
 	s, err := c.start(p)
 	if err != nil {
 		return err
@@ -156,26 +162,42 @@ func (c *runCommand) start(p *program) (_ *components, err error) {
 	if err != nil {
 		return nil, service.Usage("--schema: %w", err)
 	}
-	s.kafka, err = publisher.NewKafka(conn.Brokers(), publisher.Config{
-		ClientID: c.KafkaClientID, Compression: c.Compression, Timeout: c.PublishTimeout, BatchBytes: c.BatchBytes,
-		RequestBytes: c.RequestBytes, Dial: conn.Dial, SASL: conn.SASL(), Pin: pin, Logger: p.log,
-		Observer: s.metrics.Publisher(),
-	})
+	s.kafka, err = c.newKafka(conn, publisher.Config{Pin: pin, Logger: p.log, Observer: s.metrics.Publisher()})
 	if err != nil {
-		return nil, &service.UsageError{Err: err}
+		return nil, err
 	}
-	s.relay, err = relay.New(s.pool, s.kafka, relay.Config{
-		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents,
-		ClaimBytes: c.ClaimBytes, ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond),
-		DrainTimeout: c.drainTimeout(), HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays,
-		Logger: p.log, Observer: s.metrics.Observer(),
-	})
-	if err != nil {
+	cfgOf := c.relayConfig()
+	cfgOf.Logger, cfgOf.Observer = p.log, s.metrics.Observer()
+	if s.relay, err = relay.New(s.pool, s.kafka, cfgOf); err != nil {
 		_ = s.kafka.Close()
 		return nil, service.Usage("%s", asFlags(err))
 	}
 	return s, nil
 }
+
+// newKafka makes a publisher that is set by the flags.
+func (c *runCommand) newKafka(conn *kafkaconn.Conn, cfg publisher.Config) (*publisher.Kafka, error) {
+	cfg.ClientID, cfg.Compression, cfg.Timeout, cfg.BatchBytes = c.KafkaClientID, c.Compression, c.PublishTimeout,
+		c.BatchBytes
+	cfg.RequestBytes, cfg.Dial, cfg.SASL = c.RequestBytes, conn.Dial, conn.SASL()
+	k, err := publisher.NewKafka(conn.Brokers(), cfg)
+	if err != nil {
+		return nil, &service.UsageError{Err: err}
+	}
+	return k, nil
+}
+
+// relayConfig is what the flags say of a relay.
+func (c *runCommand) relayConfig() relay.Config {
+	return relay.Config{
+		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents,
+		ClaimBytes: c.ClaimBytes, ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond),
+		DrainTimeout: c.drainTimeout(), HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays,
+	}
+}
+
+// all: a run without --outbox serves every outbox that is listed.
+func (*runCommand) all() {}
 
 // asFlags is an error about a relay.Config with the flags in place of the fields that they set.
 func asFlags(err error) string {

@@ -28,6 +28,7 @@ type CommandLine struct {
 	Version           string    // what --version prints, when the target has a kong.VersionFlag
 	Footer            string    // stands below every help text
 	Vars              kong.Vars // what ${name} stands for in tags
+	List              string    // what a configuration file may have beside settings, for the function List
 	// Env looks a variable up. Nil: os.Getenv, and Variables are os.Environ's.
 	Env func(string) string
 	// Variables are the variables that are set, as os.Environ has them: one that misspells a setting's is refused.
@@ -247,7 +248,7 @@ func (s *sources) read(ctx *kong.Context) error {
 		return nil
 	}
 	var err error
-	s.file, err = readYAML(s.path, settingNames(ctx.Model.Node))
+	s.file, err = readYAML(s.path, settingNames(ctx.Model.Node), s.line.List)
 	return err
 }
 

@@ -25,45 +25,131 @@ var (
 )
 
 // readYAML reads a file of settings, one a line: the names of flags without dashes in front, with a value or a list.
-// A name that is not among known is refused, so that a mistyped one does not quietly mean the default.
-func readYAML(path string, known map[string]bool) (map[string]string, error) {
+// A name that is not among known is refused, so that a mistyped one does not quietly mean the default. What stands
+// under list is left to List.
+func readYAML(path string, known map[string]bool, list string) (map[string]string, error) {
+	root, err := openYAML(path)
+	if root == nil {
+		return map[string]string{}, err
+	}
+	if list != "" {
+		known = maps.Clone(known)
+		known[list] = true
+	}
+	return mapping(path, root, known, func(name string, value *yaml.Node, into map[string]string) (err error) {
+		if name != list || list == "" {
+			into[name], err = scalar(value)
+		}
+		return err
+	})
+}
+
+// openYAML is the mapping that a file has; nil when it has nothing.
+func openYAML(path string) (*yaml.Node, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the configuration file: %w", err)
 	}
-	settings := map[string]string{}
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	var document yaml.Node
 	switch err := decoder.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return settings, nil
+		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("%s: not YAML, %s%s", path, line.FindString(err.Error()), cause.FindString(err.Error()))
 	}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: want one YAML document", path)
 	}
-	root := document.Content[0]
-	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("%s: want lines like `lease: 15s`", path)
+	if root := document.Content[0]; root.Kind == yaml.MappingNode {
+		return root, nil
 	}
-	for i := 0; i < len(root.Content); i += 2 {
-		name, value := root.Content[i], root.Content[i+1]
+	return nil, fmt.Errorf("%s: want lines like `lease: 15s`", path)
+}
+
+// mapping reads a mapping of known names, each once; take puts a name's value into what is returned.
+func mapping(path string, node *yaml.Node, known map[string]bool,
+	take func(name string, value *yaml.Node, into map[string]string) error,
+) (map[string]string, error) {
+	settings, seen := map[string]string{}, map[string]bool{}
+	for i := 0; i < len(node.Content); i += 2 {
+		name, value := node.Content[i], node.Content[i+1]
 		at := fmt.Sprintf("%s:%d", path, name.Line)
 		if !known[name.Value] {
 			return nil, fmt.Errorf("%s: unknown setting%s%s; there are %s", at, mention(name),
 				didYouMean(name.Value, maps.Keys(known)), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
-		if _, twice := settings[name.Value]; twice {
+		if seen[name.Value] {
 			return nil, fmt.Errorf("%s: %s is set twice", at, name.Value)
 		}
-		text, err := scalar(value)
-		if err != nil {
+		seen[name.Value] = true
+		if err := take(name.Value, value, settings); err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", at, name.Value, err)
 		}
-		settings[name.Value] = text
 	}
 	return settings, nil
+}
+
+// List reads what a configuration file has under CommandLine.List: mappings of these names to values. Under one that
+// ends in a dot, as "labels.", stands a mapping, whose names follow the dot in what is returned. A file without the
+// list has none. Errors are [UsageError] and repeat no value.
+func List(path, list string, names ...string) ([]map[string]string, error) {
+	root, err := openYAML(path)
+	if err != nil || root == nil {
+		return nil, usageOf(err)
+	}
+	known := map[string]bool{}
+	for _, name := range names {
+		known[strings.TrimSuffix(name, ".")] = true
+	}
+	var entries []map[string]string
+	for i := 0; i < len(root.Content); i += 2 {
+		if root.Content[i].Value != list {
+			continue
+		}
+		if root.Content[i+1].Kind != yaml.SequenceNode {
+			return nil, Usage("%s:%d: %s: want a list", path, root.Content[i].Line, list)
+		}
+		for _, node := range root.Content[i+1].Content {
+			if node.Kind != yaml.MappingNode {
+				return nil, Usage("%s:%d: %s: want entries like `- name: billing`", path, node.Line, list)
+			}
+			entry, err := mapping(path, node, known, func(name string, value *yaml.Node, into map[string]string) error {
+				return takeEntry(name, value, slices.Contains(names, name+"."), into)
+			})
+			if err != nil {
+				return nil, usageOf(err)
+			}
+			entries = append(entries, entry)
+		}
+	}
+	return entries, nil
+}
+
+func takeEntry(name string, value *yaml.Node, nested bool, into map[string]string) (err error) {
+	switch {
+	case !nested && value.Kind == yaml.ScalarNode:
+		into[name] = value.Value
+		return nil
+	case !nested:
+		return errors.New("want a value")
+	case value.Kind != yaml.MappingNode:
+		return errors.New("want a mapping of names to values")
+	}
+	for i := 0; i < len(value.Content); i += 2 {
+		if value.Content[i+1].Kind != yaml.ScalarNode {
+			return errors.New("want a mapping of names to values")
+		}
+		into[name+"."+value.Content[i].Value] = value.Content[i+1].Value
+	}
+	return nil
+}
+
+func usageOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &UsageError{err}
 }
 
 func scalar(node *yaml.Node) (string, error) {

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// writeOutboxes writes a configuration file that lists outboxes, as blocks of YAML.
+func writeOutboxes(t *testing.T, path string, blocks ...string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte("outboxes:\n"+strings.Join(blocks, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func outboxAt(name, url string, more ...string) string {
+	return fmt.Sprintf("- name: %s\n  database-url: %q\n%s", name, url, strings.Join(more, ""))
+}
+
+// startFleet starts what `relay run` with a list starts, at a quicker pace. It is stopped at the end of the test.
+func startFleet(t *testing.T, env environment) (f *fleet, logged *output) {
+	t.Helper()
+	var c cli
+	line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: env.get, List: outboxList}
+	if _, err := line.Parse(&c, []string{"run"}, io.Discard, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	c.Run.file = c.Config
+	logged = &output{}
+	log := slog.New(slog.NewTextHandler(logged, nil))
+	f, err := c.Run.newFleet(&program{log: log, env: env.get, stdout: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.listEvery, f.asleepAfter = 100*time.Millisecond, 2*time.Second
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.follow(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		_ = f.kafka.Close()
+	})
+	return f, logged
+}
+
+const (
+	nobodys = `select not exists (select from relay_member)
+		and not exists (select from outbox_lane where owner is not null)`
+	somebodys = `select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner`
+)
+
+// TestManyOutboxes: of four outboxes one has no tables, and one's database does not answer. The others are published
+// meanwhile; the process is ready, and says which are ill.
+func TestManyOutboxes(t *testing.T) {
+	t.Parallel()
+	one, two, bare, topic := outboxDB(t), outboxDB(t), pgtest.New(t), kafkatest.Topic(t, 2)
+	away := pgtest.NewProxy(t, one.URL)
+	away.Refuse(true)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeOutboxes(t, path, outboxAt("one", one.URL, "  labels: {team: payments, tier: gold}\n"),
+		outboxAt("two", two.URL), outboxAt("bare", bare.URL),
+		outboxAt("away", away.URL(), "  schema: "+one.Schema+"\n"))
+	env := settings(one, kafkatest.Brokers(t)...).with("RELAY_CONFIG", path, "RELAY_DATABASE_URL", "",
+		"RELAY_STALLED_AFTER", "50ms")
+	relay := inProcess(t, env)
+	relay.awaitPage("/readyz", 200)
+	fill(t, one, topic, 300)
+	fill(t, two, topic, 200)
+	drained(t, one)
+	drained(t, two)
+	if n := len(kafkatest.ReadAll(t, topic)); n != 500 {
+		t.Errorf("%d of 500 events arrived", n)
+	}
+	var page string
+	pgtest.Await(t, "what is ill is named", func() (_ bool, err error) {
+		_, page, err = relay.get("/healthz/moving")
+		return strings.Contains(page, "bare: ") && strings.Contains(page, "away: "), err
+	})
+	if strings.Contains(page, "one: ") || strings.Contains(page, "two: ") {
+		t.Errorf("ill are %s", page)
+	}
+	_, figures, err := relay.get("/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`effectonce_outbox_info{outbox="one",team="payments",tier="gold"} 1`, `effectonce_outbox_info{outbox="two"} 1`,
+		`effectonce_outbox_awake{outbox="one"} 1`, `effectonce_outbox_awake{outbox="bare"} 0`,
+		`effectonce_outbox_failing{outbox="away"} 1`, `effectonce_outbox_failing{outbox="bare"} 1`,
+		`effectonce_outbox_failing{outbox="one"} 0`, `effectonce_relay_published_events_total{outbox="one"} 300`,
+		`effectonce_relay_published_events_total{outbox="two"} 200`,
+		`effectonce_relay_kafka_acked_events_total{outbox="two",topic="` + topic + `"} 200`,
+	} {
+		if !strings.Contains(figures, want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+	relay.signal()
+	if code := relay.end(); code != codeOK {
+		t.Fatalf("exit code %d: %s", code, relay.output())
+	}
+	for _, db := range []*pgtest.DB{one, two} {
+		if !pgtest.One[bool](t, db, nobodys) {
+			t.Error("a relay left its lanes or its membership behind")
+		}
+	}
+	if strings.Contains(relay.output(), "postgres://") {
+		t.Errorf("a URL is logged: %s", relay.output())
+	}
+}
+
+// TestAnOutboxSleeps: without events it has no relay, no connection of its own and no series; with one, it has all that
+// again, and its counters go on.
+func TestAnOutboxSleeps(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.NewDatabase(t, migrations.Outbox), kafkatest.Topic(t, 1)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeOutboxes(t, path, outboxAt("one", db.URL))
+	f, _ := startFleet(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CONFIG", path))
+	for n := range 2 {
+		fill(t, db, topic, 10)
+		pgtest.AwaitSQL(t, db, somebodys)
+		drained(t, db)
+		pgtest.Await(t, "the counters go on", func() (bool, error) {
+			return figure(t, f, "effectonce_relay_settled_events_total", "one") == float64(10*(n+1)), nil
+		})
+		pgtest.AwaitSQL(t, db, nobodys)
+		pgtest.Await(t, "its series are gone", func() (bool, error) {
+			return figure(t, f, "effectonce_relay_settled_events_total", "one") == -1, nil
+		})
+		pgtest.AwaitSQL(t, db, `select count(*) = 0 from pg_stat_activity
+			where datname = current_database() and application_name like 'effectonce relay %'`)
+	}
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload) values (clock_timestamp(), $1, 'k', 'T', '')`,
+		topic)
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_scheduled)`)
+	drained(t, db)
+}
+
+// figure is an outbox's value of a metric; -1: it has none.
+func figure(t *testing.T, f *fleet, name, outbox string) float64 {
+	t.Helper()
+	families, err := f.metrics.registry.Gather()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if family.GetName() == name && l.GetName() == "outbox" && l.GetValue() == outbox {
+					return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+				}
+			}
+		}
+	}
+	return -1
+}
+
+// TestTheListIsFollowed: what appears in the file or the query is served, what disappears is let go, and a list that
+// cannot be read changes nothing.
+func TestTheListIsFollowed(t *testing.T) {
+	t.Parallel()
+	one, two, topic := outboxDB(t), outboxDB(t), kafkatest.Topic(t, 1)
+	two.Exec(t, `create table tenant (schema_name text, plan text)`)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeOutboxes(t, path, outboxAt("one", one.URL))
+	f, logged := startFleet(t, settings(two, kafkatest.Brokers(t)...).with("RELAY_CONFIG", path,
+		"RELAY_DISCOVER", `select 'tenant '||schema_name as name, schema_name as schema, plan from tenant`))
+	fill(t, one, topic, 10)
+	drained(t, one)
+	two.Exec(t, `insert into tenant values (current_schema(), 'free')`)
+	fill(t, two, topic, 10)
+	drained(t, two)
+	name := "tenant " + two.Schema
+	if figure(t, f, "effectonce_outbox_info", name) != 1 {
+		t.Errorf("%s has no labels", name)
+	}
+	two.Exec(t, `alter table tenant rename to tenants`)
+	pgtest.Await(t, "it says that the query fails", func() (bool, error) {
+		return strings.Contains(logged.String(), "cannot look what outboxes there are"), nil
+	})
+	fill(t, two, topic, 10)
+	drained(t, two)
+	two.Exec(t, `alter table tenants rename to tenant; delete from tenant`)
+	pgtest.Await(t, "it is let go", func() (bool, error) {
+		return figure(t, f, "effectonce_outbox_info", name) == -1, nil
+	})
+	pgtest.AwaitSQL(t, two, nobodys)
+	fill(t, two, topic, 10)
+	fill(t, one, topic, 10)
+	drained(t, one)
+	if n := pgtest.One[int](t, two, `select count(*) from outbox_event`); n != 10 {
+		t.Errorf("an outbox that was let go has %d of 10 events", n)
+	}
+}
+
+// TestTwoProcessesShareOutboxes: both serve every outbox that is awake, and have half of its lanes.
+func TestTwoProcessesShareOutboxes(t *testing.T) {
+	t.Parallel()
+	one, two, topic := outboxDB(t), outboxDB(t), kafkatest.Topic(t, 1)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeOutboxes(t, path, outboxAt("one", one.URL), outboxAt("two", two.URL))
+	for _, name := range []string{"a", "b"} {
+		startFleet(t, settings(one, kafkatest.Brokers(t)...).with("RELAY_CONFIG", path, "RELAY_LEASE", "1s",
+			"RELAY_NAME", name))
+	}
+	for _, db := range []*pgtest.DB{one, two} {
+		pgtest.Await(t, "both have half of the lanes", func() (bool, error) {
+			fill(t, db, topic, 1) // both see that something was appended, whoever publishes it
+			return pgtest.One[bool](t, db, `select count(*) filter (where m.name = 'a') = 16
+				and count(*) filter (where m.name = 'b') = 16
+				from outbox_lane l join relay_member m on m.owner = l.owner`), nil
+		})
+		drained(t, db)
+	}
+}
+
+// TestOutboxFlag: a verb works on the outbox that is named, and on none by chance.
+func TestOutboxFlag(t *testing.T) {
+	t.Parallel()
+	one, two := outboxDB(t), outboxDB(t)
+	fill(t, two, "payments", 7)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeOutboxes(t, path, outboxAt("one", one.URL), outboxAt("two", two.URL))
+	env := environment{"RELAY_CONFIG": path}
+	for want, args := range map[string][]string{
+		"which, with --outbox":    {"lanes"},
+		`no outbox is named "on"`: {"lanes", "--outbox=on"},
+	} {
+		if code, _, stderr := command(t, env, args...); code != codeUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%v: exit code %d: %s", args, code, stderr)
+		}
+	}
+	code, stdout, stderr := command(t, env, "status", "--outbox=two")
+	if code != codeOK || !strings.Contains(stdout, "payments   7") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	code, _, stderr = command(t, environment{"RELAY_DATABASE_URL": one.URL}, "lanes", "--outbox=one")
+	if code != codeUsage || !strings.Contains(stderr, "wants a list") {
+		t.Errorf("without a list: exit code %d: %s", code, stderr)
+	}
+}
+
+// TestAListThatIsWrong is refused before anything is connected, without a value of it in the error.
+func TestAListThatIsWrong(t *testing.T) {
+	t.Parallel()
+	const url = "postgres://relay:" + canary + "@127.0.0.1:1/none"
+	for want, blocks := range map[string][]string{
+		`two outboxes are named "a"`:  {outboxAt("a", url), outboxAt("a", url)},
+		"did you mean \"schema\"?":    {outboxAt("a", url, "  shcema: "+canary+"\n")},
+		"database-url is missing":     {"- name: a\n"},
+		"wants a name":                {"- database-url: " + url + "\n"},
+		"is not \"outbox\"":           {outboxAt("a", url, "  labels: {outbox: b}\n")},
+		"want entries like":           {"- " + canary + "\n"},
+		"want a mapping of names":     {outboxAt("a", url, "  labels: ["+canary+"]\n")},
+		"database-url is set twice":   {outboxAt("a", url, "  database-url: "+url+"\n")},
+		"database-url: want a value":  {"- name: a\n  database-url: [" + url + "]\n"},
+		"set database-url or":         {outboxAt("a", url, "  database-url-file: /none\n")},
+		"--kafka-brokers is missing:": {outboxAt("a", url)},
+	} {
+		path := filepath.Join(t.TempDir(), "relay.yaml")
+		writeOutboxes(t, path, blocks...)
+		code, _, stderr := command(t, environment{"RELAY_CONFIG": path}, "run")
+		if code != codeUsage || !strings.Contains(stderr, want) || strings.Contains(stderr, canary) {
+			t.Errorf("%s: exit code %d: %s", want, code, stderr)
+		}
+	}
+}

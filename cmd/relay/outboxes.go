@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+// outboxList is the configuration file's key for a list of outboxes.
+const outboxList = "outboxes"
+
+// manyOutboxes say which outboxes there are, when there are several.
+type manyOutboxes struct {
+	Outbox   string `shown:"(none)" help:"Name of an outbox of the configuration file's list, or of --discover's."`
+	Discover string `shown:"(none)" help:"Query that names outboxes, asked of --database-url: columns name, schema, database_url; others are labels."`
+
+	file string // the configuration file
+}
+
+// namedOutbox is one of several.
+type namedOutbox struct {
+	name   string
+	url    secret.Value // not set: --database-url
+	schema string
+	labels map[string]string
+	place  string // what the URL was when the list was read; it may hold a password
+}
+
+// labelName is what Prometheus takes.
+var labelName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]*$`)
+
+// several reports whether outboxes are listed, by the file or by a query.
+func (d database) several() (bool, error) {
+	if d.Discover != "" {
+		return true, nil
+	}
+	listed, err := d.listed()
+	return len(listed) > 0, err
+}
+
+// outboxes are those of the file and those that the query names, by name.
+func (d database) outboxes(ctx context.Context) ([]namedOutbox, error) {
+	all, err := d.listed()
+	if err == nil && d.Discover != "" {
+		var found []map[string]string
+		err = d.withPool(ctx, 30*time.Second, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
+			found, err = discover(ctx, pool, d.Discover)
+			return withAdvice(err)
+		})
+		all = append(all, found...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, names := make([]namedOutbox, 0, len(all)), map[string]bool{}
+	for _, entry := range all {
+		o, err := d.outboxOf(entry)
+		if err == nil && names[o.name] {
+			err = service.Usage("two outboxes are named %q", o.name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		names[o.name] = true
+		list = append(list, o)
+	}
+	slices.SortFunc(list, func(a, b namedOutbox) int { return strings.Compare(a.name, b.name) })
+	return list, nil
+}
+
+func (d database) listed() ([]map[string]string, error) {
+	if d.file == "" {
+		return nil, nil
+	}
+	return service.List(d.file, outboxList, "name", "schema", "database-url", "database-url-file", "labels.")
+}
+
+// discover asks the query; what is null counts as left out. The simple protocol gives every type as text.
+func discover(ctx context.Context, pool *pgxpool.Pool, query string) (entries []map[string]string, err error) {
+	rows, err := pool.Query(ctx, query, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		return nil, fmt.Errorf("--discover: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		entry := map[string]string{}
+		for i, raw := range rows.RawValues() {
+			column := rows.FieldDescriptions()[i].Name
+			switch {
+			case raw == nil:
+				continue
+			case column == "database_url":
+				column = "database-url"
+			case column != "name" && column != "schema":
+				column = "labels." + column
+			}
+			entry[column] = string(raw)
+		}
+		entries = append(entries, entry)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("--discover: %w", err)
+	}
+	return entries, nil
+}
+
+func (d database) outboxOf(entry map[string]string) (namedOutbox, error) {
+	o := namedOutbox{name: entry["name"], schema: entry["schema"], labels: map[string]string{}}
+	if o.name == "" || len(o.name) > 200 {
+		return o, service.Usage("every outbox wants a name of up to 200 characters")
+	}
+	switch {
+	case entry["database-url"] != "" && entry["database-url-file"] != "":
+		return o, service.Usage("outbox %q: set database-url or database-url-file", o.name)
+	case entry["database-url"] != "":
+		o.url = secret.Of(entry["database-url"])
+	case entry["database-url-file"] != "":
+		o.url = secret.InFile(entry["database-url-file"])
+	case !d.DatabaseURL.IsSet():
+		return o, service.Usage("outbox %q: database-url is missing, and so is --database-url, which stands in for it",
+			o.name)
+	}
+	o.place = entry["database-url"] + "\n" + entry["database-url-file"]
+	for key, value := range entry {
+		label, is := strings.CutPrefix(key, "labels.")
+		switch {
+		case !is:
+		case !labelName.MatchString(label), label == "outbox":
+			return o, service.Usage("outbox %q: a label's name has letters, digits and _, and is not \"outbox\"",
+				o.name)
+		default:
+			o.labels[label] = value
+		}
+	}
+	return o, nil
+}
+
+// same reports whether two lists mean the same by a name.
+func (o namedOutbox) same(other namedOutbox) bool {
+	return o.place == other.place && o.schema == other.schema && maps.Equal(o.labels, other.labels)
+}
+
+// of is the database of an outbox: its own where it names one.
+func (d database) of(o namedOutbox) database {
+	d.Outbox, d.Discover, d.file = "", "", ""
+	if o.url.IsSet() {
+		d.DatabaseURL = o.url
+	}
+	if o.schema != "" {
+		d.Schema = o.schema
+	}
+	return d
+}
+
+// choose makes d the database of --outbox. Without, all outboxes are meant, which few commands take.
+func (d *database) choose(ctx context.Context, all bool) error {
+	several, err := d.several()
+	if err != nil {
+		return err
+	}
+	if d.Outbox == "" {
+		if several && !all {
+			return service.Usage("several outboxes are listed: say which, with --outbox=NAME")
+		}
+		return nil
+	}
+	if !several {
+		return service.Usage("--outbox wants a list: `%s` in the file of --config, or --discover", outboxList)
+	}
+	list, err := d.outboxes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range list {
+		if o.name == d.Outbox {
+			*d = d.of(o)
+			return nil
+		}
+	}
+	return service.Usage("no outbox is named %q; there are %d", d.Outbox, len(list))
+}
