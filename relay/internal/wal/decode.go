@@ -193,16 +193,15 @@ func (d *decoder) relation(m *message) {
 	id := m.u32()
 	_, name, _ := m.name(), m.name(), m.u8()
 	known, t := columns(), table{scheduled: name == "outbox_scheduled"}
-	for range m.u16() {
-		if m.broken {
-			return
-		}
+	for n := m.u16(); n > 0 && !m.broken; n-- {
 		m.u8()
 		t.columns = append(t.columns, known[m.name()])
 		m.u32()
 		m.u32()
 	}
-	d.tables[id] = t
+	if !m.broken {
+		d.tables[id] = t
+	}
 }
 
 // insert takes a row: an event, or news of a scheduled one.
@@ -211,7 +210,7 @@ func (d *decoder) insert(m *message, to *batch) error {
 	if tuple := m.u8(); !known || tuple != 'N' || !d.inside {
 		return errors.New("an insert without its table, its row or its transaction")
 	}
-	if n := m.u16(); n != len(t.columns) {
+	if n := m.u16(); m.broken || n != len(t.columns) {
 		return fmt.Errorf("a row of %d columns in a table of %d", n, len(t.columns))
 	}
 	r, size := &d.row, 0
