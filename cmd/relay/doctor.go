@@ -71,9 +71,9 @@ func (c *doctorCommand) run(ctx context.Context, p *program) error {
 	return err
 }
 
-// restored compares the end of the topics with the numbering. What cannot be read has been found by others.
+// restored compares the end of the topics with the numbering.
 func restored(ctx context.Context, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn) []doctor.Finding {
-	err := checkRestored(ctx, slog.New(slog.DiscardHandler), db, schema, conn)
+	unread, err := checkRestored(ctx, slog.New(slog.DiscardHandler), db, schema, conn)
 	if behind, ok := errors.AsType[*operator.BehindError](err); ok {
 		return []doctor.Finding{{
 			Check: "restored", Severity: doctor.Fail, Found: behind.Error(),
@@ -84,6 +84,13 @@ func restored(ctx context.Context, db *pgxpool.Pool, schema string, conn *kafkac
 	}
 	if err != nil {
 		return nil
+	}
+	if unread != nil {
+		return []doctor.Finding{{
+			Check: "restored", Severity: doctor.Warn, Found: "could not be compared: " + unread.Error(),
+			Means: "After a restore of the database a relay would publish under numbers that Kafka has already.",
+			Next:  "Allow READ on the topic to --kafka-username; docs/security.md",
+		}}
 	}
 	return []doctor.Finding{{Check: "restored", Severity: doctor.OK, Found: "no number in Kafka that this outbox has " +
 		"not given out"}}

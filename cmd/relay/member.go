@@ -144,7 +144,7 @@ func (m *member) awake(ctx context.Context, shared *pgxpool.Pool) error {
 		return service.Usage("%s", asFlags(err))
 	}
 	if m.fleet.RestoreCheck && !m.numbers {
-		if err := checkRestored(ctx, m.log, pool, m.db.Schema, m.fleet.conn); err != nil {
+		if _, err := checkRestored(ctx, m.log, pool, m.db.Schema, m.fleet.conn); err != nil {
 			return withAdvice(err)
 		}
 		m.numbers = true

@@ -24,12 +24,14 @@ const (
 )
 
 // checkRestored fails when Kafka holds events with numbers that the outbox has not given out: the database was restored
-// from a backup, and somebody must begin a new numbering before anything is published. What cannot be read is no
-// evidence.
-func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn) error {
+// from a backup, and somebody must begin a new numbering before anything is published. What cannot be read, and why, is
+// no evidence.
+func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn) (
+	unread, err error,
+) {
 	topics, err := operator.PinnedTopics(ctx, db, schema)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
 	defer cancel()
@@ -43,8 +45,9 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 			log.Warn("could not look whether Kafka is ahead of this database, as it is after a restore; relay doctor "+
 				"looks again",
 				"topic", topic, "err", err)
+			unread = errors.Join(unread, err)
 			if ctx.Err() != nil {
-				return nil
+				return unread, nil
 			}
 			continue
 		}
@@ -52,10 +55,10 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 			warnNeverWritten(ctx, log, conn, topic)
 		}
 		if err := operator.CheckNumbers(ctx, db, schema, tail); err != nil {
-			return fmt.Errorf("nothing was published: %w", err)
+			return unread, fmt.Errorf("nothing was published: %w", err)
 		}
 	}
-	return nil
+	return unread, nil
 }
 
 // warnNeverWritten tells of a topic that was published to and holds nothing, not even what retention has removed.

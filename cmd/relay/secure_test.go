@@ -36,6 +36,9 @@ func (c *counting) Handle(_ context.Context, events []event.Event) ([]inbox.Outc
 }
 
 // consume runs a consumer over a connection until the end of the test.
+// Window is longer than the topics' retention.
+func (*counting) Window() time.Duration { return 30 * 24 * time.Hour }
+
 func consume(t *testing.T, cfg kafkaconn.Config, topic string, log *slog.Logger) *counting {
 	t.Helper()
 	conn, err := cfg.New()
@@ -103,17 +106,29 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		})
 	}
 	t.Run("tokens", func(t *testing.T) { tokens(t, kafka, caFile) })
+	t.Run("least rights", func(t *testing.T) { leastRights(t, kafka, caFile) })
 	t.Run("client certificate", func(t *testing.T) {
 		t.Parallel()
 		db := outboxDB(t)
 		topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)
 		fill(t, db, topic, 100)
 		cert, key := kafka.CA.Issue(t, time.Now().Add(time.Hour))
-		inProcess(t, settings(db, kafka.MTLS).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile,
-			"RELAY_KAFKA_CERT_FILE", cert, "RELAY_KAFKA_KEY_FILE", key))
+		without := settings(db, kafka.MTLS).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile)
+		env := without.with("RELAY_KAFKA_CERT_FILE", cert, "RELAY_KAFKA_KEY_FILE", key)
+		inProcess(t, env)
 		drained(t, db)
 	})
 	t.Run("P4.unknown: a wrong password parks nothing, and the right one is picked up", func(t *testing.T) {
+		consume(t, kafkaconn.Config{
+			Brokers: []string{kafka.MTLS}, TLS: true, CAFile: caFile, CertFile: cert, KeyFile: key,
+		}, topic, quiet).await(t, 100)
+		if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "1 brokers of cluster ") {
+			t.Error(text)
+		}
+		code, text, _ := command(t, without, "doctor")
+		if code != codeFindings || !strings.Contains(text, "fail  kafka ") {
+			t.Errorf("no certificate, exit code %d: %s", code, text)
+		}
 		t.Parallel()
 		db := outboxDB(t)
 		topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)

@@ -2,6 +2,7 @@ package kafkatest
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 
@@ -26,24 +27,55 @@ func Deny(t testing.TB, brokers []string, topic string) (allow func()) {
 		ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral, Principal: "User:*", Host: "*",
 		Operation: kmsg.ACLOperationAll, PermissionType: kmsg.ACLPermissionTypeAllow,
 	}}
-	client := newClient(t, brokers)
-	defer client.Close()
+	createACLs(t, brokers, create)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	res, err := create.RequestWith(ctx, client)
-	if err != nil {
-		t.Fatalf("kafkatest: deny %s: %v", topic, err)
-	}
-	for _, r := range res.Results {
-		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
-			t.Fatalf("kafkatest: deny %s: %v", topic, err)
-		}
-	}
-	await(t, ctx, client, topic)
+	await(t, ctx, newClient(t, brokers), topic)
 	var once sync.Once
 	allow = func() { once.Do(func() { dropACLs(t, brokers, topic) }) }
 	t.Cleanup(allow)
 	return allow
+}
+
+// ACL is a right of LimitedUser.
+type ACL struct {
+	Operation string // as kafka-acls.sh knows it: "DESCRIBE_CONFIGS"
+	On        string // "topic" or "group"
+	Name      string
+}
+
+// Allow gives rights to LimitedUser. A broker goes by them a moment later.
+func (s *Secure) Allow(t testing.TB, acls ...ACL) {
+	t.Helper()
+	create := kmsg.NewPtrCreateACLsRequest()
+	for _, acl := range acls {
+		on, err := kmsg.ParseACLResourceType(acl.On)
+		operation, err2 := kmsg.ParseACLOperation(acl.Operation)
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatalf("kafkatest: %v", err)
+		}
+		create.Creations = append(create.Creations, kmsg.CreateACLsRequestCreation{
+			ResourceType: on, ResourceName: acl.Name, ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral,
+			Principal: "User:" + LimitedUser, Host: "*", Operation: operation,
+			PermissionType: kmsg.ACLPermissionTypeAllow,
+		})
+	}
+	createACLs(t, s.Brokers(), create)
+}
+
+func createACLs(t testing.TB, brokers []string, create *kmsg.CreateACLsRequest) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	res, err := create.RequestWith(ctx, newClient(t, brokers))
+	if err != nil {
+		t.Fatalf("kafkatest: create ACLs: %v", err)
+	}
+	for i, r := range res.Results {
+		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
+			t.Fatalf("kafkatest: an ACL on %s: %v", create.Creations[i].ResourceName, err)
+		}
+	}
 }
 
 // await waits until the broker goes by the denial: an ACL is accepted before it is in force.

@@ -51,8 +51,10 @@ func (n *node) properties(voters []*node, brokers int) string {
 	if brokers == 1 {
 		// Everybody may do everything, until a test denies it (Deny). Not in a quorum: its votes would wait for the
 		// ACLs, which wait for the votes.
-		more = append(more, "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-			"allow.everyone.if.no.acl.found=true")
+		more = append(more, "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+		if n.secure == nil {
+			more = append(more, "allow.everyone.if.no.acl.found=true")
+		}
 	}
 	// A killed broker's partitions should move within a second or two, and it should not wait for long when it is
 	// started again. But one that gets no processor for that long fences itself, and is away for all tests that share

@@ -100,7 +100,13 @@ func convert(r *kgo.Record) Record {
 // is ignored, and a zero Time is now. For tests that play a foreign producer.
 func Produce(t testing.TB, topic string, records ...Record) {
 	t.Helper()
-	client := newClient(t, Brokers(t), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableIdempotentWrite())
+	ProduceAt(t, Brokers(t), topic, records...)
+}
+
+// ProduceAt is Produce for other brokers.
+func ProduceAt(t testing.TB, brokers []string, topic string, records ...Record) {
+	t.Helper()
+	client := newClient(t, brokers, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableIdempotentWrite())
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

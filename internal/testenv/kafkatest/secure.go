@@ -27,9 +27,11 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// The user that a Secure knows. Its password is for PLAIN; with SCRAM it has none before SetPassword.
+// The users that a Secure knows. Their password is for PLAIN; with SCRAM they have none before SetPassword. SecureUser,
+// and whoever has a certificate, may do everything; LimitedUser may do what Allow has given it.
 const (
 	SecureUser     = "effectonce"
+	LimitedUser    = "limited"
 	SecurePassword = "first-password-9b1c"
 )
 
@@ -104,6 +106,8 @@ func (s *secured) listeners() string { return "SASL_SSL://" + s.sasl + ",SSL://"
 func (s *secured) properties() []string {
 	const security = "org.apache.kafka.common.security."
 	return []string{
+		"super.users=User:ANONYMOUS;User:" + SecureUser + ";User:CN=" + SecureUser,
+		"allow.everyone.if.no.acl.found=false",
 		"ssl.keystore.type=PEM", "ssl.keystore.location=" + s.keystore,
 		"ssl.truststore.type=PEM", "ssl.truststore.location=" + s.caFile,
 		// So that UseCertificate may give it one for another host.
@@ -122,7 +126,7 @@ func (s *secured) properties() []string {
 		"sasl.oauthbearer.jwt.validator.class=" + security +
 			"oauthbearer.BrokerJwtValidator",
 		"listener.name.sasl_ssl.plain.sasl.jaas.config=" + security + `plain.PlainLoginModule required user_` +
-			SecureUser + `="` + SecurePassword + `";`,
+			SecureUser + `="` + SecurePassword + `" user_` + LimitedUser + `="` + SecurePassword + `";`,
 		"listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
 		"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
 	}
