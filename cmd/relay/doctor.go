@@ -37,7 +37,7 @@ at, nor how far the consumers are behind it. What it finds is ok, warn (works, l
 func (c *doctorCommand) run(ctx context.Context, p *program) error {
 	subject := doctor.Subject{Schema: c.Schema, Topics: c.Topics, LongTransaction: c.LongTransaction}
 	if len(c.Brokers) > 0 {
-		conn, err := c.Config.New()
+		conn, err := c.Config.New(service.KafkaTokens)
 		if err != nil {
 			return &service.UsageError{Err: err}
 		}

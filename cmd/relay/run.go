@@ -132,7 +132,7 @@ func (c *runCommand) start(p *program) (_ *components, err error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := c.Config.New()
+	conn, err := c.Config.New(service.KafkaTokens)
 	if err != nil {
 		return nil, &service.UsageError{Err: err}
 	}

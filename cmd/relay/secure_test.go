@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
@@ -35,13 +36,13 @@ func (c *counting) Handle(_ context.Context, events []event.Event) ([]inbox.Outc
 	return out, nil
 }
 
-// consume runs a consumer over a connection until the end of the test.
 // Window is longer than the topics' retention.
 func (*counting) Window() time.Duration { return 30 * 24 * time.Hour }
 
+// consume runs a consumer over a connection until the end of the test.
 func consume(t *testing.T, cfg kafkaconn.Config, topic string, log *slog.Logger) *counting {
 	t.Helper()
-	conn, err := cfg.New()
+	conn, err := cfg.New(service.KafkaTokens)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +106,9 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			consume(t, with(mechanism, secret.Of(kafkatest.SecurePassword)), topic, quiet).await(t, 100)
 		})
 	}
-	t.Run("tokens", func(t *testing.T) { tokens(t, kafka, caFile) })
 	t.Run("least rights", func(t *testing.T) { leastRights(t, kafka, caFile) })
+	t.Run("tokens", func(t *testing.T) { tokens(t, kafka, caFile) })
+	t.Run("client credentials", func(t *testing.T) { clientCredentials(t, kafka, caFile) })
 	t.Run("client certificate", func(t *testing.T) {
 		t.Parallel()
 		db := outboxDB(t)
@@ -117,8 +119,6 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		env := without.with("RELAY_KAFKA_CERT_FILE", cert, "RELAY_KAFKA_KEY_FILE", key)
 		inProcess(t, env)
 		drained(t, db)
-	})
-	t.Run("P4.unknown: a wrong password parks nothing, and the right one is picked up", func(t *testing.T) {
 		consume(t, kafkaconn.Config{
 			Brokers: []string{kafka.MTLS}, TLS: true, CAFile: caFile, CertFile: cert, KeyFile: key,
 		}, topic, quiet).await(t, 100)
@@ -129,6 +129,8 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		if code != codeFindings || !strings.Contains(text, "fail  kafka ") {
 			t.Errorf("no certificate, exit code %d: %s", code, text)
 		}
+	})
+	t.Run("P4.unknown: a wrong password parks nothing, and the right one is picked up", func(t *testing.T) {
 		t.Parallel()
 		db := outboxDB(t)
 		topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/oauthbearer"
 )
 
 // What Config.SASL may be.
@@ -42,11 +44,16 @@ type Config struct {
 	ServerName string `name:"kafka-server-name" shown:"(the broker's host)" help:"Name that the brokers' certificates must be for."`
 	// SASL is the mechanism of authentication: one of the constants above. Default: none.
 	SASL string `name:"kafka-sasl" shown:"(none)" help:"How to log in: plain, scram-sha-256, scram-sha-512 or oauthbearer."`
-	// Username and Password are those of SASL; OAuthBearer has no user, and a token in the password's place. A Password
-	// in a file is read anew for each connection, and PasswordCommand prints one for each.
+	// Username and Password are those of SASL. OAuthBearer has no user, and a token in the password's place; with a
+	// TokenURL they are a client's id and secret. A Password in a file is read anew for each connection, and
+	// PasswordCommand prints one for each.
 	Username        string         `name:"kafka-username" help:"User to log in as."`
 	Password        secret.Value   `name:"kafka-password" help:"Password of that user, or oauthbearer's token. From a file it is read anew for each connection."`
 	PasswordCommand secret.Command `name:"kafka-password-command" help:"Shell command that prints the password or the token, or {\"password\": ..., \"expires\": time}, for each connection."`
+	// TokenURL is where a client's id and secret get OAuthBearer its tokens, TokenParams what else is sent there, such
+	// as scope and audience.
+	TokenURL    string            `name:"kafka-oauth-token-url" placeholder:"URL" help:"Where tokens are got with --kafka-username as client id and --kafka-password as client secret (OIDC client credentials)."`
+	TokenParams map[string]string `name:"kafka-oauth-token-params" mapsep:"," placeholder:"NAME=VALUE" help:"What else is sent there, as scope=kafka,audience=orders."`
 	// Extensions go with a token, such as Confluent Cloud's logicalCluster and identityPoolId.
 	Extensions map[string]string `name:"kafka-oauth-extensions" mapsep:"," placeholder:"NAME=VALUE" help:"What goes with the token, as logicalCluster=lkc-1,identityPoolId=pool-1."`
 }
@@ -54,16 +61,30 @@ type Config struct {
 // Conn opens connections as a Config says.
 type Conn struct {
 	cfg    Config
+	token  Token // nil: the password goes to the broker
 	dialer net.Dialer
 }
 
+// Token returns one that is valid now.
+type Token = func(ctx context.Context) (string, error)
+
+// Tokens makes the source of the tokens of a TokenURL. It is the caller's, for it needs a library that the root module
+// does without.
+type Tokens func(Config) Token
+
 // New checks a Config and reads its files once; it connects to nothing. An error says which flag to change, and holds
-// no secret.
-func (c Config) New() (*Conn, error) {
+// no secret. Without tokens no TokenURL works.
+func (c Config) New(tokens Tokens) (*Conn, error) {
 	if err := errors.Join(c.checkBrokers(), c.checkTLS(), c.checkSASL()); err != nil {
 		return nil, err
 	}
 	conn := &Conn{cfg: c, dialer: net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}}
+	if c.TokenURL != "" {
+		if tokens == nil {
+			return nil, errors.New("--kafka-oauth-token-url: this program gets no tokens")
+		}
+		conn.token = tokens(c)
+	}
 	if c.TLS {
 		if _, err := c.tlsConfig(""); err != nil {
 			return nil, err
@@ -108,8 +129,11 @@ func (c Config) checkSASL() error {
 	if c.Password.IsSet() && c.PasswordCommand.IsSet() {
 		return errors.New("--kafka-password and --kafka-password-command are both set: leave one out")
 	}
-	if len(c.Extensions) > 0 && c.SASL != OAuthBearer {
-		return errors.New("--kafka-oauth-extensions is set without --kafka-sasl=oauthbearer")
+	if (len(c.Extensions) > 0 || c.TokenURL != "") && c.SASL != OAuthBearer {
+		return errors.New("--kafka-oauth-extensions or --kafka-oauth-token-url is set without --kafka-sasl=oauthbearer")
+	}
+	if len(c.TokenParams) > 0 && c.TokenURL == "" {
+		return errors.New("--kafka-oauth-token-params is set without --kafka-oauth-token-url")
 	}
 	switch c.SASL {
 	case "":
@@ -122,10 +146,12 @@ func (c Config) checkSASL() error {
 			return errors.New("--kafka-sasl wants --kafka-username and --kafka-password")
 		}
 	case OAuthBearer:
+		if c.TokenURL != "" {
+			return c.checkClient()
+		}
 		if c.Username != "" || !own {
 			return errors.New("--kafka-sasl=oauthbearer wants --kafka-password or --kafka-password-command for its " +
-				"token, " +
-				"and no --kafka-username")
+				"token, and no --kafka-username; or --kafka-oauth-token-url")
 		}
 	default:
 		return fmt.Errorf("--kafka-sasl is %q: want %s", c.SASL, mechanisms)
@@ -138,6 +164,33 @@ func (c Config) checkSASL() error {
 }
 
 const mechanisms = "plain, scram-sha-256, scram-sha-512 or oauthbearer"
+
+// checkClient looks at the settings of client credentials.
+func (c Config) checkClient() error {
+	if c.Username == "" || !c.secret().IsSet() {
+		return errors.New("--kafka-oauth-token-url wants --kafka-username, a client's id, and --kafka-password, its " +
+			"secret")
+	}
+	at, err := url.Parse(c.TokenURL)
+	if err != nil || at.Host == "" || at.User != nil || at.Scheme != "https" && !loopback(at.Hostname()) {
+		return errors.New("--kafka-oauth-token-url: want https://host/..., for the client's secret is sent there")
+	}
+	_, err = c.Secret()
+	return err
+}
+
+func loopback(host string) bool {
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
+}
+
+// Secret is the password, as it is now: the client's secret where there is a TokenURL.
+func (c Config) Secret() (string, error) {
+	text, err := c.secret().Reveal()
+	if err != nil {
+		return "", fmt.Errorf("--kafka-password: %w", err)
+	}
+	return text, nil
+}
 
 // secret is the password or token, from wherever it comes.
 func (c Config) secret() secret.Value {
@@ -154,6 +207,9 @@ func (c *Conn) Brokers() []string { return c.cfg.Brokers }
 func (c *Conn) SASL() sasl.Mechanism {
 	if c.cfg.SASL == "" {
 		return nil
+	}
+	if c.token != nil {
+		return oauthbearer.Mechanism{Token: c.token, Extensions: c.cfg.Extensions}
 	}
 	return mechanism{c.cfg}
 }

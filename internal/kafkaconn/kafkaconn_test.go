@@ -36,7 +36,7 @@ func TestNewRefuses(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := good().New(); err != nil {
+	if _, err := good().New(nil); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -74,6 +74,34 @@ func TestNewRefuses(t *testing.T) {
 			func(c *kafkaconn.Config) { c.Password = secret.Value{} },
 			"wants --kafka-username and --kafka-password",
 		},
+		"token URL sans oauthbearer": {
+			func(c *kafkaconn.Config) { c.TokenURL = "https://id.example/token" },
+			"--kafka-oauth-token-url is set without",
+		},
+		"params sans URL": {
+			func(c *kafkaconn.Config) { c.TokenParams = map[string]string{"scope": "x"} },
+			"without --kafka-oauth-token-url",
+		},
+		"a secret in the clear": {
+			func(c *kafkaconn.Config) { c.SASL, c.TokenURL = kafkaconn.OAuthBearer, "http://id.example/token" },
+			"want https://host/",
+		},
+		"a secret in the URL": {
+			func(c *kafkaconn.Config) {
+				c.SASL, c.TokenURL = kafkaconn.OAuthBearer, "https://u:"+canary+"@id.example/token"
+			},
+			"want https://host/",
+		},
+		"no client": {
+			func(c *kafkaconn.Config) {
+				c.SASL, c.TokenURL, c.Username = kafkaconn.OAuthBearer, "https://id.example/token", ""
+			},
+			"wants --kafka-username, a client's id",
+		},
+		"nobody makes tokens": {
+			func(c *kafkaconn.Config) { c.SASL, c.TokenURL = kafkaconn.OAuthBearer, "https://id.example/token" },
+			"this program gets no tokens",
+		},
 		"empty file": {func(c *kafkaconn.Config) { c.Password = secret.InFile(empty) }, "--kafka-password: "},
 		"forbidden password": {
 			func(c *kafkaconn.Config) { c.Password = secret.Of(canary + "\u0007") },
@@ -82,7 +110,7 @@ func TestNewRefuses(t *testing.T) {
 	} {
 		cfg := good()
 		c.change(&cfg)
-		_, err := cfg.New()
+		_, err := cfg.New(nil)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		} else if strings.Contains(err.Error(), canary) {
@@ -100,7 +128,7 @@ func TestWarning(t *testing.T) {
 	}{{kafkaconn.Plain, true, false}, {kafkaconn.Plain, false, true}, {kafkaconn.ScramSHA512, false, false}} {
 		cfg := good()
 		cfg.SASL, cfg.TLS = c.sasl, c.tls
-		conn, err := cfg.New()
+		conn, err := cfg.New(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +206,7 @@ func TestHandshakes(t *testing.T) {
 			cfg := good()
 			cfg.CAFile = ca.File(t)
 			c.change(&cfg)
-			conn, err := cfg.New()
+			conn, err := cfg.New(nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,7 +233,7 @@ func TestFilesAreFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.SASL, cfg.Password = kafkaconn.Plain, secret.InFile(password)
-	conn, err := cfg.New()
+	conn, err := cfg.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,9 +27,9 @@ func (m mechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error)
 }
 
 func (c Config) mechanism() (sasl.Mechanism, error) {
-	password, err := c.secret().Reveal()
+	password, err := c.Secret()
 	if err != nil {
-		return nil, fmt.Errorf("--kafka-password: %w", err)
+		return nil, err
 	}
 	algorithm := scram.SHA256
 	switch c.SASL {

@@ -108,7 +108,7 @@ func FuzzSettings(f *testing.F) {
 			_, err := kafkaconn.Config{
 				Brokers: strings.Split(b, ","), SASL: a, Username: b, Password: secret.Of(password + b),
 				TLS: len(a)%2 == 0, ServerName: b,
-			}.New()
+			}.New(nil)
 			silent(t, err, password)
 		}
 	})

@@ -89,7 +89,7 @@ type Database struct {
 
 // Worker is what the flags say. Its error is a service.UsageError.
 func (f Flags) Worker() (Config, error) {
-	conn, err := f.Config.New()
+	conn, err := f.Config.New(service.KafkaTokens)
 	if err != nil {
 		return Config{}, &service.UsageError{Err: err}
 	}

@@ -345,7 +345,7 @@ func TestKafka(t *testing.T) {
 	}
 	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 14)`)
 	examine := func(brokers ...string) []Finding {
-		conn, err := kafkaconn.Config{Brokers: brokers}.New()
+		conn, err := kafkaconn.Config{Brokers: brokers}.New(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -380,7 +380,7 @@ func TestProgress(t *testing.T) {
 		record := kafkatest.Record{Partition: int32(i), Value: []byte("v"), Time: at}
 		kafkatest.Produce(t, topic, record, record)
 	}
-	conn, err := kafkaconn.Config{Brokers: kafkatest.Brokers(t)}.New()
+	conn, err := kafkaconn.Config{Brokers: kafkatest.Brokers(t)}.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
