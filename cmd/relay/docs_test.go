@@ -24,7 +24,7 @@ func TestDocumentsNameCommands(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{
 		"../../README.md", "../../docs/*.md", "../../docs/operations/*.md",
-		"../../docs/runbooks/*.md",
+		"../../docs/runbooks/*.md", "../../docs/platforms/*.md",
 	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
