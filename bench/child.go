@@ -33,7 +33,8 @@ const childArg = "child"
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
 // with no database behind it, "hold" drains beside a partition that may be dead, "steady" keeps up
 // with a producer there, "run" relays until it is told to stop, and "idle" relays nothing.
-// "append" and "worker" are the ends of the chain case. "stage" runs steps of the chain in one process.
+// "append" and "worker" are the ends of the chain case. "stage" runs steps of the chain in one process. "member" is a
+// worker of the rebalances case.
 // The peers' kinds stand in their files.
 type job struct {
 	Kind        string
@@ -54,6 +55,7 @@ type job struct {
 	WAL         bool          // run, idle: events are read from the WAL
 	IdleAfter   time.Duration // idle: 0 is the relay's default
 	Length      time.Duration // idle: how long the cost is measured
+	Instance    string        // member: its InstanceID
 	Answer      string        // the file to answer in; empty: the standard output
 }
 
@@ -132,6 +134,8 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 		work = runChild
 	case "idle":
 		work = idleChild
+	case "member":
+		work = memberChild
 	}
 	if j.Profile != "" {
 		f, err := os.Create(j.Profile)

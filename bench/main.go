@@ -206,6 +206,7 @@ func cases() []measureCase {
 		{name: "brokers", withoutKafka: true, run: brokersCase},
 		{name: "clients", run: clientsCase},
 		{name: "restarts", withoutKafka: true, run: restartsCase},
+		{name: "rebalances", run: rebalancesCase},
 		{name: "costs", run: costsCase},
 		{name: "simulation", run: simulationCase},
 	}
