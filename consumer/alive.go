@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -16,55 +19,184 @@ import (
 )
 
 // Heartbeats and commits go through the transport, which finds the coordinator each time and opens a new connection
-// where one is broken. kafka-go's group has one connection for a generation, and gives the generation up when one
-// heartbeat fails: then all members stop and join again, although the broker would have waited for SessionTimeout.
+// where one is broken: the broker waits for SessionTimeout, so one that fails ends nothing.
 
-// heartbeat keeps the generation alive until it is over by what the broker says, or by the clock. The generation ends
-// with it.
-func (g *generation) heartbeat(ctx context.Context) {
+// keep sends heartbeats and looks at the topics, until stop is called. again is closed when the member has to join
+// again.
+func (s *session) keep(ctx context.Context) (again <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	joins := make(chan struct{})
+	var once sync.Once
+	join := func() { once.Do(func() { close(joins) }) }
+	var both sync.WaitGroup
+	both.Go(func() { s.heartbeats(ctx, join) })
+	both.Go(func() { s.watchTopics(ctx, join) })
+	return joins, func() {
+		cancel()
+		both.Wait()
+	}
+}
+
+// heartbeats go on until ctx ends, or until the generation is over by what the broker says, or by the clock. In the
+// first moments of a generation they are frequent: another one follows at once where somebody gives up a partition.
+func (s *session) heartbeats(ctx context.Context, join func()) {
 	const part = "heartbeats"
-	cfg := &g.c.cfg
-	defer g.c.outage.forget(part)
-	for alive := time.Now(); ; {
-		_ = sleep.For(ctx, cfg.HeartbeatInterval)
+	cfg := &s.c.cfg
+	defer s.c.outage.forget(part)
+	for began := time.Now(); ; {
+		every := cfg.HeartbeatInterval
+		if time.Since(began) < 3*every {
+			every /= 5
+		}
+		_ = sleep.For(ctx, every)
 		if ctx.Err() != nil {
 			return
 		}
 		asked := time.Now()
-		err := g.c.client.heartbeat(ctx, cfg, g.gen)
+		err := s.c.client.heartbeat(ctx, cfg, s.id)
 		switch {
-		case err == nil:
-			alive = asked
-			g.c.outage.works(part)
-		case isFenced(err), errors.Is(err, kafka.RebalanceInProgress), ctx.Err() != nil:
+		case err == nil, errors.Is(err, kafka.RebalanceInProgress):
+			s.contact = asked
+			s.c.outage.works(part)
+			if err != nil {
+				join()
+			}
+		case ctx.Err() != nil:
+			return
+		case isFenced(err):
+			s.over(err)
 			return
 		default:
-			g.c.outage.fail(part, err)
-			if time.Since(alive) >= cfg.SessionTimeout {
-				return // the partitions are others' by now
+			s.c.outage.fail(part, err)
+			if time.Since(s.contact) >= cfg.SessionTimeout {
+				s.over(err) // the partitions are others' by now
+				return
 			}
 		}
 	}
 }
 
-// commit commits offsets of the generation, and says when that cannot be done.
-func (g *generation) commit(ctx context.Context, next offsets) error {
-	err := g.c.client.commit(ctx, &g.c.cfg, g.gen, next)
+// watchTopics has the member join again when topics have come or gone, or have another number of partitions than when
+// they were assigned.
+func (s *session) watchTopics(ctx context.Context, join func()) {
+	assigned := s.assigned // nil: another member assigned, and notices itself what it overlooked
+	for {
+		_ = sleep.For(ctx, 3*s.c.cfg.HeartbeatInterval)
+		if ctx.Err() != nil {
+			return
+		}
+		now, missing, err := s.c.client.sizes(ctx, s.c.topics)
+		if err != nil {
+			continue // the fetches report it
+		}
+		s.c.logMissing(missing)
+		if topics := slices.Sorted(maps.Keys(now)); !slices.Equal(topics, s.topics) {
+			s.topics = topics
+			join()
+			return
+		}
+		if assigned == nil {
+			assigned = now
+		}
+		for topic, n := range now {
+			if assigned[topic] != n {
+				join()
+				return
+			}
+		}
+	}
+}
+
+// committed asks for the group's offsets of partitions until it gets them; a negative one is none. False: the member
+// has to join again first, or is to stop.
+func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Partition) (map[Partition]int64, bool) {
+	at := map[Partition]int64{}
+	if len(ps) == 0 {
+		return at, true
+	}
+	ask := map[string][]int{}
+	for _, p := range ps {
+		ask[p.Topic] = append(ask[p.Topic], int(p.ID))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lost := s.isLost
+	go func() {
+		select {
+		case <-again:
+		case <-lost:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	ok := retry(ctx, func() bool {
+		err := s.c.client.committed(ctx, s.c.cfg.Group, ask, at)
+		switch {
+		case err == nil:
+			s.c.outage.works(groupPart)
+		case ctx.Err() == nil:
+			s.c.outage.fail(groupPart, err)
+		}
+		return err == nil
+	})
+	return at, ok
+}
+
+func (c *client) committed(ctx context.Context, group string, ask map[string][]int, at map[Partition]int64) error {
+	ctx, cancel := context.WithTimeout(ctx, netTimeout)
+	defer cancel()
+	res, err := c.kafka().OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: ask})
+	if err != nil {
+		return fmt.Errorf("offset fetch: %w", err)
+	}
+	if res.Error != nil {
+		return fmt.Errorf("offset fetch: %w", res.Error)
+	}
+	for topic, ps := range res.Topics {
+		for _, p := range ps {
+			if p.Error != nil {
+				return fmt.Errorf("offset fetch of %s-%d: %w", topic, p.Partition, p.Error)
+			}
+			at[Partition{topic, int32(p.Partition)}] = p.CommittedOffset
+		}
+	}
+	for topic, ids := range ask {
+		for _, id := range ids {
+			if _, ok := at[Partition{topic, int32(id)}]; !ok {
+				return fmt.Errorf("offset fetch: the answer lacks %s-%d", topic, id)
+			}
+		}
+	}
+	return nil
+}
+
+// commit commits offsets through the generation, and says when that cannot be done. While the member joins again, the
+// group may have gone on to a generation that it does not know yet: that refuses commits, and ends nothing.
+func (s *session) commit(ctx context.Context, next offsets) error {
+	s.mu.Lock()
+	id := s.id
+	s.mu.Unlock()
+	err := s.c.client.commit(ctx, &s.c.cfg, id, next)
+	s.mu.Lock()
+	passing := s.joining || s.id != id
+	s.mu.Unlock()
 	switch {
 	case err == nil:
-		g.c.outage.works(commitPart)
+		s.c.outage.works(commitPart)
+	case passing && isFenced(err) && !errors.Is(err, kafka.FencedInstanceID):
+		return kafka.RebalanceInProgress
 	case !isFenced(err) && !errors.Is(err, kafka.RebalanceInProgress):
-		g.c.outage.fail(commitPart, err)
+		s.c.outage.fail(commitPart, err)
 	}
 	return err
 }
 
 const commitPart = "offset commits"
 
-func (c *client) heartbeat(ctx context.Context, cfg *Config, gen *kafka.Generation) error {
+func (c *client) heartbeat(ctx context.Context, cfg *Config, id identity) error {
 	ctx, cancel := context.WithTimeout(ctx, min(netTimeout, cfg.SessionTimeout/3))
 	defer cancel()
-	res, err := c.transport.RoundTrip(ctx, c.addr, &heartbeatRequest{cfg.ClientID, gen.GroupID, gen.ID, gen.MemberID})
+	res, err := c.transport.RoundTrip(ctx, c.addr, &heartbeatRequest{cfg.ClientID, cfg.Group, id})
 	if err != nil {
 		return fmt.Errorf("heartbeat: %w", err)
 	}
@@ -75,11 +207,11 @@ func (c *client) heartbeat(ctx context.Context, cfg *Config, gen *kafka.Generati
 }
 
 // commit does not go through kafka.Client's method, which says that all records are of leader epoch 0.
-func (c *client) commit(ctx context.Context, cfg *Config, gen *kafka.Generation, next offsets) error {
+func (c *client) commit(ctx context.Context, cfg *Config, id identity, next offsets) error {
 	ctx, cancel := context.WithTimeout(ctx, min(netTimeout, cfg.SessionTimeout/3))
 	defer cancel()
 	req := &offsetcommit.Request{
-		GroupID: gen.GroupID, GenerationID: gen.ID, MemberID: gen.MemberID,
+		GroupID: cfg.Group, GenerationID: id.generation, MemberID: id.member, GroupInstanceID: id.instance,
 		RetentionTimeMs: -1,
 	}
 	for topic, partitions := range next {
@@ -105,12 +237,11 @@ func (c *client) commit(ctx context.Context, cfg *Config, gen *kafka.Generation,
 	return nil
 }
 
-// heartbeatRequest is version 0, which every broker speaks. kafka-go's own message does not go to the coordinator, and
-// has fields of version 4 wrong.
+// heartbeatRequest is version 3, the first with static members; Kafka 2.3 speaks it. kafka-go's own message does not go
+// to the coordinator, and has fields of version 4 wrong.
 type heartbeatRequest struct {
 	clientID, group string
-	generation      int32
-	member          string
+	identity
 }
 
 type heartbeatResponse struct{ errorCode int16 }
@@ -135,14 +266,20 @@ func (r *heartbeatRequest) Required(map[protocol.ApiKey]int16) bool { return tru
 // RawExchange sends the request and reads the answer.
 func (r *heartbeatRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	be := binary.BigEndian
-	b := str(requestHead(protocol.Heartbeat, 0, r.clientID), r.group)
+	b := str(requestHead(protocol.Heartbeat, 3, r.clientID), r.group)
 	b = str(be.AppendUint32(b, uint32(r.generation)), r.member)
+	if r.instance == "" {
+		b = be.AppendUint16(b, ^uint16(0)) // none
+	} else {
+		b = str(b, r.instance)
+	}
 	be.PutUint32(b, uint32(len(b)-4))
 	answer, err := exchange(rw, b, 64)
 	if err != nil {
 		return nil, err
 	}
 	a := reader{b: answer}
+	a.skip(4) // throttle time
 	res := &heartbeatResponse{errorCode: a.int16()}
 	if a.short {
 		return nil, errors.New("an answer to a heartbeat that ends too early")

@@ -3,18 +3,20 @@ package consumer
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // minFetchBytes is the least that a fetch asks for.
 const minFetchBytes = 16 << 10
 
-// budget bounds what the partitions of a generation hold ahead of their handlers.
+// budget bounds what a member's partitions hold ahead of their handlers.
 //
 // A partition that holds nothing may always fetch, so that partitions whose handlers wait (for a provider, say) can
 // never starve the others; reading ahead needs room. The bound is therefore the larger of the limit and one fetch per
 // partition.
 type budget struct {
-	limit int64
+	limit      int64
+	partitions atomic.Int64
 
 	mu    sync.Mutex
 	used  int64
@@ -23,9 +25,9 @@ type budget struct {
 
 func newBudget(limit int) *budget { return &budget{limit: int64(limit), freed: make(chan struct{})} }
 
-// share is what one fetch asks for when so many partitions hold two each.
-func (b *budget) share(partitions, fetchBytes int) int {
-	return max(minFetchBytes, min(fetchBytes, int(b.limit)/(2*max(1, partitions))))
+// share is what one fetch asks for when all partitions hold two each.
+func (b *budget) share(fetchBytes int) int {
+	return max(minFetchBytes, min(fetchBytes, int(b.limit/(2*max(1, b.partitions.Load())))))
 }
 
 // wait returns true once a partition that holds that much may fetch, false when ctx ended.

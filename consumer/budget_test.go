@@ -10,10 +10,12 @@ func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		b := newBudget(64 << 20)
-		if got := b.share(100, 1<<20); got > 64<<20/200 || got < minFetchBytes {
+		b.partitions.Store(100)
+		if got := b.share(1 << 20); got > 64<<20/200 || got < minFetchBytes {
 			t.Errorf("one of 100 partitions asks for %d bytes", got)
 		}
-		if got := b.share(1, 1<<20); got != 1<<20 {
+		b.partitions.Store(1)
+		if got := b.share(1 << 20); got != 1<<20 {
 			t.Errorf("a lone partition asks for %d bytes", got)
 		}
 		b.add(64 << 20)

@@ -22,12 +22,12 @@ func (o *offsets) set(p Partition, next int64) {
 	(*o)[p.Topic][int(p.ID)] = next
 }
 
-// committer commits the decided offsets of one generation, through that generation only: the broker refuses them once
-// the generation is over, so that a late commit cannot move the offset of a partition that others read now.
+// committer commits the decided offsets of the partitions that a member has, through its generation: the broker refuses
+// them once that is over, so that a late commit cannot move the offset of a partition that others read now.
 type committer struct {
-	send     func(map[string]map[int]int64) error // Generation.CommitOffsets
-	every    time.Duration                        // negative: at once
-	fenced   func(error)                          // called when the broker says that the generation is over
+	send     func(map[string]map[int]int64) error
+	every    time.Duration // negative: at once
+	fenced   func(error)   // called when the broker says that the generation is over
 	observer *Observer
 
 	flushing sync.Mutex // one commit at a time, so that an older one cannot overtake
@@ -35,10 +35,12 @@ type committer struct {
 	dirty    offsets
 }
 
-// decided notes that everything of p before next is decided.
-func (c *committer) decided(p Partition, next int64) {
+// decided notes that everything of p before next is decided. What was given up is others' to commit.
+func (c *committer) decided(p *partition, next int64) {
 	c.mu.Lock()
-	c.dirty.set(p, next)
+	if !p.released {
+		c.dirty.set(p.Partition, next)
+	}
 	c.mu.Unlock()
 	if c.every < 0 {
 		_ = c.flush()
@@ -63,7 +65,22 @@ func (c *committer) run(ctx context.Context) {
 	}
 }
 
-// flushLast flushes at the end of a generation. It tries twice: losing this commit costs nothing but duplicates.
+// release drops what is not committed of partitions that are given up: a later generation may have another owner.
+func (c *committer) release(rs []*running) {
+	c.flushing.Lock() // one that is under way would put it back
+	defer c.flushing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range rs {
+		r.released = true
+		delete(c.dirty[r.Topic], int(r.ID))
+		if len(c.dirty[r.Topic]) == 0 {
+			delete(c.dirty, r.Topic)
+		}
+	}
+}
+
+// flushLast flushes before partitions are given up. It tries twice: losing this commit costs nothing but duplicates.
 func (c *committer) flushLast() error {
 	err := c.flush()
 	if err != nil && !isFenced(err) {

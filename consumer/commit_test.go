@@ -12,7 +12,7 @@ import (
 // What was decided while a commit was under way goes with the next, though that commit failed.
 func TestAFailedCommitTakesNothingBack(t *testing.T) {
 	t.Parallel()
-	a, b := Partition{"t", 0}, Partition{"t", 1}
+	a, b := &partition{Partition: Partition{"t", 0}}, &partition{Partition: Partition{"t", 1}}
 	sent := map[int]int64{}
 	c := &committer{every: time.Hour, observer: &Observer{}}
 	c.send = func(batch map[string]map[int]int64) error {
@@ -38,7 +38,7 @@ func TestARefusedCommitEndsTheGeneration(t *testing.T) {
 		var told error
 		c := &committer{every: time.Hour, observer: &Observer{}, fenced: func(err error) { told = err }}
 		c.send = func(map[string]map[int]int64) error { return refused }
-		c.decided(Partition{"t", 0}, 5)
+		c.decided(&partition{Partition: Partition{"t", 0}}, 5)
 		if err := c.flush(); !errors.Is(err, refused) || !errors.Is(told, refused) {
 			t.Errorf("%v: told of %v", refused, told)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"regexp"
 	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
@@ -56,6 +57,12 @@ type Config struct {
 	Group string
 	// ClientID names this process in the broker's logs and quotas. Default: Group.
 	ClientID string
+	// InstanceID makes this a static member of the group, with a name that no other worker of the group has and that
+	// it keeps over its restarts: a pod's of a StatefulSet, say. One that comes back within SessionTimeout has its
+	// partitions again, and the others notice nothing. In return it does not leave when it stops: the partitions of a
+	// worker that is gone for good stand still for SessionTimeout. A second process with the name takes the first
+	// one's place. Letters, digits, dots, dashes and underscores, 249 at most. Default: none, a member like any other.
+	InstanceID string
 	// IDHeader is the header that carries an event's id. Default: ce_id. Debezium's outbox router writes "id".
 	IDHeader string
 	// Start is where a partition without a committed offset begins. Default: StartEarliest.
@@ -76,9 +83,7 @@ type Config struct {
 	// Default: 200 ms; negative: after each batch.
 	CommitEvery time.Duration
 	// DrainTimeout is how long Run lets running handlers finish after its ctx ended, before their ctx ends. Keep it
-	// below the time that the supervisor grants. Default: 20 s; negative: they are cancelled at once. A member that is
-	// told to stop in the middle of its first join waits for the join's end instead, up to RebalanceTimeout: only then
-	// can it leave.
+	// below the time that the supervisor grants. Default: 20 s; negative: they are cancelled at once.
 	DrainTimeout time.Duration
 
 	// ResumeEvery is how often a halted partition asks its handler whether an operator let it go on, and how often the
@@ -99,14 +104,14 @@ type Config struct {
 	// 64 MiB.
 	MaxBatchBytes int
 
-	// SessionTimeout is how long the broker waits for a heartbeat before it gives the partitions to others. When a
-	// process dies and starts again, all members wait that long: the broker waits for the dead one. Default: 10 s.
+	// SessionTimeout is how long the broker waits for a heartbeat before it gives the partitions to others: those of a
+	// process that died stand still for so long. Default: 10 s; 45 s with an InstanceID, as a restart must fit in it.
 	SessionTimeout time.Duration
 	// RebalanceTimeout is how long the broker waits for members to come back in a rebalance: the time that handlers
 	// have to return once their ctx ended. Default: 30 s.
 	RebalanceTimeout time.Duration
-	// HeartbeatInterval is how soon a rebalance is noticed. At most a third of SessionTimeout. Default: 3 s, or that
-	// third.
+	// HeartbeatInterval is how soon a rebalance is noticed: a partition that moves stands still for about as long. At
+	// most a third of SessionTimeout. Default: 500 ms, or that third.
 	HeartbeatInterval time.Duration
 
 	// Dial opens connections to brokers. Default: a net.Dialer with a time-out of 5 s.
@@ -158,9 +163,12 @@ func (cfg Config) withDefaults() (Config, error) {
 	orDefault(&cfg.FetchWait, 500*time.Millisecond)
 	orDefault(&cfg.BufferBytes, 64<<20)
 	orDefault(&cfg.MaxBatchBytes, 64<<20)
+	if cfg.InstanceID != "" {
+		orDefault(&cfg.SessionTimeout, 45*time.Second)
+	}
 	orDefault(&cfg.SessionTimeout, 10*time.Second)
 	orDefault(&cfg.RebalanceTimeout, 30*time.Second)
-	orDefault(&cfg.HeartbeatInterval, min(3*time.Second, cfg.SessionTimeout/3))
+	orDefault(&cfg.HeartbeatInterval, min(500*time.Millisecond, cfg.SessionTimeout/3))
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: netTimeout}).DialContext
 	}
@@ -177,6 +185,9 @@ func orDefault[T comparable](v *T, def T) {
 	}
 }
 
+// instances are the names that brokers accept.
+var instances = regexp.MustCompile(`^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}$|^$`)
+
 func (cfg Config) check() error {
 	for _, c := range []struct {
 		ok   bool
@@ -189,6 +200,10 @@ func (cfg Config) check() error {
 		{
 			cfg.OnBehind == BehindRepeat || cfg.OnBehind == BehindIgnore, "OnBehind", cfg.OnBehind,
 			"BehindRepeat or BehindIgnore",
+		},
+		{
+			instances.MatchString(cfg.InstanceID), "InstanceID", cfg.InstanceID,
+			"at most 249 letters, digits, dots, dashes and underscores",
 		},
 		{cfg.Batch > 0, "Batch", cfg.Batch, "at least 1"},
 		{cfg.ResumeEvery > 0, "ResumeEvery", cfg.ResumeEvery, "more than zero"},

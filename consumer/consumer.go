@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"net"
 	"slices"
 	"strings"
@@ -32,7 +31,7 @@ type Consumer struct {
 
 	mu      sync.Mutex
 	started bool
-	gen     *generation // the current one, nil between two
+	member  *session // nil: it is in no group
 }
 
 // New returns a consumer that feeds h with the events of topics. It checks everything that can be checked without a
@@ -63,10 +62,6 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 	}
 	c.cfg.Logger = cfg.Logger.With("group", cfg.Group)
 	c.outage = &outage{log: c.cfg.Logger, observer: &c.cfg.Observer}
-	group := c.groupConfig(newConns(cfg.Dial), c.topics, nil)
-	if err := group.Validate(); err != nil {
-		return nil, fmt.Errorf("consumer: %w", err)
-	}
 	return c, nil
 }
 
@@ -125,8 +120,7 @@ func retry(ctx context.Context, do func() bool) bool {
 	return false
 }
 
-// awaitTopics waits until there is a topic that can be read, and returns those that can. kafka-go's join would have
-// brokers make the missing ones, with whatever partition count they have as default. None: ctx ended.
+// awaitTopics waits until there is a topic that can be read, and returns those that can. None: ctx ended.
 func (c *Consumer) awaitTopics(ctx context.Context) (topics []string) {
 	const part = "topics"
 	retry(ctx, func() bool {
@@ -215,17 +209,4 @@ func (c *client) kafka() *kafka.Client { return &kafka.Client{Addr: c.addr, Tran
 func (c *client) close() {
 	c.transport.CloseIdleConnections()
 	c.conns.shutdown()
-}
-
-// groupConfig is what kafka-go's group gets; its connections are cs's, so that they can be cut.
-func (c *Consumer) groupConfig(cs *conns, topics []string, balancers []kafka.GroupBalancer) kafka.ConsumerGroupConfig {
-	return kafka.ConsumerGroupConfig{
-		ID: c.cfg.Group, Brokers: c.brokers, Topics: topics, Dialer: &kafka.Dialer{
-			ClientID: c.cfg.ClientID, DialFunc: cs.dial, Timeout: netTimeout, TLS: c.cfg.TLS, SASLMechanism: c.cfg.SASL,
-		},
-		HeartbeatInterval: (math.MaxInt32 - 1) * time.Millisecond, // never: heartbeat does it
-		SessionTimeout:    c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
-		JoinGroupBackoff: time.Second, Timeout: min(netTimeout, c.cfg.SessionTimeout/3), GroupBalancers: balancers,
-		StartOffset: kafka.FirstOffset, // stands for "none": where to begin is decided by the partition
-	}
 }

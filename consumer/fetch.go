@@ -53,7 +53,7 @@ func (p *partition) request(ctx context.Context, offset int64) (*fetchResponse, 
 	ctx, cancel := context.WithTimeout(ctx, cfg.FetchWait+2*netTimeout)
 	defer cancel()
 	return p.c.client.fetch(ctx, cfg, &fetchRequest{
-		topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.fetchBytes),
+		topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.fetchBytes()),
 		uncommitted: cfg.ReadUncommitted,
 	})
 }
@@ -69,7 +69,7 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 	txns, from := &transactions{pending: res.aborted}, offset
 	for rest := res.records; len(rest) > 0; {
 		var c chunk
-		if c, rest, err = dec.next(rest, offset, p.fetchBytes, txns); err != nil {
+		if c, rest, err = dec.next(rest, offset, p.fetchBytes(), txns); err != nil {
 			return offset, err
 		}
 		if c.next == offset {
@@ -125,7 +125,7 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 		p.expectRepeats(at, next)
 	}
 	p.setPosition(at)
-	p.commits.decided(p.Partition, at)
+	p.commits.decided(p, at)
 	return at, nil
 }
 

@@ -245,6 +245,8 @@ func (l *logs) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
+func (l *logs) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
 func (l *logs) count(s string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,15 +18,15 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// partition reads one assigned partition for one generation: one goroutine fetches and decodes one chunk ahead, one
+// partition reads one assigned partition until it is given up: one goroutine fetches and decodes one chunk ahead, one
 // handles.
 type partition struct {
 	Partition
-	c          *Consumer
-	budget     *budget
-	commits    *committer
-	fetchBytes int   // of one fetch
-	start      int64 // the group's offset, or negative when it has none
+	c        *Consumer
+	budget   *budget
+	commits  *committer
+	released bool  // it is given up; commits' lock guards it
+	start    int64 // the group's offset, or negative when it has none
 
 	chunks  chan chunk
 	refused error        // why fetching ended for good; read once chunks is closed
@@ -112,7 +113,7 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	case n == len(batch.events) && err == nil:
 		return chunk{}, true
 	case ctx.Err() != nil:
-		return chunk{}, false // the generation or the process ends; the next owner goes on here
+		return chunk{}, false // the partition is given up; the next owner goes on here
 	case isMoved(err):
 		// What was read since is of no use: the new generation begins where the database is.
 		p.c.cfg.Logger.Warn("the handler's database has changed: joining the group again, to begin where it is",
@@ -247,7 +248,7 @@ func (p *partition) cut(n int) chunk {
 // decided moves the position and has it committed.
 func (p *partition) decided(next int64) {
 	p.update(true, func() { p.next = next })
-	p.commits.decided(p.Partition, next)
+	p.commits.decided(p, next)
 }
 
 // update changes the position or the end of the log, and notes whether records wait. decided: something was decided.
@@ -300,6 +301,13 @@ func (p *partition) halt(offset int64, id uuid.UUID, err error) {
 		p.c.cfg.Observer.Halted(h)
 	}
 }
+
+func (p Partition) compareTo(q Partition) int {
+	return cmp.Or(cmp.Compare(p.Topic, q.Topic), cmp.Compare(p.ID, q.ID))
+}
+
+// fetchBytes is what one fetch asks for.
+func (p *partition) fetchBytes() int { return p.budget.share(p.c.cfg.FetchBytes) }
 
 // String names the partition as Kafka's tools do.
 func (p Partition) String() string { return fmt.Sprintf("%s-%d", p.Topic, p.ID) }

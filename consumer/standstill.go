@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,17 +15,18 @@ import (
 // standstill measures since when nothing was decided although records wait. Rebalances do not reset it.
 type standstill struct {
 	mu      sync.Mutex
-	waiting map[Partition]bool // those with records that are not decided, or of which nobody knows yet
+	waiting map[Partition]bool // whether it has records that are not decided, or nobody knows yet
 	since   time.Time          // zero: nothing waits
 }
 
-// assigned replaces the partitions.
-func (s *standstill) assigned(partitions []Partition) {
+// assigned replaces the partitions; of the new ones nobody knows yet.
+func (s *standstill) assigned(partitions, added []Partition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := s.waiting
 	s.waiting = map[Partition]bool{}
 	for _, p := range partitions {
-		s.waiting[p] = true
+		s.waiting[p] = before[p] || slices.Contains(added, p)
 	}
 	s.clock(false)
 }
@@ -32,17 +35,15 @@ func (s *standstill) assigned(partitions []Partition) {
 func (s *standstill) update(p Partition, waits, decided bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if waits {
-		s.waiting[p] = true
-	} else {
-		delete(s.waiting, p)
+	if _, ours := s.waiting[p]; ours { // else it is given up, and its handler still ends
+		s.waiting[p] = waits
 	}
 	s.clock(decided)
 }
 
 func (s *standstill) clock(decided bool) {
 	switch {
-	case len(s.waiting) == 0:
+	case !slices.Contains(slices.Collect(maps.Values(s.waiting)), true):
 		s.since = time.Time{}
 	case decided || s.since.IsZero():
 		s.since = time.Now()
@@ -57,8 +58,8 @@ func (s *standstill) began() time.Time {
 
 // watchEnds looks at the ends of logs that are not fetched, because a handler is busy or a partition is halted, until
 // ctx ends. Otherwise their lag would stay at what it was when the fetching stopped.
-func (g *generation) watchEnds(ctx context.Context) {
-	every := g.c.cfg.ResumeEvery
+func (s *session) watchEnds(ctx context.Context) {
+	every := s.c.cfg.ResumeEvery
 	for {
 		_ = sleep.For(ctx, every)
 		if ctx.Err() != nil {
@@ -66,9 +67,9 @@ func (g *generation) watchEnds(ctx context.Context) {
 		}
 		old := map[Partition]*partition{}
 		ask := map[string][]kafka.OffsetRequest{}
-		for _, p := range g.partitions {
-			if p.endIsOlder(g.c.cfg.FetchWait + every) {
-				old[p.Partition] = p
+		for _, p := range s.all() {
+			if p.endIsOlder(s.c.cfg.FetchWait + every) {
+				old[p.Partition] = p.partition
 				ask[p.Topic] = append(ask[p.Topic], kafka.LastOffsetOf(int(p.ID)))
 			}
 		}
@@ -76,7 +77,7 @@ func (g *generation) watchEnds(ctx context.Context) {
 			continue
 		}
 		asking, cancel := context.WithTimeout(ctx, 2*netTimeout)
-		res, err := g.c.client.kafka().ListOffsets(asking, &kafka.ListOffsetsRequest{Topics: ask})
+		res, err := s.c.client.kafka().ListOffsets(asking, &kafka.ListOffsetsRequest{Topics: ask})
 		cancel()
 		if err != nil {
 			continue // the heartbeats report it

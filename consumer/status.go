@@ -61,13 +61,13 @@ func (c *Consumer) Status() Status {
 	}
 	s.StalledSince = c.standstill.began()
 	c.mu.Lock()
-	g := c.gen
+	m := c.member
 	c.mu.Unlock()
-	if g == nil {
+	if m == nil || !m.isJoined() {
 		return s
 	}
-	s.Joined, s.Generation = true, g.gen.ID
-	for _, p := range g.partitions {
+	s.Joined, s.Generation = true, m.generation()
+	for _, p := range m.all() {
 		s.Partitions = append(s.Partitions, p.status())
 	}
 	return s

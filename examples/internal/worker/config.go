@@ -74,6 +74,7 @@ type Flags struct {
 	Topic    string `default:"payments" help:"Topic to consume."`
 	Group    string `shown:"(the worker's name)" help:"Kafka consumer group."`
 	IDHeader string `name:"id-header" default:"ce_id" help:"Header that carries an event's id; Debezium's outbox router writes id."`
+	Instance string `name:"instance-id" shown:"(none)" help:"Name that this worker keeps over its restarts, and no other of the group has: its partitions wait for it."`
 	Listen   string `default:"${listen}" help:"Address of health and metrics, off for none."`
 	Migrate  bool   `default:"true" negatable:"" help:"Make the tables at start, under an advisory lock."`
 	Maintain bool   `default:"true" negatable:"" help:"Make and drop the inbox's days; --no-maintain for a role that may not, where relay inbox maintain does it."`
@@ -101,6 +102,7 @@ func (f Flags) Worker() (Config, error) {
 		Inbox:       inbox.Config{MaintainEvery: maintain},
 		DatabaseURL: f.DatabaseURL, Password: f.DatabasePassword, Plaintext: f.Plaintext, Schema: f.Schema,
 		Brokers: conn.Brokers(), Topic: f.Topic, Group: f.Group, IDHeader: f.IDHeader, Listen: f.Listen,
-		SkipMigrate: !f.Migrate, Consumer: consumer.Config{Dial: conn.Dial, SASL: conn.SASL()},
+		SkipMigrate: !f.Migrate,
+		Consumer:    consumer.Config{Dial: conn.Dial, SASL: conn.SASL(), InstanceID: f.Instance},
 	}, nil
 }

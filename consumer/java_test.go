@@ -1,0 +1,75 @@
+package consumer_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+)
+
+// Kafka's own console consumer shares a group with ours: as it is, which knows an eager protocol, too, and as one that
+// is cooperative alone; as the leader that reads our subscription, and as a member that ours reads.
+func TestTheConsoleConsumerIsTolerated(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	libs, err := kafkatest.Libs()
+	if err != nil {
+		t.Skip(err)
+	}
+	for name, c := range map[string]struct {
+		leads    bool
+		strategy string
+	}{
+		"a member with its defaults": {false, ""},
+		"a leader with its defaults": {true, ""},
+		"a cooperative leader":       {true, "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topic := kafkatest.Topic(t, 4)
+			cfg := config(topic)
+			cfg.RebalanceTimeout = 30 * time.Second // a busy machine makes a JVM slow
+			h := newHandler()
+			var m *member
+			if !c.leads {
+				m = start(t, h, topic, cfg)
+				await(t, "all partitions", has(m, 4))
+			}
+			args := []string{
+				"-Xmx128m", "-XX:+UseSerialGC", "-cp", filepath.Join(libs, "*"),
+				"org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server",
+				strings.Join(kafkatest.Brokers(t), ","), "--topic", topic, "--group", topic, "--consumer-property",
+				"heartbeat.interval.ms=200",
+			}
+			if c.strategy != "" {
+				args = append(args, "--consumer-property", "partition.assignment.strategy="+c.strategy)
+			}
+			java, err := child.Start(exec.Command("java", args...), filepath.Join(t.TempDir(), "log"), syscall.SIGKILL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer java.Stop(syscall.SIGKILL, time.Second)
+			defer func() {
+				if t.Failed() {
+					t.Log(java.LogTail())
+				}
+			}()
+			if c.leads {
+				await(t, "the console consumer's group", func() bool { return joined(t, topic).State == "Stable" })
+				m = start(t, h, topic, cfg)
+			}
+			await(t, "a share", has(m, 2))
+			kafkatest.Produce(t, topic, records(10, 0, 1, 2, 3)...)
+			h.await(t, 20)
+			java.Stop(syscall.SIGTERM, patience)
+			await(t, "what it left", has(m, 4))
+			kafkatest.Produce(t, topic, records(10, 0, 1, 2, 3)...)
+			h.await(t, 60)
+		})
+	}
+}

@@ -1,0 +1,241 @@
+package consumer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/joingroup"
+	"github.com/segmentio/kafka-go/protocol/syncgroup"
+)
+
+// Why not kafka.ConsumerGroup: it knows neither static members nor cooperative assignment. Why not the JoinGroup and
+// SyncGroup of kafka.Client: they write version 1 of a subscription, which has no generation, and refuse to read what
+// others say in another version. So the messages are kafka-go's, and what members tell each other in them is read and
+// written here.
+
+// cooperative is the name of the protocol in which members keep their partitions while they join.
+const cooperative = "cooperative-sticky"
+
+// eager are the protocols in which members have given everything up before they join. Members that know nothing else
+// can be in the group, too, and then the broker chooses one of these.
+var eager = []kafka.GroupBalancer{kafka.RangeGroupBalancer{}, kafka.RoundRobinGroupBalancer{}}
+
+// identity is what the coordinator knows a member by.
+type identity struct {
+	member, instance string
+	generation       int32
+}
+
+// join takes the member into the group's next generation, and returns the partitions that it is given there.
+func (s *session) join(ctx context.Context) (given []Partition, err error) {
+	cfg := &s.c.cfg
+	patience := cfg.RebalanceTimeout + cfg.SessionTimeout + 30*time.Second // the broker waits for other members
+	res, err := s.askToJoin(ctx, patience)
+	if err != nil {
+		return nil, err
+	}
+	s.member, s.contact, s.assigned = res.MemberID, time.Now(), nil
+	next := identity{s.member, cfg.InstanceID, res.GenerationID}
+	sync := &syncgroup.Request{
+		GroupID: cfg.Group, GenerationID: next.generation, MemberID: next.member, GroupInstanceID: next.instance,
+		ProtocolType: "consumer", ProtocolName: res.ProtocolName,
+	}
+	if res.LeaderID == res.MemberID {
+		if sync.Assignments, err = s.assign(ctx, res); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	answer, err := s.c.client.transport.RoundTrip(ctx, s.c.client.addr, sync)
+	if err != nil {
+		return nil, fmt.Errorf("sync group: %w", err)
+	}
+	synced := answer.(*syncgroup.Response)
+	if synced.ErrorCode != 0 {
+		return nil, fmt.Errorf("sync group: %w", kafka.Error(synced.ErrorCode))
+	}
+	if given, err = decodeAssignment(synced.Assignments); err != nil {
+		return nil, err
+	}
+	s.contact, s.protocol, s.next = time.Now(), res.ProtocolName, next
+	return given, nil
+}
+
+// askToJoin returns when all members of the group have joined. A new member is told its id first, which it needs to
+// leave: only behind that can ctx end the wait.
+func (s *session) askToJoin(ctx context.Context, patience time.Duration) (*joingroup.Response, error) {
+	cfg := &s.c.cfg
+	for {
+		req := &joingroup.Request{
+			GroupID: cfg.Group, SessionTimeoutMS: int32(cfg.SessionTimeout.Milliseconds()),
+			RebalanceTimeoutMS: int32(cfg.RebalanceTimeout.Milliseconds()), MemberID: s.member,
+			GroupInstanceID: cfg.InstanceID, ProtocolType: "consumer",
+			Protocols: []joingroup.RequestProtocol{{Name: cooperative, Metadata: encodeSubscription(s.topics, s.owned(),
+				s.generation())}},
+		}
+		for _, b := range eager {
+			req.Protocols = append(req.Protocols, joingroup.RequestProtocol{
+				Name: b.ProtocolName(), Metadata: encodeEager(s.topics),
+			})
+		}
+		asking := ctx
+		if s.member == "" && cfg.InstanceID == "" {
+			asking = context.WithoutCancel(ctx)
+		}
+		asking, cancel := context.WithTimeout(asking, patience)
+		res, err := s.c.client.transport.RoundTrip(asking, s.c.client.addr, req)
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("join group: %w", err)
+		}
+		answer := res.(*joingroup.Response)
+		switch kafka.Error(answer.ErrorCode) {
+		case 0:
+			return answer, nil
+		case kafka.MemberIDRequired:
+			s.member = answer.MemberID
+		default:
+			return nil, fmt.Errorf("join group: %w", kafka.Error(answer.ErrorCode))
+		}
+	}
+}
+
+// assign shares out the partitions, as the group's leader.
+func (s *session) assign(ctx context.Context, joined *joingroup.Response) ([]syncgroup.RequestAssignment, error) {
+	claims, topics := make([]claim, 0, len(joined.Members)), map[string]bool{}
+	for _, m := range joined.Members {
+		c, err := decodeSubscription(m.Metadata)
+		if err != nil {
+			return nil, fmt.Errorf("what member %s subscribes to: %w", m.MemberID, err)
+		}
+		c.member = m.MemberID
+		claims = append(claims, c)
+		for _, topic := range c.topics {
+			topics[topic] = true
+		}
+	}
+	client := s.c.client
+	if slices.ContainsFunc(slices.Collect(maps.Keys(topics)), func(t string) bool {
+		return !slices.Contains(s.c.topics, t)
+	}) {
+		client = newClient(&s.c.cfg, s.c.brokers, slices.Collect(maps.Keys(topics))) // ours asks for our topics only
+		defer client.close()
+	}
+	found, _, err := client.sizes(ctx, slices.Collect(maps.Keys(topics)))
+	if err != nil {
+		return nil, err
+	}
+	s.assigned = found
+	var all assignment
+	if joined.ProtocolName == cooperative {
+		all = assignCooperative(claims, found)
+	}
+	for _, b := range eager {
+		if b.ProtocolName() == joined.ProtocolName {
+			all = assignEager(b, claims, found)
+		}
+	}
+	out := make([]syncgroup.RequestAssignment, 0, len(claims))
+	for _, c := range claims {
+		out = append(out, syncgroup.RequestAssignment{MemberID: c.member, Assignment: encodeAssignment(all[c.member])})
+	}
+	return out, nil
+}
+
+// encodeSubscription is version 2, the first with a generation; members that know none take it from the user data.
+func encodeSubscription(topics []string, owned []Partition, generation int32) []byte {
+	be := binary.BigEndian
+	b := subscribe(2, topics)
+	b = be.AppendUint32(be.AppendUint32(b, 4), uint32(generation))
+	return be.AppendUint32(appendPartitions(b, owned), uint32(generation))
+}
+
+// encodeEager is version 0: older versions of this package can read no other.
+func encodeEager(topics []string) []byte {
+	const none = ^uint32(0)
+	return binary.BigEndian.AppendUint32(subscribe(0, topics), none)
+}
+
+func subscribe(version uint16, topics []string) []byte {
+	b := binary.BigEndian.AppendUint16(nil, version)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(topics)))
+	for _, topic := range topics {
+		b = str(b, topic)
+	}
+	return b
+}
+
+// decodeSubscription reads any version. kafka-go's groups say 1 and leave out what it has.
+func decodeSubscription(b []byte) (claim, error) {
+	r := reader{b: b}
+	c := claim{generation: -1}
+	version := r.int16()
+	for n := r.int32(); n > 0 && !r.short; n-- {
+		c.topics = append(c.topics, r.str())
+	}
+	r.skip(int(max(0, r.int32()))) // user data
+	if version >= 1 && len(r.b) > 0 {
+		c.owned = r.partitions()
+	}
+	if version >= 2 {
+		c.generation = r.int32()
+	}
+	if r.short {
+		return claim{}, errors.New("it ends too early")
+	}
+	return c, nil
+}
+
+func encodeAssignment(ps []Partition) []byte {
+	b := binary.BigEndian.AppendUint16(nil, 0)
+	return binary.BigEndian.AppendUint32(appendPartitions(b, ps), 0) // no user data
+}
+
+// decodeAssignment reads any version; one without bytes is empty.
+func decodeAssignment(b []byte) ([]Partition, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	r := reader{b: b}
+	r.skip(2) // version
+	ps := r.partitions()
+	if r.short {
+		return nil, errors.New("an assignment that ends too early")
+	}
+	return ps, nil
+}
+
+func appendPartitions(b []byte, ps []Partition) []byte {
+	be := binary.BigEndian
+	by := map[string][]int32{}
+	for _, p := range ps {
+		by[p.Topic] = append(by[p.Topic], p.ID)
+	}
+	b = be.AppendUint32(b, uint32(len(by)))
+	for _, topic := range slices.Sorted(maps.Keys(by)) {
+		b = be.AppendUint32(str(b, topic), uint32(len(by[topic])))
+		for _, id := range by[topic] {
+			b = be.AppendUint32(b, uint32(id))
+		}
+	}
+	return b
+}
+
+func (r *reader) str() string { return string(r.take(int(r.int16()))) }
+
+func (r *reader) partitions() (ps []Partition) {
+	for n := r.int32(); n > 0 && !r.short; n-- {
+		topic := r.str()
+		for n := r.int32(); n > 0 && !r.short; n-- {
+			ps = append(ps, Partition{topic, r.int32()})
+		}
+	}
+	return ps
+}
