@@ -273,6 +273,10 @@ func (m *Relay) Away() error {
 func (m *Relay) Run(ctx context.Context, r *relay.Relay) error {
 	m.relay.Store(r)
 	every(ctx, func(ctx context.Context) {
+		if r.Asleep() { // the figures are those of before
+			m.state.sampled.SetToCurrentTime()
+			return
+		}
 		// With an error there may be some figures, but not all of them.
 		if s, err := r.Sample(ctx); err == nil {
 			m.state.set(s)

@@ -36,6 +36,12 @@ type Config struct {
 	// ProbeAwake is the pause between two looks for events while there are some, ProbeIdle after IdleAfter without any.
 	// Defaults 18 ms, 250 ms and 30 s. They bound the latency of an event that nobody announces with Wake.
 	ProbeAwake, ProbeIdle, IdleAfter time.Duration
+	// Sleep is for how long a relay sends nothing to Postgres once no event has come for IdleAfter: for databases that
+	// sleep themselves. It gives its lanes back and closes its connections until Wake is called, a scheduled event is
+	// due, or the time is over. An event that nobody announces with Wake waits for so long, and so does what an
+	// operator releases or resumes, and the lanes of a relay that dies meanwhile. Not with SourceWAL. Default 0: it
+	// never sleeps.
+	Sleep time.Duration
 	// DrainTimeout bounds how long Run goes on publishing what it has claimed after its context has ended. Default 20
 	// s; negative: not at all. What is left is sent again by the next owner, under the same numbers.
 	DrainTimeout time.Duration
@@ -176,6 +182,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("relay: ArchiveDays is %d: from 0 (off) to 3660", c.ArchiveDays)
 	case c.IdleAfter < 0:
 		return fmt.Errorf("relay: IdleAfter is %v: must be positive", c.IdleAfter)
+	case c.Sleep > 0 && c.Source == SourceWAL:
+		return fmt.Errorf("relay: Sleep is %v: not with SourceWAL, whose connection keeps the server awake", c.Sleep)
 	case c.Source != SourceTable && c.Source != SourceWAL:
 		return fmt.Errorf("relay: Source is %d: SourceTable or SourceWAL", c.Source)
 	case c.WALHeartbeat < time.Second:

@@ -228,12 +228,12 @@ func fairShare(members []uuid.UUID, me uuid.UUID) int {
 	return share
 }
 
-// keep runs heartbeats until the pumps are done, then gives every lane back. It fails only at the start, when no
-// waiting would help.
-func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
+// keep runs heartbeats until the pumps are done, then gives every lane back. It fails only at the start of Run (first),
+// when no waiting would help.
+func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}, first bool) error {
 	s := r.session("keeper")
 	defer s.Close()
-	pause, first := outage.NewBackOff(), true
+	pause := outage.NewBackOff()
 	for {
 		err := error(nil)
 		if first {

@@ -13,7 +13,8 @@ import (
 // probe looks for events in all of the relay's lanes at once, often while there are some and rarely when it has been
 // quiet, and wakes the pumps of the lanes that have them. It also notices relays that come and go, and lanes that
 // nobody owns, long before the next heartbeat would.
-func (r *Relay) probe(ctx context.Context) {
+// When the relay may sleep, it is told by idle.
+func (r *Relay) probe(ctx context.Context, idle func()) {
 	s := r.session("prober")
 	defer s.Close()
 	pause, active, looked := outage.NewBackOff(), time.Now(), time.Time{}
@@ -33,6 +34,7 @@ func (r *Relay) probe(ctx context.Context) {
 			continue
 		}
 		looked = time.Now()
+		r.tired = r.cfg.Sleep > 0 && looked.Sub(active) > r.cfg.IdleAfter
 		found, err := r.look(ctx, s, ask, floors, ids)
 		r.postgres.Report(s.Name, err, s.Heard())
 		if found {
@@ -42,6 +44,9 @@ func (r *Relay) probe(ctx context.Context) {
 		switch {
 		case err != nil:
 			wait = pause.NextBackOff()
+		case r.tired && !found && r.maySleep(len(ask)):
+			idle()
+			return
 		case r.resting():
 			wait = r.restFor()
 			pause.Reset()
@@ -74,7 +79,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 		r.queueLookDue(&b, &due)
 	}
 	b.Queue(r.sql(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
-	if r.resting() {
+	if r.resting() || r.tired {
 		r.queueNextDue(&b, now)
 	}
 	if err := s.Send(ctx, &b); err != nil {

@@ -58,7 +58,9 @@ type Relay struct {
 	streaming atomic.Int64 // since when events from the WAL are being sent, 0: none are
 
 	dueNext time.Time // the prober's: no look for scheduled events before it
-	dueAt   time.Time // the prober's, while it rests: when something is due
+	dueAt   time.Time // the prober's, while it rests or is about to sleep: when something is due
+	tired   bool      // the prober's: nothing has come for IdleAfter, and the relay may sleep
+	asleep  atomic.Bool
 
 	health *delivery.Health
 
@@ -113,10 +115,24 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	defer r.running.Store(false)
+	err := r.awake(ctx, true)
+	for errors.Is(err, errIdle) {
+		if r.undrained.Load() == 0 && !r.sleep(ctx) {
+			return nil
+		}
+		r.identify(lanes.Unassigned)
+		err = r.awake(ctx, false)
+	}
+	return err
+}
+
+// awake runs until ctx ends, or until the relay is to sleep: then it fails with errIdle. Nothing outlives it.
+func (r *Relay) awake(ctx context.Context, first bool) error {
 	if r.cfg.FloorEvery > 0 {
 		r.lanes.ExpectFloors()
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, end := context.WithCancelCause(ctx)
+	cancel := func() { end(context.Canceled) }
 	defer cancel()
 	work, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
@@ -130,7 +146,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.wal.Store(int32(wal.Starting)) // before the first heartbeat
 		pumps.Go(func() { r.followWAL(ctx, work) })
 	}
-	others.Go(func() { r.probe(ctx) })
+	others.Go(func() { r.probe(ctx, func() { end(errIdle) }) })
 	if r.cfg.FloorEvery > 0 {
 		others.Go(func() { r.findFloors(ctx) })
 	}
@@ -141,10 +157,17 @@ func (r *Relay) Run(ctx context.Context) error {
 	others.Go(func() { pumps.Wait(); close(pumpsDone) })
 	others.Go(func() { <-ctx.Done(); r.limitDrain(work, abandon) })
 
-	err := r.keep(work, pumpsDone)
+	err := r.keep(work, pumpsDone, first)
+	idle := errors.Is(context.Cause(ctx), errIdle)
 	cancel()
 	abandon()
 	others.Wait()
+	if idle {
+		if err != nil { // what it owns is free when its lease has run out
+			r.log.Warn("the relay goes to sleep and could not say so", "err", err)
+		}
+		return errIdle
+	}
 	if left := r.undrained.Load(); err == nil && left > 0 {
 		err = fmt.Errorf("%w: %d events; their next owner sends them again", ErrNotDrained, left)
 	}
@@ -202,11 +225,17 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 // onceSteps: one for what is open, and one each for what is held, released and new.
 const onceSteps = 4
 
-// start makes this start's identity. Lanes have this source at first.
+// start makes sure that there is one start at a time. Lanes have this source at first.
 func (r *Relay) start(first lanes.Source) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("relay: this Relay runs already; make another one with New")
 	}
+	r.identify(first)
+	return nil
+}
+
+// identify makes another identity, which knows nothing of lanes.
+func (r *Relay) identify(first lanes.Source) {
 	r.owner, r.lanes = uuid.New(), lanes.New(first)
 	r.table.Store(r.lanes)
 	r.health = delivery.NewHealth(r.cfg.HoldAfter, time.Now(), newPauses)
@@ -215,13 +244,13 @@ func (r *Relay) start(first lanes.Source) error {
 	r.streaming.Store(0)
 	r.undrained.Store(0)
 	r.short.Store(true)
-	return nil
+	r.beaten.Store(0)
 }
 
 func newPauses() delivery.Pauses { return outage.NewBackOff() }
 
-// Wake makes the relay look for events at once. Call it after the commit of a transaction that appended, when producer
-// and relay share a process. It never blocks.
+// Wake makes the relay look for events at once, and wakes one that sleeps. Call it after the commit of a transaction
+// that appended, when producer and relay share a process. It never blocks.
 func (r *Relay) Wake() {
 	select {
 	case r.woken <- struct{}{}:

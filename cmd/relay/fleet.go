@@ -63,6 +63,9 @@ type sharedPool struct {
 
 // runFleet is run for a list of outboxes.
 func (c *runCommand) runFleet(ctx context.Context, p *program) error {
+	if c.Sleep > 0 {
+		return service.Usage("--sleep: not with many outboxes, which are looked at every %v", watchEvery)
+	}
 	if c.Discover == "" { // what is wrong is refused before anything happens
 		if _, err := c.outboxes(ctx); err != nil {
 			return err

@@ -37,6 +37,8 @@ type runCommand struct {
 	Park          string        `default:"key" enum:"key,event" help:"What is parked when Kafka refuses an event for certain: its key (later events wait, in order), or the event alone."`
 	ArchiveDays   int           `default:"0" help:"For how many days published events are kept in outbox_archive; 0: they are deleted."`
 	ProbeInterval time.Duration `default:"18ms" help:"Pause between two looks for events while there are some; at least 1ms."`
+	IdleAfter     time.Duration `default:"30s" help:"How long no event has come when a relay is idle: it looks every 250ms then, or sleeps."`
+	Sleep         time.Duration `default:"0s" help:"How long an idle relay leaves a database alone that sleeps too, and events may wait; 0: not at all. SIGUSR1 wakes it. Not with --source=wal."`
 
 	KafkaClientID  string        `name:"kafka-client-id" default:"effectonce" help:"Name in the brokers' logs and quotas."`
 	Compression    string        `default:"snappy" enum:"none,gzip,snappy,lz4,zstd" help:"none, gzip, snappy, lz4 or zstd."`
@@ -95,6 +97,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	var others sync.WaitGroup
 	defer others.Wait()
 	defer end()
+	others.Go(func() { wakeOnSignal(beside, s.relay) })
 	others.Go(func() {
 		if err := service.ServeOn(beside, listener, c.health(ctx, s).Handler()); err != nil {
 			p.log.Error("no more health and metrics; the relay goes on", "err", err)
@@ -192,7 +195,8 @@ func (c *runCommand) relayConfig() relay.Config {
 	return relay.Config{
 		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents,
 		ClaimBytes: c.ClaimBytes, ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond),
-		DrainTimeout: c.drainTimeout(), HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays,
+		IdleAfter: c.IdleAfter, Sleep: c.Sleep, DrainTimeout: c.drainTimeout(), HoldAfter: c.HoldAfter, Park: c.park(),
+		ArchiveDays: c.ArchiveDays,
 	}
 }
 
@@ -203,7 +207,8 @@ func (*runCommand) all() {}
 func asFlags(err error) string {
 	return strings.NewReplacer("relay: ", "", "Lease is", "--lease is", "Pumps is", "--pumps is", "ClaimEvents is",
 		"--claim-events is",
-		"ClaimBytes is", "--claim-bytes is", "ProbeAwake is", "--probe-interval is", "ArchiveDays is",
+		"ClaimBytes is", "--claim-bytes is", "ProbeAwake is", "--probe-interval is", "IdleAfter is",
+		"--idle-after is", "Sleep is", "--sleep is", "SourceWAL", "--source=wal", "ArchiveDays is",
 		"--archive-days is").Replace(err.Error())
 }
 
@@ -212,7 +217,7 @@ func (c *runCommand) refuseZero() error {
 	for flag, zero := range map[string]bool{
 		"lease": c.Lease == 0, "pumps": c.Pumps == 0, "claim-events": c.ClaimEvents == 0,
 		"claim-bytes": c.ClaimBytes == 0,
-		"hold-after":  c.HoldAfter == 0, "probe-interval": c.ProbeInterval == 0,
+		"hold-after":  c.HoldAfter == 0, "probe-interval": c.ProbeInterval == 0, "idle-after": c.IdleAfter == 0,
 		"publish-timeout": c.PublishTimeout == 0,
 		"batch-bytes":     c.BatchBytes == 0, "request-bytes": c.RequestBytes == 0,
 		"stalled-after": c.StalledAfter <= 0,
@@ -278,6 +283,9 @@ func (c *runCommand) health(ctx context.Context, s *components) service.Health {
 				return errors.New("stopping")
 			case !s.schemaReady.Load():
 				return errors.New("starting: Postgres has not answered yet")
+			}
+			if s.relay.Asleep() {
+				return nil // to ask would wake the database
 			}
 			if err := s.pool.Ping(asking); err != nil {
 				return fmt.Errorf("no answer from Postgres: %w", err)

@@ -201,6 +201,9 @@ func (h *Health) Due(now time.Time) (places []Place, next time.Time) {
 	return places, next
 }
 
+// Well reports whether nothing fails or is closed. What is paused does neither.
+func (h *Health) Well() bool { return !h.trouble.Load() }
+
 // noteTrouble renews trouble.
 func (h *Health) noteTrouble() { h.trouble.Store(len(h.failing)+len(h.closed) > 0) }
 

@@ -1,0 +1,52 @@
+//go:build unix
+
+package main
+
+import (
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+)
+
+// TestSleepsUntilASignal: an idle relay, asked for its health and past the time of its next sample, leaves the database
+// alone until SIGUSR1, and publishes then.
+func TestSleepsUntilASignal(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
+	proxy, statements := pgtest.NewProxy(t, db.URL), atomic.Int64{}
+	proxy.Watch(func(pgtest.Passing) *pgtest.Trap { statements.Add(1); return nil })
+	relay, process := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", proxy.URL(),
+		"RELAY_IDLE_AFTER", "1s", "RELAY_SLEEP", "1h"))
+	asleep := func(times int) {
+		pgtest.Await(t, "a relay that sleeps", func() (bool, error) {
+			return strings.Count(relay.output(), "the relay sleeps") == times, nil
+		})
+	}
+	asleep(1)
+	before, since := statements.Load(), time.Now()
+	fill(t, db, topic, 100)
+	pgtest.Await(t, "the time of a sample", func() (bool, error) {
+		relay.awaitPage("/readyz", 200)
+		return time.Since(since) > 11*time.Second, nil
+	})
+	if n := statements.Load() - before; n > 0 || before == 0 {
+		t.Errorf("%d statements while it slept, %d before", n, before)
+	}
+	if err := process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	drained(t, db)
+	asleep(2)
+	if n := len(kafkatest.ReadAll(t, topic)); n != 100 {
+		t.Errorf("%d events published, want 100", n)
+	}
+	relay.signal()
+	if code := relay.end(); code != codeOK {
+		t.Errorf("exit code %d: %s", code, relay.output())
+	}
+}

@@ -1,0 +1,99 @@
+package relay_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+func sleeping(d time.Duration) func(c *relay.Config) {
+	return func(c *relay.Config) { c.Sleep, c.IdleAfter = d, 100*time.Millisecond }
+}
+
+func awaitAsleep(t *testing.T, r *relay.Relay) {
+	t.Helper()
+	pgtest.Await(t, "a relay that sleeps", func() (bool, error) { return r.Asleep(), nil })
+}
+
+// TestP7Sleep: an idle relay has neither lanes nor a member's row, and sends no statement while three heartbeats would
+// be due, whatever is appended. Told of it, it publishes all of it in order, and sleeps again.
+func TestP7Sleep(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	proxy, statements := pgtest.NewProxy(t, db.URL), atomic.Int64{}
+	proxy.Watch(func(pgtest.Passing) *pgtest.Trap { statements.Add(1); return nil })
+	r, err := relay.New(poolAt(t, proxy.URL()), to, config(sleeping(time.Hour)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, r)
+	for round := range 2 {
+		awaitAsleep(t, r)
+		if !pgtest.One[bool](t, db, `select not exists (select from relay_member)
+			and not exists (select from outbox_lane where owner is not null)`) {
+			t.Fatal("a relay that sleeps has lanes")
+		}
+		before, since := statements.Load(), time.Now()
+		if before == 0 {
+			t.Fatal("no statement was counted")
+		}
+		fillFrom(t, db, 10*round, 10)
+		pgtest.Await(t, "three heartbeats", func() (bool, error) { return time.Since(since) > 3*time.Second, nil })
+		if n := statements.Load() - before; n > 0 || to.count() != 200*round {
+			t.Fatalf("%d statements while it slept; %d events published", n, to.count())
+		}
+		r.Wake()
+		drained(t, db)
+	}
+	awaitAsleep(t, r)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if again := inOrder(t, to.events(), 400); again > 0 {
+		t.Errorf("%d events were published twice", again)
+	}
+}
+
+// TestP7SleepEnds: a relay that sleeps looks again when its time is over, and when a scheduled event is due, though
+// nobody tells it.
+func TestP7SleepEnds(t *testing.T) {
+	t.Parallel()
+	for name, sleep := range map[string]time.Duration{"time": time.Second, "due": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to := outboxDB(t), &memory{}
+			if sleep == time.Hour {
+				db.Exec(t, `insert into outbox_scheduled (topic, key, type, payload, due)
+					values ('payments', 'k', 'T', '0', now() + interval '6 seconds')`)
+			}
+			r := newRelay(t, db, to, config(sleeping(sleep)))
+			running(t, r)
+			awaitAsleep(t, r)
+			if sleep < time.Hour {
+				fill(t, db, 1, 1)
+			}
+			pgtest.Await(t, "the event", func() (bool, error) { return to.count() == 1, nil })
+			awaitAsleep(t, r)
+		})
+	}
+}
+
+// TestP7SleepBesideAnother: when one of two relays sleeps, the other sees that it has left, and has all lanes.
+func TestP7SleepBesideAnother(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	running(t, newRelay(t, db, to, config()))
+	r := newRelay(t, db, to, config(sleeping(time.Hour)))
+	running(t, r)
+	awaitAsleep(t, r)
+	pgtest.AwaitSQL(t, db, `select count(distinct owner) = 1 and count(owner) = 32 from outbox_lane`)
+	fill(t, db, 100, 10)
+	drained(t, db)
+	if !r.Asleep() {
+		t.Error("it has been woken")
+	}
+	inOrder(t, to.events(), 100)
+}
