@@ -112,7 +112,7 @@ func TestProvoked(t *testing.T) {
 		"stuck lanes": {[]string{
 			`insert into relay_member (owner, seen) values (gen_random_uuid(), now())`,
 			`insert into outbox_event (topic, type, created_at) values ('t', 'T', now() - interval '2 minutes')`,
-		}, "leases", Fail, "the oldest waits 2m0"},
+		}, "leases", Fail, "the oldest waits 2m"},
 		"overdue": {
 			[]string{
 				`update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 s' where lane = 7`,
