@@ -5,19 +5,18 @@ import (
 	"fmt"
 )
 
-// NextBlock implements keys.Blocks, for keys.NewHiLo: it reserves size numbers of a name, of which nobody else gets
-// any, and returns the first. Processes that share a name share its numbers, which begin with 1; they may use different
-// sizes.
+// NextBlock implements keys.Blocks, for keys.NewHiLo. It reserves the next size numbers of a name, which no other
+// caller gets, and returns the first. The numbers of a name begin with 1; its callers may use different sizes.
 //
-// It is one statement on one row, so reservations of a name queue for the moment of a commit: take a size that lasts
-// for seconds. A reply that is lost loses its block. A database that was restored from a backup may give numbers again:
-// raise idempotency_block.next by hand before it serves.
+// Each reservation commits a write to the name's row, so concurrent ones wait for each other: choose a size that lasts
+// for seconds. A lost reply loses its block. After a restore from a backup, raise idempotency_block.next by hand before
+// the database serves: it may give numbers again otherwise.
 func (s *Store) NextBlock(ctx context.Context, name string, size int64) (int64, error) {
 	if name == "" || size < 1 {
 		return 0, fmt.Errorf("pgstore: a block of %d numbers under the name %q: want a name and 1 or more", size, name)
 	}
 	var first int64
-	if err := s.db.QueryRow(ctx, s.sql.block, name, size).Scan(&first); err != nil {
+	if err := s.db.QueryRow(ctx, s.sql.reserveBlock, name, size).Scan(&first); err != nil {
 		return 0, fmt.Errorf("pgstore: reserving a block of numbers: %w", err)
 	}
 	return first, nil

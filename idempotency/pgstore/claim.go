@@ -12,54 +12,54 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// turns is how often a claim looks again because the key changed between two of its statements. Each turn means that
-// somebody else got on.
-const turns = 20
+// maxClaimTries is how often a claim begins again because the key changed between two of its statements. Another caller
+// made progress each time.
+const maxClaimTries = 20
 
-var errBusy = errors.New("pgstore: the key changes faster than it can be claimed: try again")
+var errContended = errors.New("pgstore: the key changes faster than it can be claimed: try again")
 
-// Claim implements store.Store: one statement for a key that is free or decided, one more to take over, note the end of
-// a lease or claim over a tombstone.
+// Claim implements store.Store. It sends one statement for a key that is free or decided, and one more to take a key
+// over, to record the end of a lease or to replace a tombstone.
 //
-// It waits at most Config.Wait for a transaction of InTx that has the key; then the record says IN_PROGRESS, with the
-// caller's own fingerprint, for nobody can see yet which command that is.
+// It waits at most Config.Wait for a transaction of InTx that holds the key. Then it returns IN_PROGRESS with the
+// caller's own fingerprint, because the other one is not visible yet.
 func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
 		return store.ClaimResult{}, err
 	}
 	k := r.Key
-	for range turns {
+	for range maxClaimTries {
 		known, err := scan(s.db.QueryRow(ctx, s.sql.claim, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version,
 			r.Fingerprint.Sum[:],
-			opt.Token, microseconds(opt.Lease), r.Input, s.lockTimeout, s.lockNumber(k)), k)
+			opt.Token, opt.Lease.Microseconds(), r.Input, s.lockTimeout, s.lockID(k)), k)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			continue // somebody's transaction made it meanwhile
+			continue // another transaction has committed the key meanwhile
 		case pgerr.Is(err, pgerr.LockNotAvailable):
-			return store.ClaimResult{Record: s.hidden(r)}, nil
+			return store.ClaimResult{Record: s.lockedRecord(r)}, nil
 		case err != nil:
 			return store.ClaimResult{}, fmt.Errorf("pgstore: claiming a key: %w", err)
 		case known.won:
-			return fresh(r, opt, known.record.Fence), nil
+			return newClaim(r, opt, known.record.Fence), nil
 		}
-		out, again, err := s.met(ctx, r, opt, known)
-		if !again {
+		out, changed, err := s.claimExisting(ctx, r, opt, known)
+		if !changed {
 			return out, err
 		}
 	}
-	return store.ClaimResult{}, errBusy
+	return store.ClaimResult{}, errContended
 }
 
-// hidden is what is known of a key that another transaction holds.
-func (s *Store) hidden(r idempotency.Request) store.Record {
+// lockedRecord is the record of a key that another transaction holds and has not committed.
+func (s *Store) lockedRecord(r idempotency.Request) store.Record {
 	return store.Record{
 		Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint,
 		Progress: store.Progress{Stage: idempotency.Received}, LeaseLeft: s.cfg.Wait,
 	}
 }
 
-// fresh is a key that was free.
-func fresh(r idempotency.Request, opt store.ClaimOptions, fence int64) store.ClaimResult {
+// newClaim is the result of claiming a key that was free.
+func newClaim(r idempotency.Request, opt store.ClaimOptions, fence int64) store.ClaimResult {
 	return store.ClaimResult{
 		Won:   true,
 		Lease: store.Lease{Key: r.Key, Fence: fence, Token: opt.Token},
@@ -71,34 +71,35 @@ func fresh(r idempotency.Request, opt store.ClaimOptions, fence int64) store.Cla
 	}
 }
 
-// met goes by what is known of the key. again: it changed before anything was done.
-func (s *Store) met(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, known row) (
-	out store.ClaimResult, again bool, err error,
+// claimExisting claims a key that has a row, where the row allows it. changed: the row changed before the write.
+func (s *Store) claimExisting(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, known row) (
+	out store.ClaimResult, changed bool, err error,
 ) {
 	k, rec := r.Key, known.record
-	at := []any{k.Tenant, k.Operation, k.Value, rec.Fence, known.token}
-	lease := microseconds(opt.Lease)
+	args := []any{k.Tenant, k.Operation, k.Value, rec.Fence, known.token}
+	lease := opt.Lease.Microseconds()
 	ended := rec.LeaseLeft <= 0
 	switch {
-	case known.gone:
-		return s.step(ctx, k, opt, s.sql.regain, append(at, opt.Token, lease, r.Fingerprint.Version,
+	case known.forgotten:
+		return s.transition(ctx, k, opt, s.sql.claimTombstone, append(args, opt.Token, lease, r.Fingerprint.Version,
 			r.Fingerprint.Sum[:], r.Input))
 	case !r.Matches(rec.Fingerprint):
 	case rec.State == idempotency.InProgress && known.token == opt.Token:
-		return s.step(ctx, k, opt, s.sql.regrant, append(at, lease))
+		return s.transition(ctx, k, opt, s.sql.regrant, append(args, lease))
 	case (opt.Rerun || rec.Progress.Stage == idempotency.LocalCreated) && ended &&
 		(rec.State == idempotency.InProgress || rec.State == idempotency.Unknown):
-		return s.step(ctx, k, opt, s.sql.takeOver, append(at, opt.Token, lease))
+		return s.transition(ctx, k, opt, s.sql.takeOver, append(args, opt.Token, lease))
 	case ended && rec.State == idempotency.InProgress:
-		return s.step(ctx, k, opt, s.sql.note, at)
+		return s.transition(ctx, k, opt, s.sql.expireLease, args)
 	}
 	return store.ClaimResult{Record: rec}, false, nil
 }
 
-// step is one write of a claim, which compares all that it goes by, and returns the record as it is then: the caller's,
-// unless its outcome is unknown now. again: something of what it went by is otherwise.
-func (s *Store) step(ctx context.Context, k idempotency.Key, opt store.ClaimOptions, sql string, args []any) (
-	out store.ClaimResult, again bool, err error,
+// transition runs one write of a claim, which compares the row that the decision was made by. It returns the record
+// after the write: the caller's, unless its outcome is unknown now. changed: the row was another, and nothing was
+// written.
+func (s *Store) transition(ctx context.Context, k idempotency.Key, opt store.ClaimOptions, sql string, args []any) (
+	out store.ClaimResult, changed bool, err error,
 ) {
 	now, err := scan(s.db.QueryRow(ctx, sql, args...), k)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -120,7 +121,7 @@ func (s *Store) Get(ctx context.Context, k idempotency.Key) (store.Record, bool,
 		return store.Record{}, false, err
 	}
 	known, err := scan(s.db.QueryRow(ctx, s.sql.get, k.Tenant, k.Operation, k.Value), k)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && known.gone {
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && known.forgotten {
 		return store.Record{}, false, nil
 	}
 	if err != nil {

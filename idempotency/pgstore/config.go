@@ -22,37 +22,37 @@ type Config struct {
 	// lose.
 	Schema string
 
-	// Wait is how long a caller waits for another one's transaction that has its key, to answer with what becomes of
-	// that one; default 1 s, negative: not at all. Then the answer is idempotency.ErrInProgress. One caller of a
-	// process holds a connection meanwhile, however many wait.
+	// Wait is how long a caller waits for another transaction that holds its key, to return that one's result; default
+	// 1 s, negative: not at all. Then the error is idempotency.ErrInProgress. However many callers of a process wait,
+	// only one of them holds a connection.
 	Wait time.Duration
-	// Attempts is how often InTx runs a transaction that Postgres ends for the sake of another one (deadlock,
-	// serialization failure), or whose COMMIT got no reply and has not happened; default 3. 1 runs it once.
+	// Attempts is how often InTx runs a transaction that was rolled back: by a deadlock, a serialization failure, or a
+	// COMMIT that got no reply. Default 3; 1 runs it once.
 	Attempts int
 	// Keep is how long InTx's keys are remembered; its zero value is 24 h for the result and 72 h for the tombstone.
 	Keep idempotency.Retention
 
-	// Logger is told of transactions that run again and of COMMITs without a reply. Nil: nothing is logged. Keys never
-	// are.
+	// Logger gets a warning for each transaction that runs again and each COMMIT without a reply, never a key. Nil:
+	// nothing is logged.
 	Logger *slog.Logger
-	// Observer is told what InTx and Within answer, for metrics, as a guard's is.
+	// Observer gets the outcome of each InTx and Within, for metrics, as a guard's Observer does.
 	Observer idempotency.Observer
 }
 
-// shortest is the least lock_timeout that Postgres takes for one: 0 would be none.
-const shortest = time.Millisecond
+// minLockTimeout is the shortest lock_timeout: Postgres takes 0 as no time-out.
+const minLockTimeout = time.Millisecond
 
 // Store remembers keys in one table of Postgres. It is safe for concurrent use. Use New.
 type Store struct {
 	db  *pgxpool.Pool
 	cfg Config
 	log *slog.Logger
-	sql texts
+	sql statements
 	// lockTimeout is Config.Wait as set_config wants it.
 	lockTimeout string
-	writer      string       // tells this process' saves from another's
-	seq         atomic.Int64 // orders them
-	line        line
+	writer      string       // identifies this Store's saves
+	seq         atomic.Int64 // numbers them
+	flights     flights
 }
 
 var (
@@ -73,9 +73,9 @@ func New(db *pgxpool.Pool, cfg Config) (*Store, error) {
 		return nil, errors.New("pgstore: Attempts must not be negative: leave it zero for its default")
 	}
 	cfg.Attempts = cmp.Or(cfg.Attempts, 3)
-	cfg.Wait = max(cmp.Or(cfg.Wait, time.Second), shortest)
+	cfg.Wait = max(cmp.Or(cfg.Wait, time.Second), minLockTimeout)
 	s := &Store{
-		db: db, cfg: cfg, log: cfg.Logger, sql: newTexts(prefix), lockTimeout: milliseconds(cfg.Wait),
+		db: db, cfg: cfg, log: cfg.Logger, sql: newStatements(prefix), lockTimeout: timeoutSetting(cfg.Wait),
 		writer: rand.Text(),
 	}
 	if s.log == nil {
@@ -84,25 +84,27 @@ func New(db *pgxpool.Pool, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// milliseconds is a duration as a time-out setting, rounded up.
-func milliseconds(d time.Duration) string {
+// timeoutSetting formats a duration for set_config, rounded up to milliseconds.
+func timeoutSetting(d time.Duration) string {
 	return fmt.Sprintf("%dms", (d+time.Millisecond-1)/time.Millisecond)
 }
 
-// texts are the statements, with their schema.
-type texts struct {
-	claim, regrant, takeOver, note, regain, get, extend, save, finish, release, doubt, postpone string
-	recover, erase, forget, more, stats, stuck                                                  string
-	bury, write, block                                                                          string
+// statements have the schema's prefix filled in.
+type statements struct {
+	claim, regrant, takeOver, expireLease, claimTombstone, get         string
+	extend, save, finish, release, markUnknown, postpone               string
+	recover, expireBodies, deleteTombstones, moreOverdue, stats, stuck string
+	deleteTombstone, insertResult, reserveBlock                        string
 }
 
-func newTexts(prefix string) (t texts) {
+func newStatements(prefix string) (t statements) {
 	for to, sql := range map[*string]string{
-		&t.claim: sqlClaim, &t.regrant: sqlRegrant, &t.takeOver: sqlTakeOver, &t.note: sqlNote, &t.regain: sqlRegain,
-		&t.get: sqlGet, &t.extend: sqlExtend, &t.save: sqlSave, &t.finish: sqlFinish, &t.release: sqlRelease,
-		&t.doubt: sqlDoubt, &t.postpone: sqlPostpone, &t.recover: sqlRecover, &t.erase: sqlErase, &t.forget: sqlForget,
-		&t.more: sqlMore, &t.stats: sqlStats, &t.stuck: sqlStuck, &t.bury: sqlBury, &t.write: sqlWrite,
-		&t.block: sqlBlock,
+		&t.claim: sqlClaim, &t.regrant: sqlRegrant, &t.takeOver: sqlTakeOver, &t.expireLease: sqlExpireLease,
+		&t.claimTombstone: sqlClaimTombstone, &t.get: sqlGet, &t.extend: sqlExtend, &t.save: sqlSave,
+		&t.finish: sqlFinish, &t.release: sqlRelease, &t.markUnknown: sqlMarkUnknown, &t.postpone: sqlPostpone,
+		&t.recover: sqlRecover, &t.expireBodies: sqlExpireBodies, &t.deleteTombstones: sqlDeleteTombstones,
+		&t.moreOverdue: sqlMoreOverdue, &t.stats: sqlStats, &t.stuck: sqlStuck,
+		&t.deleteTombstone: sqlDeleteTombstone, &t.insertResult: sqlInsertResult, &t.reserveBlock: sqlReserveBlock,
 	} {
 		*to = pgschema.Expand(sql, prefix)
 	}

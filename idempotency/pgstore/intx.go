@@ -23,117 +23,119 @@ var errTransactionControl = errors.New("pgstore: a handler must not commit or ro
 // Handler is the work of one request in one transaction. tx refuses Commit and Rollback.
 type Handler func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error)
 
-// InTx runs do once for a key, and commits the key, what do wrote and its result together. Later callers get that
-// result, with Replayed set. A caller that comes while the first one is at it waits at most Config.Wait for it: one of
-// the same process without a connection. It adds no round trip to do's own transaction: the claim travels with BEGIN,
-// the result with COMMIT. A replay takes two.
+// InTx runs do once for a key, and commits the key, the rows that do wrote and its result together. Later callers get
+// that result, with Replayed set. A caller that comes while another one runs do waits for it, at most Config.Wait;
+// callers of the same process wait without a connection. InTx adds no round trip to do's own transaction: the claim
+// travels with BEGIN, the result with COMMIT. A replay takes two.
 //
-// do may run more than once (Config.Attempts), each time in a new transaction after the former one was rolled back;
-// whatever else it does, a call to a provider above all, belongs into guard.Guard. What its error means:
+// do may run more than once (Config.Attempts), each time in a new transaction, after the former one was rolled back.
+// Effects outside of the transaction, such as a call to a provider, belong in guard.Guard. The meaning of do's error:
 //
-//   - [idempotency.Terminal]: what it wrote is rolled back, its result is kept as a refusal (Failure is the code),
-//     committed, returned without an error, and replayed.
+//   - [idempotency.Terminal]: do's writes are rolled back. Its result is committed as a refusal (Failure is the code),
+//     returned without an error, and replayed.
 //   - a deadlock or serialization failure of this transaction: it runs again; after Config.Attempts the error is
 //     returned, as [idempotency.Retryable].
-//   - the loss of the connection: nothing has happened, and the error is Retryable, too.
-//   - any other, a panic, and the end of ctx: everything is rolled back, the key is free, the error is returned.
+//   - a lost connection: the transaction did not happen, and the error is Retryable, too.
+//   - any other error, a panic, or the end of ctx: everything is rolled back, the key is free, the error is returned.
 //
-// Without do being run, errors.Is tells idempotency.ErrMismatch, ErrInProgress, ErrUnknown (a guard's attempt at this
-// key ended without a result), ErrExpired and ErrInvalidKey, as from a guard.
+// The errors of a key that is not free are those of a guard: idempotency.ErrMismatch, ErrInProgress, ErrUnknown (a
+// guard's attempt at this key ended without a result), ErrExpired and ErrInvalidKey. do did not run then.
 //
-// When the reply to COMMIT is lost, InTx looks for the key over another connection and answers what it finds; where the
-// transaction has not happened it runs again. Only if the database cannot tell within some seconds the error is
-// ErrUnknown: the effect and the key have happened both or neither, and the same request sent again gets the answer.
+// When the reply to COMMIT is lost, InTx looks up the key over another connection and returns the result that it finds,
+// or runs the transaction again if it did not happen. The error is ErrUnknown only if the database does not answer
+// within some seconds. Then the key and the effect exist either both or not at all, and a retry of the request gets the
+// answer.
 func (s *Store) InTx(ctx context.Context, r idempotency.Request, do Handler) (idempotency.Result, error) {
 	if err := r.Key.Check(); err != nil {
 		return idempotency.Result{}, err
 	}
 	began := time.Now()
-	res, shared, err := s.inLine(ctx, r, func() (idempotency.Result, error) {
-		t := &try{store: s, request: r, token: rand.Text(), do: do}
-		return t.run(ctx)
+	res, shared, err := s.single(ctx, r, func() (idempotency.Result, error) {
+		c := &call{store: s, request: r, token: rand.Text(), do: do}
+		return c.run(ctx)
 	})
 	s.observe(ctx, r, began, res, shared, err)
 	return res, err
 }
 
 // run runs transactions until one has an answer.
-func (t *try) run(ctx context.Context) (idempotency.Result, error) {
-	s, r := t.store, t.request
+func (c *call) run(ctx context.Context) (idempotency.Result, error) {
+	s, r := c.store, c.request
 	for {
-		t.attempts++
-		res, err := t.once(ctx)
-		if t.lost != nil {
-			res, err = t.ask(ctx)
+		c.attempts++
+		res, err := c.attempt(ctx)
+		if c.lostCommit != nil {
+			res, err = c.resolveCommit(ctx)
 		}
-		var again *rolledBack
-		if !errors.As(err, &again) {
+		var rolled *rolledBack
+		if !errors.As(err, &rolled) {
 			return res, err
 		}
-		if t.attempts >= s.cfg.Attempts || ctx.Err() != nil {
-			return idempotency.Result{}, nothing(again.err)
+		if c.attempts >= s.cfg.Attempts || ctx.Err() != nil {
+			return idempotency.Result{}, notApplied(rolled.err)
 		}
-		s.log.WarnContext(ctx, "a transaction of a request was rolled back and runs again", "operation",
-			r.Key.Operation, "attempt", t.attempts, "error", again.err)
-		if err := pause(ctx, t.attempts); err != nil {
-			return idempotency.Result{}, nothing(errors.Join(again.err, err))
+		s.log.WarnContext(ctx, "a request's transaction was rolled back and runs again", "operation",
+			r.Key.Operation, "attempt", c.attempts, "error", rolled.err)
+		if err := backOff(ctx, c.attempts); err != nil {
+			return idempotency.Result{}, notApplied(errors.Join(rolled.err, err))
 		}
 	}
 }
 
-// nothing marks an error after which certainly nothing has happened. What is in progress says so itself.
-func nothing(err error) error {
+// notApplied makes the error of a transaction that certainly did not happen retryable. An InProgressError says that
+// already.
+func notApplied(err error) error {
 	if errors.Is(err, idempotency.ErrInProgress) {
 		return err
 	}
 	return idempotency.Retryable(err)
 }
 
-// try is one call of InTx.
-type try struct {
-	store    *Store
-	request  idempotency.Request
-	token    string // the same in all attempts: a row that has it is this call's
-	do       Handler
-	attempts int
-	lost     error // the COMMIT of the last attempt got no reply
+// call is one call of InTx.
+type call struct {
+	store      *Store
+	request    idempotency.Request
+	token      string // the same in all attempts: marks a row that this call wrote
+	do         Handler
+	attempts   int
+	lostCommit error // set when the last attempt's COMMIT got no reply
 }
 
-// rolledBack is an error after which the transaction has certainly not happened and may run again.
+// rolledBack is the error of a transaction that certainly did not happen and may run again.
 type rolledBack struct{ err error }
 
 func (e *rolledBack) Error() string { return e.err.Error() }
 
 func (e *rolledBack) Unwrap() error { return e.err }
 
-// pause waits a little, longer each time, so that two that met do not meet again.
-func pause(ctx context.Context, attempt int) error {
+// backOff waits a random time that grows with each attempt, so that two transactions do not collide again.
+func backOff(ctx context.Context, attempt int) error {
 	if sleep.For(ctx, time.Duration(attempt)*(5*time.Millisecond+mathrand.N(20*time.Millisecond))) != nil {
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// once is one transaction.
-func (t *try) once(ctx context.Context) (idempotency.Result, error) {
-	t.lost = nil
-	known, res, err := t.transaction(ctx)
+// attempt runs one transaction, or answers for a key that is not free.
+func (c *call) attempt(ctx context.Context) (idempotency.Result, error) {
+	c.lostCommit = nil
+	known, res, err := c.transaction(ctx)
 	if err != nil || known == nil {
 		return res, err
 	}
-	// On the pool again: the connection that found it is given back.
-	return t.store.answer(ctx, t.request, *known, t.token)
+	// transaction has released its connection, so answer takes no second one.
+	return c.store.answer(ctx, c.request, *known, c.token)
 }
 
-// transaction claims the key and runs the handler, or returns what is known of the key.
-func (t *try) transaction(ctx context.Context) (known *row, res idempotency.Result, err error) {
-	s := t.store
+// transaction claims the key, runs the handler and commits. It returns the row of a key that is not free.
+func (c *call) transaction(ctx context.Context) (known *row, res idempotency.Result, err error) {
+	s := c.store
 	conn, err := s.db.Acquire(ctx)
 	if err != nil {
-		return nil, res, nothing(fmt.Errorf("pgstore: getting a connection: %w", err))
+		return nil, res, notApplied(fmt.Errorf("pgstore: getting a connection: %w", err))
 	}
-	defer release(ctx, conn)
-	got, err := s.claimTx(ctx, conn.Conn(), sqlBegin, "", t.request)
+	defer releaseConn(ctx, conn)
+	got, err := s.claimTx(ctx, conn.Conn(), sqlBegin, "", c.request)
 	switch {
 	case pgerr.Retry(err) && !pgerr.Is(err, pgerr.LockNotAvailable), pgerr.Away(err) && ctx.Err() == nil:
 		return nil, res, &rolledBack{err}
@@ -142,36 +144,36 @@ func (t *try) transaction(ctx context.Context) (known *row, res idempotency.Resu
 	case !got.won:
 		return &got, res, nil
 	}
-	res, refused, err := s.handle(ctx, conn.Conn(), nil, t.do)
+	res, refused, err := s.runHandler(ctx, conn.Conn(), nil, c.do)
 	if err != nil {
 		return nil, idempotency.Result{}, err
 	}
 	if ctx.Err() != nil {
 		return nil, idempotency.Result{}, context.Cause(ctx)
 	}
-	res, err = t.commit(ctx, conn.Conn(), res, refused)
+	res, err = c.commit(ctx, conn.Conn(), res, refused)
 	return nil, res, err
 }
 
-// commit records the result and commits, in one round trip. With a refusal, what the handler wrote is rolled back
-// before, and the lock goes with it: whoever has it then runs in vain if this result is there first.
-func (t *try) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result, refusal bool) (idempotency.Result,
+// commit records the result and commits, in one round trip. Before a refusal the handler's writes are rolled back. That
+// releases the key's lock, so another caller's handler may run; its result is not written if this one is first.
+func (c *call) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result, refused bool) (idempotency.Result,
 	error,
 ) {
-	ctx, stop := outlive(ctx)
+	ctx, stop := withGrace(ctx)
 	defer stop()
-	s, k := t.store, t.request.Key
+	s, k := c.store, c.request.Key
 	var b pgx.Batch
-	var bad refused
-	if refusal {
-		if err := undo(ctx, conn, &b, sqlRollback, &bad); err != nil {
+	var failure writeFailure
+	if refused {
+		if err := rollBackWrites(ctx, conn, &b, sqlRollback, &failure); err != nil {
 			return idempotency.Result{}, err
 		}
 		b.Queue(sqlBegin)
 		b.Queue(sqlMark)
-		b.Queue(s.sql.bury, k.Tenant, k.Operation, k.Value)
+		b.Queue(s.sql.deleteTombstone, k.Tenant, k.Operation, k.Value)
 	}
-	if err := s.queueWrite(&b, t.request, t.token, &res, &bad); err != nil {
+	if err := s.queueResult(&b, c.request, c.token, &res, &failure); err != nil {
 		return idempotency.Result{}, err
 	}
 	committed := ""
@@ -184,16 +186,16 @@ func (t *try) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result
 	case err == nil:
 		res.Replayed = false
 		return res, nil
-	case bad.ended:
-		return idempotency.Result{}, errEnded
-	case bad.taken:
-		return idempotency.Result{}, &rolledBack{s.taken(err)}
+	case failure.txEnded:
+		return idempotency.Result{}, errHandlerEndedTx
+	case failure.keyTaken:
+		return idempotency.Result{}, &rolledBack{s.keyTakenError(err)}
 	case pgerr.CommitUnknown(err):
-		t.lost = fmt.Errorf("pgstore: the outcome of COMMIT is unknown: %w", err)
-		return idempotency.Result{}, t.lost
+		c.lostCommit = fmt.Errorf("pgstore: the outcome of COMMIT is unknown: %w", err)
+		return idempotency.Result{}, c.lostCommit
 	case pgerr.Retry(err):
 		return idempotency.Result{}, &rolledBack{fmt.Errorf("pgstore: COMMIT was refused: %w", err)}
 	}
-	// A deferred constraint of the handler's tables, or a result that the table cannot keep.
-	return idempotency.Result{}, fmt.Errorf("pgstore: COMMIT was refused, nothing has happened: %w", err)
+	// A deferred constraint of the handler's tables failed, or the table refused the result.
+	return idempotency.Result{}, fmt.Errorf("pgstore: COMMIT was refused, so nothing was written: %w", err)
 }

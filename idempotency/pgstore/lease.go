@@ -10,13 +10,13 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-var errLease = errors.New("pgstore: a lease must be longer than nothing")
+var errLeaseNotPositive = errors.New("pgstore: a lease must be longer than zero")
 
-// write runs a statement of who has the key. What it answers is judged by done: the state that it found, and whether
-// that is what was to be reached. A statement that neither wrote nor found that looks a second time, for it may have
-// waited for its own twin, sent before, whose write its snapshot did not show.
-func (s *Store) write(ctx context.Context, what, sql string, l store.Lease,
-	done func(state idempotency.State, there bool) bool, args ...any,
+// write runs a statement of the key's holder. The statement returns whether it wrote; otherwise done decides, by the
+// state that it found and by its own word, whether an earlier copy of the request was written. It runs twice at most:
+// the first run may have waited for such a copy, whose write its snapshot did not show.
+func (s *Store) write(ctx context.Context, action, sql string, l store.Lease,
+	done func(state idempotency.State, already bool) bool, args ...any,
 ) error {
 	if err := l.Key.Check(); err != nil {
 		return err
@@ -24,22 +24,22 @@ func (s *Store) write(ctx context.Context, what, sql string, l store.Lease,
 	args = append([]any{l.Key.Tenant, l.Key.Operation, l.Key.Value, l.Fence, l.Token}, args...)
 	for range 2 {
 		var (
-			wrote, there bool
-			state        idempotency.State
+			wrote, already bool
+			state          idempotency.State
 		)
-		if err := s.db.QueryRow(ctx, sql, args...).Scan(&wrote, &state, &there); err != nil {
-			return fmt.Errorf("pgstore: %s: %w", what, err)
+		if err := s.db.QueryRow(ctx, sql, args...).Scan(&wrote, &state, &already); err != nil {
+			return fmt.Errorf("pgstore: %s: %w", action, err)
 		}
-		if wrote || done(state, there) {
+		if wrote || done(state, already) {
 			return nil
 		}
 	}
-	return fmt.Errorf("pgstore: %s: %w", what, store.ErrLeaseLost)
+	return fmt.Errorf("pgstore: %s: %w", action, store.ErrLeaseLost)
 }
 
 func never(idempotency.State, bool) bool { return false }
 
-func itIs(_ idempotency.State, there bool) bool { return there }
+func alreadyDone(_ idempotency.State, already bool) bool { return already }
 
 func finished(state idempotency.State, _ bool) bool {
 	return state == idempotency.Completed || state == idempotency.FailedReplayable || state == idempotency.Expired
@@ -48,19 +48,18 @@ func finished(state idempotency.State, _ bool) bool {
 // Extend implements store.Store.
 func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) error {
 	if lease <= 0 {
-		return errLease
+		return errLeaseNotPositive
 	}
-	return s.write(ctx, "extending a lease", s.sql.extend, l, never, microseconds(lease))
+	return s.write(ctx, "extending a lease", s.sql.extend, l, never, lease.Microseconds())
 }
 
-// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if that one had
-// replaced it.
+// Save implements store.Store. A save that arrives after a later one of this Store is dropped and counts as written.
 func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	steps, err := encode(p.Steps, len(p.Steps) == 0)
 	if err != nil {
 		return fmt.Errorf("pgstore: saving progress: %w", err)
 	}
-	return s.write(ctx, "saving progress", s.sql.save, l, itIs, string(p.Stage), steps, s.writer, s.seq.Add(1))
+	return s.write(ctx, "saving progress", s.sql.save, l, alreadyDone, string(p.Stage), steps, s.writer, s.seq.Add(1))
 }
 
 // Finish implements store.Store.
@@ -72,22 +71,25 @@ func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 	return s.write(ctx, "recording a result", s.sql.finish, l, finished, args...)
 }
 
-// resultArgs are what the statements that finish have in common, in their order.
+// resultArgs are the arguments that the statements finish and write a result share, in their order.
 func resultArgs(res idempotency.Result, keep idempotency.Retention) ([]any, error) {
 	header, err := encode(res.Header, res.Header == nil)
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: recording a result: %w", err)
 	}
 	body, tombstone := keep.Terms()
-	return []any{res.Code, res.Schema, res.Failure, res.Resource, header, res.Body, until(body), until(tombstone)}, nil
+	return []any{
+		res.Code, res.Schema, res.Failure, res.Resource, header, res.Body, retention(body), retention(tombstone),
+	}, nil
 }
 
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, l store.Lease) error {
-	return s.write(ctx, "releasing a key", s.sql.release, l, itIs)
+	return s.write(ctx, "releasing a key", s.sql.release, l, alreadyDone)
 }
 
 // MarkUnknown implements store.Store.
 func (s *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
-	return s.write(ctx, "giving a key to recovery", s.sql.doubt, l, itIs, printable(reason), microseconds(after))
+	return s.write(ctx, "giving a key to recovery", s.sql.markUnknown, l, alreadyDone, validText(reason),
+		after.Microseconds())
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// observe tells what a caller was told.
+// observe reports the outcome of InTx or Within to the Observer.
 func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.Time, res idempotency.Result,
 	shared bool, err error,
 ) {
@@ -20,31 +20,32 @@ func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.T
 	)
 	switch {
 	case err == nil && res.Replayed:
-		tell(o.Replayed, idempotency.ReplayedInfo{Operation: operation, Failure: res.Failure, Shared: shared})
+		notify(o.Replayed, idempotency.ReplayedInfo{Operation: operation, Failure: res.Failure, Shared: shared})
 	case err == nil:
-		tell(o.Finished, idempotency.FinishedInfo{Operation: operation, Failure: res.Failure, Took: time.Since(began)})
+		took := time.Since(began)
+		notify(o.Finished, idempotency.FinishedInfo{Operation: operation, Failure: res.Failure, Took: took})
 	case errors.As(err, &mismatch):
-		s.log.WarnContext(ctx, "an idempotency key was used for another command, and refused", "operation", operation,
+		s.log.WarnContext(ctx, "an idempotency key was reused for another command, and refused", "operation", operation,
 			"state", mismatch.State)
-		tell(o.Mismatched, idempotency.MismatchedInfo{Operation: operation, State: mismatch.State})
+		notify(o.Mismatched, idempotency.MismatchedInfo{Operation: operation, State: mismatch.State})
 	case errors.As(err, &progress):
-		tell(o.InProgress, idempotency.InProgressInfo{Operation: operation, Age: progress.Age})
+		notify(o.InProgress, idempotency.InProgressInfo{Operation: operation, Age: progress.Age})
 	case errors.Is(err, idempotency.ErrExpired):
-		tell(o.ExpiredRetry, idempotency.ExpiredInfo{Operation: operation})
+		notify(o.ExpiredRetry, idempotency.ExpiredInfo{Operation: operation})
 	case errors.As(err, &unknown):
-		// Only a COMMIT without a reply makes one: what recovery is to find out was met.
-		made := err != error(unknown) && !shared
-		info := idempotency.UnknownInfo{Operation: operation, Stage: unknown.Stage, New: made}
-		if made {
+		// A wrapped UnknownError is a new one, of a COMMIT without a reply. A bare one is the state of the key.
+		isNew := err != error(unknown) && !shared
+		info := idempotency.UnknownInfo{Operation: operation, Stage: unknown.Stage, New: isNew}
+		if isNew {
 			info.Err = err
 		}
-		tell(o.Unknown, info)
+		notify(o.Unknown, info)
 	default:
-		tell(o.Released, idempotency.ReleasedInfo{Operation: operation, Err: err})
+		notify(o.Released, idempotency.ReleasedInfo{Operation: operation, Err: err})
 	}
 }
 
-func tell[T any](f func(T), info T) {
+func notify[T any](f func(T), info T) {
 	if f != nil {
 		f(info)
 	}

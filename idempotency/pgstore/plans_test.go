@@ -29,11 +29,11 @@ func TestPlansOfAnEmptyTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, sql := range map[string]string{
-		"claim": sqlClaim, "get": sqlGet, "regrant": sqlRegrant, "takeOver": sqlTakeOver, "note": sqlNote,
-		"regain": sqlRegain,
-		"extend": sqlExtend, "save": sqlSave, "finish": sqlFinish, "release": sqlRelease, "doubt": sqlDoubt,
-		"postpone": sqlPostpone,
-		"bury":     sqlBury, "recover": sqlRecover, "erase": sqlErase, "forget": sqlForget,
+		"claim": sqlClaim, "get": sqlGet, "regrant": sqlRegrant, "takeOver": sqlTakeOver, "expireLease": sqlExpireLease,
+		"claimTombstone": sqlClaimTombstone, "extend": sqlExtend, "save": sqlSave, "finish": sqlFinish,
+		"release": sqlRelease, "markUnknown": sqlMarkUnknown, "postpone": sqlPostpone,
+		"deleteTombstone": sqlDeleteTombstone, "recover": sqlRecover, "expireBodies": sqlExpireBodies,
+		"deleteTombstones": sqlDeleteTombstones,
 	} {
 		if _, err := conn.Exec(t.Context(), "prepare "+strings.ToLower(name)+" as "+
 			pgschema.Expand(sql, prefix)); err != nil {

@@ -1,16 +1,15 @@
 package pgstore
 
-// All SQL on the table stands here, in queries_recover.go and queries_tx.go, or in a migration. {schema} is the prefix
-// that pgschema makes. Durations come in microseconds and meet clock_timestamp() here: no host's clock decides
-// anything.
+// All SQL on the table is in the queries files of this package, or in a migration. {schema} is the prefix that pgschema
+// makes. Durations are parameters in microseconds, added to clock_timestamp(): no host's clock decides anything.
 //
-// Every write compares the fence and the token, and so who has the key, with the state and the lease that it depends
-// on, in itself. A fence is never drawn twice. Without a synchronous commit a crash could take back a claim whose
-// provider call went out.
+// Every write compares, in its own WHERE clause, the holder's fence and token, and the state and lease that it depends
+// on. A fence is never drawn twice. Commits are synchronous: otherwise a crash could undo a claim whose provider call
+// has been sent.
 
-// What is known, or else a new row. The first part sees the snapshot of the statement, the second one waits for a
-// transaction of InTx that has the key, by its lock or by its row: when that is committed meanwhile, nothing comes
-// back, and the statement runs again.
+// It returns the key's row, or inserts one. The insert waits for a transaction of InTx that holds the key's lock or has
+// inserted its row. When that one commits meanwhile, its row is not in this statement's snapshot: nothing is returned,
+// and the statement runs again.
 const sqlClaim = `-- pgstore: claim
 with known as materialized (
 	select case when state in ('COMPLETED', 'FAILED_REPLAYABLE') and body_until <= clock_timestamp() then 'EXPIRED'
@@ -52,7 +51,7 @@ select false, fence, case when state in ('COMPLETED', 'FAILED_REPLAYABLE')
 	finished_at, code, schema_version, failure, resource, header, body
 from {schema}idempotency_key where tenant = $1::text and operation = $2::text and key = $3::text`
 
-// The same claim once more: its first reply was lost. The columns of this and the next three are those of claim.
+// The same claim again, after a lost reply. The columns of this and the next three are those of claim.
 const sqlRegrant = `-- pgstore: claim again
 update {schema}idempotency_key set lease_until = t.until, due_at = t.until
 from (select clock_timestamp() + $6::bigint * interval '1 microsecond' as until) t
@@ -65,7 +64,7 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	attempts, reason, false, stage, steps, input,
 	finished_at, code, schema_version, failure, resource, header, body`
 
-// For work that may run again. What was saved stays.
+// For work that may run again. Saved progress stays.
 const sqlTakeOver = `-- pgstore: take over
 update {schema}idempotency_key set state = 'IN_PROGRESS', fence = greatest(fence + 1,
 	nextval('{schema}idempotency_fence'::regclass)), token = $6::text, lease_until = t.until, due_at = t.until
@@ -80,8 +79,8 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	attempts, reason, false, stage, steps, input,
 	finished_at, code, schema_version, failure, resource, header, body`
 
-// It stays due from the end of the lease.
-const sqlNote = `-- pgstore: note the end of a lease
+// The key has been due since the end of the lease.
+const sqlExpireLease = `-- pgstore: expire a lease
 update {schema}idempotency_key set state = 'UNKNOWN_REQUIRES_RECOVERY', lease_until = null
 where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 	and state = 'IN_PROGRESS' and lease_until <= clock_timestamp()
@@ -92,8 +91,8 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	attempts, reason, false, stage, steps, input,
 	finished_at, code, schema_version, failure, resource, header, body`
 
-// A tombstone that nobody has swept is as nothing.
-const sqlRegain = `-- pgstore: claim over a tombstone
+// An overdue tombstone counts as no row, swept or not.
+const sqlClaimTombstone = `-- pgstore: claim over a tombstone
 update {schema}idempotency_key set state = 'IN_PROGRESS', fence = greatest(fence + 1,
 	nextval('{schema}idempotency_fence'::regclass)), token = $6::text, lease_until = t.until, due_at = t.until,
 	fingerprint_version = $8::smallint, fingerprint = $9::bytea, input = $10::bytea,
@@ -110,7 +109,8 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	attempts, reason, false, stage, steps, input,
 	finished_at, code, schema_version, failure, resource, header, body`
 
-// The writes of who has the key answer whether they wrote, and which state they found where they did not.
+// The writes of the key's holder return whether they wrote, the state that they found otherwise, and whether an earlier
+// copy of the request has been written already.
 
 const sqlExtend = `-- pgstore: extend
 with wrote as (
@@ -122,8 +122,7 @@ with wrote as (
 )
 select exists (select from wrote), '', false`
 
-// A save that is older than the last one of the same store was on its way for long, and sent again meanwhile. The last
-// column: it is as if it had come in time, and been replaced since.
+// A save that arrives after a later one of the same store counts as written and replaced, which the last column says.
 const sqlSave = `-- pgstore: save
 with wrote as (
 	update {schema}idempotency_key set stage = $6::text, steps = $7::jsonb, saved_by = $8::text, saved_seq = $9::bigint
@@ -164,8 +163,8 @@ select exists (select from wrote), '', not exists (select from {schema}idempoten
 	where tenant = $1::text and operation = $2::text and key = $3::text and (forget_at is null
 		or forget_at > clock_timestamp()))`
 
-// The last column: it is a person's already.
-const sqlDoubt = `-- pgstore: doubt
+// The last column: the key is stuck already.
+const sqlMarkUnknown = `-- pgstore: mark unknown
 with wrote as (
 	update {schema}idempotency_key set state = 'UNKNOWN_REQUIRES_RECOVERY', lease_until = null, reason = $6::text,
 		due_at = clock_timestamp() + $7::bigint * interval '1 microsecond'

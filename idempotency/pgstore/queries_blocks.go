@@ -1,7 +1,7 @@
 package pgstore
 
-// The row is locked for one statement. A block that is given out is gone, whatever becomes of who got it.
-const sqlBlock = `-- pgstore: reserve a block of numbers
+// A reserved block is never given again, even if its caller does not use it.
+const sqlReserveBlock = `-- pgstore: reserve a block of numbers
 insert into {schema}idempotency_block as b (name, next)
 select $1::text, 1 + $2::bigint where set_config('synchronous_commit', replace(current_setting('synchronous_commit'),
 	'off', 'on'), true) <> ''

@@ -1,9 +1,9 @@
 package pgstore
 
-// Statements of recovery and retention: what they select they select under a lock, and they write by the same condition
-// again.
+// Statements of recovery and retention. They lock the rows that they select, and compare the same condition again when
+// they write.
 
-// One that somebody is writing is no orphan. The columns are those of claim, and the key behind them.
+// A locked row is skipped: its holder is alive and writes it. The columns are those of claim, then the key and due_at.
 const sqlRecover = `-- pgstore: recover
 with due as materialized (
 	select tenant, operation, key, fence, due_at from {schema}idempotency_key
@@ -39,7 +39,7 @@ select exists (select from wrote), '', exists (select from {schema}idempotency_k
 	where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 		and state = 'UNKNOWN_REQUIRES_RECOVERY' and due_at is null)`
 
-const sqlErase = `-- pgstore: erase bodies
+const sqlExpireBodies = `-- pgstore: expire bodies
 with due as materialized (
 	select tenant, operation, key, fence from {schema}idempotency_key
 	where coalesce(body_until, forget_at) <= clock_timestamp() and body_until <= clock_timestamp()
@@ -53,7 +53,7 @@ from due d
 where k.tenant = d.tenant and k.operation = d.operation and k.key = d.key and k.fence = d.fence
 	and k.state in ('COMPLETED', 'FAILED_REPLAYABLE') and k.body_until <= clock_timestamp()`
 
-const sqlForget = `-- pgstore: forget tombstones
+const sqlDeleteTombstones = `-- pgstore: delete tombstones
 with due as materialized (
 	select tenant, operation, key, fence from {schema}idempotency_key
 	where coalesce(body_until, forget_at) <= clock_timestamp() and forget_at <= clock_timestamp()
@@ -64,10 +64,10 @@ delete from {schema}idempotency_key k using due d
 where k.tenant = d.tenant and k.operation = d.operation and k.key = d.key and k.fence = d.fence
 	and k.state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') and k.forget_at <= clock_timestamp()`
 
-const sqlMore = `-- pgstore: is more overdue
+const sqlMoreOverdue = `-- pgstore: is more overdue
 select exists (select from {schema}idempotency_key where coalesce(body_until, forget_at) <= clock_timestamp())`
 
-const sqlStats = `-- pgstore: count what is open
+const sqlStats = `-- pgstore: count unfinished keys
 select count(*) filter (where state = 'IN_PROGRESS'), count(*) filter (where state <> 'IN_PROGRESS'),
 	count(*) filter (where state <> 'IN_PROGRESS' and due_at is null),
 	coalesce((extract(epoch from clock_timestamp() - min(created_at) filter (where state = 'IN_PROGRESS')) *

@@ -9,13 +9,14 @@ import (
 func TestQueriesPrepare(t *testing.T) {
 	t.Parallel()
 	pgtest.PrepareAll(t, pgtest.New(t, "idempotency"), map[string]string{
-		"claim": sqlClaim, "get": sqlGet, "regrant": sqlRegrant, "takeOver": sqlTakeOver, "note": sqlNote,
-		"regain": sqlRegain,
-		"extend": sqlExtend, "save": sqlSave, "finish": sqlFinish, "release": sqlRelease, "doubt": sqlDoubt,
-		"recover": sqlRecover, "postpone": sqlPostpone, "erase": sqlErase, "forget": sqlForget, "more": sqlMore,
+		"claim": sqlClaim, "get": sqlGet, "regrant": sqlRegrant, "takeOver": sqlTakeOver, "expireLease": sqlExpireLease,
+		"claimTombstone": sqlClaimTombstone, "extend": sqlExtend, "save": sqlSave, "finish": sqlFinish,
+		"release": sqlRelease, "markUnknown": sqlMarkUnknown, "recover": sqlRecover, "postpone": sqlPostpone,
+		"expireBodies": sqlExpireBodies, "deleteTombstones": sqlDeleteTombstones, "moreOverdue": sqlMoreOverdue,
 		"stats": sqlStats,
 		"begin": sqlBegin, "savepoint": sqlSavepoint, "rollbackTo": sqlRollbackTo, "commit": sqlCommit,
 		"rollback": sqlRollback, "adopt": sqlAdopt,
-		"lock": sqlLock, "await": sqlAwait, "bury": sqlBury, "write": sqlWrite, "block": sqlBlock,
+		"tryLock": sqlTryLock, "awaitLock": sqlAwaitLock, "deleteTombstone": sqlDeleteTombstone,
+		"insertResult": sqlInsertResult, "reserveBlock": sqlReserveBlock,
 	})
 }

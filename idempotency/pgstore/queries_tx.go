@@ -1,8 +1,8 @@
 package pgstore
 
-// Statements of transactions that write the key's row beside the effect, once: with its result. Until then an advisory
-// lock keeps others away. That is for their sake, who wait for the result and do no work in vain; that there is one
-// effect is the primary key's doing.
+// Statements of transactions that write the key's row once, with the result, in the transaction of the effect. Until
+// then an advisory lock makes other callers wait for the result instead of working in vain. The primary key alone
+// ensures that there is one effect.
 
 const sqlBegin = `-- pgstore: begin
 begin isolation level read committed`
@@ -21,34 +21,34 @@ rollback`
 
 const sqlAdopt = `-- pgstore: adopt the open transaction`
 
-// get is sent behind it, with a snapshot of its own: what the last one who had the lock committed is seen. The mark
-// ends with the transaction: a handler that ends it with a statement, and begins another, has lost it.
-const sqlLock = `-- pgstore: lock a key
+// get is sent after it and has a snapshot of its own, so it sees the commit of the lock's last holder. The mark
+// effectonce.key ends with the transaction, so it shows whether the handler has ended that and begun another.
+const sqlTryLock = `-- pgstore: lock a key
 select pg_try_advisory_xact_lock($1::bigint), set_config('effectonce.key', 'held', true)`
 
 const sqlMark = `-- pgstore: mark a transaction
 select set_config('effectonce.key', 'held', true)`
 
-// A division by zero says that the transaction is another.
-const sqlHeld = `-- pgstore: find the mark
+// It divides by zero in a transaction without the mark.
+const sqlCheckMark = `-- pgstore: find the mark
 select 1 / case current_setting('effectonce.key', true) when 'held' then 1 else 0 end`
 
-// The wait has a bound of its own, which is taken back when the lock is there.
-const sqlAwait = `-- pgstore: await a key
+// The lock_timeout applies to this wait alone; afterwards the former one is restored.
+const sqlAwaitLock = `-- pgstore: await a key
 with bound as materialized (select current_setting('lock_timeout') as had, set_config('lock_timeout', $2::text,
 	true) as now),
 	locked as materialized (select had, pg_advisory_xact_lock($1::bigint)::text as got from bound where now <> '')
 select set_config('lock_timeout', had, true) from locked where got = ''`
 
-// A tombstone that nobody has swept is as nothing.
-const sqlBury = `-- pgstore: bury a tombstone
+// An overdue tombstone counts as no row, swept or not.
+const sqlDeleteTombstone = `-- pgstore: delete a tombstone
 delete from {schema}idempotency_key
 where tenant = $1::text and operation = $2::text and key = $3::text and state in ('COMPLETED', 'FAILED_REPLAYABLE',
 	'EXPIRED') and forget_at <= clock_timestamp()`
 
-// It travels with COMMIT, so a key that somebody has made meanwhile has to be an error, which ends the transaction; and
-// so has a mark that is gone, as a division by zero.
-const sqlWrite = `-- pgstore: write a result
+// It travels with COMMIT, so whatever forbids the COMMIT must be an error, which aborts the transaction: a unique
+// violation when another transaction has inserted the key, a division by zero when the mark is gone.
+const sqlInsertResult = `-- pgstore: write a result
 insert into {schema}idempotency_key (tenant, operation, key, state, fingerprint_version, fingerprint, fence, token,
 	stage, code, schema_version, failure, resource, header, body, created_at, finished_at, body_until, forget_at)
 select $1::text, $2::text, $3::text, case when $9::text = '' then 'COMPLETED' else 'FAILED_REPLAYABLE' end,

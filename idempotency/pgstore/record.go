@@ -12,27 +12,29 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// row is what a statement says of a key.
+// row is a key's row, as a statement returned it.
 type row struct {
 	record store.Record
 	token  string
-	won    bool // it was made by this statement, or by recover
-	gone   bool // a tombstone that is overdue
+	// won: the key is the caller's. It had no row, or this statement wrote it.
+	won       bool
+	forgotten bool // an overdue tombstone, which counts as no row
 }
 
-// scan reads the columns that claim, get and recover have in common, and those behind them into more.
+// scan reads the columns that claim, get and recover share, and the columns after those into more.
 func scan(r pgx.Row, key idempotency.Key, more ...any) (row, error) {
 	var (
-		to            row
+		found         row
 		sum           []byte
 		lease, age    int64
 		steps, header []byte
 		at            *time.Time
 	)
-	rec := &to.record
+	rec := &found.record
 	res := &rec.Result
 	err := r.Scan(append([]any{
-		&to.won, &rec.Fence, &rec.State, &to.gone, &rec.Fingerprint.Version, &sum, &to.token, &lease, &age,
+		&found.won, &rec.Fence, &rec.State, &found.forgotten, &rec.Fingerprint.Version, &sum,
+		&found.token, &lease, &age,
 		&rec.Attempts, &rec.Reason, &rec.Stuck, &rec.Progress.Stage, &steps, &rec.Input,
 		&at, &res.Code, &res.Schema, &res.Failure, &res.Resource, &header, &res.Body,
 	}, more...)...)
@@ -55,7 +57,7 @@ func scan(r pgx.Row, key idempotency.Key, more ...any) (row, error) {
 	if err := decode(header, &res.Header); err != nil {
 		return row{}, fmt.Errorf("the header of a record: %w", err)
 	}
-	return to, nil
+	return found, nil
 }
 
 func decode(from []byte, to any) error {
@@ -65,7 +67,7 @@ func decode(from []byte, to any) error {
 	return json.Unmarshal(from, to)
 }
 
-// encode is JSON as text, which every query mode of pgx takes for jsonb; nil for nothing.
+// encode returns JSON as text, which every query mode of pgx takes for jsonb, or nil if empty.
 func encode(v any, empty bool) (any, error) {
 	if empty {
 		return nil, nil
@@ -74,18 +76,17 @@ func encode(v any, empty bool) (any, error) {
 	return string(b), err
 }
 
-func microseconds(d time.Duration) int64 { return d.Microseconds() }
-
-// until is how long something is kept, nil for ever.
-func until(d time.Duration) *int64 {
+// retention returns a time to keep in microseconds; nil: forever.
+func retention(d time.Duration) *int64 {
 	if d < 0 {
 		return nil
 	}
-	n := microseconds(d)
+	n := d.Microseconds()
 	return &n
 }
 
-// printable is a reason for people as text can keep it: it is often an error's, which quotes what it likes.
-func printable(reason string) string {
+// validText replaces the bytes that Postgres text cannot hold. A reason is often an error's message, which may quote
+// any bytes.
+func validText(reason string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(reason, "\uFFFD"), "\x00", "\uFFFD")
 }

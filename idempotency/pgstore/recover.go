@@ -13,15 +13,15 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Recover implements store.Recoverer. Recoverers that run at the same time pass each other (SKIP LOCKED).
+// Recover implements store.Recoverer. Concurrent calls take different rows (SKIP LOCKED).
 func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	if err := opt.Check(); err != nil {
 		return nil, err
 	}
-	rows, err := s.db.Query(ctx, s.sql.recover, microseconds(opt.Grace), opt.Operations, opt.Limit, opt.Token,
-		microseconds(opt.Lease))
+	rows, err := s.db.Query(ctx, s.sql.recover, opt.Grace.Microseconds(), opt.Operations, opt.Limit, opt.Token,
+		opt.Lease.Microseconds())
 	if err != nil {
-		return nil, fmt.Errorf("pgstore: looking for what to recover: %w", err)
+		return nil, fmt.Errorf("pgstore: taking overdue keys: %w", err)
 	}
 	type taken struct {
 		store.ClaimResult
@@ -39,7 +39,7 @@ func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 		}, due}, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pgstore: taking what is to be recovered: %w", err)
+		return nil, fmt.Errorf("pgstore: reading overdue keys: %w", err)
 	}
 	slices.SortStableFunc(all, func(a, b taken) int { return cmp.Compare(a.due, b.due) })
 	out := make([]store.ClaimResult, len(all))
@@ -51,43 +51,44 @@ func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 
 // Postpone implements store.Recoverer.
 func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
-	return s.write(ctx, "giving a key back", s.sql.postpone, l, itIs, printable(reason), microseconds(after), stuck)
+	return s.write(ctx, "postponing a key", s.sql.postpone, l, alreadyDone, validText(reason),
+		after.Microseconds(), stuck)
 }
 
-// Sweep implements store.Recoverer: two statements of at most limit rows, each a transaction. A limit of a thousand
-// keeps it within a few milliseconds; run it again while More.
+// Sweep implements store.Recoverer: two statements, each a transaction of its own, of at most limit rows together. A
+// limit of 1000 keeps it within a few milliseconds. Call it again while More is set.
 func (s *Store) Sweep(ctx context.Context, limit int) (store.SweepResult, error) {
 	var swept store.SweepResult
 	if limit <= 0 {
 		return swept, nil
 	}
-	for _, one := range []struct {
-		sql string
-		n   *int
-	}{{s.sql.erase, &swept.Bodies}, {s.sql.forget, &swept.Tombstones}} {
-		tag, err := s.db.Exec(ctx, one.sql, limit-swept.Bodies)
+	for _, step := range []struct {
+		sql   string
+		count *int
+	}{{s.sql.expireBodies, &swept.Bodies}, {s.sql.deleteTombstones, &swept.Tombstones}} {
+		tag, err := s.db.Exec(ctx, step.sql, limit-swept.Bodies)
 		if err != nil {
 			return swept, fmt.Errorf("pgstore: sweeping: %w", err)
 		}
-		*one.n = int(tag.RowsAffected())
+		*step.count = int(tag.RowsAffected())
 	}
 	if swept.Bodies+swept.Tombstones < limit {
 		return swept, nil
 	}
-	if err := s.db.QueryRow(ctx, s.sql.more).Scan(&swept.More); err != nil {
+	if err := s.db.QueryRow(ctx, s.sql.moreOverdue).Scan(&swept.More); err != nil {
 		return swept, fmt.Errorf("pgstore: sweeping: %w", err)
 	}
 	return swept, nil
 }
 
-// Stats implements store.Recoverer. It reads what is open, and nothing else.
+// Stats implements store.Recoverer. It reads only the rows of unfinished keys.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	var (
 		st     store.Stats
 		oldest int64
 	)
 	if err := s.db.QueryRow(ctx, s.sql.stats).Scan(&st.InProgress, &st.Unknown, &st.Stuck, &oldest); err != nil {
-		return store.Stats{}, fmt.Errorf("pgstore: counting what is open: %w", err)
+		return store.Stats{}, fmt.Errorf("pgstore: counting unfinished keys: %w", err)
 	}
 	st.OldestInProgress = time.Duration(oldest) * time.Microsecond
 	return st, nil

@@ -16,13 +16,13 @@ var _ store.Lister = (*Store)(nil)
 func (s *Store) Stuck(ctx context.Context, limit int) ([]store.Record, error) {
 	rows, err := s.db.Query(ctx, s.sql.stuck, max(limit, 0))
 	if err != nil {
-		return nil, fmt.Errorf("pgstore: stuck: %w", err)
+		return nil, fmt.Errorf("pgstore: listing stuck keys: %w", err)
 	}
 	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k idempotency.Key, err error) {
 		return k, row.Scan(&k.Tenant, &k.Operation, &k.Value)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pgstore: stuck: %w", err)
+		return nil, fmt.Errorf("pgstore: listing stuck keys: %w", err)
 	}
 	return store.StuckAmong(ctx, s, keys, limit)
 }

@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Sweeper removes what is no longer kept, for a service that has InTx and Within only. A recovery.Worker does it too.
+// Sweeper deletes results and tombstones whose retention has ended, for a service that uses only InTx and Within. A
+// recovery.Worker does the same.
 type Sweeper struct {
-	// Store is swept. Required.
+	// Store is the store to sweep. Required.
 	Store *Store
 	// Every is the time between two sweeps. Default 1 min.
 	Every time.Duration
-	// Logger is told of a database that does not answer; it is asked again. Nil: nothing is logged.
+	// Logger gets a warning for each sweep that failed; it is retried. Nil: nothing is logged.
 	Logger *slog.Logger
 }
 

@@ -19,19 +19,18 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtx"
 )
 
-// grace is how long a COMMIT that was sent, and the question what became of it, may take after the caller's context
-// ended.
-const grace = 5 * time.Second
+// commitGrace bounds a COMMIT that was sent, and the lookup of its outcome, after the caller's context has ended.
+const commitGrace = 5 * time.Second
 
-// sender is a connection or a transaction.
-type sender interface {
+// querier is a connection or a transaction.
+type querier interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// lockNumber is the key's advisory lock. Nobody can find another key that has the same one, so that nobody keeps others
-// from theirs.
-func (s *Store) lockNumber(k idempotency.Key) int64 {
+// lockID returns the id of the key's advisory lock: a cryptographic hash, so that nobody can choose a key that blocks
+// another one.
+func (s *Store) lockID(k idempotency.Key) int64 {
 	b := make([]byte, 0, 512)
 	for _, part := range []string{"effectonce key", s.cfg.Schema, k.Tenant, k.Operation, k.Value} {
 		b = append(append(b, part...), 0) // none of them has a zero byte
@@ -40,16 +39,16 @@ func (s *Store) lockNumber(k idempotency.Key) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:])) //nolint:gosec // any 64 bits
 }
 
-// claimTx takes the key's lock in a transaction, in one round trip between two other statements, or in two where it has
-// to wait; or says what is known of the key. A refused wait is idempotency.ErrInProgress; then the transaction is
-// aborted.
-func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r idempotency.Request) (row, error) {
-	k, n := r.Key, s.lockNumber(r.Key)
+// claimTx takes the key's lock in a transaction and reads its row; won: there is none. It sends the statements before
+// and after with it, if they are not empty: one round trip, or two when the lock must be waited for. When that wait
+// times out, the error is idempotency.ErrInProgress, and the transaction is aborted.
+func (s *Store) claimTx(ctx context.Context, q querier, before, after string, r idempotency.Request) (row, error) {
+	k, lock := r.Key, s.lockID(r.Key)
 	var (
 		locked bool
 		known  row
 	)
-	look := func(b *pgx.Batch) error {
+	sendWithGet := func(b *pgx.Batch) error {
 		b.Queue(s.sql.get, k.Tenant, k.Operation, k.Value).QueryRow(func(r pgx.Row) (err error) {
 			known, err = scan(r, k)
 			if errors.Is(err, pgx.ErrNoRows) {
@@ -57,24 +56,24 @@ func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r
 			}
 			return err
 		})
-		if behind != "" {
-			b.Queue(behind)
+		if after != "" {
+			b.Queue(after)
 		}
-		return on.SendBatch(ctx, b).Close()
+		return q.SendBatch(ctx, b).Close()
 	}
-	var at, waiting pgx.Batch
+	var try, wait pgx.Batch
 	if before != "" {
-		at.Queue(before)
+		try.Queue(before)
 	}
-	at.Queue(sqlLock, n).QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil) })
-	err := look(&at)
-	if err == nil && !locked && (known.won || known.gone) {
-		waiting.Queue(sqlAwait, n, s.lockTimeout)
-		err = look(&waiting)
+	try.Queue(sqlTryLock, lock).QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil) })
+	err := sendWithGet(&try)
+	if err == nil && !locked && (known.won || known.forgotten) {
+		wait.Queue(sqlAwaitLock, lock, s.lockTimeout)
+		err = sendWithGet(&wait)
 	}
-	if err == nil && known.gone {
+	if err == nil && known.forgotten {
 		known = row{won: true}
-		_, err = on.Exec(ctx, s.sql.bury, k.Tenant, k.Operation, k.Value)
+		_, err = q.Exec(ctx, s.sql.deleteTombstone, k.Tenant, k.Operation, k.Value)
 	}
 	switch {
 	case pgerr.Is(err, pgerr.LockNotAvailable):
@@ -87,9 +86,9 @@ func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r
 	return known, nil
 }
 
-// handle runs the handler in the transaction that is open on conn. refused: it refused for good, and what it wrote must
-// go.
-func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Handler) (res idempotency.Result,
+// runHandler runs do in the transaction that is open on conn. refused: it returned a terminal error, and its writes
+// must be rolled back.
+func (s *Store) runHandler(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Handler) (res idempotency.Result,
 	refused bool, err error,
 ) {
 	tx := pgtx.New(conn, inner, sqlAdopt, errTransactionControl)
@@ -102,12 +101,12 @@ func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Han
 	class, code := idempotency.Classify(err)
 	aborted := !conn.IsClosed() && conn.PgConn().TxStatus() == 'E'
 	switch {
-	case ended, conn.IsClosed() && class == idempotency.ClassUnknown: // the handler knows of more than this transaction
+	case ended, conn.IsClosed() && class == idempotency.ClassUnknown: // may have effects outside of this transaction
 	case conn.IsClosed(): // before COMMIT was sent
-		return idempotency.Result{}, false, nothing(err)
+		return idempotency.Result{}, false, notApplied(err)
 	case conn.PgConn().IsBusy():
 	case aborted && pgerr.Retry(err):
-		// A deadlock says nothing about the request, whatever it was wrapped in.
+		// A deadlock says nothing about the request, even if the handler wrapped it in a terminal error.
 		return idempotency.Result{}, false, &rolledBack{err}
 	case class == idempotency.ClassTerminal:
 		res.Failure = cmp.Or(code, "failed")
@@ -116,41 +115,39 @@ func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Han
 	return idempotency.Result{}, false, err
 }
 
-// undo rolls back what was refused: with what b queues next, or before it where nothing else could be prepared, because
-// a statement failed.
-func undo(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, sql string, bad *refused) error {
+// rollBackWrites rolls back the writes of a refused request by sql. It queues sql on b; in a failed transaction it runs
+// it at once, because nothing else could be prepared there.
+func rollBackWrites(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, sql string, failure *writeFailure) error {
 	if conn.PgConn().TxStatus() != 'E' {
-		b.Queue(sqlHeld).QueryRow(func(row pgx.Row) error { return bad.look(row.Scan(nil)) })
+		b.Queue(sqlCheckMark).QueryRow(func(row pgx.Row) error { return failure.note(row.Scan(nil)) })
 		b.Queue(sql)
 		return nil
 	}
 	if _, err := conn.Exec(ctx, sql); err != nil {
-		return fmt.Errorf("pgstore: rolling back what was refused: %w", err)
+		return fmt.Errorf("pgstore: rolling back a refused request: %w", err)
 	}
 	return nil
 }
 
-// refused is why a result was not written.
-type refused struct {
-	taken bool // somebody made the key meanwhile
-	ended bool // the handler ended the transaction with an SQL statement
+// writeFailure is the reason why a result was not written.
+type writeFailure struct {
+	keyTaken bool // another transaction has inserted the key
+	txEnded  bool // the handler ended the transaction with an SQL statement
 }
 
-func (f *refused) look(err error) error {
-	f.taken = f.taken || pgerr.Is(err, pgerr.UniqueViolation)
-	f.ended = f.ended || pgerr.Is(err, pgerr.DivisionByZero)
+func (f *writeFailure) note(err error) error {
+	f.keyTaken = f.keyTaken || pgerr.Is(err, pgerr.UniqueViolation)
+	f.txEnded = f.txEnded || pgerr.Is(err, pgerr.DivisionByZero)
 	return err
 }
 
-// errEnded is of a handler that ended the transaction and began another: neither is the key's, whose row is in none of
-// them.
-var errEnded = fmt.Errorf("pgstore: the handler ended its transaction with an SQL statement, and what it committed "+
-	"by that stands without its key: %w",
-	errTransactionControl)
+// errHandlerEndedTx: the handler ended the transaction and began another. Neither has the key's row.
+var errHandlerEndedTx = fmt.Errorf("pgstore: the handler ended its transaction with an SQL statement; whatever that "+
+	"committed has no key: %w", errTransactionControl)
 
-// queueWrite queues what records the result and reads its time into it.
-func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, res *idempotency.Result,
-	bad *refused,
+// queueResult queues the insert of the result, which sets res.At.
+func (s *Store) queueResult(b *pgx.Batch, r idempotency.Request, token string, res *idempotency.Result,
+	failure *writeFailure,
 ) error {
 	args, err := resultArgs(*res, s.cfg.Keep)
 	if err != nil {
@@ -158,97 +155,97 @@ func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, re
 	}
 	k := r.Key
 	args = append([]any{k.Tenant, k.Operation, k.Value, r.Fingerprint.Version, r.Fingerprint.Sum[:], token}, args...)
-	b.Queue(s.sql.write, args...).QueryRow(func(row pgx.Row) error {
-		return bad.look(row.Scan(&res.At))
+	b.Queue(s.sql.insertResult, args...).QueryRow(func(row pgx.Row) error {
+		return failure.note(row.Scan(&res.At))
 	})
 	return nil
 }
 
-// taken is the error of a result whose key has a row that was made past its lock, or since the snapshot of the
-// transaction. Nothing has happened.
-func (s *Store) taken(err error) error {
-	return fmt.Errorf("pgstore: the key was made by another transaction meanwhile (%w): %w", err,
+// keyTakenError is the error of a result whose key another transaction has inserted: one that did not take the lock, or
+// that committed after this one's snapshot. Nothing was written.
+func (s *Store) keyTakenError(err error) error {
+	return fmt.Errorf("pgstore: another transaction has inserted the key meanwhile (%w): %w", err,
 		&idempotency.InProgressError{RetryAfter: s.cfg.Wait})
 }
 
-// answer is what a key that is not free answers to a request. token is the request's own: a row that has it is its own,
-// whose COMMIT got no reply.
+// answer returns the answer of a key that is not free. A row with the caller's own token was written by an earlier
+// attempt of the same call, whose COMMIT got no reply: its result is no replay.
 func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, token string) (idempotency.Result,
 	error,
 ) {
 	rec := known.record
 	if rec.State == idempotency.InProgress && rec.LeaseLeft <= 0 && r.Matches(rec.Fingerprint) {
 		args := []any{r.Key.Tenant, r.Key.Operation, r.Key.Value, rec.Fence, known.token}
-		noted, again, err := s.step(ctx, r.Key, store.ClaimOptions{}, s.sql.note, args)
+		expired, changed, err := s.transition(ctx, r.Key, store.ClaimOptions{}, s.sql.expireLease, args)
 		switch {
 		case err != nil:
 			return idempotency.Result{}, err
-		case again: // somebody was faster: the owner after all, or another who noted it
+		case changed: // the owner has finished after all, or another caller was faster
 			return idempotency.Result{}, &idempotency.InProgressError{RetryAfter: s.cfg.Wait, Age: rec.Age}
 		}
-		rec = noted.Record
+		rec = expired.Record
 	}
 	res, err := rec.Answer(r)
 	res.Replayed = err == nil && known.token != token
 	return res, err
 }
 
-// ask finds out what became of a transaction whose COMMIT got no reply. The claim waits for the former backend if that
-// is still at it, so a key that can be claimed says for certain that it was rolled back; to see no row would prove
-// nothing.
-func (t *try) ask(ctx context.Context) (idempotency.Result, error) {
-	lost := t.lost
-	t.lost = nil
+// resolveCommit finds out the outcome of a transaction whose COMMIT got no reply. It claims the key, and so waits for a
+// backend that still runs the transaction. Only then does a missing row prove that the transaction was rolled back.
+func (c *call) resolveCommit(ctx context.Context) (idempotency.Result, error) {
+	lost := c.lostCommit
+	c.lostCommit = nil
 	ended := ctx.Err() != nil
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitGrace)
 	defer cancel()
-	t.store.log.WarnContext(ctx, "a COMMIT got no reply: looking for its key", "operation", t.request.Key.Operation,
+	c.store.log.WarnContext(ctx, "a COMMIT got no reply: looking up its key", "operation", c.request.Key.Operation,
 		"error", lost)
 	for n := 1; ; n++ {
-		known, err := t.look(ctx)
+		known, err := c.lookUp(ctx)
 		switch {
 		case err == nil && known.won:
 			if ended {
-				return idempotency.Result{}, fmt.Errorf("%w; it has not happened", lost)
+				return idempotency.Result{}, fmt.Errorf("%w; it was rolled back", lost)
 			}
-			return idempotency.Result{}, &rolledBack{fmt.Errorf("%w; it has not happened", lost)}
+			return idempotency.Result{}, &rolledBack{fmt.Errorf("%w; it was rolled back", lost)}
 		case err == nil:
-			return t.store.answer(ctx, t.request, known, t.token)
+			return c.store.answer(ctx, c.request, known, c.token)
 		}
-		if pause(ctx, n) != nil {
+		if backOff(ctx, n) != nil {
 			unknown := &idempotency.UnknownError{Stage: idempotency.StageUnknown, Reason: "the reply to COMMIT was " +
-				"lost, and the database does not say what became of it"}
+				"lost, and the database does not tell its outcome"}
 			return idempotency.Result{}, fmt.Errorf("%w: %w (then: %w)", unknown, lost, err)
 		}
 	}
 }
 
-// look claims the key and lets it go again, or says what is known of it.
-func (t *try) look(ctx context.Context) (row, error) {
-	conn, err := t.store.db.Acquire(ctx)
+// lookUp claims the key and releases it again; won: it has no row.
+func (c *call) lookUp(ctx context.Context) (row, error) {
+	conn, err := c.store.db.Acquire(ctx)
 	if err != nil {
 		return row{}, err
 	}
-	defer release(ctx, conn)
-	return t.store.claimTx(ctx, conn.Conn(), sqlBegin, "", t.request)
+	defer releaseConn(ctx, conn)
+	return c.store.claimTx(ctx, conn.Conn(), sqlBegin, "", c.request)
 }
 
-// release gives the connection back without a transaction on it; the pool closes one that still has its transaction.
-func release(ctx context.Context, conn *pgxpool.Conn) {
+// releaseConn rolls back an open transaction and returns the connection to the pool. The pool closes a connection that
+// still has one.
+func releaseConn(ctx context.Context, conn *pgxpool.Conn) {
 	if c := conn.Conn(); !c.IsClosed() && c.PgConn().TxStatus() != 'I' && !c.PgConn().IsBusy() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitGrace)
 		defer cancel()
 		_, _ = c.Exec(ctx, sqlRollback)
 	}
 	conn.Release()
 }
 
-// outlive returns a context that ends a while after ctx: to cut a COMMIT that was sent would only make its outcome
-// unknown.
-func outlive(ctx context.Context) (context.Context, func()) {
+// withGrace returns a context that ends commitGrace after ctx: cancelling a COMMIT that was sent would only make its
+// outcome unknown.
+func withGrace(ctx context.Context) (context.Context, func()) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(grace)
+		timer := time.NewTimer(commitGrace)
 		defer timer.Stop()
 		select {
 		case <-timer.C:

@@ -12,15 +12,14 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// Within is [Store.InTx] in a transaction of the caller's, who commits it: key, effect and result are there if and when
-// it does, a refusal too. It is for code that has its transaction already; it costs a savepoint and its round trips
-// more, retries nothing, and leaves a lost COMMIT to the caller, who finds the answer by Get or by the same call in a
-// new transaction.
+// Within is [Store.InTx] in the caller's own transaction. The key, the effect and the result, a refusal too, are there
+// once the caller commits. Within costs the round trips of a savepoint and retries nothing. When a COMMIT gets no
+// reply, the caller finds the result by Get, or by the same call in a new transaction.
 //
-// When it returns an error, all that it and do wrote is rolled back, the key is free, and the transaction can be used.
-// A transaction that is not READ COMMITTED does not see a key that another one has completed since its snapshot: do
-// runs, and then the error is ErrInProgress; run the transaction again. Locks that it holds already are held while it
-// waits for the key: claim first.
+// After an error everything that Within and do wrote is rolled back, the key is free, and the transaction can be used.
+// A transaction above READ COMMITTED does not see a key that was completed after its snapshot: do runs, then Within
+// returns ErrInProgress; run the transaction again. While Within waits for the key, the transaction keeps the locks
+// that it holds, so call Within before taking others.
 func (s *Store) Within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do Handler) (idempotency.Result, error) {
 	if err := r.Key.Check(); err != nil {
 		return idempotency.Result{}, err
@@ -38,8 +37,8 @@ func (s *Store) within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 	}
 	done := false
 	defer func() {
-		if !done { // a panic, too
-			ctx, stop := outlive(ctx)
+		if !done { // after a panic, too
+			ctx, stop := withGrace(ctx)
 			defer stop()
 			_ = savepoint.Rollback(ctx)
 		}
@@ -52,36 +51,36 @@ func (s *Store) within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 	if !known.won {
 		done = true
 		if err := savepoint.Rollback(ctx); err != nil {
-			return idempotency.Result{}, fmt.Errorf("pgstore: giving up a savepoint: %w", err)
+			return idempotency.Result{}, fmt.Errorf("pgstore: rolling back to a savepoint: %w", err)
 		}
 		return s.answer(ctx, r, known, token)
 	}
-	res, refusal, err := s.handle(ctx, savepoint.Conn(), savepoint, do)
+	res, refused, err := s.runHandler(ctx, savepoint.Conn(), savepoint, do)
 	if err != nil {
-		var again *rolledBack
-		if errors.As(err, &again) {
-			err = again.err
+		var rolled *rolledBack
+		if errors.As(err, &rolled) {
+			err = rolled.err
 		}
 		return idempotency.Result{}, err
 	}
 	var b pgx.Batch
-	var bad refused
-	if refusal {
-		if err := undo(ctx, savepoint.Conn(), &b, sqlRollbackTo, &bad); err != nil {
+	var failure writeFailure
+	if refused {
+		if err := rollBackWrites(ctx, savepoint.Conn(), &b, sqlRollbackTo, &failure); err != nil {
 			return idempotency.Result{}, err
 		}
 	}
-	if err := s.queueWrite(&b, r, token, &res, &bad); err != nil {
+	if err := s.queueResult(&b, r, token, &res, &failure); err != nil {
 		return idempotency.Result{}, err
 	}
 	if err = savepoint.SendBatch(ctx, &b).Close(); err == nil {
 		err = savepoint.Commit(ctx)
 	}
 	switch {
-	case bad.ended:
-		return idempotency.Result{}, errEnded
-	case bad.taken:
-		return idempotency.Result{}, s.taken(err)
+	case failure.txEnded:
+		return idempotency.Result{}, errHandlerEndedTx
+	case failure.keyTaken:
+		return idempotency.Result{}, s.keyTakenError(err)
 	case err != nil:
 		return idempotency.Result{}, fmt.Errorf("pgstore: recording a result: %w", err)
 	}

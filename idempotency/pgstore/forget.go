@@ -10,10 +10,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Forget removes a key that is done in the caller's transaction, with which it stands or falls: for operations whose
-// key goes with what it made, when that is deleted. It returns whether the key was there; one that is in progress or
-// unknown stays. Afterwards the key is new, so a late retry makes the resource again: choose it only where that is what
-// a retry after a deletion means.
+// Forget deletes a finished key in the caller's transaction, for operations whose key is deleted with the resource that
+// it created. It returns whether it deleted the key; a key that is in progress or unknown stays. Afterwards the key is
+// free, so a late retry creates the resource again: use Forget only where a retry after a deletion means that.
 func (s *Store) Forget(ctx context.Context, tx pgx.Tx, k idempotency.Key) (bool, error) {
 	prefix, err := pgschema.Prefix(s.cfg.Schema)
 	if err != nil {
