@@ -115,16 +115,16 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 		var list rows
 		var hash []byte
 		outcome = Parked
-		code, reason := codeOf(cause), cause.Error()
+		code, message := codeOf(cause), cause.Error()
 		if in.cfg.OnFailure == ParkKey {
 			hash = sql.KeyHash(e.Tenant, e.Topic, e.Key)
 		}
 		if hash != nil {
-			if f := in.hold(ctx, conn, e, hash, code, reason); f != nil {
+			if f := in.hold(ctx, conn, e, hash, code, message); f != nil {
 				return Undecided, f
 			}
 		}
-		list.add(e, hash, kindFailed, code, reason, attempts)
+		list.add(e, hash, kindFailed, code, message, attempts)
 		_, err := conn.Exec(ctx, in.q(sqlPark), list.args(in.consumer)...)
 		if err != nil {
 			return failed(err)
@@ -139,9 +139,9 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 }
 
 // hold makes the mark of a key or finds it, and locks it, so that no releaser removes it before the event is listed.
-func (in *Inbox) hold(ctx context.Context, conn *pgx.Conn, e *event.Event, hash []byte, code, reason string) *failure {
+func (in *Inbox) hold(ctx context.Context, conn *pgx.Conn, e *event.Event, hash []byte, code, message string) *failure {
 	_, err := conn.Exec(ctx, in.q(sqlMark), in.consumer, hash, []byte(e.Tenant), e.Topic, []byte(e.Key),
-		storable(code, 255), storable(reason, 2000))
+		storable(code, 255), storable(message, 2000))
 	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: marking a key: %w", err))
 	}

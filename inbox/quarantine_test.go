@@ -32,7 +32,7 @@ func TestP9_1_Quarantine(t *testing.T) {
 		e[2].ID.String()})
 	list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{Kind: "quarantined"})
 	if err != nil || len(list) != 2 || !list[0].Alone ||
-		!strings.Contains(list[0].Reason, "older than what is remembered") || list[0].Key != "a" {
+		!strings.Contains(list[0].Error, "older than what is remembered") || list[0].Key != "a" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	// Released, each goes where its earlier or later self would be found: its own day, made if need be.

@@ -49,10 +49,10 @@ func (r *record) event() (event.Event, error) {
 
 // rows are records to insert, as columns.
 type rows struct {
-	ids, kinds, topics, types, headers, codes, reasons []string
-	hashes, tenants, keys, values                      [][]byte
-	partitions, attempts                               []int32
-	offsets, millis                                    []int64
+	ids, kinds, topics, types, headers, codes, errors []string
+	hashes, tenants, keys, values                     [][]byte
+	partitions, attempts                              []int32
+	offsets, millis                                   []int64
 }
 
 // Kinds of parked events.
@@ -62,7 +62,7 @@ const (
 	kindQuarantined = "quarantined"
 )
 
-func (r *rows) add(e *event.Event, hash []byte, kind, code, reason string, attempts int) {
+func (r *rows) add(e *event.Event, hash []byte, kind, code, message string, attempts int) {
 	rec := e.Record()
 	r.ids = append(r.ids, e.ID.String())
 	r.kinds = append(r.kinds, kind)
@@ -70,7 +70,7 @@ func (r *rows) add(e *event.Event, hash []byte, kind, code, reason string, attem
 	r.types = append(r.types, storable(e.Type, 255))
 	r.headers = append(r.headers, sql.EncodeHeaders(rec.Headers))
 	r.codes = append(r.codes, storable(code, 255))
-	r.reasons = append(r.reasons, storable(reason, 2000))
+	r.errors = append(r.errors, storable(message, 2000))
 	r.hashes = append(r.hashes, hash)
 	r.tenants = append(r.tenants, []byte(e.Tenant))
 	r.keys = append(r.keys, rec.Key)
@@ -84,7 +84,7 @@ func (r *rows) add(e *event.Event, hash []byte, kind, code, reason string, attem
 func (r *rows) args(consumer string) []any {
 	return []any{
 		consumer, r.ids, r.hashes, r.kinds, r.tenants, r.topics, r.types, r.partitions, r.offsets, r.millis, r.keys,
-		r.values, r.headers, r.codes, r.reasons, r.attempts,
+		r.values, r.headers, r.codes, r.errors, r.attempts,
 	}
 }
 

@@ -174,17 +174,17 @@ func (h *handler) uncountRelease(ctx context.Context, head *record, waits bool) 
 
 // failAgain turns a mark, or an event alone, back to parked, for a person to look again.
 func (in *Inbox) failAgain(ctx context.Context, r *released, head *record, cause error, runs int) error {
-	code, reason := storable(codeOf(cause), 255), storable(cause.Error(), 2000)
+	code, message := storable(codeOf(cause), 255), storable(cause.Error(), 2000)
 	return in.inTx(ctx, func(tx pgx.Tx) error {
 		now, err := in.lockHeads(ctx, tx, r, 1)
 		if err != nil || len(now) == 0 || now[0].id != head.id {
 			return err // another process has it
 		}
-		if _, err := tx.Exec(ctx, in.q(sqlFailedAgain), in.consumer, head.id, code, reason, runs); err != nil ||
+		if _, err := tx.Exec(ctx, in.q(sqlFailedAgain), in.consumer, head.id, code, message, runs); err != nil ||
 			r.hash == nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, in.q(sqlParkAgain), in.consumer, r.hash, code, reason)
+		_, err = tx.Exec(ctx, in.q(sqlParkAgain), in.consumer, r.hash, code, message)
 		return err
 	})
 }

@@ -435,7 +435,7 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery.Delivery) {
 			Alone: it.alone, Partition: int32(it.partition), Behind: it.behind,
 		}
 		if it.refused {
-			one.Refusal = &delivery.Refusal{Code: "R", Reason: "refused"}
+			one.Refusal = &delivery.Refusal{Code: "R", Error: "refused"}
 		}
 		c.events, c.items = append(c.events, e), append(c.items, one)
 	}

@@ -56,7 +56,7 @@ func TestP4ParksTheKey(t *testing.T) {
 	}
 	keys, err := newOperator(t, db).BlockedKeys(t.Context(), operator.BlockedFilter{})
 	if err != nil || len(keys) != 1 || keys[0].Waiting != 35 || keys[0].Code != "REFUSED" ||
-		keys[0].Reason != "refused: too large" {
+		keys[0].Error != "refused: too large" {
 		t.Errorf("keys %+v: %v", keys, err)
 	}
 	if err := stop(); err != nil {
@@ -473,7 +473,7 @@ func TestParkedReasonsAreText(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{Code: "CODE?"})
-	if err != nil || len(list) != 1 || len(list[0].Reason) > 1010 {
+	if err != nil || len(list) != 1 || len(list[0].Error) > 1010 {
 		t.Errorf("parked %+v: %v", list, err)
 	}
 }

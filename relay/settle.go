@@ -47,15 +47,15 @@ type settling struct {
 		sent       []bool
 	}
 	park struct {
-		lanes        []int16
-		ids          []int64
-		alone, sent  []bool
-		attempts     []int32
-		reason, code []string
-		refused      int
-		first        uuid.UUID // the first event that was refused, for the log
-		firstTopic   string
-		firstReason  delivery.Refusal
+		lanes         []int16
+		ids           []int64
+		alone, sent   []bool
+		attempts      []int32
+		errors, codes []string
+		refused       int
+		first         uuid.UUID // the first event that was refused, for the log
+		firstTopic    string
+		firstRefusal  delivery.Refusal
 	}
 }
 
@@ -219,12 +219,12 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		if it.Behind {
 			attempts = 0
 		} else if p.refused++; p.refused == 1 {
-			p.first, p.firstTopic, p.firstReason = e.ID, e.Topic, *it.Refusal
+			p.first, p.firstTopic, p.firstRefusal = e.ID, e.Topic, *it.Refusal
 		}
 		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.Lane), append(p.ids, it.ID), append(p.alone, it.Alone),
 			append(p.sent, it.Sent)
-		p.attempts, p.reason, p.code = append(p.attempts, attempts), append(p.reason, it.Refusal.Reason),
-			append(p.code, it.Refusal.Code)
+		p.attempts, p.errors, p.codes = append(p.attempts, attempts), append(p.errors, it.Refusal.Error),
+			append(p.codes, it.Refusal.Code)
 		set.parks[l.Lane] = true
 		set.count.parked++
 	case delivery.Undecided: // not in a lane that is complete
@@ -283,7 +283,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		}
 		if p := &set.park; len(p.lanes) > 0 {
 			b.Queue(r.sql(sql.SettlePark), open.lanes, open.fences, r.owner, open.firsts, p.lanes, p.ids, p.alone,
-				p.sent, p.attempts, p.reason, p.code)
+				p.sent, p.attempts, p.errors, p.codes)
 		}
 		if h := &set.hold; len(h.lanes) > 0 {
 			b.Queue(r.sql(sql.SettleHold), open.lanes, open.fences, r.owner, open.firsts, h.lanes, h.ids, h.seqs,
@@ -333,5 +333,5 @@ func (r *Relay) reportSettled(set *settling, took time.Duration) {
 	}
 	p := &set.park
 	r.log.Error("events were refused and are parked; see `relay parked list`", "events", n.parked, "refused", p.refused,
-		"first", p.first, "topic", p.firstTopic, "code", p.firstReason.Code, "reason", p.firstReason.Reason)
+		"first", p.first, "topic", p.firstTopic, "code", p.firstRefusal.Code, "error", p.firstRefusal.Error)
 }

@@ -109,7 +109,7 @@ func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 
 type inboxAcceptCommand struct {
 	inboxChange
-	Epoch string `shown:"(required)" help:"The numbering, as events carry it (ce_epoch): relay inbox consumers shows it in the reason of the halt."`
+	Epoch string `shown:"(required)" help:"The numbering, as events carry it (ce_epoch): relay inbox consumers shows it in the error of the halt."`
 }
 
 // Help is the longer text of --help.

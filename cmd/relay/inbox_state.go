@@ -60,7 +60,7 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST START\tPROGRAM\tGROUP\tPARTITION\tDATABASE\tEND\t" +
-			"LAG\tUNMOVED\tLAST EFFECT\tTRIES\tHALTED\tCODE\tREASON"
+			"LAG\tUNMOVED\tLAST EFFECT\tTRIES\tHALTED\tCODE\tERROR"
 		return writeList(p.stdout, c.JSON, shown, head, func(table io.Writer, s consumerEnds) {
 			dedup := s.Dedup
 			if s.IDsUntil != nil && time.Now().Before(*s.IDsUntil) {
@@ -76,14 +76,14 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 				fmt.Fprintf(table, "%s%s\n", begin, strings.Repeat("\t-", 10))
 			}
 			for _, t := range s.Partitions {
-				code, reason := cmp.Or(t.Code, "-"), t.Reason
+				code, message := cmp.Or(t.Code, "-"), t.Error
 				if t.HaltedAt == nil && t.TryingAt != nil {
-					code, reason = "trying", t.Trying
+					code, message = "trying", t.Trying
 				}
 				end, lag := t.lag()
 				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition,
 					t.From, end, lag, age(t.Unmoved, true), ago(t.EffectAt), t.Attempts, ago(t.HaltedAt), code,
-					reasonOf(reason))
+					errorText(message))
 			}
 		})
 	})

@@ -188,8 +188,8 @@ func shown(s string) string {
 	return s
 }
 
-// reasonOf is an error's text on one line.
-func reasonOf(text string) string {
+// errorText is an error's text on one line.
+func errorText(text string) string {
 	if text == "" {
 		return "-"
 	}

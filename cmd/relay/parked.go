@@ -47,20 +47,20 @@ func (e *parkedEvent) state() string {
 	return e.Kind
 }
 
-// why is the event's reason. An event that waits behind another one of its key has none: its key has.
-func (e *parkedEvent) why(ctx context.Context, o parkedOperator) (string, error) {
+// parkedError is the error for which the event is parked: that of its key, for an event that waits behind another one.
+func (e *parkedEvent) parkedError(ctx context.Context, o parkedOperator) (string, error) {
 	if e.Kind != "behind" {
-		return reasonOf(e.Reason), nil
+		return errorText(e.Error), nil
 	}
 	keys, err := o.BlockedKeys(ctx, audit.BlockedFilter{Tenant: &e.Tenant, Topic: e.Topic, Key: e.Key})
 	at := slices.IndexFunc(keys, func(k audit.BlockedKey) bool { return k.Consumer == e.consumer })
 	switch {
 	case err != nil || at < 0: // released or discarded meanwhile
-		return reasonOf(""), err
+		return errorText(""), err
 	case keys[at].HeadID == e.ID:
-		return "first of its key, which is parked since an earlier event: " + reasonOf(keys[at].Reason), nil
+		return "first of its key, which is parked since an earlier event: " + errorText(keys[at].Error), nil
 	}
-	return fmt.Sprintf("behind %d: %s", keys[at].HeadID, reasonOf(keys[at].Reason)), nil
+	return fmt.Sprintf("behind %d: %s", keys[at].HeadID, errorText(keys[at].Error)), nil
 }
 
 // filterFlags cut a list down. The tenant is a pointer: the empty one is one, too.
@@ -68,7 +68,7 @@ type filterFlags struct {
 	Tenant    *string       `shown:"(any)" help:"Only of this tenant."`
 	Topic     string        `shown:"(any)" help:"Only of this topic."`
 	Key       string        `shown:"(any)" help:"Only of this key."`
-	Code      string        `shown:"(any)" help:"Only with this code of the reason."`
+	Code      string        `shown:"(any)" help:"Only with this error code."`
 	OlderThan time.Duration `default:"0s" shown:"(any)" help:"Only what has waited for at least so long."`
 	Limit     int           `default:"100" help:"Most that are listed."`
 }
@@ -129,12 +129,12 @@ func (c *parkedListCommand[S]) run(ctx context.Context, p *program) error {
 			return writeJSON(p.stdout, events)
 		}
 		head := "ID\t" + w.column("CONSUMER") +
-			"MESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON"
+			"MESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tERROR"
 		return writeList(p.stdout, false, list, head, func(table io.Writer, e parkedEvent) {
 			fmt.Fprintf(table, "%d\t%s%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, w.column(e.consumer),
 				e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key),
 				shown(e.Type), e.state(), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"),
-				reasonOf(e.Reason))
+				errorText(e.Error))
 		})
 	})
 }
@@ -159,7 +159,7 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 			return err
 		}
 		w := c.Side.words()
-		head := w.column("CONSUMER") + "TENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tREASON"
+		head := w.column("CONSUMER") + "TENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tERROR"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k audit.BlockedKey) {
 			state := "parked"
 			switch {
@@ -171,7 +171,7 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 			fmt.Fprintf(table, "%s%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", w.column(k.Consumer), shown(k.Tenant),
 				k.Topic, shown(k.Key), state,
 				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), idOrNone(k.Head),
-				cmp.Or(k.Code, "-"), reasonOf(k.Reason))
+				cmp.Or(k.Code, "-"), errorText(k.Error))
 		})
 	})
 }
@@ -195,7 +195,7 @@ func (c *parkedShowCommand[S]) run(ctx context.Context, p *program) error {
 		if c.JSON {
 			return writeJSON(p.stdout, e.json)
 		}
-		reason, err := e.why(ctx, o)
+		parkedError, err := e.parkedError(ctx, o)
 		if err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func (c *parkedShowCommand[S]) run(ctx context.Context, p *program) error {
 			{"state", e.state()},
 			{"attempts", fmt.Sprint(e.Attempts)},
 			{"code", cmp.Or(e.Code, "-")},
-			{"reason", reason},
+			{"error", parkedError},
 			{"parked", e.ParkedAt.UTC().Format(time.RFC3339)},
 			{"payload bytes", sizeOf(e.Bytes)},
 		}, e.details...)

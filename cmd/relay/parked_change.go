@@ -113,7 +113,7 @@ type parkedReleaseCommand[S side] struct {
 	keyFlags
 	ID   int64  `name:"id" help:"One event that is parked alone: keyless, parked without its key, or quarantined."`
 	All  bool   `help:"Every parked key and every lone event, of --topic and --code if they are given. Quarantined events stay."`
-	Code string `help:"With --all: only with this code of the reason."`
+	Code string `help:"With --all: only with this error code."`
 }
 
 // Help is the longer text of --help.

@@ -120,7 +120,7 @@ func TestParkedCommands(t *testing.T) {
 		for _, e := range list {
 			if e.Bytes < 3000 {
 				text := r.must(t, "show", "--id", fmt.Sprint(e.ID))
-				if !strings.Contains(text, fmt.Sprintf("behind %d: %s", list[0].ID, shown(list[0].Reason))) {
+				if !strings.Contains(text, fmt.Sprintf("behind %d: %s", list[0].ID, shown(list[0].Error))) {
 					t.Errorf("an event behind another one does not say why it waits:\n%s", text)
 				}
 				continue

@@ -50,10 +50,10 @@ type PartitionState struct {
 	To   int64 `json:"to"`
 	// Attempts are the counted runs of the event at From that ended with their process.
 	Attempts int `json:"attempts"`
-	// HaltedAt is since when the partition waits for a person; nil: it does not. Code and Reason say why.
+	// HaltedAt is since when the partition waits for a person; nil: it does not. Code and Error say why.
 	HaltedAt *time.Time `json:"halted_at"`
 	Code     string     `json:"code"`
-	Reason   string     `json:"reason"`
+	Error    string     `json:"error"`
 	// TryingAt is since when the event at From, or one behind it in its batch, fails and runs again after long pauses;
 	// nil: none does. Trying is its last error. [Operator.Resume] has it run at once.
 	TryingAt *time.Time `json:"trying_at"`
@@ -101,7 +101,7 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 	var unmoved float64
 	_, err = pgx.ForEachRow(rows, []any{
 		&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt,
-		&p.Code, &p.Reason, &p.TryingAt, &p.Trying, &p.EffectAt, &unmoved,
+		&p.Code, &p.Error, &p.TryingAt, &p.Trying, &p.EffectAt, &unmoved,
 	}, func() error {
 		if i, known := at[name]; known {
 			p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))

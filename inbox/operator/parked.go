@@ -71,7 +71,7 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 		var millis int64
 		err = row.Scan(&e.ID, &e.Consumer, &id, &tenant, &e.Topic, &key, &e.Type, &e.Kind, &e.Alone, &e.Releasing,
 			&e.Partition, &e.Offset,
-			&millis, &e.Attempts, &e.Reason, &e.Code, &e.ParkedAt, &e.Bytes, &headers, &e.Payload, &e.hash)
+			&millis, &e.Attempts, &e.Error, &e.Code, &e.ParkedAt, &e.Bytes, &headers, &e.Payload, &e.hash)
 		if err != nil {
 			return e, err
 		}

@@ -30,8 +30,8 @@ type Parked struct {
 	Alone     bool      `json:"alone"`
 	Releasing bool      `json:"releasing"`
 	Attempts  int       `json:"attempts"` // how often it was refused or failed
-	Reason    string    `json:"reason"`   // the last error
-	Code      string    `json:"code"`
+	Error     string    `json:"error"`    // the last one, as text
+	Code      string    `json:"code"`     // the code of the error
 	ParkedAt  time.Time `json:"parked_at"`
 	Bytes     int       `json:"bytes"` // of the payload; -1: it is a tombstone
 	// Payload and the headers are filled by Operator.ParkedEvent only.
@@ -45,7 +45,7 @@ type ParkedFilter struct {
 	Tenant    *string       // nil: any
 	Topic     string        // empty: any
 	Key       string        // empty: any
-	Code      string        // the reason's code, such as "MESSAGE_TOO_LARGE"; empty: any
+	Code      string        // the code of the error, such as "MESSAGE_TOO_LARGE"; empty: any
 	Kind      string        // as in the event; empty: any
 	OlderThan time.Duration // parked for at least so long
 	After     int64         // only numbers above it, for the next page
@@ -57,7 +57,7 @@ type BlockedFilter struct {
 	Tenant    *string       // nil: any
 	Topic     string        // empty: any
 	Key       string        // empty: any
-	Code      string        // the reason's code; empty: any
+	Code      string        // the code of the error; empty: any
 	OlderThan time.Duration // in its state for at least so long
 	Limit     int           // default 100
 }
@@ -71,9 +71,9 @@ type BlockedKey struct {
 	Releasing bool   `json:"releasing"`
 	// AtBound: its list is at the Config.ParkedPerKey of an inbox, and its partition halts.
 	AtBound bool      `json:"at_bound"`
-	Since   time.Time `json:"since"` // of this state
-	Reason  string    `json:"reason"`
-	Code    string    `json:"code"`
+	Since   time.Time `json:"since"`   // of this state
+	Error   string    `json:"error"`   // for which its first event was parked
+	Code    string    `json:"code"`    // the code of the error
 	Waiting int64     `json:"waiting"` // events in its list
 	// Oldest is when the first of them was appended to an outbox, or parked in an inbox; Since when the list is empty.
 	Oldest time.Time  `json:"oldest"`
@@ -85,7 +85,7 @@ type BlockedKey struct {
 func (p *Person) BlockedKeys(ctx context.Context, statement string, args ...any) ([]BlockedKey, error) {
 	return List(ctx, p, "listing parked keys", func(row pgx.CollectableRow) (k BlockedKey, err error) {
 		var tenant, key []byte
-		err = row.Scan(&k.Consumer, &tenant, &k.Topic, &key, &k.Releasing, &k.AtBound, &k.Since, &k.Reason, &k.Code,
+		err = row.Scan(&k.Consumer, &tenant, &k.Topic, &key, &k.Releasing, &k.AtBound, &k.Since, &k.Error, &k.Code,
 			&k.Waiting, &k.Oldest, &k.HeadID, &k.Head)
 		k.Tenant, k.Key = string(tenant), string(key)
 		return k, err

@@ -86,7 +86,7 @@ func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole
 func scanParked(row pgx.CollectableRow) (e ParkedEvent, err error) {
 	var headers []byte
 	err = row.Scan(&e.ID, &e.Lane, &e.MessageID, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType,
-		&e.Kind, &e.Alone, &e.Releasing, &e.MaybePublished, &e.Attempts, &e.Reason, &e.Code, &e.CreatedAt, &e.ParkedAt,
+		&e.Kind, &e.Alone, &e.Releasing, &e.MaybePublished, &e.Attempts, &e.Error, &e.Code, &e.CreatedAt, &e.ParkedAt,
 		&e.Bytes, &headers, &e.Payload)
 	if err == nil && headers != nil {
 		err = json.Unmarshal(headers, &e.Headers)

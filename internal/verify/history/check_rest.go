@@ -123,7 +123,7 @@ func (r *run) checkRest() {
 	}
 	for _, h := range r.dump.Halted {
 		r.found.add(HaltedPartition, nil, "%s waits at %s/%d offset %d: %s", h.Consumer, h.Topic, h.Partition, h.Offset,
-			h.Reason)
+			h.Error)
 	}
 }
 

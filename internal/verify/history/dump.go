@@ -179,7 +179,7 @@ type Halted struct {
 	Consumer, Topic string
 	Partition       int32
 	Offset          int64
-	Reason          string
+	Error           string
 }
 
 // Offset is what a consumer's group has committed: the offset of the next event to handle. -1: nothing.

@@ -283,9 +283,9 @@ func (o *person) halted(ctx context.Context) error {
 	return nil
 }
 
-// accept does what the reason of a halt at a new numbering says.
+// accept accepts the numbering that the error of a halt names.
 func (o *person) accept(ctx context.Context, part inboxoperator.PartitionState) error {
-	epoch := strings.TrimRight(part.Reason[strings.LastIndexByte(part.Reason, ' ')+1:], "`")
+	epoch := strings.TrimRight(part.Error[strings.LastIndexByte(part.Error, ' ')+1:], "`")
 	e := history.Entry{
 		Verb: "accept", Detail: epoch, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition,
 		Offset: part.From,

@@ -288,13 +288,13 @@ func TestUnanswered(t *testing.T) {
 
 func TestRefusal(t *testing.T) {
 	t.Parallel()
-	r := refusalOf(&verdict{scope: ScopeRecord, text: "\xff\x00" + strings.Repeat("é", longestReason)})
-	if r.Code != "CODE?" || !strings.HasPrefix(r.Reason, "verdict: ??é") || len(r.Reason) > longestReason+3 {
-		t.Errorf("a refusal is %q, %d bytes: %.20q", r.Code, len(r.Reason), r.Reason)
+	r := refusalOf(&verdict{scope: ScopeRecord, text: "\xff\x00" + strings.Repeat("é", longestError)})
+	if r.Code != "CODE?" || !strings.HasPrefix(r.Error, "verdict: ??é") || len(r.Error) > longestError+3 {
+		t.Errorf("a refusal is %q, %d bytes: %.20q", r.Code, len(r.Error), r.Error)
 	}
-	for length, want := range map[int]int{longestReason: longestReason, longestReason + 1: longestReason + 3} {
-		if r := refusalOf(errors.New(strings.Repeat("x", length))); len(r.Reason) != want {
-			t.Errorf("a reason of %d bytes is kept as %d", length, len(r.Reason))
+	for length, want := range map[int]int{longestError: longestError, longestError + 1: longestError + 3} {
+		if r := refusalOf(errors.New(strings.Repeat("x", length))); len(r.Error) != want {
+			t.Errorf("an error of %d bytes is kept as %d", length, len(r.Error))
 		}
 	}
 	if scope, ok := Rejected(refused); scope != ScopeRecord || !ok {

@@ -36,12 +36,12 @@ func maybeWritten(err error) bool {
 	return errors.As(err, &m) && m.MaybeWritten()
 }
 
-// Refusal is a certain refusal as an operator reads it: a code to search by, and the broker's words, fit for a text
-// column.
-type Refusal struct{ Code, Reason string }
+// Refusal is a certain refusal as an operator reads it: a code to search by, and the broker's error as a text
+// column takes it.
+type Refusal struct{ Code, Error string }
 
-// longestReason bounds what is stored of a refusal.
-const longestReason = 1000
+// longestError bounds what is stored of an error.
+const longestError = 1000
 
 func refusalOf(err error) *Refusal {
 	code := "REFUSED"
@@ -49,11 +49,11 @@ func refusalOf(err error) *Refusal {
 	if errors.As(err, &c) {
 		code = c.RefusalCode()
 	}
-	reason := text(err.Error())
-	if len(reason) > longestReason {
-		reason = strings.ToValidUTF8(reason[:longestReason], "") + "..."
+	message := text(err.Error())
+	if len(message) > longestError {
+		message = strings.ToValidUTF8(message[:longestError], "") + "..."
 	}
-	return &Refusal{text(code), reason}
+	return &Refusal{text(code), message}
 }
 
 func text(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?") }

@@ -170,7 +170,7 @@ func (r *reader) inbox(ctx context.Context, d *history.Dump) {
 	r.read(ctx, sqlInboxKeys, []any{&k.Consumer, &k.Topic, &k.Key, &k.Releasing, &k.Waiting},
 		func() { d.InboxKeys = append(d.InboxKeys, k) })
 	var h history.Halted
-	r.read(ctx, sqlHalted, []any{&h.Consumer, &h.Topic, &h.Partition, &h.Offset, &h.Reason},
+	r.read(ctx, sqlHalted, []any{&h.Consumer, &h.Topic, &h.Partition, &h.Offset, &h.Error},
 		func() { d.Halted = append(d.Halted, h) })
 	r.read(ctx, sqlDroppedBefore, []any{&d.DroppedBefore}, func() {})
 }
