@@ -47,7 +47,7 @@ func deliver(ctx context.Context, t testing.TB, h inbox.Handler, events []event.
 		for _, i := range topics[topic] {
 			batch = append(batch, events[i])
 		}
-		said := saysWhenSlow(t, topic)
+		said := logWhenSlow(t, topic)
 		out, err := h.Handle(ctx, batch)
 		said()
 		for n, i := range topics[topic] {
@@ -65,8 +65,8 @@ func deliver(ctx context.Context, t testing.TB, h inbox.Handler, events []event.
 // slow is when a test should hear of a handler that is still at it.
 const slow = 5 * time.Second
 
-// saysWhenSlow logs when the function that it returns is not called for a while. Nothing is logged after that returns.
-func saysWhenSlow(t testing.TB, topic string) (done func()) {
+// logWhenSlow logs when the function that it returns is not called for a while. Nothing is logged after that returns.
+func logWhenSlow(t testing.TB, topic string) (done func()) {
 	said := make(chan struct{})
 	timer := time.AfterFunc(slow, func() {
 		defer close(said)

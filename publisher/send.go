@@ -168,7 +168,7 @@ func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) 
 		r.rest()
 		goOn := k.pause(ctx, waits.NextBackOff())
 		r.resume()
-		if !goOn || k.elsewhere(ctx, to.topic) {
+		if !goOn || k.clusterChanged(ctx, to.topic) {
 			return first, lost, err
 		}
 		lost = lost || answerLost(err)
@@ -184,7 +184,7 @@ func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) 
 		b.inFlight = true
 		r.rest()
 		defer r.resume()
-		return -1, k.reason(ctx, to.topic.name, err)
+		return -1, k.metadataError(ctx, to.topic.name, err)
 	}
 	if refused := refusalOf(said); refused != nil {
 		first = -1
@@ -201,8 +201,8 @@ func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) 
 	return -1, nil
 }
 
-// reason improves on "topic not found" of the transport, which it also says when it could reach no broker.
-func (k *Kafka) reason(ctx context.Context, topic string, err error) error {
+// metadataError replaces "topic not found" of the transport, which also means that it could reach no broker.
+func (k *Kafka) metadataError(ctx context.Context, topic string, err error) error {
 	if errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) ||
 		errors.Is(err, kafka.BrokerNotAvailable) {
 		if _, _, metaErr := k.describe(ctx, topic); metaErr != nil && ctx.Err() == nil {

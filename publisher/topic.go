@@ -183,8 +183,8 @@ func (t *topic) doubtCount(cluster string, found int) {
 	t.moved = len(t.parts) != found || t.cluster != cluster
 }
 
-// elsewhere reports whether the brokers belong to another cluster than when the topic was last asked about.
-func (k *Kafka) elsewhere(ctx context.Context, t *topic) bool {
+// clusterChanged reports whether the brokers belong to another cluster than when the topic was last asked about.
+func (k *Kafka) clusterChanged(ctx context.Context, t *topic) bool {
 	cluster, _, err := k.describe(ctx, t.name)
 	t.mu.Lock()
 	defer t.mu.Unlock()
