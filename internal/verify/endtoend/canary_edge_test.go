@@ -24,10 +24,10 @@ import (
 
 // edge is what a service has: the parts that log, count and answer.
 type edge struct {
-	said  *said
-	keys  *pgstore.Store
-	guard *guard.Guard
-	http  httpedge.Edge
+	output *output
+	keys   *pgstore.Store
+	guard  *guard.Guard
+	http   httpedge.Edge
 }
 
 // privateRequest has a canary wherever a client's data is.
@@ -42,37 +42,37 @@ func privateRequest(t *testing.T, operation, value, command string) idempotency.
 	return r
 }
 
-// private is a result likewise.
-func (e edge) private() idempotency.Result {
+// privateResult is a result whose personal data are canaries.
+func (e edge) privateResult() idempotency.Result {
 	return idempotency.Result{
 		Code: 201, Header: map[string][]string{"Etag": {headerCanary}},
 		Body: []byte(payloadCanary),
 	}
 }
 
-// heard notes what a caller is told, and what is answered to a client who may not see another's data.
-func (e edge) heard(what string, res idempotency.Result, err error, mine bool) {
+// noteAnswer adds the error that a caller gets, and, unless it is the client's own, the HTTP answer.
+func (e edge) noteAnswer(what string, res idempotency.Result, err error, mine bool) {
 	if err != nil {
-		e.said.value(what, err)
+		e.output.value(what, err)
 	}
 	w := httptest.NewRecorder()
 	e.http.Write(w, res, err)
 	if !mine {
-		fmt.Fprintf(e.said, "%s answer: %v %s\n", what, w.Header(), w.Body)
+		fmt.Fprintf(e.output, "%s answer: %v %s\n", what, w.Header(), w.Body)
 	}
 }
 
-// told is an observer that says all that it is told, an error by its text: metrics are made of it.
-func (s *said) told() idempotency.Observer {
+// observer adds every call of an observer, with errors as text: metrics are made of them.
+func (s *output) observer() idempotency.Observer {
 	return idempotency.Observer{
-		Replayed: tell[idempotency.ReplayedInfo](s), Mismatched: tell[idempotency.MismatchedInfo](s),
-		InProgress: tell[idempotency.InProgressInfo](s), ExpiredRetry: tell[idempotency.ExpiredInfo](s),
-		Unknown: tell[idempotency.UnknownInfo](s), Finished: tell[idempotency.FinishedInfo](s),
-		Released: tell[idempotency.ReleasedInfo](s), LeaseLost: tell[idempotency.LeaseLostInfo](s),
+		Replayed: printer[idempotency.ReplayedInfo](s), Mismatched: printer[idempotency.MismatchedInfo](s),
+		InProgress: printer[idempotency.InProgressInfo](s), ExpiredRetry: printer[idempotency.ExpiredInfo](s),
+		Unknown: printer[idempotency.UnknownInfo](s), Finished: printer[idempotency.FinishedInfo](s),
+		Released: printer[idempotency.ReleasedInfo](s), LeaseLost: printer[idempotency.LeaseLostInfo](s),
 	}
 }
 
-func tell[T any](s *said) func(T) {
+func printer[T any](s *output) func(T) {
 	return func(i T) { fmt.Fprintf(s, "%T: %+v\n", i, i) }
 }
 
@@ -80,14 +80,14 @@ func tell[T any](s *said) func(T) {
 // of, and no refusal tells one client's to another.
 func TestI10EdgeSaysNothing(t *testing.T) {
 	t.Parallel()
-	db, s := pgtest.New(t, migrations.Idempotency), newSaid()
+	db, s := pgtest.New(t, migrations.Idempotency), newOutput()
 	var err error
-	e := edge{said: s, http: httpedge.Edge{Logger: s.log()}}
-	if e.keys, err = pgstore.New(db.Pool, pgstore.Config{Logger: s.log(), Observer: s.told()}); err != nil {
+	e := edge{output: s, http: httpedge.Edge{Logger: s.log()}}
+	if e.keys, err = pgstore.New(db.Pool, pgstore.Config{Logger: s.log(), Observer: s.observer()}); err != nil {
 		t.Fatal(err)
 	}
 	if e.guard, err = guard.New(e.keys, guard.Config{
-		Logger: s.log(), Observer: s.told(),
+		Logger: s.log(), Observer: s.observer(),
 		RecoverAfter: -1,
 	}); err != nil {
 		t.Fatal(err)
@@ -96,13 +96,13 @@ func TestI10EdgeSaysNothing(t *testing.T) {
 	e.providers(t)
 	e.requests(t)
 
-	text := s.silent(t)
+	text := s.checkLeaks(t)
 	for _, want := range []string{
 		"ReplayedInfo", "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", "left to recovery",
 		"was taken", authored,
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("nothing was said of %q", want)
+			t.Errorf("the output lacks %q", want)
 		}
 	}
 }
@@ -112,33 +112,33 @@ func (e edge) transactions(t *testing.T, db *pgtest.DB) {
 	db.Exec(t, "create table card (number text primary key)")
 	pay := func(_ context.Context, tx pgx.Tx) (idempotency.Result, error) {
 		_, err := tx.Exec(t.Context(), "insert into card values ($1)", payloadCanary)
-		return e.private(), err
+		return e.privateResult(), err
 	}
 	for _, command := range []string{"first", "first", "another"} {
 		res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "1", command), pay)
-		e.heard("in tx "+command, res, err, command == "first")
+		e.noteAnswer("in tx "+command, res, err, command == "first")
 	}
 	// the card is there: a unique violation with its value
 	res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "2", "first"), pay)
-	e.heard("violated", res, err, false)
+	e.noteAnswer("violated", res, err, false)
 	res, err = e.keys.InTx(t.Context(), privateRequest(t, "pay", "3", "first"),
 		func(context.Context, pgx.Tx) (idempotency.Result, error) {
-			bad := e.private()
+			bad := e.privateResult()
 			bad.Resource = payloadCanary + "\x00" // what the table cannot keep
 			return bad, nil
 		})
-	e.heard("refused by the table", res, err, false)
+	e.noteAnswer("refused by the table", res, err, false)
 	for _, key := range []idempotency.Key{
 		{Operation: "pay", Value: keyCanary + "\n"},
 		{Operation: "pay", Value: keyCanary, Tenant: strings.Repeat(keyCanary, 50)},
 	} {
 		_, err := e.keys.InTx(t.Context(), idempotency.Request{Key: key}, pay)
-		e.heard("an invalid key", idempotency.Result{}, err, false)
-		e.said.value("a wrong region", keys.Regions{Here: "eu1", Known: []string{"eu1"}}.Check(key))
+		e.noteAnswer("an invalid key", idempotency.Result{}, err, false)
+		e.output.value("a wrong region", keys.Regions{Here: "eu1", Known: []string{"eu1"}}.Check(key))
 	}
 	_, err = idempotency.NewRequest(idempotency.Key{Operation: "pay", Value: keyCanary},
 		map[string]string{"card": payloadCanary + "\xff"})
-	e.said.value("no canonical form", err)
+	e.output.value("no canonical form", err)
 }
 
 // providers fail, and recovery gives up.
@@ -148,19 +148,20 @@ func (e edge) providers(t *testing.T) {
 		_, err := op.CallAs(ctx, "charge", keyCanary+"-charge", func(context.Context, guard.Call) ([]byte, error) {
 			return []byte(payloadCanary), asked
 		})
-		return e.private(), err
+		return e.privateResult(), err
 	}
 	for _, command := range []string{"first", "first", "another"} {
 		res, err := e.guard.Run(t.Context(), privateRequest(t, "charge", "4", command), work)
-		e.heard("run "+command, res, err, false)
+		e.noteAnswer("run "+command, res, err, false)
 	}
 	for i, err := range []error{idempotency.Retryable(asked), idempotency.Terminal("declined", asked), nil} {
 		res, err := e.guard.Do(t.Context(), privateRequest(t, "mail", fmt.Sprint(5+i), "first"),
-			func(context.Context) (idempotency.Result, error) { return e.private(), err })
-		e.heard("do", res, err, true)
+			func(context.Context) (idempotency.Result, error) { return e.privateResult(), err })
+		e.noteAnswer("do", res, err, true)
 	}
 	worker, err := recovery.New(e.keys, map[string]recovery.Handler{"charge": {Resume: work}}, recovery.Config{
-		Grace: -1, Logger: e.said.log(), Observer: recovery.Observer{Recovered: tell[recovery.RecoveredInfo](e.said)},
+		Grace: -1, Logger: e.output.log(),
+		Observer: recovery.Observer{Recovered: printer[recovery.RecoveredInfo](e.output)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +170,7 @@ func (e edge) providers(t *testing.T) {
 		t.Errorf("%d, %v", n, err)
 	}
 	res, err := e.guard.Run(t.Context(), privateRequest(t, "charge", "4", "first"), work)
-	e.heard("stuck", res, err, false)
+	e.noteAnswer("stuck", res, err, false)
 }
 
 // requests come over HTTP, through the middleware.
@@ -199,7 +200,7 @@ func (e edge) requests(t *testing.T) {
 		w := httptest.NewRecorder()
 		guarded.ServeHTTP(w, req)
 		if w.Header().Get("Content-Type") == "application/problem+json" {
-			fmt.Fprintf(e.said, "problem: %s\n", w.Body)
+			fmt.Fprintf(e.output, "problem: %s\n", w.Body)
 		}
 	}
 }

@@ -43,8 +43,8 @@ const (
 	authored      = "what-the-author-wrote-3b"
 )
 
-// said collects everything that components say.
-type said struct {
+// output collects what components log, trace, count and return.
+type output struct {
 	mu       sync.Mutex
 	b        bytes.Buffer
 	registry *prometheus.Registry
@@ -52,32 +52,32 @@ type said struct {
 	provider *sdktrace.TracerProvider
 }
 
-func newSaid() *said {
-	s := &said{registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder()}
+func newOutput() *output {
+	s := &output{registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder()}
 	s.provider = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans))
 	return s
 }
 
 // Write implements io.Writer.
-func (s *said) Write(b []byte) (int, error) {
+func (s *output) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.Write(b)
 }
 
 // log is a logger that writes all there is.
-func (s *said) log() *slog.Logger {
+func (s *output) log() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(s, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // value notes a value as people print them.
-func (s *said) value(what string, v any) {
+func (s *output) value(what string, v any) {
 	fmt.Fprintf(s, "%s: %v\n%s: %+v\n%s: %q\n", what, v, what, v, what, v)
 	s.log().Info(what, "value", v)
 }
 
-// text is what was said, the metrics page and the spans included.
-func (s *said) text(t *testing.T) string {
+// text is the whole output, with the metrics page and the spans.
+func (s *output) text(t *testing.T) string {
 	t.Helper()
 	families, err := s.registry.Gather()
 	if err != nil {
@@ -99,8 +99,8 @@ func (s *said) text(t *testing.T) string {
 	return s.b.String()
 }
 
-// silent fails the test for each line that leaks.
-func (s *said) silent(t *testing.T) string {
+// checkLeaks fails the test for each line that leaks.
+func (s *output) checkLeaks(t *testing.T) string {
 	t.Helper()
 	text := s.text(t)
 	for _, line := range canary.Lines(text, payloadCanary, keyCanary, headerCanary) {
@@ -109,8 +109,8 @@ func (s *said) silent(t *testing.T) string {
 	return text
 }
 
-// private is an event in which everything that is personal is a canary; the type says what its effect does.
-func private(topic, typ string) event.Event {
+// privateEvent is an event whose personal data are canaries; the type says what its effect does.
+func privateEvent(topic, typ string) event.Event {
 	return event.Event{
 		ID: event.NewID(), Topic: topic, Key: keyCanary + "-" + typ, Type: typ,
 		Payload: []byte(`{"card":"` + payloadCanary + `"}`), Headers: map[string]string{"h": headerCanary},
@@ -120,7 +120,7 @@ func private(topic, typ string) event.Event {
 // TestI10AppendSaysNothing: a refused event is named by its place and field.
 func TestI10AppendSaysNothing(t *testing.T) {
 	t.Parallel()
-	db, s := pgtest.New(t, migrations.Outbox), newSaid()
+	db, s := pgtest.New(t, migrations.Outbox), newOutput()
 	a := outbox.Appender{MaxPayload: 100, TracerProvider: s.provider}
 	for name, change := range map[string]func(*event.Event){
 		"topic": func(e *event.Event) { e.Topic = "no topic" }, "no type": func(e *event.Event) { e.Type = "" },
@@ -136,7 +136,7 @@ func TestI10AppendSaysNothing(t *testing.T) {
 		},
 		"year": func(e *event.Event) { e.Time = time.Date(10000, 1, 2, 3, 4, 5, 6, time.UTC) },
 	} {
-		e := private("payments", "T")
+		e := privateEvent("payments", "T")
 		change(&e)
 		err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return a.Append(t.Context(), tx, e) })
 		if refused, ok := errors.AsType[*outbox.EventError](err); !ok {
@@ -152,7 +152,7 @@ func TestI10AppendSaysNothing(t *testing.T) {
 	for _, n := range []int{1, 20, 100} {
 		events := make([]event.Event, n)
 		for i := range events {
-			events[i] = private("payments", "T")
+			events[i] = privateEvent("payments", "T")
 		}
 		err := pgx.BeginFunc(t.Context(), db.Pool,
 			func(tx pgx.Tx) error { return a.Append(t.Context(), tx, events...) })
@@ -161,7 +161,7 @@ func TestI10AppendSaysNothing(t *testing.T) {
 		}
 		s.value("database", err)
 	}
-	if text := s.silent(t); !strings.Contains(text, "outbox: event 0: Payload has ") ||
+	if text := s.checkLeaks(t); !strings.Contains(text, "outbox: event 0: Payload has ") ||
 		!strings.Contains(text, "violates check constraint") {
 		t.Errorf("the errors do not say what is wrong:\n%s", text)
 	}
@@ -171,7 +171,7 @@ func TestI10AppendSaysNothing(t *testing.T) {
 func TestI10RelaySaysNothing(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
-	db, s := pgtest.New(t, migrations.Outbox), newSaid()
+	db, s := pgtest.New(t, migrations.Outbox), newOutput()
 	topic := kafkatest.Topic(t, 1, map[string]string{"max.message.bytes": "2000"})
 	figures, err := metrics.NewRelay(s.registry)
 	if err != nil {
@@ -189,12 +189,12 @@ func TestI10RelaySaysNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	large := private(topic, "large")
+	large := privateEvent(topic, "large")
 	for large.Payload = []byte(payloadCanary); len(large.Payload) < 8000; { // that no compression makes small
 		large.Payload = append(large.Payload, uuid.NewString()...)
 	}
 	err = pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
-		return outbox.Append(t.Context(), tx, large, private(topic, "large"), private(topic, "fine"))
+		return outbox.Append(t.Context(), tx, large, privateEvent(topic, "large"), privateEvent(topic, "fine"))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +211,8 @@ func TestI10RelaySaysNothing(t *testing.T) {
 	s.value("sample", err)
 	cancel()
 	s.value("run", <-ran)
-	if text := s.silent(t); !strings.Contains(text, "MESSAGE_TOO_LARGE") || !strings.Contains(text, large.ID.String()) {
+	text := s.checkLeaks(t)
+	if !strings.Contains(text, "MESSAGE_TOO_LARGE") || !strings.Contains(text, large.ID.String()) {
 		t.Errorf("the log does not say which event was refused and why:\n%s", text)
 	}
 }
@@ -266,7 +267,7 @@ var effectTypes = []string{
 }
 
 // work runs a worker with all that it can say until the end of the test.
-func (s *said) work(t *testing.T, topic string, h inbox.Handler, in *inbox.Inbox, figures *metrics.Worker) {
+func (s *output) work(t *testing.T, topic string, h inbox.Handler, in *inbox.Inbox, figures *metrics.Worker) {
 	t.Helper()
 	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{
 		Group: topic + uuid.NewString(), Logger: s.log(), Observer: figures.Consumer(),
@@ -285,12 +286,12 @@ func (s *said) work(t *testing.T, topic string, h inbox.Handler, in *inbox.Inbox
 		if err := g.Wait(); err != nil {
 			s.value("run", err)
 		}
-		s.silent(t)
+		s.checkLeaks(t)
 	})
 }
 
-// written writes events as the relay would.
-func written(t *testing.T, topic string, events ...event.Event) {
+// produceEvents writes events as the relay would.
+func produceEvents(t *testing.T, topic string, events ...event.Event) {
 	t.Helper()
 	var records []kafkatest.Record
 	for _, e := range events {
@@ -308,7 +309,7 @@ func written(t *testing.T, topic string, events ...event.Event) {
 func TestI10WorkerSaysNothing(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
-	db, s, topic := pgtest.New(t, migrations.Inbox), newSaid(), kafkatest.Topic(t, 1)
+	db, s, topic := pgtest.New(t, migrations.Inbox), newOutput(), kafkatest.Topic(t, 1)
 	db.Exec(t, `create table effect (n integer check (n > 0), card text unique, short varchar(3))`)
 	figures, err := metrics.NewWorker(s.registry, "private")
 	if err != nil {
@@ -323,16 +324,16 @@ func TestI10WorkerSaysNothing(t *testing.T) {
 	}
 	var events []event.Event
 	for _, typ := range effectTypes {
-		events = append(events, private(topic, typ), private(topic, typ))
+		events = append(events, privateEvent(topic, typ), privateEvent(topic, typ))
 	}
-	old := private(topic, "old")
+	old := privateEvent(topic, "old")
 	old.ID = event.IDAt(time.Date(2020, 1, 2, 3, 4, 5, 6, time.UTC))
 	events = append(events, old)
 	s.work(t, topic, in.Each(effects()), in, figures)
 	// The floor of a new consumer would make an old id a new one.
 	pgtest.AwaitSQL(t, db, `select exists (select from inbox_consumer)`)
 	db.Exec(t, `update inbox_consumer set floor = '2019-01-01'`)
-	written(t, topic, events...)
+	produceEvents(t, topic, events...)
 	pgtest.AwaitSQL(t, db, `select count(*) = $1 from inbox_parked`, len(events))
 	o, err := inboxoperator.New(db.Pool, "", "private", "ada")
 	if err != nil {
@@ -344,7 +345,7 @@ func TestI10WorkerSaysNothing(t *testing.T) {
 		}
 	}
 	pgtest.AwaitSQL(t, db, `select not exists (select from inbox_parked_key where state = 'releasing')`)
-	text := s.silent(t)
+	text := s.checkLeaks(t)
 	for _, want := range []string{
 		authored, `"code":"refused"`, events[0].ID.String(), old.ID.String(), "22P02",
 		"the effect panicked", "index out of range", "is not the JSON of",
@@ -354,10 +355,10 @@ func TestI10WorkerSaysNothing(t *testing.T) {
 		}
 	}
 	// What stands in the table beside the record itself is bounded in the same way: metrics and pages read it.
-	for _, reason := range strings.Split(pgtest.One[string](t, db,
+	for _, text := range strings.Split(pgtest.One[string](t, db,
 		`select string_agg(code || ': ' || reason, e'\n') from inbox_parked`), "\n") {
-		if leaks := canary.Leaks(reason, payloadCanary, keyCanary, headerCanary); leaks != nil {
-			t.Errorf("a reason leaks %q: %s", leaks, reason)
+		if leaks := canary.Leaks(text, payloadCanary, keyCanary, headerCanary); leaks != nil {
+			t.Errorf("the error of a parked event leaks %q: %s", leaks, text)
 		}
 	}
 }
@@ -369,7 +370,7 @@ func TestI10HaltSaysNothing(t *testing.T) {
 	for _, typ := range []string{"panics", "integer", "whole event"} {
 		t.Run(typ, func(t *testing.T) {
 			t.Parallel()
-			db, s, topic := pgtest.New(t, migrations.Inbox), newSaid(), kafkatest.Topic(t, 1)
+			db, s, topic := pgtest.New(t, migrations.Inbox), newOutput(), kafkatest.Topic(t, 1)
 			db.Exec(t, `create table effect (n integer)`)
 			figures, err := metrics.NewWorker(s.registry, "private")
 			if err != nil {
@@ -382,21 +383,21 @@ func TestI10HaltSaysNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			written(t, topic, private(topic, typ))
+			produceEvents(t, topic, privateEvent(topic, typ))
 			s.work(t, topic, in.Each(effects()), in, figures)
 			pgtest.Await(t, "it halts", func() (bool, error) {
 				return strings.Contains(s.text(t), "partition halted"),
 					nil
 			})
-			if reason := pgtest.One[string](t, db, `select halted_reason from inbox_progress`); canary.Leaks(reason,
+			if text := pgtest.One[string](t, db, `select halted_reason from inbox_progress`); canary.Leaks(text,
 				payloadCanary, keyCanary) != nil {
-				t.Errorf("the reason of the halt: %s", reason)
+				t.Errorf("the error of the halt: %s", text)
 			}
 		})
 	}
 	t.Run("handler", func(t *testing.T) {
 		t.Parallel()
-		db, s, topic := pgtest.New(t, migrations.Inbox), newSaid(), kafkatest.Topic(t, 1)
+		db, s, topic := pgtest.New(t, migrations.Inbox), newOutput(), kafkatest.Topic(t, 1)
 		figures, err := metrics.NewWorker(s.registry, "private")
 		if err != nil {
 			t.Fatal(err)
@@ -405,7 +406,7 @@ func TestI10HaltSaysNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		written(t, topic, private(topic, "any"))
+		produceEvents(t, topic, privateEvent(topic, "any"))
 		s.work(t, topic, inbox.HandlerFunc(panicking), in, figures)
 		pgtest.Await(t, "it halts", func() (bool, error) {
 			return strings.Contains(s.text(t), "partition halted"),

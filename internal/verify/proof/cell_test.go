@@ -56,7 +56,7 @@ type life struct {
 // Every second life is not to die early, once the cell has had some; it does when it has met nothing else for so long.
 // By watermark there are more of them: a partition has its first mark once.
 const (
-	impatient           = 3 * time.Second
+	readyAfter          = 3 * time.Second
 	allEarly            = 20
 	allEarlyByWatermark = 150
 )
@@ -252,7 +252,7 @@ func (c *cell) at(l *life, names ...string) (deed, func(really bool)) {
 		return "", nil
 	}
 	l.mu.Lock()
-	ready := l.early || time.Since(l.born) > impatient
+	ready := l.early || time.Since(l.born) > readyAfter
 	for _, name := range names {
 		l.hits[name]++
 		ready = ready || l.hits[name] >= laterHit

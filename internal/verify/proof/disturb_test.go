@@ -19,13 +19,13 @@ type disturbance func(t *testing.T, c *cell)
 
 // usual are the disturbances of every cell.
 var usual = []disturbance{
-	poisonedKey, refusedKey, takenAway, inboxDays, oldIDs, archiveDays,
+	poisonedKey, refusedKey, withdrawn, inboxDays, oldIDs, archiveDays,
 	lost(worker, "inbox: count a run"), lost(relaying, "relay: take"), lost(relaying, "relay: settle archived"),
 	ends(relaying), ends(worker),
 }
 
-// seldom does something every fourth time: lanes come back to a new slot one by one.
-func seldom(do disturbance) disturbance {
+// everyFourth makes a disturbance every fourth time: lanes come back to a new slot one by one.
+func everyFourth(do disturbance) disturbance {
 	var n atomic.Int64
 	return func(t *testing.T, c *cell) {
 		if n.Add(1)%4 == 0 {
@@ -56,8 +56,8 @@ func refusedKey(t *testing.T, c *cell) {
 	c.pay(t, "account-2", sortOrdinary)
 }
 
-// takenAway makes one event of each sort that an operator takes away, and scheduled ones.
-func takenAway(t *testing.T, c *cell) {
+// withdrawn makes one event of each sort that an operator cancels or discards, and scheduled ones.
+func withdrawn(t *testing.T, c *cell) {
 	for _, sort := range []int{sortCancel, sortDiscard, sortDrop} {
 		c.pay(t, "account-4", sort)
 	}

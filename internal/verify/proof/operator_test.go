@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// patience is how long something stays parked before an operator looks at it.
-const patience = 300 * time.Millisecond
+// parkedFor is how long an event is parked before the operator looks at it.
+const parkedFor = 300 * time.Millisecond
 
 // runOperator lets go what is parked, on both sides, and now and then pauses the topic, replays, and begins a new
 // numbering. Often the first release of a parked event changes nothing, so that it is refused, or fails, once more.
@@ -33,7 +33,7 @@ func runOperator(ctx context.Context, s *stage) error {
 	for n := 0; ; n++ {
 		// What is gone, or being released, by now is nobody's fault; nor is what a fault interrupts: the next turn
 		// looks again.
-		err := errors.Join(letGo(ctx, s, sending), letApply(ctx, s, receiving), cancel(ctx, sending),
+		err := errors.Join(releaseParked(ctx, s, sending), releaseFailed(ctx, s, receiving), cancel(ctx, sending),
 			visit(ctx, sending, receiving, s.topic, n))
 		if err != nil {
 			fmt.Println("operator:", err)
@@ -51,9 +51,9 @@ func runOperator(ctx context.Context, s *stage) error {
 	}
 }
 
-// letGo releases what the broker has refused; the second time it is small enough.
-func letGo(ctx context.Context, s *stage, o *operator.Operator) error {
-	list, err := o.Parked(ctx, operator.ParkedFilter{OlderThan: patience})
+// releaseParked releases the events of the outbox that the broker has refused. The second time they are small enough.
+func releaseParked(ctx context.Context, s *stage, o *operator.Operator) error {
+	list, err := o.Parked(ctx, operator.ParkedFilter{OlderThan: parkedFor})
 	for _, e := range list {
 		if e.Releasing || e.Attempts == 0 {
 			continue
@@ -85,10 +85,10 @@ func letGo(ctx context.Context, s *stage, o *operator.Operator) error {
 	return err
 }
 
-// letApply releases what an effect has refused, and what is in quarantine; the second time at the latest the effect
-// allows it.
-func letApply(ctx context.Context, s *stage, o *inboxoperator.Operator) error {
-	list, err := o.Parked(ctx, inboxoperator.ParkedFilter{OlderThan: patience})
+// releaseFailed releases the events of the inbox that failed or are quarantined. The effect succeeds the second time at
+// the latest.
+func releaseFailed(ctx context.Context, s *stage, o *inboxoperator.Operator) error {
+	list, err := o.Parked(ctx, inboxoperator.ParkedFilter{OlderThan: parkedFor})
 	for _, e := range list {
 		if e.Releasing || e.Kind == "behind" {
 			continue

@@ -61,7 +61,7 @@ func runProducer(ctx context.Context, s *stage) error {
 		var room bool
 		err := s.db.QueryRow(ctx, fmt.Sprintf(hasRoom, undecided[os.Getenv(envDedup)])).Scan(&room)
 		if err == nil && room {
-			err = pay(context.WithoutCancel(ctx), s, mrand.IntN(accounts), anySort)
+			err = pay(context.WithoutCancel(ctx), s, mrand.IntN(accounts), randomSort)
 		}
 		if err != nil {
 			fmt.Println("producer:", err) // whatever became of it: the table paid knows
@@ -150,7 +150,7 @@ func keyOrNone(id uuid.UUID) string {
 	return id.String()
 }
 
-func anySort(string) int {
+func randomSort(string) int {
 	if os.Getenv(envCalm) != "" {
 		return sortOrdinary
 	}

@@ -17,7 +17,7 @@ import (
 // envProof has the tests run that take minutes: make proof.
 const envProof = "EFFECTONCE_PROOF"
 
-func whole(t *testing.T) {
+func requireProof(t *testing.T) {
 	t.Helper()
 	if os.Getenv(envProof) == "" {
 		t.Skip("takes minutes: make proof")
@@ -40,7 +40,7 @@ var modes = []mode{
 	{"by watermark", 1, []role{worker, person}, "inbox", cellByWatermark, nil, (*cell).checkRows},
 	{"from the WAL", 1, []role{relaying}, "COMMIT|Kafka", cellFromWAL, []disturbance{
 		otherTimeline, anotherReader,
-		seldom(anotherSlot), seldom(foreignSlot),
+		everyFourth(anotherSlot), everyFourth(foreignSlot),
 	}, (*cell).check},
 }
 
@@ -48,15 +48,15 @@ var modes = []mode{
 // Kafka: before the other side has it, and when that has done it and the answer is not read. Nothing is lost, nothing
 // is published that was not committed, no effect happens twice, the order of each key holds, and everything drains.
 func TestKills(t *testing.T) {
-	whole(t)
-	everywhere(t, true, func(string) []deed { return []deed{before, after} })
+	requireProof(t)
+	runModes(t, true, func(string) []deed { return []deed{before, after} })
 }
 
 // TestFaults has the connection end there instead, and around a COMMIT also so that this comes at the same time as its
 // sender's next step, or long after (P3.7, P9.3).
 func TestFaults(t *testing.T) {
-	whole(t)
-	everywhere(t, false, func(name string) []deed {
+	requireProof(t)
+	runModes(t, false, func(name string) []deed {
 		if strings.HasPrefix(name, "COMMIT") {
 			return []deed{before, after, soon, late}
 		}
@@ -112,14 +112,14 @@ const longIdle = time.Minute
 
 // run is deeds at all messages, in all modes.
 type run struct {
-	deeds     func(name string) []deed
-	wanted    []string
-	registers []*register
+	deeds      func(name string) []deed
+	statements []string
+	registers  []*register
 }
 
-func everywhere(t *testing.T, kills bool, deeds func(name string) []deed) {
+func runModes(t *testing.T, kills bool, deeds func(name string) []deed) {
 	t.Helper()
-	r := &run{deeds: deeds, wanted: wanted(t)}
+	r := &run{deeds: deeds, statements: statements(t)}
 	for _, m := range modes {
 		about := regexp.MustCompile(m.about)
 		r.registers = append(r.registers, newRegister(func(name string) []deed {
@@ -162,9 +162,9 @@ func everywhere(t *testing.T, kills bool, deeds func(name string) []deed) {
 	}
 }
 
-// left lists what nobody did of what is wanted.
+// left lists what nobody did of the statements.
 func (r *run) left() (all []mark) {
-	for _, name := range r.wanted {
+	for _, name := range r.statements {
 		for _, d := range r.deeds(name) {
 			m := mark{d, name}
 			if !slices.ContainsFunc(r.registers, func(g *register) bool { return g.times(m) > 0 }) {

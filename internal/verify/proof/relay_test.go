@@ -34,7 +34,7 @@ func runRelay(ctx context.Context, s *stage) error {
 	if os.Getenv(envUnusual) != "" {
 		events, archive = relay.Lanes, 0 // one or two of a lane: most have more
 	}
-	var to relay.Publisher = &moody{Kafka: kafka, began: time.Now(), refuses: os.Getenv(envUnusual) != ""}
+	var to relay.Publisher = &unreliable{Kafka: kafka, began: time.Now(), refuses: os.Getenv(envUnusual) != ""}
 	if os.Getenv(envCalm) != "" {
 		to = kafka
 	}
@@ -58,8 +58,8 @@ func runRelay(ctx context.Context, s *stage) error {
 	return r.Run(ctx)
 }
 
-// moody is Kafka with a partition that is silent now and then, or a topic that is refused.
-type moody struct {
+// unreliable is Kafka with a partition that is silent now and then, or a topic that is refused.
+type unreliable struct {
 	*publisher.Kafka
 	began   time.Time
 	refuses bool
@@ -76,7 +76,7 @@ func (errRefused) NotSent() bool  { return true }
 var errSilent = errors.New("no answer from this partition")
 
 // Publish sends what is not for the silent partition.
-func (m *moody) Publish(ctx context.Context, events []event.Event) []error {
+func (m *unreliable) Publish(ctx context.Context, events []event.Event) []error {
 	if time.Since(m.began)%silentEvery < silentEvery-silentFor {
 		return m.Kafka.Publish(ctx, events)
 	}

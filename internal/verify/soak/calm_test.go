@@ -37,7 +37,7 @@ func (x *scene) calm() (unwell []string) {
 		x.supervisor.want(p, false)
 	}
 	for _, p := range producers {
-		if err := x.supervisor.gone(p, stopLimit); err != nil {
+		if err := x.supervisor.awaitExit(p, stopLimit); err != nil {
 			unwell = append(unwell, err.Error())
 		}
 	}
@@ -70,7 +70,7 @@ func (x *scene) calm() (unwell []string) {
 		x.supervisor.want(name, false)
 	}
 	for _, name := range slices.Concat(workers, []string{spare, person, maintainer}, relays) {
-		if err := x.supervisor.gone(name, stopLimit); err != nil {
+		if err := x.supervisor.awaitExit(name, stopLimit); err != nil {
 			unwell = append(unwell, err.Error())
 		}
 	}

@@ -42,10 +42,10 @@ func demanding() map[string]bool {
 	return all
 }
 
-// unmet tells which kinds could not be made, or did nothing, and which stopped what they must not touch. The last is
-// asked of a kind that is made alone: among others, a broker that is away or a server that restarts stops the same
-// things.
-func (x *scene) unmet(done, vain map[string]int) (unwell []string) {
+// unmetDemands lists the kinds that could not be made or did nothing, and those that stopped what they must not touch.
+// The last is asked of a kind that is made alone: among others, a broker that is away or a server that restarts stops
+// the same things.
+func (x *scene) unmetDemands(done, vain map[string]int) (unwell []string) {
 	for _, kind := range slices.Sorted(maps.Keys(vain)) {
 		if vain[kind] >= enough && done[kind] == 0 {
 			unwell = append(unwell, fmt.Sprintf("%s was begun %d times and never made", kind, vain[kind]))
@@ -76,10 +76,10 @@ func (x *scene) mark() (pages int64) {
 	return pages
 }
 
-// goesOn notes that a third of the partitions of the topics that are always there had effects since the mark. When no
+// noteProgress notes that a third of the partitions of the permanent topics had effects since the mark. When no
 // other fault is made it is nearly all of them. After a death all partitions of a worker run their events one at a time
 // and alone, and wait together for one that hangs.
-func (x *scene) goesOn(f fault, since int64) {
+func (x *scene) noteProgress(f fault, since int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	var partitions, effects, all int

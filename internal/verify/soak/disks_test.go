@@ -40,8 +40,8 @@ func (d *disks) full(name string) (err error) {
 	return err
 }
 
-// roomy gives it its size again.
-func (d *disks) roomy(name string) error {
+// restoreSize gives a file system its size again.
+func (d *disks) restoreSize(name string) error {
 	return run("mount", "-o", "remount,size="+sizes[name], d.of(name))
 }
 

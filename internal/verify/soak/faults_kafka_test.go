@@ -80,7 +80,7 @@ func brokerFault(end func(c *kafkatest.Cluster, i int)) func(s *scene, f fault) 
 		end(s.kafka, i)
 		return func() error {
 			defer s.kafkaMu.Unlock()
-			if err := insist(func() error { return s.kafka.TryStart(i) }); err != nil {
+			if err := retry(func() error { return s.kafka.TryStart(i) }); err != nil {
 				return err
 			}
 			return s.elect()
@@ -187,9 +187,9 @@ func grow(s *scene, _ fault) (func() error, error) {
 	return func() error { return s.accept(next) }, nil
 }
 
-// patience is how long the harness waits for an answer to what may have been written, before it accepts anyway: the
+// answerTimeout is how long the harness waits for answers to unknown outcomes before it accepts anyway: the
 // relays send nothing of the topic meanwhile, so that there may never be one.
-const patience = 3 * time.Second
+const answerTimeout = 3 * time.Second
 
 // catchUp is how long it waits until nothing of the topic is unread. In a storm of deaths workers count each run of an
 // event, and get on slowly; an operator who does not wait loses the order of keys that move, which the checker excuses
@@ -213,7 +213,8 @@ func (x *scene) accept(partitions int) error {
 				Kind: history.KindOperate, Verb: "accept", Topic: topicGrowing,
 				Count: partitions,
 			})
-			err = o.AcceptPartitions(ctx, topicGrowing, partitions, time.Since(began) > patience, "the soak goes on")
+			err = o.AcceptPartitions(ctx, topicGrowing, partitions, time.Since(began) > answerTimeout,
+				"the soak goes on")
 			cancel()
 			if err == nil {
 				x.note(history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK})
@@ -250,14 +251,14 @@ func recreate(s *scene, f fault) (func() error, error) {
 	return func() error {
 		if _, err := s.lag(topicDoomed); errors.Is(err, kerr.UnknownTopicOrPartition) {
 			s.took(f.kind)
-			s.goesOn(f, since)
+			s.noteProgress(f, since)
 		}
 		return s.makeDoomed()
 	}, nil
 }
 
 func (x *scene) makeDoomed() error {
-	return insist(func() error {
+	return retry(func() error {
 		err := x.ask(func(ctx context.Context, c *kgo.Client) error {
 			topic := kmsg.NewCreateTopicsRequestTopic()
 			topic.Topic, topic.NumPartitions, topic.ReplicationFactor = topicDoomed, int32(topics[topicDoomed]), -1

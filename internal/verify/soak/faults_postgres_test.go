@@ -33,8 +33,8 @@ func (x *scene) sql(statements ...string) error {
 	return nil
 }
 
-// insist tries until it works: a fault must be undone, whatever else is broken at the moment.
-func insist(try func() error) error {
+// retry tries until it works: a fault must be undone, whatever else is broken at the moment.
+func retry(try func() error) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(healLimit); ; <-tick.C {
@@ -44,10 +44,10 @@ func insist(try func() error) error {
 	}
 }
 
-// insist is sql until it works.
-func (x *scene) insist(statements ...string) error {
+// retry runs statements, each until it works.
+func (x *scene) retry(statements ...string) error {
 	for _, s := range statements {
-		if err := insist(func() error { return x.sql(s) }); err != nil {
+		if err := retry(func() error { return x.sql(s) }); err != nil {
 			return err
 		}
 	}
@@ -99,7 +99,7 @@ func postgresKinds() []kind {
 			name: "no-login", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: allRoles,
 			begin: func(s *scene, f fault) (func() error, error) {
 				user := roles.User(f.target)
-				undo := func() error { return s.insist("alter role " + user + " login") }
+				undo := func() error { return s.retry("alter role " + user + " login") }
 				err := s.sql("alter role "+user+" nologin", "select pg_terminate_backend(pid) from pg_stat_activity "+
 					"where usename = '"+user+"'")
 				if err != nil {
@@ -116,7 +116,7 @@ func postgresKinds() []kind {
 				if err := s.sql("revoke " + f.target + " from " + who); err != nil {
 					return nil, err
 				}
-				return func() error { return s.insist("grant " + f.target + " to " + who) }, nil
+				return func() error { return s.retry("grant " + f.target + " to " + who) }, nil
 			},
 		},
 		{
@@ -149,7 +149,7 @@ var grantees = map[string]string{
 }
 
 // startAgain starts the server; the backends of a killed one may still be leaving, and a disk may just have been freed.
-func (x *scene) startAgain() error { return insist(x.pg.TryStart) }
+func (x *scene) startAgain() error { return retry(x.pg.TryStart) }
 
 // terminate ends random backends of a role, five a second.
 func terminate(s *scene, f fault) (func() error, error) {
@@ -224,7 +224,7 @@ func fill(s *scene, f fault) (func() error, error) {
 	}
 	return func() error {
 		defer s.pgMu.Unlock()
-		if err := s.disks.roomy(f.target); err != nil {
+		if err := s.disks.restoreSize(f.target); err != nil {
 			return err
 		}
 		if s.pg.Ended() {

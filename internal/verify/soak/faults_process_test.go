@@ -14,12 +14,12 @@ func kinds() []kind {
 	return slices.Concat(processKinds(), networkKinds(), postgresKinds(), sessionKinds(), kafkaKinds())
 }
 
-func everybody(settings) []string {
+func allProcesses(settings) []string {
 	return slices.Concat(producers, relays, workers, []string{person, maintainer})
 }
 
-// weighty are those whose death matters most.
-func weighty(settings) []string {
+// importantProcesses are the processes whose death matters most.
+func importantProcesses(settings) []string {
 	return slices.Concat(relays, workers, relays, workers, producers[:1])
 }
 
@@ -28,7 +28,8 @@ func processKinds() []kind {
 	nothing := func() error { return nil }
 	return []kind{
 		{
-			name: "kill", track: track, shortest: 500 * time.Millisecond, longest: 2 * time.Second, targets: weighty,
+			name: "kill", track: track, shortest: 500 * time.Millisecond, longest: 2 * time.Second,
+			targets: importantProcesses,
 			begin: func(s *scene, f fault) (func() error, error) {
 				if !s.supervisor.signal(f.target, syscall.SIGKILL) {
 					return nil, errNobody
@@ -37,7 +38,8 @@ func processKinds() []kind {
 			},
 		},
 		{
-			name: "kill-any", track: track, shortest: 500 * time.Millisecond, longest: time.Second, targets: everybody,
+			name: "kill-any", track: track, shortest: 500 * time.Millisecond, longest: time.Second,
+			targets: allProcesses,
 			begin: func(s *scene, f fault) (func() error, error) {
 				if !s.supervisor.signal(f.target, syscall.SIGKILL) {
 					return nil, errNobody
@@ -47,7 +49,8 @@ func processKinds() []kind {
 		},
 		// Beyond the lease and beyond the session: what goes on afterwards is a zombie.
 		{
-			name: "pause", track: track, shortest: 4 * time.Second, longest: 12 * time.Second, targets: weighty,
+			name: "pause", track: track, shortest: 4 * time.Second, longest: 12 * time.Second,
+			targets: importantProcesses,
 			begin: func(s *scene, f fault) (func() error, error) {
 				if !s.supervisor.signal(f.target, syscall.SIGSTOP) {
 					return nil, errNobody
@@ -58,7 +61,7 @@ func processKinds() []kind {
 		// A short pause ends before anybody has noticed.
 		{
 			name: "stutter", track: track, shortest: 200 * time.Millisecond, longest: 1500 * time.Millisecond,
-			targets: weighty, begin: func(s *scene, f fault) (func() error, error) {
+			targets: importantProcesses, begin: func(s *scene, f fault) (func() error, error) {
 				if !s.supervisor.signal(f.target, syscall.SIGSTOP) {
 					return nil, errNobody
 				}
@@ -66,7 +69,8 @@ func processKinds() []kind {
 			},
 		},
 		{
-			name: "deploy", track: track, shortest: time.Second, longest: 3 * time.Second, targets: everybody,
+			name: "deploy", track: track, shortest: time.Second, longest: 3 * time.Second,
+			targets: allProcesses,
 			begin: func(s *scene, f fault) (func() error, error) {
 				s.supervisor.want(f.target, false)
 				return func() error { s.supervisor.want(f.target, true); return nil }, nil
@@ -193,7 +197,7 @@ func stopInJoin(s *scene, f fault) (func() error, error) {
 	s.supervisor.want(f.target, false)
 	return func() error {
 		s.supervisor.signal(still, syscall.SIGCONT)
-		err := s.supervisor.gone(f.target, stopLimit)
+		err := s.supervisor.awaitExit(f.target, stopLimit)
 		members, asked := s.members()
 		if asked == nil && within && life != nil && err == nil && life.Wait() == nil { // it was not killed meanwhile
 			s.took(f.kind)

@@ -37,7 +37,7 @@ func sessionKinds() []kind {
 		},
 		{
 			name: "writer-elsewhere", track: track, shortest: 3 * time.Second, longest: 15 * time.Second,
-			targets: one("another database"), begin: elsewhere,
+			targets: one("another database"), begin: otherDatabase,
 		},
 		{
 			name: "old-snapshot", track: track, shortest: 5 * time.Second, longest: 20 * time.Second,
@@ -58,7 +58,7 @@ func sessionKinds() []kind {
 		{
 			name: "slot-dropped", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true,
 			targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
-				return func() error { return nil }, insist(func() error { // whoever reads it comes back soon
+				return func() error { return nil }, retry(func() error { // whoever reads it comes back soon
 					return s.sql(
 						`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w
 							where s.slot_name = w.slot and s.active_pid is not null`,
@@ -212,7 +212,7 @@ func prepared(s *scene, f fault) (func() error, error) {
 
 // endPrepared ends a prepared transaction, if there is one of that name.
 func (x *scene) endPrepared(name, how string) error {
-	return insist(func() error {
+	return retry(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 		defer cancel()
 		var there bool
@@ -224,8 +224,8 @@ func (x *scene) endPrepared(name, how string) error {
 	})
 }
 
-// elsewhere keeps a transaction open that has written, in another database of the server.
-func elsewhere(s *scene, _ fault) (func() error, error) {
+// otherDatabase keeps a transaction open that has written to another database of the server.
+func otherDatabase(s *scene, _ fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	u, err := url.Parse(s.pg.URL())
@@ -269,14 +269,14 @@ func deadlocks(s *scene, f fault) (func() error, error) {
 		draw := rand.New(rand.NewPCG(f.param, uint64(i)))
 		all.Go(func() {
 			for ctx.Err() == nil {
-				s.embrace(ctx, f.target, draw)
+				s.lockRows(ctx, f.target, draw)
 			}
 		})
 	}
 	return func() error { cancel(); all.Wait(); return nil }, nil
 }
 
-func (x *scene) embrace(ctx context.Context, table string, draw *rand.Rand) {
+func (x *scene) lockRows(ctx context.Context, table string, draw *rand.Rand) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	wait := time.NewTimer(100 * time.Millisecond) // a storm, and yet others get their turn
@@ -305,9 +305,9 @@ func conflicts(s *scene, f fault) (func() error, error) {
 		"set lock_timeout = '3s'; create trigger soak_conflict before insert on "+f.target+" for each statement "+
 			"execute function soak_conflict()")
 	if err != nil {
-		return nil, errors.Join(err, s.insist(undo))
+		return nil, errors.Join(err, s.retry(undo))
 	}
-	return func() error { return s.insist(undo) }, nil
+	return func() error { return s.retry(undo) }, nil
 }
 
 // retention lets three maintainers at once do their work all the time, and gives them old days to drop: of the archive,
@@ -373,7 +373,7 @@ func hang(s *scene, f fault) (func() error, error) {
 		_ = stop()
 		if hung {
 			s.took(f.kind)
-			s.goesOn(f, since)
+			s.noteProgress(f, since)
 		}
 		s.supervisor.signal(f.target, roles.SignalFree)
 		return nil

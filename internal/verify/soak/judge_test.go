@@ -57,7 +57,7 @@ func (x *scene) judge(m *made, unwell []string) {
 	r := Report{
 		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed,
 		Lives: x.supervisor.starts, Took: x.seen.took, WentOn: x.seen.went,
-		Unwell: slices.Concat(unwell, m.stuck, x.unmet(m.done, m.vain)), Crashes: x.supervisor.crashes,
+		Unwell: slices.Concat(unwell, m.stuck, x.unmetDemands(m.done, m.vain)), Crashes: x.supervisor.crashes,
 		Kills: x.supervisor.killed(),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dumpLimit)
@@ -72,9 +72,9 @@ func (x *scene) judge(m *made, unwell []string) {
 	}
 	r.Verdict = history.Check(history.Input{Histories: histories, Dump: d, Allowed: excused()})
 	x.leaks(&r.Verdict)
-	x.t.Log(told(r))
+	x.t.Log(report(r))
 	if x.follow {
-		x.streamed(&d)
+		x.logStreamed(&d)
 	}
 	if !r.Verdict.OK() {
 		x.t.Errorf("violations, seed %d", x.seed)
@@ -88,9 +88,9 @@ func (x *scene) judge(m *made, unwell []string) {
 	x.write(r)
 }
 
-// streamed tells how much relays that are to read the WAL have read there: lanes are not handed over while a slot comes
+// logStreamed logs how many records came from the WAL: lanes are not handed over while a slot comes
 // and goes.
-func (x *scene) streamed(d *history.Dump) {
+func (x *scene) logStreamed(d *history.Dump) {
 	n := 0
 	for i := range d.Records {
 		if d.Records[i].Lane == -1 {
@@ -111,7 +111,7 @@ func (x *scene) leaks(into *history.Verdict) {
 	}
 }
 
-func told(r Report) string {
+func report(r Report) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\nfault\tmade\ttook effect\tthe others went on\n")

@@ -33,7 +33,7 @@ type kind struct {
 	brokers           int  // only with so many; 0: any number
 	alone             bool // only with a single broker
 	wal               bool // only when the relays read the WAL
-	demands           bool // it calls took, and goesOn
+	demands           bool // it calls took, and noteProgress
 	// begin does it. What it returns undoes it; nil: nothing is to be undone.
 	begin func(s *scene, f fault) (undo func() error, err error)
 }
@@ -58,7 +58,7 @@ func plan(s settings, kinds []kind) []fault {
 		var deck []kind
 		possible := slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool {
 			return k.track != track.name ||
-				!wanted(s, k)
+				!selected(s, k)
 		})
 		for at := between(draw, time.Second, 4*time.Second); len(possible) > 0; {
 			if len(deck) == 0 {
@@ -83,7 +83,7 @@ func plan(s settings, kinds []kind) []fault {
 	return all
 }
 
-func wanted(s settings, k kind) bool {
+func selected(s settings, k kind) bool {
 	return s.brokers >= k.brokers && (!k.alone || s.brokers == 1) && (!k.wal || s.follow) &&
 		(len(s.faults) == 0 || slices.Contains(s.faults, k.name))
 }
@@ -140,7 +140,7 @@ func TestScheduleHasEveryFault(t *testing.T) {
 			}
 		}
 		for _, k := range kinds() {
-			if wanted(s, k) && !seen[k.name] {
+			if selected(s, k) && !seen[k.name] {
 				t.Errorf("%d brokers: no %s in half an hour", brokers, k.name)
 			}
 		}

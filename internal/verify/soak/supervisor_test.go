@@ -182,9 +182,9 @@ func (c *supervisor) want(name string, wanted bool) {
 	}
 }
 
-// gone waits for the end of a process that is not wanted, and kills it when its patience is over.
-func (c *supervisor) gone(name string, patience time.Duration) error {
-	limit := time.NewTimer(patience)
+// awaitExit waits for the end of a process that is not wanted, and kills it after the timeout.
+func (c *supervisor) awaitExit(name string, timeout time.Duration) error {
+	limit := time.NewTimer(timeout)
 	defer limit.Stop()
 	c.mu.Lock()
 	p := c.members[name].process
@@ -198,7 +198,7 @@ func (c *supervisor) gone(name string, patience time.Duration) error {
 	case <-limit.C:
 		_ = p.Signal(syscall.SIGQUIT) // its goroutines into its log
 		<-p.Done()
-		return fmt.Errorf("%s did not end within %v of SIGTERM: see its log", name, patience)
+		return fmt.Errorf("%s did not end within %v of SIGTERM: see its log", name, timeout)
 	}
 }
 

@@ -17,9 +17,9 @@ var rooms = []string{"outbox", "relay", "inbox"}
 
 var inSource = regexp.MustCompile("[`\"]-- ([a-z]+: [a-z][a-z0-9 -]*?)(\n|\\\\n)")
 
-// wanted lists the statements of the rooms, but those that are excused. The house's tests see to it that all of them
+// statements lists the statements of the rooms without the excused ones. The house's tests see to it that all of them
 // stand in files that are called so, with their names.
-func wanted(t *testing.T) (all []string) {
+func statements(t *testing.T) (all []string) {
 	t.Helper()
 	for _, room := range rooms {
 		err := filepath.WalkDir(filepath.Join(root, room), func(path string, _ fs.DirEntry, err error) error {
