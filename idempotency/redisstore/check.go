@@ -10,13 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrEvicts is in Check's error: the server throws keys away when its memory is full, so it forgets what it promised.
+// ErrEvicts: the server evicts keys when its memory is full. Check's error matches it.
 var ErrEvicts = errors.New("redis evicts keys")
 
-// Check looks at the settings of the server, or of every primary of a cluster. The error says what must not be: an
-// eviction policy other than noeviction, or a server that is no primary. The warnings say what a crash or a failover
-// can make this server forget; an empty list does not mean that it forgets nothing (see the package's comment). Where
-// CONFIG is forbidden, what INFO tells must do.
+// Check reads the settings of the server, or of every primary of a cluster. It returns an error for an eviction policy
+// other than noeviction, and for a server that is no primary. The warnings name settings by which a crash or a failover
+// loses keys; without a warning it may still lose some, as the package's comment says. Where CONFIG is forbidden, Check
+// uses INFO alone.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {
@@ -71,7 +71,7 @@ func check(ctx context.Context, node redis.UniversalClient) ([]string, error) {
 	return warnings, nil
 }
 
-// setting is a setting's value, empty where it may not be read.
+// setting returns a setting's value, or "" if it cannot be read.
 func setting(ctx context.Context, node redis.UniversalClient, name string) string {
 	m, err := node.ConfigGet(ctx, name).Result()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 func decode(k idempotency.Key, cmd *redis.Cmd) (verdict bool, rec store.Record, token string, err error) {
 	parts, err := cmd.Slice()
 	if err != nil {
-		return false, rec, "", fmt.Errorf("redisstore, not known whether it happened: %w", err)
+		return false, rec, "", fmt.Errorf("redisstore: the outcome is unknown: %w", err)
 	}
 	if len(parts) != 4 {
 		return false, rec, "", fmt.Errorf("redisstore: the server's answer has %d parts, want 4", len(parts))
@@ -32,7 +32,7 @@ func decode(k idempotency.Key, cmd *redis.Cmd) (verdict bool, rec store.Record, 
 	return won == 1, rec, d.fields["token"], d.err
 }
 
-// fields makes a map of HGETALL's names and values, which protocol 3 gives as one and Lua as a list.
+// fields returns the names and values of HGETALL, which Lua returns as one list, as a map.
 func fields(v any) map[string]string {
 	list, _ := v.([]any)
 	m := make(map[string]string, len(list)/2)
@@ -78,7 +78,7 @@ func (d *decoder) record(k idempotency.Key) store.Record {
 		return store.Record{}
 	}
 	rec := store.Record{
-		Key: k, State: idempotency.State(d.fields["state"]), Fingerprint: d.print(d.fields["print"]),
+		Key: k, State: idempotency.State(d.fields["state"]), Fingerprint: d.fingerprint(d.fields["print"]),
 		Fence: d.int("fence"), Age: elapsed(d.now, d.int("claimed")), Attempts: int(d.int("tries")),
 		Reason: d.fields["reason"], Stuck: d.fields["stuck"] == "1",
 		Progress: store.Progress{Stage: idempotency.Received},
@@ -96,8 +96,7 @@ func (d *decoder) record(k idempotency.Key) store.Record {
 	return rec
 }
 
-// result adds what a finished record tells. Its body may be overdue, or be gone before its time when something else
-// than its expiry removed it: either way the record is EXPIRED.
+// result adds the result of a finished record. The record is EXPIRED when its body is overdue, or was removed early.
 func (d *decoder) result(rec *store.Record) {
 	rec.Result = idempotency.Result{
 		Code: int(d.int("code")), Resource: d.fields["resource"], Schema: int(d.int("schema")),
@@ -117,12 +116,12 @@ func (d *decoder) result(rec *store.Record) {
 
 func elapsed(to, from int64) time.Duration { return time.Duration(to-from) * time.Microsecond }
 
-// printOf is a fingerprint as the store keeps it: "1:2cf2...".
-func printOf(f idempotency.Fingerprint) string {
+// formatFingerprint returns the stored form of a fingerprint: "1:2cf2...".
+func formatFingerprint(f idempotency.Fingerprint) string {
 	return strconv.Itoa(int(f.Version)) + ":" + hex.EncodeToString(f.Sum[:])
 }
 
-func (d *decoder) print(s string) (f idempotency.Fingerprint) {
+func (d *decoder) fingerprint(s string) (f idempotency.Fingerprint) {
 	version, sum, _ := strings.Cut(s, ":")
 	f.Version = int16(d.number("a fingerprint's version", version))
 	if n, err := hex.Decode(f.Sum[:], []byte(sum)); (err != nil || n != len(f.Sum)) && d.err == nil {

@@ -15,17 +15,17 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// page is how many of a list are looked at in one go.
+// page is how many entries of a list one request reads.
 const page = 100
 
-// candidate is a key that looked overdue; the script that takes it looks again.
+// candidate is a key that looked overdue; the script that takes it checks again.
 type candidate struct {
 	key   idempotency.Key
 	since float64
 }
 
-// Recover implements store.Recoverer. It asks every bucket for what is overdue and takes the longest overdue first,
-// each by a script that checks again. An error may come beside keys that were taken already.
+// Recover implements store.Recoverer. It looks in every bucket and takes the longest overdue keys first, each by a
+// script that checks again. With an error it may return keys that it has taken already.
 func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	if err := opt.Check(); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 	return out, nil
 }
 
-// list is one of the two lists of a bucket in which overdue keys stand, while its head is read.
+// list is the state of reading one of a bucket's two lists that may have overdue keys.
 type list struct {
 	name   string
 	until  time.Time
@@ -62,8 +62,8 @@ type list struct {
 	found  int
 }
 
-// overdue reads the heads of all buckets' lists, a page of each per round trip, until each has given opt.Limit keys of
-// the wanted operations or its end. The time is one server's, which only decides what is looked at.
+// overdue reads all buckets' lists from their heads, a page of each per round trip, until each has ended or given
+// opt.Limit keys of the wanted operations. It uses one server's time; the script that takes a key decides by its own.
 func (s *Store) overdue(ctx context.Context, opt store.RecoverOptions) ([]candidate, error) {
 	now, err := s.client.Time(ctx).Result()
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Store) overdue(ctx context.Context, opt store.RecoverOptions) ([]candid
 	return found, nil
 }
 
-// wanted are the entries of the operations, or all.
+// wanted returns the entries of the operations; nil: all entries.
 func wanted(entries []redis.Z, operations []string) ([]candidate, error) {
 	var found []candidate
 	for _, e := range entries {
@@ -121,7 +121,7 @@ func wanted(entries []redis.Z, operations []string) ([]candidate, error) {
 	return found, nil
 }
 
-// Sweep implements store.Recoverer. It removes nothing: Redis ends bodies and tombstones on time by itself.
+// Sweep implements store.Recoverer. It removes nothing: Redis itself expires bodies and tombstones.
 func (s *Store) Sweep(ctx context.Context, _ int) (store.SweepResult, error) {
 	return store.SweepResult{}, ctx.Err()
 }

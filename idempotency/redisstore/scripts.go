@@ -9,15 +9,15 @@ import (
 //go:embed lua
 var sources embed.FS
 
-// scripts are sent by their hash, and whole where the server does not know them (yet, or after its restart).
+// scripts are sent by their hash, or whole when the server does not have them, as after a restart.
 type scripts struct {
-	claim, get, extend, save, finish, release, shelve, recover *redis.Script
+	claim, get, extend, save, finish, release, giveBack, recover *redis.Script
 }
 
 func newScripts() scripts {
 	return scripts{
 		claim: script("claim"), get: script("get"), extend: script("extend"), save: script("save"),
-		finish: script("finish"), release: script("release"), shelve: script("shelve"), recover: script("recover"),
+		finish: script("finish"), release: script("release"), giveBack: script("give_back"), recover: script("recover"),
 	}
 }
 
@@ -28,7 +28,7 @@ func script(name string) *redis.Script {
 func source(name string) string {
 	b, err := sources.ReadFile("lua/" + name + ".lua")
 	if err != nil {
-		panic(err) // it is compiled in, or the package is broken
+		panic(err) // impossible: the file is embedded
 	}
 	return string(b)
 }

@@ -17,27 +17,27 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// buckets spread the keys over the slots of a cluster; what one script touches is in one bucket. It can never change:
-// a key would be looked for where it is not.
+// buckets spread the keys over the slots of a cluster; a script touches one bucket. The number can never change,
+// because stored keys would be looked for in other buckets.
 const buckets = 32
 
-// Config is what a Store needs to know.
+// Config of a [Store]. The zero value is safe.
 type Config struct {
-	// Prefix begins the name of every Redis key: letters, digits and `_.:-`, at most 64. Empty: "effectonce". Two
-	// stores with one prefix on one server are one store; another prefix knows nothing of the keys under this one.
+	// Prefix begins the name of every Redis key: letters, digits and `_.:-`, at most 64. Empty: "effectonce". Stores
+	// with the same prefix on a server share their keys; other prefixes are separate.
 	Prefix string
 }
 
-// Store is an store.Store and an store.Recoverer over Redis 6.2 or later, a single server, Sentinel or a cluster. Its
+// Store is a store.Store and a store.Recoverer over Redis 6.2 or later, a single server, Sentinel or a cluster. Its
 // methods may be called from any goroutine.
 //
-// Bodies and tombstones end by Redis' own expiry, on time: Sweep has nothing to do.
+// Redis itself expires bodies and tombstones, on time: Sweep has nothing to do.
 type Store struct {
 	client  redis.UniversalClient
 	prefix  string
 	scripts scripts
-	writer  string       // tells this process' saves from another's
-	seq     atomic.Int64 // orders them
+	writer  string       // identifies this Store's saves
+	seq     atomic.Int64 // numbers them
 }
 
 var (
@@ -48,11 +48,11 @@ var (
 	prefixes = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
 )
 
-// New returns a store on client, which stays the caller's to close. It does not talk to the server: call Check once,
-// when the program starts.
+// New returns a store on client, which stays the caller's to close. It does not connect: call Check once, when the
+// program starts.
 //
-// The client's MaxRetries may stand as it is: an attempt that is sent again is recognised by its token. A redis.Ring is
-// refused: it sends a key elsewhere when a server is away, where nothing is known of it.
+// The client may retry (MaxRetries): an attempt that is sent again is recognised by its token. A redis.Ring is refused:
+// while a server is away, it sends that server's keys to another one, which does not have them.
 func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = "effectonce"
@@ -70,19 +70,19 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	return &Store{client: client, prefix: cfg.Prefix, scripts: newScripts(), writer: rand.Text()}, nil
 }
 
-// member names a key in the lists of its bucket: its parts are printable, so a line feed parts them.
+// member returns a key's name in its bucket's lists. Its parts are printable, so a line feed separates them.
 func member(k idempotency.Key) string { return k.Operation + "\n" + k.Tenant + "\n" + k.Value }
 
 func keyOf(member string) (idempotency.Key, error) {
 	parts := strings.Split(member, "\n")
 	if len(parts) != 3 {
-		return idempotency.Key{}, fmt.Errorf("redisstore: %d parts in a list's member, want 3: who else writes under "+
-			"this prefix?", len(parts))
+		return idempotency.Key{}, fmt.Errorf("redisstore: %d parts in a list's member, want 3: does another program "+
+			"write under this prefix?", len(parts))
 	}
 	return idempotency.Key{Operation: parts[0], Tenant: parts[1], Value: parts[2]}, nil
 }
 
-// list is a Redis key of a bucket; the braces put all of a bucket's into one slot.
+// list returns the name of a Redis key of a bucket. The braces put a bucket's keys into one slot.
 func (s *Store) list(bucket uint32, name string) string {
 	return fmt.Sprintf("{%s:%02d}:%s", s.prefix, bucket, name)
 }
@@ -101,8 +101,8 @@ func (s *Store) run(ctx context.Context, sc *redis.Script, k idempotency.Key, ar
 	return sc.Run(ctx, s.client, s.names(m), append([]any{m}, args...)...)
 }
 
-// Claim implements store.Store. An error of the server or the network leaves open whether the key was taken: the same
-// claim, sent again, tells.
+// Claim implements store.Store. After an error of the server or the network the outcome is unknown: send the same claim
+// again to find it out.
 func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
 		return store.ClaimResult{}, err
@@ -111,9 +111,9 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	if opt.Rerun {
 		rerun = 1
 	}
-	args := []any{opt.Token, micros(opt.Lease), rerun, optional(r.Input), printOf(r.Fingerprint)}
+	args := []any{opt.Token, micros(opt.Lease), rerun, optional(r.Input), formatFingerprint(r.Fingerprint)}
 	for _, old := range r.Older {
-		args = append(args, printOf(old))
+		args = append(args, formatFingerprint(old))
 	}
 	won, rec, token, err := decode(r.Key, s.run(ctx, s.scripts.claim, r.Key, args...))
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *Store) Get(ctx context.Context, k idempotency.Key) (store.Record, bool,
 	return rec, there, nil
 }
 
-// micros is a duration in microseconds, never less: a lease is not cut short.
+// micros returns a duration in microseconds, rounded up, so that no lease is shorter than asked for.
 func micros(d time.Duration) int64 {
 	us := int64(d / time.Microsecond)
 	if d > 0 && d%time.Microsecond != 0 {
@@ -147,7 +147,7 @@ func micros(d time.Duration) int64 {
 	return us
 }
 
-// optional tells nil, which is "", from empty, which is "=".
+// optional encodes bytes so that nil ("") and empty ("=") differ.
 func optional(b []byte) string {
 	if b == nil {
 		return ""

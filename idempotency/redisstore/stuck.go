@@ -21,7 +21,7 @@ func (s *Store) Stuck(ctx context.Context, limit int) ([]store.Record, error) {
 		heads[b] = pipe.ZRange(ctx, s.list(b, "stuck"), 0, int64(limit-1))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, fmt.Errorf("redisstore: stuck: %w", err)
+		return nil, fmt.Errorf("redisstore: listing stuck keys: %w", err)
 	}
 	var keys []idempotency.Key
 	for _, head := range heads {

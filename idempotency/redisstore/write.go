@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-var errLease = errors.New("redisstore: a lease must be longer than nothing")
+var errLease = errors.New("redisstore: a lease must be longer than zero")
 
 // write runs a script by which the holder of a key writes.
 func (s *Store) write(ctx context.Context, verb string, sc *redis.Script, l store.Lease, args ...any) error {
@@ -22,7 +22,7 @@ func (s *Store) write(ctx context.Context, verb string, sc *redis.Script, l stor
 	}
 	done, err := s.run(ctx, sc, l.Key, append([]any{l.Token, l.Fence}, args...)...).Int()
 	if err != nil {
-		return fmt.Errorf("redisstore: %s, not known whether it happened: %w", verb, err)
+		return fmt.Errorf("redisstore: %s: the outcome is unknown: %w", verb, err)
 	}
 	if done == 0 {
 		return store.ErrLeaseLost
@@ -38,8 +38,8 @@ func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) 
 	return s.write(ctx, "extend", s.scripts.extend, l, micros(lease))
 }
 
-// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if
-// that one had replaced it.
+// Save implements store.Store. A save that arrives after a later one of this Store is dropped and
+// counts as written.
 func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -64,12 +64,12 @@ func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 	}
 	body, tomb := keep.Terms()
 	return s.write(ctx, "finish", s.scripts.finish, l,
-		string(state), res.Code, res.Resource, res.Schema, res.Failure, header, optional(res.Body), kept(body),
-		kept(tomb))
+		string(state), res.Code, res.Resource, res.Schema, res.Failure, header, optional(res.Body), retention(body),
+		retention(tomb))
 }
 
-// kept is how long in microseconds, -1 for ever.
-func kept(d time.Duration) int64 {
+// retention returns a time to keep in microseconds; -1: forever.
+func retention(d time.Duration) int64 {
 	if d < 0 {
 		return -1
 	}
@@ -83,7 +83,7 @@ func (s *Store) Release(ctx context.Context, l store.Lease) error {
 
 // MarkUnknown implements store.Store.
 func (s *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
-	return s.write(ctx, "doubt", s.scripts.shelve, l, reason, micros(after), 0, 0)
+	return s.write(ctx, "mark unknown", s.scripts.giveBack, l, reason, micros(after), 0, 0)
 }
 
 // Postpone implements store.Recoverer.
@@ -92,5 +92,5 @@ func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, afte
 	if stuck {
 		person = 1
 	}
-	return s.write(ctx, "postpone", s.scripts.shelve, l, reason, micros(after), 1, person)
+	return s.write(ctx, "postpone", s.scripts.giveBack, l, reason, micros(after), 1, person)
 }

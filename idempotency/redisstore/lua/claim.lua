@@ -3,7 +3,7 @@ local token, lease, rerun, input = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', A
 
 local r = load()
 if not r then
-	give(token, lease)
+	grant(token, lease)
 	redis.call('HSET', record, 'state', WORKING, 'claimed', text(now), 'print', ARGV[6], 'tries', '0')
 	if input ~= '' then redis.call('HSET', record, 'input', string.sub(input, 2)) end
 	place(working, now + lease)
@@ -16,7 +16,7 @@ for i = 6, #ARGV do same = same or r.print == ARGV[i] end
 if not same then return answer(0) end
 
 local function take()
-	give(token, lease)
+	grant(token, lease)
 	redis.call('HSET', record, 'state', WORKING)
 	redis.call('HDEL', record, 'stuck')
 	place(working, now + lease)
@@ -24,7 +24,7 @@ local function take()
 	return answer(1)
 end
 
--- Local phases stand behind their keys, and no provider was asked: whoever comes goes on with them.
+-- Only local phases have committed and no provider was called, so any caller may continue.
 rerun = rerun or r.progress and cjson.decode(r.progress).Stage == 'LOCAL_CREATED'
 
 if r.state == WORKING then
@@ -36,7 +36,7 @@ if r.state == WORKING then
 	if r.lease > now then return answer(0) end
 	if rerun then return take() end
 	redis.call('HSET', record, 'state', UNKNOWN, 'due', text(r.lease))
-	place(doubted, r.lease)
+	place(unknown, r.lease)
 	return answer(0)
 end
 if r.state == UNKNOWN and rerun and r.lease <= now then return take() end

@@ -1,7 +1,8 @@
--- What every script begins with. All keys are of one bucket, hence of one slot; a script is atomic, and TIME stands still in it.
+-- The beginning of every script. All keys are in one bucket, and so in one slot. A script is atomic, and TIME is
+-- constant in it.
 -- Times are microseconds since 1970 by the server's clock, exact in a double until the year 2255.
 local record, body, fences = KEYS[1], KEYS[2], KEYS[3]
-local working, doubted, stuck, since = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local working, unknown, stuck, since = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local member = ARGV[1]
 
 local clock = redis.call('TIME')
@@ -26,32 +27,32 @@ local function load()
 	return r
 end
 
--- mine returns the record if the caller holds it: nobody got the key after this token and fence.
-local function mine()
+-- held returns the record if its token and fence are the caller's, and whether there is any record.
+local function held()
 	local r = load()
 	if r and r.token == ARGV[2] and r.fence == ARGV[3] then return r, true end
 	return nil, r ~= nil
 end
 
--- place puts an unfinished key into the one list that its state belongs to; nil takes it out of all.
+-- place moves an unfinished key to a list and out of the others; nil removes it from all.
 local function place(list, score)
 	if list then redis.call('ZADD', list, text(score), member) end
-	for _, other in ipairs({working, doubted, stuck}) do
+	for _, other in ipairs({working, unknown, stuck}) do
 		if other ~= list then redis.call('ZREM', other, member) end
 	end
 	if list ~= working then redis.call('ZREM', since, member) end
 end
 
--- give makes token the holder, under a fence above all that any key of this bucket ever got: also when the clock went back,
--- and by the clock when a failover forgot the counter.
-local function give(token, lease)
+-- grant makes token the holder. The fence is above those of all keys of the bucket: by the counter after the clock went
+-- back, by the clock after a failover that lost the counter.
+local function grant(token, lease)
 	local fence = math.max(now, tonumber(redis.call('GET', fences) or 0) + 1)
 	redis.call('SET', fences, text(fence))
 	redis.call('HSET', record, 'token', token, 'fence', text(fence), 'lease', text(now + lease), 'due', '0')
 	redis.call('HDEL', record, 'seq', 'writer')
 end
 
--- answer is what the caller is told: a verdict, the time, the record and its body.
+-- answer returns a verdict, the time, the record and its body.
 local function answer(verdict)
 	return {verdict, text(now), redis.call('HGETALL', record), redis.call('HGETALL', body)}
 end

@@ -1,5 +1,5 @@
 -- ARGV: member, token, fence, lease
-local r = mine()
+local r = held()
 if not r then return 0 end
 local ends = now + tonumber(ARGV[4])
 if r.state == WORKING then
@@ -9,7 +9,7 @@ if r.state == WORKING then
 end
 if r.state == UNKNOWN and r.lease > now then
 	redis.call('HSET', record, 'lease', text(ends))
-	place(doubted, ends)
+	place(unknown, ends)
 	return 1
 end
 return 0

@@ -1,6 +1,6 @@
 -- ARGV: member, token, fence, state, code, resource, schema, failure, header ('' or JSON), body ('' or '=' and the body),
 -- how long the body and the tombstone are kept (negative: for ever)
-local r = mine()
+local r = held()
 if not r then return 0 end
 if r.state ~= WORKING and r.state ~= UNKNOWN then return 1 end
 

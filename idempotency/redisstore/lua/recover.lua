@@ -1,9 +1,9 @@
 -- ARGV: member, token, lease, grace
 local token, lease = ARGV[2], tonumber(ARGV[3])
 local r = load()
-if r and r.state == UNKNOWN and r.token == token and r.lease > now then -- the call was sent again: its reply was lost
+if r and r.state == UNKNOWN and r.token == token and r.lease > now then -- sent again after a lost reply
 	redis.call('HSET', record, 'lease', text(now + lease))
-	place(doubted, now + lease)
+	place(unknown, now + lease)
 	return answer(1)
 end
 local found = false
@@ -13,8 +13,8 @@ elseif r and r.state == UNKNOWN then
 	found = not r.stuck and r.lease <= now and r.due <= now
 end
 if not found then return {0, text(now), {}, {}} end
-give(token, lease)
+grant(token, lease)
 redis.call('HSET', record, 'state', UNKNOWN)
 redis.call('HINCRBY', record, 'tries', 1)
-place(doubted, now + lease)
+place(unknown, now + lease)
 return answer(1)

@@ -1,5 +1,5 @@
--- ARGV: member, token, fence, reason, delay, whether it is a recoverer's word, whether it is a person's now
-local r = mine()
+-- ARGV: member, token, fence, reason, delay, '1' if a recoverer calls, '1' if the key becomes stuck
+local r = held()
 if not r then return 0 end
 if r.state ~= UNKNOWN and (r.state ~= WORKING or ARGV[6] == '1') then return 0 end
 if r.stuck then return 1 end
@@ -9,6 +9,6 @@ if ARGV[7] == '1' then
 	redis.call('HSET', record, 'stuck', '1')
 	place(stuck, now)
 else
-	place(doubted, due)
+	place(unknown, due)
 end
 return 1
