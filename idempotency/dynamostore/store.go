@@ -16,23 +16,23 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Config is what a Store needs to know.
+// Config of a [Store]. The zero value is safe.
 type Config struct {
 	// Skew is how far the clocks of DynamoDB's servers may be apart. It widens the interval in which the time is known,
 	// at either end. 0 is 100 ms; negative is none, for a server of one's own.
 	Skew time.Duration
 }
 
-// Store is an store.Store and an store.Recoverer over one DynamoDB table. Its methods may be called from any goroutine.
+// Store is a store.Store and a store.Recoverer over one DynamoDB table. Its methods may be called from any goroutine.
 //
-// Bodies and tombstones end by the table's TTL, hours late at times; what is overdue is not shown meanwhile. Sweep has
-// nothing to do.
+// The table's TTL deletes bodies and tombstones, sometimes hours late; until then the store hides overdue ones. Sweep
+// has nothing to do.
 type Store struct {
 	client *dynamodb.Client
 	table  string
 	clock  clock
-	writer string       // tells this process' saves from another's
-	seq    atomic.Int64 // orders them
+	writer string       // identifies this Store's saves
+	seq    atomic.Int64 // numbers them
 }
 
 var (
@@ -70,8 +70,8 @@ func (s *Store) now(ctx context.Context, k idempotency.Key) (low, top int64, err
 	return low, top, nil
 }
 
-// Claim implements store.Store. An error of the server or the network leaves open whether the key was taken: the same
-// claim, sent again, tells.
+// Claim implements store.Store. After an error of the server or the network the outcome is unknown: send the same claim
+// again to find it out.
 func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
 		return store.ClaimResult{}, err
@@ -92,7 +92,7 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 			}
 			continue
 		case err != nil:
-			return store.ClaimResult{}, fmt.Errorf("dynamostore: claim, not known whether it happened: %w", err)
+			return store.ClaimResult{}, fmt.Errorf("dynamostore: claim: the outcome is unknown: %w", err)
 		}
 		rec, err := s.record(ctx, r.Key, got)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-var errLease = errors.New("dynamostore: a lease must be longer than nothing")
+var errLease = errors.New("dynamostore: a lease must be longer than zero")
 
 // write changes a record whose holder the lease is. repeated judges what a failed condition found, nil for nothing:
 // whether the call was sent again after it had succeeded.
@@ -29,7 +29,7 @@ func (s *Store) write(ctx context.Context, verb string, l store.Lease, change, c
 	case err == nil:
 		return nil
 	case !errors.As(err, &failed):
-		return fmt.Errorf("dynamostore: %s, not known whether it happened: %w", verb, err)
+		return fmt.Errorf("dynamostore: %s: the outcome is unknown: %w", verb, err)
 	case repeated(failed.Item):
 		return nil
 	}
@@ -64,8 +64,8 @@ func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) 
 		values{":ends": number(top + micros(lease)), ":span": number(micros(lease)), ":now": number(low)}, notRepeated)
 }
 
-// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if that one had
-// replaced it.
+// Save implements store.Store. A save that arrives after a later one of this Store is dropped and counts as
+// written.
 func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -202,18 +202,18 @@ func (s *Store) Release(ctx context.Context, l store.Lease) error {
 
 // MarkUnknown implements store.Store.
 func (s *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
-	return s.shelve(ctx, "doubt", l, reason, after, false, mine)
+	return s.giveBack(ctx, "mark unknown", l, reason, after, false, mine)
 }
 
 // Postpone implements store.Recoverer.
 func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
-	return s.shelve(ctx, "postpone", l, reason, after, stuck, mine+` and #state = :unknown`)
+	return s.giveBack(ctx, "postpone", l, reason, after, stuck, mine+` and #state = :unknown`)
 }
 
-// shelve gives up a lease. A delay is no promise to anybody, so it counts from the early end of the interval: no delay
-// is due at once.
-func (s *Store) shelve(ctx context.Context, verb string, l store.Lease, reason string, after time.Duration, stuck bool,
-	condition string,
+// giveBack ends a lease. The delay counts from the early end of the interval, so that a key without a delay is due at
+// once.
+func (s *Store) giveBack(ctx context.Context, verb string, l store.Lease, reason string, after time.Duration,
+	stuck bool, condition string,
 ) error {
 	low, _, err := s.begin(ctx, l)
 	if err != nil {

@@ -20,10 +20,9 @@ var ErrOutsideWindow = errors.New("idempotency key outside the window in which k
 
 // NewV4 returns a random key, a UUIDv4.
 //
-// When to choose it: the default; whoever makes the intent makes one, keeps it over all retries, and throws it away
-// with the intent. Cost: each key is stored until its tombstone goes; in the order of the index they are scattered.
-// Trap: it says nothing of its age, so a retry that comes after the tombstone is a new request. It panics only when the
-// system has no randomness.
+// When to choose it: the default. The caller makes one key per intent and uses it for all retries. Cost: each key is
+// stored until its tombstone is deleted; random keys are scattered over the index. Trap: it has no time, so a retry
+// after the tombstone's deletion is a new request. It panics only when the system has no randomness.
 func NewV4() string { return uuid.NewString() }
 
 // CheckV4 returns an error, matching ErrInvalidKey, for a value that is no UUIDv4 in its canonical spelling: lower
@@ -33,18 +32,18 @@ func CheckV4(value string) error {
 	return err
 }
 
-// NewV7 returns a key that names its millisecond, a UUIDv7, which a Window can refuse when it is old.
+// NewV7 returns a key with the current time, a UUIDv7. A Window can refuse it when it is old.
 //
-// When to choose it: a late retry must never be taken for a new request, although tombstones are not kept for ever.
-// Cost: as NewV4, and keys of one time stand together in the index; the client's clock has to be about right. Trap:
-// whoever sees the key learns when it was made; and a client that makes a new key for each attempt is no safer than
-// without one. It panics only when the system has no randomness.
+// When to choose it: a late retry must never count as a new request, although tombstones are deleted some day. Cost:
+// each key is stored until its tombstone is deleted, next to keys of the same time in the index; the client's clock
+// must be about right. Trap: the key shows when it was made; and a client that makes a new key for each attempt is not
+// protected. It panics only when the system has no randomness.
 func NewV7() string { return uuid.Must(uuid.NewV7()).String() }
 
-// Window accepts keys that name their time, while they are young. When it is shorter than the tombstones are kept, no
-// retry can outlive what is remembered of it: it is refused, and never run as new.
+// Window accepts keys that contain their time, up to a maximum age. While that is shorter than the tombstone's
+// retention, a retry is refused before its tombstone is deleted, so it never runs as a new request.
 type Window struct {
-	// Age is how old a key may be, by the server's clock and the key's own word. 0 means 48 h, which leaves a day to
+	// Age is how old a key may be, by the server's clock and the time in the key. 0 means 48 h, which leaves a day to
 	// the default tombstone. It should be shorter than Retention.Tombstone, less the longest time from a key's first
 	// use to its completion.
 	Age time.Duration

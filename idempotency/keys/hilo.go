@@ -7,14 +7,14 @@ import (
 	"math"
 )
 
-// Blocks gives out blocks of numbers that nobody else gets: one write for a block instead of one for each number.
+// Blocks reserves blocks of numbers: one write for each block instead of one for each number.
 type Blocks interface {
 	// NextBlock reserves size numbers of a named sequence, which begins with 1, and returns the first of them. A block
 	// whose reply is lost is lost with it. The size must be 1 or more.
 	NextBlock(ctx context.Context, name string, size int64) (first int64, err error)
 }
 
-// HiLo gives out numbers that no other process does, a block at a time. It may be used at the same time by many.
+// HiLo generates numbers that are unique among processes, from blocks that it reserves. It is safe for concurrent use.
 //
 // When to choose it: keys or ids that must be short numbers, made by many processes, without a round trip for each.
 // Cost: a row in the store and one write per block. Trap: the numbers are unique and nothing else: they have holes
@@ -24,7 +24,7 @@ type HiLo struct {
 	blocks Blocks
 	name   string
 	size   int64
-	state  chan hilo // holds the one state: whoever has it may change it
+	state  chan hilo // the state, taken out while it is used: a lock that a context can cancel
 }
 
 // hilo is what is left of a block.

@@ -1,4 +1,3 @@
-// Package memstore remembers idempotency keys in memory, for tests: everything is forgotten with the process. It is the
-// reference for the other stores, which idempotencytest compares with it. The states of a key and what each call makes
-// of them are one table, in transitions.go.
+// Package memstore stores idempotency keys in memory, for tests. It is the reference that idempotencytest compares the
+// other stores with. Its state machine is one table, in transitions.go.
 package memstore

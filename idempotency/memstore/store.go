@@ -18,7 +18,7 @@ type Config struct {
 	Now func() time.Time
 }
 
-var errLease = errors.New("memstore: a lease must be longer than nothing")
+var errLease = errors.New("memstore: a lease must be longer than zero")
 
 // Store is a store.Store, a Recoverer and a Lister in memory. Use [New].
 type Store struct {

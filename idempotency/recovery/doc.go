@@ -1,5 +1,5 @@
-// Package recovery finds out what became of operations that nobody works at any more: their owner died, or a provider
-// did not answer. It never guesses, and never runs again blindly what may have happened.
+// Package recovery resolves operations whose outcome is unknown: their owner died, or a provider did not answer. It
+// never guesses, and never repeats an effect that may have happened.
 //
 //	w, err := recovery.New(store, map[string]recovery.Handler{
 //		"payment.create": {Probe: askTheBank, Resume: createPayment},
@@ -13,7 +13,6 @@
 // (Compensate), or frees the key. What cannot be found out now is asked again later, with growing waits, and in the end
 // given to a person, with an alarm.
 //
-// A provider that knows no key and cannot be asked is a gap that no software closes: an operation that was calling it
-// goes to a person at once. Such calls belong behind a person's approval, a daily reconciliation, or a provider that
-// has keys.
+// No software can resolve a call to a provider that takes no key and cannot be asked: its operation goes to a person at
+// once. Let a person approve such calls, reconcile them daily, or choose a provider that takes keys.
 package recovery

@@ -103,7 +103,7 @@ func (o ClaimOptions) Check() error {
 
 var (
 	errToken = errors.New("idempotency: an attempt needs a token: random, at least 128 bits")
-	errLease = errors.New("idempotency: a lease must be longer than nothing")
+	errLease = errors.New("idempotency: a lease must be longer than zero")
 	errLimit = errors.New("idempotency: the limit must be 1 or more")
 )
 
