@@ -77,12 +77,17 @@ func (s *session) heartbeats(ctx context.Context, join func()) {
 }
 
 // watchTopics has the member join again when topics have come or gone, or have another number of partitions than when
-// they were assigned.
+// they were assigned; and the leader, when a partition that was to be given up still has nobody: a static member that
+// ends before it joins again comes back without a rebalance.
 func (s *session) watchTopics(ctx context.Context, join func()) {
 	assigned := s.assigned // nil: another member assigned, and notices itself what it overlooked
-	for {
+	for began := time.Now(); ; {
 		_ = sleep.For(ctx, 3*s.c.cfg.HeartbeatInterval)
 		if ctx.Err() != nil {
+			return
+		}
+		if s.withheld && time.Since(began) > 3*handOver {
+			join()
 			return
 		}
 		now, missing, err := s.c.client.sizes(ctx, s.c.topics)

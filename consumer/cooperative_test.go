@@ -118,6 +118,46 @@ func TestAStaticMemberComesBack(t *testing.T) {
 	}
 }
 
+// A static member is killed when it has given a partition up and has not joined again. It comes back into the same
+// generation, in which nobody has that partition: the group's leader sees to it.
+func TestAPartitionThatWasGivenUpIsGivenOut(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	topic := kafkatest.Topic(t, 4)
+	named := func(instance string) consumer.Config {
+		cfg := config(topic)
+		cfg.InstanceID, cfg.SessionTimeout = instance, 5*time.Minute
+		return cfg
+	}
+	leader := start(t, newHandler(), topic, named("leader"))
+	await(t, "all partitions", has(leader, 4))
+	wires := &wires{}
+	cfg := named("killed")
+	cfg.Dial = wires.dial
+	h := &revoking{handler: newHandler(), revoked: make(chan struct{})}
+	h.first = sync.OnceFunc(func() {
+		wires.cut()
+		close(h.revoked)
+	})
+	killed := start(t, h, topic, cfg)
+	await(t, "shares", func() bool { return has(leader, 2)() && has(killed, 2)() })
+	third := start(t, newHandler(), topic, named("third"))
+	<-h.revoked
+	killed.stop(t)
+	wires.mend()
+	again := start(t, newHandler(), topic, cfg)
+	await(t, "everybody's share", func() bool { return has(leader, 2)() && has(again, 1)() && has(third, 1)() })
+}
+
+// revoking tells of the first partition that is taken away, before its member joins again.
+type revoking struct {
+	*handler
+	first   func()
+	revoked chan struct{}
+}
+
+func (r *revoking) Revoked(context.Context, string, int32) { r.first() }
+
 // Of two processes with one InstanceID the newer one works. The other one commits nothing more, and says why.
 func TestASecondProcessWithTheInstanceID(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ func (s *session) join(ctx context.Context) (given []Partition, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.member, s.contact, s.assigned = res.MemberID, time.Now(), nil
+	s.member, s.contact, s.assigned, s.withheld = res.MemberID, time.Now(), nil, false
 	next := identity{s.member, cfg.InstanceID, res.GenerationID}
 	sync := &syncgroup.Request{
 		GroupID: cfg.Group, GenerationID: next.generation, MemberID: next.member, GroupInstanceID: next.instance,
@@ -142,10 +142,12 @@ func (s *session) assign(ctx context.Context, joined *joingroup.Response) ([]syn
 			all = assignEager(b, claims, found)
 		}
 	}
-	out := make([]syncgroup.RequestAssignment, 0, len(claims))
+	out, given := make([]syncgroup.RequestAssignment, 0, len(claims)), 0
 	for _, c := range claims {
 		out = append(out, syncgroup.RequestAssignment{MemberID: c.member, Assignment: encodeAssignment(all[c.member])})
+		given += len(all[c.member])
 	}
+	s.withheld = given < len(found.partitions())
 	return out, nil
 }
 

@@ -31,6 +31,7 @@ type session struct {
 	next     identity // of the generation that was joined last
 	contact  time.Time
 	assigned sizes // what this member assigned in this generation; nil: another member did
+	withheld bool  // it left out partitions that their owners are to give up first
 	commits  *committer
 	budget   *budget
 	zombies  map[Partition]*running // given up, and their handlers go on
