@@ -93,6 +93,7 @@ func TestASilentServer(t *testing.T) {
 	p, r, w := s.producer("producer", s.proxy.URL()), s.relay("relay", s.proxy.URL()), s.worker("worker", s.proxy.URL())
 	pgtest.AwaitSQL(t, s.old, `select count(*) > 100 from history_effect`)
 	s.primary.Kill()
+	s.old.Pool.Reset() // its connections are dead and do not know it
 	s.primary.Start(t)
 	pgtest.AwaitSQL(t, s.old, `select incarnation > 1 from outbox_meta`)
 	s.await(100)
