@@ -14,15 +14,12 @@ type (
 	eventKey struct{}
 )
 
-// errNoTx is Tx's error.
 var errNoTx = errors.New("watermill: no transaction in this context: wrap the handler with Inbox.Middleware or " +
-	"Inbox.Handle and pass " +
-	"the context of the message that it gets, or put your own transaction there with WithTx")
+	"Inbox.Handle and pass on its message's context, or put your own transaction into the context with WithTx")
 
-// Tx returns the transaction that a handler within an [Inbox] must do everything through: it also records the message's
-// id. ctx is the context of the message. It refuses Commit and Rollback; its Begin makes a savepoint.
-//
-// The error says that there is none, which is a mistake in the program.
+// Tx returns the transaction of a handler within an [Inbox], in which the message's id is recorded: the handler must
+// write through it. ctx is the message's context. Commit and Rollback return errors; Begin makes a savepoint. An error
+// means that ctx has no transaction, which is a mistake in the program.
 func Tx(ctx context.Context) (pgx.Tx, error) {
 	if tx, ok := ctx.Value(txKey{}).(pgx.Tx); ok && tx != nil {
 		return tx, nil
@@ -30,14 +27,13 @@ func Tx(ctx context.Context) (pgx.Tx, error) {
 	return nil, errNoTx
 }
 
-// WithTx returns a context from which [Tx] and [NewOutboxFromContext] take tx: for code that publishes within a
-// transaction of its own, as a handler of an HTTP request does.
+// WithTx returns a context from which [Tx] and [NewOutboxFromContext] take tx, for code that publishes within a
+// transaction of its own, such as an HTTP handler.
 func WithTx(ctx context.Context, tx pgx.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }
 
-// Event returns the event that an [Inbox] made of a message, and false outside of one. Its ID is the one that is
-// recorded.
+// Event returns the event that an [Inbox] made of the message, with the ID that it records; false outside an Inbox.
 func Event(ctx context.Context) (event.Event, bool) {
 	e, ok := ctx.Value(eventKey{}).(event.Event)
 	return e, ok

@@ -6,18 +6,18 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// ToEvent is what an Outbox appends for a message.
+// ToEvent returns the event that an Outbox appends.
 func ToEvent(topic string, m *message.Message, cfg OutboxConfig) (event.Event, error) {
 	return toEvent(topic, m, &newOutbox(cfg).cfg)
 }
 
-// FromEvent is what a publisher behind the relay gets.
+// FromEvent returns the message that a Publisher sends.
 func FromEvent(e event.Event) *message.Message { return fromEvent(&e) }
 
-// Consumed is what an Inbox makes of a message.
-func Consumed(i *Inbox, topic string, m *message.Message) (event.Event, error) {
-	return i.event(topic, m)
+// Decode returns the event that an Inbox makes of a message.
+func Decode(i *Inbox, topic string, m *message.Message) (event.Event, error) {
+	return i.decode(topic, m)
 }
 
-// Released is what a handler gets of a message that was parked.
-func Released(e event.Event) *message.Message { return released(&e) }
+// ReleasedMessage returns the message that a handler gets of a released event.
+func ReleasedMessage(e event.Event) *message.Message { return releasedMessage(&e) }

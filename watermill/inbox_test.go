@@ -25,17 +25,13 @@ import (
 	"github.com/effectonce/effectonce/watermill"
 )
 
-// feed is a message.Subscriber that delivers what a test gives it, and gives it again when it is nacked, as a broker
-// does.
+// feed is a message.Subscriber that delivers a test's messages, and redelivers nacked ones as a broker does.
 type feed struct {
-	mu     sync.Mutex
-	topics map[string]chan *message.Message
-	// nacked and acked count answers.
+	mu            sync.Mutex
+	topics        map[string]chan *message.Message
 	nacked, acked atomic.Int32
-	// onAck is called when an ack has come.
-	onAck func(m *message.Message)
-	// most is how often a message is delivered; 0: until it is acked.
-	most int
+	onAck         func(m *message.Message)
+	maxDeliveries int // of a message; 0: until it is acked
 }
 
 func (f *feed) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -57,9 +53,9 @@ func (f *feed) Subscribe(ctx context.Context, topic string) (<-chan *message.Mes
 func (f *feed) deliver(ctx context.Context, out chan<- *message.Message, m *message.Message) {
 	for n := 1; ; n++ {
 		try := m.Copy()
-		its, cancel := context.WithCancel(ctx)
+		tryCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		try.SetContext(its)
+		try.SetContext(tryCtx)
 		select {
 		case out <- try:
 		case <-ctx.Done():
@@ -74,7 +70,7 @@ func (f *feed) deliver(ctx context.Context, out chan<- *message.Message, m *mess
 			return
 		case <-try.Nacked():
 			f.nacked.Add(1)
-			if n == f.most {
+			if n == f.maxDeliveries {
 				return
 			}
 		case <-ctx.Done():
@@ -95,7 +91,7 @@ func (f *feed) topic(name string) chan *message.Message {
 	return f.topics[name]
 }
 
-func (f *feed) give(topic string, messages ...*message.Message) {
+func (f *feed) send(topic string, messages ...*message.Message) {
 	for _, m := range messages {
 		f.topic(topic) <- m
 	}
@@ -103,8 +99,8 @@ func (f *feed) give(topic string, messages ...*message.Message) {
 
 func (f *feed) Close() error { return nil }
 
-// routed runs a router until the end of the test.
-func routed(t testing.TB, add func(r *message.Router)) {
+// runRouter runs a router until the end of the test.
+func runRouter(t testing.TB, add func(r *message.Router)) {
 	t.Helper()
 	r, err := message.NewRouter(message.RouterConfig{}, nil)
 	if err != nil {
@@ -121,8 +117,8 @@ func routed(t testing.TB, add func(r *message.Router)) {
 	})
 }
 
-// releasing runs an inbox's releases until the end of the test.
-func releasing(t testing.TB, in *inbox.Inbox) {
+// runInbox runs released messages until the end of the test.
+func runInbox(t testing.TB, in *inbox.Inbox) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -135,38 +131,38 @@ func releasing(t testing.TB, in *inbox.Inbox) {
 	})
 }
 
-// effects is a database with the inbox and a table for what handlers do.
-func effects(t testing.TB, sets ...pgtest.Set) *pgtest.DB {
+// newEffectDB returns a database with the inbox and a table for the handlers' effects.
+func newEffectDB(t testing.TB, sets ...pgtest.Set) *pgtest.DB {
 	t.Helper()
 	db := pgtest.New(t, append(sets, migrations.Inbox)...)
-	db.Exec(t, "create table effect (n bigint generated always as identity, what text not null)")
+	db.Exec(t, "create table effect (n bigint generated always as identity, payload text not null)")
 	return db
 }
 
-func did(t testing.TB, db *pgtest.DB) string {
+func effects(t testing.TB, db *pgtest.DB) string {
 	t.Helper()
-	return pgtest.One[string](t, db, "select coalesce(string_agg(what, ' ' order by n), '') from effect")
+	return pgtest.One[string](t, db, "select coalesce(string_agg(payload, ' ' order by n), '') from effect")
 }
 
-// do writes the payload.
-func do(m *message.Message, tx pgx.Tx) error {
-	_, err := tx.Exec(m.Context(), "insert into effect (what) values ($1)", string(m.Payload))
+// insertEffect is a handler that writes the message's payload.
+func insertEffect(m *message.Message, tx pgx.Tx) error {
+	_, err := tx.Exec(m.Context(), "insert into effect (payload) values ($1)", string(m.Payload))
 	return err
 }
 
-// TestEffectOnceAndAckAfterCommit: a message that comes twice is applied once, the second time without its handler, and
-// is acknowledged when the effect is there for others to see.
+// TestEffectOnceAndAckAfterCommit: a message that is delivered twice is applied once, the second time without its
+// handler, and is acknowledged when its effect is committed.
 func TestEffectOnceAndAckAfterCommit(t *testing.T) {
 	t.Parallel()
-	db := effects(t)
+	db := newEffectDB(t)
 	var runs atomic.Int32
 	f := &feed{onAck: func(m *message.Message) {
-		if n := pgtest.One[int](t, db, "select count(*) from effect where what = $1", string(m.Payload)); n != 1 {
-			t.Errorf("%s was acknowledged with %d effects to see", m.Payload, n)
+		if n := pgtest.One[int](t, db, "select count(*) from effect where payload = $1", string(m.Payload)); n != 1 {
+			t.Errorf("%s was acknowledged with %d committed effects", m.Payload, n)
 		}
 	}}
 	_, w := newInboxes(t, db, "test", inbox.Config{}, watermill.InboxConfig{})
-	routed(t, func(r *message.Router) {
+	runRouter(t, func(r *message.Router) {
 		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, tx pgx.Tx) error {
 			runs.Add(1)
 			e, ok := watermill.Event(m.Context())
@@ -175,37 +171,37 @@ func TestEffectOnceAndAckAfterCommit(t *testing.T) {
 				message.HandlerNameFromCtx(m.Context()) != "h" {
 				t.Errorf("event %v, %v, %v", e.ID, ok, err)
 			}
-			m.Ack() // of the copy: nothing happens
-			return do(m, tx)
+			m.Ack() // acks the copy: no effect
+			return insertEffect(m, tx)
 		}))
 	})
 	a, b := newMessage("k", "a"), newMessage("k", "b")
-	f.give("t", a, b, a, a, b)
+	f.send("t", a, b, a, a, b)
 	await(t, "five acks", func() bool { return f.acked.Load() == 5 })
-	if got := did(t, db); got != "a b" || runs.Load() != 2 || f.nacked.Load() != 0 {
+	if got := effects(t, db); got != "a b" || runs.Load() != 2 || f.nacked.Load() != 0 {
 		t.Errorf("effects %q after %d runs, %d nacks", got, runs.Load(), f.nacked.Load())
 	}
 }
 
-// TestAHandlerCannotCommit: its transaction refuses, and the message is parked without its effect.
-func TestAHandlerCannotCommit(t *testing.T) {
+// TestHandlerCommitIsRefused: the message is parked without its effect.
+func TestHandlerCommitIsRefused(t *testing.T) {
 	t.Parallel()
-	db := effects(t)
+	db := newEffectDB(t)
 	_, w := newInboxes(t, db, "test", inbox.Config{}, watermill.InboxConfig{})
 	f := &feed{}
-	routed(t, func(r *message.Router) {
+	runRouter(t, func(r *message.Router) {
 		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, tx pgx.Tx) error {
-			if err := do(m, tx); err != nil {
+			if err := insertEffect(m, tx); err != nil {
 				return err
 			}
 			return tx.Commit(m.Context())
 		}))
 	})
-	f.give("t", newMessage("", "x"))
+	f.send("t", newMessage("", "x"))
 	await(t, "the ack", func() bool { return f.acked.Load() == 1 })
 	if code := pgtest.One[string](t, db, "select code from inbox_parked"); code != inbox.CodeTransaction ||
-		did(t, db) != "" {
-		t.Errorf("parked with code %s, effects %q", code, did(t, db))
+		effects(t, db) != "" {
+		t.Errorf("parked with code %s, effects %q", code, effects(t, db))
 	}
 }
 
@@ -214,9 +210,9 @@ func await(t testing.TB, what string, cond func() bool) {
 	pgtest.Await(t, what, func() (bool, error) { return cond(), nil })
 }
 
-// TestNoKeyIsBurned: whatever ends the first attempt of a handler, the message is applied when it comes again.
-// Watermill's own Deduplicator drops it then (internal/verify/interop shows that).
-func TestNoKeyIsBurned(t *testing.T) {
+// TestFailedAttemptIsApplied: a message whose first attempt failed is applied when it is redelivered. Watermill's
+// Deduplicator drops it (internal/verify/interop shows that).
+func TestFailedAttemptIsApplied(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(m *message.Message, tx pgx.Tx, end func()) error{
 		"an error": func(*message.Message, pgx.Tx, func()) error { return errors.New("try again") },
@@ -236,7 +232,7 @@ func TestNoKeyIsBurned(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := effects(t)
+			db := newEffectDB(t)
 			_, w := newInboxes(t, db, "test", inbox.Config{}, watermill.InboxConfig{})
 			var runs atomic.Int32
 			ctx, cancel := context.WithCancel(t.Context())
@@ -245,7 +241,7 @@ func TestNoKeyIsBurned(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				if err := do(m, tx); err != nil {
+				if err := insertEffect(m, tx); err != nil {
 					return nil, err
 				}
 				if runs.Add(1) == 1 {
@@ -255,7 +251,7 @@ func TestNoKeyIsBurned(t *testing.T) {
 			})
 			f := &feed{}
 			m := newMessage("k", "a")
-			f.give("t", m)
+			f.send("t", m)
 			r, err := message.NewRouter(message.RouterConfig{}, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -267,17 +263,17 @@ func TestNoKeyIsBurned(t *testing.T) {
 				if err := <-done; err != nil {
 					t.Fatal(err)
 				}
-				if did(t, db) != "" || f.acked.Load() != 0 {
-					t.Fatal("it was applied, or acknowledged, though it ended")
+				if effects(t, db) != "" || f.acked.Load() != 0 {
+					t.Fatal("the message was applied or acknowledged, though its subscription ended")
 				}
 				f = &feed{}
-				f.give("t", m)
-				routed(t, func(r *message.Router) {
+				f.send("t", m)
+				runRouter(t, func(r *message.Router) {
 					r.AddConsumerHandler("h", "t", f, func(m *message.Message) error { _, err := h(m); return err })
 				})
 			}
 			await(t, "the ack", func() bool { return f.acked.Load() == 1 })
-			if got := did(t, db); got != "a" || runs.Load() != 2 {
+			if got := effects(t, db); got != "a" || runs.Load() != 2 {
 				t.Errorf("effects %q after %d runs", got, runs.Load())
 			}
 			if name != "the subscription ends" {
@@ -290,17 +286,17 @@ func TestNoKeyIsBurned(t *testing.T) {
 	}
 }
 
-// TestNackLeavesNothing: what is not decided is not acknowledged, and nothing of it is kept.
-func TestNackLeavesNothing(t *testing.T) {
+// TestUndecidedIsNacked: an undecided message is nacked and leaves no row.
+func TestUndecidedIsNacked(t *testing.T) {
 	t.Parallel()
-	returns := func(m *message.Message) ([]*message.Message, error) {
+	returnMessages := func(m *message.Message) ([]*message.Message, error) {
 		tx, err := watermill.Tx(m.Context())
 		if err != nil {
 			return nil, err
 		}
-		return message.Messages{newMessage("k", "out")}, do(m, tx)
+		return message.Messages{newMessage("k", "out")}, insertEffect(m, tx)
 	}
-	fails := func(m *message.Message) ([]*message.Message, error) { return nil, errors.New("it always fails") }
+	fail := func(m *message.Message) ([]*message.Message, error) { return nil, errors.New("it always fails") }
 	noID := newMessage("", "no id")
 	noID.UUID = ""
 	for name, c := range map[string]struct {
@@ -308,16 +304,16 @@ func TestNackLeavesNothing(t *testing.T) {
 		m       *message.Message
 		handler message.HandlerFunc
 	}{
-		"messages returned": {inbox.Config{}, newMessage("k", "a"), returns},
-		"halt":              {inbox.Config{OnFailure: inbox.Halt, MaxAttempts: 2}, newMessage("k", "a"), fails},
-		"no id":             {inbox.Config{}, noID, fails},
+		"messages returned": {inbox.Config{}, newMessage("k", "a"), returnMessages},
+		"halt":              {inbox.Config{OnFailure: inbox.Halt, MaxAttempts: 2}, newMessage("k", "a"), fail},
+		"no id":             {inbox.Config{}, noID, fail},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := effects(t)
+			db := newEffectDB(t)
 			_, w := newInboxes(t, db, "test", c.cfg, watermill.InboxConfig{})
-			f, told := &feed{most: 2}, make(chan error, 2)
-			routed(t, func(r *message.Router) {
+			f, errs := &feed{maxDeliveries: 2}, make(chan error, 2)
+			runRouter(t, func(r *message.Router) {
 				published := &broker{do: func(m *message.Message) error {
 					t.Error("the router published", m.Payload)
 					return nil
@@ -326,12 +322,12 @@ func TestNackLeavesNothing(t *testing.T) {
 					func(next message.HandlerFunc) message.HandlerFunc {
 						return func(m *message.Message) ([]*message.Message, error) {
 							out, err := next(m)
-							told <- err
+							errs <- err
 							return out, err
 						}
 					}, w.Middleware)
 			})
-			f.give("t", c.m)
+			f.send("t", c.m)
 			await(t, "two nacks", func() bool { return f.nacked.Load() == 2 })
 			rows := pgtest.One[int](t, db, "select (select count(*) from inbox_message) + (select count(*) from "+
 				"inbox_message_any) + (select count(*) from inbox_parked) + (select count(*) from effect)")
@@ -343,42 +339,42 @@ func TestNackLeavesNothing(t *testing.T) {
 				"no id": "no UUID",
 			}[name]
 			for range 2 {
-				if err := <-told; err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("the router was told %v", err)
+				if err := <-errs; err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("the router got %v", err)
 				}
 			}
 		})
 	}
 }
 
-// TestP9_6_ParkedAndReleased: a message that finally fails is acknowledged and parked, the later ones of its key go
-// behind it, and what an operator releases reaches the handler as it was, in order.
+// TestP9_6_ParkedAndReleased: a message that finally fails is acknowledged and parked, with the later ones of its key;
+// released messages reach the handler unchanged, in order.
 func TestP9_6_ParkedAndReleased(t *testing.T) {
 	t.Parallel()
-	db := effects(t)
+	db := newEffectDB(t)
 	in, w := newInboxes(t, db, "test", inbox.Config{}, watermill.InboxConfig{})
 	var mu sync.Mutex
-	mended := false
+	fixed := false
 	var seen []*message.Message
 	f := &feed{}
-	routed(t, func(r *message.Router) {
+	runRouter(t, func(r *message.Router) {
 		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, tx pgx.Tx) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if string(m.Payload) == "bad" && !mended {
+			if string(m.Payload) == "bad" && !fixed {
 				return inbox.Terminal("unknown_account", errors.New("no such account"))
 			}
 			seen = append(seen, m)
-			return do(m, tx)
+			return insertEffect(m, tx)
 		}))
 	})
 	bad, behind, other := newMessage("k", "bad"), newMessage("k", "behind"), newMessage("l", "other")
 	bad.UUID = "no uuid"
 	bad.Metadata.Set("ce_extension", "x\x00\xff")
 	bad.Metadata.Set("correlation_id", "c")
-	f.give("t", bad, behind, other)
+	f.send("t", bad, behind, other)
 	await(t, "three acks", func() bool { return f.acked.Load() == 3 })
-	if got := did(t, db); got != "other" {
+	if got := effects(t, db); got != "other" {
 		t.Fatalf("effects %q", got)
 	}
 	o, err := operator.New(db.Pool, db.Schema, "test", "ada")
@@ -390,14 +386,14 @@ func TestP9_6_ParkedAndReleased(t *testing.T) {
 		t.Fatal(list, err)
 	}
 	mu.Lock()
-	mended = true
+	fixed = true
 	mu.Unlock()
-	releasing(t, in)
-	if _, err := o.ReleaseKey(t.Context(), "", "t", "k", "mended"); err != nil {
+	runInbox(t, in)
+	if _, err := o.ReleaseKey(t.Context(), "", "t", "k", "fixed"); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.AwaitSQL(t, db, "select not exists (select from inbox_parked_key)")
-	if got := did(t, db); got != "other bad behind" {
+	if got := effects(t, db); got != "other bad behind" {
 		t.Errorf("effects %q", got)
 	}
 	mu.Lock()
@@ -405,26 +401,26 @@ func TestP9_6_ParkedAndReleased(t *testing.T) {
 	if len(seen) != 3 || !seen[1].Equals(bad) || !seen[2].Equals(behind) {
 		t.Errorf("released %+v, want %+v", seen[1:], []*message.Message{bad, behind})
 	}
-	// It comes once more: a duplicate.
-	f.give("t", bad)
+	f.send("t", bad)
 	await(t, "the fourth ack", func() bool { return f.acked.Load() == 4 })
-	if got := did(t, db); got != "other bad behind" {
+	if got := effects(t, db); got != "other bad behind" {
 		t.Errorf("effects %q", got)
 	}
 }
 
-// TestP9_1_Quarantined: an id from before the window, or from far ahead, is acknowledged and waits for a person, alone.
+// TestP9_1_Quarantined: a message whose id has a time far ahead is acknowledged and waits for an operator, without its
+// key.
 func TestP9_1_Quarantined(t *testing.T) {
 	t.Parallel()
-	db := effects(t)
+	db := newEffectDB(t)
 	_, w := newInboxes(t, db, "test", inbox.Config{}, watermill.InboxConfig{})
 	f := &feed{}
-	routed(t, func(r *message.Router) { r.AddConsumerHandler("h", "t", f, w.Handle(do)) })
+	runRouter(t, func(r *message.Router) { r.AddConsumerHandler("h", "t", f, w.Handle(insertEffect)) })
 	ahead, now := newMessage("k", "ahead"), newMessage("k", "now")
 	ahead.UUID = event.IDAt(time.Now().Add(30 * 24 * time.Hour)).String()
-	f.give("t", ahead, now)
+	f.send("t", ahead, now)
 	await(t, "two acks", func() bool { return f.acked.Load() == 2 })
-	if got := did(t, db); got != "now" {
+	if got := effects(t, db); got != "now" {
 		t.Errorf("effects %q", got)
 	}
 	if n := pgtest.One[int](t, db, "select count(*) from inbox_parked where kind = 'quarantined' and message_id = "+
@@ -433,29 +429,29 @@ func TestP9_1_Quarantined(t *testing.T) {
 	}
 }
 
-// TestPublishInTheHandlersTransaction: what a handler publishes through the context is committed with its effect, once.
-func TestPublishInTheHandlersTransaction(t *testing.T) {
+// TestPublishInHandlerTransaction: messages that a handler publishes through the context are committed with its effect.
+func TestPublishInHandlerTransaction(t *testing.T) {
 	t.Parallel()
-	db := effects(t, migrations.Outbox)
+	db := newEffectDB(t, migrations.Outbox)
 	_, w := newInboxes(t, db, "test", inbox.Config{}, watermill.InboxConfig{})
 	out := watermill.NewOutboxFromContext(watermill.OutboxConfig{})
 	var runs atomic.Int32
 	f := &feed{}
-	routed(t, func(r *message.Router) {
+	runRouter(t, func(r *message.Router) {
 		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, tx pgx.Tx) error {
 			next := newMessage("k", "from "+string(m.Payload))
 			next.SetContext(m.Context())
-			if err := errors.Join(do(m, tx), out.Publish("next", next)); err != nil {
+			if err := errors.Join(insertEffect(m, tx), out.Publish("next", next)); err != nil {
 				return err
 			}
 			if runs.Add(1) == 1 {
-				return errors.New("once more")
+				return errors.New("try again")
 			}
 			return nil
 		}))
 	})
 	m := newMessage("k", "a")
-	f.give("t", m, m)
+	f.send("t", m, m)
 	await(t, "two acks", func() bool { return f.acked.Load() == 2 })
 	got := pgtest.One[string](t, db, "select string_agg(topic || ': ' || convert_from(payload, 'UTF8'), ', ') from "+
 		"outbox_event")
@@ -464,29 +460,29 @@ func TestPublishInTheHandlersTransaction(t *testing.T) {
 	}
 }
 
-// TestTraceThroughAHandler: the run of a handler is linked to the trace of its message, and what it publishes goes on
-// in the run's.
-func TestTraceThroughAHandler(t *testing.T) {
+// TestTraceThroughHandler: the span of a handler's run is linked to its message's trace; messages that the handler
+// publishes continue the run's trace.
+func TestTraceThroughHandler(t *testing.T) {
 	t.Parallel()
-	db, spans := effects(t, migrations.Outbox), tracetest.NewSpanRecorder()
+	db, spans := newEffectDB(t, migrations.Outbox), tracetest.NewSpanRecorder()
 	_, w := newInboxes(t, db, "test", inbox.Config{
 		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)),
 	}, watermill.InboxConfig{})
 	out := watermill.NewOutboxFromContext(watermill.OutboxConfig{})
 	f := &feed{}
-	routed(t, func(r *message.Router) {
+	runRouter(t, func(r *message.Router) {
 		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, _ pgx.Tx) error {
 			return out.Publish("next", message.NewMessageWithContext(m.Context(), event.NewID().String(), nil))
 		}))
 	})
-	const producers = "4bf92f3577b34da6a3ce929d0e0e4736"
+	const producerTrace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	m := newMessage("k", "a")
-	m.Metadata.Set("traceparent", "00-"+producers+"-00f067aa0ba902b7-01")
-	f.give("t", m)
+	m.Metadata.Set("traceparent", "00-"+producerTrace+"-00f067aa0ba902b7-01")
+	f.send("t", m)
 	await(t, "an ack", func() bool { return f.acked.Load() == 1 })
 	var run sdktrace.ReadOnlySpan
 	for _, s := range spans.Ended() {
-		if len(s.Links()) == 1 && s.Links()[0].SpanContext.TraceID().String() == producers {
+		if len(s.Links()) == 1 && s.Links()[0].SpanContext.TraceID().String() == producerTrace {
 			run = s
 		}
 	}
@@ -495,39 +491,38 @@ func TestTraceThroughAHandler(t *testing.T) {
 	}
 	got := pgtest.One[string](t, db, "select headers->>'traceparent' from outbox_event")
 	if !strings.HasPrefix(got, "00-"+run.SpanContext().TraceID().String()+"-") {
-		t.Errorf("what was published goes under %s, and the run is %s", got, run.SpanContext().TraceID())
+		t.Errorf("published with traceparent %s, the run's trace is %s", got, run.SpanContext().TraceID())
 	}
 }
 
-// TestTwoHandlersOfATopic that share an inbox would share its messages: that is refused. With an inbox each both run.
-func TestTwoHandlersOfATopic(t *testing.T) {
+// TestTwoHandlersOfOneTopic: two that share an inbox are refused; with an inbox each, both run.
+func TestTwoHandlersOfOneTopic(t *testing.T) {
 	t.Parallel()
-	db := effects(t)
+	db := newEffectDB(t)
 	_, shared := newInboxes(t, db, "shared", inbox.Config{}, watermill.InboxConfig{})
 	_, own := newInboxes(t, db, "own", inbox.Config{}, watermill.InboxConfig{})
-	first, second, third := &feed{}, &feed{most: 1}, &feed{}
-	routed(t, func(r *message.Router) {
-		r.AddConsumerHandler("first", "t", first, shared.Handle(do))
-		r.AddConsumerHandler("second", "t", second, shared.Handle(do))
-		r.AddConsumerHandler("third", "t", third, own.Handle(do))
+	first, second, third := &feed{}, &feed{maxDeliveries: 1}, &feed{}
+	runRouter(t, func(r *message.Router) {
+		r.AddConsumerHandler("first", "t", first, shared.Handle(insertEffect))
+		r.AddConsumerHandler("second", "t", second, shared.Handle(insertEffect))
+		r.AddConsumerHandler("third", "t", third, own.Handle(insertEffect))
 	})
 	m := newMessage("k", "a")
-	first.give("t", m)
+	first.send("t", m)
 	await(t, "the first", func() bool { return first.acked.Load() == 1 })
-	second.give("t", m)
-	third.give("t", m)
+	second.send("t", m)
+	third.send("t", m)
 	await(t, "the others", func() bool { return second.nacked.Load() == 1 && third.acked.Load() == 1 })
-	if got := did(t, db); got != "a a" {
+	if got := effects(t, db); got != "a a" {
 		t.Errorf("effects %q", got)
 	}
 }
 
-// TestP9_5_CountedRuns: with the place in the log known, a message that was under way whenever the process ended is
-// parked.
+// TestP9_5_CountedRuns: with InboxConfig.Origin, a message whose runs killed their process is parked.
 func TestP9_5_CountedRuns(t *testing.T) {
 	t.Parallel()
-	db := effects(t)
-	place := func(m *message.Message) (watermill.Origin, bool) {
+	db := newEffectDB(t)
+	origin := func(m *message.Message) (watermill.Origin, bool) {
 		var o watermill.Origin
 		_, err := fmt.Sscan(m.Metadata.Get("offset"), &o.Offset)
 		o.Partition, o.Key = 3, []byte("key of the record")
@@ -537,23 +532,23 @@ func TestP9_5_CountedRuns(t *testing.T) {
 		m.Metadata.Set("offset", fmt.Sprint(offset))
 		return m
 	}
-	in, w := newInboxes(t, db, "test", inbox.Config{CrashAttempts: 2}, watermill.InboxConfig{Origin: place})
+	in, w := newInboxes(t, db, "test", inbox.Config{CrashAttempts: 2}, watermill.InboxConfig{Origin: origin})
 	if err := in.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// What two processes have left that were killed in a counted run.
+	// The state after two processes were killed in a counted run.
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts)
 			values ('test', 't', 3, 7, 8, 2)`)
 	f := &feed{}
 	var runs []string
-	routed(t, func(r *message.Router) {
+	runRouter(t, func(r *message.Router) {
 		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, tx pgx.Tx) error {
 			runs = append(runs, string(m.Payload))
-			return do(m, tx)
+			return insertEffect(m, tx)
 		}))
 	})
-	f.give("t", at(newMessage("k", "killer"), 7), at(newMessage("l", "behind"), 8))
+	f.send("t", at(newMessage("k", "killer"), 7), at(newMessage("l", "behind"), 8))
 	await(t, "two acks", func() bool { return f.acked.Load() == 2 })
 	if got := pgtest.One[string](t, db, "select string_agg(kind || ' ' || code || ' ' || convert_from(record_key, "+
 		"'UTF8') || ' ' || record_offset, ', ' order by id) from inbox_parked"); got != "failed killed key of the "+
@@ -565,10 +560,10 @@ func TestP9_5_CountedRuns(t *testing.T) {
 	}
 }
 
-// TestAFreshAssignmentIsCounted: offsets that do not follow each other begin a range anew, as an assignment does.
-func TestAFreshAssignmentIsCounted(t *testing.T) {
+// TestOffsetGapIsAnAssignment: an offset that does not follow the last one begins a new range, as an assignment does.
+func TestOffsetGapIsAnAssignment(t *testing.T) {
 	t.Parallel()
-	db := effects(t)
+	db := newEffectDB(t)
 	var offset atomic.Int64
 	_, w := newInboxes(t, db, "test", inbox.Config{},
 		watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
@@ -576,18 +571,18 @@ func TestAFreshAssignmentIsCounted(t *testing.T) {
 		}})
 	var ranges []string
 	f := &feed{}
-	routed(t, func(r *message.Router) {
+	runRouter(t, func(r *message.Router) {
 		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, tx pgx.Tx) error {
 			var at string
 			err := db.Pool.QueryRow(m.Context(), "select coalesce((select from_offset || '-' || to_offset from "+
 				"inbox_progress), 'none')").Scan(&at)
 			ranges = append(ranges, at)
-			return errors.Join(err, do(m, tx))
+			return errors.Join(err, insertEffect(m, tx))
 		}))
 	})
 	for i, at := range []int64{10, 11, 5} {
 		offset.Store(at)
-		f.give("t", newMessage("", fmt.Sprint(at)))
+		f.send("t", newMessage("", fmt.Sprint(at)))
 		await(t, "the ack", func() bool { return f.acked.Load() == int32(i)+1 })
 	}
 	if want := []string{"10-11", "11-11", "5-6"}; !slices.Equal(ranges, want) {
@@ -595,14 +590,14 @@ func TestAFreshAssignmentIsCounted(t *testing.T) {
 	}
 }
 
-// TestP9_8_NumbersNeedAPlace: an inbox that goes by numbers takes no message whose partition and offset nobody knows.
-func TestP9_8_NumbersNeedAPlace(t *testing.T) {
+// TestP9_8_NumbersNeedOrigin: an inbox that deduplicates by number or offset refuses a message without a known place.
+func TestP9_8_NumbersNeedOrigin(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)
 	for _, dedup := range []inbox.Dedup{inbox.ByWatermark, inbox.ByOffset} {
 		name := fmt.Sprint("numbers", dedup)
 		_, w := newInboxes(t, db, name, inbox.Config{Dedup: dedup}, watermill.InboxConfig{})
-		if _, err := watermill.Consumed(w, "t", newMessage("k", "v")); err == nil ||
+		if _, err := watermill.Decode(w, "t", newMessage("k", "v")); err == nil ||
 			!strings.Contains(err.Error(), "Origin") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -611,20 +606,20 @@ func TestP9_8_NumbersNeedAPlace(t *testing.T) {
 		watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
 			return watermill.Origin{Offset: 1}, true
 		}})
-	if _, err := watermill.Consumed(w, "t", newMessage("k", "v")); err == nil ||
+	if _, err := watermill.Decode(w, "t", newMessage("k", "v")); err == nil ||
 		!strings.Contains(err.Error(), "time of its record") {
 		t.Errorf("without a time: %v", err)
 	}
 }
 
-// TestIDs: which id a message is known by.
+// TestIDs: the id that identifies a message.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)
 	_, plain := newInboxes(t, db, "a", inbox.Config{}, watermill.InboxConfig{})
-	_, own := newInboxes(t, db, "b", inbox.Config{}, watermill.InboxConfig{ID: "id"})
+	_, customID := newInboxes(t, db, "b", inbox.Config{}, watermill.InboxConfig{ID: "id"})
 	at := watermill.Origin{Partition: 1, Offset: 2, Time: time.UnixMilli(3)}
-	_, placed := newInboxes(t, db, "c", inbox.Config{},
+	_, withOrigin := newInboxes(t, db, "c", inbox.Config{},
 		watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) { return at, true }})
 	a, b, c := uuid.New(), uuid.New(), uuid.New()
 	for name, x := range map[string]struct {
@@ -633,18 +628,18 @@ func TestIDs(t *testing.T) {
 		metadata message.Metadata
 		want     uuid.UUID
 	}{
-		"the UUID":          {plain, a.String(), nil, a},
-		"ce_id wins":        {plain, a.String(), message.Metadata{"ce_id": b.String()}, b},
-		"its own name":      {own, a.String(), message.Metadata{"ce_id": b.String(), "id": c.String()}, c},
-		"not there":         {own, a.String(), message.Metadata{"ce_id": b.String()}, b},
-		"no UUID":           {plain, "x", nil, event.ForeignID("t", "x")},
-		"no UUID, a source": {plain, "x", message.Metadata{"ce_source": "s"}, event.ForeignID("s", "x")},
-		"its place":         {placed, "", nil, event.RecordID("t", 1, 2, time.UnixMilli(3))},
-		"not its place":     {placed, a.String(), nil, a},
+		"the UUID":             {plain, a.String(), nil, a},
+		"ce_id wins":           {plain, a.String(), message.Metadata{"ce_id": b.String()}, b},
+		"custom metadata":      {customID, a.String(), message.Metadata{"ce_id": b.String(), "id": c.String()}, c},
+		"metadata missing":     {customID, a.String(), message.Metadata{"ce_id": b.String()}, b},
+		"not a UUID":           {plain, "x", nil, event.ForeignID("t", "x")},
+		"not a UUID, a source": {plain, "x", message.Metadata{"ce_source": "s"}, event.ForeignID("s", "x")},
+		"place":                {withOrigin, "", nil, event.RecordID("t", 1, 2, time.UnixMilli(3))},
+		"UUID before place":    {withOrigin, a.String(), nil, a},
 	} {
 		m := message.NewMessage(x.uuid, nil)
 		m.Metadata = x.metadata
-		if e, err := watermill.Consumed(x.in, "t", m); err != nil || e.ID != x.want {
+		if e, err := watermill.Decode(x.in, "t", m); err != nil || e.ID != x.want {
 			t.Errorf("%s: %v, %v; want %v", name, e.ID, err, x.want)
 		}
 	}

@@ -1,6 +1,7 @@
 package watermill
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -10,30 +11,29 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Names of metadata that have a meaning here.
+// Metadata with a meaning in this package.
 const (
-	// MetadataKey holds a message's key: messages of one key keep their order. It is the name that Watermill's own
-	// tests and examples for Kafka use.
+	// MetadataKey holds a message's key: messages of one key keep their order. Watermill's tests and examples for
+	// Kafka use this name.
 	MetadataKey = "partition_key"
 	// MetadataUUID is the header of a Kafka record that holds the message's UUID, as watermill-kafka's DefaultMarshaler
-	// writes and reads it. As metadata of a message it is reserved there, and here.
+	// writes and reads it. Metadata of this name is reserved, as it is there.
 	MetadataUUID = "_watermill_message_uuid"
 	// metadataName is the name of a command or event of Watermill's package cqrs.
 	metadataName = "name"
-	// metadataDue is when a message of Watermill's package delay may be delivered.
+	// metadataDue is the time before which Watermill's package delay does not deliver a message.
 	metadataDue = "_watermill_delayed_until"
-	// ownPrefix begins the headers that the relay puts among an event's own.
-	ownPrefix = "effectonce_"
+	// relayPrefix begins headers that the relay adds.
+	relayPrefix = "effectonce_"
 )
 
-// PartitionKey returns the metadata [MetadataKey]. It is the Key function by default, and what
-// NewWithPartitioningMarshaler of watermill-kafka wants, so that a publisher of it keeps the order of what our relay
-// gives it.
+// PartitionKey returns the metadata [MetadataKey]. It is the default Key function. Give it to watermill-kafka's
+// NewWithPartitioningMarshaler too, so that a [Publisher] over it keeps the order of a key.
 func PartitionKey(_ string, m *message.Message) (string, error) {
 	return m.Metadata.Get(MetadataKey), nil
 }
 
-// toEvent makes the event to append of a message. The errors name metadata and never quote their values.
+// toEvent makes the event to append. Its errors name metadata and never quote values.
 func toEvent(topic string, m *message.Message, cfg *OutboxConfig) (event.Event, error) {
 	e := event.Event{Topic: topic, Payload: m.Payload, Headers: make(map[string]string, len(m.Metadata)+1)}
 	for name, value := range m.Metadata {
@@ -41,23 +41,23 @@ func toEvent(topic string, m *message.Message, cfg *OutboxConfig) (event.Event, 
 			return event.Event{}, err
 		}
 	}
-	if uuid, twice := e.Headers[MetadataUUID]; twice && uuid != m.UUID {
-		return event.Event{}, fmt.Errorf("the metadata %s is another UUID than the message's own: leave it out",
+	if uuid, ok := e.Headers[MetadataUUID]; ok && uuid != m.UUID {
+		return event.Event{}, fmt.Errorf("the metadata %s is not the message's UUID: leave it out",
 			MetadataUUID)
 	}
 	if m.UUID != "" {
 		e.Headers[MetadataUUID] = m.UUID
-		e.ID = event.ForeignID(first(e.Source, cfg.Appender.Source, topic), m.UUID)
+		e.ID = event.ForeignID(cmp.Or(e.Source, cfg.Appender.Source, topic), m.UUID)
 	}
-	e.Type = first(e.Type, m.Metadata.Get(metadataName), cfg.Type, DefaultType)
+	e.Type = cmp.Or(e.Type, m.Metadata.Get(metadataName), cfg.Type, DefaultType)
 	var err error
 	if e.Key, err = cfg.Key(topic, m); err != nil {
-		return event.Event{}, fmt.Errorf("its key: %w", err)
+		return event.Event{}, fmt.Errorf("key: %w", err)
 	}
 	return e, nil
 }
 
-// setMetadata puts one entry where it belongs in an event to append.
+// setMetadata sets the field or the header that holds this metadata.
 func setMetadata(e *event.Event, name, value string) (err error) {
 	switch name {
 	case event.HeaderType:
@@ -70,26 +70,24 @@ func setMetadata(e *event.Event, name, value string) (err error) {
 		e.ContentType = value
 	case event.HeaderTime:
 		if e.Time, err = time.Parse(time.RFC3339Nano, value); err != nil {
-			return fmt.Errorf("the metadata %s is no time as RFC 3339 writes it, such as 2026-01-02T15:04:05Z", name)
+			return fmt.Errorf("the metadata %s is not a time of RFC 3339 such as 2026-01-02T15:04:05Z", name)
 		}
 	case metadataDue:
 		if e.NotBefore, err = time.Parse(time.RFC3339Nano, value); err != nil {
-			return fmt.Errorf("the metadata %s is no time as RFC 3339 writes it, such as 2026-01-02T15:04:05Z", name)
+			return fmt.Errorf("the metadata %s is not a time of RFC 3339 such as 2026-01-02T15:04:05Z", name)
 		}
 		e.Headers[name] = value
 	default:
-		if event.ReservedHeader(name) || strings.HasPrefix(name, ownPrefix) {
+		if event.ReservedHeader(name) || strings.HasPrefix(name, relayPrefix) {
 			return fmt.Errorf("the metadata %.64q is reserved: the relay writes the headers that begin with ce_ and "+
-				"%s itself; remove it, "+
-				"above all from a message that was received and is published again", name, ownPrefix)
+				"%s; remove it, also from a received message that is published again", name, relayPrefix)
 		}
 		e.Headers[name] = value
 	}
 	return nil
 }
 
-// fromHeaders makes a message of the headers of a record. The UUID is the one that the producer gave, else the event's
-// id.
+// fromHeaders makes a message with the headers as metadata. Its UUID is the producer's, else id.
 func fromHeaders(headers []event.Header, id string, payload []byte) *message.Message {
 	m := message.NewMessage(id, payload)
 	for _, h := range headers {
@@ -104,7 +102,7 @@ func fromHeaders(headers []event.Header, id string, payload []byte) *message.Mes
 	return m
 }
 
-// fromEvent makes the message that a publisher behind the relay gets. It shares no memory with e.
+// fromEvent makes the message to publish. It shares no memory with e.
 func fromEvent(e *event.Event) *message.Message {
 	var payload []byte
 	if e.Payload != nil {
@@ -115,14 +113,4 @@ func fromEvent(e *event.Event) *message.Message {
 		m.Metadata.Set(MetadataKey, e.Key)
 	}
 	return m
-}
-
-// first is the first text that is not empty.
-func first(texts ...string) string {
-	for _, s := range texts {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/effectonce/effectonce/watermill"
 )
 
-// fields are the metadata that become fields of the event, and so headers that the relay writes.
-func fields() map[string]*rapid.Generator[string] {
+// eventFields generates the metadata that become fields of the event.
+func eventFields() map[string]*rapid.Generator[string] {
 	text := rapid.StringMatching(`[a-zA-Zé ]{1,8}`)
 	return map[string]*rapid.Generator[string]{
 		event.HeaderType: text, event.HeaderSource: text, event.HeaderTenant: text, event.HeaderContentType: text,
@@ -40,7 +40,7 @@ func drawMessage(t *rapid.T) *message.Message {
 	maps.DeleteFunc(m.Metadata, func(name, value string) bool {
 		return event.ReservedHeader(name) || !event.Storable(value)
 	})
-	for name, g := range fields() {
+	for name, g := range eventFields() {
 		if rapid.Bool().Draw(t, "has "+name) {
 			m.Metadata[name] = g.Draw(t, name)
 		}
@@ -51,9 +51,9 @@ func drawMessage(t *rapid.T) *message.Message {
 	return m
 }
 
-// TestMetadataCrossesWithoutLoss: a message that goes through the outbox, the relay, a broker, the inbox, and the list
-// of parked messages is the message that was published. The relay's own headers come on top.
-func TestMetadataCrossesWithoutLoss(t *testing.T) {
+// TestRoundTrip: a message is the same after the outbox, the relay, a broker, the inbox and a release, apart from the
+// relay's headers.
+func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)
 	in := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{
@@ -61,7 +61,7 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 			return watermill.Origin{Partition: 5, Offset: 6, Time: time.UnixMilli(7)}, true
 		},
 	})
-	nowhere := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{})
+	noOrigin := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{})
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawMessage(t)
 		e, err := watermill.ToEvent("t", want, watermill.OutboxConfig{})
@@ -74,8 +74,8 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 		}
 		e.Position = event.Position{Lane: 3, Epoch: "x.1", Seq: 7}
 		sent := watermill.FromEvent(e)
-		same(t, "behind the relay", sent, want)
-		got, err := watermill.Consumed(in, "t", sent)
+		requireSame(t, "sent", sent, want)
+		got, err := watermill.Decode(in, "t", sent)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,20 +85,21 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 				Lane: 3, Epoch: "x.1", Seq: 7, Partition: 5, Offset: 6,
 				Timestamp: time.UnixMilli(7),
 			}) {
-			t.Fatalf("consumed %+v, was %+v", got, e)
+			t.Fatalf("decoded %+v, want %+v", got, e)
 		}
-		// The numbers count within a partition, which is not known here.
-		if got, err := watermill.Consumed(nowhere, "t", sent); err != nil || got.ID != e.ID ||
+		// Numbers rise only within a partition, which is unknown here.
+		if got, err := watermill.Decode(noOrigin, "t", sent); err != nil || got.ID != e.ID ||
 			got.Position.Epoch != "" || got.Position.Seq != 0 || got.Position.Lane != -1 {
-			t.Fatalf("consumed %+v, %v", got, err)
+			t.Fatalf("decoded %+v, %v", got, err)
 		}
-		same(t, "released", watermill.Released(got), want)
+		requireSame(t, "released", watermill.ReleasedMessage(got), want)
 
-		// Without a relay in between: any subscriber of Watermill.
-		if got, err = watermill.Consumed(in, "t", want); err != nil {
+		// A message that no relay sent.
+		if got, err = watermill.Decode(in, "t", want); err != nil {
 			t.Fatal(err)
 		}
-		if again := watermill.Released(got); !again.Equals(want) || (again.Payload == nil) != (want.Payload == nil) {
+		if again := watermill.ReleasedMessage(got); !again.Equals(want) ||
+			(again.Payload == nil) != (want.Payload == nil) {
 			t.Fatalf("got %+v, want %+v", again, want)
 		}
 		if _, v7 := event.IDTime(e.ID); v7 && got.ID != e.ID {
@@ -107,19 +108,19 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 	})
 }
 
-func same(t *rapid.T, where string, got, want *message.Message) {
+func requireSame(t *rapid.T, stage string, got, want *message.Message) {
 	if got.UUID != want.UUID || string(got.Payload) != string(want.Payload) ||
 		(got.Payload == nil) != (want.Payload == nil) {
-		t.Fatalf("%s: %+v, want %+v", where, got, want)
+		t.Fatalf("%s: %+v, want %+v", stage, got, want)
 	}
 	for name, value := range want.Metadata {
 		if has, ok := got.Metadata[name]; !ok || has != value {
-			t.Fatalf("%s: metadata %q is %q, want %q", where, name, has, value)
+			t.Fatalf("%s: metadata %q is %q, want %q", stage, name, has, value)
 		}
 	}
 	for name := range got.Metadata {
 		if _, ok := want.Metadata[name]; !ok && !event.ReservedHeader(name) {
-			t.Fatalf("%s: metadata %q came from nowhere", where, name)
+			t.Fatalf("%s: metadata %q was not published", stage, name)
 		}
 	}
 }
@@ -143,12 +144,12 @@ func TestFieldsOfAnEvent(t *testing.T) {
 			watermill.OutboxConfig{},
 			func(e event.Event) bool { return e.ID == id },
 		},
-		"no UUID": {
+		"not a UUID": {
 			"01HQ", nil,
 			watermill.OutboxConfig{},
 			func(e event.Event) bool { return e.ID == event.ForeignID("t", "01HQ") },
 		},
-		"no UUID, a source": {
+		"not a UUID, a source": {
 			"01HQ", nil,
 			watermill.OutboxConfig{Appender: outbox.Appender{Source: "shop"}},
 			func(e event.Event) bool { return e.ID == event.ForeignID("shop", "01HQ") },
@@ -159,36 +160,36 @@ func TestFieldsOfAnEvent(t *testing.T) {
 			watermill.OutboxConfig{Type: "T"},
 			func(e event.Event) bool { return e.Type == "OrderPlaced" && e.Headers["name"] != "" },
 		},
-		"the type of all": {
+		"type from config": {
 			"", nil,
 			watermill.OutboxConfig{Type: "T"},
 			func(e event.Event) bool { return e.Type == "T" },
 		},
-		"its type": {
+		"type": {
 			"",
 			message.Metadata{"ce_type": "A", "name": "B"},
 			watermill.OutboxConfig{Type: "C"},
 			func(e event.Event) bool { return e.Type == "A" },
 		},
-		"its key": {
+		"key": {
 			"",
 			message.Metadata{"partition_key": "k"},
 			watermill.OutboxConfig{},
 			func(e event.Event) bool { return e.Key == "k" },
 		},
-		"a delay": {
+		"delay": {
 			"",
 			message.Metadata{"_watermill_delayed_until": due.Format(time.RFC3339)},
 			watermill.OutboxConfig{},
 			func(e event.Event) bool { return e.NotBefore.Equal(due) },
 		},
-		"the UUID as a title": {
+		"UUID as metadata": {
 			id.String(),
 			message.Metadata{watermill.MetadataUUID: id.String()},
 			watermill.OutboxConfig{},
 			func(e event.Event) bool { return e.ID == id },
 		},
-		"a key of its own": {
+		"key function": {
 			"",
 			message.Metadata{"customer": "c"},
 			watermill.OutboxConfig{Key: func(topic string, m *message.Message) (string, error) {
@@ -205,8 +206,7 @@ func TestFieldsOfAnEvent(t *testing.T) {
 	}
 }
 
-// TestRefusedMetadata: what cannot be a header, or would be somebody else's, is refused by name, and its value is not
-// told.
+// TestRefusedMetadata: the error for metadata that cannot be a header, or is reserved, has its name and not its value.
 func TestRefusedMetadata(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
@@ -239,7 +239,7 @@ func TestRefusedMetadata(t *testing.T) {
 			!strings.Contains(err.Error(), " 1") {
 			t.Errorf("%s: %v", name, err)
 		}
-		// Nothing was sent: the transaction is as good as before.
+		// No statement was sent: the transaction is still usable.
 		var n int
 		if err := tx.QueryRow(t.Context(), "select count(*) from outbox_event").Scan(&n); err != nil || n != 0 {
 			t.Errorf("%s: %d events, %v", name, n, err)
@@ -256,7 +256,7 @@ func newInbox(t testing.TB, db *pgtest.DB, cfg inbox.Config, own watermill.Inbox
 	return w
 }
 
-// newInboxes makes an inbox with few days, for they take a while to make.
+// newInboxes makes an inbox with few days, because making one takes time.
 func newInboxes(t testing.TB, db *pgtest.DB, consumer string, cfg inbox.Config, own watermill.InboxConfig) (
 	*inbox.Inbox, *watermill.Inbox,
 ) {

@@ -67,8 +67,8 @@ func drain(t testing.TB, db *pgtest.DB, to relay.Publisher) {
 	}
 }
 
-// TestPublishedIfCommitted: with pgx and with database/sql, what is committed reaches a subscriber as it was published,
-// and what is rolled back does not.
+// TestPublishedIfCommitted: with pgx and with database/sql, committed messages reach a subscriber unchanged, and those
+// that were rolled back do not.
 func TestPublishedIfCommitted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
@@ -90,7 +90,7 @@ func TestPublishedIfCommitted(t *testing.T) {
 				t.Fatal(err)
 			}
 			out, err := watermill.NewOutbox(tx, watermill.OutboxConfig{})
-			end(t, err, out, m, func() error {
+			publishAndEnd(t, err, out, m, func() error {
 				if i%4 < 2 {
 					return tx.Commit(t.Context())
 				}
@@ -103,7 +103,7 @@ func TestPublishedIfCommitted(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, err := watermill.NewOutboxSQL(tx, watermill.OutboxConfig{})
-		end(t, err, out, m, func() error {
+		publishAndEnd(t, err, out, m, func() error {
 			if i%4 < 2 {
 				return tx.Commit()
 			}
@@ -120,17 +120,18 @@ func TestPublishedIfCommitted(t *testing.T) {
 	}
 	for range want {
 		got := <-messages
-		was := want[got.UUID]
-		if was == nil || string(got.Payload) != string(was.Payload) || got.Metadata["i"] != was.Metadata["i"] ||
-			got.Metadata["ce_id"] != was.UUID || got.Context().Err() != nil {
-			t.Errorf("got %+v, want %+v", got, was)
+		sent := want[got.UUID]
+		if sent == nil || string(got.Payload) != string(sent.Payload) || got.Metadata["i"] != sent.Metadata["i"] ||
+			got.Metadata["ce_id"] != sent.UUID || got.Context().Err() != nil {
+			t.Errorf("got %+v, want %+v", got, sent)
 		}
 		delete(want, got.UUID)
 		got.Ack()
 	}
 }
 
-func end(t testing.TB, err error, out *watermill.Outbox, m *message.Message, end func() error) {
+// publishAndEnd publishes m, checks Close, and ends the transaction.
+func publishAndEnd(t testing.TB, err error, out *watermill.Outbox, m *message.Message, end func() error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +147,7 @@ func end(t testing.TB, err error, out *watermill.Outbox, m *message.Message, end
 	}
 }
 
-func TestWithoutATransaction(t *testing.T) {
+func TestNoTransaction(t *testing.T) {
 	t.Parallel()
 	if _, err := watermill.NewOutbox(nil, watermill.OutboxConfig{}); err == nil {
 		t.Error("a nil transaction is accepted")
@@ -166,8 +167,8 @@ func TestWithoutATransaction(t *testing.T) {
 	}
 }
 
-// TestTransactionsAndTracesOfMessages: each message is appended in the transaction and the trace of its own context,
-// and the refused one is named by its place in the call.
+// TestTransactionsAndTracesOfMessages: each message is appended in the transaction and with the trace of its context;
+// the error has the index of the refused message.
 func TestTransactionsAndTracesOfMessages(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
@@ -219,53 +220,52 @@ func TestTransactionsAndTracesOfMessages(t *testing.T) {
 	}
 }
 
-// TestRelayOverAPublisherThatFails: an unreliable publisher behind the relay gets every message, and the first
-// occurrences of each key in order.
-func TestRelayOverAPublisherThatFails(t *testing.T) {
+// TestRelayOverUnreliablePublisher: every message is published, and the first occurrences of a key's messages in order.
+func TestRelayOverUnreliablePublisher(t *testing.T) {
 	t.Parallel()
 	const keys, each = 40, 25
 	db := pgtest.New(t, migrations.Outbox)
 	for i := range each {
-		var some []*message.Message
+		var batch []*message.Message
 		for k := range keys {
-			some = append(some, newMessage(fmt.Sprint("k", k), fmt.Sprint(i)))
+			batch = append(batch, newMessage(fmt.Sprint("k", k), fmt.Sprint(i)))
 		}
-		publishTx(t, db, "t", some...)
+		publishTx(t, db, "t", batch...)
 	}
 	var mu sync.Mutex
 	rnd := rand.New(rand.NewPCG(1, 2))
-	var log []*message.Message
+	var published []*message.Message
 	b := &broker{do: func(m *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
-		fate := rnd.IntN(50)
-		if fate != 0 { // else nothing was written
-			log = append(log, m)
+		outcome := rnd.IntN(50)
+		if outcome != 0 { // 0: not written
+			published = append(published, m)
 		}
-		if fate < 2 { // the answer is lost
+		if outcome < 2 { // 1: written, and the answer is lost
 			return errors.New("no answer")
 		}
 		return nil
 	}}
 	drain(t, db, newPublisher(t, b, watermill.PublisherConfig{}))
-	inOrder(t, log, keys, each)
-	if len(log) == keys*each {
-		t.Error("no message came twice: nothing failed")
+	checkOrder(t, published, keys, each)
+	if len(published) == keys*each {
+		t.Error("no message was published twice: no answer was lost")
 	}
 }
 
-// inOrder checks that each key's payloads first occur as 0, 1, 2, ...
-func inOrder(t testing.TB, log []*message.Message, keys, each int) {
+// checkOrder checks that each key's payloads first occur as 0, 1, 2, ...
+func checkOrder(t testing.TB, published []*message.Message, keys, each int) {
 	t.Helper()
 	next, seen := map[string]int{}, map[string]bool{}
-	for _, m := range log {
+	for _, m := range published {
 		key := m.Metadata[watermill.MetadataKey]
 		if seen[m.UUID] {
 			continue
 		}
 		seen[m.UUID] = true
 		if string(m.Payload) != fmt.Sprint(next[key]) {
-			t.Fatalf("key %s: %s first occurs where %d was due", key, m.Payload, next[key])
+			t.Fatalf("key %s: %s first occurs before %d", key, m.Payload, next[key])
 		}
 		next[key]++
 	}
@@ -276,9 +276,9 @@ func inOrder(t testing.TB, log []*message.Message, keys, each int) {
 	}
 }
 
-// TestARefusedMessageParksItsKey: what the config calls a refusal goes where the relay puts events that a broker
-// refuses.
-func TestARefusedMessageParksItsKey(t *testing.T) {
+// TestRefusedMessageParksItsKey: the relay parks a message for whose error PublisherConfig.Refused returns
+// RecordRefused.
+func TestRefusedMessageParksItsKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
 	publishTx(t, db, "t", newMessage("a", "1"), newMessage("a", "bad"), newMessage("a", "2"), newMessage("b", "3"))
@@ -299,14 +299,14 @@ func TestARefusedMessageParksItsKey(t *testing.T) {
 		`select string_agg(convert_from(payload, 'UTF8'), ' ' order by id) from outbox_parked`); got != "bad 2" {
 		t.Errorf("parked %q", got)
 	}
-	if len(b.sent) != 2 || b.of("1") != "1" || b.of("3") != "3" {
+	if len(b.sent) != 2 || b.payloads("1") != "1" || b.payloads("3") != "3" {
 		t.Errorf("sent %v", b.sent)
 	}
 }
 
-// TestInKafkaAsWatermillWritesIt: what the relay writes to Kafka has the headers that watermill-kafka reads: the UUID
-// under its name, and all metadata.
-func TestInKafkaAsWatermillWritesIt(t *testing.T) {
+// TestRecordIsReadableByWatermillKafka: a record that the relay writes has the headers that watermill-kafka reads: the
+// UUID and all metadata.
+func TestRecordIsReadableByWatermillKafka(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t, migrations.Outbox), kafkatest.Topic(t, 2)
 	m := newMessage("k", "v")

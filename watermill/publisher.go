@@ -19,67 +19,64 @@ import (
 
 // PublisherConfig sets a [Publisher]. The zero value is a safe default for every field.
 type PublisherConfig struct {
-	// Parallel is how many messages are on their way at a time, each of another lane. Default 32, the number of lanes.
-	// With fewer a slow publisher is slower still; more are never used for one topic.
+	// Parallel is the number of messages in flight in one call of Publish, each of another lane of a topic. Default 32,
+	// the number of lanes.
 	Parallel int
-	// Timeout is how long one message may take. Then its outcome counts as unknown, the context of the message ends,
-	// and its lane sends nothing until the publisher has answered after all: a publisher that never does costs one
-	// goroutine for each lane. Default 30 s; shorter than what the publisher itself takes to give up, and messages are
-	// written twice for nothing. Negative: no bound.
+	// Timeout bounds the publishing of one message. After it the message's context ends, its outcome is unknown, and
+	// its lane sends nothing until the publisher has returned; a publisher that never returns holds one goroutine for
+	// each lane. Default 30 s. A timeout shorter than the publisher's own causes duplicates. Negative: none.
 	Timeout time.Duration
-	// Refused says what an error of the publisher means. Only answer RecordRefused or TopicRefused when it is certain
-	// that the message was not written and cannot be, such as sarama.ErrMessageSizeTooLarge: the event is parked then,
-	// and its key with it. A message that is refused so is sent once more, with nothing beside it, before it counts:
-	// publishers that gather what is on its way at the same time refuse the innocent with the guilty. Default: no error
-	// is a refusal, and a message that fails is sent again for ever.
+	// Refused classifies an error of the publisher. Return RecordRefused or TopicRefused only for an error that proves
+	// that the message was not written and cannot be, such as sarama.ErrMessageSizeTooLarge: the event is parked, and
+	// its key with it. A refused message is sent once more, alone, and that answer counts, because a publisher that
+	// batches refuses the whole batch for one of its messages. Default: no error is a refusal, and a message that fails
+	// is sent again without end.
 	Refused func(topic string, err error) Refusal
-	// Propagator takes the trace out of an event's headers for its message's context; it must be the Appender's. Nil:
+	// Propagator extracts the trace from an event's headers into its message's context; it must be the Appender's. Nil:
 	// W3C trace context, without baggage.
 	Propagator propagation.TextMapPropagator
 }
 
-// Refusal says whether an error of a publisher is certain, and of what.
+// Refusal is the meaning of a publisher's error.
 type Refusal int
 
 const (
 	// NotRefused: the outcome is unknown, or the message can be sent later.
 	NotRefused Refusal = iota
-	// RecordRefused: this message will not be taken, others will.
+	// RecordRefused: the broker will never accept this message.
 	RecordRefused
-	// TopicRefused: nothing is taken for this topic, which is not there, or may not be written to.
+	// TopicRefused: the broker accepts no message for this topic, which does not exist or denies writes.
 	TopicRefused
 )
 
-// Publisher puts a message.Publisher behind a relay. It is safe for concurrent use.
+// Publisher is a relay.Publisher over a message.Publisher. It is safe for concurrent use.
 //
-// Watermill's Publish gives one error for many messages, which does not tell what was sent. So each message is
-// published by a call of its own, and its answer is its verdict: nil is acked, an error is unknown, a refusal is what
-// PublisherConfig.Refused says is one. The messages of a lane, and so of a key, go one after the other, the next when
-// the one before was acked; lanes go side by side. A relay that reads the WAL has one lane for all, whose numbers must
-// rise in each partition: messages go one at a time then, which is slow; let it read the table.
+// Watermill's Publish returns one error for all its messages, so each message is published by its own call, whose error
+// is its verdict: nil is acked, an error is unknown unless PublisherConfig.Refused says that it is a refusal. A message
+// is sent when the one before it in its lane was acked; lanes of a topic are sent in parallel. A relay that reads the
+// WAL has one lane, so its messages are sent one at a time, which is slow; let it read the table.
 //
-// The publisher must be synchronous: a nil that comes before the message is durable loses what a crash finds on the
-// way. It must put the messages of a key, see [PartitionKey], where they keep their order.
+// The message.Publisher must be synchronous: if it returns nil before a message is durable, a crash loses the message.
+// It must keep the order of the messages of a key, see [PartitionKey].
 type Publisher struct {
 	to  message.Publisher
 	cfg PublisherConfig
 
-	mu   sync.Mutex
-	busy map[lane]bool // a message is on its way
+	mu       sync.Mutex
+	inFlight map[lane]bool // until the publisher returns, even after Timeout
 
-	// beside is held by every message that may have others beside it, and locked by one that must not.
-	beside sync.RWMutex
+	exclusive sync.RWMutex // locked while a refused message is sent alone, read-locked by others
 }
 
 var _ relay.Publisher = (*Publisher)(nil)
 
-// lane is what keeps an order: a lane of the outbox, in one topic.
+// lane is a lane of the outbox in one topic: its messages keep their order.
 type lane struct {
-	topic string
-	n     int16
+	topic  string
+	number int16
 }
 
-// NewPublisher returns the relay's publisher that sends through to.
+// NewPublisher returns a publisher for a relay that publishes through to.
 func NewPublisher(to message.Publisher, cfg PublisherConfig) (*Publisher, error) {
 	if to == nil {
 		return nil, errors.New("watermill: NewPublisher needs a message.Publisher")
@@ -97,10 +94,11 @@ func NewPublisher(to message.Publisher, cfg PublisherConfig) (*Publisher, error)
 	if cfg.Propagator == nil {
 		cfg.Propagator = propagation.TraceContext{}
 	}
-	return &Publisher{to: to, cfg: cfg, busy: map[lane]bool{}}, nil
+	return &Publisher{to: to, cfg: cfg, inFlight: map[lane]bool{}}, nil
 }
 
-// Publish is a relay's: one verdict per event. Its context bounds what is begun; what is on its way has until Timeout.
+// Publish returns one verdict per event, see relay.Publisher. After the end of ctx it sends no more messages; those in
+// flight have until Timeout.
 func (p *Publisher) Publish(ctx context.Context, events []event.Event) []error {
 	verdicts := make([]error, len(events))
 	lanes := map[lane][]int{}
@@ -112,39 +110,39 @@ func (p *Publisher) Publish(ctx context.Context, events []event.Event) []error {
 		}
 		lanes[l] = append(lanes[l], i)
 	}
-	c := &call{Publisher: p, events: events, verdicts: verdicts, refused: map[string]bool{}}
+	c := &publishCall{Publisher: p, events: events, verdicts: verdicts, refused: map[string]bool{}}
 	var g errgroup.Group
 	g.SetLimit(p.cfg.Parallel)
 	for _, l := range order {
 		g.Go(func() error { c.send(ctx, l, lanes[l]); return nil })
 	}
-	_ = g.Wait() // nothing fails but single messages
+	_ = g.Wait() // errors are verdicts
 	return verdicts
 }
 
-// Close closes the publisher behind. Call it when the relay has ended.
+// Close closes the message.Publisher. Call it when the relay has ended.
 func (p *Publisher) Close() error { return p.to.Close() }
 
-// take makes a lane this call's; false: an earlier call's message is still on its way there.
-func (p *Publisher) take(l lane) bool {
+// acquire returns false if a message of the lane is in flight.
+func (p *Publisher) acquire(l lane) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.busy[l] {
+	if p.inFlight[l] {
 		return false
 	}
-	p.busy[l] = true
+	p.inFlight[l] = true
 	return true
 }
 
-// quiet reports whether no message is on its way, not even one that nobody waits for any more.
-func (p *Publisher) quiet() bool {
+func (p *Publisher) release(l lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.busy) == 0
+	delete(p.inFlight, l)
 }
 
-func (p *Publisher) free(l lane) {
+// idle reports whether no message is in flight, not even one that timed out.
+func (p *Publisher) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.busy, l)
+	return len(p.inFlight) == 0
 }

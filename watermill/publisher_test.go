@@ -18,7 +18,7 @@ import (
 	"github.com/effectonce/effectonce/watermill"
 )
 
-// broker is a message.Publisher that does what it is told.
+// broker is a message.Publisher that calls do for each message.
 type broker struct {
 	mu   sync.Mutex
 	sent []*message.Message
@@ -41,8 +41,8 @@ func (b *broker) Publish(_ string, messages ...*message.Message) error {
 
 func (b *broker) Close() error { return nil }
 
-// of returns the payloads that were sent and begin so, in order.
-func (b *broker) of(prefix string) string {
+// payloads returns the sent payloads with the prefix, in order.
+func (b *broker) payloads(prefix string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var all []string
@@ -63,8 +63,8 @@ func newPublisher(t testing.TB, b message.Publisher, cfg watermill.PublisherConf
 	return p
 }
 
-// claim is n events of each of some lanes by turns, as a relay hands them over; the payload is lane and place.
-func claim(lanes, n int) (events []event.Event) {
+// laneEvents returns n events of each lane, in turn; the payload is lane/index.
+func laneEvents(lanes, n int) (events []event.Event) {
 	for i := range n {
 		for l := range lanes {
 			events = append(events, event.Event{
@@ -81,9 +81,9 @@ func claim(lanes, n int) (events []event.Event) {
 
 type verdicts []error
 
-func (v verdicts) count(of func(error) bool) (n int) {
+func (v verdicts) count(matches func(error) bool) (n int) {
 	for _, err := range v {
-		if of(err) {
+		if matches(err) {
 			n++
 		}
 	}
@@ -111,9 +111,8 @@ func unknown(err error) bool {
 	return err != nil && !notSent(err) && !rejected("record")(err) && !rejected("topic")(err)
 }
 
-// TestVerdictsAreTrue: what the publisher acked is acked, what it failed is unknown, and nothing behind that was sent.
-// Other lanes go on.
-func TestVerdictsAreTrue(t *testing.T) {
+// TestVerdicts: a message that failed is unknown, and no later one of its lane is sent; other lanes continue.
+func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	b := &broker{do: func(m *message.Message) error {
 		if string(m.Payload) == "1/2" {
@@ -122,72 +121,73 @@ func TestVerdictsAreTrue(t *testing.T) {
 		return nil
 	}}
 	p := newPublisher(t, b, watermill.PublisherConfig{})
-	events := claim(3, 5)
+	events := laneEvents(3, 5)
 	v := verdicts(p.Publish(t.Context(), events))
 	if len(v) != 15 || v.count(acked) != 12 || v.count(unknown) != 1 || v.count(notSent) != 2 || !unknown(v[2*3+1]) {
 		t.Fatal(v)
 	}
-	if got := b.of("1/"); got != "1/0 1/1" {
+	if got := b.payloads("1/"); got != "1/0 1/1" {
 		t.Errorf("sent %q", got)
 	}
-	if got := b.of("2/"); got != "2/0 2/1 2/2 2/3 2/4" {
+	if got := b.payloads("2/"); got != "2/0 2/1 2/2 2/3 2/4" {
 		t.Errorf("sent %q", got)
 	}
-	// The same again, as a relay does.
+	// A relay sends the rest again.
 	b.do = nil
-	var left []event.Event
+	var rest []event.Event
 	for i, err := range v {
 		if err != nil {
-			left = append(left, events[i])
+			rest = append(rest, events[i])
 		}
 	}
-	if v = p.Publish(t.Context(), left); v.count(acked) != 3 || b.of("1/") != "1/0 1/1 1/2 1/3 1/4" {
-		t.Error(v, b.of("1/"))
+	if v = p.Publish(t.Context(), rest); v.count(acked) != 3 || b.payloads("1/") != "1/0 1/1 1/2 1/3 1/4" {
+		t.Error(v, b.payloads("1/"))
 	}
 }
 
-// TestMessagesOfALaneNeverOverlap, and those of different lanes do.
-func TestMessagesOfALaneNeverOverlap(t *testing.T) {
+// TestLanesAreParallel: messages of different lanes are in flight together, those of one lane never.
+func TestLanesAreParallel(t *testing.T) {
 	t.Parallel()
 	const lanes = 4
 	var mu sync.Mutex
-	flying, together := map[string]bool{}, make(chan struct{})
+	inFlight, together := map[string]bool{}, make(chan struct{})
 	b := &broker{do: func(m *message.Message) error {
 		l, _, _ := strings.Cut(string(m.Payload), "/")
 		mu.Lock()
-		if flying[l] {
-			t.Errorf("lane %s has two messages on their way", l)
+		if inFlight[l] {
+			t.Errorf("lane %s has two messages in flight", l)
 		}
-		flying[l] = true
-		if len(flying) == lanes && string(m.Payload) != "" {
+		inFlight[l] = true
+		if len(inFlight) == lanes && string(m.Payload) != "" {
 			select {
 			case <-together:
 			default:
-				close(together) // all lanes are on their way at once: none waited for another
+				close(together)
 			}
 		}
 		mu.Unlock()
 		<-together
 		mu.Lock()
-		delete(flying, l)
+		delete(inFlight, l)
 		mu.Unlock()
 		return nil
 	}}
-	if v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(t.Context(), claim(lanes, 50))); v.count(
+	if v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(t.Context(), laneEvents(lanes,
+		50))); v.count(
 		acked) != lanes*50 {
 		t.Fatal(v)
 	}
 }
 
-// TestRefusals: only what the config calls a refusal is one. Behind it nothing of the lane is sent; a refused topic
-// ends all.
+// TestRefusals: PublisherConfig.Refused alone decides. After a refused message its lane sends no more, after a refused
+// topic no lane does.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	tooLarge, missing := errors.New("too large"), errors.New("no such topic")
 	for _, c := range []struct {
 		err     error
 		want    func(error) bool
-		unheard int
+		notSent int
 	}{{tooLarge, rejected("record"), 3}, {missing, rejected("topic"), 3}, {errors.New("anything else"), unknown, 3}} {
 		b := &broker{do: func(m *message.Message) error {
 			if string(m.Payload) == "0/1" {
@@ -206,8 +206,8 @@ func TestRefusals(t *testing.T) {
 			}
 			return watermill.NotRefused
 		}})
-		v := verdicts(p.Publish(t.Context(), claim(1, 5)))
-		if !c.want(v[1]) || v.count(acked) != 1 || v.count(notSent) != c.unheard || !errors.Is(v[1], c.err) {
+		v := verdicts(p.Publish(t.Context(), laneEvents(1, 5)))
+		if !c.want(v[1]) || v.count(acked) != 1 || v.count(notSent) != c.notSent || !errors.Is(v[1], c.err) {
 			t.Errorf("%v: %v", c.err, v)
 		}
 	}
@@ -215,30 +215,31 @@ func TestRefusals(t *testing.T) {
 	p := newPublisher(t, b, watermill.PublisherConfig{Parallel: 1, Refused: func(string, error) watermill.Refusal {
 		return watermill.TopicRefused
 	}})
-	if v := verdicts(p.Publish(t.Context(), claim(3, 2))); v.count(rejected("topic")) != 1 || v.count(notSent) != 5 {
+	if v := verdicts(p.Publish(t.Context(), laneEvents(3, 2))); v.count(rejected("topic")) != 1 ||
+		v.count(notSent) != 5 {
 		t.Error(v)
 	}
 }
 
-// TestAnInnocentIsNotRefused: a publisher that gathers what is on its way refuses all of it for the sake of one
-// message. That one is refused, for it is refused alone as well.
-func TestAnInnocentIsNotRefused(t *testing.T) {
+// TestBatchRefusedForOneMessage: if a publisher refuses a batch for one of its messages, only that message is refused,
+// because each is sent again alone.
+func TestBatchRefusedForOneMessage(t *testing.T) {
 	t.Parallel()
 	tooLarge := errors.New("too large")
 	var mu sync.Mutex
-	var flying int
+	var inFlight int
 	together := make(chan struct{})
 	b := &broker{do: func(m *message.Message) error {
 		mu.Lock()
-		flying++
-		beside := flying > 1
-		if flying == 3 {
+		inFlight++
+		batched := inFlight > 1
+		if inFlight == 3 {
 			close(together)
 		}
 		mu.Unlock()
-		defer func() { mu.Lock(); flying--; mu.Unlock() }()
+		defer func() { mu.Lock(); inFlight--; mu.Unlock() }()
 		<-together
-		if beside || string(m.Payload) == "1/0" {
+		if batched || string(m.Payload) == "1/0" {
 			return tooLarge
 		}
 		return nil
@@ -249,28 +250,28 @@ func TestAnInnocentIsNotRefused(t *testing.T) {
 		}
 		return watermill.NotRefused
 	}})
-	if v := verdicts(p.Publish(t.Context(), claim(3, 1))); !rejected("record")(v[1]) || v.count(acked) != 2 {
+	if v := verdicts(p.Publish(t.Context(), laneEvents(3, 1))); !rejected("record")(v[1]) || v.count(acked) != 2 {
 		t.Error(v)
 	}
 }
 
-// TestAPublisherThatDoesNotAnswer costs its time-out once. Its outcome is unknown, and its lane sends nothing until it
-// answers.
-func TestAPublisherThatDoesNotAnswer(t *testing.T) {
+// TestTimeout: the outcome of a message that times out is unknown, and its lane sends nothing until the publisher
+// returns.
+func TestTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan error)
 		ended := make(chan struct{})
 		b := &broker{do: func(m *message.Message) error {
 			if string(m.Payload) == "0/0" {
-				<-m.Context().Done() // it is told
+				<-m.Context().Done()
 				close(ended)
 				return <-answer
 			}
 			return nil
 		}}
 		p := newPublisher(t, b, watermill.PublisherConfig{Timeout: time.Second})
-		events := claim(2, 2)
+		events := laneEvents(2, 2)
 		v := verdicts(p.Publish(t.Context(), events))
 		if !unknown(v[0]) || !notSent(v[2]) || !acked(v[1]) || !acked(v[3]) {
 			t.Fatal(v)
@@ -282,45 +283,45 @@ func TestAPublisherThatDoesNotAnswer(t *testing.T) {
 		answer <- nil
 		synctest.Wait()
 		b.do = nil
-		if v = p.Publish(t.Context(), events); v.count(acked) != 4 || b.of("0/") != "0/0 0/0 0/1" {
-			t.Fatal(v, b.of("0/"))
+		if v = p.Publish(t.Context(), events); v.count(acked) != 4 || b.payloads("0/") != "0/0 0/0 0/1" {
+			t.Fatal(v, b.payloads("0/"))
 		}
 	})
 }
 
-func TestTheEndOfTheContextBeginsNothing(t *testing.T) {
+func TestNoMessageAfterEndOfContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	b := &broker{do: func(m *message.Message) error {
 		cancel()
-		return m.Context().Err() // not ended by that
+		return m.Context().Err() // the message's context goes on
 	}}
-	v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(ctx, claim(1, 3)))
+	v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(ctx, laneEvents(1, 3)))
 	if !acked(v[0]) || !notSent(v[1]) || !notSent(v[2]) || !errors.Is(v[1], context.Canceled) {
 		t.Error(v)
 	}
 }
 
-func TestAPublisherThatPanics(t *testing.T) {
+func TestPublisherPanics(t *testing.T) {
 	t.Parallel()
 	b := &broker{do: func(*message.Message) error { panic("secret") }}
-	v := newPublisher(t, b, watermill.PublisherConfig{}).Publish(t.Context(), claim(1, 1))
+	v := newPublisher(t, b, watermill.PublisherConfig{}).Publish(t.Context(), laneEvents(1, 1))
 	if !unknown(v[0]) || strings.Contains(v[0].Error(), "secret") {
 		t.Error(v)
 	}
 }
 
-// TestNoAmbientContext: a message has the trace of its event and nothing of the relay's context.
-func TestNoAmbientContext(t *testing.T) {
+// TestContextOfMessage: a message's context has its event's trace and no value of the relay's context.
+func TestContextOfMessage(t *testing.T) {
 	t.Parallel()
 	type key struct{}
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	b := &broker{}
-	events := claim(1, 2)
+	events := laneEvents(1, 2)
 	events[0].Headers = map[string]string{event.HeaderTraceParent: parent}
-	ambient := trace.ContextWithSpanContext(context.WithValue(t.Context(), key{}, "secret"),
+	relayCtx := trace.ContextWithSpanContext(context.WithValue(t.Context(), key{}, "secret"),
 		trace.NewSpanContext(trace.SpanContextConfig{TraceID: [16]byte{1}, SpanID: [8]byte{1}}))
-	if v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(ambient, events)); v.count(acked) != 2 {
+	if v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(relayCtx, events)); v.count(acked) != 2 {
 		t.Fatal(v)
 	}
 	var traces []string

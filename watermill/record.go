@@ -1,6 +1,7 @@
 package watermill
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,24 +14,24 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// event makes of a message what a consumer would make of its record: metadata are the headers. It keeps the record, so
-// that a message that is parked comes back as it was.
-func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
+// decode makes the event that a consumer would make of a record with the message's metadata as headers. Raw keeps the
+// record, so that a parked message is released unchanged.
+func (i *Inbox) decode(topic string, m *message.Message) (event.Event, error) {
 	at, known := i.cfg.Origin(m)
 	r := event.Record{
 		Topic: topic, Partition: at.Partition, Offset: at.Offset, Time: at.Time, Key: at.Key,
 		Value: m.Payload,
 	}
 	if !known && i.in.Dedup() != inbox.ByID {
-		return event.Event{}, errors.New("InboxConfig.Origin does not tell its place in Kafka, and the inbox knows " +
-			"messages by their numbers there: set it, or inbox.Config.Dedup to ByID")
+		return event.Event{}, errors.New("InboxConfig.Origin does not return its place in Kafka, by which the inbox " +
+			"identifies messages: set it, or set inbox.Config.Dedup to ByID")
 	}
 	if at.Time.IsZero() && known && i.in.Dedup() == inbox.ByOffset {
-		return event.Event{}, errors.New("InboxConfig.Origin does not tell the time of its record, by which an inbox " +
-			"that goes by offsets knows a topic that was made again: set it")
+		return event.Event{}, errors.New("InboxConfig.Origin does not return the time of its record, by which an " +
+			"inbox with Dedup ByOffset notices that a topic was recreated: set it")
 	}
 	if !known {
-		r = event.Record{Topic: topic, Partition: unknownPartition, Offset: i.arrival(), Value: m.Payload}
+		r = event.Record{Topic: topic, Partition: unknownPartition, Offset: i.newLocalOffset(), Value: m.Payload}
 	}
 	if r.Time.IsZero() {
 		r.Time = time.Now()
@@ -38,7 +39,7 @@ func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
 	if len(r.Key) == 0 {
 		key, err := i.cfg.Key(topic, m)
 		if err != nil {
-			return event.Event{}, fmt.Errorf("its key: %w", err)
+			return event.Event{}, fmt.Errorf("key: %w", err)
 		}
 		if key != "" {
 			r.Key = []byte(key)
@@ -52,36 +53,36 @@ func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
 		r.Headers = append(r.Headers, event.Header{Key: MetadataUUID, Value: []byte(m.UUID)})
 	}
 	e := event.Decode(&r, i.cfg.ID)
-	if e.ID == event.RecordID(topic, r.Partition, r.Offset, r.Time) { // it has none of its own
+	if e.ID == event.RecordID(topic, r.Partition, r.Offset, r.Time) { // the message has no id in its metadata
 		switch {
 		case m.UUID != "":
-			e.ID = event.ForeignID(first(e.Source, topic), m.UUID)
+			e.ID = event.ForeignID(cmp.Or(e.Source, topic), m.UUID)
 		case !known:
 			return event.Event{}, errors.New("it has no UUID, no metadata " + i.cfg.ID + " and no place in a log " +
-				"that InboxConfig.Origin tells: nobody could know it again")
+				"from InboxConfig.Origin, so a duplicate of it could not be recognized")
 		}
 	}
 	if !known {
-		// The relay's numbers count within a partition: without that they tell nothing.
+		// The relay's numbers rise only within a partition.
 		e.Position = event.Position{Lane: -1, Partition: unknownPartition, Offset: r.Offset}
 	}
 	e.Raw = r.Encode()
 	return e, nil
 }
 
-// arrival numbers messages that have no offset: upwards, also from one process to the next.
-func (i *Inbox) arrival() int64 {
+// newLocalOffset stands for the offset of a message whose place is unknown. It rises, from process to process too.
+func (i *Inbox) newLocalOffset() int64 {
 	for {
-		last := i.offset.Load()
+		last := i.lastLocalOffset.Load()
 		next := max(last+1, time.Now().UnixNano())
-		if i.offset.CompareAndSwap(last, next) {
+		if i.lastLocalOffset.CompareAndSwap(last, next) {
 			return next
 		}
 	}
 }
 
-// released makes a message again of what was parked.
-func released(e *event.Event) *message.Message {
+// releasedMessage makes the message of a released event.
+func releasedMessage(e *event.Event) *message.Message {
 	r := e.Record()
 	return fromHeaders(r.Headers, e.ID.String(), r.Value)
 }

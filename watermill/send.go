@@ -14,96 +14,95 @@ import (
 	"github.com/effectonce/effectonce/internal/redact"
 )
 
-// call is one call of Publisher.Publish. Each lane writes its own verdicts.
-type call struct {
+// publishCall is one call of Publisher.Publish. Each lane writes its own verdicts.
+type publishCall struct {
 	*Publisher
 	events   []event.Event
 	verdicts []error
 
 	mu      sync.Mutex
-	refused map[string]bool // topics that take nothing
+	refused map[string]bool // topics
 }
 
-// The reasons why a call did not send an event.
+// Reasons for not sending an event.
 var (
-	errBehind  = errors.New("an earlier event of its lane was not acknowledged")
-	errBusy    = errors.New("an earlier event of its lane is still on its way: the publisher has not answered")
-	errRefused = errors.New("its topic was refused meanwhile")
-	errLate    = errors.New("the publisher did not answer in time")
+	errEarlierUnacked = errors.New("an earlier event of its lane was not acknowledged")
+	errInFlight       = errors.New("an earlier event of its lane is in flight: the publisher has not returned")
+	errTopicRefused   = errors.New("its topic was refused")
+	errTimeout        = errors.New("the publisher did not return in time")
 )
 
 // send publishes the events of a lane one after the other, up to the first that is not acked.
-func (c *call) send(ctx context.Context, l lane, indexes []int) {
-	stop := func(from int, why error) {
+func (c *publishCall) send(ctx context.Context, l lane, indexes []int) {
+	skip := func(from int, reason error) {
 		for _, i := range indexes[from:] {
-			c.verdicts[i] = notSentError{why}
+			c.verdicts[i] = notSentError{reason}
 		}
 	}
 	for n, i := range indexes {
 		switch {
 		case ctx.Err() != nil:
-			stop(n, context.Cause(ctx))
+			skip(n, context.Cause(ctx))
 			return
 		case c.isRefused(l.topic):
-			stop(n, errRefused)
+			skip(n, errTopicRefused)
 			return
 		}
-		if c.verdicts[i] = c.one(l, &c.events[i]); c.verdicts[i] != nil {
-			stop(n+1, errBehind)
+		if c.verdicts[i] = c.publishEvent(l, &c.events[i]); c.verdicts[i] != nil {
+			skip(n+1, errEarlierUnacked)
 			return
 		}
 	}
 }
 
-// one publishes one event. One that is refused is published again, alone, and that verdict counts.
-func (c *call) one(l lane, e *event.Event) error {
-	c.beside.RLock()
+// publishEvent publishes an event. A refused one is published again, alone, and that verdict counts.
+func (c *publishCall) publishEvent(l lane, e *event.Event) error {
+	c.exclusive.RLock()
 	verdict := c.attempt(l, e)
-	c.beside.RUnlock()
+	c.exclusive.RUnlock()
 	var refused *rejection
 	if !errors.As(verdict, &refused) || refused.scope != scopeRecord {
 		return verdict
 	}
-	c.beside.Lock()
-	defer c.beside.Unlock()
-	if !c.quiet() {
-		return fmt.Errorf("watermill: refused, perhaps for one that was on its way beside it: %w", refused.err)
+	c.exclusive.Lock()
+	defer c.exclusive.Unlock()
+	if !c.idle() {
+		return fmt.Errorf("watermill: refused, perhaps because of another message that was in flight: %w", refused.err)
 	}
 	return c.attempt(l, e)
 }
 
-func (c *call) attempt(l lane, e *event.Event) error {
-	if !c.take(l) {
-		return notSentError{errBusy}
+func (c *publishCall) attempt(l lane, e *event.Event) error {
+	if !c.acquire(l) {
+		return notSentError{errInFlight}
 	}
 	return c.verdict(l, c.publish(l, fromEvent(e)))
 }
 
-// publish sends one message and waits for the answer, for as long as Timeout says. The lane is free when it has come.
-func (c *call) publish(l lane, m *message.Message) error {
-	// Of its own: values of the relay's context are nobody's business, and what the publisher hands over to a
-	// subscriber in this process must not end with this call.
+// publish waits for the publisher until Timeout. It releases the lane when the publisher has returned.
+func (c *publishCall) publish(l lane, m *message.Message) error {
+	// The relay's context may hold private values, and its end must not reach a subscriber in this process.
 	ctx, cancel := context.WithCancel(c.cfg.Propagator.Extract(context.Background(),
 		propagation.MapCarrier(m.Metadata)))
 	m.SetContext(ctx)
 	answer := make(chan error, 1)
 	go func() {
-		err := c.publishOne(l.topic, m)
-		c.free(l)
+		err := c.callPublisher(l.topic, m)
+		c.release(l)
 		answer <- err
 	}()
-	late := make(chan struct{})
-	timer := time.AfterFunc(c.cfg.Timeout, func() { cancel(); close(late) })
+	timedOut := make(chan struct{})
+	timer := time.AfterFunc(c.cfg.Timeout, func() { cancel(); close(timedOut) })
 	defer timer.Stop()
 	select {
 	case err := <-answer:
 		return err
-	case <-late:
-		return fmt.Errorf("%w: %v", errLate, c.cfg.Timeout)
+	case <-timedOut:
+		return fmt.Errorf("%w: %v", errTimeout, c.cfg.Timeout)
 	}
 }
 
-func (c *call) publishOne(topic string, m *message.Message) (err error) {
+func (c *publishCall) callPublisher(topic string, m *message.Message) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = errors.New("the publisher panicked" + redact.Panic(p))
@@ -112,13 +111,13 @@ func (c *call) publishOne(topic string, m *message.Message) (err error) {
 	return c.to.Publish(topic, m)
 }
 
-// verdict is what an answer means to the relay.
-func (c *call) verdict(l lane, err error) error {
+// verdict turns the publisher's error into a verdict.
+func (c *publishCall) verdict(l lane, err error) error {
 	if err == nil {
 		return nil
 	}
 	err = fmt.Errorf("watermill: publishing to %s: %w", l.topic, redact.Error(err))
-	if errors.Is(err, errLate) {
+	if errors.Is(err, errTimeout) {
 		return err
 	}
 	switch c.cfg.Refused(l.topic, err) {
@@ -133,21 +132,21 @@ func (c *call) verdict(l lane, err error) error {
 	return err
 }
 
-func (c *call) isRefused(topic string) bool {
+func (c *publishCall) isRefused(topic string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.refused[topic]
 }
 
-// notSentError is the verdict of an event that this call did not send, see relay.Publisher.
-type notSentError struct{ why error }
+// notSentError is the verdict of an event that was not sent, see relay.Publisher.
+type notSentError struct{ reason error }
 
 // NotSent is true.
 func (notSentError) NotSent() bool { return true }
 
-func (e notSentError) Error() string { return "watermill: not sent: " + e.why.Error() }
+func (e notSentError) Error() string { return "watermill: not sent: " + e.reason.Error() }
 
-func (e notSentError) Unwrap() error { return e.why }
+func (e notSentError) Unwrap() error { return e.reason }
 
 // The scopes of a refusal.
 const (
