@@ -19,7 +19,7 @@ func produceAt(t testing.TB, brokers []string, topic string, rs []kafkatest.Reco
 	t.Helper()
 	client := franz(t, brokers, opts...)
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if err := client.ProduceSync(ctx, convert(topic, rs)...).FirstErr(); err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestTransactionsOfOtherProducers(t *testing.T) {
 	topic := kafkatest.Topic(t, 1)
 	client := franz(t, kafkatest.Brokers(t), kgo.TransactionalID(topic), kgo.ProducerLinger(0))
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	end := map[bool]kgo.TransactionEndTry{true: kgo.TryCommit, false: kgo.TryAbort}
 	for _, commit := range []bool{true, false, false, true, false} {
@@ -178,7 +178,7 @@ func deleteBefore(t *testing.T, topic string, offset int64) {
 	t.Helper()
 	client := franz(t, kafkatest.Brokers(t))
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	req := kmsg.NewPtrDeleteRecordsRequest()
 	rt := kmsg.NewDeleteRecordsRequestTopic()

@@ -372,9 +372,9 @@ func TestStopDuringAJoin(t *testing.T) {
 			t.Parallel()
 			topic := kafkatest.Topic(t, 4)
 			cfg := config(topic)
-			cfg.SessionTimeout, cfg.RebalanceTimeout, cfg.HeartbeatInterval = 5*time.Minute, 2*patience,
+			cfg.SessionTimeout, cfg.RebalanceTimeout, cfg.HeartbeatInterval = 5*time.Minute, 2*testTimeout,
 				100*time.Millisecond
-			cfg.DrainTimeout = 2 * patience
+			cfg.DrainTimeout = 2 * testTimeout
 			// Until a member that is cut off is back, or RebalanceTimeout is over, a join does not end.
 			wires := &wires{}
 			away := cfg

@@ -129,8 +129,8 @@ func (s *session) end(rs []*running, drain time.Duration, why error) (late []*ru
 }
 
 // undone waits for partitions, and returns those that have not ended in time.
-func undone(rs []*running, patience time.Duration) (late []*running) {
-	timer := time.NewTimer(max(0, patience))
+func undone(rs []*running, timeout time.Duration) (late []*running) {
+	timer := time.NewTimer(max(0, timeout))
 	defer timer.Stop()
 	for i, r := range rs {
 		select {

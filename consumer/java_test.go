@@ -66,7 +66,7 @@ func TestTheConsoleConsumerIsTolerated(t *testing.T) {
 			await(t, "a share", has(m, 2))
 			kafkatest.Produce(t, topic, records(10, 0, 1, 2, 3)...)
 			h.await(t, 20)
-			java.Stop(syscall.SIGTERM, patience)
+			java.Stop(syscall.SIGTERM, testTimeout)
 			await(t, "what it left", has(m, 4))
 			kafkatest.Produce(t, topic, records(10, 0, 1, 2, 3)...)
 			h.await(t, 60)

@@ -35,8 +35,8 @@ type identity struct {
 // join takes the member into the group's next generation, and returns the partitions that it is given there.
 func (s *session) join(ctx context.Context) (given []Partition, err error) {
 	cfg := &s.c.cfg
-	patience := cfg.RebalanceTimeout + cfg.SessionTimeout + 30*time.Second // the broker waits for other members
-	res, err := s.askToJoin(ctx, patience)
+	timeout := cfg.RebalanceTimeout + cfg.SessionTimeout + 30*time.Second // the broker waits for other members
+	res, err := s.askToJoin(ctx, timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (s *session) join(ctx context.Context) (given []Partition, err error) {
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	answer, err := s.c.client.transport.RoundTrip(ctx, s.c.client.addr, sync)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *session) join(ctx context.Context) (given []Partition, err error) {
 
 // askToJoin returns when all members of the group have joined. A new member is told its id first, which it needs to
 // leave: only behind that can ctx end the wait.
-func (s *session) askToJoin(ctx context.Context, patience time.Duration) (*joingroup.Response, error) {
+func (s *session) askToJoin(ctx context.Context, timeout time.Duration) (*joingroup.Response, error) {
 	cfg := &s.c.cfg
 	for {
 		req := &joingroup.Request{
@@ -89,7 +89,7 @@ func (s *session) askToJoin(ctx context.Context, patience time.Duration) (*joing
 		if s.member == "" && cfg.InstanceID == "" {
 			asking = context.WithoutCancel(ctx)
 		}
-		asking, cancel := context.WithTimeout(asking, patience)
+		asking, cancel := context.WithTimeout(asking, timeout)
 		res, err := s.c.client.transport.RoundTrip(asking, s.c.client.addr, req)
 		cancel()
 		if err != nil {

@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { kafkatest.Main(m) }
 
-// patience is far beyond what anything here takes: it only turns a hang into a failure.
-const patience = 60 * time.Second
+// testTimeout turns a hang into a failure; nothing here takes nearly as long.
+const testTimeout = 60 * time.Second
 
 // handler is an inbox in memory. do, when set, decides; else everything is applied.
 type handler struct {
@@ -67,7 +67,7 @@ func applied(n int) []inbox.Outcome {
 // await waits until n events are decided and returns them by partition.
 func (h *handler) await(t testing.TB, n int) map[int32][]event.Event {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(testTimeout)
 	for {
 		h.mu.Lock()
 		count, changed := len(h.seen), h.changed
@@ -143,7 +143,7 @@ func (m *member) stop(t testing.TB) {
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Error("Run does not return")
 		}
 	})
@@ -154,7 +154,7 @@ func await(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(patience)
+	deadline := time.After(testTimeout)
 	for !cond() {
 		select {
 		case <-tick.C:
@@ -170,7 +170,7 @@ func recv[T any](t testing.TB, what string, ch <-chan T) T {
 	select {
 	case v := <-ch:
 		return v
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatalf("waited in vain for %s", what)
 		panic("unreachable")
 	}
@@ -186,7 +186,7 @@ func committed(t testing.TB, brokers []string, group, topic string, partitions i
 	for i := range ids {
 		ids[i] = i
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	var res *kafka.OffsetFetchResponse
 	await(t, "the group's offsets", func() bool {

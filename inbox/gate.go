@@ -36,14 +36,14 @@ func (g *Gate) enter(ctx context.Context, alone bool) (leave func(), err error) 
 		}
 		return func() { g.room.Release(1) }, nil
 	}
-	for patience := 250 * time.Millisecond; ; patience = min(2*patience, time.Minute) {
-		waiting, cancel := context.WithTimeout(ctx, patience)
+	for timeout := 250 * time.Millisecond; ; timeout = min(2*timeout, time.Minute) {
+		waiting, cancel := context.WithTimeout(ctx, timeout)
 		err := g.room.Acquire(waiting, gateRoom)
 		cancel()
 		if err == nil {
 			return g.alone(), nil
 		}
-		if err := sleep.For(ctx, 4*patience); err != nil {
+		if err := sleep.For(ctx, 4*timeout); err != nil {
 			return nil, err
 		}
 	}

@@ -20,8 +20,8 @@ import (
 const (
 	archiveAhead = 7 // days that are made ahead of time
 
-	// archivePatience is how long a change of the archive waits for a table's lock. Settles wait behind it.
-	archivePatience = "200ms"
+	// archiveLockTimeout is the lock timeout of a change of the archive. Settles wait behind it.
+	archiveLockTimeout = "200ms"
 
 	// archiveBatch bounds a statement that cleans the default partition.
 	archiveBatch = 10_000
@@ -129,7 +129,7 @@ func (a archivist) change(ctx context.Context, prefix string, day int, statement
 		"{from}", archiveStart(day).Format(time.RFC3339), "{to}", archiveStart(day+1).Format(time.RFC3339))
 	mine := false
 	err := pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, a.schema.Expand(sql.ArchiveLock), archivePatience, archiveScan).Scan(nil, nil,
+		if err := tx.QueryRow(ctx, a.schema.Expand(sql.ArchiveLock), archiveLockTimeout, archiveScan).Scan(nil, nil,
 			&mine); err != nil || !mine {
 			return err
 		}

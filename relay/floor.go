@@ -61,10 +61,10 @@ const (
 	// passingShare is how much shorter the pause is while lanes that have much to send are past what is decided, and
 	// while transactions are excepted.
 	passingShare = 8
-	// patience is for how many pauses a transaction is waited for before it is excepted, one while there are no floors
-	// at all, and exceptFrom how many ids must have been drawn beyond the floors: less costs less than floors that
-	// fall.
-	patience   = 4
+	// waitPauses is the number of pauses before a transaction that holds floors back is excepted, one while there are
+	// no floors. exceptFrom is how many ids must have been drawn beyond the floors meanwhile: fewer cost less than an
+	// exception.
+	waitPauses = 4
 	exceptFrom = 1 << 15
 )
 
@@ -229,7 +229,7 @@ func (r *Relay) reach(f *floorFinder, highest int64) {
 func (r *Relay) exceptThem(f *floorFinder, now pg.Holders, highest int64) bool {
 	little, wait := highest-f.reached < r.exceptFrom, r.cfg.FloorEvery
 	if f.reached > 0 {
-		wait *= patience
+		wait *= waitPauses
 	}
 	if !little && time.Since(f.since) < wait {
 		return false

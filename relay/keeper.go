@@ -67,10 +67,10 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 ) error {
 	share := r.share(fairShare(members.ids, r.owner))
 	r.members.Store(members.counted)
-	patience := time.Duration(0)
-	// not this one: what others leave free for so long is anybody's
+	grace := time.Duration(0)
+	// This relay is not counted: the others have the first claim on ended leases.
 	if members.counted > 0 && int(members.counted) < len(members.ids) {
-		patience = r.cfg.Lease / 3
+		grace = r.cfg.Lease / 3
 	}
 	switch want := share - len(owned); {
 	case want < 0:
@@ -82,7 +82,7 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 		}
 		var taken takenOver
 		err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
-			b.Queue(r.sql(sql.TakeOver), r.owner, sql.Interval(r.cfg.Lease), want, sql.Interval(patience)).Query(
+			b.Queue(r.sql(sql.TakeOver), r.owner, sql.Interval(r.cfg.Lease), want, sql.Interval(grace)).Query(
 				func(rows pgx.Rows) error { return taken.read(rows, owned) })
 		}))
 		if err != nil {

@@ -110,8 +110,8 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 
 // unread waits a moment for the slot to be read by nobody: the server does not notice at once that a relay has gone.
 func unread(ctx context.Context, db *pgxpool.Pool, in *sql.Schema) error {
-	const patience = 2 * time.Second
-	for since := time.Now(); time.Since(since) < patience && ctx.Err() == nil; _ = sleep.For(ctx, patience/40) {
+	const timeout = 2 * time.Second
+	for since := time.Now(); time.Since(since) < timeout && ctx.Err() == nil; _ = sleep.For(ctx, timeout/40) {
 		var name string
 		var exists, owned, left, active bool
 		if err := db.QueryRow(ctx, in.Expand(sql.Publication)).Scan(&name, &exists, &owned); err != nil {

@@ -77,10 +77,10 @@ func (p *Process) Signal(sig os.Signal) error {
 	return nil
 }
 
-// Stop sends sig, waits up to patience for the end, and then kills. It returns once the child is gone.
-func (p *Process) Stop(sig os.Signal, patience time.Duration) {
+// Stop sends sig, waits for the end up to timeout, and then kills. It returns once the child is gone.
+func (p *Process) Stop(sig os.Signal, timeout time.Duration) {
 	p.once.Do(func() { _ = p.Signal(sig) })
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-p.done:

@@ -23,12 +23,12 @@ func OnFreePort(start func(port int) error) error {
 	return err
 }
 
-// Await asks a server that was just started until it answers, for patience at most. When it does not, or has ended, it
+// Await asks a server that was just started until it answers, up to timeout. When it does not, or has ended, it
 // is killed and the error has the end of its log.
-func (p *Process) Await(patience time.Duration, ask func(ctx context.Context) error) error {
+func (p *Process) Await(timeout time.Duration, ask func(ctx context.Context) error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.NewTimer(patience)
+	limit := time.NewTimer(timeout)
 	defer limit.Stop()
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

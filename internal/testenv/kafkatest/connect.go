@@ -22,8 +22,8 @@ import (
 // DebeziumVersion is that of the connector for Postgres that [Connect] can run.
 const DebeziumVersion = "3.3.1.Final"
 
-// connectPatience is how long Connect may take to start on a busy machine.
-const connectPatience = 3 * time.Minute
+// connectTimeout is how long Connect may take to start on a busy machine.
+const connectTimeout = 3 * time.Minute
 
 // ConnectConfig has the settings of a [Connect].
 type ConnectConfig struct {
@@ -90,7 +90,7 @@ func (c *Connect) Start(ctx context.Context) error {
 		c.process = nil
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectPatience)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	return c.Await(ctx, func() (bool, error) {
 		return c.Call(ctx, http.MethodGet, "/connectors", nil, nil) == nil,

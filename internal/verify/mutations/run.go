@@ -57,11 +57,11 @@ func (b binary) test(ctx context.Context, module string, tests []finder) (string
 	for i, f := range tests {
 		patterns[i] = pattern(f.Test)
 	}
-	patience := within + time.Duration(len(tests)-1)*within/10
-	limit, cancel := context.WithTimeout(ctx, patience+10*time.Second) // the test ends itself before that
+	timeout := within + time.Duration(len(tests)-1)*within/10
+	limit, cancel := context.WithTimeout(ctx, timeout+10*time.Second) // the test ends itself before that
 	defer cancel()
 	cmd := exec.CommandContext(limit, b.path, "-test.run", strings.Join(patterns, "|"), "-test.v",
-		"-test.parallel", "4", "-test.timeout", patience.String())
+		"-test.parallel", "4", "-test.timeout", timeout.String())
 	cmd.Dir = filepath.Join(module, b.room)
 	// Told to stop, a test ends its servers; killed, it would leave them.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

@@ -95,7 +95,7 @@ func (s *Session) Transaction(ctx context.Context, mode string, queue func(b *pg
 	return s.Send(ctx, Transaction(s.Timeout, mode, queue))
 }
 
-// closedHere: it was the statement that failed, or our own patience that ended, and not the connection.
+// closedHere: the statement failed, or our own timeout ended, and not the connection.
 func closedHere(err error) bool {
 	var answer *pgconn.PgError
 	return errors.As(err, &answer) && answer.SeverityUnlocalized == "ERROR" || errors.Is(err, context.DeadlineExceeded)

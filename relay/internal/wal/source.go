@@ -87,9 +87,9 @@ func (src *Source) sql(statement string) string { return src.Schema.Expand(state
 // reads it. It bounds how long events wait when that one dies, beside its lease.
 const retry = 2 * time.Second
 
-// patience is for how long the WAL may be unreadable, while the database answers, before events are published from the
-// table, which begins a new numbering. A heartbeat longer than a lease: by then a relay that died has been succeeded.
-func patience(lease time.Duration) time.Duration { return lease + lease/3 }
+// unreadableTimeout is how long the WAL may be unreadable, while the database answers, before events are published from
+// the table, which begins a new numbering. It is a heartbeat longer than a lease: a dead relay has a successor by then.
+func unreadableTimeout(lease time.Duration) time.Duration { return lease + lease/3 }
 
 // Run reads the WAL until ctx ends, and gets over whatever keeps it from that. It finishes what it has while work
 // lives.
@@ -128,7 +128,7 @@ func (src *Source) Run(ctx, work context.Context) {
 			}
 			src.Log.Warn("reading the WAL was interrupted; trying again", "err", err)
 			mode := src.mode
-			if try.Hopeless(patience(src.Lease)) && mode != Unavailable {
+			if try.TimedOut(unreadableTimeout(src.Lease)) && mode != Unavailable {
 				src.Log.Error("the WAL cannot be read for a while: events are published from the table meanwhile",
 					"err", err)
 				mode = Unavailable

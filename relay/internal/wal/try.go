@@ -48,9 +48,9 @@ func (t *try) Restart() { t.reached = time.Time{} }
 // Reads notes that the WAL is read.
 func (t *try) Reads() { t.Worked, t.reached = true, time.Time{} }
 
-// Hopeless reports whether the database has answered for that long, and the WAL could not be read.
-func (t *try) Hopeless(patience time.Duration) bool {
-	return !t.reached.IsZero() && time.Since(t.reached) > patience
+// TimedOut reports whether the WAL could not be read for the timeout, while the database answered.
+func (t *try) TimedOut(timeout time.Duration) bool {
+	return !t.reached.IsZero() && time.Since(t.reached) > timeout
 }
 
 // Begins notes where a reading begins.
