@@ -21,21 +21,21 @@ const Scope = "github.com/effectonce/effectonce/idempotency"
 type Telemetry struct {
 	meter metric.Meter
 
-	replay, different, inProgress, expired, unknown, finished, released, lost metric.Int64Counter
-	recovered, failed, swept                                                  metric.Int64Counter
-	duration                                                                  metric.Float64Histogram
+	replay, mismatched, inProgress, expired, unknown, finished, released, leaseLost metric.Int64Counter
+	recovered, recoveryFailures, swept                                              metric.Int64Counter
+	duration                                                                        metric.Float64Histogram
 
 	mu         sync.Mutex
-	operations map[string]bool // that have a label of their own
+	operations map[string]bool // values of the label operation
 }
 
 // maxOperations bounds the values of the label operation: each is a series of every instrument, for as long as the
 // process runs.
 const maxOperations = 200
 
-// label is an operation's value of the label. Those that come after the first maxOperations share "other": names are
-// the user's, and a path in the place of a route's pattern makes one for every resource.
-func (t *Telemetry) label(operation string) attribute.KeyValue {
+// operationLabel labels operations after the first maxOperations "other", for a user who names operations by paths
+// instead of routes has one for every resource.
+func (t *Telemetry) operationLabel(operation string) attribute.KeyValue {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.operations[operation] && len(t.operations) >= maxOperations {
@@ -46,7 +46,7 @@ func (t *Telemetry) label(operation string) attribute.KeyValue {
 	return attribute.String("operation", operation)
 }
 
-// New makes the instruments. It fails when the provider refuses one.
+// New makes the instruments. An error is the provider's.
 func New(provider metric.MeterProvider) (*Telemetry, error) {
 	if provider == nil {
 		return nil, errors.New("telemetry: a MeterProvider is required")
@@ -57,20 +57,19 @@ func New(provider metric.MeterProvider) (*Telemetry, error) {
 		c, err := t.meter.Int64Counter(name, metric.WithDescription(help))
 		*to, errs = c, append(errs, err)
 	}
-	counter(&t.replay, "idempotency.replay.count", "Callers that were given a former attempt's result.")
-	counter(&t.different, "idempotency.conflict.different_request.count", "Keys that were used for another command, "+
+	counter(&t.replay, "idempotency.replay.count", "Callers that got an earlier attempt's result.")
+	counter(&t.mismatched, "idempotency.conflict.different_request.count", "Keys that were used for another command "+
 		"and refused.")
-	counter(&t.inProgress, "idempotency.conflict.in_progress.count", "Callers that were told to come again.")
-	counter(&t.expired, "idempotency.expired_retry.count", "Callers that came for a result that is no longer kept.")
+	counter(&t.inProgress, "idempotency.conflict.in_progress.count", "Callers that were told to retry later.")
+	counter(&t.expired, "idempotency.expired_retry.count", "Callers that asked for a result that is no longer kept.")
 	counter(&t.unknown, "idempotency.unknown_outcome.count", "Operations whose outcome became unknown.")
 	counter(&t.finished, "idempotency.finished.count", "Attempts that ended with a result, by the code of a final "+
 		"refusal.")
-	counter(&t.released, "idempotency.released.count", "Attempts that ended without an effect, their key free again.")
-	counter(&t.lost, "idempotency.lease_lost.count", "Owners that lost their lease while they worked.")
-	counter(&t.recovered, "idempotency.recovery.count", "Operations that recovery worked at, by outcome.")
-	counter(&t.failed, "idempotency.recovery.failure.count", "Looks and sweeps of recovery that the store did not "+
-		"answer.")
-	counter(&t.swept, "idempotency.swept.count", "Bodies and tombstones removed after their time.")
+	counter(&t.released, "idempotency.released.count", "Attempts that ended without an effect, and released their key.")
+	counter(&t.leaseLost, "idempotency.lease_lost.count", "Owners that lost their lease during their work.")
+	counter(&t.recovered, "idempotency.recovery.count", "Operations that recovery processed, by outcome.")
+	counter(&t.recoveryFailures, "idempotency.recovery.failure.count", "Queries and sweeps of recovery that failed.")
+	counter(&t.swept, "idempotency.swept.count", "Bodies and tombstones removed after their retention.")
 	var err error
 	t.duration, err = t.meter.Float64Histogram("idempotency.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time from the claim to the recorded result."))
@@ -80,39 +79,40 @@ func New(provider metric.MeterProvider) (*Telemetry, error) {
 	return t, nil
 }
 
-// one adds 1 for an operation.
-func (t *Telemetry) one(c metric.Int64Counter, operation string, more ...attribute.KeyValue) {
-	c.Add(context.Background(), 1, metric.WithAttributes(append(more, t.label(operation))...))
+// count adds 1 for an operation.
+func (t *Telemetry) count(c metric.Int64Counter, operation string, more ...attribute.KeyValue) {
+	c.Add(context.Background(), 1, metric.WithAttributes(append(more, t.operationLabel(operation))...))
 }
 
-// Guard is for the Config of a guard, and of pgstore.
+// Guard returns the Observer for the Config of a guard or of pgstore.
 func (t *Telemetry) Guard() idempotency.Observer {
 	return idempotency.Observer{
-		Replayed:     func(i idempotency.ReplayedInfo) { t.one(t.replay, i.Operation) },
-		Mismatched:   func(i idempotency.MismatchedInfo) { t.one(t.different, i.Operation) },
-		InProgress:   func(i idempotency.InProgressInfo) { t.one(t.inProgress, i.Operation) },
-		ExpiredRetry: func(i idempotency.ExpiredInfo) { t.one(t.expired, i.Operation) },
+		Replayed:     func(i idempotency.ReplayedInfo) { t.count(t.replay, i.Operation) },
+		Mismatched:   func(i idempotency.MismatchedInfo) { t.count(t.mismatched, i.Operation) },
+		InProgress:   func(i idempotency.InProgressInfo) { t.count(t.inProgress, i.Operation) },
+		ExpiredRetry: func(i idempotency.ExpiredInfo) { t.count(t.expired, i.Operation) },
 		Unknown: func(i idempotency.UnknownInfo) {
 			if i.New {
-				t.one(t.unknown, i.Operation, attribute.String("stage", string(i.Stage)))
+				t.count(t.unknown, i.Operation, attribute.String("stage", string(i.Stage)))
 			}
 		},
 		Finished: func(i idempotency.FinishedInfo) {
-			t.one(t.finished, i.Operation, attribute.String("failure", i.Failure))
-			t.duration.Record(context.Background(), i.Took.Seconds(), metric.WithAttributes(t.label(i.Operation)))
+			t.count(t.finished, i.Operation, attribute.String("failure", i.Failure))
+			t.duration.Record(context.Background(), i.Took.Seconds(),
+				metric.WithAttributes(t.operationLabel(i.Operation)))
 		},
-		Released:  func(i idempotency.ReleasedInfo) { t.one(t.released, i.Operation) },
-		LeaseLost: func(i idempotency.LeaseLostInfo) { t.one(t.lost, i.Operation) },
+		Released:  func(i idempotency.ReleasedInfo) { t.count(t.released, i.Operation) },
+		LeaseLost: func(i idempotency.LeaseLostInfo) { t.count(t.leaseLost, i.Operation) },
 	}
 }
 
-// Recovery is for the Config of a recovery worker.
+// Recovery returns the Observer for the Config of a recovery worker.
 func (t *Telemetry) Recovery() recovery.Observer {
 	return recovery.Observer{
 		Recovered: func(i recovery.RecoveredInfo) {
-			t.one(t.recovered, i.Operation, attribute.String("outcome", string(i.Outcome)))
+			t.count(t.recovered, i.Operation, attribute.String("outcome", string(i.Outcome)))
 		},
-		Failed: func(error) { t.failed.Add(context.Background(), 1) },
+		Failed: func(error) { t.recoveryFailures.Add(context.Background(), 1) },
 		Swept: func(s store.SweepResult) {
 			t.swept.Add(context.Background(), int64(s.Bodies), metric.WithAttributes(attribute.String("kind", "body")))
 			t.swept.Add(context.Background(), int64(s.Tombstones),
@@ -121,13 +121,13 @@ func (t *Telemetry) Recovery() recovery.Observer {
 	}
 }
 
-// Stats is the part of a store that [Telemetry.Watch] asks; every [store.Recoverer] has it.
+// Stats is the part of a store that [Telemetry.Watch] reads; every [store.Recoverer] has it.
 type Stats interface {
 	Stats(ctx context.Context) (store.Stats, error)
 }
 
-// Watch asks the store at each collection, until the registration that it returns is unregistered. What a store cannot
-// answer is missing in that collection.
+// Watch reads the store's Stats at each collection, until the registration is unregistered. After an error of the store
+// the collection has no value of them.
 func (t *Telemetry) Watch(store Stats) (metric.Registration, error) {
 	var errs []error
 	gauge := func(name, unit, help string) metric.Int64ObservableGauge {
@@ -135,26 +135,26 @@ func (t *Telemetry) Watch(store Stats) (metric.Registration, error) {
 		errs = append(errs, err)
 		return g
 	}
-	working := gauge("idempotency.in_progress.count", "{key}", "Keys that somebody works at.")
-	unknown := gauge("idempotency.unknown_state.count", "{key}", "Keys whose outcome is unknown, those given to a "+
-		"person included.")
-	stuck := gauge("idempotency.stuck.count", "{key}", "Keys given to a person.")
+	inProgress := gauge("idempotency.in_progress.count", "{key}", "Keys in progress.")
+	unknown := gauge("idempotency.unknown_state.count", "{key}", "Keys whose outcome is unknown, stuck ones "+
+		"included.")
+	stuck := gauge("idempotency.stuck.count", "{key}", "Keys that recovery gave up: a person must resolve them.")
 	age, err := t.meter.Float64ObservableGauge("idempotency.in_progress.age.max", metric.WithUnit("s"),
-		metric.WithDescription("Time since the claim of the oldest key that somebody works at."))
+		metric.WithDescription("Time since the claim of the oldest key in progress."))
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
 	registration, err := t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		s, err := store.Stats(ctx)
 		if err != nil {
-			return fmt.Errorf("telemetry: asking the store: %w", err)
+			return fmt.Errorf("telemetry: reading the store's stats: %w", err)
 		}
-		o.ObserveInt64(working, s.InProgress)
+		o.ObserveInt64(inProgress, s.InProgress)
 		o.ObserveInt64(unknown, s.Unknown)
 		o.ObserveInt64(stuck, s.Stuck)
 		o.ObserveFloat64(age, s.OldestInProgress.Seconds())
 		return nil
-	}, working, unknown, stuck, age)
+	}, inProgress, unknown, stuck, age)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}

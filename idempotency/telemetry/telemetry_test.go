@@ -24,15 +24,17 @@ import (
 	"github.com/effectonce/effectonce/idempotency/telemetry"
 )
 
-// recorder keeps what was counted, by name and attributes.
+// recorder keeps the values by name and attributes.
 type recorder struct {
 	mu       sync.Mutex
-	made     map[string]bool
+	names    map[string]bool
 	values   map[string]float64
 	callback metric.Callback
 }
 
-func newRecorder() *recorder { return &recorder{made: map[string]bool{}, values: map[string]float64{}} }
+func newRecorder() *recorder {
+	return &recorder{names: map[string]bool{}, values: map[string]float64{}}
+}
 
 func (r *recorder) add(name string, v float64, attrs string) {
 	r.mu.Lock()
@@ -88,26 +90,26 @@ func (h histogram) Record(_ context.Context, v float64, _ ...metric.RecordOption
 }
 
 func (m meter) Int64Counter(name string, _ ...metric.Int64CounterOption) (metric.Int64Counter, error) {
-	m.r.made[name] = true
+	m.r.names[name] = true
 	return counter{r: m.r, name: name}, nil
 }
 
 func (m meter) Float64Histogram(name string, _ ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
-	m.r.made[name] = true
+	m.r.names[name] = true
 	return histogram{r: m.r, name: name}, nil
 }
 
 func (m meter) Int64ObservableGauge(name string, _ ...metric.Int64ObservableGaugeOption) (metric.Int64ObservableGauge,
 	error,
 ) {
-	m.r.made[name] = true
+	m.r.names[name] = true
 	return gauge{name: name}, nil
 }
 
 func (m meter) Float64ObservableGauge(name string, _ ...metric.Float64ObservableGaugeOption) (
 	metric.Float64ObservableGauge, error,
 ) {
-	m.r.made[name] = true
+	m.r.names[name] = true
 	return floatGauge{name: name}, nil
 }
 
@@ -116,7 +118,7 @@ func (m meter) RegisterCallback(f metric.Callback, _ ...metric.Observable) (metr
 	return noop.Registration{}, nil
 }
 
-// observer takes what a callback observes.
+// observer records the values of a callback.
 type observer struct {
 	noop.Observer
 	r *recorder
@@ -140,7 +142,7 @@ func newTelemetry(t *testing.T) (*telemetry.Telemetry, *recorder) {
 	return m, r
 }
 
-// TestNames: the instruments are those that the package's doc lists, both ways.
+// TestNames: the package's doc lists the instruments, and no others.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	m, r := newTelemetry(t)
@@ -156,13 +158,13 @@ func TestNames(t *testing.T) {
 		-1) {
 		listed[found[1]] = true
 	}
-	if !maps.Equal(listed, r.made) {
-		t.Errorf("documented %v\nmade %v", slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(r.made)))
+	if !maps.Equal(listed, r.names) {
+		t.Errorf("documented %v\nmade %v", slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(r.names)))
 	}
 }
 
-// TestNothingIsUncounted: a new callback of an Observer needs an instrument.
-func TestNothingIsUncounted(t *testing.T) {
+// TestEachCallbackIsCounted: no func of an Observer is nil.
+func TestEachCallbackIsCounted(t *testing.T) {
 	t.Parallel()
 	m, _ := newTelemetry(t)
 	for _, o := range []any{m.Guard(), m.Recovery()} {
@@ -174,8 +176,8 @@ func TestNothingIsUncounted(t *testing.T) {
 	}
 }
 
-// TestFigures: a guard and a worker at work.
-func TestFigures(t *testing.T) {
+// TestValues: the values after calls of a guard and a worker.
+func TestValues(t *testing.T) {
 	t.Parallel()
 	m, r := newTelemetry(t)
 	now := time.Now()
@@ -201,7 +203,7 @@ func TestFigures(t *testing.T) {
 	try("c", 1, idempotency.Retryable(os.ErrInvalid))
 	try("d", 1, idempotency.OutcomeUnknown(os.ErrInvalid))
 	if _, err := s.Claim(t.Context(), idempotency.Request{Key: idempotency.Key{Operation: "pay", Value: "e"}},
-		store.ClaimOptions{Token: "of somebody else, 128 bits", Lease: 10 * time.Hour}); err != nil {
+		store.ClaimOptions{Token: "of another owner, 128 bits", Lease: 10 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	try("e", 0, nil)
@@ -244,8 +246,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestOperationsAreBounded: names are the user's, and a path in the place of a route's pattern makes one for every
-// resource.
+// TestOperationsAreBounded: the series do not grow with the names of operations.
 func TestOperationsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRecorder()
