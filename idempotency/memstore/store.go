@@ -12,9 +12,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Config of a [Store]. The zero value is what tests want.
+// Config of a [Store]. The zero value suits tests.
 type Config struct {
-	// Now is the clock. Nil: time.Now, which testing/synctest can turn.
+	// Now is the clock. Nil: time.Now, which testing/synctest controls.
 	Now func() time.Time
 }
 
@@ -27,7 +27,7 @@ type Store struct {
 
 	mu    sync.Mutex
 	keys  map[idempotency.Key]*entry
-	fence int64 // the highest that any key got
+	fence int64 // the highest of all keys
 }
 
 var (
@@ -36,16 +36,16 @@ var (
 	_ store.Lister    = (*Store)(nil)
 )
 
-// entry is a key's record with what only the store needs: its times.
+// entry is a key's record with its times.
 type entry struct {
-	store.Record // LeaseLeft and Age are counted when it is read
+	store.Record // LeaseLeft and Age are set when it is read
 
 	token   string
 	claimed time.Time
-	lease   time.Time // the end of the owner's or recoverer's lease; zero: given up
-	due     time.Time // of an unknown one
-	body    time.Time // when it is overdue; zero: never
-	tomb    time.Time // likewise
+	lease   time.Time // end of the owner's or recoverer's lease; zero: none
+	due     time.Time // start of recovery, if unknown
+	body    time.Time // end of the body's retention; zero: never
+	tomb    time.Time // end of the tombstone's retention; zero: never
 }
 
 // New returns an empty store.
@@ -57,40 +57,40 @@ func New(cfg Config) *Store {
 	return &Store{now: now, table: &table, keys: map[idempotency.Key]*entry{}}
 }
 
-// situation is what the clock makes of an entry; nil is none.
+// situation returns an entry's situation at a time; a nil entry is free.
 func (e *entry) situation(now time.Time) situation {
-	over := func(t time.Time) bool { return !t.After(now) }
-	overdue := func(t time.Time) bool { return !t.IsZero() && over(t) }
+	passed := func(t time.Time) bool { return !t.After(now) }
+	overdue := func(t time.Time) bool { return !t.IsZero() && passed(t) }
 	switch {
 	case e == nil || overdue(e.tomb):
 		return free
-	case e.State == idempotency.InProgress && over(e.lease):
+	case e.State == idempotency.InProgress && passed(e.lease):
 		return lapsed
 	case e.State == idempotency.InProgress:
 		return leased
 	case e.State == idempotency.Expired:
 		return expired
 	case e.State != idempotency.Unknown && overdue(e.body):
-		return stale
+		return bodyOverdue
 	case e.State == idempotency.Completed:
-		return done
+		return completed
 	case e.State == idempotency.FailedReplayable:
 		return refused
 	case e.Stuck:
 		return stuck
-	case !over(e.lease):
+	case !passed(e.lease):
 		return recovering
-	case !over(e.due):
+	case !passed(e.due):
 		return waiting
 	}
 	return due
 }
 
-// record copies what an entry knows; a stale one is told as if it were swept.
+// record returns a copy of the record, without a body whose retention has ended.
 func (e *entry) record(now time.Time) store.Record {
 	r := e.Record
-	if e.situation(now) == stale {
-		r = erased(r)
+	if e.situation(now) == bodyOverdue {
+		r = withoutBody(r)
 	}
 	r.Progress, r.Input, r.Result = r.Progress.Clone(), slices.Clone(r.Input), r.Result.Clone()
 	if !e.lease.IsZero() && (r.State == idempotency.InProgress || r.State == idempotency.Unknown) {
@@ -108,9 +108,8 @@ func (m *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, e := m.now(), m.keys[r.Key]
-	what := claimed(e, r, opt)
-	did := m.table[what][e.situation(now)]
-	switch did {
+	act := m.table[claimKind(e, r, opt)][e.situation(now)]
+	switch act {
 	case grant:
 		e = &entry{Record: store.Record{
 			Key: r.Key, Fingerprint: r.Fingerprint,
@@ -124,24 +123,24 @@ func (m *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 		m.grantLease(e, opt.Token, now.Add(opt.Lease))
 	case regrant:
 		e.lease = now.Add(opt.Lease)
-	case note:
+	case expire:
 		e.due = e.lease
 	}
-	e.setState(did)
+	e.setState(act)
 	out := store.ClaimResult{Record: e.record(now)}
-	if did == grant || did == takeOver || did == regrant {
+	if act == grant || act == takeOver || act == regrant {
 		out.Won, out.Lease = true, store.Lease{Key: r.Key, Fence: e.Fence, Token: e.token}
 	}
 	return out, nil
 }
 
-// claimed says which kind of claim a request is to an entry.
-func claimed(e *entry, r idempotency.Request, opt store.ClaimOptions) event {
+// claimKind returns which call a claim is.
+func claimKind(e *entry, r idempotency.Request, opt store.ClaimOptions) call {
 	switch {
 	case e == nil:
 		return claim
 	case !r.Matches(e.Fingerprint):
-		return claimOther
+		return claimMismatch
 	case e.State == idempotency.InProgress && e.token == opt.Token:
 		return claimAgain
 	case opt.Rerun, e.Progress.Stage == idempotency.LocalCreated:
@@ -150,22 +149,22 @@ func claimed(e *entry, r idempotency.Request, opt store.ClaimOptions) event {
 	return claim
 }
 
-// setState sets the state that the effect leads to.
-func (e *entry) setState(did effect) {
-	if to := becomes[did]; to != "" {
+// setState sets the state after an action.
+func (e *entry) setState(act action) {
+	if to := stateAfter[act]; to != "" {
 		e.State = to
 	}
 }
 
-// grantLease makes the token the holder under a new fence.
+// grantLease makes the token the holder, with a new fence.
 func (m *Store) grantLease(e *entry, token string, until time.Time) {
 	m.fence++
 	e.Fence, e.token, e.lease, e.due = m.fence, token, until, time.Time{}
 }
 
-// write does what a holder asks for: apply is called with the effect, unless nothing is to change.
-func (m *Store) write(ctx context.Context, l store.Lease, what event,
-	apply func(e *entry, did effect, now time.Time),
+// write executes a holder's call. It calls apply for an action that changes the record.
+func (m *Store) write(ctx context.Context, l store.Lease, kind call,
+	apply func(e *entry, act action, now time.Time),
 ) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -175,19 +174,19 @@ func (m *Store) write(ctx context.Context, l store.Lease, what event,
 	now, e := m.now(), m.keys[l.Key]
 	at := e.situation(now)
 	if at != free && (e.Fence != l.Fence || e.token != l.Token) {
-		what = foreign
+		kind = lateWrite
 	}
-	switch did := m.table[what][at]; did {
+	switch act := m.table[kind][at]; act {
 	case lost:
 		return store.ErrLeaseLost
-	case repeat:
+	case noop:
 		return nil
-	case forget:
+	case remove:
 		delete(m.keys, l.Key)
 		return nil
 	default:
-		apply(e, did, now)
-		e.setState(did)
+		apply(e, act, now)
+		e.setState(act)
 		return nil
 	}
 }
@@ -197,24 +196,24 @@ func (m *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) 
 	if lease <= 0 {
 		return errLease
 	}
-	return m.write(ctx, l, extend, func(e *entry, _ effect, now time.Time) { e.lease = now.Add(lease) })
+	return m.write(ctx, l, extend, func(e *entry, _ action, now time.Time) { e.lease = now.Add(lease) })
 }
 
 // Save implements store.Store.
 func (m *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	p = p.Clone()
-	return m.write(ctx, l, save, func(e *entry, _ effect, _ time.Time) { e.Progress = p })
+	return m.write(ctx, l, save, func(e *entry, _ action, _ time.Time) { e.Progress = p })
 }
 
 // Finish implements store.Store.
 func (m *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
-	what := succeed
+	kind := succeed
 	if res.Failure != "" {
-		what = fail
+		kind = fail
 	}
 	body, tomb := keep.Terms()
 	res = res.Clone()
-	return m.write(ctx, l, what, func(e *entry, _ effect, now time.Time) {
+	return m.write(ctx, l, kind, func(e *entry, _ action, now time.Time) {
 		res.At, res.Replayed = now, false
 		e.Result, e.Input = res, nil
 		e.lease, e.due, e.Stuck = time.Time{}, time.Time{}, false
@@ -222,7 +221,7 @@ func (m *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 	})
 }
 
-// after is now and the duration, and zero when that is negative: never.
+// after returns now plus d, and zero for a negative d: never.
 func after(now time.Time, d time.Duration) time.Time {
 	if d < 0 {
 		return time.Time{}
@@ -237,10 +236,10 @@ func (m *Store) Release(ctx context.Context, l store.Lease) error {
 
 // MarkUnknown implements store.Store.
 func (m *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, delay time.Duration) error {
-	return m.write(ctx, l, markUnknown, func(e *entry, _ effect, now time.Time) { e.endLease(reason, now.Add(delay)) })
+	return m.write(ctx, l, markUnknown, func(e *entry, _ action, now time.Time) { e.endLease(reason, now.Add(delay)) })
 }
 
-// endLease ends the lease of an entry, which is due at the time given.
+// endLease ends the entry's lease and makes it due for recovery at a time.
 func (e *entry) endLease(reason string, due time.Time) {
 	e.Reason, e.due, e.lease = reason, due, time.Time{}
 }
@@ -259,8 +258,8 @@ func (m *Store) Get(ctx context.Context, k idempotency.Key) (store.Record, bool,
 	return e.record(now), true, nil
 }
 
-// erased is a record without its body, as a sweep leaves it.
-func erased(r store.Record) store.Record {
+// withoutBody returns a record as a sweep of its body leaves it.
+func withoutBody(r store.Record) store.Record {
 	r.State, r.Result.Body, r.Result.Header, r.Progress = idempotency.Expired, nil, nil, store.Progress{}
 	return r
 }
@@ -297,7 +296,7 @@ func (m *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 	return out, nil
 }
 
-// overdueSince is when the entry could first have been recovered: its delay was over and its lease had ended.
+// overdueSince returns the first time at which the entry could be recovered.
 func (e *entry) overdueSince() time.Time {
 	if e.due.After(e.lease) {
 		return e.due
@@ -307,13 +306,13 @@ func (e *entry) overdueSince() time.Time {
 
 // Postpone implements store.Recoverer.
 func (m *Store) Postpone(ctx context.Context, l store.Lease, reason string, delay time.Duration, toPerson bool) error {
-	what := postpone
+	kind := postpone
 	if toPerson {
-		what = postponeStuck
+		kind = postponeStuck
 	}
-	return m.write(ctx, l, what, func(e *entry, did effect, now time.Time) {
+	return m.write(ctx, l, kind, func(e *entry, act action, now time.Time) {
 		e.endLease(reason, now.Add(delay))
-		e.Stuck = did == markStuck
+		e.Stuck = act == markStuck
 	})
 }
 
@@ -326,7 +325,7 @@ func (m *Store) Sweep(ctx context.Context, limit int) (store.SweepResult, error)
 	defer m.mu.Unlock()
 	var out store.SweepResult
 	now := m.now()
-	for _, want := range []effect{erase, forget} {
+	for _, want := range []action{dropBody, remove} {
 		for k, e := range m.keys {
 			if m.table[sweep][e.situation(now)] != want {
 				continue
@@ -335,12 +334,12 @@ func (m *Store) Sweep(ctx context.Context, limit int) (store.SweepResult, error)
 				out.More = true
 				return out, nil
 			}
-			if want == forget {
+			if want == remove {
 				delete(m.keys, k)
 				out.Tombstones++
 				continue
 			}
-			e.Record = erased(e.Record)
+			e.Record = withoutBody(e.Record)
 			out.Bodies++
 		}
 	}

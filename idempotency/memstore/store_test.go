@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// TestMemory_GoesByTheClockOfItsBubble: synctest turns the store's clock, so that days pass in no time.
-func TestMemory_GoesByTheClockOfItsBubble(t *testing.T) {
+// TestMemory_Clock: leases and retentions end by the clock, which synctest controls.
+func TestMemory_Clock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := memstore.New(memstore.Config{})
@@ -21,12 +21,12 @@ func TestMemory_GoesByTheClockOfItsBubble(t *testing.T) {
 		if err != nil || !got.Won {
 			t.Fatal(got, err)
 		}
-		pass := func(d time.Duration) { <-time.After(d) }
-		pass(59 * time.Second)
+		advance := func(d time.Duration) { <-time.After(d) }
+		advance(59 * time.Second)
 		if rec, _, _ := m.Get(t.Context(), r.Key); rec.LeaseLeft != time.Second || rec.Age != 59*time.Second {
 			t.Fatalf("%+v", rec)
 		}
-		pass(time.Second)
+		advance(time.Second)
 		again, err := m.Claim(t.Context(), r, store.ClaimOptions{Token: "b", Lease: time.Minute})
 		if err != nil || again.Won || again.Record.State != idempotency.Unknown {
 			t.Fatal(again, err)
@@ -35,13 +35,13 @@ func TestMemory_GoesByTheClockOfItsBubble(t *testing.T) {
 			idempotency.Retention{}); err != nil {
 			t.Fatal(err)
 		}
-		pass(24 * time.Hour)
+		advance(24 * time.Hour)
 		if rec, _, _ := m.Get(t.Context(), r.Key); rec.State != idempotency.Expired || rec.Result.Body != nil ||
 			rec.Result.Code != 201 {
 			t.Fatalf("%+v", rec)
 		}
-		pass(48 * time.Hour)
-		if rec, there, _ := m.Get(t.Context(), r.Key); there {
+		advance(48 * time.Hour)
+		if rec, found, _ := m.Get(t.Context(), r.Key); found {
 			t.Fatalf("%+v", rec)
 		}
 		if err := m.Extend(t.Context(), got.Lease, time.Minute); !errors.Is(err, store.ErrLeaseLost) {
