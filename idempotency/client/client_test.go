@@ -22,16 +22,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// step is what the server, or the way to it, does with one attempt.
+// step is the server's or the network's reaction to one attempt.
 type step struct {
 	status int
 	header string // Name: value
 	body   string
 	err    error
-	hang   bool // until the attempt is given up
+	hang   bool // until the attempt's context ends
 }
 
-// script is a base that goes by its steps, and repeats the last one.
+// script is a Base that answers by its steps, and repeats the last one.
 type script struct {
 	steps  []step
 	keys   []string
@@ -51,22 +51,22 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	s.keys, s.bodies, s.times = append(s.keys, r.Header.Get("Idempotency-Key")), append(s.bodies, body),
 		append(s.times, time.Now())
-	now := s.steps[min(len(s.keys), len(s.steps))-1]
-	if now.hang {
+	step := s.steps[min(len(s.keys), len(s.steps))-1]
+	if step.hang {
 		<-r.Context().Done()
 		return nil, context.Cause(r.Context())
 	}
-	if now.err != nil {
-		return nil, now.err
+	if step.err != nil {
+		return nil, step.err
 	}
 	res := &http.Response{
-		StatusCode: now.status, Header: http.Header{},
-		Body: io.NopCloser(strings.NewReader(now.body)), Request: r,
+		StatusCode: step.status, Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader(step.body)), Request: r,
 	}
-	if name, value, ok := strings.Cut(now.header, ": "); ok {
+	if name, value, ok := strings.Cut(step.header, ": "); ok {
 		res.Header.Set(name, value)
 	}
-	if strings.HasPrefix(now.body, "{") {
+	if strings.HasPrefix(step.body, "{") {
 		res.Header.Set("Content-Type", "application/problem+json")
 	}
 	return res, nil
@@ -102,9 +102,9 @@ func TestOutcome(t *testing.T) {
 	inProgress := step{status: 409, header: "Retry-After: 1", body: `{"code":"IDEMPOTENCY_REQUEST_IN_PROGRESS"}`}
 	reused := step{status: 422, body: `{"code":"IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST"}`}
 	for name, c := range map[string]struct {
-		steps []step
-		tries int
-		want  client.Verdict
+		steps    []step
+		attempts int
+		want     client.Verdict
 	}{
 		"done at once":             {[]step{{status: 201}}, 1, client.Done},
 		"done after a busy server": {[]step{{status: 503}, {status: 500}, {status: 201}}, 3, client.Done},
@@ -117,12 +117,12 @@ func TestOutcome(t *testing.T) {
 		},
 		"refused by the business":      {[]step{{status: 402}}, 1, client.NotDone},
 		"refused, after a lost answer": {[]step{{err: reset}, {status: 402}}, 2, client.Unknown},
-		"refused the first time": {
+		"refused by the first attempt": {
 			[]step{{err: reset}, {status: 402, header: "Idempotent-Replayed: true"}}, 2, client.NotDone,
 		},
-		"a conflict that is none of the key's": {[]step{{status: 409}}, 1, client.NotDone},
-		"another command, by its key":          {[]step{reused}, 1, client.Unknown},
-		"another release's fingerprint":        {[]step{{err: reset}, reused}, 2, client.Unknown},
+		"a conflict without a problem":  {[]step{{status: 409}}, 1, client.NotDone},
+		"another command, by its key":   {[]step{reused}, 1, client.Unknown},
+		"another release's fingerprint": {[]step{{err: reset}, reused}, 2, client.Unknown},
 		"an old key": {
 			[]step{{status: 400, body: `{"code":"IDEMPOTENCY_KEY_OUTSIDE_WINDOW"}`}}, 1, client.Unknown,
 		},
@@ -134,8 +134,8 @@ func TestOutcome(t *testing.T) {
 		"not allowed":                      {[]step{{status: 401}}, 1, client.NotDone},
 		"not allowed, after a lost answer": {[]step{{err: reset}, {status: 401}}, 2, client.Unknown},
 		"not allowed, after a 500":         {[]step{{status: 500}, {status: 403}}, 2, client.Unknown},
-		"never there":                      {[]step{{err: refused}}, 4, client.NotDone},
-		"never there but once": {
+		"connection refused":               {[]step{{err: refused}}, 4, client.NotDone},
+		"connection refused but once": {
 			[]step{{err: refused}, {err: reset}, {err: refused}},
 			4,
 			client.Unknown,
@@ -143,9 +143,9 @@ func TestOutcome(t *testing.T) {
 		"no answer at all":                       {[]step{{hang: true}}, 4, client.Unknown},
 		"too many requests":                      {[]step{{status: 429}}, 4, client.NotDone},
 		"too many requests, after a lost answer": {[]step{{err: reset}, {status: 429}}, 4, client.Unknown},
-		"busy for ever":                          {[]step{{status: 503}}, 4, client.Unknown},
-		"in progress for ever":                   {[]step{inProgress}, 4, client.Unknown},
-		"unknown for ever": {
+		"always busy":                            {[]step{{status: 503}}, 4, client.Unknown},
+		"always in progress":                     {[]step{inProgress}, 4, client.Unknown},
+		"always unknown": {
 			[]step{{status: 503, body: `{"code":"IDEMPOTENCY_OUTCOME_UNKNOWN"}`}}, 4, client.Unknown,
 		},
 		"done, the answer is not kept": {
@@ -153,11 +153,11 @@ func TestOutcome(t *testing.T) {
 			2,
 			client.Done,
 		},
-		"finished, by what says no status": {
+		"done, a problem without status": {
 			[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED"}`}},
 			1, client.Done,
 		},
-		"refused, by what says no status": {
+		"refused, a problem without status": {
 			[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","failure":"card_declined"}`}},
 			1,
 			client.NotDone,
@@ -165,7 +165,7 @@ func TestOutcome(t *testing.T) {
 		"done, and deleted since": {
 			[]step{{err: reset}, {status: 410, body: `{"code":"RESOURCE_GONE","first_status":201}`}}, 2, client.Done,
 		},
-		"nobody there, after a lost answer": {[]step{{err: reset}, {status: 404}}, 2, client.Unknown},
+		"a proxy's 404, after a lost answer": {[]step{{err: reset}, {status: 404}}, 2, client.Unknown},
 		"not found, after a lost answer": {
 			[]step{{err: reset}, {status: 404, body: `{"code":"NO_SUCH_ACCOUNT"}`}}, 2, client.Unknown,
 		},
@@ -177,7 +177,7 @@ func TestOutcome(t *testing.T) {
 			1,
 			client.Unknown,
 		},
-		"elsewhere": {
+		"a replayed redirect": {
 			[]step{{status: 303, header: "Idempotent-Replayed: true"}},
 			1,
 			client.Done,
@@ -187,9 +187,9 @@ func TestOutcome(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{steps: c.steps}
-				res, body, err := post(t, t.Context(), s, client.Config{Attempts: 4})
-				if got := client.Outcome(res, err); got != c.want || len(s.keys) != c.tries {
-					t.Errorf("%v after %d attempts; want %v after %d (%v)", got, len(s.keys), c.want, c.tries, err)
+				res, body, err := post(t, t.Context(), s, client.Config{MaxAttempts: 4})
+				if got := client.Outcome(res, err); got != c.want || len(s.keys) != c.attempts {
+					t.Errorf("%v after %d attempts; want %v after %d (%v)", got, len(s.keys), c.want, c.attempts, err)
 				}
 				if len(slices.Compact(s.keys)) != 1 || s.keys[0] == "" {
 					t.Errorf("keys %q: want one for the intent", s.keys)
@@ -201,7 +201,7 @@ func TestOutcome(t *testing.T) {
 					t.Errorf("the answer's body is %q, want %q", body, last.body)
 				}
 				var e *client.Error
-				if err != nil && (!errors.As(err, &e) || e.Key != s.keys[0] || e.Attempts != c.tries) {
+				if err != nil && (!errors.As(err, &e) || e.Key != s.keys[0] || e.Attempts != c.attempts) {
 					t.Errorf("error %+v", e)
 				}
 				if res != nil && client.Key(res) != s.keys[0] {
@@ -212,7 +212,7 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-func TestANewIntentHasANewKey(t *testing.T) {
+func TestEachIntentHasItsKey(t *testing.T) {
 	t.Parallel()
 	s := &script{steps: []step{{status: 201}}}
 	for range 3 {
@@ -225,7 +225,7 @@ func TestANewIntentHasANewKey(t *testing.T) {
 	}
 }
 
-func TestAKeyOfTheCallersIsKept(t *testing.T) {
+func TestCallersKeyIsKept(t *testing.T) {
 	t.Parallel()
 	s := &script{steps: []step{{status: 204}}}
 	for _, method := range []string{http.MethodPost, http.MethodDelete} {
@@ -240,7 +240,7 @@ func TestAKeyOfTheCallersIsKept(t *testing.T) {
 	}
 }
 
-func TestOtherMethodsPassOnce(t *testing.T) {
+func TestOtherMethodsAreNotRetried(t *testing.T) {
 	t.Parallel()
 	s := &script{steps: []step{{status: 503}}}
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://payments.test/", nil)
@@ -263,7 +263,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	})
 }
 
-func TestARetryAfterAboveThePatienceIsTheCallers(t *testing.T) {
+func TestMaxRetryAfter(t *testing.T) {
 	t.Parallel()
 	s := &script{steps: []step{{status: 503, header: "Retry-After: 3600"}}}
 	res, _, err := post(t, t.Context(), s, client.Config{})
@@ -272,35 +272,35 @@ func TestARetryAfterAboveThePatienceIsTheCallers(t *testing.T) {
 	}
 }
 
-// TestPausesGrowAndDiffer: many clients of a server that comes back must not all come at once.
-func TestPausesGrowAndDiffer(t *testing.T) {
+// TestDelaysGrowWithJitter: clients of a restarted server must not retry at the same time.
+func TestDelaysGrowWithJitter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		first := map[time.Duration]bool{}
 		for range 20 {
 			s := &script{steps: []step{{status: 503}}}
 			if _, _, err := post(t, t.Context(), s, client.Config{
-				Attempts: 5, First: time.Second,
-				Most: 4 * time.Second,
+				MaxAttempts: 5, MinDelay: time.Second,
+				MaxDelay: 4 * time.Second,
 			}); err != nil {
 				t.Fatal(err)
 			}
 			first[s.times[1].Sub(s.times[0])] = true
 			for i, middle := range []time.Duration{1000, 1500, 2250, 3375} {
-				if pause := s.times[i+1].Sub(s.times[i]).Round(time.Millisecond); pause < middle*time.Millisecond/2 ||
-					pause > middle*time.Millisecond*3/2 {
-					t.Errorf("pause %d is %v, want %v, half of it more or less", i, pause, middle*time.Millisecond)
+				if delay := s.times[i+1].Sub(s.times[i]).Round(time.Millisecond); delay < middle*time.Millisecond/2 ||
+					delay > middle*time.Millisecond*3/2 {
+					t.Errorf("delay %d is %v, want %v plus or minus a half", i, delay, middle*time.Millisecond)
 				}
 			}
 		}
 		if len(first) < 10 {
-			t.Errorf("20 first pauses have %d lengths", len(first))
+			t.Errorf("20 first delays have %d lengths", len(first))
 		}
 	})
 }
 
-// TestTheDeadlineIsNotWaitedFor: the answer at hand is worth more than a time-out.
-func TestTheDeadlineIsNotWaitedFor(t *testing.T) {
+// TestDeadlineWithinDelay: the last answer is returned instead of a timeout.
+func TestDeadlineWithinDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -311,14 +311,14 @@ func TestTheDeadlineIsNotWaitedFor(t *testing.T) {
 			t.Errorf("%v, %v", res, err)
 		}
 		hang := &script{steps: []step{{hang: true}}}
-		_, _, err = post(t, ctx, hang, client.Config{Attempt: -1})
+		_, _, err = post(t, ctx, hang, client.Config{AttemptTimeout: -1})
 		if !errors.Is(err, context.DeadlineExceeded) || client.Outcome(nil, err) != client.Unknown {
 			t.Errorf("%v", err)
 		}
 	})
 }
 
-func TestABodyThatCannotBeKeptIsNotSent(t *testing.T) {
+func TestTooLongBodyIsNotSent(t *testing.T) {
 	t.Parallel()
 	s := &script{steps: []step{{status: 201}}}
 	_, _, err := post(t, t.Context(), s, client.Config{MaxBody: 3})
@@ -327,27 +327,27 @@ func TestABodyThatCannotBeKeptIsNotSent(t *testing.T) {
 	}
 }
 
-// TestOverTheWire: a real server that dies on the first attempts, and a real dial that is refused.
-func TestOverTheWire(t *testing.T) {
+// TestRealServer: a server that closes the first connections, then one that does not listen.
+func TestRealServer(t *testing.T) {
 	t.Parallel()
-	var tries atomic.Int64
+	var attempts atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if tries.Add(1) < 3 {
+		if attempts.Add(1) < 3 {
 			panic(http.ErrAbortHandler)
 		}
 		_, _ = io.Copy(w, r.Body)
 		_, _ = io.WriteString(w, strconv.Itoa(len(r.Header.Get("Idempotency-Key"))))
 	}))
 	base := &http.Transport{}
-	c := &http.Client{Transport: client.New(client.Config{Base: base, First: time.Millisecond, Attempts: 4})}
+	c := &http.Client{Transport: client.New(client.Config{Base: base, MinDelay: time.Millisecond, MaxAttempts: 4})}
 	res, err := c.Post(server.URL, "text/plain", strings.NewReader("again "))
 	if err != nil || client.Outcome(res, err) != client.Done {
 		t.Fatal(err)
 	}
 	body, _ := io.ReadAll(res.Body)
 	_ = res.Body.Close()
-	if string(body) != "again 36" || tries.Load() != 3 {
-		t.Errorf("%q after %d attempts", body, tries.Load())
+	if string(body) != "again 36" || attempts.Load() != 3 {
+		t.Errorf("%q after %d attempts", body, attempts.Load())
 	}
 	base.CloseIdleConnections()
 	server.Close()
@@ -356,24 +356,24 @@ func TestOverTheWire(t *testing.T) {
 		_ = res.Body.Close()
 	}
 	if client.Outcome(res, err) != client.NotDone {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("no server: %v", err)
 	}
 }
 
-// TestNetHTTPSendsAgainByItself: what has a key it takes for idempotent, and nobody is told that the first sending may
-// have been served.
-func TestNetHTTPSendsAgainByItself(t *testing.T) {
+// TestNetHTTPResends: net/http treats a request with a key as idempotent and resends it, so the first sending may have
+// been served.
+func TestNetHTTPResends(t *testing.T) {
 	t.Parallel()
-	for name, gone := range map[string]bool{"a refusal": false, "nobody there any more": true} {
+	for name, stops := range map[string]bool{"a refusal": false, "the server stops": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var served atomic.Int64
 			var server *httptest.Server
 			server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				switch served.Add(1) {
-				case 1: // leaves a connection to be used again
-				case 2: // does it, and dies
-					if gone {
+				case 1: // leaves a connection for reuse
+				case 2: // executes the request and closes the connection
+					if stops {
 						_ = server.Listener.Close()
 					}
 					conn, _, err := w.(http.Hijacker).Hijack()
@@ -389,7 +389,7 @@ func TestNetHTTPSendsAgainByItself(t *testing.T) {
 			defer server.Close()
 			base := &http.Transport{}
 			defer base.CloseIdleConnections()
-			c := &http.Client{Transport: client.New(client.Config{Base: base, Attempts: 1})}
+			c := &http.Client{Transport: client.New(client.Config{Base: base, MaxAttempts: 1})}
 			for _, want := range []client.Verdict{client.Done, client.Unknown} {
 				res, err := c.Post(server.URL, "text/plain", strings.NewReader("pay"))
 				if err == nil {
@@ -404,9 +404,9 @@ func TestNetHTTPSendsAgainByItself(t *testing.T) {
 	}
 }
 
-// TestARedirectIsTheSameIntent: it keeps the key that the Transport made, and what was in doubt; and as another method
-// it is another question.
-func TestARedirectIsTheSameIntent(t *testing.T) {
+// TestRedirectIsTheSameIntent: it keeps the Transport's key and the uncertainty of earlier attempts; with another
+// method its answer proves nothing.
+func TestRedirectIsTheSameIntent(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]client.Verdict{
 		http.StatusTemporaryRedirect: client.Unknown,
@@ -421,14 +421,14 @@ func TestARedirectIsTheSameIntent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, err := (&http.Client{Transport: client.New(client.Config{Base: s, First: time.Millisecond})}).Do(r)
+		res, err := (&http.Client{Transport: client.New(client.Config{Base: s, MinDelay: time.Millisecond})}).Do(r)
 		if got := client.Outcome(res, err); got != want || len(slices.Compact(s.keys)) != 1 {
 			t.Errorf("%d: %q with keys %q (%v): want %q with one key", status, got, s.keys, err, want)
 		}
 	}
 }
 
-func TestAnAnswerFromElsewhere(t *testing.T) {
+func TestOutcomeWithoutTransport(t *testing.T) {
 	t.Parallel()
 	replayed := http.Header{"Idempotent-Replayed": {"true"}}
 	for _, c := range []struct {

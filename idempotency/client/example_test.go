@@ -25,7 +25,7 @@ func Example() {
 	defer server.Close()
 	base := &http.Transport{}
 	defer base.CloseIdleConnections()
-	c := &http.Client{Transport: client.New(client.Config{Base: base, First: time.Millisecond})}
+	c := &http.Client{Transport: client.New(client.Config{Base: base, MinDelay: time.Millisecond})}
 	res, err := c.Post(server.URL, "application/json", strings.NewReader(`{"amount":100}`))
 	fmt.Println(client.Outcome(res, err), "after", tries, "attempts with", len(keys), "key")
 	if err == nil {

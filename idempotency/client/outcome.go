@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// Verdict is what is known of an intent after its attempts.
+// Verdict is the outcome of an intent as the caller knows it after the attempts.
 type Verdict int
 
 const (
-	// Unknown: it may have happened. Repeat it with the same key only, or look for what it would have made.
+	// Unknown: it may have happened. Repeat it with the same key only, or look for its effect.
 	Unknown Verdict = iota
 	// Done: it happened, once.
 	Done
-	// NotDone: it certainly did not happen, and will not by this key's attempts.
+	// NotDone: it certainly did not happen, and no attempt under this key can still do it.
 	NotDone
 )
 
@@ -31,22 +31,21 @@ func (v Verdict) String() string { return [...]string{"unknown", "done", "not do
 
 // Error is the end of an intent without an answer.
 type Error struct {
-	// Key is the intent's: needed to repeat it.
-	Key string
-	// Attempts is how often it was tried.
+	// Key is the intent's key, for repeating it.
+	Key      string
 	Attempts int
-	// Definite says that no attempt can have reached the server: it did not happen.
+	// Definite: no attempt can have reached the server, so it did not happen.
 	Definite bool
 	Err      error
 }
 
-// Error says after how many attempts, whether the intent may have been done, and the last attempt's error.
+// Error has the number of attempts, whether the intent may have been done, and the last attempt's error.
 func (e *Error) Error() string {
-	what := "whether it was done is not known"
+	outcome := "the outcome is unknown"
 	if e.Definite {
-		what = "it was not done"
+		outcome = "it was not done"
 	}
-	return fmt.Sprintf("after %d attempts (%s): %v", e.Attempts, what, e.Err)
+	return fmt.Sprintf("after %d attempts (%s): %v", e.Attempts, outcome, e.Err)
 }
 
 // Unwrap returns the last attempt's error.
@@ -54,20 +53,20 @@ func (e *Error) Unwrap() error { return e.Err }
 
 type intentKey struct{}
 
-// intent is what the attempts at one request have shown so far.
+// intent is the state of a request after its attempts so far.
 type intent struct {
 	key         string
 	attempts    int
-	uncertain   bool   // an attempt may have reached the server, and nothing since has said what became of it
-	redirected  bool   // a redirect made another method of it: the answer is another question's
-	code        string // of the last answer, when it was a problem
-	failure     string // its failure
-	firstStatus int    // its first_status
+	uncertain   bool   // an attempt may have reached the server, and its outcome is unknown
+	redirected  bool   // a redirect changed the method, so the answer is to another request
+	code        string // of the last answer, if it is a problem
+	failure     string // likewise
+	firstStatus int    // likewise
 }
 
-// Repeat returns a context for a request that repeats an intent under its old key, when an earlier call for it ended
-// Unknown or was cut off: a refusal of this call then proves nothing about that one's attempts, unless it is the
-// server's first answer.
+// Repeat returns a context for a request that repeats an intent under its old key, after a call that ended Unknown or
+// with its process. A refusal of this call then proves nothing about the earlier attempts, unless it is the server's
+// first answer.
 func Repeat(ctx context.Context) context.Context {
 	return context.WithValue(ctx, intentKey{}, &intent{uncertain: true})
 }
@@ -82,25 +81,23 @@ func intentOf(ctx context.Context) *intent {
 // http.Client redirects.
 func intentFor(r *http.Request) *intent {
 	i := &intent{key: r.Header.Get(HeaderKey)}
-	if was := intentOf(r.Context()); was != nil {
-		i.uncertain = was.uncertain
+	if earlier := intentOf(r.Context()); earlier != nil {
+		i.uncertain = earlier.uncertain
 	}
 	if from := r.Response; from != nil && from.Request != nil {
-		if was := intentOf(from.Request.Context()); was != nil {
-			i.key, i.uncertain = was.key, was.uncertain
-			i.redirected = was.redirected || r.Method != from.Request.Method
+		if earlier := intentOf(from.Request.Context()); earlier != nil {
+			i.key, i.uncertain = earlier.key, earlier.uncertain
+			i.redirected = earlier.redirected || r.Method != from.Request.Method
 		}
 	}
 	return i
 }
 
-// Outcome says what an answer of a Transport, or of a http.Client over one, means for the intent. It does not read the
-// body.
+// Outcome returns the verdict by an answer of a Transport or of a http.Client over one. It does not read the body.
 //
-// Once an attempt has an unknown outcome, only the server's record of the key can refuse: a replayed answer, or a
-// problem with a first_status. Any other refusal is Unknown then. It may come from something in front of the service,
-// from a release with another fingerprint, or from a handler that finds what the first attempt made. The same goes for
-// an answer that does not come from a Transport.
+// After an attempt with an unknown outcome, as for an answer that is not from a Transport, a refusal is Unknown unless
+// it comes from the server's record of the key: a replayed answer, or a problem with a first_status. Any other may come
+// from a proxy, from a release with another fingerprint, or from a handler that finds the first attempt's effect.
 func Outcome(res *http.Response, err error) Verdict {
 	var e *Error
 	switch {
@@ -111,14 +108,14 @@ func Outcome(res *http.Response, err error) Verdict {
 	}
 	i := &intent{uncertain: true}
 	if res.Request != nil {
-		if of := intentOf(res.Request.Context()); of != nil {
-			i = of
+		if known := intentOf(res.Request.Context()); known != nil {
+			i = known
 		}
 	}
 	switch status := res.StatusCode; {
 	case i.redirected, inProgress(res, i.code):
 		return Unknown
-	case i.firstStatus != 0: // the problem tells what the first answer was
+	case i.firstStatus != 0:
 		return verdictOf(i.firstStatus)
 	case resultGone(i.code):
 		if i.failure != "" {
@@ -133,7 +130,7 @@ func Outcome(res *http.Response, err error) Verdict {
 	return NotDone
 }
 
-// verdictOf is what the first answer's status says.
+// verdictOf returns the verdict by the status of the first answer.
 func verdictOf(status int) Verdict {
 	switch {
 	case status < 400:
@@ -144,7 +141,7 @@ func verdictOf(status int) Verdict {
 	return Unknown
 }
 
-// Key returns the key that an answer's intent had, empty if the answer is from elsewhere.
+// Key returns the key of an answer's intent, empty if the answer is not from a Transport.
 func Key(res *http.Response) string {
 	if res != nil && res.Request != nil {
 		return res.Request.Header.Get(HeaderKey)
@@ -152,18 +149,18 @@ func Key(res *http.Response) string {
 	return ""
 }
 
-// resultGone says whether the request was done or refused once, and its answer is no longer kept.
+// resultGone reports whether the request was done or refused, and its answer is no longer kept.
 func resultGone(code string) bool {
 	return code == "IDEMPOTENCY_RESULT_EXPIRED" || code == "IDEMPOTENCY_RESPONSE_NOT_KEPT"
 }
 
-// keyRefused says whether the server refuses the key for what came under it before. That may have been this intent:
-// fingerprinted by another release, sent twice by a proxy, or long ago.
+// keyRefused reports whether the server refuses the key for an earlier request. That may be this intent: with another
+// release's fingerprint, sent twice by a proxy, or too old.
 func keyRefused(code string) bool {
 	return code == "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST" || code == "IDEMPOTENCY_KEY_OUTSIDE_WINDOW"
 }
 
-// inProgress says whether an answer says that the request may still be worked at.
+// inProgress reports whether by this answer the request may still be in progress.
 func inProgress(res *http.Response, code string) bool {
 	switch res.StatusCode {
 	case http.StatusAccepted:
@@ -174,36 +171,36 @@ func inProgress(res *http.Response, code string) bool {
 	return code == "IDEMPOTENCY_REQUEST_IN_PROGRESS" || code == "IDEMPOTENCY_OUTCOME_UNKNOWN"
 }
 
-// judge notes what an attempt showed that wrote the request sent times. It returns whether another attempt may help,
-// and the earliest time for it.
-func (i *intent) judge(res *http.Response, sent int64, err error) (again bool, after time.Duration) {
+// record records the result of an attempt that sent the request sent times. It returns whether to retry, and after
+// which delay at the earliest.
+func (i *intent) record(res *http.Response, sent int64, err error) (retry bool, delay time.Duration) {
 	if err != nil {
 		i.uncertain = i.uncertain || sent > 0 || !unsent(err)
 		return true, 0
 	}
-	i.uncertain = i.uncertain || sent > 1 // net/http repeats by itself what has a key, and tells nobody
+	i.uncertain = i.uncertain || sent > 1 // net/http itself resends requests with a key
 	i.readProblem(res)
 	switch res.StatusCode {
 	case http.StatusTooEarly, http.StatusTooManyRequests:
-		again = true
+		retry = true
 	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway,
 		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		again, i.uncertain = true, true
+		retry, i.uncertain = true, true
 	default:
-		again = inProgress(res, i.code)
-		i.uncertain = i.uncertain || again
+		retry = inProgress(res, i.code)
+		i.uncertain = i.uncertain || retry
 	}
-	return again, retryAfter(res)
+	return retry, retryAfter(res)
 }
 
-// readProblem reads the code of a problem, and leaves the body to be read again.
+// readProblem reads the members of a problem; the body can still be read whole.
 func (i *intent) readProblem(res *http.Response) {
 	i.code, i.failure, i.firstStatus = "", "", 0
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json") {
 		return
 	}
-	const most = 64 << 10
-	head, err := io.ReadAll(io.LimitReader(res.Body, most))
+	const limit = 64 << 10
+	head, err := io.ReadAll(io.LimitReader(res.Body, limit))
 	from := io.MultiReader(bytes.NewReader(head), res.Body)
 	if err != nil {
 		from = io.MultiReader(bytes.NewReader(head), errReader{err})
@@ -218,7 +215,7 @@ func (i *intent) readProblem(res *http.Response) {
 		First   int    `json:"first_status"`
 	}
 	if json.Unmarshal(head, &p) != nil {
-		i.uncertain = true // it may say that it was done
+		i.uncertain = true // it may report that the intent was done
 		return
 	}
 	i.code, i.failure, i.firstStatus = p.Code, p.Failure, p.First
@@ -229,27 +226,27 @@ type errReader struct{ err error }
 // Read implements io.Reader.
 func (f errReader) Read([]byte) (int, error) { return 0, f.err }
 
-// unsent tells whether an error came before a connection was there.
+// unsent reports whether an error is that of dialing, before anything was sent.
 func unsent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// retryAfter is what the header Retry-After says, in seconds or as a date, which counts from the server's own Date.
+// retryAfter returns the delay of the header Retry-After: seconds, or a date relative to the server's Date.
 func retryAfter(res *http.Response) time.Duration {
 	text := res.Header.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second
 	}
 	at, err := http.ParseTime(text)
-	now, unsaid := http.ParseTime(res.Header.Get("Date"))
-	if err != nil || unsaid != nil {
+	now, dateErr := http.ParseTime(res.Header.Get("Date"))
+	if err != nil || dateErr != nil {
 		return 0
 	}
 	return max(0, at.Sub(now))
 }
 
-// failed is the error of an intent that ends without an answer.
-func (i *intent) failed(err error) error {
+// newError returns the error of an intent that ends without an answer.
+func (i *intent) newError(err error) error {
 	return &Error{Key: i.key, Attempts: i.attempts, Definite: !i.uncertain, Err: err}
 }

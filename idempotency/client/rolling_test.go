@@ -23,9 +23,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// TestRollingDeploys: random histories of one intent against a service of two releases that know the command by two
-// fingerprints, behind a proxy that answers by itself, loses answers, and sends twice or late. A verdict must be true
-// then, and after everything has arrived.
+// TestRollingDeploys: random histories of one intent with two releases of a service that have different fingerprints of
+// the command, behind a proxy that answers itself, loses answers, and sends requests twice or late. A verdict must be
+// true at once and after the late requests.
 func TestRollingDeploys(t *testing.T) {
 	t.Parallel()
 	verdicts := map[client.Verdict]int{}
@@ -48,12 +48,12 @@ func TestRollingDeploys(t *testing.T) {
 	}
 	for _, v := range []client.Verdict{client.Done, client.NotDone, client.Unknown} {
 		if verdicts[v] < 100 {
-			t.Errorf("%q in %d of the histories: they show little", v, verdicts[v])
+			t.Errorf("%q in %d of the histories: want at least 100", v, verdicts[v])
 		}
 	}
 }
 
-// world is a service, the way to it, and what became of one intent.
+// world is a service, the network, and the state of one intent.
 type world struct {
 	t        *testing.T
 	rand     *rand.Rand
@@ -61,7 +61,7 @@ type world struct {
 	store    *memstore.Store
 	guard    *guard.Guard
 	releases [2]idempotency.Fingerprinter
-	declines bool // the business does, as long as it is asked
+	declines bool // the business refuses every attempt
 	effects  int
 	late     []func()
 	history  []string
@@ -85,15 +85,15 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-func (w *world) say(format string, args ...any) {
+func (w *world) logf(format string, args ...any) {
 	w.history = append(w.history, fmt.Sprintf(format, args...))
 }
 
-// call is the caller, who repeats what stays unknown, and may die over it.
+// call makes the caller's calls: it repeats an Unknown one, and may crash.
 func (w *world) call() client.Verdict {
 	c := &http.Client{Transport: client.New(client.Config{
-		Base: w, Attempts: 1 + w.rand.IntN(4),
-		First: time.Millisecond,
+		Base: w, MaxAttempts: 1 + w.rand.IntN(4),
+		MinDelay: time.Millisecond,
 	})}
 	ctx, key := w.t.Context(), ""
 	for calls := 0; ; calls++ {
@@ -107,7 +107,7 @@ func (w *world) call() client.Verdict {
 		}
 		res, err := c.Do(r)
 		got := client.Outcome(res, err)
-		w.say("the caller: %v", got)
+		w.logf("the caller: %v", got)
 		var e *client.Error
 		if errors.As(err, &e) {
 			key = e.Key
@@ -121,45 +121,45 @@ func (w *world) call() client.Verdict {
 	}
 }
 
-// RoundTrip is the way to the service and back.
+// RoundTrip is the network.
 func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
 	}
 	if w.rand.IntN(6) == 0 {
-		w.say("a day later")
+		w.logf("a day later")
 		w.now = w.now.Add(25 * time.Hour)
 	}
 	w.recover()
 	deliver := func() *http.Response { return w.serve(r.Header.Get(client.HeaderKey), body) }
 	switch w.rand.IntN(8) {
 	case 0:
-		w.say("the connection was refused")
+		w.logf("the connection was refused")
 		return nil, refused
 	case 1:
-		w.say("the request is late")
+		w.logf("the request is late")
 		w.late = append(w.late, func() { deliver() })
 		return nil, reset
 	case 2:
 		deliver()
-		w.say("the answer was lost")
+		w.logf("the answer was lost")
 		return nil, reset
 	case 3:
 		statuses := []int{400, 401, 403, 404, 408, 409, 410, 412, 413, 422, 424, 429, 451, 500, 502, 503, 504}
 		res := httptest.NewRecorder()
 		res.Code = statuses[w.rand.IntN(len(statuses))]
-		w.say("the proxy: %d", res.Code)
+		w.logf("the proxy: %d", res.Code)
 		return res.Result(), nil
 	case 4:
 		deliver()
-		w.say("the proxy got no answer, and sent it again")
+		w.logf("the proxy got no answer, and sent it again")
 		return deliver(), nil
 	}
 	return deliver(), nil
 }
 
-// serve is one of the releases.
+// serve answers as one of the releases.
 func (w *world) serve(key string, body []byte) *http.Response {
 	release := w.rand.IntN(2)
 	rec := httptest.NewRecorder()
@@ -169,7 +169,7 @@ func (w *world) serve(key string, body []byte) *http.Response {
 	}
 	res, err := w.guard.Do(context.Background(), req, w.work)
 	httpedge.Edge{Logger: slog.New(slog.DiscardHandler)}.Write(rec, res, err)
-	w.say("release %d: %d %s %s", release+1, rec.Code, rec.Header().Get(httpedge.HeaderReplayed),
+	w.logf("release %d: %d %s %s", release+1, rec.Code, rec.Header().Get(httpedge.HeaderReplayed),
 		bytes.TrimSpace(rec.Body.Bytes()))
 	return rec.Result()
 }
@@ -194,26 +194,26 @@ func (w *world) work(context.Context) (idempotency.Result, error) {
 	return httpedge.JSON(201, "paid")
 }
 
-// recover ends, sometimes, what is unknown.
+// recover sometimes resolves an unknown outcome.
 func (w *world) recover() {
 	if w.rand.IntN(2) == 0 {
 		return
 	}
-	taken, err := w.store.Recover(context.Background(), store.RecoverOptions{
+	claimed, err := w.store.Recover(context.Background(), store.RecoverOptions{
 		Limit: 1, Lease: time.Minute,
 		Token: "recovery",
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for _, c := range taken {
+	for _, c := range claimed {
 		if w.effects > 0 {
 			err = w.store.Finish(context.Background(), c.Lease, idempotency.Result{Code: 201},
 				idempotency.Retention{Tombstone: -1})
 		} else {
 			err = w.store.Release(context.Background(), c.Lease)
 		}
-		w.say("recovery: done %d times (%v)", w.effects, err)
+		w.logf("recovery: done %d times (%v)", w.effects, err)
 		if err != nil {
 			w.t.Fatal(err)
 		}

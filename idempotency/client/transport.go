@@ -19,46 +19,46 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// HeaderKey carries the key of an intent.
+// HeaderKey is the header with the key of an intent.
 const HeaderKey = "Idempotency-Key"
 
-// headerReplayed is in the answer to a retry that the service has answered before.
+// headerReplayed is the header of a replayed answer.
 const headerReplayed = "Idempotent-Replayed"
 
-// NewKey makes the key of a new intent: a random UUID.
+// NewKey returns a key for a new intent: a random UUID.
 func NewKey() string { return uuid.NewString() }
 
 // Config sets a Transport. The zero value is safe.
 type Config struct {
 	// Base makes the single attempts. Default http.DefaultTransport.
 	Base http.RoundTripper
-	// Methods get a key and are repeated; others pass to Base once. Default POST and PATCH. A request that has a key of
-	// its own is always repeated.
+	// Methods are the methods whose requests get a key and are retried; others pass to Base once. Default POST and
+	// PATCH. A request with a key is always retried.
 	Methods []string
-	// Attempts is how often an intent is tried at most. Default 8; negative: until its context ends.
-	Attempts int
-	// Attempt is how long one attempt waits for the head of an answer. Default 10 s; negative: as long as the context
-	// allows. Too short, and the server's work is asked for again and again while it goes on.
-	Attempt time.Duration
-	// First and Most are the shortest and the longest pause between two attempts; each is half to one and a half times
-	// as long, by chance. Default 200 ms and 20 s.
-	First, Most time.Duration
-	// Patience is the longest Retry-After that is waited for; an answer that says more is returned at once. Default 1
-	// min; negative: any.
-	Patience time.Duration
-	// MaxBody is how much of a request's body is kept for the next attempt, when the request cannot give it again
-	// itself (GetBody). A larger one is an error, before anything is sent. Default 1 MiB; negative: any.
+	// MaxAttempts is the maximum number of attempts at an intent. Default 8; negative: until its context ends.
+	MaxAttempts int
+	// AttemptTimeout bounds an attempt until the header of its answer. Default 10 s; negative: none. If it is shorter
+	// than the server's work, retries arrive while the work is in progress.
+	AttemptTimeout time.Duration
+	// MinDelay and MaxDelay are the first and the longest delay between two attempts, which jitter changes by up to a
+	// half. Default 200 ms and 20 s.
+	MinDelay, MaxDelay time.Duration
+	// MaxRetryAfter is the longest Retry-After to wait for; an answer with a longer one is returned at once. Default 1
+	// min; negative: none.
+	MaxRetryAfter time.Duration
+	// MaxBody is the maximum size of a body that is buffered for retries, if the request has no GetBody. A larger one
+	// is an error before any attempt. Default 1 MiB; negative: none.
 	MaxBody int64
-	// NewKey makes the key of a request that has none. Default the function NewKey.
+	// NewKey returns the key for a request without one. Default the function NewKey.
 	NewKey func() string
 }
 
-// Transport is a http.RoundTripper that gives each intent a key and repeats it with that key until the outcome is known
-// or its limits are reached. It is safe for concurrent use if Base is. Set no Timeout on the http.Client that is
-// shorter than what the retries need.
+// Transport is a http.RoundTripper that adds a key to each intent and retries it with this key until its outcome is
+// known or a limit is reached. It is safe for concurrent use if Base is. A Timeout of the http.Client includes all
+// retries.
 type Transport struct{ cfg Config }
 
-// New makes a Transport.
+// New returns a Transport.
 func New(cfg Config) *Transport {
 	if cfg.Base == nil {
 		cfg.Base = http.DefaultTransport
@@ -69,16 +69,17 @@ func New(cfg Config) *Transport {
 	if cfg.NewKey == nil {
 		cfg.NewKey = NewKey
 	}
-	cfg.Attempts = cmp.Or(cfg.Attempts, 8)
-	cfg.Attempt = cmp.Or(cfg.Attempt, 10*time.Second)
-	cfg.First, cfg.Most = cmp.Or(cfg.First, 200*time.Millisecond), cmp.Or(cfg.Most, 20*time.Second)
-	cfg.Patience = cmp.Or(cfg.Patience, time.Minute)
+	cfg.MaxAttempts = cmp.Or(cfg.MaxAttempts, 8)
+	cfg.AttemptTimeout = cmp.Or(cfg.AttemptTimeout, 10*time.Second)
+	cfg.MinDelay = cmp.Or(cfg.MinDelay, 200*time.Millisecond)
+	cfg.MaxDelay = cmp.Or(cfg.MaxDelay, 20*time.Second)
+	cfg.MaxRetryAfter = cmp.Or(cfg.MaxRetryAfter, time.Minute)
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, 1<<20)
 	return &Transport{cfg: cfg}
 }
 
-// RoundTrip implements http.RoundTripper. When the attempts are over it returns the last answer, whatever its status,
-// or an *Error. [Outcome] says what that means.
+// RoundTrip implements http.RoundTripper. After the last attempt it returns its answer, whatever its status, or an
+// *Error; see [Outcome].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	i := intentFor(r)
 	if i.key == "" {
@@ -94,38 +95,36 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var sent atomic.Int64
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{WroteHeaders: func() { sent.Add(1) }})
 	ctx = context.WithValue(ctx, intentKey{}, i)
-	pace := backoff.NewExponentialBackOff(backoff.WithInitialInterval(t.cfg.First), backoff.WithMaxInterval(t.cfg.Most),
-		backoff.WithRandomizationFactor(0.5), backoff.WithMaxElapsedTime(0))
+	delays := backoff.NewExponentialBackOff(backoff.WithInitialInterval(t.cfg.MinDelay),
+		backoff.WithMaxInterval(t.cfg.MaxDelay), backoff.WithRandomizationFactor(0.5), backoff.WithMaxElapsedTime(0))
 	for {
 		i.attempts++
 		res, err := t.attempt(ctx, r, i.key, body)
-		again, after := i.judge(res, sent.Swap(0), err)
-		wait := max(pace.NextBackOff(), after)
-		if !again || t.cfg.Attempts > 0 && i.attempts >= t.cfg.Attempts || t.cfg.Patience > 0 &&
-			after > t.cfg.Patience || !endsInTime(ctx, wait) {
+		retry, retryAfter := i.record(res, sent.Swap(0), err)
+		delay := max(delays.NextBackOff(), retryAfter)
+		if !retry || t.cfg.MaxAttempts > 0 && i.attempts >= t.cfg.MaxAttempts ||
+			t.cfg.MaxRetryAfter > 0 && retryAfter > t.cfg.MaxRetryAfter || !endsInTime(ctx, delay) {
 			if err != nil {
-				return nil, i.failed(err)
+				return nil, i.newError(err)
 			}
 			return res, nil
 		}
 		if res != nil {
 			drain(res.Body)
 		}
-		if sleep.For(ctx, wait) != nil {
-			return nil, i.failed(context.Cause(ctx))
+		if sleep.For(ctx, delay) != nil {
+			return nil, i.newError(context.Cause(ctx))
 		}
 	}
 }
 
-// endsInTime says whether a pause ends before the context does. If not, the answer that is there is better than a
-// time-out.
-func endsInTime(ctx context.Context, wait time.Duration) bool {
-	end, ok := ctx.Deadline()
-	return ctx.Err() == nil && (!ok || time.Now().Add(wait).Before(end))
+// endsInTime reports whether a delay ends before the context. If not, the last answer is better than a timeout.
+func endsInTime(ctx context.Context, delay time.Duration) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() == nil && (!ok || time.Now().Add(delay).Before(deadline))
 }
 
-// body returns a function that opens the body anew for each attempt. The request's own is closed, as a RoundTripper
-// must.
+// body returns a function that opens the body for each attempt. It closes the request's own, as a RoundTripper must.
 func (t *Transport) body(r *http.Request) (func() (io.ReadCloser, error), error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return func() (io.ReadCloser, error) { return r.Body, nil }, nil
@@ -138,21 +137,20 @@ func (t *Transport) body(r *http.Request) (func() (io.ReadCloser, error), error)
 	if t.cfg.MaxBody > 0 {
 		from = io.LimitReader(r.Body, t.cfg.MaxBody+1)
 	}
-	kept, err := io.ReadAll(from)
+	buffered, err := io.ReadAll(from)
 	if err != nil {
-		return nil, fmt.Errorf("reading the request's body: %w", err)
+		return nil, fmt.Errorf("read the request's body: %w", err)
 	}
-	if t.cfg.MaxBody > 0 && int64(len(kept)) > t.cfg.MaxBody {
-		return nil, fmt.Errorf("the request's body is longer than the %d bytes that are kept for a retry: set its "+
-			"GetBody", t.cfg.MaxBody)
+	if t.cfg.MaxBody > 0 && int64(len(buffered)) > t.cfg.MaxBody {
+		return nil, fmt.Errorf("the request's body is longer than the %d bytes that are buffered for a retry: set "+
+			"its GetBody", t.cfg.MaxBody)
 	}
-	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(kept)), nil }, nil
+	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buffered)), nil }, nil
 }
 
-var errNoAnswer = errors.New("no answer within the time of one attempt")
+var errAttemptTimeout = errors.New("no answer within AttemptTimeout")
 
-// attempt makes one attempt. Config.Attempt limits it until the head of the answer is there; the caller's context
-// limits the body.
+// attempt makes one attempt. Config.AttemptTimeout bounds it until the answer's header, the caller's context the body.
 func (t *Transport) attempt(ctx context.Context, r *http.Request, key string, body func() (io.ReadCloser, error)) (
 	*http.Response, error,
 ) {
@@ -162,42 +160,42 @@ func (t *Transport) attempt(ctx context.Context, r *http.Request, key string, bo
 	var err error
 	if out.Body, err = body(); err != nil {
 		cancel(nil)
-		return nil, fmt.Errorf("reading the request's body again: %w", err)
+		return nil, fmt.Errorf("open the request's body again: %w", err)
 	}
 	var timer *time.Timer
-	if t.cfg.Attempt > 0 {
-		timer = time.AfterFunc(t.cfg.Attempt, func() { cancel(errNoAnswer) })
+	if t.cfg.AttemptTimeout > 0 {
+		timer = time.AfterFunc(t.cfg.AttemptTimeout, func() { cancel(errAttemptTimeout) })
 		defer timer.Stop()
 	}
 	res, err := t.cfg.Base.RoundTrip(out)
 	if err != nil {
-		if errors.Is(context.Cause(ctx), errNoAnswer) {
-			err = errors.Join(errNoAnswer, err)
+		if errors.Is(context.Cause(ctx), errAttemptTimeout) {
+			err = errors.Join(errAttemptTimeout, err)
 		}
 		cancel(nil)
 		return nil, err
 	}
 	if res.Request == nil {
-		res.Request = out // Outcome finds the intent by it
+		res.Request = out // Outcome reads the intent from its context
 	}
-	res.Body = &endingBody{ReadCloser: res.Body, end: cancel}
+	res.Body = &cancelingBody{ReadCloser: res.Body, cancel: cancel}
 	return res, nil
 }
 
-// endingBody frees an attempt's context when its answer has been read.
-type endingBody struct {
+// cancelingBody cancels an attempt's context when its answer is closed.
+type cancelingBody struct {
 	io.ReadCloser
-	end context.CancelCauseFunc
+	cancel context.CancelCauseFunc
 }
 
 // Close implements io.Closer.
-func (b *endingBody) Close() error {
+func (b *cancelingBody) Close() error {
 	err := b.ReadCloser.Close()
-	b.end(nil)
+	b.cancel(nil)
 	return err
 }
 
-// drain reads what is left of a short answer, so that its connection can be used again.
+// drain reads the rest of a short answer, so that its connection can be reused.
 func drain(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, 64<<10)
 	_ = body.Close()
