@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// ErrOutsideWindow is in the error of a Window's checks, beside ErrInvalidKey: the key is well-formed, and too old, or
-// from a future that no clock's error explains. Nothing was looked up or recorded for it.
+// ErrOutsideWindow matches the error of a Window's checks for a well-formed key that is too old, or further in the
+// future than Window.Skew. The error matches ErrInvalidKey too.
 var ErrOutsideWindow = errors.New("idempotency key outside the window in which keys are accepted")
 
 // NewV4 returns a random key, a UUIDv4.
@@ -25,7 +25,7 @@ var ErrOutsideWindow = errors.New("idempotency key outside the window in which k
 // after the tombstone's deletion is a new request. It panics only when the system has no randomness.
 func NewV4() string { return uuid.NewString() }
 
-// CheckV4 returns an error, matching ErrInvalidKey, for a value that is no UUIDv4 in its canonical spelling: lower
+// CheckV4 returns an error, matching ErrInvalidKey, for a value that is not a UUIDv4 in its canonical spelling: lower
 // case, with hyphens. Another spelling would be another key.
 func CheckV4(value string) error {
 	_, err := parseKey(value, 4)
@@ -43,19 +43,18 @@ func NewV7() string { return uuid.Must(uuid.NewV7()).String() }
 // Window accepts keys that contain their time, up to a maximum age. While that is shorter than the tombstone's
 // retention, a retry is refused before its tombstone is deleted, so it never runs as a new request.
 type Window struct {
-	// Age is how old a key may be, by the server's clock and the time in the key. 0 means 48 h, which leaves a day to
-	// the default tombstone. It should be shorter than Retention.Tombstone, less the longest time from a key's first
-	// use to its completion.
+	// Age is the maximum age of a key, by the server's clock. 0 means 48 h, a day less than the default tombstone. It
+	// should be shorter than Retention.Tombstone, less the longest time from a key's creation to its completion.
 	Age time.Duration
-	// Skew is how far a client's clock may be ahead. 0 means 5 min; negative allows none.
+	// Skew is how far a client's clock may be ahead. 0 means 5 min; negative: not at all.
 	Skew time.Duration
 	// Now is the server's clock. Nil: time.Now.
 	Now func() time.Time
 }
 
-// CheckV7 returns an error, matching ErrInvalidKey, for a value that is no UUIDv7 in its canonical spelling (lower
-// case, with hyphens), and one that also matches ErrOutsideWindow for a key that is not of the window. See NewV7 for
-// when to choose it.
+// CheckV7 returns an error, matching ErrInvalidKey, for a value that is not a UUIDv7 in its canonical spelling (lower
+// case, with hyphens), and one that also matches ErrOutsideWindow for a key outside the window. See NewV7 for when to
+// choose it.
 func (w Window) CheckV7(value string) error {
 	id, err := parseKey(value, 7)
 	if err != nil {
@@ -66,12 +65,12 @@ func (w Window) CheckV7(value string) error {
 	return w.check(time.UnixMilli(int64(binary.BigEndian.Uint64(ms[:]))))
 }
 
-// CheckULID is CheckV7 for clients that make ULIDs: 26 characters of Crockford's base 32 in upper case. When to choose
-// it, its cost and its trap are NewV7's.
+// CheckULID is CheckV7 for clients that use ULIDs: 26 characters of Crockford's base 32 in upper case. See NewV7 for
+// when to choose it, its cost and its trap.
 func (w Window) CheckULID(value string) error {
 	id, err := ulid.ParseStrict(value)
 	if err != nil || id.String() != value {
-		return fmt.Errorf("%w: it is no ULID in upper case", idempotency.ErrInvalidKey)
+		return fmt.Errorf("%w: it is not a ULID in upper case", idempotency.ErrInvalidKey)
 	}
 	return w.check(id.Timestamp())
 }
@@ -87,11 +86,12 @@ func (w Window) check(at time.Time) error {
 	if skew == 0 {
 		skew = 5 * time.Minute
 	}
-	switch old := now().Sub(at); {
-	case old > age:
+	switch elapsed := now().Sub(at); {
+	case elapsed > age:
 		return fmt.Errorf("%w: %w: it is older than %v", idempotency.ErrInvalidKey, ErrOutsideWindow, age)
-	case -old > max(skew, 0):
-		return fmt.Errorf("%w: %w: it is more than %v ahead", idempotency.ErrInvalidKey, ErrOutsideWindow, max(skew, 0))
+	case -elapsed > max(skew, 0):
+		return fmt.Errorf("%w: %w: it is more than %v in the future", idempotency.ErrInvalidKey, ErrOutsideWindow,
+			max(skew, 0))
 	}
 	return nil
 }
@@ -100,23 +100,23 @@ func (w Window) check(at time.Time) error {
 func parseKey(value string, version uuid.Version) (uuid.UUID, error) {
 	id, err := uuid.Parse(value)
 	if err != nil || id.Version() != version || id.Variant() != uuid.RFC4122 || id.String() != value {
-		return uuid.UUID{}, fmt.Errorf("%w: it is no UUIDv%d in lower case with hyphens", idempotency.ErrInvalidKey,
+		return uuid.UUID{}, fmt.Errorf("%w: it is not a UUIDv%d in lower case with hyphens", idempotency.ErrInvalidKey,
 			version)
 	}
 	return id, nil
 }
 
-// Intent returns the key of an intent, a UUIDv5 of the parts that make it one: the same intent always gets the same
-// key, without anybody keeping it. No two lists of parts are the same intent.
+// Intent returns the key of the intent that the parts identify, a UUIDv5 of them: the same parts give the same key, so
+// it need not be stored. Different lists of parts are different intents.
 //
 // When to choose it: the caller cannot keep a key over its own crash, and the intent has a name: ("invoice", "2026-07",
-// customer). Cost: none beside the hash. Trap: a hash of the payload is no intent, a second purchase of the same things
-// would be told the first one's answer; and when the meaning of "the same intent" changes, version must rise, or new
-// intents are taken for old ones. It is no secret: whoever knows the parts knows the key.
-func Intent(namespace uuid.UUID, version int, intent ...string) string {
+// customer). Cost: a hash. Trap: the payload does not identify an intent, for a second purchase of the same things
+// would get the first one's answer. If the meaning of the parts changes, raise version, or new intents get old keys.
+// The key is not a secret: everyone who knows the parts can compute it.
+func Intent(namespace uuid.UUID, version int, parts ...string) string {
 	var b strings.Builder
 	b.WriteString("v" + strconv.Itoa(version))
-	for _, part := range intent {
+	for _, part := range parts {
 		b.WriteString(":" + strconv.Itoa(len(part)) + ":" + part)
 	}
 	return uuid.NewSHA1(namespace, []byte(b.String())).String()

@@ -9,29 +9,28 @@ import (
 
 // Blocks reserves blocks of numbers: one write for each block instead of one for each number.
 type Blocks interface {
-	// NextBlock reserves size numbers of a named sequence, which begins with 1, and returns the first of them. A block
-	// whose reply is lost is lost with it. The size must be 1 or more.
+	// NextBlock reserves size numbers of a named sequence, which begins with 1, and returns the first. If the reply is
+	// lost, the block is never used. The size must be 1 or more.
 	NextBlock(ctx context.Context, name string, size int64) (first int64, err error)
 }
 
-// HiLo generates numbers that are unique among processes, from blocks that it reserves. It is safe for concurrent use.
+// HiLo generates numbers that are unique among processes, from reserved blocks. It is safe for concurrent use.
 //
 // When to choose it: keys or ids that must be short numbers, made by many processes, without a round trip for each.
-// Cost: a row in the store and one write per block. Trap: the numbers are unique and nothing else: they have holes
-// where a process ended within its block, and two processes' blocks interleave, so a higher number is not a later one.
-// Never put a Watermark over them.
+// Cost: a row in the store and one write per block. Trap: the numbers have gaps where a process ended within its block,
+// and the blocks of processes interleave, so a higher number is not a later one. Never use a Watermark for them.
 type HiLo struct {
 	blocks Blocks
 	name   string
 	size   int64
-	state  chan hilo // the state, taken out while it is used: a lock that a context can cancel
+	state  chan hilo // of capacity 1: a mutex whose Lock ends with a context
 }
 
-// hilo is what is left of a block.
+// hilo is the rest of a block.
 type hilo struct{ next, left int64 }
 
-// NewHiLo returns a HiLo over the blocks of a sequence. size is how many numbers are reserved at a time, 1 or more; as
-// many are lost when the process ends.
+// NewHiLo returns a HiLo over blocks of size numbers of a sequence, 1 or more. The end of the process wastes up to a
+// block.
 func NewHiLo(blocks Blocks, name string, size int64) (*HiLo, error) {
 	if blocks == nil || name == "" || size < 1 {
 		return nil, errors.New("idempotency: a HiLo needs blocks, the name of a sequence, and a size of 1 or more")
@@ -41,7 +40,7 @@ func NewHiLo(blocks Blocks, name string, size int64) (*HiLo, error) {
 	return h, nil
 }
 
-// Next returns the next number. An error is the context's or the store's; no number is used up by it.
+// Next returns the next number. An error is the context's or the store's, and uses no number.
 func (h *HiLo) Next(ctx context.Context) (int64, error) {
 	var s hilo
 	select {

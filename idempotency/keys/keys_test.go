@@ -55,8 +55,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestKeyFormats_OneSpelling: another spelling of a key would be another key.
-func TestKeyFormats_OneSpelling(t *testing.T) {
+// TestKeyFormats_CanonicalSpelling: another spelling of a key would be another key.
+func TestKeyFormats_CanonicalSpelling(t *testing.T) {
 	t.Parallel()
 	v4, v7 := keys.NewV4(), keys.NewV7()
 	id := ulid.Make().String()
@@ -93,7 +93,7 @@ func TestIntent(t *testing.T) {
 	ns := uuid.MustParse("6f7c1c62-27b5-5f0a-9a0e-3b7f5d0c8e11")
 	const pinned = "f7292ce1-f33d-51e1-a751-dfddc768a4fb"
 	if got := keys.Intent(ns, 1, "invoice", "2026-07"); got != pinned {
-		t.Errorf("%s: keys of former releases would be lost", got)
+		t.Errorf("%s: keys of earlier releases would not match", got)
 	}
 	seen := map[string]string{}
 	for name, key := range map[string]string{
@@ -104,14 +104,14 @@ func TestIntent(t *testing.T) {
 		"none": keys.Intent(ns, 1), "empty": keys.Intent(ns, 1, ""), "two empty": keys.Intent(ns, 1, "", ""),
 	} {
 		if other, twice := seen[key]; twice {
-			t.Errorf("%s and %s are one", name, other)
+			t.Errorf("%s and %s have one key", name, other)
 		}
 		seen[key] = name
 	}
 }
 
-// TestWatermark_BFinishesFirst: A takes 100 and B 101, and B is done first; 100 must not be dropped.
-func TestWatermark_BFinishesFirst(t *testing.T) {
+// TestWatermark_OutOfOrder: 101 finishes before 100; 100 must not count as finished.
+func TestWatermark_OutOfOrder(t *testing.T) {
 	t.Parallel()
 	w := keys.Watermark{Low: 99}
 	if added, err := w.Add(101, 10); !added || err != nil {
@@ -138,7 +138,7 @@ func TestWatermark_BFinishesFirst(t *testing.T) {
 	}
 }
 
-// TestWatermark_IsASet: whatever comes in whatever order, it knows exactly what a set would.
+// TestWatermark_IsASet: numbers in any order; it has the same numbers as a set.
 func TestWatermark_IsASet(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -147,7 +147,7 @@ func TestWatermark_IsASet(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "numbers") {
 			n := rapid.Int64Range(1, 20).Draw(t, "n")
 			before := w
-			had := append([]int64(nil), w.Above...)
+			oldAbove := append([]int64(nil), w.Above...)
 			added, err := w.Add(n, 15)
 			if err != nil {
 				if n-before.Low <= 15 || set[n] {
@@ -159,9 +159,9 @@ func TestWatermark_IsASet(t *testing.T) {
 				t.Fatalf("%d to %+v: added %v", n, before, added)
 			}
 			set[n] = true
-			for i := range had {
-				if before.Above[i] != had[i] {
-					t.Fatalf("a copy changed: %v, was %v", before.Above, had)
+			for i := range oldAbove {
+				if before.Above[i] != oldAbove[i] {
+					t.Fatalf("a copy changed: %v, was %v", before.Above, oldAbove)
 				}
 			}
 			for m := int64(1); m <= 21; m++ {
@@ -199,7 +199,7 @@ func (b *blocks) NextBlock(_ context.Context, _ string, size int64) (int64, erro
 	return first, nil
 }
 
-func TestHiLo_NoNumberTwice(t *testing.T) {
+func TestHiLo_Unique(t *testing.T) {
 	t.Parallel()
 	b := &blocks{}
 	var mu sync.Mutex
@@ -231,7 +231,7 @@ func TestHiLo_NoNumberTwice(t *testing.T) {
 	}
 }
 
-func TestHiLo_ALostReplyLosesItsBlock(t *testing.T) {
+func TestHiLo_LostReplyWastesItsBlock(t *testing.T) {
 	t.Parallel()
 	b := &blocks{lose: 1}
 	h, err := keys.NewHiLo(b, "s", 10)
@@ -260,8 +260,8 @@ func TestHiLo_ALostReplyLosesItsBlock(t *testing.T) {
 	}
 }
 
-// FuzzKey: a key is taken exactly when each part is 1 to 255 printable bytes (the tenant may be empty), and a format's
-// check never panics, nor takes what Check does not.
+// FuzzKey: a key is valid exactly if each part is 1 to 255 printable bytes (the tenant may be empty); the checks of
+// formats never panic, and accept no invalid key.
 func FuzzKey(f *testing.F) {
 	f.Add("", "payment.create", "0199a4c2-7d1c-7000-8000-0000000000ab")
 	f.Add("t", "o", "01J1Z8XW9QK5V3C7M2N4P6R8T0")
@@ -278,7 +278,7 @@ func FuzzKey(f *testing.F) {
 		w := keys.Window{}
 		for _, err := range []error{keys.CheckV4(value), w.CheckV7(value), w.CheckULID(value)} {
 			if err == nil && (!good(value) || value == "") {
-				t.Fatalf("%q is a key, but no valid one", value)
+				t.Fatalf("an invalid key is accepted: %q", value)
 			}
 			if err != nil && !errors.Is(err, idempotency.ErrInvalidKey) {
 				t.Fatalf("%q: %v", value, err)

@@ -10,64 +10,62 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// ErrWrongRegion: the key lives in another region, whose store remembers it. Nothing was looked up or recorded here. A
-// *WrongRegionError says which.
-var ErrWrongRegion = errors.New("the idempotency key lives in another region")
+// ErrWrongRegion: the key's home is another region, named by a *WrongRegionError. Nothing was looked up or recorded.
+var ErrWrongRegion = errors.New("the idempotency key's home is another region")
 
-// WrongRegionError is ErrWrongRegion with the region to ask.
+// WrongRegionError is ErrWrongRegion with the key's home.
 type WrongRegionError struct {
-	Home string // where the key lives
-	Here string // who was asked
+	Home string // region of the key
+	Here string // region of this process
 }
 
 func (e *WrongRegionError) Error() string {
-	return fmt.Sprintf("%v: %s, and this is %s", ErrWrongRegion, e.Home, e.Here)
+	return fmt.Sprintf("%v: %s, not %s", ErrWrongRegion, e.Home, e.Here)
 }
 
 func (e *WrongRegionError) Unwrap() error { return ErrWrongRegion }
 
-// Regions says where keys live: a store protects its own region only, so each key has one home, and only that runs its
-// request. All regions must have the same Known, TenantHome and Default, for the home must be the same whoever is
-// asked.
+// Regions maps keys to home regions: a store protects one region only, so only a key's home runs its request. All
+// regions must have the same Known, TenantHome and Default, so that they find the same home.
 //
-// The home of a key is its tenant's, if that has one; else the one that the key names (see InRegion); else the default.
+// The home of a key is its tenant's, if that has one; else the region in the key (see InRegion); else the default.
 type Regions struct {
 	// Here is the region of this process. Required.
 	Here string
-	// Known are the names of all regions, Here among them: of a-z, 0-9 and '-', beginning with a letter. Required.
+	// Known has the names of all regions, including Here: a-z, 0-9 and '-', beginning with a letter. Required.
 	Known []string
-	// TenantHome says where a tenant lives, and "" for one that lives in no single region. Nil: none does.
+	// TenantHome returns a tenant's home, "" for a tenant without a single one. Nil: no tenant has one.
 	TenantHome func(tenant string) string
-	// Default is the home of keys that name no region. Empty: such a key is refused with ErrInvalidKey.
+	// Default is the home of keys without a region. Empty: such a key is refused with ErrInvalidKey.
 	Default string
 }
 
-// InRegion returns a key that names its home: "eu1." and the value. Whoever makes the keys, a client or a gateway, asks
-// for the nearest region once, when it makes the key, and every retry goes to that one, wherever it enters.
+// InRegion returns a key with its home region: "eu1." and the value. The client or gateway that makes the key chooses
+// the nearest region once; every retry goes to that region.
 func InRegion(region, value string) string { return region + "." + value }
 
-// Home returns the region in which a key lives. The error is about the configuration, or matches ErrInvalidKey.
+// Home returns the home of a key. An error is about the configuration, or matches ErrInvalidKey.
 func (r Regions) Home(k idempotency.Key) (string, error) {
 	if r.TenantHome != nil {
 		if home := r.TenantHome(k.Tenant); home != "" {
-			return home, r.known(home)
+			return home, r.checkKnown(home)
 		}
 	}
-	// What stands before the first dot is a region only if it is one's name: other keys have dots, too.
-	if home, _, named := strings.Cut(k.Value, "."); named && slices.Contains(r.Known, home) {
+	// Keys without a region may have dots, too.
+	if home, _, ok := strings.Cut(k.Value, "."); ok && slices.Contains(r.Known, home) {
 		return home, nil
 	}
 	if r.Default == "" {
-		return "", fmt.Errorf("%w: it names no region: want one of %s, a dot, and the key", idempotency.ErrInvalidKey,
+		return "", fmt.Errorf("%w: it has no region: want one of %s, a dot, and the key", idempotency.ErrInvalidKey,
 			strings.Join(r.Known, ", "))
 	}
-	return r.Default, r.known(r.Default)
+	return r.Default, r.checkKnown(r.Default)
 }
 
-// Check returns nil when the key lives here, a *WrongRegionError when it lives elsewhere, or Home's error. Ask it
-// before anything is looked up.
+// Check returns nil if the key's home is Here, a *WrongRegionError if it is another region, or Home's error. Call it
+// before the store.
 func (r Regions) Check(k idempotency.Key) error {
-	if err := cmp.Or(k.Check(), r.known(r.Here)); err != nil {
+	if err := cmp.Or(k.Check(), r.checkKnown(r.Here)); err != nil {
 		return err
 	}
 	home, err := r.Home(k)
@@ -77,9 +75,9 @@ func (r Regions) Check(k idempotency.Key) error {
 	return err
 }
 
-func (r Regions) known(region string) error {
+func (r Regions) checkKnown(region string) error {
 	if !slices.Contains(r.Known, region) {
-		return fmt.Errorf("idempotency: region %q is none of %s", region, strings.Join(r.Known, ", "))
+		return fmt.Errorf("idempotency: region %q is not one of %s", region, strings.Join(r.Known, ", "))
 	}
 	return nil
 }
