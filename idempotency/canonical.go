@@ -12,50 +12,46 @@ import (
 	"github.com/gowebpki/jcs"
 )
 
-// Canonical returns a command's canonical bytes: its JSON in the form of RFC 8785, so that the order of members, white
-// space and the spelling of numbers and texts do not matter, and everything else does.
+// Canonical returns a command's JSON in the canonical form of RFC 8785: the order of members, white space and the
+// spelling of numbers and strings do not matter, everything else does. It differs from encoding/json with RFC 8785, or
+// may surprise, in these points:
 //
-// What it makes of things, beside what encoding/json does:
+//   - Numbers are exact. RFC 8785 rounds to a float64, where 9007199254740993 equals 9007199254740992; a number that a
+//     float64 cannot represent becomes a marked string of its digits. So int64, *big.Int and json.Number are safe. A
+//     number with an exponent beyond a million is refused, as are NaN and the infinities.
+//   - A float is its shortest decimal: 0.1+0.2 differs from 0.3. Use integers of the minor unit for amounts.
+//   - A time is its text with zone and nanoseconds: normalize it in validation (t.UTC().Truncate(time.Second)), or one
+//     instant in two zones is two commands. The same holds for texts that depend on a locale, or only look alike:
+//     nothing is folded, trimmed or normalized.
+//   - Text that is not UTF-8 is refused, because encoding/json would make every such text the same. So are U+FFFD,
+//     which encoding/json reads for such text, and an object with the same member twice in a json.RawMessage.
+//   - nil and empty slices and maps differ (null, []), and so do an absent and a zero member, unless omitempty omits
+//     it. Bytes are base64.
 //
-//   - Numbers are exact. RFC 8785 rounds to a float64, to which 9007199254740993 and 9007199254740992 are one; a number
-//     that a float64 does not hold is written as a marked text of all its digits instead. So int64, *big.Int and
-//     json.Number are safe. A number with an exponent beyond a million is refused, as are NaN and the infinities.
-//   - A float goes in as its shortest decimal: 0.1+0.2 is another amount than 0.3. Amounts belong into integers of the
-//     minor unit.
-//   - A time goes in as its text, zone and nanoseconds included: validation pins it (t.UTC().Truncate(time.Second)), or
-//     the same instant from two zones is two commands. The same holds for what depends on a locale (a decimal comma, a
-//     month's name), and for texts that only look alike: nothing is folded, trimmed or brought into a normal form of
-//     Unicode.
-//   - Text that is not UTF-8 is refused: encoding/json would make all of it one. So is U+FFFD, which stands for what
-//     encoding/json has read of such text before, \ud800 and \udfff among it; and a member that occurs twice, in a
-//     json.RawMessage.
-//   - nil and empty slices and maps are two things (null, []), an absent member and a zero one are, unless omitempty
-//     leaves it out. Bytes go in as base64.
-//
-// Pass the validated command, a Go value with defaults applied and unknown fields refused or dropped, not the body as
-// it came: else a client that leaves out a default asks something else than one that spells it out.
+// Pass the validated command, a Go value with defaults applied and unknown fields refused or dropped, not the request's
+// body: otherwise a client that omits a default sends another command than one that includes it.
 func Canonical(command any) ([]byte, error) {
 	plain, err := json.Marshal(command)
 	if err != nil {
-		return nil, fmt.Errorf("idempotency: a command of type %T is no JSON: %w", command, err)
+		return nil, fmt.Errorf("idempotency: a command of type %T cannot be marshaled to JSON: %w", command, err)
 	}
 	return canonical(plain)
 }
 
-// ErrInvalidCommand is in the error of a command that has no canonical form: validation has to refuse it. The error
-// repeats nothing of it.
+// ErrInvalidCommand matches the error for a command without a canonical form, which validation should refuse. The error
+// does not quote the command.
 var ErrInvalidCommand = errors.New("the command has no canonical form")
 
 var (
-	errUTF8 = fmt.Errorf("idempotency: %w: a text of it is no Unicode, or has U+FFFD in the place of what was lost",
+	errUTF8 = fmt.Errorf("idempotency: %w: a string in it is not valid UTF-8, or has U+FFFD",
 		ErrInvalidCommand)
-	errNumber = fmt.Errorf("idempotency: %w: a number of it has an exponent beyond a million", ErrInvalidCommand)
-	// The library's own errors repeat the command.
-	errJSON = fmt.Errorf("idempotency: %w (RFC 8785): a member occurs twice, or a text is no Unicode",
+	errNumber = fmt.Errorf("idempotency: %w: a number in it has an exponent beyond a million", ErrInvalidCommand)
+	// The library's own errors quote the command.
+	errJSON = fmt.Errorf("idempotency: %w (RFC 8785): an object has a member twice, or a string is not Unicode",
 		ErrInvalidCommand)
 )
 
-// canonical is Canonical of valid JSON.
+// canonical is Canonical for valid JSON.
 func canonical(plain []byte) ([]byte, error) {
 	exact, err := markNumbers(plain)
 	if err != nil {
@@ -68,10 +64,10 @@ func canonical(plain []byte) ([]byte, error) {
 	return out, nil
 }
 
-// nul begins the text that stands for a number; a text of the command that begins with it gets one more.
-const nul = `\u0000`
+// numberMark begins a string that stands for a number; a string of the command that begins with it gets one more.
+const numberMark = `\u0000`
 
-// markNumbers replaces the numbers that a float64 does not hold exactly by texts that no text of the command becomes.
+// markNumbers replaces numbers that a float64 cannot represent by strings that no string of the command becomes.
 func markNumbers(plain []byte) ([]byte, error) {
 	if !utf8.Valid(plain) || bytes.ContainsRune(plain, utf8.RuneError) {
 		return nil, errUTF8
@@ -91,8 +87,8 @@ func markNumbers(plain []byte) ([]byte, error) {
 				end++
 			}
 			out = append(out, '"')
-			if bytes.HasPrefix(plain[i+1:], []byte(nul)) {
-				out = append(out, nul...)
+			if bytes.HasPrefix(plain[i+1:], []byte(numberMark)) {
+				out = append(out, numberMark...)
 			}
 			out = append(out, plain[i+1:end+1]...)
 			i = end + 1
@@ -114,7 +110,7 @@ func markNumbers(plain []byte) ([]byte, error) {
 	return out, nil
 }
 
-// appendNumber appends a number's literal, or its mark and digits when a float64 does not hold it.
+// appendNumber appends a number's literal, or its mark and digits if a float64 cannot represent it.
 func appendNumber(out []byte, literal string) ([]byte, error) {
 	want, err := decimal(literal)
 	if err != nil {
@@ -125,10 +121,10 @@ func appendNumber(out []byte, literal string) ([]byte, error) {
 			return append(out, literal...), nil
 		}
 	}
-	return append(out, `"`+nul+want+`"`...), nil
+	return append(out, `"`+numberMark+want+`"`...), nil
 }
 
-// decimal brings a number's literal into one spelling: sign, digits without zeros around them, exponent.
+// decimal normalizes a number's literal: sign, digits without leading and trailing zeros, exponent.
 func decimal(literal string) (string, error) {
 	mantissa, exponent := literal, "0"
 	if i := strings.IndexAny(literal, "eE"); i >= 0 {

@@ -13,24 +13,25 @@
 //
 // It needs these names:
 //
-//   - [Key]: who asks, for which operation, and the key that the client sent.
+//   - [Key]: the caller, the operation, and the key that the client sent.
 //   - [NewRequest]: the [Request] of a key and the validated command. The same key with another command is refused.
 //   - [Result]: the answer, which every retry gets too.
 //   - [Retention]: how long answers and keys are kept; by default 24 and 72 hours.
-//   - [Terminal], [Retryable], [OutcomeUnknown]: what an error says of the work. Terminal is a final refusal, kept and
-//     replayed like an answer; after Retryable nothing has happened, and the key is free; after OutcomeUnknown the work
-//     may have happened, and nobody runs it again blindly.
-//   - [ErrMismatch], [ErrInProgress], [ErrUnknown], [ErrExpired], [ErrInvalidKey]: why a caller gets no result. Package
-//     httpedge makes HTTP answers of them.
+//   - [Terminal], [Retryable], [OutcomeUnknown]: mark an error with the outcome of the work. Terminal is a final
+//     refusal, kept and replayed like an answer; after Retryable nothing has happened, and the key is released; after
+//     OutcomeUnknown the work may have happened, and is not repeated until recovery has found out.
+//   - [ErrMismatch], [ErrInProgress], [ErrUnknown], [ErrExpired], [ErrInvalidKey]: the reasons for no result. Package
+//     httpedge turns them into HTTP answers.
 //
 // Other packages have the rest:
 //
-//   - keys: how the value of a key is made and checked.
-//   - guard: work that is not one transaction of the store, above all calls to providers; recovery asks the providers.
-//   - pgstore, redisstore, dynamostore, memstore: the stores; idempotencytest examines others.
-//   - store: what a store has to do.
+//   - keys: making and checking the values of keys.
+//   - guard: work that is not one transaction of the store, above all calls to providers.
+//   - recovery: operations whose outcome is unknown.
+//   - pgstore, redisstore, dynamostore, memstore: the stores; idempotencytest tests others.
+//   - store: the interface of a store.
 //   - httpedge and client: the two ends of HTTP.
 //
-// Work outside of the store's transaction may have happened although nobody heard of it. That is why the end of a lease
-// never frees a key: it makes the outcome unknown, and recovery asks the provider.
+// Work outside the store's transaction may have happened although its owner died. So the end of a lease never releases
+// a key: it makes the outcome unknown, and recovery asks the provider.
 package idempotency

@@ -5,26 +5,26 @@ import (
 	"fmt"
 )
 
-// MaxKey is the most bytes that each part of a Key may have.
+// MaxKey is the maximum number of bytes of each part of a Key.
 const MaxKey = 255
 
-// ErrInvalidKey is in the error of Key.Check: the key cannot be used, and nothing was looked up or recorded for it.
+// ErrInvalidKey matches the error of Key.Check. Nothing was looked up or recorded for such a key.
 var ErrInvalidKey = errors.New("invalid idempotency key")
 
-// Key names one intent of one principal. The same three strings mean the same request; any other means another one, so
-// that a tenant neither collides with another's keys nor learns of them, and one key may be used for two operations.
+// Key identifies one intent of one principal: requests with the same three strings are the same request. So tenants
+// cannot collide with or learn of each other's keys, and a Value may be used for two operations.
 type Key struct {
-	// Tenant is who asks, as the server knows it: from authentication, never from what the client claims. Empty only
-	// where there is one tenant.
+	// Tenant is the caller as the server authenticated it, never a name that the client claims. Empty only if there is
+	// one tenant.
 	Tenant string
-	// Operation is what is asked, stable over releases: "payment.create". Required.
+	// Operation is the name of the operation, stable across releases: "payment.create". Required.
 	Operation string
 	// Value is the caller's key. Required.
 	Value string
 }
 
-// Check returns an error, matching ErrInvalidKey, that says which part is not 1 to MaxKey bytes of printable ASCII
-// (Tenant may be empty). It does not repeat the key: it may be long, and it is the client's.
+// Check returns an error that matches ErrInvalidKey if a part is not 1 to MaxKey bytes of printable ASCII (Tenant may
+// be empty). It names the part and does not quote the client's key.
 func (k Key) Check() error {
 	if err := checkPart("tenant", k.Tenant, 0); err != nil {
 		return err
@@ -35,9 +35,9 @@ func (k Key) Check() error {
 	return checkPart("key", k.Value, 1)
 }
 
-func checkPart(name, s string, least int) error {
-	if len(s) < least || len(s) > MaxKey {
-		return fmt.Errorf("%w: the %s has %d bytes; %d to %d are allowed", ErrInvalidKey, name, len(s), least, MaxKey)
+func checkPart(name, s string, minLen int) error {
+	if len(s) < minLen || len(s) > MaxKey {
+		return fmt.Errorf("%w: the %s has %d bytes; %d to %d are allowed", ErrInvalidKey, name, len(s), minLen, MaxKey)
 	}
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] > 0x7e {
@@ -47,8 +47,7 @@ func checkPart(name, s string, least int) error {
 	return nil
 }
 
-// Fingerprint tells commands apart: the SHA-256 of the validated command in a canonical form, and the version of that
-// form.
+// Fingerprint identifies a command: the SHA-256 of the validated command in a canonical form, and that form's version.
 type Fingerprint struct {
 	Version int16
 	Sum     [32]byte
@@ -57,18 +56,17 @@ type Fingerprint struct {
 // Request is one attempt at an intent.
 type Request struct {
 	Key Key
-	// Fingerprint is the command's, in the version that new records keep. Required.
+	// Fingerprint is that of the command, in the version for new records. Required.
 	Fingerprint Fingerprint
-	// Older are fingerprints of the same command in versions that records of former releases may have.
+	// Older are fingerprints of the same command in versions that records of earlier releases may have.
 	Older []Fingerprint
-	// Input is what recovery needs to go on with the work without the caller: normally the canonical command. It is
-	// kept while the work is unfinished and erased with its completion. Nil keeps nothing: then only the caller's retry
-	// goes on.
+	// Input is the data with which recovery continues the work without the caller: normally the canonical command. It
+	// is kept until the work is finished. Nil: only the caller's retry can continue.
 	Input []byte
 }
 
-// Matches says whether the request asks what a record with this fingerprint asked. A version that the request does not
-// know does not match: nobody can tell, and another's answer is worse than a refusal.
+// Matches reports whether f is one of the request's fingerprints. A version that the request does not have does not
+// match: a refusal is better than another command's answer.
 func (r Request) Matches(f Fingerprint) bool {
 	if r.Fingerprint == f {
 		return true

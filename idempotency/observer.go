@@ -2,75 +2,75 @@ package idempotency
 
 import "time"
 
-// Observer is told what a guard or pgstore's InTx does. A nil func is skipped. They are called from the goroutines of
-// the callers and of the heartbeats, so they must be quick and safe for concurrent use. None is told a key.
+// Observer has callbacks of a guard and of pgstore's InTx; nil ones are skipped. They run in the goroutines of callers
+// and heartbeats, so they must be quick and safe for concurrent use. None gets a key.
 type Observer struct {
-	// Replayed: a caller was given a former attempt's result.
+	// Replayed: a caller got an earlier attempt's result.
 	Replayed func(ReplayedInfo)
-	// Mismatched: a key was used for another command, and refused.
+	// Mismatched: a key was used for another command and refused.
 	Mismatched func(MismatchedInfo)
-	// InProgress: a caller was told to come again.
+	// InProgress: a caller was told to retry later.
 	InProgress func(InProgressInfo)
-	// ExpiredRetry: a caller came for a result that is no longer kept.
+	// ExpiredRetry: a caller asked for a result that is no longer kept.
 	ExpiredRetry func(ExpiredInfo)
-	// Unknown: the outcome of an operation became unknown, or a caller was told that it is.
+	// Unknown: the outcome of an operation became unknown, or a caller was told so later.
 	Unknown func(UnknownInfo)
-	// Finished: an attempt ended with a result, which is recorded.
+	// Finished: an attempt ended with a recorded result.
 	Finished func(FinishedInfo)
-	// Released: an attempt ended, certainly without an effect but its recorded local phases, and the next one may begin
-	// at once.
+	// Released: an attempt certainly ended without an effect other than its recorded local phases, and the next one may
+	// begin at once.
 	Released func(ReleasedInfo)
-	// LeaseLost: an owner lost its lease while it worked, or could not reach the store until its end.
+	// LeaseLost: an owner lost its lease during its work, or could not reach the store until the lease ended.
 	LeaseLost func(LeaseLostInfo)
 }
 
-// ReplayedInfo says whose result was given again.
+// ReplayedInfo is about a replayed result.
 type ReplayedInfo struct {
 	Operation string
 	Failure   string // as in Result
-	// Shared: it was taken from an attempt of this process that ran at the same time, without asking the store.
+	// Shared: the result is from a concurrent attempt of this process; the store was not read.
 	Shared bool
 }
 
-// MismatchedInfo says what became of the first command.
+// MismatchedInfo is about a key that was used for another command.
 type MismatchedInfo struct {
 	Operation string
-	State     State
+	State     State // of the first command
 }
 
-// InProgressInfo says for how long the other attempt has been at it.
+// InProgressInfo is about a caller that came during another attempt.
 type InProgressInfo struct {
 	Operation string
-	Age       time.Duration
+	Age       time.Duration // of the other attempt
 }
 
-// ExpiredInfo names the operation.
+// ExpiredInfo is about a result that is no longer kept.
 type ExpiredInfo struct{ Operation string }
 
-// UnknownInfo says how far the operation came. New: it became so now; otherwise a caller met it.
+// UnknownInfo is about an operation whose outcome is unknown.
 type UnknownInfo struct {
 	Operation string
 	Stage     Stage
-	New       bool
-	Err       error // why; nil when it was met
+	New       bool  // it became unknown now; otherwise a later caller was told so
+	Err       error // the cause, if New
 }
 
 // FinishedInfo is about one attempt that ended with a result.
 type FinishedInfo struct {
 	Operation string
 	Failure   string // as in Result
-	Resumed   bool   // it went on from a former attempt's recovery points
+	Resumed   bool   // it continued from an earlier attempt's recovery points
 	Took      time.Duration
 }
 
-// ReleasedInfo says why there was no effect.
+// ReleasedInfo is about an attempt that ended without an effect.
 type ReleasedInfo struct {
 	Operation string
-	Err       error
+	Err       error // the cause
 }
 
-// LeaseLostInfo names the operation and the fence of the owner that lost it.
+// LeaseLostInfo is about a lost lease.
 type LeaseLostInfo struct {
 	Operation string
-	Fence     int64
+	Fence     int64 // of the owner that lost it
 }

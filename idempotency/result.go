@@ -9,35 +9,35 @@ import (
 	"unicode/utf8"
 )
 
-// Result is what a caller is told, the first time and every time after.
+// Result is the answer to a caller, the same for the first attempt and every retry.
 type Result struct {
 	// Code is the caller's own status: an HTTP status at the edge, where 0 is 204 of a success without a body, 200 with
 	// one, and 422 of a Failure. Not 500 and above: see Check.
 	Code int
-	// Header is what belongs to the answer beside its body: at the edge, allow-listed HTTP headers in canonical form.
+	// Header has the answer's headers: at the edge, allow-listed HTTP headers in canonical form.
 	Header map[string][]string
-	// Body is the answer; nil when Resource says where it comes from.
+	// Body is the answer's body; nil if it is rendered from Resource.
 	Body []byte
-	// Resource refers to what was created, so that the answer can be rendered again: a payment's id.
+	// Resource identifies the created resource, such as a payment's id, so that the answer can be rendered again.
 	Resource string
-	// Schema is the version of the answer's form (response_schema_version).
+	// Schema is the version of the answer's format (response_schema_version).
 	Schema int
 	// Failure is the stable code of a final failure ("card_declined"); empty for success.
 	Failure string
 
-	// Replayed says that this is a former attempt's result. Set by whoever reads it from a store, never stored.
+	// Replayed: the result is an earlier attempt's. Set by the reader of a store, never stored.
 	Replayed bool
 	// At is when the work was completed, by the store's clock. Set by the store.
 	At time.Time
 }
 
-// Check returns an error for a result that is none to keep and replay: a code of 500 and above is a failure of the
-// moment, and text that is not UTF-8, or has a zero byte, is nothing that every store can keep. Work that returns one
-// has its transaction rolled back by pgstore; a guard, which cannot, takes a success for unknown.
+// Check returns an error for a result that must not be replayed or cannot be stored: one with a code of 500 or above,
+// which is a temporary failure, or with text that is not UTF-8 or has a zero byte. After one pgstore rolls the work's
+// transaction back; a guard, which cannot, treats a success as unknown.
 func (r Result) Check() error {
 	if r.Code >= 500 {
-		return fmt.Errorf("idempotency: a result with the code %d would be replayed as long as it is kept: return an "+
-			"error in its place", r.Code)
+		return fmt.Errorf("idempotency: a result with the code %d would be replayed for as long as it is kept: "+
+			"return an error instead", r.Code)
 	}
 	texts := map[string][]string{"Resource": {r.Resource}, "Failure": {r.Failure}}
 	for name, values := range r.Header {
@@ -45,7 +45,8 @@ func (r Result) Check() error {
 	}
 	for field, all := range texts {
 		if slices.ContainsFunc(all, func(s string) bool { return !utf8.ValidString(s) || strings.ContainsRune(s, 0) }) {
-			return fmt.Errorf("idempotency: the result's %s is not UTF-8, or has a zero byte: no store keeps it", field)
+			return fmt.Errorf("idempotency: the result's %s is not UTF-8 or has a zero byte, which not "+
+				"every store can keep", field)
 		}
 	}
 	return nil
@@ -60,17 +61,16 @@ func (r Result) Clone() Result {
 	return r
 }
 
-// Retention is how long a completed key is remembered, by the store's clock, counted from its completion.
+// Retention is how long a completed key is kept, from its completion, by the store's clock.
 type Retention struct {
 	// Body is how long the result can be replayed: 0 means 24 h; negative keeps it as long as the tombstone.
 	Body time.Duration
-	// Tombstone is how long the key stays taken, its fingerprint and outcome known, at least as long as Body: 0 means
-	// 72 h, which outlives a weekend; negative keeps it for ever.
+	// Tombstone is how long the key, its fingerprint and its outcome are kept, at least as long as Body: 0 means 72 h,
+	// longer than a weekend; negative keeps them for ever.
 	Tombstone time.Duration
 }
 
-// Terms returns the retention with its defaults: how long body and tombstone are kept, negative for ever. The tombstone
-// outlives the body, whatever was set.
+// Terms returns the retention with its defaults, negative for ever. The tombstone is kept at least as long as the body.
 func (r Retention) Terms() (body, tombstone time.Duration) {
 	body, tombstone = r.Body, r.Tombstone
 	if body == 0 {

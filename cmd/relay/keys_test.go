@@ -125,7 +125,7 @@ func TestKeysCommands(t *testing.T) {
 		t.Errorf("%+v, %v", taken, err)
 	}
 	if code, _, stderr := command(t, env, append([]string{"keys", "free", "--sure"},
-		of("again")...)...); code == codeOK || !strings.Contains(stderr, "not a person's") {
+		of("again")...)...); code == codeOK || !strings.Contains(stderr, "is not stuck") {
 		t.Errorf("what recovery has, exit code %d: %s", code, stderr)
 	}
 }

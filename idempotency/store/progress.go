@@ -7,15 +7,15 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// StepState is what is known of one step of an operation.
+// StepState is the state of a step of an operation.
 type StepState string
 
 const (
-	// StepSent: begun, its outcome is not recorded. A local step never has it: it is recorded when it is done.
+	// StepSent: begun, its outcome is not recorded. A local step never has it: it is recorded after it is done.
 	StepSent StepState = "SENT"
-	// StepDone: done; Data is what it gave.
+	// StepDone: done; Data is its result.
 	StepDone StepState = "DONE"
-	// StepFailed: refused for good; Data says why.
+	// StepFailed: refused for good; Data is the refusal.
 	StepFailed StepState = "FAILED"
 	// StepUndoing: its compensation was begun, its outcome is not recorded.
 	StepUndoing StepState = "UNDOING"
@@ -27,12 +27,12 @@ const (
 type Step struct {
 	Name  string    `json:"name"`
 	State StepState `json:"state"`
-	// Key is the stable key that goes downstream, the same in every attempt; empty for a local step.
+	// Key is the downstream key, the same in every attempt; empty for a local step.
 	Key  string `json:"key,omitempty"`
 	Data []byte `json:"data,omitempty"`
 }
 
-// Progress is an operation's recovery points, in the order in which they were begun.
+// Progress has an operation's recovery points, in the order in which they were begun.
 type Progress struct {
 	Stage idempotency.Stage
 	Steps []Step
@@ -47,7 +47,7 @@ func (p Progress) Clone() Progress {
 	return p
 }
 
-// StageOf says how far an operation came by its recovery points. A step without a downstream key is local.
+// StageOf returns the stage of an operation by its recovery points. A step without a downstream key is local.
 func StageOf(steps []Step) idempotency.Stage {
 	stage := idempotency.Received
 	for _, s := range steps {
@@ -63,10 +63,10 @@ func StageOf(steps []Step) idempotency.Stage {
 	return stage
 }
 
-// maxReason is how many bytes of an error a store keeps for people.
+// maxReason is the maximum number of bytes of a reason.
 const maxReason = 500
 
-// Reason is the error as a text that every store takes: a provider's answer may be any bytes.
+// Reason returns an error's text in a form that every store accepts: a provider's answer may contain any bytes.
 func Reason(err error) string {
 	text := err.Error()
 	return strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), maxReason)], "\x00", ""), "?")
