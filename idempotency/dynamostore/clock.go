@@ -11,57 +11,54 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// drift is by how much a monotonic clock may run wrong, as a part of the time that passed: NTP lets a clock go wrong by
-// 500 ppm at most.
-const drift = 500e-6
+// maxDrift is the maximum relative error of a monotonic clock: NTP tolerates 500 ppm.
+const maxDrift = 500e-6
 
-// clock knows the server's time as an interval, from the Date of its responses, as Marzullo's algorithm narrows it: a
-// response that was made in the second Date was made after its beginning, and before the moment of sending plus a
-// second.
+// clock keeps the interval of the server's time from the Date of its responses, narrowed as by Marzullo's algorithm: a
+// response was made within the second that Date names, before it was received and after its request was sent.
 type clock struct {
 	skew time.Duration
 
-	mu       sync.Mutex
-	sampled  bool
-	at       time.Time // when the bounds were worked out; only its monotonic reading is used
-	low, top int64     // at that moment, in microseconds since 1970
+	mu               sync.Mutex
+	sampled          bool
+	computed         time.Time // time of the bounds; only its monotonic reading is used
+	earliest, latest int64     // at that moment, in microseconds since 1970
 }
 
-// now returns the interval, false when no response was seen yet.
-func (c *clock) now() (low, top int64, ok bool) {
+// now returns the interval, false before the first response.
+func (c *clock) now() (earliest, latest int64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	low, top = c.on(time.Now())
-	return low, top, c.sampled
+	earliest, latest = c.at(time.Now())
+	return earliest, latest, c.sampled
 }
 
-// on carries the bounds on to a moment.
-func (c *clock) on(t time.Time) (low, top int64) {
-	passed := float64(t.Sub(c.at).Microseconds())
-	return c.low + int64(passed*(1-drift)), c.top + int64(passed*(1+drift)) + 1
+// at returns the interval at a time.
+func (c *clock) at(t time.Time) (earliest, latest int64) {
+	passed := float64(t.Sub(c.computed).Microseconds())
+	return c.earliest + int64(passed*(1-maxDrift)), c.latest + int64(passed*(1+maxDrift)) + 1
 }
 
-// learn takes a response's Date, sent for at one moment and received at another.
-func (c *clock) learn(date, sent, received time.Time) {
-	low := date.Add(-c.skew).UnixMicro()
-	top := date.Add(time.Second+c.skew).UnixMicro() + received.Sub(sent).Microseconds()
+// observe narrows the interval by the Date of a response, with the times of its request and its arrival.
+func (c *clock) observe(date, sent, received time.Time) {
+	earliest := date.Add(-c.skew).UnixMicro()
+	latest := date.Add(time.Second+c.skew).UnixMicro() + received.Sub(sent).Microseconds()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	oldLow, oldTop := c.on(received)
+	oldEarliest, oldLatest := c.at(received)
 	switch {
 	case !c.sampled:
-	case low > oldTop || top < oldLow:
-		// Two servers, or one before and after its clock was set, or the machine slept: nothing but both together is
-		// certain.
-		low, top = min(low, oldLow), max(top, oldTop)
+	case earliest > oldLatest || latest < oldEarliest:
+		// Two servers differ, or a server's clock was set, or this machine slept: only the union is certain.
+		earliest, latest = min(earliest, oldEarliest), max(latest, oldLatest)
 	default:
-		low, top = max(low, oldLow), min(top, oldTop)
+		earliest, latest = max(earliest, oldEarliest), min(latest, oldLatest)
 	}
-	c.sampled, c.at, c.low, c.top = true, received, low, top
+	c.sampled, c.computed, c.earliest, c.latest = true, received, earliest, latest
 }
 
-// watch makes every attempt of a call tell the clock its response's Date.
-func (c *clock) watch(o *dynamodb.Options) {
+// observeDates makes each attempt of a call observe its response's Date.
+func (c *clock) observeDates(o *dynamodb.Options) {
 	o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
 		return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("effectonceClock", func(
 			ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
@@ -69,11 +66,11 @@ func (c *clock) watch(o *dynamodb.Options) {
 			sent := time.Now()
 			out, md, err := next.HandleDeserialize(ctx, in)
 			received := time.Now()
-			// Without a request id the answer is not DynamoDB's but of something between.
+			// A response without a request id is a proxy's.
 			if res, ok := out.RawResponse.(*smithyhttp.Response); ok && res != nil &&
 				res.Header.Get("X-Amzn-Requestid") != "" {
 				if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
-					c.learn(date, sent, received)
+					c.observe(date, sent, received)
 				}
 			}
 			return out, md, err

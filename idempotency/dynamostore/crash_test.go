@@ -12,9 +12,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
 )
 
-// TestCrash_ServerKilled: the server is killed while callers are at it, and comes back with its files. What was
-// acknowledged is there, and what was not is told when it is sent again. (That the files are there is the imitation's
-// virtue; DynamoDB's own is its replication. This is about what the store takes for acknowledged.)
+// TestCrash_ServerKilled: the server is killed during calls, and restarted with its files. Acknowledged writes are
+// there, and other calls succeed when they are sent again. (DynamoDB's durability is replication, which this server
+// lacks; the test is about the writes that the store reports as acknowledged.)
 func TestCrash_ServerKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server of its own twice")
@@ -22,21 +22,21 @@ func TestCrash_ServerKilled(t *testing.T) {
 	t.Parallel()
 	server := dynamotest.New(t)
 	name := table(t, dynamoAt(t, server.URL(), nil))
-	s := open(t, dynamoAt(t, server.URL(), once), name)
-	type fate struct {
+	s := open(t, dynamoAt(t, server.URL(), noRetry), name)
+	type call struct {
 		request            idempotency.Request
 		terms              store.ClaimOptions
 		lease              store.Lease
 		claimed, completed bool // acknowledged
 		err                error
 	}
-	finish := func(f *fate) {
+	finish := func(f *call) {
 		if f.err = s.Finish(t.Context(), f.lease, idempotency.Result{Code: 1, Body: []byte("b")},
 			idempotency.Retention{}); f.err == nil {
 			f.completed = true
 		}
 	}
-	run := func(f *fate) {
+	run := func(f *call) {
 		var got store.ClaimResult
 		if got, f.err = s.Claim(t.Context(), f.request, f.terms); f.err != nil {
 			return
@@ -49,13 +49,13 @@ func TestCrash_ServerKilled(t *testing.T) {
 	}
 	var acknowledged atomic.Int64
 	enough := make(chan struct{})
-	fates := make([][]*fate, 4)
+	calls := make([][]*call, 4)
 	var callers sync.WaitGroup
-	for i := range fates {
+	for i := range calls {
 		callers.Go(func() {
 			for n := 0; ; n++ {
-				f := &fate{request: request(fmt.Sprint(i, "-", n), "c"), terms: terms(time.Hour)}
-				fates[i] = append(fates[i], f)
+				f := &call{request: request(fmt.Sprint(i, "-", n), "c"), terms: terms(time.Hour)}
+				calls[i] = append(calls[i], f)
 				if run(f); f.err != nil {
 					return
 				}
@@ -69,15 +69,15 @@ func TestCrash_ServerKilled(t *testing.T) {
 	server.Kill()
 	callers.Wait()
 	server.Start(t)
-	for _, some := range fates {
-		for _, f := range some {
-			rec, there, err := s.Get(t.Context(), f.request.Key)
+	for _, batch := range calls {
+		for _, f := range batch {
+			rec, found, err := s.Get(t.Context(), f.request.Key)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.claimed && (!there || rec.Fence != f.lease.Fence) || f.completed &&
+			if f.claimed && (!found || rec.Fence != f.lease.Fence) || f.completed &&
 				(rec.State != idempotency.Completed || string(rec.Result.Body) != "b") {
-				t.Errorf("acknowledged and forgotten: %+v is %+v", f, rec)
+				t.Errorf("acknowledged and lost: %+v is %+v", f, rec)
 			}
 			if f.err == nil {
 				continue

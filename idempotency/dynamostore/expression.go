@@ -7,28 +7,28 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// same is the condition that a record is as it was found: every write that changes who may do what changes one of
-// these.
-const same = `#state = :wasState and #token = :wasToken and #fence = :wasFence and #lease = :wasLease`
+// unchanged is the condition that a record is as it was read: every transition changes one of these attributes.
+const unchanged = `#state = :oldState and #token = :oldToken and #fence = :oldFence and #lease = :oldLease`
 
-// mine is the condition that the caller holds the key, and that it is not finished.
-const mine = `#token = :token and #fence = :fence and (#state = :working or #state = :unknown)`
+// held is the condition that the caller holds the key, and that it is not finished.
+const held = `#token = :token and #fence = :fence and (#state = :inProgress or #state = :unknown)`
 
 var (
 	aliases    = regexp.MustCompile(`#[a-zA-Z]+`)
 	valueNames = regexp.MustCompile(`:[a-zA-Z]+`)
 )
 
-// values are an expression's, by their names with the colon.
+// values has the values of an expression by their names with the colon.
 type values map[string]types.AttributeValue
 
-func (v values) unchanged(old item) values {
-	v[":wasState"], v[":wasToken"], v[":wasFence"], v[":wasLease"] = old["state"], old["token"], old["fence"],
+// old adds the values for the condition unchanged.
+func (v values) old(old item) values {
+	v[":oldState"], v[":oldToken"], v[":oldFence"], v[":oldLease"] = old["state"], old["token"], old["fence"],
 		old["lease"]
 	return v
 }
 
-// used leaves out what the expressions do not name, for DynamoDB refuses it.
+// used returns the values that the expressions name: DynamoDB refuses others.
 func (v values) used(expressions string) values {
 	out := values{}
 	for _, name := range valueNames.FindAllString(expressions, -1) {
@@ -37,8 +37,7 @@ func (v values) used(expressions string) values {
 	return out
 }
 
-// names maps the aliases of the expressions to the attributes that they are called after: "#state" to "state", which is
-// reserved.
+// names maps the aliases in the expressions to attributes: "#state" to "state", which is a reserved word.
 func names(expressions string) map[string]string {
 	out := map[string]string{}
 	for _, alias := range aliases.FindAllString(expressions, -1) {

@@ -18,43 +18,44 @@ import (
 )
 
 const (
-	// partRecord is the sort key of a key's record; its body's is a name that the record has.
+	// partRecord is the sort key of a key's record; the body's sort key is in the record.
 	partRecord = "record"
-	// stateFree is what Release leaves for a while: the fence, so that the next owner's is higher.
+	// stateFree is the state after Release, in which the fence is kept for a while: the next owner's must be higher.
 	stateFree = "FREE"
-	// buckets spread the index of unfinished keys over partitions.
+	// buckets is the number of partitions of the index of unfinished keys.
 	buckets = 16
-	// never is a time in the index that does not come: the end of the year 9999.
-	never = 253402300799000000
+	// farFuture is the end of the year 9999, for stuck keys in the index.
+	farFuture = 253402300799000000
 )
 
-// slack is how long after its end an item is left to the table's TTL: far more than what two clients' clocks differ by.
-const slack = time.Hour
+// ttlDelay is added to an item's retention for the table's TTL: far more than two clients' clocks differ.
+const ttlDelay = time.Hour
 
 // item is an item of the table, a record or a body.
 type item map[string]types.AttributeValue
 
-// member is a key as the table has it: its parts are printable, so a line feed parts them.
-func member(k idempotency.Key) string { return k.Operation + "\n" + k.Tenant + "\n" + k.Value }
+// keyText is the attribute of a key: its parts are printable, so a line feed separates them.
+func keyText(k idempotency.Key) string { return k.Operation + "\n" + k.Tenant + "\n" + k.Value }
 
-func keyOf(member string) (idempotency.Key, error) {
-	parts := strings.Split(member, "\n")
+func parseKey(text string) (idempotency.Key, error) {
+	parts := strings.Split(text, "\n")
 	if len(parts) != 3 {
-		return idempotency.Key{}, fmt.Errorf("dynamostore: %d parts in an item's key, want 3: who else writes to "+
-			"this table?", len(parts))
+		return idempotency.Key{}, fmt.Errorf("dynamostore: an item's key has %d parts, want 3: does another "+
+			"program write to this table?", len(parts))
 	}
 	return idempotency.Key{Operation: parts[0], Tenant: parts[1], Value: parts[2]}, nil
 }
 
-// newItem is the record of a key that was free. Times are microseconds since 1970.
-func newItem(r idempotency.Request, token string, fence, now, ends, span int64) item {
-	m := member(r.Key)
+// newItem returns the record of a new key. Times are microseconds since 1970.
+func newItem(r idempotency.Request, token string, fence, now, end, span int64) item {
+	m := keyText(r.Key)
 	i := item{
 		"key": text(m), "part": text(partRecord), "state": text(string(idempotency.InProgress)),
-		"print": text(strconv.Itoa(int(r.Fingerprint.Version)) + ":" + hex.EncodeToString(r.Fingerprint.Sum[:])),
-		"token": text(token), "fence": number(fence), "lease": number(ends), "span": number(span), "due": number(0),
-		"claimed": number(now), "tries": number(0),
-		"bucket": number(int64(crc32.ChecksumIEEE([]byte(m)) % buckets)), "ready": number(ends),
+		"fingerprint": text(strconv.Itoa(int(r.Fingerprint.Version)) + ":" + hex.EncodeToString(r.Fingerprint.Sum[:])),
+		"token":       text(token), "fence": number(fence), "lease": number(end),
+		"span": number(span), "due": number(0),
+		"claimed": number(now), "attempts": number(0),
+		"bucket": number(int64(crc32.ChecksumIEEE([]byte(m)) % buckets)), "ready": number(end),
 	}
 	if r.Input != nil {
 		i["input"] = bytes(slices.Clone(r.Input))
@@ -69,7 +70,7 @@ func (i item) text(name string) string {
 	return ""
 }
 
-// number is an attribute's value, 0 when there is none.
+// number returns an attribute's value, 0 for none.
 func (i item) number(name string) int64 {
 	if n, ok := i[name].(*types.AttributeValueMemberN); ok {
 		v, _ := strconv.ParseInt(n.Value, 10, 64) // the store wrote it
@@ -78,7 +79,7 @@ func (i item) number(name string) int64 {
 	return 0
 }
 
-// bytes is an attribute's value, nil when there is none.
+// bytes returns an attribute's value, nil for none.
 func (i item) bytes(name string) []byte {
 	if b, ok := i[name].(*types.AttributeValueMemberB); ok {
 		return append([]byte{}, b.Value...)
@@ -90,18 +91,22 @@ func (i item) has(name string) bool { return i[name] != nil }
 
 func (i item) state() idempotency.State { return idempotency.State(i.text("state")) }
 
-// over says whether a time that the record may have has certainly passed.
-func (i item) over(name string, low int64) bool { return i.has(name) && i.number(name) <= low }
+// passed reports whether the record has this time, and it has certainly passed.
+func (i item) passed(name string, earliest int64) bool {
+	return i.has(name) && i.number(name) <= earliest
+}
 
-// free says whether the key is nobody's: released, or its tombstone overdue and the table's TTL late.
-func (i item) free(low int64) bool { return i.text("state") == stateFree || i.over("tomb", low) }
+// free reports whether the key was released, or its tombstone is overdue and the table's TTL is late.
+func (i item) free(earliest int64) bool {
+	return i.text("state") == stateFree || i.passed("tomb", earliest)
+}
 
 func (i item) finished() bool {
 	return i.state() == idempotency.Completed || i.state() == idempotency.FailedReplayable
 }
 
-func (i item) print() (f idempotency.Fingerprint) {
-	version, sum, _ := strings.Cut(i.text("print"), ":")
+func (i item) fingerprint() (f idempotency.Fingerprint) {
+	version, sum, _ := strings.Cut(i.text("fingerprint"), ":")
 	n, err := strconv.ParseInt(version, 10, 16)
 	if b, hexErr := hex.DecodeString(sum); err == nil && hexErr == nil {
 		f.Version = int16(n)
@@ -110,16 +115,17 @@ func (i item) print() (f idempotency.Fingerprint) {
 	return f
 }
 
-// record is what an item says, and its body, which is read from an item of its own.
+// record decodes an item, and reads its body from the other item.
 func (s *Store) record(ctx context.Context, k idempotency.Key, i item) (store.Record, error) {
-	low, _, err := s.now(ctx, k)
+	earliest, _, err := s.now(ctx, k)
 	if err != nil {
 		return store.Record{}, err
 	}
 	rec := store.Record{
-		Key: k, State: i.state(), Fingerprint: i.print(), Fence: i.number("fence"), Input: i.bytes("input"),
-		Age: max(0, elapsed(low, i.number("claimed"))), Attempts: int(i.number("tries")), Reason: i.text("reason"),
-		Stuck: i.has("stuck"), LeaseLeft: left(i, low), Progress: store.Progress{Stage: idempotency.Received},
+		Key: k, State: i.state(), Fingerprint: i.fingerprint(), Fence: i.number("fence"), Input: i.bytes("input"),
+		Age: max(0, elapsed(earliest,
+			i.number("claimed"))), Attempts: int(i.number("attempts")), Reason: i.text("reason"),
+		Stuck: i.has("stuck"), LeaseLeft: leaseLeft(i, earliest), Progress: store.Progress{Stage: idempotency.Received},
 	}
 	if !i.finished() {
 		return rec, decode(i, "progress", &rec.Progress)
@@ -129,11 +135,11 @@ func (s *Store) record(ctx context.Context, k idempotency.Key, i item) (store.Re
 		Code: int(i.number("code")), Resource: i.text("resource"), Schema: int(i.number("schema")),
 		Failure: i.text("failure"), At: time.UnixMicro(i.number("at")),
 	}
-	if !i.over("body", low) {
-		if !i.has("apart") {
+	if !i.passed("body", earliest) {
+		if !i.has("bodyPart") {
 			return rec, nil
 		}
-		body, err := s.read(ctx, k, i.text("apart"))
+		body, err := s.read(ctx, k, i.text("bodyPart"))
 		if err != nil {
 			return rec, err
 		}
@@ -154,23 +160,23 @@ func decode(i item, name string, to any) error {
 		return nil
 	}
 	if err := json.Unmarshal([]byte(i.text(name)), to); err != nil {
-		return fmt.Errorf("dynamostore: %s in an item: %w", name, err)
+		return fmt.Errorf("dynamostore: decode %s of an item: %w", name, err)
 	}
 	return nil
 }
 
-// left is what is left of a lease until it has certainly ended, and never more than was asked for, which is its span.
-func left(i item, low int64) time.Duration {
+// leaseLeft returns the time until a lease has certainly ended, at most its span.
+func leaseLeft(i item, earliest int64) time.Duration {
 	lease := i.number("lease")
 	if lease == 0 {
 		return 0
 	}
-	return elapsed(min(lease, low+i.number("span")), low)
+	return elapsed(min(lease, earliest+i.number("span")), earliest)
 }
 
 func elapsed(to, from int64) time.Duration { return time.Duration(to-from) * time.Microsecond }
 
-// micros is a duration in microseconds, never less: a lease is not cut short.
+// micros returns a duration in microseconds, rounded up so that no lease is shortened.
 func micros(d time.Duration) int64 {
 	us := int64(d / time.Microsecond)
 	if d > 0 && d%time.Microsecond != 0 {
@@ -179,5 +185,5 @@ func micros(d time.Duration) int64 {
 	return us
 }
 
-// ttl is a moment in the table's TTL attribute: whole seconds since 1970.
-func ttl(us int64) types.AttributeValue { return number((us+micros(slack))/1e6 + 1) }
+// ttl returns the TTL attribute for the end of a retention: whole seconds since 1970.
+func ttl(us int64) types.AttributeValue { return number((us+micros(ttlDelay))/1e6 + 1) }

@@ -30,7 +30,7 @@ func table(t *testing.T, client *dynamodb.Client) string {
 	return name
 }
 
-// open returns a store whose clock is as narrow as one server's can be.
+// open returns a store without clock skew, for a single server.
 func open(t *testing.T, client *dynamodb.Client, table string) *dynamostore.Store {
 	t.Helper()
 	s, err := dynamostore.New(client, table, dynamostore.Config{Skew: -1})
@@ -40,7 +40,7 @@ func open(t *testing.T, client *dynamodb.Client, table string) *dynamostore.Stor
 	return s
 }
 
-// TestStore: every promise of store.Store and its Recoverer, on Amazon's own implementation.
+// TestStore: every promise of store.Store and store.Recoverer, on DynamoDB Local.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
@@ -84,11 +84,11 @@ func win(t *testing.T, s store.Store, r idempotency.Request) store.Lease {
 	return got.Lease
 }
 
-// parse reads a number's attribute.
+// parse reads a number attribute.
 func parse(v types.AttributeValue, n *int64) error {
 	number, ok := v.(*types.AttributeValueMemberN)
 	if !ok {
-		return fmt.Errorf("no number: %v", v)
+		return fmt.Errorf("not a number: %v", v)
 	}
 	_, err := fmt.Sscan(number.Value, n)
 	return err

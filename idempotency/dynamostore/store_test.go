@@ -28,8 +28,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// persistent makes a client send again until the test ends.
-func persistent(o *dynamodb.Options) {
+// retryForever makes a client retry until the test ends.
+func retryForever(o *dynamodb.Options) {
 	o.Retryer = retry.NewStandard(func(so *retry.StandardOptions) {
 		so.MaxAttempts, so.RateLimiter = 10_000, ratelimit.None
 		so.Backoff = retry.BackoffDelayerFunc(func(int, error) (time.Duration, error) {
@@ -39,23 +39,23 @@ func persistent(o *dynamodb.Options) {
 	})
 }
 
-func once(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }
+func noRetry(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }
 
-func through(t *testing.T, cut *netcut.Proxy, change func(*dynamodb.Options)) *dynamodb.Client {
+func dynamoThrough(t *testing.T, cut *netcut.Proxy, change func(*dynamodb.Options)) *dynamodb.Client {
 	t.Helper()
 	return dynamoAt(t, "http://"+cut.Addr(), change)
 }
 
-// TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost: the SDK does not hear of a conditional write's success and sends it
-// again; the second time its condition fails on its own item.
+// TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost: the SDK loses the reply to a conditional write and retries it; the
+// condition then fails on its own item.
 func TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost(t *testing.T) {
 	t.Parallel()
 	url := dynamotest.URL(t)
 	direct := dynamoAt(t, url, nil)
 	cut := netcut.New(t, strings.TrimPrefix(url, "http://"))
 	name := table(t, direct)
-	behind, s := open(t, direct, name), open(t, through(t, cut, persistent), name)
-	win(t, s, request("warm", "")) // the clock is known
+	other, s := open(t, direct, name), open(t, dynamoThrough(t, cut, retryForever), name)
+	win(t, s, request("warm", "")) // sets the clock
 
 	heal := cut.DropReplies(t)
 	r := request("k", "100 EUR")
@@ -69,24 +69,24 @@ func TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost(t *testing.T) {
 		replies <- reply{got, err}
 	}()
 	var first store.Record
-	pgtest.Await(t, "the claim's arrival", func() (there bool, err error) {
-		first, there, err = behind.Get(t.Context(), r.Key)
-		return there, err
+	pgtest.Await(t, "the claim's arrival", func() (found bool, err error) {
+		first, found, err = other.Get(t.Context(), r.Key)
+		return found, err
 	})
 	heal()
 	got := <-replies
 	if got.err != nil || !got.claimed.Won || got.claimed.Lease.Fence != first.Fence {
-		t.Fatalf("%+v, the first got the fence %d", got, first.Fence)
+		t.Fatalf("%+v, the first attempt's fence is %d", got, first.Fence)
 	}
 }
 
-// TestWrites_RepliesLost: every call whose reply is lost is an error that promises nothing, and tells the truth when it
-// is sent again.
+// TestWrites_RepliesLost: a call whose reply is lost returns an error of an unknown outcome, and succeeds when it is
+// sent again.
 func TestWrites_RepliesLost(t *testing.T) {
 	t.Parallel()
 	url := dynamotest.URL(t)
 	cut := netcut.New(t, strings.TrimPrefix(url, "http://"))
-	s := open(t, through(t, cut, once), table(t, dynamoAt(t, url, nil)))
+	s := open(t, dynamoThrough(t, cut, noRetry), table(t, dynamoAt(t, url, nil)))
 	for name, do := range map[string]func(l store.Lease) error{
 		"extend": func(l store.Lease) error { return s.Extend(t.Context(), l, time.Minute) },
 		"save": func(l store.Lease) error {
@@ -95,8 +95,8 @@ func TestWrites_RepliesLost(t *testing.T) {
 		"finish": func(l store.Lease) error {
 			return s.Finish(t.Context(), l, idempotency.Result{Code: 1}, idempotency.Retention{})
 		},
-		"release": func(l store.Lease) error { return s.Release(t.Context(), l) },
-		"doubt":   func(l store.Lease) error { return s.MarkUnknown(t.Context(), l, "why", time.Minute) },
+		"release":      func(l store.Lease) error { return s.Release(t.Context(), l) },
+		"mark unknown": func(l store.Lease) error { return s.MarkUnknown(t.Context(), l, "why", time.Minute) },
 	} {
 		l := win(t, s, request(name, ""))
 		heal := cut.DropReplies(t)
@@ -111,15 +111,15 @@ func TestWrites_RepliesLost(t *testing.T) {
 	}
 }
 
-// transport is a client's way to the server, on which a test looks or changes something.
+// transport is a client's transport that a test observes and changes.
 type transport struct {
 	shift atomic.Int64 // of the Date of responses, a time.Duration
 	save  atomic.Pointer[http.Request]
-	// looked is called once, when the index was read.
-	looked atomic.Pointer[func()]
+	// afterQuery is called once, after a query of the index.
+	afterQuery atomic.Pointer[func()]
 }
 
-// RoundTrip keeps the first request that saves a progress, so that it can be sent once more.
+// RoundTrip keeps the first request that saves progress, to be sent once more.
 func (r *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil {
 		body, err := io.ReadAll(req.Body)
@@ -137,8 +137,8 @@ func (r *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if req.Header.Get("X-Amz-Target") == "DynamoDB_20120810.Query" {
-		if looked := r.looked.Swap(nil); looked != nil {
-			(*looked)()
+		if afterQuery := r.afterQuery.Swap(nil); afterQuery != nil {
+			(*afterQuery)()
 		}
 	}
 	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
@@ -147,20 +147,20 @@ func (r *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// watched is a client whose requests pass by way.
-func watched(t *testing.T, way *transport) *dynamodb.Client {
+// dynamoOver returns a client over a transport.
+func dynamoOver(t *testing.T, way *transport) *dynamodb.Client {
 	t.Helper()
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
 	return dynamoAt(t, dynamotest.URL(t), func(o *dynamodb.Options) { o.HTTPClient = &http.Client{Transport: way} })
 }
 
-// TestClock_TheServersNotTheHosts: with a server ten hours ahead, a lease runs by its clock for everybody.
-func TestClock_TheServersNotTheHosts(t *testing.T) {
+// TestClock_IsTheServers: with a server ten hours ahead, leases and times are by its clock.
+func TestClock_IsTheServers(t *testing.T) {
 	t.Parallel()
 	const ahead = 10 * time.Hour
 	way := &transport{}
 	way.shift.Store(int64(ahead))
-	client := watched(t, way)
+	client := dynamoOver(t, way)
 	name := table(t, client)
 	s := open(t, client, name)
 	l := win(t, s, request("k", ""))
@@ -178,8 +178,8 @@ func TestClock_TheServersNotTheHosts(t *testing.T) {
 	}
 }
 
-// TestLease_NeverShorterThanAsked: a store that has heard from the server once knows the time to a second, and an
-// owner's lease runs from the latest that it can be. The server's clock is this machine's here.
+// TestLease_NeverShorterThanAsked: a store that knows the time to a second sets a lease by the latest. The server's
+// clock is this machine's.
 func TestLease_NeverShorterThanAsked(t *testing.T) {
 	t.Parallel()
 	client := dynamoAt(t, dynamotest.URL(t), nil)
@@ -199,17 +199,16 @@ func TestLease_NeverShorterThanAsked(t *testing.T) {
 		}
 		var ends int64
 		if err := parse(found.Item["lease"], &ends); err != nil || time.UnixMicro(ends).Before(asked.Add(time.Minute)) {
-			t.Fatalf("asked at %v for a minute, got it until %v: %v", asked, time.UnixMicro(ends), err)
+			t.Fatalf("asked at %v for a minute, the lease ends at %v: %v", asked, time.UnixMicro(ends), err)
 		}
 	}
 }
 
-// TestSave_LateDuplicate: a save that was sent twice, and whose first sending arrives after the next save, changes
-// nothing.
+// TestSave_LateDuplicate: a duplicate of a save that arrives after the next save changes nothing.
 func TestSave_LateDuplicate(t *testing.T) {
 	t.Parallel()
 	way := &transport{}
-	client := watched(t, way)
+	client := dynamoOver(t, way)
 	s := open(t, client, table(t, client))
 	l := win(t, s, request("k", ""))
 	for _, stage := range []idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent} {
@@ -230,9 +229,9 @@ func TestSave_LateDuplicate(t *testing.T) {
 	}
 }
 
-// TestTTL_OnlyWhatIsFinished: the table's TTL is never set on a key that somebody works at or that is unknown, and on
-// the others it comes after the terms.
-func TestTTL_OnlyWhatIsFinished(t *testing.T) {
+// TestTTL_OnlyFinished: the table's TTL is never set on an unfinished key, and on others after the end of the
+// retention.
+func TestTTL_OnlyFinished(t *testing.T) {
 	t.Parallel()
 	client := dynamoAt(t, dynamotest.URL(t), nil)
 	name := table(t, client)
@@ -264,7 +263,7 @@ func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 		want, ends := map[bool]time.Duration{true: 20 * time.Hour, false: 10 * time.Hour}[part == "record"], i["ttl"]
 		if !strings.HasSuffix(key, "done") {
 			if ends != nil {
-				t.Errorf("%q %s ends", key, part)
+				t.Errorf("%q %s has a TTL", key, part)
 			}
 			continue
 		}
@@ -276,8 +275,8 @@ func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 	}
 }
 
-// TestFinish_TooLarge: work is done, whether or not an item can hold its answer: a retry is told so, at once, and does
-// not run it again.
+// TestFinish_TooLarge: work whose answer does not fit into an item is done: a retry gets ErrExpired and does not run it
+// again.
 func TestFinish_TooLarge(t *testing.T) {
 	t.Parallel()
 	client := dynamoAt(t, dynamotest.URL(t), nil)
@@ -303,8 +302,8 @@ func TestFinish_TooLarge(t *testing.T) {
 	}
 }
 
-// TestRecover_AsksBucketsTogether: one that is slow to answer does not keep the others waiting.
-func TestRecover_AsksBucketsTogether(t *testing.T) {
+// TestRecover_QueriesBucketsInParallel: a slow query does not block the others.
+func TestRecover_QueriesBucketsInParallel(t *testing.T) {
 	t.Parallel()
 	client := dynamoAt(t, dynamotest.URL(t), nil)
 	name, second := table(t, client), make(chan struct{})
@@ -314,7 +313,7 @@ func TestRecover_AsksBucketsTogether(t *testing.T) {
 		o.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
 			if r.Header.Get("X-Amz-Target") == "DynamoDB_20120810.Query" {
 				switch queries.Add(1) {
-				case 1: // answered when another one has arrived
+				case 1: // waits for the second query
 					select {
 					case <-second:
 					case <-r.Context().Done():
@@ -343,7 +342,7 @@ func TestRecover_AsksBucketsTogether(t *testing.T) {
 	}
 }
 
-// doer is an HTTP client in the SDK's eyes.
+// doer is the SDK's interface of an HTTP client.
 type doer func(*http.Request) (*http.Response, error)
 
 func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
@@ -353,33 +352,32 @@ func TestCheck(t *testing.T) {
 	client := dynamoAt(t, dynamotest.URL(t), nil)
 	name := table(t, client)
 	if err := dynamostore.CreateTable(t.Context(), client, name); err != nil {
-		t.Fatalf("once more: %v", err)
+		t.Fatalf("create it again: %v", err)
 	}
 	if _, err := open(t, client, name).Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	without := dynamostore.Table(name + "-without")
-	without.GlobalSecondaryIndexes, without.AttributeDefinitions = nil, without.AttributeDefinitions[:2]
-	if _, err := client.CreateTable(t.Context(), without); err != nil {
+	noIndex := dynamostore.Table(name + "-no-index")
+	noIndex.GlobalSecondaryIndexes, noIndex.AttributeDefinitions = nil, noIndex.AttributeDefinitions[:2]
+	if _, err := client.CreateTable(t.Context(), noIndex); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := open(t, client, name+"-without").Check(t.Context()); err == nil ||
+	if _, err := open(t, client, name+"-no-index").Check(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "index") {
 		t.Fatal(err)
 	}
 	if _, err := open(t, client, "nowhere").Check(t.Context()); err == nil {
-		t.Fatal("a table that is not there")
+		t.Fatal("no error for a missing table")
 	}
 }
 
-// TestRecover_LooksAgain: between a recoverer's look and its hand, one owner is back, one recoverer was faster, and one
-// owner has finished: it gets none of them.
-func TestRecover_LooksAgain(t *testing.T) {
+// TestRecover_KeysChangeAfterQuery: a recoverer gets no key that was extended, postponed or finished after its query.
+func TestRecover_KeysChangeAfterQuery(t *testing.T) {
 	t.Parallel()
 	way := &transport{}
-	client := watched(t, way)
+	client := dynamoOver(t, way)
 	name := table(t, client)
-	s, behind := open(t, client, name), open(t, dynamoAt(t, dynamotest.URL(t), nil), name)
+	s, other := open(t, client, name), open(t, dynamoAt(t, dynamotest.URL(t), nil), name)
 	leases := map[string]store.Lease{}
 	for _, key := range sameBucket("extended", "postponed", "finished") {
 		r := request(key, "")
@@ -392,19 +390,18 @@ func TestRecover_LooksAgain(t *testing.T) {
 	if err := s.MarkUnknown(t.Context(), leases["postponed"], "", 0); err != nil {
 		t.Fatal(err)
 	}
-	// Buckets are read one after the other, and all three keys are in the first that is not empty.
 	meanwhile := func() {
 		for _, err := range []error{
-			behind.Extend(t.Context(), leases["extended"], time.Minute),
-			behind.Postpone(t.Context(), leases["postponed"], "", time.Minute, false),
-			behind.Finish(t.Context(), leases["finished"], idempotency.Result{}, idempotency.Retention{}),
+			other.Extend(t.Context(), leases["extended"], time.Minute),
+			other.Postpone(t.Context(), leases["postponed"], "", time.Minute, false),
+			other.Finish(t.Context(), leases["finished"], idempotency.Result{}, idempotency.Retention{}),
 		} {
 			if err != nil {
 				t.Error(err)
 			}
 		}
 	}
-	way.looked.Store(&meanwhile)
+	way.afterQuery.Store(&meanwhile)
 	got, err := s.Recover(t.Context(), store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
 	if err != nil || len(got) != 0 {
 		t.Fatalf("%+v %v", got, err)

@@ -9,25 +9,25 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Stuck implements store.Lister, by the index, which lags a little behind.
+// Stuck implements store.Lister. Its index lags a little behind.
 func (s *Store) Stuck(ctx context.Context, limit int) ([]store.Record, error) {
-	var heads [buckets][]idempotency.Key
+	var stuck [buckets][]idempotency.Key
 	err := eachBucket(ctx, func(ctx context.Context, b int64) error {
-		var bad error
-		err := s.query(ctx, b, never, never, func(i item) bool {
-			k, err := keyOf(i.text("key"))
-			if bad = err; err == nil && len(heads[b]) < limit {
-				heads[b] = append(heads[b], k)
+		var keyErr error
+		err := s.query(ctx, b, farFuture, farFuture, func(i item) bool {
+			k, err := parseKey(i.text("key"))
+			if keyErr = err; err == nil && len(stuck[b]) < limit {
+				stuck[b] = append(stuck[b], k)
 			}
-			return err == nil && len(heads[b]) < limit
+			return err == nil && len(stuck[b]) < limit
 		})
 		if err == nil {
-			err = bad
+			err = keyErr
 		}
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dynamostore: stuck: %w", err)
 	}
-	return store.StuckAmong(ctx, s, slices.Concat(heads[:]...), limit)
+	return store.StuckAmong(ctx, s, slices.Concat(stuck[:]...), limit)
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// indexName is the sparse index of what is unfinished.
+// indexName is the name of the sparse index of unfinished keys.
 const indexName = "unfinished"
 
-// Table is the definition of a store's table, billed by request. TTL on the attribute `ttl` is a call of its own:
-// CreateTable makes both.
+// Table returns the definition of a store's table, billed by request, without the TTL on the attribute `ttl`, which
+// CreateTable enables.
 func Table(name string) *dynamodb.CreateTableInput {
 	attribute := func(name string, kind types.ScalarAttributeType) types.AttributeDefinition {
 		return types.AttributeDefinition{AttributeName: aws.String(name), AttributeType: kind}
@@ -43,11 +43,11 @@ func Table(name string) *dynamodb.CreateTableInput {
 	}
 }
 
-// CreateTable makes the table with its index and TTL, and waits up to five minutes until it can be used. A table that
-// is there already is left as it is, and no error: Check looks at it.
+// CreateTable creates the table with its index and TTL, and waits up to five minutes until it is ready. It leaves an
+// existing table unchanged, without an error; Check examines that.
 func CreateTable(ctx context.Context, client *dynamodb.Client, name string) error {
-	var there *types.ResourceInUseException
-	if _, err := client.CreateTable(ctx, Table(name)); err != nil && !errors.As(err, &there) {
+	var exists *types.ResourceInUseException
+	if _, err := client.CreateTable(ctx, Table(name)); err != nil && !errors.As(err, &exists) {
 		return fmt.Errorf("dynamostore: create table %s: %w", name, err)
 	}
 	wait := dynamodb.NewTableExistsWaiter(client, func(o *dynamodb.TableExistsWaiterOptions) {
@@ -56,7 +56,7 @@ func CreateTable(ctx context.Context, client *dynamodb.Client, name string) erro
 	if err := wait.Wait(ctx, &dynamodb.DescribeTableInput{TableName: &name}, 5*time.Minute); err != nil {
 		return fmt.Errorf("dynamostore: wait for table %s: %w", name, err)
 	}
-	if there != nil {
+	if exists != nil {
 		return nil
 	}
 	if _, err := client.UpdateTimeToLive(ctx, &dynamodb.UpdateTimeToLiveInput{
@@ -65,22 +65,21 @@ func CreateTable(ctx context.Context, client *dynamodb.Client, name string) erro
 			Enabled:       aws.Bool(true),
 		},
 	}); err != nil {
-		return fmt.Errorf("dynamostore: switch on TTL of table %s: %w", name, err)
+		return fmt.Errorf("dynamostore: enable TTL on table %s: %w", name, err)
 	}
 	return nil
 }
 
-// Check looks at the table. The error says what must not be: another key or index, or a global table in which regions
-// agree only eventually. The warnings say what costs money or safety: TTL that is off, or a table that anybody may
-// delete.
+// Check examines the table. It returns an error for wrong keys or a wrong index, and for a global table that is only
+// eventually consistent between regions; a warning for a disabled TTL or deletion protection.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
-	out, err := s.client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &s.table}, s.clock.watch)
+	out, err := s.client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &s.table}, s.clock.observeDates)
 	if err != nil {
 		return nil, fmt.Errorf("dynamostore: check table %s: %w", s.table, err)
 	}
 	table, want := out.Table, Table(s.table)
 	if !sameKeys(table.KeySchema, want.KeySchema) {
-		return nil, fmt.Errorf("dynamostore: table %s has other keys than this store's: make one with CreateTable",
+		return nil, fmt.Errorf("dynamostore: table %s does not have this store's keys: create one with CreateTable",
 			s.table)
 	}
 	found := false
@@ -89,24 +88,25 @@ func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 			sameKeys(index.KeySchema, want.GlobalSecondaryIndexes[0].KeySchema)
 	}
 	if !found {
-		return nil, fmt.Errorf("dynamostore: table %s has no index %q with this store's keys: nothing would be "+
-			"recovered", s.table, indexName)
+		return nil, fmt.Errorf("dynamostore: table %s has no index %q with this store's keys, which recovery "+
+			"needs", s.table, indexName)
 	}
 	if len(table.Replicas) > 0 && table.MultiRegionConsistency != types.MultiRegionConsistencyStrong {
-		return nil, fmt.Errorf("dynamostore: %s is a global table whose regions agree eventually: two can win one "+
-			"key. Use one region, or strong consistency", s.table)
+		return nil, fmt.Errorf("dynamostore: %s is a global table with eventual consistency between regions: two "+
+			"can win one key. Use one region, or strong consistency", s.table)
 	}
 	if !aws.ToBool(table.DeletionProtectionEnabled) {
-		warnings = append(warnings, "deletion protection is off: who deletes the table makes every key new")
+		warnings = append(warnings, "deletion protection is off: after a deletion of the table every key is new")
 	}
-	life, err := s.client.DescribeTimeToLive(ctx, &dynamodb.DescribeTimeToLiveInput{TableName: &s.table}, s.clock.watch)
+	life, err := s.client.DescribeTimeToLive(ctx, &dynamodb.DescribeTimeToLiveInput{TableName: &s.table},
+		s.clock.observeDates)
 	if err != nil {
 		return warnings, fmt.Errorf("dynamostore: check the TTL of table %s: %w", s.table, err)
 	}
 	switch d := life.TimeToLiveDescription; {
 	case d == nil || aws.ToString(d.AttributeName) != "ttl",
 		d.TimeToLiveStatus != types.TimeToLiveStatusEnabled && d.TimeToLiveStatus != types.TimeToLiveStatusEnabling:
-		warnings = append(warnings, "TTL on the attribute ttl is off: nothing is ever removed")
+		warnings = append(warnings, "TTL on the attribute ttl is off: items are never removed")
 	}
 	return warnings, nil
 }

@@ -17,8 +17,8 @@ import (
 
 var errLease = errors.New("dynamostore: a lease must be longer than zero")
 
-// write changes a record whose holder the lease is. repeated judges what a failed condition found, nil for nothing:
-// whether the call was sent again after it had succeeded.
+// write changes the record of the lease's holder. repeated reports whether the item that failed the condition, nil for
+// none, shows that the call had succeeded and was sent again.
 func (s *Store) write(ctx context.Context, verb string, l store.Lease, change, condition string, v values,
 	repeated func(old item) bool,
 ) error {
@@ -42,8 +42,8 @@ func (i item) heldBy(l store.Lease) bool {
 	return i.text("token") == l.Token && i.number("fence") == l.Fence
 }
 
-// begin checks a key and tells the time.
-func (s *Store) begin(ctx context.Context, l store.Lease) (low, top int64, err error) {
+// checkAndNow checks the key and returns the server's time.
+func (s *Store) checkAndNow(ctx context.Context, l store.Lease) (earliest, latest int64, err error) {
 	if err := l.Key.Check(); err != nil {
 		return 0, 0, err
 	}
@@ -55,13 +55,16 @@ func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) 
 	if lease <= 0 {
 		return errLease
 	}
-	low, top, err := s.begin(ctx, l)
+	earliest, latest, err := s.checkAndNow(ctx, l)
 	if err != nil {
 		return err
 	}
 	return s.write(ctx, "extend", l, `set #lease = :ends, #ready = :ends, #span = :span`,
-		mine+` and (#state = :working or #lease > :now)`,
-		values{":ends": number(top + micros(lease)), ":span": number(micros(lease)), ":now": number(low)}, notRepeated)
+		held+` and (#state = :inProgress or #lease > :now)`,
+		values{
+			":ends": number(latest + micros(lease)), ":span": number(micros(lease)),
+			":now": number(earliest),
+		}, notRepeated)
 }
 
 // Save implements store.Store. A save that arrives after a later one of this Store is dropped and counts as
@@ -69,26 +72,26 @@ func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) 
 func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	b, err := json.Marshal(p)
 	if err != nil {
-		return fmt.Errorf("dynamostore: write progress as JSON: %w", err)
+		return fmt.Errorf("dynamostore: marshal progress: %w", err)
 	}
-	low, _, err := s.begin(ctx, l)
+	earliest, _, err := s.checkAndNow(ctx, l)
 	if err != nil {
 		return err
 	}
 	seq := s.seq.Add(1)
 	return s.write(ctx, "save", l, `set #progress = :progress, #writer = :writer, #seq = :seq`,
-		mine+` and #lease > :now and (attribute_not_exists(#writer) or #writer <> :writer or #seq <= :seq)`,
-		values{":progress": text(string(b)), ":now": number(low), ":writer": text(s.writer), ":seq": number(seq)},
+		held+` and #lease > :now and (attribute_not_exists(#writer) or #writer <> :writer or #seq <= :seq)`,
+		values{":progress": text(string(b)), ":now": number(earliest), ":writer": text(s.writer), ":seq": number(seq)},
 		func(now item) bool {
 			return now.heldBy(l) && now.text("writer") == s.writer && now.number("seq") > seq
 		})
 }
 
-// Finish implements store.Store. It reads the record, writes the body into an item of its own, which nobody sees yet,
-// and turns the record. Of a result that does not fit into an item (maxResult with header and progress) code, resource,
-// schema and failure are kept: it is EXPIRED at once, for the work is done, and no retry may do it again.
+// Finish implements store.Store. It reads the record, writes the body into an item of its own, and then updates the
+// record with a reference to it. If header, body and progress do not fit into an item (maxResult), only code, resource,
+// schema and failure are kept, and the key is EXPIRED at once: the work is done, and no retry may repeat it.
 func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
-	low, top, err := s.begin(ctx, l)
+	earliest, latest, err := s.checkAndNow(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -96,7 +99,7 @@ func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 	switch {
 	case err != nil:
 		return fmt.Errorf("dynamostore: finish: %w", err)
-	case old == nil || old.free(low) || !old.heldBy(l):
+	case old == nil || old.free(earliest) || !old.heldBy(l):
 		return store.ErrLeaseLost
 	case old.finished():
 		return nil
@@ -109,55 +112,55 @@ func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 	v := values{
 		":state": text(string(state)), ":code": number(int64(res.Code)), ":resource": text(res.Resource),
 		":schema":  number(int64(res.Schema)),
-		":failure": text(res.Failure), ":at": number(low), ":zero": number(0),
+		":failure": text(res.Failure), ":at": number(earliest), ":zero": number(0),
 	}
 	body, tomb := keep.Terms()
-	apart, err := s.putBody(ctx, l.Key, old, res, body, top)
+	bodyPart, err := s.putBody(ctx, l.Key, old, res, body, latest)
 	if err != nil {
 		return err
 	}
-	if apart != "" {
-		change, v[":apart"] = change+`, #apart = :apart`, text(apart)
+	if bodyPart != "" {
+		change, v[":bodyPart"] = change+`, #bodyPart = :bodyPart`, text(bodyPart)
 	}
-	// From the late end, and judged by the early one: a result is kept for no less than its terms by anybody's clock.
+	// Set by the latest time and compared with the earliest: by any client's clock the retention is not shorter.
 	if body >= 0 {
-		change, v[":body"] = change+`, #body = :body`, number(top+micros(body))
+		change, v[":body"] = change+`, #body = :body`, number(latest+micros(body))
 	}
 	if tomb >= 0 {
-		change, v[":tomb"], v[":ttl"] = change+`, #tomb = :tomb, #ttl = :ttl`, number(top+micros(tomb)),
-			ttl(top+micros(tomb))
+		change, v[":tomb"], v[":ttl"] = change+`, #tomb = :tomb, #ttl = :ttl`, number(latest+micros(tomb)),
+			ttl(latest+micros(tomb))
 	}
-	orphan := false // the body, when another call's result stands
-	err = s.write(ctx, "finish", l, change+` remove #input, #progress, #writer, #seq, #stuck, #bucket, #ready`, mine, v,
+	orphaned := false // the body, if another call's result was recorded
+	err = s.write(ctx, "finish", l, change+` remove #input, #progress, #writer, #seq, #stuck, #bucket, #ready`, held, v,
 		func(now item) bool {
-			orphan = apart != "" && now.text("apart") != apart
-			return !now.free(low) && now.heldBy(l) && now.finished()
+			orphaned = bodyPart != "" && now.text("bodyPart") != bodyPart
+			return !now.free(earliest) && now.heldBy(l) && now.finished()
 		})
-	if orphan && body < 0 {
-		// Nothing else ends it; if this fails, it stays, and nobody ever looks at it.
+	if orphaned && body < 0 {
+		// It has no TTL. If this fails, it stays in the table, unused.
 		_, _ = s.client.DeleteItem(ctx, &dynamodb.DeleteItemInput{
 			TableName: &s.table,
-			Key:       item{"key": text(member(l.Key)), "part": text(apart)},
+			Key:       item{"key": text(keyText(l.Key)), "part": text(bodyPart)},
 		})
 	}
 	return err
 }
 
-// putBody writes what is sensitive of a result, and the progress, into an item with an end of its own, and returns its
-// name: empty when there is nothing to keep, and notKept when it is too large.
+// putBody writes body, header and progress into an item with a TTL of its own, and returns its sort key: empty if there
+// is nothing to write, notKept if it is too large.
 func (s *Store) putBody(ctx context.Context, k idempotency.Key, old item, res idempotency.Result, keep time.Duration,
-	top int64,
+	latest int64,
 ) (string, error) {
 	name := "body " + rand.Text()
-	i := item{"key": text(member(k)), "part": text(name)}
-	least, size := len(i), len(res.Body)+len(old.text("progress"))
+	i := item{"key": text(keyText(k)), "part": text(name)}
+	minLen, size := len(i), len(res.Body)+len(old.text("progress"))
 	if res.Body != nil {
 		i["content"] = bytes(res.Body)
 	}
 	if res.Header != nil {
 		b, err := json.Marshal(res.Header)
 		if err != nil {
-			return "", fmt.Errorf("dynamostore: write a header as JSON: %w", err)
+			return "", fmt.Errorf("dynamostore: marshal the header: %w", err)
 		}
 		i["header"] = text(string(b))
 		size += len(b)
@@ -165,66 +168,65 @@ func (s *Store) putBody(ctx context.Context, k idempotency.Key, old item, res id
 	if old.has("progress") {
 		i["progress"] = old["progress"]
 	}
-	if len(i) == least {
+	if len(i) == minLen {
 		return "", nil
 	}
 	if size > maxResult {
 		return notKept, nil
 	}
 	if keep >= 0 {
-		i["ttl"] = ttl(top + micros(keep))
+		i["ttl"] = ttl(latest + micros(keep))
 	}
 	if _, err := s.client.PutItem(ctx, &dynamodb.PutItemInput{TableName: &s.table, Item: i},
-		s.clock.watch); err != nil {
-		return "", fmt.Errorf("dynamostore: finish: keep the body: %w", err)
+		s.clock.observeDates); err != nil {
+		return "", fmt.Errorf("dynamostore: finish: write the body: %w", err)
 	}
 	return name, nil
 }
 
 const (
-	// maxResult leaves room for names and keys in the 400 KiB of an item.
+	// maxResult leaves space for names and keys in the 400 KiB of an item.
 	maxResult = 400<<10 - 2048
-	// notKept is the name of an item that never is.
+	// notKept is a sort key that no item has.
 	notKept = "body not kept"
 )
 
-// Release implements store.Store. The item stays for an hour, free, with its fence.
+// Release implements store.Store. The item is kept for an hour in the state FREE, with its fence.
 func (s *Store) Release(ctx context.Context, l store.Lease) error {
-	low, top, err := s.begin(ctx, l)
+	earliest, latest, err := s.checkAndNow(ctx, l)
 	if err != nil {
 		return err
 	}
 	return s.write(ctx, "release", l, `set #state = :free, #lease = :zero, #ttl = :ttl `+
-		`remove #input, #progress, #writer, #seq, #stuck, #bucket, #ready, #span, #print, #reason, #due, #claimed, #tries`, mine,
-		values{":free": text(stateFree), ":zero": number(0), ":ttl": ttl(top)},
-		func(old item) bool { return len(old) == 0 || old.free(low) })
+		`remove #input, #progress, #writer, #seq, #stuck, #bucket, #ready, #span, #fingerprint, #reason, #due, #claimed, #attempts`, held,
+		values{":free": text(stateFree), ":zero": number(0), ":ttl": ttl(latest)},
+		func(old item) bool { return len(old) == 0 || old.free(earliest) })
 }
 
 // MarkUnknown implements store.Store.
 func (s *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
-	return s.giveBack(ctx, "mark unknown", l, reason, after, false, mine)
+	return s.giveBack(ctx, "mark unknown", l, reason, after, false, held)
 }
 
 // Postpone implements store.Recoverer.
 func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
-	return s.giveBack(ctx, "postpone", l, reason, after, stuck, mine+` and #state = :unknown`)
+	return s.giveBack(ctx, "postpone", l, reason, after, stuck, held+` and #state = :unknown`)
 }
 
-// giveBack ends a lease. The delay counts from the early end of the interval, so that a key without a delay is due at
-// once.
+// giveBack ends a lease. The delay begins at the earliest time, so that a key without a delay is due at once.
 func (s *Store) giveBack(ctx context.Context, verb string, l store.Lease, reason string, after time.Duration,
 	stuck bool, condition string,
 ) error {
-	low, _, err := s.begin(ctx, l)
+	earliest, _, err := s.checkAndNow(ctx, l)
 	if err != nil {
 		return err
 	}
-	due := low + micros(after)
+	due := earliest + micros(after)
 	change := `set #state = :unknown, #reason = :reason, #due = :due, #lease = :zero, #ready = :ready`
 	v := values{":reason": text(reason), ":due": number(due), ":zero": number(0), ":ready": number(due)}
 	if stuck {
 		change, v[":stuck"], v[":ready"] = change+`, #stuck = :stuck`, &types.AttributeValueMemberBOOL{Value: true},
-			number(never)
+			number(farFuture)
 	}
 	return s.write(ctx, verb, l, change, condition+` and attribute_not_exists(#stuck)`, v,
 		func(old item) bool { return old.heldBy(l) && old.state() == idempotency.Unknown && old.has("stuck") })
