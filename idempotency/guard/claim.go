@@ -12,14 +12,15 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// claimFor is how long a store that does not answer is asked again for a claim: a caller is waiting.
-const claimFor = 2 * time.Second
+// claimTimeout bounds the retries of a claim, for which a caller waits.
+const claimTimeout = 2 * time.Second
 
-// claim claims the key. A claim whose answer was lost is sent again with its token. The lease began at since, or later.
+// claim claims the key. It sends a claim whose reply was lost again, with the same token. The lease began at since or
+// later.
 func (g *Guard) claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult,
 	since time.Time, err error,
 ) {
-	err = retry(ctx, claimFor, func() error {
+	err = retry(ctx, claimTimeout, func() error {
 		since = time.Now()
 		c, err = g.store.Claim(ctx, r, opt)
 		return err
@@ -27,74 +28,73 @@ func (g *Guard) claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	return c, since, err
 }
 
-// takeBack gives up a claim that may have been granted without an answer: else a caller that only left early would
-// leave a key behind that is in progress for a lease, and unknown after it. One look, for the caller waits; if it
-// fails, so it is. It returns what the caller is told.
-func (g *Guard) takeBack(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, cause error) error {
+// undoClaim releases a key that a failed claim may have won: otherwise a caller that left early would leave the key in
+// progress for a lease, and unknown after it. It tries once, because the caller waits. It returns the caller's error.
+func (g *Guard) undoClaim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, cause error) error {
 	if definite(cause) {
-		return fmt.Errorf("idempotency: claiming the key (nothing was run): %w", cause)
+		return fmt.Errorf("idempotency: claim the key (nothing was run): %w", cause)
 	}
-	taking, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	takenOver := opt.Rerun
-	opt.Rerun = false // its own token is all that it may find, or what it may go on with
-	c, err := g.store.Claim(taking, r, opt)
+	opt.Rerun = false // do not take the key over now
+	c, err := g.store.Claim(ctx, r, opt)
 	switch {
 	case err != nil || !c.Won:
 	case takenOver, len(c.Record.Progress.Steps) > 0:
-		err = g.store.MarkUnknown(taking, c.Lease, "a claim was given up", 0)
+		err = g.store.MarkUnknown(ctx, c.Lease, "a claim was given up", 0)
 	default:
-		err = g.store.Release(taking, c.Lease)
+		err = g.store.Release(ctx, c.Lease)
 	}
 	if err != nil {
-		g.log.Warn("a claim may be left behind: nothing was run, and its key is taken until recovery has seen to it",
+		g.log.Warn("a key may be claimed without a run of its work: it is in progress until recovery processes it",
 			"operation", r.Key.Operation, "error", err)
 	}
-	return idempotency.Retryable(fmt.Errorf("idempotency: claiming the key (nothing was run): %w", cause))
+	return idempotency.Retryable(fmt.Errorf("idempotency: claim the key (nothing was run): %w", cause))
 }
 
-// retry repeats a call of the store while its outcome is unknown, until the time is over or ctx ends.
-func retry(ctx context.Context, most time.Duration, call func() error) error {
+// retry repeats a call of the store while its outcome is unknown, until the timeout or the end of ctx.
+func retry(ctx context.Context, timeout time.Duration, call func() error) error {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond),
 		backoff.WithMaxInterval(time.Second),
-		backoff.WithMaxElapsedTime(most))
-	var last error
+		backoff.WithMaxElapsedTime(timeout))
+	var lastErr error
 	return backoff.Retry(func() error {
-		if last != nil && ctx.Err() != nil {
-			return backoff.Permanent(last) // backoff goes on by chance when the pause and ctx are over at the same time
+		if lastErr != nil && ctx.Err() != nil {
+			return backoff.Permanent(lastErr) // backoff may call again if its pause ends together with ctx
 		}
-		if last = call(); last != nil && definite(last) {
-			return backoff.Permanent(last)
+		if lastErr = call(); lastErr != nil && definite(lastErr) {
+			return backoff.Permanent(lastErr)
 		}
-		return last
+		return lastErr
 	}, backoff.WithContext(b, ctx))
 }
 
-// definite tells an answer of the store from an outage. A store that marks its error has given one.
+// definite reports whether an error is an answer of the store, such as a marked one, and not an outage.
 func definite(err error) bool {
 	if class, _ := idempotency.Classify(err); class != idempotency.Unclassified {
 		return true
 	}
-	for _, one := range []error{
+	for _, answer := range []error{
 		idempotency.ErrInvalidKey, idempotency.ErrMismatch, idempotency.ErrInProgress,
 		idempotency.ErrUnknown, idempotency.ErrExpired, store.ErrLeaseLost,
 	} {
-		if errors.Is(err, one) {
+		if errors.Is(err, answer) {
 			return true
 		}
 	}
 	return false
 }
 
-// await returns when the key may be free, or until is over: the caller claims again and sees. It only reads. An error
-// is the context's; that of the store is left to the claim.
-func (g *Guard) await(ctx context.Context, r idempotency.Request, rec store.Record, until time.Time) error {
+// await waits until the key may be free, or until deadline; the caller then claims again. It only reads. An error is
+// the context's; errors of the store are left to the claim.
+func (g *Guard) await(ctx context.Context, r idempotency.Request, rec store.Record, deadline time.Time) error {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond),
 		backoff.WithMaxInterval(500*time.Millisecond),
 		backoff.WithMaxElapsedTime(0))
 	found := true
 	for {
-		left := time.Until(until)
+		left := time.Until(deadline)
 		if !found || rec.State != idempotency.InProgress || !r.Matches(rec.Fingerprint) || rec.LeaseLeft <= 0 ||
 			left <= 0 {
 			return nil
@@ -106,8 +106,8 @@ func (g *Guard) await(ctx context.Context, r idempotency.Request, rec store.Reco
 			timer.Stop()
 			return context.Cause(ctx)
 		}
-		if now, there, err := g.store.Get(ctx, r.Key); err == nil {
-			rec, found = now, there
+		if newRec, newFound, err := g.store.Get(ctx, r.Key); err == nil {
+			rec, found = newRec, newFound
 		}
 	}
 }

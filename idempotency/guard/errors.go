@@ -3,11 +3,11 @@ package guard
 import "errors"
 
 var (
-	// ErrUnrecorded: the work is done and the result beside this error is true, but nobody knows whether it is
-	// recorded: a retry may be told that it is in progress or unknown, until recovery has seen to it. It is only ever
-	// beside a success: a refusal that may not be recorded is ErrUnknown, since the next attempt may be told yes.
-	ErrUnrecorded = errors.New("the work is done, and recording its result has no known outcome")
-	// ErrStuck: only a person can go on: a compensation was refused, or a provider can neither be asked nor called
-	// again.
-	ErrStuck = errors.New("a person has to look at this operation")
+	// ErrUnrecorded: the work is done with the result returned with this error, which may not be recorded: until
+	// recovery has processed the key, a retry may get ErrInProgress or ErrUnknown. A refusal that may not be recorded
+	// is ErrUnknown instead, because the next attempt may succeed.
+	ErrUnrecorded = errors.New("the work is done, and it is unknown whether its result is recorded")
+	// ErrStuck: only a person can resolve the operation: a compensation was refused, or a provider can be neither asked
+	// nor called again.
+	ErrStuck = errors.New("a person must resolve this operation")
 )

@@ -8,33 +8,32 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// flights are the attempts that run in this process, by what they ask: callers of one key with two commands do not
-// share.
+// flights has the attempts of this process, by key and command.
 type flights struct {
-	mu     sync.Mutex
-	flying map[flightKey]*flight
-	open   map[string]int // attempts by tenant
+	mu        sync.Mutex
+	inFlight  map[flightKey]*flight
+	perTenant map[string]int // attempts
 }
 
-// enter counts an attempt of a tenant's, unless there are so many.
-func (fs *flights) enter(tenant string, most int) bool {
+// enter counts an attempt of a tenant, and returns false if limit is reached.
+func (fs *flights) enter(tenant string, limit int) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if most > 0 && fs.open[tenant] >= most {
+	if limit > 0 && fs.perTenant[tenant] >= limit {
 		return false
 	}
-	if fs.open == nil {
-		fs.open = map[string]int{}
+	if fs.perTenant == nil {
+		fs.perTenant = map[string]int{}
 	}
-	fs.open[tenant]++
+	fs.perTenant[tenant]++
 	return true
 }
 
 func (fs *flights) exit(tenant string) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.open[tenant]--; fs.open[tenant] == 0 {
-		delete(fs.open, tenant)
+	if fs.perTenant[tenant]--; fs.perTenant[tenant] == 0 {
+		delete(fs.perTenant, tenant)
 	}
 }
 
@@ -43,21 +42,21 @@ type flightKey struct {
 	fingerprint idempotency.Fingerprint
 }
 
-// flight is one attempt that several callers wait for.
+// flight is an attempt that callers share.
 type flight struct {
-	of      flightKey
-	since   time.Time
-	working chan struct{} // closed when the key is won
-	done    chan struct{} // closed at the end; what follows is written before
-	res     idempotency.Result
-	err     error
-	// answered: res and err are there. It is not when the work panicked.
+	key   flightKey
+	since time.Time
+	won   chan struct{} // closed when the attempt has won the key
+	done  chan struct{} // closed at the end, after the next three fields are set
+	res   idempotency.Result
+	err   error
+	// answered: res and err are set. False if the work panicked.
 	answered bool
 
 	// Guarded by flights.mu.
-	waiting   int
+	callers   int
 	cancel    context.CancelCauseFunc // of the work's context
-	abandoned error                   // why everybody left
+	abandoned error                   // cause, after the last caller has left
 }
 
 type role int
@@ -65,31 +64,31 @@ type role int
 const (
 	leader role = iota
 	follower
-	alone // the attempt that runs is being given up: there is nothing to share
+	alone // the flight is abandoned: make an attempt without sharing
 )
 
-// join finds the attempt that runs for this request, or makes one that the caller leads.
+// join joins the flight for a request, or begins one that the caller leads.
 func (fs *flights) join(r idempotency.Request) (*flight, role) {
-	of := flightKey{r.Key, r.Fingerprint}
+	key := flightKey{r.Key, r.Fingerprint}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if f := fs.flying[of]; f != nil {
+	if f := fs.inFlight[key]; f != nil {
 		if f.abandoned != nil {
 			return nil, alone
 		}
-		f.waiting++
+		f.callers++
 		return f, follower
 	}
-	if fs.flying == nil {
-		fs.flying = map[flightKey]*flight{}
+	if fs.inFlight == nil {
+		fs.inFlight = map[flightKey]*flight{}
 	}
-	f := &flight{of: of, since: time.Now(), waiting: 1, working: make(chan struct{}), done: make(chan struct{})}
-	fs.flying[of] = f
+	f := &flight{key: key, since: time.Now(), callers: 1, won: make(chan struct{}), done: make(chan struct{})}
+	fs.inFlight[key] = f
 	return f, leader
 }
 
-// begin gives the flight its end. Everybody may have left before.
-func (fs *flights) begin(f *flight, cancel context.CancelCauseFunc) {
+// setCancel sets the function that ends the work's context. All callers may have left before.
+func (fs *flights) setCancel(f *flight, cancel context.CancelCauseFunc) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.cancel = cancel
@@ -98,23 +97,22 @@ func (fs *flights) begin(f *flight, cancel context.CancelCauseFunc) {
 	}
 }
 
-// leave is called once by each caller that does not wait any more.
-func (fs *flights) leave(f *flight, why error) {
+// leave is called once by each caller that no longer waits.
+func (fs *flights) leave(f *flight, cause error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if f.waiting--; f.waiting > 0 {
+	if f.callers--; f.callers > 0 {
 		return
 	}
-	f.abandoned = why
+	f.abandoned = cause
 	if f.cancel != nil {
-		f.cancel(why)
+		f.cancel(cause)
 	}
 }
 
-// end ends the flight.
 func (fs *flights) end(f *flight) {
 	fs.mu.Lock()
-	delete(fs.flying, f.of)
+	delete(fs.inFlight, f.key)
 	fs.mu.Unlock()
 	close(f.done)
 }

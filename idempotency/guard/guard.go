@@ -13,12 +13,12 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Guard lets the work of a request happen once: the first caller of a key runs it under a lease, the others get its
-// result, or are told why not. It is safe for concurrent use.
+// Guard runs the work of a request once: the first caller of a key runs it under a lease, the others get its result or
+// an error. It is safe for concurrent use.
 //
-// Callers of one key in one process share one attempt: a hot key asks the store once. The work's context ends
-// Config.Finish after the last of them has left, and when the lease is lost, with the cause [store.ErrLeaseLost]. What
-// has become of the work is recorded even then.
+// Concurrent callers of one key in a process share one attempt, and one claim of the store. The work's context ends
+// Config.Finish after the last of them has left, and when the lease is lost, with the cause [store.ErrLeaseLost]. The
+// guard records the outcome of the work even then.
 type Guard struct {
 	store   store.Store
 	cfg     Config
@@ -26,7 +26,7 @@ type Guard struct {
 	flights flights
 }
 
-// New makes a guard over a store. It fails when cfg cannot be right.
+// New returns a guard over a store. An error is about cfg.
 func New(store store.Store, cfg Config) (*Guard, error) {
 	if store == nil {
 		return nil, errors.New("idempotency: a guard needs a store")
@@ -38,115 +38,113 @@ func New(store store.Store, cfg Config) (*Guard, error) {
 	return &Guard{store: store, cfg: cfg, log: cfg.Logger}, nil
 }
 
-// Do runs local work once: normally one transaction of a database that is not the store's (where it is the store's,
-// pgstore's InTx commits key and effect together, and nothing of it can be unknown).
+// Do runs local work once, normally one transaction of a database other than the store's. (For the store's own
+// database, pgstore's InTx commits key and effect together, and the outcome is never unknown.)
 //
-// It returns the result that is recorded, Replayed when it is a former attempt's; a final refusal is a Result with a
-// Failure and no error. Otherwise errors.Is tells [idempotency.ErrMismatch], [idempotency.ErrInProgress],
-// [idempotency.ErrUnknown], [idempotency.ErrExpired], [store.ErrLeaseLost], [ErrUnrecorded] and
-// [idempotency.ErrInvalidKey]; any other error is the work's or the store's.
+// It returns the recorded result, Replayed if it is an earlier attempt's; a final refusal is a Result with a Failure
+// and no error. An error matches [idempotency.ErrMismatch], [idempotency.ErrInProgress], [idempotency.ErrUnknown],
+// [idempotency.ErrExpired], [store.ErrLeaseLost], [ErrUnrecorded] or [idempotency.ErrInvalidKey], or is the work's or
+// the store's.
 //
-// What an error of the work means: [idempotency.Terminal] is recorded and replayed; [idempotency.Retryable], an error
-// without a mark and a panic say that the transaction was rolled back, and free the key; [idempotency.OutcomeUnknown],
-// and an error without a mark after the context ended, make the outcome unknown. A COMMIT whose answer was lost must be
-// [idempotency.OutcomeUnknown]: Config.Classify can see to that. Work that was taken over from an owner who vanished
-// (Config.Rerun) frees no key: what that one committed is not undone with it.
+// Errors of the work: [idempotency.Terminal] is recorded and replayed. [idempotency.Retryable], an error without a
+// mark, and a panic mean that the transaction was rolled back, and release the key. [idempotency.OutcomeUnknown], and
+// an error without a mark after the end of the context, make the outcome unknown. A COMMIT whose reply was lost must be
+// [idempotency.OutcomeUnknown], if need be by Config.Classify. After a take-over (Config.Rerun) an error does not
+// release the key, because the earlier owner may have committed.
 //
-// When the store did not answer the claim, nothing was run: that error is [idempotency.Retryable]. Work that has to
-// give a fence to its effect takes Run, whose [Op.Fence] it is.
+// If the claim fails because of the store, nothing was run, and the error is [idempotency.Retryable]. For work that
+// needs a fence, use Run and [Op.Fence].
 func (g *Guard) Do(ctx context.Context, r idempotency.Request, work func(ctx context.Context) (idempotency.Result,
 	error),
 ) (idempotency.Result, error) {
 	return g.run(ctx, r, func(ctx context.Context, _ *Op) (idempotency.Result, error) { return work(ctx) })
 }
 
-// Run runs work that calls providers, in phases with recovery points: see [Op]. It returns as [Guard.Do] does.
+// Run runs work that calls providers, in phases with recovery points: see [Op]. It returns the same as [Guard.Do].
 //
-// What an error of the work means, once a provider was asked: [idempotency.Terminal] is recorded and replayed, unless
-// the outcome of a step is open; every other one, and a panic, keeps the recovery points and makes the outcome unknown:
-// recovery goes on, or the next caller when the operation is in Config.Rerun. A success with an open step is unknown
-// too.
+// Errors of the work after the first call of a provider: [idempotency.Terminal] is recorded and replayed, unless a step
+// is open; every other one, and a panic, keeps the recovery points and makes the outcome unknown: recovery continues,
+// or the next caller if the operation is in Config.Rerun. A success with an open step is unknown too.
 //
-// After a local phase, and before a provider is asked, an error that would free the key only ends its lease. What the
-// phase has committed belongs to this command: another one is refused, and the next attempt goes on from the recovery
-// points, the caller's at once, or recovery's after Config.RecoverAfter. Before the first phase it is as in Do.
+// After a local phase and before the first call, an error that would release the key only ends its lease, because the
+// phase has committed: another command is refused, and the next attempt continues from the recovery points, the
+// caller's at once, or recovery's after Config.RecoverAfter. Before the first phase errors are as in Do.
 func (g *Guard) Run(ctx context.Context, r idempotency.Request,
 	work func(ctx context.Context, op *Op) (idempotency.Result, error),
 ) (idempotency.Result, error) {
 	return g.run(ctx, r, work)
 }
 
-// Resume goes on with an operation that the caller has taken from [store.Recoverer.Recover], under the recoverer's
-// lease, which it extends meanwhile. A success and a Terminal error are recorded as in [Guard.Run]; after any other
-// error, a Retryable one too, the key is as it was, with the recovery points made since, and still the caller's, who
-// postpones or releases it. So work must not take back by itself what a recorded phase did: the next attempt goes on as
-// if that were there. A saga's Undo is recorded.
+// Resume continues an operation that the caller got from [store.Recoverer.Recover], under its lease, which Resume
+// extends. It records a success and a Terminal error as [Guard.Run] does; after any other error, even a Retryable one,
+// the caller still holds the key, with the new recovery points, and must postpone or release it. The work must not undo
+// a recorded phase by itself, because the next attempt relies on it; a saga's Undo is recorded.
 func (g *Guard) Resume(ctx context.Context, c store.ClaimResult,
 	work func(ctx context.Context, op *Op) (idempotency.Result, error),
 ) (idempotency.Result, error) {
 	if !c.Won {
-		return idempotency.Result{}, errors.New("idempotency: the key is not the caller's")
+		return idempotency.Result{}, errors.New("idempotency: Resume needs a key that the caller has won")
 	}
 	return g.work(ctx, &attempt{guard: g, op: newOp(g, c), began: time.Now(), resume: true}, work)
 }
 
 type work = func(ctx context.Context, op *Op) (idempotency.Result, error)
 
-// run shares the attempts of one key among the callers of this process, and waits for those of others.
+// run shares attempts among the callers of this process, and waits for those of other processes.
 func (g *Guard) run(ctx context.Context, r idempotency.Request, do work) (idempotency.Result, error) {
 	if err := r.Key.Check(); err != nil {
 		return idempotency.Result{}, err
 	}
-	until := time.Now().Add(g.cfg.Wait)
+	deadline := time.Now().Add(g.cfg.Wait)
 	for {
 		f, role := g.flights.join(r)
 		if role == leader {
-			return g.lead(ctx, f, r, until, do)
+			return g.lead(ctx, f, r, deadline, do)
 		}
 		if role == alone {
-			return g.attempt(ctx, r, until, do, func() {})
+			return g.attempt(ctx, r, deadline, do, func() {})
 		}
-		res, err := g.follow(ctx, f, r, until)
-		if errors.Is(err, errAgain) {
+		res, err := g.follow(ctx, f, r, deadline)
+		if errors.Is(err, errNoSharedAnswer) {
 			continue
 		}
 		return res, err
 	}
 }
 
-// lead makes the attempt that the others wait for, in this goroutine: a panic is the caller's.
-func (g *Guard) lead(ctx context.Context, f *flight, r idempotency.Request, until time.Time, do work) (
+// lead makes the flight's attempt in the caller's goroutine, which a panic reaches.
+func (g *Guard) lead(ctx context.Context, f *flight, r idempotency.Request, deadline time.Time, do work) (
 	idempotency.Result, error,
 ) {
 	shared, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	g.flights.begin(f, cancel)
-	// The leader leaves when its context ends, and goes on when others still wait.
+	g.flights.setCancel(f, cancel)
+	// The leader leaves when its context ends, and continues for the other callers.
 	leave := context.AfterFunc(ctx, func() { g.flights.leave(f, context.Cause(ctx)) })
 	defer leave()
 	defer g.flights.end(f)
-	f.res, f.err = g.attempt(shared, r, until, do, func() { close(f.working) })
+	f.res, f.err = g.attempt(shared, r, deadline, do, func() { close(f.won) })
 	f.answered = true
 	return f.res.Clone(), f.err
 }
 
-// errAgain is between run and follow: there is no answer to share.
-var errAgain = errors.New("look again")
+// errNoSharedAnswer makes run try again.
+var errNoSharedAnswer = errors.New("the flight has no answer to share")
 
 // follow waits for the attempt of another caller of this process.
-func (g *Guard) follow(ctx context.Context, f *flight, r idempotency.Request, until time.Time) (idempotency.Result,
+func (g *Guard) follow(ctx context.Context, f *flight, r idempotency.Request, deadline time.Time) (idempotency.Result,
 	error,
 ) {
-	left := context.AfterFunc(ctx, func() { g.flights.leave(f, context.Cause(ctx)) })
+	stay := context.AfterFunc(ctx, func() { g.flights.leave(f, context.Cause(ctx)) })
 	defer func() {
-		if left() {
+		if stay() {
 			g.flights.leave(f, errors.New("no caller waits for this work"))
 		}
 	}()
 	select {
 	case <-f.done:
-	case <-f.working:
-		timer := time.NewTimer(time.Until(until))
+	case <-f.won:
+		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
 		select {
 		case <-f.done:
@@ -160,8 +158,8 @@ func (g *Guard) follow(ctx context.Context, f *flight, r idempotency.Request, un
 	case <-ctx.Done():
 		return idempotency.Result{}, context.Cause(ctx)
 	}
-	if !f.answered || errors.Is(f.err, idempotency.ErrInProgress) && time.Now().Before(until) {
-		return idempotency.Result{}, errAgain
+	if !f.answered || errors.Is(f.err, idempotency.ErrInProgress) && time.Now().Before(deadline) {
+		return idempotency.Result{}, errNoSharedAnswer
 	}
 	if f.err != nil {
 		return f.res.Clone(), f.err
@@ -175,13 +173,13 @@ func (g *Guard) follow(ctx context.Context, f *flight, r idempotency.Request, un
 	return res, nil
 }
 
-// attempt claims the key and works, or says what is there; begin is called when the work begins.
-func (g *Guard) attempt(ctx context.Context, r idempotency.Request, until time.Time, do work, begin func()) (
+// attempt claims the key and runs the work, or returns the answer of the record. It calls won before the work.
+func (g *Guard) attempt(ctx context.Context, r idempotency.Request, deadline time.Time, do work, won func()) (
 	idempotency.Result, error,
 ) {
 	if !g.flights.enter(r.Key.Tenant, g.cfg.PerTenant) {
 		return idempotency.Result{}, idempotency.Retryable(
-			fmt.Errorf("idempotency: the key was not claimed: %d keys of its tenant are being worked at here",
+			fmt.Errorf("idempotency: the key was not claimed: %d keys of its tenant are in progress here",
 				g.cfg.PerTenant))
 	}
 	defer g.flights.exit(r.Key.Tenant)
@@ -193,58 +191,58 @@ func (g *Guard) attempt(ctx context.Context, r idempotency.Request, until time.T
 		}
 		c, since, err := g.claim(ctx, r, opt)
 		if err != nil {
-			return idempotency.Result{}, g.takeBack(ctx, r, opt, err)
+			return idempotency.Result{}, g.undoClaim(ctx, r, opt, err)
 		}
 		if c.Won {
-			begin()
-			ctx, end := g.finishing(ctx)
+			won()
+			ctx, end := g.workContext(ctx)
 			defer end()
 			return g.work(ctx, &attempt{guard: g, op: newOp(g, c), began: since, takenOver: opt.Rerun}, do)
 		}
 		res, err := c.Record.Answer(r)
-		// Only a second claim takes a key over: whoever wins by it knows that there may have been somebody before.
+		// Only a second claim may take the key over, so its winner knows that there may have been an earlier owner.
 		if errors.Is(err, idempotency.ErrUnknown) && !opt.Rerun && slices.Contains(g.cfg.Rerun, r.Key.Operation) {
 			opt.Rerun = true
 			continue
 		}
-		if !errors.Is(err, idempotency.ErrInProgress) || !time.Now().Before(until) {
+		if !errors.Is(err, idempotency.ErrInProgress) || !time.Now().Before(deadline) {
 			g.observe(r.Key.Operation, c.Record, res, err)
 			return res, err
 		}
-		if err := g.await(ctx, r, c.Record, until); err != nil {
+		if err := g.await(ctx, r, c.Record, deadline); err != nil {
 			return idempotency.Result{}, err
 		}
 		if opt.Rerun {
-			// A claim by the former terms may still be under way. Its token must not be found here: what it takes over
-			// is not released.
+			// The earlier claim with Rerun may still be in flight, and take the key over: with a new token this attempt
+			// cannot mistake that for its own claim and release the key.
 			opt.Token, opt.Rerun = rand.Text(), false
 		}
 	}
 }
 
-// finishing returns the context of work that has begun, which ends Config.Finish after ctx.
-func (g *Guard) finishing(ctx context.Context) (context.Context, func()) {
-	working, end := context.WithCancelCause(context.WithoutCancel(ctx))
+// workContext returns the context of the work, which ends Config.Finish after ctx.
+func (g *Guard) workContext(ctx context.Context) (context.Context, func()) {
+	workCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		timer := time.NewTimer(g.cfg.Finish)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 			end(context.Cause(ctx))
-		case <-working.Done():
+		case <-workCtx.Done():
 		}
 	})
-	return working, func() { stop(); end(nil) }
+	return workCtx, func() { stop(); end(nil) }
 }
 
-// observe tells what a caller was told.
+// observe reports the answer to a caller that did not win the key.
 func (g *Guard) observe(operation string, rec store.Record, res idempotency.Result, err error) {
 	o := g.cfg.Observer
 	switch {
 	case err == nil:
 		notify(o.Replayed, idempotency.ReplayedInfo{Operation: operation, Failure: res.Failure})
 	case errors.Is(err, idempotency.ErrMismatch):
-		g.log.Warn("an idempotency key was used for another command, and refused", "operation", operation, "state",
+		g.log.Warn("an idempotency key was used for another command and refused", "operation", operation, "state",
 			rec.State)
 		notify(o.Mismatched, idempotency.MismatchedInfo{Operation: operation, State: rec.State})
 	case errors.Is(err, idempotency.ErrInProgress):

@@ -12,31 +12,31 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Op is an operation in phases, each with a recovery point that is recorded when it is over; what a former attempt has
-// recorded is returned without being run again. No transaction is open across a phase.
+// Op is an operation in phases, each with a recovery point that is recorded after it. A phase that an earlier attempt
+// recorded is not run again: its result is returned. No transaction is open across a phase.
 //
-// Names of phases are stable over releases and used once in an operation. The code between the phases runs again in
-// every attempt, so it only decides by what the phases gave. It is safe for concurrent use.
+// Names of phases are stable across releases and used once in an operation. The code between phases runs in every
+// attempt, so it must depend on the results of phases alone. An Op is safe for concurrent use.
 type Op struct {
 	guard  *Guard
 	lease  store.Lease
 	record store.Record
 
 	mu    sync.Mutex
-	steps []store.Step    // as recorded, as far as is known here
-	used  map[string]bool // names that this attempt has come to
+	steps []store.Step    // as this attempt last recorded them
+	used  map[string]bool // names of this attempt's phases
 }
 
-// Call is what a phase is given.
+// Call is the argument of a phase.
 type Call struct {
-	// Key is the step's stable key, the same in every attempt. A call to a provider carries it, as its idempotency key
-	// or as a reference by which it can be asked; a local phase puts it under a unique constraint.
+	// Key is the step's key, the same in every attempt. A call passes it to the provider, as idempotency key or as a
+	// reference for queries; a local phase stores it under a unique constraint.
 	Key string
-	// Fence rises with every owner of the operation: an effect that keeps the highest can refuse a late one.
+	// Fence rises with every owner of the operation: an effect that keeps the highest one can refuse earlier owners.
 	Fence int64
-	// Again: an earlier attempt has begun it and recorded no outcome. A provider that takes two calls with one key for
-	// two must be asked first. Of a local phase nobody knows, and it is false.
-	Again bool
+	// Retry: an earlier attempt began the call and recorded no outcome. A provider that treats two calls with one key
+	// as two must be asked first. False for local phases.
+	Retry bool
 }
 
 func newOp(g *Guard, c store.ClaimResult) *Op {
@@ -46,23 +46,23 @@ func newOp(g *Guard, c store.ClaimResult) *Op {
 	}
 }
 
-// Record is what was known of the operation when this attempt began, its input included.
+// Record returns the operation's record, with its input, as it was when this attempt began.
 func (o *Op) Record() store.Record { return o.record }
 
-// Fence is the number of this owner of the key.
+// Fence returns the fence of this owner.
 func (o *Op) Fence() int64 { return o.lease.Fence }
 
-// Resumed tells whether a former attempt has left recovery points.
+// Resumed reports whether an earlier attempt has recorded recovery points.
 func (o *Op) Resumed() bool { return len(o.record.Progress.Steps) > 0 }
 
-// Steps are the recovery points until now.
+// Steps returns the recovery points so far.
 func (o *Op) Steps() []store.Step {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return store.Progress{Steps: o.steps}.Clone().Steps
 }
 
-// Data is what a step gave that is done, in this attempt or a former one; false when it is not.
+// Data returns the result of a step, of this attempt or an earlier one; false if it is not done.
 func (o *Op) Data(name string) ([]byte, bool) {
 	s, ok := o.step(name)
 	return slices.Clone(s.Data), ok && s.State == store.StepDone
@@ -78,12 +78,11 @@ func (o *Op) step(name string) (store.Step, bool) {
 	return o.steps[i], true
 }
 
-// Local runs a local phase, normally one transaction, and records what it gave. A crash between the two runs it again
-// in the next attempt: what it inserts stands behind a unique constraint on the key that it is given, and it finds what
-// is there.
+// Local runs a local phase, normally one transaction, and records its result. After a crash between the two, the next
+// attempt runs it again: put a unique constraint on Call.Key, and return the row if it exists.
 //
-// Terminal is recorded: the phase is not run again. Any other error leaves it to the next attempt; of the first phase,
-// an error that may have come after its COMMIT must be [idempotency.OutcomeUnknown], or the key is freed with it.
+// A Terminal error is recorded, and the phase is not run again. After any other error the next attempt runs it again.
+// In the first phase, an error that may follow a COMMIT must be [idempotency.OutcomeUnknown], or the key is released.
 func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte,
 	error,
 ) {
@@ -102,32 +101,32 @@ func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context
 	return nil, err
 }
 
-// Call calls a provider. That it is about to is recorded before, and its answer after. The provider gets a key of
-// [StepKey], so a call that is made again is the same one for it.
+// Call calls a provider. It records the step before the call, and the answer after it. The provider gets the key of
+// [StepKey], so a repeated call has the same key.
 //
-// What an error of do means: [idempotency.Terminal] is a refusal for good, recorded and returned to every later
-// attempt; [idempotency.Retryable] says that certainly nothing has happened; every other one that the outcome is open,
-// and it comes back as [idempotency.OutcomeUnknown].
+// Errors of do: [idempotency.Terminal] is a final refusal, recorded and returned to every later attempt; after
+// [idempotency.Retryable] certainly nothing has happened; after every other error the outcome is unknown, and Call
+// returns [idempotency.OutcomeUnknown].
 func (o *Op) Call(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte,
 	error,
 ) {
 	return o.CallAs(ctx, name, StepKey(o.lease.Key, name), do)
 }
 
-// CallAs is Call with a downstream key of the caller's, made of an id of the operation's own that an earlier phase
-// recorded: "provider_payment_<payment id>". A step that was begun keeps the key that it began with.
+// CallAs is Call with the given downstream key, normally with an id that an earlier phase recorded:
+// "provider_payment_<payment id>". A step that was begun keeps its key.
 func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.Context, c Call) ([]byte, error)) (
 	[]byte, error,
 ) {
 	if key == "" {
-		return nil, fmt.Errorf("idempotency: step %q needs a key to go downstream", name)
+		return nil, fmt.Errorf("idempotency: step %q needs a downstream key", name)
 	}
 	s, known, err := o.start(ctx, name)
 	if err != nil || known {
 		return s.Data, err
 	}
-	before := s.State == store.StepSent
-	if !before {
+	retry := s.State == store.StepSent
+	if !retry {
 		s = store.Step{Name: name, State: store.StepSent, Key: key}
 		if err := o.set(ctx, s); err != nil || ctx.Err() != nil {
 			o.drop(name)
@@ -137,45 +136,45 @@ func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.C
 			return nil, idempotency.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name, err))
 		}
 	}
-	data, err := do(ctx, Call{Key: s.Key, Fence: o.lease.Fence, Again: before})
+	data, err := do(ctx, Call{Key: s.Key, Fence: o.lease.Fence, Retry: retry})
 	class, code := idempotency.Classify(err)
 	switch {
 	case err == nil:
 		s.State, s.Data = store.StepDone, data
 		if err := o.set(ctx, s); err != nil {
-			return nil, idempotency.OutcomeUnknown(fmt.Errorf("idempotency: step %q is done, and recording it has no "+
-				"known outcome: %w", name, err))
+			return nil, idempotency.OutcomeUnknown(fmt.Errorf("idempotency: step %q is done, and may not be recorded: "+
+				"%w", name, err))
 		}
 		return data, nil
 	case class == idempotency.ClassTerminal:
 		return nil, errors.Join(err, o.set(ctx, refusal(s, code, err)))
-	case class == idempotency.ClassRetryable && !before:
+	case class == idempotency.ClassRetryable && !retry:
 		o.drop(name)
 		return nil, errors.Join(err, o.save(ctx))
 	}
 	return nil, idempotency.OutcomeUnknown(fmt.Errorf("step %q: %w", name, err))
 }
 
-// Resolve records what somebody has found out of a step whose outcome was open: StepDone with what it gave, StepFailed
-// with a code and a reason as [Refusal] makes them, or nothing (the empty state): it certainly did not happen, and
-// nothing that is under way can still make it happen.
-func (o *Op) Resolve(ctx context.Context, name string, to store.StepState, data []byte) error {
+// Resolve records the outcome of an open step: StepDone with its result, StepFailed with the data of [Refusal], or the
+// empty state if it certainly did not happen, and no request in flight can still do it.
+func (o *Op) Resolve(ctx context.Context, name string, state store.StepState, data []byte) error {
 	s, ok := o.step(name)
 	if !ok {
 		return fmt.Errorf("idempotency: there is no step %q", name)
 	}
-	switch to {
+	switch state {
 	case store.StepDone, store.StepFailed:
-		s.State, s.Data = to, data
+		s.State, s.Data = state, data
 		return o.set(ctx, s)
 	case "":
 		o.drop(name)
 		return o.save(ctx)
 	}
-	return fmt.Errorf("idempotency: step %q cannot be resolved as %q: StepDone, StepFailed or nothing", name, to)
+	return fmt.Errorf("idempotency: step %q cannot be resolved as %q: want StepDone, StepFailed or "+
+		"empty", name, state)
 }
 
-// start takes a name for a step, and returns what is recorded of it. known: its outcome is recorded, and returned.
+// start begins a step, and returns its record. known: its outcome is recorded, and returned.
 func (o *Op) start(ctx context.Context, name string) (s store.Step, known bool, err error) {
 	if ctx.Err() != nil {
 		return s, false, idempotency.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name,
@@ -184,7 +183,7 @@ func (o *Op) start(ctx context.Context, name string) (s store.Step, known bool, 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.used[name] {
-		return s, false, fmt.Errorf("idempotency: the name %q is used for two steps", name)
+		return s, false, fmt.Errorf("idempotency: two steps have the name %q", name)
 	}
 	o.used[name] = true
 	i := slices.IndexFunc(o.steps, func(s store.Step) bool { return s.Name == name })
@@ -199,10 +198,11 @@ func (o *Op) start(ctx context.Context, name string) (s store.Step, known bool, 
 	case store.StepFailed:
 		return store.Step{}, true, refusalError(s)
 	}
-	return store.Step{}, false, fmt.Errorf("idempotency: step %q is being compensated: only its saga goes on", name)
+	return store.Step{}, false, fmt.Errorf("idempotency: step %q is being compensated: only its saga can continue",
+		name)
 }
 
-// set records a step, in its place or as the last one.
+// set replaces or appends a step, and saves.
 func (o *Op) set(ctx context.Context, s store.Step) error {
 	o.mu.Lock()
 	if i := slices.IndexFunc(o.steps, func(old store.Step) bool { return old.Name == s.Name }); i >= 0 {
@@ -220,7 +220,7 @@ func (o *Op) drop(name string) {
 	o.steps = slices.DeleteFunc(o.steps, func(s store.Step) bool { return s.Name == name })
 }
 
-// save writes all steps. One at a time, so that an older list does not come after a newer one.
+// save writes all steps, one save at a time, so that an older list cannot replace a newer one.
 func (o *Op) save(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -234,7 +234,7 @@ type refusalData struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Refusal is the data of a step that was refused for good.
+// Refusal returns the data of a step that was refused for good.
 func Refusal(code, text string) []byte {
 	b, err := json.Marshal(refusalData{code, text})
 	if err != nil {
@@ -248,11 +248,11 @@ func refusal(s store.Step, code string, err error) store.Step {
 	return s
 }
 
-// refusalError is the error of a step that failed in an earlier attempt.
+// refusalError returns the error of a step that failed in an earlier attempt.
 func refusalError(s store.Step) error {
-	var w refusalData
-	if err := json.Unmarshal(s.Data, &w); err != nil {
+	var r refusalData
+	if err := json.Unmarshal(s.Data, &r); err != nil {
 		return idempotency.Terminal("failed", fmt.Errorf("step %q was refused", s.Name))
 	}
-	return idempotency.Terminal(w.Code, errors.New(w.Error))
+	return idempotency.Terminal(r.Code, errors.New(r.Error))
 }

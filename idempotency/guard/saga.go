@@ -13,29 +13,27 @@ import (
 // CodeCompensated is the Failure of an operation that was undone although no step of it was refused.
 const CodeCompensated = "compensated"
 
-// SagaStep is one step of a saga, and what undoes it.
+// SagaStep is a step of a saga and its compensation.
 type SagaStep struct {
-	// Name is stable over releases and used once in the operation. Required.
+	// Name is stable across releases and used once in the operation. Required.
 	Name string
-	// Do makes the step, as in [Op.Call]. What an earlier step gave is in [Op.Data]. Required.
+	// Do runs the step, as in [Op.Call]. [Op.Data] has the results of earlier steps. Required.
 	Do func(ctx context.Context, c Call) ([]byte, error)
-	// Undo takes it back; data is what Do gave. It may run several times with the same key, and must then take it back
-	// once. Nil: there is nothing to take back. A Terminal error of it leaves the operation to a person; every other
-	// one is tried again.
+	// Undo undoes the step; data is the result of Do. It may run several times with the same key, and must then undo
+	// the step once. Nil: nothing to undo. After a Terminal error the operation is stuck; after others Undo is retried.
 	Undo func(ctx context.Context, c Call, data []byte) error
-	// Local says that Do and Undo are local phases: see [Op.Local].
+	// Local: Do and Undo are local phases, see [Op.Local].
 	Local bool
-	// Key goes downstream, as in [Op.CallAs]; empty: [StepKey]. That of Undo is derived from it.
+	// Key is the downstream key, as in [Op.CallAs]; empty: [StepKey]. Undo's key is derived from it.
 	Key string
 }
 
-// Saga makes the steps in their order (Garcia-Molina and Salem, Sagas, 1987). When one is refused for good, those that
-// are done are undone in reverse, and the refusal is returned: the work returns it on, beside what its caller is to be
-// told, and it is recorded. Any other error stops the saga where it is, and the next attempt goes on there: forward, or
-// back once an Undo was begun.
+// Saga runs the steps in their order (Garcia-Molina and Salem, Sagas, 1987). If one is refused for good, the steps that
+// are done are undone in reverse, and Saga returns the refusal, which the work returns with the caller's result. After
+// any other error the next attempt continues: forward, or backward after an Undo was begun.
 //
-// What the saga has done is recorded before and after each step, and each step and each Undo has its own stable key:
-// after a crash at any point, nothing is done or undone twice by a provider that knows the key.
+// Saga records each step and each Undo before and after it, and each has its own key: after a crash at any point, a
+// provider that knows the keys does and undoes nothing twice.
 func (o *Op) Saga(ctx context.Context, steps ...SagaStep) error {
 	if o.undoBegun(steps) {
 		return o.Compensate(ctx, steps...)
@@ -60,9 +58,8 @@ func (o *Op) Saga(ctx context.Context, steps ...SagaStep) error {
 	return nil
 }
 
-// Compensate undoes what is done of the steps, in reverse, and returns the refusal that is recorded of one of them, or
-// a Terminal error with [CodeCompensated]. It needs to know what was done: an error that says which step's outcome is
-// open leaves the operation to recovery.
+// Compensate undoes the steps that are done, in reverse, and returns the recorded refusal of one of them, or a Terminal
+// error with [CodeCompensated]. If a step is open, it returns an OutcomeUnknown error, and recovery resolves the step.
 func (o *Op) Compensate(ctx context.Context, steps ...SagaStep) error {
 	cause := idempotency.Terminal(CodeCompensated, errors.New("the operation was undone"))
 	for _, s := range slices.Backward(steps) {
@@ -75,7 +72,7 @@ func (o *Op) Compensate(ctx context.Context, steps ...SagaStep) error {
 		case store.StepFailed:
 			cause = refusalError(done)
 		case store.StepSent:
-			err = fmt.Errorf("nothing is undone while the outcome of step %q is open", s.Name)
+			err = fmt.Errorf("the outcome of step %q is unknown: it cannot be undone yet", s.Name)
 		case store.StepDone, store.StepUndoing:
 			err = o.undo(ctx, s, done)
 		}
@@ -86,7 +83,7 @@ func (o *Op) Compensate(ctx context.Context, steps ...SagaStep) error {
 	return cause
 }
 
-// undo takes one step back and records it.
+// undo undoes a step and records it.
 func (o *Op) undo(ctx context.Context, s SagaStep, done store.Step) error {
 	if s.Undo == nil {
 		return nil
@@ -94,34 +91,34 @@ func (o *Op) undo(ctx context.Context, s SagaStep, done store.Step) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	before := done.State == store.StepUndoing
-	if !before {
+	retry := done.State == store.StepUndoing
+	if !retry {
 		done.State = store.StepUndoing
 		if err := o.set(ctx, done); err != nil {
-			return fmt.Errorf("undoing step %q was not begun: %w", s.Name, err)
+			return fmt.Errorf("undo of step %q was not begun: %w", s.Name, err)
 		}
 	}
 	key := StepKey(o.lease.Key, "undo "+s.Name)
 	if s.Key != "" {
 		key = done.Key + ":undo"
 	}
-	err := s.Undo(ctx, Call{Key: key, Fence: o.lease.Fence, Again: before}, slices.Clone(done.Data))
+	err := s.Undo(ctx, Call{Key: key, Fence: o.lease.Fence, Retry: retry}, slices.Clone(done.Data))
 	if class, _ := idempotency.Classify(err); class == idempotency.ClassTerminal {
-		return fmt.Errorf("%w: undoing step %q was refused: %w", ErrStuck, s.Name, err)
+		return fmt.Errorf("%w: undo of step %q was refused: %w", ErrStuck, s.Name, err)
 	}
 	if err != nil {
-		return fmt.Errorf("undoing step %q: %w", s.Name, err)
+		return fmt.Errorf("undo step %q: %w", s.Name, err)
 	}
 	done.State = store.StepUndone
 	if err := o.set(ctx, done); err != nil {
-		return fmt.Errorf("step %q is undone, and recording that has no known outcome: %w", s.Name, err)
+		return fmt.Errorf("step %q is undone, and that may not be recorded: %w", s.Name, err)
 	}
 	return nil
 }
 
 func (o *Op) undoBegun(steps []SagaStep) bool {
 	return slices.ContainsFunc(steps, func(s SagaStep) bool {
-		was, ok := o.step(s.Name)
-		return ok && (was.State == store.StepUndoing || was.State == store.StepUndone)
+		recorded, ok := o.step(s.Name)
+		return ok && (recorded.State == store.StepUndoing || recorded.State == store.StepUndone)
 	})
 }

@@ -759,7 +759,7 @@ func TestMiddleware_AnOvertakenOwnerTellsWhatIsRecorded(t *testing.T) {
 func overBadFinish(t *testing.T, refused error, do http.HandlerFunc) http.Handler {
 	t.Helper()
 	guard, err := guard.New(badFinish{memstore.New(memstore.Config{}), refused},
-		guard.Config{Lease: time.Minute, RecordFor: 10 * time.Millisecond})
+		guard.Config{Lease: time.Minute, RecordTimeout: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,65 +12,64 @@ import (
 
 // Config of a [Worker]. The zero value is safe: every field has the default that its comment names.
 type Config struct {
-	// Every is the time between two looks; default 1 s. While there is a full batch, the next one follows at once.
+	// Every is the time between two queries for operations; default 1 s. After a full batch the next query follows at
+	// once.
 	Every time.Duration
-	// Batch is how many operations one look takes; default 20. Each has its lease from then on: with so many that the
-	// last ones wait for longer than Lease, those are lost to the next look.
+	// Batch is the maximum number of operations of a query; default 20. Their leases begin with the query: operations
+	// that then wait for longer than Lease are lost to the next query.
 	Batch int
-	// Parallel is how many of them are worked at together; default 4.
+	// Parallel is how many operations are processed at a time; default 4.
 	Parallel int
-	// Lease is for how long a worker has an operation without a sign of life; default 30 s.
+	// Lease is the lease of an operation, which a heartbeat extends; default 30 s.
 	Lease time.Duration
-	// Grace is how long an owner's lease must have ended; default 5 s, negative: none. A request that was under way
-	// may still arrive in that time.
+	// Grace is the time after the end of an owner's lease in which its last request may still arrive; default 5 s,
+	// negative: none.
 	Grace time.Duration
-	// Timeout bounds the work at one operation; default 2 min. After it the context of probes and steps ends.
+	// Timeout bounds the processing of an operation, by the context of probes and steps; default 2 min.
 	Timeout time.Duration
 	// Backoff is the wait after the first attempt at an operation that stays unknown; default 1 s. It doubles up to
 	// MaxBackoff, with jitter.
 	Backoff time.Duration
 	// MaxBackoff is the longest wait; default 5 min.
 	MaxBackoff time.Duration
-	// MaxAttempts is how often an operation is tried before it is given to a person; default 20, which with the other
-	// defaults is about an hour. Negative: for ever.
+	// MaxAttempts is the number of attempts at an operation before it is stuck: a person must resolve it. Default 20,
+	// with the other defaults about an hour. Negative: no limit.
 	MaxAttempts int
-	// OthersElsewhere: operations without a Handler here belong to other workers of this store, and are left alone.
-	// Otherwise they are reported and postponed, and given to a person in the end: nobody would ever look at them.
-	OthersElsewhere bool
-	// SweepEvery is the time between two sweeps of what is no longer kept; default 1 min. Negative: this worker does
-	// not sweep.
+	// SkipUnhandled leaves operations without a Handler to other workers of the store. Otherwise they are reported and
+	// postponed, and stuck in the end.
+	SkipUnhandled bool
+	// SweepEvery is the time between two sweeps of expired results and keys; default 1 min. Negative: never.
 	SweepEvery time.Duration
-	// Drain is how long the operations under way may go on after Run's context ended; default 20 s.
+	// Drain is how long operations in progress may continue after the end of Run's context; default 20 s.
 	Drain time.Duration
-	// Keep is how long the results that recovery records are remembered: the same as the guard's.
+	// Keep is the retention of the results that recovery records; set it as in the guard.
 	Keep idempotency.Retention
 
-	// Logger is told of every operation that was taken, and at level Error of those that need a person. Nil: nothing is
-	// logged. Keys, inputs and results never are.
+	// Logger logs each processed operation, stuck ones at level Error; never keys, inputs or results. Nil: no log.
 	Logger *slog.Logger
-	// Observer is called at the same points, for metrics and alarms.
+	// Observer is called for each processed operation, too.
 	Observer Observer
 }
 
-// Observer is told what a worker does. A nil func is skipped. They are called from the worker's goroutines, so they
-// must be quick and safe for concurrent use.
+// Observer has callbacks of a worker; nil ones are skipped. They run in the worker's goroutines, so they must be quick
+// and safe for concurrent use.
 type Observer struct {
-	// Recovered: the work at an operation ended.
+	// Recovered: an operation was processed.
 	Recovered func(RecoveredInfo)
 	// Swept: a sweep ended.
 	Swept func(store.SweepResult)
-	// Failed: the store did not answer a look or a sweep.
+	// Failed: a query or a sweep of the store failed.
 	Failed func(error)
 }
 
-// RecoveredInfo says what became of an operation.
+// RecoveredInfo is about a processed operation.
 type RecoveredInfo struct {
 	Operation string
 	Outcome   Outcome
-	Stage     idempotency.Stage // how far it had come
-	Attempts  int               // this one included
+	Stage     idempotency.Stage // before this attempt
+	Attempts  int               // including this one
 	Age       time.Duration     // since the first claim
-	Err       error             // why it is postponed or stuck
+	Err       error             // the cause, if postponed, stuck or lost
 }
 
 func (c Config) withDefaults() (Config, error) {

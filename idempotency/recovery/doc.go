@@ -7,12 +7,12 @@
 //	...
 //	group.Go(func() error { return w.Run(ctx) })
 //
-// A [Worker] takes keys whose outcome is unknown, each under a lease and a new fencing token, so that two workers never
-// have the same. It asks the provider about each step whose outcome is open, by the key that went downstream ([Probe]),
-// records the answer as a recovery point, and then goes on with the same identity (Resume), undoes what was done
-// (Compensate), or frees the key. What cannot be found out now is asked again later, with growing waits, and in the end
-// given to a person, with an alarm.
+// A [Worker] claims keys whose outcome is unknown, each under a lease and a new fencing token, so that two workers
+// never process the same. It asks the provider about each open step by its downstream key ([Probe]), records the answer
+// as a recovery point, and then continues the work (Resume), undoes it (Compensate), or releases the key. If the answer
+// is not known yet, the worker retries with growing delays; in the end the operation is stuck, and a person must
+// resolve it.
 //
-// No software can resolve a call to a provider that takes no key and cannot be asked: its operation goes to a person at
+// No software can resolve a call to a provider that takes no key and cannot be asked: such an operation is stuck at
 // once. Let a person approve such calls, reconcile them daily, or choose a provider that takes keys.
 package recovery

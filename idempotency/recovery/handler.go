@@ -8,84 +8,85 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Handler knows how to find out about one operation, and how to end it.
+// Handler finds out the outcome of an operation, and finishes it.
 type Handler struct {
-	// Probe asks the provider about a step whose outcome is open. Nil: it cannot be asked; see SameKey.
+	// Probe asks the provider about an open step. Nil: the provider cannot be asked; see IdempotentProvider.
 	Probe Probe
-	// SameKey says that the providers take a second call with the same key for the first one, for longer than an
-	// operation can wait here: without a Probe, Resume then simply calls again. Wrong, and an effect happens twice.
-	SameKey bool
-	// Local looks up in the service's own database whether work without recovery points, as [guard.Guard.Do] runs it,
-	// was committed: Happened with the result, or DidNot, which frees the key unless there is a Resume. It is only
-	// asked of operations that recorded no step. Nil: such an operation is resumed, or given to a person.
-	Local func(ctx context.Context, rec store.Record) (Fact, idempotency.Result, error)
-	// Resume goes on with the work: normally the function that [guard.Guard.Run] was given, which finds its input in
-	// op.Record().Input. Done steps are not run again, the others keep their keys. Nil: an operation is freed when
-	// nothing was done, compensated when there is a Compensate, left to its caller when only local phases were done,
-	// and given to a person in the end.
+	// IdempotentProvider: every provider treats a second call with the same key as the first one, for longer than an
+	// operation can wait here. Without a Probe, Resume then calls again. If it is set for another provider, effects
+	// happen twice.
+	IdempotentProvider bool
+	// ProbeLocal looks up in the service's own database whether work without recovery points, as [guard.Guard.Do] runs
+	// it, was committed: Happened with the result, or NotHappened, which releases the key unless there is a Resume. It
+	// is called only for operations without a recorded step. Nil: such an operation is resumed, or stuck.
+	ProbeLocal func(ctx context.Context, rec store.Record) (ProbeOutcome, idempotency.Result, error)
+	// Resume continues the work: normally the function given to [guard.Guard.Run], with its input in
+	// op.Record().Input. Done steps are not run again, the others keep their keys. Nil: an operation is released if
+	// nothing was done, compensated if there is a Compensate, left to its caller if only local phases were done, and
+	// stuck in the end.
 	Resume func(ctx context.Context, op *guard.Op) (idempotency.Result, error)
-	// Compensate undoes what was done, normally by [guard.Op.Compensate], whose error it returns beside what the caller
-	// is to be told. It is used instead of Resume when that is nil, or the operation is older than ForwardFor.
+	// Compensate undoes the work, normally by [guard.Op.Compensate], and returns its error with the caller's result. It
+	// is used if Resume is nil or MayResume returns false.
 	Compensate func(ctx context.Context, op *guard.Op) (idempotency.Result, error)
-	// ForwardFor reports whether it is still worth going forward; nil: always. An operation that was begun to be undone
-	// is never taken forward by a saga, whatever it says.
-	ForwardFor func(rec store.Record) bool
+	// MayResume reports whether to resume rather than compensate; nil: always. A saga whose compensation has begun is
+	// never resumed.
+	MayResume func(rec store.Record) bool
 }
 
-// Probe asks a provider what became of one step. It must not change anything there. An error, and NotYet, mean: ask
-// again later.
-type Probe func(ctx context.Context, q Question) (Answer, error)
+// Probe asks a provider for the outcome of a step. It must not change anything there. After an error, as after
+// Undetermined, the worker asks again later.
+type Probe func(ctx context.Context, r ProbeRequest) (ProbeResult, error)
 
-// Question names the step.
-type Question struct {
-	// Record is the operation, with the input that it was begun with.
+// ProbeRequest identifies the step.
+type ProbeRequest struct {
+	// Record is the operation, with its input.
 	Record store.Record
-	// Step is its name, and Key what went downstream with it.
+	// Step is the step's name, Key its downstream key.
 	Step, Key string
-	// Fence is the worker's: a provider that keeps the highest can refuse whoever had the operation before.
+	// Fence is the worker's: a provider that keeps the highest one can refuse earlier owners.
 	Fence int64
 }
 
-// Fact is what a provider knows.
-type Fact int
+// ProbeOutcome is the outcome of a step as its provider knows it.
+type ProbeOutcome int
 
 const (
-	// NotYet: nobody knows now. It is the zero value, so a forgotten answer claims nothing.
-	NotYet Fact = iota
-	// Happened: it was done; Answer.Data is what the step would have given.
+	// Undetermined: not known yet. It is the zero value, so an empty result asserts nothing.
+	Undetermined ProbeOutcome = iota
+	// Happened: the step was done; ProbeResult.Data is its result.
 	Happened
-	// DidNot: it was not done, and no request that is still on its way can do it. Where a provider takes two calls with
-	// one key for two, wait for its longest time-out before this is the answer.
-	DidNot
-	// Refused: it was refused for good; Answer.Code says why.
+	// NotHappened: the step was not done, and no request in flight can do it. If a provider treats two calls with one
+	// key as two, wait for its longest timeout before you return this.
+	NotHappened
+	// Refused: the step was refused for good, with ProbeResult.Code.
 	Refused
 )
 
-// Answer is what a provider said.
-type Answer struct {
-	Fact Fact
-	// Data of a step that happened.
+// ProbeResult is a provider's answer about a step.
+type ProbeResult struct {
+	Outcome ProbeOutcome
+	// Data is the result of a step that happened.
 	Data []byte
 	// Code and Text of a refusal: as in [idempotency.Terminal].
 	Code, Text string
 }
 
-// Outcome is what became of an operation that a worker took.
+// Outcome is the outcome of a worker's attempt at an operation.
 type Outcome string
 
 const (
-	// Completed: it has a result now.
+	// Completed: the operation has a result.
 	Completed Outcome = "completed"
-	// Failed: it has a final refusal now.
+	// Failed: the operation has a final refusal.
 	Failed Outcome = "failed"
-	// Compensated: it was undone, and its refusal says so.
+	// Compensated: the operation was undone, and its refusal says so.
 	Compensated Outcome = "compensated"
-	// Released: nothing had happened, and the key is free.
+	// Released: nothing had happened, and the key was released.
 	Released Outcome = "released"
-	// Postponed: nobody knows yet; it is asked again.
+	// Postponed: the outcome is still unknown; another attempt follows.
 	Postponed Outcome = "postponed"
-	// Stuck: it was given to a person.
+	// Stuck: recovery gave up; a person must resolve the operation.
 	Stuck Outcome = "stuck"
-	// Lost: another worker or caller has it, or the store did not answer: this one has left it alone.
+	// Lost: another worker or caller has the operation, or the store failed: this attempt changed nothing more.
 	Lost Outcome = "lost"
 )

@@ -26,7 +26,7 @@ type Worker struct {
 	log      *slog.Logger
 }
 
-// New makes a worker with a handler for each operation, by its name.
+// New returns a worker with a handler for each operation, by name.
 func New(store store.Recoverable, handlers map[string]Handler, cfg Config) (*Worker, error) {
 	if store == nil {
 		return nil, errors.New("recovery: a worker needs a store")
@@ -42,10 +42,10 @@ func New(store store.Recoverable, handlers map[string]Handler, cfg Config) (*Wor
 	return &Worker{store: store, guard: guard, handlers: maps.Clone(handlers), cfg: cfg, log: cfg.Logger}, nil
 }
 
-// Run recovers until ctx ends, then lets what is under way end, for at most Config.Drain, and returns nil. A store that
-// does not answer is asked again.
+// Run recovers until ctx ends, then waits for operations in progress for at most Config.Drain, and returns nil. It
+// retries after errors of the store.
 func (w *Worker) Run(ctx context.Context) error {
-	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	workCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	drain := make(chan *time.Timer, 1)
 	defer context.AfterFunc(ctx, func() { drain <- time.AfterFunc(w.cfg.Drain, cancel) })()
@@ -58,15 +58,15 @@ func (w *Worker) Run(ctx context.Context) error {
 	}()
 	var swept time.Time
 	for ctx.Err() == nil {
-		taken, err := w.once(ctx, working)
+		n, err := w.once(ctx, workCtx)
 		if err != nil && ctx.Err() == nil {
-			w.failed("looking for operations to recover", err)
+			w.failed("query", err)
 		}
 		if w.cfg.SweepEvery > 0 && time.Since(swept) >= w.cfg.SweepEvery {
 			w.sweep(ctx)
 			swept = time.Now()
 		}
-		if err == nil && taken == w.cfg.Batch {
+		if err == nil && n == w.cfg.Batch {
 			continue
 		}
 		timer := time.NewTimer(w.cfg.Every)
@@ -79,22 +79,22 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// Once takes one batch of operations that are due and works at them, and returns how many they were. An error may come
-// beside those that the store could still give.
-func (w *Worker) Once(ctx context.Context) (taken int, err error) { return w.once(ctx, ctx) }
+// Once processes one batch of operations that are due, and returns their number. If the store fails within the batch,
+// Once processes the part that it returned.
+func (w *Worker) Once(ctx context.Context) (n int, err error) { return w.once(ctx, ctx) }
 
-func (w *Worker) once(ctx, working context.Context) (int, error) {
+func (w *Worker) once(ctx, workCtx context.Context) (int, error) {
 	opt := store.RecoverOptions{Limit: w.cfg.Batch, Lease: w.cfg.Lease, Grace: w.cfg.Grace, Token: rand.Text()}
-	if w.cfg.OthersElsewhere {
+	if w.cfg.SkipUnhandled {
 		opt.Operations = slices.Sorted(maps.Keys(w.handlers))
 		if len(opt.Operations) == 0 {
 			return 0, nil
 		}
 	}
-	since := time.Now()
+	leased := time.Now()
 	claimed, err := w.store.Recover(ctx, opt)
 	if err != nil {
-		err = fmt.Errorf("recovery: taking operations: %w", err)
+		err = fmt.Errorf("recovery: query operations: %w", err)
 	}
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, w.cfg.Parallel)
@@ -102,18 +102,18 @@ func (w *Worker) once(ctx, working context.Context) (int, error) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			w.recover(working, c, since)
+			w.recover(workCtx, c, leased)
 		})
 	}
 	wg.Wait()
 	return len(claimed), err
 }
 
-// recover works at one operation, and tells what became of it.
-func (w *Worker) recover(ctx context.Context, c store.ClaimResult, since time.Time) {
+// recover processes one operation, and reports its outcome.
+func (w *Worker) recover(ctx context.Context, c store.ClaimResult, leased time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
-	outcome, err := w.decide(ctx, c, since)
+	outcome, err := w.process(ctx, c, leased)
 	rec := c.Record
 	level := slog.LevelInfo
 	switch outcome {
@@ -122,9 +122,9 @@ func (w *Worker) recover(ctx context.Context, c store.ClaimResult, since time.Ti
 	case Postponed, Lost:
 		level = slog.LevelWarn
 	}
-	w.log.Log(ctx, level, "an operation whose outcome was unknown was taken", "operation", rec.Key.Operation, "outcome",
-		outcome,
-		"stage", rec.Progress.Stage, "attempts", rec.Attempts, "age", rec.Age.Round(time.Millisecond), "error", err)
+	w.log.Log(ctx, level, "recovery processed an operation", "operation", rec.Key.Operation, "outcome", outcome,
+		"stage",
+		rec.Progress.Stage, "attempts", rec.Attempts, "age", rec.Age.Round(time.Millisecond), "error", err)
 	if w.cfg.Observer.Recovered != nil {
 		w.cfg.Observer.Recovered(RecoveredInfo{
 			Operation: rec.Key.Operation, Outcome: outcome, Stage: rec.Progress.Stage, Attempts: rec.Attempts,
@@ -133,9 +133,9 @@ func (w *Worker) recover(ctx context.Context, c store.ClaimResult, since time.Ti
 	}
 }
 
-// decide ends the operation, or gives it back.
-func (w *Worker) decide(ctx context.Context, c store.ClaimResult, since time.Time) (Outcome, error) {
-	if time.Since(since) > w.cfg.Lease/10 { // it has waited for the others of its batch
+// process finishes the operation, or gives it back.
+func (w *Worker) process(ctx context.Context, c store.ClaimResult, leased time.Time) (Outcome, error) {
+	if time.Since(leased) > w.cfg.Lease/10 { // it waited for others of its batch
 		if err := w.store.Extend(ctx, c.Lease, w.cfg.Lease); err != nil {
 			return Lost, err
 		}
@@ -144,10 +144,10 @@ func (w *Worker) decide(ctx context.Context, c store.ClaimResult, since time.Tim
 	if !ok {
 		return w.giveBack(ctx, c, fmt.Errorf("no handler for operation %q", c.Record.Key.Operation))
 	}
-	t := &try{handler: h}
-	res, err := w.guard.Resume(ctx, c, t.safely)
+	r := &resolution{handler: h}
+	res, err := w.guard.Resume(ctx, c, r.recoverPanics)
 	switch {
-	case errors.Is(err, errFree):
+	case errors.Is(err, errNothingDone):
 		if err := w.store.Release(context.WithoutCancel(ctx), c.Lease); err != nil {
 			return Lost, err
 		}
@@ -157,8 +157,8 @@ func (w *Worker) decide(ctx context.Context, c store.ClaimResult, since time.Tim
 	case err != nil:
 		return w.giveBack(ctx, c, err)
 	case res.Replayed:
-		return Lost, nil // another one has ended it
-	case res.Failure != "" && t.undone:
+		return Lost, nil // another worker has finished it
+	case res.Failure != "" && r.compensated:
 		return Compensated, nil
 	case res.Failure != "":
 		return Failed, nil
@@ -166,22 +166,22 @@ func (w *Worker) decide(ctx context.Context, c store.ClaimResult, since time.Tim
 	return Completed, nil
 }
 
-// giveBack postpones an operation that stays unknown, or gives it to a person.
-func (w *Worker) giveBack(ctx context.Context, c store.ClaimResult, why error) (Outcome, error) {
-	stuck := errors.Is(why, guard.ErrStuck) || w.cfg.MaxAttempts > 0 && c.Record.Attempts >= w.cfg.MaxAttempts
+// giveBack postpones an operation whose outcome is still unknown, or marks it stuck.
+func (w *Worker) giveBack(ctx context.Context, c store.ClaimResult, cause error) (Outcome, error) {
+	stuck := errors.Is(cause, guard.ErrStuck) || w.cfg.MaxAttempts > 0 && c.Record.Attempts >= w.cfg.MaxAttempts
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.Lease)
 	defer cancel()
-	if err := w.store.Postpone(ctx, c.Lease, store.Reason(why), w.wait(c.Record.Attempts), stuck); err != nil {
-		return Lost, errors.Join(why, err)
+	if err := w.store.Postpone(ctx, c.Lease, store.Reason(cause), w.delay(c.Record.Attempts), stuck); err != nil {
+		return Lost, errors.Join(cause, err)
 	}
 	if stuck {
-		return Stuck, why
+		return Stuck, cause
 	}
-	return Postponed, why
+	return Postponed, cause
 }
 
-// wait doubles with each attempt, with jitter.
-func (w *Worker) wait(attempts int) time.Duration {
+// delay doubles with each attempt, with jitter.
+func (w *Worker) delay(attempts int) time.Duration {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(w.cfg.Backoff), backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(w.cfg.MaxBackoff), backoff.WithMaxElapsedTime(0))
 	for range min(attempts, 40) - 1 {
@@ -190,14 +190,14 @@ func (w *Worker) wait(attempts int) time.Duration {
 	return b.NextBackOff()
 }
 
-// sweep removes what is no longer kept, batch by batch.
+// sweep removes expired results and keys in batches.
 func (w *Worker) sweep(ctx context.Context) {
 	const batch = 1000
 	for more := true; more && ctx.Err() == nil; {
 		swept, err := w.store.Sweep(ctx, batch)
 		if err != nil {
 			if ctx.Err() == nil {
-				w.failed("sweeping", err)
+				w.failed("sweep", err)
 			}
 			return
 		}
@@ -208,8 +208,8 @@ func (w *Worker) sweep(ctx context.Context) {
 	}
 }
 
-func (w *Worker) failed(what string, err error) {
-	w.log.Warn("recovery: the store did not answer", "at", what, "error", err)
+func (w *Worker) failed(op string, err error) {
+	w.log.Warn("recovery: the store failed", "during", op, "error", err)
 	if w.cfg.Observer.Failed != nil {
 		w.cfg.Observer.Failed(err)
 	}

@@ -41,7 +41,7 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 	if s.cfg.GiveUpAfter >= 0 {
 		keep.Tombstone = s.cfg.GiveUpAfter + 24*time.Hour // for as long as the row may be tried
 	}
-	cfg := guard.Config{Lease: s.cfg.SendTimeout, Keep: keep, RecordFor: grace, RecoverAfter: -1}
+	cfg := guard.Config{Lease: s.cfg.SendTimeout, Keep: keep, RecordTimeout: grace, RecoverAfter: -1}
 	if s.cfg.OnUnknown == Resend && s.cfg.Lookup == nil {
 		cfg.Rerun = []string{operation}
 	}
@@ -56,14 +56,14 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 			}
 			return d.send(m)(ctx, op)
 		},
-		SameKey: s.cfg.OnUnknown == Resend,
+		IdempotentProvider: s.cfg.OnUnknown == Resend,
 	}
 	if s.cfg.Lookup != nil {
 		h.Probe = d.ask
 	}
 	d.worker, err = recovery.New(store, map[string]recovery.Handler{operation: h}, recovery.Config{
 		Lease: s.cfg.SendTimeout, Timeout: s.cfg.SendTimeout, Grace: -1, Keep: keep, Backoff: s.cfg.Backoff,
-		MaxAttempts: -1, OthersElsewhere: true, Logger: s.log,
+		MaxAttempts: -1, SkipUnhandled: true, Logger: s.log,
 	})
 	return d, err
 }
@@ -105,15 +105,15 @@ func (d *outbound) send(m Message) func(ctx context.Context, op *guard.Op) (idem
 }
 
 // ask asks the provider by the Message-ID.
-func (d *outbound) ask(ctx context.Context, q recovery.Question) (recovery.Answer, error) {
+func (d *outbound) ask(ctx context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
 	accepted, err := d.sender.cfg.Lookup(ctx, q.Key)
 	switch {
 	case err != nil:
-		return recovery.Answer{}, fmt.Errorf("asking the provider: %w", err)
+		return recovery.ProbeResult{}, fmt.Errorf("asking the provider: %w", err)
 	case accepted:
-		return recovery.Answer{Fact: recovery.Happened, Data: []byte("found")}, nil
+		return recovery.ProbeResult{Outcome: recovery.Happened, Data: []byte("found")}, nil
 	}
-	return recovery.Answer{Fact: recovery.DidNot}, nil
+	return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 }
 
 // deal brings a notification as far as it can be brought now.

@@ -153,19 +153,19 @@ func (c *cards) exec(ctx context.Context, sql string, args ...any) error {
 // handler is how recovery finds out what became of a payment, and goes on with it.
 func (c *cards) handler() recovery.Handler {
 	return recovery.Handler{
-		Probe: func(ctx context.Context, q recovery.Question) (recovery.Answer, error) {
+		Probe: func(ctx context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
 			found, err := c.provider.Find(ctx, q.Key)
 			switch class, code := idempotency.Classify(err); {
 			case class == idempotency.ClassTerminal:
-				return recovery.Answer{Fact: recovery.Refused, Code: code, Text: err.Error()}, nil
+				return recovery.ProbeResult{Outcome: recovery.Refused, Code: code, Text: err.Error()}, nil
 			case err != nil:
-				return recovery.Answer{}, err
+				return recovery.ProbeResult{}, err
 			case found == "":
 				// Recovery comes later than the longest time-out of a request to the provider: none is on its way any
 				// more.
-				return recovery.Answer{Fact: recovery.DidNot}, nil
+				return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 			}
-			return recovery.Answer{Fact: recovery.Happened, Data: []byte(found)}, nil
+			return recovery.ProbeResult{Outcome: recovery.Happened, Data: []byte(found)}, nil
 		},
 		Resume: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			var cmd command

@@ -175,7 +175,7 @@ func newService(db *pgxpool.Pool, ready func(context.Context) error, cfg Config)
 		handlers[opCreate] = a.cards.handler()
 	}
 	// Other services may keep their keys in this table.
-	cfg.Recovery.OthersElsewhere = true
+	cfg.Recovery.SkipUnhandled = true
 	w, err := recovery.New(a.keys, handlers, cfg.Recovery)
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func TestARefusalThatIsNotRecorded(t *testing.T) {
 		t.Helper()
 		s, err := payments.New(db, payments.Config{
 			Schema: f.Schema, Cards: p, Logger: slog.New(slog.DiscardHandler), Recovery: recovery.Config{Grace: -1},
-			Guard: guard.Config{Lease: 2 * time.Second, RecordFor: 50 * time.Millisecond},
+			Guard: guard.Config{Lease: 2 * time.Second, RecordTimeout: 50 * time.Millisecond},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -41,7 +41,7 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 	h.Resume = w.pay
 	switch provider {
 	case "cannot be asked":
-		h.SameKey = true
+		h.IdempotentProvider = true
 	case "can only be asked":
 		w.bank.Forgetful, w.mail.Forgetful = true, true
 		fallthrough

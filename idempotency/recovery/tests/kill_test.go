@@ -216,15 +216,15 @@ func recoverOver(t *testing.T, db *pgtest.DB, bank string) {
 	work := payOver(bank, func() {})
 	worker, err := recovery.New(store, map[string]recovery.Handler{operation: {
 		Resume: work,
-		Probe: func(ctx context.Context, q recovery.Question) (a recovery.Answer, err error) {
+		Probe: func(ctx context.Context, q recovery.ProbeRequest) (a recovery.ProbeResult, err error) {
 			var id string
 			switch err := get(ctx, bank+"/ask?key="+url.QueryEscape(q.Key), &id); {
 			case errors.Is(err, errNotFound):
-				return recovery.Answer{Fact: recovery.DidNot}, nil
+				return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 			case err != nil:
-				return recovery.Answer{}, err
+				return recovery.ProbeResult{}, err
 			}
-			return recovery.Answer{Fact: recovery.Happened, Data: []byte(id)}, nil
+			return recovery.ProbeResult{Outcome: recovery.Happened, Data: []byte(id)}, nil
 		},
 	}}, recovery.Config{Grace: -1})
 	if err != nil {

@@ -184,15 +184,15 @@ func with(p *fakeprovider.Provider, what string) func(ctx context.Context, c gua
 }
 
 // probe asks the provider of the step.
-func (w *world) probe(_ context.Context, q recovery.Question) (recovery.Answer, error) {
+func (w *world) probe(_ context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
 	p := map[string]*fakeprovider.Provider{
 		"charge": &w.bank, "mail": &w.mail, "stock": &w.mail,
 		"seat": &w.bank,
 	}[q.Step]
 	if e, ok := p.Ask(q.Key); ok {
-		return recovery.Answer{Fact: recovery.Happened, Data: []byte(e.ID)}, nil
+		return recovery.ProbeResult{Outcome: recovery.Happened, Data: []byte(e.ID)}, nil
 	}
-	return recovery.Answer{Fact: recovery.DidNot}, nil
+	return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 }
 
 // pass lets time pass in a bubble.

@@ -30,7 +30,7 @@ func TestRandom_Middleware(t *testing.T) {
 		rows := map[idempotency.Key][]string{} // under mu
 		r.http = func(p *process, g *guard.Guard) http.Handler { return r.unaware(p, g, rows) }
 		r.effects = func(k idempotency.Key) []int { return []int{len(rows[k])} }
-		r.handler = recovery.Handler{Local: func(_ context.Context, rec store.Record) (recovery.Fact,
+		r.handler = recovery.Handler{ProbeLocal: func(_ context.Context, rec store.Record) (recovery.ProbeOutcome,
 			idempotency.Result, error,
 		) {
 			r.mu.Lock()
@@ -38,7 +38,7 @@ func TestRandom_Middleware(t *testing.T) {
 			if there := rows[rec.Key]; len(there) > 0 {
 				return recovery.Happened, idempotency.Result{Code: http.StatusCreated, Body: []byte(there[0])}, nil
 			}
-			return recovery.DidNot, idempotency.Result{}, nil
+			return recovery.NotHappened, idempotency.Result{}, nil
 		}}
 		r.cfg.Rerun, r.recovery.MaxAttempts = nil, -1
 		if r.roll(2) == 0 {

@@ -80,7 +80,7 @@ func TestRandom_OverPostgres(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), r.real(r.span))
 		t.Cleanup(cancel)
 		words := []string{
-			"claim", "claim", "take over", "save", "save", "save", "finish", "release", "doubt", "extend",
+			"claim", "claim", "take over", "save", "save", "save", "finish", "release", "mark unknown", "extend",
 			"recover", "postpone",
 		}
 		for i, verb := range words {

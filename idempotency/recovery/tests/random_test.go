@@ -152,19 +152,19 @@ func newRandomRun(seed uint64, p pace) *randomRun {
 		operation: fmt.Sprintf("payment.create.%d", seed),
 	}
 	r.cfg = guard.Config{
-		Lease: r.real(5 * time.Second), RecordFor: r.real(10 * time.Second), RecoverAfter: r.real(5 * time.Second),
+		Lease: r.real(5 * time.Second), RecordTimeout: r.real(10 * time.Second), RecoverAfter: r.real(5 * time.Second),
 		Wait: r.real(time.Duration(r.random.IntN(3)) * time.Second),
 	}
 	r.recovery = recovery.Config{
 		Lease: r.real(5 * time.Second), Grace: r.real(5 * time.Second), Backoff: r.real(time.Second),
-		MaxBackoff: r.real(time.Minute), SweepEvery: -1, OthersElsewhere: true,
+		MaxBackoff: r.real(time.Minute), SweepEvery: -1, SkipUnhandled: true,
 		MaxAttempts: []int{0, 1, 3}[r.random.IntN(3)],
 	}
 	r.http, r.effects = r.paying, r.charges
 	r.handler = recovery.Handler{Resume: r.pay, Probe: r.look}
 	switch r.random.IntN(4) {
 	case 0: // providers that only know keys, and an operation that may be run again
-		r.handler.Probe, r.handler.SameKey = nil, true
+		r.handler.Probe, r.handler.IdempotentProvider = nil, true
 		r.cfg.Rerun = []string{r.operation}
 	case 1: // that can only be asked
 		r.bank.Forgetful, r.mail.Forgetful = true, true

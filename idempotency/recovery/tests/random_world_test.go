@@ -68,18 +68,18 @@ func (r *randomRun) mark(key string, n int) {
 
 // look asks the provider of a step. What it does not know did not happen as long as nothing can be on its way; who
 // could send it later would have to record it first, which only the owner can.
-func (r *randomRun) look(_ context.Context, q recovery.Question) (recovery.Answer, error) {
+func (r *randomRun) look(_ context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
 	r.mu.Lock()
 	underWay := r.sending[q.Key] > 0
 	r.mu.Unlock()
 	e, ok := map[string]*fakeprovider.Provider{"charge": &r.bank, "mail": &r.mail}[q.Step].Ask(q.Key)
 	switch {
 	case ok:
-		return recovery.Answer{Fact: recovery.Happened, Data: []byte(e.ID)}, nil
+		return recovery.ProbeResult{Outcome: recovery.Happened, Data: []byte(e.ID)}, nil
 	case underWay:
-		return recovery.Answer{}, nil
+		return recovery.ProbeResult{}, nil
 	}
-	return recovery.Answer{Fact: recovery.DidNot}, nil
+	return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 }
 
 // decide is a person who looks what recovery has given up, and ends it: by hand where all or nothing was done, and else
@@ -107,16 +107,16 @@ func (r *randomRun) decide(ctx context.Context, s store.Recoverable) {
 // byHand reports whether it was a case for that.
 func (r *randomRun) byHand(ctx context.Context, s store.Recoverable, c store.ClaimResult) bool {
 	k := c.Record.Key
-	charge := recovery.Question{Step: "charge", Key: chargeKey(k)}
-	mail := recovery.Question{Step: "mail", Key: guard.StepKey(k, "mail")}
+	charge := recovery.ProbeRequest{Step: "charge", Key: chargeKey(k)}
+	mail := recovery.ProbeRequest{Step: "mail", Key: guard.StepKey(k, "mail")}
 	charged, _ := r.look(ctx, charge)
 	mailed, _ := r.look(ctx, mail)
 	switch {
-	case charged.Fact == recovery.Happened && mailed.Fact == recovery.Happened:
+	case charged.Outcome == recovery.Happened && mailed.Outcome == recovery.Happened:
 		res := paid("p-"+guard.StepKey(k, "payment")[:8], string(charged.Data), string(mailed.Data), c.Record.Input)
 		_ = s.Finish(ctx, c.Lease, res, idempotency.Retention{})
 		return true
-	case charged.Fact == recovery.DidNot && mailed.Fact == recovery.DidNot && r.roll(2) == 0:
+	case charged.Outcome == recovery.NotHappened && mailed.Outcome == recovery.NotHappened && r.roll(2) == 0:
 		_ = s.Release(ctx, c.Lease)
 		return true
 	}
@@ -125,7 +125,7 @@ func (r *randomRun) byHand(ctx context.Context, s store.Recoverable, c store.Cla
 
 // goOn finds out about the open steps and goes on with the work.
 func (r *randomRun) goOn(ctx context.Context, s store.Recoverable, c store.ClaimResult) {
-	g, err := guard.New(s, guard.Config{Lease: r.real(30 * time.Second), RecordFor: r.real(10 * time.Second)})
+	g, err := guard.New(s, guard.Config{Lease: r.real(30 * time.Second), RecordTimeout: r.real(10 * time.Second)})
 	if err != nil {
 		panic(err)
 	}
@@ -134,9 +134,9 @@ func (r *randomRun) goOn(ctx context.Context, s store.Recoverable, c store.Claim
 			if step.State != store.StepSent {
 				continue
 			}
-			a, _ := r.look(ctx, recovery.Question{Step: step.Name, Key: step.Key})
-			to := map[recovery.Fact]store.StepState{recovery.Happened: store.StepDone, recovery.DidNot: ""}
-			state, known := to[a.Fact]
+			a, _ := r.look(ctx, recovery.ProbeRequest{Step: step.Name, Key: step.Key})
+			to := map[recovery.ProbeOutcome]store.StepState{recovery.Happened: store.StepDone, recovery.NotHappened: ""}
+			state, known := to[a.Outcome]
 			if !known {
 				return idempotency.Result{}, errors.New("something is on its way")
 			}

@@ -156,7 +156,7 @@ func TestCompensate_InsteadOfGoingOn(t *testing.T) {
 			}
 		}
 		w.settle(t, recovery.Handler{
-			Probe: w.probe, Resume: w.travel, ForwardFor: func(store.Record) bool { return false },
+			Probe: w.probe, Resume: w.travel, MayResume: func(store.Record) bool { return false },
 			Compensate: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 				return idempotency.Result{Code: 410}, op.Compensate(ctx, steps...)
 			},

@@ -84,7 +84,7 @@ func crashOver(t *testing.T, s store.Recoverable) {
 			handlers[c.request.Key.Operation] = recovery.Handler{Probe: c.probe, Resume: c.pay}
 			p := &process{Recoverable: s, at: point}
 			c.as(p)
-			g, err := guard.New(p, guard.Config{Lease: 3 * time.Second, RecordFor: time.Second, RecoverAfter: -1})
+			g, err := guard.New(p, guard.Config{Lease: 3 * time.Second, RecordTimeout: time.Second, RecoverAfter: -1})
 			if err != nil {
 				t.Fatal(err)
 			}

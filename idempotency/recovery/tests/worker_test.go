@@ -53,9 +53,9 @@ func (w *world) outcomes(t *testing.T, handlers map[string]recovery.Handler, cfg
 
 func TestWorker_Outcomes(t *testing.T) {
 	t.Parallel()
-	answer := func(f recovery.Fact) recovery.Probe {
-		return func(context.Context, recovery.Question) (recovery.Answer, error) {
-			return recovery.Answer{Fact: f, Code: "too_late", Data: []byte("x")}, nil
+	answer := func(f recovery.ProbeOutcome) recovery.Probe {
+		return func(context.Context, recovery.ProbeRequest) (recovery.ProbeResult, error) {
+			return recovery.ProbeResult{Outcome: f, Code: "too_late", Data: []byte("x")}, nil
 		}
 	}
 	for name, c := range map[string]struct {
@@ -72,23 +72,24 @@ func TestWorker_Outcomes(t *testing.T) {
 			return recovery.Handler{Probe: answer(recovery.Refused), Resume: w.pay}
 		}, recovery.Failed, idempotency.FailedReplayable, ""},
 		"nobody knows yet": {func(w *world) recovery.Handler {
-			return recovery.Handler{Probe: answer(recovery.NotYet), Resume: w.pay}
+			return recovery.Handler{Probe: answer(recovery.Undetermined), Resume: w.pay}
 		}, recovery.Postponed, idempotency.Unknown, "nobody knows yet"},
 		"nobody can be asked": {
 			func(w *world) recovery.Handler { return recovery.Handler{Resume: w.pay} },
 			recovery.Stuck, idempotency.Unknown, "neither be asked nor called again",
 		},
 		"only its local phase happened": {func(*world) recovery.Handler {
-			return recovery.Handler{Probe: answer(recovery.DidNot)}
+			return recovery.Handler{Probe: answer(recovery.NotHappened)}
 		}, recovery.Postponed, idempotency.Unknown, "only its caller's next attempt can go on"},
 		"nobody can go on": {func(*world) recovery.Handler {
 			return recovery.Handler{Probe: answer(recovery.Happened)}
 		}, recovery.Stuck, idempotency.Unknown, "neither go on"},
 		"the provider is away": {func(w *world) recovery.Handler {
-			return recovery.Handler{Resume: w.pay, Probe: func(context.Context, recovery.Question) (recovery.Answer,
+			return recovery.Handler{Resume: w.pay, Probe: func(context.Context,
+				recovery.ProbeRequest) (recovery.ProbeResult,
 				error,
 			) {
-				return recovery.Answer{Fact: recovery.DidNot}, errors.New("no route") // an error is no answer
+				return recovery.ProbeResult{Outcome: recovery.NotHappened}, errors.New("no route")
 			}}
 		}, recovery.Postponed, idempotency.Unknown, "no route"},
 		"the handler panics": {func(w *world) recovery.Handler {
@@ -140,8 +141,8 @@ func TestWorker_FreesWhatDidNotHappen(t *testing.T) {
 		if !errors.Is(err, idempotency.ErrUnknown) {
 			t.Fatal(err)
 		}
-		didNot := func(context.Context, recovery.Question) (recovery.Answer, error) {
-			return recovery.Answer{Fact: recovery.DidNot}, nil
+		didNot := func(context.Context, recovery.ProbeRequest) (recovery.ProbeResult, error) {
+			return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 		}
 		got := w.outcomes(t, map[string]recovery.Handler{operation: {Probe: didNot}}, recovery.Config{}, 1)
 		if _, found, err := w.store.Get(t.Context(), request().Key); len(got) != 1 ||
@@ -155,8 +156,8 @@ func TestWorker_FreesWhatDidNotHappen(t *testing.T) {
 func TestWorker_GivesUp(t *testing.T) {
 	t.Parallel()
 	for name, handlers := range map[string]map[string]recovery.Handler{
-		"no answer": {operation: {Probe: func(context.Context, recovery.Question) (recovery.Answer, error) {
-			return recovery.Answer{}, nil
+		"no answer": {operation: {Probe: func(context.Context, recovery.ProbeRequest) (recovery.ProbeResult, error) {
+			return recovery.ProbeResult{}, nil
 		}}},
 		"no handler": {"another": {}},
 	} {
@@ -184,7 +185,7 @@ func TestWorker_LeavesOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.doubtful(t, fakeprovider.LostRequest)
-		if got := w.outcomes(t, map[string]recovery.Handler{"another": {}}, recovery.Config{OthersElsewhere: true},
+		if got := w.outcomes(t, map[string]recovery.Handler{"another": {}}, recovery.Config{SkipUnhandled: true},
 			3); len(got) > 0 {
 			t.Errorf("%v", got)
 		}
@@ -194,8 +195,9 @@ func TestWorker_LeavesOthersAlone(t *testing.T) {
 // TestWorker_LocalWork: what Guard.Do ran has no recovery points; its own database knows.
 func TestWorker_LocalWork(t *testing.T) {
 	t.Parallel()
-	for fact, want := range map[recovery.Fact]recovery.Outcome{
-		recovery.Happened: recovery.Completed, recovery.DidNot: recovery.Released, recovery.NotYet: recovery.Postponed,
+	for fact, want := range map[recovery.ProbeOutcome]recovery.Outcome{
+		recovery.Happened: recovery.Completed, recovery.NotHappened: recovery.Released,
+		recovery.Undetermined: recovery.Postponed,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
@@ -207,7 +209,9 @@ func TestWorker_LocalWork(t *testing.T) {
 			work := func(context.Context) (idempotency.Result, error) { return idempotency.Result{Code: 201}, nil }
 			p.live(func() { _, _ = g.Do(t.Context(), request(), work) })
 			got := w.outcomes(t, map[string]recovery.Handler{operation: {
-				Local: func(_ context.Context, rec store.Record) (recovery.Fact, idempotency.Result, error) {
+				ProbeLocal: func(_ context.Context, rec store.Record) (recovery.ProbeOutcome, idempotency.Result,
+					error,
+				) {
 					return fact, idempotency.Result{Code: 201, Body: rec.Input}, nil
 				},
 			}}, recovery.Config{}, 1)
@@ -325,7 +329,7 @@ func TestRun_Sweeps(t *testing.T) {
 			t.Fatal(err)
 		}
 		worker, err := recovery.New(w.store, nil, recovery.Config{
-			OthersElsewhere: true, Observer: recovery.Observer{
+			SkipUnhandled: true, Observer: recovery.Observer{
 				Swept: func(s store.SweepResult) { swept += s.Bodies + s.Tombstones },
 			},
 		})
