@@ -25,7 +25,7 @@ help: ## print this
 test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 	cd deploy && go test -count=1 ./...
-	$(if $(filter-out . $(ALL),$(RUN) $(PKG)),,$(MAKE) models proof interop)
+	$(if $(filter-out . $(ALL),$(RUN) $(PKG)),,$(MAKE) -j3 -O models proof interop)
 
 test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
 	go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
@@ -33,8 +33,9 @@ test-short: ## the quick ones, without the race detector and a real Kafka; of on
 models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
 	$(STACK) go test -p 2 -timeout 5m -run '^TestModel' ./relay ./inbox
 
-proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; without the race detector
-	EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 ./internal/verify/proof
+proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; CORNER=18.6.0/4.3.1
+	$(if $(CORNER),EFFECTONCE_TEST_POSTGRES_VERSION=$(patsubst %/,%,$(dir $(CORNER))) EFFECTONCE_TEST_KAFKA_VERSION=$(notdir $(CORNER))) \
+		EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 ./internal/verify/proof
 
 # Modules of their own, for what they need and nobody else does.
 OTHERS := internal/verify/interop internal/verify/routers examples/watermill
@@ -44,7 +45,6 @@ interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it 
 # Postgres and Kafka, as in Maven Central: the oldest and the newest of both, and those between.
 CORNERS ?= 15.19.0/3.3.2 18.6.0/4.3.1 15.19.0/4.3.1 18.6.0/3.3.2 16.15.0/3.9.2 17.11.0/4.1.0
 RULES := ./migrations ./outbox ./relay/... ./publisher ./consumer ./inbox/... ./idempotency/pgstore ./internal/verify/failover
-# rules, proof and soak; .ci/run has time for the rules of one corner.
 PARTS ?= rules proof soak
 matrix: ## rules, proof and a short soak with other versions of Postgres and Kafka: make matrix CORNERS=18.6.0/4.3.1 PARTS=rules
 	@for corner in $(CORNERS); do \

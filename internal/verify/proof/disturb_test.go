@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ type disturbance func(t *testing.T, c *cell)
 // usual are the disturbances of every cell.
 var usual = []disturbance{
 	poisonedKey, refusedKey, withdrawn, inboxDays, oldIDs, archiveDays,
-	lost(worker, "inbox: count a run"), lost(relaying, "relay: take"), lost(relaying, "relay: settle archived"),
+	killed(worker), lost(worker, "inbox: count a run"), lost(relaying, "relay: take"), lost(relaying, "relay: settle archived"),
 	ends(relaying), ends(worker),
 }
 
@@ -36,6 +37,11 @@ func everyFourth(do disturbance) disturbance {
 
 // ends has a role end in order.
 func ends(r role) disturbance { return func(_ *testing.T, c *cell) { c.tell(r) } }
+
+// killed has a role die: its next life finds what that one had begun.
+func killed(r role) disturbance {
+	return func(_ *testing.T, c *cell) { c.life(r).process.Stop(syscall.SIGKILL, time.Minute) }
+}
 
 // lost has the answers to a statement and to the COMMIT of its transaction lost, in the life that runs now.
 func lost(r role, statement string) disturbance {
