@@ -52,7 +52,7 @@ type cli struct {
 
 	Run       runCommand                 `cmd:"" help:"Publish the outbox to Kafka until a signal ends it."`
 	Migrate   migrateCommand             `cmd:"" help:"Create and change the tables, or print the SQL that would."`
-	Status    statusCommand              `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic."`
+	Status    statusCommand              `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic; of several outboxes, a line for each."`
 	Lanes     lanesCommand               `cmd:"" help:"Show every lane: owner, lease, what is under way, held and parked."`
 	Parked    parkedCommand[outboxFlags] `cmd:"" help:"Look at events that Kafka refused for certain, mend, release or discard them."`
 	Audit     auditCommand[outboxFlags]  `cmd:"" help:"List what people did with the outbox."`

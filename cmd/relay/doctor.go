@@ -31,7 +31,8 @@ var errFindings = errors.New("something fails, see above")
 // Help is the longer text of --help.
 func (*doctorCommand) Help() string {
 	return `It changes nothing. Connect as the user that it is about: its grants are examined. Without --kafka-brokers Kafka is not looked
-at, nor how far the consumers are behind it. What it finds is ok, warn (works, look at it) or fail (breaks a promise, or does not work).`
+at, nor how far the consumers are behind it. What it finds is ok, warn (works, look at it) or fail (breaks a promise, or does not work).
+Of several outboxes that are listed, it examines one after another, or --outbox's.`
 }
 
 func (c *doctorCommand) run(ctx context.Context, p *program) error {
@@ -46,15 +47,13 @@ func (c *doctorCommand) run(ctx context.Context, p *program) error {
 	if c.LongTransaction <= 0 {
 		return service.Usage("--long-transaction: want a value above zero")
 	}
-	var list []doctor.Finding
-	err := c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		subject.DB = pool
-		list = doctor.Examine(ctx, subject)
-		if subject.Kafka != nil {
-			list = append(list, restored(ctx, pool, c.Schema, subject.Kafka)...)
+	if several, err := c.several(); err != nil || several {
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+		return c.examineAll(ctx, p, subject)
+	}
+	list, err := c.examine(ctx, c.database, subject)
 	if err != nil {
 		return err
 	}
@@ -66,6 +65,68 @@ func (c *doctorCommand) run(ctx context.Context, p *program) error {
 		err = writeFindings(p.stdout, list)
 	}
 	if err == nil && doctor.Failed(list) {
+		return errFindings
+	}
+	return err
+}
+
+// all: a doctor without --outbox examines every outbox that is listed.
+func (*doctorCommand) all() {}
+
+func (c *doctorCommand) examine(ctx context.Context, d database, subject doctor.Subject) (list []doctor.Finding,
+	err error,
+) {
+	subject.Schema = d.Schema
+	err = d.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		subject.DB = pool
+		list = doctor.Examine(ctx, subject)
+		if subject.Kafka != nil {
+			list = append(list, restored(ctx, pool, d.Schema, subject.Kafka)...)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// outboxFindings are those of one of several outboxes.
+type outboxFindings struct {
+	Outbox   string           `json:"outbox"`
+	Findings []doctor.Finding `json:"findings"`
+}
+
+// examineAll examines one outbox after another. One that cannot be examined is a finding.
+func (c *doctorCommand) examineAll(ctx context.Context, p *program, subject doctor.Subject) error {
+	outboxes, err := c.outboxes(ctx)
+	if err != nil {
+		return err
+	}
+	var all []outboxFindings
+	failed := false
+	for _, o := range outboxes {
+		list, err := c.examine(ctx, c.of(o), subject)
+		if err != nil {
+			list = []doctor.Finding{{
+				Check: "postgres", Severity: doctor.Fail, Found: err.Error(),
+				Means: "The outbox cannot be examined.", Next: "Look at its entry in the list.",
+			}}
+		}
+		failed = failed || doctor.Failed(list)
+		all = append(all, outboxFindings{o.name, list})
+		if c.JSON {
+			continue
+		}
+		if _, err := fmt.Fprintf(p.stdout, "outbox %s\n", shown(o.name)); err != nil {
+			return err
+		}
+		if err := writeFindings(p.stdout, list); err != nil {
+			return err
+		}
+		fmt.Fprintln(p.stdout)
+	}
+	if c.JSON {
+		err = writeJSON(p.stdout, orEmpty(all))
+	}
+	if err == nil && failed {
 		return errFindings
 	}
 	return err

@@ -25,6 +25,12 @@ type statusCommand struct {
 }
 
 func (c *statusCommand) run(ctx context.Context, p *program) error {
+	if several, err := c.several(); err != nil || several {
+		if err != nil {
+			return err
+		}
+		return c.overview(ctx, p)
+	}
 	st, err := c.status(ctx, c.Timeout)
 	if err != nil {
 		return err

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/cmd/relay/internal/doctor"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+)
+
+// TestAllOutboxes: status has a line for each outbox, and doctor findings; those that cannot be read are told beside
+// the others. The exit code is as for one.
+func TestAllOutboxes(t *testing.T) {
+	t.Parallel()
+	one, two, bare := outboxDB(t), outboxDB(t), pgtest.New(t)
+	fill(t, two, "payments", 7)
+	away := pgtest.NewProxy(t, one.URL)
+	away.Refuse(true)
+	two.Exec(t, `update outbox_lane set owner = '00000000-0000-4000-8000-000000000001',
+		lease_until = now() + interval '1 h' where lane < 9`)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	well := []string{
+		outboxAt("one", one.URL, "  labels: {tier: gold}\n"),
+		outboxAt("two", two.URL),
+	}
+	writeOutboxes(t, path, append(well, outboxAt("bare", bare.URL), outboxAt("away", away.URL()))...)
+	env := environment{"RELAY_CONFIG": path}
+	code, stdout, stderr := command(t, env, "status")
+	if code != codeSchema || !strings.Contains(stderr, "2 of 4 outboxes cannot be read, see above") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	if len(lines) != 5 {
+		t.Fatal(stdout)
+	}
+	for i, want := range []string{
+		"OUTBOX BACKLOG OLDEST HELD PARKED RELAYS ERROR", "away - - - - - ",
+		"bare - - - - - the outbox's tables are missing or old: run `relay migrate`", "one 0 - 0 0 0 -", "two 7 ",
+	} {
+		if got := strings.Join(strings.Fields(lines[i]), " "); !strings.HasPrefix(got, want) {
+			t.Errorf("line %d is %q, want %q", i, got, want)
+		}
+	}
+	var overview []overviewLine
+	_, stdout, _ = command(t, env, "status", "--json")
+	if err := json.Unmarshal([]byte(stdout), &overview); err != nil || len(overview) != 4 || overview[0].Error == "" ||
+		overview[2].Labels["tier"] != "gold" || overview[3].Backlog != 7 || overview[3].Relays != 1 {
+		t.Errorf("%v: %s", err, stdout)
+	}
+
+	code, stdout, _ = command(t, env, "doctor")
+	if code != codeFindings || strings.Count(stdout, "outbox away\n") != 1 ||
+		strings.Count(stdout, "\noutbox two\n") != 1 {
+		t.Errorf("exit code %d: %s", code, stdout)
+	}
+	var report []outboxFindings
+	_, stdout, _ = command(t, env, "doctor", "--json")
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || len(report) != 4 {
+		t.Fatalf("%v: %s", err, stdout)
+	}
+	for i, want := range []struct{ outbox, fails string }{
+		{"away", "postgres"}, {"bare", "schema"}, {"one", ""}, {"two", ""},
+	} {
+		var fails []string
+		for _, f := range report[i].Findings {
+			if f.Severity == doctor.Fail && f.Check != "durability" { // a test's server may run without fsync
+				fails = append(fails, f.Check)
+			}
+		}
+		if got := strings.Join(fails, " "); report[i].Outbox != want.outbox || got != want.fails {
+			t.Errorf("findings %d are of %s, %q fail, want %+v: %s", i, report[i].Outbox, got, want, stdout)
+		}
+	}
+
+	writeOutboxes(t, path, well...)
+	if code, _, stderr := command(t, env, "status"); code != codeOK {
+		t.Errorf("where all can be read: exit code %d: %s", code, stderr)
+	}
+}
