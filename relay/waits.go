@@ -6,26 +6,41 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
+// Waiting is what waits in an outbox.
+type Waiting struct {
+	// Work: a relay has something to do now, or a person to see. It is also set when the look takes Postgres more than
+	// two seconds, as it does with millions of dead rows; the other fields are zero then.
+	Work bool
+	// Highest is the id that was drawn last, or 0. While it stays, nothing was appended.
+	Highest int64
+	// Outbox tells this outbox from any other: by its server, the time when that was started, its database and tables.
+	Outbox string
+}
+
 // Waits reports whether an outbox has anything for a relay to do now, or for a person to see: events, also held and
-// parked ones, scheduled ones that are due, and paused topics. highest is the id that was drawn last, or 0: while it
-// stays, nothing was appended. It asks without joining, for whoever runs relays only where there is work. A lock that
-// somebody holds on a table is an error.
+// parked ones, scheduled ones that are due, and paused topics. It asks without joining, for whoever runs relays only
+// where there is work. A lock that somebody holds on a table is an error.
 func Waits(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }, schema string,
-) (waits bool, highest int64, err error) {
+) (w Waiting, err error) {
 	in, err := sql.For(schema)
 	if err != nil {
-		return false, 0, fmt.Errorf("relay: %w", err)
+		return w, fmt.Errorf("relay: %w", err)
 	}
 	var b pgx.Batch
 	b.Queue(sql.WaitsSettings)
-	b.Queue(in.Expand(sql.Waits)).QueryRow(func(row pgx.Row) error { return row.Scan(&waits, &highest) })
-	if err := db.SendBatch(ctx, &b).Close(); err != nil {
-		return false, 0, fmt.Errorf("relay: looking whether anything waits in the outbox: %w", err)
+	b.Queue(in.Expand(sql.Waits)).QueryRow(func(row pgx.Row) error { return row.Scan(&w.Work, &w.Highest, &w.Outbox) })
+	err = db.SendBatch(ctx, &b).Close()
+	switch {
+	case err == nil:
+		return w, nil
+	case pgerr.Is(err, pgerr.QueryCanceled):
+		return Waiting{Work: true}, nil
 	}
-	return waits, highest, nil
+	return Waiting{}, fmt.Errorf("relay: looking whether anything waits in the outbox: %w", err)
 }

@@ -13,16 +13,16 @@ import (
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	asked := func() (bool, int64) {
+	asked := func(db *pgtest.DB, schema string) relay.Waiting {
 		t.Helper()
-		waits, highest, err := relay.Waits(t.Context(), db.Pool, "")
+		w, err := relay.Waits(t.Context(), db.Pool, schema)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return waits, highest
+		return w
 	}
-	empty, before := asked()
-	if empty {
+	empty := asked(db, "")
+	if empty.Work {
 		t.Error("something waits in an empty outbox")
 	}
 	const columns = `(lane, id, message_id, source, tenant, topic, key, type, content_type, created_at`
@@ -38,18 +38,22 @@ func TestWaits(t *testing.T) {
 			values (clock_timestamp(), 't', 'k', 'T', '')`},
 	} {
 		db.Exec(t, c.insert)
-		if waits, _ := asked(); !waits {
+		if !asked(db, "").Work {
 			t.Errorf("nothing waits with a row in %s", c.table)
 		}
 		db.Exec(t, `delete from `+c.table)
-		if waits, _ := asked(); waits {
+		if asked(db, "").Work {
 			t.Errorf("something waits without a row in %s", c.table)
 		}
 	}
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
 		values (clock_timestamp() + interval '1 hour', 't', 'k', 'T', '')`)
-	if waits, after := asked(); waits || after == before {
-		t.Errorf("what is due in an hour waits: %v; the last id was %d and is %d", waits, before, after)
+	if w := asked(db, ""); w.Work || w.Highest == empty.Highest {
+		t.Errorf("with an event that is due in an hour: %+v, before it: %+v", w, empty)
+	}
+	if same, other := asked(db, db.Schema), asked(outboxDB(t), ""); same.Outbox != empty.Outbox ||
+		other.Outbox == empty.Outbox || empty.Outbox == "" {
+		t.Errorf("the outbox is %q, and by its schema %q; another is %q", empty.Outbox, same.Outbox, other.Outbox)
 	}
 
 	conn := db.Connect(t)
@@ -60,10 +64,22 @@ func TestWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := relay.Waits(t.Context(), db.Pool, ""); !pgerr.Is(err, pgerr.LockNotAvailable) {
+	if _, err := relay.Waits(t.Context(), db.Pool, ""); !pgerr.Is(err, pgerr.LockNotAvailable) {
 		t.Errorf("with a lock on the table: %v", err)
 	}
-	if _, _, err := relay.Waits(t.Context(), pgtest.New(t).Pool, ""); !pgerr.Is(err, pgerr.UndefinedTable) {
+	if _, err := relay.Waits(t.Context(), pgtest.New(t).Pool, ""); !pgerr.Is(err, pgerr.UndefinedTable) {
 		t.Errorf("without tables: %v", err)
+	}
+}
+
+// TestWaitsNotForLong: a look that takes Postgres long is ended, and counts as work: a relay's own looks begin above
+// what makes it slow.
+func TestWaitsNotForLong(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	db.Exec(t, `alter table outbox_paused_topic rename to outbox_paused_topics`)
+	db.Exec(t, `create view outbox_paused_topic as select 1 where pg_sleep(60) is null`)
+	if w, err := relay.Waits(t.Context(), db.Pool, ""); err != nil || !w.Work {
+		t.Errorf("%+v, %v", w, err)
 	}
 }

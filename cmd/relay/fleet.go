@@ -53,7 +53,11 @@ type fleet struct {
 	mu      sync.Mutex
 	members map[string]*member
 	pools   map[string]*sharedPool // by place
+	claims  map[string]*member     // by which outbox it is to its server
 }
+
+// errListedTwice: two names mean one outbox. Only one of them is served.
+var errListedTwice = errors.New("the list has this outbox twice")
 
 // sharedPool is a database's, for looks at outboxes that are asleep.
 type sharedPool struct {
@@ -118,7 +122,7 @@ func (c *runCommand) newFleet(p *program) (*fleet, error) {
 	}
 	f := &fleet{
 		runCommand: c, p: p, conn: conn, members: map[string]*member{}, pools: map[string]*sharedPool{},
-		listEvery: listEvery, asleepAfter: asleepAfter,
+		claims: map[string]*member{}, listEvery: listEvery, asleepAfter: asleepAfter,
 	}
 	f.metrics = newFleetMetrics(f)
 	if f.kafka, err = c.newKafka(conn, publisher.Config{Logger: p.log}); err != nil {
@@ -173,6 +177,7 @@ func (f *fleet) update(ctx context.Context, list []namedOutbox) {
 	for name, m := range f.members {
 		if o, still := listed[name]; !still || !m.same(o) {
 			m.leave()
+			f.unclaim(m) // it may be served under another name now
 		}
 	}
 	for _, o := range list {
@@ -211,7 +216,34 @@ func (f *fleet) forget(m *member) {
 	m.leave()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.unclaim(m)
 	delete(f.members, m.name)
+}
+
+// claim makes an outbox a member's, until it is let go. What its server calls it changes when that is restarted.
+func (f *fleet) claim(ctx context.Context, m *member, outbox string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if other := f.claims[outbox]; other != nil && other != m {
+		return fmt.Errorf("%w: %q is in the same server, database and schema; take one of them out", errListedTwice,
+			other.name)
+	}
+	if m.outbox != outbox {
+		f.unclaim(m)
+		f.claims[outbox], m.outbox = m, outbox
+	}
+	return nil
+}
+
+// unclaim gives a member's outbox free. The caller holds f.mu.
+func (f *fleet) unclaim(m *member) {
+	if m.outbox != "" {
+		delete(f.claims, m.outbox)
+		m.outbox = ""
+	}
 }
 
 // pool is the one that outboxes of a database share; release gives it back.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -209,6 +210,45 @@ func TestTheListIsFollowed(t *testing.T) {
 	drained(t, one)
 	if n := pgtest.One[int](t, two, `select count(*) from outbox_event`); n != 10 {
 		t.Errorf("an outbox that was let go has %d of 10 events", n)
+	}
+}
+
+// TestAnOutboxListedTwice: of two names for one outbox, one is served and the other is refused; it is served when the
+// first is let go.
+func TestAnOutboxListedTwice(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	entries := map[string]string{
+		"a": outboxAt("a", db.URL),
+		"b": outboxAt("b", db.URL+"&application_name=b", "  schema: "+db.Schema+"\n"),
+	}
+	writeOutboxes(t, path, entries["a"], entries["b"])
+	f, logged := startFleet(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CONFIG", path))
+	const failing = "effectonce_outbox_failing"
+	pgtest.Await(t, "one of two is refused", func() (bool, error) {
+		return figure(t, f, failing, "a")+figure(t, f, failing, "b") == 1, nil
+	})
+	refused, served := "a", "b"
+	if figure(t, f, failing, "b") == 1 {
+		refused, served = "b", "a"
+	}
+	if want := fmt.Sprintf("%q is in the same server, database and schema", served); !strings.Contains(logged.String(),
+		strings.Trim(strconv.Quote(want), `"`)) {
+		t.Errorf("the log does not say that %s: %s", want, logged.String())
+	}
+	fill(t, db, topic, 10)
+	pgtest.AwaitSQL(t, db, somebodys)
+	drained(t, db)
+	if n := pgtest.One[int](t, db, `select count(*) from relay_member`); n > 1 {
+		t.Errorf("%d relays work on it", n)
+	}
+	writeOutboxes(t, path, entries[refused])
+	pgtest.Await(t, "the other is served", func() (bool, error) { return figure(t, f, failing, refused) == 0, nil })
+	fill(t, db, topic, 10)
+	drained(t, db)
+	if n := len(kafkatest.ReadAll(t, topic)); n != 20 {
+		t.Errorf("%d of 20 events arrived", n)
 	}
 }
 

@@ -27,9 +27,10 @@ type member struct {
 	done  chan struct{}
 	pause backoff.BackOff
 
-	checked bool  // its tables are right
-	numbers bool  // and so are its numbers (checkRestored)
-	highest int64 // the id that was drawn last; -1: not known
+	checked bool   // its tables are right
+	numbers bool   // and so are its numbers (checkRestored)
+	highest int64  // the id that was drawn last; -1: not known
+	outbox  string // which one it is to its server, once that is known; fleet.mu guards it
 
 	mu      sync.Mutex
 	relay   *relay.Relay // nil: asleep
@@ -110,8 +111,12 @@ func (m *member) look(ctx context.Context, pool *pgxpool.Pool) (took time.Durati
 	}
 	defer conn.Release()
 	since := time.Now()
-	work, m.highest, err = relay.Waits(ctx, conn, m.db.Schema)
-	return time.Since(since), work, err
+	w, err := relay.Waits(ctx, conn, m.db.Schema)
+	if err == nil && w.Outbox != "" {
+		m.highest = w.Highest
+		err = m.fleet.claim(ctx, m, w.Outbox)
+	}
+	return time.Since(since), w.Work, err
 }
 
 // awake runs a relay until nothing has waited for a while, or ctx ends.
@@ -182,6 +187,8 @@ func (m *member) awaitIdle(ctx context.Context, pool *pgxpool.Pool) {
 		before := m.highest
 		_, work, err := m.look(ctx, pool)
 		switch {
+		case errors.Is(err, errListedTwice):
+			return
 		case err != nil, work, m.highest != before, m.fleet.Source == "wal":
 			idle = time.Now()
 		case time.Since(idle) >= m.fleet.asleepAfter:

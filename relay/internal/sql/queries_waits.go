@@ -4,7 +4,8 @@ package sql
 const (
 	// A lock is not waited for: who asks looks at other outboxes too. The plan is pinned as the probe's.
 	WaitsSettings = `-- relay: waits settings
-select set_config('lock_timeout', '200ms', true), set_config('plan_cache_mode', 'force_generic_plan', true)`
+select set_config('lock_timeout', '200ms', true), set_config('statement_timeout', '2s', true),
+	set_config('plan_cache_mode', 'force_generic_plan', true)`
 
 	// By lane, and with an order and a limit, for the reasons of the probe.
 	Waits = `-- relay: waits
@@ -17,5 +18,7 @@ select exists (select from generate_series(0, 31) f (lane)
 				select from {schema}outbox_parked p where p.lane = f.lane order by p.id limit 1) one)
 			or exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp()))
 		or exists (select from {schema}outbox_paused_topic),
-	(select case when is_called then last_value else 0 end from {schema}outbox_event_id_seq)`
+	case when n.is_called then n.last_value else 0 end,
+	concat_ws(' ', extract(epoch from pg_postmaster_start_time()), current_database(), n.tableoid)
+from {schema}outbox_event_id_seq n`
 )
