@@ -26,6 +26,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/relay"
 )
 
 // hardened is a database of its own from which everybody's rights were taken, with the roles in it.
@@ -293,6 +294,10 @@ func TestRoleRelay(t *testing.T) {
 			strings.Fields(args)...); code != codeOK {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
+	}
+	// A supervisor of many outboxes asks as the role, too. Right after a publication it may find work or none.
+	if _, err := relay.Waits(t.Context(), h.pool(t, "relay"), h.Schema); err != nil {
+		t.Error(err)
 	}
 	// What doctor asks for is what the role has.
 	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "all that a relay needs") ||
