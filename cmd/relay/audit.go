@@ -12,7 +12,7 @@ import (
 )
 
 type auditCommand[S side] struct {
-	Side S `embed:""`
+	onSide[S]
 	readFlags
 	Limit int `default:"100" help:"Most that are listed, the newest first."`
 }

@@ -82,6 +82,7 @@ func (d *database) base() *database { return d }
 
 // runner is what every command of the tree is.
 type runner interface {
+	base() *database
 	run(ctx context.Context, p *program) error
 }
 
@@ -131,17 +132,14 @@ type forAll interface{ all() }
 
 // runSelected runs the command that was given, on the outbox that was named.
 func (c *cli) runSelected(ctx context.Context, p *program, parsed *kong.Context) error {
-	target := parsed.Selected().Target.Addr().Interface()
-	if on, ok := target.(interface{ base() *database }); ok {
-		_, all := target.(forAll)
-		on.base().file = c.Config
-		if err := on.base().choose(ctx, all); err != nil {
-			return err
-		}
-	}
-	selected, ok := target.(runner)
+	selected, ok := parsed.Selected().Target.Addr().Interface().(runner)
 	if !ok {
 		return fmt.Errorf("no such command: %s", parsed.Command())
+	}
+	_, all := selected.(forAll)
+	selected.base().file = c.Config
+	if err := selected.base().choose(ctx, all); err != nil {
+		return err
 	}
 	return selected.run(ctx, p)
 }

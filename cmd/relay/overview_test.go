@@ -2,11 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/effectonce/effectonce/cmd/relay/internal/doctor"
+	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -77,5 +80,38 @@ func TestAllOutboxes(t *testing.T) {
 	writeOutboxes(t, path, well...)
 	if code, _, stderr := command(t, env, "status"); code != codeOK {
 		t.Errorf("where all can be read: exit code %d: %s", code, stderr)
+	}
+}
+
+// TestEveryVerbTakesAnOutbox: none ignores --outbox and works on --database-url instead, and where several outboxes are
+// listed, only those that work on all of them run without it.
+func TestEveryVerbTakesAnOutbox(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeOutboxes(t, path, outboxAt("one", "postgres://127.0.0.1:1/none"))
+	env := environment{"RELAY_CONFIG": path, "RELAY_DATABASE_URL": "postgres://127.0.0.1:1/none"}
+	var c cli
+	line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: environment{}.get}
+	parsed, err := line.Parse(&c, []string{"lanes"}, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaves := parsed.Model.Leaves(true)
+	for _, leaf := range leaves {
+		verb := strings.Fields(leaf.Path())
+		if code, _, stderr := command(t, env, append(verb, "--outbox=none")...); code != codeUsage ||
+			!strings.Contains(stderr, `no outbox is named "none"`) {
+			t.Errorf("%v --outbox=none: exit code %d: %s", verb, code, stderr)
+		}
+		if slices.Contains([]string{"run", "status", "doctor"}, verb[0]) {
+			continue
+		}
+		if code, _, stderr := command(t, env, verb...); code != codeUsage ||
+			!strings.Contains(stderr, "say which, with --outbox") {
+			t.Errorf("%v: exit code %d: %s", verb, code, stderr)
+		}
+	}
+	if len(leaves) < 40 {
+		t.Errorf("%d verbs", len(leaves))
 	}
 }

@@ -92,7 +92,7 @@ func messageID(text string) (id uuid.UUID, err error) {
 }
 
 type parkedListCommand[S side] struct {
-	Side S `embed:""`
+	onSide[S]
 	readFlags
 	filterFlags
 	Kind      string `shown:"(any)" help:"Only of this kind: refused (by Kafka), failed (in an effect), behind (waits behind one of these) or quarantined."`
@@ -140,7 +140,7 @@ func (c *parkedListCommand[S]) run(ctx context.Context, p *program) error {
 }
 
 type parkedKeysCommand[S side] struct {
-	Side S `embed:""`
+	onSide[S]
 	readFlags
 	filterFlags
 }
@@ -177,7 +177,7 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 }
 
 type parkedShowCommand[S side] struct {
-	Side S `embed:""`
+	onSide[S]
 	readFlags
 	ID      int64 `name:"id" shown:"(required)" help:"Id of the event, as list shows it."`
 	Payload bool  `help:"Show payload and headers, too."`

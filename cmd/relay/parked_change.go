@@ -43,7 +43,7 @@ func changeParked[S side](ctx context.Context, p *program, s S, c changeFlags, i
 }
 
 type parkedEditCommand[S side] struct {
-	Side S `embed:""`
+	onSide[S]
 	changeFlags
 	ID          int64             `name:"id" shown:"(required)" help:"Id of the event, as list shows it."`
 	PayloadFile string            `placeholder:"PATH" help:"File with the new payload, byte for byte."`
@@ -108,7 +108,7 @@ func (c *parkedEditCommand[S]) edit() (edit audit.Edit, err error) {
 }
 
 type parkedReleaseCommand[S side] struct {
-	Side S `embed:""`
+	onSide[S]
 	changeFlags
 	keyFlags
 	ID   int64  `name:"id" help:"One event that is parked alone: keyless, parked without its key, or quarantined."`
@@ -195,7 +195,7 @@ func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o 
 }
 
 type parkedDiscardCommand[S side] struct {
-	Side S `embed:""`
+	onSide[S]
 	changeFlags
 	keyFlags
 	ID int64 `name:"id" help:"One event."`
@@ -231,7 +231,7 @@ func mayAppear(d audit.DiscardResult) string {
 }
 
 type parkedSkipHeadCommand[S side] struct {
-	Side S `embed:""`
+	onSide[S]
 	changeFlags
 	keyFlags
 	Keep bool `help:"Leave the rest parked instead of releasing it."`

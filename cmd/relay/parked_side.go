@@ -40,6 +40,13 @@ type side interface {
 	words() words
 }
 
+// onSide is what a command of either side embeds.
+type onSide[S side] struct {
+	Side S `embed:""`
+}
+
+func (o *onSide[S]) base() *database { return any(&o.Side).(interface{ base() *database }).base() }
+
 // words are what differs in texts.
 type words struct {
 	consumers              bool     // keys are those of consumers

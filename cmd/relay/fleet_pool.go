@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+const (
+	// watchConns is how many connections all outboxes of a database that are asleep have together.
+	watchConns = 2
+	// idleConns is how long these stay open after a look with --sleep.
+	idleConns = 5 * time.Second
+)
+
+// sharedPool is a database's, for looks at outboxes that are asleep.
+type sharedPool struct {
+	*pgxpool.Pool
+	users int
+}
+
+// pool is the one that outboxes of a database share; release gives it back.
+func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	shared := f.pools[m.place]
+	if shared == nil {
+		cfg, err := m.db.config()
+		if err != nil {
+			return nil, nil, err
+		}
+		if host := service.PlainText(cfg.ConnConfig); host != "" {
+			m.log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL",
+				"host", host)
+		}
+		cfg.MaxConns = watchConns
+		if f.Sleep > 0 { // some databases stay awake for whoever is connected
+			cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = idleConns, idleConns
+		}
+		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+		if err != nil {
+			return nil, nil, fmt.Errorf("opening the database: %w", err)
+		}
+		shared = &sharedPool{Pool: pool}
+		f.pools[m.place] = shared
+	}
+	shared.users++
+	return shared.Pool, func() {
+		f.mu.Lock()
+		shared.users--
+		last := shared.users == 0
+		if last {
+			delete(f.pools, m.place)
+		}
+		f.mu.Unlock()
+		if last {
+			shared.Close()
+		}
+	}, nil
+}
+
+// errListedTwice: two names mean one outbox. Only one of them is served.
+var errListedTwice = errors.New("the list has this outbox twice")
+
+// claim makes an outbox a member's, until it is let go. What its server calls it changes when that is restarted.
+func (f *fleet) claim(ctx context.Context, m *member, outbox string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if other := f.claims[outbox]; other != nil && other != m {
+		return fmt.Errorf("%w: %q is in the same server, database and schema; take one of them out", errListedTwice,
+			other.name)
+	}
+	if m.outbox != outbox {
+		f.unclaim(m)
+		f.claims[outbox], m.outbox = m, outbox
+	}
+	return nil
+}
+
+// unclaim gives a member's outbox free. The caller holds f.mu.
+func (f *fleet) unclaim(m *member) {
+	if m.outbox != "" {
+		delete(f.claims, m.outbox)
+		m.outbox = ""
+	}
+}
+
