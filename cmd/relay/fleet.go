@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
@@ -28,24 +27,19 @@ const (
 	// lookTimeout bounds one look, and watchShare is how many times as long as it took the next one waits.
 	lookTimeout = 5 * time.Second
 	watchShare  = 20
-	// asleepAfter is how long nothing was appended and nothing waits when an outbox's relay is ended.
-	asleepAfter = 30 * time.Second
 	// archiveTurn is how long an outbox with an archive sleeps at most: its days are made and dropped.
 	archiveTurn = time.Hour
-	// watchConns is how many connections all outboxes of a database that are asleep have together.
-	watchConns = 2
 )
 
 // fleet serves many outboxes in one process (docs/decisions/0031-many-outboxes.md): each has a relay of its own while
 // there is work, with its own connections to Postgres, and one look a second otherwise.
 type fleet struct {
 	*runCommand
-	p       *program
-	conn    *kafkaconn.Conn
-	kafka   *publisher.Kafka // whose connections the outboxes' own share
-	metrics *fleetMetrics
-	// listEvery and asleepAfter; tests lower them
-	listEvery, asleepAfter time.Duration
+	p         *program
+	conn      *kafkaconn.Conn
+	kafka     *publisher.Kafka // whose connections the outboxes' own share
+	metrics   *fleetMetrics
+	listEvery time.Duration // tests lower it
 
 	listed    atomic.Bool // the outboxes are known
 	undrained atomic.Int64
@@ -54,21 +48,13 @@ type fleet struct {
 	members map[string]*member
 	pools   map[string]*sharedPool // by place
 	claims  map[string]*member     // by which outbox it is to its server
-}
-
-// errListedTwice: two names mean one outbox. Only one of them is served.
-var errListedTwice = errors.New("the list has this outbox twice")
-
-// sharedPool is a database's, for looks at outboxes that are asleep.
-type sharedPool struct {
-	*pgxpool.Pool
-	users int
+	woken   chan struct{}          // closed at the next SIGUSR1
 }
 
 // runFleet is run for a list of outboxes.
 func (c *runCommand) runFleet(ctx context.Context, p *program) error {
-	if c.Sleep > 0 {
-		return service.Usage("--sleep: not with many outboxes, which are looked at every %v", watchEvery)
+	if c.Sleep > 0 && c.Source == "wal" {
+		return service.Usage("--sleep: not with --source=wal, whose connection keeps the server awake")
 	}
 	if c.Discover == "" { // what is wrong is refused before anything happens
 		if _, err := c.outboxes(ctx); err != nil {
@@ -96,6 +82,7 @@ func (c *runCommand) runFleet(ctx context.Context, p *program) error {
 			p.log.Error("no more health and metrics; the relays go on", "err", err)
 		}
 	})
+	others.Go(func() { wakeOnSignal(beside, f.wake) })
 	others.Go(func() { reportKafka(ctx, p.log, f.conn) })
 	p.log.Info("running", "version", version())
 	if err := f.follow(ctx); err != nil && ctx.Err() == nil {
@@ -122,7 +109,7 @@ func (c *runCommand) newFleet(p *program) (*fleet, error) {
 	}
 	f := &fleet{
 		runCommand: c, p: p, conn: conn, members: map[string]*member{}, pools: map[string]*sharedPool{},
-		claims: map[string]*member{}, listEvery: listEvery, asleepAfter: asleepAfter,
+		claims: map[string]*member{}, listEvery: listEvery, woken: make(chan struct{}),
 	}
 	f.metrics = newFleetMetrics(f)
 	if f.kafka, err = c.newKafka(conn, publisher.Config{Logger: p.log}); err != nil {
@@ -141,6 +128,7 @@ func (f *fleet) follow(ctx context.Context) error {
 	}
 	said := ""
 	for ctx.Err() == nil {
+		woken := f.nextWake()
 		if err == nil {
 			f.update(ctx, list)
 			f.listed.Store(true)
@@ -149,8 +137,10 @@ func (f *fleet) follow(ctx context.Context) error {
 			f.p.log.Error("cannot look what outboxes there are; those that are known are served", "err", err)
 			said = text
 		}
-		if sleep.For(ctx, f.listEvery) != nil {
-			break
+		if f.Discover == "" {
+			_ = sleep.For(ctx, f.listEvery)
+		} else {
+			f.rest(ctx, woken, f.listEvery)
 		}
 		list, err = f.outboxes(ctx)
 	}
@@ -187,6 +177,36 @@ func (f *fleet) update(ctx context.Context, list []namedOutbox) {
 	}
 }
 
+// rest is the pause between two looks at a database. With --sleep it is longer, and ends at the same moments for all: a
+// database wakes once for all its outboxes.
+func (f *fleet) rest(ctx context.Context, woken <-chan struct{}, pause time.Duration) {
+	if f.Sleep > 0 {
+		pause = max(pause, time.Until(time.Now().Truncate(f.Sleep).Add(f.Sleep)))
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-woken:
+	case <-timer.C:
+	}
+}
+
+// nextWake is closed by the next wake.
+func (f *fleet) nextWake() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.woken
+}
+
+// wake has all outboxes looked at now.
+func (f *fleet) wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.woken)
+	f.woken = make(chan struct{})
+}
+
 // end lets go of all, and returns when they have drained.
 func (f *fleet) end() {
 	f.update(context.Background(), nil)
@@ -218,69 +238,6 @@ func (f *fleet) forget(m *member) {
 	defer f.mu.Unlock()
 	f.unclaim(m)
 	delete(f.members, m.name)
-}
-
-// claim makes an outbox a member's, until it is let go. What its server calls it changes when that is restarted.
-func (f *fleet) claim(ctx context.Context, m *member, outbox string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if other := f.claims[outbox]; other != nil && other != m {
-		return fmt.Errorf("%w: %q is in the same server, database and schema; take one of them out", errListedTwice,
-			other.name)
-	}
-	if m.outbox != outbox {
-		f.unclaim(m)
-		f.claims[outbox], m.outbox = m, outbox
-	}
-	return nil
-}
-
-// unclaim gives a member's outbox free. The caller holds f.mu.
-func (f *fleet) unclaim(m *member) {
-	if m.outbox != "" {
-		delete(f.claims, m.outbox)
-		m.outbox = ""
-	}
-}
-
-// pool is the one that outboxes of a database share; release gives it back.
-func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	shared := f.pools[m.place]
-	if shared == nil {
-		cfg, err := m.db.config()
-		if err != nil {
-			return nil, nil, err
-		}
-		if host := service.PlainText(cfg.ConnConfig); host != "" {
-			m.log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL",
-				"host", host)
-		}
-		cfg.MaxConns = watchConns
-		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
-		if err != nil {
-			return nil, nil, fmt.Errorf("opening the database: %w", err)
-		}
-		shared = &sharedPool{Pool: pool}
-		f.pools[m.place] = shared
-	}
-	shared.users++
-	return shared.Pool, func() {
-		f.mu.Lock()
-		shared.users--
-		last := shared.users == 0
-		if last {
-			delete(f.pools, m.place)
-		}
-		f.mu.Unlock()
-		if last {
-			shared.Close()
-		}
-	}, nil
 }
 
 // served are the outboxes that are served, by name.

@@ -92,4 +92,3 @@ func (f *fleet) unclaim(m *member) {
 		m.outbox = ""
 	}
 }
-

@@ -38,7 +38,7 @@ func startFleet(t *testing.T, env environment) (f *fleet, logged *output) {
 	t.Helper()
 	var c cli
 	line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: env.get, List: outboxList}
-	if _, err := line.Parse(&c, []string{"run"}, io.Discard, io.Discard); err != nil {
+	if _, err := line.Parse(&c, []string{"run", "--idle-after=2s"}, io.Discard, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	c.Run.file = c.Config
@@ -48,7 +48,7 @@ func startFleet(t *testing.T, env environment) (f *fleet, logged *output) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.listEvery, f.asleepAfter = 100*time.Millisecond, 2*time.Second
+	f.listEvery = 100 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f.follow(ctx) }()

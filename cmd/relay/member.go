@@ -83,7 +83,7 @@ func (m *member) turn(ctx context.Context) error {
 func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
 	began := time.Now()
 	for ctx.Err() == nil {
-		before := m.highest
+		before, woken := m.highest, m.fleet.nextWake()
 		took, work, err := m.look(ctx, pool)
 		switch {
 		case err != nil:
@@ -95,7 +95,7 @@ func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
 		}
 		m.report(nil)
 		m.pause.Reset()
-		_ = sleep.For(ctx, max(watchEvery, watchShare*took))
+		m.fleet.rest(ctx, woken, max(watchEvery, watchShare*took))
 	}
 	return nil
 }
@@ -144,6 +144,7 @@ func (m *member) awake(ctx context.Context, shared *pgxpool.Pool) error {
 	defer func() { _ = kafka.Close() }()
 	cfgOf := m.fleet.relayConfig()
 	cfgOf.Schema, cfgOf.Logger, cfgOf.Observer = m.db.Schema, m.log, metrics.Observer()
+	cfgOf.Sleep = 0 // it is ended instead
 	r, err := relay.New(pool, kafka, cfgOf)
 	if err != nil {
 		return service.Usage("%s", asFlags(err))
@@ -183,15 +184,16 @@ func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetric
 // awaitIdle returns when nothing was appended and nothing has waited for a while.
 func (m *member) awaitIdle(ctx context.Context, pool *pgxpool.Pool) {
 	idle := time.Now()
-	for sleep.For(ctx, watchEvery) == nil {
+	for pause := watchEvery; sleep.For(ctx, pause) == nil; {
 		before := m.highest
-		_, work, err := m.look(ctx, pool)
+		took, work, err := m.look(ctx, pool)
+		pause = max(watchEvery, watchShare*took)
 		switch {
 		case errors.Is(err, errListedTwice):
 			return
 		case err != nil, work, m.highest != before, m.fleet.Source == "wal":
 			idle = time.Now()
-		case time.Since(idle) >= m.fleet.asleepAfter:
+		case time.Since(idle) >= m.fleet.IdleAfter:
 			return
 		}
 	}

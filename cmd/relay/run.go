@@ -97,7 +97,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	var others sync.WaitGroup
 	defer others.Wait()
 	defer end()
-	others.Go(func() { wakeOnSignal(beside, s.relay) })
+	others.Go(func() { wakeOnSignal(beside, s.relay.Wake) })
 	others.Go(func() {
 		if err := service.ServeOn(beside, listener, c.health(ctx, s).Handler()); err != nil {
 			p.log.Error("no more health and metrics; the relay goes on", "err", err)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -44,6 +45,52 @@ func TestSleepsUntilASignal(t *testing.T) {
 	asleep(2)
 	if n := len(kafkatest.ReadAll(t, topic)); n != 100 {
 		t.Errorf("%d events published, want 100", n)
+	}
+	relay.signal()
+	if code := relay.end(); code != codeOK {
+		t.Errorf("exit code %d: %s", code, relay.output())
+	}
+}
+
+// TestManySleepUntilASignal: between two looks of a supervisor nobody asks the database anything or is connected to it.
+// At SIGUSR1 all its outboxes are looked at.
+func TestManySleepUntilASignal(t *testing.T) {
+	t.Parallel()
+	one, two, topic := outboxDB(t), outboxDB(t), kafkatest.Topic(t, 3)
+	proxy, statements := pgtest.NewProxy(t, one.URL), atomic.Int64{}
+	proxy.Watch(func(pgtest.Passing) *pgtest.Trap { statements.Add(1); return nil })
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	url := proxy.URL() + "&application_name=" + one.Schema
+	writeOutboxes(t, path, outboxAt("one", url, "  schema: "+one.Schema+"\n"),
+		outboxAt("two", url, "  schema: "+two.Schema+"\n"))
+	relay, process := ownProcess(t, settings(one, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", "",
+		"RELAY_CONFIG", path, "RELAY_IDLE_AFTER", "1s",
+		"RELAY_SLEEP", "10000h")) // looks are at the multiples of it: none is near
+	relay.awaitPage("/readyz", 200)
+	pgtest.Await(t, "the first look", func() (bool, error) { return statements.Load() > 0, nil })
+	asleep := func() {
+		pgtest.AwaitSQL(t, one, `select not exists (select from pg_stat_activity where application_name like $1 || '%')`,
+			one.Schema)
+	}
+	asleep()
+	before, since := statements.Load(), time.Now()
+	fill(t, one, topic, 100)
+	fill(t, two, topic, 100)
+	pgtest.Await(t, "the time of some looks", func() (bool, error) {
+		relay.awaitPage("/readyz", 200)
+		return time.Since(since) > 4*watchEvery, nil
+	})
+	if n := statements.Load() - before; n > 0 {
+		t.Errorf("%d statements while all slept, %d before", n, before)
+	}
+	if err := process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	drained(t, one)
+	drained(t, two)
+	asleep()
+	if n := len(kafkatest.ReadAll(t, topic)); n != 200 {
+		t.Errorf("%d events published, want 200", n)
 	}
 	relay.signal()
 	if code := relay.end(); code != codeOK {

@@ -2,11 +2,7 @@
 
 package main
 
-import (
-	"context"
-
-	"github.com/effectonce/effectonce/relay"
-)
+import "context"
 
 // wakeOnSignal does nothing here: there is no signal for it.
-func wakeOnSignal(context.Context, *relay.Relay) {}
+func wakeOnSignal(context.Context, func()) {}

@@ -7,12 +7,10 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/effectonce/effectonce/relay"
 )
 
-// wakeOnSignal has a relay look for events, and wake if it sleeps, at each SIGUSR1.
-func wakeOnSignal(ctx context.Context, r *relay.Relay) {
+// wakeOnSignal calls wake at each SIGUSR1.
+func wakeOnSignal(ctx context.Context, wake func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1)
 	defer signal.Stop(signals)
@@ -21,7 +19,7 @@ func wakeOnSignal(ctx context.Context, r *relay.Relay) {
 		case <-ctx.Done():
 			return
 		case <-signals:
-			r.Wake()
+			wake()
 		}
 	}
 }
