@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -269,4 +271,46 @@ func TestABrokerThatIsAwayIsUnknownAndComesBack(t *testing.T) {
 	c.Start(t, 0)
 	awaitAck(t, k, topic)
 	awaitAck(t, late, topic)
+}
+
+// TestShare: a Kafka over another's connections makes none and closes none, and asks its own Pin about topics.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	var dials, pins atomic.Int64
+	pin := func(_ context.Context, _, _ string, partitions int) (int, error) {
+		pins.Add(1)
+		return partitions, nil
+	}
+	k := newKafka(t, kafkatest.Brokers(t), Config{
+		Pin: pin, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			dials.Add(1)
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		},
+	})
+	var wg sync.WaitGroup
+	for range 4 { // more connections at a time than the rest needs
+		wg.Go(func() {
+			if err := k.Publish(t.Context(), []event.Event{some(topic, "k", "")})[0]; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	dialled, pinned := dials.Load(), pins.Load()
+	for range 3 {
+		s := k.Share(pin, k.cfg.Logger, k.cfg.Observer)
+		allAcked(t, s.Publish(t.Context(), []event.Event{some(topic, "k", "")}))
+		_ = s.Close()
+		if err := s.Publish(t.Context(), []event.Event{some(topic, "k", "")})[0]; !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+	allAcked(t, k.Publish(t.Context(), []event.Event{some(topic, "k", "")}))
+	if n := dials.Load() - dialled; n != 0 {
+		t.Errorf("%d connections were made for the shared ones", n)
+	}
+	if n := pins.Load() - pinned; n != 3 {
+		t.Errorf("the shared ones asked for %d pins, want 3", n)
+	}
 }

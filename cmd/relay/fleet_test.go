@@ -36,9 +36,12 @@ func outboxAt(name, url string, more ...string) string {
 // startFleet starts what `relay run` with a list starts, at a quicker pace. It is stopped at the end of the test.
 func startFleet(t *testing.T, env environment) (f *fleet, logged *output) {
 	t.Helper()
+	if env["RELAY_IDLE_AFTER"] == "" {
+		env = env.with("RELAY_IDLE_AFTER", "2s")
+	}
 	var c cli
 	line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: env.get, List: outboxList}
-	if _, err := line.Parse(&c, []string{"run", "--idle-after=2s"}, io.Discard, io.Discard); err != nil {
+	if _, err := line.Parse(&c, []string{"run"}, io.Discard, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	c.Run.file = c.Config
@@ -154,6 +157,27 @@ func TestAnOutboxSleeps(t *testing.T) {
 		topic)
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_scheduled)`)
 	drained(t, db)
+}
+
+// TestAnOutboxInUseStaysAwake: looks seldom find an event waiting, for they are published at once. What keeps the relay
+// is that ids are drawn.
+func TestAnOutboxInUseStaysAwake(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeOutboxes(t, path, outboxAt("one", db.URL))
+	startFleet(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CONFIG", path, "RELAY_IDLE_AFTER", "4s"))
+	fill(t, db, topic, 1)
+	pgtest.AwaitSQL(t, db, somebodys)
+	owner, since := pgtest.One[string](t, db, `select min(owner::text) from relay_member`), time.Now()
+	pgtest.Await(t, "some times of what ends it", func() (bool, error) {
+		fill(t, db, topic, 1)
+		drained(t, db)
+		return time.Since(since) > 10*time.Second, nil
+	})
+	if now := pgtest.One[string](t, db, `select min(owner::text) from relay_member`); now != owner {
+		t.Errorf("the relay was ended between two events: %s is %s now", owner, now)
+	}
 }
 
 // figure is an outbox's value of a metric; -1: it has none.
@@ -292,6 +316,18 @@ func TestOutboxFlag(t *testing.T) {
 	code, stdout, stderr := command(t, env, "status", "--outbox=two")
 	if code != codeOK || !strings.Contains(stdout, "payments   7") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	// Also where another outbox is that of the flags.
+	env = env.with("RELAY_DATABASE_URL", one.URL)
+	if code, _, stderr := command(t, env, "topics", "pause", "--outbox=two", "--topic=payments",
+		"--reason=a test"); code != codeOK {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	for name, paused := range map[string]bool{"one": false, "two": true} {
+		code, stdout, stderr := command(t, env, "audit", "--outbox="+name)
+		if code != codeOK || strings.Contains(stdout, "a test") != paused {
+			t.Errorf("audit of %s: exit code %d: %s%s", name, code, stdout, stderr)
+		}
 	}
 	code, _, stderr = command(t, environment{"RELAY_DATABASE_URL": one.URL}, "lanes", "--outbox=one")
 	if code != codeUsage || !strings.Contains(stderr, "wants a list") {
