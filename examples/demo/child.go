@@ -24,14 +24,14 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// The demo runs itself for each process that it may kill. What a child is and where it works stands in its environment,
-// for every user of a machine sees command lines.
+// The demo starts itself again for each process that it may kill. A child's role and settings, which hold a password,
+// are in its environment: every user of a machine sees command lines.
 const (
-	envRole   = "EFFECTONCE_DEMO_ROLE"
-	envPlaces = "EFFECTONCE_DEMO_PLACES"
+	envRole     = "EFFECTONCE_DEMO_ROLE"
+	envSettings = "EFFECTONCE_DEMO_SETTINGS"
 )
 
-// What a child can be.
+// Roles of a child.
 const (
 	roleRelay    = "relay"
 	roleLedger   = "ledger"
@@ -39,41 +39,42 @@ const (
 	rolePayments = "payments"
 )
 
-// Short enough that a demo can wait for what a killed process still holds. Kafka itself refuses sessions below 6 s.
+// Leases are short, because the demo waits for those of killed processes to expire. Kafka refuses sessions below 6 s.
 const (
-	relayLease    = 3 * time.Second
-	session       = 6 * time.Second
-	mailTimeout   = 2 * time.Second
-	mailLease     = 2 * mailTimeout
-	mailBackoff   = 200 * time.Millisecond
-	childPatience = 15 * time.Second
-	// A payment whose process was killed is looked at when its lease has ended, and no request of its can be on the way
-	// to the bank any more.
+	relayLease  = 3 * time.Second
+	session     = 6 * time.Second
+	mailTimeout = 2 * time.Second
+	mailLease   = 2 * mailTimeout
+	mailBackoff = 200 * time.Millisecond
+	stopTimeout = 15 * time.Second
+	// Recovery takes over the payment of a killed process when its lease has expired and none of its requests to the
+	// bank can still be in flight.
 	cardTimeout  = 700 * time.Millisecond
 	cardLease    = time.Second
 	recoverEvery = 200 * time.Millisecond
 )
 
-// places is what a child needs to know.
-type places struct {
+// settings are those of a child.
+type settings struct {
 	DatabaseURL, Schema  string
 	Brokers              []string
 	Topic                string
 	LedgerGroup          string
 	EmailGroup           string
 	SMTPAddr, MailLookup string
-	CardAPI, Bank        string // where payments with a card are accepted, and whom that asks
+	CardAPI, Bank        string // address of the API for payments with a card, URL of its card provider
 	Name                 string // of the child
 }
 
 func childMain(role string) int {
-	var p places
-	if err := json.Unmarshal([]byte(os.Getenv(envPlaces)), &p); err != nil {
-		fmt.Fprintln(os.Stderr, "demo: a child without its settings:", err)
+	var p settings
+	if err := json.Unmarshal([]byte(os.Getenv(envSettings)), &p); err != nil {
+		fmt.Fprintln(os.Stderr, "demo: reading the child's settings:", err)
 		return service.CodeUsage
 	}
 	return service.Main(func(ctx context.Context) error {
-		// The other end of standard input is the demo's, and closes with it: also where the kernel kills no orphans.
+		// The demo holds the other end of standard input. It closes when the demo ends, also where the kernel does not
+		// kill orphans.
 		ctx, cancel := context.WithCancel(ctx)
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin)
@@ -94,7 +95,7 @@ func childMain(role string) int {
 	})
 }
 
-func (p places) worker(group string, log *slog.Logger) worker.Config {
+func (p settings) worker(group string, log *slog.Logger) worker.Config {
 	return worker.Config{
 		DatabaseURL: secret.Of(p.DatabaseURL), Schema: p.Schema, Brokers: p.Brokers, Topic: p.Topic, Group: group,
 		SkipMigrate: true, Logger: log,
@@ -102,8 +103,8 @@ func (p places) worker(group string, log *slog.Logger) worker.Config {
 	}
 }
 
-// runPayments accepts payments with a card. Those without one are accepted inside of the demo.
-func runPayments(ctx context.Context, p places, log *slog.Logger) error {
+// runPayments accepts payments with a card. The demo's own process accepts those without one.
+func runPayments(ctx context.Context, p settings, log *slog.Logger) error {
 	bank, err := payments.HTTPProvider(p.Bank, cardTimeout)
 	if err != nil {
 		return err
@@ -115,7 +116,7 @@ func runPayments(ctx context.Context, p places, log *slog.Logger) error {
 	})
 }
 
-func runEmail(ctx context.Context, p places, log *slog.Logger) error {
+func runEmail(ctx context.Context, p settings, log *slog.Logger) error {
 	smtp, err := email.NewSMTP(email.SMTPConfig{Addr: p.SMTPAddr, TLS: email.TLSNone, Timeout: mailTimeout})
 	if err != nil {
 		return err
@@ -130,7 +131,7 @@ func runEmail(ctx context.Context, p places, log *slog.Logger) error {
 	})
 }
 
-func runRelay(ctx context.Context, p places, log *slog.Logger) error {
+func runRelay(ctx context.Context, p settings, log *slog.Logger) error {
 	db, err := pgxpool.New(ctx, p.DatabaseURL)
 	if err != nil {
 		return err

@@ -11,18 +11,18 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// counts is how far the payments have come.
+// counts says how many payments have reached each step.
 type counts struct {
 	paid, published, booked, mailed int
-	left                            int // outbox rows and journal entries
-	unsent                          int // notifications that a sender still owes
+	unpublished                     int // outbox rows and journal entries
+	unsent                          int // notifications that are still to be sent
 }
 
 func (c counts) String() string {
 	return fmt.Sprintf("paid %d, published %d, booked %d, mailed %d", c.paid, c.published, c.booked, c.mailed)
 }
 
-// counter looks how far the payments have come, again and again.
+// counter counts the payments periodically.
 type counter struct {
 	db    *pgxpool.Pool
 	query string
@@ -32,7 +32,7 @@ type counter struct {
 
 const (
 	countEvery = 150 * time.Millisecond
-	// stuckAfter is how long nothing may move before the demo gives up. A loaded machine is slow, but not that slow.
+	// stuckAfter is how long the counts may stay the same before the demo fails.
 	stuckAfter = 90 * time.Second
 )
 
@@ -42,9 +42,9 @@ func newCounter(db *pgxpool.Pool, prefix string, paid *atomic.Int64) *counter {
 	return c
 }
 
-// run counts until ctx ends, and shows each count. It fails when nothing moves any more.
+// run counts until ctx ends and calls show with each result. It fails when the counts stay the same for stuckAfter.
 func (c *counter) run(ctx context.Context, show func(counts)) error {
-	moved := time.Now()
+	changed := time.Now()
 	tick := time.NewTicker(countEvery)
 	defer tick.Stop()
 	for {
@@ -53,7 +53,7 @@ func (c *counter) run(ctx context.Context, show func(counts)) error {
 			return nil
 		case <-tick.C:
 		}
-		now, err := c.look(ctx)
+		now, err := c.count(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -61,30 +61,30 @@ func (c *counter) run(ctx context.Context, show func(counts)) error {
 			return fmt.Errorf("counting: %w", err)
 		}
 		if now != *c.last.Swap(&now) {
-			moved = time.Now()
+			changed = time.Now()
 		}
-		if time.Since(moved) > stuckAfter {
-			return fmt.Errorf("nothing has moved for %v: %v", stuckAfter, now)
+		if time.Since(changed) > stuckAfter {
+			return fmt.Errorf("no progress for %v: %v", stuckAfter, now)
 		}
 		show(now)
 	}
 }
 
-func (c *counter) look(ctx context.Context) (now counts, err error) {
+func (c *counter) count(ctx context.Context) (now counts, err error) {
 	now.paid = int(c.paid.Load())
 	var events, claims, entries int
 	err = c.db.QueryRow(ctx, c.query).Scan(&events, &claims, &entries, &now.mailed, &now.unsent)
-	now.left, now.booked = events+claims, entries/2
-	// Payments that were answered after the look at their counter may be in the outbox already.
+	now.unpublished, now.booked = events+claims, entries/2
+	// The outbox may hold payments that were accepted after paid was read.
 	now.published = max(0, now.paid-events)
 	return now, err
 }
 
-// await returns when a count is ripe.
-func (c *counter) await(ctx context.Context, ripe func(counts) bool) error {
+// await waits until the last counts satisfy reached.
+func (c *counter) await(ctx context.Context, reached func(counts) bool) error {
 	tick := time.NewTicker(countEvery / 3)
 	defer tick.Stop()
-	for !ripe(*c.last.Load()) {
+	for !reached(*c.last.Load()) {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// payment is what a customer asked for and was told.
+// payment is a request of a customer, and the API's answer to it.
 type payment struct {
 	ID       string `json:"payment_id"`
 	Account  string `json:"account_id"`
@@ -23,44 +23,44 @@ type payment struct {
 	Currency string `json:"currency"`
 }
 
-// customers are many clients of the payments API. They remember every answer: that is what the rest has to agree with.
+// customers are clients of the payments API. They keep every answer: tables, topic, mails and charges must match them.
 type customers struct {
 	url    string
 	cards  string // the URL for payments with a card
 	n      int
 	rate   int
-	twice  bool // some ask twice with one Idempotency-Key, as after a time-out
+	repeat bool // some send their request twice with one Idempotency-Key, as after a time-out
 	client *http.Client
 
 	paid    atomic.Int64
-	replays atomic.Int64 // answers to requests that had one before
-	flagged atomic.Int64 // answers that said they were replays
+	replays atomic.Int64 // answers to repeated requests
+	flagged atomic.Int64 // answers with Idempotent-Replayed: true
 	mu      sync.Mutex
-	told    map[string]payment // by id
+	answers map[string]payment // by id
 }
 
 const (
-	atOnce     = 8  // requests under way
-	twiceEvery = 20 // every so many customers ask twice
-	cardEvery  = 10 // every so many pay with a card
-	accounts   = 50
+	maxConcurrent = 8
+	repeatEvery   = 20 // one customer in 20 repeats the request
+	cardEvery     = 10 // one customer in 10 pays with a card
+	accounts      = 50
 )
 
 // withCard is how many of n payments are with a card.
 func withCard(n int) int { return (n + cardEvery - 1) / cardEvery }
 
-func newCustomers(url, cards string, n, rate int, twice bool) *customers {
+func newCustomers(url, cards string, n, rate int, repeat bool) *customers {
 	return &customers{
-		url: url, cards: cards, n: n, rate: rate, twice: twice, told: map[string]payment{},
-		client: &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: atOnce}},
+		url: url, cards: cards, n: n, rate: rate, repeat: repeat, answers: map[string]payment{},
+		client: &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: maxConcurrent}},
 	}
 }
 
-// run makes all payments at the rate, and returns when each has its answer.
+// run makes all payments at the rate and waits for all answers.
 func (c *customers) run(ctx context.Context) error {
 	defer c.client.CloseIdleConnections()
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
+	group.SetLimit(maxConcurrent)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	began := time.Now()
@@ -71,18 +71,18 @@ func (c *customers) run(ctx context.Context) error {
 			return errors.Join(group.Wait(), ctx.Err())
 		case <-timer.C:
 		}
-		group.Go(func() error { return c.one(ctx, i) })
+		group.Go(func() error { return c.customer(ctx, i) })
 	}
 	return group.Wait()
 }
 
-// one is one customer's payment. Those who ask twice do it at once or one after the other, by turns.
-func (c *customers) one(ctx context.Context, i int) error {
+// customer makes one payment. Repeated requests are sent concurrently and one after the other, by turns.
+func (c *customers) customer(ctx context.Context, i int) error {
 	p := payment{Account: fmt.Sprintf("account-%02d", i%accounts), Amount: int64(100 + i*37%9900), Currency: "EUR"}
-	if !c.twice || i%twiceEvery != 0 {
+	if !c.repeat || i%repeatEvery != 0 {
 		return c.pay(ctx, i, p)
 	}
-	if i%(2*twiceEvery) != 0 {
+	if i%(2*repeatEvery) != 0 {
 		if err := c.pay(ctx, i, p); err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (c *customers) one(ctx context.Context, i int) error {
 	return both.Wait()
 }
 
-// pay asks until there is an answer, always with the same key.
+// pay sends the request until it gets an answer, always with the same key.
 func (c *customers) pay(ctx context.Context, i int, p payment) error {
 	body, err := json.Marshal(map[string]any{"account_id": p.Account, "amount": p.Amount, "currency": p.Currency})
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *customers) pay(ctx context.Context, i int, p payment) error {
 		}
 		got, replayed, err := c.post(ctx, url, fmt.Sprintf("demo-%d", i), body)
 		if err == nil {
-			return c.note(got, p, replayed)
+			return c.record(got, p, replayed)
 		}
 		if _, final := errors.AsType[finalError](err); final {
 			return fmt.Errorf("payment %d: %w", i, err)
@@ -120,7 +120,7 @@ func (c *customers) pay(ctx context.Context, i int, p payment) error {
 	}
 }
 
-// finalError is an answer that will not change.
+// finalError is an answer that a retry would not change.
 type finalError struct{ answer string }
 
 func (e finalError) Error() string { return "the API answered " + e.answer }
@@ -150,23 +150,23 @@ func (c *customers) post(ctx context.Context, url, key string, body []byte) (p p
 	return p, false, fmt.Errorf("the API answered %s", res.Status)
 }
 
-// note keeps an answer, and fails when two answers to one request differ.
-func (c *customers) note(got, asked payment, replayed bool) error {
+// record keeps an answer, and fails when it does not match the request.
+func (c *customers) record(got, asked payment, replayed bool) error {
 	id := got.ID
 	asked.ID = id
 	if got != asked {
-		return fmt.Errorf("the API answered with another payment than was asked for: %+v instead of %+v", got, asked)
+		return fmt.Errorf("the API answered with payment %+v to the request for %+v", got, asked)
 	}
 	if replayed {
 		c.flagged.Add(1)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := c.told[id]; known {
+	if _, known := c.answers[id]; known {
 		c.replays.Add(1)
 		return nil
 	}
-	c.told[id] = got
+	c.answers[id] = got
 	c.paid.Add(1)
 	return nil
 }

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m, kafkatest.Stop)
 }
 
-// demo is a demo in a process of its own, with everything of its own, as `go run ./examples/demo` has.
+// demo is a demo with embedded servers in its own process, as `go run ./examples/demo` starts it.
 type demo struct {
 	*exec.Cmd
 	tmp string
@@ -39,7 +39,7 @@ type demo struct {
 
 func start(t *testing.T, args ...string) *demo {
 	t.Helper()
-	// Root's Postgres runs as another account, which cannot go where t.TempDir is.
+	// Under root, Postgres runs as another account, which has no access to t.TempDir.
 	tmp, err := os.MkdirTemp("", "effectonce-demo-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -62,12 +62,12 @@ func start(t *testing.T, args ...string) *demo {
 	return d
 }
 
-// end waits for the process, checks that it has left no file, and returns its exit code. Without a way to the binaries
-// of Postgres there is nothing to test.
-func (d *demo) end(t *testing.T) int {
+// wait waits for the process, checks that it has left no file, and returns its exit code. It skips the test when the
+// demo has to download Postgres.
+func (d *demo) wait(t *testing.T) int {
 	t.Helper()
 	_ = d.Wait()
-	if strings.Contains(d.out.String(), "demo: fetching Postgres") {
+	if strings.Contains(d.out.String(), "demo: downloading Postgres") {
 		t.Skipf("Postgres cannot be fetched here:\n%s", d.out)
 	}
 	left, err := os.ReadDir(d.tmp)
@@ -77,7 +77,7 @@ func (d *demo) end(t *testing.T) int {
 	return d.ProcessState.ExitCode()
 }
 
-// output is what a process says, readable while it runs.
+// output is the output of a process, readable while it runs.
 type output struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -98,7 +98,7 @@ func (o *output) String() string {
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
 	d := start(t, "--payments=200", "--rate=200")
-	if code := d.end(t); code != 0 {
+	if code := d.wait(t); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, d.out)
 	}
 	for _, want := range []string{
@@ -108,14 +108,14 @@ func TestEmbedded(t *testing.T) {
 		`(?m)^  inbox rows of email +200$`,
 		`(?m)^  inbox rows of ledger +200$`,
 		`(?m)^  ledger pairs +200 .* balance of all entries is 0`,
-		`(?m)^  notifications sent +200   and 0 not`,
-		`(?m)^  mails accepted +200   2 mails were taken by a server that hung up`,
+		`(?m)^  notifications sent +200   and 0 not sent`,
+		`(?m)^  mails accepted +200   2 mails were accepted without a reply`,
 		`killed relay-1 \(kill -9, pid \d+\)`, `started relay-1 again`,
 		`(?m)^  card charges +20   of .* ledger; completed by recovery: [1-9]`,
 		`killed payments`, `started payments again`,
 		`killed ledger`, `started ledger again`, `killed email`, `started email again`,
 		`delivered [1-9]\d* records a second time`,
-		`; 10 requests came twice`,
+		`; 10 requests were sent twice`,
 		`(?m)^Every payment has exactly one ledger pair and one mail, and every card one charge\.$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(d.out.String()) {
@@ -130,32 +130,32 @@ func TestEmbedded(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	d := start(t, "--payments=100000", "--rate=50")
-	pgtest.Await(t, "payments that are on their way", func() (bool, error) {
+	pgtest.Await(t, "booked payments", func() (bool, error) {
 		if strings.Contains(d.out.String(), "demo: ") {
-			d.end(t)
+			d.wait(t)
 			return false, fmt.Errorf("the demo has ended:\n%s", d.out)
 		}
 		return regexp.MustCompile(`booked [1-9]`).MatchString(d.out.String()), nil
 	})
-	family := descendants(t, d.Process.Pid)
-	// Two relays, two workers, Postgres with its own.
-	if runtime.GOOS == "linux" && len(family) < 5 {
-		t.Errorf("%d processes, want 5 and more", len(family))
+	processes := descendants(t, d.Process.Pid)
+	// Two relays, two workers, and Postgres with its backends.
+	if runtime.GOOS == "linux" && len(processes) < 5 {
+		t.Errorf("%d processes, want 5 and more", len(processes))
 	}
 	if err := d.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := d.end(t); code != codeInterrupted {
+	if code := d.wait(t); code != codeInterrupted {
 		t.Errorf("exit code %d, want %d:\n%s", code, codeInterrupted, d.out)
 	}
-	for _, pid := range family {
+	for _, pid := range processes {
 		if err := syscall.Kill(pid, 0); err == nil {
 			t.Errorf("process %d is still there", pid)
 		}
 	}
 }
 
-// descendants are the processes below pid; none where there is no /proc.
+// descendants returns the processes below pid, and none where there is no /proc.
 func descendants(t *testing.T, pid int) (all []int) {
 	t.Helper()
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -167,7 +167,7 @@ func descendants(t *testing.T, pid int) (all []int) {
 		}
 		var id, parent int
 		var state string
-		// The name stands in parentheses, and may hold anything.
+		// The name is in parentheses and may contain any character.
 		_, _ = fmt.Sscan(string(b[bytes.LastIndexByte(b, ')')+1:]), &state, &parent)
 		_, _ = fmt.Sscan(string(b), &id)
 		children[parent] = append(children[parent], id)

@@ -1,9 +1,10 @@
-// Command demo shows the whole way of a payment: accepted over HTTP, one in ten with a card that a bank charges,
-// published by two relays, booked by one worker and mailed by another, while records are delivered twice and processes
-// are killed, one of them between the bank's booking and its own record of it. Then it counts, by other code than the
-// workers', and ends with 0 when every payment has exactly one ledger pair and one mail, and every card one charge.
+// Command demo sends payments through the whole system: an API accepts them, one in ten with a card that a bank
+// charges, two relays publish their events, one worker books them and another mails receipts. Meanwhile records are
+// delivered twice and processes are killed, one of them after the bank has charged a card and before that is recorded.
+// At the end the demo reconciles all results by code of its own. It exits with 0 if every payment has exactly one
+// ledger pair and one mail, and every card one charge.
 //
-// With no flags it needs nothing but Go: it fetches a Postgres the first time, and has an imitation of Kafka inside.
+// Without flags it needs nothing but Go: it downloads Postgres at the first run and imitates Kafka in its own process.
 package main
 
 import (
@@ -17,30 +18,29 @@ import (
 )
 
 type flags struct {
-	Payments     int      `default:"2000" help:"How many payments to make."`
-	Rate         int      `default:"500" help:"How many to make in a second."`
-	Keep         bool     `help:"Keep everything running at the end, and say where, until Ctrl-C. Real servers keep their data after that."`
-	Faults       bool     `default:"true" negatable:"" help:"Deliver records twice, kill processes, and cut mail connections; --no-faults for none of it."`
-	DatabaseURL  string   `name:"database-url" secret:"" shown:"(fetched and started)" help:"Postgres to use, with the right to make a schema, which is dropped at the end."`
-	KafkaBrokers []string `shown:"(inside)" help:"Kafka to use, as host:port with commas between. The topic is deleted at the end."`
-	Topic        string   `shown:"(made up)" help:"Topic to use; it must be empty or not there yet."`
+	Payments     int      `default:"2000" help:"Number of payments."`
+	Rate         int      `default:"500" help:"Payments per second."`
+	Keep         bool     `help:"At the end print all addresses and keep everything running until Ctrl-C. Servers that you name keep the data after that."`
+	Faults       bool     `default:"true" negatable:"" help:"Deliver records twice, kill processes, and cut mail connections; --no-faults disables all of it."`
+	DatabaseURL  string   `name:"database-url" secret:"" shown:"(downloaded and started)" help:"Postgres to use. The user may create a schema, which is dropped at the end."`
+	KafkaBrokers []string `shown:"(in this process)" help:"Kafka to use, comma-separated host:port. The topic is deleted at the end."`
+	Topic        string   `shown:"(generated)" help:"Topic to use. It must be empty or not exist."`
 }
 
 const footer = `Exit codes:
   0    every payment has exactly one ledger pair and one mail, and every card one charge
-  1    they differ, or something failed
-  2    wrong command line
-  5    a second SIGINT ended the demo at once; its processes end with it, its directory goes at the next start
-  130  ended by a signal before the count`
+  1    the results differ, or the demo failed
+  2    invalid command line
+  5    a second SIGINT ended the demo at once; the next start removes its directory
+  130  ended by a signal before the results were compared`
 
-// The exit codes that are the demo's own.
 const (
 	codeDiffer      = service.CodeFailed
 	codeInterrupted = 130
 )
 
-// errDiffer: the count was made, and the report has said what is wrong.
-var errDiffer = errors.New("the figures differ")
+// errDiffer is returned after the report has printed the differences.
+var errDiffer = errors.New("the results differ")
 
 func main() {
 	if role := os.Getenv(envRole); role != "" {
@@ -52,15 +52,15 @@ func main() {
 	os.Exit(code)
 }
 
-// tamper is called before the count. Tests break something there that the count must find.
+// tamper is called before the results are compared. Tests corrupt them there.
 type tamper func(ctx context.Context, s *stack, e evidence) error
 
-// command is the program without its process. The end of ctx is what a signal is to the process.
-func command(ctx context.Context, args []string, stdout, stderr io.Writer, before tamper) int {
+// command runs the demo and returns its exit code. The end of ctx stands for a signal.
+func command(ctx context.Context, args []string, stdout, stderr io.Writer, beforeReconcile tamper) int {
 	var f flags
 	line := service.CommandLine{
 		Name: "demo", Prefix: "DEMO_", Footer: footer,
-		Description: "Makes payments, breaks things on the way, and counts what became of them.",
+		Description: "Makes payments, injects faults, and checks the results.",
 	}
 	parsed, err := line.Parse(&f, args, stdout, stderr)
 	if err == nil && parsed == nil {
@@ -70,7 +70,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer, befor
 		err = f.check()
 	}
 	if err == nil {
-		err = run(ctx, f, stdout, before)
+		err = run(ctx, f, stdout, beforeReconcile)
 	}
 	usage, isUsage := errors.AsType[*service.UsageError](err)
 	switch {
@@ -79,7 +79,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer, befor
 	case errors.Is(err, errDiffer):
 		return codeDiffer
 	case ctx.Err() != nil:
-		fmt.Fprintln(stderr, "demo: ended by a signal; nothing is left behind")
+		fmt.Fprintln(stderr, "demo: ended by a signal; all processes and files are removed")
 		return codeInterrupted
 	case isUsage:
 		fmt.Fprintln(stderr, "demo:", usage)
@@ -92,9 +92,9 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer, befor
 func (f flags) check() error {
 	switch {
 	case f.Payments < 1 || f.Payments > 1_000_000:
-		return service.Usage("--payments %d: from 1 to 1000000", f.Payments)
+		return service.Usage("--payments %d: want 1 to 1000000", f.Payments)
 	case f.Rate < 1 || f.Rate > 100_000:
-		return service.Usage("--rate %d: from 1 to 100000", f.Rate)
+		return service.Usage("--rate %d: want 1 to 100000", f.Rate)
 	}
 	return nil
 }

@@ -19,29 +19,29 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// evidence is what the count looks at. None of it comes from the code that is counted: SQL over the tables, the records
-// of the topic as another client library reads them, the answers that the customers got, and what the mail server took.
+// evidence is the input of reconcile. None of it comes from the workers' code: SQL over the tables, the topic's records
+// as another client library reads them, the answers that the customers got, the server's mails and the bank's ledger.
 type evidence struct {
 	db        *pgxpool.Pool
 	prefix    string
 	scan      func(ctx context.Context) ([]*kgo.Record, error)
-	told      map[string]payment
+	answers   map[string]payment
 	replays   int64
-	flagged   int64 // answers that said they were replays
+	flagged   int64 // answers with Idempotent-Replayed: true
 	mails     []mailbox.Mail
-	charges   []cards.Charge // the bank's own ledger
+	charges   []cards.Charge // the bank's ledger
 	consumers []string
 }
 
-func (s *stack) evidence(buyers *customers) evidence {
+func (s *stack) evidence(customers *customers) evidence {
 	return evidence{
-		db: s.db, prefix: s.prefix, scan: s.topic.scan, told: buyers.told, replays: buyers.replays.Load(),
-		flagged: buyers.flagged.Load(), mails: s.box.Mails(), charges: s.bank.Ledger(),
+		db: s.db, prefix: s.prefix, scan: s.topic.scan, answers: customers.answers, replays: customers.replays.Load(),
+		flagged: customers.flagged.Load(), mails: s.box.Mails(), charges: s.bank.Ledger(),
 		consumers: []string{"email", "ledger"},
 	}
 }
 
-// report is the result.
+// report is the result of reconcile.
 type report struct {
 	payments, replays             int64
 	sum                           int64
@@ -54,16 +54,16 @@ type report struct {
 	charges, charged, recovered   int64
 	mailsAccepted, mailsDifferent int
 	notes                         string
-	differ                        []string
+	differences                   []string
 }
 
-// known is a payment as the table has it.
-type known struct {
+// storedPayment is a row of the table payment.
+type storedPayment struct {
 	payment
 	event string
 }
 
-// reconcile counts. Its error says that it could not; what differs is in the report.
+// reconcile compares the evidence. Differences are in the report; an error means that it could not compare.
 func reconcile(ctx context.Context, e evidence) (*report, error) {
 	r := &report{inbox: map[string]int64{}, replays: e.replays}
 	paid, err := r.readPayments(ctx, e)
@@ -76,7 +76,7 @@ func reconcile(ctx context.Context, e evidence) (*report, error) {
 		return nil, err
 	}
 	if r.outbox+r.claims > 0 {
-		r.differs("%d events are still in the outbox, with %d journal entries", r.outbox, r.claims)
+		r.addDifference("%d events are still in the outbox, with %d journal entries", r.outbox, r.claims)
 	}
 	records, err := e.scan(ctx)
 	if err != nil {
@@ -91,12 +91,12 @@ func reconcile(ctx context.Context, e evidence) (*report, error) {
 	}
 	r.checkMails(e.mails, paid)
 	if e.flagged < e.replays {
-		r.differs("%d requests came twice, and %d answers said so", e.replays, e.flagged)
+		r.addDifference("%d requests were sent twice, and %d answers say so", e.replays, e.flagged)
 	}
 	return r, r.checkCharges(ctx, e)
 }
 
-// checkCharges compares the bank's ledger with the payments that say which charge is theirs.
+// checkCharges compares the bank's ledger with the charges that the payments name.
 func (r *report) checkCharges(ctx context.Context, e evidence) error {
 	rows, err := e.db.Query(ctx, e.q(queryCharges))
 	if err != nil {
@@ -115,62 +115,62 @@ func (r *report) checkCharges(ctx context.Context, e evidence) error {
 	for _, c := range e.charges {
 		r.charges++
 		r.charged += c.Amount
-		which := fmt.Sprint(c.Reference, " of ", c.Amount)
-		if id, ok := unpaid[which]; !ok || !strings.HasSuffix(c.Key, id) {
-			stray = append(stray, which)
+		ids := fmt.Sprint(c.Reference, " of ", c.Amount)
+		if id, ok := unpaid[ids]; !ok || !strings.HasSuffix(c.Key, id) {
+			stray = append(stray, ids)
 		}
-		delete(unpaid, which)
+		delete(unpaid, ids)
 	}
-	r.list("charges of no payment", stray)
-	r.list("payments without a charge", slices.Collect(maps.Values(unpaid)))
+	r.addList("charges without a payment", stray)
+	r.addList("payments without a charge", slices.Collect(maps.Values(unpaid)))
 	var open int64
 	if err := e.db.QueryRow(ctx, e.q(queryUnfinished)).Scan(&open); err != nil {
 		return err
 	}
 	if open > 0 {
-		r.differs("the outcome of %d requests is still open", open)
+		r.addDifference("the outcome of %d requests is still unknown", open)
 	}
 	return e.db.QueryRow(ctx, e.q(queryRecovered)).Scan(&r.recovered)
 }
 
 func (e evidence) q(query string) string { return pgschema.Expand(query, e.prefix) }
 
-func (r *report) differs(format string, args ...any) {
-	r.differ = append(r.differ, fmt.Sprintf(format, args...))
+func (r *report) addDifference(format string, args ...any) {
+	r.differences = append(r.differences, fmt.Sprintf(format, args...))
 }
 
-// list adds a difference with some of those whom it concerns.
-func (r *report) list(what string, whom []string) {
-	if len(whom) == 0 {
+// addList adds a difference that names the first few ids.
+func (r *report) addList(what string, ids []string) {
+	if len(ids) == 0 {
 		return
 	}
-	slices.Sort(whom)
+	slices.Sort(ids)
 	const most = 3
-	shown := strings.Join(whom[:min(most, len(whom))], ", ")
-	if len(whom) > most {
+	shown := strings.Join(ids[:min(most, len(ids))], ", ")
+	if len(ids) > most {
 		shown += ", ..."
 	}
-	r.differs("%s: %d (%s)", what, len(whom), shown)
+	r.addDifference("%s: %d (%s)", what, len(ids), shown)
 }
 
-// readPayments compares the table with what the customers were told.
-func (r *report) readPayments(ctx context.Context, e evidence) (map[string]known, error) {
+// readPayments compares the table with the answers of the API.
+func (r *report) readPayments(ctx context.Context, e evidence) (map[string]storedPayment, error) {
 	rows, err := e.db.Query(ctx, e.q(queryPayments))
 	if err != nil {
 		return nil, err
 	}
-	paid := map[string]known{}
-	var untold, changed, missing []string
-	var k known
+	paid := map[string]storedPayment{}
+	var unanswered, changed, missing []string
+	var k storedPayment
 	_, err = pgx.ForEachRow(rows, []any{&k.ID, &k.event, &k.Account, &k.Amount, &k.Currency}, func() error {
 		paid[k.ID] = k
 		r.payments++
 		r.sum += k.Amount
-		told, ok := e.told[k.ID]
+		answer, ok := e.answers[k.ID]
 		switch {
 		case !ok:
-			untold = append(untold, k.ID)
-		case told != k.payment:
+			unanswered = append(unanswered, k.ID)
+		case answer != k.payment:
 			changed = append(changed, k.ID)
 		}
 		return nil
@@ -178,36 +178,36 @@ func (r *report) readPayments(ctx context.Context, e evidence) (map[string]known
 	if err != nil {
 		return nil, err
 	}
-	for id := range e.told {
+	for id := range e.answers {
 		if _, ok := paid[id]; !ok {
 			missing = append(missing, id)
 		}
 	}
-	r.list("payments that no customer was told of", untold)
-	r.list("payments that differ from what the customer was told", changed)
-	r.list("payments that a customer was told of and that are not there", missing)
+	r.addList("payments without an answer of the API", unanswered)
+	r.addList("payments that differ from the API's answer", changed)
+	r.addList("payments that the API accepted and the table lacks", missing)
 	return paid, nil
 }
 
-// checkRecords: every payment's event is in the topic, with the payment's values, and nothing else is; and where a
-// lane's events appear for the first time, they are in the order of their numbers.
-func (r *report) checkRecords(records []*kgo.Record, paid map[string]known) {
-	byEvent := make(map[string]known, len(paid))
+// checkRecords checks that the topic holds the event of every payment, with the payment's values, and no other, and
+// that the first occurrences of a lane's events are in the order of their sequence numbers.
+func (r *report) checkRecords(records []*kgo.Record, paid map[string]storedPayment) {
+	byEvent := make(map[string]storedPayment, len(paid))
 	for _, k := range paid {
 		byEvent[k.event] = k
 	}
 	r.records = len(records)
 	seen, last := map[string]bool{}, map[string]int64{}
-	var strange, wrong, disordered, absent []string
+	var unknown, wrong, outOfOrder, missing []string
 	for _, record := range records {
 		id := header(record, "ce_id")
 		k, ok := byEvent[id]
-		var said payment
+		var payload payment
 		switch {
 		case !ok:
-			strange = append(strange, fmt.Sprintf("%d/%d", record.Partition, record.Offset))
+			unknown = append(unknown, fmt.Sprintf("%d/%d", record.Partition, record.Offset))
 			continue
-		case json.Unmarshal(record.Value, &said) != nil || said != k.payment || string(record.Key) != k.Account:
+		case json.Unmarshal(record.Value, &payload) != nil || payload != k.payment || string(record.Key) != k.Account:
 			wrong = append(wrong, id)
 		}
 		if seen[id] {
@@ -217,20 +217,20 @@ func (r *report) checkRecords(records []*kgo.Record, paid map[string]known) {
 		lane := fmt.Sprint(record.Partition, header(record, "ce_epoch"), header(record, "ce_lane"))
 		seq, err := strconv.ParseInt(header(record, "ce_laneseq"), 10, 64)
 		if err != nil || seq <= last[lane] {
-			disordered = append(disordered, id)
+			outOfOrder = append(outOfOrder, id)
 		}
 		last[lane] = max(last[lane], seq)
 	}
 	r.events = len(seen)
 	for id := range byEvent {
 		if !seen[id] {
-			absent = append(absent, id)
+			missing = append(missing, id)
 		}
 	}
-	r.list("records of no payment (partition/offset)", strange)
-	r.list("records that differ from their payment", wrong)
-	r.list("events that first appear out of order", disordered)
-	r.list("events that are not in the topic", absent)
+	r.addList("records without a payment (partition/offset)", unknown)
+	r.addList("records that differ from their payment", wrong)
+	r.addList("events that first appear out of order", outOfOrder)
+	r.addList("events that are not in the topic", missing)
 }
 
 func (r *report) readInbox(ctx context.Context, e evidence) error {
@@ -239,17 +239,17 @@ func (r *report) readInbox(ctx context.Context, e evidence) error {
 		return err
 	}
 	var consumer string
-	var all, ours int64
-	_, err = pgx.ForEachRow(rows, []any{&consumer, &all, &ours}, func() error {
+	var all, matched int64
+	_, err = pgx.ForEachRow(rows, []any{&consumer, &all, &matched}, func() error {
 		r.inbox[consumer] = all
-		if all != ours {
-			r.differs("the inbox has %d rows of %s that belong to no payment", all-ours, consumer)
+		if all != matched {
+			r.addDifference("the inbox has %d rows of %s without a payment", all-matched, consumer)
 		}
 		return nil
 	})
 	for _, c := range e.consumers {
 		if r.inbox[c] != r.payments {
-			r.differs("the inbox has %d rows of %s for %d payments", r.inbox[c], c, r.payments)
+			r.addDifference("the inbox has %d rows of %s for %d payments", r.inbox[c], c, r.payments)
 		}
 	}
 	return err
@@ -261,44 +261,44 @@ func (r *report) readEffects(ctx context.Context, e evidence) error {
 		pairs       bool
 	}{
 		{queryPairs, "payments without exactly one ledger pair", true},
-		{queryStrayEntries, "ledger entries of no payment", false},
-		{queryNotifications, "payments without exactly one notification that was sent", false},
-		{queryStrayNotifications, "notifications of no payment", false},
+		{queryStrayEntries, "ledger entries without a payment", false},
+		{queryNotifications, "payments without exactly one sent notification", false},
+		{queryStrayNotifications, "notifications without a payment", false},
 	} {
 		rows, err := e.db.Query(ctx, e.q(q.query))
 		if err != nil {
 			return err
 		}
-		var whom []string
+		var ids []string
 		var id string
 		var n int64
 		if _, err := pgx.ForEachRow(rows, []any{&id, &n}, func() error {
-			whom = append(whom, fmt.Sprintf("%s has %d", id, n))
+			ids = append(ids, fmt.Sprintf("%s has %d", id, n))
 			return nil
 		}); err != nil {
 			return err
 		}
 		if q.pairs {
-			r.pairs = r.payments - int64(len(whom))
+			r.pairs = r.payments - int64(len(ids))
 		}
-		r.list(q.what, whom)
+		r.addList(q.what, ids)
 	}
 	if r.balance != 0 || r.booked != r.sum {
-		r.differs("the ledger books %d of %d, and its balance is %d", r.booked, r.sum, r.balance)
+		r.addDifference("the ledger books %d of %d, and its balance is %d", r.booked, r.sum, r.balance)
 	}
 	return nil
 }
 
 var anyUUID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// checkMails counts what the mail server has taken, by the payment that the subject names.
-func (r *report) checkMails(mails []mailbox.Mail, paid map[string]known) {
+// checkMails counts the accepted mails by the payment that the subject names.
+func (r *report) checkMails(mails []mailbox.Mail, paid map[string]storedPayment) {
 	got := map[string]int{}
-	var strange, none, several []string
+	var unknown, none, several []string
 	for _, m := range mails {
 		id := anyUUID.FindString(m.Subject)
 		if _, ok := paid[id]; !ok {
-			strange = append(strange, m.MessageID)
+			unknown = append(unknown, m.MessageID)
 		}
 		got[id] += m.Accepted
 		r.mailsAccepted += m.Accepted
@@ -312,7 +312,7 @@ func (r *report) checkMails(mails []mailbox.Mail, paid map[string]known) {
 			several = append(several, id)
 		}
 	}
-	r.list("mails of no payment", strange)
-	r.list("payments without a mail", none)
-	r.list("payments with more than one mail", several)
+	r.addList("mails without a payment", unknown)
+	r.addList("payments without a mail", none)
+	r.addList("payments with more than one mail", several)
 }

@@ -16,8 +16,8 @@ func (r *report) print(out io.Writer) {
 		fmt.Fprintln(out, strings.TrimRight(text, " "))
 	}
 	fmt.Fprintln(out)
-	line("payments", r.payments, "of %s cents; %d requests came twice and were one payment", grouped(r.sum), r.replays)
-	line("card charges", r.charges, "of %s cents, by the bank's own ledger; completed by recovery: %d",
+	line("payments", r.payments, "of %s cents; %d requests were sent twice", grouped(r.sum), r.replays)
+	line("card charges", r.charges, "of %s cents, by the bank's ledger; completed by recovery: %d",
 		grouped(r.charged), r.recovered)
 	line("outbox rows left", r.outbox, "")
 	line("records in Kafka", int64(r.records), "of %s events: %s duplicates", grouped(int64(r.events)),
@@ -26,20 +26,20 @@ func (r *report) print(out io.Writer) {
 		line("inbox rows of "+consumer, r.inbox[consumer], "")
 	}
 	line("ledger pairs", r.pairs, "of %s cents; the balance of all entries is %d", grouped(r.booked), r.balance)
-	line("notifications sent", r.sent, "and %d not", r.unsent)
+	line("notifications sent", r.sent, "and %d not sent", r.unsent)
 	line("mails accepted", int64(r.mailsAccepted), "%s", r.notes)
 	fmt.Fprintln(out)
-	if len(r.differ) == 0 {
+	if len(r.differences) == 0 {
 		fmt.Fprintln(out, "Every payment has exactly one ledger pair and one mail, and every card one charge.")
 		return
 	}
-	fmt.Fprintln(out, "The figures differ:")
-	for _, d := range r.differ {
+	fmt.Fprintln(out, "The results differ:")
+	for _, d := range r.differences {
 		fmt.Fprintln(out, "  - "+d)
 	}
 }
 
-// grouped is a number as people read it: 1,234,567.
+// grouped formats a number with separators: 1,234,567.
 func grouped(n int64) string {
 	if n < 0 {
 		return "-" + grouped(-n)

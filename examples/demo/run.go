@@ -11,27 +11,26 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// run is the demo. before may be nil.
-func run(ctx context.Context, f flags, out io.Writer, before tamper) error {
-	tell := newTeller(out, f.Payments)
-	broken := &faults{
-		on: f.Faults, n: f.Payments, say: tell.say, mailAgain: make(chan struct{}),
-		cardAgain: make(chan struct{}),
+// run runs the demo. beforeReconcile may be nil.
+func run(ctx context.Context, f flags, out io.Writer, beforeReconcile tamper) error {
+	display := newDisplay(out, f.Payments)
+	faults := &faults{
+		on: f.Faults, n: f.Payments, printf: display.printf, emailKilled: make(chan struct{}),
+		paymentsKilled: make(chan struct{}),
 	}
-	s, err := openStack(ctx, f, tell.say, broken)
+	s, err := openStack(ctx, f, display.printf, faults)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	hands, err := newCrew(s.dir, s.places, tell.say)
+	children, err := newChildren(s.dir, s.settings, display.printf)
 	if err != nil {
 		return err
 	}
-	// The servers are the last to go.
-	defer hands.stop()
-	defer tell.end()
-	buyers := newCustomers(s.api, "http://"+s.places.CardAPI+"/payments", f.Payments, f.Rate, f.Faults)
-	broken.crew, broken.topic, broken.counter = hands, s.topic, newCounter(s.db, s.prefix, &buyers.paid)
+	defer children.stop() // before the servers
+	defer display.hideBar()
+	customers := newCustomers(s.api, "http://"+s.settings.CardAPI+"/payments", f.Payments, f.Rate, f.Faults)
+	faults.children, faults.topic, faults.counter = children, s.topic, newCounter(s.db, s.prefix, &customers.paid)
 	for _, c := range []struct{ name, role string }{
 		{"relay-1", roleRelay},
 		{"relay-2", roleRelay},
@@ -39,38 +38,38 @@ func run(ctx context.Context, f flags, out io.Writer, before tamper) error {
 		{"email", roleEmail},
 		{"payments", rolePayments},
 	} {
-		if err := hands.start(c.name, c.role); err != nil {
+		if err := children.start(c.name, c.role); err != nil {
 			return err
 		}
 	}
-	tell.say("servers are up; two relays, the ledger, the email worker and a payments API with cards are starting")
-	tell.begin()
-	if err := work(ctx, s, buyers, broken, tell); err != nil {
+	display.printf("servers are up; starting two relays, the ledger, the email worker and a payments API with cards")
+	display.showBar()
+	if err := runAndWatch(ctx, s, customers, faults, display); err != nil {
 		return err
 	}
-	tell.end()
-	if before != nil {
-		if err := before(ctx, s, s.evidence(buyers)); err != nil {
+	display.hideBar()
+	if beforeReconcile != nil {
+		if err := beforeReconcile(ctx, s, s.evidence(customers)); err != nil {
 			return err
 		}
 	}
-	r, err := reconcile(ctx, s.evidence(buyers))
+	r, err := reconcile(ctx, s.evidence(customers))
 	if err != nil {
-		return fmt.Errorf("counting what became of the payments: %w", err)
+		return fmt.Errorf("reconciling the results: %w", err)
 	}
-	r.notes = fmt.Sprintf("%d mails were taken by a server that hung up before it said so", broken.hungUp.Load())
+	r.notes = fmt.Sprintf("%d mails were accepted without a reply", faults.hungUp.Load())
 	r.print(out)
 	if f.Keep {
-		keep(ctx, s, hands, out)
+		keep(ctx, s, children, out)
 	}
-	if len(r.differ) > 0 {
+	if len(r.differences) > 0 {
 		return errDiffer
 	}
 	return nil
 }
 
-// work makes the payments and the faults, and returns when nothing is on its way any more.
-func work(ctx context.Context, s *stack, buyers *customers, broken *faults, tell *teller) error {
+// runAndWatch runs the traffic, and fails early when a server or a child ends or the counts stop changing.
+func runAndWatch(ctx context.Context, s *stack, customers *customers, faults *faults, display *display) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	finished := errors.New("finished")
@@ -78,21 +77,21 @@ func work(ctx context.Context, s *stack, buyers *customers, broken *faults, tell
 	watch.Go(func() error {
 		select {
 		case <-ctx.Done():
-		case err := <-s.lost:
+		case err := <-s.failed:
 			cancel(err)
-		case err := <-broken.crew.lost:
+		case err := <-faults.children.failed:
 			cancel(err)
 		}
 		return nil
 	})
 	watch.Go(func() error {
-		if err := broken.counter.run(ctx, tell.show); err != nil {
+		if err := faults.counter.run(ctx, display.update); err != nil {
 			cancel(err)
 		}
 		return nil
 	})
-	err := steps(ctx, s, buyers, broken, tell)
-	// Whoever ended ctx knows the reason better than those who were ended by it.
+	err := runTraffic(ctx, s, customers, faults, display)
+	// The cause of the cancellation explains more than an error that comes of it.
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
@@ -101,53 +100,54 @@ func work(ctx context.Context, s *stack, buyers *customers, broken *faults, tell
 	return err
 }
 
-func steps(ctx context.Context, s *stack, buyers *customers, broken *faults, tell *teller) error {
+// runTraffic makes the payments, injects the faults, and waits until everything is processed.
+func runTraffic(ctx context.Context, s *stack, customers *customers, faults *faults, display *display) error {
 	group, both := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := buyers.run(both); err != nil {
+		if err := customers.run(both); err != nil {
 			return err
 		}
-		tell.say("made %d payments; %d requests that came twice got the first one's answer", buyers.paid.Load(),
-			buyers.replays.Load())
+		display.printf("made %d payments; %d repeated requests got the first answer", customers.paid.Load(),
+			customers.replays.Load())
 		return nil
 	})
-	group.Go(func() error { return broken.run(both) })
+	group.Go(func() error { return faults.run(both) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if err := quiet(ctx, s, broken); err != nil {
+	if err := awaitIdle(ctx, s, faults); err != nil {
 		return err
 	}
-	// Once more, when everything is long done.
-	if err := broken.again(ctx); err != nil {
+	// Redeliver once more, after everything was processed.
+	if err := faults.redeliver(ctx); err != nil {
 		return err
 	}
-	return quiet(ctx, s, broken)
+	return awaitIdle(ctx, s, faults)
 }
 
-// quiet returns when the outbox is empty, both groups have committed everything, and no mail is owed.
-func quiet(ctx context.Context, s *stack, broken *faults) error {
+// awaitIdle waits until the outbox is empty, both groups have committed all offsets, and all mails are sent.
+func awaitIdle(ctx context.Context, s *stack, faults *faults) error {
 	tick := time.NewTicker(countEvery)
 	defer tick.Stop()
 	for {
-		now, err := broken.counter.look(ctx)
+		now, err := faults.counter.count(ctx)
 		if err != nil {
 			return err
 		}
-		done := now.left == 0
-		for _, group := range []string{s.places.LedgerGroup, s.places.EmailGroup} {
+		done := now.unpublished == 0
+		for _, group := range []string{s.settings.LedgerGroup, s.settings.EmailGroup} {
 			if done {
-				// An error is a broker that is busy with the group; whoever is stuck is found out by the counter.
+				// On an error try again: the group may be rebalancing. The counter notices a lasting failure.
 				done, err = s.topic.committed(ctx, group)
 				done = done && err == nil
 			}
 		}
-		// Owed mails are looked at last: their rows come before the offsets.
+		// Count unsent mails last: their rows are written before the offsets.
 		if done {
-			if now, err = broken.counter.look(ctx); err != nil {
+			if now, err = faults.counter.count(ctx); err != nil {
 				return err
 			}
-			if now.left == 0 && now.unsent == 0 {
+			if now.unpublished == 0 && now.unsent == 0 {
 				return nil
 			}
 		}
@@ -159,22 +159,22 @@ func quiet(ctx context.Context, s *stack, broken *faults) error {
 	}
 }
 
-// keep says where everything is, and waits for a signal.
-func keep(ctx context.Context, s *stack, hands *crew, out io.Writer) {
+// keep prints all addresses and waits for a signal.
+func keep(ctx context.Context, s *stack, children *children, out io.Writer) {
 	fmt.Fprintf(out, `
 Everything stays up until Ctrl-C:
   payments   curl -H 'Idempotency-Key: mine-1' -d '{"account_id":"me","amount":100,"currency":"EUR"}' %s
   postgres   %s  (schema %s)
   kafka      %s  (topic %s, groups %s and %s)
-  mail       %s, asked at %s
+  mail       %s, lookup at %s
   logs       %s
-`, s.api, s.places.DatabaseURL, s.places.Schema, strings.Join(s.places.Brokers, ","), s.places.Topic,
-		s.places.LedgerGroup, s.places.EmailGroup, s.places.SMTPAddr, s.places.MailLookup, s.dir)
+`, s.api, s.settings.DatabaseURL, s.settings.Schema, strings.Join(s.settings.Brokers, ","), s.settings.Topic,
+		s.settings.LedgerGroup, s.settings.EmailGroup, s.settings.SMTPAddr, s.settings.MailLookup, s.dir)
 	select {
 	case <-ctx.Done():
-	case err := <-hands.lost:
+	case err := <-children.failed:
 		fmt.Fprintln(out, err)
-	case err := <-s.lost:
+	case err := <-s.failed:
 		fmt.Fprintln(out, err)
 	}
 }

@@ -29,26 +29,26 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// stack is everything that the demo stands on: servers, tables, and the parts that run inside this process.
+// stack holds the servers, the tables, and the parts that run in this process.
 type stack struct {
-	dir    string // of data and logs
-	places places
-	keep   bool // leave what real servers hold
-	db     *pgxpool.Pool
-	prefix string
-	topic  *topic
-	box    *mailbox.Mailbox
-	bank   *cards.Provider
-	api    string
+	dir      string // of data and logs
+	settings settings
+	keep     bool // keep schema and topic on servers that the flags name
+	db       *pgxpool.Pool
+	prefix   string
+	topic    *topic
+	box      *mailbox.Mailbox
+	bank     *cards.Provider
+	api      string
 
-	undo []func() // in the order of making
-	lost chan error
+	cleanups []func() // close runs them in reverse
+	failed   chan error
 }
 
-// openStack starts what the flags do not name, and makes the tables and the topic. Of mails and charges the faults
-// decide. On an error nothing is left.
-func openStack(ctx context.Context, f flags, say func(string, ...any), broken *faults) (_ *stack, err error) {
-	s := &stack{keep: f.Keep, lost: make(chan error, 1)}
+// openStack starts the servers that the flags do not name, and creates the tables and the topic. faults decides what
+// becomes of mails and charges. After an error nothing is left running.
+func openStack(ctx context.Context, f flags, printf func(string, ...any), faults *faults) (_ *stack, err error) {
+	s := &stack{keep: f.Keep, failed: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -60,50 +60,49 @@ func openStack(ctx context.Context, f flags, say func(string, ...any), broken *f
 	}
 	s.dir = dir
 	s.onClose(remove)
-	// What is somebody's own server may hold other things: names of our own there.
+	// On servers that the flags name, schema, topic and groups get a random suffix.
 	suffix := strings.ToLower(rand.Text()[:8])
-	s.places = places{
+	s.settings = settings{
 		DatabaseURL: f.DatabaseURL, Schema: "public", Brokers: f.KafkaBrokers, Topic: f.Topic,
 		LedgerGroup: ledger.Name, EmailGroup: email.Name,
 	}
 	if err := s.openKafka(ctx, suffix); err != nil {
 		return nil, err
 	}
-	if err := s.openDatabase(ctx, suffix, say); err != nil {
+	if err := s.openDatabase(ctx, suffix, printf); err != nil {
 		return nil, err
 	}
-	return s, s.openServers(ctx, broken)
+	return s, s.openServers(ctx, faults)
 }
 
-func (s *stack) onClose(do func()) { s.undo = append(s.undo, do) }
+func (s *stack) onClose(do func()) { s.cleanups = append(s.cleanups, do) }
 
-// close ends and removes everything, the last first.
 func (s *stack) close() {
-	for i := len(s.undo) - 1; i >= 0; i-- {
-		s.undo[i]()
+	for i := len(s.cleanups) - 1; i >= 0; i-- {
+		s.cleanups[i]()
 	}
-	s.undo = nil
+	s.cleanups = nil
 }
 
 func (s *stack) openKafka(ctx context.Context, suffix string) (err error) {
-	own := len(s.places.Brokers) == 0
+	own := len(s.settings.Brokers) == 0
 	if own {
 		kafka, err := devstack.StartKafka()
 		if err != nil {
 			return err
 		}
 		s.onClose(kafka.Close)
-		s.places.Brokers = kafka.Brokers()
+		s.settings.Brokers = kafka.Brokers()
 		suffix = ""
 	}
 	if suffix != "" {
-		s.places.LedgerGroup += "-demo-" + suffix
-		s.places.EmailGroup += "-demo-" + suffix
+		s.settings.LedgerGroup += "-demo-" + suffix
+		s.settings.EmailGroup += "-demo-" + suffix
 	}
-	if s.places.Topic == "" {
-		s.places.Topic = strings.TrimSuffix("payments-demo-"+suffix, "-demo-")
+	if s.settings.Topic == "" {
+		s.settings.Topic = strings.TrimSuffix("payments-demo-"+suffix, "-demo-")
 	}
-	if s.topic, err = openTopic(ctx, s.places.Brokers, s.places.Topic); err != nil {
+	if s.topic, err = openTopic(ctx, s.settings.Brokers, s.settings.Topic); err != nil {
 		return err
 	}
 	s.onClose(func() {
@@ -113,27 +112,27 @@ func (s *stack) openKafka(ctx context.Context, suffix string) (err error) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 		defer cancel()
-		s.complain(s.topic.remove(ctx, s.places.LedgerGroup, s.places.EmailGroup))
+		s.warnCleanup(s.topic.remove(ctx, s.settings.LedgerGroup, s.settings.EmailGroup))
 	})
 	return nil
 }
 
-func (s *stack) openDatabase(ctx context.Context, suffix string, say func(string, ...any)) (err error) {
-	own := s.places.DatabaseURL == ""
+func (s *stack) openDatabase(ctx context.Context, suffix string, printf func(string, ...any)) (err error) {
+	own := s.settings.DatabaseURL == ""
 	if own {
-		server, err := devstack.StartPostgres(ctx, s.dir, func(what string) { say("%s", what) })
+		server, err := devstack.StartPostgres(ctx, s.dir, func(what string) { printf("%s", what) })
 		if err != nil {
 			return err
 		}
 		s.onClose(server.Stop)
-		s.places.DatabaseURL = server.URL()
+		s.settings.DatabaseURL = server.URL()
 	} else {
-		s.places.Schema = "effectonce_demo_" + suffix
+		s.settings.Schema = "effectonce_demo_" + suffix
 	}
-	if s.prefix, err = pgschema.Prefix(s.places.Schema); err != nil {
+	if s.prefix, err = pgschema.Prefix(s.settings.Schema); err != nil {
 		return err
 	}
-	cfg, err := service.PoolConfig("--database-url", s.places.DatabaseURL)
+	cfg, err := service.PoolConfig("--database-url", s.settings.DatabaseURL)
 	if err != nil {
 		return err
 	}
@@ -152,29 +151,29 @@ func (s *stack) openDatabase(ctx context.Context, suffix string, say func(string
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		_, err := s.db.Exec(ctx, strings.ReplaceAll(queryDrop, pgschema.Placeholder,
-			pgx.Identifier{s.places.Schema}.Sanitize()))
-		s.complain(err)
+			pgx.Identifier{s.settings.Schema}.Sanitize()))
+		s.warnCleanup(err)
 	})
 	for _, tables := range []worker.Tables{payments.Tables(), ledger.Tables(), email.Tables()} {
-		pool, err := worker.Open(ctx, service.Database{URL: secret.Of(s.places.DatabaseURL)}, s.places.Schema, tables,
-			false, slog.New(slog.DiscardHandler))
+		pool, err := worker.Open(ctx, service.Database{URL: secret.Of(s.settings.DatabaseURL)}, s.settings.Schema,
+			tables, false, slog.New(slog.DiscardHandler))
 		if err != nil {
-			return fmt.Errorf("making the tables: %w", err)
+			return fmt.Errorf("creating the tables: %w", err)
 		}
 		pool.Close()
 	}
 	return nil
 }
 
-// openServers starts what runs inside this process: the payments API for payments without a card, a bank, and a mail
-// server that can be asked what it took.
-func (s *stack) openServers(ctx context.Context, broken *faults) (err error) {
-	// It charges again whenever it is asked again: only what asks it first is safe.
-	s.bank = cards.New(cards.Config{IgnoreKeys: true, Booked: broken.charged})
-	if s.box, err = mailbox.New(mailbox.Config{Mail: broken.mail}); err != nil {
+// openServers starts the parts in this process: the API for payments without a card, the bank, the mail server and its
+// lookup.
+func (s *stack) openServers(ctx context.Context, faults *faults) (err error) {
+	// The bank ignores idempotency keys, so a caller must ask it for an earlier charge before it charges again.
+	s.bank = cards.New(cards.Config{IgnoreKeys: true, Booked: faults.charged})
+	if s.box, err = mailbox.New(mailbox.Config{Mail: faults.mail}); err != nil {
 		return err
 	}
-	s.places.SMTPAddr = s.box.Addr()
+	s.settings.SMTPAddr = s.box.Addr()
 	var open []net.Listener
 	defer func() {
 		if err != nil {
@@ -192,10 +191,10 @@ func (s *stack) openServers(ctx context.Context, broken *faults) (err error) {
 		open = append(open, l)
 	}
 	lookup, api, bank := open[0], open[1], open[2]
-	s.places.MailLookup, s.places.Bank = "http://"+lookup.Addr().String()+"/", "http://"+bank.Addr().String()
+	s.settings.MailLookup, s.settings.Bank = "http://"+lookup.Addr().String()+"/", "http://"+bank.Addr().String()
 	s.api = "http://" + api.Addr().String() + "/payments"
-	// A child listens there, and its successor.
-	s.places.CardAPI = open[3].Addr().String()
+	// The child that is killed and its successor listen on the same port.
+	s.settings.CardAPI = open[3].Addr().String()
 	if err := open[3].Close(); err != nil {
 		return err
 	}
@@ -204,7 +203,7 @@ func (s *stack) openServers(ctx context.Context, broken *faults) (err error) {
 	if err != nil {
 		return err
 	}
-	// They outlive the end of ctx: the children finish what they are doing, and talk to them.
+	// The servers outlive ctx: the children need them until they have stopped.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	for name, run := range map[string]func() error{
@@ -213,15 +212,15 @@ func (s *stack) openServers(ctx context.Context, broken *faults) (err error) {
 		"the bank":        func() error { return service.ServeOn(ctx, bank, s.bank.Handler()) },
 		"the payments API": func() error {
 			return payments.Run(ctx, payments.Config{
-				DatabaseURL: secret.Of(s.places.DatabaseURL), Schema: s.places.Schema, Listener: api,
-				Topic: s.places.Topic, SkipMigrate: true, Logger: slog.New(slog.NewTextHandler(log, nil)),
+				DatabaseURL: secret.Of(s.settings.DatabaseURL), Schema: s.settings.Schema, Listener: api,
+				Topic: s.settings.Topic, SkipMigrate: true, Logger: slog.New(slog.NewTextHandler(log, nil)),
 			})
 		},
 	} {
 		wg.Go(func() {
 			if err := run(); err != nil {
 				select {
-				case s.lost <- fmt.Errorf("%s: %w", name, err):
+				case s.failed <- fmt.Errorf("%s: %w", name, err):
 				default:
 				}
 			}
@@ -235,9 +234,9 @@ func (s *stack) openServers(ctx context.Context, broken *faults) (err error) {
 	return nil
 }
 
-// complain tells what cleaning up left behind.
-func (s *stack) complain(err error) {
+func (s *stack) warnCleanup(err error) {
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "demo: cleaning up (schema %s, topic %s): %v\n", s.places.Schema, s.places.Topic, err)
+		fmt.Fprintf(os.Stderr, "demo: cleaning up (schema %s, topic %s): %v\n", s.settings.Schema,
+			s.settings.Topic, err)
 	}
 }

@@ -11,19 +11,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// partitions of the demo's topic.
 const partitions = 6
 
-// topic is the demo's own view of Kafka. It uses another client library than the relay and the workers, so that a
-// mistake in that one cannot hide itself.
+// topic is the demo's access to Kafka. It uses another client library than the relay and the workers, so that an error
+// in theirs cannot hide itself.
 type topic struct {
 	client  *kgo.Client
 	brokers []string
 	name    string
-	made    bool // by us
+	created bool // by the demo
 }
 
-// openTopic makes the topic, or takes one that is there and empty.
+// openTopic creates the topic, or opens an empty one.
 func openTopic(ctx context.Context, brokers []string, name string) (*topic, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.DisableIdempotentWrite())
@@ -51,7 +50,7 @@ func (t *topic) open(ctx context.Context) error {
 		return err
 	}
 	err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
-	t.made = err == nil
+	t.created = err == nil
 	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		return err
 	}
@@ -65,19 +64,19 @@ func (t *topic) open(ctx context.Context) error {
 		}
 	}
 	for _, at := range end {
-		if at > 0 && !t.made {
-			return errors.New("it holds records already: name one of the demo's own, or none")
+		if at > 0 && !t.created {
+			return errors.New("the topic holds records: name an empty one, or omit --topic")
 		}
 	}
 	return nil
 }
 
-// remove deletes the topic, if the demo made it, and the groups. It is a courtesy to a broker that goes on living.
+// remove deletes the groups, and the topic if the demo created it.
 func (t *topic) remove(ctx context.Context, groups ...string) error {
 	del := kmsg.NewPtrDeleteGroupsRequest()
 	del.Groups = groups
 	_, err := del.RequestWith(ctx, t.client)
-	if !t.made {
+	if !t.created {
 		return err
 	}
 	one := kmsg.NewDeleteTopicsRequestTopic()
@@ -89,8 +88,8 @@ func (t *topic) remove(ctx context.Context, groups ...string) error {
 	return errors.Join(err, err2)
 }
 
-// offsets lists the first (at -2) or the next (at -1) offset of each partition.
-func (t *topic) offsets(ctx context.Context, at int64) (map[int32]int64, error) {
+// offsets returns the earliest (timestamp -2) or the end offset (-1) of each partition.
+func (t *topic) offsets(ctx context.Context, timestamp int64) (map[int32]int64, error) {
 	meta := kmsg.NewPtrMetadataRequest()
 	mt := kmsg.NewMetadataRequestTopic()
 	mt.Topic = &t.name
@@ -106,7 +105,7 @@ func (t *topic) offsets(ctx context.Context, at int64) (map[int32]int64, error) 
 	one.Topic = t.name
 	for _, mp := range known.Topics[0].Partitions {
 		p := kmsg.NewListOffsetsRequestTopicPartition()
-		p.Partition, p.Timestamp = mp.Partition, at
+		p.Partition, p.Timestamp = mp.Partition, timestamp
 		one.Partitions = append(one.Partitions, p)
 	}
 	req := kmsg.NewPtrListOffsetsRequest()
@@ -128,12 +127,12 @@ func (t *topic) offsets(ctx context.Context, at int64) (map[int32]int64, error) 
 		}
 	}
 	if len(out) == 0 || len(out) != len(one.Partitions) {
-		return nil, errors.New("not every partition has answered")
+		return nil, errors.New("some partitions have not answered")
 	}
 	return out, nil
 }
 
-// committed tells whether a group has committed every record that the topic holds.
+// committed reports whether a group has committed the end offset of every partition.
 func (t *topic) committed(ctx context.Context, group string) (bool, error) {
 	end, err := t.offsets(ctx, -1)
 	if err != nil {
@@ -169,7 +168,7 @@ func (t *topic) committed(ctx context.Context, group string) (bool, error) {
 	return true, nil
 }
 
-// scan reads what the topic holds now, each partition in the order of its offsets.
+// scan reads the records up to the current end, each partition in the order of its offsets.
 func (t *topic) scan(ctx context.Context) ([]*kgo.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -217,7 +216,7 @@ func (t *topic) scan(ctx context.Context) ([]*kgo.Record, error) {
 	return all, nil
 }
 
-// redeliver produces every n-th record a second time, byte for byte, as a sender does whose first answer was lost.
+// redeliver produces every n-th record again, byte for byte, as a producer does that lost the first reply.
 func (t *topic) redeliver(ctx context.Context, n int) (int, error) {
 	records, err := t.scan(ctx)
 	if err != nil {
@@ -234,7 +233,7 @@ func (t *topic) redeliver(ctx context.Context, n int) (int, error) {
 	return len(again), t.client.ProduceSync(ctx, again...).FirstErr()
 }
 
-// header is the value of a record's header, or "".
+// header returns the value of a record's header, or "".
 func header(r *kgo.Record, name string) string {
 	for _, h := range r.Headers {
 		if h.Key == name {

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// TestEdge sends an order, sends it again, sends another one with its key, and one that is malformed.
+// TestEdge sends an order, the same order again, another order with the same key, and a malformed one.
 func TestEdge(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -68,7 +68,7 @@ func TestEdge(t *testing.T) {
 	}
 }
 
-// TestDocsShowThisCode: the "Begin" of docs/idempotency.md is this program, so it compiles and runs.
+// TestDocsShowThisCode checks that section "Begin" of docs/idempotency.md shows this program.
 func TestDocsShowThisCode(t *testing.T) {
 	t.Parallel()
 	read := func(name string) string {
@@ -84,7 +84,6 @@ func TestDocsShowThisCode(t *testing.T) {
 		t.Fatal("main.go has no code between docs:begin and docs:end")
 	}
 	if !strings.Contains(read("../../docs/idempotency.md"), "```go\n"+code+"\n```") {
-		t.Error("docs/idempotency.md's \"Begin\" differs from examples/edge/main.go: copy what stands between " +
-			"its marks")
+		t.Error("docs/idempotency.md differs from examples/edge/main.go: copy the code between docs:begin and docs:end")
 	}
 }

@@ -1,5 +1,5 @@
-// Command edge is the smallest idempotent HTTP service, and the code of docs/idempotency.md's "Begin": POST /orders
-// with an Idempotency-Key makes one order, however often it is sent. It expects a Postgres.
+// Command edge is the smallest idempotent HTTP service, and the code in section "Begin" of docs/idempotency.md: POST
+// /orders with an Idempotency-Key creates one order, however often it is sent. It needs a Postgres.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 
 // docs:begin
 
-// Order is the validated command: two requests with one key must ask for the same one.
+// Order is the command. All requests with one key must have the same.
 type Order struct {
 	Item   string `json:"item"`
 	Amount int64  `json:"amount"`
@@ -47,34 +47,33 @@ type shop struct{ keys *pgstore.Store }
 
 func (s shop) create(w http.ResponseWriter, r *http.Request) {
 	res, err := s.order(w, r)
-	httpedge.Write(w, res, err) // the answer, the first one again, or a problem with a stable code
+	httpedge.Write(w, res, err) // the first answer, a replay of it, or a problem with a stable code
 }
 
 func (s shop) order(w http.ResponseWriter, r *http.Request) (res idempotency.Result, err error) {
-	// 1. What can be refused without looking anything up: no record is made of it.
+	// 1. Validate: an invalid request leaves no record.
 	key, err := httpedge.Key(r)
 	if err != nil {
 		return res, err
 	}
 	var o Order
-	if err := httpedge.Decode(w, r, 64<<10, &o); err != nil { // each member once, as it is spelled here, and no other
+	if err := httpedge.Decode(w, r, 64<<10, &o); err != nil { // rejects unknown and repeated members
 		return res, err
 	}
 	if o.Item == "" || o.Amount <= 0 {
 		return res, &httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "want an item and a positive amount"}
 	}
-	// 2. The key, in the scope of who asks (from your authentication) and what is asked, with the command's
-	//    fingerprint.
+	// 2. The key, scoped by tenant (from your authentication) and operation, with the command's fingerprint.
 	req, err := idempotency.NewRequest(idempotency.Key{Tenant: "acme", Operation: "order.create", Value: key}, o)
 	if err != nil {
 		return res, err
 	}
-	// 3. Key and order in one transaction. It runs once for a key; everybody else is told what became of it.
+	// 3. Key and order in one transaction. It commits once per key; every other request gets its result.
 	return s.keys.InTx(r.Context(), req, func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
 		id := uuid.NewString()
 		const insert = "insert into orders (id, item, amount) values ($1, $2, $3)"
 		if _, err := tx.Exec(ctx, insert, id, o.Item, o.Amount); err != nil {
-			return res, err // rolled back: the key is free again
+			return res, err // rolls back, and the key is free again
 		}
 		return httpedge.JSON(http.StatusCreated, map[string]any{"id": id, "item": o.Item, "amount": o.Amount})
 	})
@@ -98,8 +97,7 @@ func run(ctx context.Context, databaseURL string, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	// removes what is no longer kept; where there are providers, a recovery.Worker does
-	sweeper := pgstore.Sweeper{Store: keys}
+	sweeper := pgstore.Sweeper{Store: keys} // deletes expired answers and keys; so does a recovery.Worker
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", shop{keys}.create)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}

@@ -1,4 +1,4 @@
-// Command email sends a receipt for each payment, once: the row first, then the mail, then what became of it.
+// Command email sends one receipt for each payment: it commits a row, sends the mail, and records the outcome.
 package main
 
 import (
@@ -20,18 +20,18 @@ type flags struct {
 	SMTPTLS         string        `name:"smtp-tls" enum:"mandatory,opportunistic,none" default:"opportunistic" help:"STARTTLS: mandatory, opportunistic or none."`
 	SMTPUsername    string        `name:"smtp-username" help:"User to log in as."`
 	SMTPPassword    secret.Value  `name:"smtp-password" help:"Password of that user."`
-	LookupURL       string        `placeholder:"URL" help:"Where to ask by Message-ID what was accepted: GET URL?message_id=..., 200 or 404."`
-	OnUnknown       string        `enum:"hold,resend" default:"hold" help:"A mail that may have been accepted, without --lookup-url: hold leaves it to a person, resend sends it again under the same Message-ID."`
+	LookupURL       string        `placeholder:"URL" help:"Service that says whether a mail was accepted: GET URL?message_id=... answers 200 or 404."`
+	OnUnknown       string        `enum:"hold,resend" default:"hold" help:"What to do without --lookup-url with a mail that may have been accepted: hold leaves it to an operator, resend sends it again with the same Message-ID."`
 	From            string        `default:"receipts@effectonce.example" help:"Sender's address."`
-	RecipientDomain string        `default:"customers.example" help:"Domain of the addresses that are made of account ids."`
-	Senders         int           `default:"4" help:"Mails under way at a time."`
-	SendTimeout     time.Duration `default:"20s" help:"Bound of one attempt."`
+	RecipientDomain string        `default:"customers.example" help:"Domain of the recipients' addresses; account ids are the local parts."`
+	Senders         int           `default:"4" help:"Mails that are sent concurrently."`
+	SendTimeout     time.Duration `default:"20s" help:"Time-out of one attempt."`
 	Lease           time.Duration `default:"60s" help:"How long an attempt belongs to its sender; at least twice --send-timeout."`
 }
 
 func main() {
 	var f flags
-	os.Exit(worker.Main(&f, "email", "Sends receipts for payments from Kafka, once.", "127.0.0.1:9189", "EMAIL",
+	os.Exit(worker.Main(&f, "email", "Sends one receipt for each payment from Kafka.", "127.0.0.1:9189", "EMAIL",
 		func(ctx context.Context, log *slog.Logger) error {
 			cfg, err := f.config()
 			if err != nil {

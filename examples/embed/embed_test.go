@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
 
-// TestEmbed runs the README's program until the order it places has become revenue.
+// TestEmbed runs the program until the amount of its order is in the table revenue.
 func TestEmbed(t *testing.T) {
 	db := pgtest.New(t)
 	kafkatest.CreateTopic(t, kafkatest.Brokers(t), "orders", 4)
@@ -27,7 +27,7 @@ func TestEmbed(t *testing.T) {
 	}
 }
 
-// TestReadmeShowsThisCode: the README's "embed it" is this program, so it compiles and runs.
+// TestReadmeShowsThisCode checks that section "Embed it" of the README shows this program.
 func TestReadmeShowsThisCode(t *testing.T) {
 	read := func(name string) string {
 		b, err := os.ReadFile(name)
@@ -42,7 +42,6 @@ func TestReadmeShowsThisCode(t *testing.T) {
 		t.Fatal("main.go has no code between readme:begin and readme:end")
 	}
 	if !strings.Contains(read("../../README.md"), "```go\n"+code+"\n```") {
-		t.Error("the README's \"embed it\" differs from examples/embed/main.go: copy what stands between its " +
-			"readme marks")
+		t.Error("the README differs from examples/embed/main.go: copy the code between readme:begin and readme:end")
 	}
 }

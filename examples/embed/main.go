@@ -1,5 +1,5 @@
-// Command embed is the smallest whole use of effectonce, and the code of the README's "embed it": a producer, a relay
-// and a consumer in one process. It expects a Postgres, a Kafka and the topic "orders".
+// Command embed is the smallest complete program, and the code in section "Embed it" of the README: a producer, a relay
+// and a consumer in one process. It needs a Postgres, a Kafka and the topic "orders".
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command ledger books payments: two rows in ledger_entry for each PaymentCreated, once, whatever is delivered twice.
+// Command ledger books payments: two rows in ledger_entry for each PaymentCreated, also if it is delivered twice.
 package main
 
 import (
@@ -12,8 +12,8 @@ import (
 
 func main() {
 	var flags worker.Flags
-	os.Exit(worker.Main(&flags, "ledger", "Books payments from Kafka in a double-entry ledger, once.", "127.0.0.1:9188",
-		"LEDGER",
+	os.Exit(worker.Main(&flags, "ledger", "Books each payment from Kafka once in a double-entry ledger.",
+		"127.0.0.1:9188", "LEDGER",
 		func(ctx context.Context, log *slog.Logger) error {
 			cfg, err := flags.Worker()
 			if err != nil {

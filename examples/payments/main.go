@@ -1,4 +1,4 @@
-// Command payments accepts payments over HTTP: the row and the event that tells of it are kept together or not at all.
+// Command payments accepts payments over HTTP. It commits each payment's row and event in one transaction.
 package main
 
 import (
@@ -15,8 +15,8 @@ type flags struct {
 	worker.Database
 	Listen  string `default:"${listen}" help:"Address of the API, with /healthz and /readyz."`
 	Topic   string `default:"payments" help:"Topic of the events."`
-	Cards   string `name:"card-provider" help:"URL of a card provider that is asked for each payment. Default: none is."`
-	Migrate bool   `default:"true" negatable:"" help:"Make the tables at start, under an advisory lock."`
+	Cards   string `name:"card-provider" help:"URL of a card provider that charges each payment. Default: none."`
+	Migrate bool   `default:"true" negatable:"" help:"Create the tables at start, under an advisory lock."`
 }
 
 func main() {

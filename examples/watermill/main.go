@@ -1,7 +1,6 @@
-// Command watermill is a program written with Watermill, with effectonce under it: orders are published through the
-// outbox in the transaction that makes them, the relay brings them to Kafka, and a router's handler applies each one
-// once, in the inbox, and publishes a receipt in the same transaction. It expects a Postgres, a Kafka and the topics
-// "shop.orders" and "shop.receipts".
+// Command watermill uses effectonce below Watermill. A producer publishes orders through the outbox, in the transaction
+// that inserts them. A router's handler runs in the inbox, once for each order, and publishes a receipt in the same
+// transaction. It needs a Postgres, a Kafka and the topics "shop.orders" and "shop.receipts".
 //
 //	DATABASE_URL=postgres://app@localhost/app KAFKA_BROKERS=localhost:9092 go run .
 package main
@@ -37,7 +36,7 @@ func main() {
 	}
 }
 
-// order is what a message of the topic "shop.orders" says.
+// order is the payload of a message of the topic "shop.orders".
 type order struct {
 	ID       string `json:"id"`
 	Customer string `json:"customer"`
@@ -80,7 +79,7 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return publish.Run(ctx) })
-	g.Go(func() error { return in.Run(ctx) }) // makes and drops the inbox's days, runs what operators release
+	g.Go(func() error { return in.Run(ctx) }) // creates and drops the inbox's daily partitions, applies released events
 	g.Go(func() error { return router.Run(ctx) })
 	g.Go(func() error { return placeOrder(ctx, db, order{event.NewID().String(), "ada", 1999}) })
 	return g.Wait()
@@ -88,7 +87,7 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 
 // producer:begin
 
-// placeOrder makes an order and publishes it: both, or neither.
+// placeOrder inserts an order and publishes it in one transaction.
 func placeOrder(ctx context.Context, db *pgxpool.Pool, o order) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		const insert = "insert into orders (id, customer, amount) values ($1, $2, $3)"
@@ -137,7 +136,7 @@ func newRouter(in *inbox.Inbox, brokers []string) (*message.Router, error) {
 	router.AddConsumerHandler("revenue", "shop.orders", sub, once.Handle(func(m *message.Message, tx pgx.Tx) error {
 		var o order
 		if err := json.Unmarshal(m.Payload, &o); err != nil {
-			return inbox.Terminal(inbox.CodeMalformed, err) // parked: trying again would not help
+			return inbox.Terminal(inbox.CodeMalformed, err) // parked: a retry would not help
 		}
 		if _, err := tx.Exec(m.Context(), `insert into revenue (total) values ($1)
 			on conflict (one) do update set total = revenue.total + excluded.total`, o.Amount); err != nil {
@@ -146,12 +145,12 @@ func newRouter(in *inbox.Inbox, brokers []string) (*message.Router, error) {
 		receipt := message.NewMessageWithContext(m.Context(), event.NewID().String(), m.Payload)
 		receipt.Metadata.Set(watermill.MetadataKey, o.Customer)
 		receipt.Metadata.Set("name", "ReceiptDue")
-		return receipts.Publish("shop.receipts", receipt) // in the handler's transaction
+		return receipts.Publish("shop.receipts", receipt) // in tx
 	}))
 	return router, nil
 }
 
-// origin is where watermill-kafka found a message.
+// origin returns the partition, offset, key and time that watermill-kafka puts into a message's context.
 func origin(m *message.Message) (o watermill.Origin, ok bool) {
 	ctx := m.Context()
 	o.Partition, ok = wkafka.MessagePartitionFromCtx(ctx)

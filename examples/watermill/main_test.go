@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestMain does not look for goroutines that were left: sarama has some for ever.
+// TestMain does not check for leaked goroutines: sarama leaks some.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	pgtest.Stop()
@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestExample runs the program until the order that it places is revenue, and its receipt is in Kafka. Run again, it
-// does not count the first order twice.
+// TestExample runs the program until the order is counted and its receipt is in Kafka. A second run does not count the
+// first order again.
 func TestExample(t *testing.T) {
 	db := pgtest.New(t)
 	for _, topic := range []string{"shop.orders", "shop.receipts"} {
@@ -42,8 +42,8 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestThePageShowsThisCode: docs/watermill.md shows what runs here.
-func TestThePageShowsThisCode(t *testing.T) {
+// TestDocsShowThisCode checks that docs/watermill.md shows this program.
+func TestDocsShowThisCode(t *testing.T) {
 	read := func(name string) string {
 		b, err := os.ReadFile(name)
 		if err != nil {
@@ -56,7 +56,7 @@ func TestThePageShowsThisCode(t *testing.T) {
 		code, _, _ = strings.Cut(code, "// "+part+":end\n")
 		if code = strings.TrimSpace(code); code == "" || !strings.Contains(read("../../docs/watermill.md"),
 			"```go\n"+code+"\n```") {
-			t.Errorf("docs/watermill.md does not show what stands between the marks of %q in main.go", part)
+			t.Errorf("docs/watermill.md differs from main.go: copy the code between %s:begin and %s:end", part, part)
 		}
 	}
 }

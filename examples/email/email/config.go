@@ -11,41 +11,44 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/worker"
 )
 
-// OnUnknown says what to do with a mail that may have been accepted when nobody can be asked.
+// OnUnknown says what to do with a mail that may have been accepted when there is no Lookup.
 type OnUnknown int
 
 const (
-	// Hold leaves it to a person, in the status unknown: it may never arrive, and never twice.
+	// Hold sets the status unknown and leaves the mail to an operator. It arrives at most once.
 	Hold OnUnknown = iota
-	// Resend sends it again with the same Message-ID: it arrives, and perhaps twice.
+	// Resend sends the mail again with the same Message-ID. It arrives at least once.
 	Resend
 )
 
-// Config sets the worker. Provider is required, and what worker.Config requires.
+// Config configures the worker. Provider is required, and the fields that worker.Config requires.
 type Config struct {
 	worker.Config
-	// Provider takes the mails.
+	// Provider sends the mails.
 	Provider Provider
-	// Lookup asks it what it has taken. Nil: nobody can be asked, and OnUnknown decides.
+	// Lookup asks the provider whether it has accepted a mail. Nil: OnUnknown decides.
 	Lookup Lookup
-	// OnUnknown is not used with a Lookup. Default Hold.
+	// OnUnknown is ignored with a Lookup. Default Hold.
 	OnUnknown OnUnknown
 	// From is the sender's address; its domain is also that of the Message-IDs. Default receipts@effectonce.example.
 	From string
-	// RecipientDomain is the domain of the addresses that are made of account ids. Default customers.example.
+	// RecipientDomain is the domain of the recipients' addresses; account ids are the local parts. Default
+	// customers.example.
 	RecipientDomain string
-	// Senders is how many mails are under way at a time. Default 4.
+	// Senders is the number of mails that are sent concurrently. Default 4.
 	Senders int
 	// SendTimeout bounds one attempt. Default 20 s.
 	SendTimeout time.Duration
-	// Lease is how long an attempt belongs to its sender: after it, others take the outcome for unknown. At least twice
-	// SendTimeout, so that a sender has stopped sending before another begins. Default 60 s.
+	// Lease is how long an attempt belongs to its sender. After that its outcome counts as unknown. At least twice
+	// SendTimeout, so that a sender has stopped before another begins. Default 60 s.
 	Lease time.Duration
-	// PollEvery is how often is looked for what is due, beside what this process itself announces. Default 250 ms.
+	// PollEvery is the interval of polling for due notifications. Those that this process writes wake a sender at once.
+	// Default 250 ms.
 	PollEvery time.Duration
 	// Backoff is the wait after the first failed attempt; it doubles up to five minutes, with jitter. Default 1 s.
 	Backoff time.Duration
-	// GiveUpAfter is the age at which a mail that is still not accepted is given up. Default 72 h; negative: never.
+	// GiveUpAfter is the age at which a mail that was not accepted gets the status failed. Default 72 h; negative:
+	// never.
 	GiveUpAfter time.Duration
 }
 
@@ -65,19 +68,19 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Provider == nil:
 		return c, errors.New("email: Provider is required: NewSMTP makes one")
 	case err != nil || from.Address != c.From:
-		return c, fmt.Errorf("email: From %q: want a plain address, such as receipts@example.com", c.From)
+		return c, fmt.Errorf("email: From %q: want an address without a name, such as receipts@example.com", c.From)
 	case !domain.MatchString(c.RecipientDomain):
 		return c, fmt.Errorf("email: RecipientDomain %q: want a domain in lower case, such as example.com",
 			c.RecipientDomain)
 	case c.OnUnknown != Hold && c.OnUnknown != Resend:
 		return c, fmt.Errorf("email: OnUnknown is %d: want Hold or Resend", c.OnUnknown)
 	case c.Senders < 1 || c.Senders > 100:
-		return c, fmt.Errorf("email: Senders is %d: from 1 to 100", c.Senders)
+		return c, fmt.Errorf("email: Senders is %d: want 1 to 100", c.Senders)
 	case c.SendTimeout < time.Millisecond || c.PollEvery < time.Millisecond || c.Backoff < time.Millisecond:
 		return c, errors.New("email: SendTimeout, PollEvery and Backoff must be at least 1 ms, or zero for their " +
 			"defaults")
 	case c.Lease < 2*c.SendTimeout:
-		return c, fmt.Errorf("email: Lease is %v: at least twice SendTimeout (%v), or two senders send at once",
+		return c, fmt.Errorf("email: Lease is %v: want at least twice SendTimeout (%v), or two senders may overlap",
 			c.Lease, c.SendTimeout)
 	}
 	return c, nil

@@ -1,20 +1,22 @@
 // Package email sends a receipt for each payment: a worker whose effect is a row in email_notification, and a sender
-// that drains the rows over SMTP.
+// that sends a mail for each row over SMTP.
 //
-// A mail cannot be sent inside a transaction. Marking it as sent before sending loses it in a crash, and sending before
-// marking repeats it. So the effect only writes the row, once for a payment, with everything that will be in the mail.
-// The sender drains the rows: each mail is an operation of a guard.Guard whose key is its Message-ID. That it is about
-// to be sent is committed, it is sent with no transaction open, and what became of it is committed. An attempt of which
-// nothing was written down (a crash, a connection lost before the server's answer) is asked about by recovery, by its
-// Message-ID, when there is a [Lookup]; only what was not accepted is sent again.
+// A mail cannot be sent in a transaction: if it is marked as sent before it is sent, a crash loses it; if after, a
+// crash repeats it. So the effect only writes the row, one for each payment, with the whole content of the mail. The
+// sender sends each mail as an operation of a guard.Guard whose key is the Message-ID: it commits the intent, sends
+// with no transaction open, and commits the outcome. After a crash, or a connection lost before the server's reply, the
+// outcome is unknown. With a [Lookup], recovery asks the provider by the Message-ID and sends again only if it was not
+// accepted.
 //
-// SMTP alone has no such question. Then Config.OnUnknown decides: [Hold], the default, leaves the row in the status
-// unknown for a person; [Resend] sends again with the same Message-ID, which many mail systems show once and none must.
-// A person who knows decides with
+// SMTP itself has no such query. Without a Lookup, Config.OnUnknown decides: [Hold], the default, sets the status
+// unknown and leaves the row to an operator; [Resend] sends again with the same Message-ID, by which many mail systems
+// drop the second mail. An operator who knows the outcome resolves a row with
 //
-//	delete from idempotency_key where operation = 'email.receipt' and key = ...                        -- send again: the Message-ID
-//	update email_notification set status = 'pending', uncertain = false, due_at = now() where id = ...  -- and its row
-//	update email_notification set status = 'sent', sent_at = now() where id = ...                      -- it had arrived
+//	-- not received: forget the attempt (key is the Message-ID) and send again
+//	delete from idempotency_key where operation = 'email.receipt' and key = ...
+//	update email_notification set status = 'pending', uncertain = false, due_at = now() where id = ...
+//	-- received
+//	update email_notification set status = 'sent', sent_at = now() where id = ...
 package email
 
 import (
@@ -28,7 +30,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/internal/contract"
@@ -41,10 +42,10 @@ import (
 // Name is the worker's name: the inbox's consumer, and the default of the Kafka group.
 const Name = "email"
 
-// CodeMismatch is of the terminal error for a payment that was notified with other values.
+// CodeMismatch is the code of the terminal error for a payment that has a notification with other values.
 const CodeMismatch = "payment_mismatch"
 
-// Tables are what the worker keeps.
+// Tables returns the worker's tables.
 func Tables() worker.Tables {
 	return worker.Tables{
 		Sets: []migrations.Set{migrations.Inbox, migrations.Idempotency},
@@ -52,7 +53,7 @@ func Tables() worker.Tables {
 	}
 }
 
-// Run consumes and sends until ctx ends, then finishes what is under way and returns nil. It fails on a wrong
+// Run consumes and sends until ctx ends, then finishes mails in flight and returns nil. It fails on an invalid
 // configuration and on missing tables.
 func Run(ctx context.Context, cfg Config) error {
 	effect, err := Effect(cfg)
@@ -63,25 +64,25 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	before := cfg.Inbox.Observer.Handled
+	handled := cfg.Inbox.Observer.Handled
 	cfg.Inbox.Observer.Handled = func(i inbox.HandledInfo) {
 		if i.Applied > 0 {
 			s.wake()
 		}
-		if before != nil {
-			before(i)
+		if handled != nil {
+			handled(i)
 		}
 	}
 	return worker.Run(ctx, cfg.Config, worker.Worker{
 		Name: Name, Tables: Tables(),
-		Handler: func(in *inbox.Inbox) inbox.Handler { return in.Each(effect) },
-		Beside:  func(ctx context.Context, db *pgxpool.Pool) error { return s.run(ctx, db) },
+		Handler:    func(in *inbox.Inbox) inbox.Handler { return in.Each(effect) },
+		Background: s.run,
 	})
 }
 
-// Effect writes the notification of a payment, and nothing else. It is terminal for payloads that are no payment, and
-// for payments that were notified with other values. Other types on the topic are nobody's receipt, and are skipped; a
-// foreign producer that names no type means PaymentCreated.
+// Effect writes the notification of a payment. Its error is terminal for invalid payloads, and for payments that have a
+// notification with other values. It skips events of other types. An empty type, as a foreign producer sends it, counts
+// as PaymentCreated.
 func Effect(cfg Config) (inbox.Effect, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -91,13 +92,13 @@ func Effect(cfg Config) (inbox.Effect, error) {
 	if err != nil {
 		return nil, fmt.Errorf("email: %w", err)
 	}
-	notify, notified := pgschema.Expand(queryNotify, prefix), pgschema.Expand(queryNotified, prefix)
+	insert, find := pgschema.Expand(queryInsert, prefix), pgschema.Expand(queryFind, prefix)
 	receipt := inbox.JSON(func(ctx context.Context, tx pgx.Tx, e event.Event, p contract.PaymentCreated) error {
 		if err := p.Terminal(); err != nil {
 			return err
 		}
-		subject, body := letter(p)
-		tag, err := tx.Exec(ctx, notify, p.PaymentID.String(), messageID(p.PaymentID, cfg.From), e.ID.String(),
+		subject, body := render(p)
+		tag, err := tx.Exec(ctx, insert, p.PaymentID.String(), messageID(p.PaymentID, cfg.From), e.ID.String(),
 			e.Tenant, p.AccountID,
 			p.Amount, p.Currency, recipient(p.AccountID, e.Tenant, cfg.RecipientDomain), subject, body)
 		if err != nil {
@@ -106,39 +107,38 @@ func Effect(cfg Config) (inbox.Effect, error) {
 		if tag.RowsAffected() == 1 {
 			return nil
 		}
-		return compare(ctx, tx, notified, e, p)
+		return compare(ctx, tx, find, e, p)
 	})
 	skip := func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip }
 	return inbox.Types(map[string]inbox.Effect{contract.TypePaymentCreated: receipt, "": receipt, "*": skip}), nil
 }
 
-// compare: the same payment once more is a duplicate when it says the same, else somebody is wrong.
+// compare returns nil if the payment's notification has the same values: it is a duplicate then.
 func compare(ctx context.Context, tx pgx.Tx, query string, e event.Event, p contract.PaymentCreated) error {
-	was := contract.PaymentCreated{PaymentID: p.PaymentID}
+	old := contract.PaymentCreated{PaymentID: p.PaymentID}
 	var tenant string
-	err := tx.QueryRow(ctx, query, p.PaymentID.String()).Scan(&tenant, &was.AccountID, &was.Amount, &was.Currency)
+	err := tx.QueryRow(ctx, query, p.PaymentID.String()).Scan(&tenant, &old.AccountID, &old.Amount, &old.Currency)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return fmt.Errorf("the notification of payment %s was deleted while it was compared", p.PaymentID)
+		return fmt.Errorf("the notification of payment %s was deleted concurrently", p.PaymentID)
 	case err != nil:
-		return fmt.Errorf("comparing with the notification: %w", err)
-	case was != p || tenant != e.Tenant:
-		return inbox.Terminal(CodeMismatch, fmt.Errorf("payment %s was notified as %d %s of account %q (tenant %q), "+
-			"and the event says %d %s of account %q (tenant %q)",
-			p.PaymentID, was.Amount, was.Currency, was.AccountID, tenant, p.Amount, p.Currency, p.AccountID, e.Tenant))
+		return fmt.Errorf("reading the notification: %w", err)
+	case old != p || tenant != e.Tenant:
+		return inbox.Terminal(CodeMismatch, fmt.Errorf("the notification of payment %s says %d %s of account %q "+
+			"(tenant %q), the event says %d %s of account %q (tenant %q)",
+			p.PaymentID, old.Amount, old.Currency, old.AccountID, tenant, p.Amount, p.Currency, p.AccountID, e.Tenant))
 	}
 	return nil
 }
 
-// messageID is the mail's identity: it depends on the payment alone, and on whose name it is given in.
+// messageID derives the Message-ID from the payment and the sender's domain, so that every attempt has the same.
 func messageID(payment uuid.UUID, from string) string {
 	return "<receipt_payment_" + payment.String() + from[strings.LastIndexByte(from, '@'):] + ">"
 }
 
 var plainAccount = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
 
-// recipient makes an address of an account, where a real service would look one up. Accounts of two tenants are two
-// people.
+// recipient derives an address from account and tenant. A real service would look it up.
 func recipient(account, tenant, domain string) string {
 	local := account
 	if len(local) > 50 || !plainAccount.MatchString(local) {
@@ -152,7 +152,7 @@ func recipient(account, tenant, domain string) string {
 	return local + "@" + domain
 }
 
-func letter(p contract.PaymentCreated) (subject, body string) {
+func render(p contract.PaymentCreated) (subject, body string) {
 	return "Receipt for payment " + p.PaymentID.String(),
 		fmt.Sprintf("We have received your payment %s of %d %s (in minor units).\n\nThis mail is sent once.\n",
 			p.PaymentID, p.Amount, p.Currency)

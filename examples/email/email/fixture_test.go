@@ -49,7 +49,7 @@ func newFixture(t *testing.T, box mailbox.Config) *fixture {
 	return f
 }
 
-// config has waits that are short enough for tests and leases that a slow machine keeps.
+// config has short waits, and leases that are long enough for a slow machine.
 func config(t *testing.T, db *pgtest.DB, box *mailbox.Mailbox) Config {
 	t.Helper()
 	smtp, err := NewSMTP(SMTPConfig{Addr: box.Addr(), TLS: TLSNone})
@@ -84,7 +84,7 @@ func payment() contract.PaymentCreated {
 	return contract.PaymentCreated{PaymentID: event.NewID(), AccountID: "acc-1", Amount: 100, Currency: "EUR"}
 }
 
-func created(t *testing.T, p contract.PaymentCreated) event.Event {
+func paymentEvent(t *testing.T, p contract.PaymentCreated) event.Event {
 	t.Helper()
 	e, err := event.JSON(contract.Topic, p.AccountID, contract.TypePaymentCreated, p)
 	if err != nil {
@@ -97,13 +97,13 @@ func created(t *testing.T, p contract.PaymentCreated) event.Event {
 func (f *fixture) notify(t *testing.T, payments ...contract.PaymentCreated) {
 	t.Helper()
 	for _, p := range payments {
-		if _, err := f.handler.Handle(t.Context(), []event.Event{created(t, p)}); err != nil {
+		if _, err := f.handler.Handle(t.Context(), []event.Event{paymentEvent(t, p)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// step lets a sender deal with one notification that is due.
+// step lets a sender process one due notification.
 func (f *fixture) step(t *testing.T) {
 	t.Helper()
 	s, err := newSender(f.cfg)
@@ -112,13 +112,13 @@ func (f *fixture) step(t *testing.T) {
 	}
 	pgtest.AwaitSQL(t, f.DB, "select exists (select from email_notification where status in ('pending', 'sending') "+
 		"and due_at <= now())")
-	if busy, err := s.once(t.Context(), f.Pool, uuid.New(), false); err != nil || !busy {
-		t.Fatalf("busy %v, error %v", busy, err)
+	if claimed, err := s.sendOne(t.Context(), f.Pool, uuid.New(), false); err != nil || !claimed {
+		t.Fatalf("claimed %v, error %v", claimed, err)
 	}
 }
 
-// idle fails when something is due.
-func (f *fixture) idle(t *testing.T) {
+// checkIdle fails if a notification is still to be sent.
+func (f *fixture) checkIdle(t *testing.T) {
 	t.Helper()
 	if n := pgtest.One[int](t, f.DB,
 		"select count(*) from email_notification where status in ('pending', 'sending')"); n != 0 {
@@ -126,25 +126,25 @@ func (f *fixture) idle(t *testing.T) {
 	}
 }
 
-// state is status/outcome of a payment's notification.
+// state returns status/outcome of a payment's notification.
 func (f *fixture) state(t *testing.T, p contract.PaymentCreated) string {
 	t.Helper()
 	return pgtest.One[string](t, f.DB, "select status || '/' || coalesce(outcome, '') from email_notification where "+
 		"source_payment_id = $1", p.PaymentID)
 }
 
-func (f *fixture) want(t *testing.T, p contract.PaymentCreated, state string, accepted int) {
+func (f *fixture) check(t *testing.T, p contract.PaymentCreated, state string, accepted int) {
 	t.Helper()
 	if got := f.state(t, p); got != state {
 		t.Errorf("the notification is %s, want %s (%s)", got, state, pgtest.One[string](t, f.DB,
 			"select coalesce(last_error, '') from email_notification where source_payment_id = $1", p.PaymentID))
 	}
 	if got := f.box.Accepted(); got != accepted {
-		t.Errorf("the mail server has taken %d mails, want %d", got, accepted)
+		t.Errorf("the mail server has accepted %d mails, want %d", got, accepted)
 	}
 }
 
-// expire makes the lease of an attempt end, as if its time had passed.
+// expire makes the lease of an attempt expire.
 func (f *fixture) expire(t *testing.T) {
 	t.Helper()
 	f.Exec(t, "update email_notification set due_at = now() where status = 'sending'")

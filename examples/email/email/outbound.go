@@ -18,13 +18,12 @@ import (
 )
 
 const (
-	// operation is what a mail is to the guard; its key is the Message-ID.
-	operation = "email.receipt"
+	operation = "email.receipt" // its key is the Message-ID
 	stepSend  = "send"
 )
 
-// outbound hands mails to the provider, each once: that it is about to is committed before, and what came of it after.
-// A mail of which nobody knows is asked about.
+// outbound sends mails through the guard, which commits the intent before and the outcome after each call. Recovery
+// resolves unknown outcomes.
 type outbound struct {
 	sender *sender
 	guard  *guard.Guard
@@ -39,7 +38,7 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 	d := &outbound{sender: s}
 	keep := idempotency.Retention{Body: -1, Tombstone: -1}
 	if s.cfg.GiveUpAfter >= 0 {
-		keep.Tombstone = s.cfg.GiveUpAfter + 24*time.Hour // for as long as the row may be tried
+		keep.Tombstone = s.cfg.GiveUpAfter + 24*time.Hour // for as long as the row may be sent
 	}
 	cfg := guard.Config{Lease: s.cfg.SendTimeout, Keep: keep, RecordTimeout: grace, RecoverAfter: -1}
 	if s.cfg.OnUnknown == Resend && s.cfg.Lookup == nil {
@@ -52,14 +51,14 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 		Resume: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			var m Message
 			if err := json.Unmarshal(op.Record().Input, &m); err != nil {
-				return idempotency.Result{}, fmt.Errorf("%w: its input is no mail: %w", guard.ErrStuck, err)
+				return idempotency.Result{}, fmt.Errorf("%w: its input is not a mail: %w", guard.ErrStuck, err)
 			}
 			return d.send(m)(ctx, op)
 		},
 		IdempotentProvider: s.cfg.OnUnknown == Resend,
 	}
 	if s.cfg.Lookup != nil {
-		h.Probe = d.ask
+		h.Probe = d.probe
 	}
 	d.worker, err = recovery.New(store, map[string]recovery.Handler{operation: h}, recovery.Config{
 		Lease: s.cfg.SendTimeout, Timeout: s.cfg.SendTimeout, Grace: -1, Keep: keep, Backoff: s.cfg.Backoff,
@@ -68,7 +67,7 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 	return d, err
 }
 
-// request is the mail as the guard knows it. From is left out: a changed configuration makes no other mail of it.
+// request is the guard's request for a mail. The fingerprint leaves out From, which the configuration may change.
 func request(m Message) (idempotency.Request, error) {
 	input, err := json.Marshal(m)
 	if err != nil {
@@ -83,12 +82,12 @@ func request(m Message) (idempotency.Request, error) {
 	}, err
 }
 
-// send is the work of one mail: one call, whose downstream key is the Message-ID.
+// send returns the operation of one mail: one call, whose downstream key is the Message-ID.
 func (d *outbound) send(m Message) func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	return func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
-		how, err := op.CallAs(ctx, stepSend, m.ID, func(ctx context.Context, _ guard.Call) ([]byte, error) {
+		outcome, err := op.CallAs(ctx, stepSend, m.ID, func(ctx context.Context, _ guard.Call) ([]byte, error) {
 			err := d.sender.cfg.Provider.Send(ctx, m)
-			d.sender.noteProvider(err)
+			d.sender.logProviderState(err)
 			switch {
 			case isRefused(err):
 				return nil, idempotency.Terminal("refused", err)
@@ -100,12 +99,12 @@ func (d *outbound) send(m Message) func(ctx context.Context, op *guard.Op) (idem
 		if err != nil {
 			return idempotency.Result{Body: []byte(err.Error())}, err
 		}
-		return idempotency.Result{Body: how}, nil
+		return idempotency.Result{Body: outcome}, nil
 	}
 }
 
-// ask asks the provider by the Message-ID.
-func (d *outbound) ask(ctx context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
+// probe asks the provider whether it has accepted the mail.
+func (d *outbound) probe(ctx context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
 	accepted, err := d.sender.cfg.Lookup(ctx, q.Key)
 	switch {
 	case err != nil:
@@ -116,17 +115,17 @@ func (d *outbound) ask(ctx context.Context, q recovery.ProbeRequest) (recovery.P
 	return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 }
 
-// deal brings a notification as far as it can be brought now.
-func (d *outbound) deal(ctx context.Context, c claim) result {
+// process sends a claimed notification, after recovery has resolved an earlier attempt.
+func (d *outbound) process(ctx context.Context, c claim) result {
 	s := d.sender
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.SendTimeout)
 	defer cancel()
-	again := result{status: "pending", uncertain: true, wait: s.backoff(c.attempts)}
+	retry := result{status: "pending", uncertain: true, wait: s.backoff(c.attempts)}
 	if c.uncertain {
-		// Its turn is now: whoever asks at its own pace would come later.
+		// Recovery in the background may not have reached this key yet.
 		if _, err := d.worker.Once(ctx); err != nil {
-			again.err = err
-			return again
+			retry.err = err
+			return retry
 		}
 	}
 	r, err := request(c.message)
@@ -135,21 +134,21 @@ func (d *outbound) deal(ctx context.Context, c claim) result {
 	}
 	res, err := d.guard.Run(ctx, r, d.send(c.message))
 	var unknown *idempotency.UnknownError
-	nobody := errors.As(err, &unknown) && (unknown.Stuck || s.cfg.Lookup == nil && s.cfg.OnUnknown == Hold)
-	again.err = err
+	unresolvable := errors.As(err, &unknown) && (unknown.Stuck || s.cfg.Lookup == nil && s.cfg.OnUnknown == Hold)
+	retry.err = err
 	switch {
 	case (err == nil || errors.Is(err, guard.ErrUnrecorded)) && res.Failure == "":
 		return result{status: "sent", outcome: string(res.Body)}
 	case err == nil:
 		return result{status: "failed", outcome: "refused", err: errors.New(string(res.Body))}
-	case nobody || errors.Is(err, idempotency.ErrMismatch) || errors.Is(err, idempotency.ErrExpired):
+	case unresolvable || errors.Is(err, idempotency.ErrMismatch) || errors.Is(err, idempotency.ErrExpired):
 		return result{status: "unknown", outcome: "unknown", err: err}
 	case errors.Is(err, idempotency.ErrUnknown) || errors.Is(err, idempotency.ErrInProgress) ||
 		errors.Is(err, store.ErrLeaseLost):
-		return again
+		return retry
 	case s.cfg.GiveUpAfter >= 0 && c.age > s.cfg.GiveUpAfter:
 		return result{status: "failed", outcome: "gave up", err: err}
 	}
-	again.uncertain = c.uncertain
-	return again
+	retry.uncertain = c.uncertain
+	return retry
 }

@@ -10,24 +10,23 @@ import (
 	"time"
 )
 
-// Message is one mail. Everything in it was fixed when the notification was written, so a mail that is sent again is
-// the same mail.
+// Message is a mail. The notification holds all of it, so that every attempt sends the same mail.
 type Message struct {
-	// ID is the Message-ID with its angle brackets: the stable identity of the mail, whatever happens to attempts.
+	// ID is the Message-ID with its angle brackets. All attempts have the same.
 	ID                      string
 	From, To, Subject, Body string
 	Date                    time.Time
 }
 
-// Provider hands a mail to whoever delivers it. Send returns nil when the mail was accepted. It wraps what it knows to
-// be final with [Refused], and with [Unknown] every failure after which the mail may have been accepted; any other
-// error says that it was not accepted, and that trying again may help. Send returns soon after ctx ends.
+// Provider sends mails. Send returns nil if the mail was accepted, a [Refused] error if it never will be, an [Unknown]
+// error if it may have been accepted, and any other error if it was not accepted and a retry may help. Send returns
+// soon after ctx ends.
 type Provider interface {
 	Send(ctx context.Context, m Message) error
 }
 
-// Lookup asks the provider whether it has accepted the mail with this Message-ID. SMTP has no such question; many
-// providers answer it over another way.
+// Lookup asks the provider whether it has accepted the mail with this Message-ID. SMTP has no such query; many
+// providers have an API for it.
 type Lookup func(ctx context.Context, messageID string) (accepted bool, err error)
 
 type refusedError struct{ err error }
@@ -38,11 +37,11 @@ func (e *refusedError) Unwrap() error { return e.err }
 type unknownError struct{ err error }
 
 func (e *unknownError) Error() string {
-	return "nobody knows whether it was accepted: " + e.err.Error()
+	return "the mail may have been accepted: " + e.err.Error()
 }
 func (e *unknownError) Unwrap() error { return e.err }
 
-// Refused marks err as final: the mail was not accepted and never will be. A nil err stays nil.
+// Refused marks err as final: the mail was not accepted, and a retry would not help. It returns nil for nil.
 func Refused(err error) error {
 	if err == nil {
 		return nil
@@ -50,7 +49,7 @@ func Refused(err error) error {
 	return &refusedError{err}
 }
 
-// Unknown marks err as saying nothing about whether the mail was accepted. A nil err stays nil.
+// Unknown marks err as ambiguous: the mail may have been accepted. It returns nil for nil.
 func Unknown(err error) error {
 	if err == nil {
 		return nil
@@ -68,8 +67,8 @@ func isUnknown(err error) bool {
 	return ok
 }
 
-// HTTPLookup asks over HTTP: GET base?message_id=<id>, where 200 is "accepted" and 404 "not accepted". Anything else is
-// an error: not knowing is not a no.
+// HTTPLookup asks over HTTP: GET base?message_id=<id>, where 200 means accepted and 404 not accepted. Any other status
+// is an error.
 func HTTPLookup(base string) (Lookup, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -84,8 +83,7 @@ func HTTPLookup(base string) (Lookup, error) {
 		if err != nil {
 			return false, err
 		}
-		// Asked once in a long while: an idle connection would be closed by then.
-		req.Close = true
+		req.Close = true // lookups are rare
 		res, err := http.DefaultClient.Do(req)
 		if err != nil {
 			return false, err

@@ -1,14 +1,14 @@
 package email
 
-// The life of a notification:
+// The statuses of a notification:
 //
-//	pending  it is to be sent at due_at
-//	sending  an attempt is under way until due_at; after that nobody knows what became of it
-//	sent     accepted, as the attempt or a later question to the provider says (outcome)
-//	failed   refused for ever, or given up
-//	unknown  may have been accepted, nobody can be asked, and a person must decide
+//	pending  to be sent at due_at
+//	sending  claimed until due_at; after that the outcome of the attempt is unknown
+//	sent     accepted: the provider said so in the attempt or in a lookup (outcome)
+//	failed   rejected, or given up
+//	unknown  may have been accepted; an operator must decide
 //
-// uncertain says of a pending or sending row that an earlier attempt may have been accepted.
+// uncertain: an earlier attempt of a pending or sending row may have been accepted.
 const ddlNotification = `-- email: table
 create table if not exists {schema}email_notification (
 	id                bigint generated always as identity primary key,
@@ -38,26 +38,26 @@ create table if not exists {schema}email_notification (
 	constraint email_notification_sent check ((status = 'sent') = (sent_at is not null))
 )`
 
-const ddlDue = `-- email: index of what is to do
+const ddlDue = `-- email: index of due notifications
 create index if not exists email_notification_due on {schema}email_notification (due_at)
 	where status in ('pending', 'sending')`
 
 const queryProbe = `-- email: probe
 select from {schema}email_notification limit 0`
 
-const queryNotify = `-- email: notify
+const queryInsert = `-- email: insert
 insert into {schema}email_notification
 	(kind, source_payment_id, message_id, event_id, tenant, account_id, amount, currency, recipient, subject, body)
 values ('receipt', $1::uuid, $2::text, $3::uuid, $4::text, $5::text, $6::bigint, $7::text, $8::text, $9::text,
 	$10::text)
 on conflict (kind, source_payment_id) do nothing`
 
-const queryNotified = `-- email: what was notified
+const queryFind = `-- email: find
 select tenant, account_id, amount, currency from {schema}email_notification where kind = 'receipt'
 	and source_payment_id = $1::uuid`
 
-// The intent and its time are committed before anything is sent. now() and not clock_timestamp(), which no index can
-// use: in a statement of its own they are the same.
+// The claim is committed before the mail is sent. It uses now(), which is stable: clock_timestamp() could not use the
+// index. In a single-statement transaction the two are the same.
 const queryClaim = `-- email: claim
 with due as (
 	select id from {schema}email_notification
@@ -72,12 +72,12 @@ from due where n.id = due.id
 returning n.id, n.message_id, n.recipient, n.subject, n.body, n.created_at, n.attempts, n.uncertain,
 	extract(epoch from now() - n.created_at)::float8`
 
-// A claim whose answer was lost has sent nothing.
-const queryUnclaim = `-- email: give back a claim
+// Nothing was sent for a claim whose reply was lost.
+const queryRelease = `-- email: release a claim
 update {schema}email_notification set status = 'pending', attempts = attempts - 1, lease_token = null, due_at = now()
 where lease_token = $1::uuid and status = 'sending'`
 
-// Only the holder of the lease records, so that a sender that was away for too long changes nothing.
+// Only the holder of the lease records, so that a stale sender changes nothing.
 const queryRecord = `-- email: record
 update {schema}email_notification
 set status = $3::text, uncertain = $4::boolean, outcome = nullif($5::text, ''), last_error = nullif($6::text, ''),

@@ -21,16 +21,16 @@ import (
 // maxBackoff is the longest wait between two attempts.
 const maxBackoff = 5 * time.Minute
 
-// grace bounds what is still done for the database after the end.
+// grace bounds the statements that run after ctx has ended.
 const grace = 5 * time.Second
 
-// sender drains email_notification. Several may work on one table, in one process or many.
+// sender sends the notifications. Several senders may share a table, in one process or in many.
 type sender struct {
-	cfg                    Config
-	log                    *slog.Logger
-	claimQ, unclaim, recQ  string
-	woken                  chan struct{}
-	databaseAway, smtpAway atomic.Bool
+	cfg                             Config
+	log                             *slog.Logger
+	claimSQL, releaseSQL, recordSQL string
+	woken                           chan struct{}
+	databaseAway, providerAway      atomic.Bool
 }
 
 func newSender(cfg Config) (*sender, error) {
@@ -47,12 +47,13 @@ func newSender(cfg Config) (*sender, error) {
 		log = slog.Default()
 	}
 	return &sender{
-		cfg: cfg, log: log, claimQ: pgschema.Expand(queryClaim, prefix), unclaim: pgschema.Expand(queryUnclaim, prefix),
-		recQ: pgschema.Expand(queryRecord, prefix), woken: make(chan struct{}, cfg.Senders),
+		cfg: cfg, log: log, claimSQL: pgschema.Expand(queryClaim, prefix),
+		releaseSQL: pgschema.Expand(queryRelease, prefix),
+		recordSQL:  pgschema.Expand(queryRecord, prefix), woken: make(chan struct{}, cfg.Senders),
 	}, nil
 }
 
-// wake makes every idle sender look at once. It never blocks.
+// wake makes idle goroutines poll at once. It never blocks.
 func (s *sender) wake() {
 	for range cap(s.woken) {
 		select {
@@ -63,15 +64,14 @@ func (s *sender) wake() {
 	}
 }
 
-// run sends until ctx ends and the mails that are under way are recorded. Beside, it finds out about mails of which
-// nobody knows.
+// run sends until ctx ends and the mails in flight are recorded. It also runs recovery of unknown outcomes.
 func (s *sender) run(ctx context.Context, db *pgxpool.Pool) error {
 	d, err := s.outbound(db)
 	if err != nil {
 		return fmt.Errorf("email: %w", err)
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = d.worker.Run(ctx) }) // nil, whatever happens
+	wg.Go(func() { _ = d.worker.Run(ctx) }) // always nil
 	for range s.cfg.Senders {
 		wg.Go(func() { s.loop(ctx, db) })
 	}
@@ -80,25 +80,25 @@ func (s *sender) run(ctx context.Context, db *pgxpool.Pool) error {
 }
 
 func (s *sender) loop(ctx context.Context, db *pgxpool.Pool) {
-	token, lost := uuid.New(), false
+	token, claimUnknown := uuid.New(), false
 	for ctx.Err() == nil {
-		busy, err := s.once(ctx, db, token, lost)
-		lost = err != nil && !busy
+		claimed, err := s.sendOne(ctx, db, token, claimUnknown)
+		claimUnknown = err != nil && !claimed
 		if err != nil && ctx.Err() == nil && !s.databaseAway.Swap(true) {
 			s.log.Warn("email: the database does not answer; waiting for it", "error", err)
 		}
 		if err == nil && s.databaseAway.Swap(false) {
 			s.log.Info("email: the database answers again")
 		}
-		if busy {
+		if claimed {
 			token = uuid.New()
 			continue
 		}
-		s.rest(ctx)
+		s.idle(ctx)
 	}
 }
 
-func (s *sender) rest(ctx context.Context) {
+func (s *sender) idle(ctx context.Context) {
 	timer := time.NewTimer(s.cfg.PollEvery)
 	defer timer.Stop()
 	select {
@@ -108,7 +108,7 @@ func (s *sender) rest(ctx context.Context) {
 	}
 }
 
-// claim is one notification that this sender may send until its lease ends.
+// claim is a notification that this sender may send until its lease expires.
 type claim struct {
 	id        int64
 	token     uuid.UUID
@@ -118,20 +118,23 @@ type claim struct {
 	age       time.Duration
 }
 
-// once claims one notification and deals with it. busy is false when nothing was due. token names the claim; lost says
-// that the answer to an earlier claim under it was lost: that one, which has sent nothing, is given back first.
-func (s *sender) once(ctx context.Context, db *pgxpool.Pool, token uuid.UUID, lost bool) (busy bool, err error) {
-	// Not cut by the end of ctx: a claim that nobody knows of would look like an attempt that nobody knows of.
+// sendOne claims a notification and sends it; claimed is false if none was due. claimUnknown says that the reply to an
+// earlier claim with this token was lost. Nothing was sent for that claim, so it is released first.
+func (s *sender) sendOne(ctx context.Context, db *pgxpool.Pool, token uuid.UUID, claimUnknown bool) (
+	claimed bool, err error,
+) {
+	// The end of ctx does not cancel the claim: a claim with a lost reply looks like an attempt with an unknown
+	// outcome.
 	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	if lost {
-		if _, err := db.Exec(short, s.unclaim, token.String()); err != nil {
-			return false, fmt.Errorf("giving back a claim: %w", err)
+	if claimUnknown {
+		if _, err := db.Exec(short, s.releaseSQL, token.String()); err != nil {
+			return false, fmt.Errorf("releasing a claim: %w", err)
 		}
 	}
 	c := claim{token: token, message: Message{From: s.cfg.From}}
 	var age float64
-	err = db.QueryRow(short, s.claimQ, token.String(), s.cfg.Lease.Microseconds()).Scan(&c.id, &c.message.ID,
+	err = db.QueryRow(short, s.claimSQL, token.String(), s.cfg.Lease.Microseconds()).Scan(&c.id, &c.message.ID,
 		&c.message.To,
 		&c.message.Subject, &c.message.Body, &c.message.Date, &c.attempts, &c.uncertain, &age)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -141,7 +144,7 @@ func (s *sender) once(ctx context.Context, db *pgxpool.Pool, token uuid.UUID, lo
 		return false, fmt.Errorf("claiming: %w", err)
 	}
 	c.age = time.Duration(age * float64(time.Second))
-	// From here on the end of ctx only means "no more": a mail that is under way is finished and recorded.
+	// From here on the mail is sent and recorded even if ctx ends.
 	d, err := s.outbound(db)
 	if err != nil {
 		return true, s.record(ctx, db, c, result{
@@ -149,10 +152,10 @@ func (s *sender) once(ctx context.Context, db *pgxpool.Pool, token uuid.UUID, lo
 			wait: s.backoff(c.attempts),
 		})
 	}
-	return true, s.record(ctx, db, c, d.deal(context.WithoutCancel(ctx), c))
+	return true, s.record(ctx, db, c, d.process(context.WithoutCancel(ctx), c))
 }
 
-// result is what became of an attempt, as it is recorded.
+// result is the outcome of an attempt, as it is recorded.
 type result struct {
 	status, outcome string
 	uncertain       bool
@@ -168,8 +171,8 @@ func (s *sender) backoff(attempts int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/4+1))
 }
 
-// record writes down what became of an attempt, again and again while its lease lasts: what is not written down has to
-// be found out. After the end of stopping it tries a little longer.
+// record records the result. It retries while the lease lasts, because recovery has to resolve an attempt without a
+// record. When stopping ends, it goes on for grace.
 func (s *sender) record(stopping context.Context, db *pgxpool.Pool, c claim, r result) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stopping), s.cfg.Lease-s.cfg.SendTimeout)
 	defer cancel()
@@ -183,15 +186,15 @@ func (s *sender) record(stopping context.Context, db *pgxpool.Pool, c claim, r r
 		}
 	})()
 	if r.status == "unknown" || r.status == "failed" {
-		s.log.Error("email: a notification needs a person", "id", c.id, "status", r.status, "attempts", c.attempts,
+		s.log.Error("email: a notification needs an operator", "id", c.id, "status", r.status, "attempts", c.attempts,
 			"error", r.err)
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		tag, err := db.Exec(ctx, s.recQ, c.id, c.token.String(), r.status, r.uncertain, r.outcome, r.reason(),
+		tag, err := db.Exec(ctx, s.recordSQL, c.id, c.token.String(), r.status, r.uncertain, r.outcome, r.errorText(),
 			r.wait.Microseconds())
 		if err == nil {
 			if tag.RowsAffected() == 0 {
-				s.log.Warn("email: the lease of a notification was lost; another sender finds out about it", "id", c.id)
+				s.log.Warn("email: the lease of a notification has expired; another sender resolves it", "id", c.id)
 			}
 			return nil
 		}
@@ -205,8 +208,8 @@ func (s *sender) record(stopping context.Context, db *pgxpool.Pool, c claim, r r
 	}
 }
 
-// reason is the error as a text that Postgres takes: a server's answer may be any bytes.
-func (r result) reason() string {
+// errorText is the error as text that Postgres accepts. A server's reply may contain any bytes.
+func (r result) errorText() string {
 	if r.err == nil {
 		return ""
 	}
@@ -214,14 +217,14 @@ func (r result) reason() string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), 1000)], "\x00", ""), "?")
 }
 
-// noteProvider says once that the provider is away, and once that it is back.
-func (s *sender) noteProvider(err error) {
+// logProviderState logs when the provider stops or starts accepting mail.
+func (s *sender) logProviderState(err error) {
 	away := err != nil && !isRefused(err)
-	if s.smtpAway.Swap(away) == away {
+	if s.providerAway.Swap(away) == away {
 		return
 	}
 	if away {
-		s.log.Warn("email: a mail was not accepted and is tried again", "error", err)
+		s.log.Warn("email: a mail was not accepted; retrying", "error", err)
 		return
 	}
 	s.log.Info("email: mail is accepted again")

@@ -22,8 +22,8 @@ func always(v mailbox.Verdict) func(mailbox.Mail, int) mailbox.Verdict {
 	return func(mailbox.Mail, int) mailbox.Verdict { return v }
 }
 
-// first fails the first attempt of each mail.
-func first(v mailbox.Verdict) func(mailbox.Mail, int) mailbox.Verdict {
+// onFirstAttempt returns v for the first attempt of each mail.
+func onFirstAttempt(v mailbox.Verdict) func(mailbox.Mail, int) mailbox.Verdict {
 	return func(_ mailbox.Mail, attempt int) mailbox.Verdict {
 		if attempt == 1 {
 			return v
@@ -32,14 +32,14 @@ func first(v mailbox.Verdict) func(mailbox.Mail, int) mailbox.Verdict {
 	}
 }
 
-func TestAPaymentIsOneNotificationAndOneMail(t *testing.T) {
+func TestOneMailPerPayment(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
 	p := payment()
 	f.notify(t, p, p, p) // three events
 	f.step(t)
-	f.idle(t)
-	f.want(t, p, "sent/accepted", 1)
+	f.checkIdle(t)
+	f.check(t, p, "sent/accepted", 1)
 	m := f.box.Mails()[0]
 	if m.MessageID != "<receipt_payment_"+p.PaymentID.String()+"@effectonce.example>" ||
 		m.From != "receipts@effectonce.example" ||
@@ -49,13 +49,13 @@ func TestAPaymentIsOneNotificationAndOneMail(t *testing.T) {
 	}
 }
 
-func TestAnotherAmountIsAnErrorWithBoth(t *testing.T) {
+func TestAmountMismatch(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
 	p := payment()
 	f.notify(t, p)
 	p.Amount = 250
-	_, err := f.handler.Handle(t.Context(), []event.Event{created(t, p)})
+	_, err := f.handler.Handle(t.Context(), []event.Event{paymentEvent(t, p)})
 	if code, _ := inbox.TerminalCode(err); code != CodeMismatch || !strings.Contains(err.Error(), "100 EUR") ||
 		!strings.Contains(err.Error(), "250 EUR") {
 		t.Errorf("error %v", err)
@@ -65,34 +65,34 @@ func TestAnotherAmountIsAnErrorWithBoth(t *testing.T) {
 	}
 }
 
-func TestOtherTypesAreSkipped(t *testing.T) {
+func TestSkipsOtherTypes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
-	e := created(t, payment())
+	e := paymentEvent(t, payment())
 	e.Type = "PaymentRefunded"
 	if out, err := f.handler.Handle(t.Context(), []event.Event{e}); err != nil || out[0] != inbox.Skipped {
 		t.Errorf("%v, %v", out, err)
 	}
-	f.idle(t)
+	f.checkIdle(t)
 }
 
-func TestDefiniteAnswers(t *testing.T) {
+func TestDefiniteReplies(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		box   mailbox.Config
-		steps int
-		state string
-		taken int
+		box      mailbox.Config
+		steps    int
+		state    string
+		accepted int
 	}{
-		"5xx for the mail": {mailbox.Config{Mail: always(mailbox.Refuse)}, 1, "failed/refused", 0},
+		"5xx for the mail": {mailbox.Config{Mail: always(mailbox.Reject)}, 1, "failed/refused", 0},
 		"5xx for the recipient": {
-			mailbox.Config{Recipient: func(string) mailbox.Verdict { return mailbox.Refuse }},
+			mailbox.Config{Recipient: func(string) mailbox.Verdict { return mailbox.Reject }},
 			1,
 			"failed/refused", 0,
 		},
-		"4xx for the mail":      {mailbox.Config{Mail: first(mailbox.Later)}, 2, "sent/accepted", 1},
-		"4xx for the recipient": {mailbox.Config{Recipient: once(mailbox.Later)}, 2, "sent/accepted", 1},
-		"gone at the recipient": {mailbox.Config{Recipient: once(mailbox.Drop)}, 2, "sent/accepted", 1},
+		"4xx for the mail":      {mailbox.Config{Mail: onFirstAttempt(mailbox.Defer)}, 2, "sent/accepted", 1},
+		"4xx for the recipient": {mailbox.Config{Recipient: onFirstRecipient(mailbox.Defer)}, 2, "sent/accepted", 1},
+		"gone at the recipient": {mailbox.Config{Recipient: onFirstRecipient(mailbox.Drop)}, 2, "sent/accepted", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,13 +105,13 @@ func TestDefiniteAnswers(t *testing.T) {
 				}
 				f.step(t)
 			}
-			f.idle(t)
-			f.want(t, p, c.state, c.taken)
+			f.checkIdle(t)
+			f.check(t, p, c.state, c.accepted)
 		})
 	}
 }
 
-func once(v mailbox.Verdict) func(string) mailbox.Verdict {
+func onFirstRecipient(v mailbox.Verdict) func(string) mailbox.Verdict {
 	var o sync.Once
 	return func(string) (out mailbox.Verdict) {
 		o.Do(func() { out = v })
@@ -119,17 +119,17 @@ func once(v mailbox.Verdict) func(string) mailbox.Verdict {
 	}
 }
 
-// TestALostAnswer: the mail was sent whole, and the connection ended before the server said what it did. The two cases
-// look the same from here.
-func TestALostAnswer(t *testing.T) {
+// TestLostReply: the whole mail was sent and the connection ended before the reply. The sender cannot tell whether it
+// was accepted.
+func TestLostReply(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		verdict mailbox.Verdict
-		lookup  bool
-		policy  OnUnknown
-		steps   int
-		state   string
-		taken   int
+		verdict  mailbox.Verdict
+		lookup   bool
+		policy   OnUnknown
+		steps    int
+		state    string
+		accepted int
 	}{
 		"accepted, asked":          {mailbox.AcceptAndDrop, true, Hold, 2, "sent/found", 1},
 		"not accepted, asked":      {mailbox.Drop, true, Hold, 2, "sent/accepted", 1},
@@ -140,7 +140,7 @@ func TestALostAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, mailbox.Config{Mail: first(c.verdict)})
+			f := newFixture(t, mailbox.Config{Mail: onFirstAttempt(c.verdict)})
 			f.cfg.OnUnknown = c.policy
 			if c.lookup {
 				f.cfg.Lookup = f.box.Lookup
@@ -150,8 +150,8 @@ func TestALostAnswer(t *testing.T) {
 			for range c.steps {
 				f.step(t)
 			}
-			f.idle(t)
-			f.want(t, p, c.state, c.taken)
+			f.checkIdle(t)
+			f.check(t, p, c.state, c.accepted)
 			if n := len(f.box.Mails()); n > 1 {
 				t.Errorf("%d Message-IDs, want one", n)
 			}
@@ -159,8 +159,8 @@ func TestALostAnswer(t *testing.T) {
 	}
 }
 
-// TestACrashBeforeTheRecord: the provider took the mail, and the sender died before it wrote that down.
-func TestACrashBeforeTheRecord(t *testing.T) {
+// TestCrashBeforeRecord: the provider accepted the mail, and the sender died before it recorded that.
+func TestCrashBeforeRecord(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
 	lookup := httptest.NewServer(f.box.Handler())
@@ -171,86 +171,86 @@ func TestACrashBeforeTheRecord(t *testing.T) {
 	}
 	p := payment()
 	f.notify(t, p)
-	f.crash(t, answered)
-	f.want(t, p, "sending/", 1)
+	f.crash(t, replied)
+	f.check(t, p, "sending/", 1)
 	f.expire(t)
 	f.step(t)
-	f.idle(t)
-	f.want(t, p, "sent/found", 1)
+	f.checkIdle(t)
+	f.check(t, p, "sent/found", 1)
 }
 
-// TestACrashBeforeTheRow: what the provider answered was recorded, and the row not: nobody is asked again.
-func TestACrashBeforeTheRow(t *testing.T) {
+// TestCrashBeforeRowUpdate: the guard recorded the reply, and the row was not updated. The provider is not asked again.
+func TestCrashBeforeRowUpdate(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
 	p := payment()
 	f.notify(t, p)
 	f.crash(t, recorded)
-	f.want(t, p, "sending/", 1)
+	f.check(t, p, "sending/", 1)
 	f.expire(t)
 	f.step(t)
-	f.idle(t)
-	f.want(t, p, "sent/accepted", 1)
+	f.checkIdle(t)
+	f.check(t, p, "sent/accepted", 1)
 }
 
-func TestACrashBeforeTheSend(t *testing.T) {
+func TestCrashBeforeSend(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
 	f.cfg.Lookup = f.box.Lookup
 	p := payment()
 	f.notify(t, p)
 	send := f.cfg.Provider
-	f.cfg.Provider = nothing{}
-	f.crash(t, answered)
+	f.cfg.Provider = discard{}
+	f.crash(t, replied)
 	f.cfg.Provider = send
-	f.want(t, p, "sending/", 0)
+	f.check(t, p, "sending/", 0)
 	f.expire(t)
 	f.step(t)
-	f.want(t, p, "sent/accepted", 1)
+	f.check(t, p, "sent/accepted", 1)
 }
 
-// TestWithoutALookupACrashIsForPeople: nobody can tell, so nothing is sent and the row says so.
-func TestWithoutALookupACrashIsForPeople(t *testing.T) {
+// TestCrashWithoutLookup: the outcome stays unknown, the mail is not sent again, and the row's status says so.
+func TestCrashWithoutLookup(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
 	p := payment()
 	f.notify(t, p)
-	f.crash(t, answered)
+	f.crash(t, replied)
 	f.expire(t)
 	f.step(t)
-	f.idle(t)
-	f.want(t, p, "unknown/unknown", 1)
-	// What the package comment tells a person to do, works.
+	f.checkIdle(t)
+	f.check(t, p, "unknown/unknown", 1)
+	// The statements of the package comment.
 	f.Exec(t, "delete from idempotency_key where operation = 'email.receipt' and key = (select message_id from "+
 		"email_notification)")
 	f.Exec(t, "update email_notification set status = 'pending', uncertain = false, due_at = now() where status = "+
 		"'unknown'")
 	f.step(t)
-	f.want(t, p, "sent/accepted", 2)
+	f.check(t, p, "sent/accepted", 2)
 }
 
-// nothing takes a mail and forgets it.
-type nothing struct{}
+// discard is a Provider that accepts and drops every mail.
+type discard struct{}
 
-func (nothing) Send(context.Context, Message) error { return nil }
+func (discard) Send(context.Context, Message) error { return nil }
 
-// moment is when a sender dies: before a statement, after so many like it.
-type moment struct {
+// crashPoint is where a sender dies: before a statement, after skip earlier ones.
+type crashPoint struct {
 	statement string
 	skip      int
 }
 
 var (
-	// the provider has answered; the first one says that it is about to be called
-	answered = moment{"-- pgstore: save", 1}
-	recorded = moment{"-- email: record", 0} // the answer is recorded, the row is not
+	// The provider has replied. The first save is the intent.
+	replied  = crashPoint{"-- pgstore: save", 1}
+	recorded = crashPoint{"-- email: record", 0} // the guard has recorded the reply, the row is not updated
 )
 
-// crash does what a sender does until that moment.
-func (f *fixture) crash(t *testing.T, when moment) {
+// crash runs a sender up to a crash point.
+func (f *fixture) crash(t *testing.T, at crashPoint) {
 	t.Helper()
 	proxy := pgtest.NewProxy(t, f.URL)
-	trap := proxy.On(func(sql string) bool { return strings.Contains(sql, when.statement) }, when.skip,
+	trap := proxy.On(func(sql string) bool { return strings.Contains(sql, at.statement) }, at.skip,
 		pgtest.CutBefore)
 	cfg := f.cfg
 	cfg.DatabaseURL = secret.Of(proxy.URL())
@@ -273,20 +273,20 @@ func (f *fixture) crash(t *testing.T, when moment) {
 	<-done
 }
 
-// TestAStaleSenderRecordsNothing: it comes back after others have settled the mail.
-func TestAStaleSenderRecordsNothing(t *testing.T) {
+// TestStaleSenderRecordsNothing: a sender returns after its lease has expired and another has recorded the outcome.
+func TestStaleSenderRecordsNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
 	f.cfg.Lookup = f.box.Lookup
 	p := payment()
 	f.notify(t, p)
-	taken, goOn := make(chan struct{}), make(chan struct{})
+	accepted, resume := make(chan struct{}), make(chan struct{})
 	stale := f.cfg
 	stale.Provider = provider(func(ctx context.Context, m Message) error {
 		err := f.cfg.Provider.Send(ctx, m)
-		close(taken)
-		<-goOn
-		return errors.Join(errors.New("it thinks that it failed"), err)
+		close(accepted)
+		<-resume
+		return errors.Join(errors.New("failed after the server had accepted"), err)
 	})
 	s, err := newSender(stale)
 	if err != nil {
@@ -294,27 +294,27 @@ func TestAStaleSenderRecordsNothing(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() {
-		_, err := s.once(t.Context(), f.Pool, uuid.New(), false)
+		_, err := s.sendOne(t.Context(), f.Pool, uuid.New(), false)
 		done <- err
 	}()
-	<-taken
+	<-accepted
 	f.expire(t)
 	f.step(t)
-	f.want(t, p, "sent/found", 1)
-	close(goOn)
+	f.check(t, p, "sent/found", 1)
+	close(resume)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	f.idle(t)
-	f.want(t, p, "sent/found", 1)
+	f.checkIdle(t)
+	f.check(t, p, "sent/found", 1)
 }
 
 type provider func(ctx context.Context, m Message) error
 
 func (p provider) Send(ctx context.Context, m Message) error { return p(ctx, m) }
 
-// TestALostClaimIsGivenBack: the answer to a claim was lost, so nothing was sent, and nothing is unknown.
-func TestALostClaimIsGivenBack(t *testing.T) {
+// TestReleasesClaimWithLostReply: the reply to a claim was lost, so nothing was sent.
+func TestReleasesClaimWithLostReply(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
 	p := payment()
@@ -337,12 +337,12 @@ func TestALostClaimIsGivenBack(t *testing.T) {
 	pgtest.AwaitSQL(t, f.DB, "select bool_and(status not in ('pending', 'sending')) from email_notification")
 	cancel()
 	<-done
-	f.want(t, p, "sent/accepted", 1)
+	f.check(t, p, "sent/accepted", 1)
 }
 
-func TestManySendersSendEachMailOnce(t *testing.T) {
+func TestConcurrentSendersSendOnce(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, mailbox.Config{Mail: first(mailbox.Later)})
+	f := newFixture(t, mailbox.Config{Mail: onFirstAttempt(mailbox.Defer)})
 	const n = 60
 	for range n {
 		f.notify(t, payment())
@@ -364,40 +364,40 @@ func TestManySendersSendEachMailOnce(t *testing.T) {
 	}
 }
 
-func TestAnOldMailIsGivenUp(t *testing.T) {
+func TestGivesUpOldMail(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, mailbox.Config{Mail: always(mailbox.Later)})
+	f := newFixture(t, mailbox.Config{Mail: always(mailbox.Defer)})
 	p := payment()
 	f.notify(t, p)
 	f.Exec(t, "update email_notification set created_at = now() - interval '4 days'")
 	f.step(t)
-	f.want(t, p, "failed/gave up", 0)
+	f.check(t, p, "failed/gave up", 0)
 }
 
-func TestSMTPThatIsNotThereIsTriedAgain(t *testing.T) {
+func TestRetriesWhileServerIsDown(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, mailbox.Config{})
-	gone, err := mailbox.New(mailbox.Config{})
+	down, err := mailbox.New(mailbox.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = gone.Close()
+	_ = down.Close()
 	working := f.cfg.Provider
-	if f.cfg.Provider, err = NewSMTP(SMTPConfig{Addr: gone.Addr()}); err != nil {
+	if f.cfg.Provider, err = NewSMTP(SMTPConfig{Addr: down.Addr()}); err != nil {
 		t.Fatal(err)
 	}
 	p := payment()
 	f.notify(t, p)
 	f.step(t)
-	f.want(t, p, "pending/", 0)
+	f.check(t, p, "pending/", 0)
 	f.cfg.Provider = working
 	f.step(t)
-	f.want(t, p, "sent/accepted", 1)
+	f.check(t, p, "sent/accepted", 1)
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestConfig(t *testing.T) {
 	t.Parallel()
-	good := Config{Provider: nothing{}}
+	good := Config{Provider: discard{}}
 	if _, err := good.withDefaults(); err != nil {
 		t.Error(err)
 	}
@@ -420,7 +420,7 @@ func TestConfigIsChecked(t *testing.T) {
 func TestRecipients(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
-	for _, who := range [][2]string{
+	for _, c := range [][2]string{
 		{"acc-1", ""},
 		{"acc-1", "a"},
 		{"acc-1", "b"},
@@ -431,11 +431,11 @@ func TestRecipients(t *testing.T) {
 		{"..", ""},
 		{strings.Repeat("a", 200), ""},
 	} {
-		r := recipient(who[0], who[1], "customers.example")
+		r := recipient(c[0], c[1], "customers.example")
 		if other, ok := seen[r]; ok {
-			t.Errorf("%q and %q share %s", who[0], other, r)
+			t.Errorf("%q and %q share %s", c[0], other, r)
 		}
-		seen[r] = who[0]
+		seen[r] = c[0]
 		if _, err := compose(Message{
 			ID: "<a@b>", From: "a@b.example", To: r, Subject: "s", Body: "b",
 			Date: time.Unix(0, 0),

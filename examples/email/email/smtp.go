@@ -12,32 +12,32 @@ import (
 	"github.com/wneessen/go-mail"
 )
 
-// How the SMTP connection is encrypted.
+// Encryption of the SMTP connection.
 const (
-	TLSMandatory     = "mandatory"     // STARTTLS, or nothing is sent
-	TLSOpportunistic = "opportunistic" // STARTTLS when the server offers it
+	TLSMandatory     = "mandatory"     // STARTTLS, or an error
+	TLSOpportunistic = "opportunistic" // STARTTLS if the server offers it
 	TLSNone          = "none"
 )
 
-// SMTPConfig sets an SMTP provider. Addr is required.
+// SMTPConfig configures an SMTP provider. Addr is required.
 type SMTPConfig struct {
 	// Addr is the server, host:port.
 	Addr string
 	// TLS is one of the constants above. Default "opportunistic".
 	TLS string
-	// Username and Password log in. Empty: no login.
+	// Username and Password authenticate. Empty: no authentication.
 	Username, Password string
-	// Timeout bounds each wait for the server. Default 10 s.
+	// Timeout bounds each read and write. Default 10 s.
 	Timeout time.Duration
 }
 
-// SMTP is a [Provider] over SMTP, with a connection for each mail. It may be used by many goroutines.
+// SMTP is a [Provider] over SMTP, with one connection per mail. It is safe for concurrent use.
 type SMTP struct {
 	host    string
 	options []mail.Option
 }
 
-// NewSMTP checks the configuration; it dials nothing.
+// NewSMTP checks the configuration. It does not connect.
 func NewSMTP(cfg SMTPConfig) (*SMTP, error) {
 	host, portText, err := net.SplitHostPort(cfg.Addr)
 	port, bad := strconv.ParseUint(portText, 10, 16)
@@ -52,7 +52,7 @@ func NewSMTP(cfg SMTPConfig) (*SMTP, error) {
 		return nil, fmt.Errorf("email: SMTP TLS %q: want mandatory, opportunistic or none", cfg.TLS)
 	}
 	if cfg.Timeout < 0 {
-		return nil, errors.New("email: the SMTP time-out must not be negative: leave it zero for its default")
+		return nil, errors.New("email: the SMTP time-out is negative: want zero for the default, or more")
 	}
 	p := &SMTP{host: host, options: []mail.Option{
 		mail.WithPort(int(port)), mail.WithTLSPolicy(policy),
@@ -68,15 +68,15 @@ func NewSMTP(cfg SMTPConfig) (*SMTP, error) {
 	return p, nil
 }
 
-// Send implements [Provider]. A refusal of the recipient or of the mail (5xx) is final; a refusal of us (the login, the
-// sender) is not, because it is for people to mend. A connection that is lost between the mail's last byte and the
-// server's answer leaves the outcome unknown.
+// Send implements [Provider]. A 5xx reply for the recipient or the mail is final; one for the login or the sender is
+// not, because a configuration change may fix it. If the connection is lost between the mail's last byte and the reply,
+// the outcome is unknown.
 func (p *SMTP) Send(ctx context.Context, m Message) error {
 	msg, err := compose(m)
 	if err != nil {
 		return Refused(err)
 	}
-	// The client's own way to dial leaves the connection open when the greeting fails, and hears of no ctx later on.
+	// The client's dialer leaks the connection if the greeting fails, and ignores ctx after the dial.
 	var conn net.Conn
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		var err error
@@ -99,15 +99,14 @@ func (p *SMTP) Send(ctx context.Context, m Message) error {
 	defer stop()
 	err = client.SendWithSMTPClient(session, msg)
 	if msg.IsDelivered() {
-		// What failed after that is the politeness of leaving.
-		_ = client.CloseWithSMTPClient(session)
+		_ = client.CloseWithSMTPClient(session) // QUIT
 		return nil
 	}
-	// No QUIT: in the middle of a mail the client would first end it properly, and half a mail would be accepted.
+	// No QUIT: in the middle of DATA the client would first terminate the mail, and the server would accept half of it.
 	return classify(err)
 }
 
-// classify sorts the error of a mail that is not known to be accepted.
+// classify marks the error of a mail that was not reported as delivered.
 func classify(err error) error {
 	send, ok := errors.AsType[*mail.SendError](err)
 	if !ok {
@@ -132,7 +131,7 @@ func classify(err error) error {
 	return err
 }
 
-// compose makes the mail. The same Message makes the same bytes but for nothing: date and id are the Message's own.
+// compose builds the mail. Date and Message-ID come from m, so that every attempt sends the same bytes.
 func compose(m Message) (*mail.Msg, error) {
 	msg := mail.NewMsg(mail.WithNoDefaultUserAgent())
 	if err := msg.From(m.From); err != nil {

@@ -25,14 +25,13 @@ func connect(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-// TestAWorkerThatFailedHalfWay: of the first attempt the transaction with the row was cut before its COMMIT, of the
-// second the answer to COMMIT was lost, and of the mail the record. Each is delivered twice besides. There is one row
-// and one mail.
-func TestAWorkerThatFailedHalfWay(t *testing.T) {
+// TestFailuresBetweenSteps: the first attempt at the row fails before its COMMIT, the second loses the reply to COMMIT,
+// and the record of the mail fails. The event is delivered twice as well. There is one row and one mail.
+func TestFailuresBetweenSteps(t *testing.T) {
 	t.Parallel()
 	db, topic, box := pgtest.New(t), kafkatest.Topic(t, 1), newMailbox(t, mailbox.Config{})
 	p := payment()
-	e := created(t, p)
+	e := paymentEvent(t, p)
 	e.Topic = topic
 	k, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{})
 	if err != nil {
@@ -48,7 +47,7 @@ func TestAWorkerThatFailedHalfWay(t *testing.T) {
 	on := func(text string, action pgtest.Action) *pgtest.Trap {
 		return proxy.On(func(sql string) bool { return strings.Contains(sql, text) }, 0, action)
 	}
-	cut, lost := on("inbox: commit", pgtest.CutBefore), on("inbox: commit", pgtest.DropReply)
+	cut, lostReply := on("inbox: commit", pgtest.CutBefore), on("inbox: commit", pgtest.DropReply)
 	record := on("email: record", pgtest.CutBefore)
 	cfg := config(t, db, box)
 	cfg.DatabaseURL, cfg.Brokers, cfg.Topic, cfg.Group = secret.Of(proxy.URL()), kafkatest.Brokers(t), topic, topic
@@ -56,7 +55,7 @@ func TestAWorkerThatFailedHalfWay(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, cfg) }()
-	for _, trap := range []*pgtest.Trap{cut, lost, record} {
+	for _, trap := range []*pgtest.Trap{cut, lostReply, record} {
 		select {
 		case <-trap.Fired():
 		case err := <-done:

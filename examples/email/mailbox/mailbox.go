@@ -1,5 +1,5 @@
-// Package mailbox is a mail server for tests and the demo: it takes mail over SMTP, keeps it by Message-ID, tells over
-// HTTP what it has taken, and fails on demand in the ways that matter.
+// Package mailbox is a mail server for tests and the demo. It accepts mail over SMTP, keeps it by Message-ID, answers
+// over HTTP which mails it has accepted, and fails on demand.
 package mailbox
 
 import (
@@ -21,24 +21,24 @@ import (
 type Verdict int
 
 const (
-	// Accept keeps the mail and says so.
+	// Accept keeps the mail and replies 250.
 	Accept Verdict = iota
-	// AcceptAndDrop keeps the mail and closes the connection instead of saying so: the client cannot know.
+	// AcceptAndDrop keeps the mail and closes the connection without a reply.
 	AcceptAndDrop
-	// Drop closes the connection and keeps nothing: to the client it looks the same.
+	// Drop closes the connection and keeps nothing. The client cannot tell it from AcceptAndDrop.
 	Drop
-	// Later answers 451, which means "try again".
-	Later
-	// Refuse answers 550, which means "never".
-	Refuse
+	// Defer replies 451: try again.
+	Defer
+	// Reject replies 550: permanent.
+	Reject
 )
 
-// Mail is one mail that the server has taken.
+// Mail is a mail that the server has accepted.
 type Mail struct {
-	// MessageID is with its angle brackets.
+	// MessageID includes the angle brackets.
 	MessageID, From, Subject, Date, Body string
 	To                                   []string
-	// Accepted counts how often a mail with this Message-ID was taken. More than one means that somebody got two.
+	// Accepted counts the accepted mails with this Message-ID.
 	Accepted int
 }
 
@@ -46,14 +46,14 @@ type Mail struct {
 type Config struct {
 	// Listen is the address for SMTP. Default 127.0.0.1:0, any free port.
 	Listen string
-	// Recipient decides at RCPT TO; AcceptAndDrop is as Drop there. Nil: everybody is welcome.
+	// Recipient decides at RCPT TO, where AcceptAndDrop acts as Drop. Nil accepts every recipient.
 	Recipient func(to string) Verdict
-	// Mail decides when the mail is there; attempt counts the tries to deliver this Message-ID, from 1. It may block,
-	// to hold the client back. Nil: everything is accepted.
+	// Mail decides at the end of DATA; attempt counts the deliveries of this Message-ID, from 1. It may block, which
+	// delays the client. Nil accepts every mail.
 	Mail func(m Mail, attempt int) Verdict
 }
 
-// Mailbox is the server. Its methods may be called from any goroutine.
+// Mailbox is the server. It is safe for concurrent use.
 type Mailbox struct {
 	cfg      Config
 	listener net.Listener
@@ -66,7 +66,7 @@ type Mailbox struct {
 	conns    map[*trackedConn]struct{}
 }
 
-// New opens the listener. Call Run to serve, or Close to give it back.
+// New opens the listener. Call Run to serve, or Close to close the listener.
 func New(cfg Config) (*Mailbox, error) {
 	l, err := net.Listen("tcp", cmp.Or(cfg.Listen, "127.0.0.1:0"))
 	if err != nil {
@@ -82,36 +82,36 @@ func New(cfg Config) (*Mailbox, error) {
 	m.server.Domain = "mailbox.example"
 	m.server.ReadTimeout, m.server.WriteTimeout = time.Minute, time.Minute
 	m.server.MaxMessageBytes = 1 << 20
-	// It would log the connections that are dropped on purpose.
+	// It would log each connection that is dropped on purpose.
 	m.server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	return m, nil
 }
 
-// Addr is where it listens for SMTP, host:port.
+// Addr is the SMTP address, host:port.
 func (m *Mailbox) Addr() string { return m.listener.Addr().String() }
 
 // Run serves until ctx ends, then closes every connection and returns nil.
 func (m *Mailbox) Run(ctx context.Context) error {
 	served := make(chan error, 1)
-	go func() { served <- m.server.Serve(tracking{m.listener, m}) }()
+	go func() { served <- m.server.Serve(trackingListener{m.listener, m}) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("mailbox: %w", err)
 	case <-ctx.Done():
 	}
-	// Clients that are in the middle of something get a moment to finish.
+	// Clients in the middle of a session get a moment to finish.
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	stop := context.AfterFunc(grace, m.cut)
+	stop := context.AfterFunc(grace, m.closeConns)
 	defer stop()
 	_ = m.server.Shutdown(context.WithoutCancel(ctx))
 	return <-served
 }
 
-// Close gives the listener of a Mailbox back that is not run.
+// Close closes the listener of a Mailbox that is not run.
 func (m *Mailbox) Close() error { return m.listener.Close() }
 
-// Mails returns what was taken, by Message-ID.
+// Mails returns the accepted mails, one for each Message-ID, sorted by it.
 func (m *Mailbox) Mails() []Mail {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,21 +123,21 @@ func (m *Mailbox) Mails() []Mail {
 	return all
 }
 
-// Accepted counts the mails that were taken, those with one Message-ID as often as they came.
+// Accepted counts the accepted mails, repeated ones with the same Message-ID included.
 func (m *Mailbox) Accepted() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.accepted
 }
 
-// Lookup tells whether a mail with this Message-ID was taken. It makes a Mailbox the query of package email.
+// Lookup reports whether a mail with this Message-ID was accepted. It is an email.Lookup.
 func (m *Mailbox) Lookup(_ context.Context, messageID string) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mails[messageID] != nil, nil
 }
 
-// attempt counts a try to deliver and asks what to do.
+// attempt counts a delivery and returns the verdict.
 func (m *Mailbox) attempt(mail Mail) Verdict {
 	m.mu.Lock()
 	m.attempts[mail.MessageID]++
@@ -149,7 +149,7 @@ func (m *Mailbox) attempt(mail Mail) Verdict {
 	return m.cfg.Mail(mail, n)
 }
 
-func (m *Mailbox) keep(mail Mail) {
+func (m *Mailbox) store(mail Mail) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.accepted++
@@ -168,12 +168,12 @@ func (m *Mailbox) recipient(to string) Verdict {
 }
 
 var (
-	errLater  = &smtp.SMTPError{Code: 451, EnhancedCode: smtp.EnhancedCode{4, 3, 0}, Message: "not now"}
-	errRefuse = &smtp.SMTPError{Code: 550, EnhancedCode: smtp.EnhancedCode{5, 1, 1}, Message: "nobody of that name"}
-	errGone   = errors.New("the connection was dropped on purpose")
+	errDeferred = &smtp.SMTPError{Code: 451, EnhancedCode: smtp.EnhancedCode{4, 3, 0}, Message: "try again later"}
+	errRejected = &smtp.SMTPError{Code: 550, EnhancedCode: smtp.EnhancedCode{5, 1, 1}, Message: "no such recipient"}
+	errDropped  = errors.New("the connection was dropped on purpose")
 )
 
-// session is one client's mail, until the next MAIL FROM.
+// session is one SMTP session.
 type session struct {
 	box  *Mailbox
 	conn *smtp.Conn
@@ -195,7 +195,7 @@ func (s *session) Rcpt(to string, _ *smtp.RcptOptions) error {
 		s.to = append(s.to, to)
 		return nil
 	default:
-		return s.answer(v)
+		return s.reply(v)
 	}
 }
 
@@ -207,20 +207,20 @@ func (s *session) Data(r io.Reader) error {
 	mail.From, mail.To = s.from, slices.Clone(s.to)
 	v := s.box.attempt(mail)
 	if v == Accept || v == AcceptAndDrop {
-		s.box.keep(mail)
+		s.box.store(mail)
 	}
-	return s.answer(v)
+	return s.reply(v)
 }
 
-func (s *session) answer(v Verdict) error {
+func (s *session) reply(v Verdict) error {
 	switch v {
 	case Accept:
 		return nil
-	case Later:
-		return errLater
-	case Refuse:
-		return errRefuse
+	case Defer:
+		return errDeferred
+	case Reject:
+		return errRejected
 	}
 	_ = s.conn.Conn().Close()
-	return errGone
+	return errDropped
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/emersion/go-smtp"
 )
 
-// read parses a mail. One without a Message-ID is refused: nothing could ever be said about it again.
+// read parses a mail. It rejects one without a Message-ID, because no lookup could find it.
 func read(r io.Reader) (Mail, error) {
 	m, err := mail.ReadMessage(r)
 	if err != nil {
@@ -36,7 +36,7 @@ func read(r io.Reader) (Mail, error) {
 	return Mail{MessageID: id, Subject: m.Header.Get("Subject"), Date: m.Header.Get("Date"), Body: string(body)}, nil
 }
 
-// Handler answers GET /?message_id=<id>: 200 when such a mail was taken and 404 when not, as the email worker's
+// Handler answers GET /?message_id=<id> with 200 if such a mail was accepted and with 404 if not. The email worker's
 // --lookup-url asks it.
 func (m *Mailbox) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -56,14 +56,14 @@ func (m *Mailbox) Handler() http.Handler {
 	})
 }
 
-// tracking remembers open connections, because the server's Close and Shutdown exclude each other: one does not wait
-// for handlers, the other does not end them.
-type tracking struct {
+// trackingListener keeps the open connections, so that Run can first wait for handlers and then close connections: the
+// server's Shutdown and Close exclude each other.
+type trackingListener struct {
 	net.Listener
 	box *Mailbox
 }
 
-func (l tracking) Accept() (net.Conn, error) {
+func (l trackingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -87,8 +87,7 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// cut closes the connections of clients that did not finish.
-func (m *Mailbox) cut() {
+func (m *Mailbox) closeConns() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for c := range m.conns {

@@ -1,6 +1,5 @@
-// Package contract is what the examples agree on: the event that package payments tells and the workers understand.
-//
-// Services of different teams would each write down their own reading of it; the examples share one to stay short.
+// Package contract defines the event that package payments appends and the workers read. Services of different teams
+// would each have their own definition.
 package contract
 
 import (
@@ -15,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// Topic and type of the event, fixed for others to build on.
+// Topic and type of the event.
 const (
 	Topic              = "payments"
 	TypePaymentCreated = "PaymentCreated"
@@ -28,24 +27,24 @@ const MaxAccount = 200
 type PaymentCreated struct {
 	PaymentID uuid.UUID `json:"payment_id"`
 	AccountID string    `json:"account_id"`
-	// Amount is in minor units of the currency, such as cents; positive.
+	// Amount is positive, in minor units of the currency, such as cents.
 	Amount int64 `json:"amount"`
 	// Currency is the ISO 4217 code, such as "EUR".
 	Currency string `json:"currency"`
 }
 
-// FieldError says which field is wrong, and what is allowed. It never quotes the value.
+// FieldError names an invalid field and the values that are allowed. It never quotes the value.
 type FieldError struct{ Field, Reason string }
 
 func (e *FieldError) Error() string { return e.Field + " " + e.Reason }
 
 var currency = regexp.MustCompile(`^[A-Z]{3}$`)
 
-// Check returns the first field that is wrong, or nil.
+// Check returns an error for the first invalid field, or nil.
 func (p PaymentCreated) Check() *FieldError {
 	switch {
 	case p.PaymentID == uuid.Nil || p.PaymentID == uuid.Max:
-		return &FieldError{"payment_id", "must be a UUID, and neither the nil nor the max one"}
+		return &FieldError{"payment_id", "must be a UUID other than the nil and the max UUID"}
 	case strings.TrimSpace(p.AccountID) == "":
 		return &FieldError{"account_id", "is required"}
 	case utf8.RuneCountInString(p.AccountID) > MaxAccount || !event.Storable(p.AccountID):
@@ -59,9 +58,8 @@ func (p PaymentCreated) Check() *FieldError {
 	return nil
 }
 
-// Parse reads the event's payload. Fields that it does not know are left alone: a producer may add some. Its error is
-// terminal, because the same bytes will be as wrong next time, with the code "malformed" or "invalid_" and the field's
-// name; it never quotes the payload.
+// Parse decodes the event's payload and ignores unknown fields: a producer may add some. Its error is terminal, with
+// the code "malformed" or "invalid_" and the field's name, and never quotes the payload.
 func Parse(e event.Event) (PaymentCreated, error) {
 	p, err := event.DecodeJSON[PaymentCreated](e)
 	if err != nil {
@@ -70,7 +68,7 @@ func Parse(e event.Event) (PaymentCreated, error) {
 	return p, p.Terminal()
 }
 
-// Terminal is Check as a terminal error.
+// Terminal returns the error of Check as a terminal one.
 func (p PaymentCreated) Terminal() error {
 	if wrong := p.Check(); wrong != nil {
 		return inbox.Terminal("invalid_"+wrong.Field, wrong)

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// account is whom the server runs as: ourselves, or another one because Postgres refuses root.
+// account is the user that runs the server: the current one, or another because Postgres refuses root.
 type account struct {
 	other    bool
 	uid, gid int
@@ -32,12 +32,13 @@ func unprivileged() (account, error) {
 			return account{other: true, uid: uid, gid: gid}, nil
 		}
 	}
-	return account{}, errors.New("root may not run Postgres, and there is no account nobody or postgres to run it " +
-		"as: start this as an ordinary user")
+	return account{}, errors.New("Postgres does not run as root, and there is no account nobody or postgres to run " +
+		"it as: start this program as an ordinary user")
 }
 
 func (a account) run(cmd *exec.Cmd) {
-	// A group of its own, so that Ctrl-C in a terminal reaches this process alone, which ends the others in order.
+	// In its own process group, so that Ctrl-C in a terminal reaches this process alone, which stops the others in
+	// order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if a.other {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}

@@ -16,25 +16,24 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// version of Postgres that is fetched.
 const version = embeddedpostgres.V18
 
-// cacheDir is where the programs are kept from one run to the next. Root's own cache cannot be reached by the account
-// that the server runs as, so root keeps them where everybody can read.
+// cacheDir is the directory of the programs. Under root it is readable for everybody, because the server runs as
+// another account.
 func cacheDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/cache/effectonce", nil
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("finding a place to keep Postgres: %w", err)
+		return "", fmt.Errorf("finding a directory for Postgres: %w", err)
 	}
 	return filepath.Join(cache, "effectonce"), nil
 }
 
-// binaries returns the directory that has Postgres in bin, lib and share. The first time it fetches it, some 15 MB, and
-// says so. Several processes may do that at once.
-func binaries(ctx context.Context, say func(string)) (string, error) {
+// binaries returns the directory with Postgres' bin, lib and share. The first time it downloads them, about 15 MB, and
+// logs that. Several processes may do so concurrently.
+func binaries(ctx context.Context, log func(string)) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return "", err
@@ -44,21 +43,21 @@ func binaries(ctx context.Context, say func(string)) (string, error) {
 		return home, nil
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", fmt.Errorf("making a place to keep Postgres: %w", err)
+		return "", fmt.Errorf("creating a directory for Postgres: %w", err)
 	}
 	sweep(cache)
 	tmp, err := os.MkdirTemp(cache, "fetch-")
 	if err != nil {
-		return "", fmt.Errorf("making a place to fetch Postgres to: %w", err)
+		return "", fmt.Errorf("creating a directory for the download of Postgres: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	say(fmt.Sprintf("fetching Postgres %s (15 MB, once; kept in %s)", version, cache))
+	log(fmt.Sprintf("downloading Postgres %s (15 MB, once, to %s)", version, cache))
 	if err := fetch(ctx, tmp); err != nil {
 		return "", err
 	}
-	// Published by rename: a half-filled directory is never taken for the whole. Another process may have been faster.
+	// The rename is atomic: no process sees an incomplete directory. Another process may have been faster.
 	if err := os.Rename(filepath.Join(tmp, "postgres"), home); err != nil && !complete(home) {
-		return "", fmt.Errorf("keeping Postgres: %w", err)
+		return "", fmt.Errorf("storing Postgres: %w", err)
 	}
 	return home, nil
 }
@@ -79,7 +78,7 @@ func exe() string {
 	return ""
 }
 
-// sweep removes what fetches left that were killed.
+// sweep removes the remains of killed downloads.
 func sweep(cache string) {
 	old, _ := filepath.Glob(filepath.Join(cache, "fetch-*"))
 	for _, dir := range old {
@@ -89,11 +88,11 @@ func sweep(cache string) {
 	}
 }
 
-// fetch brings Postgres into dir/postgres. The library can only fetch as the first step of a start, and a start of its
-// own is of no use here: it refuses root, and detaches the server from this process. So it gets an encoding that does
-// not exist, which ends it at its second step, initdb.
+// fetch downloads Postgres to dir/postgres. The library downloads only as the first step of a start, and its server is
+// of no use here: it refuses root, and is detached from this process. An invalid encoding makes the start fail at the
+// second step, initdb.
 func fetch(ctx context.Context, dir string) error {
-	port, err := child.FreePort() // it wants a free one before it begins
+	port, err := child.FreePort() // the library checks it first
 	if err != nil {
 		return err
 	}
@@ -107,26 +106,25 @@ func fetch(ctx context.Context, dir string) error {
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
-		// The download cannot be told to stop. While it only waits for the network it is left to the end of this
-		// process; unpacking, which takes seconds, is waited for, or it would go on filling the directory that is about
-		// to go.
+		// The library cannot be cancelled. A download goes on until this process ends. Unpacking takes seconds and is
+		// awaited, because it writes to the directory that the caller removes.
 		if archives, _ := filepath.Glob(filepath.Join(dir, "archive", "*.txz")); len(archives) > 0 {
 			<-ended
 		}
 		return ctx.Err()
 	}
 	if err == nil {
-		return errors.Join(errors.New("devstack: Postgres was started where it should only have been fetched"),
+		return errors.Join(errors.New("devstack: Postgres was started instead of only downloaded"),
 			library.Stop())
 	}
 	if !complete(home) {
-		return fmt.Errorf("fetching Postgres %s: %w (without a network, name servers with --database-url and "+
+		return fmt.Errorf("downloading Postgres %s: %w (without a network, name servers with --database-url and "+
 			"--kafka-brokers)", version, err)
 	}
 	return readable(home)
 }
 
-// readable lets everybody read and run the programs, whatever the umask was.
+// readable makes the programs readable and executable for everybody, whatever the umask was.
 func readable(home string) error {
 	return filepath.WalkDir(home, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type()&fs.ModeSymlink != 0 {

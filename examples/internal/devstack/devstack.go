@@ -1,6 +1,5 @@
-// Package devstack runs a Postgres and a Kafka on a machine that has neither, for the demo: a real Postgres, fetched
-// once and started as a child process, and an imitation of Kafka inside this process. Nothing of it is meant for data
-// that anybody wants to keep.
+// Package devstack runs a Postgres and a Kafka for the demo on a machine that has neither: a real Postgres, downloaded
+// once and started as a child process, and an imitation of Kafka in this process. It is not for data to keep.
 package devstack
 
 import (
@@ -9,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// Kafka is a broker inside this process, at a free port of 127.0.0.1. It keeps everything in memory.
+// Kafka is a broker in this process, on a free port of 127.0.0.1. It keeps all data in memory.
 type Kafka struct{ cluster *kfake.Cluster }
 
 // StartKafka starts a broker.
@@ -21,8 +20,8 @@ func StartKafka() (*Kafka, error) {
 	return &Kafka{cluster}, nil
 }
 
-// Brokers are its addresses, host:port.
+// Brokers returns its addresses, host:port.
 func (k *Kafka) Brokers() []string { return k.cluster.ListenAddrs() }
 
-// Close ends it and every connection to it.
+// Close stops the broker and closes its connections.
 func (k *Kafka) Close() { k.cluster.Close() }

@@ -17,13 +17,13 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// settings give up durability against a power cut, which data that is thrown away does not need.
+// settings trade durability for speed: the data is temporary.
 var settings = []string{
 	"fsync=off", "full_page_writes=off", "unix_socket_directories=", "max_connections=100",
 	"shared_buffers=128MB", "log_min_messages=warning", "timezone=UTC",
 }
 
-// Postgres is a server process of its own, at a free port of 127.0.0.1. On Linux it dies with this process.
+// Postgres is a server process on a free port of 127.0.0.1. On Linux it dies with this process.
 type Postgres struct {
 	home, dir, password string
 	account             account
@@ -31,11 +31,11 @@ type Postgres struct {
 	process             *child.Process
 }
 
-// StartPostgres starts a server with its data in dir, which must exist; it becomes passable for everybody when this
-// process is root, because the server then runs as another account. The programs are fetched if need be, and say is
-// told of that. The caller calls Stop, and removes dir after it.
-func StartPostgres(ctx context.Context, dir string, say func(string)) (*Postgres, error) {
-	home, err := binaries(ctx, say)
+// StartPostgres starts a server with its data in dir, which must exist. Under root it gives everybody access to dir,
+// because the server runs as another account. It downloads the programs the first time and logs that. The caller calls
+// Stop, and then removes dir.
+func StartPostgres(ctx context.Context, dir string, log func(string)) (*Postgres, error) {
+	home, err := binaries(ctx, log)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func StartPostgres(ctx context.Context, dir string, say func(string)) (*Postgres
 	if err := s.initdb(ctx, dir); err != nil {
 		return nil, err
 	}
-	// Another process may take the free port first: then the server ends at once, and another port is tried.
+	// Another process may take the free port first. Then the server ends at once; try another port.
 	for range 5 {
 		if s.port, err = child.FreePort(); err != nil {
 			break
@@ -61,22 +61,20 @@ func StartPostgres(ctx context.Context, dir string, say func(string)) (*Postgres
 	return s, nil
 }
 
-// URL is the superuser's, with its password: without one, every account of this machine could have the server run
-// programs.
+// URL is the superuser's. It has a password, because a superuser can run programs through the server.
 func (s *Postgres) URL() string {
 	return fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/postgres?sslmode=disable", s.password, s.port)
 }
 
-// Stop ends the server at once and returns when it is gone.
+// Stop shuts the server down and waits for its end.
 func (s *Postgres) Stop() {
-	// The immediate shutdown: nobody will read the data again.
-	s.process.Stop(syscall.SIGQUIT, 20*time.Second)
+	s.process.Stop(syscall.SIGQUIT, 20*time.Second) // immediate shutdown: the data is temporary
 }
 
 func (s *Postgres) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.home, "bin", name+exe()), args...)
 	cmd.Dir = s.dir
-	// A locale that the machine lacks stops the server; its messages need none.
+	// The server does not start with a locale that the machine lacks.
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	s.account.run(cmd)
 	return cmd
@@ -96,13 +94,13 @@ func (s *Postgres) initdb(ctx context.Context, parent string) error {
 		}
 		for _, path := range []string{s.dir, password} {
 			if err := os.Chown(path, s.account.uid, s.account.gid); err != nil {
-				return fmt.Errorf("handing %s to the account that runs Postgres: %w", path, err)
+				return fmt.Errorf("giving %s to the account that runs Postgres: %w", path, err)
 			}
 		}
 	}
 	cmd := s.command(ctx, "initdb", "-D", filepath.Join(s.dir, "data"), "--username=postgres", "--pwfile="+password,
 		"--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")
-	// initdb has children of its own, which hold its output a moment longer when it is killed.
+	// The children of a killed initdb hold its output open a moment longer.
 	cmd.WaitDelay = 5 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
@@ -118,10 +116,10 @@ func (s *Postgres) start(ctx context.Context) error {
 	for _, set := range settings {
 		args = append(args, "-c", set)
 	}
-	// Not tied to ctx: Stop ends it, in order.
+	// Stop ends the server, not ctx.
 	cmd := s.command(context.WithoutCancel(ctx), "postgres", args...)
 	var err error
-	// SIGQUIT is the immediate shutdown: the server takes its backends with it.
+	// On SIGQUIT the server stops its backends too.
 	if s.process, err = child.Start(cmd, filepath.Join(s.dir, "server.log"), syscall.SIGQUIT); err != nil {
 		return err
 	}
@@ -133,7 +131,7 @@ func (s *Postgres) start(ctx context.Context) error {
 }
 
 func (s *Postgres) awaitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("it does not answer within a minute"))
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("no answer within a minute"))
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -144,7 +142,7 @@ func (s *Postgres) awaitReady(ctx context.Context) error {
 		}
 		select {
 		case <-s.process.Done():
-			return fmt.Errorf("postgres ended at its start:\n%s", s.process.LogTail())
+			return fmt.Errorf("Postgres ended during its start:\n%s", s.process.LogTail())
 		case <-ctx.Done():
 			return fmt.Errorf("starting Postgres: %w\n%s", context.Cause(ctx), s.process.LogTail())
 		case <-tick.C:

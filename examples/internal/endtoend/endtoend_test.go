@@ -1,4 +1,4 @@
-// Package endtoend runs the three examples together, over real servers, with everything delivered twice.
+// Package endtoend runs the three examples together over real servers. Every record is delivered twice.
 package endtoend
 
 import (
@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
 
-// twice publishes everything two times, as a relay does whose first answer was lost.
+// twice publishes every event twice, as a relay does that lost the first reply.
 type twice struct{ relay.Publisher }
 
 func (p twice) Publish(ctx context.Context, events []event.Event) []error {
@@ -39,13 +39,13 @@ func (p twice) Publish(ctx context.Context, events []event.Event) []error {
 	return p.Publisher.Publish(ctx, events)
 }
 
-func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
+func TestBooksAndMailsEachPaymentOnce(t *testing.T) {
 	t.Parallel()
 	const n = 30
-	// The producer's database and each worker's are apart: nothing but the topic connects them.
+	// The producer and each worker have their own databases: only the topic connects them.
 	shop, books, post := pgtest.New(t), pgtest.New(t), pgtest.New(t)
 	topic, brokers, quiet := kafkatest.Topic(t, 3), kafkatest.Brokers(t), slog.New(slog.DiscardHandler)
-	box, err := mailbox.New(mailbox.Config{Mail: firstAnswerLost})
+	box, err := mailbox.New(mailbox.Config{Mail: loseFirstReply})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	tables.Close()
-	of := func(db *pgtest.DB) worker.Config {
+	workerConfig := func(db *pgtest.DB) worker.Config {
 		return worker.Config{
 			DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: brokers, Topic: topic,
 			Group: db.Schema, Logger: quiet,
@@ -88,9 +88,9 @@ func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
 			SkipMigrate: true, Wake: r.Wake, Logger: quiet,
 		})
 	})
-	all.start(t, func(ctx context.Context) error { return ledger.Run(ctx, of(books)) })
+	all.start(t, func(ctx context.Context) error { return ledger.Run(ctx, workerConfig(books)) })
 	all.start(t, func(ctx context.Context) error {
-		return email.Run(ctx, email.Config{Config: of(post), Provider: smtp, Lookup: box.Lookup})
+		return email.Run(ctx, email.Config{Config: workerConfig(post), Provider: smtp, Lookup: box.Lookup})
 	})
 	ids := pay(t, "http://"+listener.Addr().String()+"/payments", n)
 
@@ -122,19 +122,19 @@ func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
 		t.Errorf("%d mails with %d Message-IDs, want %d", box.Accepted(), len(box.Mails()), n)
 	}
 	if records := len(kafkatest.ReadAll(t, topic)); records < 2*n {
-		t.Errorf("the topic has %d records, want everything at least twice", records)
+		t.Errorf("the topic has %d records, want each at least twice", records)
 	}
 }
 
-// firstAnswerLost: every third mail is taken, and the connection lost before the answer.
-func firstAnswerLost(m mailbox.Mail, attempt int) mailbox.Verdict {
+// loseFirstReply accepts about every fourth mail without a reply at the first attempt.
+func loseFirstReply(m mailbox.Mail, attempt int) mailbox.Verdict {
 	if attempt == 1 && strings.ContainsAny(m.MessageID[len("<receipt_payment_")+35:][:1], "048c") {
 		return mailbox.AcceptAndDrop
 	}
 	return mailbox.Accept
 }
 
-// pay makes n payments, each by two requests with the same key at the same time, and returns their ids.
+// pay makes n payments, each by two concurrent requests with the same key, and returns their ids.
 func pay(t *testing.T, url string, n int) []string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -178,7 +178,7 @@ func pay(t *testing.T, url string, n int) []string {
 	return ids
 }
 
-// runners run until they are stopped, all at once.
+// runners run until stop cancels them all.
 type runners struct {
 	cancels []context.CancelFunc
 	wg      sync.WaitGroup

@@ -17,7 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestMigrateFalse: whoever was told to leave the tables to others makes none, and says what to run.
+// TestMigrateFalse: with SkipMigrate and without tables, Run fails, creates no table, and names the command to run.
 func TestMigrateFalse(t *testing.T) {
 	t.Parallel()
 	quiet, nobody := slog.New(slog.DiscardHandler), []string{"127.0.0.1:1"}
@@ -59,13 +59,13 @@ func TestMigrateFalse(t *testing.T) {
 			}
 			if n := pgtest.One[int](t, db, "select count(*) from pg_class where relnamespace = $1::regnamespace",
 				db.Schema); n != 0 {
-				t.Errorf("it made %d relations", n)
+				t.Errorf("it created %d relations", n)
 			}
 		})
 	}
 }
 
-// TestMigrateFlag: the flag of every worker is on by default and can be told off.
+// TestMigrateFlag: --migrate is on by default and can be switched off.
 func TestMigrateFlag(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]bool{

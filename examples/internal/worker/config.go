@@ -1,5 +1,5 @@
-// Package worker is what the examples' workers have in common: flags, tables, health, and running an inbox, a consumer
-// and what stands beside them until a signal comes.
+// Package worker is the common part of the examples' workers: flags, tables, health, and running an inbox, a consumer
+// and a background task until a signal.
 package worker
 
 import (
@@ -17,36 +17,36 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// Config sets a worker. DatabaseURL and Brokers are required, all else has a default.
+// Config configures a worker. DatabaseURL and Brokers are required.
 type Config struct {
-	// DatabaseURL is where the worker's own tables and the inbox are: both are written in one transaction.
+	// DatabaseURL is the database of the worker's tables and of the inbox.
 	DatabaseURL secret.Value
 	// Password takes the place of the one in DatabaseURL, when it is set. Both are read anew for each connection from a
 	// file.
 	Password secret.Value
 	// Plaintext accepts sslmode=disable to another machine. Default: refused.
 	Plaintext bool
-	// Schema holds those tables, and is made if need be. Empty: the connection's search_path.
+	// Schema holds those tables; Run creates it if missing. Empty: the connection's search_path.
 	Schema string
 	// Brokers are Kafka's addresses, host:port.
 	Brokers []string
-	// Topic is what to consume. Default "payments".
+	// Topic to consume. Default "payments".
 	Topic string
-	// Group is the Kafka consumer group. Default: the worker's name, which is also the inbox's consumer name whatever
-	// the group is: a new group reads the topic again, and still applies nothing twice.
+	// Group is the Kafka consumer group. Default: the worker's name. The inbox's consumer name is always the worker's
+	// name, so that a new group, which reads the topic again, applies nothing twice.
 	Group string
 	// IDHeader is the header that carries an event's id. Default ce_id; Debezium's outbox router writes "id".
 	IDHeader string
 	// Listen is the address of health and metrics. Empty or "off": none.
 	Listen string
-	// Listener takes the place of Listen: for tests and the demo, which want any free port. Run closes it.
+	// Listener replaces Listen, for tests and the demo. Run closes it.
 	Listener net.Listener
-	// SkipMigrate leaves the tables to somebody else; without them Run fails and says so.
+	// SkipMigrate does not create the tables; Run fails if they are missing.
 	SkipMigrate bool
-	// Inbox and Consumer tune what is below; Schema, Group, IDHeader and Logger above win.
+	// Inbox and Consumer configure those packages. Schema, Group, IDHeader and Logger above override theirs.
 	Inbox    inbox.Config
 	Consumer consumer.Config
-	// Logger takes what a person should know. Default slog.Default(). Payloads and keys are never in it.
+	// Logger is for operators. Default slog.Default(). Payloads and keys are never logged.
 	Logger *slog.Logger
 }
 
@@ -74,21 +74,21 @@ type Flags struct {
 	Topic    string `default:"payments" help:"Topic to consume."`
 	Group    string `shown:"(the worker's name)" help:"Kafka consumer group."`
 	IDHeader string `name:"id-header" default:"ce_id" help:"Header that carries an event's id; Debezium's outbox router writes id."`
-	Instance string `name:"instance-id" shown:"(none)" help:"Name that this worker keeps over its restarts, and no other of the group has: its partitions wait for it."`
+	Instance string `name:"instance-id" shown:"(none)" help:"Unique name of this worker in the group. With it, a restart does not rebalance: the partitions wait for the worker."`
 	Listen   string `default:"${listen}" help:"Address of health and metrics, off for none."`
-	Migrate  bool   `default:"true" negatable:"" help:"Make the tables at start, under an advisory lock."`
-	Maintain bool   `default:"true" negatable:"" help:"Make and drop the inbox's days; --no-maintain for a role that may not, where relay inbox maintain does it."`
+	Migrate  bool   `default:"true" negatable:"" help:"Create the tables at start, under an advisory lock."`
+	Maintain bool   `default:"true" negatable:"" help:"Create and drop the inbox's daily partitions. With --no-maintain the role needs no right to, and relay inbox maintain does it."`
 }
 
 // Database are the flags of every example's database.
 type Database struct {
-	DatabaseURL      secret.Value `required:"" placeholder:"URL" shown:"(required)" help:"Postgres of the example's own tables and of effectonce's beside them."`
+	DatabaseURL      secret.Value `required:"" placeholder:"URL" shown:"(required)" help:"Postgres database of the example's tables and of effectonce's."`
 	DatabasePassword secret.Value `shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection."`
-	Plaintext        bool         `name:"database-plaintext" help:"Accept sslmode=disable to another machine: everything can be read and changed on the way."`
-	Schema           string       `shown:"(search_path)" help:"Schema of those tables; made if need be."`
+	Plaintext        bool         `name:"database-plaintext" help:"Accept sslmode=disable to another machine. The network can read and change everything."`
+	Schema           string       `shown:"(search_path)" help:"Schema of those tables; created if missing."`
 }
 
-// Worker is what the flags say. Its error is a service.UsageError.
+// Worker returns the Config of the flags. Its error is a service.UsageError.
 func (f Flags) Worker() (Config, error) {
 	conn, err := f.Config.New(service.KafkaTokens)
 	if err != nil {

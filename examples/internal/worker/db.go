@@ -18,42 +18,40 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// Tables are what an example keeps in its database.
+// Tables are the tables of an example.
 type Tables struct {
-	// Sets are the parts of effectonce's tables that the example needs.
+	// Sets are effectonce's tables that the example needs.
 	Sets []migrations.Set
-	// DDL are the statements that make the example's own tables, each harmless when they are there. {schema} is the
-	// prefix.
+	// DDL creates the example's own tables if they do not exist. {schema} is the prefix.
 	DDL []string
-	// Probe is a statement that works when those tables are there.
+	// Probe is a statement that fails if those tables do not exist.
 	Probe string
 }
 
-// Two workers that start at once must not make the same table at once: "if not exists" looks before it makes.
+// Workers that start concurrently must not create the same table: "if not exists" is not atomic.
 const (
-	queryLock = `-- worker: one start at a time
+	queryLock = `-- worker: serialise starts
 select pg_advisory_xact_lock(hashtextextended('effectonce example ' || current_database() || $1::text, 0))`
-	// After the lock above, for that wait is bounded by it as well.
-	queryTimeout = `-- worker: do not queue behind a long transaction
+	// Set after queryLock: it would bound that wait too.
+	queryTimeout = `-- worker: lock timeout
 select set_config('lock_timeout', '5s', true)`
 )
 
-// DB is a pool, and the tables of an example in it.
+// DB is a pool with the tables of an example.
 type DB struct {
 	*pgxpool.Pool
 	tables         Tables
 	schema, prefix string
 	skipMigrate    bool
 	log            *slog.Logger
-	able           atomic.Bool // the tables are there
+	prepared       atomic.Bool // the tables are there
 }
 
-// Open connects, and makes the tables, or checks that they are there when skipMigrate. A database that is away is
-// waited for until ctx ends. The caller closes the pool.
+// Open connects and runs [DB.Prepare]. The caller closes the pool.
 func Open(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (
 	*pgxpool.Pool, error,
 ) {
-	d, err := Pool(ctx, db, schema, tables, skipMigrate, log)
+	d, err := NewDB(ctx, db, schema, tables, skipMigrate, log)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +62,8 @@ func Open(ctx context.Context, db service.Database, schema string, tables Tables
 	return d.Pool, nil
 }
 
-// Pool is Open without waiting: it connects to nothing, and [DB.Prepare] does the rest.
-func Pool(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (
+// NewDB makes a pool without connecting. Call [DB.Prepare] before use.
+func NewDB(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (
 	*DB, error,
 ) {
 	prefix, err := pgschema.Prefix(schema)
@@ -87,29 +85,29 @@ func Pool(ctx context.Context, db service.Database, schema string, tables Tables
 	return &DB{Pool: pool, tables: tables, schema: schema, prefix: prefix, skipMigrate: skipMigrate, log: log}, nil
 }
 
-// Prepare makes the tables, or checks that they are there when skipMigrate. A database that is away is waited for until
+// Prepare creates the tables, or with skipMigrate checks that they exist. While the database is away it waits, until
 // ctx ends.
 func (d *DB) Prepare(ctx context.Context) error {
 	prepare := d.tables.check
 	if !d.skipMigrate {
 		prepare = d.tables.up
 	}
-	err := patiently(ctx, d.log, func() error { return prepare(ctx, d.Pool, d.schema, d.prefix) })
-	d.able.Store(err == nil)
+	err := retryWhileAway(ctx, d.log, func() error { return prepare(ctx, d.Pool, d.schema, d.prefix) })
+	d.prepared.Store(err == nil)
 	return err
 }
 
-// Ready is nil when the tables are there and the database answers.
+// Ready returns nil if the tables exist and the database answers.
 func (d *DB) Ready(ctx context.Context) error {
-	if !d.able.Load() {
+	if !d.prepared.Load() {
 		return errors.New("starting: the database has not answered yet")
 	}
 	return d.Ping(ctx)
 }
 
-// patiently waits for a database that is away, says so once, and returns any other error.
-func patiently(ctx context.Context, log *slog.Logger, do func() error) error {
-	said := false
+// retryWhileAway retries do while the database is away, which it logs once, and returns any other error.
+func retryWhileAway(ctx context.Context, log *slog.Logger, do func() error) error {
+	logged := false
 	pace := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
 		backoff.WithMaxInterval(5*time.Second),
 		backoff.WithMaxElapsedTime(0))
@@ -121,8 +119,8 @@ func patiently(ctx context.Context, log *slog.Logger, do func() error) error {
 			}
 			return err
 		}
-		if !said {
-			said = true
+		if !logged {
+			logged = true
 			log.Warn("the database cannot be reached; waiting for it", "error", err)
 		}
 		return err
@@ -140,14 +138,14 @@ func (t Tables) up(ctx context.Context, pool *pgxpool.Pool, schema, prefix strin
 	}
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, queryLock, schema); err != nil {
-			return fmt.Errorf("waiting for another start: %w", err)
+			return fmt.Errorf("waiting for the start of another worker: %w", err)
 		}
 		if _, err := tx.Exec(ctx, queryTimeout); err != nil {
 			return err
 		}
 		for _, ddl := range t.DDL {
 			if _, err := tx.Exec(ctx, pgschema.Expand(ddl, prefix)); err != nil {
-				return fmt.Errorf("making the tables: %w", err)
+				return fmt.Errorf("creating the tables: %w", err)
 			}
 		}
 		return nil

@@ -10,11 +10,11 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// stalledAfter is how long records may wait while nothing is decided, before /healthz/moving answers 503. The alert
-// EffectonceConsumerStalled has the same.
+// stalledAfter is how long records may wait without any being processed before /healthz/moving answers 503. The alert
+// EffectonceConsumerStalled has the same threshold.
 const stalledAfter = 2 * time.Minute
 
-// health answers for the worker. A Kafka that is away leaves it ready: nobody else could do the work either.
+// health returns the worker's health. The worker stays ready while Kafka is away: no other worker could replace it.
 func health(db *DB, c *consumer.Consumer, reg *prometheus.Registry) service.Health {
 	return service.Health{
 		Registry: reg,
@@ -23,7 +23,7 @@ func health(db *DB, c *consumer.Consumer, reg *prometheus.Registry) service.Heal
 	}
 }
 
-// moving is nil unless something waits for a person, or nothing was decided for too long.
+// moving returns an error if a partition is halted or no record was processed for stalledAfter.
 func moving(s consumer.Status) error {
 	if halted := s.Halted(); len(halted) > 0 {
 		h := halted[0]
@@ -38,10 +38,10 @@ func moving(s consumer.Status) error {
 	for _, p := range s.Partitions {
 		lag += max(p.Lag, 0)
 		if since := p.HandlingSince; !since.IsZero() {
-			handling = fmt.Sprintf("the handler of %s has had its batch for %v", p,
+			handling = fmt.Sprintf("the handler of %s has been running for %v", p,
 				time.Since(since).Round(time.Second))
 		}
 	}
-	return fmt.Errorf("nothing was decided for %v although %d records wait: %s",
+	return fmt.Errorf("no record was processed for %v although %d records wait: %s",
 		time.Since(s.StalledSince).Round(time.Second), lag, handling)
 }

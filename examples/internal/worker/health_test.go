@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 )
 
-// TestMoving: a worker moves unless a partition is halted or nothing was decided for two minutes.
+// TestMoving: a worker moves unless a partition is halted or no record was processed for two minutes.
 func TestMoving(t *testing.T) {
 	t.Parallel()
 	at := func(ago time.Duration) time.Time { return time.Now().Add(-ago) }
@@ -20,14 +20,14 @@ func TestMoving(t *testing.T) {
 		"not joined":    {consumer.Status{}, ""},
 		"nothing waits": {consumer.Status{Partitions: []consumer.PartitionStatus{{Partition: name}}}, ""},
 		"busy":          {consumer.Status{StalledSince: at(time.Second)}, ""},
-		"stands": {consumer.Status{StalledSince: at(130 * time.Second), Partitions: []consumer.PartitionStatus{
+		"stalled": {consumer.Status{StalledSince: at(130 * time.Second), Partitions: []consumer.PartitionStatus{
 			{Partition: name, Lag: 24, HandlingSince: at(140 * time.Second)},
 			{Partition: consumer.Partition{Topic: "orders"}, Lag: -1},
-		}}, "nothing was decided for 2m10s although 24 records wait: the handler of orders-3 has had its batch " +
+		}}, "no record was processed for 2m10s although 24 records wait: the handler of orders-3 has been running " +
 			"for 2m20s"},
-		"stands by itself": {
+		"stalled without a handler": {
 			consumer.Status{StalledSince: at(130 * time.Second)},
-			"nothing was decided for 2m10s although 0 records wait: no handler runs",
+			"no record was processed for 2m10s although 0 records wait: no handler runs",
 		},
 		"halted": {
 			consumer.Status{StalledSince: at(130 * time.Second), Partitions: []consumer.PartitionStatus{

@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// Main parses a command line into flags, a pointer to a struct for kong, and runs until a signal. It is the body of an
-// example's main, and returns the exit code. Every flag also has a variable: envPrefix, an underscore and its name.
+// Main parses the command line into flags, a pointer to a struct for kong, calls run, and returns the exit code. A
+// signal ends run's ctx. Every flag also has an environment variable: envPrefix, an underscore and its name.
 func Main(flags any, name, description, listen, envPrefix string,
 	run func(ctx context.Context, log *slog.Logger) error,
 ) int {

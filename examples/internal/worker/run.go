@@ -15,20 +15,20 @@ import (
 	"github.com/effectonce/effectonce/metrics"
 )
 
-// Worker is what makes one worker differ from another.
+// Worker defines a worker.
 type Worker struct {
 	// Name is the inbox's consumer name.
 	Name string
-	// Tables are its own, beside the inbox's.
+	// Tables are the worker's tables, the inbox's included.
 	Tables Tables
-	// Handler makes its effect.
+	// Handler returns the handler with the worker's effect.
 	Handler func(in *inbox.Inbox) inbox.Handler
-	// Beside runs next to the consumer on the same database until ctx ends. Nil: nothing.
-	Beside func(ctx context.Context, db *pgxpool.Pool) error
+	// Background runs beside the consumer until ctx ends. Optional.
+	Background func(ctx context.Context, db *pgxpool.Pool) error
 }
 
-// Run consumes until ctx ends, then drains and returns nil. An error is a wrong configuration or missing tables;
-// whatever is only away is waited for.
+// Run consumes until ctx ends, then drains and returns nil. It fails on an invalid configuration and on missing tables,
+// and waits for a database or a Kafka that is away.
 func Run(ctx context.Context, cfg Config, w Worker) error {
 	cfg = cfg.withDefaults(w.Name)
 	listener, err := listen(cfg)
@@ -36,21 +36,20 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 		return err
 	}
 	if listener != nil {
-		// ServeOn closes it, too; this is for the ways that do not get there.
-		defer listener.Close()
+		defer listener.Close() // for returns before ServeOn, which closes it too
 	}
-	db, err := Pool(ctx, cfg.database(), cfg.Schema, w.Tables, cfg.SkipMigrate, cfg.Logger)
+	db, err := NewDB(ctx, cfg.database(), cfg.Schema, w.Tables, cfg.SkipMigrate, cfg.Logger)
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.Name, err)
 	}
 	defer db.Close()
 	registry := prometheus.NewRegistry()
-	figures, err := metrics.NewWorker(registry, w.Name)
+	workerMetrics, err := metrics.NewWorker(registry, w.Name)
 	if err != nil {
 		return err
 	}
-	cfg.Inbox.Observer = metrics.Both(figures.Inbox(), cfg.Inbox.Observer)
-	cfg.Consumer.Observer = metrics.Both(figures.Consumer(), cfg.Consumer.Observer)
+	cfg.Inbox.Observer = metrics.Both(workerMetrics.Inbox(), cfg.Inbox.Observer)
+	cfg.Consumer.Observer = metrics.Both(workerMetrics.Consumer(), cfg.Consumer.Observer)
 	in, err := inbox.New(db.Pool, w.Name, cfg.Inbox)
 	if err != nil {
 		return err
@@ -60,7 +59,7 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	// Before the database answers: whoever restarts by /healthz would restart a worker that only waits.
+	// Serve before the database answers, so that a liveness probe does not restart a worker that waits for it.
 	group.Go(func() error { return service.ServeOn(ctx, listener, health(db, c, registry).Handler()) })
 	group.Go(func() error {
 		if err := db.Prepare(ctx); err != nil {
@@ -71,9 +70,9 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 		}
 		group.Go(func() error { return in.Run(ctx) })
 		group.Go(func() error { return c.Run(ctx) })
-		group.Go(func() error { return figures.Run(ctx, in, c) })
-		if w.Beside != nil {
-			group.Go(func() error { return w.Beside(ctx, db.Pool) })
+		group.Go(func() error { return workerMetrics.Run(ctx, in, c) })
+		if w.Background != nil {
+			group.Go(func() error { return w.Background(ctx, db.Pool) })
 		}
 		return nil
 	})

@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// TestHealthBeforeTheDatabase: a worker that waits for its database at its start says that it lives, and that it is not
-// ready; once the database answers it is.
+// TestHealthBeforeTheDatabase: a worker that waits for its database at the start is live, and ready once the database
+// answers.
 func TestHealthBeforeTheDatabase(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -32,14 +32,14 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := make(chan struct{}, 1)
+	waiting := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, Config{
 			DatabaseURL: secret.Of(proxy.URL()), Schema: db.Schema, Brokers: []string{"127.0.0.1:1"},
-			Listener: listener, Logger: slog.New(heard{slog.DiscardHandler, "waiting for it", waits}),
+			Listener: listener, Logger: slog.New(logWatcher{slog.DiscardHandler, "waiting for it", waiting}),
 		}, Worker{
 			Name: "ledger", Tables: Tables{Sets: []migrations.Set{migrations.Inbox}},
 			Handler: func(in *inbox.Inbox) inbox.Handler {
@@ -48,7 +48,7 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 		})
 	}()
 	select {
-	case <-waits:
+	case <-waiting:
 	case err := <-ended:
 		t.Fatalf("it ended: %v", err)
 	}
@@ -71,21 +71,21 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 	}
 }
 
-// heard tells of a line that is logged.
-type heard struct {
+// logWatcher signals a log line that contains text.
+type logWatcher struct {
 	slog.Handler
-	what string
-	told chan struct{}
+	text string
+	seen chan struct{}
 }
 
-func (h heard) Enabled(context.Context, slog.Level) bool { return true }
+func (h logWatcher) Enabled(context.Context, slog.Level) bool { return true }
 
-func (h heard) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h logWatcher) WithAttrs([]slog.Attr) slog.Handler { return h }
 
-func (h heard) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, h.what) {
+func (h logWatcher) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, h.text) {
 		select {
-		case h.told <- struct{}{}:
+		case h.seen <- struct{}{}:
 		default:
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// fixture is a database with the ledger's tables, and its handler without a consumer.
+// fixture is a database with the ledger's tables, and the handler without a consumer.
 type fixture struct {
 	*pgtest.DB
 	handler inbox.Handler
@@ -43,7 +43,7 @@ func newFixture(t *testing.T) *fixture {
 	return &fixture{DB: db, handler: in.Batch(effect)}
 }
 
-func created(t *testing.T, p contract.PaymentCreated) event.Event {
+func paymentEvent(t *testing.T, p contract.PaymentCreated) event.Event {
 	t.Helper()
 	e, err := event.JSON(contract.Topic, p.AccountID, contract.TypePaymentCreated, p)
 	if err != nil {
@@ -52,11 +52,11 @@ func created(t *testing.T, p contract.PaymentCreated) event.Event {
 	return e
 }
 
-func some(amount int64) contract.PaymentCreated {
+func newPayment(amount int64) contract.PaymentCreated {
 	return contract.PaymentCreated{PaymentID: event.NewID(), AccountID: "acc-1", Amount: amount, Currency: "EUR"}
 }
 
-// check fails unless there are so many pairs, each of them two rows that sum up to zero.
+// check fails unless the ledger has exactly that many pairs: two rows whose sum is zero.
 func (f *fixture) check(t *testing.T, pairs int) {
 	t.Helper()
 	if n := pgtest.One[int](t, f.DB, "select count(*) from ledger_entry"); n != 2*pairs {
@@ -65,22 +65,23 @@ func (f *fixture) check(t *testing.T, pairs int) {
 	if n := pgtest.One[int](t, f.DB,
 		`select count(*) from (select source_payment_id from ledger_entry group by source_payment_id
 		having count(*) = 2 and sum(amount) = 0 and count(distinct currency) = 1) pair`); n != pairs {
-		t.Errorf("%d payments with a pair that sums up to zero, want %d", n, pairs)
+		t.Errorf("%d pairs whose sum is zero, want %d", n, pairs)
 	}
 }
 
-func TestABatchIsBookedAndIsIdempotentByPayment(t *testing.T) {
+func TestBatchIsIdempotentByPayment(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	a, b := some(100), some(7)
-	a2 := created(t, a) // another event of the same payment, in the same batch
-	out, err := f.handler.Handle(t.Context(), []event.Event{created(t, a), created(t, b), a2})
+	a, b := newPayment(100), newPayment(7)
+	a2 := paymentEvent(t, a) // another event for the same payment, in the same batch
+	out, err := f.handler.Handle(t.Context(), []event.Event{paymentEvent(t, a), paymentEvent(t, b), a2})
 	if err != nil || len(out) != 3 {
 		t.Fatal(out, err)
 	}
 	f.check(t, 2)
-	// The same payment in a later batch, as another event once more, beside a new one.
-	if _, err := f.handler.Handle(t.Context(), []event.Event{created(t, b), created(t, some(1)), a2}); err != nil {
+	// The same payment in a later batch, in a third event.
+	later := []event.Event{paymentEvent(t, b), paymentEvent(t, newPayment(1)), a2}
+	if _, err := f.handler.Handle(t.Context(), later); err != nil {
 		t.Fatal(err)
 	}
 	f.check(t, 3)
@@ -90,24 +91,24 @@ func TestABatchIsBookedAndIsIdempotentByPayment(t *testing.T) {
 	}
 }
 
-func TestHalfAPairIsCompleted(t *testing.T) {
+func TestCompletesHalfAPair(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	p := some(100)
+	p := newPayment(100)
 	f.Exec(t, `insert into ledger_entry (entry_type, source_payment_id, account_id, amount, currency, message_id)
 		values ('payment_debit', $1, 'clearing', 100, 'EUR', $2)`, p.PaymentID, event.NewID())
 	before := pgtest.One[string](t, f.DB, "select xmin::text || id from ledger_entry")
-	if _, err := f.handler.Handle(t.Context(), []event.Event{created(t, p)}); err != nil {
+	if _, err := f.handler.Handle(t.Context(), []event.Event{paymentEvent(t, p)}); err != nil {
 		t.Fatal(err)
 	}
 	f.check(t, 1)
 	if after := pgtest.One[string](t, f.DB, "select xmin::text || id from ledger_entry where entry_type = "+
 		"'payment_debit'"); after != before {
-		t.Errorf("the half that was there was written again: %s, before %s", after, before)
+		t.Errorf("the existing row was rewritten: %s, before %s", after, before)
 	}
 }
 
-func TestOtherValuesAreAnErrorWithBoth(t *testing.T) {
+func TestMismatch(t *testing.T) {
 	t.Parallel()
 	first := contract.PaymentCreated{PaymentID: event.NewID(), AccountID: "acc-1", Amount: 100, Currency: "EUR"}
 	for name, c := range map[string]struct {
@@ -137,15 +138,14 @@ func TestOtherValuesAreAnErrorWithBoth(t *testing.T) {
 			other := first
 			var e event.Event
 			c.change(&e, &other)
-			second := created(t, other)
+			second := paymentEvent(t, other)
 			second.Tenant = e.Tenant
-			good := created(t, some(5))
-			// In one batch and across two: the first in log order is booked, and what stands before the bad one as
-			// well.
+			good := paymentEvent(t, newPayment(5))
+			// In one batch and across two: the events before the mismatch are booked.
 			for range 2 {
 				out, err := f.handler.Handle(t.Context(), []event.Event{
-					created(t, first), good, second,
-					created(t, some(9)),
+					paymentEvent(t, first), good, second,
+					paymentEvent(t, newPayment(9)),
 				})
 				halt, ok := errors.AsType[*inbox.HaltError](err)
 				if !ok || halt.Event.ID != second.ID || halt.Attempts != 1 && halt.Attempts != 2 {
@@ -161,13 +161,13 @@ func TestOtherValuesAreAnErrorWithBoth(t *testing.T) {
 			}
 			if n := pgtest.One[int](t, f.DB, "select count(*) from ledger_entry where source_payment_id = $1 and "+
 				"abs(amount) = 100 and currency = 'EUR'", first.PaymentID); n != 2 {
-				t.Errorf("%d rows of the payment are as they were booked first, want 2", n)
+				t.Errorf("%d rows of the payment have their first values, want 2", n)
 			}
 		})
 	}
 }
 
-func TestWhatIsNoPaymentIsTerminalAndNotQuoted(t *testing.T) {
+func TestInvalidPayloadIsTerminalAndNotQuoted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	id := event.NewID().String()

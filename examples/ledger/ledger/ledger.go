@@ -1,10 +1,9 @@
 // Package ledger books payments: a worker whose effect is two rows in ledger_entry for each PaymentCreated.
 //
-// It shows the fast way to write an effect: a batch effect of one statement. Two keys stand behind each other. The
-// inbox drops an event that is delivered again; the unique (entry_type, source_payment_id) holds when the same payment
-// comes as another event. A payment that comes again with the same values is a duplicate, and fine; one that comes with
-// other values is an error that says both, and parks its account's events: somebody is wrong, and a ledger must not
-// choose.
+// It shows the fast way to write an effect: one statement for a batch. Two keys deduplicate. The inbox drops an event
+// that is delivered again; the unique constraint (entry_type, source_payment_id) catches another event for the same
+// payment. If that event has the same values it is a duplicate. If not, the error names both values, and the account's
+// events are parked: the ledger cannot know which are correct.
 package ledger
 
 import (
@@ -25,11 +24,11 @@ import (
 // Name is the worker's name: the inbox's consumer, and the default of the Kafka group.
 const Name = "ledger"
 
-// Clearing is the account that every payment comes from. A customer's account may have the same name: the entry type
-// tells the two apart.
+// Clearing is the account that every payment is debited from. A customer's account may have the same name: the entry
+// type distinguishes them.
 const Clearing = "clearing"
 
-// Codes of the terminal errors for a payment that is booked with other values.
+// Codes of the terminal errors for a payment that was booked with other values.
 const (
 	CodeAmount   = "amount_mismatch"
 	CodeCurrency = "currency_mismatch"
@@ -37,15 +36,15 @@ const (
 	CodeTenant   = "tenant_mismatch"
 )
 
-// Config sets the worker.
+// Config configures the worker.
 type Config = worker.Config
 
-// Tables are what the ledger keeps.
+// Tables returns the ledger's tables.
 func Tables() worker.Tables {
 	return worker.Tables{Sets: []migrations.Set{migrations.Inbox}, DDL: []string{ddlEntry}, Probe: queryProbe}
 }
 
-// Run books until ctx ends, then drains and returns nil. It fails on a wrong configuration and on missing tables.
+// Run books until ctx ends, then drains and returns nil. It fails on an invalid configuration and on missing tables.
 func Run(ctx context.Context, cfg Config) error {
 	effect, err := Effect(cfg.Schema)
 	if err != nil {
@@ -57,15 +56,15 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 }
 
-// Effect books a batch into ledger_entry of that schema (empty: the search_path's). It is terminal for payloads that
-// are no payment, for types other than PaymentCreated, and for payments that are booked with other values. A foreign
-// producer that names no type means PaymentCreated.
+// Effect books a batch into ledger_entry of a schema (empty: that of the search_path). Its error is terminal for
+// invalid payloads, for types other than PaymentCreated, and for payments that were booked with other values. An empty
+// type, as a foreign producer sends it, counts as PaymentCreated.
 func Effect(schema string) (inbox.BatchEffect, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
-	book, differing := pgschema.Expand(queryBook, prefix), pgschema.Expand(queryDiffering, prefix)
+	book, mismatch := pgschema.Expand(queryBook, prefix), pgschema.Expand(queryMismatch, prefix)
 	return func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		b, err := read(events)
 		if err != nil {
@@ -78,11 +77,11 @@ func Effect(schema string) (inbox.BatchEffect, error) {
 		if tag.RowsAffected() == int64(2*len(events)) {
 			return nil
 		}
-		return b.compare(ctx, tx, differing)
+		return b.compare(ctx, tx, mismatch)
 	}, nil
 }
 
-// batch is the payments as columns, as unnest wants them. Ids go as text: that is one type in every query mode of pgx.
+// batch holds the payments as columns for unnest. Ids are text, which has the same type in every query mode of pgx.
 type batch struct {
 	ids, tenants, accounts, currencies, messages []string
 	amounts                                      []int64
@@ -92,9 +91,9 @@ func read(events []event.Event) (*batch, error) {
 	b := &batch{}
 	for i, e := range events {
 		if e.Type != "" && e.Type != contract.TypePaymentCreated {
-			// Passing it over in silence could pass over a refund.
+			// Terminal, not skipped: it could be a refund.
 			return nil, inbox.At(i, inbox.Terminal(inbox.CodeUnknownType,
-				fmt.Errorf("the ledger has no rule for events of type %q", e.Type)))
+				fmt.Errorf("the ledger does not handle events of type %q", e.Type)))
 		}
 		p, err := contract.Parse(e)
 		if err != nil {
@@ -110,9 +109,9 @@ func read(events []event.Event) (*batch, error) {
 	return b, nil
 }
 
-// compare looks at the payments that were there already: the same values are a duplicate, others an error.
+// compare checks the payments that were booked before: other values than the event's are an error.
 func (b *batch) compare(ctx context.Context, tx pgx.Tx, query string) error {
-	var said, booked struct {
+	var inEvent, booked struct {
 		tenant, account, currency string
 		amount                    int64
 	}
@@ -120,32 +119,32 @@ func (b *batch) compare(ctx context.Context, tx pgx.Tx, query string) error {
 	var side string
 	var found bool
 	err := tx.QueryRow(ctx, query, b.ids, b.tenants, b.accounts, b.amounts, b.currencies).Scan(&i, &side,
-		&said.account, &said.amount, &said.currency, &found, &booked.tenant, &booked.account, &booked.amount,
+		&inEvent.account, &inEvent.amount, &inEvent.currency, &found, &booked.tenant, &booked.account, &booked.amount,
 		&booked.currency)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
-		return fmt.Errorf("comparing %d payments with what is booked: %w", len(b.ids), err)
+		return fmt.Errorf("comparing %d payments with the ledger: %w", len(b.ids), err)
 	case !found:
-		return inbox.At(i, fmt.Errorf("the %s of payment %s was deleted while it was compared", side, b.ids[i]))
+		return inbox.At(i, fmt.Errorf("the %s of payment %s was deleted concurrently", side, b.ids[i]))
 	}
-	said.tenant = b.tenants[i]
-	differs := func(code, what string, booked, said any) error {
+	inEvent.tenant = b.tenants[i]
+	mismatch := func(code, field string, booked, inEvent any) error {
 		return inbox.At(i, inbox.Terminal(code,
 			fmt.Errorf("payment %s is booked (%s) with %s %v, and the event says %v",
-				b.ids[i], side, what, booked, said)))
+				b.ids[i], side, field, booked, inEvent)))
 	}
 	switch {
-	case booked.amount != said.amount:
-		return differs(CodeAmount, "amount", abs(booked.amount), abs(said.amount))
-	case booked.currency != said.currency:
-		return differs(CodeCurrency, "currency", booked.currency, said.currency)
-	case booked.account != said.account:
-		return differs(CodeAccount, "account", fmt.Sprintf("%q", booked.account), fmt.Sprintf("%q", said.account))
+	case booked.amount != inEvent.amount:
+		return mismatch(CodeAmount, "amount", abs(booked.amount), abs(inEvent.amount))
+	case booked.currency != inEvent.currency:
+		return mismatch(CodeCurrency, "currency", booked.currency, inEvent.currency)
+	case booked.account != inEvent.account:
+		return mismatch(CodeAccount, "account", fmt.Sprintf("%q", booked.account), fmt.Sprintf("%q", inEvent.account))
 	}
-	return differs(CodeTenant, "tenant", fmt.Sprintf("%q", booked.tenant), fmt.Sprintf("%q", said.tenant))
+	return mismatch(CodeTenant, "tenant", fmt.Sprintf("%q", booked.tenant), fmt.Sprintf("%q", inEvent.tenant))
 }
 
-// abs: a credit is booked negative, and the event says it positive.
+// abs is needed because a credit is booked as a negative amount.
 func abs(amount int64) int64 { return max(amount, -amount) }

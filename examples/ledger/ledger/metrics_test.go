@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestWorkerServesTheMetricsOfTheManual: what a worker at work serves is what docs/metrics.md lists, both ways.
-func TestWorkerServesTheMetricsOfTheManual(t *testing.T) {
+// TestMetricsMatchTheDocs compares the metrics that a worker serves with those that docs/metrics.md lists.
+func TestMetricsMatchTheDocs(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
 	cfg := config(t, db, topic)
@@ -22,12 +22,12 @@ func TestWorkerServesTheMetricsOfTheManual(t *testing.T) {
 	if cfg.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
-	run(t, cfg)
-	e := created(t, some(1))
+	startWorker(t, cfg)
+	e := paymentEvent(t, newPayment(1))
 	e.Topic = topic
 	publish(t, []event.Event{e}...)
 	var served string
-	pgtest.Await(t, "the event is applied and the lag is known", func() (bool, error) {
+	pgtest.Await(t, "the event and the lag in the metrics", func() (bool, error) {
 		_, served = get(t, "http://"+cfg.Listener.Addr().String()+"/metrics")
 		return strings.Contains(served, `effectonce_inbox_events_total{consumer="ledger",outcome="applied"} 1`) &&
 			strings.Contains(served, `effectonce_consumer_lag{consumer="ledger",partition="0",topic="`+topic+`"} 0`) &&
@@ -40,15 +40,15 @@ func TestWorkerServesTheMetricsOfTheManual(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	manual, err := os.ReadFile("../../../docs/metrics.md")
+	docs, err := os.ReadFile("../../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := names(`(?m)^# TYPE (effectonce_\w+) `, served)
-	// Nothing has failed, so there is no code yet.
+	// It has no series before the first failure.
 	got = append(got, "effectonce_inbox_failed_events_total")
 	slices.Sort(got)
-	if want := names("(?m)^\\| `(effectonce_(?:inbox|consumer)_\\w+)", string(manual)); !slices.Equal(got, want) {
+	if want := names("(?m)^\\| `(effectonce_(?:inbox|consumer)_\\w+)", string(docs)); !slices.Equal(got, want) {
 		t.Errorf("served and documented metrics differ:\n%v\n%v", got, want)
 	}
 }

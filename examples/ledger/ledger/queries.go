@@ -2,9 +2,8 @@ package ledger
 
 // Amounts are signed minor units, a debit positive and a credit negative: the sum over any payment is zero.
 //
-// The unique constraint is the effect's business key. The inbox already drops a second delivery of the same event; the
-// key holds for what no inbox can know: the same payment told by another event, or after the inbox has forgotten the
-// first.
+// The unique constraint is the effect's business key. The inbox drops a second delivery of an event; the business key
+// also catches another event for the same payment, and an event that the inbox has forgotten.
 const ddlEntry = `-- ledger: table
 create table if not exists {schema}ledger_entry (
 	id                bigint generated always as identity primary key,
@@ -14,7 +13,7 @@ create table if not exists {schema}ledger_entry (
 	account_id        text not null,
 	amount            bigint not null,
 	currency          text not null,
-	message_id        uuid not null, -- the event that was booked
+	message_id        uuid not null, -- of the event
 	booked_at         timestamptz not null default clock_timestamp(),
 	constraint ledger_entry_once unique (entry_type, source_payment_id),
 	constraint ledger_entry_side check (entry_type = 'payment_debit' and amount > 0 or entry_type = 'payment_credit'
@@ -25,9 +24,8 @@ create table if not exists {schema}ledger_entry (
 const queryProbe = `-- ledger: probe
 select from {schema}ledger_entry limit 0`
 
-// One statement for the whole batch. Sorted, so that two workers with the same payments wait for each other instead of
-// deadlocking; n last, so that of two events of a batch for one payment the first is booked. Each row stands for
-// itself: a pair of which one row is there already is completed.
+// One statement for the whole batch. It is sorted so that two workers with the same payments do not deadlock; n comes
+// last so that the first of two events for one payment is booked. It completes a pair of which one row exists.
 const queryBook = `-- ledger: book
 insert into {schema}ledger_entry (entry_type, source_payment_id, tenant, account_id, amount, currency, message_id)
 select e.entry_type, p.payment_id, p.tenant, e.account_id, e.amount, p.currency, p.message_id
@@ -38,9 +36,9 @@ cross join lateral (values ('payment_debit', 'clearing', p.amount), ('payment_cr
 order by p.payment_id, e.entry_type, p.n
 on conflict (entry_type, source_payment_id) do nothing`
 
-// What is booked differently from what the batch says. A statement of its own: the snapshot of the insert does not show
-// a row that another transaction committed while the insert waited for it.
-const queryDiffering = `-- ledger: differing
+// The first row that differs from the batch. It is a separate statement, because the insert's snapshot does not show a
+// row that another transaction committed while the insert waited for it.
+const queryMismatch = `-- ledger: mismatch
 select p.n - 1, e.entry_type, e.account_id, e.amount, p.currency,
 	b.entry_type is not null, coalesce(b.tenant, ''), coalesce(b.account_id, ''), coalesce(b.amount, 0),
 	coalesce(b.currency, '')

@@ -11,19 +11,18 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestAWorkerRunsOnTheNextSchema: the inbox's tables are expanded while a worker is at work, as a next release would do
-// it; then the same worker is started again, as after a rollback, with and without migrating. What it books stays
-// right.
-func TestAWorkerRunsOnTheNextSchema(t *testing.T) {
+// TestRunsOnTheNextSchema expands the inbox's tables below a running worker, as the next release would do. Then it
+// starts the same worker again, as after a rollback, with and without migrating.
+func TestRunsOnTheNextSchema(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 2)
 	cfg, f := config(t, db, topic), &fixture{DB: db}
 	booked := 0
-	book := func(what string) {
+	publishAndAwait := func(what string) {
 		t.Helper()
 		var events []event.Event
 		for range 60 {
-			e := created(t, some(1))
+			e := paymentEvent(t, newPayment(1))
 			e.Topic = topic
 			events = append(events, e)
 		}
@@ -33,9 +32,9 @@ func TestAWorkerRunsOnTheNextSchema(t *testing.T) {
 			return pgtest.One[int](t, f.DB, "select count(*) from ledger_entry") == 2*booked, nil
 		})
 	}
-	stop := run(t, cfg)
+	stop := startWorker(t, cfg)
 	pgtest.AwaitSQL(t, db, "select to_regclass('ledger_entry') is not null")
-	book("a worker on its own schema")
+	publishAndAwait("a worker on its own schema")
 	list, err := migrations.Applied(t.Context(), db.Pool,
 		migrations.Options{Schema: db.Schema, Sets: []migrations.Set{migrations.Inbox}})
 	if err != nil {
@@ -54,23 +53,23 @@ func TestAWorkerRunsOnTheNextSchema(t *testing.T) {
 				fmt.Sprintf(`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
 				insert into effectonce_migration (version_id, is_applied) values (%d, true); end $$`, sql,
 					next+int64(n)))
-			if pgerr.Is(err, pgerr.DeadlockDetected) { // migrations try again, too
+			if pgerr.Is(err, pgerr.DeadlockDetected) { // migrations retry it too
 				return false, nil
 			}
 			return true, err
 		})
 	}
-	book("it goes on while the schema is newer")
-	// A day that is made now has the new columns, and is made by a program that does not know them.
+	publishAndAwait("a worker below which the schema became newer")
+	// The worker makes the dropped partition again, with the new columns, which it does not know.
 	db.Exec(t, "do $$ declare d text; begin select max(c.relname) into d from pg_inherits i join pg_class c on c.oid "+
 		"= i.inhrelid where i.inhparent = 'inbox_message'::regclass; execute 'drop table ' || d; end $$")
 	stop()
 	cfg.SkipMigrate = true
-	stop = run(t, cfg)
-	book("it starts again on the newer schema")
+	stop = startWorker(t, cfg)
+	publishAndAwait("a worker that starts on a newer schema")
 	stop()
 	cfg.SkipMigrate = false
-	run(t, cfg)
-	book("and may be told to migrate")
+	startWorker(t, cfg)
+	publishAndAwait("a worker that starts on a newer schema and migrates")
 	f.check(t, booked)
 }

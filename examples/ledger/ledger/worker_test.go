@@ -25,8 +25,8 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// run starts a worker and returns how to stop it, which fails the test when the worker did not drain cleanly.
-func run(t *testing.T, cfg ledger.Config) (stop func()) {
+// startWorker starts a worker. stop fails the test if the worker does not drain cleanly.
+func startWorker(t *testing.T, cfg ledger.Config) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -39,7 +39,7 @@ func run(t *testing.T, cfg ledger.Config) (stop func()) {
 		stopped = true
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("the worker: %v", err)
+			t.Errorf("the worker failed: %v", err)
 		}
 	}
 	t.Cleanup(stop)
@@ -67,30 +67,30 @@ func config(t *testing.T, db *pgtest.DB, topic string) ledger.Config {
 	}
 }
 
-func TestAWorkerBooksOnceWhateverIsDeliveredTwice(t *testing.T) {
+func TestBooksRedeliveredEventsOnce(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 3)
 	var events []event.Event
 	for i := range 50 {
-		e := created(t, some(int64(i+1)))
+		e := paymentEvent(t, newPayment(int64(i+1)))
 		e.Topic = topic
 		events = append(events, e)
 	}
 	publish(t, append(append([]event.Event{}, events...), events[:20]...)...)
 	cfg := config(t, db, topic)
-	stop := run(t, cfg)
+	stop := startWorker(t, cfg)
 	f := &fixture{DB: db}
 	pgtest.AwaitSQL(t, db, "select to_regclass('ledger_entry') is not null")
 	pgtest.AwaitSQL(t, db, "select count(*) = 100 from ledger_entry")
 	stop()
 	f.check(t, 50)
 
-	// Another group reads the topic from its beginning: the inbox knows every event.
+	// Another group reads the topic from the beginning: the inbox knows every event.
 	seen := make(chan inbox.HandledInfo, 100)
 	cfg.Group += "-again"
 	cfg.SkipMigrate = true
 	cfg.Inbox.Observer.Handled = func(i inbox.HandledInfo) { seen <- i }
-	stop = run(t, cfg)
+	stop = startWorker(t, cfg)
 	for n := 0; n < 70; {
 		i := <-seen
 		n += i.Applied + i.Duplicate
@@ -102,13 +102,13 @@ func TestAWorkerBooksOnceWhateverIsDeliveredTwice(t *testing.T) {
 	f.check(t, 50)
 }
 
-func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
+func TestAmountMismatchHaltsThePartition(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
-	p := some(100)
-	first, wrong, behind := created(t, p), created(t, p), created(t, some(1))
+	p := newPayment(100)
+	first, wrong, behind := paymentEvent(t, p), paymentEvent(t, p), paymentEvent(t, newPayment(1))
 	p.Amount = 101
-	wrong = created(t, p)
+	wrong = paymentEvent(t, p)
 	for _, e := range []*event.Event{&first, &wrong, &behind} {
 		e.Topic = topic
 	}
@@ -120,7 +120,7 @@ func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
 	if cfg.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
-	run(t, cfg)
+	startWorker(t, cfg)
 	publish(t, first, wrong, behind)
 	h := <-halted
 	if h.EventID != wrong.ID || h.Offset != 1 ||
@@ -132,7 +132,7 @@ func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
 		[]string{wrong.ID.String(), behind.ID.String()}); n != 0 {
 		t.Errorf("%d ids behind the halt are in the inbox", n)
 	}
-	pgtest.Await(t, "the halt to show", func() (bool, error) {
+	pgtest.Await(t, "the halt in /healthz/moving", func() (bool, error) {
 		status, body := get(t, "http://"+cfg.Listener.Addr().String()+"/healthz/moving")
 		return status == http.StatusServiceUnavailable && strings.Contains(body, wrong.ID.String()), nil
 	})
@@ -146,9 +146,8 @@ func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatAppliesNothingShows: its effect waits for what another session holds. What arrives meanwhile counts as
-// lag.
-func TestAWorkerThatAppliesNothingShows(t *testing.T) {
+// TestStalledWorkerMetrics: the effect waits for a lock, and the lag grows.
+func TestStalledWorkerMetrics(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
 	cfg := config(t, db, topic)
@@ -157,8 +156,8 @@ func TestAWorkerThatAppliesNothingShows(t *testing.T) {
 	if cfg.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
-	run(t, cfg)
-	figure := func(name string) (v float64, found bool) {
+	startWorker(t, cfg)
+	metric := func(name string) (v float64, found bool) {
 		_, body := get(t, "http://"+cfg.Listener.Addr().String()+"/metrics")
 		m := regexp.MustCompile(`(?m)^effectonce_consumer_` + name + `\{[^}]*\} (\S+)$`).FindStringSubmatch(body)
 		if m == nil {
@@ -171,13 +170,13 @@ func TestAWorkerThatAppliesNothingShows(t *testing.T) {
 		t.Helper()
 		for _, name := range names {
 			pgtest.Await(t, what+": "+name, func() (bool, error) {
-				v, found := figure(name)
+				v, found := metric(name)
 				return found && is(v), nil
 			})
 		}
 	}
 	zero := func(v float64) bool { return v == 0 }
-	await("nothing to do", zero, "lag", "stalled_seconds", "handling_seconds")
+	await("idle", zero, "lag", "stalled_seconds", "handling_seconds")
 	ctx := t.Context()
 	tx, err := db.Pool.Begin(ctx)
 	if err != nil {
@@ -188,38 +187,38 @@ func TestAWorkerThatAppliesNothingShows(t *testing.T) {
 		t.Fatal(err)
 	}
 	for lag := 1.0; lag <= 4; lag++ {
-		e := created(t, some(100))
+		e := paymentEvent(t, newPayment(100))
 		e.Topic = topic
 		publish(t, e)
-		await("a lock", func(v float64) bool { return v == lag }, "lag")
+		await("locked", func(v float64) bool { return v == lag }, "lag")
 	}
-	await("a lock", func(v float64) bool { return v > 0 }, "stalled_seconds", "handling_seconds")
+	await("locked", func(v float64) bool { return v > 0 }, "stalled_seconds", "handling_seconds")
 	if err := tx.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
-	await("the lock is gone", zero, "lag", "stalled_seconds", "handling_seconds")
+	await("unlocked", zero, "lag", "stalled_seconds", "handling_seconds")
 	(&fixture{DB: db}).check(t, 4)
 }
 
-// TestAForeignEventIsBookedOnce: as Debezium's outbox router writes it, with its id in the header "id" and nothing of
-// ours.
-func TestAForeignEventIsBookedOnce(t *testing.T) {
+// TestForeignEventIsBookedOnce uses records as Debezium's outbox router writes them, with the id in the header "id" and
+// no CloudEvents headers.
+func TestForeignEventIsBookedOnce(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
-	p := some(100)
+	p := newPayment(100)
 	foreign := func(id string, p contract.PaymentCreated) kafkatest.Record {
 		return kafkatest.Record{
-			Key: []byte(p.AccountID), Value: created(t, p).Payload,
+			Key: []byte(p.AccountID), Value: paymentEvent(t, p).Payload,
 			Headers: []kafkatest.Header{{Key: "id", Value: []byte(id)}},
 		}
 	}
 	id := event.NewID().String()
-	kafkatest.Produce(t, topic, foreign(id, p), foreign(id, p), foreign(event.NewID().String(), some(1)))
+	kafkatest.Produce(t, topic, foreign(id, p), foreign(id, p), foreign(event.NewID().String(), newPayment(1)))
 	cfg := config(t, db, topic)
 	cfg.IDHeader = "id"
 	seen := make(chan inbox.HandledInfo, 10)
 	cfg.Inbox.Observer.Handled = func(i inbox.HandledInfo) { seen <- i }
-	stop := run(t, cfg)
+	stop := startWorker(t, cfg)
 	applied, duplicates := 0, 0
 	for applied+duplicates < 3 {
 		i := <-seen
@@ -235,7 +234,7 @@ func TestAForeignEventIsBookedOnce(t *testing.T) {
 	}
 }
 
-func TestWithoutTablesAWorkerSaysWhatToDo(t *testing.T) {
+func TestMissingTablesError(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	cfg := ledger.Config{

@@ -1,5 +1,5 @@
-// Package cards is a card provider that is none: it books charges in a ledger of its own, and fails on demand. What it
-// charged is known only here, as with a real one; a test compares it with what the payments say.
+// Package cards is a fake card provider. It books charges in its own ledger, with which tests compare the payments, and
+// fails on demand.
 package cards
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Charge is one charge of a card.
 type Charge struct {
-	// Key is the caller's idempotency key, by which it can ask for the charge.
+	// Key is the caller's idempotency key, by which the charge can be looked up.
 	Key       string `json:"key"`
 	Reference string `json:"reference"`
 	AccountID string `json:"account_id"`
@@ -25,31 +25,30 @@ type Charge struct {
 type Verdict int
 
 const (
-	// Accept books the charge and says so.
+	// Accept books the charge and answers 201.
 	Accept Verdict = iota
-	// Refuse declines the card, for good.
+	// Refuse declines the card and answers 402.
 	Refuse
-	// Busy does nothing, and says so: 429.
+	// Busy books nothing and answers 429.
 	Busy
-	// TimeOutBefore does nothing, and does not answer.
+	// TimeOutBefore books nothing and does not answer.
 	TimeOutBefore
-	// TimeOutAfter books the charge, and does not answer.
+	// TimeOutAfter books the charge and does not answer.
 	TimeOutAfter
 )
 
-// Config of a Provider. The zero value accepts everything.
+// Config configures a Provider. The zero value accepts everything.
 type Config struct {
-	// Decide is asked about each request; attempt counts those with the same key, from 1. Default: Accept.
+	// Decide returns the verdict on a request; attempt counts those with the same key, from 1. Default: Accept.
 	Decide func(c Charge, attempt int) Verdict
-	// IgnoreKeys books a charge for every request, also for one with a known key: a provider that must be asked before
-	// it is called again. Default: a known key gets the first answer.
+	// IgnoreKeys books a charge for every request, also for a known key. Default: a known key gets the first answer.
 	IgnoreKeys bool
-	// Booked is called after a charge was booked, and before anybody is told. Default: nothing.
+	// Booked is called after a charge was booked and before the answer. Optional.
 	Booked func(c Charge)
-	// Webhook is a URL that is told of each charge, before the caller is. Default: nobody is.
+	// Webhook is a URL that gets a Notice of each charge before the answer. Optional.
 	Webhook string
-	// Times is how often the webhook is called for one charge. Default 1.
-	Times int
+	// WebhookCalls is the number of webhook calls for one charge. Default 1.
+	WebhookCalls int
 }
 
 // Provider is a card provider. It is safe for concurrent use. Use New.
@@ -70,26 +69,26 @@ func New(cfg Config) *Provider {
 	if cfg.Booked == nil {
 		cfg.Booked = func(Charge) {}
 	}
-	cfg.Times = max(cfg.Times, 1)
+	cfg.WebhookCalls = max(cfg.WebhookCalls, 1)
 	return &Provider{cfg: cfg, refused: map[string]bool{}, attempts: map[string]int{}}
 }
 
-// Ledger is every charge that was booked, in order.
+// Ledger returns all booked charges in order.
 func (p *Provider) Ledger() []Charge {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.ledger)
 }
 
-// Attempts is how often a charge with this key was asked for.
+// Attempts returns the number of charge requests with this key.
 func (p *Provider) Attempts(key string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.attempts[key]
 }
 
-// Handler is the provider's API: POST /charges with an Idempotency-Key answers 201 with the Charge, 402, or 429; GET
-// /charges/{key} says what became of a key: 200 with the Charge, 402, or 404.
+// Handler is the provider's API. POST /charges with an Idempotency-Key answers 201 with the Charge, 402, or 429. GET
+// /charges/{key} answers 200 with the Charge, 402, or 404.
 func (p *Provider) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /charges", p.charge)
@@ -100,7 +99,7 @@ func (p *Provider) Handler() http.Handler {
 func (p *Provider) charge(w http.ResponseWriter, r *http.Request) {
 	var c Charge
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&c); err != nil || c.Amount <= 0 {
-		http.Error(w, "no charge", http.StatusBadRequest)
+		http.Error(w, "invalid charge", http.StatusBadRequest)
 		return
 	}
 	c.Key = r.Header.Get("Idempotency-Key")
@@ -123,10 +122,10 @@ func (p *Provider) charge(w http.ResponseWriter, r *http.Request) {
 	p.answer(w, http.StatusCreated, c.Key)
 }
 
-// book makes the charge, unless its key has one.
+// book books the charge unless its key has one.
 func (p *Provider) book(r *http.Request, c Charge, verdict Verdict) Charge {
 	p.mu.Lock()
-	if known, ok := p.of(c.Key); ok && !p.cfg.IgnoreKeys {
+	if known, ok := p.lookup(c.Key); ok && !p.cfg.IgnoreKeys {
 		p.mu.Unlock()
 		return known
 	}
@@ -140,15 +139,15 @@ func (p *Provider) book(r *http.Request, c Charge, verdict Verdict) Charge {
 	p.mu.Unlock()
 	p.cfg.Booked(c)
 	if p.cfg.Webhook != "" {
-		for range p.cfg.Times {
-			p.tell(r, c)
+		for range p.cfg.WebhookCalls {
+			p.notify(r, c)
 		}
 	}
 	return c
 }
 
-// of is the charge of a key; p.mu is held.
-func (p *Provider) of(key string) (Charge, bool) {
+// lookup returns the charge of a key. The caller holds p.mu.
+func (p *Provider) lookup(key string) (Charge, bool) {
 	i := slices.IndexFunc(p.ledger, func(c Charge) bool { return c.Key == key })
 	if i < 0 {
 		return Charge{}, false
@@ -162,12 +161,12 @@ func (p *Provider) find(w http.ResponseWriter, r *http.Request) {
 
 func (p *Provider) answer(w http.ResponseWriter, found int, key string) {
 	p.mu.Lock()
-	c, ok := p.of(key)
+	c, ok := p.lookup(key)
 	refused := p.refused[key]
 	p.mu.Unlock()
 	switch {
 	case ok:
-		body, _ := json.Marshal(c) // text and a number
+		body, _ := json.Marshal(c) // cannot fail
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(found)
 		_, _ = w.Write(body)
@@ -178,15 +177,15 @@ func (p *Provider) answer(w http.ResponseWriter, found int, key string) {
 	}
 }
 
-// Notice is what the webhook is told. A provider tells it at least once: whoever takes it counts ids.
+// Notice is the body of a webhook call. It arrives at least once; receivers deduplicate by ID.
 type Notice struct {
 	ID     string `json:"id"`
 	Charge Charge `json:"charge"`
 }
 
-// tell calls the webhook. That it fails is the webhook's affair: a real provider would go on trying.
-func (p *Provider) tell(r *http.Request, c Charge) {
-	body, _ := json.Marshal(Notice{ID: "notice-" + c.Reference, Charge: c}) // text and a number
+// notify calls the webhook. Unlike a real provider it does not retry.
+func (p *Provider) notify(r *http.Request, c Charge) {
+	body, _ := json.Marshal(Notice{ID: "notice-" + c.Reference, Charge: c}) // cannot fail
 	req, err := http.NewRequestWithContext(r.Context(), http.MethodPost, p.cfg.Webhook, bytes.NewReader(body))
 	if err != nil {
 		return

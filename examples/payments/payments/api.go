@@ -20,11 +20,11 @@ import (
 
 const (
 	maxBody = 64 << 10
-	// patience bounds a request, above all its wait for another one with the same key.
-	patience = 10 * time.Second
+	// requestTimeout bounds a request, including its wait for another one with the same key.
+	requestTimeout = 10 * time.Second
 )
 
-// The headers and the code that clients build on.
+// Headers, and the code for a reused key.
 const (
 	HeaderKey      = httpedge.HeaderKey
 	HeaderTenant   = "X-Tenant"
@@ -32,7 +32,7 @@ const (
 	CodeReused     = string(httpedge.CodeKeyReused)
 )
 
-// The operations: a key is of one tenant and one of them. Their names stay over releases.
+// Operations: the scope of a key is a tenant and an operation. Never rename one.
 const (
 	opCreate = "payment.create"
 	opNotice = "card.notice"
@@ -47,27 +47,25 @@ type api struct {
 	wake  func()
 }
 
-// commands makes requests of commands; recovery reads their input.
+// commands makes requests from commands. Recovery reads the kept input.
 var commands = idempotency.Fingerprinter{Version: 1, KeepInput: true}
 
-// create is the handler that comes first: it finds out who asks, checks the key, reads and validates, and only then
-// asks for the key.
 func (a *api) create(w http.ResponseWriter, r *http.Request) {
 	req, cmd, err := a.request(w, r)
 	if err != nil {
 		a.edge.Write(w, idempotency.Result{}, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	res, err := a.make(ctx, req, cmd)
+	res, err := a.execute(ctx, req, cmd)
 	if err == nil && !res.Replayed && res.Failure == "" {
 		a.wake()
 	}
 	a.edge.Write(w, res, err)
 }
 
-// request is everything before anything is looked up or recorded.
+// request authenticates and validates, before the key is recorded.
 func (a *api) request(w http.ResponseWriter, r *http.Request) (req idempotency.Request, cmd command, err error) {
 	tenant, err := tenantOf(r)
 	if err != nil {
@@ -87,21 +85,20 @@ func (a *api) request(w http.ResponseWriter, r *http.Request) (req idempotency.R
 	return req, cmd, err
 }
 
-// make makes the payment once. Without a card all of it is one transaction, key, row and event; with one it takes
-// phases.
-func (a *api) make(ctx context.Context, req idempotency.Request, cmd command) (idempotency.Result, error) {
+// execute makes the payment once: without a card provider in one transaction of key, row and event, with one in phases.
+func (a *api) execute(ctx context.Context, req idempotency.Request, cmd command) (idempotency.Result, error) {
 	if a.cards == nil {
 		return a.keys.InTx(ctx, req, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 			return a.store.create(ctx, tx, req.Key.Tenant, cmd)
 		})
 	}
 	return a.guard.Run(ctx, req, func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
-		return a.cards.work(ctx, op, req.Key.Tenant, cmd)
+		return a.cards.pay(ctx, op, req.Key.Tenant, cmd)
 	})
 }
 
-// notice takes the card provider's notices, which come at least once. A notice is a command under the provider's own id
-// for it. An example has no signatures; elsewhere they are checked here, before anything is recorded.
+// notice handles the card provider's notices, which arrive at least once. The key is the provider's id of the notice. A
+// real service checks its signature here, before the key is recorded.
 func (a *api) notice(w http.ResponseWriter, r *http.Request) {
 	var n struct {
 		ID     string `json:"id"`
@@ -115,10 +112,10 @@ func (a *api) notice(w http.ResponseWriter, r *http.Request) {
 	}
 	id, err := uuid.Parse(strings.TrimPrefix(n.Charge.Key, chargePrefix))
 	if err != nil {
-		a.edge.Problem(w, httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "the notice is of no payment"})
+		a.edge.Problem(w, httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "the notice names no payment"})
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	req, err := idempotency.NewRequest(idempotency.Key{Operation: opNotice, Value: n.ID}, n)
 	var res idempotency.Result
@@ -142,7 +139,7 @@ func (a *api) get(w http.ResponseWriter, r *http.Request) {
 		a.notFound(w, r)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
 	p, err := a.store.get(ctx, tenant, id)
 	if errors.Is(err, errNotFound) {
@@ -154,11 +151,10 @@ func (a *api) get(w http.ResponseWriter, r *http.Request) {
 		res, err = httpedge.JSON(http.StatusOK, p)
 		res.Header["Cache-Control"] = []string{"no-store"}
 	}
-	a.edge.Write(w, res, transient(err))
+	a.edge.Write(w, res, retryable(err))
 }
 
-// tenantOf returns whom the payment belongs to. An example has no authentication; elsewhere the tenant comes from
-// there.
+// tenantOf returns the tenant of a request. In a real service it comes from authentication.
 func tenantOf(r *http.Request) (string, error) {
 	values := r.Header.Values(HeaderTenant)
 	if len(values) == 0 {
@@ -167,7 +163,7 @@ func tenantOf(r *http.Request) (string, error) {
 	if len(values) > 1 || (idempotency.Key{Tenant: values[0], Operation: opCreate, Value: "any"}).Check() != nil {
 		return "", &httpedge.Problem{
 			Status: http.StatusBadRequest, Code: "INVALID_TENANT",
-			Detail: fmt.Sprintf("%s must be there once, with at most %d printable ASCII characters", HeaderTenant,
+			Detail: fmt.Sprintf("%s: want one header of at most %d printable ASCII characters", HeaderTenant,
 				idempotency.MaxKey),
 		}
 	}
@@ -177,7 +173,7 @@ func tenantOf(r *http.Request) (string, error) {
 func (a *api) notFound(w http.ResponseWriter, _ *http.Request) {
 	a.edge.Problem(w, httpedge.Problem{
 		Status: http.StatusNotFound, Code: "NOT_FOUND",
-		Detail: "there is nothing here; payments are made by POST /payments",
+		Detail: "not found; POST /payments makes a payment",
 	})
 }
 

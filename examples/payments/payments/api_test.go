@@ -25,7 +25,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// fixture is the API over a database of its own, and what it logs.
+// fixture is the API over a test database, and its log.
 type fixture struct {
 	*pgtest.DB
 	handler http.Handler
@@ -42,12 +42,12 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	pool.Close()
-	f.handler = f.over(t, f.Pool)
+	f.handler = f.newHandler(t, f.Pool)
 	return f
 }
 
-// over is the API over another way to the same database.
-func (f *fixture) over(t *testing.T, pool *pgxpool.Pool) http.Handler {
+// newHandler makes another API over the same database.
+func (f *fixture) newHandler(t *testing.T, pool *pgxpool.Pool) http.Handler {
 	t.Helper()
 	h, err := payments.Handler(pool, payments.Config{
 		Schema: f.Schema, Wake: func() { f.woken.Add(1) },
@@ -88,7 +88,7 @@ func do(h http.Handler, method, path, body string, headers ...string) *httptest.
 	return w
 }
 
-// post asks for a payment, under a key of its own unless the headers have one.
+// post requests a payment, with a new key unless the headers have one.
 func post(h http.Handler, body string, headers ...string) *httptest.ResponseRecorder {
 	if !slices.Contains(headers, "Idempotency-Key") {
 		headers = append(headers, "Idempotency-Key", event.NewID().String())
@@ -96,14 +96,14 @@ func post(h http.Handler, body string, headers ...string) *httptest.ResponseReco
 	return do(h, http.MethodPost, "/payments", body, headers...)
 }
 
-// counts fails unless there are so many payments, and an event for each and no other.
-func (f *fixture) counts(t *testing.T, want int) {
+// check fails unless there are exactly want payments, each with one event, and no other event.
+func (f *fixture) check(t *testing.T, want int) {
 	t.Helper()
 	rows, events := pgtest.One[int](t, f.DB, "select count(*) from payment"),
 		pgtest.One[int](t, f.DB, "select count(*) from outbox_event")
 	pairs := pgtest.One[int](t, f.DB, "select count(*) from payment p join outbox_event e on e.message_id = p.event_id")
 	if rows != want || events != want || pairs != want {
-		t.Errorf("%d payments, %d events, %d of them together: want %d", rows, events, pairs, want)
+		t.Errorf("%d payments, %d events, %d pairs: want %d", rows, events, pairs, want)
 	}
 }
 
@@ -113,7 +113,7 @@ func code(w *httptest.ResponseRecorder) string {
 	return p.Code
 }
 
-func TestAPaymentIsARowAndAnEvent(t *testing.T) {
+func TestCreatesRowAndEvent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	w := post(f.handler, body, "X-Tenant", "acme")
@@ -126,7 +126,7 @@ func TestAPaymentIsARowAndAnEvent(t *testing.T) {
 		p.Currency != "EUR" {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	f.counts(t, 1)
+	f.check(t, 1)
 	if f.woken.Load() != 1 {
 		t.Errorf("the relay was woken %d times, want 1", f.woken.Load())
 	}
@@ -154,11 +154,11 @@ func TestAPaymentIsARowAndAnEvent(t *testing.T) {
 	}
 }
 
-func TestACompletedReplay(t *testing.T) {
+func TestReplay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	first := post(f.handler, body, "Idempotency-Key", "k")
-	// White space and order are no other command.
+	// White space and the order of members do not change the command.
 	again := post(f.handler, ` {"currency":"EUR", "amount":100, "account_id":"acc-1"} `, "Idempotency-Key", "k")
 	if first.Code != http.StatusCreated || again.Code != first.Code || again.Body.String() != first.Body.String() {
 		t.Fatalf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
@@ -167,10 +167,10 @@ func TestACompletedReplay(t *testing.T) {
 		t.Errorf("Idempotent-Replayed %q, then %q", first.Header().Get(payments.HeaderReplayed),
 			again.Header().Get(payments.HeaderReplayed))
 	}
-	f.counts(t, 1)
+	f.check(t, 1)
 }
 
-func TestTheSameKeyForAnotherCommandIsRefused(t *testing.T) {
+func TestKeyReuseIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	post(f.handler, body, "Idempotency-Key", "secret-key")
@@ -187,7 +187,7 @@ func TestTheSameKeyForAnotherCommandIsRefused(t *testing.T) {
 	if !strings.Contains(f.log.String(), "used again") || strings.Contains(f.log.String(), "secret-key") {
 		t.Errorf("log: %s", f.log)
 	}
-	f.counts(t, 1)
+	f.check(t, 1)
 }
 
 func TestKeysAreScopedByTenant(t *testing.T) {
@@ -200,22 +200,22 @@ func TestKeysAreScopedByTenant(t *testing.T) {
 			t.Errorf("tenant %q: %d %s", tenant, w.Code, w.Body)
 		}
 	}
-	f.counts(t, 3)
+	f.check(t, 3)
 }
 
-func TestAKeyIsRequired(t *testing.T) {
+func TestKeyIsRequired(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	if w := do(f.handler, http.MethodPost, "/payments", body); w.Code != http.StatusBadRequest ||
 		code(w) != "IDEMPOTENCY_KEY_MISSING" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	f.counts(t, 0)
+	f.check(t, 0)
 }
 
-// TestTheAnswerIsTheFirstOnes: byte for byte, whatever became of the row, and although the key is quoted the second
-// time.
-func TestTheAnswerIsTheFirstOnes(t *testing.T) {
+// TestReplayIsIdentical: a replay is the first answer, byte for byte, although the row has changed and the key is
+// quoted.
+func TestReplayIsIdentical(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	first := post(f.handler, body, "Idempotency-Key", "k")
@@ -231,12 +231,12 @@ func TestTheAnswerIsTheFirstOnes(t *testing.T) {
 	}
 }
 
-// TestTwoAtTheSameTime: both have checked whatever they could check before either has written.
-func TestTwoAtTheSameTime(t *testing.T) {
+// TestConcurrentRequests: two requests with one key reach the database before either has committed.
+func TestConcurrentRequests(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	answers := f.together(t)
-	f.counts(t, 1)
+	answers := f.postConcurrently(t)
+	f.check(t, 1)
 	if answers[0].Code != http.StatusCreated || answers[1].Code != http.StatusCreated ||
 		answers[0].Body.String() != answers[1].Body.String() {
 		t.Errorf("answers %d %s and %d %s", answers[0].Code, answers[0].Body, answers[1].Code, answers[1].Body)
@@ -247,19 +247,18 @@ func TestTwoAtTheSameTime(t *testing.T) {
 	}
 }
 
-// together sends the same request twice, through two processes: in one the second would not come as far as the
-// database. The first is held after its insert and before its commit, until the second waits for it; who waited for as
-// long as one may comes again.
-func (f *fixture) together(t *testing.T) [2]*httptest.ResponseRecorder {
+// postConcurrently sends the same request to two handlers: within one, the second would not reach the database. The
+// first is held between its insert and its commit until the second waits for it. A request that gets 409 is retried.
+func (f *fixture) postConcurrently(t *testing.T) [2]*httptest.ResponseRecorder {
 	t.Helper()
-	// An advisory lock that the test holds stops both where the event is appended, which is after the payment's insert.
+	// This lock stops both at the append of the event, after the insert of the payment.
 	gate := f.Connect(t)
 	if _, err := gate.Exec(t.Context(), "begin; lock table outbox_event in exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
 	var answers [2]*httptest.ResponseRecorder
 	var wg sync.WaitGroup
-	for i, process := range []http.Handler{f.handler, f.over(t, f.Pool)} {
+	for i, process := range []http.Handler{f.handler, f.newHandler(t, f.Pool)} {
 		wg.Go(func() {
 			for answers[i] == nil || answers[i].Code == http.StatusConflict {
 				answers[i] = post(process, body, "Idempotency-Key", "k")
@@ -277,12 +276,12 @@ func (f *fixture) together(t *testing.T) [2]*httptest.ResponseRecorder {
 	return answers
 }
 
-// TestALostCommitAnswer: the payment is made once, and the client is told so at once: the key says what became of it.
-func TestALostCommitAnswer(t *testing.T) {
+// TestLostCommitReply: the payment is made once, and the first request already gets its answer, by the key's record.
+func TestLostCommitReply(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
-		"it happened": pgtest.DropReply,
-		"it did not":  pgtest.CutBefore,
+		"committed":     pgtest.DropReply,
+		"not committed": pgtest.CutBefore,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -293,7 +292,7 @@ func TestALostCommitAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer pool.Close()
-			h := f.over(t, pool)
+			h := f.newHandler(t, pool)
 			proxy.OnCommit(action)
 			first, again := post(h, body, "Idempotency-Key", "k"), post(h, body, "Idempotency-Key", "k")
 			if first.Code != http.StatusCreated || again.Code != http.StatusCreated ||
@@ -304,12 +303,12 @@ func TestALostCommitAnswer(t *testing.T) {
 				again.Header().Get(payments.HeaderReplayed) != "true" {
 				t.Errorf("replayed: %v, then %v", first.Header(), again.Header())
 			}
-			f.counts(t, 1)
+			f.check(t, 1)
 		})
 	}
 }
 
-func TestADatabaseThatIsAwayIsTryAgain(t *testing.T) {
+func TestDatabaseAway(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	proxy := pgtest.NewProxy(t, f.URL)
@@ -319,12 +318,12 @@ func TestADatabaseThatIsAwayIsTryAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	if w := post(f.over(t, pool), body); w.Code != http.StatusServiceUnavailable || code(w) != "TRY_AGAIN" {
+	if w := post(f.newHandler(t, pool), body); w.Code != http.StatusServiceUnavailable || code(w) != "TRY_AGAIN" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 
-func TestWhatIsWrongIsRefusedAndRecordsNothing(t *testing.T) {
+func TestInvalidRequestRecordsNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	long := strings.Repeat("é", 200)
@@ -372,7 +371,7 @@ func TestWhatIsWrongIsRefusedAndRecordsNothing(t *testing.T) {
 			t.Errorf("%q: %d %s", bad, w.Code, w.Body)
 		}
 	}
-	f.counts(t, 1)
+	f.check(t, 1)
 	for _, c := range []struct {
 		method, path string
 		want         int
@@ -392,7 +391,7 @@ func TestWhatIsWrongIsRefusedAndRecordsNothing(t *testing.T) {
 	}
 }
 
-// FuzzBody: no body makes the API panic or answer with a fault of its own, and what it accepts is a payment.
+// FuzzBody: no body makes the API panic or answer with an internal error, and an accepted body is a valid payment.
 func FuzzBody(f *testing.F) {
 	for _, s := range []string{
 		body, "", "{}", `{"amount":1e99}`, `{"amount":1,"amount":1}`, "[[[",
@@ -400,7 +399,7 @@ func FuzzBody(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	// A pool that reaches nobody: an accepted body ends in 503.
+	// The pool has no server: an accepted body ends in 503.
 	pool, err := pgxpool.New(context.Background(),
 		"postgres://nobody@127.0.0.1:1/none?sslmode=disable&connect_timeout=1")
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/effectonce/effectonce/idempotency/recovery"
 )
 
-// A payment with a card is made in phases, for no transaction can be open across the provider's answer:
+// A payment with a card is made in phases, because no transaction may be open during the call to the provider:
 //
-//	ids       the payment's identity, recorded before anything is done with it
-//	payment   the row, pending
-//	charge    the provider's, under a key made of the payment's id
-//	accept    the row accepted and the event appended, in one transaction
+//	ids       record the ids of payment and event
+//	payment   insert the row, status pending
+//	charge    call the provider; the key is derived from the payment's id
+//	accept    set the status accepted and append the event, in one transaction
 //
-// Whoever goes on after a crash, the caller's retry or recovery, finds what is recorded and repeats only what may be
-// repeated.
+// After a crash the caller's retry or recovery continues after the last recorded phase. All phases but charge may run
+// again; recovery asks the provider about a charge without an outcome.
 const (
 	stepIDs     = "ids"
 	stepPayment = "payment"
@@ -33,29 +33,29 @@ const (
 	stepDecline = "decline"
 )
 
-// codeDeclined is the code of the one refusal that is final.
+// codeDeclined is the code of the only final refusal.
 const codeDeclined = "card_declined"
 
-// codeCardDeclined is the same in a problem.
-const codeCardDeclined httpedge.Code = "CARD_DECLINED"
+// problemDeclined is the same in the API's problem.
+const problemDeclined httpedge.Code = "CARD_DECLINED"
 
-// cards is how payments are made with a card.
+// cards makes payments with a card.
 type cards struct {
 	store    *store
 	provider Provider
 }
 
-// work is the whole operation, from its beginning or from wherever it was left.
-func (c *cards) work(ctx context.Context, op *guard.Op, tenant string, cmd command) (idempotency.Result, error) {
+// pay runs the operation, or continues it after a crash.
+func (c *cards) pay(ctx context.Context, op *guard.Op, tenant string, cmd command) (idempotency.Result, error) {
 	var id ids
 	if err := phase(ctx, op, stepIDs, &id, func(context.Context) (any, error) { return newIDs(), nil }); err != nil {
 		return idempotency.Result{}, err
 	}
-	var made time.Time
-	err := phase(ctx, op, stepPayment, &made, func(ctx context.Context) (any, error) {
+	var createdAt time.Time
+	err := phase(ctx, op, stepPayment, &createdAt, func(ctx context.Context) (any, error) {
 		var at time.Time
-		err := c.store.in(ctx, func(tx pgx.Tx) (err error) {
-			at, err = c.store.write(ctx, tx, tenant, id, cmd, statusPending)
+		err := c.store.inTx(ctx, func(tx pgx.Tx) (err error) {
+			at, err = c.store.insertRow(ctx, tx, tenant, id, cmd, statusPending)
 			return err
 		})
 		return at, err
@@ -75,22 +75,22 @@ func (c *cards) work(ctx context.Context, op *guard.Op, tenant string, cmd comma
 	switch class, _ := idempotency.Classify(err); {
 	case err == nil:
 	case class == idempotency.ClassTerminal:
-		return c.declined(ctx, op, id, err)
-	default: // the key keeps this command and its phases, and the next attempt goes on with this payment
+		return c.decline(ctx, op, id, err)
+	default: // the key keeps the command and its phases, and the next attempt continues this payment
 		return idempotency.Result{}, err
 	}
 	err = phase(ctx, op, stepAccept, nil, func(ctx context.Context) (any, error) {
-		return nil, c.store.in(ctx, func(tx pgx.Tx) error {
+		return nil, c.store.inTx(ctx, func(tx pgx.Tx) error {
 			return c.accept(ctx, tx, tenant, id, cmd, string(reference))
 		})
 	})
 	if err != nil {
 		return idempotency.Result{}, err
 	}
-	return answer(id, cmd, made)
+	return answer(id, cmd, createdAt)
 }
 
-// phase is a local one whose outcome is JSON.
+// phase runs a local phase whose outcome is recorded as JSON.
 func phase(ctx context.Context, op *guard.Op, name string, to any, do func(ctx context.Context) (any, error)) error {
 	data, err := op.Local(ctx, name, func(ctx context.Context, _ guard.Call) ([]byte, error) {
 		v, err := do(ctx)
@@ -107,8 +107,8 @@ func phase(ctx context.Context, op *guard.Op, name string, to any, do func(ctx c
 
 const chargePrefix = "provider_payment_"
 
-// chargeKey goes to the provider: of the payment's own id, not of the caller's key, which may mean another intent some
-// day.
+// chargeKey is the key for the provider. It has the payment's id, because callers may reuse their keys after they have
+// expired.
 func chargeKey(id ids) string { return chargePrefix + id.Payment.String() }
 
 // accept appends the event unless an earlier run of this phase did.
@@ -121,11 +121,11 @@ func (c *cards) accept(ctx context.Context, tx pgx.Tx, tenant string, id ids, cm
 	if err != nil {
 		return fmt.Errorf("accepting the payment: %w", err)
 	}
-	return c.store.tell(ctx, tx, tenant, id, cmd, at)
+	return c.store.appendEvent(ctx, tx, tenant, id, cmd, at)
 }
 
-// declined is the final refusal, kept and replayed.
-func (c *cards) declined(ctx context.Context, op *guard.Op, id ids, cause error) (idempotency.Result, error) {
+// decline records the final refusal, which replays return.
+func (c *cards) decline(ctx context.Context, op *guard.Op, id ids, cause error) (idempotency.Result, error) {
 	err := phase(ctx, op, stepDecline, nil, func(ctx context.Context) (any, error) {
 		return nil, c.exec(ctx, c.store.decline, id.Payment.String())
 	})
@@ -134,7 +134,7 @@ func (c *cards) declined(ctx context.Context, op *guard.Op, id ids, cause error)
 	}
 	res, err := httpedge.JSON(http.StatusPaymentRequired, map[string]any{
 		"type": "about:blank", "title": "Payment Required", "status": http.StatusPaymentRequired,
-		"code":   codeCardDeclined,
+		"code":   problemDeclined,
 		"detail": "the card was declined; for another attempt use a new Idempotency-Key",
 	})
 	if err != nil {
@@ -150,7 +150,7 @@ func (c *cards) exec(ctx context.Context, sql string, args ...any) error {
 	return err
 }
 
-// handler is how recovery finds out what became of a payment, and goes on with it.
+// handler lets recovery ask the provider about a charge and continue the payment.
 func (c *cards) handler() recovery.Handler {
 	return recovery.Handler{
 		Probe: func(ctx context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
@@ -161,8 +161,7 @@ func (c *cards) handler() recovery.Handler {
 			case err != nil:
 				return recovery.ProbeResult{}, err
 			case found == "":
-				// Recovery comes later than the longest time-out of a request to the provider: none is on its way any
-				// more.
+				// Recovery starts later than the longest time-out of a request to the provider, so none is in flight.
 				return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 			}
 			return recovery.ProbeResult{Outcome: recovery.Happened, Data: []byte(found)}, nil
@@ -172,7 +171,7 @@ func (c *cards) handler() recovery.Handler {
 			if err := json.Unmarshal(op.Record().Input, &cmd); err != nil {
 				return idempotency.Result{}, fmt.Errorf("reading the recorded command: %w", err)
 			}
-			return c.work(ctx, op, op.Record().Key.Tenant, cmd)
+			return c.pay(ctx, op, op.Record().Key.Tenant, cmd)
 		},
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// cardFixture is the API with a card provider, which has a ledger of its own.
+// cardFixture is the API with a card provider.
 type cardFixture struct {
 	*fixture
 	bank    *cards.Provider
@@ -29,28 +29,28 @@ type cardFixture struct {
 	service *payments.Service
 }
 
-// newCards makes it, with a provider that is waited for as long as any machine needs.
+// newCards makes a cardFixture with a long time-out for the provider.
 func newCards(t *testing.T, cfg cards.Config) *cardFixture {
 	t.Helper()
-	return newCardsWithin(t, cfg, time.Minute)
+	return newCardsTimeout(t, cfg, time.Minute)
 }
 
-// shortly is the time-out for a provider that does not answer: nothing waits for longer than a test must.
-const shortly = 300 * time.Millisecond
+// shortTimeout is for a provider that does not answer.
+const shortTimeout = 300 * time.Millisecond
 
-func newCardsWithin(t *testing.T, cfg cards.Config, timeout time.Duration) *cardFixture {
+func newCardsTimeout(t *testing.T, cfg cards.Config, timeout time.Duration) *cardFixture {
 	t.Helper()
 	f := &cardFixture{fixture: newFixture(t), bank: cards.New(cfg), timeout: timeout}
 	server := httptest.NewServer(f.bank.Handler())
 	t.Cleanup(server.Close)
 	f.bankURL = server.URL
-	f.service = f.serve(t)
+	f.service = f.newService(t)
 	f.handler = f.service
 	return f
 }
 
-// serve is another process with the same database and provider.
-func (f *cardFixture) serve(t *testing.T) *payments.Service {
+// newService makes another service over the same database and provider.
+func (f *cardFixture) newService(t *testing.T) *payments.Service {
 	t.Helper()
 	provider, err := payments.HTTPProvider(f.bankURL, f.timeout)
 	if err != nil {
@@ -67,7 +67,7 @@ func (f *cardFixture) serve(t *testing.T) *payments.Service {
 	return s
 }
 
-// recover lets recovery look until this key's request has its answer.
+// recover runs recovery until a request with this key gets its final answer.
 func (f *cardFixture) recover(t *testing.T, key string) *httptest.ResponseRecorder {
 	t.Helper()
 	var w *httptest.ResponseRecorder
@@ -81,8 +81,8 @@ func (f *cardFixture) recover(t *testing.T, key string) *httptest.ResponseRecord
 	return w
 }
 
-// charged fails unless the provider has so many charges, and each is of an accepted payment.
-func (f *cardFixture) charged(t *testing.T, want int) {
+// checkCharges fails unless the provider has exactly want charges, each of an accepted payment with an event.
+func (f *cardFixture) checkCharges(t *testing.T, want int) {
 	t.Helper()
 	ledger := f.bank.Ledger()
 	if len(ledger) != want {
@@ -92,7 +92,7 @@ func (f *cardFixture) charged(t *testing.T, want int) {
 		id := strings.TrimPrefix(c.Key, "provider_payment_")
 		if pgtest.One[int](t, f.DB, "select count(*) from payment where status = 'accepted' and charge = $1 and "+
 			"payment_id = $2::uuid", c.Reference, id) != 1 {
-			t.Errorf("charge %s is of no accepted payment", c.Reference)
+			t.Errorf("charge %s has no accepted payment", c.Reference)
 		}
 	}
 	accepted, events := pgtest.One[int](t, f.DB, "select count(*) from payment where status = 'accepted'"),
@@ -102,7 +102,7 @@ func (f *cardFixture) charged(t *testing.T, want int) {
 	}
 }
 
-func TestACardIsChargedOnce(t *testing.T) {
+func TestChargesOnce(t *testing.T) {
 	t.Parallel()
 	f := newCards(t, cards.Config{IgnoreKeys: true})
 	first, again := post(f.handler, body, "Idempotency-Key", "k"), post(f.handler, body, "Idempotency-Key", "k")
@@ -114,17 +114,17 @@ func TestACardIsChargedOnce(t *testing.T) {
 		"k"); w.Code != http.StatusUnprocessableEntity || code(w) != payments.CodeReused {
 		t.Errorf("another command: %d %s", w.Code, w.Body)
 	}
-	f.charged(t, 1)
+	f.checkCharges(t, 1)
 	if key := f.bank.Ledger()[0].Key; key == "k" {
 		t.Errorf("the caller's key went to the provider: %q", key)
 	}
 }
 
-// TestAHundredAtOnceAreOneCharge, by two processes.
-func TestAHundredAtOnceAreOneCharge(t *testing.T) {
+// TestHundredConcurrentRequestsChargeOnce sends them to two services.
+func TestHundredConcurrentRequestsChargeOnce(t *testing.T) {
 	t.Parallel()
 	f := newCards(t, cards.Config{IgnoreKeys: true})
-	other := f.serve(t)
+	other := f.newService(t)
 	var wg sync.WaitGroup
 	for i := range 100 {
 		wg.Go(func() {
@@ -142,10 +142,10 @@ func TestAHundredAtOnceAreOneCharge(t *testing.T) {
 	if w := post(f.handler, body, "Idempotency-Key", "k"); w.Code != http.StatusCreated {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	f.charged(t, 1)
+	f.checkCharges(t, 1)
 }
 
-func TestADeclinedCardIsAFinalAnswer(t *testing.T) {
+func TestDeclinedCardIsFinal(t *testing.T) {
 	t.Parallel()
 	f := newCards(t, cards.Config{Decide: func(cards.Charge, int) cards.Verdict { return cards.Refuse }})
 	for i, replayed := range []string{"", "true"} {
@@ -154,25 +154,25 @@ func TestADeclinedCardIsAFinalAnswer(t *testing.T) {
 			t.Errorf("%d: %d %s %v", i, w.Code, w.Body, w.Header())
 		}
 	}
-	f.charged(t, 0)
+	f.checkCharges(t, 0)
 	if got := pgtest.One[string](t, f.DB, "select status from payment"); got != "declined" {
 		t.Errorf("the payment is %s", got)
 	}
 }
 
-// TestAProviderThatIsAwayBurnsNoKey: nothing was sent, so the same key is good for the next attempt.
-func TestAProviderThatIsAwayBurnsNoKey(t *testing.T) {
+// TestProviderAwayKeepsKeyUsable: nothing was sent, so the next attempt with the same key charges.
+func TestProviderAwayKeepsKeyUsable(t *testing.T) {
 	t.Parallel()
 	f := newCards(t, cards.Config{})
 	up := f.bankURL
 	f.bankURL = "http://127.0.0.1:1"
-	away := f.serve(t)
+	away := f.newService(t)
 	f.bankURL = up
 	if w := post(away, body, "Idempotency-Key", "k"); w.Code != http.StatusServiceUnavailable ||
 		code(w) != "TRY_AGAIN" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	// Its payment is there, and pending: under this key nothing else may be made.
+	// The payment is pending: this key refuses another command.
 	if w := post(f.handler, strings.Replace(body, "100", "101", 1), "Idempotency-Key",
 		"k"); w.Code != http.StatusUnprocessableEntity {
 		t.Errorf("another command: %d %s", w.Code, w.Body)
@@ -181,14 +181,14 @@ func TestAProviderThatIsAwayBurnsNoKey(t *testing.T) {
 		w.Header().Get(payments.HeaderReplayed) != "" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	f.charged(t, 1)
+	f.checkCharges(t, 1)
 }
 
-// TestACallerThatLeavesABusyProvider: the payment that it leaves behind is the one that its retry is answered with.
-func TestACallerThatLeavesABusyProvider(t *testing.T) {
+// TestCallerGivesUpOnBusyProvider: the retry completes the payment that the caller left behind.
+func TestCallerGivesUpOnBusyProvider(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	ctx, leave := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	serve := func(p payments.Provider) http.Handler {
 		s, err := payments.New(f.Pool, payments.Config{
 			Schema: f.Schema, Cards: p,
@@ -200,7 +200,7 @@ func TestACallerThatLeavesABusyProvider(t *testing.T) {
 		return s
 	}
 	busy := serve(forgetful(func() (string, error) {
-		leave()
+		cancel()
 		<-ctx.Done()
 		return "", idempotency.Retryable(errors.New("busy"))
 	}))
@@ -216,14 +216,14 @@ func TestACallerThatLeavesABusyProvider(t *testing.T) {
 	}
 }
 
-// TestATimeOutIsRecovered: before the provider did anything, and after it did. It takes no keys, so a second call would
+// TestRecoversTimeOut: the provider times out before or after it has charged. It ignores keys, so a second call would
 // be a second charge.
-func TestATimeOutIsRecovered(t *testing.T) {
+func TestRecoversTimeOut(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]cards.Verdict{"before": cards.TimeOutBefore, "after": cards.TimeOutAfter} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newCardsWithin(t, cards.Config{
+			f := newCardsTimeout(t, cards.Config{
 				IgnoreKeys: true,
 				Decide: func(_ cards.Charge, attempt int) cards.Verdict {
 					if attempt == 1 {
@@ -231,13 +231,13 @@ func TestATimeOutIsRecovered(t *testing.T) {
 					}
 					return cards.Accept
 				},
-			}, shortly)
+			}, shortTimeout)
 			first := post(f.handler, body, "Idempotency-Key", "k")
 			if first.Code != http.StatusServiceUnavailable || code(first) != "IDEMPOTENCY_OUTCOME_UNKNOWN" ||
 				first.Header().Get("Retry-After") == "" {
 				t.Errorf("first: %d %s", first.Code, first.Body)
 			}
-			// The retry does not charge again: nobody knows yet.
+			// The retry does not charge again: the outcome is unknown.
 			if w := post(f.handler, body, "Idempotency-Key", "k"); code(w) != "IDEMPOTENCY_OUTCOME_UNKNOWN" {
 				t.Errorf("retry: %d %s", w.Code, w.Body)
 			}
@@ -249,18 +249,18 @@ func TestATimeOutIsRecovered(t *testing.T) {
 			if w.Code != http.StatusCreated || w.Header().Get(payments.HeaderReplayed) != "true" {
 				t.Errorf("after recovery: %d %s", w.Code, w.Body)
 			}
-			f.charged(t, 1)
+			f.checkCharges(t, 1)
 		})
 	}
 }
 
-// TestABusyProviderDuringRecovery: nothing was charged, twice over, before it is. The payment whose charge it is has
-// its row and its event.
-func TestABusyProviderDuringRecovery(t *testing.T) {
+// TestBusyProviderDuringRecovery: the provider charges at the third attempt, after a time-out and a 429. The payment
+// has its row and its event.
+func TestBusyProviderDuringRecovery(t *testing.T) {
 	t.Parallel()
-	f := newCardsWithin(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
+	f := newCardsTimeout(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
 		return []cards.Verdict{cards.TimeOutBefore, cards.Busy, cards.Accept}[min(attempt, 3)-1]
-	}}, shortly)
+	}}, shortTimeout)
 	if w := post(f.handler, body, "Idempotency-Key", "k"); code(w) != "IDEMPOTENCY_OUTCOME_UNKNOWN" {
 		t.Errorf("first: %d %s", w.Code, w.Body)
 	}
@@ -271,45 +271,45 @@ func TestABusyProviderDuringRecovery(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusCreated {
 		t.Fatalf("after recovery: %d %s", w.Code, w.Body)
 	}
-	f.charged(t, 1)
+	f.checkCharges(t, 1)
 	shown := httptest.NewRecorder()
 	f.handler.ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/payments/"+p.PaymentID, nil))
 	if shown.Code != http.StatusOK || shown.Body.String() != w.Body.String() {
-		t.Errorf("%d %s, and the caller was told %s", shown.Code, shown.Body, w.Body)
+		t.Errorf("%d %s, and the answer was %s", shown.Code, shown.Body, w.Body)
 	}
 }
 
-// TestADuplicateWebhook: the provider tells each charge three times, once it counts.
-func TestADuplicateWebhook(t *testing.T) {
+// TestDuplicateWebhook: the provider sends each notice three times, and one of them counts.
+func TestDuplicateWebhook(t *testing.T) {
 	t.Parallel()
 	var handler http.Handler
 	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handler.ServeHTTP(w, r)
 	}))
 	t.Cleanup(hook.Close)
-	f := newCards(t, cards.Config{Webhook: hook.URL + "/notices", Times: 3})
+	f := newCards(t, cards.Config{Webhook: hook.URL + "/notices", WebhookCalls: 3})
 	handler = f.handler
 	for _, key := range []string{"k1", "k2"} {
 		if w := post(f.handler, body, "Idempotency-Key", key); w.Code != http.StatusCreated {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	}
-	f.charged(t, 2)
+	f.checkCharges(t, 2)
 	if n := pgtest.One[int](t, f.DB, "select sum(confirmations)::int from payment"); n != 2 {
-		t.Errorf("%d confirmations of 2 charges that were each told three times", n)
+		t.Errorf("%d confirmations of 2 charges with three notices each", n)
 	}
 }
 
-// TestKilledBetweenChargeAndRecord: the provider has booked the charge, and the process is killed before it hears of
-// it. Another process's recovery asks the provider, and completes the payment: the caller's retry gets it, nothing is
-// charged twice, and one event is told.
+// TestKilledBetweenChargeAndRecord: the process is killed after the provider has booked the charge and before it
+// answers. Another process's recovery asks the provider and completes the payment: the caller's retry gets it, there is
+// one charge, and one event.
 func TestKilledBetweenChargeAndRecord(t *testing.T) {
 	t.Parallel()
 	var victim child
 	f := newCards(t, cards.Config{IgnoreKeys: true, Booked: func(c cards.Charge) { victim.kill() }})
 	victim.start(t, f)
 	awaitReady(t, victim.url)
-	if status, text := ask(t, http.MethodPost, victim.url+"/payments", body); status != 0 {
+	if status, text := request(t, http.MethodPost, victim.url+"/payments", body); status != 0 {
 		t.Fatalf("a process that was killed answered %d: %s", status, text)
 	}
 	if n := len(f.bank.Ledger()); n != 1 {
@@ -317,7 +317,7 @@ func TestKilledBetweenChargeAndRecord(t *testing.T) {
 	}
 	if state := pgtest.One[string](t, f.DB, "select stage from idempotency_key"); state != string(
 		idempotency.ProviderRequestSent) {
-		t.Errorf("the record says %s", state)
+		t.Errorf("the stage is %s", state)
 	}
 	w := f.recover(t, "k")
 	var p struct {
@@ -327,21 +327,21 @@ func TestKilledBetweenChargeAndRecord(t *testing.T) {
 		w.Header().Get(payments.HeaderReplayed) != "true" || "provider_payment_"+p.PaymentID != f.bank.Ledger()[0].Key {
 		t.Errorf("after recovery: %d %s", w.Code, w.Body)
 	}
-	f.charged(t, 1)
+	f.checkCharges(t, 1)
 	if f.bank.Attempts("provider_payment_"+p.PaymentID) != 1 {
 		t.Error("the provider was asked to charge again")
 	}
 }
 
-// TestServiceRunsRecovery: Run does what the tests above do by hand.
+// TestServiceRunsRecovery: Recovery.Run completes a payment with an unknown outcome.
 func TestServiceRunsRecovery(t *testing.T) {
 	t.Parallel()
-	f := newCardsWithin(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
+	f := newCardsTimeout(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
 		if attempt == 1 {
 			return cards.TimeOutAfter
 		}
 		return cards.Accept
-	}}, shortly)
+	}}, shortTimeout)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.service.Recovery.Run(ctx) }()
@@ -353,5 +353,5 @@ func TestServiceRunsRecovery(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	f.charged(t, 1)
+	f.checkCharges(t, 1)
 }

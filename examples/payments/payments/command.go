@@ -6,16 +6,16 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/contract"
 )
 
-// command is what a client asks for, validated.
+// command is the body of POST /payments.
 type command struct {
 	AccountID string `json:"account_id"`
-	Amount    int64  `json:"amount"` // an integer, not 1.0 and not 1e3: money is counted, not measured
+	Amount    int64  `json:"amount"` // in minor units; 1.0 and 1e3 are refused
 	Currency  string `json:"currency"`
 }
 
-// check validates it. Its error quotes no value.
+// check validates the command. Its error quotes no value.
 func (c command) check() error {
-	// The id is not the client's to give; any will do for the check.
+	// The server makes the id; the check needs any valid one.
 	p := contract.PaymentCreated{
 		PaymentID: uuid.NameSpaceOID, AccountID: c.AccountID, Amount: c.Amount,
 		Currency: c.Currency,

@@ -20,7 +20,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// The environment of a child: this test program again, as a process that can be killed.
+// Environment of a child process, which is this test binary.
 const (
 	envDatabase = "PAYMENTS_TEST_DATABASE"
 	envSchema   = "PAYMENTS_TEST_SCHEMA"
@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m, kafkatest.Stop)
 }
 
-// serveChild serves until it is killed, or its parent has gone: then its standard input ends. Its recovery never looks:
-// it is another's turn.
+// serveChild serves until it is killed, or until its standard input ends with its parent. Its recovery does not run
+// during the test.
 func serveChild(url string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -64,14 +64,14 @@ func serveChild(url string) error {
 	return payments.Run(ctx, cfg)
 }
 
-// child is a process of the API.
+// child is a process that serves the API.
 type child struct {
 	url string
 	mu  sync.Mutex
 	cmd *exec.Cmd
 }
 
-// start runs it over the fixture's database and provider.
+// start starts the process over the fixture's database and provider.
 func (c *child) start(t *testing.T, f *cardFixture) {
 	t.Helper()
 	self, err := os.Executable()
@@ -106,7 +106,7 @@ func (c *child) start(t *testing.T, f *cardFixture) {
 	c.url = "http://" + strings.TrimSpace(line)
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (c *child) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

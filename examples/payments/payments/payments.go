@@ -1,14 +1,14 @@
-// Package payments accepts payments over HTTP. A payment is a row in payment and a PaymentCreated event in the outbox;
-// the relay does the rest.
+// Package payments accepts payments over HTTP. A payment is a row in payment and a PaymentCreated event in the outbox,
+// which the relay publishes.
 //
-// POST /payments takes {"account_id", "amount", "currency"} and answers 201 with the payment. It needs a header
-// Idempotency-Key, scoped by X-Tenant: a retry gets the same status and body and Idempotent-Replayed: true, and makes
-// neither a second row nor a second event; the same key with another command is refused with 422. What is malformed
-// records nothing. Idempotency-Policy says how long a key is remembered. GET /payments/{id} answers with the payment.
-// Errors are problem+json (RFC 9457) with a stable code.
+// POST /payments takes {"account_id", "amount", "currency"} and answers 201 with the payment. It requires the header
+// Idempotency-Key, whose scope is X-Tenant. A retry gets the same status and body and Idempotent-Replayed: true, and
+// makes neither a second row nor a second event. The same key with another command gets 422. A malformed request
+// records nothing. The header Idempotency-Policy says how long a key is remembered. GET /payments/{id} answers with the
+// payment. Errors are problem+json (RFC 9457) with a stable code.
 //
-// Without a card provider all of a payment is one transaction: key, row and event. With one it is made in phases, and
-// recovery finds out what became of those whose process died: see card.go. POST /notices takes the provider's notices.
+// Without a card provider a payment is one transaction of key, row and event. With one it is made in phases, and
+// recovery resolves the payments of processes that died: see card.go. POST /notices receives the provider's notices.
 package payments
 
 import (
@@ -40,39 +40,39 @@ import (
 // Source is the ce_source of the events.
 const Source = "payments"
 
-// Config sets the server. DatabaseURL and one of Listen and Listener are required.
+// Config configures the server. DatabaseURL and one of Listen and Listener are required.
 type Config struct {
-	// DatabaseURL is where payments and outbox are: both are written in one transaction.
+	// DatabaseURL is the database of payments and outbox.
 	DatabaseURL secret.Value
 	// Password takes the place of the one in DatabaseURL, when it is set. Both are read anew for each connection from a
 	// file.
 	Password secret.Value
 	// Plaintext accepts sslmode=disable to another machine. Default: refused.
 	Plaintext bool
-	// Schema holds the tables, and is made if need be. Empty: the connection's search_path.
+	// Schema holds the tables; Run creates it if missing. Empty: the connection's search_path.
 	Schema string
 	// Listen is the address of the API.
 	Listen string
-	// Listener takes the place of Listen: for tests and the demo, which want any free port. Run closes it.
+	// Listener replaces Listen, for tests and the demo. Run closes it.
 	Listener net.Listener
 	// Topic of the events. Default "payments".
 	Topic string
 	// Cards charges a card for each payment. Default: payments need no card.
 	Cards Provider
-	// Guard sets how payments with a card are guarded. Default: a lease of 30 s, and recovery waits for 10 s, twice the
-	// longest request to the provider.
+	// Guard configures the guard of payments with a card. Default: a lease of 30 s; recovery waits for 10 s, twice the
+	// time-out of a request to the provider.
 	Guard guard.Config
-	// Recovery sets how they are recovered. Default: a look every second, and 10 s of grace.
+	// Recovery configures their recovery. Default: a poll every second, and 10 s of grace.
 	Recovery recovery.Config
-	// SkipMigrate leaves the tables to somebody else; without them Run fails and says so.
+	// SkipMigrate does not create the tables; Run fails if they are missing.
 	SkipMigrate bool
-	// Wake is called after each commit of a payment: Relay.Wake, when a relay runs in this process. It must not block.
+	// Wake is called after each commit of a payment: Relay.Wake, if a relay runs in this process. It must not block.
 	Wake func()
-	// Logger takes what a person should know. Default slog.Default(). Bodies and keys are never in it.
+	// Logger is for operators. Default slog.Default(). Bodies and keys are never logged.
 	Logger *slog.Logger
 }
 
-// Tables are what the server keeps.
+// Tables returns the server's tables.
 func Tables() worker.Tables {
 	return worker.Tables{
 		Sets: []migrations.Set{migrations.Outbox, migrations.Idempotency},
@@ -80,8 +80,8 @@ func Tables() worker.Tables {
 	}
 }
 
-// Run serves until ctx ends, lets requests that are under way finish, and returns nil. A database that is away at the
-// start is waited for: meanwhile /healthz says 200 and /readyz 503.
+// Run serves until ctx ends, finishes the requests in flight, and returns nil. If the database is away at the start,
+// Run waits for it; meanwhile /healthz answers 200 and /readyz 503.
 func Run(ctx context.Context, cfg Config) error {
 	listener := cfg.Listener
 	if listener == nil {
@@ -98,7 +98,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.Logger = slog.Default()
 	}
 	database := service.Database{URL: cfg.DatabaseURL, Password: cfg.Password, AllowPlain: cfg.Plaintext}
-	db, err := worker.Pool(ctx, database, cfg.Schema, Tables(), cfg.SkipMigrate, cfg.Logger)
+	db, err := worker.NewDB(ctx, database, cfg.Schema, Tables(), cfg.SkipMigrate, cfg.Logger)
 	if err != nil {
 		return fmt.Errorf("payments: %w", err)
 	}
@@ -126,15 +126,14 @@ func Run(ctx context.Context, cfg Config) error {
 	return group.Wait()
 }
 
-// Service is the API without a server, and what it needs beside it.
+// Service is the API without a server, and its recovery.
 type Service struct {
 	http.Handler
-	// Recovery finds out about payments that nobody works at any more, and forgets old keys. Run it.
+	// Recovery resolves abandoned payments and deletes expired keys. The caller runs it.
 	Recovery *recovery.Worker
 }
 
-// New is the service over a database that has the tables. Of cfg it uses neither DatabaseURL nor what concerns the
-// address.
+// New makes a service over a database that has the tables. It ignores DatabaseURL, Listen and Listener of cfg.
 func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 	if db == nil {
 		return nil, errors.New("payments: New needs a *pgxpool.Pool")
@@ -174,7 +173,7 @@ func newService(db *pgxpool.Pool, ready func(context.Context) error, cfg Config)
 		a.cards = &cards{store: s, provider: cfg.Cards}
 		handlers[opCreate] = a.cards.handler()
 	}
-	// Other services may keep their keys in this table.
+	// Other services may have keys in this table.
 	cfg.Recovery.SkipUnhandled = true
 	w, err := recovery.New(a.keys, handlers, cfg.Recovery)
 	if err != nil {
@@ -183,7 +182,7 @@ func newService(db *pgxpool.Pool, ready func(context.Context) error, cfg Config)
 	return &Service{Handler: a.routes(ready), Recovery: w}, nil
 }
 
-// Handler is a Service without its recovery: enough for payments without a card.
+// Handler makes a Service without running its recovery, which payments without a card do not need.
 func Handler(db *pgxpool.Pool, cfg Config) (http.Handler, error) { return New(db, cfg) }
 
 func (a *api) routes(ready func(context.Context) error) http.Handler {

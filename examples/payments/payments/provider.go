@@ -15,26 +15,26 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// Charge is what a card provider is asked for.
+// Charge is a request to charge a card.
 type Charge struct {
-	// Key is the same in every attempt; the provider can be asked by it.
+	// Key is the same in every attempt. Find looks the charge up by it.
 	Key       string `json:"-"`
 	AccountID string `json:"account_id"`
 	Amount    int64  `json:"amount"`
 	Currency  string `json:"currency"`
 }
 
-// Provider charges cards. Errors say what is known: idempotency.Terminal is a refusal for good, idempotency.Retryable
-// that nothing was charged; after any other it may have been.
+// Provider charges cards. An idempotency.Terminal error is a final refusal, an idempotency.Retryable one means that
+// nothing was charged; after any other error the card may have been charged.
 type Provider interface {
 	// Charge charges a card and returns the provider's reference.
 	Charge(ctx context.Context, c Charge) (reference string, err error)
-	// Find returns the reference of the charge that a key made, empty for none.
+	// Find returns the reference of the charge with a key, or "".
 	Find(ctx context.Context, key string) (reference string, err error)
 }
 
-// HTTPProvider is the Provider at a URL, with the API of package cards. timeout bounds one request, default 5 s. A
-// guard's RecoverAfter and recovery's Grace must be longer.
+// HTTPProvider returns the Provider at a URL that has the API of package cards. timeout bounds one request, default 5
+// s. The guard's RecoverAfter and recovery's Grace must be longer.
 func HTTPProvider(base string, timeout time.Duration) (Provider, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -51,7 +51,7 @@ type httpProvider struct {
 	client *http.Client
 }
 
-// Charge is of Provider.
+// Charge implements [Provider].
 func (p *httpProvider) Charge(ctx context.Context, c Charge) (string, error) {
 	body, err := json.Marshal(c)
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *httpProvider) Charge(ctx context.Context, c Charge) (string, error) {
 	return "", fmt.Errorf("the provider answered %d", status)
 }
 
-// Find is of Provider.
+// Find implements [Provider].
 func (p *httpProvider) Find(ctx context.Context, key string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base.JoinPath("charges", key).String(), nil)
 	if err != nil {

@@ -7,18 +7,17 @@ create table if not exists {schema}payment (
 	account_id text not null,
 	amount     bigint not null,
 	currency   text not null,
-	event_id   uuid not null, -- of the PaymentCreated that is appended when the payment is accepted
+	event_id   uuid not null, -- of the PaymentCreated event
 	status     text not null default 'accepted',
 	charge     text, -- the card provider's reference
-	confirmations integer not null default 0, -- notices of the card provider
+	confirmations integer not null default 0, -- by notices of the card provider
 	created_at timestamptz not null default clock_timestamp(),
 	constraint payment_amount check (amount > 0),
 	constraint payment_currency check (currency ~ '^[A-Z]{3}$')
 )`
 
-// A table of a former release has a column for the key, which is remembered beside it now, and lacks what the card
-// needs.
-const ddlCard = `-- payments: what a card needs
+// The table of an earlier release lacks these columns.
+const ddlCard = `-- payments: add card columns
 alter table {schema}payment
 	add column if not exists status text not null default 'accepted',
 	add column if not exists charge text,
@@ -27,15 +26,15 @@ alter table {schema}payment
 const queryProbe = `-- payments: probe
 select status, charge, confirmations from {schema}payment limit 0`
 
-// A phase that runs again finds its row: the id was recorded before.
+// A phase that runs again finds the row by the recorded id.
 const queryInsert = `-- payments: insert
 insert into {schema}payment (payment_id, tenant, account_id, amount, currency, event_id, status)
 values ($1::uuid, $2::text, $3::text, $4::bigint, $5::text, $6::uuid, $7::text)
 on conflict (payment_id) do update set payment_id = excluded.payment_id
 returning created_at`
 
-// No row comes back when it is accepted already, and its event appended. One that was declined by an attempt whose
-// refusal was never recorded is accepted: it has been charged.
+// It returns no row if the payment was accepted before, with its event. It accepts a declined payment, too: if the
+// refusal was not recorded, a later attempt may have charged the card.
 const queryAccept = `-- payments: accept
 update {schema}payment set status = 'accepted', charge = $2::text where payment_id = $1::uuid and status <> 'accepted'
 	returning created_at`

@@ -18,19 +18,19 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// forgetful is a provider that remembers nobody whom it refused.
+// forgetful is a provider that does not remember refusals.
 type forgetful func() (string, error)
 
-// Charge is of payments.Provider.
+// Charge implements payments.Provider.
 func (p forgetful) Charge(context.Context, payments.Charge) (string, error) { return p() }
 
-// Find is of payments.Provider.
+// Find implements payments.Provider.
 func (forgetful) Find(context.Context, string) (string, error) { return "", nil }
 
-// TestARefusalThatIsNotRecorded: the card is refused and the payment's row declined, but no write of the key's record
-// gets through. The caller is told that nobody knows. Recovery asks a provider that does not remember refusals, and
-// charges: the payment is accepted then, and its event told.
-func TestARefusalThatIsNotRecorded(t *testing.T) {
+// TestUnrecordedRefusal: the card is refused and the row declined, but all writes of the key's record fail. The caller
+// is told that the outcome is unknown. Recovery asks the provider, which does not remember the refusal, and charges:
+// the payment is accepted, with its event.
+func TestUnrecordedRefusal(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	proxy := pgtest.NewProxy(t, f.URL)
@@ -75,7 +75,7 @@ func TestARefusalThatIsNotRecorded(t *testing.T) {
 	}
 	if n := pgtest.One[int](t, f.DB,
 		"select count(*) from payment where status = 'accepted' and charge = 'charge-1'"); n != 1 {
-		t.Errorf("what was charged is %s", pgtest.One[string](t, f.DB, "select status from payment"))
+		t.Errorf("the charged payment is %s", pgtest.One[string](t, f.DB, "select status from payment"))
 	}
 	if n := pgtest.One[int](t, f.DB, "select count(*) from outbox_event"); n != 1 {
 		t.Errorf("%d events", n)

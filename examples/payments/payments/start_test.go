@@ -15,8 +15,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestHealthBeforeTheDatabase: a server that waits for its database at its start says that it lives, and that it is not
-// ready. Once the database answers it is, and takes payments.
+// TestHealthBeforeTheDatabase: a server that waits for its database at the start is live and not ready. Once the
+// database answers it is ready and accepts payments.
 func TestHealthBeforeTheDatabase(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -41,30 +41,30 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 		}
 	})
 	url := "http://" + listener.Addr().String()
-	if status, text := ask(t, http.MethodGet, url+"/healthz", ""); status != http.StatusOK {
+	if status, text := request(t, http.MethodGet, url+"/healthz", ""); status != http.StatusOK {
 		t.Fatalf("/healthz is %d while the database is away: %s", status, text)
 	}
-	if status, text := ask(t, http.MethodGet, url+"/readyz", ""); status != http.StatusServiceUnavailable ||
+	if status, text := request(t, http.MethodGet, url+"/readyz", ""); status != http.StatusServiceUnavailable ||
 		!strings.Contains(text, "has not answered yet") {
 		t.Errorf("/readyz is %d while the database is away: %s", status, text)
 	}
 	proxy.Refuse(false)
 	awaitReady(t, url)
-	if status, text := ask(t, http.MethodPost, url+"/payments", body); status != http.StatusCreated {
-		t.Errorf("a payment is answered %d: %s", status, text)
+	if status, text := request(t, http.MethodPost, url+"/payments", body); status != http.StatusCreated {
+		t.Errorf("POST /payments: %d %s", status, text)
 	}
 }
 
 func awaitReady(t *testing.T, url string) {
 	t.Helper()
 	pgtest.Await(t, "the server to be ready", func() (bool, error) {
-		status, _ := ask(t, http.MethodGet, url+"/readyz", "")
+		status, _ := request(t, http.MethodGet, url+"/readyz", "")
 		return status == http.StatusOK, nil
 	})
 }
 
-// ask sends a request with the key "k". The status is 0 where no answer came.
-func ask(t *testing.T, method, url, body string) (status int, text string) {
+// request sends a request with the key "k". The status is 0 if there was no answer.
+func request(t *testing.T, method, url, body string) (status int, text string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

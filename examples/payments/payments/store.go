@@ -20,13 +20,13 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// What a payment can be. One without a card is accepted from the start.
+// Statuses of a payment. One without a card is accepted at once.
 const (
 	statusPending  = "pending"
 	statusAccepted = "accepted"
 )
 
-// payment is a row as the API shows it.
+// payment is the API's representation of a row.
 type payment struct {
 	PaymentID string    `json:"payment_id"`
 	AccountID string    `json:"account_id"`
@@ -36,13 +36,12 @@ type payment struct {
 	Status    string    `json:"status"`
 }
 
-// ids are what a payment is known by, made before anything else: whatever runs again uses the same.
+// ids are recorded in the first phase, so that every attempt uses the same.
 type ids struct {
 	Payment uuid.UUID `json:"payment"`
 	Event   uuid.UUID `json:"event"`
 }
 
-// newIDs makes them. Their time is in them: new rows land side by side in the indexes.
 func newIDs() ids { return ids{Payment: event.NewID(), Event: event.NewID()} }
 
 var errNotFound = errors.New("no such payment")
@@ -70,19 +69,18 @@ func newStore(db *pgxpool.Pool, schema string) (*store, error) {
 // create makes the payment and its event in tx, and returns the answer.
 func (s *store) create(ctx context.Context, tx pgx.Tx, tenant string, c command) (idempotency.Result, error) {
 	id := newIDs()
-	at, err := s.write(ctx, tx, tenant, id, c, statusAccepted)
+	at, err := s.insertRow(ctx, tx, tenant, id, c, statusAccepted)
 	if err != nil {
 		return idempotency.Result{}, err
 	}
-	if err := s.tell(ctx, tx, tenant, id, c, at); err != nil {
+	if err := s.appendEvent(ctx, tx, tenant, id, c, at); err != nil {
 		return idempotency.Result{}, err
 	}
 	return answer(id, c, at)
 }
 
-// write makes the row.
-func (s *store) write(ctx context.Context, tx pgx.Tx, tenant string, id ids, c command, status string) (at time.Time,
-	err error,
+func (s *store) insertRow(ctx context.Context, tx pgx.Tx, tenant string, id ids, c command, status string) (
+	at time.Time, err error,
 ) {
 	err = tx.QueryRow(ctx, s.insert, id.Payment.String(), tenant, c.AccountID, c.Amount, c.Currency, id.Event.String(),
 		status).Scan(&at)
@@ -92,13 +90,12 @@ func (s *store) write(ctx context.Context, tx pgx.Tx, tenant string, id ids, c c
 	return at, nil
 }
 
-// tell appends the event.
-func (s *store) tell(ctx context.Context, tx pgx.Tx, tenant string, id ids, c command, at time.Time) error {
-	said := contract.PaymentCreated{
+func (s *store) appendEvent(ctx context.Context, tx pgx.Tx, tenant string, id ids, c command, at time.Time) error {
+	payload := contract.PaymentCreated{
 		PaymentID: id.Payment, AccountID: c.AccountID, Amount: c.Amount,
 		Currency: c.Currency,
 	}
-	e, err := event.JSON(s.topic, c.AccountID, contract.TypePaymentCreated, said)
+	e, err := event.JSON(s.topic, c.AccountID, contract.TypePaymentCreated, payload)
 	if err != nil {
 		return err
 	}
@@ -106,7 +103,7 @@ func (s *store) tell(ctx context.Context, tx pgx.Tx, tenant string, id ids, c co
 	return s.append.Append(ctx, tx, e)
 }
 
-// answer is what the caller is told, then and in every replay.
+// answer returns the result for the caller and for replays.
 func answer(id ids, c command, at time.Time) (idempotency.Result, error) {
 	p := payment{
 		PaymentID: id.Payment.String(), AccountID: c.AccountID, Amount: c.Amount, Currency: c.Currency,
@@ -127,18 +124,18 @@ func (s *store) get(ctx context.Context, tenant string, id uuid.UUID) (p payment
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, errNotFound
 	}
-	// Postgres gives times in the process's zone: two processes must show the same bytes.
+	// pgx returns the process's time zone; the answer must not depend on it.
 	p.CreatedAt = p.CreatedAt.UTC()
 	return p, err
 }
 
-// in runs one phase's transaction.
-func (s *store) in(ctx context.Context, do func(tx pgx.Tx) error) error {
+// inTx runs the transaction of a phase.
+func (s *store) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, s.db, do)
 }
 
-// transient says of an error of a read that it may help to come again.
-func transient(err error) error {
+// retryable marks an error of a read as retryable if the database is away or asks for a retry.
+func retryable(err error) error {
 	if errors.Is(err, idempotency.ErrUnknown) || !pgerr.Away(err) && !pgerr.Retry(err) {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestDifferencesAreFound breaks one thing after the other in a demo that is done, and counts after each.
+// TestDifferencesAreFound corrupts the results of a finished demo step by step, and reconciles after each step.
 func TestDifferencesAreFound(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
@@ -23,19 +23,19 @@ func TestDifferencesAreFound(t *testing.T) {
 		"--payments=20", "--rate=200", "--no-faults", "--database-url=" + pgtest.AdminURL(t),
 		"--kafka-brokers=" + strings.Join(kafkatest.Brokers(t), ","),
 	}, &out, &errs, func(ctx context.Context, s *stack, e evidence) error {
-		return breakAll(ctx, t, s, e)
+		return corrupt(ctx, t, s, e)
 	})
 	if code != codeDiffer {
 		t.Errorf("exit code %d, want %d: %s", code, codeDiffer, errs.String())
 	}
-	for _, want := range []string{"The figures differ:", "  - payments with more than one mail: 1 ("} {
+	for _, want := range []string{"The results differ:", "  - payments with more than one mail: 1 ("} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output has no %q:\n%s%s", want, out.String(), errs.String())
 		}
 	}
 }
 
-func breakAll(ctx context.Context, t *testing.T, s *stack, e evidence) error {
+func corrupt(ctx context.Context, t *testing.T, s *stack, e evidence) error {
 	t.Helper()
 	sql := func(query string) func() error {
 		return func() error {
@@ -52,13 +52,13 @@ func breakAll(ctx context.Context, t *testing.T, s *stack, e evidence) error {
 	}{
 		{"", func() error { return nil }},
 		{"payments with more than one mail: 1 (", func() error { return mailAgain(ctx, s) }},
-		{"charges of no payment: 1 (", func() error { return chargeAgain(ctx, s) }},
+		{"charges without a payment: 1 (", func() error { return chargeAgain(ctx, s) }},
 		{
 			"payments without exactly one ledger pair: 1 (",
 			sql("delete from {schema}ledger_entry where id = (select min(id) from {schema}ledger_entry)"),
 		},
 		{
-			"payments without exactly one notification that was sent: 1 (",
+			"payments without exactly one sent notification: 1 (",
 			sql("update {schema}email_notification set status = 'failed', sent_at = null where id = (select min(id) " +
 				"from {schema}email_notification)"),
 		},
@@ -68,16 +68,16 @@ func breakAll(ctx context.Context, t *testing.T, s *stack, e evidence) error {
 				"min(event_id::text)::uuid from {schema}payment)"),
 		},
 		{
-			"payments that differ from what the customer was told: 1 (",
+			"payments that differ from the API's answer: 1 (",
 			sql("update {schema}payment set amount = amount + 1 where payment_id = (select " +
 				"max(payment_id::text)::uuid from {schema}payment)"),
 		},
 		{
-			"payments that a customer was told of and that are not there: 1 (",
+			"payments that the API accepted and the table lacks: 1 (",
 			sql("delete from {schema}payment where payment_id = (select min(payment_id::text)::uuid from " +
 				"{schema}payment)"),
 		},
-		{"records of no payment (partition/offset): 2 (", func() error {
+		{"records without a payment (partition/offset): 2 (", func() error {
 			return s.topic.client.ProduceSync(ctx, &kgo.Record{Topic: s.topic.name, Value: []byte("{}")}).FirstErr()
 		}},
 	} {
@@ -89,7 +89,7 @@ func breakAll(ctx context.Context, t *testing.T, s *stack, e evidence) error {
 		if err != nil {
 			return err
 		}
-		all := strings.Join(r.differ, "\n")
+		all := strings.Join(r.differences, "\n")
 		if c.want == "" && all != "" || !strings.Contains(all, c.want) {
 			t.Errorf("want a difference %q, got:\n%s", c.want, all)
 		}
@@ -97,23 +97,23 @@ func breakAll(ctx context.Context, t *testing.T, s *stack, e evidence) error {
 	return nil
 }
 
-// mailAgain hands one of the mails to the server a second time.
+// mailAgain sends one of the mails to the server a second time.
 func mailAgain(ctx context.Context, s *stack) error {
-	smtp, err := email.NewSMTP(email.SMTPConfig{Addr: s.places.SMTPAddr, TLS: email.TLSNone})
+	smtp, err := email.NewSMTP(email.SMTPConfig{Addr: s.settings.SMTPAddr, TLS: email.TLSNone})
 	if err != nil {
 		return err
 	}
 	all := s.box.Mails()
-	m := all[len(all)-1] // of a payment that stays
+	m := all[len(all)-1] // of a payment that no later step deletes
 	return smtp.Send(ctx, email.Message{
 		ID: m.MessageID, From: "receipts@effectonce.example", To: m.To[0],
 		Subject: m.Subject, Body: m.Body,
 	})
 }
 
-// chargeAgain asks the bank for one of its charges a second time.
+// chargeAgain repeats one of the charges at the bank.
 func chargeAgain(ctx context.Context, s *stack) error {
-	bank, err := payments.HTTPProvider(s.places.Bank, 0)
+	bank, err := payments.HTTPProvider(s.settings.Bank, 0)
 	if err != nil {
 		return err
 	}

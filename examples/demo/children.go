@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+)
+
+// children are the child processes. Methods may be called from any goroutine.
+type children struct {
+	self     string // this program
+	dir      string // of the logs
+	settings settings
+	printf   func(format string, args ...any)
+	failed   chan error // the first child that ended by itself
+
+	mu     sync.Mutex
+	byName map[string]*childProcess
+	closed bool
+}
+
+type childProcess struct {
+	name, role string
+	process    *child.Process
+	stdin      *os.File // the child ends when this is closed
+	ended      chan struct{}
+	stopping   bool
+}
+
+func newChildren(dir string, p settings, printf func(string, ...any)) (*children, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program's path: %w", err)
+	}
+	return &children{
+		self: self, dir: dir, settings: p, printf: printf, failed: make(chan error, 1),
+		byName: map[string]*childProcess{},
+	}, nil
+}
+
+// start starts a child, which logs to name.log. After stop it does nothing.
+func (c *children) start(name, role string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	p := c.settings
+	p.Name = name
+	env, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	childEnd, parentEnd, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer childEnd.Close()
+	cmd := exec.Command(c.self)
+	cmd.Stdin = childEnd
+	cmd.Env = append(os.Environ(), envRole+"="+role, envSettings+"="+string(env))
+	process, err := child.Start(cmd, filepath.Join(c.dir, name+".log"), syscall.SIGKILL)
+	if err != nil {
+		_ = parentEnd.Close()
+		return fmt.Errorf("starting %s: %w", name, err)
+	}
+	again := c.byName[name] != nil
+	m := &childProcess{name: name, role: role, process: process, stdin: parentEnd, ended: make(chan struct{})}
+	c.byName[name] = m
+	go c.watch(m)
+	if again {
+		c.printf("started %s again (pid %d)", name, process.PID())
+	}
+	return nil
+}
+
+func (c *children) watch(m *childProcess) {
+	defer close(m.ended)
+	<-m.process.Done()
+	_ = m.stdin.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !m.stopping {
+		select {
+		case c.failed <- fmt.Errorf("%s (pid %d) ended by itself:\n%s", m.name, m.process.PID(), m.process.LogTail()):
+		default:
+		}
+	}
+}
+
+// kill sends SIGKILL and waits for the end of the process.
+func (c *children) kill(name string) {
+	c.mu.Lock()
+	m := c.byName[name]
+	if m == nil || m.stopping {
+		c.mu.Unlock()
+		return
+	}
+	m.stopping = true
+	c.mu.Unlock()
+	_ = m.process.Signal(os.Kill)
+	<-m.ended
+	c.printf("killed %s (kill -9, pid %d)", name, m.process.PID())
+}
+
+// stop sends SIGTERM to all children, kills those that do not end in time, and waits for the end of all.
+func (c *children) stop() {
+	c.mu.Lock()
+	c.closed = true
+	var all []*childProcess
+	for _, m := range c.byName {
+		m.stopping = true
+		all = append(all, m)
+	}
+	c.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, m := range all {
+		wg.Go(func() {
+			m.process.Stop(syscall.SIGTERM, stopTimeout)
+			<-m.ended
+		})
+	}
+	wg.Wait()
+}
