@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/explore"
 )
 
-func (w *modelWorld) explore(t *testing.T) explore.Found {
+func (w *modelWorld) explore(t *testing.T) explore.Result {
 	t.Helper()
 	w.prepare()
 	began := time.Now()

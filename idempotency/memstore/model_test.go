@@ -425,7 +425,7 @@ func settled(w *world) bool {
 	return w.processes == [processCount]process{} && (w.completed || !w.found && w.charges == 0)
 }
 
-func (v *variant) explore() explore.Found {
+func (v *variant) explore() explore.Result {
 	return explore.Run(explore.Model[world, view]{
 		Start: []world{{}}, Next: v.next, Key: (*world).view, Bad: violation,
 		Good: settled,

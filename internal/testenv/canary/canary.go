@@ -1,5 +1,5 @@
-// Package canary finds secrets and payloads where they must not be: tests plant texts that occur nowhere else, collect
-// everything that a program says, and look for them in all the forms that programs print bytes in.
+// Package canary finds leaked secrets and payloads: tests use unique texts as secrets, collect all output of a program,
+// and search it for them in every form in which programs print bytes.
 package canary
 
 import (
@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// Leaks returns the canaries that are in text: as they are, in hex of either case, in base64 at any place of a longer
-// value, and as the decimal bytes that %v makes of a []byte. A canary has at least eight bytes, or its base64 could be
-// anybody's. Case is ignored.
+// Leaks returns the canaries that text contains: verbatim, in hex, in base64 of a longer value, and as the decimal
+// bytes that %v prints of a []byte. It ignores case. A canary needs at least eight bytes to be unique in base64.
 func Leaks(text string, canaries ...string) (found []string) {
 	lower := strings.ToLower(text)
 	for _, c := range canaries {
@@ -27,8 +26,8 @@ func Leaks(text string, canaries ...string) (found []string) {
 
 func forms(c string) []string {
 	list := []string{c, hex.EncodeToString([]byte(c)), strings.Trim(fmt.Sprint([]byte(c)), "[]")}
-	// What stands before it shifts its base64 by none, one or two bytes; the characters that its neighbours share are
-	// cut off.
+	// Bytes before the canary shift its base64 by zero to two bytes. Cut off the characters that it shares with its
+	// neighbours.
 	for before := range 3 {
 		encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", before) + c))
 		head, tail := (before*4+2)/3, 0

@@ -12,13 +12,13 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/canary"
 )
 
-// TestLeaksFinds: whatever way a secret goes out, it is found; a test that looks for it can fail.
+// TestLeaksFinds: Leaks finds a secret in every form.
 func TestLeaksFinds(t *testing.T) {
 	t.Parallel()
 	const c = "Canary-41d8/+"
 	for _, before := range []string{"", "a", "ab", "abc", "abcd"} {
-		for _, behind := range []string{"", "y", "yz", "yz1"} {
-			whole := before + c + behind
+		for _, after := range []string{"", "y", "yz", "yz1"} {
+			whole := before + c + after
 			var log bytes.Buffer
 			slog.New(slog.NewJSONHandler(&log, nil)).Info("a", "value", []byte(whole), "error",
 				fmt.Errorf("no %q", whole))
@@ -37,7 +37,7 @@ func TestLeaksFinds(t *testing.T) {
 			}
 		}
 	}
-	if got := canary.Leaks("nothing of it: canary, 41d8", c); got != nil {
+	if got := canary.Leaks("only parts: canary, 41d8", c); got != nil {
 		t.Errorf("found %q", got)
 	}
 	if got := canary.Lines("one\ntwo "+c+"\nthree", c); len(got) != 1 || got[0] != "two "+c {

@@ -1,5 +1,5 @@
-// Package child runs the real servers that tests need as child processes which never outlive the test:
-// the kernel ends them when the test process dies (on Linux), and Stop ends them otherwise.
+// Package child runs the servers of tests as child processes. Stop stops them; on Linux the kernel also kills them when
+// the test process dies.
 package child
 
 import (
@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Process is a running child. Its methods may be called from any goroutine.
+// Process is a child process. It is safe for concurrent use.
 type Process struct {
 	cmd  *exec.Cmd
 	log  string
@@ -26,20 +26,19 @@ type Process struct {
 	err  error // valid once done is closed
 }
 
-// Start runs cmd with its output in the file logPath (appended) and returns when it is running.
-// dying is the signal the child gets when this process dies; it is used on Linux only.
-func Start(cmd *exec.Cmd, logPath string, dying syscall.Signal) (*Process, error) {
+// Start starts cmd and appends its output to the file logPath. deathSignal is sent to the child when this process dies,
+// on Linux only.
+func Start(cmd *exec.Cmd, logPath string, deathSignal syscall.Signal) (*Process, error) {
 	out, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", cmd.Path, err)
 	}
 	cmd.Stdout, cmd.Stderr = out, out
-	prepare(cmd, dying)
+	prepare(cmd, deathSignal)
 	p := &Process{cmd: cmd, log: logPath, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel sends the death signal when the *thread* that forked ends, so that thread is kept until the child
-		// is gone.
+		// The kernel sends the death signal when the thread that forked ends, so keep that thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer func() { _ = out.Close() }()
@@ -60,7 +59,7 @@ func Start(cmd *exec.Cmd, logPath string, dying syscall.Signal) (*Process, error
 // Done is closed when the child has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits for the child's end and returns how it ended, as exec.Cmd.Wait does.
+// Wait waits for the end of the child and returns the error of exec.Cmd.Wait.
 func (p *Process) Wait() error {
 	<-p.done
 	return p.err
@@ -69,7 +68,7 @@ func (p *Process) Wait() error {
 // PID is the child's process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends sig to the child; a child that has ended is no error.
+// Signal sends sig to the child. It returns nil if the child has ended.
 func (p *Process) Signal(sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %s: %w", p.cmd.Path, err)
@@ -77,7 +76,7 @@ func (p *Process) Signal(sig os.Signal) error {
 	return nil
 }
 
-// Stop sends sig, waits for the end up to timeout, and then kills. It returns once the child is gone.
+// Stop sends sig, waits for the end of the child, and kills it after timeout.
 func (p *Process) Stop(sig os.Signal, timeout time.Duration) {
 	p.once.Do(func() { _ = p.Signal(sig) })
 	timer := time.NewTimer(timeout)
@@ -90,7 +89,7 @@ func (p *Process) Stop(sig os.Signal, timeout time.Duration) {
 	}
 }
 
-// LogTail is the last part of what the child wrote, for error messages.
+// LogTail is the end of the child's log, for error messages.
 func (p *Process) LogTail() string {
 	b, err := os.ReadFile(p.log)
 	if err != nil {
@@ -103,7 +102,7 @@ func (p *Process) LogTail() string {
 	return strings.TrimSpace(string(b))
 }
 
-// Main runs the tests of a binary, then each stop function, then looks for goroutines that were left behind, and exits.
+// Main runs the tests of a binary, calls stops, fails if a goroutine has leaked, and exits.
 func Main(m *testing.M, stops ...func()) {
 	code := m.Run()
 	for _, stop := range stops {
@@ -111,7 +110,7 @@ func Main(m *testing.M, stops ...func()) {
 	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "a goroutine outlived the tests:", err)
+			fmt.Fprintln(os.Stderr, "a goroutine has leaked:", err)
 			code = 1
 		}
 	}

@@ -5,11 +5,11 @@ import (
 	"syscall"
 )
 
-func prepare(cmd *exec.Cmd, dying syscall.Signal) {
+func prepare(cmd *exec.Cmd, deathSignal syscall.Signal) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Pdeathsig = dying
-	// A group of its own: Ctrl-C in a terminal reaches the test, and the test ends the child in order.
+	cmd.SysProcAttr.Pdeathsig = deathSignal
+	// In its own process group, so that Ctrl-C in a terminal reaches the test alone, which stops the child in order.
 	cmd.SysProcAttr.Setpgid = true
 }

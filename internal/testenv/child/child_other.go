@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// No death signal here: a test that is killed leaves its servers to be found by hand.
+// There is no death signal on this system: the servers of a killed test go on running.
 func prepare(*exec.Cmd, syscall.Signal) {}

@@ -7,15 +7,15 @@ import (
 	"path/filepath"
 )
 
-// TempDir makes a directory for a child's data, and first removes those that killed tests left behind.
-// A lock file, held while the process lives, tells the two apart. The caller calls remove when the child is gone.
+// TempDir creates a directory for a child's data, after it has removed those of killed tests: their lock files are not
+// locked. The caller calls remove after the child has ended.
 func TempDir(name string) (dir string, remove func(), err error) {
-	// A sweep of another process must not meet a lock file that is made and not yet locked.
-	defer guard()()
+	// Another process's sweep must not find a lock file that is not locked yet.
+	defer lockSweep()()
 	sweep(name)
 	dir, err = os.MkdirTemp("", "effectonce-"+name+"-")
 	if err != nil {
-		return "", nil, fmt.Errorf("make a directory for %s: %w", name, err)
+		return "", nil, fmt.Errorf("create a directory for %s: %w", name, err)
 	}
 	unlock, ok := lock(dir + ".lock")
 	if !ok {
@@ -34,7 +34,7 @@ func sweep(name string) {
 	for _, l := range locks {
 		unlock, ok := lock(l)
 		if !ok {
-			continue // its process lives
+			continue // in use
 		}
 		_ = os.RemoveAll(l[:len(l)-len(".lock")])
 		_ = os.Remove(l)
@@ -42,7 +42,7 @@ func sweep(name string) {
 	}
 }
 
-// FreePort returns a TCP port of 127.0.0.1 that was free a moment ago; the caller starts again when another took it.
+// FreePort returns a TCP port of 127.0.0.1 that was free a moment ago. If another process takes it, the caller retries.
 func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// TestTempDir: directories that are made at the same time are not taken for what killed processes left behind,
-// and nothing of them stays.
+// TestTempDir: concurrent calls do not remove each other's directories, and no file stays.
 func TestTempDir(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)

@@ -4,7 +4,7 @@ package child
 
 import "os"
 
-// Without file locks a second lock of the same file fails, so nothing is swept and nothing of a living test is removed.
+// Without file locks a second lock of a file always fails, so sweep removes nothing.
 func lock(path string) (unlock func(), ok bool) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -13,4 +13,4 @@ func lock(path string) (unlock func(), ok bool) {
 	return func() { _ = f.Close() }, true
 }
 
-func guard() (leave func()) { return func() {} }
+func lockSweep() (unlock func()) { return func() {} }

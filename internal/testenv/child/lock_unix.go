@@ -20,11 +20,10 @@ func lock(path string) (unlock func(), ok bool) {
 	return func() { _ = f.Close() }, true
 }
 
-// guard waits until no other process of this machine makes or sweeps directories, and keeps them waiting until it is
-// left. Who leaves removes the file; who waited for a file that is gone by then begins again, so that all wait for the
-// same one. Another user's file cannot be opened: then there is no guard, and none is needed, for neither can the
-// directories be.
-func guard() (leave func()) {
+// lockSweep locks out other processes that create or sweep directories. unlock removes the lock file, so a process that
+// was waiting for it starts over with a new one. If the file belongs to another user there is no lock, and none is
+// needed: that user's directories cannot be removed either.
+func lockSweep() (unlock func()) {
 	path := filepath.Join(os.TempDir(), "effectonce.lock")
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -35,9 +34,9 @@ func guard() (leave func()) {
 			_ = f.Close()
 			return func() {}
 		}
-		held, err := f.Stat()
-		there, gone := os.Stat(path)
-		if err == nil && gone == nil && os.SameFile(held, there) {
+		locked, err := f.Stat()
+		current, missing := os.Stat(path)
+		if err == nil && missing == nil && os.SameFile(locked, current) {
 			return func() {
 				_ = os.Remove(path)
 				_ = f.Close()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// OnFreePort calls start with a free port, and with another one when that fails, a few times: another process may have
-// taken it meanwhile.
+// OnFreePort calls start with a free port, and a few times with another one if that fails: another process may have
+// taken the port.
 func OnFreePort(start func(port int) error) error {
 	var err error
 	for range 3 {
@@ -23,26 +23,26 @@ func OnFreePort(start func(port int) error) error {
 	return err
 }
 
-// Await asks a server that was just started until it answers, up to timeout. When it does not, or has ended, it
-// is killed and the error has the end of its log.
-func (p *Process) Await(timeout time.Duration, ask func(ctx context.Context) error) error {
+// Await calls ping until the started server answers. If it ends, or does not answer within timeout, it is killed, and
+// the error has the end of its log.
+func (p *Process) Await(timeout time.Duration, ping func(ctx context.Context) error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	limit := time.NewTimer(timeout)
 	defer limit.Stop()
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		err := ask(ctx)
+		err := ping(ctx)
 		cancel()
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-p.Done():
-			return fmt.Errorf("it ended at once: %w\n%s", p.Wait(), p.LogTail())
+			return fmt.Errorf("the process ended: %w\n%s", p.Wait(), p.LogTail())
 		case <-limit.C:
 			p.Stop(syscall.SIGKILL, 10*time.Second)
-			return fmt.Errorf("it does not answer: %w\n%s", err, p.LogTail())
+			return fmt.Errorf("the server does not answer: %w\n%s", err, p.LogTail())
 		case <-tick.C:
 		}
 	}

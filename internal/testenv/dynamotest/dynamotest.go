@@ -1,8 +1,7 @@
-// Package dynamotest gives tests a real implementation of DynamoDB's interface: DynamoDB Local, which Amazon publishes,
-// as a child process.
+// Package dynamotest provides DynamoDB Local, Amazon's own implementation of the API, for tests, as a child process.
 //
-// The server at EFFECTONCE_TEST_DYNAMODB_URL is used when that is set; otherwise each test binary starts its own.
-// Without Java or Maven the tests that need it are skipped, unless EFFECTONCE_REQUIRE_DYNAMODB=1.
+// EFFECTONCE_TEST_DYNAMODB_URL names an existing server to use; otherwise each test binary starts its own. Without Java
+// or Maven the tests that need it are skipped, unless EFFECTONCE_REQUIRE_DYNAMODB=1.
 package dynamotest
 
 import (
@@ -21,27 +20,26 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/maven"
 )
 
-// The variables that steer the package.
+// Environment variables of the package.
 const (
 	EnvURL     = "EFFECTONCE_TEST_DYNAMODB_URL" // http://host:port of a server to share
-	EnvRequire = "EFFECTONCE_REQUIRE_DYNAMODB"  // "1": fail rather than skip
+	EnvRequire = "EFFECTONCE_REQUIRE_DYNAMODB"  // "1": fail instead of skipping
 )
 
 const version = "2.6.0"
 
-// Libs returns the directory with the server's jars and its native library, fetched with Maven the first time.
+// Libs returns the directory with the server's jars and native library. The first call downloads them with Maven.
 func Libs() (string, error) {
 	return maven.Jars("dynamodb-"+version, "com.amazonaws:DynamoDBLocal:"+version)
 }
 
-// shared is this binary's server, started by the first test that asks: a test binary has one, hence state of the
-// package.
+// shared is this binary's server. The first test that needs it starts it.
 var shared struct {
 	sync.Mutex
 	server *Server
 }
 
-// Stop ends the server that this binary started, if it did: child.Main(m, dynamotest.Stop).
+// Stop stops the server if this binary started it, for child.Main(m, dynamotest.Stop).
 func Stop() {
 	shared.Lock()
 	defer shared.Unlock()
@@ -51,7 +49,7 @@ func Stop() {
 	}
 }
 
-// URL is the shared server's; the first call starts it.
+// URL returns the URL of the shared server. The first call starts it.
 func URL(t testing.TB) string {
 	t.Helper()
 	if url := os.Getenv(EnvURL); url != "" {
@@ -76,11 +74,11 @@ type Server struct {
 	dir     string
 	libs    string
 	remove  func()
-	durable bool           // keeps its tables in files
+	durable bool           // stores its tables in files
 	process *child.Process // nil while stopped
 }
 
-// New starts a server of the test's own, which keeps its tables in files. It ends with the test.
+// New starts a server that stores its tables in files. The end of the test stops it.
 func New(t testing.TB) *Server {
 	t.Helper()
 	s, err := start(require(t), true)
@@ -91,13 +89,13 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// URL is where the server listens, the same after a restart.
+// URL is the server's URL. Restarts keep it.
 func (s *Server) URL() string { return "http://" + s.Addr() }
 
 // Addr is the host:port of URL.
 func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
-// Kill ends the server as a crash of the process does.
+// Kill sends SIGKILL.
 func (s *Server) Kill() {
 	if s.process != nil {
 		s.process.Stop(syscall.SIGKILL, 10*time.Second)
@@ -105,7 +103,7 @@ func (s *Server) Kill() {
 	}
 }
 
-// Start starts the server again with the files it had.
+// Start starts a killed server again with its files.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	if err := s.run(); err != nil {
@@ -163,7 +161,7 @@ func (s *Server) run() error {
 		if err != nil {
 			return err
 		}
-		res, err := client.Do(req) // whatever it answers
+		res, err := client.Do(req) // any answer will do
 		if err != nil {
 			return err
 		}

@@ -1,11 +1,10 @@
-// Package explore walks through every state that a model can reach, breadth first, and tells the shortest story to one
-// that is wrong.
+// Package explore is an explicit-state model checker. It visits every reachable state of a model, breadth first, and
+// returns a shortest trace to a state that violates a property.
 //
-// A model is a start and a function that gives the successors of a state. What must always hold is Bad, asked of every
-// state; what must remain possible is Good: from every state reached, a good one must be reachable over steps that are
-// no faults (liveness: after the faults end, the system drains). A state is a value; two are the same when their Key
-// is. Where states differ only by a renaming, let Key rename them to one (symmetry), which must then be a renaming of
-// Next, too.
+// A model has start states and a function that returns the successors of a state. Bad is the safety property: it is
+// evaluated for every state. Good is the liveness property: from every reachable state a good one must be reachable by
+// steps that are not faults. States are values, and equal if their Keys are. Where states differ only by a permutation
+// of names (symmetry), Key may return one canonical state for them, if Next commutes with the permutation.
 //
 //	m := explore.Model[state, state]{Start: start, Key: func(s *state) state { return *s }, Next: next, Bad: bad, Good: done}
 //	found := explore.Run(m)
@@ -18,91 +17,90 @@ import (
 	"strings"
 )
 
-// Model is what [Run] explores. S is a state, K its identity: what must be the same for two states to be one.
+// Model is a model with states S and keys K.
 type Model[S any, K comparable] struct {
-	// Start are the states to begin with; at least one.
+	// Start are the start states, at least one.
 	Start []S
-	// Next calls emit for each step that is possible in s, in an order that depends on nothing but s: a story is told
-	// by taking the same steps again. It must not change *s, nor share memory between the successors that it emits.
+	// Next calls emit for each possible step in s, in an order that depends only on s: traces are made by taking the
+	// same steps again. It must not change *s, nor share memory between successors.
 	Next func(s *S, emit func(Step[S]))
-	// Key returns the identity of a state. It should leave nothing out that a later step depends on.
+	// Key identifies a state. It includes everything that later steps depend on.
 	Key func(s *S) K
-	// Bad returns what is wrong with a state; "" when nothing is. It is asked of every state once. Nil: nothing ever
-	// is.
+	// Bad describes the violation of a state, or returns "". It is called once for every state. Optional.
 	Bad func(s *S) string
-	// Good says that nothing is left to do. Nil: liveness is not asked for, and the steps are not kept.
+	// Good reports whether nothing is left to do. Nil: no check of liveness.
 	Good func(s *S) bool
-	// MaxStates ends the search when so many states were met, MaxDepth when they are so many steps away. Zero: no
-	// limit. A search that ends so is not Complete, and says nothing about liveness.
+	// MaxStates and MaxDepth bound the search. Zero: no bound. A search that reaches a bound is not Complete and does
+	// not check liveness.
 	MaxStates, MaxDepth int
 }
 
-// Step is one transition.
+// Step is a transition.
 type Step[S any] struct {
-	// Name says what happens. It is only called to tell a story.
+	// Name is called only for traces.
 	Name func() string
-	// To is the state after it.
+	// To is the next state.
 	To S
-	// Fault: it is none that liveness may count on.
+	// Fault marks a step that liveness may not rely on.
 	Fault bool
 }
 
-// Named is a Step's Name that is constant.
+// Named returns a constant Name for a Step.
 func Named(name string) func() string { return func() string { return name } }
 
-// Found is what a search found.
-type Found struct {
-	// States and Steps count the different states met and the transitions between them, Depth the steps of the longest
-	// shortest way to one.
+// Result is the result of a search.
+type Result struct {
+	// States and Steps count the distinct states and the transitions. Depth is the largest distance of a state from the
+	// start.
 	States, Steps, Depth int
-	// Complete: every state that can be reached was met. False after a violation, and when a limit was hit.
+	// Complete says that all reachable states were visited. False after a violation or at a bound.
 	Complete bool
-	// Violation is the first thing that was wrong, nil when nothing was.
+	// Violation is the first violation, or nil.
 	Violation *Violation
 }
 
-// Violation is a state that is wrong, and a shortest way there.
+// Violation is a state that violates a property, with a shortest trace.
 type Violation struct {
-	// What is wrong: what Bad said, or [Stuck].
+	// What is the text of Bad, or [Stuck].
 	What string
-	// Story are the names of the steps that lead there.
-	Story []string
+	// Trace are the names of the steps to the state.
+	Trace []string
 }
 
-// Stuck is what is wrong with a state from which no good one can be reached without faults.
-const Stuck = "stuck: from here it never drains, though no fault happens any more"
+// Stuck is the violation of a state from which no good state is reachable without faults.
+const Stuck = "stuck: no good state is reachable from here without faults"
 
-// String tells the violation as a story, or the size of the search.
-func (f Found) String() string {
-	size := fmt.Sprintf("%d states, %d steps, depth %d", f.States, f.Steps, f.Depth)
-	if f.Violation == nil && f.Complete {
+// String returns the trace of the violation, or the size of the search.
+func (r Result) String() string {
+	size := fmt.Sprintf("%d states, %d steps, depth %d", r.States, r.Steps, r.Depth)
+	if r.Violation == nil && r.Complete {
 		return size + ", complete"
 	}
-	if f.Violation == nil {
-		return size + ", NOT complete: a limit was hit"
+	if r.Violation == nil {
+		return size + ", NOT complete: a bound was reached"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s (%s)\n", f.Violation.What, size)
-	for i, name := range f.Violation.Story {
+	fmt.Fprintf(&b, "%s (%s)\n", r.Violation.What, size)
+	for i, name := range r.Violation.Trace {
 		fmt.Fprintf(&b, "%4d  %s\n", i+1, name)
 	}
 	return b.String()
 }
 
-// Run explores a model. It panics when Next is not deterministic, for then no story can be told.
-func Run[S any, K comparable](m Model[S, K]) Found {
-	w := &walk[S, K]{m: m, seen: map[hash]int32{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
-	w.run()
-	return w.found
+// Run explores a model. It panics if a trace shows that Next is not deterministic.
+func Run[S any, K comparable](m Model[S, K]) Result {
+	x := &search[S, K]{m: m, seen: map[hash]int32{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+	x.run()
+	return x.found
 }
 
-// hash stands for a Key: two million states whose keys are a kilobyte each would not fit.
+// hash replaces a Key: millions of Keys would not fit into memory.
 type hash [2]uint64
 
-// node is a state met, by the way to it.
+// node is a visited state.
 type node struct {
-	from   int32 // node; -1: a start
-	choice int32 // which of its steps
+	from   int32 // predecessor; -1: a start state
+	choice int32 // index of the predecessor's step, or of the start state
 	hash   hash
 }
 
@@ -113,156 +111,155 @@ type pending[S any] struct {
 	at int32
 }
 
-type walk[S any, K comparable] struct {
+type search[S any, K comparable] struct {
 	m     Model[S, K]
-	found Found
+	found Result
 	seeds [2]maphash.Seed
 	seen  map[hash]int32
 	nodes []node
-	edges []edge  // that are no faults, while Good is asked for
+	edges []edge  // without faults; for Good only
 	good  []int32 // nodes
-	bad   int32   // the node that is wrong
+	bad   int32   // the node of the violation
 	next  []pending[S]
 }
 
-func (w *walk[S, K]) hash(s *S) hash {
-	k := w.m.Key(s)
-	return hash{maphash.Comparable(w.seeds[0], k), maphash.Comparable(w.seeds[1], k)}
+func (x *search[S, K]) hash(s *S) hash {
+	k := x.m.Key(s)
+	return hash{maphash.Comparable(x.seeds[0], k), maphash.Comparable(x.seeds[1], k)}
 }
 
-func (w *walk[S, K]) run() {
-	defer func() { w.found.States = len(w.nodes) }()
-	for i := range w.m.Start {
-		w.meet(w.m.Start[i], -1, int32(i))
+func (x *search[S, K]) run() {
+	defer func() { x.found.States = len(x.nodes) }()
+	for i := range x.m.Start {
+		x.visit(x.m.Start[i], -1, int32(i))
 	}
-	for w.found.Violation == nil && len(w.next) > 0 {
-		level := w.next
-		w.next = nil
-		if w.m.MaxDepth > 0 && w.found.Depth == w.m.MaxDepth {
+	for x.found.Violation == nil && len(x.next) > 0 {
+		level := x.next
+		x.next = nil
+		if x.m.MaxDepth > 0 && x.found.Depth == x.m.MaxDepth {
 			return
 		}
-		w.found.Depth++
+		x.found.Depth++
 		for i := range level {
-			w.expand(&level[i])
-			if w.found.Violation != nil {
-				w.found.Violation.Story = w.story(w.bad)
+			x.expand(&level[i])
+			if x.found.Violation != nil {
+				x.found.Violation.Trace = x.trace(x.bad)
 				return
 			}
-			if w.m.MaxStates > 0 && len(w.nodes) >= w.m.MaxStates {
+			if x.m.MaxStates > 0 && len(x.nodes) >= x.m.MaxStates {
 				return
 			}
-			level[i] = pending[S]{} // its memory is not needed any more
+			level[i] = pending[S]{} // frees its memory
 		}
 	}
-	if w.found.Violation != nil {
+	if x.found.Violation != nil {
 		return
 	}
-	w.found.Depth = max(w.found.Depth-1, 0) // the last level had no successors that are new
-	w.found.Complete = true
-	w.live()
+	x.found.Depth = max(x.found.Depth-1, 0) // the last level had no new successors
+	x.found.Complete = true
+	x.checkLiveness()
 }
 
-// expand meets the successors of a state.
-func (w *walk[S, K]) expand(p *pending[S]) {
+// expand visits the successors of a state.
+func (x *search[S, K]) expand(p *pending[S]) {
 	choice := int32(-1)
-	w.m.Next(&p.s, func(step Step[S]) {
+	x.m.Next(&p.s, func(step Step[S]) {
 		choice++
-		w.found.Steps++
-		if w.found.Violation != nil {
+		x.found.Steps++
+		if x.found.Violation != nil {
 			return
 		}
-		to := w.meet(step.To, p.at, choice)
-		if w.m.Good != nil && !step.Fault {
-			w.edges = append(w.edges, edge{p.at, to})
+		to := x.visit(step.To, p.at, choice)
+		if x.m.Good != nil && !step.Fault {
+			x.edges = append(x.edges, edge{p.at, to})
 		}
 	})
 }
 
-// meet takes a state in, if it is new, and returns its node.
-func (w *walk[S, K]) meet(s S, from, choice int32) int32 {
-	h := w.hash(&s)
-	if at, ok := w.seen[h]; ok {
+// visit adds a state if it is new, and returns its node.
+func (x *search[S, K]) visit(s S, from, choice int32) int32 {
+	h := x.hash(&s)
+	if at, ok := x.seen[h]; ok {
 		return at
 	}
-	at := int32(len(w.nodes))
-	w.seen[h] = at
-	w.nodes = append(w.nodes, node{from, choice, h})
-	if w.m.Bad != nil {
-		if what := w.m.Bad(&s); what != "" {
-			w.found.Violation, w.bad = &Violation{What: what}, at
+	at := int32(len(x.nodes))
+	x.seen[h] = at
+	x.nodes = append(x.nodes, node{from, choice, h})
+	if x.m.Bad != nil {
+		if what := x.m.Bad(&s); what != "" {
+			x.found.Violation, x.bad = &Violation{What: what}, at
 			return at
 		}
 	}
-	if w.m.Good != nil && w.m.Good(&s) {
-		w.good = append(w.good, at)
+	if x.m.Good != nil && x.m.Good(&s) {
+		x.good = append(x.good, at)
 	}
-	w.next = append(w.next, pending[S]{s, at})
+	x.next = append(x.next, pending[S]{s, at})
 	return at
 }
 
-// live looks for a state from which no good one is reachable: backwards from the good ones, over steps that are no
-// faults.
-func (w *walk[S, K]) live() {
-	if w.m.Good == nil {
+// checkLiveness searches backwards from the good states, over steps without faults, for a state that it does not reach.
+func (x *search[S, K]) checkLiveness() {
+	if x.m.Good == nil {
 		return
 	}
-	first := make([]int32, len(w.nodes)+1) // edges by their end: those of node n are into[first[n]:first[n+1]]
-	for _, e := range w.edges {
+	first := make([]int32, len(x.nodes)+1) // incoming edges of node n: into[first[n]:first[n+1]]
+	for _, e := range x.edges {
 		first[e.to+1]++
 	}
-	for i := range w.nodes {
+	for i := range x.nodes {
 		first[i+1] += first[i]
 	}
-	into, used := make([]int32, len(w.edges)), make([]int32, len(w.nodes))
-	for _, e := range w.edges {
+	into, used := make([]int32, len(x.edges)), make([]int32, len(x.nodes))
+	for _, e := range x.edges {
 		into[first[e.to]+used[e.to]] = e.from
 		used[e.to]++
 	}
-	can := make([]bool, len(w.nodes))
-	queue := w.good
+	reached := make([]bool, len(x.nodes))
+	queue := x.good
 	for _, at := range queue {
-		can[at] = true
+		reached[at] = true
 	}
 	for len(queue) > 0 {
 		at := queue[len(queue)-1]
 		queue = queue[:len(queue)-1]
 		for _, from := range into[first[at]:first[at+1]] {
-			if !can[from] {
-				can[from] = true
+			if !reached[from] {
+				reached[from] = true
 				queue = append(queue, from)
 			}
 		}
 	}
-	for at := range w.nodes { // breadth first: the first one is a nearest
-		if !can[at] {
-			w.found.Violation = &Violation{What: Stuck, Story: w.story(int32(at))}
+	for at := range x.nodes { // nodes are in breadth-first order
+		if !reached[at] {
+			x.found.Violation = &Violation{What: Stuck, Trace: x.trace(int32(at))}
 			return
 		}
 	}
 }
 
-// story takes the steps to a node again, to name them.
-func (w *walk[S, K]) story(at int32) []string {
-	var way []node
-	for ; w.nodes[at].from >= 0; at = w.nodes[at].from {
-		way = append(way, w.nodes[at])
+// trace takes the steps to a node again, to name them.
+func (x *search[S, K]) trace(at int32) []string {
+	var path []node
+	for ; x.nodes[at].from >= 0; at = x.nodes[at].from {
+		path = append(path, x.nodes[at])
 	}
-	s := w.m.Start[w.nodes[at].choice]
-	story := make([]string, 0, len(way))
-	for i := len(way) - 1; i >= 0; i-- {
+	s := x.m.Start[x.nodes[at].choice]
+	steps := make([]string, 0, len(path))
+	for i := len(path) - 1; i >= 0; i-- {
 		choice, found := int32(-1), false
 		var to S
-		w.m.Next(&s, func(step Step[S]) {
-			if choice++; choice == way[i].choice && w.hash(&step.To) == way[i].hash {
+		x.m.Next(&s, func(step Step[S]) {
+			if choice++; choice == path[i].choice && x.hash(&step.To) == path[i].hash {
 				to, found = step.To, true
-				story = append(story, step.Name())
+				steps = append(steps, step.Name())
 			}
 		})
 		if !found {
-			panic("explore: Next is not deterministic: taken again, a step leads elsewhere, after\n" +
-				strings.Join(story, "\n"))
+			panic("explore: Next is not deterministic: a step has another result when taken again, after\n" +
+				strings.Join(steps, "\n"))
 		}
 		s = to
 	}
-	return story
+	return steps
 }

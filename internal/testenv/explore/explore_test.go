@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/explore"
 )
 
-// jugs is the old riddle: two jugs of 3 and 5 litres.
+// jugs is the water jug puzzle: two jugs of 3 and 5 litres.
 type jugs struct{ three, five int }
 
 func pour(s *jugs, emit func(explore.Step[jugs])) {
@@ -23,21 +23,21 @@ func pour(s *jugs, emit func(explore.Step[jugs])) {
 	step("large into small", jugs{s.three + n, s.five - n})
 }
 
-func riddle() explore.Model[jugs, jugs] {
+func jugModel() explore.Model[jugs, jugs] {
 	return explore.Model[jugs, jugs]{Start: []jugs{{}}, Next: pour, Key: func(s *jugs) jugs { return *s }}
 }
 
 func TestAllStates(t *testing.T) {
 	t.Parallel()
-	found := explore.Run(riddle())
+	found := explore.Run(jugModel())
 	if found.Violation != nil || !found.Complete || found.States != 16 || found.Steps != 16*6 || found.Depth != 7 {
-		t.Fatalf("the riddle has 16 states, the farthest 7 steps away: %+v", found)
+		t.Fatalf("want 16 states and depth 7: %+v", found)
 	}
 }
 
-func TestShortestStory(t *testing.T) {
+func TestShortestTrace(t *testing.T) {
 	t.Parallel()
-	m := riddle()
+	m := jugModel()
 	m.Bad = func(s *jugs) string {
 		if s.five == 4 {
 			return "four litres"
@@ -49,18 +49,18 @@ func TestShortestStory(t *testing.T) {
 		"fill the large one", "large into small", "empty the small one", "large into small", "fill the large one",
 		"large into small",
 	}
-	if v := found.Violation; v == nil || v.What != "four litres" || !slices.Equal(v.Story, want) || found.Complete {
+	if v := found.Violation; v == nil || v.What != "four litres" || !slices.Equal(v.Trace, want) || found.Complete {
 		t.Fatal(found)
 	}
 	if text := found.String(); !strings.Contains(text, "   6  large into small") {
-		t.Fatalf("the story does not tell its steps:\n%s", text)
+		t.Fatalf("the text does not list the steps:\n%s", text)
 	}
 }
 
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	m := riddle()
-	m.Good = func(*jugs) bool { return false } // which a search that is cut short cannot hold against it
+	m := jugModel()
+	m.Good = func(*jugs) bool { return false } // not checked by a search that reaches a bound
 	m.MaxStates = 5
 	if found := explore.Run(m); found.Complete || found.Violation != nil || found.States < 5 ||
 		!strings.Contains(found.String(), "NOT complete") {
@@ -72,8 +72,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestStuck: a lamp that can be switched on and off, and that a fault breaks. A broken one is only mended by another
-// fault.
+// TestStuck: a lamp can be switched on and off, and a fault breaks it. Only another fault repairs it.
 func TestStuck(t *testing.T) {
 	t.Parallel()
 	const (
@@ -93,12 +92,12 @@ func TestStuck(t *testing.T) {
 				emit(explore.Step[int]{Name: explore.Named("off"), To: off})
 				emit(explore.Step[int]{Name: explore.Named("breaks"), To: broken, Fault: true})
 			case broken:
-				emit(explore.Step[int]{Name: explore.Named("mended"), To: on, Fault: true})
+				emit(explore.Step[int]{Name: explore.Named("repaired"), To: on, Fault: true})
 			}
 		},
 	}
 	found := explore.Run(m)
-	if v := found.Violation; v == nil || v.What != explore.Stuck || !slices.Equal(v.Story, []string{"on", "breaks"}) ||
+	if v := found.Violation; v == nil || v.What != explore.Stuck || !slices.Equal(v.Trace, []string{"on", "breaks"}) ||
 		!found.Complete {
 		t.Fatal(found)
 	}
@@ -110,7 +109,7 @@ func TestStuck(t *testing.T) {
 		})
 	}
 	if found := explore.Run(m); found.Violation != nil {
-		t.Fatalf("a lamp that somebody mends drains: %v", found)
+		t.Fatalf("a lamp that is repaired by a step that is not a fault is not stuck: %v", found)
 	}
 }
 
@@ -128,7 +127,7 @@ func TestNotDeterministic(t *testing.T) {
 	}
 	defer func() {
 		if recover() == nil {
-			t.Fatal("a story that nobody can tell again was told")
+			t.Fatal("no panic although Next is not deterministic")
 		}
 	}()
 	explore.Run(m)

@@ -1,5 +1,4 @@
-// Package fakeprovider is a provider of payments for tests: it keeps its own ledger, by which a test counts what really
-// happened, and fails on demand.
+// Package fakeprovider is a payment provider for tests. It keeps a ledger of its effects, and fails on demand.
 package fakeprovider
 
 import (
@@ -9,34 +8,34 @@ import (
 	"sync"
 )
 
-// Fault is what happens to one call.
+// Fault is the fault of a call.
 type Fault int
 
 const (
-	// None: it is answered.
+	// None: the call succeeds.
 	None Fault = iota
-	// Refuse: a final no.
+	// Refuse: a final refusal.
 	Refuse
-	// Unavailable: a definite no for now, before anything was done.
+	// Unavailable: an error without an effect; a retry may succeed.
 	Unavailable
-	// LostRequest: a time-out, and the request never arrived.
+	// LostRequest: a time-out without an effect.
 	LostRequest
-	// LostAnswer: a time-out, after it was done.
+	// LostAnswer: a time-out after the effect.
 	LostAnswer
 )
 
-// What a call fails with.
+// Errors of calls.
 var (
 	ErrRefused     = errors.New("card declined")
-	ErrUnavailable = errors.New("503 try later")
+	ErrUnavailable = errors.New("503 try again later")
 	ErrTimeout     = errors.New("time-out: no answer")
 )
 
-// Provider is one provider. The zero value works, and knows keys.
+// Provider is a payment provider. The zero value is ready to use and deduplicates by key.
 type Provider struct {
-	// Forgetful: it takes two calls with one key for two. It can still be asked what it knows of a key.
+	// Forgetful providers do not deduplicate by key. Ask still finds an effect by its key.
 	Forgetful bool
-	// At is called at the begin of each call ("sent") and behind its effect ("answered"): a test may crash there.
+	// At is called at the start of each call ("sent") and after its effect ("answered"): a test may crash there.
 	At func(when string)
 
 	mu      sync.Mutex
@@ -45,20 +44,20 @@ type Provider struct {
 	calls   int
 }
 
-// Effect is a line of the ledger.
+// Effect is an entry of the ledger.
 type Effect struct {
 	ID, Key, What string
-	UndoneBy      string // the key of the call that took it back
+	UndoneBy      string // the key of the call that undid it
 }
 
-// Next sets what happens to the next calls, one each.
+// Next sets the faults of the next calls.
 func (p *Provider) Next(faults ...Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = append(p.faults, faults...)
 }
 
-// Do makes an effect, once for a key, and returns its id.
+// Do makes an effect, one per key, and returns its id.
 func (p *Provider) Do(_ context.Context, key, what string) (string, error) {
 	return p.call(func() (Effect, bool) {
 		for _, e := range p.effects {
@@ -74,7 +73,7 @@ func (p *Provider) Do(_ context.Context, key, what string) (string, error) {
 	})
 }
 
-// Undo takes an effect back, once for a key. A second key for the same effect is an error that no test expects.
+// Undo undoes an effect. It fails if another key has undone the effect before.
 func (p *Provider) Undo(_ context.Context, key, id string) error {
 	var twice error
 	_, err := p.call(func() (Effect, bool) { return Effect{}, false }, func() string {
@@ -84,7 +83,7 @@ func (p *Provider) Undo(_ context.Context, key, id string) error {
 			case e.UndoneBy == "":
 				p.effects[i].UndoneBy = key
 			case e.UndoneBy != key:
-				twice = fmt.Errorf("%s is taken back a second time", id)
+				twice = fmt.Errorf("%s is undone a second time", id)
 			}
 		}
 		return ""
@@ -92,7 +91,7 @@ func (p *Provider) Undo(_ context.Context, key, id string) error {
 	return errors.Join(err, twice)
 }
 
-// call is one call, with the fault whose turn it is. What is known of its key is not refused any more.
+// call makes a call with the next fault. It does not refuse a key that has an effect.
 func (p *Provider) call(known func() (Effect, bool), effect func() string) (string, error) {
 	p.at("sent")
 	p.mu.Lock()
@@ -123,7 +122,7 @@ func (p *Provider) at(when string) {
 	}
 }
 
-// Ask returns the effect of a key.
+// Ask looks up the effect of a key.
 func (p *Provider) Ask(key string) (Effect, bool) {
 	for _, e := range p.Effects() {
 		if e.Key == key {
@@ -133,14 +132,14 @@ func (p *Provider) Ask(key string) (Effect, bool) {
 	return Effect{}, false
 }
 
-// Effects is the ledger.
+// Effects returns the ledger.
 func (p *Provider) Effects() []Effect {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]Effect(nil), p.effects...)
 }
 
-// Calls is how often it was called.
+// Calls returns the number of calls.
 func (p *Provider) Calls() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

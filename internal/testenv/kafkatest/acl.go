@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Deny takes the right to write to a topic away from everybody, as a slip in the cluster's ACLs does, and returns what
-// gives it back; the end of the test gives it back too. It skips the test where there is no real Kafka.
+// Deny denies everybody to write to a topic, as a mistake in the cluster's ACLs does. allow removes the denial; so does
+// the end of the test. Without a real Kafka it skips the test.
 func Deny(t testing.TB, brokers []string, topic string) (allow func()) {
 	t.Helper()
 	RequireReal(t)
@@ -22,7 +22,7 @@ func Deny(t testing.TB, brokers []string, topic string) (allow func()) {
 		ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral, Principal: "User:*", Host: "*",
 		Operation: kmsg.ACLOperationWrite, PermissionType: kmsg.ACLPermissionTypeDeny,
 	}, {
-		// Any ACL on a topic shuts out who has none: what is not denied is allowed again.
+		// A topic with any ACL denies all that no ACL allows, so allow everything else.
 		ResourceType: kmsg.ACLResourceTypeTopic, ResourceName: topic,
 		ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral, Principal: "User:*", Host: "*",
 		Operation: kmsg.ACLOperationAll, PermissionType: kmsg.ACLPermissionTypeAllow,
@@ -30,21 +30,21 @@ func Deny(t testing.TB, brokers []string, topic string) (allow func()) {
 	createACLs(t, brokers, create)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	await(t, ctx, newClient(t, brokers), topic)
+	awaitDenial(t, ctx, newClient(t, brokers), topic)
 	var once sync.Once
 	allow = func() { once.Do(func() { dropACLs(t, brokers, topic) }) }
 	t.Cleanup(allow)
 	return allow
 }
 
-// ACL is a right of LimitedUser.
+// ACL is a permission of LimitedUser.
 type ACL struct {
-	Operation string // as kafka-acls.sh knows it: "DESCRIBE_CONFIGS"
+	Operation string // as in kafka-acls.sh, such as "DESCRIBE_CONFIGS"
 	On        string // "topic" or "group"
 	Name      string
 }
 
-// Allow gives rights to LimitedUser. A broker goes by them a moment later.
+// Allow gives permissions to LimitedUser. They take effect a moment later.
 func (s *Secure) Allow(t testing.TB, acls ...ACL) {
 	t.Helper()
 	create := kmsg.NewPtrCreateACLsRequest()
@@ -78,17 +78,17 @@ func createACLs(t testing.TB, brokers []string, create *kmsg.CreateACLsRequest) 
 	}
 }
 
-// await waits until the broker goes by the denial: an ACL is accepted before it is in force.
-func await(t testing.TB, ctx context.Context, client *kgo.Client, topic string) {
+// awaitDenial waits until the denial takes effect.
+func awaitDenial(t testing.TB, ctx context.Context, client *kgo.Client, topic string) {
 	t.Helper()
-	ask := kmsg.NewPtrMetadataRequest()
-	ask.IncludeTopicAuthorizedOperations = true
-	ask.Topics = []kmsg.MetadataRequestTopic{{Topic: &topic}}
+	req := kmsg.NewPtrMetadataRequest()
+	req.IncludeTopicAuthorizedOperations = true
+	req.Topics = []kmsg.MetadataRequestTopic{{Topic: &topic}}
 	const write = 1 << kmsg.ACLOperationWrite
 	for {
-		res, err := ask.RequestWith(ctx, client)
+		res, err := req.RequestWith(ctx, client)
 		if err != nil {
-			t.Fatalf("kafkatest: what is allowed on %s: %v", topic, err)
+			t.Fatalf("kafkatest: permissions on %s: %v", topic, err)
 		}
 		if len(res.Topics) == 1 && res.Topics[0].ErrorCode == 0 && res.Topics[0].AuthorizedOperations&write == 0 {
 			return

@@ -25,16 +25,16 @@ func TestDenyAndAllow(t *testing.T) {
 	}
 	allow := Deny(t, Brokers(t), topic)
 	if err := write(topic); !errors.Is(err, kerr.TopicAuthorizationFailed) {
-		t.Errorf("a denied topic answers %v", err)
+		t.Errorf("error of a denied topic: %v", err)
 	}
 	if err := write(other); err != nil {
 		t.Errorf("another topic is denied too: %v", err)
 	}
 	allow()
 	if err := write(topic); err != nil {
-		t.Errorf("denied after it was allowed: %v", err)
+		t.Errorf("still denied after allow: %v", err)
 	}
 	if n := len(ReadAll(t, topic)); n != 1 {
-		t.Errorf("%d records, want the one that was allowed", n)
+		t.Errorf("%d records, want 1", n)
 	}
 }

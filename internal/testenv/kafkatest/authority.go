@@ -17,7 +17,7 @@ import (
 
 // Authority is a CA for tests.
 type Authority struct {
-	PEM  []byte // its own certificate
+	PEM  []byte // the CA's certificate
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
@@ -51,14 +51,14 @@ func (a *Authority) File(t testing.TB) string {
 	return write(t, "ca.pem", a.PEM)
 }
 
-// Issue writes a certificate for 127.0.0.1 that is valid until then, and its key, to files of the test.
+// Issue writes a certificate for 127.0.0.1 and its key to files of the test.
 func (a *Authority) Issue(t testing.TB, until time.Time) (certFile, keyFile string) {
 	t.Helper()
 	cert, key := a.IssuePEM(t, until)
 	return write(t, "cert.pem", cert), write(t, "key.pem", key)
 }
 
-// IssuePEM is Issue without the files. A certificate for host names is for these and no longer for 127.0.0.1.
+// IssuePEM is Issue without files. With hosts the certificate is for these instead of 127.0.0.1.
 func (a *Authority) IssuePEM(t testing.TB, until time.Time, hosts ...string) (cert, key []byte) {
 	t.Helper()
 	cert, key, err := a.issue(until, hosts...)
@@ -77,7 +77,7 @@ func write(t testing.TB, name string, content []byte) string {
 	return path
 }
 
-// issue makes a certificate for servers and clients alike, and its key, in PEM.
+// issue makes a certificate for servers and clients, and its key, in PEM.
 func (a *Authority) issue(until time.Time, hosts ...string) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// Cluster is a Kafka of its own, for tests that stop, kill or pause brokers. Brokers are numbered from 0. With three or
-// more of them the first three hold the metadata quorum, so any one may be away; with fewer, broker 0 holds it alone.
-// Topics have three replicas (at most) and need all but one of them in sync. Not safe for concurrent use.
+// Cluster is a Kafka cluster for tests that stop, kill or pause brokers, which are numbered from 0. With three or more
+// brokers the first three are the controller quorum, so any one may be down; with fewer, broker 0 is the only
+// controller. Topics have up to three replicas, and min.insync.replicas is one less. It is not safe for concurrent use.
 type Cluster struct {
 	nodes  []*node
 	remove func()
 }
 
-// NewCluster starts a cluster that is removed at the end of the test. It skips the test where there is no real Kafka.
+// NewCluster starts a cluster. The end of the test removes it. Without a real Kafka it skips the test.
 func NewCluster(t testing.TB, brokers int) *Cluster {
 	t.Helper()
 	RequireReal(t)
@@ -40,7 +40,7 @@ func NewCluster(t testing.TB, brokers int) *Cluster {
 	return c
 }
 
-// Standalone starts a cluster for callers that are no test. The caller closes it.
+// Standalone starts a cluster for callers without a testing.TB. The caller closes it.
 func Standalone(brokers int) (*Cluster, error) {
 	libs, err := Libs()
 	if err != nil {
@@ -49,7 +49,7 @@ func Standalone(brokers int) (*Cluster, error) {
 	return startCluster(libs, brokers, nil)
 }
 
-// Brokers returns all addresses, also of brokers that are down. They stay the same over restarts.
+// Brokers returns all addresses, also of brokers that are down. Restarts keep them.
 func (c *Cluster) Brokers() []string {
 	addrs := make([]string, len(c.nodes))
 	for i, n := range c.nodes {
@@ -58,10 +58,10 @@ func (c *Cluster) Brokers() []string {
 	return addrs
 }
 
-// Kill is kill -9 of broker i.
+// Kill sends SIGKILL to broker i.
 func (c *Cluster) Kill(i int) { c.nodes[i].stop(syscall.SIGKILL) }
 
-// Stop ends broker i in order: it hands its partitions to others first.
+// Stop shuts broker i down; it first hands its partitions over.
 func (c *Cluster) Stop(i int) { c.nodes[i].stop(syscall.SIGTERM) }
 
 // Start starts broker i again and waits until it answers.
@@ -75,7 +75,7 @@ func (c *Cluster) Start(t testing.TB, i int) {
 	}
 }
 
-// TryStart is Start for callers that go on, and try again, when the broker does not answer in time.
+// TryStart is Start with an error. It may be called again if the broker does not answer in time.
 func (c *Cluster) TryStart(i int) error {
 	n := c.nodes[i]
 	if n.process != nil {
@@ -93,10 +93,10 @@ func (c *Cluster) TryStart(i int) error {
 	return c.awaitReady(n)
 }
 
-// Pause stops broker i from running (SIGSTOP): its connections stay open and nothing answers.
+// Pause pauses broker i (SIGSTOP). Its connections stay open without answers.
 func (c *Cluster) Pause(t testing.TB, i int) { c.signal(t, i, syscall.SIGSTOP) }
 
-// Resume lets broker i run again after Pause.
+// Resume ends a Pause.
 func (c *Cluster) Resume(t testing.TB, i int) { c.signal(t, i, syscall.SIGCONT) }
 
 func (c *Cluster) signal(t testing.TB, i int, sig syscall.Signal) {
@@ -106,7 +106,7 @@ func (c *Cluster) signal(t testing.TB, i int, sig syscall.Signal) {
 	}
 }
 
-// Signal sends a signal to broker i, for callers that are no test.
+// Signal sends a signal to broker i.
 func (c *Cluster) Signal(i int, sig syscall.Signal) error {
 	if c.nodes[i].process == nil {
 		return fmt.Errorf("broker %d is not running", i)
@@ -117,15 +117,15 @@ func (c *Cluster) Signal(i int, sig syscall.Signal) error {
 // Close ends the brokers and removes their data.
 func (c *Cluster) Close() {
 	for _, n := range c.nodes {
-		n.stop(syscall.SIGKILL) // its data goes too, so nothing is worth an orderly end
+		n.stop(syscall.SIGKILL) // the data is removed, too
 	}
 	c.remove()
 }
 
-// startCluster starts a cluster; prepare, when it is not nil, is called for each broker before that is configured.
+// startCluster starts a cluster. prepare, if not nil, is called for each broker before it is configured.
 func startCluster(libs string, brokers int, prepare func(n *node) error) (*Cluster, error) {
 	var err error
-	// Another process may take a free port first: then the broker ends at once, and other ports are tried.
+	// Another process may take a free port first. Then the broker ends at once; try other ports.
 	for range 3 {
 		var c *Cluster
 		if c, err = tryCluster(libs, brokers, prepare); err == nil {
@@ -188,14 +188,14 @@ func (c *Cluster) boot(voters []*node) error {
 	return nil
 }
 
-// awaitReady waits until n answers and is one of the brokers that the cluster counts as alive.
+// awaitReady waits until n answers and the cluster lists it.
 func (c *Cluster) awaitReady(n *node) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := listed(ctx, n)
+		err := checkListed(ctx, n)
 		if err == nil {
 			return nil
 		}
@@ -209,7 +209,7 @@ func (c *Cluster) awaitReady(n *node) error {
 	}
 }
 
-func listed(ctx context.Context, n *node) error {
+func checkListed(ctx context.Context, n *node) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(n.addr()), kgo.RequestRetries(0), kgo.RetryTimeout(time.Second),
 		kgo.DialTimeout(time.Second))
 	if err != nil {
@@ -227,5 +227,5 @@ func listed(ctx context.Context, n *node) error {
 			return nil
 		}
 	}
-	return errors.New("not yet registered")
+	return errors.New("the cluster does not list the broker")
 }

@@ -19,24 +19,24 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/maven"
 )
 
-// DebeziumVersion is that of the connector for Postgres that [Connect] can run.
+// DebeziumVersion is the version of Debezium's connector for Postgres.
 const DebeziumVersion = "3.3.1.Final"
 
-// connectTimeout is how long Connect may take to start on a busy machine.
+// connectTimeout bounds the start of Connect, also on a busy machine.
 const connectTimeout = 3 * time.Minute
 
-// ConnectConfig has the settings of a [Connect].
+// ConnectConfig configures a [Connect].
 type ConnectConfig struct {
 	Brokers []string
-	// Java are options of the virtual machine. Default: a small heap, quick to start.
+	// Java are options of the virtual machine. Default: a small heap and a fast start.
 	Java []string
-	// Worker are lines of the worker's properties; later ones win over those that are always there: keys and values as
-	// strings, and a note of how far a connector is every second.
+	// Worker are lines of the worker's properties. They override the defaults: string converters for keys and values,
+	// and a flush of offsets every second.
 	Worker []string
 }
 
-// Connect is a Kafka Connect in standalone mode that has Debezium's connector for Postgres. It forgets its connectors
-// when it ends, and keeps how far they were as long as it is not closed. Not safe for concurrent use.
+// Connect is a Kafka Connect in standalone mode with Debezium's connector for Postgres. A restart loses its connectors
+// and keeps their offsets. It is not safe for concurrent use.
 type Connect struct {
 	cfg       ConnectConfig
 	dir, libs string
@@ -46,13 +46,13 @@ type Connect struct {
 	url       string
 }
 
-// StartConnect returns when Connect answers. The caller closes it. The first time it fetches the jars with Maven.
+// StartConnect starts Connect and waits until it answers. The caller closes it. The first call downloads the jars with
+// Maven.
 func StartConnect(ctx context.Context, cfg ConnectConfig) (c *Connect, err error) {
 	if len(cfg.Java) == 0 {
 		cfg.Java = []string{"-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true"}
 	}
 	c = &Connect{cfg: cfg, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
-	// The connector, and the Kafka Connect that runs it.
 	c.libs, err = maven.Jars("debezium-"+DebeziumVersion,
 		"io.debezium:debezium-connector-postgres:"+DebeziumVersion, "org.apache.kafka:connect-runtime:"+version(),
 		"org.apache.kafka:connect-json:"+version(), logger)
@@ -81,7 +81,7 @@ func (c *Connect) Start(ctx context.Context) error {
 		return err
 	}
 	args := append(append([]string{}, c.cfg.Java...), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-		// It warns of every type that two schemas have.
+		// It logs a warning for every type that exists in two schemas.
 		"-Dorg.slf4j.simpleLogger.log.io.debezium.connector.postgresql.TypeRegistry=error",
 		"-cp", filepath.Join(c.libs, "*"), "org.apache.kafka.connect.cli.ConnectStandalone", worker)
 	cmd := exec.Command("java", args...)
@@ -110,18 +110,18 @@ func (c *Connect) properties() string {
 	}, c.cfg.Worker...), "\n") + "\n"
 }
 
-// PID is the process id of a Connect that runs.
+// PID is the process id of a running Connect.
 func (c *Connect) PID() int { return c.process.PID() }
 
-// LogTail is the last part of what it wrote, for error messages.
+// LogTail is the end of its log, for error messages.
 func (c *Connect) LogTail() string {
 	if c.process == nil {
-		return "Kafka Connect does not run"
+		return "Kafka Connect is not running"
 	}
 	return c.process.LogTail()
 }
 
-// Kill is kill -9.
+// Kill sends SIGKILL.
 func (c *Connect) Kill() {
 	if c.process != nil {
 		c.process.Stop(syscall.SIGKILL, time.Second)
@@ -140,12 +140,12 @@ func (c *Connect) Add(ctx context.Context, name string, config map[string]string
 	return c.Call(ctx, http.MethodPut, "/connectors/"+name+"/config", config, nil)
 }
 
-// Remove ends a connector in order: what it has read is sent, and it notes how far it was.
+// Remove stops a connector, which first sends what it has read and commits its offsets.
 func (c *Connect) Remove(ctx context.Context, name string) error {
 	return c.Call(ctx, http.MethodDelete, "/connectors/"+name, nil, nil)
 }
 
-// Await asks again and again until done says yes, and fails when Connect ends.
+// Await polls done until it is true. It fails if Connect ends.
 func (c *Connect) Await(ctx context.Context, done func() (bool, error)) error {
 	for {
 		if ok, err := done(); ok || err != nil {
@@ -164,7 +164,7 @@ func (c *Connect) Await(ctx context.Context, done func() (bool, error)) error {
 	}
 }
 
-// Call sends in as JSON to Connect's REST interface and reads out of the answer; nil: nothing.
+// Call calls Connect's REST API. It sends in and decodes the answer into out, both as JSON unless nil.
 func (c *Connect) Call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -196,7 +196,7 @@ func (c *Connect) Call(ctx context.Context, method, path string, in, out any) er
 	return json.Unmarshal(answer, out)
 }
 
-// Failure is why a connector or its task does not run; nil while it does, or will.
+// Failure returns the error of a connector or its task that has failed, or nil.
 func (c *Connect) Failure(ctx context.Context, name string) error {
 	type state struct {
 		State string `json:"state"`

@@ -1,7 +1,7 @@
-// Package kafkatest gives tests a real Kafka: one broker in KRaft mode as a child process, and topics in it.
+// Package kafkatest provides a real Kafka for tests: a broker in KRaft mode as a child process, and topics in it.
 //
-// The brokers at EFFECTONCE_TEST_KAFKA_BROKERS are used when that is set; otherwise each test binary starts its own.
-// With -short, or without Java or Maven, an in-process imitation (kfake) stands in, unless EFFECTONCE_REQUIRE_KAFKA=1.
+// EFFECTONCE_TEST_KAFKA_BROKERS names existing brokers to use; otherwise each test binary starts its own. With -short,
+// or without Java or Maven, an in-process imitation (kfake) replaces it, unless EFFECTONCE_REQUIRE_KAFKA=1.
 package kafkatest
 
 import (
@@ -15,15 +15,14 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// The variables that steer the package.
+// Environment variables of the package.
 const (
 	EnvBrokers = "EFFECTONCE_TEST_KAFKA_BROKERS" // brokers to share, comma-separated
-	EnvFake    = "EFFECTONCE_TEST_KAFKA_FAKE"    // "1": those brokers are the imitation
-	EnvRequire = "EFFECTONCE_REQUIRE_KAFKA"      // "1": fail rather than imitate
+	EnvFake    = "EFFECTONCE_TEST_KAFKA_FAKE"    // "1": these brokers are the imitation
+	EnvRequire = "EFFECTONCE_REQUIRE_KAFKA"      // "1": fail instead of using the imitation
 )
 
-// shared is this binary's broker, started by the first test that asks: a test binary has one, hence state of the
-// package.
+// shared is this binary's broker. The first test that needs it starts it.
 var shared struct {
 	sync.Mutex
 	brokers []string
@@ -31,13 +30,13 @@ var shared struct {
 	stop    func()
 }
 
-// Main is for TestMain where no Postgres is used: it runs the tests, calls the stops, stops the broker it started,
-// fails the binary when a goroutine was left behind, and exits. With Postgres: pgtest.Main(m, kafkatest.Stop).
+// Main is for TestMain without Postgres; with Postgres use pgtest.Main(m, kafkatest.Stop). It runs the tests, calls
+// stops, stops the broker, fails if a goroutine has leaked, and exits.
 func Main(m *testing.M, stops ...func()) {
 	child.Main(m, append(stops, Stop)...)
 }
 
-// Stop ends the broker that this binary started, if it did. Main calls it.
+// Stop stops the broker if this binary started it. Main calls it.
 func Stop() {
 	shared.Lock()
 	defer shared.Unlock()
@@ -57,14 +56,14 @@ func Brokers(t testing.TB) []string {
 	return brokers
 }
 
-// RequireReal skips a test that means nothing against the imitation.
+// RequireReal skips the test if there is no real Kafka.
 func RequireReal(t testing.TB) {
 	t.Helper()
-	if quick() {
+	if preferFake() {
 		t.Skip("needs a real Kafka, which -short does not start")
 	}
 	if os.Getenv(EnvBrokers) == "" {
-		// A test with a cluster of its own needs no shared broker beside it.
+		// Do not start the shared broker: the test may use its own cluster.
 		if _, err := Libs(); err == nil {
 			return
 		}
@@ -78,12 +77,12 @@ func RequireReal(t testing.TB) {
 	}
 }
 
-var errShort = errors.New("-short starts none")
+var errShort = errors.New("-short starts no Kafka")
 
-// quick: the imitation will do, unless somebody has started a real one.
-func quick() bool { return testing.Testing() && testing.Short() && os.Getenv(EnvBrokers) == "" }
+// preferFake reports whether to use the imitation: with -short, unless there are brokers to share.
+func preferFake() bool { return testing.Testing() && testing.Short() && os.Getenv(EnvBrokers) == "" }
 
-// Shared is Brokers for callers that are no test; fake tells that they are the imitation.
+// Shared is Brokers for callers without a testing.TB. fake says that they are the imitation.
 func Shared() (brokers []string, fake bool, err error) {
 	if env := os.Getenv(EnvBrokers); env != "" {
 		return strings.Split(env, ","), os.Getenv(EnvFake) == "1", nil
@@ -94,11 +93,11 @@ func Shared() (brokers []string, fake bool, err error) {
 		return shared.brokers, shared.fake, nil
 	}
 	libs, err := Libs()
-	if quick() {
+	if preferFake() {
 		err = errShort
 	}
 	if err == nil {
-		c, err := startCluster(libs, 1, func(n *node) error { n.lasting = true; return nil })
+		c, err := startCluster(libs, 1, func(n *node) error { n.shared = true; return nil })
 		if err != nil {
 			return nil, false, err
 		}

@@ -11,7 +11,7 @@ func TestProduceAndReadAll(t *testing.T) {
 	t.Parallel()
 	topic := Topic(t, 3, map[string]string{"retention.ms": "-1"})
 	if got := ReadAll(t, topic); len(got) != 0 {
-		t.Fatalf("an empty topic holds %d records", len(got))
+		t.Fatalf("an empty topic has %d records", len(got))
 	}
 	var want []Record
 	for i := range 600 {
@@ -35,7 +35,7 @@ func TestProduceAndReadAll(t *testing.T) {
 		}
 	}
 	if got[0].Value != nil {
-		t.Fatal("the tombstone came back with a value")
+		t.Fatal("the tombstone has a value")
 	}
 }
 

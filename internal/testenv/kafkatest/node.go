@@ -12,23 +12,23 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// clusterID is any valid one: clusters are told apart by their ports.
+// clusterID is the same for all clusters.
 const clusterID = "ZWZmZWN0b25jZS10ZXN0cw"
 
-// node is one broker process, and a controller too when it is one of the voters.
+// node is a broker process, and a controller if it is one of the voters.
 type node struct {
 	id               int
 	port, controller int
 	dir, libs        string
 	process          *child.Process // nil while stopped
-	secure           *secured       // nil: plaintext only
-	lasting          bool           // nobody kills it and starts it again
+	secure           *tlsConfig     // nil: plaintext only
+	shared           bool           // it is not killed and restarted
 }
 
 func (n *node) addr() string { return fmt.Sprintf("127.0.0.1:%d", n.port) }
 
-// properties is the broker's configuration: small, quick to start, and without what would hide a mistake (topics made
-// by themselves).
+// properties is the broker's configuration: small, fast to start, and without automatic creation of topics, which would
+// hide mistakes.
 func (n *node) properties(voters []*node, brokers int) string {
 	isVoter, quorum := false, make([]string, len(voters))
 	for i, v := range voters {
@@ -49,18 +49,17 @@ func (n *node) properties(voters []*node, brokers int) string {
 		more = n.secure.properties()
 	}
 	if brokers == 1 {
-		// Everybody may do everything, until a test denies it (Deny). Not in a quorum: its votes would wait for the
-		// ACLs, which wait for the votes.
+		// For Deny; without ACLs everything is allowed. Not with several controllers: their votes would wait for the
+		// ACLs, and the ACLs for the votes.
 		more = append(more, "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer")
 		if n.secure == nil {
 			more = append(more, "allow.everyone.if.no.acl.found=true")
 		}
 	}
-	// A killed broker's partitions should move within a second or two, and it should not wait for long when it is
-	// started again. But one that gets no processor for that long fences itself, and is away for all tests that share
-	// it.
+	// A short session moves a killed broker's partitions soon. The shared broker needs a long one: on a loaded machine
+	// it would be fenced, and be away for all tests.
 	session := "3000"
-	if n.lasting {
+	if n.shared {
 		session = "60000"
 	}
 	return strings.Join(append(more, []string{
@@ -84,7 +83,7 @@ func (n *node) properties(voters []*node, brokers int) string {
 		"share.coordinator.state.topic.replication.factor=1",
 		"share.coordinator.state.topic.min.isr=1",
 		"group.initial.rebalance.delay.ms=0",
-		// Tests of rebalances want sessions shorter than the 6 s that a broker allows by default.
+		// Tests of rebalances use sessions shorter than the default minimum of 6 s.
 		"group.min.session.timeout.ms=500",
 		"num.network.threads=2",
 		"num.io.threads=4",
@@ -109,7 +108,7 @@ func (n *node) java(main string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// format writes the configuration and the empty log directory.
+// format writes the configuration and formats the log directory.
 func (n *node) format(voters []*node, brokers int) error {
 	if err := os.MkdirAll(n.dir, 0o700); err != nil {
 		return err
@@ -138,12 +137,12 @@ func (n *node) start() error {
 	return nil
 }
 
-// stop ends the broker: SIGTERM lets it hand its partitions over, SIGKILL does not.
+// stop stops the broker. On SIGTERM it first hands its partitions over.
 func (n *node) stop(sig os.Signal) {
 	if n.process == nil {
 		return
 	}
-	// A broker that is paused sees no SIGTERM.
+	// A paused broker does not handle SIGTERM.
 	_ = n.process.Signal(syscall.SIGCONT)
 	n.process.Stop(sig, 30*time.Second)
 	n.process = nil

@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Record is one record as Kafka holds it. Key and Value are nil when Kafka's are null.
+// Record is a record in Kafka. Key and Value are nil if Kafka's are null.
 type Record struct {
 	Partition  int32
 	Offset     int64
@@ -38,8 +38,8 @@ func (r Record) Get(name string) string {
 	return ""
 }
 
-// ReadAll reads what a topic of the shared broker holds now, sorted by partition and offset. It uses another client
-// library than the code under test, so that a mistake in that one cannot hide itself.
+// ReadAll reads a topic of the shared broker up to its current end, sorted by partition and offset. It uses another
+// client library than the code under test, so that an error in that one cannot hide itself.
 func ReadAll(t testing.TB, topic string) []Record {
 	t.Helper()
 	return ReadAllAt(t, Brokers(t), topic)
@@ -96,8 +96,8 @@ func convert(r *kgo.Record) Record {
 	return out
 }
 
-// Produce writes records to their partitions of a topic of the shared broker and waits for the acknowledgement; Offset
-// is ignored, and a zero Time is now. For tests that play a foreign producer.
+// Produce writes records to a topic of the shared broker, as a foreign producer would, and waits for the
+// acknowledgement. It ignores Offset; a zero Time is now.
 func Produce(t testing.TB, topic string, records ...Record) {
 	t.Helper()
 	ProduceAt(t, Brokers(t), topic, records...)
@@ -122,16 +122,16 @@ func ProduceAt(t testing.TB, brokers []string, topic string, records ...Record) 
 	}
 }
 
-// offsets lists the first (-2) or the next (-1) offset of each partition.
-func offsets(t testing.TB, ctx context.Context, brokers []string, topic string, at int64) map[int32]int64 {
+// offsets returns the earliest (timestamp -2) or the end offset (-1) of each partition.
+func offsets(t testing.TB, ctx context.Context, brokers []string, topic string, timestamp int64) map[int32]int64 {
 	t.Helper()
 	client := newClient(t, brokers)
 	defer client.Close()
-	partitions, err := led(ctx, client, topic)
+	partitions, err := countLeaders(ctx, client, topic)
 	if err != nil {
 		t.Fatalf("kafkatest: metadata of %s: %v", topic, err)
 	}
-	out, err := listOffsets(ctx, client, topic, partitions, at)
+	out, err := listOffsets(ctx, client, topic, partitions, timestamp)
 	if err != nil {
 		t.Fatalf("kafkatest: offsets of %s: %v", topic, err)
 	}
@@ -139,8 +139,8 @@ func offsets(t testing.TB, ctx context.Context, brokers []string, topic string, 
 }
 
 // listOffsets asks the leader of each partition.
-func listOffsets(ctx context.Context, client *kgo.Client, topic string, partitions int, at int64) (map[int32]int64,
-	error,
+func listOffsets(ctx context.Context, client *kgo.Client, topic string, partitions int, timestamp int64) (
+	map[int32]int64, error,
 ) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
@@ -148,12 +148,12 @@ func listOffsets(ctx context.Context, client *kgo.Client, topic string, partitio
 	reqTopic.Topic = topic
 	for p := range partitions {
 		part := kmsg.NewListOffsetsRequestTopicPartition()
-		part.Partition, part.Timestamp, part.CurrentLeaderEpoch = int32(p), at, -1
+		part.Partition, part.Timestamp, part.CurrentLeaderEpoch = int32(p), timestamp, -1
 		reqTopic.Partitions = append(reqTopic.Partitions, part)
 	}
 	req.Topics = append(req.Topics, reqTopic)
 	out := map[int32]int64{}
-	// The client splits the request by leader; each shard answers for its partitions.
+	// The client splits the request by leader.
 	for _, shard := range client.RequestSharded(ctx, req) {
 		if shard.Err != nil {
 			return nil, shard.Err

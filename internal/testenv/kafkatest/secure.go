@@ -27,16 +27,16 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// The users that a Secure knows. Their password is for PLAIN; with SCRAM they have none before SetPassword. SecureUser,
-// and whoever has a certificate, may do everything; LimitedUser may do what Allow has given it.
+// Users of a Secure. SecurePassword is for PLAIN; for SCRAM there is no password before SetPassword. SecureUser and
+// clients with a certificate may do everything, LimitedUser only what Allow permits.
 const (
 	SecureUser     = "effectonce"
 	LimitedUser    = "limited"
 	SecurePassword = "first-password-9b1c"
 )
 
-// Secure is a broker of its own that speaks TLS, at two ports beside the plain one of Cluster, which is for the test's
-// own tools: SASL wants a user, MTLS wants a client certificate of CA.
+// Secure is a broker with two TLS listeners: SASL requires a user, MTLS a client certificate of CA. The test itself
+// uses the plaintext listener of Cluster.
 type Secure struct {
 	*Cluster
 	CA         *Authority
@@ -45,13 +45,13 @@ type Secure struct {
 	issuer *rsa.PrivateKey // signs tokens
 }
 
-// secured is what a broker is configured with for it.
-type secured struct {
+// tlsConfig is the TLS part of a broker's configuration.
+type tlsConfig struct {
 	sasl, mtls             string
 	keystore, caFile, jwks string
 }
 
-// NewSecure starts one that is removed at the end of the test. It skips the test where there is no real Kafka.
+// NewSecure starts a Secure. The end of the test removes it. Without a real Kafka it skips the test.
 func NewSecure(t testing.TB) *Secure {
 	t.Helper()
 	RequireReal(t)
@@ -71,7 +71,7 @@ func NewSecure(t testing.TB) *Secure {
 	return s
 }
 
-// prepare gives a broker its ports and certificate.
+// prepare sets a broker's ports and certificate.
 func (s *Secure) prepare(n *node) error {
 	var ports [2]int
 	for i := range ports {
@@ -83,7 +83,7 @@ func (s *Secure) prepare(n *node) error {
 	if err := os.MkdirAll(n.dir, 0o700); err != nil {
 		return err
 	}
-	n.secure = &secured{
+	n.secure = &tlsConfig{
 		sasl: fmt.Sprintf("127.0.0.1:%d", ports[0]), mtls: fmt.Sprintf("127.0.0.1:%d", ports[1]),
 		keystore: filepath.Join(n.dir, "broker.pem"), caFile: filepath.Join(n.dir, "ca.pem"),
 		jwks: filepath.Join(n.dir, "jwks.json"),
@@ -101,16 +101,16 @@ func (s *Secure) prepare(n *node) error {
 	return os.WriteFile(n.secure.caFile, s.CA.PEM, 0o600)
 }
 
-func (s *secured) listeners() string { return "SASL_SSL://" + s.sasl + ",SSL://" + s.mtls }
+func (s *tlsConfig) listeners() string { return "SASL_SSL://" + s.sasl + ",SSL://" + s.mtls }
 
-func (s *secured) properties() []string {
+func (s *tlsConfig) properties() []string {
 	const security = "org.apache.kafka.common.security."
 	return []string{
 		"super.users=User:ANONYMOUS;User:" + SecureUser + ";User:CN=" + SecureUser,
 		"allow.everyone.if.no.acl.found=false",
 		"ssl.keystore.type=PEM", "ssl.keystore.location=" + s.keystore,
 		"ssl.truststore.type=PEM", "ssl.truststore.location=" + s.caFile,
-		// So that UseCertificate may give it one for another host.
+		// For UseCertificate with another host.
 		"ssl.allow.dn.changes=true", "ssl.allow.san.changes=true",
 		"listener.name.ssl.ssl.client.auth=required",
 		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
@@ -122,7 +122,7 @@ func (s *secured) properties() []string {
 		"sasl.oauthbearer.jwks.endpoint.url=" + s.keysURL(),
 		"sasl.oauthbearer.expected.audience=" + audience,
 		"sasl.oauthbearer.clock.skew.seconds=0",
-		// The default one may look at no signature: Kafka 4.1 has taken any for good.
+		// The default validator of Kafka 4.1 did not verify signatures.
 		"sasl.oauthbearer.jwt.validator.class=" + security +
 			"oauthbearer.BrokerJwtValidator",
 		"listener.name.sasl_ssl.plain.sasl.jaas.config=" + security + `plain.PlainLoginModule required user_` +
@@ -132,12 +132,11 @@ func (s *secured) properties() []string {
 	}
 }
 
-// audience is whom tokens are for.
 const audience = "kafka"
 
-func (s *secured) keysURL() string { return "file://" + s.jwks }
+func (s *tlsConfig) keysURL() string { return "file://" + s.jwks }
 
-// keys is what brokers know the issuer of tokens by: a JSON Web Key Set.
+// keys is the issuer's JSON Web Key Set.
 func (s *Secure) keys() []byte {
 	text := base64.RawURLEncoding.EncodeToString
 	return fmt.Appendf(nil,
@@ -145,14 +144,14 @@ func (s *Secure) keys() []byte {
 		text(s.issuer.N.Bytes()), text(big.NewInt(int64(s.issuer.E)).Bytes()))
 }
 
-// Token is a signed one for SecureUser that ends after so long.
-func (s *Secure) Token(t testing.TB, ends time.Duration) string {
+// Token returns a signed token for SecureUser.
+func (s *Secure) Token(t testing.TB, lifetime time.Duration) string {
 	t.Helper()
 	text := base64.RawURLEncoding.EncodeToString
 	now := time.Now()
 	signed := text([]byte(`{"alg": "RS256", "kid": "test"}`)) + "." + text(fmt.Appendf(nil,
 		`{"sub": "%s", "aud": "%s", "iat": %d, "exp": %d, "scope": "kafka"}`,
-		SecureUser, audience, now.Add(-time.Minute).Unix(), now.Add(ends).Unix()))
+		SecureUser, audience, now.Add(-time.Minute).Unix(), now.Add(lifetime).Unix()))
 	sum := sha256.Sum256([]byte(signed))
 	signature, err := rsa.SignPKCS1v15(rand.Reader, s.issuer, crypto.SHA256, sum[:])
 	if err != nil {
@@ -161,7 +160,7 @@ func (s *Secure) Token(t testing.TB, ends time.Duration) string {
 	return signed + "." + text(signature)
 }
 
-// SetPassword gives SecureUser a password for both SCRAM mechanisms. Connections that are open stay.
+// SetPassword sets SecureUser's password for both SCRAM mechanisms. Open connections stay.
 func (s *Secure) SetPassword(t testing.TB, password string) {
 	t.Helper()
 	const rounds = 4096
@@ -175,7 +174,7 @@ func (s *Secure) SetPassword(t testing.TB, password string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	client := newClient(t, s.Brokers())
-	// One request each: a user may stand in one only once.
+	// One request each: a request may name a user only once.
 	for mechanism, salted := range map[int8][]byte{1: salted256, 2: salted512} {
 		u := kmsg.NewAlterUserSCRAMCredentialsRequestUpsertion()
 		u.Name, u.Mechanism, u.Iterations, u.Salt, u.SaltedPassword = SecureUser, mechanism, rounds, salt, salted
@@ -191,12 +190,12 @@ func (s *Secure) SetPassword(t testing.TB, password string) {
 	}
 }
 
-// UseCertificate gives both TLS listeners another certificate, signed by ca and for these hosts (none: for 127.0.0.1),
-// from their next connections on; it returns once the broker serves it. Connections that are open stay.
+// UseCertificate replaces the certificate of both TLS listeners by one that ca signs for hosts (default 127.0.0.1), and
+// waits until the broker serves it. Open connections stay.
 func (s *Secure) UseCertificate(t testing.TB, ca *Authority, until time.Time, hosts ...string) {
 	t.Helper()
 	cert, key := ca.IssuePEM(t, until, hosts...)
-	// Another name, or the broker sees no change.
+	// A new file name, or the broker notices no change.
 	path := filepath.Join(filepath.Dir(s.nodes[0].secure.keystore), fmt.Sprintf("broker-%d.pem", time.Now().UnixNano()))
 	if err := os.WriteFile(path, append(key, cert...), 0o600); err != nil {
 		t.Fatalf("kafkatest: %v", err)
@@ -225,18 +224,18 @@ func (s *Secure) UseCertificate(t testing.TB, ca *Authority, until time.Time, ho
 		err = s.awaitCertificate(ctx, cert)
 	}
 	if err != nil {
-		t.Fatalf("kafkatest: another certificate: %v", err)
+		t.Fatalf("kafkatest: replace the certificate: %v", err)
 	}
 }
 
-// awaitCertificate waits until both listeners serve it.
+// awaitCertificate waits until both listeners serve the certificate.
 func (s *Secure) awaitCertificate(ctx context.Context, certPEM []byte) error {
 	block, _ := pem.Decode(certPEM)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for _, address := range []string{s.SASL, s.MTLS} {
 		for served := false; !served; {
-			// A client without trust: what the server shows comes before anybody's judgement.
+			// Compare the certificate only; whether it is valid does not matter here.
 			dialer := tls.Dialer{Config: &tls.Config{
 				InsecureSkipVerify: true,
 				VerifyConnection: func(state tls.ConnectionState) error {

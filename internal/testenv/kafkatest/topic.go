@@ -15,11 +15,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// limit is far beyond what a broker needs to answer: a test must not fail on a slow machine.
+// limit is so long that no test fails on a slow machine.
 const limit = 60 * time.Second
 
-// Topic makes a topic with a unique name in the shared broker and waits until every partition has a leader. It is
-// deleted at the end of the test.
+// Topic creates a topic with a unique name in the shared broker and waits until every partition has a leader. The end
+// of the test deletes it.
 func Topic(t testing.TB, partitions int, configs ...map[string]string) string {
 	t.Helper()
 	return TopicAt(t, Brokers(t), partitions, configs...)
@@ -34,7 +34,7 @@ func TopicAt(t testing.TB, brokers []string, partitions int, configs ...map[stri
 	return name
 }
 
-// CreateTopic makes a topic of that name and waits until every partition has a leader.
+// CreateTopic creates a topic and waits until every partition has a leader.
 func CreateTopic(t testing.TB, brokers []string, name string, partitions int, configs ...map[string]string) {
 	t.Helper()
 	client := newClient(t, brokers)
@@ -62,7 +62,7 @@ func CreateTopic(t testing.TB, brokers []string, name string, partitions int, co
 	awaitLeaders(t, ctx, client, name, partitions)
 }
 
-// Grow gives a topic more partitions and waits until each has a leader.
+// Grow raises the number of partitions of a topic and waits until each has a leader.
 func Grow(t testing.TB, brokers []string, name string, partitions int) {
 	t.Helper()
 	topic := kmsg.NewCreatePartitionsRequestTopic()
@@ -80,8 +80,8 @@ func Grow(t testing.TB, brokers []string, name string, partitions int) {
 	AwaitLeaders(t, brokers, name, partitions)
 }
 
-// led counts the partitions of a topic that have a leader, and fails unless all that exist have one.
-func led(ctx context.Context, client *kgo.Client, name string) (int, error) {
+// countLeaders returns the number of partitions of a topic, and an error unless all have a leader.
+func countLeaders(ctx context.Context, client *kgo.Client, name string) (int, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()
 	topic.Topic = &name
@@ -104,7 +104,7 @@ func led(ctx context.Context, client *kgo.Client, name string) (int, error) {
 	return len(resp.Topics[0].Partitions), nil
 }
 
-// deleteTopic keeps the shared broker small; nothing depends on its success, and a cluster may already be down.
+// deleteTopic keeps the shared broker small. It ignores errors: the broker may be down.
 func deleteTopic(brokers []string, name string) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RequestRetries(0))
 	if err != nil {
@@ -156,9 +156,9 @@ func awaitLeaders(t testing.TB, ctx context.Context, client *kgo.Client, name st
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		n, err := led(ctx, client, name)
+		n, err := countLeaders(ctx, client, name)
 		if err == nil && n == partitions {
-			// A broker publishes who leads a moment before it does.
+			// Metadata names a leader a moment before it leads.
 			if _, err = listOffsets(ctx, client, name, n, -1); err == nil {
 				return
 			}

@@ -1,4 +1,4 @@
-// Package maven fetches what tests need from Maven Central.
+// Package maven downloads jars from Maven Central for tests.
 package maven
 
 import (
@@ -25,9 +25,9 @@ func pom(name string, coordinates []string) string {
 `
 }
 
-// Jars returns the directory with the jars of some coordinates, as group:artifact:version, and of what they depend on,
-// fetched with Maven the first time; name, with its version, is where they stay in the cache. Several processes may
-// call it at once.
+// Jars returns the directory with the jars of coordinates (group:artifact:version) and of their dependencies. The first
+// call downloads them with Maven to a cache directory; name, which should include the version, identifies it. Several
+// processes may call it concurrently.
 func Jars(name string, coordinates ...string) (string, error) {
 	if _, err := exec.LookPath("java"); err != nil {
 		return "", errors.New("no java on PATH: install a Java 17 runtime")
@@ -43,12 +43,12 @@ func Jars(name string, coordinates ...string) (string, error) {
 	}
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {
-		return "", fmt.Errorf("no mvn on PATH to fetch the jars of %s with: install Maven", name)
+		return "", fmt.Errorf("no mvn on PATH to download the jars of %s: install Maven", name)
 	}
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		return "", err
 	}
-	// A directory of one's own, published by rename: a half-filled one is never taken for the whole.
+	// The rename is atomic: no process sees an incomplete directory.
 	tmp, err := os.MkdirTemp(home, "fetch-")
 	if err != nil {
 		return "", err
@@ -61,7 +61,7 @@ func Jars(name string, coordinates ...string) (string, error) {
 		"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DoutputDirectory="+
 			filepath.Join(tmp, "libs"))
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("mvn could not fetch %s: %w\n%s", name, err, out)
+		return "", fmt.Errorf("mvn could not download %s: %w\n%s", name, err, out)
 	}
 	if err := os.Rename(filepath.Join(tmp, "libs"), libs); err != nil && !errors.Is(err, syscall.ENOTEMPTY) &&
 		!errors.Is(err, os.ErrExist) {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// awaitLimit is far beyond what any condition needs, for a test must fail on a wrong state and never on a slow machine.
+// awaitLimit is so long that a test fails on a wrong state, never on a slow machine.
 const awaitLimit = 2 * time.Minute
 
-// Await polls cond until it is true, and fails the test after a minute or at an error. It is the one place where tests
-// wait on time: a test that can be told (a channel, a hook) should be told.
+// Await polls cond until it is true. It fails the test after awaitLimit or on an error. Prefer a signal, such as a
+// channel or a hook, where there is one.
 func Await(t testing.TB, what string, cond func() (bool, error)) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -27,12 +27,12 @@ func Await(t testing.TB, what string, cond func() (bool, error)) {
 		select {
 		case <-tick.C:
 		case <-limit.C:
-			t.Fatalf("await %s: not after %v", what, awaitLimit)
+			t.Fatalf("await %s: still false after %v", what, awaitLimit)
 		}
 	}
 }
 
-// AwaitSQL polls a query that gives one boolean until that is true; what is the query itself.
+// AwaitSQL polls a query that returns one boolean until it is true.
 func AwaitSQL(t testing.TB, db *DB, sql string, args ...any) {
 	t.Helper()
 	Await(t, sql, func() (bool, error) {
@@ -48,8 +48,7 @@ func AwaitBlocked(t testing.TB, db *DB, pid uint32) {
 	AwaitSQL(t, db, "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
 }
 
-// AwaitBlocking waits until another session of the server waits for a lock that backend pid holds. What others' tests
-// wait for does not count, as it would in a search by statements.
+// AwaitBlocking waits until another session waits for a lock that backend pid holds.
 func AwaitBlocking(t testing.TB, db *DB, pid uint32) {
 	t.Helper()
 	AwaitSQL(t, db, "select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))", int32(pid))

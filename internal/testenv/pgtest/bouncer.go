@@ -16,25 +16,25 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// EnvRequireBouncer set to "1" fails tests that need PgBouncer where it is missing; they are skipped otherwise.
+// EnvRequireBouncer set to "1" fails the tests that need PgBouncer if it is missing. By default they are skipped.
 const EnvRequireBouncer = "EFFECTONCE_REQUIRE_PGBOUNCER"
 
-// NewBouncer starts a PgBouncer before the server of a URL and returns the URL of the same database through it. The
-// mode is transaction or session. It is stopped at the end of the test.
+// NewBouncer starts a PgBouncer in front of the server of rawURL and returns the URL of the same database through it.
+// mode is transaction or session. The end of the test stops it.
 func NewBouncer(t testing.TB, rawURL, mode string) string {
 	t.Helper()
 	if _, err := exec.LookPath("pgbouncer"); err != nil {
 		if os.Getenv(EnvRequireBouncer) == "1" {
 			t.Fatalf("pgtest: %v, and %s=1", err, EnvRequireBouncer)
 		}
-		t.Skip("there is no pgbouncer: install Debian's package")
+		t.Skip("pgbouncer is missing: install Debian's package")
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		t.Fatalf("pgtest: parse %s: %v", rawURL, err)
 	}
 	q := u.Query()
-	q.Del("options") // refused: the search_path is the database's
+	q.Del("options") // PgBouncer refuses it; the database sets the search_path
 	u.RawQuery = q.Encode()
 	dir, remove, err := child.TempDir("bouncer")
 	if err != nil {
@@ -60,11 +60,11 @@ func startBouncer(dir, server, mode string, u *url.URL) (*child.Process, error) 
 	if err != nil {
 		return nil, err
 	}
-	uid, gid, err := account() // it refuses root, too
+	uid, gid, err := account() // PgBouncer refuses root too
 	if err != nil {
 		return nil, err
 	}
-	// A server that is away answers clients after a moment, as one would want it in production, not after minutes.
+	// While the server is away, clients get an error after seconds, not after the default of minutes.
 	settings := fmt.Sprintf(`[databases]
 * = host=%s port=%s user=postgres
 [pgbouncer]

@@ -16,13 +16,13 @@ import (
 	"strings"
 )
 
-// initdbArgs make the template; a change of them makes another template, for they are part of its name.
+// initdbArgs are part of the template's name.
 var initdbArgs = []string{"--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"}
 
-// program finds a Postgres program on PATH or, as Debian keeps servers off it, in the newest /usr/lib/postgresql.
+// program finds a Postgres program on PATH or in the newest /usr/lib/postgresql, which Debian does not have on PATH.
 func program(name string) (string, error) {
 	if version := os.Getenv(EnvVersion); version != "" {
-		bin, err := fetched(version)
+		bin, err := download(version)
 		if err != nil {
 			return "", err
 		}
@@ -50,8 +50,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// account is whom the server runs as: Postgres refuses root, so root hands it to postgres or nobody. -1 means: stay who
-// we are.
+// account is the user that the server runs as: under root postgres or nobody, because Postgres refuses root. Otherwise
+// -1, the current user.
 func account() (uid, gid int, err error) {
 	if os.Geteuid() != 0 {
 		return -1, -1, nil
@@ -65,11 +65,11 @@ func account() (uid, gid int, err error) {
 		gid, _ = strconv.Atoi(u.Gid)
 		return uid, gid, nil
 	}
-	return 0, 0, errors.New("root may not run Postgres and there is no user postgres or nobody: run the tests as an " +
-		"ordinary user")
+	return 0, 0, errors.New("Postgres does not run as root, and there is no user postgres or nobody: run as " +
+		"an ordinary user")
 }
 
-// newDataDir fills dir/data with a fresh cluster, copied from a cached template because initdb takes a second.
+// newDataDir makes a cluster in dir/data. It copies a cached template, because initdb takes a second.
 func newDataDir(dir string) error {
 	uid, gid, err := account()
 	if err != nil {
@@ -91,7 +91,7 @@ func newDataDir(dir string) error {
 	runAs(cmd, uid, gid)
 	if uid >= 0 {
 		if err := os.Chown(dir, uid, gid); err != nil {
-			return fmt.Errorf("hand %s to the server's user: %w", dir, err)
+			return fmt.Errorf("give %s to the server's user: %w", dir, err)
 		}
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -117,8 +117,7 @@ func templatePath(initdb string) (string, error) {
 	return filepath.Join(cache, "effectonce", "pg-"+hex.EncodeToString(sum[:6])), nil
 }
 
-// keepTemplate publishes a copy by rename, so that no one sees half of it. A cache that cannot be written only costs
-// time.
+// keepTemplate stores a copy atomically by rename. It ignores errors: a missing template only costs time.
 func keepTemplate(data, template string) {
 	if err := os.MkdirAll(filepath.Dir(template), 0o700); err != nil {
 		return
@@ -133,8 +132,8 @@ func keepTemplate(data, template string) {
 	}
 }
 
-// copyTree copies files and directories, and what links lead to, and hands them to uid unless that is -1. A
-// file that goes away meanwhile, as those of a running server may, is left out.
+// copyTree copies a directory, follows symbolic links, and gives the copy to uid unless that is -1. It skips files that
+// are deleted meanwhile, as those of a running server may be.
 func copyTree(from, to string, uid, gid int) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -148,12 +147,12 @@ func copyTree(from, to string, uid, gid int) error {
 			return err
 		}
 		dst := filepath.Join(to, rel)
-		if d.Type()&fs.ModeSymlink != 0 { // what stands on a disk of its own
-			real, err := filepath.EvalSymlinks(path)
+		if d.Type()&fs.ModeSymlink != 0 { // such as pg_wal on another disk
+			target, err := filepath.EvalSymlinks(path)
 			if err != nil {
 				return err
 			}
-			return copyTree(real, dst, uid, gid)
+			return copyTree(target, dst, uid, gid)
 		}
 		if d.IsDir() {
 			err = os.MkdirAll(dst, 0o700)

@@ -13,19 +13,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// maxConns is the size of DB.Pool; the server takes 300 connections, and two test binaries run a few tests each at
-// once.
+// maxConns is the size of DB.Pool. The server accepts 300 connections for the parallel tests of several binaries.
 const maxConns = 20
 
-// DB is one test's corner of a server: a schema of its own, or a database of its own.
+// DB is the schema or the database of one test.
 type DB struct {
-	Pool     *pgxpool.Pool // 20 connections at most, its search_path is the schema
-	URL      string        // as the pool's; carries the search_path in `options`, and works with pgx, lib/pq and psql
+	Pool     *pgxpool.Pool // at most maxConns connections; the search_path is the schema
+	URL      string        // of the pool, with the search_path in `options`; for pgx, lib/pq and psql
 	Schema   string        // unquoted; "public" for NewDatabase
 	AdminURL string        // the same database as superuser, without the search_path
 }
 
-// New makes a schema for this test, with the given migration sets in it. The schema is dropped at the end of the test.
+// New creates a schema for this test and migrates it. The end of the test drops it.
 func New(t testing.TB, sets ...Set) *DB {
 	t.Helper()
 	admin := AdminURL(t)
@@ -37,15 +36,14 @@ func New(t testing.TB, sets ...Set) *DB {
 	return db
 }
 
-// NewDatabase makes a database for this test in the shared server, migrated in its schema public: for what is counted
-// per database, such as advisory locks, replication slots or long transactions elsewhere. It is dropped at the end of
-// the test.
+// NewDatabase creates a database for this test in the shared server and migrates its schema public: for tests of things
+// per database, such as advisory locks and replication slots. The end of the test drops it.
 func NewDatabase(t testing.TB, sets ...Set) *DB {
 	t.Helper()
 	return databaseAt(t, AdminURL(t), sets)
 }
 
-// Database makes a database in this server, as NewDatabase does in the shared one.
+// Database creates a database in this server, as NewDatabase does in the shared one.
 func (s *Server) Database(t testing.TB, sets ...Set) *DB {
 	t.Helper()
 	name := uniqueName(t)
@@ -65,8 +63,8 @@ func databaseAt(t testing.TB, admin string, sets []Set) *DB {
 	return db
 }
 
-// Copy makes another database of what a NewDatabase holds now, as a backup would, and drops it at the end of the test.
-// It ends the connections that the first one's pool has idle; others must be closed.
+// Copy makes a copy of a NewDatabase, as a restored backup would be. The end of the test drops it. It closes the idle
+// connections of db.Pool; the caller must have closed all others.
 func (db *DB) Copy(t testing.TB) *DB {
 	t.Helper()
 	u, err := url.Parse(db.AdminURL)
@@ -75,7 +73,7 @@ func (db *DB) Copy(t testing.TB) *DB {
 	}
 	admin, name, template := withDatabase(t, db.AdminURL, "postgres"), uniqueName(t), strings.TrimPrefix(u.Path, "/")
 	db.Pool.Reset()
-	// A backend takes a moment to leave.
+	// Backends take a moment to end.
 	Await(t, "a database without connections", func() (bool, error) {
 		return One[bool](t, &DB{Pool: db.Pool}, "select count(*) = 1 from pg_stat_activity where datname = $1",
 			template), nil
@@ -86,7 +84,7 @@ func (db *DB) Copy(t testing.TB) *DB {
 	return open(t, withDatabase(t, admin, name), "public")
 }
 
-// Connect opens one connection of its own to the DB, closed at the end of the test: for a session that holds something.
+// Connect opens a connection outside the pool. The end of the test closes it.
 func (db *DB) Connect(t testing.TB) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), db.URL)
@@ -101,7 +99,7 @@ func (db *DB) Connect(t testing.TB) *pgx.Conn {
 	return conn
 }
 
-// Exec runs sql through the pool and fails the test when that fails.
+// Exec runs sql in the pool and fails the test on an error.
 func (db *DB) Exec(t testing.TB, sql string, args ...any) {
 	t.Helper()
 	if _, err := db.Pool.Exec(t.Context(), sql, args...); err != nil {
@@ -109,7 +107,7 @@ func (db *DB) Exec(t testing.TB, sql string, args ...any) {
 	}
 }
 
-// One runs a query that gives one row with one column, and returns that value.
+// One runs a query that returns one row with one column, and returns the value.
 func One[T any](t testing.TB, db *DB, sql string, args ...any) T {
 	t.Helper()
 	var v T
@@ -134,7 +132,7 @@ func open(t testing.TB, admin, schema string) *DB {
 	return db
 }
 
-// closePool fails the test instead of hanging it when a transaction or connection was never given back.
+// closePool fails the test, instead of hanging, if a connection was not released.
 func closePool(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	closed := make(chan struct{})
@@ -152,7 +150,7 @@ func closePool(t testing.TB, pool *pgxpool.Pool) {
 	}
 }
 
-// dropSchema first ends what the test left open in its schema, which would make the drop wait for ever.
+// dropSchema first ends sessions that hold locks in the schema: the drop would wait for them.
 func dropSchema(t testing.TB, admin, name string) {
 	t.Helper()
 	adminExec(t, admin,
@@ -165,7 +163,7 @@ func dropSchema(t testing.TB, admin, name string) {
 
 func adminExec(t testing.TB, admin, sql string) {
 	t.Helper()
-	// Not the test's context: that one is cancelled before cleanups run.
+	// t.Context is cancelled before cleanups run.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, admin)
@@ -198,13 +196,13 @@ func editURL(t testing.TB, rawURL string, edit func(*url.URL)) string {
 	t.Helper()
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		t.Fatalf("pgtest: %s is no URL: %v", EnvURL, err)
+		t.Fatalf("pgtest: %s is not a URL: %v", EnvURL, err)
 	}
 	edit(u)
 	return u.String()
 }
 
-// uniqueName tells in a process list or a log whose schema this is; the random end keeps runs apart.
+// uniqueName has the test's name, for process lists and logs, and a random suffix.
 func uniqueName(t testing.TB) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(t.Name()) {

@@ -13,11 +13,11 @@ import (
 // Set names a migration set.
 type Set = migrations.Set
 
-// migrate brings the sets into the DB's schema, as a user's migration does: a shortcut could differ from it.
+// migrate migrates the DB's schema.
 func migrate(t testing.TB, db *DB, sets []Set) {
 	t.Helper()
 	if len(sets) == 0 {
-		return // for migrations itself no set means all of them
+		return // migrations.Up would migrate all sets
 	}
 	conn, err := pgx.ParseConfig(db.AdminURL)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package pgtest gives tests a real Postgres: a throwaway server, and in it a schema or a database for each test.
-//
-// The server at EFFECTONCE_TEST_DATABASE_URL is used when that is set (as superuser); otherwise each test binary starts
+// Package pgtest provides a real Postgres for tests: a temporary server, and in it a schema or a database for each
+// test. EFFECTONCE_TEST_DATABASE_URL names an existing server to use, as superuser; otherwise each test binary starts
 // its own.
 package pgtest
 
@@ -12,23 +11,22 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// EnvURL names the variable that holds the URL of a server to share between test binaries.
+// EnvURL is the variable for the URL of a server that test binaries share.
 const EnvURL = "EFFECTONCE_TEST_DATABASE_URL"
 
-// shared is this binary's server. A test binary has one, started by the first test that asks: hence state of the
-// package.
+// shared is this binary's server. The first test that needs it starts it.
 var shared struct {
 	sync.Mutex
 	server *Server
 }
 
-// Main is for TestMain: it runs the tests, calls the stops (kafkatest.Stop, say), stops the server it started,
-// fails the binary when a goroutine was left behind, and exits.
+// Main is for TestMain. It runs the tests, calls stops (such as kafkatest.Stop), stops the server, fails if a goroutine
+// has leaked, and exits.
 func Main(m *testing.M, stops ...func()) {
 	child.Main(m, append(stops, Stop)...)
 }
 
-// Stop ends the server that this binary started, if it did. Main calls it.
+// Stop stops the server if this binary started it. Main calls it.
 func Stop() {
 	shared.Lock()
 	defer shared.Unlock()
@@ -38,7 +36,7 @@ func Stop() {
 	}
 }
 
-// AdminURL is the URL of the shared server as superuser; the first call starts that server.
+// AdminURL returns the superuser's URL of the shared server. The first call starts it.
 func AdminURL(t testing.TB) string {
 	t.Helper()
 	url, err := Shared()
@@ -48,7 +46,7 @@ func AdminURL(t testing.TB) string {
 	return url
 }
 
-// Shared is AdminURL for callers that are no test.
+// Shared is AdminURL for callers without a testing.TB.
 func Shared() (string, error) {
 	if url := os.Getenv(EnvURL); url != "" {
 		return url, nil

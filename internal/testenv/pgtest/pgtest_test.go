@@ -49,7 +49,7 @@ func TestDatabasePerTest(t *testing.T) {
 	}
 }
 
-func TestServerSurvivesACrash(t *testing.T) {
+func TestServerRestarts(t *testing.T) {
 	t.Parallel()
 	s := NewServer(t)
 	db := s.Database(t)
@@ -57,12 +57,12 @@ func TestServerSurvivesACrash(t *testing.T) {
 	for i, stop := range []func(){s.Kill, s.StopImmediate, s.StopFast} {
 		db.Exec(t, "insert into x values ($1)", i)
 		stop()
-		// A new connection: after kill -9 of the postmaster a backend that exists may answer once more.
+		// A new connection: after SIGKILL of the postmaster an existing backend may answer once more.
 		if conn, err := pgx.Connect(t.Context(), s.URL()); err == nil {
 			_ = conn.Close(t.Context())
-			t.Fatal("a stopped server lets somebody in")
+			t.Fatal("a stopped server accepts a connection")
 		}
-		db.Pool.Reset() // its connections are dead and do not know it
+		db.Pool.Reset() // its connections are dead
 		s.Start(t)
 		AwaitSQL(t, db, "select count(*) = $1 from x", i+1)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// PrepareAll prepares each query of a room (name to SQL text) against the test's schema and fails for those that the
-// database refuses. `{schema}` becomes the quoted schema and a dot, as the rooms do it.
+// PrepareAll prepares queries (text by name) in the test's schema and fails for those that the database rejects.
+// `{schema}` is replaced by the quoted schema and a dot.
 func PrepareAll(t testing.TB, db *DB, queries map[string]string) {
 	t.Helper()
 	prefix, err := pgschema.Prefix(db.Schema)
@@ -29,8 +29,7 @@ func PrepareAll(t testing.TB, db *DB, queries map[string]string) {
 	}
 }
 
-// Queries reads the statements of a room from its sources, by the constants' names: none can be left out of the test
-// that prepares them.
+// Queries parses the string constants of source files, by name, so that a test prepares all of a package's statements.
 func Queries(t testing.TB, patterns ...string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

@@ -11,26 +11,23 @@ import (
 	"testing"
 )
 
-// Action is what a Proxy does to the statement that a Trap waits for.
+// Action is the fault that a Trap injects at its statement.
 type Action int
 
 const (
-	// CutBefore closes the connection and never sends the statement: it did not happen.
+	// CutBefore closes the connection without sending the statement.
 	CutBefore Action = iota
-	// DropReply sends the statement, waits for the server's answer, and closes the connection instead of passing it on:
-	// it happened.
+	// DropReply sends the statement, waits for the server's reply, and closes the connection without forwarding it.
 	DropReply
-	// CutAfter sends the statement and closes the client's side at once: it happens, perhaps later than the client's
-	// next step.
+	// CutAfter sends the statement and closes the client's side at once. The server may execute it later.
 	CutAfter
-	// Late closes the client's side, and sends the statement to the server only when Trap.Release is called. Where that
-	// is late so is a request to cancel what the connection was doing, which pgx sends when it gives one up: none is
-	// passed on any more.
+	// Late closes the client's side, and sends the statement only when Trap.Release is called. From then on the proxy
+	// drops all cancel requests, which pgx sends when it abandons a connection.
 	Late
 )
 
-// Proxy stands between pgx and Postgres, understands the protocol, and makes the network fail at a chosen statement.
-// It needs sslmode=disable, as the URLs of this package have it. Its methods may be called from any goroutine.
+// Proxy is a proxy between pgx and Postgres that parses the protocol and injects network faults at chosen statements.
+// It needs sslmode=disable, as this package's URLs have it. It is safe for concurrent use.
 type Proxy struct {
 	listener net.Listener
 	target   string // host:port of the server
@@ -38,47 +35,48 @@ type Proxy struct {
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex
-	gate   chan struct{} // closed: traffic flows
+	gate   chan struct{} // open: paused
 	refuse bool
 	links  map[*link]struct{}
 	traps  []*Trap
-	judge  func(Passing) *Trap // nil: none
+	watch  func(Passing) *Trap // may be nil
 	closed bool
 
-	late atomic.Bool // a Late trap has sprung
+	late atomic.Bool // a Late trap has fired
 }
 
-// Passing is a statement on its way to the server.
+// Passing is a statement that the proxy is about to send to the server.
 type Passing struct {
 	SQL string // or [StandbyStatus]
-	// Transaction has the statements before it in the transaction that a BEGIN on this connection has opened.
+	// Transaction has the earlier statements of the transaction that a BEGIN on this connection has opened.
 	Transaction []string
-	// Open: there is such a transaction.
+	// Open says whether there is such a transaction.
 	Open bool
 }
 
-// StandbyStatus stands for the message by which a reader of the WAL confirms how far it is. It has no answer.
+// StandbyStatus is the SQL of a Standby status update, by which a WAL reader confirms its position. It has no reply.
 const StandbyStatus = "-- replication: status"
 
-// Trap waits for one statement.
+// Trap injects a fault at one statement.
 type Trap struct {
-	after   func(sql string) bool // what must have passed on the same connection before; nil: nothing
+	after   func(sql string) bool // matches a statement that must come first in the transaction; may be nil
 	match   func(sql string) bool
 	skip    int
 	action  Action
-	then    func(done bool) // nil: nothing
+	then    func(done bool) // may be nil
 	fired   chan struct{}
 	release chan struct{}
 	once    sync.Once
 }
 
-// NewTrap makes a trap for [Proxy.Watch]. then is called before the client sees anything; done says that the server has
-// done the statement or, with CutBefore and Late, does not have it yet. Otherwise it has refused it, or was gone first.
+// NewTrap makes a trap for [Proxy.Watch]. then is called before the client notices the fault. done says that the action
+// took place: the server has executed the statement or, with CutBefore and Late, not received it. It is false if the
+// server has rejected the statement or the connection was lost first.
 func NewTrap(action Action, then func(done bool)) *Trap {
 	return &Trap{action: action, then: then, fired: make(chan struct{}), release: make(chan struct{})}
 }
 
-// NewProxy starts a proxy for the server of rawURL, which keeps its database, user and options. It ends with the test.
+// NewProxy starts a proxy for the server of rawURL. The end of the test stops it.
 func NewProxy(t testing.TB, rawURL string) *Proxy {
 	t.Helper()
 	u, err := url.Parse(rawURL)
@@ -98,35 +96,33 @@ func NewProxy(t testing.TB, rawURL string) *Proxy {
 	return p
 }
 
-// URL is the server's URL through the proxy.
+// URL is rawURL through the proxy.
 func (p *Proxy) URL() string { return p.url }
 
-// Address is where the proxy listens.
+// Address is the proxy's address, host:port.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
-// OnCommit sets a trap for the next COMMIT of any connection, however it is sent.
+// OnCommit sets a trap for the next COMMIT of any connection, in a simple or an extended query.
 func (p *Proxy) OnCommit(action Action) *Trap { return p.On(IsCommit, 0, action) }
 
-// On sets a trap for a statement whose text matches, after skip others that match too. It works once.
+// On sets a trap for a statement whose text matches, after skip earlier ones. It fires once.
 func (p *Proxy) On(match func(sql string) bool, skip int, action Action) *Trap {
 	return p.set(&Trap{match: match, skip: skip, action: action})
 }
 
-// OnCommitAfter sets a trap for the next COMMIT of a connection on which a statement has passed whose text matches: of
-// that statement's transaction, however many others run at the same time.
+// OnCommitAfter sets a trap for the COMMIT of the next transaction that has a statement whose text matches.
 func (p *Proxy) OnCommitAfter(match func(sql string) bool, action Action) *Trap {
 	return p.set(&Trap{after: match, match: IsCommit, action: action})
 }
 
-// Watch has judge look at every statement; a trap that it returns is sprung by that one. Connections may judge at the
-// same time.
-func (p *Proxy) Watch(judge func(Passing) *Trap) {
+// Watch calls watch for every statement, concurrently for several connections. A trap that it returns fires at that
+// statement.
+func (p *Proxy) Watch(watch func(Passing) *Trap) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.judge = judge
+	p.watch = watch
 }
 
-// set makes a trap effective, all of it at once.
 func (p *Proxy) set(trap *Trap) *Trap {
 	trap.fired, trap.release = make(chan struct{}), make(chan struct{})
 	p.mu.Lock()
@@ -135,8 +131,7 @@ func (p *Proxy) set(trap *Trap) *Trap {
 	return trap
 }
 
-// Withdraw takes a trap back that nothing has sprung, and reports whether it did: otherwise Fired is closed, or will
-// be.
+// Withdraw removes a trap. It returns false if the trap has fired or is firing.
 func (p *Proxy) Withdraw(trap *Trap) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,15 +143,14 @@ func (p *Proxy) Withdraw(trap *Trap) bool {
 	return true
 }
 
-// Fired is closed once the trap has done its work: the connection is closed, and with DropReply the server has
-// answered.
+// Fired is closed after the action: the connection is closed, and with DropReply the server has replied.
 func (t *Trap) Fired() <-chan struct{} { return t.fired }
 
-// Release lets the statement of a Late trap go to the server. The proxy reports nothing of its result.
+// Release sends the statement of a Late trap to the server. The proxy does not report the result.
 func (t *Trap) Release() { t.once.Do(func() { close(t.release) }) }
 
-// To sends new connections to the server of another URL, as a name that moves in a failover does; those that exist stay
-// where they are (see CutAll). Database, user and options are the clients' own.
+// To connects new clients to the server of another URL, as a DNS name that moves in a failover does. Existing
+// connections stay (see CutAll). Database, user and options are the clients'.
 func (p *Proxy) To(t testing.TB, rawURL string) {
 	t.Helper()
 	u, err := url.Parse(rawURL)
@@ -168,7 +162,7 @@ func (p *Proxy) To(t testing.TB, rawURL string) {
 	p.target = u.Host
 }
 
-// CutAll closes every connection at once, on both sides; new ones are accepted.
+// CutAll closes all connections on both sides. New ones are accepted.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,18 +171,18 @@ func (p *Proxy) CutAll() {
 	}
 }
 
-// Pause lets nothing through, in either direction, until Resume: connections stay open and nothing answers.
+// Pause forwards nothing in either direction until Resume. Connections stay open.
 func (p *Proxy) Pause() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
 	case <-p.gate:
 		p.gate = make(chan struct{})
-	default: // paused already
+	default: // is paused
 	}
 }
 
-// Resume ends a Pause; what was sent meanwhile arrives now.
+// Resume ends a Pause and forwards what was sent meanwhile.
 func (p *Proxy) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,14 +193,14 @@ func (p *Proxy) Resume() {
 	}
 }
 
-// Refuse closes new connections at once while on; those that exist are left alone (see CutAll).
+// Refuse closes new connections at once while on. Existing connections stay (see CutAll).
 func (p *Proxy) Refuse(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = on
 }
 
-// IsCommit tells whether a text that is sent to Postgres has a statement in it that commits a transaction.
+// IsCommit reports whether a query text has a statement that commits a transaction.
 func IsCommit(sql string) bool {
 	for word := range commands(sql) {
 		if word[0] == "commit" || word[0] == "end" {
@@ -216,7 +210,7 @@ func IsCommit(sql string) bool {
 	return false
 }
 
-// commands are the statements of a text, as words in lower case, without what is before the first one.
+// commands yields the statements of a query text, each as words in lower case, without leading comments.
 func commands(sql string) iter.Seq[[]string] {
 	return func(yield func([]string) bool) {
 		for _, statement := range strings.Split(sql, ";") {
@@ -264,14 +258,14 @@ func (p *Proxy) accept() {
 	}
 }
 
-// take returns the trap that this statement springs, if any, and disarms it. passed are those whose condition the
-// connection has met, in its open transaction.
+// take removes and returns the trap that fires at this statement, if any. passed are the traps whose condition after
+// this connection's transaction has met.
 func (p *Proxy) take(s Passing, passed map[*Trap]bool) *Trap {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sql := s.SQL
-	if p.judge != nil {
-		if trap := p.judge(s); trap != nil {
+	if p.watch != nil {
+		if trap := p.watch(s); trap != nil {
 			return trap
 		}
 	}
@@ -296,8 +290,8 @@ func (p *Proxy) take(s Passing, passed map[*Trap]bool) *Trap {
 	return nil
 }
 
-// flow waits while the proxy is paused; false means that the link is gone.
-func (p *Proxy) flow(gone <-chan struct{}) bool {
+// awaitResume waits while the proxy is paused. It returns false if the link is closed.
+func (p *Proxy) awaitResume(gone <-chan struct{}) bool {
 	p.mu.Lock()
 	gate := p.gate
 	p.mu.Unlock()

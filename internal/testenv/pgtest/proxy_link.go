@@ -18,33 +18,33 @@ type link struct {
 	gone           chan struct{} // closed by cut
 	once           sync.Once
 
-	// What the client told the server: prepared statements by name, portals by name, both to the statement's text.
+	// Statement texts by the names of prepared statements and portals.
 	statements, portals map[string]string
 	passed              map[*Trap]bool // see Proxy.take
 	transaction         []string       // see Passing
 	open                bool           // likewise
 
-	mu       sync.Mutex
-	asked    int           // ReadyForQuery messages that the server owes in all, the one after the start included
-	answered int           // those it has sent
-	executed int           // Execute messages since the last Sync
-	done     int           // those whose end the server has told, since its last ReadyForQuery
-	muteFrom int           // replies after this many ReadyForQuery are not passed on
-	settled  chan struct{} // closed when everything asked is answered; made by finish
-	told     bool          // settled is closed
-	failed   bool          // the server passes over all messages up to the next Sync
-	refused  bool          // something of it was answered by an error
+	mu            sync.Mutex
+	asked         int           // expected ReadyForQuery messages, the one after the startup included
+	answered      int           // received ReadyForQuery messages
+	executed      int           // Execute messages since the last Sync
+	done          int           // completed Executes since the last ReadyForQuery
+	muteAfter     int           // replies after this many ReadyForQuery messages are not forwarded
+	settled       chan struct{} // closed when all requests are answered; made by finish
+	settledClosed bool
+	failed        bool // the server skips messages up to the next Sync
+	refused       bool // the server has answered the last message with an error
 }
 
 func newLink(p *Proxy, client, server net.Conn) *link {
 	return &link{
-		proxy: p, client: client, server: server, gone: make(chan struct{}), muteFrom: math.MaxInt,
+		proxy: p, client: client, server: server, gone: make(chan struct{}), muteAfter: math.MaxInt,
 		statements: map[string]string{}, portals: map[string]string{}, passed: map[*Trap]bool{},
 	}
 }
 
-// largest is a bound on one protocol message; a larger one means that the stream is not what we think it is.
-const largest = 1 << 30
+// maxMessage bounds a protocol message. A larger one means that the stream was misread.
+const maxMessage = 1 << 30
 
 func (l *link) cut() {
 	l.once.Do(func() {
@@ -54,7 +54,7 @@ func (l *link) cut() {
 	})
 }
 
-// run returns when both directions have ended.
+// run forwards messages until both directions have ended.
 func (l *link) run() {
 	down := make(chan struct{})
 	if err := l.start(); err == nil {
@@ -73,22 +73,22 @@ func (l *link) run() {
 	l.proxy.mu.Unlock()
 }
 
-// start passes the first message on, which has no type byte. A cancel request is only that message: it ends in an
-// error.
+// start forwards the startup message, which has no type byte. A cancel request has no other message: start returns an
+// error for it.
 func (l *link) start() error {
 	var head [4]byte
 	if _, err := io.ReadFull(l.client, head[:]); err != nil {
 		return err
 	}
 	size := binary.BigEndian.Uint32(head[:])
-	if size < 8 || size > largest {
+	if size < 8 || size > maxMessage {
 		return errors.New("not a startup message")
 	}
 	body := make([]byte, size-4)
 	if _, err := io.ReadFull(l.client, body); err != nil {
 		return err
 	}
-	if !l.proxy.flow(l.gone) {
+	if !l.proxy.awaitResume(l.gone) {
 		return net.ErrClosed
 	}
 	const cancelRequest = 80877102
@@ -107,15 +107,15 @@ func (l *link) start() error {
 	return nil
 }
 
-// upstream passes the client's messages on until one springs a trap.
+// upstream forwards the client's messages until a trap fires.
 func (l *link) upstream() {
 	for {
 		kind, message, err := read(l.client)
-		if err != nil || !l.proxy.flow(l.gone) {
+		if err != nil || !l.proxy.awaitResume(l.gone) {
 			return
 		}
 		if trap := l.watch(kind, message[5:]); trap != nil {
-			l.spring(trap, message)
+			l.fire(trap, message)
 			return
 		}
 		if _, err := l.server.Write(message); err != nil {
@@ -124,15 +124,15 @@ func (l *link) upstream() {
 	}
 }
 
-// watch follows the messages that carry or name statements, and returns the trap that this one springs.
+// watch tracks statements, and returns the trap that fires at this message.
 func (l *link) watch(kind byte, body []byte) *Trap {
 	switch kind {
 	case 'Q':
-		l.ask()
+		l.addRequest()
 		sql, _ := text(body)
 		return l.take(sql)
 	case 'S': // Sync
-		l.ask()
+		l.addRequest()
 	case 'P': // Parse: name, text
 		name, rest := text(body)
 		l.statements[name], _ = text(rest)
@@ -154,7 +154,7 @@ func (l *link) watch(kind byte, body []byte) *Trap {
 	return nil
 }
 
-// take asks for the trap of a statement, and follows the transaction that it begins, ends or stands in.
+// take returns the trap of a statement, and tracks the transaction.
 func (l *link) take(sql string) *Trap {
 	trap := l.proxy.take(Passing{SQL: sql, Transaction: slices.Clone(l.transaction), Open: l.open}, l.passed)
 	l.transaction = append(l.transaction, sql)
@@ -172,34 +172,34 @@ func (l *link) take(sql string) *Trap {
 	return trap
 }
 
-func (l *link) ask() {
+func (l *link) addRequest() {
 	l.mu.Lock()
 	l.asked++
 	l.executed = 0
 	l.mu.Unlock()
 }
 
-// spring does what the trap says; the link ends after it.
-func (l *link) spring(trap *Trap, message []byte) {
+// fire runs the trap's action, which ends the link.
+func (l *link) fire(trap *Trap, message []byte) {
 	switch trap.action {
 	case CutBefore:
-		trap.tell(true)
+		trap.report(true)
 		l.cut()
 		close(trap.fired)
 	case DropReply:
 		l.finish(message)
-		trap.tell(l.awaitAnswer())
+		trap.report(l.awaitAnswer())
 		l.cut()
 		close(trap.fired)
 	case CutAfter:
 		l.finish(message)
-		trap.tell(true)
+		trap.report(true)
 		l.hangUp()
 		close(trap.fired)
 		l.awaitAnswer()
 	case Late:
 		l.proxy.late.Store(true)
-		trap.tell(true)
+		trap.report(true)
 		l.hangUp()
 		close(trap.fired)
 		select {
@@ -211,29 +211,29 @@ func (l *link) spring(trap *Trap, message []byte) {
 	}
 }
 
-func (t *Trap) tell(done bool) {
+func (t *Trap) report(done bool) {
 	if t.then != nil {
 		t.then(done)
 	}
 }
 
-// finish sends the last message of this link and passes nothing of its answer on. What the client pipelined behind it
-// is not sent any more. An Execute needs one more message before the server answers: the client's own Sync where that
-// comes next, for it commits what no BEGIN has opened; otherwise a Flush.
+// finish sends the last message of this link and does not forward the reply. Messages that the client pipelined behind
+// it are dropped. An Execute needs another message before the server replies: the client's Sync if it comes next, which
+// commits a transaction without BEGIN, otherwise a Flush.
 func (l *link) finish(message []byte) {
-	muteFrom := -1 // nothing more is passed on but what was asked before
+	muteAfter := -1 // forward only the replies to earlier requests
 	if message[0] == 'E' {
 		last := byte('H')
 		if kind, _, err := read(l.client); err != nil || kind == 'S' {
 			last = 'S'
-			l.ask()
+			l.addRequest()
 		} else {
-			muteFrom = 0
+			muteAfter = 0
 		}
 		message = append(message, last, 0, 0, 0, 4)
 	}
 	l.mu.Lock()
-	l.muteFrom = min(l.muteFrom, l.asked+muteFrom)
+	l.muteAfter = min(l.muteAfter, l.asked+muteAfter)
 	l.settled, l.refused = make(chan struct{}), l.failed
 	l.mu.Unlock()
 	if _, err := l.server.Write(message); err != nil {
@@ -241,14 +241,14 @@ func (l *link) finish(message []byte) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if message[0] == 'd' && !l.told { // nobody answers it
-		l.told = true
+	if message[0] == 'd' && !l.settledClosed { // has no reply
+		l.settledClosed = true
 		close(l.settled)
 	}
 	l.settle()
 }
 
-// awaitAnswer reports whether the server has done what finish sent.
+// awaitAnswer reports whether the server has executed the message of finish.
 func (l *link) awaitAnswer() bool {
 	select {
 	case <-l.settled:
@@ -260,7 +260,7 @@ func (l *link) awaitAnswer() bool {
 	}
 }
 
-// downstream passes the server's messages on, and counts its answers.
+// downstream forwards the server's messages, and counts its replies.
 func (l *link) downstream() {
 	for {
 		kind, message, err := read(l.server)
@@ -268,10 +268,10 @@ func (l *link) downstream() {
 			return
 		}
 		if !l.muted() {
-			if !l.proxy.flow(l.gone) {
+			if !l.proxy.awaitResume(l.gone) {
 				return
 			}
-			// A client that was hung up on meanwhile gets nothing; the server's answer still matters.
+			// After hangUp the write fails; go on counting replies.
 			if _, err := l.client.Write(message); err != nil && !l.muted() {
 				return
 			}
@@ -283,7 +283,7 @@ func (l *link) downstream() {
 // hangUp closes the client's side only.
 func (l *link) hangUp() {
 	l.mu.Lock()
-	l.muteFrom = -1
+	l.muteAfter = -1
 	l.mu.Unlock()
 	_ = l.client.Close()
 }
@@ -291,10 +291,10 @@ func (l *link) hangUp() {
 func (l *link) muted() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.answered >= l.muteFrom
+	return l.answered >= l.muteAfter
 }
 
-// answer counts what the server has told, by the kind of its message.
+// answer counts a message of the server.
 func (l *link) answer(kind byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,23 +311,23 @@ func (l *link) answer(kind byte) {
 	l.settle()
 }
 
-// settle closes settled once everything asked is answered. What is behind a Flush gets no ReadyForQuery, and what is
-// behind an error no answer at all.
+// settle closes settled once all requests are answered. An Execute before a Flush gets no ReadyForQuery, and messages
+// after an error get no reply.
 func (l *link) settle() {
-	if l.settled != nil && !l.told && l.answered == l.asked && (l.failed || l.done >= l.executed) {
-		l.told = true
+	if l.settled != nil && !l.settledClosed && l.answered == l.asked && (l.failed || l.done >= l.executed) {
+		l.settledClosed = true
 		close(l.settled)
 	}
 }
 
-// read returns one message, with its type byte and length in front.
+// read returns one message with its type byte and length.
 func read(from io.Reader) (kind byte, message []byte, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(from, head[:]); err != nil {
 		return 0, nil, err
 	}
 	size := binary.BigEndian.Uint32(head[1:])
-	if size < 4 || size > largest {
+	if size < 4 || size > maxMessage {
 		return 0, nil, errors.New("not a message of the protocol")
 	}
 	message = make([]byte, 1+size)
@@ -336,7 +336,7 @@ func read(from io.Reader) (kind byte, message []byte, err error) {
 	return head[0], message, err
 }
 
-// text cuts a zero-terminated string off the front.
+// text splits off a zero-terminated string.
 func text(b []byte) (string, []byte) {
 	s, rest, _ := bytes.Cut(b, []byte{0})
 	return string(s), rest

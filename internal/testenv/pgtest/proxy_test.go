@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ways are how a COMMIT reaches the server.
-var ways = map[string]func(ctx context.Context, conn *pgx.Conn) error{
+// commitWays are the ways in which a COMMIT reaches the server.
+var commitWays = map[string]func(ctx context.Context, conn *pgx.Conn) error{
 	"simple query": func(ctx context.Context, conn *pgx.Conn) error {
 		tx, err := conn.Begin(ctx)
 		if err != nil {
@@ -43,7 +43,7 @@ var ways = map[string]func(ctx context.Context, conn *pgx.Conn) error{
 
 func TestProxyAtCommit(t *testing.T) {
 	t.Parallel()
-	for name, way := range ways {
+	for name, commit := range commitWays {
 		for action, rows := range map[Action]int{CutBefore: 0, DropReply: 1, CutAfter: 1, Late: 0} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -51,19 +51,19 @@ func TestProxyAtCommit(t *testing.T) {
 				db.Exec(t, "create table x (i int)")
 				proxy := NewProxy(t, db.URL)
 				conn := connect(t, proxy.URL())
-				if err := way(t.Context(), conn); err != nil {
+				if err := commit(t.Context(), conn); err != nil {
 					t.Fatalf("without a trap: %v", err)
 				}
 				db.Exec(t, "truncate x")
 
 				trap := proxy.OnCommit(action)
-				err := way(t.Context(), conn)
+				err := commit(t.Context(), conn)
 				var refused *pgconn.PgError
 				if err == nil || errors.As(err, &refused) {
-					t.Fatalf("action %d: the commit ended in %v; want a lost connection", action, err)
+					t.Fatalf("action %d: the error of the commit is %v, want a lost connection", action, err)
 				}
 				<-trap.Fired()
-				if action == CutAfter { // the only one whose end nobody is told
+				if action == CutAfter { // it does not wait for the server
 					AwaitSQL(t, db, "select count(*) = 1 from x")
 				}
 				if n := One[int](t, db, "select count(*) from x"); n != rows {
@@ -73,8 +73,8 @@ func TestProxyAtCommit(t *testing.T) {
 					trap.Release()
 					AwaitSQL(t, db, "select count(*) = 1 from x")
 				}
-				if err := way(t.Context(), connect(t, proxy.URL())); err != nil {
-					t.Fatalf("a trap worked twice: %v", err)
+				if err := commit(t.Context(), connect(t, proxy.URL())); err != nil {
+					t.Fatalf("the trap fired twice: %v", err)
 				}
 			})
 		}
@@ -92,13 +92,13 @@ func TestProxySkip(t *testing.T) {
 		}
 	}
 	if _, err := conn.Exec(t.Context(), "select $1::int", 3); err == nil {
-		t.Fatal("the third one came through")
+		t.Fatal("the third statement succeeded")
 	}
 	<-trap.Fired()
 }
 
-// TestProxyWatch: who judges sees each statement with its transaction, and what is pipelined without a
-// BEGIN happens as a whole or not at all, wherever a trap springs.
+// TestProxyWatch: watch sees each statement with its transaction. Statements that are pipelined without a BEGIN are
+// executed all or none, wherever a trap fires.
 func TestProxyWatch(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -129,7 +129,7 @@ func TestProxyWatch(t *testing.T) {
 				if s.Open != (c.open >= 0) || s.Open && len(s.Transaction) != c.open {
 					t.Errorf("%+v, want %d statements before it", s, c.open)
 				}
-				return NewTrap(c.action, func(really bool) { done <- really })
+				return NewTrap(c.action, func(ok bool) { done <- ok })
 			})
 			var b pgx.Batch
 			if c.begin {
@@ -144,7 +144,7 @@ func TestProxyWatch(t *testing.T) {
 				t.Error("the connection is not cut")
 			}
 			if !<-done {
-				t.Error("the trap says that it has not worked")
+				t.Error("done is false")
 			}
 			AwaitSQL(t, db, "select count(*) = 0 from pg_stat_activity where datname = current_database() and pid <> "+
 				"pg_backend_pid() and state <> 'idle'")
@@ -155,7 +155,7 @@ func TestProxyWatch(t *testing.T) {
 	}
 }
 
-// TestProxyRefused: a trap tells when the server has refused what it waited for.
+// TestProxyRefused: done is false if the server has rejected the statement.
 func TestProxyRefused(t *testing.T) {
 	t.Parallel()
 	proxy := NewProxy(t, New(t).URL)
@@ -164,24 +164,24 @@ func TestProxyRefused(t *testing.T) {
 		if s.SQL != "select 1 / $1::int" {
 			return nil
 		}
-		return NewTrap(DropReply, func(really bool) { done <- really })
+		return NewTrap(DropReply, func(ok bool) { done <- ok })
 	})
 	if _, err := connect(t, proxy.URL()).Exec(t.Context(), "select 1 / $1::int", 0); err == nil {
 		t.Error("the connection is not cut")
 	}
 	if <-done {
-		t.Error("a refused statement counts as done")
+		t.Error("done is true for a rejected statement")
 	}
 }
 
-// TestProxyBehindAnError: a server answers nothing of what stands behind an error, up to the next Sync.
-func TestProxyBehindAnError(t *testing.T) {
+// TestProxyAfterError: the server does not answer messages after an error, up to the next Sync.
+func TestProxyAfterError(t *testing.T) {
 	t.Parallel()
 	proxy := NewProxy(t, New(t).URL)
 	did := make(chan bool, 1)
-	trap := NewTrap(DropReply, func(really bool) { did <- really })
+	trap := NewTrap(DropReply, func(ok bool) { did <- ok })
 	proxy.Watch(func(s Passing) *Trap {
-		if s.SQL == "-- x: behind\nselect 1" {
+		if s.SQL == "-- x: after error\nselect 1" {
 			return trap
 		}
 		return nil
@@ -199,36 +199,36 @@ func TestProxyBehindAnError(t *testing.T) {
 	if err == nil {
 		t.Fatal("a division by zero succeeded")
 	}
-	p.SendQueryParams("-- x: behind\nselect 1", nil, nil, nil, nil)
+	p.SendQueryParams("-- x: after error\nselect 1", nil, nil, nil, nil)
 	p.SendQueryParams("select 2", nil, nil, nil, nil)
 	if err := p.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case really := <-did:
-		if really {
-			t.Error("what stands behind an error was done")
+	case ok := <-did:
+		if ok {
+			t.Error("a statement after an error was executed")
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("the proxy waits for an answer that never comes")
+		t.Fatal("the proxy waits for a reply that never comes")
 	}
 }
 
-// TestProxyWithdraw: a trap that was taken back does nothing, and one that was sprung cannot be.
+// TestProxyWithdraw: a withdrawn trap does not fire, and a trap that has fired cannot be withdrawn.
 func TestProxyWithdraw(t *testing.T) {
 	t.Parallel()
 	proxy := NewProxy(t, New(t).URL)
 	conn := connect(t, proxy.URL())
 	first, second := proxy.OnCommit(CutBefore), proxy.OnCommit(CutBefore)
 	if !proxy.Withdraw(first) || proxy.Withdraw(first) {
-		t.Error("a trap that nothing has sprung can be withdrawn once")
+		t.Error("a trap that has not fired can be withdrawn once")
 	}
 	if _, err := conn.Exec(t.Context(), "begin; commit"); err == nil {
-		t.Error("the second trap is gone as well")
+		t.Error("the second trap was withdrawn as well")
 	}
 	<-second.Fired()
 	if proxy.Withdraw(second) {
-		t.Error("a trap that was sprung was withdrawn")
+		t.Error("a trap that has fired was withdrawn")
 	}
 }
 
@@ -245,7 +245,7 @@ func TestProxyPauseRefuseCut(t *testing.T) {
 	select {
 	case err := <-answer:
 		t.Fatalf("a paused proxy answered: %v", err)
-	case <-time.After(50 * time.Millisecond): // an answer that is never allowed cannot be awaited
+	case <-time.After(50 * time.Millisecond): // there is no signal for "no answer"
 	}
 	proxy.Resume()
 	if err := <-answer; err != nil {
@@ -253,10 +253,10 @@ func TestProxyPauseRefuseCut(t *testing.T) {
 	}
 	proxy.Refuse(true)
 	if _, err := pgx.Connect(t.Context(), proxy.URL()); err == nil {
-		t.Fatal("a refusing proxy let a connection in")
+		t.Fatal("a refusing proxy accepted a connection")
 	}
 	if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
-		t.Fatalf("refusing touched an open connection: %v", err)
+		t.Fatalf("Refuse broke an open connection: %v", err)
 	}
 	proxy.Refuse(false)
 	proxy.CutAll()

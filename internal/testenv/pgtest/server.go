@@ -18,24 +18,23 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// fast gives up durability against a power cut, which a throwaway server does not need; durable keeps it, for crash
-// tests.
+// fast trades durability for speed; durable is for crash tests.
 var (
 	fast    = []string{"fsync=off", "full_page_writes=off"}
 	durable = []string{"fsync=on", "full_page_writes=on"}
 )
 
-// Server is a Postgres server process of its own, for tests that stop or kill it. Not safe for concurrent use.
+// Server is a Postgres server process for tests that stop or kill it. It is not safe for concurrent use.
 type Server struct {
 	dir      string
 	remove   func()
 	port     int
 	settings []string
 	process  *child.Process // nil while stopped
-	paused   int            // the WAL writer's process id; 0: it runs
+	paused   int            // process id of the paused WAL writer; 0: not paused
 }
 
-// NewServer starts a server with fsync on; it is removed at the end of the test.
+// NewServer starts a server with fsync on. The end of the test removes it.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
 	s, err := startServer(durable)
@@ -51,7 +50,7 @@ func (s *Server) URL() string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", s.port)
 }
 
-// Start starts a stopped server again, on the same port, and waits until it answers (after crash recovery, if need be).
+// Start starts a stopped server again, on the same port, and waits until it answers.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	Await(t, "start of the server", func() (bool, error) {
@@ -64,8 +63,7 @@ func (s *Server) Start(t testing.TB) {
 	})
 }
 
-// TryStart is one try to start a stopped server again, for callers that go on when it fails. A server that has ended by
-// itself counts as stopped.
+// TryStart tries once to start a server that was stopped or has ended by itself.
 func (s *Server) TryStart() error {
 	if s.Ended() {
 		s.process, s.paused = nil, 0
@@ -73,7 +71,7 @@ func (s *Server) TryStart() error {
 	return s.start()
 }
 
-// Ended tells whether the server is not running, because it was stopped or by itself, as for want of room on its disk.
+// Ended reports whether the server was stopped or has ended by itself, for example because of a full disk.
 func (s *Server) Ended() bool {
 	if s.process == nil {
 		return true
@@ -86,16 +84,16 @@ func (s *Server) Ended() bool {
 	}
 }
 
-// Dir is where the server keeps everything of its own; its data is in the folder data.
+// Dir is the server's directory. The cluster is in its subdirectory data.
 func (s *Server) Dir() string { return s.dir }
 
-// StopFast stops in order: open transactions roll back, a checkpoint is written.
+// StopFast is the fast shutdown: it rolls back open transactions and writes a checkpoint.
 func (s *Server) StopFast() { s.stop(syscall.SIGINT) }
 
-// StopImmediate stops without a checkpoint, as a crash of the server would; the next Start recovers from the WAL.
+// StopImmediate is the immediate shutdown, without a checkpoint: the next Start recovers from the WAL.
 func (s *Server) StopImmediate() { s.stop(syscall.SIGQUIT) }
 
-// Kill is kill -9 of the postmaster; its backends notice and leave by themselves.
+// Kill sends SIGKILL to the postmaster. Its backends notice and end by themselves.
 func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
 
 // Restart is StopFast and Start.
@@ -105,12 +103,11 @@ func (s *Server) Restart(t testing.TB) {
 	s.Start(t)
 }
 
-// SkipWAL makes a stopped server's WAL go on at another place: the segment of that file name. It must have been stopped
-// in order.
+// SkipWAL makes the WAL of a server that StopFast has stopped continue at a segment, by its file name.
 func (s *Server) SkipWAL(t testing.TB, segment string) {
 	t.Helper()
 	if version := os.Getenv(EnvVersion); version != "" {
-		t.Skipf("Postgres %s comes without pg_resetwal, and the machine's is for its own version", version)
+		t.Skipf("the download of Postgres %s has no pg_resetwal, and the machine's is of another version", version)
 	}
 	resetwal, err := program("pg_resetwal")
 	if err != nil {
@@ -134,8 +131,8 @@ func (s *Server) Close() {
 	s.remove()
 }
 
-// PauseWALWriter keeps what was committed without waiting for the disk in memory: the background process that would
-// write it after a while stands still until the server is stopped or killed. Another commit that waits still writes it.
+// PauseWALWriter pauses the WAL writer until the server is stopped or killed, so that asynchronous commits stay in
+// memory. A synchronous commit still writes them.
 func (s *Server) PauseWALWriter(t testing.TB) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL())
@@ -157,11 +154,11 @@ func (s *Server) stop(sig os.Signal) {
 		return
 	}
 	if s.paused != 0 && sig != syscall.SIGKILL {
-		_ = syscall.Kill(s.paused, syscall.SIGCONT) // or it would not hear of the end
+		_ = syscall.Kill(s.paused, syscall.SIGCONT) // so that it handles the shutdown
 	}
 	s.process.Stop(sig, time.Minute)
 	if s.paused != 0 && sig == syscall.SIGKILL {
-		_ = syscall.Kill(s.paused, syscall.SIGKILL) // let go on, it could write before it sees that it is alone
+		_ = syscall.Kill(s.paused, syscall.SIGKILL) // with SIGCONT it could write before it notices the end
 	}
 	s.process, s.paused = nil, 0
 }
@@ -176,7 +173,7 @@ func startServer(settings []string) (*Server, error) {
 		remove()
 		return nil, err
 	}
-	// Another process may take the free port first: then the server ends at once, and another port is tried.
+	// Another process may take the free port first. Then the server ends at once; try another port.
 	for range 5 {
 		if s.port, err = child.FreePort(); err != nil {
 			break
@@ -211,17 +208,16 @@ func (s *Server) start() error {
 		"synchronous_commit=on", "wal_level=logical", "max_connections=300", "shared_buffers=128MB",
 		"max_prepared_transactions=20",
 		"max_locks_per_transaction=256", "max_wal_size=2GB", "log_min_messages=warning", "timezone=UTC",
-		// a test that finds no room reads as a relay that cannot be used
 		"max_replication_slots=100", "max_wal_senders=100",
 	}, s.settings...) {
 		args = append(args, "-c", set)
 	}
 	cmd := exec.Command(postgres, args...)
 	cmd.Dir = s.dir
-	// A locale that the machine lacks stops the postmaster; its messages need none.
+	// The server does not start with a locale that the machine lacks.
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	runAs(cmd, uid, gid)
-	// SIGQUIT is the immediate shutdown: the postmaster takes its backends with it.
+	// On SIGQUIT the postmaster stops its backends too.
 	s.process, err = child.Start(cmd, filepath.Join(s.dir, "server.log"), syscall.SIGQUIT)
 	if err != nil {
 		s.process = nil
@@ -230,7 +226,7 @@ func (s *Server) start() error {
 	return s.awaitReady()
 }
 
-// awaitReady connects until it works. Recovery after a crash may take long, so only the end of the process fails early.
+// awaitReady waits until the server accepts a connection, or its process ends.
 func (s *Server) awaitReady() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -245,11 +241,11 @@ func (s *Server) awaitReady() error {
 		case <-s.process.Done():
 			log := s.process.LogTail()
 			s.process = nil
-			return fmt.Errorf("postgres ended at start:\n%s", log)
+			return fmt.Errorf("Postgres ended during its start:\n%s", log)
 		case <-ctx.Done():
 			log := s.process.LogTail()
 			s.stop(syscall.SIGQUIT)
-			return fmt.Errorf("postgres does not answer: %w\n%s", err, log)
+			return fmt.Errorf("Postgres does not answer: %w\n%s", err, log)
 		case <-tick.C:
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// Standby starts a streaming standby of this server, by pg_basebackup, under an application_name that
-// synchronous_standby_names can say. It answers reads when Standby returns, and is removed at the end of the test.
+// Standby starts a streaming standby of this server and waits until it answers. name is its application_name, for
+// synchronous_standby_names. The end of the test removes it.
 func (s *Server) Standby(t testing.TB, name string) *Server {
 	t.Helper()
 	standby, err := s.TryStandby(name)
@@ -25,14 +25,14 @@ func (s *Server) Standby(t testing.TB, name string) *Server {
 	return standby
 }
 
-// TryStandby is Standby for callers that go on when it fails. The caller closes what it returns.
+// TryStandby is Standby with an error. The caller closes the standby.
 func (s *Server) TryStandby(name string) (*Server, error) {
 	dir, remove, err := child.TempDir("pg")
 	if err != nil {
 		return nil, err
 	}
 	standby := &Server{dir: dir, remove: remove, settings: s.settings}
-	if err := s.backUp(dir, name); err != nil {
+	if err := s.baseBackup(dir, name); err != nil {
 		remove()
 		return nil, err
 	}
@@ -48,9 +48,9 @@ func (s *Server) TryStandby(name string) (*Server, error) {
 	return nil, err
 }
 
-// backUp copies the running server into dir, with what makes the copy follow it. Not with pg_basebackup, which servers
-// from Maven do not bring.
-func (s *Server) backUp(dir, name string) error {
+// baseBackup copies the running server to dir and configures the copy as a standby. Downloads from Maven do not have
+// pg_basebackup.
+func (s *Server) baseBackup(dir, name string) error {
 	uid, gid, err := account()
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (s *Server) backUp(dir, name string) error {
 			}
 		}
 	}
-	// The copy has slots of its own, or none, and no process.
+	// Remove the primary's slots and process id.
 	slots, _ := filepath.Glob(filepath.Join(data, "pg_replslot", "*"))
 	for _, path := range append(slots, filepath.Join(data, "postmaster.pid"), filepath.Join(data, "postmaster.opts")) {
 		if err := os.RemoveAll(path); err != nil {
@@ -101,8 +101,8 @@ func (s *Server) backUp(dir, name string) error {
 	return nil
 }
 
-// KeepSlots has a standby of this name keep its primary's failover slots, which servers do from Postgres 17 on: with an
-// older one it skips the test. The primary tells readers of such slots only what the standby has.
+// KeepSlots makes the standby synchronise its primary's failover slots, and the primary send readers of these slots
+// only WAL that the standby has. name is the name of the standby's slot. Before Postgres 17 it skips the test.
 func (s *Server) KeepSlots(t testing.TB, standby *Server, name string) {
 	t.Helper()
 	ctx := t.Context()
@@ -128,7 +128,7 @@ func (s *Server) KeepSlots(t testing.TB, standby *Server, name string) {
 		`alter system set sync_replication_slots = on`)
 }
 
-// AwaitSynced waits until this server, a standby, would go on with its primary's slot of that name after a promotion.
+// AwaitSynced waits until this standby has synchronised a slot of its primary.
 func (s *Server) AwaitSynced(t testing.TB, primary *Server, slot string) {
 	t.Helper()
 	var conns []*pgx.Conn
@@ -141,7 +141,7 @@ func (s *Server) AwaitSynced(t testing.TB, primary *Server, slot string) {
 		conns = append(conns, conn)
 	}
 	Await(t, "a slot on the standby", func() (ok bool, err error) {
-		// A slot can be kept once it has decoded a place that the standby has. Servers write such places rarely.
+		// A slot is synchronised once it has decoded a snapshot that the standby has. Servers log snapshots rarely.
 		if _, err = conns[0].Exec(t.Context(), `select pg_log_standby_snapshot()`); err != nil {
 			return false, err
 		}
@@ -151,7 +151,7 @@ func (s *Server) AwaitSynced(t testing.TB, primary *Server, slot string) {
 	})
 }
 
-// Promote ends the standby's following: it is a primary on a timeline of its own when Promote returns.
+// Promote makes the standby a primary on a new timeline.
 func (s *Server) Promote(t testing.TB) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL())
@@ -165,7 +165,7 @@ func (s *Server) Promote(t testing.TB) {
 	}
 }
 
-// At is this database on another server that has a copy of it, such as a standby.
+// At returns this database on another server that has a copy of it, such as a standby.
 func (db *DB) At(t testing.TB, s *Server) *DB {
 	t.Helper()
 	move := func(rawURL string) string {

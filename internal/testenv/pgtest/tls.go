@@ -9,25 +9,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// UseTLS makes the server speak TLS with a certificate and key in PEM, from its next connections on; plaintext still
-// works, and connections that are open stay. Calling it again is a rotation.
+// UseTLS enables TLS for new connections, with a certificate and key in PEM. Plaintext still works, and open
+// connections stay. Another call rotates the certificate.
 func (s *Server) UseTLS(t testing.TB, cert, key []byte) {
 	t.Helper()
-	s.give(t, "server.crt", cert)
-	s.give(t, "server.key", key)
+	s.writeFile(t, "server.crt", cert)
+	s.writeFile(t, "server.key", key)
 	s.reload(t, `alter system set ssl_cert_file = '`+filepath.Join(s.dir, "server.crt")+`'`,
 		`alter system set ssl_key_file = '`+filepath.Join(s.dir, "server.key")+`'`, `alter system set ssl = on`)
 }
 
-// UseHBA replaces who may connect how, with lines of pg_hba.conf; what comes first counts. URL's superuser always may.
+// UseHBA replaces pg_hba.conf with lines, after a line for the superuser of URL.
 func (s *Server) UseHBA(t testing.TB, lines string) {
 	t.Helper()
-	s.give(t, filepath.Join("data", "pg_hba.conf"), []byte("host all postgres 127.0.0.1/32 trust\n"+lines+"\n"))
+	s.writeFile(t, filepath.Join("data", "pg_hba.conf"), []byte("host all postgres 127.0.0.1/32 trust\n"+lines+"\n"))
 	s.reload(t)
 }
 
-// give writes a file that only the server's user reads, as it demands of keys.
-func (s *Server) give(t testing.TB, name string, content []byte) {
+// writeFile writes a file that only the server's user can read, as Postgres requires for keys.
+func (s *Server) writeFile(t testing.TB, name string, content []byte) {
 	t.Helper()
 	path := filepath.Join(s.dir, name)
 	uid, gid, err := account()
@@ -42,7 +42,7 @@ func (s *Server) give(t testing.TB, name string, content []byte) {
 	}
 }
 
-// reload runs statements and has the server read its files anew. New connections see that a moment later: await it.
+// reload runs statements and reloads the configuration, which takes effect on new connections a moment later.
 func (s *Server) reload(t testing.TB, statements ...string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

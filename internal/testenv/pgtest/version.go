@@ -13,18 +13,18 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/maven"
 )
 
-// EnvVersion names the version of Postgres that the tests run against, such as 18.3.0, in place of the machine's: one
-// of io.zonky.test.postgres at Maven Central. It has postgres and initdb; other programs are the machine's.
+// EnvVersion is the variable for a version of Postgres to test with, such as 18.3.0, from io.zonky.test.postgres at
+// Maven Central. It has postgres and initdb; other programs are the machine's. Default: the machine's Postgres.
 const EnvVersion = "EFFECTONCE_TEST_POSTGRES_VERSION"
 
-// fetched returns the directory with the programs of that version. Several processes may call it at once.
-func fetched(version string) (string, error) {
+// download returns the directory with the programs of a version. Several processes may call it concurrently.
+func download(version string) (string, error) {
 	artifact := "embedded-postgres-binaries-" + runtime.GOOS + "-" + runtime.GOARCH
 	libs, err := maven.Jars("postgres-"+version, "io.zonky.test.postgres:"+artifact+":"+version)
 	if err != nil {
 		return "", err
 	}
-	// Not in the cache of root, which the account that the server runs as cannot read.
+	// Not in root's cache, which the account of the server cannot read.
 	home := filepath.Join(os.TempDir(), "effectonce-postgres-"+version)
 	bin := filepath.Join(home, "bin")
 	if exists(bin) {
@@ -41,14 +41,14 @@ func fetched(version string) (string, error) {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return "", err
 	}
-	// Published by rename: another process may have been faster.
+	// Another process may have been faster.
 	if err := os.Rename(tmp, home); err != nil && !exists(bin) {
 		return "", err
 	}
 	return bin, nil
 }
 
-// unpack writes the archive that is in a jar into a directory.
+// unpack extracts the .txz archive in a jar to a directory.
 func unpack(jar, dir string) error {
 	z, err := zip.OpenReader(jar)
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package redistest gives tests a real Redis: redis-server as a child process, without persistence unless a test asks
-// for it.
+// Package redistest provides a real Redis for tests: redis-server as a child process, by default without persistence.
 //
-// The server at EFFECTONCE_TEST_REDIS_ADDR is used when that is set; otherwise each test binary starts its own. Without
+// EFFECTONCE_TEST_REDIS_ADDR names an existing server to use; otherwise each test binary starts its own. Without
 // redis-server the tests that need it are skipped, unless EFFECTONCE_REQUIRE_REDIS=1.
 package redistest
 
@@ -23,20 +22,19 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// The variables that steer the package.
+// Environment variables of the package.
 const (
 	EnvAddr    = "EFFECTONCE_TEST_REDIS_ADDR" // host:port of a server to share; its keys are never flushed
-	EnvRequire = "EFFECTONCE_REQUIRE_REDIS"   // "1": fail rather than skip
+	EnvRequire = "EFFECTONCE_REQUIRE_REDIS"   // "1": fail instead of skipping
 )
 
-// shared is this binary's server, started by the first test that asks: a test binary has one, hence state of the
-// package.
+// shared is this binary's server. The first test that needs it starts it.
 var shared struct {
 	sync.Mutex
 	server *Server
 }
 
-// Stop ends the server that this binary started, if it did: child.Main(m, redistest.Stop).
+// Stop stops the server if this binary started it, for child.Main(m, redistest.Stop).
 func Stop() {
 	shared.Lock()
 	defer shared.Unlock()
@@ -46,8 +44,7 @@ func Stop() {
 	}
 }
 
-// Addr returns the address of the shared server, which it starts when there is none. Without redis-server the test is
-// skipped.
+// Addr returns the address of the shared server. The first call starts it. Without redis-server it skips the test.
 func Addr(t testing.TB) string {
 	t.Helper()
 	if addr := os.Getenv(EnvAddr); addr != "" {
@@ -66,10 +63,10 @@ func Addr(t testing.TB) string {
 	return shared.server.Addr()
 }
 
-// Prefix is a prefix for keys that no other test uses.
+// Prefix returns a unique prefix for keys.
 func Prefix() string { return "test-" + rand.Text() }
 
-// Server is a redis-server of a test's own.
+// Server is the redis-server of one test.
 type Server struct {
 	port     int
 	dir      string
@@ -78,8 +75,8 @@ type Server struct {
 	process  *child.Process // nil while stopped
 }
 
-// New starts a server with settings beside the package's own, as on its command line: "--appendonly", "yes". It ends
-// with the test.
+// New starts a server with additional command line arguments, such as "--appendonly", "yes". The end of the test stops
+// it.
 func New(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	require(t)
@@ -94,13 +91,13 @@ func New(t testing.TB, settings ...string) *Server {
 // Addr is the server's host:port, the same after a restart.
 func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
-// Dir is where the server keeps its files.
+// Dir is the server's directory.
 func (s *Server) Dir() string { return s.dir }
 
 // Port is the port of Addr.
 func (s *Server) Port() int { return s.port }
 
-// Kill ends the server as a crash of the process does.
+// Kill sends SIGKILL.
 func (s *Server) Kill() {
 	if s.process != nil {
 		s.process.Stop(syscall.SIGKILL, 10*time.Second)
@@ -108,7 +105,7 @@ func (s *Server) Kill() {
 	}
 }
 
-// Start starts the server again with the files it had.
+// Start starts a killed server again with its files.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	if err := s.run(); err != nil {
@@ -116,7 +113,7 @@ func (s *Server) Start(t testing.TB) {
 	}
 }
 
-// Signal sends a signal to the process: SIGSTOP freezes it, SIGCONT lets it go on.
+// Signal sends a signal to the process, such as SIGSTOP or SIGCONT.
 func (s *Server) Signal(t testing.TB, sig os.Signal) {
 	t.Helper()
 	if err := s.process.Signal(sig); err != nil {
@@ -160,7 +157,6 @@ func (s *Server) run() error {
 	if err != nil {
 		return err
 	}
-	// It answers when it has loaded its files.
 	if err := p.Await(time.Minute, s.ping); err != nil {
 		return fmt.Errorf("start redis-server: %w", err)
 	}
@@ -173,7 +169,7 @@ func (s *Server) close() {
 	s.remove()
 }
 
-// ping returns nil when the server answers. It knows no client, so that Redis' is no dependency of this module.
+// ping returns nil if the server answers. It does not use a client library, so that this module depends on none.
 func (s *Server) ping(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
 	if err != nil {
@@ -188,7 +184,7 @@ func (s *Server) ping(ctx context.Context) error {
 	}
 	answer, err := bufio.NewReader(conn).ReadString('\n')
 	if err == nil && answer != "+PONG\r\n" {
-		err = fmt.Errorf("redis-server says %q", answer)
+		err = fmt.Errorf("redis-server answered %q", answer)
 	}
 	return err
 }

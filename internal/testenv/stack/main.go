@@ -1,5 +1,5 @@
-// Command teststack starts one Postgres and one Kafka, runs a command with the variables that make tests use them,
-// stops both, and exits as the command did: go run ./internal/testenv/stack -- go test ./...
+// Command teststack starts a Postgres and a Kafka, runs a command with environment variables that make tests use them,
+// and exits with the command's exit code: go run ./internal/testenv/stack -- go test ./...
 package main
 
 import (
@@ -26,14 +26,14 @@ func main() {
 	os.Exit(code)
 }
 
-// run returns the exit code: the command's, or 1 when it never ran.
+// run returns the exit code: the command's, or 1 if it did not run.
 func run(args []string) (int, error) {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
 	}
 	if len(args) == 0 {
-		return 2, errors.New("want a command: teststack -- go test ./... , `jars` (only fetch Kafka and DynamoDB " +
-			"Local) or `cache` (print where things are kept)")
+		return 2, errors.New("want a command, as in teststack -- go test ./... , or `jars` (only download Kafka and " +
+			"DynamoDB Local) or `cache` (print the cache's directory)")
 	}
 	switch args[0] {
 	case "jars":
@@ -42,15 +42,15 @@ func run(args []string) (int, error) {
 			return 1, err
 		}
 		dynamo, err := dynamotest.Libs()
-		return answer(kafka+"\n"+dynamo, err)
+		return printLine(kafka+"\n"+dynamo, err)
 	case "cache":
 		cache, err := os.UserCacheDir()
-		return answer(filepath.Join(cache, "effectonce"), err)
+		return printLine(filepath.Join(cache, "effectonce"), err)
 	}
-	return with(args)
+	return runWithServers(args)
 }
 
-func answer(line string, err error) (int, error) {
+func printLine(line string, err error) (int, error) {
 	if err != nil {
 		return 1, err
 	}
@@ -58,8 +58,8 @@ func answer(line string, err error) (int, error) {
 	return 0, nil
 }
 
-// with runs the command between start and stop of both servers.
-func with(args []string) (int, error) {
+// runWithServers starts both servers, runs the command, and stops the servers.
+func runWithServers(args []string) (int, error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	defer pgtest.Stop()
@@ -78,12 +78,12 @@ func with(args []string) (int, error) {
 	if fake {
 		cmd.Env = append(cmd.Env, kafkatest.EnvFake+"=1")
 	}
-	// An interrupt lets the tests end by themselves first; a kill would leave their own servers to the kernel.
+	// Interrupt instead of kill, so that the tests can stop their servers.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return max(1, exit.ExitCode()), nil // the command has said why
+		return max(1, exit.ExitCode()), nil // the command has printed its error
 	}
 	if err != nil {
 		return 1, err
