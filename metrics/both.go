@@ -2,9 +2,8 @@ package metrics
 
 import "reflect"
 
-// Both makes one Observer of two, of any room: each function calls the first one's and then the second one's. A struct
-// of functions grows, and a copy by hand would forget the new ones. It panics when T is no struct of functions without
-// results.
+// Both combines two Observers of any package: each callback calls first's and then second's. T must be a struct of
+// functions without results; otherwise Both panics.
 func Both[T any](first, second T) T {
 	both := first
 	a, b, to := reflect.ValueOf(first), reflect.ValueOf(second), reflect.ValueOf(&both).Elem()

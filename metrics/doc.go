@@ -1,5 +1,5 @@
-// Package metrics gives a relay and a worker the figures that docs/metrics.md lists, for Prometheus: the same names,
-// and so the same dashboard, alerts and runbooks, for the relay binary and for programs that embed the library.
+// Package metrics provides the Prometheus metrics of docs/metrics.md for programs that embed a relay or a worker. The
+// names are those of the relay binary, so its dashboard, alerts and runbooks apply.
 //
 //	m, err := metrics.NewRelay(prometheus.DefaultRegisterer)
 //	...
@@ -8,9 +8,9 @@
 //	r, err := relay.New(db, kafka, relay.Config{Observer: m.Observer()})
 //	...
 //	group.Go(func() error { return r.Run(ctx) })
-//	group.Go(func() error { return m.Run(ctx, r) }) // what is asked of the database, every ten seconds
+//	group.Go(func() error { return m.Run(ctx, r) }) // reads the metrics of the database every ten seconds
 //
-// and for a worker
+// For a worker:
 //
 //	m, err := metrics.NewWorker(prometheus.DefaultRegisterer, "ledger")
 //	...
@@ -20,6 +20,6 @@
 //	...
 //	group.Go(func() error { return m.Run(ctx, in, c) })
 //
-// Two relays in one process need registries, or labels, of their own: prometheus.WrapRegistererWith. The other rooms do
-// not know this one: who measures otherwise fills their Observers himself.
+// Each relay in a process needs its own registry or its own labels: see prometheus.WrapRegistererWith. No other package
+// imports this one; for another metrics library, fill the Observers yourself.
 package metrics

@@ -26,10 +26,10 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// recorder keeps what is registered: a figure with labels is gathered only once it has a value.
+// recorder records registrations. Gather does not return a metric with labels before it has a value.
 type recorder struct {
 	prometheus.Registerer
-	names map[string]string // name to its labels
+	names map[string]string // labels by name
 }
 
 var (
@@ -47,25 +47,25 @@ func (r *recorder) Register(c prometheus.Collector) error {
 	return r.Registerer.Register(c)
 }
 
-// documented reads the tables of docs/metrics.md: name to labels, and name to type.
+// documented reads the tables of docs/metrics.md: labels and types by name.
 func documented(t *testing.T) (names, types map[string]string) {
 	t.Helper()
-	manual, err := os.ReadFile("../docs/metrics.md")
+	docs, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	names, types = map[string]string{}, map[string]string{}
 	row := regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| (\\w+) \\|")
-	for _, m := range row.FindAllStringSubmatch(string(manual), -1) {
+	for _, m := range row.FindAllStringSubmatch(string(docs), -1) {
 		names[m[1]], types[m[1]] = m[2], m[3]
 	}
-	maps.DeleteFunc(names, func(name, _ string) bool { // the binary's; TestManyOutboxes sees those of outboxes
+	maps.DeleteFunc(names, func(name, _ string) bool { // of the binary; TestManyOutboxes tests those of outboxes
 		return name == "effectonce_relay_build_info" || strings.HasPrefix(name, "effectonce_outbox_")
 	})
 	return names, types
 }
 
-// TestNames: what is registered is what the manual lists, with the same labels and types.
+// TestNames compares the registered metrics, labels and types with those that the docs list.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -82,12 +82,12 @@ func TestNames(t *testing.T) {
 	if !maps.Equal(r.names, names) {
 		for _, name := range slices.Sorted(maps.Keys(r.names)) {
 			if got, ok := names[name]; !ok || got != r.names[name] {
-				t.Errorf("%s{%s} is registered, the manual has {%s} (%v)", name, r.names[name], got, ok)
+				t.Errorf("%s{%s} is registered, the docs have {%s} (%v)", name, r.names[name], got, ok)
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(names)) {
 			if _, ok := r.names[name]; !ok {
-				t.Errorf("%s is in the manual and not registered", name)
+				t.Errorf("%s is in the docs, but not registered", name)
 			}
 		}
 	}
@@ -101,12 +101,12 @@ func TestNames(t *testing.T) {
 	}
 	for _, f := range gathered {
 		if got := strings.ToLower(f.GetType().String()); got != types[f.GetName()] {
-			t.Errorf("%s is a %s, the manual says %s", f.GetName(), got, types[f.GetName()])
+			t.Errorf("%s is a %s, the docs say %s", f.GetName(), got, types[f.GetName()])
 		}
 	}
 }
 
-// call calls every function of an Observer, and fails for one that nobody counts: a room has learned something new.
+// call calls every callback of an Observer, and fails for one that has no metric.
 func call(t *testing.T, observer any) {
 	t.Helper()
 	v := reflect.ValueOf(observer)
@@ -133,13 +133,13 @@ func call(t *testing.T, observer any) {
 	}
 }
 
-// uncounted are callbacks that say nothing which a figure of the same name or another does not.
+// uncounted are callbacks without a metric, because another one covers them.
 var uncounted = []string{
-	"consumer.Observer.Committed", // the lag says it
+	"consumer.Observer.Committed", // lag
 	"consumer.Observer.Halted",    // halted_partitions
 }
 
-func TestTwiceIsRefused(t *testing.T) {
+func TestDuplicateRegistration(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	for i, want := range []bool{true, false} {
@@ -153,14 +153,14 @@ func TestTwiceIsRefused(t *testing.T) {
 	if _, err := metrics.NewRelay(registry); err == nil || !strings.Contains(err.Error(), "WrapRegistererWith") {
 		t.Errorf("%v", err)
 	}
-	// Another consumer in the same process is another label.
+	// Another consumer in the same process has another label.
 	if _, err := metrics.NewWorker(registry, "b"); err != nil {
 		t.Error(err)
 	}
 }
 
-// figure is the value of a figure without labels, or with one.
-func figure(t *testing.T, registry *prometheus.Registry, name, label string) float64 {
+// value returns the value of a metric without labels, or with one.
+func value(t *testing.T, registry *prometheus.Registry, name, label string) float64 {
 	t.Helper()
 	gathered, err := registry.Gather()
 	if err != nil {
@@ -168,12 +168,12 @@ func figure(t *testing.T, registry *prometheus.Registry, name, label string) flo
 	}
 	for _, f := range gathered {
 		for _, m := range f.GetMetric() {
-			of := f.GetName() == name && label == ""
+			matches := f.GetName() == name && label == ""
 			for _, l := range m.GetLabel() {
-				of = of || f.GetName() == name && l.GetValue() == label
+				matches = matches || f.GetName() == name && l.GetValue() == label
 			}
 			switch {
-			case !of:
+			case !matches:
 			case m.GetHistogram() != nil:
 				return float64(m.GetHistogram().GetSampleCount())
 			default:
@@ -185,8 +185,8 @@ func figure(t *testing.T, registry *prometheus.Registry, name, label string) flo
 	return 0
 }
 
-// TestRelayFigures: a relay that publishes, and the state of its outbox.
-func TestRelayFigures(t *testing.T) {
+// TestRelayMetrics: metrics of a relay that publishes, and of its outbox.
+func TestRelayMetrics(t *testing.T) {
 	t.Parallel()
 	db, registry := pgtest.New(t, migrations.Outbox), prometheus.NewRegistry()
 	m, err := metrics.NewRelay(registry)
@@ -209,7 +209,7 @@ func TestRelayFigures(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- m.Run(ctx, r) }()
 	pgtest.Await(t, "a sample", func() (bool, error) {
-		return figure(t, registry, "effectonce_relay_sampled_timestamp_seconds", "") > 0, nil
+		return value(t, registry, "effectonce_relay_sampled_timestamp_seconds", "") > 0, nil
 	})
 	stop()
 	if err := <-done; err != nil {
@@ -221,29 +221,29 @@ func TestRelayFigures(t *testing.T) {
 		"effectonce_relay_backlog_events": 2, "effectonce_relay_lanes_taken_total": 32,
 		"effectonce_relay_lanes_owned": 0,
 	} {
-		if got := figure(t, registry, name, ""); got != want {
+		if got := value(t, registry, name, ""); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}
-	if got := figure(t, registry, "effectonce_relay_backlog_oldest_seconds", ""); got < 3600 || got > 7200 {
-		t.Errorf("the oldest is %v s old", got)
+	if got := value(t, registry, "effectonce_relay_backlog_oldest_seconds", ""); got < 3600 || got > 7200 {
+		t.Errorf("the age of the oldest event is %v s", got)
 	}
 	if m.Away() != nil {
 		t.Errorf("away: %v", m.Away())
 	}
-	m.Observer().Outage("kafka", errors.New("as the test wants it"))
-	if figure(t, registry, "effectonce_relay_outage", "kafka") != 1 || m.Away() == nil {
-		t.Error("an outage is not seen")
+	m.Observer().Outage("kafka", errors.New("injected"))
+	if value(t, registry, "effectonce_relay_outage", "kafka") != 1 || m.Away() == nil {
+		t.Error("Outage is not counted")
 	}
 	m.Observer().Outage("kafka", nil)
-	if figure(t, registry, "effectonce_relay_outage", "kafka") != 0 ||
-		figure(t, registry, "effectonce_relay_outages_total", "kafka") != 1 || m.Away() != nil {
-		t.Error("the end of an outage is not seen")
+	if value(t, registry, "effectonce_relay_outage", "kafka") != 0 ||
+		value(t, registry, "effectonce_relay_outages_total", "kafka") != 1 || m.Away() != nil {
+		t.Error("the end of an outage is not counted")
 	}
 }
 
-// TestWorkerFigures: outcomes as they come, and the state of the inbox.
-func TestWorkerFigures(t *testing.T) {
+// TestWorkerMetrics: outcomes of events, and metrics of the inbox.
+func TestWorkerMetrics(t *testing.T) {
 	t.Parallel()
 	db, registry := pgtest.New(t, migrations.Inbox), prometheus.NewRegistry()
 	m, err := metrics.NewWorker(registry, "ledger")
@@ -264,13 +264,13 @@ func TestWorkerFigures(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- m.Run(ctx, in, nil) }()
 	pgtest.Await(t, "a sample", func() (bool, error) {
-		return figure(t, registry, "effectonce_inbox_sampled_timestamp_seconds", "") > 0, nil
+		return value(t, registry, "effectonce_inbox_sampled_timestamp_seconds", "") > 0, nil
 	})
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if got := figure(t, registry, "effectonce_inbox_ahead_seconds", ""); got <= 1.9*86400 || got > 3*86400 {
+	if got := value(t, registry, "effectonce_inbox_ahead_seconds", ""); got <= 1.9*86400 || got > 3*86400 {
 		t.Errorf("%v s ahead", got)
 	}
 	m.Inbox().Handled(inbox.HandledInfo{Applied: 3, Duplicate: 2, Skipped: 1, Parked: 4, Quarantined: 5})
@@ -278,26 +278,26 @@ func TestWorkerFigures(t *testing.T) {
 		"applied": 3, "duplicate": 2, "skipped": 1, "parked": 4,
 		"quarantined": 5,
 	} {
-		if got := figure(t, registry, "effectonce_inbox_events_total", outcome); got != want {
+		if got := value(t, registry, "effectonce_inbox_events_total", outcome); got != want {
 			t.Errorf("%s: %v, want %v", outcome, got, want)
 		}
 	}
 	m.Consumer().Lost(consumer.LostRange{From: 5, To: 9})
-	if got := figure(t, registry, "effectonce_consumer_lost_records_total", ""); got != 4 {
+	if got := value(t, registry, "effectonce_consumer_lost_records_total", ""); got != 4 {
 		t.Errorf("%v records lost, want 4", got)
 	}
-	m.Consumer().Lost(consumer.LostRange{From: 5, To: 5}) // the log is another one
+	m.Consumer().Lost(consumer.LostRange{From: 5, To: 5}) // the topic was created again
 	m.Consumer().Repeated(consumer.Partition{}, 7, 2)
 	for name, want := range map[string]float64{
 		"replaced_logs": 1, "lost_records": 4, "repeated_events": 7,
 		"reapplied_events": 2,
 	} {
-		if got := figure(t, registry, "effectonce_consumer_"+name+"_total", ""); got != want {
+		if got := value(t, registry, "effectonce_consumer_"+name+"_total", ""); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
 	m.Consumer().Forgotten(consumer.ForgottenRange{From: 5, To: 9, Applied: 3})
-	if got := figure(t, registry, "effectonce_consumer_forgotten_events_total", ""); got != 3 {
+	if got := value(t, registry, "effectonce_consumer_forgotten_events_total", ""); got != 3 {
 		t.Errorf("%v events forgotten, want 3", got)
 	}
 }
@@ -305,20 +305,20 @@ func TestWorkerFigures(t *testing.T) {
 func TestBoth(t *testing.T) {
 	t.Parallel()
 	var calls []string
-	note := func(what string) func(inbox.HandledInfo) {
+	record := func(what string) func(inbox.HandledInfo) {
 		return func(i inbox.HandledInfo) { calls = append(calls, what+i.Topic) }
 	}
-	metrics.Both(inbox.Observer{Handled: note("a")}, inbox.Observer{Handled: note("b")}).Handled(
+	metrics.Both(inbox.Observer{Handled: record("a")}, inbox.Observer{Handled: record("b")}).Handled(
 		inbox.HandledInfo{Topic: "t"})
-	metrics.Both(inbox.Observer{Handled: note("c")}, inbox.Observer{}).Handled(inbox.HandledInfo{})
-	metrics.Both(inbox.Observer{}, inbox.Observer{Handled: note("d")}).Handled(inbox.HandledInfo{})
+	metrics.Both(inbox.Observer{Handled: record("c")}, inbox.Observer{}).Handled(inbox.HandledInfo{})
+	metrics.Both(inbox.Observer{}, inbox.Observer{Handled: record("d")}).Handled(inbox.HandledInfo{})
 	if metrics.Both(inbox.Observer{}, inbox.Observer{}).Handled != nil ||
 		!slices.Equal(calls, []string{"at", "bt", "c", "d"}) {
 		t.Errorf("calls %v", calls)
 	}
 }
 
-// TestLint: names and help texts as Prometheus wants them.
+// TestLint checks names and help texts with promlint.
 func TestLint(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()

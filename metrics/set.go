@@ -9,17 +9,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// SampleEvery is the time between two looks into the database.
+// SampleEvery is the interval of reading metrics from the database.
 const SampleEvery = 10 * time.Second
 
 const namespace = "effectonce"
 
-// buckets of every histogram, in seconds: from a local commit to a broker that is in trouble.
+// buckets of every histogram, in seconds: from a local commit to an overloaded broker.
 func buckets() []float64 {
 	return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 }
 
-// set makes and registers figures whose names begin alike.
+// set makes and registers metrics of one subsystem.
 type set struct {
 	to        prometheus.Registerer
 	subsystem string
@@ -36,12 +36,12 @@ func (s *set) register(c prometheus.Collector) {
 	}
 }
 
-// err says what to do when a name was taken.
+// err returns the errors of all registrations.
 func (s *set) err() error {
 	if len(s.errs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("metrics: registering: give a second one a registry of its own, or labels with "+
+	return fmt.Errorf("metrics: registering: use another registry for a second relay or worker, or labels with "+
 		"prometheus.WrapRegistererWith: %w", errors.Join(s.errs...))
 }
 
@@ -51,7 +51,7 @@ func (s *set) counter(name, help string) prometheus.Counter {
 	return c
 }
 
-// counters with one label; the values that are known exist from the start, or a rate would miss the first change.
+// counters makes counters with one label. Those of values start at 0, so that a rate includes the first increment.
 func (s *set) counters(name, help, label string, values ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts(s.options(name, help)), []string{label})
 	for _, v := range values {
@@ -76,8 +76,8 @@ func (s *set) gauges(name, help, label string, values ...string) *prometheus.Gau
 	return g
 }
 
-func (s *set) gaugeFunc(name, help string, of func() float64) {
-	s.register(prometheus.NewGaugeFunc(s.options(name, help), of))
+func (s *set) gaugeFunc(name, help string, value func() float64) {
+	s.register(prometheus.NewGaugeFunc(s.options(name, help), value))
 }
 
 func (s *set) histogram(name, help string) prometheus.Histogram {
@@ -88,36 +88,35 @@ func (s *set) histogram(name, help string) prometheus.Histogram {
 	return h
 }
 
-// figure is what a gauge shows of a sample.
-type figure struct {
+// sample is a gauge and its value.
+type sample struct {
 	name, help string
 	value      float64
 }
 
-// gauges show the figures of a sample, in their order.
+// gauges are those of a list of samples, in its order.
 type gauges []prometheus.Gauge
 
-func (s *set) figures(list []figure) (g gauges) {
+func (s *set) sampleGauges(list []sample) (g gauges) {
 	for _, f := range list {
 		g = append(g, s.gauge(f.name, f.help))
 	}
 	return g
 }
 
-func (g gauges) set(list []figure) {
+func (g gauges) set(list []sample) {
 	for i, f := range list {
 		g[i].Set(f.value)
 	}
 }
 
-// every calls do now and then every SampleEvery until ctx ends. What one call could not read keeps its old value: the
-// time of the last sample tells.
-func every(ctx context.Context, do func(ctx context.Context)) {
+// poll calls do at once and then every SampleEvery, until ctx ends.
+func poll(ctx context.Context, do func(ctx context.Context)) {
 	ticker := time.NewTicker(SampleEvery)
 	defer ticker.Stop()
 	for {
-		asking, cancel := context.WithTimeout(ctx, SampleEvery)
-		do(asking)
+		callCtx, cancel := context.WithTimeout(ctx, SampleEvery)
+		do(callCtx)
 		cancel()
 		select {
 		case <-ctx.Done():

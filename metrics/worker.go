@@ -13,29 +13,29 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// Worker has the figures of a consumer and its inbox. Make one with [NewWorker].
+// Worker has the metrics of a consumer and its inbox. Make one with [NewWorker].
 type Worker struct {
-	inbox    inboxFigures
-	consumer consumerFigures
+	inbox    inboxMetrics
+	consumer consumerMetrics
 }
 
-type inboxFigures struct {
+type inboxMetrics struct {
 	outcomes, retries, failed, released *prometheus.CounterVec
 	halts, failures, cleaned            prometheus.Counter
 	transaction                         prometheus.Histogram
 	maintained, sampled                 prometheus.Gauge
-	figures                             gauges // those of sampleFigures
+	gauges                              gauges // of inboxSamples
 	daysEnd                             atomic.Pointer[time.Time]
 }
 
-type consumerFigures struct {
+type consumerMetrics struct {
 	generations, outages, lost, replaced, forgotten, repeated, reapplied, resumed prometheus.Counter
 	handle                                                                        prometheus.Histogram
-	from                                                                          *status
+	status                                                                        *status
 }
 
-// NewWorker registers the figures of a worker; consumerName is the inbox's, and the label "consumer" of each figure. It
-// fails when the names are taken with the same consumer.
+// NewWorker registers the metrics of a worker. consumerName is the inbox's, and the value of the label "consumer". It
+// fails if the metrics of this consumer are registered already.
 func NewWorker(to prometheus.Registerer, consumerName string) (*Worker, error) {
 	to = prometheus.WrapRegistererWith(prometheus.Labels{"consumer": consumerName}, to)
 	m := &Worker{}
@@ -46,29 +46,29 @@ func NewWorker(to prometheus.Registerer, consumerName string) (*Worker, error) {
 	return m, c.err()
 }
 
-func (f *inboxFigures) register(s *set) {
-	f.outcomes = s.counters("events_total", "Events decided, by outcome (applied, duplicate, skipped, parked, "+
+func (f *inboxMetrics) register(s *set) {
+	f.outcomes = s.counters("events_total", "Processed events, by outcome (applied, duplicate, skipped, parked, "+
 		"quarantined).", "outcome",
 		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String(),
 		inbox.Quarantined.String())
-	f.retries = s.counters("retries_total", "Transactions that were rolled back and run again, by reason.", "reason",
+	f.retries = s.counters("retries_total", "Transactions that were rolled back and retried, by reason.", "reason",
 		"conflict", "away", "rejected", "commit unknown", "day missing", "retryable", "failed", "split", "skip")
-	f.failed = s.counters("failed_events_total", "Events whose effect finally failed, by the code of the error.",
+	f.failed = s.counters("failed_events_total", "Events whose effect failed finally, by the error's code.",
 		"code")
-	f.released = s.counters("released_events_total", "Runs of released events, by outcome (applied, duplicate, "+
+	f.released = s.counters("released_events_total", "Effects of released events, by outcome (applied, duplicate, "+
 		"skipped, parked).", "outcome",
 		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String())
-	f.halts = s.counter("halts_total", "Times that an event halted its partition.")
-	f.transaction = s.histogram("transaction_seconds", "Time of a transaction that decided events, from its begin to "+
-		"the answer to COMMIT.")
-	f.failures = s.counter("maintenance_failures_total", "Passes of maintenance that were not complete.")
+	f.halts = s.counter("halts_total", "Halts of partitions.")
+	f.transaction = s.histogram("transaction_seconds", "Duration of a transaction that processed events, with its "+
+		"COMMIT.")
+	f.failures = s.counter("maintenance_failures_total", "Maintenance passes that failed.")
 	f.cleaned = s.counter("cleaned_rows_total", "Rows of inbox_message_any that this process deleted after the window.")
-	f.maintained = s.gauge("maintained_timestamp_seconds", "When this process last completed a pass of maintenance; "+
-		"0 before the first.")
-	f.figures = s.figures(sampleFigures(inbox.Sample{}))
-	f.sampled = s.gauge("sampled_timestamp_seconds", "When the figures about the database were read, every 10 s when "+
-		"Postgres answers.")
-	s.gaugeFunc("ahead_seconds", "Time until the last day ends that has a partition for its ids; 0 before it is known.",
+	f.maintained = s.gauge("maintained_timestamp_seconds", "Time of this process's last complete maintenance pass; 0 "+
+		"before the first.")
+	f.gauges = s.sampleGauges(inboxSamples(inbox.Sample{}))
+	f.sampled = s.gauge("sampled_timestamp_seconds", "Time of the last read of the database's metrics, which is every "+
+		"10 s.")
+	s.gaugeFunc("ahead_seconds", "Time until the end of the last daily partition; 0 before it is known.",
 		func() float64 {
 			end := f.daysEnd.Load()
 			if end == nil {
@@ -78,25 +78,25 @@ func (f *inboxFigures) register(s *set) {
 		})
 }
 
-func (f *consumerFigures) register(s *set) {
-	f.generations = s.counter("generations_total", "Times that the group assigned partitions to this process.")
-	f.outages = s.counter("outages_total", "Outages of Kafka that began.")
-	f.lost = s.counter("lost_records_total", "Records that Kafka removed before they were read.")
-	f.replaced = s.counter("replaced_logs_total", "Times that the log of a partition ended before what was decided "+
-		"of it: the topic was made again or cut off.")
-	f.repeated = s.counter("repeated_events_total", "Events dropped below the offset that the database had decided "+
-		"already: the group was behind it.")
-	f.reapplied = s.counter("reapplied_events_total", "Events applied below the offset that the database had decided "+
-		"already: their ids were not there.")
-	f.forgotten = s.counter("forgotten_events_total", "Events that were applied although the group had committed "+
-		"them: the database was restored.")
-	f.resumed = s.counter("resumed_partitions_total", "Halted partitions that went on.")
-	f.handle = s.histogram("handle_seconds", "Time of the handler for one batch, retries and waits included.")
-	f.from = newStatus(s)
-	s.register(f.from)
+func (f *consumerMetrics) register(s *set) {
+	f.generations = s.counter("generations_total", "Assignments of partitions to this process by the group.")
+	f.outages = s.counter("outages_total", "Outages of Kafka that have begun.")
+	f.lost = s.counter("lost_records_total", "Records that Kafka deleted before they were read.")
+	f.replaced = s.counter("replaced_logs_total", "Times that a partition's log ended before the processed offset: "+
+		"the topic was created again or truncated.")
+	f.repeated = s.counter("repeated_events_total", "Duplicates below the offset that the database has processed: the "+
+		"group's offset was behind it.")
+	f.reapplied = s.counter("reapplied_events_total", "Events applied below the offset that the database has "+
+		"processed: their ids were missing.")
+	f.forgotten = s.counter("forgotten_events_total", "Events applied below the group's committed offset: the "+
+		"database was restored.")
+	f.resumed = s.counter("resumed_partitions_total", "Halted partitions that were resumed.")
+	f.handle = s.histogram("handle_seconds", "Duration of the handler for one batch, retries and waits included.")
+	f.status = newStatus(s)
+	s.register(f.status)
 }
 
-// Inbox is for the inbox's Config.
+// Inbox returns the Observer for the inbox's Config.
 func (m *Worker) Inbox() inbox.Observer {
 	f := &m.inbox
 	return inbox.Observer{
@@ -123,7 +123,7 @@ func (m *Worker) Inbox() inbox.Observer {
 	}
 }
 
-// Consumer is for the consumer's Config.
+// Consumer returns the Observer for the consumer's Config.
 func (m *Worker) Consumer() consumer.Observer {
 	f := &m.consumer
 	return consumer.Observer{
@@ -151,15 +151,15 @@ func (m *Worker) Consumer() consumer.Observer {
 	}
 }
 
-// Run asks the inbox for its figures every [SampleEvery] until ctx ends, and returns nil; what c is doing is read at
-// each scrape. Either may be nil. What cannot be read keeps its last value.
+// Run reads the inbox's metrics from the database every [SampleEvery] until ctx ends, and returns nil. Those of c are
+// read at each scrape. Either may be nil. After an error metrics keep their last values.
 func (m *Worker) Run(ctx context.Context, in *inbox.Inbox, c *consumer.Consumer) error {
-	m.consumer.from.watch(c)
+	m.consumer.status.watch(c)
 	if in == nil {
 		<-ctx.Done()
 		return nil
 	}
-	every(ctx, func(ctx context.Context) {
+	poll(ctx, func(ctx context.Context) {
 		if s, err := in.Sample(ctx); err == nil {
 			m.inbox.set(s)
 		}
@@ -167,33 +167,33 @@ func (m *Worker) Run(ctx context.Context, in *inbox.Inbox, c *consumer.Consumer)
 	return nil
 }
 
-// sampleFigures are what a Sample has for gauges.
-func sampleFigures(s inbox.Sample) []figure {
-	return []figure{
-		{"parked_events", "Events that wait for a person, those behind another of their key included, counted " +
+// inboxSamples are the gauges of a Sample.
+func inboxSamples(s inbox.Sample) []sample {
+	return []sample{
+		{"parked_events", "Events that wait for an operator, those behind another of their key included; counted " +
 			"up to 100000.", float64(s.Parked)},
 		{
-			"parked_oldest_seconds", "For how long the oldest parked or quarantined event waits; 0 when there is none.",
+			"parked_oldest_seconds", "Time for which the oldest parked or quarantined event has waited; 0 if none.",
 			s.ParkedFor.Seconds(),
 		},
 		{
-			"quarantined_events", "Events too old or too far in the future to be decided, counted up to 100000.",
+			"quarantined_events", "Events too old or too far in the future to be processed, counted up to 100000.",
 			float64(s.Quarantined),
 		},
 		{"blocked_keys", "Keys whose events are parked.", float64(s.BlockedKeys)},
 		{"releasing_keys", "Blocked keys that are being released.", float64(s.Releasing)},
 		{"bounded_keys", "Blocked keys with so many events that their partition halts.", float64(s.AtBound)},
-		{"halted_partitions", "Partitions that wait for a person, as the database has them.", float64(s.Halted)},
+		{"halted_partitions", "Halted partitions, as the database has them.", float64(s.Halted)},
 	}
 }
 
-func (f *inboxFigures) set(s inbox.Sample) {
-	f.figures.set(sampleFigures(s))
+func (f *inboxMetrics) set(s inbox.Sample) {
+	f.gauges.set(inboxSamples(s))
 	f.daysEnd.Store(&s.DaysEnd)
 	f.sampled.SetToCurrentTime()
 }
 
-// status reads a consumer at each scrape: its partitions come and go.
+// status collects a consumer's metrics at each scrape, because its partitions change.
 type status struct {
 	mu       sync.Mutex
 	consumer *consumer.Consumer
@@ -206,15 +206,15 @@ func newStatus(s *set) *status {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, s.subsystem, name), help, labels, nil)
 	}
 	return &status{
-		partitions: desc("assigned_partitions", "Partitions of this process; 0 is a standby."),
-		halted:     desc("halted_partitions", "Partitions of this process that stopped until somebody acts."),
-		down:       desc("down", "1 while Kafka cannot be used."),
-		stalled: desc("stalled_seconds", "For how long this process has decided nothing although records wait; 0 "+
-			"while none do."),
-		lag: desc("lag", "Records of a partition of this process that are not decided yet.", "topic",
+		partitions: desc("assigned_partitions", "Partitions of this process; 0 for a standby."),
+		halted:     desc("halted_partitions", "Halted partitions of this process; they wait for an operator."),
+		down:       desc("down", "1 during an outage of Kafka."),
+		stalled: desc("stalled_seconds", "Time for which this process has processed nothing although records wait; 0 "+
+			"if none waits."),
+		lag: desc("lag", "Records of a partition of this process that are not processed yet.", "topic",
 			"partition"),
-		handling: desc("handling_seconds", "For how long the handler has had its batch; 0 when it has none.", "topic",
-			"partition"),
+		handling: desc("handling_seconds", "Time for which the handler has had its current batch; 0 if it has none.",
+			"topic", "partition"),
 	}
 }
 
