@@ -16,10 +16,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Outbox reads an outbox whose tables are not where the connection's search_path finds them. The zero value is what
-// [Appended] uses.
+// Outbox is an outbox in a schema that is not in the connection's search_path. [Appended] uses the zero value.
 type Outbox struct {
-	// Schema is the Appender's: 1 to 63 of a-z, 0-9 and _. Empty: the connection's search_path decides.
+	// Schema is the Appender's: 1 to 63 of a-z, 0-9 and _. Empty: the connection's search_path.
 	Schema string
 }
 
@@ -28,13 +27,12 @@ type SQLTx interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Appended returns the events that tx itself has appended to topic and not yet committed, in the order in which they
-// were appended, savepoints included. An empty topic is every topic. Events of other transactions and of earlier ones
-// are not among them, so tests may share a database. It ends the test when it cannot read; the role needs SELECT on
-// outbox_event and outbox_scheduled.
+// Appended returns the events that tx has appended to topic, in the order of appending, those of savepoints included.
+// An empty topic means all topics. It returns no events of other transactions, so tests may share a database. An error
+// fails the test at once; the role needs SELECT on outbox_event and outbox_scheduled.
 //
-// Those with a NotBefore in the future come behind the others. An event's ID, Time and headers (the trace too) are
-// those that consumers will see. Of its Position only the lane is known.
+// Events with a NotBefore in the future come last. ID, Time and headers, the trace included, are those that consumers
+// get. Of Position only Lane is set.
 func Appended(ctx context.Context, t testing.TB, tx pgx.Tx, topic string) []event.Event {
 	t.Helper()
 	return Outbox{}.Appended(ctx, t, tx, topic)
@@ -48,7 +46,7 @@ func (o Outbox) Appended(ctx context.Context, t testing.TB, tx pgx.Tx, topic str
 	}
 	rows, err := tx.Query(ctx, o.query(t), topic)
 	if err != nil {
-		t.Fatal(failed(err))
+		t.Fatal(readError(err))
 	}
 	defer rows.Close()
 	return collect(t, rows)
@@ -62,7 +60,7 @@ func (o Outbox) AppendedSQL(ctx context.Context, t testing.TB, tx SQLTx, topic s
 	}
 	rows, err := tx.QueryContext(ctx, o.query(t), topic)
 	if err != nil {
-		t.Fatal(failed(err))
+		t.Fatal(readError(err))
 	}
 	defer func() { _ = rows.Close() }()
 	return collect(t, rows)
@@ -77,7 +75,7 @@ func (o Outbox) query(t testing.TB) string {
 	return pgschema.Expand(queryAppended, prefix)
 }
 
-// scanner is what the rows of pgx and of database/sql have in common.
+// scanner is implemented by the rows of pgx and of database/sql.
 type scanner interface {
 	Next() bool
 	Scan(dest ...any) error
@@ -97,12 +95,12 @@ func collect(t testing.TB, rows scanner) []event.Event {
 		if err := rows.Scan(&e.Position.Lane, &id, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType,
 			&headers,
 			&e.Payload, &e.Time, &due); err != nil {
-			t.Fatal(failed(err))
+			t.Fatal(readError(err))
 		}
 		if id != "" {
 			var err error
 			if e.ID, err = uuid.Parse(id); err != nil {
-				t.Fatal(failed(err))
+				t.Fatal(readError(err))
 			}
 		}
 		if due != nil {
@@ -110,29 +108,29 @@ func collect(t testing.TB, rows scanner) []event.Event {
 		}
 		if headers != nil {
 			if err := json.Unmarshal([]byte(*headers), &e.Headers); err != nil {
-				t.Fatal(failed(err))
+				t.Fatal(readError(err))
 			}
 		}
 		events = append(events, e)
 	}
 	if err := rows.Err(); err != nil {
-		t.Fatal(failed(err))
+		t.Fatal(readError(err))
 	}
 	return events
 }
 
-// failed says what to do about the mistakes of a first test.
-func failed(err error) error {
+// readError adds a hint to the common errors of a first test.
+func readError(err error) error {
 	hint := ""
 	switch pgerr.Code(err) {
 	case pgerr.UndefinedTable:
 		hint = " (run the outbox migrations on the test's database, or name their schema: " +
 			"outboxtest.Outbox{Schema: ...})"
 	case pgerr.InsufficientPrivilege:
-		hint = " (a producer may not read the outbox: grant select on outbox_event and outbox_scheduled to the role " +
+		hint = " (grant select on outbox_event and outbox_scheduled to the role " +
 			"of the tests)"
 	case "25P02": // in_failed_sql_transaction
-		hint = " (a statement of this transaction failed before; look at its error)"
+		hint = " (an earlier statement of this transaction failed; see its error)"
 	}
-	return fmt.Errorf("outboxtest: reading what was appended%s: %w", hint, err)
+	return fmt.Errorf("outboxtest: reading the appended events%s: %w", hint, err)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/effectonce/effectonce/outboxtest"
 )
 
-// TestAppended: what the transaction itself appended, in order, whatever else is in the table.
+// TestAppended: Appended returns the transaction's own events in order, and no other.
 func TestAppended(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
@@ -29,25 +29,25 @@ func TestAppended(t *testing.T) {
 		}
 	}
 	committed := begin(t, db)
-	add(committed, some("a", 2)...)
+	add(committed, newEvents("a", 2)...)
 	if err := committed.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	other := begin(t, db)
-	add(other, some("a", 1)...)
+	add(other, newEvents("a", 1)...)
 
 	tx := begin(t, db)
 	if got := outboxtest.Appended(t.Context(), t, tx, ""); len(got) != 0 {
-		t.Errorf("nothing was appended yet, got %d", len(got))
+		t.Errorf("nothing was appended, got %d events", len(got))
 	}
-	a, b, many := some("a", 3), some("b", 1), some("a", 60) // 60: by COPY
+	a, b, many := newEvents("a", 3), newEvents("b", 1), newEvents("a", 60) // 60: by COPY
 	add(tx, a...)
-	// Somebody commits between two of our statements, with a transaction id above ours.
+	// Another transaction, with a higher id, commits meanwhile.
 	if err := other.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	late := begin(t, db)
-	add(late, some("a", 1)...)
+	add(late, newEvents("a", 1)...)
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestAppended(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	add(undone, some("a", 1)...)
+	add(undone, newEvents("a", 1)...)
 	if err := undone.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +81,8 @@ func TestAppended(t *testing.T) {
 	}
 }
 
-// TestAppendedSaysEverything: an event comes back as it went in, over pgx and over database/sql.
-func TestAppendedSaysEverything(t *testing.T) {
+// TestAppendedReturnsAllFields reads events over pgx and over database/sql.
+func TestAppendedReturnsAllFields(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
 	sqlDB := stdlib.OpenDBFromPool(db.Pool)
@@ -131,7 +131,7 @@ func TestAppendedSaysEverything(t *testing.T) {
 	check("database/sql", outboxtest.Outbox{}.AppendedSQL(t.Context(), t, sqlTx, "t"))
 }
 
-func TestAppendedSaysWhatIsMissing(t *testing.T) {
+func TestAppendedErrors(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for want, do := range map[string]func(tb testing.TB){
@@ -141,14 +141,14 @@ func TestAppendedSaysWhatIsMissing(t *testing.T) {
 				begin(t, db), "")
 		},
 		"not nil": func(tb testing.TB) { outboxtest.Appended(t.Context(), tb, nil, "") },
-		"a statement of this transaction failed": func(tb testing.TB) {
+		"an earlier statement of this transaction failed": func(tb testing.TB) {
 			tx := begin(t, db)
 			_, _ = tx.Exec(t.Context(), "select 1/0")
 			outboxtest.Appended(t.Context(), tb, tx, "")
 		},
 	} {
-		if got := endsTest(t, do); !strings.Contains(got, want) {
-			t.Errorf("ended with %q, want %q in it", got, want)
+		if got := fatalText(t, do); !strings.Contains(got, want) {
+			t.Errorf("the test ended with %q, want %q in it", got, want)
 		}
 	}
 }

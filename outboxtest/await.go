@@ -7,13 +7,13 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Events returns what was published so far, in order, as often as it was published: after a lost answer an event is
-// there twice.
+// Events returns the published events in order. An event that was published twice, as after a lost reply, is there
+// twice.
 func (p *MemoryPublisher) Events() []event.Event {
 	return p.matching(func(event.Event) bool { return true })
 }
 
-// Key returns what was published of one key of a topic, in order.
+// Key returns the published events of one key of a topic, in order.
 func (p *MemoryPublisher) Key(topic, key string) []event.Event {
 	return p.matching(func(e event.Event) bool { return e.Topic == topic && e.Key == key })
 }
@@ -24,34 +24,34 @@ func (p *MemoryPublisher) matching(match func(event.Event) bool) []event.Event {
 	var found []event.Event
 	for _, e := range p.events {
 		if match(e) {
-			found = append(found, copied(e))
+			found = append(found, clone(e))
 		}
 	}
 	return found
 }
 
-// Await waits until n events were published, repeated ones counted, and returns all there are. Its error is that ctx
-// ended before, with how many there were; give it a deadline, or t.Context() to wait as long as the test may run.
+// Await waits until n events were published, repeated ones counted, and returns all. It fails if ctx ends first; with
+// t.Context() it waits as long as the test may run.
 func (p *MemoryPublisher) Await(ctx context.Context, n int) ([]event.Event, error) {
 	for {
-		events, changed := p.look()
+		events, changed := p.snapshot()
 		if len(events) >= n {
 			return p.Events(), nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return p.Events(), fmt.Errorf("outboxtest: %d of %d events were published: %w", len(events), n, ctx.Err())
+			return p.Events(), fmt.Errorf("outboxtest: %d events published, want %d: %w", len(events), n, ctx.Err())
 		}
 	}
 }
 
-// AwaitEvent waits for the first published event that match accepts. Its error is that ctx ended before.
+// AwaitEvent waits for the first published event that match accepts. It fails if ctx ends first.
 func (p *MemoryPublisher) AwaitEvent(ctx context.Context, match func(event.Event) bool) (event.Event, error) {
 	for seen := 0; ; {
-		events, changed := p.look()
+		events, changed := p.snapshot()
 		for ; seen < len(events); seen++ {
-			if e := copied(events[seen]); match(e) {
+			if e := clone(events[seen]); match(e) {
 				return e, nil
 			}
 		}
@@ -63,8 +63,9 @@ func (p *MemoryPublisher) AwaitEvent(ctx context.Context, match func(event.Event
 	}
 }
 
-// look returns what there is and a channel that is closed when there is more. The slice only grows: it may be read.
-func (p *MemoryPublisher) look() ([]event.Event, <-chan struct{}) {
+// snapshot returns the events, and a channel that is closed at the next change. The caller may read the slice without
+// the lock: it is only appended to.
+func (p *MemoryPublisher) snapshot() ([]event.Event, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.changed == nil {

@@ -11,18 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// crash ends a process at its first COMMIT: instead of sending it, every connection is cut, and no new one can be made.
-// It is a tracer of pgx, because that is told of a statement before it is sent, with TLS too.
+// crash simulates the crash of a process at its first COMMIT: instead of sending it, it closes all connections and
+// prevents new ones. It is a pgx tracer, because tracers run before a statement is sent, with TLS too.
 type crash struct {
-	die   context.CancelFunc // ends the context of whatever the process does
+	die   context.CancelFunc // cancels the process's context
 	armed atomic.Bool
 	dead  atomic.Bool
 }
 
-var errDead = errors.New("outboxtest: this process has crashed")
+var errDead = errors.New("outboxtest: the simulated process has crashed")
 
-// trace makes the connections of a pool tell of their statements, the tracer that is there included.
-func (c *crash) trace(cfg *pgxpool.Config) {
+// install adds c to the tracers of a pool.
+func (c *crash) install(cfg *pgxpool.Config) {
 	if tracer := cfg.ConnConfig.Tracer; tracer != nil {
 		cfg.ConnConfig.Tracer = multitracer.New(tracer, c)
 	} else {
@@ -42,17 +42,17 @@ func (c *crash) trace(cfg *pgxpool.Config) {
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (c *crash) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	c.look(conn, data.SQL)
+	c.crashAtCommit(conn, data.SQL)
 	return ctx
 }
 
 // TraceQueryEnd implements pgx.QueryTracer.
 func (*crash) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TraceBatchStart implements pgx.BatchTracer: a COMMIT may come at the end of a pipeline.
+// TraceBatchStart implements pgx.BatchTracer: a pipeline may contain the COMMIT.
 func (c *crash) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
 	for _, q := range data.Batch.QueuedQueries {
-		c.look(conn, q.SQL)
+		c.crashAtCommit(conn, q.SQL)
 	}
 	return ctx
 }
@@ -63,18 +63,18 @@ func (*crash) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryDat
 // TraceBatchEnd implements pgx.BatchTracer.
 func (*crash) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-func (c *crash) look(conn *pgx.Conn, sql string) {
+func (c *crash) crashAtCommit(conn *pgx.Conn, sql string) {
 	if c.armed.Load() && commits(sql) {
 		c.dead.Store(true)
 		c.die()
 	}
 	if c.dead.Load() {
-		// Closing is what a kill does to a connection: the server finds it gone and rolls back.
+		// As after a kill, the server finds the connection closed and rolls back.
 		_ = conn.PgConn().Conn().Close()
 	}
 }
 
-// commits reports whether a statement ends its transaction well.
+// commits reports whether a statement is a COMMIT.
 func commits(sql string) bool {
 	var text strings.Builder
 	for line := range strings.Lines(sql) {

@@ -11,18 +11,19 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// Deliver hands events to a handler as a consumer does: through the headers of a Kafka record and back, and each topic
-// as one partition in the order given. An event without an ID gets one. It returns what became of each event, in the
-// order of events; Undecided are those behind an error, which is the handler's first.
+// Deliver passes events to a handler as a consumer does: encoded as Kafka records and decoded again, each topic as one
+// partition in the given order. An event without an ID gets one. It returns the outcome of each event, in the order of
+// events, and the handler's first error; events after an error are Undecided.
 //
-// A handler tries a failing effect again, by default for minutes. Let the test's inbox say why, and give up at once:
+// A handler retries a failing effect, by default for minutes. Configure the test's inbox to log the error and to give
+// up at once:
 //
 //	inbox.Config{MaxAttempts: 1, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
 //
-// A topic that takes longer than 5 s is logged.
+// Deliver logs a topic that takes longer than 5 s.
 //
-// Topics come one after the other; a topic behind an error is not delivered. Call it again with the same events, IDs
-// included, for a redelivery, or use [Redeliver].
+// Topics are delivered one after the other, and none after an error. For a redelivery call it again with the same
+// events, IDs included, or use [Redeliver].
 func Deliver(ctx context.Context, t testing.TB, h inbox.Handler, events ...event.Event) ([]inbox.Outcome, error) {
 	t.Helper()
 	if h == nil {
@@ -31,7 +32,7 @@ func Deliver(ctx context.Context, t testing.TB, h inbox.Handler, events ...event
 	return deliver(ctx, t, h, asConsumed(t, events))
 }
 
-// deliver gives h the events of each topic, in the order in which topics first occur.
+// deliver passes the events of each topic to h, in the order in which topics first occur.
 func deliver(ctx context.Context, t testing.TB, h inbox.Handler, events []event.Event) ([]inbox.Outcome, error) {
 	outcomes := make([]inbox.Outcome, len(events))
 	topics := map[string][]int{}
@@ -47,9 +48,9 @@ func deliver(ctx context.Context, t testing.TB, h inbox.Handler, events []event.
 		for _, i := range topics[topic] {
 			batch = append(batch, events[i])
 		}
-		said := logWhenSlow(t, topic)
+		done := logWhenSlow(t, topic)
 		out, err := h.Handle(ctx, batch)
-		said()
+		done()
 		for n, i := range topics[topic] {
 			if n < len(out) {
 				outcomes[i] = out[n]
@@ -62,27 +63,26 @@ func deliver(ctx context.Context, t testing.TB, h inbox.Handler, events []event.
 	return outcomes, nil
 }
 
-// slow is when a test should hear of a handler that is still at it.
 const slow = 5 * time.Second
 
-// logWhenSlow logs when the function that it returns is not called for a while. Nothing is logged after that returns.
+// logWhenSlow logs unless done is called in time. It does not log after done has returned.
 func logWhenSlow(t testing.TB, topic string) (done func()) {
-	said := make(chan struct{})
+	logged := make(chan struct{})
 	timer := time.AfterFunc(slow, func() {
-		defer close(said)
-		t.Logf("outboxtest: the handler has not decided the events of topic %q after %v: a failing effect is tried "+
-			"again, by default "+
-			"for minutes; set MaxAttempts: 1 and a Logger in the test's inbox.Config, which then says why it fails",
+		defer close(logged)
+		t.Logf("outboxtest: the handler has not processed topic %q after %v: a failing effect is retried, "+
+			"by default for minutes; set MaxAttempts: 1 and a Logger, for the error, in the test's inbox.Config",
 			topic, slow)
 	})
 	return func() {
 		if !timer.Stop() {
-			<-said
+			<-logged
 		}
 	}
 }
 
-// asConsumed is what a consumer makes of the records that a relay makes of events. It shares nothing with events.
+// asConsumed encodes events as a relay does, and decodes them as a consumer does. The result shares no memory with
+// events.
 func asConsumed(t testing.TB, events []event.Event) []event.Event {
 	t.Helper()
 	offsets := map[string]int64{}

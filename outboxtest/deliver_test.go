@@ -20,8 +20,8 @@ import (
 	"github.com/effectonce/effectonce/outboxtest"
 )
 
-// short is an inbox with few days, for they take a while to make.
-func short() inbox.Config {
+// config is an inbox with few daily partitions, which take a while to create.
+func config() inbox.Config {
 	return inbox.Config{
 		Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, Backoff: time.Millisecond,
 		MaxAttempts: 2,
@@ -42,7 +42,7 @@ func write(ctx context.Context, tx pgx.Tx, e event.Event) error {
 
 func handler(t *testing.T, db *pgxpool.Pool, do inbox.Effect) inbox.Handler {
 	t.Helper()
-	in, err := inbox.New(db, "test", short())
+	in, err := inbox.New(db, "test", config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,9 +52,9 @@ func handler(t *testing.T, db *pgxpool.Pool, do inbox.Effect) inbox.Handler {
 func TestDeliver(t *testing.T) {
 	t.Parallel()
 	db := effects(t)
-	var saw []event.Event
+	var seen []event.Event
 	h := handler(t, db.Pool, func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-		saw = append(saw, e)
+		seen = append(seen, e)
 		return write(ctx, tx, e)
 	})
 	events := []event.Event{
@@ -66,49 +66,49 @@ func TestDeliver(t *testing.T) {
 	if err != nil || !slices.Equal(out, []inbox.Outcome{inbox.Applied, inbox.Applied, inbox.Applied}) {
 		t.Fatalf("%v, %v", out, err)
 	}
-	// Topic by topic, as partitions come; as a record says it.
-	if len(saw) != 3 || saw[0].Topic != "a" || saw[1].Topic != "a" || saw[2].Topic != "b" {
-		t.Fatalf("saw %+v", saw)
+	// Topic by topic, with the fields of a record.
+	if len(seen) != 3 || seen[0].Topic != "a" || seen[1].Topic != "a" || seen[2].Topic != "b" {
+		t.Fatalf("seen %+v", seen)
 	}
-	if e := saw[0]; e.ID == uuid.Nil || e.Source != event.DefaultSource || e.Tenant != "te" || e.Headers["x"] != "y" ||
+	if e := seen[0]; e.ID == uuid.Nil || e.Source != event.DefaultSource || e.Tenant != "te" || e.Headers["x"] != "y" ||
 		e.Payload == nil {
-		t.Errorf("saw %+v", e)
+		t.Errorf("seen %+v", e)
 	}
-	if saw[1].Position.Offset != 1 || saw[1].Payload != nil {
-		t.Errorf("saw %+v", saw[1])
+	if seen[1].Position.Offset != 1 || seen[1].Payload != nil {
+		t.Errorf("seen %+v", seen[1])
 	}
 	if events[0].ID != uuid.Nil {
 		t.Error("the caller's event was changed")
 	}
 }
 
-func TestDeliverReturnsTheError(t *testing.T) {
+func TestDeliverError(t *testing.T) {
 	t.Parallel()
-	bad := errors.New("as the test wants it")
-	events := some("a", 3)
+	bad := errors.New("injected")
+	events := newEvents("a", 3)
 	h := halting{at: events[1].ID, err: bad}
-	out, err := outboxtest.Deliver(t.Context(), t, h, append(events, some("b", 1)...)...)
+	out, err := outboxtest.Deliver(t.Context(), t, h, append(events, newEvents("b", 1)...)...)
 	if !errors.Is(err, bad) || !slices.Equal(out, []inbox.Outcome{
 		inbox.Applied, inbox.Undecided, inbox.Undecided,
 		inbox.Undecided,
 	}) {
 		t.Errorf("%v, %v", out, err)
 	}
-	if got := endsTest(t, func(tb testing.TB) {
+	if got := fatalText(t, func(tb testing.TB) {
 		_, _ = outboxtest.Deliver(t.Context(), tb, nil, events...)
 	}); got == "" {
 		t.Error("a nil handler was accepted")
 	}
-	if got := endsTest(t, func(tb testing.TB) {
+	if got := fatalText(t, func(tb testing.TB) {
 		_, _ = outboxtest.Deliver(t.Context(), tb, h, event.Event{})
 	}); !strings.Contains(got, "topic") {
 		t.Errorf("an event without a topic: %q", got)
 	}
 }
 
-// halting is a handler that stops at an event.
+// halting is a handler that fails at an event.
 type halting struct {
-	inbox.HandlerFunc // nil: only Handle is its own
+	inbox.HandlerFunc // nil: only Handle is implemented
 
 	at  uuid.UUID
 	err error
@@ -125,7 +125,7 @@ func (h halting) Handle(_ context.Context, events []event.Event) ([]inbox.Outcom
 	return out, nil
 }
 
-// TestRedeliver: a good handler applies once, and the effect did run more often.
+// TestRedeliver: a handler with an inbox applies once, although the effect ran more often.
 func TestRedeliver(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]bool{"each": false, "batch": true} {
@@ -133,9 +133,9 @@ func TestRedeliver(t *testing.T) {
 			t.Parallel()
 			db := effects(t)
 			var runs atomic.Int32
-			events := some("a", 3)
+			events := newEvents("a", 3)
 			r, err := outboxtest.Redeliver(t.Context(), t, db.Pool, func(db *pgxpool.Pool) (inbox.Handler, error) {
-				in, err := inbox.New(db, "test", short())
+				in, err := inbox.New(db, "test", config())
 				if err != nil {
 					return nil, err
 				}
@@ -172,26 +172,26 @@ func TestRedeliver(t *testing.T) {
 				t.Errorf("%d effects, want 3", n)
 			}
 			if want := map[bool]int32{false: 6, true: 2}[batch]; runs.Load() < want {
-				t.Errorf("the effect ran %d times, want %d at least: the crash did not happen", runs.Load(), want)
+				t.Errorf("the effect ran %d times, want at least %d: the crash did not happen", runs.Load(), want)
 			}
 		})
 	}
 }
 
-func count(outcomes []inbox.Outcome, of inbox.Outcome) (n int) {
+func count(outcomes []inbox.Outcome, want inbox.Outcome) (n int) {
 	for _, o := range outcomes {
-		if o == of {
+		if o == want {
 			n++
 		}
 	}
 	return n
 }
 
-// TestRedeliverFindsTheFault: a handler without an inbox, as people write them, applies several times.
-func TestRedeliverFindsTheFault(t *testing.T) {
+// TestRedeliverFindsDuplicates: a handler without an inbox applies several times.
+func TestRedeliverFindsDuplicates(t *testing.T) {
 	t.Parallel()
 	db := effects(t)
-	events := some("a", 2)
+	events := newEvents("a", 2)
 	r, err := outboxtest.Redeliver(t.Context(), t, db.Pool, func(db *pgxpool.Pool) (inbox.Handler, error) {
 		return naive{db: db}, nil
 	}, events...)
@@ -201,7 +201,7 @@ func TestRedeliverFindsTheFault(t *testing.T) {
 	if r.Count(0, inbox.Applied) != 4 || pgtest.One[int](t, db, "select count(*) from effect") != 8 {
 		t.Errorf("%+v", r)
 	}
-	elsewhere := endsTest(t, func(tb testing.TB) {
+	elsewhere := fatalText(t, func(tb testing.TB) {
 		_, _ = outboxtest.Redeliver(t.Context(), tb, db.Pool, func(*pgxpool.Pool) (inbox.Handler, error) {
 			return naive{db: db.Pool}, nil
 		}, events...)
@@ -209,7 +209,7 @@ func TestRedeliverFindsTheFault(t *testing.T) {
 	if !strings.Contains(elsewhere, "the pool that it is given") {
 		t.Errorf("a handler on another pool: %q", elsewhere)
 	}
-	refused := endsTest(t, func(tb testing.TB) {
+	refused := fatalText(t, func(tb testing.TB) {
 		_, _ = outboxtest.Redeliver(t.Context(), tb, db.Pool, func(*pgxpool.Pool) (inbox.Handler, error) {
 			return nil,
 				errors.New("no")
@@ -221,7 +221,7 @@ func TestRedeliverFindsTheFault(t *testing.T) {
 }
 
 type naive struct {
-	inbox.HandlerFunc // nil: only Handle is its own
+	inbox.HandlerFunc // nil: only Handle is implemented
 	db                *pgxpool.Pool
 }
 

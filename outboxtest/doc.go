@@ -1,15 +1,14 @@
-// Package outboxtest is for the tests of programs that append and apply events.
+// Package outboxtest helps to test programs that append and apply events.
 //
-//   - [Appended] reads what a transaction has appended, in the transaction itself, which the test then rolls back: no
-//     relay, no Kafka, no cleaning up.
-//   - [Deliver] hands events to a handler as a consumer would, and [Redeliver] as a bad day would: the process dies
-//     before its COMMIT, two processes get the same events at once, and they all come again.
-//   - [MemoryPublisher] takes Kafka's place behind a relay. It refuses, fails and loses answers when it is told to, and
-//     a test waits for what it published.
+//   - [Appended] returns the events that a transaction has appended, in the transaction itself, which the test then
+//     rolls back: it needs no relay, no Kafka and no cleanup.
+//   - [Deliver] passes events to a handler as a consumer does. [Redeliver] simulates faults: a process dies before its
+//     COMMIT, two processes get the same events at once, and all events are delivered again.
+//   - [MemoryPublisher] replaces Kafka behind a relay. It rejects events, fails and loses replies on demand, and a test
+//     can wait for published events.
 //
-// Nothing here asserts what an effect did; that is the test's own business. What cannot work (a transaction that is
-// nil, a table that is not there) ends the test.
+// The functions do not check what an effect did; the test does. Wrong use, such as a nil transaction or a missing
+// table, fails the test at once.
 //
-// The functions need a Postgres with effectonce's tables; see package migrations. Where it comes from is up to the
-// test.
+// The functions need a Postgres with effectonce's tables, which the test provides; see package migrations.
 package outboxtest

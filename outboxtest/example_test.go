@@ -19,8 +19,6 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// The code that the examples test.
-
 type payment struct {
 	ID     string `json:"payment_id"`
 	Amount int64  `json:"amount"`
@@ -48,13 +46,13 @@ func newLedger(db *pgxpool.Pool, cfg inbox.Config) (inbox.Handler, error) {
 	})), nil
 }
 
-// ledger makes the ledger of a test: an effect that fails is not tried again, and t has the reason.
+// ledger builds the ledger for a test: it does not retry a failing effect, and logs the error to t.
 func ledger(t *testing.T) func(*pgxpool.Pool) (inbox.Handler, error) {
 	cfg := inbox.Config{MaxAttempts: 1, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	return func(db *pgxpool.Pool) (inbox.Handler, error) { return newLedger(db, cfg) }
 }
 
-// TestExamples runs what the examples show.
+// TestExamples runs the code of the examples.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
@@ -65,7 +63,7 @@ func TestExamples(t *testing.T) {
 	testAllTogether(t, db.Pool)
 }
 
-// What a transaction appends, without committing it.
+// Checks the events of a transaction without committing it.
 func testPay(t *testing.T, db *pgxpool.Pool) {
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -81,7 +79,7 @@ func testPay(t *testing.T, db *pgxpool.Pool) {
 	}
 }
 
-// An effect survives a crash, a race and repetitions.
+// Checks an effect against a crash, a race and redeliveries.
 func testLedger(t *testing.T, db *pgxpool.Pool) {
 	e, err := event.JSON("payments", "p-2", "PaymentCreated", payment{ID: "p-2", Amount: 100})
 	if err != nil {
@@ -98,7 +96,7 @@ func testLedger(t *testing.T, db *pgxpool.Pool) {
 	}
 }
 
-// Producer, relay and consumer without Kafka.
+// Runs producer, relay and consumer without Kafka.
 func testAllTogether(t *testing.T, db *pgxpool.Pool) {
 	var published outboxtest.MemoryPublisher
 	r, err := relay.New(db, &published, relay.Config{})
@@ -108,7 +106,7 @@ func testAllTogether(t *testing.T, db *pgxpool.Pool) {
 	ctx, stop := context.WithCancel(t.Context())
 	running := make(chan error, 1)
 	go func() { running <- r.Run(ctx) }()
-	published.LoseReplies(1) // what it publishes first comes twice
+	published.LoseReplies(1) // the first event is published twice
 	if err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 		return pay(t.Context(), tx, payment{ID: "p-3", Amount: 100})
 	}); err != nil {
@@ -132,7 +130,7 @@ func testAllTogether(t *testing.T, db *pgxpool.Pool) {
 	}
 }
 
-// In a test: begin, call what is tested, look, roll back.
+// Begin, call the tested code, check its events, roll back.
 func ExampleAppended() {
 	test := func(t *testing.T, db *pgxpool.Pool) {
 		tx, err := db.Begin(t.Context())
@@ -151,7 +149,7 @@ func ExampleAppended() {
 	_ = test
 }
 
-// The handler is made for each process that the test plays; then the test looks at its own tables.
+// Redeliver builds a handler for each simulated process. Then the test checks its own tables.
 func ExampleRedeliver() {
 	test := func(t *testing.T, db *pgxpool.Pool) {
 		e, err := event.JSON("payments", "p-1", "PaymentCreated", payment{ID: "p-1", Amount: 100})
@@ -166,7 +164,7 @@ func ExampleRedeliver() {
 	_ = test
 }
 
-// A publisher that refuses an event until somebody mends what is wrong.
+// A publisher that rejects an event until accept is called.
 func ExampleMemoryPublisher() {
 	var p outboxtest.MemoryPublisher
 	accept := p.Refuse(func(e event.Event) bool { return e.Key == "large" })

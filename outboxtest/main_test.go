@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// recorder is a testing.TB that notes what would end the test.
+// recorder is a testing.TB that records Fatal.
 type recorder struct {
 	testing.TB
 	fatal string
@@ -34,8 +34,8 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	panic(ended{})
 }
 
-// endsTest returns how do ended its test; "" when it did not.
-func endsTest(t *testing.T, do func(t testing.TB)) string {
+// fatalText returns the text with which do ended its test, or "".
+func fatalText(t *testing.T, do func(t testing.TB)) string {
 	t.Helper()
 	r := &recorder{TB: t}
 	func() {
@@ -59,7 +59,7 @@ func ids(events []event.Event) []uuid.UUID {
 	return list
 }
 
-func some(topic string, n int) []event.Event {
+func newEvents(topic string, n int) []event.Event {
 	events := make([]event.Event, n)
 	for i := range events {
 		events[i] = event.Event{ID: event.NewID(), Topic: topic, Key: "k", Type: "T", Payload: []byte{byte(i)}}

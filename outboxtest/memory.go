@@ -13,18 +13,18 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// MemoryPublisher is a relay's publisher that keeps what it is given, in order, and misbehaves when it is told to. The
-// zero value is ready and acknowledges everything; it is safe for concurrent use and must not be copied. Each topic is
-// one partition: behind an event that was not acknowledged nothing of its topic is published by the same call.
+// MemoryPublisher is a relay's publisher that keeps events in memory, in order, and fails on demand. The zero value is
+// ready to use and acknowledges all events. It is safe for concurrent use and must not be copied. Each topic is one
+// partition: after an event without an acknowledgement a call publishes no other event of the topic.
 type MemoryPublisher struct {
 	mu       sync.Mutex
 	events   []event.Event
-	refusals map[int]refusal // by number, for each ends by itself
+	refusals map[int]refusal // by number
 	numbers  int
-	lost     int // calls that still lose their answer
-	failing  int // calls that still do nothing
+	lost     int // next calls whose reply is lost
+	failing  int // next calls that fail
 	delay    time.Duration
-	changed  chan struct{} // closed when events were published; nil: nobody waits
+	changed  chan struct{} // closed when events are published; nil: nobody waits
 }
 
 type refusal struct {
@@ -32,7 +32,7 @@ type refusal struct {
 	scope string
 }
 
-// Publish is a relay's: one verdict per event.
+// Publish implements relay.Publisher.
 func (p *MemoryPublisher) Publish(ctx context.Context, events []event.Event) []error {
 	verdicts := make([]error, len(events))
 	if err := p.wait(ctx); err != nil {
@@ -46,13 +46,13 @@ func (p *MemoryPublisher) Publish(ctx context.Context, events []event.Event) []e
 	}
 	stopped := map[string]bool{}
 	for i, e := range events {
-		switch why := p.refused(e); {
+		switch refused := p.refused(e); {
 		case stopped[e.Topic]:
 			verdicts[i] = errors.New("outboxtest: not sent: an earlier event of its topic was not acknowledged")
-		case why != nil:
-			verdicts[i], stopped[e.Topic] = why, true
+		case refused != nil:
+			verdicts[i], stopped[e.Topic] = refused, true
 		default:
-			p.events = append(p.events, copied(e))
+			p.events = append(p.events, clone(e))
 		}
 	}
 	if p.changed != nil {
@@ -61,12 +61,11 @@ func (p *MemoryPublisher) Publish(ctx context.Context, events []event.Event) []e
 	}
 	if p.lost > 0 {
 		p.lost--
-		return fill(verdicts, errors.New("outboxtest: the answer was lost: the outcome is unknown"))
+		return fill(verdicts, errors.New("outboxtest: the reply was lost: the outcome is unknown"))
 	}
 	return verdicts
 }
 
-// wait takes the time that Delay asks for.
 func (p *MemoryPublisher) wait(ctx context.Context) error {
 	p.mu.Lock()
 	d := p.delay
@@ -83,7 +82,7 @@ func (p *MemoryPublisher) refused(e event.Event) error {
 	return nil
 }
 
-// fill gives every event that has no verdict yet the same one.
+// fill sets the missing verdicts to err.
 func fill(verdicts []error, err error) []error {
 	for i := range verdicts {
 		if verdicts[i] == nil {
@@ -93,20 +92,20 @@ func fill(verdicts []error, err error) []error {
 	return verdicts
 }
 
-// copied shares nothing with e, whose slice the relay uses again.
-func copied(e event.Event) event.Event {
+// clone copies e, whose memory the relay reuses.
+func clone(e event.Event) event.Event {
 	e.Payload, e.Headers = slices.Clone(e.Payload), maps.Clone(e.Headers)
 	return e
 }
 
-// Refuse makes the publisher refuse, for certain, the events that match: the relay will not send such an event again by
-// itself. match is called under the publisher's lock. The function returned ends it.
+// Refuse makes the publisher reject the events that match, which the relay then parks. match is called under the
+// publisher's lock. accept ends it.
 func (p *MemoryPublisher) Refuse(match func(event.Event) bool) (accept func()) {
 	return p.refuse(refusal{match, "record"})
 }
 
-// RefuseTopic makes the publisher refuse a whole topic, as a broker does that does not know it or may not be written
-// to. The function returned ends it.
+// RefuseTopic makes the publisher reject a whole topic, as a broker does with an unknown topic or without the right to
+// write. accept ends it.
 func (p *MemoryPublisher) RefuseTopic(topic string) (accept func()) {
 	return p.refuse(refusal{func(e event.Event) bool { return e.Topic == topic }, "topic"})
 }
@@ -127,15 +126,15 @@ func (p *MemoryPublisher) refuse(r refusal) func() {
 	}
 }
 
-// LoseReplies makes the next n calls publish and answer that nobody knows: the relay sends those events again, and they
-// are published twice. Zero ends it.
+// LoseReplies makes the next n calls publish their events and return an unknown outcome. The relay sends those events
+// again, so they are published twice. Zero ends it.
 func (p *MemoryPublisher) LoseReplies(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lost = n
 }
 
-// Fail makes the next n calls publish nothing and answer that nobody knows, as an unreachable broker does. Zero ends
+// Fail makes the next n calls publish nothing and return an unknown outcome, as with an unreachable broker. Zero ends
 // it.
 func (p *MemoryPublisher) Fail(n int) {
 	p.mu.Lock()
@@ -143,18 +142,18 @@ func (p *MemoryPublisher) Fail(n int) {
 	p.failing = n
 }
 
-// Delay makes every later call take d longer; a call whose context ends meanwhile publishes nothing. Zero ends it.
+// Delay delays every later call by d. A call whose context ends meanwhile publishes nothing. Zero ends it.
 func (p *MemoryPublisher) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
 }
 
-// rejection is a certain refusal as the relay knows it.
+// rejection is the error of a rejected event, in the form that the relay recognises.
 type rejection struct{ topic, scope string }
 
 func (r *rejection) Error() string {
-	return fmt.Sprintf("outboxtest: topic %s refuses this %s: the publisher was told to", r.topic, r.scope)
+	return fmt.Sprintf("outboxtest: topic %s rejects this %s: the publisher was told to", r.topic, r.scope)
 }
 
 // Rejected is true: nothing was published.

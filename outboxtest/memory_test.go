@@ -15,7 +15,7 @@ import (
 
 var _ relay.Publisher = (*outboxtest.MemoryPublisher)(nil)
 
-func bad(verdicts []error) (n int) {
+func countErrors(verdicts []error) (n int) {
 	for _, err := range verdicts {
 		if err != nil {
 			n++
@@ -27,9 +27,9 @@ func bad(verdicts []error) (n int) {
 func TestMemoryPublisher(t *testing.T) {
 	t.Parallel()
 	var p outboxtest.MemoryPublisher
-	a, b := some("a", 3), some("b", 2)
+	a, b := newEvents("a", 3), newEvents("b", 2)
 	b[1].Key = "other"
-	if v := p.Publish(t.Context(), append(slices.Clone(a), b...)); len(v) != 5 || bad(v) != 0 {
+	if v := p.Publish(t.Context(), append(slices.Clone(a), b...)); len(v) != 5 || countErrors(v) != 0 {
 		t.Fatalf("%v", v)
 	}
 	if !slices.Equal(ids(p.Events()), ids(append(slices.Clone(a), b...))) || !slices.Equal(ids(p.Key("b", "other")),
@@ -38,14 +38,14 @@ func TestMemoryPublisher(t *testing.T) {
 	}
 	a[0].Payload[0] = 9
 	if p.Events()[0].Payload[0] != 0 {
-		t.Error("the publisher keeps the caller's memory")
+		t.Error("the publisher shares memory with the caller")
 	}
 }
 
-func TestMemoryPublisherMisbehaves(t *testing.T) {
+func TestMemoryPublisherFaults(t *testing.T) {
 	t.Parallel()
 	var p outboxtest.MemoryPublisher
-	a, b := some("a", 3), some("b", 1)
+	a, b := newEvents("a", 3), newEvents("b", 1)
 	all := append(slices.Clone(a), b...)
 	scope := func(err error) string {
 		r, ok := errors.AsType[interface {
@@ -64,27 +64,27 @@ func TestMemoryPublisherMisbehaves(t *testing.T) {
 		t.Errorf("refused: %v", v)
 	}
 	accept()
-	again := p.RefuseTopic("a")
+	acceptTopic := p.RefuseTopic("a")
 	if v := p.Publish(t.Context(), all); scope(v[0]) != "topic" || v[3] != nil {
 		t.Errorf("topic refused: %v", v)
 	}
-	again()
+	acceptTopic()
 	before := len(p.Events())
 	p.Fail(1)
-	if v := p.Publish(t.Context(), all); bad(v) != 4 || len(p.Events()) != before || scope(v[0]) != "" {
+	if v := p.Publish(t.Context(), all); countErrors(v) != 4 || len(p.Events()) != before || scope(v[0]) != "" {
 		t.Errorf("failed: %v", v)
 	}
 	p.LoseReplies(1)
-	if v := p.Publish(t.Context(), all); bad(v) != 4 || len(p.Events()) != before+4 || scope(v[0]) != "" {
+	if v := p.Publish(t.Context(), all); countErrors(v) != 4 || len(p.Events()) != before+4 || scope(v[0]) != "" {
 		t.Errorf("lost: %v", v)
 	}
-	if v := p.Publish(t.Context(), all); bad(v) != 0 || len(p.Events()) != before+8 {
-		t.Errorf("at last: %v", v)
+	if v := p.Publish(t.Context(), all); countErrors(v) != 0 || len(p.Events()) != before+8 {
+		t.Errorf("without a fault: %v", v)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if v := p.Publish(ended, all); bad(v) != 4 || len(p.Events()) != before+8 {
-		t.Errorf("told to stop: %v", v)
+	if v := p.Publish(ended, all); countErrors(v) != 4 || len(p.Events()) != before+8 {
+		t.Errorf("cancelled: %v", v)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p outboxtest.MemoryPublisher
 		p.Delay(time.Second)
-		events := some("a", 3)
+		events := newEvents("a", 3)
 		go func() {
 			for i := range events {
 				p.Publish(t.Context(), events[i:i+1])
@@ -117,8 +117,8 @@ func TestAwait(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		p.Delay(time.Hour)
-		if v := p.Publish(soon, events); bad(v) != 3 {
-			t.Errorf("told to stop while it waits: %v", v)
+		if v := p.Publish(soon, events); countErrors(v) != 3 {
+			t.Errorf("cancelled during a delay: %v", v)
 		}
 	})
 }

@@ -1,8 +1,8 @@
 package outboxtest
 
-// What this transaction has appended: rows that it sees and that nobody has committed. A savepoint has a transaction id
-// of its own, above that of the transaction, so each row's own id is asked for. xmin has 32 bits; the distance to the
-// transaction's id gives the others. No id: the transaction has written nothing.
+// The visible rows whose transaction is in progress: this transaction, or a savepoint of it, which has its own, higher
+// transaction id. xmin has 32 bits; its distance to the transaction's id gives the upper 32. A transaction without an
+// id has written nothing.
 const queryAppended = `-- outboxtest: appended
 select e.lane, coalesce(e.message_id::text, ''), e.source, e.tenant, e.topic, e.key, e.type, e.content_type,
 	e.headers::text,

@@ -14,19 +14,18 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// Redelivery is what became of the same events each time they came. Outcomes stand in the order of the events.
+// Redelivery has the outcomes of each delivery of the same events, in the order of the events.
 type Redelivery struct {
-	// Crashed is of the process that died when it was about to commit for the first time: Undecided, for nothing of it
-	// was kept.
+	// Crashed are the outcomes in the process that died before its first COMMIT: Undecided, because it was rolled back.
 	Crashed []inbox.Outcome
-	// Concurrent is of two processes that got the events at the same time. For each event one says Applied (or whatever
-	// the handler made of it) and the other Duplicate.
+	// Concurrent are the outcomes in two processes that got the events at the same time: for each event Applied, or
+	// another outcome of the effect, in one of them and Duplicate in the other.
 	Concurrent [2][]inbox.Outcome
-	// Batched and Single are of a process started afterwards, that got the events at once and then one by one.
+	// Batched and Single are the outcomes in a later process, which got the events in a batch and then one by one.
 	Batched, Single []inbox.Outcome
 }
 
-// Count is how often event i had the outcome o. A handler that deduplicates has Count(i, inbox.Applied) == 1.
+// Count returns how often event i had the outcome o. A handler that deduplicates has Count(i, inbox.Applied) == 1.
 func (r Redelivery) Count(i int, o inbox.Outcome) (n int) {
 	for _, outcomes := range [][]inbox.Outcome{r.Crashed, r.Concurrent[0], r.Concurrent[1], r.Batched, r.Single} {
 		if outcomes[i] == o {
@@ -36,31 +35,30 @@ func (r Redelivery) Count(i int, o inbox.Outcome) (n int) {
 	return n
 }
 
-// Redeliver delivers the same events in every way in which they come more than once: to a process that dies before its
-// first COMMIT, to two processes at once, and to one that starts afterwards, in a batch and one by one. See [Deliver]
-// for what a delivery is.
+// Redeliver simulates the ways in which events are delivered more than once: to a process that dies before its first
+// COMMIT, to two processes at once, and to a later process, in a batch and one by one. See [Deliver] for a delivery.
 //
-// build makes the handler of one process on the pool that it is given; the pools are made from the configuration of db
-// and closed in the end. The handler must use that pool, or the crash does not happen, which ends the test. build's
-// error ends it, too. The error returned is the first of a handler, but for the one that crashed.
+// build makes the handler of a simulated process, and must use the given pool, which is made from the configuration of
+// db and closed at the end: otherwise the crash does not happen, which fails the test. An error of build fails it too.
+// The returned error is the first of a handler other than the crashed one.
 //
-// What the effect did is the test's to look at: rows once, and whatever was done outside of the transaction as often as
-// the effect ran, which is twice at least.
+// The test checks the effect itself: its rows must be there once. The effect runs at least twice, so actions outside of
+// the transaction are repeated.
 func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(db *pgxpool.Pool) (inbox.Handler, error),
 	events ...event.Event,
 ) (Redelivery, error) {
 	t.Helper()
 	read := asConsumed(t, events)
 	var r Redelivery
-	life, die := context.WithCancel(ctx)
+	crashCtx, die := context.WithCancel(ctx)
 	defer die()
 	c := &crash{die: die}
 	h, end := process(ctx, t, db, build, c)
 	c.armed.Store(true)
-	r.Crashed, _ = deliver(life, t, h, read)
+	r.Crashed, _ = deliver(crashCtx, t, h, read)
 	end()
 	if !c.dead.Load() && slices.Contains(r.Crashed, inbox.Applied) {
-		t.Fatal("outboxtest: Redeliver: the handler committed elsewhere: build must make it on the pool that it " +
+		t.Fatal("outboxtest: Redeliver: the handler did not commit on its pool: build must use the pool that it " +
 			"is given")
 	}
 
@@ -80,7 +78,7 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 	defer end()
 	var err error
 	if r.Batched, err = deliver(ctx, t, h, read); err != nil {
-		errs = append(errs, fmt.Errorf("the batch that came again: %w", err))
+		errs = append(errs, fmt.Errorf("the later batch: %w", err))
 	}
 	for i := range read {
 		out, err := deliver(ctx, t, h, read[i:i+1])
@@ -89,8 +87,8 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 	return r, cmp.Or(errs...)
 }
 
-// process makes a pool and the handler on it: what a process of its own would have. It prepares the handler as a
-// consumer does: the inbox registers and makes its days, in transactions of its own. c is nil when it lives on.
+// process makes the pool and the handler of a simulated process, and prepares the handler as a consumer does: the inbox
+// registers and creates its partitions in separate transactions. c is nil for a process that does not crash.
 func process(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(*pgxpool.Pool) (inbox.Handler, error),
 	c *crash,
 ) (inbox.Handler, func()) {
@@ -101,7 +99,7 @@ func process(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(*pg
 	cfg := db.Config()
 	cfg.MinConns, cfg.MinIdleConns = 0, 0
 	if c != nil {
-		c.trace(cfg)
+		c.install(cfg)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/outboxtest"
 )
 
-// logging keeps what a test would log.
+// logging is a testing.TB that records Logf.
 type logging struct {
 	testing.TB
 	lines []string
@@ -23,8 +23,8 @@ func (l *logging) Logf(format string, args ...any) {
 	l.lines = append(l.lines, fmt.Sprintf(format, args...))
 }
 
-// TestASlowHandlerIsSaid: who waits for an effect that is tried again learns so, and which settings end that.
-func TestASlowHandlerIsSaid(t *testing.T) {
+// TestLogsSlowHandler: a slow handler is logged, with the settings that end its retries.
+func TestLogsSlowHandler(t *testing.T) {
 	t.Parallel()
 	for takes, want := range map[time.Duration]int{0: 0, 4 * time.Second: 0, time.Minute: 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestASlowHandlerIsSaid(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := strings.Count(strings.Join(tb.lines, "\n"), "MaxAttempts: 1"); n != want || len(tb.lines) != want {
-				t.Errorf("an effect of %v: said %d times, want %d: %q", takes, n, want, tb.lines)
+				t.Errorf("an effect of %v: logged %d times, want %d: %q", takes, n, want, tb.lines)
 			}
 		})
 	}
