@@ -1,5 +1,5 @@
-// Package audit is what the operators of an outbox and of an inbox share: how a person's change is made and written
-// down, and the words for what people choose and get.
+// Package audit has the common part of an outbox's and an inbox's Operator: transactions that record a change in the
+// audit, and the types of filters and results.
 package audit
 
 import (
@@ -17,37 +17,37 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// Person is who acts.
+// Person is the person who runs an operator's commands.
 type Person struct {
 	DB       *pgxpool.Pool
 	Name     string // for the audit
-	room     string // the prefix of errors
+	room     string // prefix of errors
 	timeouts string // the statement that sets Timeout
 }
 
-// Timeout is how long an operator's transaction may be idle; in an inbox, also how long it may wait for a lock. Relays
-// and workers wait for the rows that it has locked. A laptop that falls asleep must not keep them.
+// Timeout is how long an operator's transaction may be idle, and in an inbox also how long it may wait for a lock.
+// Relays and workers wait for rows that it has locked, also while the operator's laptop sleeps.
 const Timeout = "10s"
 
 // New makes a Person. Errors begin with room. The statement timeouts applies [Timeout] to a transaction.
 func New(room string, db *pgxpool.Pool, name, timeouts string) (*Person, error) {
 	switch {
 	case db == nil:
-		return nil, fmt.Errorf("%s: an operator needs a pool", room)
+		return nil, fmt.Errorf("%s: the operator's pool is nil", room)
 	case strings.TrimSpace(name) == "":
-		return nil, fmt.Errorf("%s: say who you are: the operator's name goes into the audit", room)
+		return nil, fmt.Errorf("%s: the operator's name is empty: the audit records it", room)
 	}
 	return &Person{DB: db, Name: name, room: room, timeouts: timeouts}, nil
 }
 
-// Act runs a change, which writes its row of the audit, in one transaction.
+// Act runs a change in a transaction. change writes the audit's row.
 func (p *Person) Act(ctx context.Context, action, reason string, change func(tx pgx.Tx) error) error {
 	if strings.TrimSpace(reason) == "" {
-		return fmt.Errorf("%s: %s: give a reason: it goes into the audit", p.room, action)
+		return fmt.Errorf("%s: %s: the reason is empty: the audit records it", p.room, action)
 	}
 	err := p.Begin(ctx, change)
 	if pgerr.Retry(err) {
-		err = fmt.Errorf("somebody else is at it: try again: %w", err)
+		err = fmt.Errorf("another transaction changed the same rows: try again: %w", err)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %s: %w", p.room, action, err)
@@ -55,8 +55,8 @@ func (p *Person) Act(ctx context.Context, action, reason string, change func(tx 
 	return nil
 }
 
-// Begin runs a transaction, which ends when its process is idle for longer than [Timeout]. It is READ COMMITTED,
-// whatever the database's default is: a read behind a lock must see the rows as they are then.
+// Begin runs a transaction, which Postgres ends when it is idle for longer than [Timeout]. It is READ COMMITTED,
+// whatever the database's default: a read after a wait for a lock must see the current rows.
 func (p *Person) Begin(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, p.DB, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, p.timeouts, Timeout); err != nil {
@@ -66,21 +66,21 @@ func (p *Person) Begin(ctx context.Context, do func(tx pgx.Tx) error) error {
 	})
 }
 
-// Entry is one row of the audit.
+// Entry is a row of the audit.
 type Entry struct {
 	At        time.Time       `json:"at"`
 	Operator  string          `json:"operator"`
 	Action    string          `json:"action"`
 	Reason    string          `json:"reason"`
-	Consumer  string          `json:"consumer,omitempty"` // of an inbox
-	MessageID *uuid.UUID      `json:"message_id"`         // nil: not about one event
+	Consumer  string          `json:"consumer,omitempty"` // only of an inbox
+	MessageID *uuid.UUID      `json:"message_id"`         // nil if the action is not about one event
 	Tenant    string          `json:"tenant"`
 	Topic     string          `json:"topic"`
 	Key       string          `json:"key"`
 	Detail    json.RawMessage `json:"detail"`
 }
 
-// Log reads what a statement returns of the audit.
+// Log returns the audit's rows that a statement selects.
 func (p *Person) Log(ctx context.Context, statement string, args ...any) ([]Entry, error) {
 	return List(ctx, p, "reading the audit", func(row pgx.CollectableRow) (e Entry, err error) {
 		var tenant, key []byte
@@ -91,7 +91,7 @@ func (p *Person) Log(ctx context.Context, statement string, args ...any) ([]Entr
 	}, statement, args...)
 }
 
-// List reads the rows of a statement. An error says what was read.
+// List returns the rows of a statement. Errors contain what.
 func List[T any](ctx context.Context, p *Person, what string, scan pgx.RowToFunc[T], statement string, args ...any) (
 	[]T, error,
 ) {
@@ -106,8 +106,9 @@ func List[T any](ctx context.Context, p *Person, what string, scan pgx.RowToFunc
 	return list, nil
 }
 
-// ErrNotParked: what an operator was asked to act on is not parked (any more).
+// ErrNotParked is returned for an event or key that is not parked, or no longer.
 var ErrNotParked = errors.New("not parked: it was released or discarded meanwhile, or never was; list what is parked")
 
-// ErrReleasing: an event cannot be changed while it is being released. Wait until that is done, or it is parked again.
+// ErrReleasing is returned for a change of an event that is being released. Wait until it is published or applied, or
+// parked again.
 var ErrReleasing = errors.New("is being released at this moment: wait until that is done, or it is parked again")

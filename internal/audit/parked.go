@@ -11,77 +11,78 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// DefaultLimit is how many rows a list has when nobody says.
+// DefaultLimit is the default length of a list.
 const DefaultLimit = 100
 
-// Parked is what a parked event of an outbox and one of an inbox have in common.
+// Parked has the fields that parked events of an outbox and of an inbox have in common.
 type Parked struct {
-	ID        int64     `json:"id"` // the list of a key is in this order
+	ID        int64     `json:"id"` // its order in the list of its key
 	MessageID uuid.UUID `json:"message_id"`
-	// Tenant and Key are in an inbox the record's bytes, which need not be text.
+	// Tenant and Key of an inbox are the record's bytes, which need not be text.
 	Tenant string `json:"tenant"`
 	Topic  string `json:"topic"`
 	Key    string `json:"key"`
 	Type   string `json:"type"`
-	// Kind is why it is parked: it was "refused" by Kafka, or "failed" in an effect, or waits "behind" such an event,
-	// or is "quarantined" in an inbox.
+	// Kind is "refused" by Kafka, "failed" in an effect, "behind" another parked event of its key, or "quarantined" in
+	// an inbox.
 	Kind string `json:"kind"`
-	// Alone: no key is held back for it. Otherwise the whole (tenant, topic, key) is parked.
+	// Alone says that later events of the key are not parked behind it.
 	Alone     bool      `json:"alone"`
 	Releasing bool      `json:"releasing"`
-	Attempts  int       `json:"attempts"` // how often it was refused or failed
-	Error     string    `json:"error"`    // the last one, as text
-	Code      string    `json:"code"`     // the code of the error
+	Attempts  int       `json:"attempts"` // failed ones
+	Error     string    `json:"error"`    // the last error
+	Code      string    `json:"code"`     // the error's code
 	ParkedAt  time.Time `json:"parked_at"`
-	Bytes     int       `json:"bytes"` // of the payload; -1: it is a tombstone
-	// Payload and the headers are filled by Operator.ParkedEvent only.
+	Bytes     int       `json:"bytes"` // size of the payload; -1 for a tombstone
+	// Payload and headers are set by Operator.ParkedEvent only.
 	Payload []byte `json:"payload,omitempty"`
 }
 
-// ParkedFilter chooses parked events. The zero value is the first hundred of all.
+// ParkedFilter selects parked events. The zero value selects the first 100 of all.
 type ParkedFilter struct {
-	ID        int64         // the number in the list; 0: any
+	ID        int64         // 0: any
 	MessageID uuid.UUID     // zero: any
 	Tenant    *string       // nil: any
 	Topic     string        // empty: any
 	Key       string        // empty: any
 	Code      string        // the code of the error, such as "MESSAGE_TOO_LARGE"; empty: any
-	Kind      string        // as in the event; empty: any
-	OlderThan time.Duration // parked for at least so long
-	After     int64         // only numbers above it, for the next page
+	Kind      string        // Parked.Kind; empty: any
+	OlderThan time.Duration // parked for at least this long
+	After     int64         // only higher IDs, for the next page
 	Limit     int           // default 100
 }
 
-// BlockedFilter chooses parked keys. The zero value is the first hundred of all.
+// BlockedFilter selects parked keys. The zero value selects the first 100 of all.
 type BlockedFilter struct {
 	Tenant    *string       // nil: any
 	Topic     string        // empty: any
 	Key       string        // empty: any
 	Code      string        // the code of the error; empty: any
-	OlderThan time.Duration // in its state for at least so long
+	OlderThan time.Duration // in its state for at least this long
 	Limit     int           // default 100
 }
 
 // BlockedKey is a key whose events wait for an operator, or are being released.
 type BlockedKey struct {
-	Consumer  string `json:"consumer,omitempty"` // of an inbox
-	Tenant    string `json:"tenant"`             // in an inbox bytes that need not be text, as Key
+	Consumer  string `json:"consumer,omitempty"` // only of an inbox
+	Tenant    string `json:"tenant"`             // as in Parked, and Key too
 	Topic     string `json:"topic"`
 	Key       string `json:"key"`
 	Releasing bool   `json:"releasing"`
-	// AtBound: its list is at the Config.ParkedPerKey of an inbox, and its partition halts.
+	// AtBound says that its list has reached the inbox's Config.ParkedPerKey, at which the partition halts.
 	AtBound bool      `json:"at_bound"`
-	Since   time.Time `json:"since"`   // of this state
-	Error   string    `json:"error"`   // for which its first event was parked
-	Code    string    `json:"code"`    // the code of the error
-	Waiting int64     `json:"waiting"` // events in its list
-	// Oldest is when the first of them was appended to an outbox, or parked in an inbox; Since when the list is empty.
+	Since   time.Time `json:"since"`   // start of this state
+	Error   string    `json:"error"`   // of its first event
+	Code    string    `json:"code"`    // the error's code
+	Waiting int64     `json:"waiting"` // number of events in its list
+	// Oldest is the time at which the first event was appended to an outbox, or parked in an inbox; Since for an empty
+	// list.
 	Oldest time.Time  `json:"oldest"`
-	HeadID int64      `json:"head_id"` // the number of the first; 0 when the list is empty
-	Head   *uuid.UUID `json:"head"`    // its message id; nil when the list is empty
+	HeadID int64      `json:"head_id"` // ID of the first event; 0 for an empty list
+	Head   *uuid.UUID `json:"head"`    // its message id; nil for an empty list
 }
 
-// BlockedKeys reads what a statement returns of parked keys.
+// BlockedKeys returns the parked keys that a statement selects.
 func (p *Person) BlockedKeys(ctx context.Context, statement string, args ...any) ([]BlockedKey, error) {
 	return List(ctx, p, "listing parked keys", func(row pgx.CollectableRow) (k BlockedKey, err error) {
 		var tenant, key []byte
@@ -92,14 +93,14 @@ func (p *Person) BlockedKeys(ctx context.Context, statement string, args ...any)
 	}, statement, args...)
 }
 
-// Edit is what a person changes of a parked event; nil fields stay as they are.
+// Edit is a change of a parked event. Nil fields stay unchanged.
 type Edit struct {
-	Payload     *[]byte            // a nil slice makes a tombstone
-	Headers     *map[string]string // all of the event's own; names of the codec's are refused
+	Payload     *[]byte            // a nil slice makes it a tombstone
+	Headers     *map[string]string // replaces all; names that the codec reserves are refused
 	ContentType *string
 }
 
-// Check refuses headers that are the codec's own, and, where headers are kept as text, those that are none.
+// Check refuses headers with reserved names and, if text, headers that Postgres cannot store as text.
 func (e Edit) Check(text bool) error {
 	if e.Headers == nil {
 		return nil
@@ -107,15 +108,15 @@ func (e Edit) Check(text bool) error {
 	for name, value := range *e.Headers {
 		switch {
 		case event.ReservedHeader(name):
-			return fmt.Errorf("header %q is the codec's own", name)
+			return fmt.Errorf("header %q is reserved", name)
 		case text && !(event.Storable(name) && event.Storable(value)):
-			return fmt.Errorf("header %q is no text", name)
+			return fmt.Errorf("header %q is not text: want UTF-8 without U+0000", name)
 		}
 	}
 	return nil
 }
 
-// Detail says in the audit what was changed. It has no payload.
+// Detail names the changed fields for the audit, without their values.
 func (e Edit) Detail() map[string]any {
 	return map[string]any{
 		"payload": e.Payload != nil, "headers": e.Headers != nil,
@@ -123,15 +124,15 @@ func (e Edit) Detail() map[string]any {
 	}
 }
 
-// DiscardResult is what a discard did.
+// DiscardResult is the result of a discard.
 type DiscardResult struct {
 	Events int64 `json:"events"`
-	// MayAppear counts those of which an attempt may have reached the broker, or is under way: each may still appear
-	// once, late, and then out of its order. None of an inbox.
+	// MayAppear counts the events of which an attempt may have reached the broker or is in flight: each may still
+	// appear once, out of order. Zero for an inbox.
 	MayAppear int64 `json:"may_appear"`
 }
 
-// ErrInList is the error of a release of one event that has a key: the key's order would break.
+// ErrInList is the error for a release of one event with a key, which would break the key's order.
 func ErrInList(id int64) error {
-	return fmt.Errorf("event %d stands in the list of its key: release the key, or discard what stands before it", id)
+	return fmt.Errorf("event %d is in the list of its key: release the key, or discard the events before it", id)
 }
