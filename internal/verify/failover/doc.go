@@ -1,3 +1,3 @@
-// Package failover promotes a Postgres standby under load and looks what holds: with a synchronous standby everything,
-// with an asynchronous one what docs/failover.md says. It has tests only.
+// Package failover promotes a Postgres standby under load and checks the guarantees: all of them with a synchronous
+// standby, those of docs/failover.md with an asynchronous one. It has tests only.
 package failover

@@ -14,14 +14,14 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestPgBouncer: producer, relay and worker reach Postgres through PgBouncer, which hides a crash and a failover from
-// them: connections to it stay. In transaction mode pgx prepares nothing, for PgBouncer before 1.21 loses it.
+// TestPgBouncer: producer, relay and worker connect through PgBouncer, which hides a crash and a failover from them:
+// their connections stay. In transaction mode pgx does not prepare statements, which PgBouncer before 1.21 loses.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
 	for mode, query := range map[string]string{"session": "", "transaction": "default_query_exec_mode=exec"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, true)
+			s := newTestbed(t, true)
 			u, err := url.Parse(pgtest.NewBouncer(t, s.proxy.URL(), mode))
 			if err != nil {
 				t.Fatal(err)
@@ -31,15 +31,15 @@ func TestPgBouncer(t *testing.T) {
 			pgtest.AwaitSQL(t, s.old, `select count(*) > 100 from history_effect`)
 			s.primary.Kill()
 			s.primary.Start(t)
-			s.await(100)
+			s.awaitPayments(100)
 			s.primary.Kill()
 			s.promote()
-			s.await(100)
-			p.end(t)
-			s.drained()
+			s.awaitPayments(100)
+			p.stopAndWait(t)
+			s.awaitDrained()
 			s.operate(u.String())
-			r.end(t)
-			w.end(t)
+			r.stopAndWait(t)
+			w.stopAndWait(t)
 			if v := s.verdict(nil); !v.OK() || v.Counts.Incarnations != 2 {
 				t.Errorf("%d numberings: %s", v.Counts.Incarnations, v)
 			}
@@ -47,8 +47,8 @@ func TestPgBouncer(t *testing.T) {
 	}
 }
 
-// operate appends with database/sql and runs operators' verbs over the URL.
-func (s *scene) operate(url string) {
+// operate appends with database/sql and runs operator's commands over the URL.
+func (s *testbed) operate(url string) {
 	s.t.Helper()
 	ctx, db := s.t.Context(), s.pool(url)
 	std := stdlib.OpenDBFromPool(db)
@@ -66,11 +66,11 @@ func (s *scene) operate(url string) {
 		s.t.Fatal(err)
 	}
 	_, status := operator.ReadStatus(ctx, db, "")
-	_, ill := operator.Diagnose(ctx, db, "")
-	_, ills := inboxoperator.Diagnose(ctx, db, "")
-	pause := o.PauseTopic(ctx, s.topic, "as the test wants it")
-	resume := o.ResumeTopic(ctx, s.topic, "as the test wants it")
-	if err := errors.Join(status, ill, ills, pause, resume); err != nil {
+	_, outboxErr := operator.Diagnose(ctx, db, "")
+	_, inboxErr := inboxoperator.Diagnose(ctx, db, "")
+	pause := o.PauseTopic(ctx, s.topic, "test")
+	resume := o.ResumeTopic(ctx, s.topic, "test")
+	if err := errors.Join(status, outboxErr, inboxErr, pause, resume); err != nil {
 		s.t.Error(err)
 	}
 }

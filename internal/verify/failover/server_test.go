@@ -13,9 +13,9 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// newSilentScene is a scene whose server tells nobody who it is: neither the tables' owner nor anybody else may ask for
-// its system identifier or its timeline, as with some managed ones.
-func newSilentScene(t *testing.T, synchronous bool) *scene {
+// newTestbedWithoutServerID makes a testbed whose roles may not read the server's system identifier and timeline, as
+// with some managed servers.
+func newTestbedWithoutServerID(t *testing.T, synchronous bool) *testbed {
 	t.Helper()
 	primary := pgtest.NewServer(t)
 	db := primary.Database(t)
@@ -47,14 +47,14 @@ func newSilentScene(t *testing.T, synchronous bool) *scene {
 	if _, err := owner.Exec(t.Context(), tables.SQLTables); err != nil {
 		t.Fatal(err)
 	}
-	return sceneOf(t, synchronous, primary, db, u.String())
+	return newTestbedOn(t, synchronous, primary, db, u.String())
 }
 
-// TestSeveralHosts: the URL names primary and standby, and target_session_attrs=read-write which one is meant. After a
-// failover everybody finds the new primary without a proxy.
+// TestSeveralHosts: the URL names primary and standby, with target_session_attrs=read-write. After a failover all
+// processes find the new primary without a proxy.
 func TestSeveralHosts(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, true)
+	s := newTestbed(t, true)
 	old, err := url.Parse(s.old.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestSeveralHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The standby first: who did not look would stay there.
+	// The standby first, so that target_session_attrs matters.
 	old.Host = next.Host + "," + old.Host
 	old.RawQuery += "&target_session_attrs=read-write"
 	both := old.String()
@@ -71,41 +71,41 @@ func TestSeveralHosts(t *testing.T) {
 	pgtest.AwaitSQL(t, s.old, `select count(*) > 100 from history_effect`)
 	s.primary.Kill()
 	s.standby.Promote(t)
-	s.await(100)
-	p.end(t)
-	s.drained()
-	r.end(t)
-	w.end(t)
+	s.awaitPayments(100)
+	p.stopAndWait(t)
+	s.awaitDrained()
+	r.stopAndWait(t)
+	w.stopAndWait(t)
 	if v := s.verdict(nil); !v.OK() || v.Counts.Incarnations != 2 {
 		t.Errorf("%d numberings: %s", v.Counts.Incarnations, v)
 	}
 }
 
-// TestASilentServer: a server that refuses its system identifier and its timeline is told by the time of its start. A
-// crash, a failover and a restore each begin a new numbering, nothing is lost or repeated in the first two, and the
-// third loses what the backup lacks.
-func TestASilentServer(t *testing.T) {
+// TestServerWithoutID: a server whose system identifier and timeline may not be read is identified by its start time. A
+// crash, a failover and a restore each begin a new numbering. The first two lose and repeat nothing, the third loses
+// the events that the backup lacks.
+func TestServerWithoutID(t *testing.T) {
 	t.Parallel()
-	s := newSilentScene(t, true)
-	if said := pgtest.One[string](t, s.old, `select timeline from outbox_meta`); !strings.HasPrefix(said, "started-") {
-		t.Fatalf("the migration asked the server, and it told %q", said)
+	s := newTestbedWithoutServerID(t, true)
+	if id := pgtest.One[string](t, s.old, `select timeline from outbox_meta`); !strings.HasPrefix(id, "started-") {
+		t.Fatalf("the server's identity is %q, want its start time", id)
 	}
 	p, r, w := s.producer("producer", s.proxy.URL()), s.relay("relay", s.proxy.URL()), s.worker("worker", s.proxy.URL())
 	pgtest.AwaitSQL(t, s.old, `select count(*) > 100 from history_effect`)
 	s.primary.Kill()
-	s.old.Pool.Reset() // its connections are dead and do not know it
+	s.old.Pool.Reset() // its connections are dead
 	s.primary.Start(t)
 	pgtest.AwaitSQL(t, s.old, `select incarnation > 1 from outbox_meta`)
-	s.await(100)
+	s.awaitPayments(100)
 	s.primary.Kill()
 	s.promote()
-	s.await(100)
-	p.end(t)
-	s.drained()
+	s.awaitPayments(100)
+	p.stopAndWait(t)
+	s.awaitDrained()
 	if v := s.verdict(nil); !v.OK() || v.Counts.Incarnations != 3 {
-		t.Errorf("a crash and a failover, %d numberings: %s", v.Counts.Incarnations, v)
+		t.Errorf("crash and failover: %d numberings: %s", v.Counts.Incarnations, v)
 	}
-	// The backup: a copy that follows until it is cut off.
+	// The backup is a standby that stops receiving.
 	backup := s.standby.Standby(t, "backup")
 	pgtest.AwaitSQL(t, s.db, `select count(*) = 1 from pg_stat_replication where replay_lsn >= pg_current_wal_lsn()`)
 	restored := s.db.At(t, backup)
@@ -113,24 +113,24 @@ func TestASilentServer(t *testing.T) {
 	restored.Exec(t, `select pg_reload_conf()`)
 	pgtest.AwaitSQL(t, s.db, `select count(*) = 0 from pg_stat_replication`)
 	p = s.producer("producer-2", s.proxy.URL())
-	s.await(100)
-	p.end(t)
-	s.drained()
+	s.awaitPayments(100)
+	p.stopAndWait(t)
+	s.awaitDrained()
 	s.standby.Kill()
 	s.standby, s.db, s.source.DB = backup, restored, restored.Pool
 	s.promote()
 	p = s.producer("producer-3", s.proxy.URL())
-	s.await(100)
-	p.end(t)
-	s.drained()
-	r.end(t)
-	w.end(t)
+	s.awaitPayments(100)
+	p.stopAndWait(t)
+	s.awaitDrained()
+	r.stopAndWait(t)
+	w.stopAndWait(t)
 	const lost = "the backup lacks it"
 	v := s.verdict(map[history.Name]string{
 		history.OKAppendLost: lost, history.Phantom: lost, history.PhantomEffect: lost, history.DedupForgotten: lost,
 	})
 	t.Log(v)
 	if !v.OK() || v.Counts.Incarnations != 4 || v.Count(history.OKAppendLost) == 0 {
-		t.Errorf("a restore, %d numberings, %d appends lost", v.Counts.Incarnations, v.Count(history.OKAppendLost))
+		t.Errorf("restore: %d numberings, %d lost appends", v.Counts.Incarnations, v.Count(history.OKAppendLost))
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// What docs/migrate/debezium.md shows, word for word.
+// The code that docs/migrate/debezium.md shows.
 
 // consume:begin
 func stock(ctx context.Context, db *pgxpool.Pool, brokers []string, topic string, reserve inbox.Effect) error {
@@ -80,17 +80,17 @@ func placeOrderNow(ctx context.Context, db *pgxpool.Pool, o order) error {
 
 // after:end
 
-func TestThePageOfDebeziumShowsThisCode(t *testing.T) {
+func TestDebeziumPageShowsThisCode(t *testing.T) {
 	t.Parallel()
 	readPage(t, "debezium.md").shows(t, "debezium_test.go", "consume", "before", "after")
 }
 
 const (
 	envDebezium   = "EFFECTONCE_TEST_DEBEZIUM" // "1": run the tests that need Debezium
-	theirSlot     = "debezium"                 // on the page; two tests share a server
+	pageSlot      = "debezium"                 // on the page; the tests replace it, because they share a server
 	ordersTopic   = "outbox.event.order"
 	handoverTopic = "outbox.event.handover"
-	// ordersTables are what the program that migrates has: the router's columns, as its documentation names them.
+	// ordersTables are the tables of the program that migrates, with the columns of Debezium's outbox router.
 	ordersTables = `create table orders (id text primary key, customer text not null);
 		create table outbox (id uuid primary key default gen_random_uuid(), aggregatetype varchar(255) not null, aggregateid varchar(255) not null,
 			type varchar(255) not null, payload jsonb)`
@@ -108,7 +108,7 @@ type debezium struct {
 func newDebezium(t *testing.T, flushEvery time.Duration, sets ...pgtest.Set) *debezium {
 	t.Helper()
 	if os.Getenv(envDebezium) != "1" {
-		t.Skipf("needs Debezium, which Maven fetches the first time: set %s=1", envDebezium)
+		t.Skipf("needs Debezium, which Maven downloads the first time: set %s=1", envDebezium)
 	}
 	d := &debezium{db: pgtest.NewDatabase(t, sets...), brokers: kafkatest.NewCluster(t, 1).Brokers()}
 	if level := pgtest.One[string](t, d.db, "show wal_level"); level != "logical" {
@@ -141,8 +141,8 @@ func newDebezium(t *testing.T, flushEvery time.Duration, sets ...pgtest.Set) *de
 		d.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		// The walsender of a client that was killed takes a moment to notice; a slot would keep the database from being
-		// dropped.
+		// Drop the slot, which would prevent the drop of the database. The walsender of a killed client takes a moment
+		// to end.
 		for ctx.Err() == nil {
 			if _, err := d.db.Pool.Exec(ctx, "select pg_drop_replication_slot(slot_name) from pg_replication_slots "+
 				"where slot_name = $1 and database = current_database()", d.slot); err == nil {
@@ -170,7 +170,7 @@ func (d *debezium) connect(t *testing.T) {
 	})
 }
 
-// kill is kill -9 of Debezium. It returns when the server has noticed, for the slot has one reader.
+// kill kills Debezium and waits until its slot is free.
 func (d *debezium) kill(t *testing.T) {
 	t.Helper()
 	d.Kill()
@@ -185,7 +185,7 @@ func (d *debezium) restart(t *testing.T) {
 	d.connect(t)
 }
 
-// place places the orders from..to of each customer.
+// place places the orders from, ..., to-1 of each customer.
 func (d *debezium) place(t *testing.T, do func(context.Context, *pgxpool.Pool, order) error, from, to int) {
 	t.Helper()
 	for n := from; n < to; n++ {
@@ -197,13 +197,13 @@ func (d *debezium) place(t *testing.T, do func(context.Context, *pgxpool.Pool, o
 	}
 }
 
-// TestDebezium: what Debezium's outbox event router writes is applied once, in the order of each key, also when
-// Debezium is killed before it noted how far it was, and writes everything again.
+// TestDebezium: records of Debezium's outbox event router are applied once, in the order of each key, also if Debezium
+// is killed before it has committed its offset and writes all records again.
 func TestDebezium(t *testing.T) {
 	t.Parallel()
-	d := newDebezium(t, time.Hour, migrations.Inbox) // it notes nothing while it runs
+	d := newDebezium(t, time.Hour, migrations.Inbox) // it does not commit offsets while it runs
 	d.connect(t)
-	until(t, func(ctx context.Context) error { return stock(ctx, d.db.Pool, d.brokers, ordersTopic, reserve) })
+	start(t, func(ctx context.Context) error { return stock(ctx, d.db.Pool, d.brokers, ordersTopic, reserve) })
 	d.place(t, placeOrder, 0, 20)
 	if n := awaitEffects(t, d.db, d.brokers, "stock", ordersTopic, 20*customers); n != 20*customers {
 		t.Errorf("%d records", n)
@@ -212,7 +212,7 @@ func TestDebezium(t *testing.T) {
 		`select count(*) from outbox o join effect e on e.id = o.id and e.customer = o.aggregateid
 			and e.payload = o.payload`)
 	if rows != 20*customers {
-		t.Errorf("%d effects are those of their row", rows)
+		t.Errorf("%d effects match their row", rows)
 	}
 	d.kill(t)
 	d.place(t, placeOrder, 20, 30)
@@ -220,21 +220,21 @@ func TestDebezium(t *testing.T) {
 	records := awaitEffects(t, d.db, d.brokers, "stock", ordersTopic, 30*customers)
 	t.Logf("%d records of %d rows", records, 30*customers)
 	if records < 50*customers {
-		t.Errorf("%d records of %d rows: Debezium was to repeat the first %d", records, 30*customers, 20*customers)
+		t.Errorf("%d records of %d rows: want the first %d twice", records, 30*customers, 20*customers)
 	}
-	inOrder(t, d.db)
+	checkOrder(t, d.db)
 }
 
-// TestMigrateFromDebezium walks through docs/migrate/debezium.md: rows that Debezium has not read when the table
-// becomes a view are still sent by it, later ones by the relay; each order once and in the order of its key, and a key
-// stays in its partition.
+// TestMigrateFromDebezium follows docs/migrate/debezium.md. Debezium still sends the rows that it has not read when the
+// table becomes a view; the relay sends later ones. Each order is applied once, in the order of its key, and each key
+// keeps its partition.
 func TestMigrateFromDebezium(t *testing.T) {
 	t.Parallel()
 	d := newDebezium(t, 500*time.Millisecond, migrations.Outbox, migrations.Inbox)
-	p := page(strings.ReplaceAll(string(readPage(t, "debezium.md")), "'"+theirSlot+"'", "'"+d.slot+"'"))
-	const cut, mark, sent, stop, end = 0, 1, 2, 3, 4 // the pieces of SQL
+	p := page(strings.ReplaceAll(string(readPage(t, "debezium.md")), "'"+pageSlot+"'", "'"+d.slot+"'"))
+	const cut, mark, sent, stop, end = 0, 1, 2, 3, 4 // indexes of the page's SQL blocks
 	d.connect(t)
-	until(t, func(ctx context.Context) error { return stock(ctx, d.db.Pool, d.brokers, ordersTopic, reserve) })
+	start(t, func(ctx context.Context) error { return stock(ctx, d.db.Pool, d.brokers, ordersTopic, reserve) })
 	d.place(t, placeOrder, 0, 10)
 	awaitEffects(t, d.db, d.brokers, "stock", ordersTopic, 10*customers)
 	d.kill(t)
@@ -246,7 +246,7 @@ func TestMigrateFromDebezium(t *testing.T) {
 		t.Fatalf("%d events wait for the relay", n)
 	}
 	if pgtest.One[bool](t, d.db, p.blocks("sql")[sent]) {
-		t.Fatal("Debezium has sent everything, and does not run")
+		t.Fatal("the page's query says that Debezium has sent everything, while it is stopped")
 	}
 	d.restart(t)
 	pgtest.Await(t, "Debezium to have sent its part", func() (bool, error) {
@@ -269,7 +269,7 @@ func TestMigrateFromDebezium(t *testing.T) {
 	}
 	pgtest.AwaitSQL(t, d.db, "select not active from pg_replication_slots where slot_name = $1", d.slot)
 	p.run(t, d.db, stop)
-	relaying(t, d.db, d.brokers)
+	startRelay(t, d.db, d.brokers)
 	for n := 30; n < 40; n += 2 { // both kinds of producers
 		d.place(t, placeOrder, n, n+1)
 		d.place(t, placeOrderNow, n+1, n+2)
@@ -277,7 +277,7 @@ func TestMigrateFromDebezium(t *testing.T) {
 	p.run(t, d.db, end)
 	d.place(t, placeOrderNow, 40, 45)
 	awaitEffects(t, d.db, d.brokers, "stock", ordersTopic, 45*customers)
-	inOrder(t, d.db)
+	checkOrder(t, d.db)
 	partition := map[string]int32{}
 	for _, r := range kafkatest.ReadAllAt(t, d.brokers, ordersTopic) {
 		if at, known := partition[string(r.Key)]; known && at != r.Partition {
@@ -285,7 +285,7 @@ func TestMigrateFromDebezium(t *testing.T) {
 		}
 		partition[string(r.Key)] = r.Partition
 		if r.Get("id") == "" || r.Get("ce_type") != "OrderPlaced" {
-			t.Errorf("record %+v lacks what consumers of Debezium read", r)
+			t.Errorf("record %+v lacks headers of Debezium", r)
 		}
 	}
 }

@@ -19,14 +19,14 @@ import (
 	"github.com/effectonce/effectonce/publisher"
 )
 
-// TestPlainJava: what Java's producer writes without an id is applied once, known by its place in the log, though
-// another group reads it again; by ids or by offsets, as docs/foreign.md says. And our publisher chooses the partitions
-// that Java's does.
+// TestPlainJava: records of a Java producer, which have no id, are applied once, identified by their position in the
+// log, although another group reads them again: with deduplication by ids and by offsets, as docs/foreign.md says. And
+// our publisher chooses the same partitions as Java's producer.
 func TestPlainJava(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	if _, err := exec.LookPath("javac"); err != nil {
-		t.Skip("needs a JDK: java alone compiles nothing")
+		t.Skip("needs a JDK: there is no javac")
 	}
 	libs, err := kafkatest.Libs()
 	if err != nil {
@@ -57,7 +57,7 @@ func TestPlainJava(t *testing.T) {
 	known := map[uuid.UUID]bool{}
 	for _, r := range records {
 		if at := choose(&event.Event{Topic: topic, Key: string(r.Key)}); at != r.Partition {
-			t.Errorf("key %s: Java chose partition %d, we choose %d", r.Key, r.Partition, at)
+			t.Errorf("key %s: Java chose partition %d, the publisher chooses %d", r.Key, r.Partition, at)
 		}
 		known[event.RecordID(topic, r.Partition, r.Offset, r.Time)] = true
 	}
@@ -77,11 +77,11 @@ func TestPlainJava(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				stop := until(t, c.Run)
+				stop := start(t, c.Run)
 				awaitEffects(t, db, brokers, group, topic, each*customers)
 				stop()
 			}
-			inOrder(t, db)
+			checkOrder(t, db)
 			rows, err := db.Pool.Query(t.Context(), "select id from effect")
 			if err != nil {
 				t.Fatal(err)
@@ -89,7 +89,7 @@ func TestPlainJava(t *testing.T) {
 			for rows.Next() {
 				var id uuid.UUID
 				if err := rows.Scan(&id); err != nil || !known[id] {
-					t.Errorf("an effect of %v, which is no place in the log (%v)", id, err)
+					t.Errorf("the effect's id %v is not that of a record (%v)", id, err)
 				}
 			}
 			if err := rows.Err(); err != nil {

@@ -22,7 +22,6 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
 
-// order is the business of the programs here.
 type order struct {
 	ID, Customer string
 	N            int
@@ -30,8 +29,8 @@ type order struct {
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// until runs something that ends with its context, at the latest with the test.
-func until(t testing.TB, run func(ctx context.Context) error) (stop func()) {
+// start runs run until stop or the end of the test.
+func start(t testing.TB, run func(ctx context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -46,8 +45,7 @@ func until(t testing.TB, run func(ctx context.Context) error) (stop func()) {
 	return stop
 }
 
-// relaying runs a relay to those brokers.
-func relaying(t testing.TB, db *pgtest.DB, brokers []string) (stop func()) {
+func startRelay(t testing.TB, db *pgtest.DB, brokers []string) (stop func()) {
 	t.Helper()
 	to, err := publisher.NewKafka(brokers, publisher.Config{Logger: quiet()})
 	if err != nil {
@@ -57,13 +55,13 @@ func relaying(t testing.TB, db *pgtest.DB, brokers []string) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return until(t, func(ctx context.Context) error {
+	return start(t, func(ctx context.Context) error {
 		defer func() { _ = to.Close() }()
 		return r.Run(ctx)
 	})
 }
 
-// effects is what a consumer did, in a table of the database that its inbox is in.
+// effects is the table of a consumer's effects.
 const effects = "create table effect (n bigint generated always as identity, id uuid not null, customer text not " +
 	"null, payload jsonb not null)"
 
@@ -73,11 +71,11 @@ func reserve(ctx context.Context, tx pgx.Tx, e event.Event) error {
 }
 
 const (
-	partitions = 4 // of the topics here
+	partitions = 4
 	customers  = 7
 )
 
-// awaitEffects waits for n effects, and then until the group has decided every record that the topic has.
+// awaitEffects waits for n effects, and then until the group has committed the offsets of all records.
 func awaitEffects(t testing.TB, db *pgtest.DB, brokers []string, group, topic string, n int) (records int) {
 	t.Helper()
 	pgtest.AwaitSQL(t, db, "select count(*) >= $1 from effect", n)
@@ -105,8 +103,8 @@ func awaitEffects(t testing.TB, db *pgtest.DB, brokers []string, group, topic st
 	return records
 }
 
-// inOrder: the effects of each customer are those of its orders 0, 1, 2 and so on.
-func inOrder(t testing.TB, db *pgtest.DB) {
+// checkOrder checks that the effects of each customer are those of its orders 0, 1, 2, ...
+func checkOrder(t testing.TB, db *pgtest.DB) {
 	t.Helper()
 	rows, err := db.Pool.Query(t.Context(), "select customer, (payload->>'N')::int from effect order by n")
 	if err != nil {
@@ -117,7 +115,7 @@ func inOrder(t testing.TB, db *pgtest.DB) {
 	var n int
 	if _, err := pgx.ForEachRow(rows, []any{&customer, &n}, func() error {
 		if n != next[customer] {
-			return fmt.Errorf("customer %s: order %d where %d was to come", customer, n, next[customer])
+			return fmt.Errorf("customer %s: order %d, want %d", customer, n, next[customer])
 		}
 		next[customer]++
 		return nil
@@ -138,7 +136,7 @@ func readPage(t testing.TB, name string) page {
 	return page(b)
 }
 
-// blocks are what the page shows in a language.
+// blocks returns the page's code blocks in a language.
 func (p page) blocks(language string) (all []string) {
 	for _, rest := range strings.Split(string(p), "\n```"+language+"\n")[1:] {
 		code, _, _ := strings.Cut(rest, "\n```")
@@ -147,7 +145,7 @@ func (p page) blocks(language string) (all []string) {
 	return all
 }
 
-// shows fails where the page does not show what stands between the marks of each part of a source file.
+// shows fails unless the page's Go blocks are the marked parts of a source file.
 func (p page) shows(t testing.TB, file string, parts ...string) {
 	t.Helper()
 	source, err := os.ReadFile(file)
@@ -158,18 +156,18 @@ func (p page) shows(t testing.TB, file string, parts ...string) {
 		_, code, _ := strings.Cut(string(source), "// "+part+":begin\n")
 		code, _, _ = strings.Cut(code, "\n// "+part+":end")
 		if code == "" || !strings.Contains(string(p), "```go\n"+code+"\n```") {
-			t.Errorf("the page does not show what stands between the marks of %q", part)
+			t.Errorf("the page differs from the code between %s:begin and its end", part)
 		}
 	}
 	if shown := len(p.blocks("go")); shown != len(parts) {
-		t.Errorf("the page shows %d pieces of Go, and %d are tested", shown, len(parts))
+		t.Errorf("the page has %d Go blocks, %d are tested", shown, len(parts))
 	}
 }
 
-// run runs the page's n-th piece of SQL.
+// run runs the page's n-th SQL block.
 func (p page) run(t testing.TB, db *pgtest.DB, n int) {
 	t.Helper()
 	if _, err := db.Pool.Exec(t.Context(), p.blocks("sql")[n], pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatalf("piece %d of the page's SQL: %v", n, err)
+		t.Fatalf("SQL block %d of the page: %v", n, err)
 	}
 }

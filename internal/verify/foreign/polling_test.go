@@ -21,7 +21,7 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// What docs/migrate/polling-outbox.md shows, word for word.
+// The code that docs/migrate/polling-outbox.md shows.
 
 // before:begin
 func bookOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) error {
@@ -58,13 +58,13 @@ func bookOrderNow(ctx context.Context, db *pgxpool.Pool, topic string, o order) 
 
 // after:end
 
-func TestThePageOfPollingShowsThisCode(t *testing.T) {
+func TestPollingPageShowsThisCode(t *testing.T) {
 	t.Parallel()
 	readPage(t, "polling-outbox.md").shows(t, "polling_test.go", "before", "after")
 }
 
-// poll is the loop that the page means: it takes rows, sends them, notes that they are sent. killed: it dies before its
-// commit.
+// poll is one pass of a polling loop: it selects rows, sends them and marks them as sent. killed makes it die before
+// its commit.
 func poll(ctx context.Context, db *pgxpool.Pool, to *kafka.Writer, most int, killed bool) (n int, err error) {
 	errKilled := errors.New("killed")
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
@@ -105,9 +105,9 @@ func poll(ctx context.Context, db *pgxpool.Pool, to *kafka.Writer, most int, kil
 	return n, err
 }
 
-// TestMigrateFromAPollingOutbox walks through docs/migrate/polling-outbox.md: rows that the loop has not sent, and rows
-// that it has sent and could not note, leave by the relay; each order is applied once, in the order of its key, and a
-// key stays in its partition.
+// TestMigrateFromAPollingOutbox follows docs/migrate/polling-outbox.md. The relay sends the rows that the loop has not
+// sent, and those that it has sent and not marked. Each order is applied once, in the order of its key, and each key
+// keeps its partition.
 func TestMigrateFromAPollingOutbox(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -140,7 +140,7 @@ func TestMigrateFromAPollingOutbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, c.Run)
+	start(t, c.Run)
 
 	transport := &kafka.Transport{}
 	defer transport.CloseIdleConnections()
@@ -164,10 +164,10 @@ func TestMigrateFromAPollingOutbox(t *testing.T) {
 		t.Fatalf("%d events wait for the relay", n)
 	}
 	if _, err := poll(t.Context(), db.Pool, to, 20, false); err == nil {
-		t.Error("a loop that was forgotten goes on")
+		t.Error("a loop that was left running can still send")
 	}
 	place(bookOrder, 20, 25)
-	relaying(t, db, brokers)
+	startRelay(t, db, brokers)
 	for n := 25; n < 35; n += 2 { // both kinds of producers
 		place(bookOrder, n, n+1)
 		place(bookOrderNow, n+1, n+2)
@@ -176,9 +176,9 @@ func TestMigrateFromAPollingOutbox(t *testing.T) {
 	place(bookOrderNow, 35, 40)
 	records := awaitEffects(t, db, brokers, topic, topic, 40*customers)
 	if records != 43*customers {
-		t.Errorf("%d records of %d orders, %d of which were sent and not noted", records, 40*customers, 3*customers)
+		t.Errorf("%d records of %d orders, %d of which were sent and not marked", records, 40*customers, 3*customers)
 	}
-	inOrder(t, db)
+	checkOrder(t, db)
 	partition := map[string]int32{}
 	for _, r := range kafkatest.ReadAll(t, topic) {
 		if at, known := partition[string(r.Key)]; known && at != r.Partition {
@@ -186,7 +186,7 @@ func TestMigrateFromAPollingOutbox(t *testing.T) {
 		}
 		partition[string(r.Key)] = r.Partition
 		if r.Get("message-id") == "" {
-			t.Errorf("record %+v lacks what consumers of the loop read", r)
+			t.Errorf("record %+v lacks the loop's header", r)
 		}
 	}
 }

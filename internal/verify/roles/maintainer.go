@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// maintain makes and drops days all the time, as the owners of the tables: of the inbox as its maintainer, of the
-// archive as the owner of the outbox. A pass that fails is done again.
+// maintain creates and drops daily partitions every second: the inbox's as its maintainer, the archive's as the owner
+// of the outbox. It retries a failed pass.
 func maintain(ctx context.Context, p *process) error {
 	owner, err := open(p.OwnerURL, 2)
 	if err != nil {
@@ -22,7 +22,7 @@ func maintain(ctx context.Context, p *process) error {
 		p.pass(ctx, "inbox", func(ctx context.Context) error {
 			info, err := inbox.MaintainAll(ctx, p.db, inbox.Config{Logger: p.log}, false)
 			for _, day := range info.Dropped {
-				p.note(history.Entry{Kind: history.KindNote, Verb: history.VerbDropped, Detail: day})
+				p.record(history.Entry{Kind: history.KindNote, Verb: history.VerbDropped, Detail: day})
 			}
 			return err
 		})
@@ -38,6 +38,6 @@ func (p *process) pass(ctx context.Context, what string, do func(ctx context.Con
 	ctx, cancel := context.WithTimeout(ctx, 2*transactionLimit)
 	defer cancel()
 	if err := do(ctx); err != nil && ctx.Err() == nil {
-		p.log.Info("the maintainer tries again", "what", what, "err", err)
+		p.log.Info("maintenance failed; retrying", "what", what, "err", err)
 	}
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// operate is a person who looks at what is parked every half second, mends what can be mended and gives up what cannot.
+// operate plays an operator who looks at parked events every half second, releases those that can succeed and discards
+// the others.
 func operate(ctx context.Context, p *process) error {
 	out, err := operator.New(p.db, "", p.Name)
 	if err != nil {
@@ -26,7 +27,7 @@ func operate(ctx context.Context, p *process) error {
 	if err != nil {
 		return err
 	}
-	o := &person{process: p, out: out, in: in, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
+	o := &person{process: p, out: out, in: in, draw: rand.New(rand.NewPCG(p.Seed, p.seed(0)))}
 	for sleep.For(ctx, 500*time.Millisecond) == nil {
 		o.round(ctx)
 	}
@@ -40,7 +41,7 @@ type person struct {
 	draw *rand.Rand
 }
 
-// round is one look at everything. What fails is looked at again in the next one.
+// round runs all steps. The next round retries what failed.
 func (o *person) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, transactionLimit)
 	defer cancel()
@@ -49,15 +50,15 @@ func (o *person) round(ctx context.Context) {
 		o.halted,
 	} {
 		if err := step(ctx); err != nil && ctx.Err() == nil {
-			o.log.Info("the operator tries again", "err", err)
+			o.log.Info("an operator's step failed; retrying", "err", err)
 		}
 	}
 }
 
-// do notes an act before and after. Somebody else having been quicker is no failure.
+// do records an action before and after. An event that is not parked any more is no error.
 func (o *person) do(e history.Entry, act func() error) error {
 	e.Kind = history.KindOperate
-	op := o.note(e)
+	op := o.record(e)
 	err := act()
 	done := history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK}
 	switch {
@@ -69,12 +70,12 @@ func (o *person) do(e history.Entry, act func() error) error {
 	default:
 		done.Outcome, done.Err = history.Unknown, err.Error()
 	}
-	o.note(done)
+	o.record(done)
 	return err
 }
 
-// outboxKeys releases keys that the broker refused an event of. The event that it will never take is discarded: it is
-// the first of its list.
+// outboxKeys releases keys of which the broker refused an event. It discards an event that is too large, which is the
+// first of its list.
 func (o *person) outboxKeys(ctx context.Context) error {
 	keys, err := o.out.BlockedKeys(ctx, operator.BlockedFilter{})
 	if err != nil {
@@ -88,11 +89,11 @@ func (o *person) outboxKeys(ctx context.Context) error {
 			if err := o.discardOutbox(ctx, operator.ParkedFilter{MessageID: *k.Head}); err != nil {
 				return err
 			}
-			continue // the next round releases what stood behind it
+			continue // the next round releases the events behind it
 		}
 		e := history.Entry{Verb: "release", Detail: "outbox", Tenant: k.Tenant, Topic: k.Topic, Key: k.Key}
 		if err := o.do(e, func() error {
-			_, err := o.out.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "the soak goes on")
+			_, err := o.out.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "soak")
 			return err
 		}); err != nil {
 			return err
@@ -107,15 +108,15 @@ func (o *person) discardOutbox(ctx context.Context, f operator.ParkedFilter) err
 		return err
 	}
 	for _, e := range events {
-		// The mark of a key keeps the last refusal's code after its head was discarded: release then, do not discard
-		// more.
+		// The key keeps the code of the last refusal after its head was discarded. Release then instead of discarding
+		// another event.
 		verb, act := "discard", func() error {
-			_, err := o.out.DiscardEvent(ctx, e.ID, "too large for good")
+			_, err := o.out.DiscardEvent(ctx, e.ID, "too large")
 			return err
 		}
 		if e.Code != "MESSAGE_TOO_LARGE" || e.Attempts == 0 {
 			verb, act = "release", func() error {
-				_, err := o.out.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "the soak goes on")
+				_, err := o.out.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "soak")
 				return err
 			}
 		}
@@ -138,10 +139,10 @@ func (o *person) outboxAlone(ctx context.Context) error {
 		if !e.Alone || e.Releasing {
 			continue
 		}
-		verb, act := "release", func() error { return o.out.ReleaseEvent(ctx, e.ID, "the soak goes on") }
+		verb, act := "release", func() error { return o.out.ReleaseEvent(ctx, e.ID, "soak") }
 		if e.Code == "MESSAGE_TOO_LARGE" {
 			verb, act = "discard", func() error {
-				_, err := o.out.DiscardEvent(ctx, e.ID, "too large for good")
+				_, err := o.out.DiscardEvent(ctx, e.ID, "too large")
 				return err
 			}
 		}
@@ -155,7 +156,7 @@ func (o *person) outboxAlone(ctx context.Context) error {
 	return nil
 }
 
-// inboxKeys releases keys whose event failed. Poison is discarded, after a release or two in vain, for a person tries.
+// inboxKeys releases keys whose event failed. It discards poison, usually after a futile release or two, as people do.
 func (o *person) inboxKeys(ctx context.Context) error {
 	keys, err := o.in.BlockedKeys(ctx, inboxoperator.BlockedFilter{})
 	if err != nil {
@@ -166,8 +167,8 @@ func (o *person) inboxKeys(ctx context.Context) error {
 			continue
 		}
 		if k.Head != nil {
-			if gone, err := o.repeated(ctx, inboxoperator.ParkedFilter{MessageID: *k.Head}); gone || err != nil {
-				return err // the next round releases what stood behind it
+			if ok, err := o.discardApplied(ctx, inboxoperator.ParkedFilter{MessageID: *k.Head}); ok || err != nil {
+				return err // the next round releases the events behind it
 			}
 		}
 		if k.Code == "poison" && k.Head != nil && o.draw.Float64() < 0.5 {
@@ -180,7 +181,7 @@ func (o *person) inboxKeys(ctx context.Context) error {
 			Key: k.Key,
 		}
 		if err := o.do(e, func() error {
-			_, err := o.in.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "the soak goes on")
+			_, err := o.in.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "soak")
 			return err
 		}); err != nil {
 			return err
@@ -200,7 +201,7 @@ func (o *person) discardInbox(ctx context.Context, f inboxoperator.ParkedFilter)
 			Tenant: e.Tenant, Topic: e.Topic, Key: e.Key,
 		}
 		if err := o.do(entry, func() error {
-			_, err := o.in.DiscardEvent(ctx, e.ID, "poison for good")
+			_, err := o.in.DiscardEvent(ctx, e.ID, "poison")
 			return err
 		}); err != nil {
 			return err
@@ -209,19 +210,19 @@ func (o *person) discardInbox(ctx context.Context, f inboxoperator.ParkedFilter)
 	return nil
 }
 
-// repeated discards an event that waits although it was applied: to a worker that goes by numbers, one that comes under
-// another number may be new.
-func (o *person) repeated(ctx context.Context, f inboxoperator.ParkedFilter) (gone bool, err error) {
+// discardApplied discards a parked event that was applied: a worker that deduplicates by watermark may take an event
+// with another number for a new one.
+func (o *person) discardApplied(ctx context.Context, f inboxoperator.ParkedFilter) (applied bool, err error) {
 	if !o.ByWatermark {
 		return false, nil
 	}
-	if err := o.db.QueryRow(ctx, isApplied, Consumer, f.MessageID.String()).Scan(&gone); err != nil || !gone {
+	if err := o.db.QueryRow(ctx, isApplied, Consumer, f.MessageID.String()).Scan(&applied); err != nil || !applied {
 		return false, err
 	}
 	return true, o.discardInbox(ctx, f)
 }
 
-// inboxAlone releases what is parked or quarantined without a key. The person has looked: it was never applied.
+// inboxAlone releases parked and quarantined events without a key that were not applied.
 func (o *person) inboxAlone(ctx context.Context) error {
 	events, err := o.in.Parked(ctx, inboxoperator.ParkedFilter{})
 	if err != nil {
@@ -237,7 +238,7 @@ func (o *person) inboxAlone(ctx context.Context) error {
 			}
 			continue
 		}
-		if gone, err := o.repeated(ctx, inboxoperator.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); gone ||
+		if ok, err := o.discardApplied(ctx, inboxoperator.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); ok ||
 			err != nil {
 			return err
 		}
@@ -245,7 +246,7 @@ func (o *person) inboxAlone(ctx context.Context) error {
 			Verb: "release", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID},
 			Tenant: e.Tenant, Topic: e.Topic,
 		}
-		if err := o.do(entry, func() error { return o.in.ReleaseEvent(ctx, e.ID, "the soak goes on") }); err != nil {
+		if err := o.do(entry, func() error { return o.in.ReleaseEvent(ctx, e.ID, "soak") }); err != nil {
 			return err
 		}
 	}
@@ -274,7 +275,7 @@ func (o *person) halted(ctx context.Context) error {
 			}
 			if err := o.do(e, func() error {
 				return o.in.Resume(ctx, part.Topic, part.Partition,
-					"the soak goes on")
+					"soak")
 			}); err != nil {
 				return err
 			}
@@ -291,7 +292,7 @@ func (o *person) accept(ctx context.Context, part inboxoperator.PartitionState) 
 		Offset: part.From,
 	}
 	return o.do(e, func() error {
-		_, err := o.in.AcceptNumbering(ctx, epoch, "the soak goes on")
+		_, err := o.in.AcceptNumbering(ctx, epoch, "soak")
 		return err
 	})
 }

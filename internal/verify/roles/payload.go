@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 )
 
-// TooLargeBytes is the limit of the topic that refuses large events: a test makes it with this max.message.bytes.
+// TooLargeBytes is the max.message.bytes of the topic that refuses large events.
 const TooLargeBytes = 65_536
 
-// Canary stands in every payload. No log, metric or error may show it.
+// Canary is in every payload. No log, metric or error may contain it.
 const Canary = "canary-payload-5d1f0c"
 
 // content is an event's payload.
@@ -16,7 +16,7 @@ type content struct {
 	Business string `json:"business"`
 	Poison   string `json:"poison,omitempty"`
 	Canary   string `json:"canary"`
-	Padding  []byte `json:"padding"` // random: it must not shrink
+	Padding  []byte `json:"padding"` // random, so that it does not compress
 }
 
 func (w *writer) payload(business, poison string, size int) []byte {
@@ -29,7 +29,7 @@ func (w *writer) payload(business, poison string, size int) []byte {
 	}
 	b, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // strings and bytes have a JSON
+		panic(err) // cannot happen
 	}
 	return b
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// transactionLimit ends a transaction whose connection no longer answers; what came of it is unknown then.
+// transactionLimit bounds a transaction. After it the outcome is unknown.
 const transactionLimit = 10 * time.Second
 
-// errMind rolls a transaction back for no other reason than that it was drawn.
-var errMind = errors.New("the producer changed its mind")
+// errRollback is the reason for a random rollback.
+var errRollback = errors.New("random rollback")
 
 // produce appends until ctx ends.
 func produce(ctx context.Context, p *process) error {
@@ -34,7 +34,7 @@ func produce(ctx context.Context, p *process) error {
 	var all sync.WaitGroup
 	for i := range p.Writers {
 		all.Go(func() {
-			w := &writer{process: p, sql: viaSQL, draw: rand.New(rand.NewPCG(p.Seed, p.choices(i)))}
+			w := &writer{process: p, sql: viaSQL, draw: rand.New(rand.NewPCG(p.Seed, p.seed(i)))}
 			w.id = fmt.Sprintf("%s.%d.%d", p.Name, p.Life, i)
 			w.run(ctx)
 		})
@@ -52,9 +52,9 @@ type writer struct {
 	n    int // business ids
 }
 
-func (w *writer) chance(of float64) bool { return w.draw.Float64() < of }
+func (w *writer) chance(p float64) bool { return w.draw.Float64() < p }
 
-// run keeps the rate: after a wait, what was missed is not made up for, or every outage would end in a storm.
+// run keeps the rate. It does not catch up after an outage.
 func (w *writer) run(ctx context.Context) {
 	next := time.Now()
 	for ctx.Err() == nil {
@@ -71,17 +71,17 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
-// batch is what a transaction is to do. Versions are drawn when it runs.
+// batch is the plan of a transaction. Versions are assigned when it runs.
 type batch struct {
 	keys     []string // the aggregates, in the order of their locks
 	events   []event.Event
-	infos    []history.Event // beside events
+	infos    []history.Event // by index of events
 	viaSQL   bool
 	rollback bool
 }
 
-// plan draws a transaction: mostly one aggregate and a few events over several topics, sometimes two aggregates, and
-// seldom in an order of locks that may deadlock.
+// plan draws a transaction: mostly one aggregate and a few events in several topics, sometimes two aggregates, and
+// rarely with an order of locks that may deadlock.
 func (w *writer) plan() *batch {
 	b := &batch{viaSQL: w.chance(0.2), rollback: w.chance(0.03)}
 	b.keys = append(b.keys, w.key())
@@ -95,7 +95,7 @@ func (w *writer) plan() *batch {
 	}
 	n := 1 + w.draw.IntN(8)
 	if w.chance(0.01) {
-		n = 200 // COPY, and a claim that is cut
+		n = 200 // appended by COPY, and more than a claim
 	}
 	for i := range n {
 		w.add(b, b.keys[i%len(b.keys)])
@@ -121,7 +121,7 @@ func (w *writer) add(b *batch, key string) {
 	case w.chance(0.05):
 		e.Key = ""
 	case w.chance(0.02):
-		// Its place in the order is that of its move, so it has a key of its own.
+		// It is ordered by the time at which it becomes due, so it has another key.
 		e.Key, info.Scheduled, e.NotBefore = key+"-later", true, time.Now().Add(time.Second)
 	}
 	switch {
@@ -137,15 +137,15 @@ func (w *writer) add(b *batch, key string) {
 	b.events, b.infos = append(b.events, e), append(b.infos, info)
 }
 
-// newID is a v7 id by a clock that may be off.
+// newID returns a v7 id by a clock that may be wrong.
 func (w *writer) newID() uuid.UUID {
-	if w.Jump != 0 && w.chance(0.02) {
-		return event.IDAt(time.Now().Add(w.Jump))
+	if w.ClockOffset != 0 && w.chance(0.02) {
+		return event.IDAt(time.Now().Add(w.ClockOffset))
 	}
 	return event.NewID()
 }
 
-// commit runs a transaction and writes down what came of it.
+// commit runs a transaction and records the outcome.
 func (w *writer) commit(ctx context.Context, b *batch) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), transactionLimit)
 	defer cancel()
@@ -158,14 +158,14 @@ func (w *writer) commit(ctx context.Context, b *batch) {
 	}
 	switch {
 	case op == 0:
-		// Nothing was to be committed: it failed before.
+		// It failed before its COMMIT.
 		_ = sleep.For(ctx, 20*time.Millisecond)
 	case err == nil:
-		w.note(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.OK})
-	case errors.Is(err, errMind) || !pgerr.CommitUnknown(err):
-		w.note(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.Failed, Err: err.Error()})
+		w.record(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.OK})
+	case errors.Is(err, errRollback) || !pgerr.CommitUnknown(err):
+		w.record(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.Failed, Err: err.Error()})
 	default:
-		w.note(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.Unknown, Err: err.Error()})
+		w.record(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.Unknown, Err: err.Error()})
 	}
 }
 
@@ -178,7 +178,7 @@ func (w *writer) transact(ctx context.Context, b *batch) (op int64, err error) {
 	defer func() { _ = tx.Rollback(ctx) }()
 	for _, key := range b.keys {
 		var version int64
-		if err := tx.QueryRow(ctx, drawVersions, key, b.count(key)).Scan(&version); err != nil {
+		if err := tx.QueryRow(ctx, nextVersions, key, b.count(key)).Scan(&version); err != nil {
 			return 0, err
 		}
 		b.number(key, version)
@@ -189,9 +189,9 @@ func (w *writer) transact(ctx context.Context, b *batch) (op int64, err error) {
 	if err := appender().Append(ctx, tx, b.events...); err != nil {
 		return 0, err
 	}
-	op = w.note(history.Entry{Kind: history.KindAppend, Events: b.infos})
+	op = w.record(history.Entry{Kind: history.KindAppend, Events: b.infos})
 	if b.rollback {
-		return op, errMind
+		return op, errRollback
 	}
 	return op, tx.Commit(ctx)
 }
@@ -204,7 +204,7 @@ func (w *writer) transactSQL(ctx context.Context, b *batch) (op int64, err error
 	defer func() { _ = tx.Rollback() }()
 	for _, key := range b.keys {
 		var version int64
-		if err := tx.QueryRowContext(ctx, drawVersions, key, b.count(key)).Scan(&version); err != nil {
+		if err := tx.QueryRowContext(ctx, nextVersions, key, b.count(key)).Scan(&version); err != nil {
 			return 0, err
 		}
 		b.number(key, version)
@@ -215,9 +215,9 @@ func (w *writer) transactSQL(ctx context.Context, b *batch) (op int64, err error
 	if err := appender().AppendSQL(ctx, tx, b.events...); err != nil {
 		return 0, err
 	}
-	op = w.note(history.Entry{Kind: history.KindAppend, Events: b.infos})
+	op = w.record(history.Entry{Kind: history.KindAppend, Events: b.infos})
 	if b.rollback {
-		return op, errMind
+		return op, errRollback
 	}
 	return op, tx.Commit()
 }
@@ -226,7 +226,7 @@ func appender() outbox.Appender {
 	return outbox.Appender{Source: "process", MaxPayload: -1, InboxWindow: -1}
 }
 
-// count is how many versions an aggregate needs: one for each event that has a place in its order.
+// count returns the number of versions that an aggregate needs: one for each event with its key.
 func (b *batch) count(key string) (n int64) {
 	for i := range b.events {
 		if b.events[i].Key == key {
@@ -236,7 +236,7 @@ func (b *batch) count(key string) (n int64) {
 	return n
 }
 
-// number gives an aggregate's events their versions, of which the last one drawn is given.
+// number assigns versions to an aggregate's events, up to last.
 func (b *batch) number(key string, last int64) {
 	next := last - b.count(key)
 	for i := range b.events {
@@ -252,7 +252,7 @@ func (b *batch) number(key string, last int64) {
 	}
 }
 
-// business is the arguments of recordAll.
+// business returns the arguments of recordAll.
 func (b *batch) business() []any {
 	n := len(b.infos)
 	ids, business, tenants, topics := make([]string, n), make([]string, n), make([]string, n), make([]string, n)

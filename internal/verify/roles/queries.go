@@ -1,7 +1,6 @@
 package roles
 
-// grants give each role what its work needs of the tables of package tables, and nothing of the others'. {producer},
-// {worker} and {operator} are users.
+// grants are each role's privileges on the tables of package tables. {producer}, {worker} and {operator} are users.
 const grants = `-- roles: grants
 grant select, insert, update on history_aggregate to {producer};
 grant insert on history_business to {producer};
@@ -10,8 +9,8 @@ grant select on history_effect to {operator};
 grant select, insert on history_ledger to {worker};
 `
 
-// drawVersions is tables.SQLNextVersion for $3 events at once: it returns the last one's version.
-const drawVersions = `-- roles: draw versions
+// nextVersions is tables.SQLNextVersion for $2 events. It returns the last version.
+const nextVersions = `-- roles: next versions
 insert into history_aggregate as a (tenant, key, version) values ('', $1, $2)
 on conflict (tenant, key) do update set version = a.version + $2 returning version`
 
@@ -23,7 +22,7 @@ from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::te
 	$9::bigint[])
 	as e (id, tenant, topic, key, version, business, scheduled, poison, digest)`
 
-// applyAll writes a row for every event whose effect runs, whatever the ledger says.
+// applyAll inserts a row for every event whose effect runs, duplicates included.
 const applyAll = `-- roles: apply
 insert into history_effect (consumer, message_id, tenant, topic, key, version, business, record_partition,
 	record_offset)
@@ -31,15 +30,14 @@ select $1, e.id::uuid, e.tenant, e.topic, e.key, e.version, e.business, e.partit
 from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::int[], $9::bigint[])
 	with ordinality as e (id, tenant, topic, key, version, business, partition, at, i) order by e.i`
 
-// ledgerAll books business keys, in one order for all workers.
+// ledgerAll inserts business keys, sorted so that workers do not deadlock.
 const ledgerAll = `-- roles: ledger
 insert into history_ledger (consumer, business, message_id)
 select $1, l.business, l.id::uuid from unnest($2::text[], $3::text[]) as l (business, id) order by l.business
 	on conflict do nothing`
 
-// isApplied is how an operator looks whether an event had its effect.
-const isApplied = `-- roles: is it applied
+const isApplied = `-- roles: is applied
 select exists (select from history_effect where consumer = $1 and message_id = $2::uuid)`
 
-const serializationFailure = `-- roles: a conflict
-do $$ begin raise exception 'drawn by the process' using errcode = 'serialization_failure'; end $$`
+const serializationFailure = `-- roles: serialization failure
+do $$ begin raise exception 'random failure' using errcode = 'serialization_failure'; end $$`

@@ -9,13 +9,13 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// Lease is a relay's: short, for a test that pauses its holders for longer.
+// Lease is a relay's. It is short, so that tests can pause a relay for longer.
 const Lease = 3 * time.Second
 
-// PublishTimeout is how long a relay waits for a broker's answer to one request.
+// PublishTimeout is a relay's time-out of a request to a broker.
 const PublishTimeout = 3 * time.Second
 
-// publish is a relay with the real publisher.
+// publish runs a relay with the real publisher.
 func publish(ctx context.Context, p *process) error {
 	pins, err := relay.Pins(p.db, "")
 	if err != nil {

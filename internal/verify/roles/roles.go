@@ -1,6 +1,6 @@
-// Package roles holds the roles of a test that runs for a while: producers, relays, workers, an operator and a
-// maintainer, each a process of its own that is killed, paused and cut off. A test binary that calls Main first is all
-// of them: it starts itself again with a Config in its environment.
+// Package roles has the processes of long-running tests: producers, relays, workers, an operator and a maintainer,
+// which tests kill, pause and disconnect. Each is the test binary itself, started again with a Config in its
+// environment; its TestMain calls Main first.
 package roles
 
 import (
@@ -22,10 +22,10 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/history"
 )
 
-// EnvConfig names the variable that gives a process its role: a Config in JSON.
+// EnvConfig is the variable for a process's Config, in JSON.
 const EnvConfig = "EFFECTONCE_ROLE"
 
-// The roles. Each connects as the least privileged user that can do its work.
+// Roles. Each connects as the least privileged user that can do its work.
 const (
 	Producer   = "producer"
 	Relay      = "relay"
@@ -37,30 +37,30 @@ const (
 // Consumer is the name that workers share in the inbox, and their group in Kafka.
 const Consumer = "ledger"
 
-// Config is what a process is told. It has no defaults: a test says everything.
+// Config configures a process. It has no defaults.
 type Config struct {
-	Role, Name string // the name is unique among the processes of a test, and the same after a restart
-	Life       int    // counts its restarts: the same choices are not made twice
+	Role, Name string // the name is unique among the processes of a test; restarts keep it
+	Life       int    // number of restarts; part of the random seed
 	Seed       uint64 // of all processes
-	History    string // the directory that its history goes to
-	URL        string // of the database, through the process's own proxy
+	History    string // directory of its history
+	URL        string // of the database, through the process's proxy
 	OwnerURL   string // Maintainer: as the owner of the outbox's tables
 	Conns      int    // the pool's size
 	Brokers    []string
-	Through    map[string]string // a broker's address to the proxy's that stands before it, for this process
+	Proxies    map[string]string // address of this process's proxy by broker address
 	Topics     []string
 
-	Rate, Writers int           // Producer: events per second, and transactions at a time
+	Rate, Writers int           // Producer: events per second, and concurrent transactions
 	Keys          int           // Producer: aggregates
 	TooLarge      string        // Producer: the topic that refuses large events
-	Jump          time.Duration // Producer: how far off its clock is when it makes ids; negative: behind
-	Each          bool          // Worker: one event after the other, not a batch at once
-	ByWatermark   bool          // Worker: it goes by numbers and not by ids. Operator: the worker does
-	FromWAL       bool          // Relay: it reads the WAL
-	Trouble       float64       // Worker: the chance of each kind of failure, per event
+	ClockOffset   time.Duration // Producer: error of the clock that makes ids; negative: behind
+	Each          bool          // Worker: inbox.Each instead of inbox.Batch
+	ByWatermark   bool          // Worker: deduplicate by watermark. Operator: the worker does
+	FromWAL       bool          // Relay: read the WAL
+	FailureRate   float64       // Worker: probability of each kind of failure, per event
 }
 
-// Main takes a role and exits when this process was given one, and returns otherwise. TestMain calls it first.
+// Main runs the role of this process and exits, or returns if it has none. TestMain calls it first.
 func Main() {
 	text := os.Getenv(EnvConfig)
 	if text == "" {
@@ -71,7 +71,7 @@ func Main() {
 	err := runRole(ctx, text)
 	stop()
 	if err == nil {
-		err = goleak.Find() // what Run leaves behind, a process that embeds it would keep
+		err = goleak.Find() // Run must not leak goroutines
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "process:", err)
@@ -80,7 +80,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// Command is this program once more, in a role. The caller starts it.
+// Command returns the command that runs this program in a role. The caller starts it.
 func Command(cfg Config) (*exec.Cmd, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -118,26 +118,26 @@ func runRole(ctx context.Context, text string) error {
 	defer db.Close()
 	p := &process{Config: cfg, db: db, rec: rec, log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("process",
 		cfg.Name)}
-	p.note(history.Entry{Kind: history.KindStart, Count: cfg.Life})
+	p.record(history.Entry{Kind: history.KindStart, Count: cfg.Life})
 	if err := run(ctx, p); err != nil {
-		p.note(history.Entry{Kind: history.KindStop, Err: err.Error()})
+		p.record(history.Entry{Kind: history.KindStop, Err: err.Error()})
 		return err
 	}
-	p.note(history.Entry{Kind: history.KindStop})
+	p.record(history.Entry{Kind: history.KindStop})
 	return nil
 }
 
-// note writes an entry and returns its number. A process that can no longer say what it does must do nothing more.
-func (p *process) note(e history.Entry) int64 {
+// record writes an entry and returns its number. A process that cannot write its history exits.
+func (p *process) record(e history.Entry) int64 {
 	n, err := p.rec.Write(e)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "process: no history, so no more work:", err)
+		fmt.Fprintln(os.Stderr, "process: writing the history:", err)
 		os.Exit(3)
 	}
 	return n
 }
 
-// process is what every role has.
+// process is the common part of the roles.
 type process struct {
 	Config
 	db  *pgxpool.Pool
@@ -145,15 +145,14 @@ type process struct {
 	log *slog.Logger
 }
 
-// choices is the second half of a generator's seed, for the i-th goroutine of this life.
-func (p *process) choices(i int) uint64 {
+// seed returns the second half of a generator's seed, for the i-th goroutine of this life.
+func (p *process) seed(i int) uint64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%s.%d.%d", p.Name, p.Life, i)
 	return h.Sum64()
 }
 
-// open makes a pool whose statements end even when nothing answers: a half-open connection would hold a process for
-// ever.
+// open makes a pool with a connect time-out.
 func open(url string, conns int) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// Passwords begin with it. No log, metric or error may show one.
+// CanaryPassword is the prefix of all passwords. No log, metric or error may contain one.
 const CanaryPassword = "canary-password-"
 
-// users are who logs in for each role, and whose rights they have.
+// users are the login role and the granted roles of each role.
 var users = []struct{ role, name, rights string }{
 	{Producer, "role_producer", "effectonce_append"},
 	{Relay, "role_relay", "effectonce_relay"},
@@ -25,7 +25,7 @@ var users = []struct{ role, name, rights string }{
 	{"owner", "role_owner", ""},
 }
 
-// User is who a role logs in as; "owner" owns the outbox's archive.
+// User returns the login role of a role; "owner" owns the outbox's archive.
 func User(role string) string {
 	for _, u := range users {
 		if u.role == role {
@@ -35,7 +35,7 @@ func User(role string) string {
 	return ""
 }
 
-// Login is the URL of a database for a role, at an address, which may be a proxy's.
+// Login returns a database URL for a role. The address may be a proxy's.
 func Login(role, address, database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword(User(role), CanaryPassword+role), Host: address, Path: "/" +
@@ -45,8 +45,7 @@ func Login(role, address, database string) string {
 	return u.String()
 }
 
-// Setup makes the tables of the processes and their users in a migrated database, as superuser. Nothing is left to
-// PUBLIC.
+// Setup creates the tables and users of the processes in a migrated database, as superuser. PUBLIC keeps no privileges.
 func Setup(ctx context.Context, conn *pgx.Conn) error {
 	var roles strings.Builder
 	if err := migrations.PrintRoles(&roles, migrations.Options{

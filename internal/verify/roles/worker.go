@@ -22,19 +22,19 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/history/tap"
 )
 
-// SessionTimeout is a worker's in its group: a pause for longer makes a zombie of it.
+// SessionTimeout is a worker's in its group. A longer pause makes the worker a zombie.
 const SessionTimeout = 6 * time.Second
 
-// EffectTimeout is a worker's: the server ends a transaction that is silent for half as long again.
+// EffectTimeout is a worker's. The server ends a transaction that is idle for 1.5 times as long.
 const EffectTimeout = 5 * time.Second
 
-// What a worker is told by signals: to let the next effect hang, and to let it go on.
+// Signals for a worker: the next effect hangs; hanging effects continue.
 const (
-	SignalHang = syscall.SIGUSR1
-	SignalFree = syscall.SIGUSR2
+	SignalHang   = syscall.SIGUSR1
+	SignalResume = syscall.SIGUSR2
 )
 
-// work is a member of the group, with the inbox and its releaser.
+// work runs a member of the group, with the inbox and its releaser.
 func work(ctx context.Context, p *process) error {
 	dedup := inbox.ByID
 	if p.ByWatermark {
@@ -50,7 +50,7 @@ func work(ctx context.Context, p *process) error {
 	if err != nil {
 		return err
 	}
-	x := &effect{process: p, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
+	x := &effect{process: p, draw: rand.New(rand.NewPCG(p.Seed, p.seed(0)))}
 	defer x.listen()()
 	handler := in.Batch(x.batch)
 	if p.Each {
@@ -70,114 +70,113 @@ func work(ctx context.Context, p *process) error {
 	return g.Wait()
 }
 
-// effect books events, and fails now and then in every way that an effect can fail.
+// effect records events, and fails randomly in every way in which an effect can fail.
 type effect struct {
 	*process
-	mu   sync.Mutex
-	draw *rand.Rand
-	next bool          // the next effect is to hang
-	free chan struct{} // closed: those that hang go on; nil: none does
+	mu     sync.Mutex
+	draw   *rand.Rand
+	hang   bool          // the next effect hangs
+	resume chan struct{} // closed when hanging effects continue; nil: none hangs
 }
 
 func (x *effect) one(ctx context.Context, tx pgx.Tx, e event.Event) error {
-	x.hangs(ctx)
-	if err := x.trouble(ctx, tx, e); err != nil {
+	x.maybeHang(ctx)
+	if err := x.maybeFail(ctx, tx, e); err != nil {
 		return err
 	}
-	return x.record(ctx, tx, []event.Event{e})
+	return x.insert(ctx, tx, []event.Event{e})
 }
 
 func (x *effect) batch(ctx context.Context, tx pgx.Tx, events []event.Event) error {
-	x.hangs(ctx)
+	x.maybeHang(ctx)
 	for i, e := range events {
-		if err := x.trouble(ctx, tx, e); err != nil {
+		if err := x.maybeFail(ctx, tx, e); err != nil {
 			return inbox.At(i, err)
 		}
 	}
-	return x.record(ctx, tx, events)
+	return x.insert(ctx, tx, events)
 }
 
-// listen does what signals say until it is ended.
+// listen handles signals until end is called.
 func (x *effect) listen() (end func()) {
-	said, over := make(chan os.Signal, 8), make(chan struct{})
-	signal.Notify(said, SignalHang, SignalFree)
+	signals, done := make(chan os.Signal, 8), make(chan struct{})
+	signal.Notify(signals, SignalHang, SignalResume)
 	go func() {
 		for {
 			select {
-			case s := <-said:
-				x.told(s == SignalHang)
-			case <-over:
+			case s := <-signals:
+				x.setHang(s == SignalHang)
+			case <-done:
 				return
 			}
 		}
 	}()
-	return func() { signal.Stop(said); close(over) }
+	return func() { signal.Stop(signals); close(done) }
 }
 
-func (x *effect) told(hang bool) {
+func (x *effect) setHang(hang bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.next = hang
+	x.hang = hang
 	switch {
-	case hang && x.free == nil:
-		x.free = make(chan struct{})
-	case !hang && x.free != nil:
-		close(x.free)
-		x.free = nil
+	case hang && x.resume == nil:
+		x.resume = make(chan struct{})
+	case !hang && x.resume != nil:
+		close(x.resume)
+		x.resume = nil
 	}
 }
 
-// hangs waits within the effect when the test has asked for it. One half of the effects does not even hear that its
-// time is over.
-func (x *effect) hangs(ctx context.Context) {
+// maybeHang blocks the effect if the test has asked for it. Half of these effects ignore the end of ctx.
+func (x *effect) maybeHang(ctx context.Context) {
 	x.mu.Lock()
-	if !x.next {
+	if !x.hang {
 		x.mu.Unlock()
 		return
 	}
-	x.next = false
-	free, over := x.free, ctx.Done()
+	x.hang = false
+	resume, done := x.resume, ctx.Done()
 	if x.draw.IntN(2) == 0 {
-		over = nil
+		done = nil
 	}
 	x.mu.Unlock()
 	select {
-	case <-over:
-	case <-free:
+	case <-done:
+	case <-resume:
 	}
 }
 
-// trouble is drawn anew for each run, so that what failed works when it runs again. Only poison never works.
-func (x *effect) trouble(ctx context.Context, tx pgx.Tx, e event.Event) error {
+// maybeFail draws a failure for each run, so that a retry may succeed. Only poison fails always.
+func (x *effect) maybeFail(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	var c content
 	if err := json.Unmarshal(e.Payload, &c); err != nil {
-		return inbox.Terminal("no_json", errors.New("the payload is no JSON of ours"))
+		return inbox.Terminal("no_json", errors.New("the payload is not JSON"))
 	}
 	if c.Poison == "effect" {
 		return inbox.Terminal("poison", errors.New("the event is poison"))
 	}
 	x.mu.Lock()
-	kind := x.draw.Float64() / x.Trouble
+	kind := x.draw.Float64() / x.FailureRate
 	x.mu.Unlock()
 	switch {
 	case kind < 1:
-		return inbox.Retryable(errors.New("something else is away"))
+		return inbox.Retryable(errors.New("another service is away"))
 	case kind < 2:
-		return errors.New("nobody knows why")
+		return errors.New("unclassified error")
 	case kind < 3:
 		_, err := tx.Exec(ctx, serializationFailure)
 		return err
 	case kind < 3.2:
-		return inbox.Terminal("drawn", errors.New("not this time"))
+		return inbox.Terminal("drawn", errors.New("random terminal error"))
 	case kind < 3.4:
-		panic("the effect panics, as it was drawn to")
+		panic("random panic")
 	}
 	return nil
 }
 
-// record writes every run down, and the ledger beside it: an effect that runs twice shows in the rows without a
-// constraint.
-func (x *effect) record(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+// insert records every run, and the ledger. The table of runs has no constraint, so that it shows an effect that ran
+// twice.
+func (x *effect) insert(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	if err := tap.Ran(x.rec, Consumer, events); err != nil {
 		return err
 	}

@@ -375,7 +375,7 @@ func hang(s *scene, f fault) (func() error, error) {
 			s.took(f.kind)
 			s.noteProgress(f, since)
 		}
-		s.supervisor.signal(f.target, roles.SignalFree)
+		s.supervisor.signal(f.target, roles.SignalResume)
 		return nil
 	}, nil
 }

@@ -190,12 +190,12 @@ func (x *scene) addProcess(role, name string, wanted bool, more func(cfg *roles.
 	judged.Watch(func(s pgtest.Passing) *pgtest.Trap { return x.supervisor.atStatement(name, s) })
 	cfg := roles.Config{
 		Role: role, Name: name, Seed: x.seed, History: x.dir, Conns: 4, Brokers: x.kafka.Brokers(),
-		Through: map[string]string{}, URL: roles.Login(role, x.proxies.add(x.t, name+"/postgres", judged.Address()),
+		Proxies: map[string]string{}, URL: roles.Login(role, x.proxies.add(x.t, name+"/postgres", judged.Address()),
 			x.database),
 	}
 	cfg.Topics = slices.Sorted(maps.Keys(topics))
 	for i, b := range x.kafka.Brokers() {
-		cfg.Through[b] = x.proxies.add(x.t, fmt.Sprintf("%s/kafka-%d", name, i), b)
+		cfg.Proxies[b] = x.proxies.add(x.t, fmt.Sprintf("%s/kafka-%d", name, i), b)
 	}
 	if more != nil {
 		more(&cfg)
@@ -207,7 +207,7 @@ func (x *scene) addProcesses() {
 	jumps := []time.Duration{-30 * time.Hour, 30 * time.Hour, 20 * 24 * time.Hour}
 	for i, name := range producers {
 		x.addProcess(roles.Producer, name, true, func(c *roles.Config) {
-			c.Rate, c.Writers, c.Keys, c.TooLarge, c.Jump = max(1, x.rate/len(producers)), 4, 200, topicLimited,
+			c.Rate, c.Writers, c.Keys, c.TooLarge, c.ClockOffset = max(1, x.rate/len(producers)), 4, 200, topicLimited,
 				jumps[i]
 		})
 	}
@@ -217,7 +217,7 @@ func (x *scene) addProcesses() {
 	x.addProcess(roles.Relay, relays[2], true, func(c *roles.Config) { c.Conns, c.FromWAL = 1, x.follow })
 	for i, name := range append(workers, spare) {
 		x.addProcess(roles.Worker, name, name != spare, func(c *roles.Config) {
-			c.Trouble, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
+			c.FailureRate, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
 		})
 	}
 	x.addProcess(roles.Operator, person, true, func(c *roles.Config) { c.ByWatermark = x.dedup == "watermark" })

@@ -31,34 +31,34 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
 
-// name is the consumer's; outbox and inbox share the database that fails over.
+// name is the consumer's. Outbox and inbox are in the same database.
 const name = "ledger"
 
-// scene is a primary with a standby, and an address that names the primary: a proxy.
-type scene struct {
+// testbed is a primary with a standby, and a proxy as the primary's address.
+type testbed struct {
 	t                *testing.T
 	primary, standby *pgtest.Server
 	old, db          *pgtest.DB // the primary's database, and the standby's
 	proxy            *pgtest.Proxy
 	topic, dir       string
 	source           dump.Source
-	payments         atomic.Int64 // that were committed, as far as producers know
-	said             said
+	payments         atomic.Int64 // events of known commits
+	log              logBuffer
 }
 
-func newScene(t *testing.T, synchronous bool) *scene {
+func newTestbed(t *testing.T, synchronous bool) *testbed {
 	t.Helper()
 	kafkatest.RequireReal(t)
 	primary := pgtest.NewServer(t)
 	db := primary.Database(t, migrations.Outbox, migrations.Inbox)
 	db.Exec(t, tables.SQLTables)
-	return sceneOf(t, synchronous, primary, db, db.URL)
+	return newTestbedOn(t, synchronous, primary, db, db.URL)
 }
 
-// sceneOf is a scene in a database of the primary, which the processes reach as the URL's user.
-func sceneOf(t *testing.T, synchronous bool, primary *pgtest.Server, db *pgtest.DB, url string) *scene {
+// newTestbedOn makes a testbed on an existing primary. The processes connect as the URL's user.
+func newTestbedOn(t *testing.T, synchronous bool, primary *pgtest.Server, db *pgtest.DB, url string) *testbed {
 	t.Helper()
-	s := &scene{t: t, primary: primary, old: db, dir: t.TempDir(), topic: kafkatest.Topic(t, 3)}
+	s := &testbed{t: t, primary: primary, old: db, dir: t.TempDir(), topic: kafkatest.Topic(t, 3)}
 	s.standby = s.primary.Standby(t, "standby")
 	pgtest.AwaitSQL(t, s.old, `select count(*) = 1 from pg_stat_replication where state = 'streaming'`)
 	if synchronous {
@@ -70,7 +70,7 @@ func sceneOf(t *testing.T, synchronous bool, primary *pgtest.Server, db *pgtest.
 	s.proxy = pgtest.NewProxy(t, url)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the relays said:\n%s", s.said.String())
+			t.Logf("log of the relays:\n%s", s.log.String())
 		}
 	})
 	s.source = dump.Source{
@@ -80,30 +80,30 @@ func sceneOf(t *testing.T, synchronous bool, primary *pgtest.Server, db *pgtest.
 	return s
 }
 
-// promote makes the standby the primary, and the address its name.
-func (s *scene) promote() {
+// promote promotes the standby and moves the proxy to it.
+func (s *testbed) promote() {
 	s.t.Helper()
 	s.standby.Promote(s.t)
 	s.proxy.To(s.t, s.standby.URL())
 	s.proxy.CutAll()
 }
 
-// task is something that runs until it is stopped.
+// task is a goroutine that runs until it is stopped.
 type task struct {
 	stop context.CancelFunc
 	done chan error
 	once sync.Once
 }
 
-func (s *scene) start(run func(ctx context.Context) error) *task {
+func (s *testbed) start(run func(ctx context.Context) error) *task {
 	ctx, stop := context.WithCancel(s.t.Context())
 	p := &task{stop: stop, done: make(chan error, 1)}
 	go func() { p.done <- run(ctx) }()
-	s.t.Cleanup(func() { p.end(s.t) })
+	s.t.Cleanup(func() { p.stopAndWait(s.t) })
 	return p
 }
 
-func (p *task) end(t *testing.T) {
+func (p *task) stopAndWait(t *testing.T) {
 	t.Helper()
 	p.once.Do(func() {
 		p.stop()
@@ -113,7 +113,7 @@ func (p *task) end(t *testing.T) {
 	})
 }
 
-func (s *scene) history(process string) *history.Writer {
+func (s *testbed) history(process string) *history.Writer {
 	s.t.Helper()
 	w, err := history.Create(s.dir, process)
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *scene) history(process string) *history.Writer {
 	return w
 }
 
-func (s *scene) pool(url string) *pgxpool.Pool {
+func (s *testbed) pool(url string) *pgxpool.Pool {
 	s.t.Helper()
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -142,8 +142,8 @@ func (s *scene) pool(url string) *pgxpool.Pool {
 	return pool
 }
 
-// producer pays, in one transaction after the other, whatever happens to them.
-func (s *scene) producer(process, url string) *task {
+// producer runs one transaction after the other and ignores failures of the database.
+func (s *testbed) producer(process, url string) *task {
 	w, db := s.history(process), s.pool(url)
 	return s.start(func(ctx context.Context) error {
 		for n := 0; ctx.Err() == nil; n++ {
@@ -155,9 +155,9 @@ func (s *scene) producer(process, url string) *task {
 	})
 }
 
-// pay is one transaction of a few events. Only a history that cannot be written is an error.
-func (s *scene) pay(ctx context.Context, w *history.Writer, db *pgxpool.Pool, process string, n int) error {
-	ctx = context.WithoutCancel(ctx) // a producer that is told to stop finishes what it does
+// pay runs a transaction of a few events. It fails only if it cannot write the history.
+func (s *testbed) pay(ctx context.Context, w *history.Writer, db *pgxpool.Pool, process string, n int) error {
+	ctx = context.WithoutCancel(ctx) // a stopped producer finishes its transaction
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var recorded []history.Event
@@ -198,26 +198,25 @@ func (s *scene) pay(ctx context.Context, w *history.Writer, db *pgxpool.Pool, pr
 	return err
 }
 
-// said is what relays log.
-type said struct {
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-// Write takes a line of a log.
-func (s *said) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.Write(b)
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
 }
 
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.String()
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
 }
 
-func (s *scene) relay(process, url string, change ...func(*relay.Config)) *task {
+func (s *testbed) relay(process, url string, change ...func(*relay.Config)) *task {
 	s.t.Helper()
 	w, db := s.history(process), s.pool(url)
 	pins, err := relay.Pins(db, "")
@@ -231,7 +230,7 @@ func (s *scene) relay(process, url string, change ...func(*relay.Config)) *task 
 	s.t.Cleanup(func() { _ = kafka.Close() })
 	cfg := relay.Config{
 		Lease: 2 * time.Second, ProbeAwake: 5 * time.Millisecond, ClaimEvents: 64, Observer: tap.Relay(w),
-		Logger: slog.New(slog.NewTextHandler(&s.said, nil)), DrainTimeout: 2 * time.Second,
+		Logger: slog.New(slog.NewTextHandler(&s.log, nil)), DrainTimeout: 2 * time.Second,
 	}
 	for _, f := range change {
 		f(&cfg)
@@ -243,7 +242,7 @@ func (s *scene) relay(process, url string, change ...func(*relay.Config)) *task 
 	return s.start(r.Run)
 }
 
-func (s *scene) worker(process, url string) *task {
+func (s *testbed) worker(process, url string) *task {
 	s.t.Helper()
 	w, db := s.history(process), s.pool(url)
 	quiet := slog.New(slog.DiscardHandler)
@@ -262,15 +261,15 @@ func (s *scene) worker(process, url string) *task {
 	return s.start(c.Run)
 }
 
-// await waits until producers have committed so many events more.
-func (s *scene) await(more int64) {
+// awaitPayments waits until producers have committed that many more events.
+func (s *testbed) awaitPayments(more int64) {
 	s.t.Helper()
 	want := s.payments.Load() + more
 	pgtest.Await(s.t, "payments", func() (bool, error) { return s.payments.Load() >= want, nil })
 }
 
-// drained waits until the new primary's outbox is empty, and the worker has read to the end.
-func (s *scene) drained() {
+// awaitDrained waits until the new primary's outbox is empty, and the worker has read to the end.
+func (s *testbed) awaitDrained() {
 	s.t.Helper()
 	pgtest.AwaitSQL(s.t, s.db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
 	pgtest.Await(s.t, "the worker at the end of the log", func() (bool, error) {
@@ -283,8 +282,8 @@ func (s *scene) drained() {
 	})
 }
 
-// verdict judges what the new primary holds.
-func (s *scene) verdict(allowed map[history.Name]string) history.Verdict {
+// verdict checks the new primary's database, the topic and the histories.
+func (s *testbed) verdict(allowed map[history.Name]string) history.Verdict {
 	s.t.Helper()
 	d, err := s.source.Read(s.t.Context())
 	if err != nil {
