@@ -16,13 +16,12 @@ import (
 	"unicode/utf8"
 )
 
-// Decode reads a request's body, of at most so many bytes (negative: any), as one JSON value into what to points to,
-// strictly: each member once and spelled as the struct's tag spells it, none that the struct does not have, nothing
-// behind the value, and text that is Unicode. Two readers cannot understand such a body in two ways. encoding/json by
-// itself takes the last of two equal names, any case of a name, and U+FFFD for any broken text. The error is a
-// *Problem, 400 or 413, and quotes no value.
-func Decode(w http.ResponseWriter, r *http.Request, most int64, to any) error {
-	body, err := readBody(w, r, most)
+// Decode decodes a request's body of at most limit bytes (negative: any) as one JSON value into to, strictly: each
+// member once, in the spelling of the struct's tag, no unknown members, no data after the value, and valid Unicode. So
+// every parser reads the body the same way. (encoding/json accepts the last of two equal names, any case of a name, and
+// reads invalid text as U+FFFD.) The error is a *Problem, 400 or 413, and quotes no value.
+func Decode(w http.ResponseWriter, r *http.Request, limit int64, to any) error {
+	body, err := readBody(w, r, limit)
 	if err != nil {
 		return err
 	}
@@ -36,25 +35,25 @@ func Decode(w http.ResponseWriter, r *http.Request, most int64, to any) error {
 		return badRequest("%s: want %s", wrong.Field, kind(wrong.Type))
 	case errors.As(err, &wrong):
 		return badRequest("the body: want %s", kind(wrong.Type))
-	case err != nil: // a type's own, which may quote what it read
+	case err != nil: // an UnmarshalJSON's own error, which may quote the value
 		return badRequest("a member has a value that cannot be read")
 	}
 	return nil
 }
 
-// readBody reads the request's body whole.
-func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
-	if most < 0 {
-		most = math.MaxInt64
+// readBody reads the whole body.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if limit < 0 {
+		limit = math.MaxInt64
 	}
 	if r.Body == nil {
 		return nil, nil
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, &Problem{Code: CodeTooLarge, Detail: fmt.Sprintf("at most %d bytes are read", large.Limit)}
+		return nil, &Problem{Code: CodeTooLarge, Detail: fmt.Sprintf("the body is longer than %d bytes", large.Limit)}
 	case err != nil:
 		return nil, &Problem{Code: CodeBadRequest, Detail: "the body ended too early"}
 	}
@@ -65,8 +64,8 @@ func badRequest(format string, args ...any) error {
 	return &Problem{Code: CodeBadRequest, Detail: fmt.Sprintf(format, args...)}
 }
 
-// checkJSON refuses a body that is not one JSON value, or that two readers may understand in two ways. Its names are
-// those of t; nil takes any.
+// checkJSON refuses a body that is not one JSON value, or that parsers may read differently. Its names must be those of
+// t; nil: any.
 func checkJSON(body []byte, t reflect.Type) error {
 	if !utf8.Valid(body) {
 		return badRequest("the body is not UTF-8")
@@ -79,7 +78,7 @@ func checkJSON(body []byte, t reflect.Type) error {
 	return checkValue(dec, t)
 }
 
-// kind names a Go type in the words of JSON.
+// kind returns the JSON type for a Go type.
 func kind(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -98,7 +97,7 @@ func kind(t reflect.Type) string {
 	return "an object"
 }
 
-// checkValue checks the names and texts of one value. t is its type, nil for one that reads itself.
+// checkValue checks the names and strings of a value. t is its type, nil for one that unmarshals itself.
 func checkValue(dec *json.Decoder, t reflect.Type) error {
 	token, err := dec.Token()
 	if err != nil {
@@ -111,7 +110,7 @@ func checkValue(dec *json.Decoder, t reflect.Type) error {
 	if !nested {
 		return nil
 	}
-	t = readBy(t)
+	t = structuralType(t)
 	seen := map[string]bool{}
 	for dec.More() {
 		inner := elem(t)
@@ -120,12 +119,12 @@ func checkValue(dec *json.Decoder, t reflect.Type) error {
 			if err != nil {
 				return badRequest("the body is not one JSON value")
 			}
-			name, _ := token.(string) // a name is always a string
+			name, _ := token.(string)
 			if err := checkText(name); err != nil {
 				return err
 			}
 			if seen[fold(name)] {
-				return badRequest("%.40q is there twice", name)
+				return badRequest("member %.40q occurs twice", name)
 			}
 			seen[fold(name)] = true
 			if t != nil && t.Kind() == reflect.Struct {
@@ -142,21 +141,21 @@ func checkValue(dec *json.Decoder, t reflect.Type) error {
 	return err
 }
 
-// checkText refuses U+FFFD: it stands for text that was lost, and nobody can tell which.
+// checkText refuses U+FFFD, which replaces any invalid text.
 func checkText(text string) error {
 	if strings.ContainsRune(text, utf8.RuneError) {
-		return badRequest("a text is no Unicode: it has half a surrogate pair, or U+FFFD in the place of what was lost")
+		return badRequest("a string is not valid Unicode: it has half a surrogate pair, or U+FFFD")
 	}
 	return nil
 }
 
 var unmarshalers = []reflect.Type{reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()}
 
-// readBy returns the type behind pointers, nil for one that reads itself.
-func readBy(t reflect.Type) reflect.Type {
+// structuralType returns the type behind pointers, nil for one that unmarshals itself.
+func structuralType(t reflect.Type) reflect.Type {
 	for t != nil {
-		reads := func(u reflect.Type) bool { return t.Implements(u) || reflect.PointerTo(t).Implements(u) }
-		if slices.ContainsFunc(unmarshalers, reads) {
+		implements := func(u reflect.Type) bool { return t.Implements(u) || reflect.PointerTo(t).Implements(u) }
+		if slices.ContainsFunc(unmarshalers, implements) {
 			return nil
 		}
 		if t.Kind() != reflect.Pointer {
@@ -179,7 +178,7 @@ func elem(t reflect.Type) reflect.Type {
 	return nil
 }
 
-// field returns the type of a struct's member, by the name that its tag gives it.
+// field returns the type of a struct's member, by the name in its tag.
 func field(t reflect.Type, name string) (reflect.Type, error) {
 	var names []string
 	for _, f := range reflect.VisibleFields(t) {
@@ -195,16 +194,16 @@ func field(t reflect.Type, name string) (reflect.Type, error) {
 		}
 		names = append(names, tag)
 	}
-	return nil, badRequest("%.40q is no member here: want %s", name, strings.Join(names, ", "))
+	return nil, badRequest("unknown member %.40q: want %s", name, strings.Join(names, ", "))
 }
 
-// fold returns the same text for names that encoding/json takes for the same.
+// fold returns the same text for names that encoding/json treats as equal.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
-		least := r
+		smallest := r
 		for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
-			least = min(least, f)
+			smallest = min(smallest, f)
 		}
-		return least
+		return smallest
 	}, name)
 }

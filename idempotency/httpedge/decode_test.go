@@ -39,26 +39,26 @@ func TestDecode(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for body, want := range map[string]string{
-		`{"amount":1,"amount":2}`:           `"amount" is there twice`,
-		`{"amount":1,"Amount":2}`:           `"Amount" is`,
-		`{"Amount":2}`:                      `"Amount" is no member here: want amount, note, parts, at, Labels`,
-		`{"Hidden":2}`:                      `no member here`,
-		`{"parts":[{"id":"a"},{"ID":"a"}]}`: `"ID" is no member here: want id`,
-		`{"Labels":{"a":"x","A":"secret"}}`: `"A" is there twice`,
+		`{"amount":1,"amount":2}`:           `"amount" occurs twice`,
+		`{"amount":1,"Amount":2}`:           `"Amount" occurs twice`,
+		`{"Amount":2}`:                      `unknown member "Amount": want amount, note, parts, at, Labels`,
+		`{"Hidden":2}`:                      `unknown member`,
+		`{"parts":[{"id":"a"},{"ID":"a"}]}`: `unknown member "ID": want id`,
+		`{"Labels":{"a":"x","A":"secret"}}`: `"A" occurs twice`,
 		`{"amount":1.0}`:                    `amount: want an integer`,
 		`{"amount":1e3}`:                    `amount: want an integer`,
 		`{"amount":"secret"}`:               `amount: want an integer`,
 		`{"amount":9223372036854775808}`:    `amount: want an integer`,
-		`{"note":"secret\ud800"}`:           `no Unicode`,
-		`{"note":"secret\udfff"}`:           `no Unicode`,
-		"{\"note\":\"secret\ufffd\"}":       `no Unicode`,
+		`{"note":"secret\ud800"}`:           `not valid Unicode`,
+		`{"note":"secret\udfff"}`:           `not valid Unicode`,
+		"{\"note\":\"secret\ufffd\"}":       `not valid Unicode`,
 		"{\"note\":\"secret\xff\"}":         `not UTF-8`,
 		`{"at":"secret"}`:                   `cannot be read`,
 		`{"amount":1} {}`:                   `not one JSON value`,
 		`{"amount":1`:                       `not one JSON value`,
 		``:                                  `not one JSON value`,
 		`[]`:                                `want an object`,
-		`{"parts":` + strings.Repeat(" ", 1000) + `[]}`: `at most 1000 bytes`,
+		`{"parts":` + strings.Repeat(" ", 1000) + `[]}`: `longer than 1000 bytes`,
 	} {
 		_, err := decode(body, 1000)
 		var p *httpedge.Problem
@@ -68,8 +68,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestCanonical_NamesThatDifferInCase: Go takes the last one, so that the order is the meaning.
-func TestCanonical_NamesThatDifferInCase(t *testing.T) {
+// TestCanonical_NamesDifferInCase: encoding/json reads the last one, so their order matters.
+func TestCanonical_NamesDifferInCase(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.Header.Set("Content-Type", "application/json")

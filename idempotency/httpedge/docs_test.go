@@ -8,8 +8,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 )
 
-// TestProblemTypesLeadSomewhere: the type of a problem is a link, and its page has the place.
-func TestProblemTypesLeadSomewhere(t *testing.T) {
+// TestProblemTypesAreDocumented: each problem's type links to a section of docs/idempotency.md.
+func TestProblemTypesAreDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/idempotency.md")
 	if err != nil {

@@ -16,46 +16,42 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Edge is how this package answers. The zero value is ready to use.
+// Edge has the settings of answers. The zero value is ready to use.
 type Edge struct {
-	// Types begins the type of every problem; the code in lower case follows. Point it at your own page. Default: this
+	// Types is the prefix of a problem's type, the URL of your own page; the code in lower case follows. Default: this
 	// project's page about idempotency.
 	Types string
-	// Status changes the status of a code: some have 422 for validation and want 409 for a key that was used again.
-	// Default: Codes.
+	// Status overrides the statuses of codes, for example 409 for CodeKeyReused. Default: Codes.
 	Status map[Code]int
-	// Policy is the header Idempotency-Policy of every answer, made by the function Policy from what the store was told
-	// to keep: the draft wants the expiry published. Default: no header.
+	// Policy is the header Idempotency-Policy of every answer, from the function Policy: the draft requires publishing
+	// the expiry. Default: no header.
 	Policy string
-	// RetryInProgress is the most that Retry-After says while another attempt works; what is left of its lease says the
-	// rest. Default 2 s, for most are done long before their lease ends.
+	// RetryInProgress is the maximum Retry-After during another attempt, if less than the rest of its lease. Default
+	// 2 s, because most attempts end long before their lease.
 	RetryInProgress time.Duration
-	// RetryUnknown is what Retry-After says while the outcome is unknown: about as long as recovery takes. Default 15
-	// s.
+	// RetryUnknown is the Retry-After while the outcome is unknown, about the duration of recovery. Default 15 s.
 	RetryUnknown time.Duration
-	// StatusURL is where the caller can watch its operation, served by StatusHandler. While another attempt works or
-	// the outcome is unknown, the answer is then 202 with this Location. It is a request's own: see At. Default: 409
-	// and 503.
+	// StatusURL is the request's operation-status resource, see At and StatusHandler. With it, the answer during
+	// another attempt or an unknown outcome is 202 with this Location. Default: 409 and 503.
 	StatusURL string
-	// Headers are stored and replayed besides those that always are (Content-*, Location, Link, ETag and a few more).
-	// Date, Set-Cookie, credentials and what belongs to the connection never are, whatever is listed.
+	// Headers are stored and replayed in addition to Content-*, Location, Link, ETag and a few more. Date, Set-Cookie,
+	// credentials and headers of the connection never are.
 	Headers []string
-	// MaxBody is the largest body that is kept, in bytes: by JSON, Kept and the middleware. Default 1 MiB; negative:
-	// any.
+	// MaxBody is the maximum size of a stored body, in bytes: of JSON, Kept and the middleware. Default 1 MiB;
+	// negative: any.
 	MaxBody int
-	// Redact takes out what must not be kept, before a result is stored: by JSON, Kept and the middleware. Neither the
-	// first caller nor a retry sees what it took, for both get the same: to hide data from readers of the store only,
-	// use a Sealer. It must not change Code. Default: nothing.
+	// Redact removes data from a result before it is stored by JSON, Kept and the middleware. The first caller does not
+	// get the data either; to hide data from readers of the store only, use a Sealer. It must not change Code. Default:
+	// none.
 	Redact func(res *idempotency.Result)
 	// OnReplay may add headers to a replayed answer. Default: none.
 	OnReplay func(h http.Header, res idempotency.Result)
-	// Logger takes errors whose text no client should see. Default slog.Default(). Keys and bodies are never in it.
+	// Logger logs errors that no client should see; never keys or bodies. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// Policy says in a header what a client may rely on: for how many seconds a completed request's answer is replayed, and
-// for how many its key stays taken. "replay=86400, remember=259200". A time without end is left out, as RFC 9651 has no
-// word for it.
+// Policy returns a header with the seconds for which the answer of a completed request is replayed, and its key is
+// kept: "replay=86400, remember=259200". A name without a number means for ever.
 func Policy(keep idempotency.Retention) string {
 	seconds := func(name string, d time.Duration) string {
 		if d < 0 {
@@ -67,18 +63,17 @@ func Policy(keep idempotency.Retention) string {
 	return seconds("replay", body) + ", " + seconds("remember", tombstone)
 }
 
-// At returns the edge for a request whose operation can be watched at this URL.
+// At returns the edge for a request with this operation-status resource.
 func (e Edge) At(url string) Edge {
 	e.StatusURL = url
 	return e
 }
 
-// Write answers as the zero Edge does.
+// Write answers with the zero Edge.
 func Write(w http.ResponseWriter, res idempotency.Result, err error) { Edge{}.Write(w, res, err) }
 
-// Write answers a request with what a guard, a store's InTx or Key returned: the result, or a problem for the error. A
-// *Problem is written as it is. Errors of package idempotency have the codes above. Any other is 500, and only the log
-// says what it was.
+// Write answers a request with the result or the error of a guard, InTx or Key. An error is answered with a problem: a
+// *Problem with itself, an error of package idempotency with its code, any other with 500; it is only in the log.
 func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 	class, _ := idempotency.Classify(err)
 	if err == nil || class == idempotency.ClassTerminal && (res.Code != 0 || res.Failure != "") {
@@ -86,8 +81,8 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		return
 	}
 	if errors.Is(err, guard.ErrUnrecorded) && res.Code != 0 {
-		// It is done, and this is its answer; only a retry may have to wait for recovery.
-		e.log().Error("a request was done, and whether its answer is recorded is not known", "error", err)
+		// It is done, with this answer; only a retry may have to wait for recovery.
+		e.log().Error("a request was done, and its answer may not be recorded", "error", err)
 		e.answer(w, res)
 		return
 	}
@@ -119,8 +114,8 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, store.ErrLeaseLost),
 		errors.Is(err, guard.ErrUnrecorded):
 		e.unknown(w, idempotency.UnknownError{})
-	case class == idempotency.ClassUnknown: // nobody else has said why
-		e.log().Error("whether a request was done cannot be told", "error", err)
+	case class == idempotency.ClassUnknown: // not logged yet
+		e.log().Error("the outcome of a request is unknown", "error", err)
 		e.unknown(w, idempotency.UnknownError{})
 	case class == idempotency.ClassRetryable, errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, context.Canceled):
@@ -130,7 +125,7 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 			"Idempotency-Key"})
 	default:
 		e.log().Error("a request failed", "error", err)
-		e.Problem(w, Problem{Code: CodeInternal, Detail: "something failed here; a repetition with the same " +
+		e.Problem(w, Problem{Code: CodeInternal, Detail: "the server failed; a retry with the same " +
 			"Idempotency-Key is done at most once"})
 	}
 }
@@ -143,7 +138,7 @@ func (e Edge) answer(w http.ResponseWriter, res idempotency.Result) {
 		})
 		return
 	}
-	if res.Code == 0 { // the work gave none
+	if res.Code == 0 {
 		res.Code = http.StatusNoContent
 		if len(res.Body) > 0 {
 			res.Code = http.StatusOK
@@ -160,12 +155,12 @@ func (e Edge) answer(w http.ResponseWriter, res idempotency.Result) {
 		}
 	}
 	if res.Code < 200 || res.Code > 599 {
-		e.log().Error("a result has a code that is no HTTP status", "code", res.Code)
+		e.log().Error("a result has a code that is not an HTTP status", "code", res.Code)
 		e.Problem(w, Problem{Code: CodeInternal})
 		return
 	}
 	h := w.Header()
-	e.keep(h, res.Header)
+	e.copyHeaders(h, res.Header)
 	if e.Policy != "" {
 		h.Set(HeaderPolicy, e.Policy)
 	}
@@ -179,8 +174,8 @@ func (e Edge) answer(w http.ResponseWriter, res idempotency.Result) {
 	_, _ = w.Write(res.Body)
 }
 
-// mismatch tells what became of the first command, which is the same tenant's: a client that changed its mind after a
-// time-out can then look for it. Its answer is never shown.
+// mismatch shows the state of the first command, which is the same tenant's, so that a client that changed its request
+// after a timeout can find its resource. The first command's answer is never shown.
 func (e Edge) mismatch(w http.ResponseWriter, err error) {
 	p := Problem{Code: CodeKeyReused, Detail: "this Idempotency-Key belongs to a different request: use a new key " +
 		"for a new intent"}
@@ -188,7 +183,7 @@ func (e Edge) mismatch(w http.ResponseWriter, err error) {
 	if errors.As(err, &m) {
 		p.State, p.Resource = m.State, m.Resource
 	}
-	e.log().Warn("an idempotency key was used again with a different request")
+	e.log().Warn("an idempotency key was used with a different request")
 	e.Problem(w, p)
 }
 
@@ -205,20 +200,20 @@ func (e Edge) inProgress(w http.ResponseWriter, err error) {
 	}
 	e.Problem(w, Problem{
 		Code: CodeInProgress, State: idempotency.InProgress,
-		Detail: "another request with this Idempotency-Key is being worked at: repeat this one, with the same key, a " +
-			"little later",
+		Detail: "another request with this Idempotency-Key is in progress: repeat this one later with the same key",
 	})
 }
 
 func (e Edge) unknown(w http.ResponseWriter, u idempotency.UnknownError) {
-	detail := "nobody knows yet whether the request was done: repeat it with the same Idempotency-Key; a new key may " +
-		"do it twice"
+	detail := "the outcome of the request is unknown: repeat it with the same Idempotency-Key; with a new key it may " +
+		"be done twice"
 	wait := cmp.Or(e.RetryUnknown, 15*time.Second)
-	if u.Stuck { // it takes a person, so the time is a guess
-		detail = "nobody knows whether the request was done, and a person has to look; a new key may do it twice"
+	if u.Stuck { // the time that a person needs is a guess
+		detail = "the outcome of the request is unknown, and a person must find it out; with a new key it may " +
+			"be done twice"
 		wait = time.Hour
 	}
-	if e.StatusURL != "" || !u.Stuck { // by Retry-After a client tells this 202 from a success
+	if e.StatusURL != "" || !u.Stuck { // by Retry-After a client distinguishes this 202 from a success
 		retryAfter(w, wait)
 	}
 	if e.StatusURL != "" {
@@ -231,8 +226,8 @@ func (e Edge) unknown(w http.ResponseWriter, u idempotency.UnknownError) {
 func (e Edge) expired(w http.ResponseWriter, err error) {
 	p := Problem{
 		Code: CodeExpired, State: idempotency.Expired,
-		Detail: "the request was finished, and its answer is no longer kept: look at the resource; for a new intent " +
-			"use a new key",
+		Detail: "the request was finished, and its answer is no longer kept: read the resource; for a new intent use " +
+			"a new key",
 	}
 	var x *idempotency.ExpiredError
 	if errors.As(err, &x) {
@@ -241,7 +236,7 @@ func (e Edge) expired(w http.ResponseWriter, err error) {
 	e.Problem(w, p)
 }
 
-// retryAfter rounds up, and is at least a second: the header knows no less.
+// retryAfter sets the header to whole seconds, rounded up, at least one.
 func retryAfter(w http.ResponseWriter, d time.Duration) {
 	w.Header().Set("Retry-After", strconv.FormatInt(max(1, int64((d+time.Second-1)/time.Second)), 10))
 }

@@ -45,7 +45,7 @@ func problem(t *testing.T, w *httptest.ResponseRecorder) httpedge.Problem {
 	return p
 }
 
-func TestWrite_EachErrorHasItsCodeAndStatus(t *testing.T) {
+func TestWrite_CodesAndStatuses(t *testing.T) {
 	t.Parallel()
 	_, noKey := httpedge.Key(&http.Request{Header: http.Header{}})
 	_, badKey := httpedge.Key(&http.Request{Header: http.Header{"Idempotency-Key": {""}}})
@@ -107,8 +107,8 @@ func TestWrite_EachErrorHasItsCodeAndStatus(t *testing.T) {
 	}
 }
 
-// TestPeer_IETF42_TheStatusMapIsTheUsers: where 422 is taken by validation, a key that was used again is 409.
-func TestPeer_IETF42_TheStatusMapIsTheUsers(t *testing.T) {
+// TestPeer_IETF42_StatusIsConfigurable: an API that uses 422 for validation can answer a reused key with 409.
+func TestPeer_IETF42_StatusIsConfigurable(t *testing.T) {
 	t.Parallel()
 	e := httpedge.Edge{
 		Status: map[httpedge.Code]int{httpedge.CodeKeyReused: 409},
@@ -120,9 +120,9 @@ func TestPeer_IETF42_TheStatusMapIsTheUsers(t *testing.T) {
 	}
 }
 
-// TestPeer_IETF36_AMismatchSaysWhatBecameOfTheFirst, and TestPeer_PowertoolsTS2048: state and reference, never the
+// TestPeer_IETF36_MismatchHasFirstState, and TestPeer_PowertoolsTS2048: a mismatch shows state and resource, never the
 // answer.
-func TestPeer_IETF36_AMismatchSaysWhatBecameOfTheFirst(t *testing.T) {
+func TestPeer_IETF36_MismatchHasFirstState(t *testing.T) {
 	t.Parallel()
 	for _, state := range []idempotency.State{
 		idempotency.InProgress, idempotency.Completed,
@@ -138,7 +138,7 @@ func TestPeer_IETF36_AMismatchSaysWhatBecameOfTheFirst(t *testing.T) {
 	}
 }
 
-func TestWrite_AcceptedWithAPlaceToWatch(t *testing.T) {
+func TestWrite_AcceptedWithStatusURL(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{
 		&idempotency.InProgressError{RetryAfter: time.Minute},
@@ -157,7 +157,7 @@ func TestWrite_AcceptedWithAPlaceToWatch(t *testing.T) {
 	}
 }
 
-func TestWrite_AReplayIsTheFirstAnswerAndSaysSo(t *testing.T) {
+func TestWrite_Replay(t *testing.T) {
 	t.Parallel()
 	res, err := httpedge.JSON(201, map[string]string{"id": "1"})
 	if err != nil {
@@ -182,9 +182,8 @@ func TestWrite_AReplayIsTheFirstAnswerAndSaysSo(t *testing.T) {
 	}
 }
 
-// TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded: the caller must not take a payment that was made for one that
-// was not.
-func TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded(t *testing.T) {
+// TestWrite_UnrecordedSuccess: a success that may not be recorded is answered as a success.
+func TestWrite_UnrecordedSuccess(t *testing.T) {
 	t.Parallel()
 	w := write(httpedge.Edge{}, idempotency.Result{Code: 201, Body: []byte("b")},
 		fmt.Errorf("%w: time-out", guard.ErrUnrecorded))
@@ -197,8 +196,9 @@ func TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded(t *testing.T) {
 	}
 }
 
-// TestPeer_PowertoolsPY4037_AHookAddsHeadersAndDateIsNotReplayed: the moment's and the caller's headers are another's.
-func TestPeer_PowertoolsPY4037_AHookAddsHeadersAndDateIsNotReplayed(t *testing.T) {
+// TestPeer_PowertoolsPY4037_OnReplayHeaders: OnReplay adds headers; headers of the first answer's time and caller are
+// not replayed.
+func TestPeer_PowertoolsPY4037_OnReplayHeaders(t *testing.T) {
 	t.Parallel()
 	e := httpedge.Edge{
 		Headers:  []string{"x-payment-id", "Date", "set-cookie"},
@@ -222,7 +222,7 @@ func TestPeer_PowertoolsPY4037_AHookAddsHeadersAndDateIsNotReplayed(t *testing.T
 	}
 }
 
-func TestKept_ATooLargeBodyAndRedaction(t *testing.T) {
+func TestKept_TooLargeAndRedacted(t *testing.T) {
 	t.Parallel()
 	e := httpedge.Edge{MaxBody: 3, Redact: func(r *idempotency.Result) { r.Body, r.Code = []byte("***"), 500 }}
 	if _, err := e.Kept(idempotency.Result{Code: 200, Body: []byte("four")}); err == nil {
@@ -234,8 +234,8 @@ func TestKept_ATooLargeBodyAndRedaction(t *testing.T) {
 	}
 }
 
-// TestJSON_A5xxIsNoResult: the work that returns it is rolled back. Of a work's answer is kept what Kept keeps.
-func TestJSON_A5xxIsNoResult(t *testing.T) {
+// TestJSON_Refuses5xx: JSON and Kept return an error for a 5xx; Kept redacts other results.
+func TestJSON_Refuses5xx(t *testing.T) {
 	t.Parallel()
 	e := httpedge.Edge{Redact: func(r *idempotency.Result) { r.Body = []byte("***") }}
 	if res, err := e.JSON(201, "card 4711"); err != nil || string(res.Body) != "***" ||
@@ -267,7 +267,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestOpenAPI: the fragment names every code, header and status that clients meet.
+// TestOpenAPI: the fragment has every code, header and status.
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
 	var doc map[string]any
@@ -286,8 +286,8 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// TestWrite_AResultWithoutACode: the first time and in every replay it is what the work meant.
-func TestWrite_AResultWithoutACode(t *testing.T) {
+// TestWrite_ResultWithoutCode: the first answer and its replays have the same default status.
+func TestWrite_ResultWithoutCode(t *testing.T) {
 	t.Parallel()
 	for _, replayed := range []string{"", "true"} {
 		for _, c := range []struct {

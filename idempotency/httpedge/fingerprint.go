@@ -13,22 +13,20 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// canonicalVersion is the version of Canonical's form. It is far from those of commands, so that neither is ever taken
-// for the other.
+// canonicalVersion is the version of Canonical's fingerprints. It is high, so that no version of a command equals it.
 const canonicalVersion = 16384
 
-// Canonical is the fingerprint of a request as bytes: method, path, query, media type and body. The order of names and
-// white space do not matter in a JSON body, nor the order of names in the query; a number counts as it is spelled.
-// Headers, above all credentials, are left out. Of any other body each byte counts, also the random boundary of
-// multipart/form-data: give such routes a Fingerprint of their own.
+// Canonical returns the fingerprint of method, path, query, media type and body. The order of names in the query and in
+// a JSON body, and white space in JSON, do not matter; the spelling of a number does. Headers do not count. Each byte
+// of any other body counts, also the random boundary of multipart/form-data: give such routes their own Fingerprint.
 func Canonical(r *http.Request, body []byte) idempotency.Fingerprint {
 	media := r.Header.Get("Content-Type")
 	if parsed, _, err := mime.ParseMediaType(media); err == nil {
 		media = parsed
 	}
 	if media == "application/json" || strings.HasSuffix(media, "+json") {
-		if same, ok := canonicalJSON(body); ok {
-			body = same
+		if canonical, ok := canonicalJSON(body); ok {
+			body = canonical
 		}
 	}
 	query := r.URL.RawQuery
@@ -43,8 +41,8 @@ func Canonical(r *http.Request, body []byte) idempotency.Fingerprint {
 	return idempotency.Fingerprint{Version: canonicalVersion, Sum: sha256.Sum256(text)}
 }
 
-// canonicalJSON sorts names and drops white space. It is false for what Decode refuses in every JSON body, above all a
-// name that is there twice, in whatever case: two readers may understand that differently, so each byte of it counts.
+// canonicalJSON sorts names and removes white space. It returns false for a body that Decode would refuse, such as one
+// with a name twice, in whatever case: parsers may read it differently, so each byte of it counts.
 func canonicalJSON(body []byte) ([]byte, bool) {
 	if checkJSON(body, nil) != nil {
 		return nil, false
@@ -59,7 +57,7 @@ func canonicalJSON(body []byte) ([]byte, bool) {
 	return out, err == nil
 }
 
-// operation is what a request asks for, as far as its router has said.
+// operation returns the request's pattern, else its method and path.
 func operation(r *http.Request) string {
 	if r.Pattern != "" {
 		if strings.Contains(r.Pattern, " ") {

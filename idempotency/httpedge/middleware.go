@@ -20,43 +20,42 @@ type Guard interface {
 		idempotency.Result, error)
 }
 
-// Tenant says who asks, from what authentication has found out: never from what the client claims of itself. An error
-// is answered as 401, a *Problem as itself, and nothing is recorded.
+// Tenant returns the authenticated tenant of a request, never a name that the client claims. An error is answered with
+// 401, a *Problem with itself, and nothing is recorded.
 type Tenant func(r *http.Request) (string, error)
 
-// OneTenant is the Tenant of a service that has only one.
+// OneTenant is the Tenant of a service with one tenant.
 func OneTenant(*http.Request) (string, error) { return "", nil }
 
 // Config sets a Middleware. The zero value is safe.
 type Config struct {
-	// Edge is how it answers.
+	// Edge has the settings of answers.
 	Edge Edge
-	// Optional lets requests without a key through, unguarded. Default: they are refused with 400. Mount the middleware
+	// Optional passes requests without a key on, unguarded. Default: they are refused with 400. Mount the middleware
 	// per route to have both.
 	Optional bool
-	// Methods are guarded; others pass. Default POST and PATCH: GET, HEAD, PUT and DELETE are idempotent by their
-	// shape.
+	// Methods are the guarded methods. Default POST and PATCH: GET, HEAD, PUT and DELETE are idempotent by definition.
 	Methods []string
-	// Operation names what is asked, stable over releases, at most 255 bytes of printable ASCII. Default: the request's
-	// pattern when the router has set one (net/http, chi), else method and path.
+	// Operation returns the operation's name, stable across releases, at most 255 bytes of printable ASCII. Default:
+	// the request's pattern if the router sets one (net/http, chi), else method and path.
 	Operation func(r *http.Request) string
-	// Validate sees the request and its body before anything is looked up or recorded. Its error is answered as 400, a
-	// *Problem as itself. Default: nothing is validated.
+	// Validate validates a request before any lookup. Its error is answered with 400, a *Problem with itself. Default:
+	// none.
 	Validate func(r *http.Request, body []byte) error
-	// Fingerprint tells two requests with one key apart. Default: Canonical.
+	// Fingerprint returns the request's fingerprint. Default: Canonical.
 	Fingerprint func(r *http.Request, body []byte) idempotency.Fingerprint
-	// Classify says what a status of the handler means; a panic counts as 500. Default: ByStatus. Atomic is for
-	// handlers that leave nothing behind when they fail.
+	// Classify classifies the handler's status; a panic counts as 500. Default: ByStatus. Use Atomic for handlers that
+	// have no effect if they fail.
 	Classify func(status int) idempotency.Class
-	// MaxRequest is the largest body of a request, in bytes: it is read whole, for the fingerprint. A larger one is
-	// refused with 413, and nothing is recorded. Default 1 MiB; negative: any.
+	// MaxRequest is the maximum size of a request's body, in bytes, which is read whole for the fingerprint. A larger
+	// one is refused with 413, and nothing is recorded. Default 1 MiB; negative: any.
 	MaxRequest int64
 }
 
-// ByStatus is the default meaning of a handler's status. 2xx and 3xx are kept and replayed, as are the refusals that
-// are about the command itself (402, 410, 422). Every other 4xx, 501 and 503 say that nothing was done, and that it may
-// be otherwise later (404, 409, 412 and 424 too): nothing is kept, the key is free. After any other 5xx nobody knows:
-// the outcome is unknown, and a retry is told so until recovery has decided.
+// ByStatus is the default classification. 2xx and 3xx are stored and replayed, as are refusals of the command itself
+// (402, 410, 422). After every other 4xx (such as 404, 409, 412 and 424), 501 and 503 nothing was done, and a retry may
+// succeed: nothing is stored, and the key is released. After any other 5xx the outcome is unknown until recovery has
+// found it out.
 func ByStatus(status int) idempotency.Class {
 	switch status {
 	case http.StatusPaymentRequired, http.StatusGone, http.StatusUnprocessableEntity:
@@ -73,8 +72,8 @@ func ByStatus(status int) idempotency.Class {
 	return idempotency.Unclassified
 }
 
-// Atomic is ByStatus for a handler whose work is one transaction: a 5xx or a panic of its rolls everything back, so the
-// key is free again.
+// Atomic is ByStatus for a handler whose work is one transaction: after a 5xx or a panic, which roll it back, the key
+// is released.
 func Atomic(status int) idempotency.Class {
 	if c := ByStatus(status); c != idempotency.ClassUnknown {
 		return c
@@ -82,21 +81,20 @@ func Atomic(status int) idempotency.Class {
 	return idempotency.ClassRetryable
 }
 
-// Middleware guards handlers that have no transaction to share with the key. Mount it inside of authentication, rate
-// limits and compression, around single routes.
+// Middleware guards handlers that cannot share a transaction with the key. Mount it inside authentication, rate limits
+// and compression, around single routes.
 //
-// What it cannot promise: its record is another transaction than the handler's, so a crash between the two leaves an
-// outcome that is unknown (never free, and never run again unless the guard's Rerun says so); it sees bytes before the
-// handler validates them, so two spellings of one command may count as two; it cannot see what a 5xx left behind (see
-// Classify). A handler that can, calls a store's InTx itself.
+// Its limits: its record is in another transaction than the handler's, so after a crash between the two the outcome is
+// unknown (and the work is not run again unless it is in the guard's Rerun); it sees the body before the handler
+// validates it, so two spellings of one command may be two commands; it cannot see the effects of a 5xx (see Classify).
+// If possible, call a store's InTx in the handler instead.
 //
-// A request's body is read whole, and the answer is held back until it is recorded. An answer above Edge.MaxBody, or
-// one that the handler flushes, goes out as it comes: its request is done once all the same, but a retry is told
-// CodeNotKept in its place. Neither 5xx nor panics are ever kept; a panic goes on to the server, and the log names its
-// type and place only. Connections cannot be hijacked through it.
+// It reads the whole body, and buffers the answer until it is recorded. An answer above Edge.MaxBody, or one that the
+// handler flushes, is streamed: its request is done once, but a retry gets CodeNotKept. 5xx and panics are never
+// stored; a panic continues to the server, and the log has its type and stack only. Connections cannot be hijacked.
 //
-// A client that hangs up does not end the handler: the request's context outlives it by the guard's Config.Finish, and
-// the retry gets the answer.
+// A client that hangs up does not end the handler: the request's context ends the guard's Config.Finish later, and a
+// retry gets the answer.
 func Middleware(guard Guard, tenant Tenant, cfg Config) func(http.Handler) http.Handler {
 	m := &middleware{guard: guard, tenant: tenant, cfg: cfg}
 	if len(m.cfg.Methods) == 0 {
@@ -147,7 +145,7 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	a.answer(w, res, err)
 }
 
-// request checks everything that can be refused without having looked anything up.
+// request checks everything that can be refused before a lookup.
 func (m *middleware) request(w http.ResponseWriter, r *http.Request, value string) (req idempotency.Request,
 	body []byte, err error,
 ) {
@@ -170,7 +168,7 @@ func (m *middleware) request(w http.ResponseWriter, r *http.Request, value strin
 	return idempotency.Request{Key: key, Fingerprint: m.cfg.Fingerprint(r, body)}, body, nil
 }
 
-// asProblem returns an error's problem, or makes one of its text: the user's own function wrote it for the client.
+// asProblem returns an error's problem, or one with its text, which a function of the user wrote for the client.
 func asProblem(err error, code Code) error {
 	var p *Problem
 	if errors.As(err, &p) {
@@ -179,8 +177,8 @@ func asProblem(err error, code Code) error {
 	return &Problem{Code: code, Detail: err.Error()}
 }
 
-// answerError is the error of work whose handler answered without success. Callers that waited for the attempt get the
-// same answer. The text has none of it.
+// answerError is the error of work whose handler did not succeed. Callers that waited for the attempt get its answer,
+// which is not in its text.
 type answerError struct {
 	status int
 	header map[string][]string
@@ -189,15 +187,15 @@ type answerError struct {
 
 func (a *answerError) Error() string { return fmt.Sprintf("the handler ended with %d", a.status) }
 
-// attempt is one request, which the guard may choose to be the one that is done.
+// attempt is a request whose handler the guard may run.
 type attempt struct {
 	m        *middleware
 	next     http.Handler
 	r        *http.Request
 	body     []byte
 	out      *recorder
-	returned chan struct{} // closed when work returns
-	began    bool          // work was called; written before returned is closed, or before Do returns
+	returned chan struct{} // closed at the end of work
+	began    bool          // work was called; set before returned is closed, or before Do returns
 	class    idempotency.Class
 	res      idempotency.Result
 	panic    any
@@ -214,19 +212,19 @@ func (a *attempt) work(ctx context.Context) (idempotency.Result, error) {
 	}
 	a.class = a.m.cfg.Classify(status)
 	if status >= 500 && a.class != idempotency.ClassRetryable {
-		a.class = idempotency.ClassUnknown // never kept, whatever Classify says
+		a.class = idempotency.ClassUnknown // never stored, whatever Classify returns
 	}
 	switch a.class {
 	case idempotency.ClassRetryable:
 		if a.out.streaming || a.panic != nil {
 			return idempotency.Result{}, idempotency.Retryable(fmt.Errorf("the handler ended with %d", status))
 		}
-		res := a.m.cfg.Edge.recorded(a.out)
+		res := a.m.cfg.Edge.result(a.out)
 		return idempotency.Result{}, idempotency.Retryable(&answerError{status, res.Header, res.Body})
 	case idempotency.ClassUnknown:
 		return idempotency.Result{}, idempotency.OutcomeUnknown(fmt.Errorf("the handler ended with %d", status))
 	}
-	a.res = a.m.cfg.Edge.recorded(a.out)
+	a.res = a.m.cfg.Edge.result(a.out)
 	if a.class == idempotency.ClassTerminal {
 		a.res.Failure = fmt.Sprintf("http_%d", status)
 		return a.res, idempotency.Terminal(a.res.Failure, &answerError{status: status})
@@ -234,15 +232,15 @@ func (a *attempt) work(ctx context.Context) (idempotency.Result, error) {
 	return a.res, nil
 }
 
-// withBody gives a request its body again.
+// withBody sets the request's body, which was read.
 func withBody(r *http.Request, body []byte) *http.Request {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	return r
 }
 
-// handle calls the handler. A panic is kept for answer: the guard must hear of an unknown outcome, and the server
-// must see it.
+// handle calls the handler. It keeps a panic for answer, so that the guard gets an unknown outcome before the server
+// gets the panic.
 func (a *attempt) handle(ctx context.Context) {
 	defer func() {
 		if a.panic = recover(); a.panic != nil && a.panic != http.ErrAbortHandler {
@@ -253,7 +251,7 @@ func (a *attempt) handle(ctx context.Context) {
 	a.next.ServeHTTP(a.out, withBody(a.r.WithContext(ctx), a.body))
 }
 
-// answer gives the handler's answer when this request's handler ran, else the guard's.
+// answer writes the handler's answer if this request's handler ran, else the guard's.
 func (a *attempt) answer(w http.ResponseWriter, res idempotency.Result, err error) {
 	var answered *answerError
 	if !a.began && errors.As(err, &answered) {
@@ -267,20 +265,18 @@ func (a *attempt) answer(w http.ResponseWriter, res idempotency.Result, err erro
 		return
 	}
 	<-a.returned // the guard may return before the handler does, and w must not be used after that
-	kept := a.class != idempotency.ClassRetryable && a.class != idempotency.ClassUnknown
+	stored := a.class != idempotency.ClassRetryable && a.class != idempotency.ClassUnknown
 	switch {
 	case a.panic != nil:
 		panic(a.panic)
 	case a.out.streaming:
-	case kept && (res.Replayed || errors.Is(err, store.ErrLeaseLost) || errors.Is(err, idempotency.ErrUnknown)):
-		// Another attempt has ended, has, or will have the key, and its answer is the one that counts: this one may be
-		// a refusal that is not recorded.
+	case stored && (res.Replayed || errors.Is(err, store.ErrLeaseLost) || errors.Is(err, idempotency.ErrUnknown)):
+		// Another attempt has finished or will, and its answer counts: this one may be a refusal that is not recorded.
 		a.m.cfg.Edge.Write(w, res, err)
 	default:
-		if kept && err != nil && !errors.As(err, &answered) {
-			a.m.cfg.Edge.log().Error("a request was done, and whether its answer was recorded is not known", "error",
-				err)
+		if stored && err != nil && !errors.As(err, &answered) {
+			a.m.cfg.Edge.log().Error("a request was done, and its answer may not be recorded", "error", err)
 		}
-		a.out.send(a.m.cfg.Edge, a.res, kept)
+		a.out.send(a.m.cfg.Edge, a.res, stored)
 	}
 }

@@ -121,7 +121,7 @@ func answers(status int, body string) http.HandlerFunc {
 	}
 }
 
-func TestMiddleware_ACompletedReplay(t *testing.T) {
+func TestMiddleware_Replay(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{Edge: httpedge.Edge{Policy: "replay=1"}}, echo)
 	first := send(s.handler, "k", `{"a":1,"b":2}`)
@@ -144,7 +144,7 @@ func TestMiddleware_ACompletedReplay(t *testing.T) {
 	}
 }
 
-func TestMiddleware_NothingIsRecordedBeforeItsTime(t *testing.T) {
+func TestMiddleware_RefusedBeforeRecording(t *testing.T) {
 	t.Parallel()
 	cfg := httpedge.Config{MaxRequest: 20, Validate: func(_ *http.Request, body []byte) error {
 		if !json.Valid(body) {
@@ -178,7 +178,7 @@ func TestMiddleware_NothingIsRecordedBeforeItsTime(t *testing.T) {
 	}
 }
 
-// TestPeer_Stripe_ValidationFailuresAreNotSaved: what the handler refuses as malformed is not kept either.
+// TestPeer_Stripe_ValidationFailuresAreNotSaved: a refusal of the handler as malformed is not stored.
 func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 	t.Parallel()
 	status := 400
@@ -197,9 +197,9 @@ func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 	}
 }
 
-// TestPeer_StripeV1_A500IsNotAResult, as Stripe's v1 stores it, and TestPeer_Fiber_AnyResponseIsCached: a 5xx is never
-// replayed as if it were one. Whether it left something behind nobody knows, so the retry does not run either.
-func TestPeer_StripeV1_A500IsNotAResult(t *testing.T) {
+// TestPeer_StripeV1_500IsNotAResult, as in Stripe's v1, and TestPeer_Fiber_AnyResponseIsCached: a 5xx is never
+// replayed. It may have had an effect, so a retry does not run either.
+func TestPeer_StripeV1_500IsNotAResult(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{500, 502, 504, 599} {
 		s := newScene(t, httpedge.Config{Classify: func(int) idempotency.Class { return idempotency.Unclassified }},
@@ -235,7 +235,7 @@ func TestPeer_Fiber_AnyResponseIsCached(t *testing.T) {
 	}
 }
 
-func TestMiddleware_AFinalRefusalIsReplayed(t *testing.T) {
+func TestMiddleware_FinalRefusalIsReplayed(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{402, 410, 422} {
 		s := newScene(t, httpedge.Config{}, answers(status, "declined"))
@@ -252,8 +252,8 @@ func TestMiddleware_AFinalRefusalIsReplayed(t *testing.T) {
 	}
 }
 
-// TestMiddleware_AClientThatHangsUpLeavesAResult: the handler goes on, and the retry gets its answer.
-func TestMiddleware_AClientThatHangsUpLeavesAResult(t *testing.T) {
+// TestMiddleware_ClientHangsUp: the handler continues, and the retry gets its answer.
+func TestMiddleware_ClientHangsUp(t *testing.T) {
 	t.Parallel()
 	began := make(chan struct{}, 1)
 	var left <-chan struct{} // the request's own end
@@ -294,7 +294,7 @@ func TestMiddleware_AClientThatHangsUpLeavesAResult(t *testing.T) {
 	s.ran(t, 1)
 }
 
-// TestMiddleware_FollowersGetTheRefusal: it is as much an answer to them, though it is not kept.
+// TestMiddleware_FollowersGetTheRefusal: callers that waited get it, although it is not stored.
 func TestMiddleware_FollowersGetTheRefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -327,9 +327,8 @@ func TestMiddleware_FollowersGetTheRefusal(t *testing.T) {
 	})
 }
 
-// TestMiddleware_WhatControlReaches: deadlines of the connection, and not the connection itself, past which nothing is
-// recorded.
-func TestMiddleware_WhatControlReaches(t *testing.T) {
+// TestMiddleware_ResponseController: the handler can set deadlines, and cannot hijack the connection.
+func TestMiddleware_ResponseController(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
 		control := http.NewResponseController(w)
@@ -356,8 +355,8 @@ func TestMiddleware_WhatControlReaches(t *testing.T) {
 	s.ran(t, 1)
 }
 
-// TestMiddleware_APanicsValueIsNotLogged: it may be the request.
-func TestMiddleware_APanicsValueIsNotLogged(t *testing.T) {
+// TestMiddleware_PanicValueIsNotLogged: it may contain the request.
+func TestMiddleware_PanicValueIsNotLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	guard, err := guard.New(memstore.New(memstore.Config{}), guard.Config{})
@@ -376,7 +375,7 @@ func TestMiddleware_APanicsValueIsNotLogged(t *testing.T) {
 	}
 }
 
-func TestMiddleware_APanicIsTheServersAndNeverAResult(t *testing.T) {
+func TestMiddleware_PanicReachesServer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		classify func(int) idempotency.Class
@@ -400,9 +399,8 @@ func TestMiddleware_APanicIsTheServersAndNeverAResult(t *testing.T) {
 	}
 }
 
-// TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused (also ts#1502, java#2260, fiber): whatever became of the first
-// command.
-func TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused(t *testing.T) {
+// TestPeer_PowertoolsPY3821_MismatchIsRefused (also ts#1502, java#2260, fiber): in every state of the first command.
+func TestPeer_PowertoolsPY3821_MismatchIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{201, 402, 500} {
 		s := newScene(t, httpedge.Config{}, answers(status, "the first one's answer"))
@@ -422,7 +420,7 @@ func TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused(t *testing.T) {
 	}
 }
 
-// TestPeer_Fiber_NoFingerprint: the path and the query are of the command, where one pattern has many.
+// TestPeer_Fiber_NoFingerprint: path and query belong to the command if one pattern matches many.
 func TestPeer_Fiber_NoFingerprint(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{Operation: func(*http.Request) string { return "POST /things" }}, echo)
@@ -442,9 +440,9 @@ func TestPeer_Fiber_NoFingerprint(t *testing.T) {
 	s.ran(t, 1)
 }
 
-// TestPeer_Devlink1195_AnotherTenantsKeyIsAnotherKey (also devlink#773, and fiber, whose keys have no scope): the
-// second tenant neither collides with the first one's key, nor sees its answer, nor waits for it.
-func TestPeer_Devlink1195_AnotherTenantsKeyIsAnotherKey(t *testing.T) {
+// TestPeer_Devlink1195_KeysOfTenantsDiffer (also devlink#773, and fiber, whose keys have no scope): a tenant neither
+// collides with another's key, nor sees its answer, nor waits for it.
+func TestPeer_Devlink1195_KeysOfTenantsDiffer(t *testing.T) {
 	t.Parallel()
 	inside, leave := make(chan struct{}), make(chan struct{})
 	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
@@ -470,7 +468,7 @@ func TestPeer_Devlink1195_AnotherTenantsKeyIsAnotherKey(t *testing.T) {
 	s.ran(t, 2)
 }
 
-// TestMiddleware_OneKeyForTwoOperations: it means two things.
+// TestMiddleware_OneKeyForTwoOperations: the two requests are independent.
 func TestMiddleware_OneKeyForTwoOperations(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
@@ -497,7 +495,7 @@ func TestMiddleware_OneKeyForTwoOperations(t *testing.T) {
 	}
 }
 
-// TestPeer_Fiber_TheLockIsInMemory: another process is told, too.
+// TestPeer_Fiber_TheLockIsInMemory: a concurrent request to another process is refused, too.
 func TestPeer_Fiber_TheLockIsInMemory(t *testing.T) {
 	t.Parallel()
 	inside, leave := make(chan struct{}), make(chan struct{})
@@ -527,7 +525,7 @@ func TestPeer_Fiber_TheLockIsInMemory(t *testing.T) {
 	s.ran(t, 1)
 }
 
-func TestMiddleware_AHundredAtOnceAreOneEffect(t *testing.T) {
+func TestMiddleware_ConcurrentRequestsHaveOneEffect(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{}, echo)
 	other := s.over(t, httpedge.Config{}, echo)
@@ -558,7 +556,7 @@ func TestMiddleware_AHundredAtOnceAreOneEffect(t *testing.T) {
 	}
 }
 
-func TestMiddleware_WhatPasses(t *testing.T) {
+func TestMiddleware_UnguardedRequests(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{Optional: true}, echo)
 	for _, method := range []string{
@@ -584,9 +582,9 @@ func TestMiddleware_WhatPasses(t *testing.T) {
 	}
 }
 
-// TestMiddleware_AStreamGoesOutAndIsNotKept: the reader sees the first part before the handler goes on, the request is
-// done once, and the retry is told why there is no answer for it.
-func TestMiddleware_AStreamGoesOutAndIsNotKept(t *testing.T) {
+// TestMiddleware_StreamIsNotKept: the client gets the first part before the handler continues, the request is done
+// once, and the retry gets CodeNotKept.
+func TestMiddleware_StreamIsNotKept(t *testing.T) {
 	t.Parallel()
 	read := make(chan struct{})
 	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
@@ -629,7 +627,7 @@ func TestMiddleware_AStreamGoesOutAndIsNotKept(t *testing.T) {
 	s.ran(t, 1)
 }
 
-func TestMiddleware_ALargeAnswerGoesOutAndIsNotKept(t *testing.T) {
+func TestMiddleware_LargeAnswerIsNotKept(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{Edge: httpedge.Edge{MaxBody: 10}}, func(w http.ResponseWriter, _ *http.Request) {
 		for range 3 {
@@ -648,8 +646,8 @@ func TestMiddleware_ALargeAnswerGoesOutAndIsNotKept(t *testing.T) {
 	s.ran(t, 1)
 }
 
-// TestMiddleware_WhatIsRedactedNobodySees: else the two answers would differ.
-func TestMiddleware_WhatIsRedactedNobodySees(t *testing.T) {
+// TestMiddleware_Redact: the first answer is redacted like its replay.
+func TestMiddleware_Redact(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{Edge: httpedge.Edge{Redact: func(r *idempotency.Result) {
 		r.Body = []byte(strings.ReplaceAll(string(r.Body), "4111", "****"))
@@ -663,7 +661,7 @@ func TestMiddleware_WhatIsRedactedNobodySees(t *testing.T) {
 	}
 }
 
-func TestMiddleware_TheHandlerSeesTheWholeRequest(t *testing.T) {
+func TestMiddleware_HandlerGetsWholeRequest(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -712,8 +710,8 @@ func (f badFinish) Finish(context.Context, store.Lease, idempotency.Result, idem
 	return f.err
 }
 
-// TestMiddleware_AnOvertakenOwnerDoesNotAnswer: the answer that counts is the other one's.
-func TestMiddleware_AnOvertakenOwnerDoesNotAnswer(t *testing.T) {
+// TestMiddleware_OvertakenOwnerDoesNotAnswer: the other owner's answer counts.
+func TestMiddleware_OvertakenOwnerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	w := send(overBadFinish(t, store.ErrLeaseLost, echo), "k", "{}")
 	if p := problem(t, w); p.Code != httpedge.CodeUnknown || w.Header().Get("Location") != "" {
@@ -739,8 +737,8 @@ func (o overtaken) Finish(ctx context.Context, l store.Lease, res idempotency.Re
 	return errors.Join(o.Store.Finish(ctx, taken[0].Lease, other, keep), o.Store.Finish(ctx, l, res, keep))
 }
 
-// TestMiddleware_AnOvertakenOwnerTellsWhatIsRecorded, and not what it found itself.
-func TestMiddleware_AnOvertakenOwnerTellsWhatIsRecorded(t *testing.T) {
+// TestMiddleware_OvertakenOwnerReturnsRecorded: not its own handler's answer.
+func TestMiddleware_OvertakenOwnerReturnsRecorded(t *testing.T) {
 	t.Parallel()
 	guard, err := guard.New(overtaken{memstore.New(memstore.Config{})}, guard.Config{})
 	if err != nil {
@@ -766,9 +764,9 @@ func overBadFinish(t *testing.T, refused error, do http.HandlerFunc) http.Handle
 	return httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(do)
 }
 
-// TestMiddleware_OnlyASuccessIsToldUnrecorded: a refusal that may not be recorded is not told, since the next attempt
-// may succeed.
-func TestMiddleware_OnlyASuccessIsToldUnrecorded(t *testing.T) {
+// TestMiddleware_UnrecordedRefusalIsUnknown: a refusal that may not be recorded is not answered, because the next
+// attempt may succeed.
+func TestMiddleware_UnrecordedRefusalIsUnknown(t *testing.T) {
 	t.Parallel()
 	away := errors.New("the store does not answer")
 	if w := send(overBadFinish(t, away, echo), "k", "{}"); w.Code != http.StatusCreated {
@@ -852,9 +850,8 @@ func FuzzCanonical(f *testing.F) {
 	})
 }
 
-// TestCanonical_DoesNotChangeOverReleases: another form of the same request would refuse the retries of what a former
-// release has recorded.
-func TestCanonical_DoesNotChangeOverReleases(t *testing.T) {
+// TestCanonical_IsStable: a change would refuse the retries of requests that an earlier release recorded.
+func TestCanonical_IsStable(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequest(http.MethodPost, "/a%20b?y=2&x=1", nil)
 	r.Header.Set("Content-Type", "application/json; charset=utf-8")

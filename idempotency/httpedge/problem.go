@@ -9,24 +9,24 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// Code is stable and for machines: clients decide by it, never by the status or the text.
+// Code is the stable code of a problem, by which clients decide.
 type Code string
 
-// The codes, with the status that each has unless Edge.Status says otherwise.
+// Codes with their default status, see Edge.Status.
 const (
 	CodeKeyMissing       Code = "IDEMPOTENCY_KEY_MISSING"                       // 400
 	CodeKeyInvalid       Code = "IDEMPOTENCY_KEY_INVALID"                       // 400
-	CodeKeyOutsideWindow Code = "IDEMPOTENCY_KEY_OUTSIDE_WINDOW"                // 400: too old, or from the future
+	CodeKeyOutsideWindow Code = "IDEMPOTENCY_KEY_OUTSIDE_WINDOW"                // 400: too old, or in the future
 	CodeKeyReused        Code = "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST" // 422
 	CodeInProgress       Code = "IDEMPOTENCY_REQUEST_IN_PROGRESS"               // 409, or 202 by Edge.At
 	CodeUnknown          Code = "IDEMPOTENCY_OUTCOME_UNKNOWN"                   // 503, or 202 by Edge.At
-	// 410: it was done; its answer is no longer kept
+	// 410: it was finished; its answer is no longer kept
 	CodeExpired Code = "IDEMPOTENCY_RESULT_EXPIRED"
 	// 410: it was done; its answer was too large or a stream
 	CodeNotKept Code = "IDEMPOTENCY_RESPONSE_NOT_KEPT"
-	// 422: for good; the problem's failure says why
+	// 422: refused for good, with the problem's failure
 	CodeRefused Code = "REQUEST_REFUSED"
-	// 421: the problem's home_region knows the key
+	// 421: the key's home is the problem's home_region
 	CodeWrongRegion      Code = "IDEMPOTENCY_WRONG_REGION"
 	CodeResourceNotFound Code = "RESOURCE_NOT_FOUND" // 404
 	CodeResourceGone     Code = "RESOURCE_GONE"      // 410
@@ -38,7 +38,7 @@ const (
 	CodeInternal         Code = "INTERNAL"           // 500
 )
 
-// Codes are all codes with their usual status.
+// Codes returns all codes with their default status.
 func Codes() map[Code]int {
 	return map[Code]int{
 		CodeKeyMissing:       http.StatusBadRequest,
@@ -76,54 +76,53 @@ func title(c Code, status int) string {
 	case CodeInProgress:
 		return "A request is outstanding for this Idempotency-Key"
 	case CodeUnknown:
-		return "The outcome of this Idempotency-Key's request is not known yet"
+		return "The outcome of this Idempotency-Key's request is unknown"
 	case CodeWrongRegion:
-		return "This Idempotency-Key lives in another region"
+		return "The home of this Idempotency-Key is another region"
 	case CodeExpired, CodeNotKept:
 		return "The answer to this Idempotency-Key's request is not kept"
 	}
 	return http.StatusText(status)
 }
 
-// Problem is an error as RFC 9457 has it. Return one from a validation or from Render's function, and Write answers
-// with it.
+// Problem is a problem of RFC 9457. Write answers with a *Problem that a validation or Render's function returns.
 type Problem struct {
 	Type   string `json:"type"`   // empty: Edge.Types and the code
 	Title  string `json:"title"`  // empty: the code's
 	Status int    `json:"status"` // 0: the code's, or 500
 	Detail string `json:"detail,omitempty"`
 	Code   Code   `json:"code"`
-	// State is what became of the first command under this key.
+	// State is that of the first command under this key.
 	State idempotency.State `json:"state,omitempty"`
-	// Stage is how far it came, while its outcome is unknown.
+	// Stage is that of the work, if its outcome is unknown.
 	Stage idempotency.Stage `json:"stage,omitempty"`
-	// Resource is what it made, as idempotency.Result has it.
+	// Resource is the created one, see idempotency.Result.
 	Resource string `json:"resource,omitempty"`
-	// FirstStatus and Failure are what the first caller was told, when the answer itself is not kept or no longer true.
+	// FirstStatus and Failure are those of the first answer, if it is not kept or no longer true.
 	FirstStatus int    `json:"first_status,omitempty"`
 	Failure     string `json:"failure,omitempty"`
-	// StatusURL is where the operation can be watched.
+	// StatusURL is the operation-status resource.
 	StatusURL string `json:"status_url,omitempty"`
-	// HomeRegion is who remembers the key, when that is another region.
+	// HomeRegion is the key's home, if it is another region.
 	HomeRegion string `json:"home_region,omitempty"`
 }
 
-// Error is the code and the detail.
+// Error returns the code and the detail.
 func (p *Problem) Error() string { return string(p.Code) + ": " + p.Detail }
 
-// NotFound is a Problem for Render: what the first attempt made does not exist. 404.
+// NotFound is a Problem for Render: the created resource does not exist. 404.
 func NotFound(detail string) *Problem { return &Problem{Code: CodeResourceNotFound, Detail: detail} }
 
-// Gone is a Problem for Render: what the first attempt made was deleted since. 410.
+// Gone is a Problem for Render: the created resource was deleted. 410.
 func Gone(detail string) *Problem { return &Problem{Code: CodeResourceGone, Detail: detail} }
 
-// Changed is a Problem for Render: what the first attempt made is in a state that no longer goes with the answer. 409.
+// Changed is a Problem for Render: the state of the created resource no longer fits the answer. 409.
 func Changed(detail string) *Problem { return &Problem{Code: CodeResourceChanged, Detail: detail} }
 
-// defaultTypes is followed by a code in lower case.
+// defaultTypes is the prefix of a problem's type; the code in lower case follows.
 const defaultTypes = "https://github.com/effectonce/effectonce/blob/main/docs/idempotency.md#"
 
-// Problem answers with p, whose empty fields get their defaults.
+// Problem answers with p and the defaults of its empty fields.
 func (e Edge) Problem(w http.ResponseWriter, p Problem) {
 	p.Code = cmp.Or(p.Code, CodeInternal)
 	p.Status = cmp.Or(p.Status, e.Status[p.Code], Codes()[p.Code])
@@ -135,10 +134,10 @@ func (e Edge) Problem(w http.ResponseWriter, p Problem) {
 	e.send(w, p.Status, "application/problem+json", p)
 }
 
-// send writes JSON that nobody may keep: a refusal is about now.
+// send writes JSON that must not be cached.
 func (e Edge) send(w http.ResponseWriter, status int, contentType string, v any) {
 	body, err := json.Marshal(v)
-	if err != nil { // not of the types that come here: text and numbers only
+	if err != nil { // cannot happen: v has strings and numbers only
 		status, body = http.StatusInternalServerError, []byte("{}")
 	}
 	h := w.Header()

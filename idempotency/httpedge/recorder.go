@@ -10,16 +10,15 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// recorder holds an answer back until it is recorded. One that is flushed, or grows too large, goes out as it is
-// written.
+// recorder buffers an answer until it is recorded. It streams one that is flushed or too large.
 type recorder struct {
 	w         http.ResponseWriter
 	header    http.Header
-	final     http.Header // as it was when the status was written; what comes later is not sent
+	final     http.Header // at WriteHeader; later changes are not sent
 	code      int         // 0: not written yet
 	body      []byte
-	limit     int    // bytes of body
-	streaming bool   // the answer goes out as it is written
+	limit     int // bytes of body
+	streaming bool
 	reason    string // for streaming
 }
 
@@ -35,7 +34,7 @@ func (c *recorder) Header() http.Header {
 	return c.header
 }
 
-// WriteHeader implements http.ResponseWriter. An early hint goes out at once.
+// WriteHeader implements http.ResponseWriter. It sends an early hint at once.
 func (c *recorder) WriteHeader(code int) {
 	switch {
 	case c.code != 0:
@@ -63,7 +62,7 @@ func (c *recorder) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush implements http.Flusher: a handler that flushes wants its reader to see what there is, now.
+// Flush implements http.Flusher, and begins streaming.
 func (c *recorder) Flush() {
 	if c.code == 0 {
 		c.WriteHeader(http.StatusOK)
@@ -72,10 +71,10 @@ func (c *recorder) Flush() {
 	_ = http.NewResponseController(c.w).Flush()
 }
 
-// Unwrap is for http.ResponseController, which sets deadlines.
+// Unwrap lets http.ResponseController set deadlines.
 func (c *recorder) Unwrap() http.ResponseWriter { return c.w }
 
-// Hijack refuses, so that Unwrap does not lead past the record.
+// Hijack returns an error, so that Unwrap cannot bypass the recorder.
 func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nil, nil, fmt.Errorf("a connection cannot be hijacked through the idempotency middleware: %w",
 		http.ErrNotSupported)
@@ -99,7 +98,7 @@ func (c *recorder) status() int {
 	return c.code
 }
 
-// finalHeader is the header as it goes out.
+// finalHeader returns the header to send.
 func (c *recorder) finalHeader() http.Header {
 	if c.final != nil {
 		return c.final
@@ -114,8 +113,7 @@ func (c *recorder) copyHeader() {
 	maps.Copy(h, c.finalHeader())
 }
 
-// send writes the answer: with every header that the handler set, and the body as it is kept, so that a retry gets the
-// same one.
+// send writes the answer with the handler's headers, and with the stored body, so that a retry gets the same.
 func (c *recorder) send(e Edge, res idempotency.Result, recorded bool) {
 	c.copyHeader()
 	body := c.body
@@ -132,8 +130,8 @@ func (c *recorder) send(e Edge, res idempotency.Result, recorded bool) {
 	_, _ = c.w.Write(body)
 }
 
-// recorded returns the answer as it is kept.
-func (e Edge) recorded(c *recorder) idempotency.Result {
+// result returns the answer to store.
+func (e Edge) result(c *recorder) idempotency.Result {
 	h := c.finalHeader()
 	res := idempotency.Result{Code: c.status(), Body: c.body}
 	if c.streaming {
@@ -142,10 +140,10 @@ func (e Edge) recorded(c *recorder) idempotency.Result {
 		return res
 	}
 	if h.Get("Content-Type") == "" && len(c.body) > 0 {
-		// The server would guess it for the first caller; the retry is told the same.
+		// As net/http does for the first caller.
 		h.Set("Content-Type", http.DetectContentType(c.body))
 	}
-	res.Header = e.storable(h)
+	res.Header = e.storedHeaders(h)
 	if e.Redact != nil {
 		e.Redact(&res)
 		res.Code = c.status()

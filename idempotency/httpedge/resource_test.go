@@ -40,7 +40,7 @@ func (s things) show(_ context.Context, res idempotency.Result) (idempotency.Res
 	return idempotency.Result{}, errors.New("no such schema: " + strconv.Itoa(res.Schema))
 }
 
-// TestResource_Strict: the stored body is the answer, whatever became of the thing.
+// TestResource_Strict: the stored body is the answer, whatever the resource's state.
 func TestResource_Strict(t *testing.T) {
 	t.Parallel()
 	res, _ := httpedge.JSON(201, map[string]string{"name": "x"})
@@ -50,7 +50,7 @@ func TestResource_Strict(t *testing.T) {
 	}
 }
 
-// TestResource_StateAware, and soft delete: the answer is made of what is there now.
+// TestResource_StateAware, and soft delete: the answer is rendered from the resource's current state.
 func TestResource_StateAware(t *testing.T) {
 	t.Parallel()
 	all := things{"1": {name: "x"}, "2": {deleted: true}, "3": {locked: true}}
@@ -78,7 +78,7 @@ func TestResource_StateAware(t *testing.T) {
 	}
 }
 
-// TestResource_SchemaVersion: a retry from before a release gets the form that it was promised.
+// TestResource_SchemaVersion: a retry after a release gets the answer's format of its first attempt.
 func TestResource_SchemaVersion(t *testing.T) {
 	t.Parallel()
 	all := things{"1": {name: "x"}}
@@ -97,8 +97,8 @@ func TestResource_SchemaVersion(t *testing.T) {
 	}
 }
 
-// TestRender_WhatPassesThrough: refusals, errors and first answers with a body are as they are.
-func TestRender_WhatPassesThrough(t *testing.T) {
+// TestRender_Unchanged: refusals, errors and first answers with a body are returned unchanged.
+func TestRender_Unchanged(t *testing.T) {
 	t.Parallel()
 	never := func(context.Context, idempotency.Result) (idempotency.Result, error) {
 		t.Error("shown")

@@ -12,14 +12,13 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// headerNotKept stands in a stored result whose body was not kept, and says why. No handler's header has this name: it
-// is on no list.
+// headerNotKept is the header of a stored result without its body, with the reason. Handlers cannot set it.
 const headerNotKept = "Effectonce-Not-Kept"
 
 const defaultMaxBody = 1 << 20
 
-// kept belong to the body or to what was made: they are the same for every caller, whenever it comes.
-func kept(name string) bool {
+// isReplayed reports whether a header is about the body or the resource, and so the same for every caller.
+func isReplayed(name string) bool {
 	switch name {
 	case "Content-Type", "Content-Language", "Content-Encoding", "Content-Disposition", "Content-Location", "Location",
 		"Link",
@@ -29,8 +28,8 @@ func kept(name string) bool {
 	return false
 }
 
-// never belong to one caller, one moment or one connection.
-func never(name string) bool {
+// isNeverReplayed reports whether a header is about one caller, time or connection.
+func isNeverReplayed(name string) bool {
 	switch name {
 	case "Date", "Age", "Expires", "Retry-After", "Set-Cookie", "Set-Cookie2", "Authorization", "Www-Authenticate",
 		"Authentication-Info",
@@ -45,30 +44,30 @@ func never(name string) bool {
 	return false
 }
 
-// storable returns the headers that are kept and replayed, in canonical form. It shares their values.
-func (e Edge) storable(h map[string][]string) map[string][]string {
+// storedHeaders returns the headers to store, in canonical form. It shares their values.
+func (e Edge) storedHeaders(h map[string][]string) map[string][]string {
 	out := map[string][]string{}
-	e.keep(out, h)
+	e.copyHeaders(out, h)
 	return out
 }
 
-// keep sets what is kept and replayed of h in to.
-func (e Edge) keep(to, h map[string][]string) {
+// copyHeaders copies the replayed headers.
+func (e Edge) copyHeaders(to, h map[string][]string) {
 	for name, values := range h {
 		name = http.CanonicalHeaderKey(name)
 		listed := slices.ContainsFunc(e.Headers, func(s string) bool { return http.CanonicalHeaderKey(s) == name })
-		if (kept(name) || listed) && !never(name) && len(values) > 0 {
+		if (isReplayed(name) || listed) && !isNeverReplayed(name) && len(values) > 0 {
 			to[name] = values
 		}
 	}
 }
 
-// JSON is a result with v as its body, for the work that InTx or a guard runs. An error means that v cannot be written
-// as JSON, or that the code is a 5xx: it would be replayed for ever, so the work returns an error in its place.
+// JSON returns a result with v as body, for work of InTx or a guard. It returns an error if v cannot be marshaled, or
+// the code is a 5xx, which must not be replayed: return an error from the work instead.
 func JSON(code int, v any) (idempotency.Result, error) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return idempotency.Result{}, fmt.Errorf("writing the answer as JSON: %w", err)
+		return idempotency.Result{}, fmt.Errorf("marshal the answer: %w", err)
 	}
 	res := idempotency.Result{
 		Code: code, Body: append(body, '\n'), Header: map[string][]string{"Content-Type": {"application/json"}},
@@ -79,7 +78,7 @@ func JSON(code int, v any) (idempotency.Result, error) {
 	return res, nil
 }
 
-// JSON is the function JSON's result as it is to be stored: see Kept.
+// JSON is the function JSON with Kept.
 func (e Edge) JSON(code int, v any) (idempotency.Result, error) {
 	res, err := JSON(code, v)
 	if err != nil {
@@ -88,15 +87,15 @@ func (e Edge) JSON(code int, v any) (idempotency.Result, error) {
 	return e.Kept(res)
 }
 
-// Kept returns res as it is to be stored: without headers that are not kept, and redacted. Work that InTx or a guard
-// runs calls it last; the middleware does by itself. A 5xx, and a body above MaxBody, are an error, by which the work
-// is rolled back: of a large one keep a reference in Resource instead, and Render it.
+// Kept returns res for storing: redacted, and without headers that are not replayed. Work of InTx or a guard calls it
+// last; the middleware does so itself. It returns an error for a 5xx and for a body above MaxBody, and the work is
+// rolled back: return a reference in Resource instead of a large body, and Render it.
 func (e Edge) Kept(res idempotency.Result) (idempotency.Result, error) {
-	if most := e.maxBody(); len(res.Body) > most {
-		return res, fmt.Errorf("the answer has %d bytes, %d are kept: return a Resource without a body", len(res.Body),
-			most)
+	if limit := e.maxBody(); len(res.Body) > limit {
+		return res, fmt.Errorf("the answer has %d bytes, more than the %d of MaxBody: return a Resource without a body",
+			len(res.Body), limit)
 	}
-	res.Header = e.storable(res.Header)
+	res.Header = e.storedHeaders(res.Header)
 	if e.Redact != nil {
 		code := res.Code
 		e.Redact(&res)
@@ -115,10 +114,10 @@ func (e Edge) maxBody() int {
 	return e.MaxBody
 }
 
-// Render makes the answer of a result that refers to a resource. show is called for a success that has a Resource, when
-// it is replayed or has no body; it looks the resource up and returns the answer in the form that res.Schema says, or a
-// Problem such as Gone. What show leaves empty of Code, Resource and Schema stays as it was. Errors, refusals and
-// results without a Resource pass through.
+// Render renders the answer of a result with a Resource. It calls show for a success that is replayed or has no body;
+// show looks the resource up and returns the answer in the format res.Schema, or a Problem such as Gone. Empty fields
+// Code, Resource and Schema are filled from res. Errors, refusals and results without a Resource are returned
+// unchanged.
 func Render(ctx context.Context, res idempotency.Result, err error,
 	show func(ctx context.Context, res idempotency.Result) (idempotency.Result, error),
 ) (idempotency.Result, error) {
@@ -128,9 +127,9 @@ func Render(ctx context.Context, res idempotency.Result, err error,
 	shown, err := show(ctx, res)
 	var problem *Problem
 	if errors.As(err, &problem) && problem.FirstStatus == 0 {
-		told := *problem
-		told.FirstStatus = res.Code // it was done: what has become of it since is no refusal
-		err = &told
+		withStatus := *problem
+		withStatus.FirstStatus = res.Code // the request was done: the problem is not a refusal
+		err = &withStatus
 	}
 	if err != nil {
 		return res, err

@@ -93,7 +93,7 @@ func changed(res idempotency.Result) idempotency.Result {
 	return res
 }
 
-func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
+func TestSealer_StoreHasOnlyCiphertext(t *testing.T) {
 	t.Parallel()
 	inner := memstore.New(memstore.Config{})
 	s := sealer(t, "a", "a").Store(inner)
@@ -119,9 +119,8 @@ func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
 	}
 }
 
-// TestSealer_WhatRecoveryNeedsIsSealed: the command and what its steps gave, which whoever goes on with it gets as it
-// was.
-func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
+// TestSealer_InputAndStepsAreSealed: the next owner gets them opened.
+func TestSealer_InputAndStepsAreSealed(t *testing.T) {
 	t.Parallel()
 	inner := memstore.New(memstore.Config{})
 	s := sealer(t, "a", "a").Recovering(inner)
@@ -160,9 +159,9 @@ func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
 	}
 }
 
-// TestSealer_AKeyThatIsNotThere: the work is done, and this process cannot read its answer. The caller is not told that
-// it failed, nor that it may be done with another key; and a person is told why.
-func TestSealer_AKeyThatIsNotThere(t *testing.T) {
+// TestSealer_MissingKey: the work is done, and this process cannot open its answer. The caller gets an unknown outcome,
+// and the log has the cause.
+func TestSealer_MissingKey(t *testing.T) {
 	t.Parallel()
 	inner, req, log := memstore.New(memstore.Config{}),
 		idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}, &bytes.Buffer{}
@@ -190,8 +189,8 @@ func TestSealer_AKeyThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestSealer_WhatRecoveryCompletesIsSealed: the guard's store is not the only one that keeps answers.
-func TestSealer_WhatRecoveryCompletesIsSealed(t *testing.T) {
+// TestSealer_RecoveredResultIsSealed: a recovery worker seals results, too.
+func TestSealer_RecoveredResultIsSealed(t *testing.T) {
 	t.Parallel()
 	inner := memstore.New(memstore.Config{})
 	s := sealer(t, "a", "a").Recovering(inner)

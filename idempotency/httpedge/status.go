@@ -10,17 +10,17 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Operation is what an operation-status resource shows: JSON.
+// Operation is the JSON of an operation-status resource.
 type Operation struct {
 	State idempotency.State `json:"state"`
 	Stage idempotency.Stage `json:"stage,omitempty"`
-	// StatusURL is where this can be read again.
+	// StatusURL is this resource's URL.
 	StatusURL string `json:"status_url,omitempty"`
-	// Status is the HTTP status that the request got or would get, once it is finished.
+	// Status is the HTTP status of the answer, once the request is finished.
 	Status   int    `json:"status,omitempty"`
 	Failure  string `json:"failure,omitempty"`
 	Resource string `json:"resource,omitempty"`
-	// NeedsPerson says that recovery gave up.
+	// NeedsPerson: recovery gave up.
 	NeedsPerson bool `json:"needs_person,omitempty"`
 }
 
@@ -29,10 +29,9 @@ func (e Edge) accepted(w http.ResponseWriter, state idempotency.State, stage ide
 	e.send(w, http.StatusAccepted, "application/json", Operation{State: state, Stage: stage, StatusURL: e.StatusURL})
 }
 
-// StatusHandler serves the operation-status resource: 200 with an Operation, and Retry-After while it is not finished,
-// or 404. get is a Store's Get. key says which key a request asks about; its tenant comes from authentication, so that
-// another's key is as if it were not there. Its error is answered as Write does. Bodies of answers are not shown: the
-// retry with the key gets them.
+// StatusHandler serves the operation-status resource: 200 with an Operation, and with Retry-After until it is finished,
+// or 404. get is a Store's Get. key returns the key that a request is about, with the authenticated tenant, so that
+// other tenants' keys are not found; its error is answered by Write. The answer's body is not shown: a retry gets it.
 func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (store.Record, bool, error),
 	key func(*http.Request) (idempotency.Key, error),
 ) http.Handler {
@@ -51,7 +50,7 @@ func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (store.Re
 			e.Write(w, idempotency.Result{}, idempotency.Retryable(err)) // reading has no effect
 			return
 		case !found:
-			e.Problem(w, *NotFound("nothing is known of this key"))
+			e.Problem(w, *NotFound("there is no request with this key"))
 			return
 		}
 		op := Operation{
