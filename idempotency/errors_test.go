@@ -51,8 +51,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// TestErrors_AnswerTheCaller: each matches its kind, and says what a caller needs, but nothing of the first command.
-func TestErrors_AnswerTheCaller(t *testing.T) {
+// TestErrors_Texts: each error matches its kind, and reveals nothing of the first command.
+func TestErrors_Texts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err, kind error

@@ -36,8 +36,8 @@ func requestFor(t *testing.T, f idempotency.Fingerprinter, command any) idempote
 	return r
 }
 
-// TestFingerprint_DoesNotChangeOverReleases: records keep it.
-func TestFingerprint_DoesNotChangeOverReleases(t *testing.T) {
+// TestFingerprint_IsStable: records keep fingerprints.
+func TestFingerprint_IsStable(t *testing.T) {
 	t.Parallel()
 	p := payment{Account: "ž<1>", Amount: math.MaxInt64, Labels: map[string]string{
 		"b": "\x00", "a": "\u2028", "ﬀ": "",
@@ -65,7 +65,7 @@ func TestFingerprint_DoesNotChangeOverReleases(t *testing.T) {
 	}
 }
 
-// TestCanonical_RFC8785 is the example of the RFC's section 3.2, with numbers that a float64 holds as they are spelt.
+// TestCanonical_RFC8785 is the example of the RFC's section 3.2, in which a float64 represents all numbers.
 func TestCanonical_RFC8785(t *testing.T) {
 	t.Parallel()
 	in := json.RawMessage(`{ "numbers": [333333333.3333333, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
@@ -76,8 +76,8 @@ func TestCanonical_RFC8785(t *testing.T) {
 	}
 }
 
-// TestCanonical_SaysWhatMatters: pairs of commands that are one, and pairs that are two.
-func TestCanonical_SaysWhatMatters(t *testing.T) {
+// TestCanonical_Pairs: pairs of equal commands and pairs of different ones.
+func TestCanonical_Pairs(t *testing.T) {
 	t.Parallel()
 	raw := func(s string) any { return json.RawMessage(s) }
 	at := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
@@ -185,7 +185,7 @@ func TestFingerprinter_Omit(t *testing.T) {
 	}
 }
 
-// TestFingerprinter_Versions: over two releases, each finds the records of the other as far as its Older goes.
+// TestFingerprinter_Versions: two releases match the records of each other by Older.
 func TestFingerprinter_Versions(t *testing.T) {
 	t.Parallel()
 	errForm := errors.New("a form that fails")
@@ -377,9 +377,8 @@ func change(t *rapid.T, v any) any {
 	return tree(t, 1)
 }
 
-// TestCanonical_IsTheMeaning: however a value is spelt its canonical bytes are the same; those of two values are the
-// same only when they mean the same.
-func TestCanonical_IsTheMeaning(t *testing.T) {
+// TestCanonical_EqualByMeaning: the canonical bytes of two spellings are equal exactly if their values are.
+func TestCanonical_EqualByMeaning(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		a := tree(t, 3)

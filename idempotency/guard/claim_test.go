@@ -13,9 +13,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// TestRerun_AFailureAfterATakeOverFreesNoKey: the former owner's transaction may have committed. A key that were free
-// could be used for another command, whose effect would come beside that one's.
-func TestRerun_AFailureAfterATakeOverFreesNoKey(t *testing.T) {
+// TestRerun_FailureAfterTakeOverKeepsTheKey: the earlier owner may have committed, so another command must not get
+// the key.
+func TestRerun_FailureAfterTakeOverKeepsTheKey(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(){"an error": func() {}, "a panic": func() { panic("no luck") }} {
 		t.Run(name, func(t *testing.T) {
@@ -52,9 +52,9 @@ func TestRerun_AFailureAfterATakeOverFreesNoKey(t *testing.T) {
 	}
 }
 
-// TestClaim_GivenUpIsTakenBack: a caller that leaves while its claim is under way leaves no key behind that is in
-// progress and nobody's: nothing was run, so nothing is unknown, and its retry runs.
-func TestClaim_GivenUpIsTakenBack(t *testing.T) {
+// TestClaim_UndoneAfterCallerLeft: a caller that leaves during its claim leaves no key in progress: nothing was run,
+// and a retry runs.
+func TestClaim_UndoneAfterCallerLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // a pause of the guard is over only when it knows who has left
 		f := newFaulty(memstore.New(memstore.Config{}))
@@ -83,8 +83,8 @@ func TestClaim_GivenUpIsTakenBack(t *testing.T) {
 	})
 }
 
-// TestClaim_GivenUpFreesNoLocalPhase: likewise of a key that has one recorded, and goes on with it.
-func TestClaim_GivenUpFreesNoLocalPhase(t *testing.T) {
+// TestClaim_UndoKeepsLocalPhase: likewise of a key with a recorded local phase, from which the retry continues.
+func TestClaim_UndoKeepsLocalPhase(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty(memstore.New(memstore.Config{}))
@@ -118,8 +118,8 @@ func TestClaim_GivenUpFreesNoLocalPhase(t *testing.T) {
 	})
 }
 
-// TestClaim_ATakeOverThatIsGivenUpStaysUnknown: what the former owner has done is as unknown as before.
-func TestClaim_ATakeOverThatIsGivenUpStaysUnknown(t *testing.T) {
+// TestClaim_UndoneTakeOverIsUnknown: the earlier owner's outcome is still unknown.
+func TestClaim_UndoneTakeOverIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // a pause of the guard is over only when it knows who has left
 		f := newFaulty(memstore.New(memstore.Config{}))
@@ -148,8 +148,8 @@ func TestClaim_ATakeOverThatIsGivenUpStaysUnknown(t *testing.T) {
 	})
 }
 
-// TestClaim_AStoreThatIsAway: nothing was run, and the caller may come again.
-func TestClaim_AStoreThatIsAway(t *testing.T) {
+// TestClaim_StoreUnavailable: nothing was run, and the caller may retry.
+func TestClaim_StoreUnavailable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty(memstore.New(memstore.Config{}))
@@ -181,9 +181,9 @@ func givenUp(t *testing.T, m *memstore.Store) store.Lease {
 	return taken[0].Lease
 }
 
-// TestTakeStuck_FreedMeanwhile: two people look at one operation, and one of them frees its key between the other's
-// look and hand: that one leaves no new record behind.
-func TestTakeStuck_FreedMeanwhile(t *testing.T) {
+// TestClaimStuck_Released: another person releases the key between ClaimStuck's read and its claim, which leaves no new
+// record.
+func TestClaimStuck_Released(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(memstore.New(memstore.Config{}))
 	stuck := givenUp(t, f.Store)
@@ -201,9 +201,9 @@ func TestTakeStuck_FreedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestTakeStuck_FreedAndUsedMeanwhile: between a person's look and hand the key was freed and used again by a caller
-// who vanished. What that one did is not known, so its key is not freed.
-func TestTakeStuck_FreedAndUsedMeanwhile(t *testing.T) {
+// TestClaimStuck_ReleasedAndUsed: between ClaimStuck's read and its claim the key is released and used by a caller that
+// crashes. That one's outcome is unknown, so the key is not released.
+func TestClaimStuck_ReleasedAndUsed(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(memstore.New(memstore.Config{}))
 	stuck := givenUp(t, f.Store)
@@ -226,8 +226,8 @@ func TestTakeStuck_FreedAndUsedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestClaim_LateTakeOver: a claim that may take a key over is executed late, while its caller waits for somebody else.
-// The caller does not find it to be its own and then free, when its work fails, what a former owner may have done.
+// TestClaim_LateTakeOver: a claim with Rerun is executed late, while its caller waits for another owner. The caller
+// does not mistake it for its own claim, and so does not release the key after a failure.
 func TestClaim_LateTakeOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

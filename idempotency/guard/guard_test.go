@@ -80,8 +80,8 @@ func (f *faulty) MarkUnknown(ctx context.Context, l store.Lease, reason string, 
 	return f.do("doubt", func() error { return f.Store.MarkUnknown(ctx, l, reason, after) })
 }
 
-// TestDo_WhatCannotBeKept: it is told at once; of a success nobody may be told that it was not.
-func TestDo_WhatCannotBeKept(t *testing.T) {
+// TestDo_InvalidResult: a result that fails Check is an error at once; of a success the outcome is unknown.
+func TestDo_InvalidResult(t *testing.T) {
 	t.Parallel()
 	m := memstore.New(memstore.Config{})
 	g := newGuard(t, m, guard.Config{})
@@ -209,7 +209,7 @@ func TestDo_OneEffectUnderManyCallers(t *testing.T) {
 	})
 }
 
-// TestPeer_IdempotJS198_HotKeyStorm: callers of a hot key in one process do not each ask the store.
+// TestPeer_IdempotJS198_HotKeyStorm: concurrent callers of a key in one process share one claim.
 func TestPeer_IdempotJS198_HotKeyStorm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestPeer_IdempotJS198_HotKeyStorm(t *testing.T) {
 	})
 }
 
-func TestDo_WhatErrorsMean(t *testing.T) {
+func TestDo_Errors(t *testing.T) {
 	t.Parallel()
 	plain := errors.New("deadlock")
 	for name, c := range map[string]struct {
@@ -307,7 +307,7 @@ func TestDo_Classify(t *testing.T) {
 	}
 }
 
-// TestDo_MismatchInEveryState: another command is refused whatever became of the first one, and never waits.
+// TestDo_MismatchInEveryState: another command is refused in every state of the first one, and never waits.
 func TestDo_MismatchInEveryState(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(context.Context) (idempotency.Result, error){
@@ -376,7 +376,7 @@ func TestDo_Expired(t *testing.T) {
 	})
 }
 
-// TestDo_Panic: the key is free, the panic is the caller's, and those who waited look for themselves.
+// TestDo_Panic: the key is released, the panic reaches the caller, and waiting callers claim themselves.
 func TestDo_Panic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -42,8 +42,8 @@ func TestDo_Waits(t *testing.T) {
 	})
 }
 
-// TestDo_WaiterTakesAFreedKey: who waits for an attempt that certainly failed does the work itself.
-func TestDo_WaiterTakesAFreedKey(t *testing.T) {
+// TestDo_WaiterClaimsReleasedKey: a caller that waits for an attempt that certainly failed does the work itself.
+func TestDo_WaiterClaimsReleasedKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := memstore.New(memstore.Config{})
@@ -61,8 +61,8 @@ func TestDo_WaiterTakesAFreedKey(t *testing.T) {
 	})
 }
 
-// TestHeartbeat_KeepsALongWork: work may last for many leases.
-func TestHeartbeat_KeepsALongWork(t *testing.T) {
+// TestHeartbeat_ExtendsTheLease: work may take many leases.
+func TestHeartbeat_ExtendsTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := memstore.New(memstore.Config{})
@@ -82,7 +82,7 @@ func TestHeartbeat_KeepsALongWork(t *testing.T) {
 	})
 }
 
-// TestLease_EndCancelsTheWork: whoever cannot reach the store until its lease ends stops working, and says why.
+// TestLease_EndCancelsTheWork: the work of an owner that cannot reach the store until its lease ends is cancelled.
 func TestLease_EndCancelsTheWork(t *testing.T) {
 	t.Parallel()
 	for name, extend := range map[string]time.Duration{"store away": 0, "no heartbeat": -1} {
@@ -117,8 +117,8 @@ func TestLease_EndCancelsTheWork(t *testing.T) {
 	}
 }
 
-// TestHeartbeat_OutlivesAnOutage: one that fails is repeated in time.
-func TestHeartbeat_OutlivesAnOutage(t *testing.T) {
+// TestHeartbeat_RetriesFailure: a failed extension is repeated in time.
+func TestHeartbeat_RetriesFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, began := newFaulty(memstore.New(memstore.Config{})), time.Now()
@@ -138,9 +138,9 @@ func TestHeartbeat_OutlivesAnOutage(t *testing.T) {
 	})
 }
 
-// TestFence_ALateWriteIsRefused: an owner that stood still longer than its lease finds another one's result, and gives
-// it to its caller: all callers are told the same.
-func TestFence_ALateWriteIsRefused(t *testing.T) {
+// TestFence_LateWriteIsRefused: an owner that was paused for longer than its lease returns another one's result to its
+// caller.
+func TestFence_LateWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := memstore.New(memstore.Config{})
@@ -166,7 +166,7 @@ func TestFence_ALateWriteIsRefused(t *testing.T) {
 	})
 }
 
-// TestPeer_PowertoolsPy8049_NoBlindRerun: a lease that ended does not free a key. The work may have happened.
+// TestPeer_PowertoolsPy8049_NoBlindRerun: the end of a lease does not release a key. The work may have happened.
 func TestPeer_PowertoolsPy8049_NoBlindRerun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,8 +185,8 @@ func TestPeer_PowertoolsPy8049_NoBlindRerun(t *testing.T) {
 	})
 }
 
-// TestPeer_GoRedis2985_AClaimWhoseAnswerWasLost: the same claim sent again is won, not lost to itself.
-func TestPeer_GoRedis2985_AClaimWhoseAnswerWasLost(t *testing.T) {
+// TestPeer_GoRedis2985_LostReplyOfClaim: the same claim sent again is won.
+func TestPeer_GoRedis2985_LostReplyOfClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty(memstore.New(memstore.Config{}))
@@ -202,8 +202,8 @@ func TestPeer_GoRedis2985_AClaimWhoseAnswerWasLost(t *testing.T) {
 	})
 }
 
-// TestLease_CountsFromTheLastClaim: a store that was slow to answer the first claim does not take the lease away.
-func TestLease_CountsFromTheLastClaim(t *testing.T) {
+// TestLease_BeginsWithTheLastClaim: a slow reply to the first claim does not shorten the lease.
+func TestLease_BeginsWithTheLastClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty(memstore.New(memstore.Config{}))
@@ -224,7 +224,8 @@ func TestLease_CountsFromTheLastClaim(t *testing.T) {
 	})
 }
 
-// TestFinish_UnknownOutcome: it is sent again, and when it stays unknown the result comes with an error that says so.
+// TestFinish_UnknownOutcome: it is sent again; if its outcome is still unknown, the result is returned with
+// ErrUnrecorded.
 func TestFinish_UnknownOutcome(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -253,8 +254,8 @@ func TestFinish_UnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestFinish_ARefusalThatIsNotRecorded is not told: nothing holds the next attempt to it, and that one may be told yes.
-func TestFinish_ARefusalThatIsNotRecorded(t *testing.T) {
+// TestFinish_UnrecordedRefusal: it is unknown, because the next attempt may succeed.
+func TestFinish_UnrecordedRefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty(memstore.New(memstore.Config{}))
@@ -287,9 +288,8 @@ func TestFinish_ARefusalThatIsNotRecorded(t *testing.T) {
 	})
 }
 
-// TestShared_WhoLeaves: the work goes on while anybody of this process wants it, the one that leads included, and ends
-// when nobody does.
-func TestShared_WhoLeaves(t *testing.T) {
+// TestShared_CallersLeave: the work continues until the last caller of this process has left, also after the leader.
+func TestShared_CallersLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := memstore.New(memstore.Config{})
@@ -354,7 +354,7 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-// TestPerTenant: the keys that one tenant has open take no other's place.
+// TestPerTenant: a tenant's keys in progress do not limit other tenants.
 func TestPerTenant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -391,8 +391,8 @@ func TestPerTenant(t *testing.T) {
 	})
 }
 
-// TestShared_AFollowerLeavesAlone: the others do not notice.
-func TestShared_AFollowerLeavesAlone(t *testing.T) {
+// TestShared_FollowerLeaves: the other callers are not affected.
+func TestShared_FollowerLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(t, memstore.New(memstore.Config{}), guard.Config{Wait: time.Minute})

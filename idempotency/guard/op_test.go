@@ -51,8 +51,8 @@ func payOnce(p *fakeprovider.Provider) func(ctx context.Context, op *guard.Op) (
 	}
 }
 
-// TestRun_WhatAProviderAnswers: what becomes of the key, by the provider's answer.
-func TestRun_WhatAProviderAnswers(t *testing.T) {
+// TestRun_ProviderAnswers: the key's state for each answer.
+func TestRun_ProviderAnswers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		fault   fakeprovider.Fault
@@ -118,9 +118,8 @@ func TestRun_WhatAProviderAnswers(t *testing.T) {
 	}
 }
 
-// TestRun_ALocalPhaseKeepsItsKey: what it has committed is this command's. Another one under the key would go on with
-// it.
-func TestRun_ALocalPhaseKeepsItsKey(t *testing.T) {
+// TestRun_LocalPhaseKeepsTheKey: the phase has committed for this command, so another command must not get the key.
+func TestRun_LocalPhaseKeepsTheKey(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{
 		"a provider that is busy": func() error { return idempotency.Retryable(errors.New("429")) },
@@ -170,8 +169,8 @@ func TestRun_ALocalPhaseKeepsItsKey(t *testing.T) {
 	}
 }
 
-// TestRun_GoesOnFromARecoveryPoint: a second provider is away; the next attempt does not call the first one again.
-func TestRun_GoesOnFromARecoveryPoint(t *testing.T) {
+// TestRun_ContinuesFromRecoveryPoint: the second provider fails; the next attempt does not call the first one again.
+func TestRun_ContinuesFromRecoveryPoint(t *testing.T) {
 	t.Parallel()
 	m, bank, mail := memstore.New(memstore.Config{}), &fakeprovider.Provider{}, &fakeprovider.Provider{}
 	mail.Next(fakeprovider.Unavailable, fakeprovider.LostAnswer)
@@ -199,8 +198,8 @@ func TestRun_GoesOnFromARecoveryPoint(t *testing.T) {
 	}
 }
 
-// TestRun_KeepsWhatAProviderDid: no error and no panic frees a key once a provider has done something.
-func TestRun_KeepsWhatAProviderDid(t *testing.T) {
+// TestRun_NoReleaseAfterCall: no error and no panic releases a key after a provider has been called with effect.
+func TestRun_NoReleaseAfterCall(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	for name, end := range map[string]func() error{
@@ -244,8 +243,8 @@ func TestRun_KeepsWhatAProviderDid(t *testing.T) {
 	}
 }
 
-// TestRun_AnOpenStepIsNoSuccess: work that swallows the doubt is not believed.
-func TestRun_AnOpenStepIsNoSuccess(t *testing.T) {
+// TestRun_OpenStepIsNoSuccess: a success of work that ignores an unknown outcome is unknown.
+func TestRun_OpenStepIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	for _, end := range []error{nil, idempotency.Terminal("no", errors.New("no"))} {
 		m, p := memstore.New(memstore.Config{}), &fakeprovider.Provider{}
@@ -264,8 +263,8 @@ func TestRun_AnOpenStepIsNoSuccess(t *testing.T) {
 	}
 }
 
-// TestRun_NothingIsSentThatIsNotRecorded: without the record before, there is no call.
-func TestRun_NothingIsSentThatIsNotRecorded(t *testing.T) {
+// TestRun_NoCallWithoutRecord: if the step cannot be recorded, the provider is not called.
+func TestRun_NoCallWithoutRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, p := newFaulty(memstore.New(memstore.Config{})), &fakeprovider.Provider{}
@@ -286,7 +285,7 @@ func TestRun_NothingIsSentThatIsNotRecorded(t *testing.T) {
 	})
 }
 
-// TestRun_CallerLeaves: what the provider answered is recorded although nobody waits any more.
+// TestRun_CallerLeaves: the provider's answer is recorded after the caller has left.
 func TestRun_CallerLeaves(t *testing.T) {
 	t.Parallel()
 	m := memstore.New(memstore.Config{})
@@ -303,8 +302,8 @@ func TestRun_CallerLeaves(t *testing.T) {
 	}
 }
 
-// TestRun_AZombieSendsNothing: an owner that lost its key cannot begin a step.
-func TestRun_AZombieSendsNothing(t *testing.T) {
+// TestRun_LostOwnerSendsNothing: an owner that lost its key cannot begin a step.
+func TestRun_LostOwnerSendsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, p := memstore.New(memstore.Config{}), &fakeprovider.Provider{}
@@ -389,8 +388,9 @@ func TestStageOf(t *testing.T) {
 	}
 }
 
-// TestRun_NotNowSaysNothingOfBefore: a provider that is away now says nothing of the call whose answer was lost.
-func TestRun_NotNowSaysNothingOfBefore(t *testing.T) {
+// TestRun_RetryableOfRetriedCall: a retryable error of a retried call does not settle the first call, whose reply was
+// lost.
+func TestRun_RetryableOfRetriedCall(t *testing.T) {
 	t.Parallel()
 	m, p := memstore.New(memstore.Config{}), &fakeprovider.Provider{}
 	p.Next(fakeprovider.LostAnswer, fakeprovider.Unavailable)

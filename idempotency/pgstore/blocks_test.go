@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestBlocks_NobodyGetsANumberTwice: many callers of several processes, with sizes of their own.
-func TestBlocks_NobodyGetsANumberTwice(t *testing.T) {
+// TestBlocks_Unique: concurrent callers of several processes, with different sizes.
+func TestBlocks_Unique(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	const each = 100
@@ -55,8 +55,8 @@ func TestBlocks_NobodyGetsANumberTwice(t *testing.T) {
 	}
 }
 
-// TestBlocks_ALostReplyIsAGap: the block is gone, and its numbers are given to nobody.
-func TestBlocks_ALostReplyIsAGap(t *testing.T) {
+// TestBlocks_LostReplyIsAGap: the numbers of a block whose reply was lost are never returned.
+func TestBlocks_LostReplyIsAGap(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	store, proxy := s.through(pgstore.Config{})

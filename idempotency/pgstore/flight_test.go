@@ -88,8 +88,8 @@ func (c *crowd) follow(n int, r idempotency.Request) {
 	begun.Wait()
 }
 
-// TestInTx_AHotKeyHoldsOneConnection: others get through while fifty wait for a key, and the fifty get its answer.
-func TestInTx_AHotKeyHoldsOneConnection(t *testing.T) {
+// TestInTx_HotKeyUsesOneConnection: fifty callers that wait for a key leave connections for others, and get its answer.
+func TestInTx_HotKeyUsesOneConnection(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, t.Context())
 	c.follow(50, c.request)
@@ -116,8 +116,8 @@ func TestInTx_AHotKeyHoldsOneConnection(t *testing.T) {
 	c.booked(c.request, 1)
 }
 
-// TestInTx_TheNextInLine runs when the first one has failed by itself: its error is not theirs.
-func TestInTx_TheNextInLine(t *testing.T) {
+// TestInTx_NextCallerRunsAfterFailure: it does not get the first caller's error.
+func TestInTx_NextCallerRunsAfterFailure(t *testing.T) {
 	t.Parallel()
 	own := errors.New("its own")
 	for name, fail := range map[string]func(c *crowd, leave func()){
@@ -156,8 +156,8 @@ func TestInTx_TheNextInLine(t *testing.T) {
 	}
 }
 
-// TestInTx_TheLineIsForOneCommand: who uses the key for another one is told so, and gets no answer of the first.
-func TestInTx_TheLineIsForOneCommand(t *testing.T) {
+// TestInTx_FlightIsForOneCommand: a caller with another command gets ErrMismatch.
+func TestInTx_FlightIsForOneCommand(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, t.Context())
 	another := c.request
@@ -179,8 +179,7 @@ func TestInTx_TheLineIsForOneCommand(t *testing.T) {
 	}
 }
 
-// TestInTx_APanicDoesNotHoldTheLine: the next one runs.
-func TestInTx_APanicDoesNotHoldTheLine(t *testing.T) {
+func TestInTx_NextCallerRunsAfterPanic(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{Wait: time.Minute}), pay("100")
 	func() {

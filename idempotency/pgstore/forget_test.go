@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestResource_Cascade: the key goes with the payment, in one transaction or not at all, and then means a new one.
+// TestResource_Cascade: the key is deleted with the payment, in one transaction or not at all; then it is new.
 func TestResource_Cascade(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
@@ -49,8 +49,8 @@ func TestResource_Cascade(t *testing.T) {
 	}
 }
 
-// TestForget_WhatIsOpenStays: nobody may make it again while somebody works at it, or nobody knows.
-func TestForget_WhatIsOpenStays(t *testing.T) {
+// TestForget_KeepsUnfinished: a key that is in progress or unknown is not deleted.
+func TestForget_KeepsUnfinished(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
 	c, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Minute})

@@ -86,10 +86,9 @@ func hundredCallers(t *testing.T, processes int) {
 	s.booked(r, 1)
 }
 
-// TestInTx_TheConstraintCounts: the lock only spares others the work. A row that was made past it, here by a store that
-// takes another lock because it was given the schema's name, takes the effect back; without the primary key there are
-// two.
-func TestInTx_TheConstraintCounts(t *testing.T) {
+// TestInTx_PrimaryKeyIsTheGuarantee: the lock only saves work. If a row was inserted without it, here by a store
+// with another schema name and so another lock, the primary key rolls the effect back; without it there are two.
+func TestInTx_PrimaryKeyIsTheGuarantee(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"with the primary key": true, "without": false} {
 		for _, refused := range []bool{false, true} {
@@ -170,7 +169,7 @@ func waitsThenInProgress(t *testing.T, same bool) {
 	s.booked(r, 1)
 }
 
-// TestInTx_WaitIsOnlyForTheKey: the handler's own waits are bounded by its own lock_timeout.
+// TestInTx_WaitIsOnlyForTheKey: the handler's lock_timeout bounds its own waits.
 func TestInTx_WaitIsOnlyForTheKey(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{Wait: 7 * time.Second}), pay("100")
@@ -280,9 +279,8 @@ func TestInTx_NoBurnedKey(t *testing.T) {
 	}
 }
 
-// TestInTx_ATransactionThatIsEndedByHand: what the handler committed so has no key, and it is told; nobody takes it for
-// done.
-func TestInTx_ATransactionThatIsEndedByHand(t *testing.T) {
+// TestInTx_HandlerEndsTransaction: a commit by the handler has no key: it gets an error, and no retry finds a result.
+func TestInTx_HandlerEndsTransaction(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	terminal := func(res idempotency.Result) (idempotency.Result, error) {
@@ -325,8 +323,8 @@ func TestInTx_ATransactionThatIsEndedByHand(t *testing.T) {
 	}
 }
 
-// TestWithin_OneWithinTheOther: the mark of the inner one is the outer one's too.
-func TestWithin_OneWithinTheOther(t *testing.T) {
+// TestWithin_Nested: the inner call's mark is kept with the outer transaction.
+func TestWithin_Nested(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	outer, inner := pay("100"), pay("100")
@@ -343,8 +341,8 @@ func TestWithin_OneWithinTheOther(t *testing.T) {
 	s.booked(inner, 1)
 }
 
-// TestInTx_WhatCannotBeKept rolls the work back, and says what is wrong.
-func TestInTx_WhatCannotBeKept(t *testing.T) {
+// TestInTx_InvalidResult: a result that fails Check rolls the work back.
+func TestInTx_InvalidResult(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	for want, res := range map[string]idempotency.Result{
@@ -365,7 +363,7 @@ func TestInTx_WhatCannotBeKept(t *testing.T) {
 	}
 }
 
-func TestInTx_APanicFreesTheKey(t *testing.T) {
+func TestInTx_PanicReleasesTheKey(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
 	func() {
@@ -383,8 +381,8 @@ func TestInTx_APanicFreesTheKey(t *testing.T) {
 	s.booked(r, 0)
 }
 
-// TestInTx_DeadlockRunsAgain: whoever loses runs again by itself, wrapped in whatever class.
-func TestInTx_DeadlockRunsAgain(t *testing.T) {
+// TestInTx_DeadlockIsRetried: the work that loses a deadlock runs again, however its error is wrapped.
+func TestInTx_DeadlockIsRetried(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	s.Exec(t, "create table account (id int primary key, balance int not null); insert into account values (1, "+

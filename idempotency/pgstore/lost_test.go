@@ -17,8 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestInTx_LostCommit: whatever becomes of the COMMIT and of its reply, there is one effect, and the caller is told of
-// it.
+// TestInTx_LostCommit: if COMMIT or its reply is lost, there is one effect, and its caller gets the result.
 func TestInTx_LostCommit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -70,8 +69,7 @@ func TestInTx_LostCommit(t *testing.T) {
 	}
 }
 
-// TestInTx_LateCommit: a COMMIT that arrives after its connection was given up. The question waits for it and does not
-// take its absence for an answer.
+// TestInTx_LateCommit: a COMMIT arrives after its connection was given up. The lookup waits for it.
 func TestInTx_LateCommit(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
@@ -101,8 +99,8 @@ func TestInTx_LateCommit(t *testing.T) {
 	s.booked(r, 1)
 }
 
-// TestSave_Late: a save whose connection was given up is executed after it was sent again, and after the next one. It
-// does not put the older progress back: a recoverer would take a provider for not asked yet.
+// TestSave_Late: a save of a connection that was given up is executed after it was sent again, and after the next one.
+// It does not replace the newer progress: recovery would assume that a provider was not called.
 func TestSave_Late(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
@@ -159,9 +157,9 @@ func TestSave_Late(t *testing.T) {
 	}
 }
 
-// TestInTx_NobodyToAsk: the database is gone with the reply. The outcome is unknown, and the same request gets the
-// answer later.
-func TestInTx_NobodyToAsk(t *testing.T) {
+// TestInTx_LookupFails: the database is lost with the reply. The outcome is unknown, and the same request gets the
+// result later.
+func TestInTx_LookupFails(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
 	store, proxy := s.through(pgstore.Config{})
@@ -180,9 +178,8 @@ func TestInTx_NobodyToAsk(t *testing.T) {
 	s.booked(r, 1)
 }
 
-// TestInTx_AwayIsRetryable: a database that goes away before COMMIT is sent, or is not there at all, has done nothing,
-// and the caller can be told so.
-func TestInTx_AwayIsRetryable(t *testing.T) {
+// TestInTx_UnavailableIsRetryable: without a connection before COMMIT nothing was done, and the error says so.
+func TestInTx_UnavailableIsRetryable(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
 	store, proxy := s.through(pgstore.Config{})

@@ -17,7 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestMixed_GuardAndInTx: callers of one key by both ways at once make one effect.
+// TestMixed_GuardAndInTx: concurrent callers of one key by Guard and InTx have one effect.
 func TestMixed_GuardAndInTx(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{Wait: 30 * time.Second})
@@ -58,8 +58,8 @@ func TestMixed_GuardAndInTx(t *testing.T) {
 	}
 }
 
-// TestMixed_InTxMeetsAnOwnerThatVanished: its outcome is unknown, however local the caller's work would be.
-func TestMixed_InTxMeetsAnOwnerThatVanished(t *testing.T) {
+// TestMixed_InTxAfterCrashedOwner: the outcome is unknown, although the work is local.
+func TestMixed_InTxAfterCrashedOwner(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
 	if _, err := s.store.Claim(t.Context(), r,
@@ -86,9 +86,8 @@ func TestMixed_InTxMeetsAnOwnerThatVanished(t *testing.T) {
 	s.booked(r, 1)
 }
 
-// TestInTx_OverAnOverdueTombstone: it is as nothing, swept or not, for another command too, and a refusal over it is
-// kept.
-func TestInTx_OverAnOverdueTombstone(t *testing.T) {
+// TestInTx_OverdueTombstone: it does not count, swept or not, also for another command; a refusal is recorded over it.
+func TestInTx_OverdueTombstone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Microsecond}})
 	long := s.open(s.Pool, pgstore.Config{})
@@ -117,7 +116,7 @@ func TestInTx_OverAnOverdueTombstone(t *testing.T) {
 	}
 }
 
-func TestWithin_TheCallersTransaction(t *testing.T) {
+func TestWithin_CallersTransaction(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{Wait: -1})
 	begin := func() pgx.Tx {
@@ -173,8 +172,8 @@ func TestWithin_TheCallersTransaction(t *testing.T) {
 	s.booked(r, 1)
 }
 
-// TestWithin_AnErrorLeavesNothing: even when the caller commits what else it wrote; a refusal stays.
-func TestWithin_AnErrorLeavesNothing(t *testing.T) {
+// TestWithin_ErrorHasNoEffect: even if the caller commits its other writes; a refusal is recorded.
+func TestWithin_ErrorHasNoEffect(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	for name, do := range map[string]pgstore.Handler{

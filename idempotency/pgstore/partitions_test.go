@@ -32,8 +32,7 @@ func partition(t *testing.T, db *pgtest.DB) {
 	}
 }
 
-// TestStore_HashPartitions: the exam again, on a table that is partitioned as docs/partition-idempotency-keys.sql does
-// it.
+// TestStore_HashPartitions: the suite on a table that docs/partition-idempotency-keys.sql has partitioned.
 func TestStore_HashPartitions(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
@@ -43,8 +42,8 @@ func TestStore_HashPartitions(t *testing.T) {
 	})
 }
 
-// TestPartition_KeepsWhatIsThere: keys of all states, the rules of the table, and what the schema says of itself.
-func TestPartition_KeepsWhatIsThere(t *testing.T) {
+// TestPartition_KeepsRowsAndConstraints: keys in all states, the constraints, and the comments.
+func TestPartition_KeepsRowsAndConstraints(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	done, open := pay("100"), pay("100")

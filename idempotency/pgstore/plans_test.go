@@ -15,8 +15,8 @@ import (
 
 var parameter = regexp.MustCompile(`\$([0-9]+)`)
 
-// TestPlansOfAnEmptyTable: a connection keeps the plans that it made when the table was empty, and the table grows. So
-// none of them may read all of it, and nothing may vacuum or analyze it while it is small, after which they would.
+// TestPlansOfAnEmptyTable: a connection keeps the plans that it made for an empty table, which then grows: none may
+// scan the whole table, and autovacuum must not analyze it while it is small.
 func TestPlansOfAnEmptyTable(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "idempotency")

@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestRecoverAndSweep_PassWhatIsLocked: a row that another recoverer or sweeper holds is left to it, and nobody waits.
-func TestRecoverAndSweep_PassWhatIsLocked(t *testing.T) {
+// TestRecoverAndSweep_SkipLocked: they skip rows that another recoverer or sweeper has locked.
+func TestRecoverAndSweep_SkipLocked(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Hour}})
 	for range 2 {
@@ -58,8 +58,8 @@ func TestRecoverAndSweep_PassWhatIsLocked(t *testing.T) {
 	}
 }
 
-// TestTable_RefusesWhatNobodyMayWrite: the table's own rules, whoever writes: an operator's update, a later release.
-func TestTable_RefusesWhatNobodyMayWrite(t *testing.T) {
+// TestTable_Constraints: they refuse invalid rows of any writer.
+func TestTable_Constraints(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("1")
 	if _, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Hour}); err != nil {

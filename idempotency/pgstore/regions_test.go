@@ -177,7 +177,8 @@ func (w *world) is(eu, us, charges, asked int) {
 	}
 }
 
-// TestRegions_WithoutRouting: a table protects its own region. The provider's key saves the money, and nothing else.
+// TestRegions_WithoutRouting: a table protects only its own region: the payment is made in both, and only the
+// provider's key prevents a second charge.
 func TestRegions_WithoutRouting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false, false)
@@ -189,8 +190,7 @@ func TestRegions_WithoutRouting(t *testing.T) {
 	w.is(1, 1, 1, 2)
 }
 
-// TestRegions_WrongRegionAnswers421: it says who knows the key, and does nothing. The client's retry there is the
-// request.
+// TestRegions_WrongRegionAnswers421: with the home region, and without an effect. The client's retry there is executed.
 func TestRegions_WrongRegionAnswers421(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, true, false)
@@ -219,7 +219,7 @@ func TestRegions_WrongRegionAnswers421(t *testing.T) {
 	w.is(1, 1, 2, 2)
 }
 
-// TestRegions_AnotherRegionRetries: requests enter anywhere and run at home, once.
+// TestRegions_AnotherRegionRetries: requests to any region are executed at home, once.
 func TestRegions_AnotherRegionRetries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, true, true)
@@ -234,8 +234,8 @@ func TestRegions_AnotherRegionRetries(t *testing.T) {
 	w.is(1, 1, 2, 2)
 }
 
-// TestRegions_Cut: the wire to the home region is cut, before the request or before its answer. The region that was
-// asked never runs it itself; after the cut the same key gets the one answer.
+// TestRegions_Cut: the connection to the home region is cut, before the request or before its answer. The other region
+// never executes the request itself; after the cut the same key gets the one answer.
 func TestRegions_Cut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, true, true)
@@ -265,9 +265,9 @@ func TestRegions_Cut(t *testing.T) {
 	w.is(2, 0, 2, 2)
 }
 
-// TestRegions_TheHomeMoves: a region is given up and another becomes home of its keys, without their table. What it had
-// done is done a second time there, and only a business key that is the same in both regions saves it: the provider's.
-func TestRegions_TheHomeMoves(t *testing.T) {
+// TestRegions_HomeMoves: a region becomes the home of another's keys, without its table. Finished requests are executed
+// a second time, and only a business key that is the same in both regions prevents it: the provider's.
+func TestRegions_HomeMoves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, true, true)
 	if status, _, _ := w.post(w.us, "eu1.k"); status != 201 {

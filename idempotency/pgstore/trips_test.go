@@ -34,8 +34,8 @@ func (c *trips) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// TestInTx_RoundTrips: a handler's transaction takes none more with a key than without; a replay takes two, a refusal
-// as many as a success.
+// TestInTx_RoundTrips: a handler's transaction takes no more round trips with a key than without; a replay takes two, a
+// refusal as many as a success.
 func TestInTx_RoundTrips(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
@@ -114,8 +114,7 @@ func errOr(err error) error {
 	return err
 }
 
-// TestInTx_WritesItsRowOnce: with the result. Nothing is updated, and no second version of the row is left to be
-// vacuumed.
+// TestInTx_WritesItsRowOnce: with the result. No update leaves a dead row for vacuum.
 func TestInTx_WritesItsRowOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})

@@ -28,8 +28,8 @@ type fate struct {
 	err                error
 }
 
-// TestCrash_AOFAlways: a server that flushes each write, killed while eight callers are at it, has forgotten nothing
-// that it acknowledged, and what it did not acknowledge is told when it is sent again.
+// TestCrash_AOFAlways: a server that flushes each write is killed during calls: acknowledged writes are there, others
+// succeed when they are sent again.
 func TestCrash_AOFAlways(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -114,10 +114,10 @@ func (l *ledger) enter(payment string, fence int64) error {
 	return nil
 }
 
-// TestFailover_Forgets: a replica that did not get the last write is promoted, and a second caller wins a key that a
-// first one has. This is what the package promises not to hide: one entry comes of it because of the business key
-// downstream, and the first caller's late write is refused for its fence.
-func TestFailover_Forgets(t *testing.T) {
+// TestFailover_LosesWrites: a replica without the last write is promoted, and a second caller wins a key that a first
+// one has. The package documents this: there is one entry because of the downstream business key, and the first
+// caller's late write is refused by its fence.
+func TestFailover_LosesWrites(t *testing.T) {
 	t.Parallel()
 	primary := redistest.New(t)
 	cut := netcut.New(t, primary.Addr())
@@ -194,7 +194,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestFull: a server without memory refuses a claim whole, and what it had it keeps.
+// TestFull: a server without memory refuses a whole claim, and keeps existing keys.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	client := redisAt(t, redistest.New(t).Addr(), nil)
@@ -219,7 +219,7 @@ func TestFull(t *testing.T) {
 	finish(t, s, l, idempotency.Result{})
 }
 
-// TestCluster: every script's keys are in one slot, and recovery finds keys in all of them.
+// TestCluster: each script's keys are in one slot, and recovery finds keys in all slots.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, "--cluster-enabled", "yes")

@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestRecover_OwnSuccessIsNotLost: the client sends the taking of a key again whose reply was lost, as it does by
-// itself. The recoverer has the key, once, instead of leaving it to the end of its own lease.
+// TestRecover_OwnSuccessIsNotLost: the client retries a claim of recovery whose reply was lost. The recoverer gets the
+// key at once, and not after the end of its own lease.
 func TestRecover_OwnSuccessIsNotLost(t *testing.T) {
 	t.Parallel()
 	cut, client, s, behind := lossy(t)

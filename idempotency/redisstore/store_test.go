@@ -33,7 +33,7 @@ func TestNew_Refuses(t *testing.T) {
 	}
 }
 
-func TestClaim_ThroughItsLife(t *testing.T) {
+func TestClaim_Lifecycle(t *testing.T) {
 	t.Parallel()
 	s := open(t, redisClient(t), redistest.Prefix())
 	r := request("k", "100 EUR")
@@ -156,7 +156,7 @@ func TestWrites_RepliesLost(t *testing.T) {
 	}
 }
 
-// TestFence_RisesWhenTheClockGoesBack: and over times at which the key was free.
+// TestFence_RisesWhenTheClockGoesBack: also after a release.
 func TestFence_RisesWhenTheClockGoesBack(t *testing.T) {
 	t.Parallel()
 	client, prefix := redisClient(t), redistest.Prefix()
@@ -208,9 +208,8 @@ func TestSave_LateDuplicate(t *testing.T) {
 	}
 }
 
-// TestKeys_EndByThemselves: what is finished leaves with its terms and without a sweep, and what is not finished never
-// does.
-func TestKeys_EndByThemselves(t *testing.T) {
+// TestKeys_Expire: finished keys expire after their retention without a sweep; others never expire.
+func TestKeys_Expire(t *testing.T) {
 	t.Parallel()
 	client, prefix := redisClient(t), redistest.Prefix()
 	s := open(t, client, prefix)
@@ -236,9 +235,8 @@ func TestKeys_EndByThemselves(t *testing.T) {
 	}
 }
 
-// TestRecover_LooksAgain: between a recoverer's look and its hand, one owner is back, one recoverer was faster, and one
-// owner has finished: it gets none of them.
-func TestRecover_LooksAgain(t *testing.T) {
+// TestRecover_KeysChangeAfterQuery: a recoverer gets no key that was extended, postponed or finished after its query.
+func TestRecover_KeysChangeAfterQuery(t *testing.T) {
 	t.Parallel()
 	client, prefix := redisClient(t), redistest.Prefix()
 	s, behind := open(t, client, prefix), open(t, redisClient(t), prefix)

@@ -18,7 +18,7 @@ var (
 	errOff = errors.New("the store is away")
 )
 
-// TestRecord_Answer: every state, and another command's request, which is told nothing of the result.
+// TestRecord_Answer: every state, and another command's request, which gets nothing of the result.
 func TestRecord_Answer(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1e9, 0)
@@ -128,7 +128,8 @@ func (s *scripted) MarkUnknown(_ context.Context, l store.Lease, reason string, 
 	return s.end("unknown: "+reason+", "+after.String(), l)
 }
 
-// TestClaimStuck: a person gets an operation that is one's still, and leaves what became another's as it has to be.
+// TestClaimStuck: a person gets an operation that is still stuck; a key of another request is released or left to
+// recovery.
 func TestClaimStuck(t *testing.T) {
 	t.Parallel()
 	person := map[idempotency.Key]store.Record{key: {Fingerprint: mine, Stuck: true}}
@@ -186,7 +187,7 @@ func TestClaimStuck(t *testing.T) {
 	}
 }
 
-// TestStuckAmong: of the keys that an index names, those that are a person's now, until there are enough.
+// TestStuckAmong: the records of stuck keys, up to the limit.
 func TestStuckAmong(t *testing.T) {
 	t.Parallel()
 	s := scripted{get: map[idempotency.Key]store.Record{}}

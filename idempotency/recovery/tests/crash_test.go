@@ -11,9 +11,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
-// TestRecovery_CrashAtEveryPoint: a process dies before and after each write of the store and each call of a provider,
-// with every answer of the provider. Afterwards there is one effect of each, or none when it was refused, and every
-// caller is told the same.
+// TestRecovery_CrashAtEveryPoint: a process crashes before and after each write of the store and each call of a
+// provider, with each answer of the provider. Then there is one effect of each, or none after a refusal, and all
+// callers get the same answer.
 func TestRecovery_CrashAtEveryPoint(t *testing.T) {
 	t.Parallel()
 	for _, bank := range []fakeprovider.Fault{
@@ -86,8 +86,8 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 	return died
 }
 
-// TestRecovery_TheRecovererDies at every point of its own work, and another one goes on.
-func TestRecovery_TheRecovererDies(t *testing.T) {
+// TestRecovery_RecovererCrashes at every point of its work, and another one continues.
+func TestRecovery_RecovererCrashes(t *testing.T) {
 	t.Parallel()
 	for _, bank := range []fakeprovider.Fault{fakeprovider.LostRequest, fakeprovider.LostAnswer} {
 		points := 0

@@ -165,9 +165,8 @@ func serve(p *fakeprovider.Provider) http.Handler {
 	return mux
 }
 
-// TestRecovery_KilledAtEveryPoint: over Postgres, a process that pays is killed with SIGKILL before and after each
-// write and each request to a provider that takes two calls for two. Recovery asks it, and there is one charge and one
-// mail.
+// TestRecovery_KilledAtEveryPoint: over Postgres, a paying process is killed with SIGKILL before and after each write
+// and each request to a provider without idempotency. Recovery asks the provider, and there is one charge and one mail.
 func TestRecovery_KilledAtEveryPoint(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

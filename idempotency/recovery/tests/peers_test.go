@@ -17,9 +17,9 @@ import (
 
 // What users of other systems met.
 
-// TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered: work that takes longer than its lease and has a heartbeat is left
-// alone.
-func TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered(t *testing.T) {
+// TestPeer_DBOSJava491_LiveOwnerIsNotRecovered: work that takes longer than its lease, with a heartbeat, is not
+// recovered.
+func TestPeer_DBOSJava491_LiveOwnerIsNotRecovered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -49,9 +49,9 @@ func TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered(t *testing.T) {
 	})
 }
 
-// TestPeer_River1302_TheRescuerOverwritesNothing: a worker that lost its lease while it recovered ends late, after
-// another one has completed the operation. Its result is refused.
-func TestPeer_River1302_TheRescuerOverwritesNothing(t *testing.T) {
+// TestPeer_River1302_LateWorkerOverwritesNothing: a worker that lost its lease ends after another one has completed the
+// operation. Its result is refused.
+func TestPeer_River1302_LateWorkerOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -99,8 +99,8 @@ func (a *away) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.C
 	return a.Recoverable.Recover(ctx, opt)
 }
 
-// TestPeer_DBOSPy716_RecoveryOutlivesAnOutage: nothing is stranded because the database was away once.
-func TestPeer_DBOSPy716_RecoveryOutlivesAnOutage(t *testing.T) {
+// TestPeer_DBOSPy716_RecoveryAfterOutage: recovery continues after an outage of the database.
+func TestPeer_DBOSPy716_RecoveryAfterOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, failures := newWorld(), 0
@@ -131,9 +131,8 @@ func (h halfway) Recover(ctx context.Context, opt store.RecoverOptions) ([]store
 	return got, errors.Join(err, errors.New("the connection broke"))
 }
 
-// TestWorker_WorksAtWhatItGot: what a store took before it stopped answering is worked at, and does not wait for the
-// end of this worker's lease.
-func TestWorker_WorksAtWhatItGot(t *testing.T) {
+// TestWorker_ProcessesPartialBatch: keys that the store claimed before its error are processed at once.
+func TestWorker_ProcessesPartialBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -21,9 +21,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestRandom_Middleware: the histories of TestRandom_HistoriesWithCrashes with handlers that know nothing of keys,
-// behind the middleware. Each makes a row in a database that is not the store's, or refuses, or fails before or after
-// its COMMIT.
+// TestRandom_Middleware: the histories of TestRandom_HistoriesWithCrashes with handlers behind the middleware, which
+// know no keys. Each inserts a row into another database than the store's, or refuses, or fails before or after its
+// COMMIT.
 func TestRandom_Middleware(t *testing.T) {
 	t.Parallel()
 	inMemory(t, func(r *randomRun) {
@@ -104,7 +104,7 @@ func (r *randomRun) transaction(ctx context.Context, p *process, req idempotency
 }
 
 // TestRandom_InTx: likewise with handlers whose key and row are one transaction, over connections that fail at a
-// statement or at any moment. There is nothing to recover.
+// statement or at any time. There is nothing to recover.
 func TestRandom_InTx(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "idempotency")

@@ -48,7 +48,7 @@ func overServer(t *testing.T, p pace, usual uint64, together int, set func(t *te
 	all.check(t, 0)
 }
 
-// TestRandom_OverPostgres: the histories of TestRandom_HistoriesWithCrashes, with statements that get lost between pgx
+// TestRandom_OverPostgres: the histories of TestRandom_HistoriesWithCrashes, with statements that are lost between pgx
 // and Postgres.
 func TestRandom_OverPostgres(t *testing.T) {
 	t.Parallel()
@@ -121,7 +121,7 @@ func (r *randomRun) disturb(ctx context.Context, proxy *pgtest.Proxy, words []st
 	}
 }
 
-// TestRandom_OverRedis: likewise, with scripts that get lost between go-redis and Redis.
+// TestRandom_OverRedis: likewise, with scripts that are lost between go-redis and Redis.
 func TestRandom_OverRedis(t *testing.T) {
 	t.Parallel()
 	prefix := redistest.Prefix()
@@ -163,7 +163,7 @@ func (h redisNetwork) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestRandom_OverDynamoDB: likewise, with requests that get lost on their way.
+// TestRandom_OverDynamoDB: likewise, with lost requests.
 func TestRandom_OverDynamoDB(t *testing.T) {
 	t.Parallel()
 	client, table := dynamoAt(t, dynamotest.URL(t), nil), "test-"+rand.Text()

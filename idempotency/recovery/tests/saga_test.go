@@ -42,8 +42,8 @@ func (w *world) travel(ctx context.Context, op *guard.Op) (idempotency.Result, e
 	return idempotency.Result{Code: 201, Body: seat}, nil
 }
 
-// TestSaga_CrashAtEveryPoint: forward, or back, with an answer lost on either way: nothing is booked twice, everything
-// is taken back once, or nothing.
+// TestSaga_CrashAtEveryPoint: forward or backward, with lost answers: no step is done twice, and all steps are undone
+// once, or none.
 func TestSaga_CrashAtEveryPoint(t *testing.T) {
 	t.Parallel()
 	const no, lost, gone = fakeprovider.Refuse, fakeprovider.LostAnswer, fakeprovider.LostRequest
@@ -101,8 +101,8 @@ func sagaCrashAt(t *testing.T, point int, faults []fakeprovider.Fault) (died boo
 	return died
 }
 
-// TestSaga_AnUndoThatIsRefused goes to a person at once.
-func TestSaga_AnUndoThatIsRefused(t *testing.T) {
+// TestSaga_RefusedUndoIsStuck at once.
+func TestSaga_RefusedUndoIsStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -130,8 +130,8 @@ func TestSaga_AnUndoThatIsRefused(t *testing.T) {
 	})
 }
 
-// TestCompensate_InsteadOfGoingOn: an operation that nobody waits for any more is undone, in reverse.
-func TestCompensate_InsteadOfGoingOn(t *testing.T) {
+// TestCompensate_InsteadOfResume: if MayResume returns false, the steps are undone in reverse.
+func TestCompensate_InsteadOfResume(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -174,9 +174,9 @@ func TestCompensate_InsteadOfGoingOn(t *testing.T) {
 	})
 }
 
-// TestCompensate_NeverTurnsForwardAgain: it was given up and crashed on its way back; whoever comes next goes on back,
-// although that one would have gone forward, and undoes nothing a second time.
-func TestCompensate_NeverTurnsForwardAgain(t *testing.T) {
+// TestCompensate_IsNeverReversed: after a crash during a compensation, a worker that would resume continues the
+// compensation, and undoes nothing twice.
+func TestCompensate_IsNeverReversed(t *testing.T) {
 	t.Parallel()
 	points := 0
 	for died := true; died; {
@@ -224,8 +224,8 @@ func TestCompensate_NeverTurnsForwardAgain(t *testing.T) {
 	}
 }
 
-// TestSaga_WhatIsUndoneStaysSo: a later attempt calls no Undo of a step that is recorded as undone.
-func TestSaga_WhatIsUndoneStaysSo(t *testing.T) {
+// TestSaga_UndoneStepsAreNotUndoneAgain: a later attempt does not call the Undo of a step that is recorded as undone.
+func TestSaga_UndoneStepsAreNotUndoneAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -25,8 +25,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
-// TestRecovery_OverRedis: a process that pays dies before and after each write and each call, the provider's answers
-// are lost, and it takes two calls for two. Recovery asks it, and there is one charge and one mail, as over Postgres.
+// TestRecovery_OverRedis: a paying process crashes before and after each write and each call, the provider's answers
+// are lost, and it is not idempotent. Recovery asks it, and there is one charge and one mail, as over Postgres.
 func TestRecovery_OverRedis(t *testing.T) {
 	t.Parallel()
 	crashOver(t, redisStore(redisClient(t), redistest.Prefix()))

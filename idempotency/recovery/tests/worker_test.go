@@ -71,20 +71,20 @@ func TestWorker_Outcomes(t *testing.T) {
 		"it was refused": {func(w *world) recovery.Handler {
 			return recovery.Handler{Probe: answer(recovery.Refused), Resume: w.pay}
 		}, recovery.Failed, idempotency.FailedReplayable, ""},
-		"nobody knows yet": {func(w *world) recovery.Handler {
+		"the outcome is not known yet": {func(w *world) recovery.Handler {
 			return recovery.Handler{Probe: answer(recovery.Undetermined), Resume: w.pay}
-		}, recovery.Postponed, idempotency.Unknown, "nobody knows yet"},
-		"nobody can be asked": {
+		}, recovery.Postponed, idempotency.Unknown, "not known yet"},
+		"the provider cannot be asked": {
 			func(w *world) recovery.Handler { return recovery.Handler{Resume: w.pay} },
-			recovery.Stuck, idempotency.Unknown, "neither be asked nor called again",
+			recovery.Stuck, idempotency.Unknown, "neither asked nor called again",
 		},
 		"only its local phase happened": {func(*world) recovery.Handler {
 			return recovery.Handler{Probe: answer(recovery.NotHappened)}
-		}, recovery.Postponed, idempotency.Unknown, "only its caller's next attempt can go on"},
-		"nobody can go on": {func(*world) recovery.Handler {
+		}, recovery.Postponed, idempotency.Unknown, "only the caller's next attempt can continue"},
+		"neither Resume nor Compensate": {func(*world) recovery.Handler {
 			return recovery.Handler{Probe: answer(recovery.Happened)}
-		}, recovery.Stuck, idempotency.Unknown, "neither go on"},
-		"the provider is away": {func(w *world) recovery.Handler {
+		}, recovery.Stuck, idempotency.Unknown, "neither resume nor compensate"},
+		"the probe fails": {func(w *world) recovery.Handler {
 			return recovery.Handler{Resume: w.pay, Probe: func(context.Context,
 				recovery.ProbeRequest) (recovery.ProbeResult,
 				error,
@@ -122,8 +122,8 @@ func TestWorker_Outcomes(t *testing.T) {
 	}
 }
 
-// TestWorker_FreesWhatDidNotHappen: nothing but a call that was not made is recorded of it.
-func TestWorker_FreesWhatDidNotHappen(t *testing.T) {
+// TestWorker_ReleasesIfNothingHappened: the only recorded step is a call that did not happen.
+func TestWorker_ReleasesIfNothingHappened(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -152,7 +152,7 @@ func TestWorker_FreesWhatDidNotHappen(t *testing.T) {
 	})
 }
 
-// TestWorker_GivesUp: waits grow, and after MaxAttempts a person has it; then it is left alone.
+// TestWorker_GivesUp: delays grow, and after MaxAttempts the operation is stuck, and not processed again.
 func TestWorker_GivesUp(t *testing.T) {
 	t.Parallel()
 	for name, handlers := range map[string]map[string]recovery.Handler{
@@ -180,7 +180,7 @@ func TestWorker_GivesUp(t *testing.T) {
 	}
 }
 
-func TestWorker_LeavesOthersAlone(t *testing.T) {
+func TestWorker_SkipUnhandled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -192,8 +192,8 @@ func TestWorker_LeavesOthersAlone(t *testing.T) {
 	})
 }
 
-// TestWorker_LocalWork: what Guard.Do ran has no recovery points; its own database knows.
-func TestWorker_LocalWork(t *testing.T) {
+// TestWorker_ProbeLocal: the work of Guard.Do has no recovery points; the service's own database is asked.
+func TestWorker_ProbeLocal(t *testing.T) {
 	t.Parallel()
 	for fact, want := range map[recovery.ProbeOutcome]recovery.Outcome{
 		recovery.Happened: recovery.Completed, recovery.NotHappened: recovery.Released,
@@ -222,8 +222,8 @@ func TestWorker_LocalWork(t *testing.T) {
 	}
 }
 
-// TestWorker_TwoNeverHaveTheSame: many workers, each operation is recovered once.
-func TestWorker_TwoNeverHaveTheSame(t *testing.T) {
+// TestWorker_ManyWorkers: each operation is recovered once.
+func TestWorker_ManyWorkers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const operations = 60
@@ -268,7 +268,7 @@ func TestWorker_TwoNeverHaveTheSame(t *testing.T) {
 	})
 }
 
-// TestRun_Drains: what is under way when Run is to end is ended and recorded, up to Drain; then it is cut.
+// TestRun_Drains: operations in progress at the end of Run are finished within Drain, and then cancelled.
 func TestRun_Drains(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -313,7 +313,7 @@ func TestRun_Drains(t *testing.T) {
 	}
 }
 
-// TestRun_Sweeps what is no longer kept, and nothing that is unknown.
+// TestRun_Sweeps expired results and keys, and no unknown ones.
 func TestRun_Sweeps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
