@@ -4,32 +4,32 @@ import (
 	"github.com/google/uuid"
 )
 
-// Input is what Check judges.
+// Input is the input of Check.
 type Input struct {
 	Histories []Process
 	Dump      Dump
 	Allowed   Allowed
 }
 
-// Allowed says what the faults of a run excuse. The zero value excuses nothing.
+// Allowed are the violations that the faults of a run explain. The zero value allows none.
 type Allowed struct {
-	// Names are violations that are counted and do not fail the run, each with the reason.
+	// Names are violations that are counted but do not fail the run, each with the reason.
 	Names map[Name]string
-	// Unfinished: the dump was taken in the middle. What is on its way, open or behind is no violation.
+	// Unfinished says that the dump was taken during the run: events in flight, open claims and lag are no violations.
 	Unfinished bool
-	// Foreign: records without our headers, of other producers, are in the topics too.
+	// Foreign says that the topics have records of other producers, without our headers.
 	Foreign bool
-	// Gone are topics whose records Kafka may have removed: deleted, made again, or beyond retention. A group may carry
-	// its offset of the old topic into the new one, past records that it never read: Kafka names both alike. An event
-	// that was sent again then has its effect when the second record is read, behind those that followed the first.
+	// Gone are topics whose records Kafka may have removed: deleted, created again, or expired. A group may carry its
+	// offset into the new topic of the same name, and so skip records. An event that was sent twice then has its effect
+	// at the second record, after later events of its key.
 	Gone map[string]bool
-	// Grown are topics whose partition count was changed and accepted: their keys may move, and lose their order on the
-	// way, and what was held before goes to other partitions under the numbers that it had.
+	// Grown are topics whose partition count was changed and accepted: keys may move and lose their order, and held
+	// events go to other partitions under their old numbers.
 	Grown map[string]bool
 }
 
-// Check judges a run. It is a pure function, and reads its input only. A million events take seconds and some hundred
-// bytes of memory each.
+// Check checks the invariants of a run. It is a pure function. A million events take seconds, and some hundred bytes of
+// memory each.
 func Check(in Input) Verdict {
 	r := newRun(&in)
 	r.readHistories()
@@ -57,17 +57,17 @@ type run struct {
 	found  findings
 	counts Counts
 
-	at     map[uuid.UUID]int32 // of a committed event, in events
+	at     map[uuid.UUID]int32 // index of a committed event in events
 	events []eventState        // parallel to dump.Business
 	lists  map[listKey]int32   // numbers of (tenant, topic, key)
-	// mended are events whose order, or content, a person decided.
+	// mended are events whose order or content an operator changed.
 	mended map[uuid.UUID]bool
-	// maybe are events that may appear once more, late: discarded after an attempt.
+	// maybe are events that were discarded after an attempt: they may appear once more, late.
 	maybe   map[uuid.UUID]bool
 	relayed bool // relays have written histories
 	decided map[string][]uuid.UUID
 	epochs  map[string]int32
-	given   map[number]use // by relays, whether it was written or not
+	given   map[number]use // numbers that relays used, written or not
 }
 
 type listKey struct{ tenant, topic, key string }
@@ -79,13 +79,13 @@ type number struct {
 	lane  int16
 }
 
-// use is whose a number is, and whether the log has it.
+// use is the event of a number, and whether the log has it.
 type use struct {
 	id    uuid.UUID
 	inLog bool
 }
 
-// eventState is what is known of a committed event.
+// eventState is the state of a committed event.
 type eventState struct {
 	list    int32 // its key's number; -1: keyless, no order
 	records int32
@@ -106,16 +106,16 @@ const (
 	inArchive
 )
 
-// seen is what histories say about an event.
+// seen are flags of the entries about an event.
 type seen uint8
 
 const (
 	seenAppend    seen = 1 << iota // a producer was about to commit it
-	seenOK                         // and was told that it did
-	seenFailed                     // or that it failed for certain
+	seenOK                         // and its COMMIT succeeded
+	seenFailed                     // or certainly failed
 	seenSent                       // a relay handed it to the publisher
-	seenAcked                      // and was told that it is written
-	seenRefused                    // or refused for certain
+	seenAcked                      // and it was acknowledged
+	seenRefused                    // or rejected
 	seenSentAgain                  // handed over more than once
 )
 
@@ -128,7 +128,7 @@ func newRun(in *Input) *run {
 	}
 	for i := range r.dump.Business {
 		e := &r.dump.Business[i]
-		if _, again := r.at[e.ID]; !again { // one id may be appended twice, on purpose
+		if _, again := r.at[e.ID]; !again { // producers may append an id twice on purpose
 			r.at[e.ID] = int32(i)
 		}
 		r.events[i] = eventState{list: -1, first: -1}
@@ -158,12 +158,12 @@ func (r *run) event(id uuid.UUID) (*Event, *eventState, bool) {
 	return &r.dump.Business[i], &r.events[i], true
 }
 
-// ordered reports whether an event's place among those of its key is promised by its version.
+// ordered reports whether an event's version defines its order within its key.
 func (r *run) ordered(e *Event) bool {
 	return e.Key != "" && e.Version > 0 && !e.Scheduled && !r.mended[e.ID] && !r.maybe[e.ID]
 }
 
-// number makes a number whose epoch is small.
+// number makes a number with an interned epoch.
 func (r *run) number(epoch string, lane int16, seq int64) number {
 	n, ok := r.epochs[epoch]
 	if !ok {

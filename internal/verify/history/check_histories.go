@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// readHistories goes once over what all processes wrote.
+// readHistories reads all histories once.
 func (r *run) readHistories() {
 	taken := map[laneFence]string{}
 	for i := range r.in.Histories {
@@ -56,7 +56,7 @@ func (r *run) mark(events []Event, as seen) {
 	}
 }
 
-// begun is the entry that an ending one names; nil when the history is not one.
+// begun returns the entry that e ends, or nil if the history lacks it.
 func begun(p *Process, e *Entry) *Entry {
 	if e.Op < 1 || e.Op >= e.N {
 		return nil
@@ -64,7 +64,7 @@ func begun(p *Process, e *Entry) *Entry {
 	return &p.Entries[e.Op-1]
 }
 
-// appended compares what a producer was told with what is there.
+// appended compares the outcome that a producer got with the database.
 func (r *run) appended(p *Process, e *Entry) {
 	begin := begun(p, e)
 	if begin == nil {
@@ -86,7 +86,7 @@ func (r *run) appended(p *Process, e *Entry) {
 	}
 }
 
-// checkAppends looks at committed events: who said what about them before and after.
+// checkAppends checks that producers have recorded all committed events, and their outcomes.
 func (r *run) checkAppends() {
 	produced := false
 	for i := range r.in.Histories {
@@ -103,7 +103,7 @@ func (r *run) checkAppends() {
 				}
 			}
 		}
-		for _, e := range open { // no answer, or one that says nothing
+		for _, e := range open { // no outcome, or an unknown one
 			r.counts.Unknown += len(e.Events)
 			for i := range e.Events {
 				if _, ok := r.at[e.Events[i].ID]; ok {
@@ -124,7 +124,7 @@ func (r *run) checkAppends() {
 	}
 }
 
-// again reports whether an event was appended more often than it failed: then one of the others may have committed it.
+// again reports whether an event was appended more often than it failed, so that another attempt may have committed it.
 func (r *run) again(id uuid.UUID) bool {
 	tries, failures := 0, 0
 	for i := range r.in.Histories {
@@ -153,7 +153,7 @@ func holds(events []Event, id uuid.UUID) bool {
 	return false
 }
 
-// publish notes what a relay hands over, and that no number is given to two events.
+// publish records the events that a relay sends, and checks that no two events have the same number.
 func (r *run) publish(e *Entry) {
 	r.relayed = true
 	r.counts.Attempts += len(e.Sent)
@@ -213,7 +213,7 @@ func (r *run) laneTaken(taken map[laneFence]string, p *Process, e *Entry) {
 	taken[at] = p.File
 }
 
-// handled collects what an inbox said is decided: it must still know.
+// handled collects the events that an inbox has decided, which it must still know.
 func (r *run) handled(p *Process, e *Entry) {
 	begin := begun(p, e)
 	if begin == nil {
@@ -226,7 +226,7 @@ func (r *run) handled(p *Process, e *Entry) {
 	}
 }
 
-// operated notes events that a person discarded: they may appear once, late (P10).
+// operated records events that an operator discarded: they may appear once, late (P10).
 func (r *run) operated(e *Entry) {
 	if strings.Contains(e.Verb, "discard") {
 		for _, id := range e.IDs {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// inboxState is what a consumer knows of a committed event.
+// inboxState is a consumer's state of a committed event.
 type inboxState struct {
 	status  inboxStatus
 	effects int16
@@ -19,11 +19,11 @@ type inboxStatus uint8
 const (
 	done inboxStatus = 1 << iota
 	discarded
-	open        // it failed, or waits behind one that did
-	quarantined // nobody can tell whether it was applied
+	open        // it failed, or waits behind a failed one
+	quarantined // it may have been applied
 )
 
-// consumers collects per consumer what it knows of each committed event.
+// consumers returns each consumer's state of each committed event.
 func (r *run) consumers() map[string][]inboxState {
 	all := map[string][]inboxState{}
 	for _, c := range r.dump.Consumers {
@@ -72,7 +72,7 @@ func (r *run) inboxState(all map[string][]inboxState, consumer string, id uuid.U
 	return nil
 }
 
-// checkConsumers judges inboxes and effects.
+// checkConsumers checks inboxes and effects.
 func (r *run) checkConsumers() {
 	all := r.consumers()
 	booked := r.effects(all)
@@ -104,7 +104,7 @@ func (r *run) checkConsumers() {
 	r.counts.LedgerRows = len(r.dump.Ledger)
 }
 
-// applied judges one event at one consumer of its topic.
+// applied checks one event at one consumer of its topic.
 func (r *run) applied(consumer string, e *Event, s *eventState, at inboxState, booked map[booking]uuid.UUID) {
 	forgotten := r.dropped(e.ID)
 	say := func(name Name, format string) { r.found.add(name, one(e.ID), format, e.ID, consumer) }
@@ -129,7 +129,7 @@ func (r *run) applied(consumer string, e *Event, s *eventState, at inboxState, b
 	case e.Skipped && at.effects > 0:
 		say(EffectOfSkipped, "%s was to be skipped, and has an effect at %s")
 	case at.status&done != 0 && !e.Skipped && at.effects == 0:
-		// Another id may have had the effect of its business key.
+		// Another event may have had the effect of the business key.
 		if _, ok := booked[booking{consumer, e.Business}]; !ok || e.Business == "" {
 			say(EffectMissing, "%s is done at %s, and has no effect")
 		}
@@ -147,8 +147,8 @@ func (r *run) dropped(id uuid.UUID) bool {
 	return time.Unix(sec, nsec).UTC().Before(r.dump.DroppedBefore)
 }
 
-// renumbered are the events that are in Kafka under more than one numbering; of topics whose records may be gone, those
-// that relays sent so.
+// renumbered returns the events that are in Kafka under more than one numbering. For topics whose records may be gone
+// it uses the relays' histories.
 func (r *run) renumbered() map[uuid.UUID]bool {
 	first, again := map[uuid.UUID]string{}, map[uuid.UUID]bool{}
 	for i := range r.dump.Records {
@@ -184,7 +184,7 @@ func (r *run) byNumber(consumer string) bool {
 
 type booking struct{ consumer, business string }
 
-// effects counts effects, and looks at their order.
+// effects counts effects, and checks their order.
 func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 	type last struct {
 		version   int64
@@ -218,7 +218,7 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 		state.effects++
 		key := booking{f.Consumer, f.Business}
 		if state.effects > 1 && renumbered[f.ID] && r.byNumber(f.Consumer) {
-			continue // an operator accepted the numbering in which it came again
+			continue // an operator accepted the new numbering
 		}
 		if state.effects > 1 {
 			r.found.add(SecondEffect, one(f.ID), "%s had effect %d at %s", f.ID, state.effects, f.Consumer)
@@ -234,7 +234,7 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 		}
 		before := &lists[f.Consumer][s.list]
 		moved := r.in.Allowed.Grown[e.Topic] && before.partition != f.Partition
-		// Its first record may be one of those that were never read; then this is the effect of a later one.
+		// Its first record may have been skipped; then this is the effect of a later record.
 		unread := r.in.Allowed.Gone[e.Topic] && s.seen&seenSentAgain != 0 && before.partition == f.Partition &&
 			before.offset < f.Offset
 		if e.Version <= before.version && !moved && !unread {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// checkLog reads Kafka's records once, in order: whose they are, and whether a key's first occurrences are in order.
+// checkLog checks that each record belongs to an event, and that first occurrences of a key are in order.
 func (r *run) checkLog() {
 	type last struct {
 		version   int64
@@ -61,7 +61,7 @@ func (r *run) checkLog() {
 				r.found.add(KeyMoved, []uuid.UUID{before.id, rec.ID}, "key %q is in %s/%d and in %d", e.Key, rec.Topic,
 					before.partition, rec.Partition)
 			}
-			before.seen = false // what is in two partitions has no order
+			before.seen = false // there is no order across partitions
 		}
 		if before.seen && e.Version <= before.version {
 			r.found.add(Inversion, []uuid.UUID{before.id, rec.ID}, "%s/%d offset %d: version %d of key %q first "+
@@ -73,7 +73,7 @@ func (r *run) checkLog() {
 	}
 }
 
-// compare looks whether a record is what was appended.
+// compare checks that a record has the appended values.
 func (r *run) compare(rec *Record, e *Event) {
 	switch {
 	case rec.Topic != e.Topic:
@@ -90,7 +90,7 @@ func (r *run) compare(rec *Record, e *Event) {
 	}
 }
 
-// checkNumbers reads the records once more, by the relays' numbering.
+// checkNumbers checks the numbers of the records.
 func (r *run) checkNumbers() {
 	type at struct {
 		topic     string
@@ -122,7 +122,7 @@ func (r *run) checkNumbers() {
 		r.given[n] = use{rec.ID, true}
 		_, s, committed := r.event(rec.ID)
 		if known.inLog || !committed || r.maybe[rec.ID] {
-			continue // a repetition, or what a refusal left behind
+			continue // a duplicate, or a gap after a refusal
 		}
 		if s.first == int32(i) && incarnation < newest[place] {
 			r.found.add(StaleIncarnation, one(rec.ID), "%s/%d offset %d: %s first occurs in incarnation %d, behind "+
@@ -141,7 +141,7 @@ func (r *run) checkNumbers() {
 	r.counts.Incarnations = len(incarnations)
 }
 
-// incarnationOf is the number behind the last dot of an epoch; 0 when there is none.
+// incarnationOf returns the number after the last dot of an epoch, or 0.
 func incarnationOf(epoch string) int {
 	n, _ := strconv.Atoi(epoch[strings.LastIndexByte(epoch, '.')+1:])
 	return n

@@ -2,7 +2,7 @@ package history
 
 import "github.com/google/uuid"
 
-// readOutbox notes where events stand in the outbox's tables.
+// readOutbox records the table of each event in the outbox.
 func (r *run) readOutbox() {
 	for i := range r.dump.Rows {
 		row := &r.dump.Rows[i]
@@ -41,7 +41,7 @@ func (r *run) parked(row *Row, e *Event) {
 		r.maybe[row.ID] = true
 	}
 	if !row.Refused {
-		return // it waits behind one that was
+		return // it waits behind a refused one
 	}
 	if row.Code == "" {
 		r.found.add(ParkedWithoutReason, one(row.ID), "%s is parked in the outbox and does not say why", row.ID)
@@ -52,10 +52,10 @@ func (r *run) parked(row *Row, e *Event) {
 	}
 }
 
-// checkAccounts finds what became of each committed event.
+// checkAccounts checks that each committed event was published, or is in a table or discarded.
 func (r *run) checkAccounts() {
 	discarded := map[uuid.UUID]bool{}
-	keys := map[listKey]int64{} // how many more a person discarded of a key
+	keys := map[listKey]int64{} // remaining discarded events by key
 	for _, d := range r.dump.Discards {
 		if d.ID != uuid.Nil {
 			discarded[d.ID] = true

@@ -2,7 +2,7 @@ package history
 
 import "github.com/google/uuid"
 
-// checkOffsets compares what groups have committed with what is decided.
+// checkOffsets compares the committed offsets of groups with the decided events.
 func (r *run) checkOffsets() {
 	known := r.knownIDs()
 	type at struct {
@@ -41,7 +41,7 @@ func (r *run) checkOffsets() {
 	r.auditOffsets()
 }
 
-// knownIDs are the ids that each consumer has decided, those of no committed event too.
+// knownIDs returns the ids that each consumer has decided, those without a committed event included.
 func (r *run) knownIDs() map[string]map[uuid.UUID]bool {
 	known := map[string]map[uuid.UUID]bool{}
 	for _, c := range r.dump.Consumers {
@@ -61,8 +61,8 @@ func (r *run) knownIDs() map[string]map[uuid.UUID]bool {
 	return known
 }
 
-// auditOffsets counts how often a group's offset went back from one audit to the next: a consumer that finds its
-// database behind reads again from there. One process audits, so its entries are in order.
+// auditOffsets counts how often a group's offset went back between audits, as it does when a consumer finds its
+// database behind. One process audits, so its entries are in order.
 func (r *run) auditOffsets() {
 	type at struct {
 		file, consumer, topic string
@@ -87,7 +87,7 @@ func (r *run) auditOffsets() {
 	}
 }
 
-// checkRest looks for what a drained system does not have.
+// checkRest checks that the system is drained.
 func (r *run) checkRest() {
 	for i := range r.dump.Rows {
 		row := &r.dump.Rows[i]

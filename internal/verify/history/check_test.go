@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A correct run passes, whatever happened in it.
+// TestCheckPassesCorrectRuns: correct runs pass, whatever their faults.
 func TestCheckPassesCorrectRuns(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -26,7 +26,7 @@ func TestCheckPassesCorrectRuns(t *testing.T) {
 	})
 }
 
-// Any single mutation of a correct run is found, by its name, and called nothing that it is not.
+// TestCheckFindsEveryMutation: each mutation of a correct run is found under its name, and under no other.
 func TestCheckFindsEveryMutation(t *testing.T) {
 	t.Parallel()
 	named, all := map[Name]bool{SecretLeaked: true}, mutations() // TestLeaks
@@ -84,7 +84,7 @@ func mutate(m mutation, seed uint64, events int) (bool, error) {
 	return true, nil
 }
 
-// What a run's faults excuse is counted and does not fail it.
+// TestCheckAllows: allowed violations are counted and do not fail the run.
 func TestCheckAllows(t *testing.T) {
 	t.Parallel()
 	in := generate(1, 100)
@@ -101,8 +101,8 @@ func TestCheckAllows(t *testing.T) {
 	}
 }
 
-// A group that has carried its offset into a topic that was made again reads an event's second record, behind what
-// followed the first. Nothing else of that topic may be out of order.
+// TestCheckAllowsWhatAGoneTopicHides: a group that has carried its offset into a topic that was created again applies
+// an event at its second record, out of order. No other effect may be out of order.
 func TestCheckAllowsWhatAGoneTopicHides(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -141,7 +141,7 @@ func TestCheckAllowsWhatAGoneTopicHides(t *testing.T) {
 	}
 }
 
-// A violation is told: who did what, with the faults around it, and what is there in the end.
+// TestCheckTellsAStory: a violation has a story of entries, faults and the final state.
 func TestCheckTellsAStory(t *testing.T) {
 	t.Parallel()
 	in := generate(7, 80)
@@ -203,10 +203,10 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// other is an id that nobody has.
+// other is an unused id.
 func other() uuid.UUID { return uuid.MustParse("01999999-9999-7999-8999-999999999999") }
 
-// An offset that goes back costs duplicates and nothing else: it is counted.
+// TestCheckCountsOffsetsThatWentBack: an offset that goes back only causes duplicates, so it is counted.
 func TestCheckCountsOffsetsThatWentBack(t *testing.T) {
 	t.Parallel()
 	in := generate(3, 60)

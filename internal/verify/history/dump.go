@@ -6,10 +6,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Dump is what is there at the end of a run. Package dump reads it.
+// Dump is the final state of a run. Package dump reads it.
 type Dump struct {
 	Now      time.Time // by the database's clock
-	Business []Event   // what was committed: the truth
+	Business []Event   // committed events
 	Effects  []Effect  // in the order in which they were written
 	Ledger   []Booking
 
@@ -18,8 +18,7 @@ type Dump struct {
 	Claims   []Claim
 	Lanes    []Lane
 	Discards []Discard
-	// Mended are events that an operator edited, or released without their key: their content, or their order, is a
-	// person's.
+	// Mended are events that an operator edited, or released without their key, which changes their content or order.
 	Mended []uuid.UUID
 
 	Records []Record // by topic, partition and offset
@@ -31,14 +30,14 @@ type Dump struct {
 	InboxKeys   []InboxKey
 	Halted      []Halted
 	Offsets     []Offset
-	// DroppedBefore is the first day (UTC) of which the inbox still remembers ids.
+	// DroppedBefore is the first day (UTC) whose ids the inbox still has.
 	DroppedBefore time.Time
 }
 
 // Place is a table of the outbox.
 type Place string
 
-// The places of a Row.
+// Places of a Row.
 const (
 	PlaceOutbox    Place = "outbox_event"
 	PlaceScheduled Place = "outbox_scheduled"
@@ -53,14 +52,14 @@ type Row struct {
 	Lane   int16     `json:"lane"`
 	Number int64     `json:"number"` // the outbox id
 	ID     uuid.UUID `json:"id"`
-	// Of parked ones.
-	Refused   bool   `json:"refused,omitempty"`   // it was refused itself; otherwise it waits behind one that was
-	Releasing bool   `json:"releasing,omitempty"` // alone, and on its way
+	// Of parked events.
+	Refused   bool   `json:"refused,omitempty"`   // it was refused; otherwise it waits behind a refused one
+	Releasing bool   `json:"releasing,omitempty"` // alone, and being released
 	Maybe     bool   `json:"maybe,omitempty"`     // an attempt may have written it
 	Code      string `json:"code,omitempty"`
 }
 
-// ParkedKey is a mark of the outbox, with the length of its list.
+// ParkedKey is a parked key of the outbox, with the length of its list.
 type ParkedKey struct {
 	Tenant, Topic, Key string
 	Releasing          bool
@@ -74,16 +73,16 @@ type Claim struct {
 	Events int
 }
 
-// Lane is who owns a lane.
+// Lane is the owner of a lane.
 type Lane struct {
 	Lane  int16
 	Owned bool
 	Fence int64
-	// Overdue: the lease of its owner has run out. A clean drain leaves a lane free.
+	// Overdue says that its owner's lease has expired. A clean drain leaves a lane free.
 	Overdue bool
 }
 
-// Discard is a discard of the outbox's audit: of one event, or of a key's whole list.
+// Discard is a discard in the outbox's audit, of one event or of a key's whole list.
 type Discard struct {
 	ID                 uuid.UUID // zero: of a key
 	Tenant, Topic, Key string
@@ -91,7 +90,7 @@ type Discard struct {
 	MayAppear          bool
 }
 
-// Record is a record in Kafka, with what its headers say. An ID that is no UUID, or missing, is zero.
+// Record is a record in Kafka, with the values of its headers. An ID that is missing or not a UUID is zero.
 type Record struct {
 	Topic     string    `json:"topic"`
 	Partition int32     `json:"partition"`
@@ -103,29 +102,29 @@ type Record struct {
 	Lane      int16     `json:"lane"`
 	Seq       int64     `json:"seq"`
 	Maybe     bool      `json:"maybe,omitempty"`
-	Version   int64     `json:"version,omitempty"` // 0: it does not say
+	Version   int64     `json:"version,omitempty"` // 0: missing
 	Digest    int64     `json:"digest,omitempty"`
 }
 
-// End is where a partition's log begins and ends.
+// End has the first and the end offset of a partition.
 type End struct {
 	Topic      string
 	Partition  int32
 	First, End int64
 }
 
-// Consumer is a consumer name, and what it must have applied.
+// Consumer is a consumer and its topics.
 type Consumer struct {
 	Name       string
 	Topics     []string
 	WindowDays int
-	// ByNumber: it keeps no row for an event; see Dump.Imply.
+	// ByNumber says that it has no row per event; see Dump.Imply.
 	ByNumber bool
 }
 
-// Imply adds the rows that a consumer would have that goes by numbers, so that the same questions can be asked of it:
-// an effect is written in the transaction that moves the mark past its event. What an operator has discarded because it
-// was applied is done.
+// Imply adds the rows that a consumer by number would have by id, so that the same checks apply: its effect is written
+// in the transaction that advances the watermark past the event. An event that an operator discarded because it was
+// applied counts as done.
 func (d *Dump) Imply() {
 	for _, c := range d.Consumers {
 		if !c.ByNumber {
@@ -157,7 +156,7 @@ type InboxRow struct {
 	Any      bool // in inbox_message_any
 }
 
-// InboxParked is an event that waits in the inbox.
+// InboxParked is a parked event of the inbox.
 type InboxParked struct {
 	Consumer  string
 	ID        uuid.UUID
@@ -167,14 +166,14 @@ type InboxParked struct {
 	Releasing bool
 }
 
-// InboxKey is a mark of the inbox, with the length of its list.
+// InboxKey is a blocked key of the inbox, with the length of its list.
 type InboxKey struct {
 	Consumer, Topic, Key string
 	Releasing            bool
 	Waiting              int64
 }
 
-// Halted is a partition that waits for a person.
+// Halted is a halted partition.
 type Halted struct {
 	Consumer, Topic string
 	Partition       int32
@@ -182,7 +181,7 @@ type Halted struct {
 	Error           string
 }
 
-// Offset is what a consumer's group has committed: the offset of the next event to handle. -1: nothing.
+// Offset is a group's committed offset: that of the next event to handle, or -1.
 type Offset struct {
 	Consumer, Topic string
 	Partition       int32

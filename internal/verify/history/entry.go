@@ -7,27 +7,27 @@ import (
 	"github.com/google/uuid"
 )
 
-// Kind says what an entry tells.
+// Kind is the kind of an entry.
 type Kind string
 
-// The kinds of entries, by who writes them. Those that end something name its beginning in Entry.Op.
+// Kinds of entries by their writers. An entry that ends an operation refers to its start by Entry.Op.
 const (
-	// Any process: it has started (with Detail as its settings), it ends in order, or something worth telling.
+	// Any process: its start (Detail: settings), its orderly end, or a note.
 	KindStart Kind = "start"
 	KindStop  Kind = "stop"
 	KindNote  Kind = "note"
 
-	// A producer. Append is written when the events, their versions and the business rows are in the transaction and
-	// before its COMMIT (or Rollback) is sent; Appended is what came of that: ok, failed for certain, or unknown.
+	// A producer. Append is written after the events and business rows, before COMMIT or ROLLBACK; Appended has the
+	// outcome: ok, failed, or unknown.
 	KindAppend   Kind = "append"
 	KindAppended Kind = "appended"
 
-	// A relay. Publish and Published surround Publisher.Publish, with Sent; the others are what its Observer tells.
+	// A relay. Publish and Published surround Publisher.Publish, with Sent; the others come from its Observer.
 	KindLaneTaken Kind = "lane-taken" // Lane, Fence
 	KindLaneLeft  Kind = "lane-left"  // Lane, Lost
 	KindClaimed   Kind = "claimed"    // Count
 	KindPublish   Kind = "publish"    // Sent
-	KindPublished Kind = "published"  // Op; Refused: what was not acked, and why
+	KindPublished Kind = "published"  // Op; Refused: events without an ack, with their errors
 	KindSettled   Kind = "settled"    // Count
 	KindHeld      Kind = "held"       // Topic, Partition, Count
 	KindDrained   Kind = "drained"    // Count
@@ -36,7 +36,7 @@ const (
 	KindOutage    Kind = "outage"     // Detail; Err empty: over
 
 	// A worker. Handle and Handled surround Handler.Handle; Effect is a run of the effect, in a transaction that may
-	// yet roll back.
+	// roll back.
 	KindAssigned  Kind = "assigned"  // Generation, Detail: the partitions
 	KindHandle    Kind = "handle"    // Consumer, Topic, Partition, Offset of the first, Count
 	KindHandled   Kind = "handled"   // Op, Outcomes, Err
@@ -44,43 +44,42 @@ const (
 	KindCommitted Kind = "committed" // Group, Topic, Partition, Offset: of the next event to handle
 	KindHalted    Kind = "halted"    // Consumer, Topic, Partition, Offset
 
-	// A person: Verb (release, discard, resume, ...) on IDs or Key, before and after.
+	// An operator: Verb (release, discard, resume, ...) on IDs or Key, before and after.
 	KindOperate  Kind = "operate"
 	KindOperated Kind = "operated"
 
-	// The harness. A fault's name stands in Verb, whom it meets in Detail; Audit is a look at committed offsets and
-	// inbox.
+	// The harness. Verb is a fault's name, Detail its target; Audit is a check of committed offsets and inbox.
 	KindFault      Kind = "fault"
 	KindFaultEnded Kind = "fault-ended"
 	KindAudit      Kind = "audit"
 )
 
-// What stands in Verb of a note.
+// Verbs of notes.
 const (
-	VerbBelowFloor = "below-floor" // a relay found a row where none can be: a bug, see relay.Observer
-	VerbRetried    = "retried"     // an inbox rolled back and runs again: Detail is the reason
+	VerbBelowFloor = "below-floor" // a relay found a row below its floor: a bug, see relay.Observer
+	VerbRetried    = "retried"     // an inbox rolled back and retries; Detail is the reason
 	VerbDropped    = "dropped"     // an inbox dropped a day: Detail
-	VerbForgotten  = "forgotten"   // a consumer met events below its offset that its inbox did not know
-	VerbLost       = "lost"        // a consumer met offsets whose records are gone
+	VerbForgotten  = "forgotten"   // a consumer found events below its offset that its inbox did not know
+	VerbLost       = "lost"        // a consumer found offsets whose records are gone
 )
 
-// Outcome is what came of an operation, as far as its process knows.
+// Outcome is the outcome of an operation, as its process knows it.
 type Outcome string
 
-// The outcomes. One that was never written counts as Unknown: the process died, or its line is torn.
+// Outcomes. A missing one counts as Unknown: the process died, or its line is torn.
 const (
 	OK      Outcome = "ok"
-	Failed  Outcome = "failed"  // for certain: nothing happened
-	Unknown Outcome = "unknown" // it may have happened, or happen yet
+	Failed  Outcome = "failed"  // certainly without an effect
+	Unknown Outcome = "unknown" // it may have happened, or still happen
 )
 
-// Entry is one line of a history. Which fields count follows from Kind; the others are zero.
+// Entry is one line of a history. Kind defines which fields are set.
 type Entry struct {
 	N       int64     `json:"n"` // counts the entries of one file from 1; set by the Writer
 	At      time.Time `json:"at"`
 	Process string    `json:"process"` // set by the Writer
 	Kind    Kind      `json:"kind"`
-	Op      int64     `json:"op,omitempty"` // the N of the entry, in the same file, whose end this is
+	Op      int64     `json:"op,omitempty"` // the N of the entry, in the same file, that this one ends
 	Outcome Outcome   `json:"outcome,omitempty"`
 	Err     string    `json:"err,omitempty"`
 
@@ -107,22 +106,20 @@ type Entry struct {
 	Audit      *Audit `json:"audit,omitempty"`
 }
 
-// Event is what a producer appended; the same values stand in the business row of the same transaction.
+// Event is an appended event. The business row of the same transaction has the same values.
 type Event struct {
 	ID     uuid.UUID `json:"id"`
 	Tenant string    `json:"tenant,omitempty"`
 	Topic  string    `json:"topic"`
 	Key    string    `json:"key,omitempty"` // empty: no order is promised
-	// Version counts the changes of the aggregate that Key names, drawn under its row lock: along a key it is causal
-	// order.
+	// Version is the version of the aggregate Key, assigned under its row lock. It defines the causal order of a key.
 	Version int64 `json:"version,omitempty"`
-	// Business names the effect that must happen once, whatever ids the event is sent under. Empty: the id alone
-	// counts.
+	// Business is the business key: its effect must happen once, whatever the ids of its events. Empty: the id counts.
 	Business string `json:"business,omitempty"`
-	// Scheduled events take their place when they come due: Version says nothing about their order.
+	// Scheduled events are ordered by the time at which they are moved; Version does not define their order.
 	Scheduled bool `json:"scheduled,omitempty"`
-	// Poison says who cannot take it: "broker" or "effect". Only such an event may be refused; others may wait behind
-	// it.
+	// Poison is "broker" or "effect", which rejects the event. Only such an event may be refused; others may wait
+	// behind it.
 	Poison string `json:"poison,omitempty"`
 	// Skipped events are those whose effect returns inbox.Skip: they leave an inbox row and no effect.
 	Skipped bool `json:"skipped,omitempty"`
@@ -137,7 +134,7 @@ func Digest(payload []byte) int64 {
 	return int64(h.Sum64() | 1)
 }
 
-// Sent is an event with the number under which a relay hands it to the publisher.
+// Sent is an event that a relay passes to the publisher, with its number.
 type Sent struct {
 	ID    uuid.UUID `json:"i"`
 	Lane  int16     `json:"l"`
@@ -145,32 +142,32 @@ type Sent struct {
 	Epoch string    `json:"e,omitempty"` // only on the first of an entry, and where it changes
 }
 
-// Refused is a verdict that is not an ack.
+// Refused is an event without an ack.
 type Refused struct {
 	ID  uuid.UUID `json:"i"`
 	Err string    `json:"err"`
-	// Certain: the broker refused the record, it will not appear. Otherwise the outcome is unknown.
+	// Certain says that the broker rejected the record, so it will not appear. Otherwise the outcome is unknown.
 	Certain bool `json:"certain,omitempty"`
 }
 
-// Audit is a look at one consumer during a run: the committed offsets were read first, what is decided afterwards.
+// Audit is a check of one consumer during a run. The committed offsets were read first, the decided events after them.
 type Audit struct {
 	Consumer   string           `json:"consumer"`
 	Group      string           `json:"group"`
 	Partitions []AuditPartition `json:"partitions"`
 }
 
-// AuditPartition is what an audit saw of a partition.
+// AuditPartition is the part of an audit for one partition.
 type AuditPartition struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
 	Committed int64  `json:"committed"` // the offset of the next event to handle; -1: none
-	Checked   int64  `json:"checked"`   // how many records below Committed were looked up this time
-	// Undecided are the records below Committed that the inbox did not know: work that the offset passed.
+	Checked   int64  `json:"checked"`   // number of checked records below Committed
+	// Undecided are the records below Committed that the inbox did not know.
 	Undecided []AuditRecord `json:"undecided,omitempty"`
 }
 
-// AuditRecord names a record.
+// AuditRecord identifies a record.
 type AuditRecord struct {
 	Offset int64     `json:"offset"`
 	ID     uuid.UUID `json:"id"`

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Leaks looks for secrets in a text, such as a process's log, and returns what it found as a violation of I10; nil:
-// nothing. The secrets themselves are not repeated. Empty ones are left out.
+// Leaks searches a text, such as a process's log, for secrets, and returns a violation of I10 or nil. The violation
+// does not contain the secrets. Empty secrets are ignored.
 func Leaks(name string, from io.Reader, secrets []string) (*Violation, error) {
 	v := Violation{Invariant: "I10", Name: SecretLeaked}
 	in := bufio.NewScanner(from)
@@ -26,7 +26,7 @@ func Leaks(name string, from io.Reader, secrets []string) (*Violation, error) {
 		}
 	}
 	if err := in.Err(); err != nil {
-		return nil, fmt.Errorf("history: look for secrets in %s: %w", name, err)
+		return nil, fmt.Errorf("history: search %s for secrets: %w", name, err)
 	}
 	if v.Count == 0 {
 		return nil, nil

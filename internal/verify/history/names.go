@@ -1,9 +1,9 @@
 package history
 
-// Name is a kind of violation.
+// Name identifies a kind of violation.
 type Name string
 
-// The violations. Kinds tells their invariants and what each means.
+// Names of violations. Kinds has their invariants and meanings.
 const (
 	Lost                 Name = "lost"
 	Unapplied            Name = "unapplied"
@@ -49,14 +49,15 @@ const (
 	SecretLeaked         Name = "secret-leaked"
 )
 
-// KindOf is an invariant's part: a name, what it is a violation of, and what it means.
+// KindOf describes a kind of violation.
 type KindOf struct {
 	Name      Name
 	Invariant string
 	Meaning   string
 }
 
-// Kinds lists every violation that Check and Leaks can find. I6, replies to one idempotency key, comes with the edge.
+// Kinds lists every violation that Check and Leaks can find. I6, replies to one idempotency key, is tested in
+// idempotency.
 func Kinds() []KindOf {
 	return []KindOf{
 		{Lost, "I1", "a committed event is neither in Kafka nor scheduled, held, parked or discarded"},

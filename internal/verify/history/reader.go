@@ -13,15 +13,15 @@ import (
 
 const extension = ".history.jsonl"
 
-// Process is the history of one start of a process.
+// Process is the history of a process from one start to its end.
 type Process struct {
-	File    string // its name, without the directory
+	File    string // its base name
 	Entries []Entry
-	// Torn says that the last line is not whole: the process died while it wrote.
+	// Torn says that the last line is incomplete: the process died while it wrote it.
 	Torn bool
 }
 
-// ReadDir reads every history in a directory, by file name.
+// ReadDir reads all histories of a directory, sorted by file name.
 func ReadDir(dir string) ([]Process, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*"+extension))
 	if err != nil {
@@ -47,8 +47,8 @@ func readFile(name string) (Process, error) {
 	return Read(filepath.Base(name), f)
 }
 
-// Read reads a history. A last line without its end is forgiven, and nothing else is: a line that does not parse, or a
-// number out of turn, means that the history cannot be believed.
+// Read reads a history. It accepts an incomplete last line. Any other line that does not parse, or a gap in the
+// numbers, is an error.
 func Read(name string, from io.Reader) (Process, error) {
 	p, in := Process{File: name}, bufio.NewReaderSize(from, 1<<16)
 	for {

@@ -9,17 +9,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// line is a sentence of a story, with its time.
+// line is a line of a story.
 type line struct {
 	at   time.Time
 	text string
 }
 
-// longestStory bounds the lines of one example.
+// longestStory is the maximum number of lines of an example.
 const longestStory = 40
 
-// tell writes the stories of all examples that were found: what each process wrote about their events, in the order of
-// wall clocks, with the faults between the first and the last of that.
+// tell writes the stories of all examples: the entries of all processes about their events, ordered by wall clock, with
+// the faults in between.
 func (r *run) tell() {
 	wanted := map[uuid.UUID][]line{}
 	for _, v := range r.found {
@@ -53,7 +53,7 @@ func (r *run) tell() {
 	}
 }
 
-// mention adds an entry to the lines of those wanted events that it is about.
+// mention adds an entry to the lines of the wanted events that it names.
 func mention(wanted map[uuid.UUID][]line, p *Process, e *Entry) {
 	say := func(id uuid.UUID, format string, args ...any) {
 		if lines, ok := wanted[id]; ok {
@@ -100,7 +100,7 @@ func mention(wanted map[uuid.UUID][]line, p *Process, e *Entry) {
 	}
 }
 
-// story merges the lines of some events with the faults around them, and ends with what is there now.
+// story merges the lines of events with the faults around them, and ends with their final state.
 func (r *run) story(ids []uuid.UUID, wanted map[uuid.UUID][]line, faults []line) []string {
 	var lines []line
 	for _, id := range ids {
@@ -132,7 +132,7 @@ func (r *run) story(ids []uuid.UUID, wanted map[uuid.UUID][]line, faults []line)
 	return out
 }
 
-// now says where an event is at the end.
+// now returns the final state of an event.
 func (r *run) now(id uuid.UUID) (out []string) {
 	if e, _, ok := r.event(id); ok {
 		out = append(out, fmt.Sprintf("in the end: %s is committed (topic %s, key %q, version %d)", id, e.Topic, e.Key,

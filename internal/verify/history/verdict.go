@@ -8,19 +8,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// Verdict is what Check says about a run.
+// Verdict is the result of Check.
 type Verdict struct {
 	Counts Counts `json:"counts"`
-	// Violations are those that nothing allows, by invariant. None: everything held.
+	// Violations are those that are not allowed, by invariant. Empty: all invariants hold.
 	Violations []Violation `json:"violations"`
-	// Allowed are those that the run's faults excuse (Allowed.Names), counted all the same.
+	// Allowed are the counted violations that Allowed.Names allows.
 	Allowed []Violation `json:"allowed"`
 }
 
-// OK reports whether nothing was violated.
+// OK reports whether all invariants hold.
 func (v Verdict) OK() bool { return len(v.Violations) == 0 }
 
-// Count is how often a violation was found, allowed or not.
+// Count returns the number of violations of a kind, allowed or not.
 func (v Verdict) Count(name Name) int {
 	for _, one := range slices.Concat(v.Violations, v.Allowed) {
 		if one.Name == name {
@@ -39,46 +39,46 @@ type Violation struct {
 	Examples  []Example `json:"examples"`
 }
 
-// Example is one violation, told.
+// Example is one violation with its story.
 type Example struct {
 	What  string      `json:"what"`
 	IDs   []uuid.UUID `json:"ids,omitempty"`
-	Story []string    `json:"story,omitempty"` // who did what with these events, with the faults around it
+	Story []string    `json:"story,omitempty"` // the entries about these events, with the faults around them
 }
 
-// Counts say how much a run did.
+// Counts are the totals of a run.
 type Counts struct {
 	Events       int `json:"events"`        // committed business rows
-	Unknown      int `json:"unknown"`       // appends of unknown outcome, and of them
-	UnknownThere int `json:"unknown_there"` // those that were committed
-	RolledBack   int `json:"rolled_back"`   // appends that failed for certain
+	Unknown      int `json:"unknown"`       // appends with an unknown outcome
+	UnknownThere int `json:"unknown_there"` // of these, the committed ones
+	RolledBack   int `json:"rolled_back"`   // appends that failed
 	Records      int `json:"records"`       // in Kafka
 	Duplicates   int `json:"duplicates"`    // records whose id occurred before
 	Effects      int `json:"effects"`
-	Parked       int `json:"parked"`    // events that wait in the outbox
+	Parked       int `json:"parked"`    // parked events in the outbox
 	Held         int `json:"held"`      //
-	Discarded    int `json:"discarded"` // by a person, in the outbox, and in no log
+	Discarded    int `json:"discarded"` // by an operator, in the outbox, and not in Kafka
 	InboxParked  int `json:"inbox_parked"`
 	Quarantined  int `json:"quarantined"`
 	InboxDropped int `json:"inbox_discarded"`
-	Audits       int `json:"audits"`        // records that audits looked up
+	Audits       int `json:"audits"`        // records that audits checked
 	OffsetsBack  int `json:"offsets_back"`  // audits that found a group's offset lower than the one before
-	Faults       int `json:"faults"`        // that were begun
+	Faults       int `json:"faults"`        // started
 	Processes    int `json:"processes"`     // starts
 	Torn         int `json:"torn"`          // histories whose last line is torn
 	LanesTaken   int `json:"lanes_taken"`   //
 	Attempts     int `json:"attempts"`      // events handed to the publisher, repeats included
-	UnknownSends int `json:"unknown_sends"` // of them without an answer
-	RefusedSends int `json:"refused_sends"` // of them refused for certain
+	UnknownSends int `json:"unknown_sends"` // of these, without an answer
+	RefusedSends int `json:"refused_sends"` // of these, rejected
 	EffectRuns   int `json:"effect_runs"`   // rolled back ones included
 	LedgerRows   int `json:"ledger_rows"`   //
-	Scheduled    int `json:"still_to_come"` // events whose time has not come
+	Scheduled    int `json:"still_to_come"` // events that are not due
 	Incarnations int `json:"incarnations"`  // numberings in the log
-	// events that the log has under more than one number: released, replayed, or fenced
+	// events that are in Kafka under more than one number: released, replayed, or after relay fence
 	FirstAgain int `json:"several_number"`
 }
 
-// String tells the verdict: the counts, and each violation with its examples and their stories.
+// String returns the counts, and each violation with its examples and stories.
 func (v Verdict) String() string {
 	var b strings.Builder
 	c := v.Counts
@@ -109,13 +109,13 @@ func (v Violation) tell(b *strings.Builder) {
 	}
 }
 
-// examples bounds how many of a kind are told.
+// examples is the maximum number of examples of a kind.
 const examples = 3
 
 // findings collects violations.
 type findings map[Name]*Violation
 
-// add notes a violation about some events. Only the first few of a kind are told.
+// add adds a violation by events. It keeps the first few examples of a kind.
 func (f findings) add(name Name, ids []uuid.UUID, format string, args ...any) {
 	v := f[name]
 	if v == nil {
@@ -128,7 +128,7 @@ func (f findings) add(name Name, ids []uuid.UUID, format string, args ...any) {
 	}
 }
 
-// verdict sorts the findings by invariant, in the order of Kinds, and sets those apart that are allowed.
+// verdict sorts the findings by invariant, in the order of Kinds, and separates the allowed ones.
 func (f findings) verdict(allowed map[Name]string) (v Verdict) {
 	for _, k := range Kinds() {
 		found := f[k.Name]
@@ -146,7 +146,7 @@ func (f findings) verdict(allowed map[Name]string) (v Verdict) {
 	return v
 }
 
-// Add puts what Leaks has found into the verdict; nil adds nothing.
+// Add adds a violation of Leaks. It ignores nil.
 func (v *Verdict) Add(found *Violation) {
 	if found != nil {
 		v.Violations = append(v.Violations, *found)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Writer writes the history of one process. Its methods may be called from any goroutine.
+// Writer writes the history of a process. It is safe for concurrent use.
 type Writer struct {
 	process string
 
@@ -18,18 +18,18 @@ type Writer struct {
 	err error
 }
 
-// Create begins a history in a directory: a new file for every start of a process, named after it.
+// Create creates a history in a directory: a new file for each start of a process, with its name.
 func Create(dir, process string) (*Writer, error) {
 	f, err := os.CreateTemp(dir, process+"-*"+extension)
 	if err != nil {
-		return nil, fmt.Errorf("history: begin that of %s: %w", process, err)
+		return nil, fmt.Errorf("history: create that of %s: %w", process, err)
 	}
 	return &Writer{process: process, f: f}, nil
 }
 
-// Write appends an entry and returns its number, for Entry.Op of what ends it. It sets N and Process, and At when it is
-// zero. The line is with the kernel when Write returns, so it survives the process, by whatever death; not the machine.
-// After an error nothing more is written: a process that cannot tell what it does must not do it.
+// Write appends an entry and returns its number, for Entry.Op. It sets N and Process, and At if it is zero. The line
+// survives the death of the process, but not of the machine. After an error Write always fails: a process that cannot
+// record its operations must stop.
 func (w *Writer) Write(e Entry) (int64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -42,7 +42,7 @@ func (w *Writer) Write(e Entry) (int64, error) {
 	}
 	line, err := json.Marshal(e)
 	if err == nil {
-		// One write of the whole line: a kill in between leaves a prefix of it, at the end of the file.
+		// One write for the whole line, so that a kill leaves at most a prefix of it at the end of the file.
 		_, err = w.f.Write(append(line, '\n'))
 	}
 	if err != nil {
@@ -53,7 +53,7 @@ func (w *Writer) Write(e Entry) (int64, error) {
 	return w.n, nil
 }
 
-// Err is the first error of a Write, for callers that cannot look at each, such as an Observer's callbacks.
+// Err returns the first error of a Write, for callers that ignore errors, such as Observers' callbacks.
 func (w *Writer) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

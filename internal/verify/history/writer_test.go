@@ -52,7 +52,7 @@ func TestWriterReader(t *testing.T) {
 	}
 }
 
-// Only a torn last line is forgiven.
+// TestReadForgivesATornLastLineOnly: Read accepts only a torn last line.
 func TestReadForgivesATornLastLineOnly(t *testing.T) {
 	t.Parallel()
 	const one, two = `{"n":1,"at":"2026-01-01T00:00:00Z","process":"p","kind":"start"}`,
@@ -81,7 +81,7 @@ func TestReadForgivesATornLastLineOnly(t *testing.T) {
 	}
 }
 
-// A Writer that failed once writes no more: what follows a gap could not be believed.
+// TestWriterStopsAtAnError: after an error a Writer writes nothing, so that histories have no gaps.
 func TestWriterStopsAtAnError(t *testing.T) {
 	t.Parallel()
 	w, err := Create(t.TempDir(), "p")

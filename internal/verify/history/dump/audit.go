@@ -10,12 +10,12 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/history"
 )
 
-// Auditor looks, again and again during a run, whether a committed offset has passed work that is not decided (I7). At
-// the end it could not be seen any more: what was skipped for a moment is applied by then. Its calls must not overlap.
+// Auditor checks during a run that no committed offset has passed an undecided event (I7). At the end such an event may
+// have been applied. Calls must not overlap.
 type Auditor struct {
 	source Source
 	w      *history.Writer
-	next   map[place]int64 // what was looked up already
+	next   map[place]int64 // first offset that was not checked
 }
 
 type place struct {
@@ -23,14 +23,13 @@ type place struct {
 	partition       int32
 }
 
-// NewAuditor writes into the history of a process of its own.
+// NewAuditor makes an Auditor that writes to its own history.
 func NewAuditor(w *history.Writer, source Source) *Auditor {
 	return &Auditor{source: source, w: w, next: map[place]int64{}}
 }
 
-// Once looks at every consumer: what its group has committed first, and then whether each record below that, which was
-// not looked up before, is decided. An error, as while the database is away, leaves nothing out: the next call looks
-// again.
+// Once reads the committed offsets of every consumer, and then checks that all records below them that were not checked
+// before are decided. After an error the next call checks the same records again.
 func (a *Auditor) Once(ctx context.Context) error {
 	for _, c := range a.source.Consumers {
 		committed, err := a.source.committed(ctx, c)

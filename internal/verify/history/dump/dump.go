@@ -1,6 +1,5 @@
-// Package dump reads what a run has left: the databases, Kafka from its first record on, and what groups have
-// committed. It reads Kafka with another client library than the code under test, so that a mistake in that one cannot
-// hide itself.
+// Package dump reads the final state of a run: databases, topics from their first record, and committed offsets. It
+// reads Kafka with another client library than the code under test, so that an error in that one cannot hide itself.
 package dump
 
 import (
@@ -17,15 +16,15 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/history"
 )
 
-// Source is where a run's traces are.
+// Source names the databases and topics of a run.
 type Source struct {
-	// DB may read everything: the outbox's, the inbox's and the run's own tables (package tables).
+	// DB can read all tables: the outbox's, the inbox's and the run's own tables (package tables).
 	DB *pgxpool.Pool
 	// Schema holds the outbox and the inbox. Empty: the connection's search_path.
 	Schema  string
 	Brokers []string
 	Topics  []string
-	// Consumers are those that must have applied every event of their topics.
+	// Consumers must have applied every event of their topics.
 	Consumers []Consumer
 }
 
@@ -35,8 +34,8 @@ type Consumer struct {
 	Topics      []string
 }
 
-// Read reads everything. The database comes first, in one snapshot, then Kafka: what has left the outbox by then is in
-// the log. Producers must be quiet, or what they commit in between looks like phantoms.
+// Read reads the final state: first the database, in one snapshot, then Kafka, so that events that have left the outbox
+// are in the log. Producers must have stopped, or the events that they commit meanwhile look like phantoms.
 func (s Source) Read(ctx context.Context) (history.Dump, error) {
 	var d history.Dump
 	if err := s.readDatabase(ctx, &d); err != nil {
@@ -98,7 +97,7 @@ func (s Source) readDatabase(ctx context.Context, d *history.Dump) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Release() // with its transaction open the pool closes it, which is what an error deserves
+	defer conn.Release() // after an error the transaction is open, and the pool closes the connection
 	if _, err := conn.Exec(ctx, sqlBegin); err != nil {
 		return err
 	}
@@ -175,7 +174,7 @@ func (r *reader) inbox(ctx context.Context, d *history.Dump) {
 	r.read(ctx, sqlDroppedBefore, []any{&d.DroppedBefore}, func() {})
 }
 
-// undecided returns those of ids that a consumer has neither decided nor parked, and whose day it has not dropped.
+// undecided returns the ids that a consumer has neither decided nor parked, and whose day was not dropped.
 func (s Source) undecided(ctx context.Context, consumer string, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
 	prefix, err := pgschema.Prefix(s.Schema)
 	if err != nil {
@@ -193,7 +192,7 @@ func (s Source) undecided(ctx context.Context, consumer string, ids []uuid.UUID)
 	if err != nil || len(missing) == 0 {
 		return nil, err
 	}
-	// Read last: a day that was dropped while we looked is dropped here.
+	// Read last, because a day may be dropped meanwhile.
 	var dropped time.Time
 	if err := s.DB.QueryRow(ctx, pgschema.Expand(sqlDroppedBefore, prefix)).Scan(&dropped); err != nil {
 		return nil, err
@@ -207,7 +206,7 @@ func (s Source) undecided(ctx context.Context, consumer string, ids []uuid.UUID)
 	return open, nil
 }
 
-// dayOf is the time that a UUIDv7 names.
+// dayOf returns the day of a UUIDv7.
 func dayOf(id uuid.UUID) (time.Time, bool) {
 	if id.Version() != 7 {
 		return time.Time{}, false

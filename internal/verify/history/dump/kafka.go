@@ -22,7 +22,7 @@ func (s Source) client(opts ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(append(opts, kgo.SeedBrokers(s.Brokers...))...)
 }
 
-// readTopic reads every record that a topic has at this moment.
+// readTopic reads all records of a topic up to its current end.
 func (s Source) readTopic(ctx context.Context, topic string, d *history.Dump) error {
 	ends, err := s.ends(ctx, topic)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s Source) readTopic(ctx context.Context, topic string, d *history.Dump) er
 	return err
 }
 
-// each calls do for the records of some ranges of a topic's partitions, those of one partition in their order.
+// each calls do for the records of ranges of a topic's partitions, in order within a partition.
 func (s Source) each(ctx context.Context, topic string, ranges []history.End, do func(*kgo.Record)) error {
 	from, open := map[int32]kgo.Offset{}, map[int32]int64{}
 	for _, e := range ranges {
@@ -73,7 +73,7 @@ func (s Source) each(ctx context.Context, topic string, ranges []history.End, do
 	return nil
 }
 
-// intern keeps one copy of texts that occur in many records.
+// intern deduplicates strings that occur in many records.
 type intern map[string]string
 
 func (i intern) of(b []byte) string {
@@ -110,7 +110,7 @@ func record(r *kgo.Record, texts intern) history.Record {
 	return out
 }
 
-// idOf is the id by which an inbox knows a record.
+// idOf returns the id of a record in an inbox.
 func idOf(r *kgo.Record) uuid.UUID {
 	rec := event.Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Time: r.Timestamp}
 	for _, h := range r.Headers {
@@ -119,7 +119,7 @@ func idOf(r *kgo.Record) uuid.UUID {
 	return event.Decode(&rec, "").ID
 }
 
-// ends asks where the partitions of a topic begin and end.
+// ends returns the first and the end offsets of a topic's partitions.
 func (s Source) ends(ctx context.Context, topic string) ([]history.End, error) {
 	client, err := s.client()
 	if err != nil {
@@ -158,7 +158,7 @@ func (s Source) ends(ctx context.Context, topic string) ([]history.End, error) {
 	return ends, nil
 }
 
-// offsets lists the first (-2) or the next (-1) offset of partitions.
+// offsets returns the earliest (-2) or the end (-1) offset of partitions.
 func offsets(ctx context.Context, client *kgo.Client, of []history.End, at int64) (map[int32]int64, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
@@ -187,7 +187,7 @@ func offsets(ctx context.Context, client *kgo.Client, of []history.End, at int64
 	return out, nil
 }
 
-// committed asks what a group has committed; partitions of which it has committed nothing have -1.
+// committed returns the committed offsets of a group, -1 for none.
 func (s Source) committed(ctx context.Context, c Consumer) ([]history.Offset, error) {
 	client, err := s.client()
 	if err != nil {

@@ -1,7 +1,6 @@
 package dump
 
-// What is read at the end, all in one snapshot. {schema} is the prefix that pgschema makes; the run's own tables are
-// found by the connection's search_path.
+// These run in one snapshot. {schema} is the prefix of pgschema; the run's own tables are in the search_path.
 const (
 	sqlBegin = `-- dump: begin
 begin isolation level repeatable read read only`
@@ -76,8 +75,8 @@ select consumer_name, topic, partition, from_offset, halted_reason from {schema}
 	sqlDroppedBefore = `-- dump: dropped before
 select dropped_before from {schema}inbox_days`
 
-	// A consumer that goes by numbers has its effects to show. One statement, so one snapshot: an event that a release
-	// moves from the parked to the decided is in one of them.
+	// For a consumer by number effects count as decided. It is one statement with one snapshot, so that it does not
+	// miss an event that a release moves from parked to decided.
 	sqlUndecided = `-- dump: undecided
 select t.id from unnest($2::text[]::uuid[]) as t (id)
 where not exists (select from {schema}inbox_message m where m.consumer_name = $1 and m.message_id = t.id)

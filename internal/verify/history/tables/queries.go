@@ -1,8 +1,8 @@
 package tables
 
-// SQLTables makes the tables. Producers need INSERT on history_business and INSERT, SELECT, UPDATE on
-// history_aggregate; workers INSERT on history_effect and INSERT, SELECT on history_ledger. The columns ord are in the
-// order in which rows were written under a lock that serialises their writers: a key's effects are.
+// SQLTables creates the tables. Producers need INSERT on history_business and INSERT, SELECT, UPDATE on
+// history_aggregate; workers INSERT on history_effect and INSERT, SELECT on history_ledger. The columns ord define the
+// order of rows whose writers a lock serialises, such as the effects of a key.
 const SQLTables = `-- tables: create
 create table history_aggregate (
 	tenant text not null, key text not null, version bigint not null,
@@ -25,17 +25,17 @@ create table history_ledger (
 	primary key (consumer, business)
 )`
 
-// SQLNextVersion draws a version of an aggregate ($1 tenant, $2 key) under its row lock.
+// SQLNextVersion returns the next version of an aggregate ($1 tenant, $2 key) under its row lock.
 const SQLNextVersion = `-- tables: next version
 insert into history_aggregate as a (tenant, key, version) values ($1, $2, 1)
 on conflict (tenant, key) do update set version = a.version + 1 returning version`
 
-// SQLRecord writes one business row; its arguments are RecordArgs.
+// SQLRecord inserts a business row. RecordArgs returns its arguments.
 const SQLRecord = `-- tables: record
 insert into history_business (message_id, tenant, topic, key, version, business, scheduled, poison, skipped, digest)
 values ($1::text::uuid, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
 
-// SQLApply is the effect of one event.
+// SQLApply inserts the effect of an event.
 const SQLApply = `-- tables: apply
 with first as (
 	insert into history_ledger (consumer, business, message_id) values ($1, $7, $2::text::uuid)

@@ -1,5 +1,5 @@
-// Package tables has the tables of a run itself: what producers and effects write there, in the transactions under
-// test, is the truth that the checker compares everything else with.
+// Package tables has a run's own tables. Producers and effects write to them in the transactions under test, and the
+// checker compares everything else with them.
 package tables
 
 import (
@@ -15,14 +15,14 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/history"
 )
 
-// The headers in which an event carries what its effect writes down.
+// Headers with the values that an effect records.
 const (
 	HeaderVersion  = "history-version"
 	HeaderBusiness = "history-business"
 )
 
-// NextVersion locks the row of an aggregate and returns its next version. Events of the key are appended behind it, in
-// the same transaction: that is the producer's part of order per key (P2).
+// NextVersion locks the row of an aggregate and returns its next version. The caller then appends the key's events in
+// the same transaction, which is the producer's part of the order per key (P2).
 func NextVersion(ctx context.Context, tx pgx.Tx, tenant, key string) (version int64, err error) {
 	if err := tx.QueryRow(ctx, SQLNextVersion, tenant, key).Scan(&version); err != nil {
 		return 0, fmt.Errorf("tables: next version of %q: %w", key, err)
@@ -30,7 +30,7 @@ func NextVersion(ctx context.Context, tx pgx.Tx, tenant, key string) (version in
 	return version, nil
 }
 
-// Record writes the business rows of events, in the transaction that appends them.
+// Record inserts the business rows of events, in the transaction that appends them.
 func Record(ctx context.Context, tx pgx.Tx, events ...history.Event) error {
 	var batch pgx.Batch
 	for _, e := range events {
@@ -42,7 +42,7 @@ func Record(ctx context.Context, tx pgx.Tx, events ...history.Event) error {
 	return nil
 }
 
-// RecordArgs are the arguments of SQLRecord, for producers on database/sql.
+// RecordArgs returns the arguments of SQLRecord, for producers with database/sql.
 func RecordArgs(e history.Event) []any {
 	return []any{
 		e.ID.String(), e.Tenant, e.Topic, e.Key, e.Version, e.Business, e.Scheduled, e.Poison, e.Skipped,
@@ -50,7 +50,7 @@ func RecordArgs(e history.Event) []any {
 	}
 }
 
-// Describe puts what Apply needs into an event's headers, and returns what is recorded of it. The event has its id.
+// Describe sets the headers that Apply needs, and returns the Event to record. The event must have its id.
 func Describe(e *event.Event, version int64, business string) history.Event {
 	if e.Headers == nil {
 		e.Headers = map[string]string{}
@@ -62,9 +62,8 @@ func Describe(e *event.Event, version int64, business string) history.Event {
 	}
 }
 
-// Apply is the effect of events, within an inbox's transaction: a row without any constraint, so that a second effect
-// is seen and not refused, and before it a row of the ledger with its business key. An event whose business key the
-// ledger has leaves no effect: that is what the business key is for.
+// Apply is the effect of events, in an inbox's transaction. It inserts the business key into the ledger, and then a row
+// without a constraint, so that a second effect is visible. An event whose business key the ledger has gets no row.
 func Apply(ctx context.Context, tx pgx.Tx, consumer string, events ...event.Event) error {
 	var batch pgx.Batch
 	for _, e := range events {
@@ -85,7 +84,7 @@ func Apply(ctx context.Context, tx pgx.Tx, consumer string, events ...event.Even
 	return nil
 }
 
-// IDs are the ids of events, for Entry.IDs.
+// IDs returns the ids of events, for Entry.IDs.
 func IDs(events []event.Event) []uuid.UUID {
 	ids := make([]uuid.UUID, len(events))
 	for i := range events {

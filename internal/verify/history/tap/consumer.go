@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/history"
 )
 
-// Consumer is an observer that writes down what a consumer of a group tells: assignments, committed offsets, halts.
+// Consumer returns an Observer that records assignments, committed offsets and halts.
 func Consumer(w *history.Writer, group string) consumer.Observer {
 	write := func(e history.Entry) { e.Group = group; _, _ = w.Write(e) }
 	at := func(kind history.Kind, p consumer.Partition, offset int64) history.Entry {

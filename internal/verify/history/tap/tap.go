@@ -1,5 +1,5 @@
-// Package tap writes the histories of relays and workers: it stands around their publisher, handler and effect, and
-// listens to their observers. A tap changes nothing of what passes through it.
+// Package tap writes the histories of relays and workers. It wraps their publisher, handler and effect without changing
+// their behaviour, and provides their Observers.
 package tap
 
 import (
@@ -17,8 +17,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// Publisher writes down what a relay hands over and what is said to each event. The result is a relay.Router if to is
-// one.
+// Publisher records the events that a relay publishes, and the verdicts. The result is a relay.Router if to is one.
 func Publisher(w *history.Writer, to relay.Publisher) relay.Publisher {
 	p := publisher{w, to}
 	if r, ok := to.(relay.Router); ok {
@@ -49,7 +48,7 @@ func (p publisher) Publish(ctx context.Context, events []event.Event) []error {
 	}
 	op, err := p.w.Write(history.Entry{Kind: history.KindPublish, Sent: sent})
 	if err != nil {
-		// Unrecorded, it must not be sent: the checker could not tell it from a phantom.
+		// Do not send an event that is not recorded: the checker would take it for a phantom.
 		return all(len(events), err)
 	}
 	verdicts := p.to.Publish(ctx, events)
@@ -75,9 +74,9 @@ func all(n int, err error) []error {
 	return errs
 }
 
-// Relay is an observer that writes down what a relay tells. Outages of long standing are told once.
+// Relay returns an Observer that records a relay's callbacks. It records an outage once.
 func Relay(w *history.Writer) relay.Observer {
-	write := func(e history.Entry) { _, _ = w.Write(e) } // the first error stays in w, for the caller to look at
+	write := func(e history.Entry) { _, _ = w.Write(e) } // w keeps the first error for the caller
 	return relay.Observer{
 		LaneTaken: func(lane int16, fence int64) {
 			write(history.Entry{Kind: history.KindLaneTaken, Lane: lane, Fence: fence})
@@ -104,7 +103,7 @@ func Relay(w *history.Writer) relay.Observer {
 	}
 }
 
-// Handler writes down the events of one consumer that a worker hands over, and what became of each.
+// Handler records the events that a worker passes to the handler of a consumer, and their outcomes.
 func Handler(w *history.Writer, consumer string, to inbox.Handler) inbox.Handler {
 	return handler{to, w, consumer}
 }
@@ -138,7 +137,7 @@ func (h handler) Handle(ctx context.Context, events []event.Event) ([]inbox.Outc
 	return outcomes, err
 }
 
-// Effect writes down each run of an effect before it runs, and books the events as tables.Apply does.
+// Effect returns an effect that records each run, and applies the events by tables.Apply.
 func Effect(w *history.Writer, consumer string) inbox.BatchEffect {
 	return func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		if err := Ran(w, consumer, events); err != nil {
@@ -148,13 +147,13 @@ func Effect(w *history.Writer, consumer string) inbox.BatchEffect {
 	}
 }
 
-// Ran writes down that an effect runs, for effects of a role of its own.
+// Ran records a run of an effect, for effects other than Effect.
 func Ran(w *history.Writer, consumer string, events []event.Event) error {
 	_, err := w.Write(history.Entry{Kind: history.KindEffect, Consumer: consumer, IDs: tables.IDs(events)})
 	return err
 }
 
-// Inbox is an observer that writes down what an inbox tells.
+// Inbox returns an Observer that records an inbox's callbacks.
 func Inbox(w *history.Writer, consumer string) inbox.Observer {
 	write := func(e history.Entry) { e.Consumer = consumer; _, _ = w.Write(e) }
 	return inbox.Observer{
