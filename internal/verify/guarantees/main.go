@@ -1,6 +1,6 @@
-// Command guarantees fills in what the tests said of each rule: it reads the output of `go test -json` and writes the
-// last column of the table of rules in docs/rules.md, so that nobody writes a result by hand. A test that is named for
-// a rule (TestP3_2_...) and stands in no row is added to the rule's.
+// Command guarantees writes the test results of each rule: it reads the output of `go test -json` and fills the last
+// column of the table in docs/rules.md. It adds tests that are named for a rule (TestP3_2_...) and are not in the table
+// to the rule's row.
 //
 //	go test -json ./... | go run ./internal/verify/guarantees docs/rules.md
 package main
@@ -26,10 +26,10 @@ func main() {
 	}
 }
 
-// run rewrites the file that is named and says how many rules passed. It fails when one did not.
+// run rewrites the file and prints how many rules passed. It fails if one did not.
 func run(args []string, tests io.Reader, out io.Writer) error {
 	if len(args) != 1 {
-		return errors.New("name the page with the table of rules")
+		return errors.New("want the path of the page with the table of rules")
 	}
 	results, err := readResults(tests)
 	if err != nil {
@@ -50,14 +50,14 @@ func run(args []string, tests io.Reader, out io.Writer) error {
 	return nil
 }
 
-// readResults reads the verdict on each test ("pass", "fail", "skip") by package and name: "relay.TestZombie".
+// readResults reads the result of each test ("pass", "fail", "skip") by package and name: "relay.TestZombie".
 func readResults(r io.Reader) (map[string]string, error) {
 	results := map[string]string{}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
 		var e struct{ Action, Package, Test string }
-		// Other programs of the same run may write lines of their own.
+		// Ignore output of other programs of the run.
 		if json.Unmarshal(lines.Bytes(), &e) != nil || e.Test == "" {
 			continue
 		}
@@ -74,7 +74,7 @@ func shortName(pkg string) string {
 	return strings.TrimPrefix(pkg, module)
 }
 
-// fill writes the tests and the result of each row and returns the page, how many rules passed, and which did not.
+// fill writes the tests and the result of each row. It returns the page, the number of passed rules, and the others.
 func fill(page string, results map[string]string) (text string, passed int, failed []string) {
 	lines := strings.Split(page, "\n")
 	more := unlisted(lines, results)
@@ -101,7 +101,7 @@ func fill(page string, results map[string]string) (text string, passed int, fail
 	return strings.Join(lines, "\n"), passed, failed
 }
 
-// unlisted are the tests of the run that are named for a rule and stand in no row, by rule.
+// unlisted returns the tests that are named for a rule and are in no row, by rule.
 func unlisted(lines []string, results map[string]string) map[string][]string {
 	listed, more := map[string]bool{}, map[string][]string{}
 	for _, line := range lines {
@@ -120,14 +120,14 @@ func unlisted(lines []string, results map[string]string) map[string][]string {
 	return more
 }
 
-// cutTest cuts a/b.TestC/d into a/b.TestC, TestC and d.
+// cutTest splits a/b.TestC/d into a/b.TestC, TestC and d.
 func cutTest(full string) (name, test, sub string) {
 	folder, test, _ := strings.Cut(full, ".")
 	test, sub, _ = strings.Cut(test, "/")
 	return folder + "." + test, test, sub
 }
 
-// judge says what came of a row's tests. A test that was skipped or did not run shows nothing.
+// judge returns the result of a row. A test that was skipped or did not run is not a pass.
 func judge(r rules.Row, results map[string]string) string {
 	tests := r.Tests()
 	if len(tests) == 0 {

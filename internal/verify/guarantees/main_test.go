@@ -14,7 +14,7 @@ const page = "text\n| rule | says | shown by | result |\n|---|---|---|---|\n" +
 	"| P2 | two | `a.TestThree` | passed |\n" +
 	"| P3 | three | nothing | passed |\n"
 
-func TestResultsComeFromTheRun(t *testing.T) {
+func TestWritesResults(t *testing.T) {
 	t.Parallel()
 	tests := `{"Action":"run","Package":"github.com/effectonce/effectonce/a","Test":"TestOne"}
 {"Action":"pass","Package":"github.com/effectonce/effectonce/a","Test":"TestOne"}
@@ -47,7 +47,7 @@ not json
 	}
 }
 
-func TestATestThatDidNotRunShowsNothing(t *testing.T) {
+func TestMissingTestIsNoPass(t *testing.T) {
 	t.Parallel()
 	_, passed, failed := fill(page, map[string]string{"a.TestOne": "pass"})
 	if passed != 0 || len(failed) != 3 || !strings.Contains(failed[0], "not run: a/b.TestTwo/sub") {
@@ -55,7 +55,7 @@ func TestATestThatDidNotRunShowsNothing(t *testing.T) {
 	}
 }
 
-func TestTestsThatAreNamedForARuleAreListed(t *testing.T) {
+func TestListsTestsNamedForARule(t *testing.T) {
 	t.Parallel()
 	text, _, failed := fill(page, map[string]string{
 		"a.TestOne": "pass", "a/b.TestTwo/sub": "pass", "a.TestThree": "pass",

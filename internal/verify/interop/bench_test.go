@@ -13,14 +13,13 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// BenchmarkRelay drains 20,000 messages of 512 bytes to Kafka: by our publisher, and by watermill-kafka's behind the
-// relay.
+// BenchmarkRelay drains 20,000 messages of 512 bytes to Kafka, by our publisher and by watermill-kafka's.
 func BenchmarkRelay(b *testing.B) {
 	const n = 20_000
 	payload := strings.Repeat("x", 512)
 	for name, make := range map[string]func(testing.TB) relay.Publisher{
-		"ours":            func(t testing.TB) relay.Publisher { return ourKafka(t) },
-		"watermill-kafka": func(t testing.TB) relay.Publisher { return theirKafka(t) },
+		"publisher":       func(t testing.TB) relay.Publisher { return newPublisher(t) },
+		"watermill-kafka": func(t testing.TB) relay.Publisher { return newWatermillPublisher(t) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			db, topic := pgtest.New(b, migrations.Outbox), kafkatest.Topic(b, 8)
@@ -29,11 +28,11 @@ func BenchmarkRelay(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				for range n / 1000 {
-					some := []*message.Message{}
+					messages := []*message.Message{}
 					for i := range 1000 {
-						some = append(some, newMessage(fmt.Sprint("k", i), payload))
+						messages = append(messages, newMessage(fmt.Sprint("k", i), payload))
 					}
-					publishTx(b, db, topic, some...)
+					publishTx(b, db, topic, messages...)
 				}
 				b.StartTimer()
 				drain(b, db, to)

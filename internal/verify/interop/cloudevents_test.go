@@ -29,8 +29,8 @@ import (
 	outboxes "github.com/effectonce/effectonce/outbox"
 )
 
-// written are events as a producer of ours writes them, in Kafka.
-func written(t *testing.T, topic string) []event.Event {
+// publishEvents appends events and publishes them to Kafka.
+func publishEvents(t *testing.T, topic string) []event.Event {
 	t.Helper()
 	db := pgtest.New(t, migrations.Outbox)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)
@@ -50,18 +50,18 @@ func written(t *testing.T, topic string) []event.Event {
 		func(tx pgx.Tx) error { return outboxes.Append(t.Context(), tx, events...) }); err != nil {
 		t.Fatal(err)
 	}
-	drain(t, db, ourKafka(t))
+	drain(t, db, newPublisher(t))
 	return events
 }
 
-// TestOurRecordsInTheCloudEventsSDK: the SDK for Go reads each record in the binary mode, as a valid event with all its
-// attributes.
-func TestOurRecordsInTheCloudEventsSDK(t *testing.T) {
+// TestCloudEventsSDKReadsOurRecords: CloudEvents' SDK for Go reads each record, in binary mode, as a valid event with
+// all attributes.
+func TestCloudEventsSDKReadsOurRecords(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 1)
 	want := map[string]event.Event{}
-	for _, e := range written(t, topic) {
+	for _, e := range publishEvents(t, topic) {
 		want[e.ID.String()] = e
 	}
 	client, err := sarama.NewConsumer(kafkatest.Brokers(t), nil)
@@ -77,14 +77,14 @@ func TestOurRecordsInTheCloudEventsSDK(t *testing.T) {
 	for range want {
 		m := kafka_sarama.NewMessageFromConsumerMessage(<-records.Messages())
 		if m.ReadEncoding() != binding.EncodingBinary {
-			t.Fatalf("the SDK takes it for %v", m.ReadEncoding())
+			t.Fatalf("the SDK reads it as %v, want binary mode", m.ReadEncoding())
 		}
 		got, err := binding.ToEvent(t.Context(), m)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := got.Validate(); err != nil {
-			t.Errorf("the SDK says: %v", err)
+			t.Errorf("the SDK's Validate: %v", err)
 		}
 		e, known := want[got.ID()]
 		delete(want, got.ID())
@@ -104,9 +104,9 @@ func TestOurRecordsInTheCloudEventsSDK(t *testing.T) {
 	}
 }
 
-// TestTheCloudEventsSDKsRecords: what the SDK writes, in the binary and in the structured mode, is applied once,
-// whichever of the two an event comes in again; and what failed is released as it was.
-func TestTheCloudEventsSDKsRecords(t *testing.T) {
+// TestReadsCloudEventsSDKRecords: events that the SDK writes in both binary and structured mode are applied once. A
+// failed event is unchanged when it is released.
+func TestReadsCloudEventsSDKRecords(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	db, topic := pgtest.New(t, migrations.Inbox), kafkatest.Topic(t, 1)
@@ -152,7 +152,7 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 		kafkatest.Record{Value: []byte("no id")})
 
 	var mu sync.Mutex
-	mended := false
+	fixed := false
 	applied := map[uuid.UUID]event.Event{} // an effect may run again
 	in, err := inbox.New(db.Pool, "shop", inbox.Config{
 		Schema: db.Schema, Window: 24 * time.Hour,
@@ -164,7 +164,7 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if e.Headers["ce_subject"] == "s1" && !mended {
+		if e.Headers["ce_subject"] == "s1" && !fixed {
 			return inbox.Terminal("not_yet", errors.New("not yet"))
 		}
 		applied[e.ID] = e
@@ -176,18 +176,18 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, c.Run)
-	until(t, in.Run)
+	start(t, c.Run)
+	start(t, in.Run)
 	pgtest.AwaitSQL(t, db, "select count(*) = 1 from inbox_parked")
 	pgtest.AwaitSQL(t, db, "select count(*) = 4 from effect")
 	mu.Lock()
-	mended = true
+	fixed = true
 	mu.Unlock()
 	o, err := operator.New(db.Pool, db.Schema, "shop", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.ReleaseKey(t.Context(), "acme", topic, "ks1", "mended"); err != nil {
+	if _, err := o.ReleaseKey(t.Context(), "acme", topic, "ks1", "fixed"); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.AwaitSQL(t, db, "select count(*) = 5 from effect")
@@ -208,7 +208,7 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 	}
 }
 
-// findKcat skips a test where there is none: Debian has it in the package kcat.
+// findKcat returns the path of kcat, or skips the test. Debian's package is kcat.
 func findKcat(t *testing.T) string {
 	t.Helper()
 	kafkatest.RequireReal(t)
@@ -221,9 +221,9 @@ func findKcat(t *testing.T) string {
 	return ""
 }
 
-// TestKcatsRecords: what a librdkafka producer writes without an id is applied once, known by its place, though it is
-// read again.
-func TestKcatsRecords(t *testing.T) {
+// TestReadsKcatRecords: records of librdkafka without an id are applied once, identified by their offset, although they
+// are read twice.
+func TestReadsKcatRecords(t *testing.T) {
 	t.Parallel()
 	kcat := findKcat(t)
 	db, topic := pgtest.New(t, migrations.Inbox), kafkatest.Topic(t, 1)
@@ -253,7 +253,7 @@ func TestKcatsRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := until(t, c.Run)
+		stop := start(t, c.Run)
 		await(t, "three records", func() bool { return decided.Load() == 3 })
 		stop()
 	}
@@ -263,12 +263,12 @@ func TestKcatsRecords(t *testing.T) {
 	}
 }
 
-// TestOurRecordsInKcat: kcat (once kafkacat) prints key, headers and payload.
-func TestOurRecordsInKcat(t *testing.T) {
+// TestKcatReadsOurRecords: kcat (formerly kafkacat) prints key, headers and payload.
+func TestKcatReadsOurRecords(t *testing.T) {
 	t.Parallel()
 	kcat := findKcat(t)
 	topic := kafkatest.Topic(t, 1)
-	events := written(t, topic)
+	events := publishEvents(t, topic)
 	out, err := exec.CommandContext(t.Context(), kcat, "-C", "-b", strings.Join(kafkatest.Brokers(t), ","), "-t", topic,
 		"-o", "beginning", "-e", "-q", "-f", "%k|%S|%h|%s;").CombinedOutput()
 	if err != nil {
@@ -285,7 +285,7 @@ func TestOurRecordsInKcat(t *testing.T) {
 				e.ID)) && strings.HasSuffix(line, "|"+string(e.Payload))
 		}
 		if !found {
-			t.Errorf("kcat does not show event %s as it is:\n%s", e.ID, out)
+			t.Errorf("kcat's output has no event %s:\n%s", e.ID, out)
 		}
 	}
 }

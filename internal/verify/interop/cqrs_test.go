@@ -16,14 +16,13 @@ import (
 	"github.com/effectonce/effectonce/watermill"
 )
 
-// The events of TestCQRS.
 type (
 	placedOrder struct{ Order string }
 	dueReceipt  struct{ Order string }
 )
 
-// TestCQRS: an event handler of Watermill's package cqrs runs in the inbox, as a middleware of the router, and what it
-// gives to its event bus is committed with its effect, under the event's name.
+// TestCQRS: the inbox is a middleware of the router, below an event handler of Watermill's package cqrs. Events that
+// the handler publishes on its bus are committed with its effect, under the event's name.
 func TestCQRS(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox, migrations.Outbox)
@@ -43,7 +42,7 @@ func TestCQRS(t *testing.T) {
 	}
 	channel := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, nil)
 	var runs atomic.Int32
-	routed(t, func(r *message.Router) {
+	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(w.Middleware)
 		processor, err := cqrs.NewEventProcessorWithConfig(r, cqrs.EventProcessorConfig{
 			GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {

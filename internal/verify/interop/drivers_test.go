@@ -19,7 +19,7 @@ import (
 	outboxes "github.com/effectonce/effectonce/outbox"
 )
 
-// TestAppendSQLWithOtherDrivers compares what lib/pq and bun append with what pgx does.
+// TestAppendSQLWithOtherDrivers compares the rows that lib/pq and bun append with those of pgx.
 func TestAppendSQLWithOtherDrivers(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(url string, events []event.Event) error{
@@ -36,9 +36,9 @@ func TestAppendSQLWithOtherDrivers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, by := pgtest.New(t, migrations.Outbox), pgtest.New(t, migrations.Outbox)
-			// They cover one statement for one, one for many, and COPY.
+			// The numbers cover a single insert, a multi-row insert, and COPY.
 			for _, n := range []int{0, 1, 2, 45, 450} {
-				events := awkward(n)
+				events := edgeCases(n)
 				if err := pgx.BeginFunc(t.Context(), by.Pool,
 					func(tx pgx.Tx) error { return outboxes.Append(t.Context(), tx, events...) }); err != nil {
 					t.Fatal(err)
@@ -57,16 +57,15 @@ func TestAppendSQLWithOtherDrivers(t *testing.T) {
 
 const rows = `select string_agg((to_jsonb(e) - 'created_at')::text, E'\n' order by id) from outbox_event e`
 
-// TestAppendSQLInBunItself: bun's own ExecContext rewrites the query and drops the arguments. That must be loud, and
-// say what to do.
-func TestAppendSQLInBunItself(t *testing.T) {
+// TestAppendSQLInBunTx: bun's own ExecContext rewrites the query and drops the arguments. The error names tx.Tx.
+func TestAppendSQLInBunTx(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
 	err := inBun(t, db.URL, func(ctx context.Context, tx bun.Tx) error {
-		return outboxes.AppendSQL(ctx, tx, awkward(1)...)
+		return outboxes.AppendSQL(ctx, tx, edgeCases(1)...)
 	})
 	if err == nil || !strings.Contains(err.Error(), "tx.Tx") {
-		t.Fatalf("bun.Tx itself: %v", err)
+		t.Fatalf("bun.Tx: %v", err)
 	}
 	if n := pgtest.One[int](t, db, "select count(*) from outbox_event"); n != 0 {
 		t.Fatalf("%d events stored, want none", n)
@@ -102,8 +101,8 @@ func open(t *testing.T, driver, url string) *sql.DB {
 	return pool
 }
 
-// awkward makes n events with what text formats stumble over.
-func awkward(n int) []event.Event {
+// edgeCases makes n events with characters that text formats have to escape.
+func edgeCases(n int) []event.Event {
 	texts := []string{
 		"plain", "", `quo"te`, `back\slash`, "NULL", "{}", `{"a",b}`, " spaced ", "é\u2028🎈",
 		"new\nline\ttab", "$1 ? %s", `\x41`, "'",

@@ -41,18 +41,18 @@ func publishTx(t testing.TB, db *pgtest.DB, topic string, messages ...*message.M
 	}
 }
 
-// relaying runs a relay over to until the function that it returns is called, or the test ends.
-func relaying(t testing.TB, db *pgtest.DB, to relay.Publisher) (stop func()) {
+// startRelay runs a relay with the publisher to until stop is called or the test ends.
+func startRelay(t testing.TB, db *pgtest.DB, to relay.Publisher) (stop func()) {
 	t.Helper()
 	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return until(t, r.Run)
+	return start(t, r.Run)
 }
 
-// until runs something that ends with its context.
-func until(t testing.TB, run func(ctx context.Context) error) (stop func()) {
+// start runs run until stop is called or the test ends.
+func start(t testing.TB, run func(ctx context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -69,13 +69,12 @@ func until(t testing.TB, run func(ctx context.Context) error) (stop func()) {
 
 func drain(t testing.TB, db *pgtest.DB, to relay.Publisher) {
 	t.Helper()
-	stop := relaying(t, db, to)
+	stop := startRelay(t, db, to)
 	pgtest.AwaitSQL(t, db, "select not exists (select from outbox_event)")
 	stop()
 }
 
-// ourKafka is the publisher of effectonce.
-func ourKafka(t testing.TB) *publisher.Kafka {
+func newPublisher(t testing.TB) *publisher.Kafka {
 	t.Helper()
 	to, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -85,8 +84,8 @@ func ourKafka(t testing.TB) *publisher.Kafka {
 	return to
 }
 
-// theirKafka is the publisher of watermill-kafka, behind our relay, with the settings that docs/watermill.md names.
-func theirKafka(t testing.TB) *watermill.Publisher {
+// newWatermillPublisher makes a relay's publisher over watermill-kafka, with the settings of docs/watermill.md.
+func newWatermillPublisher(t testing.TB) *watermill.Publisher {
 	t.Helper()
 	config := wkafka.DefaultSaramaSyncPublisherConfig()
 	config.Producer.RequiredAcks = sarama.WaitForAll
@@ -115,7 +114,7 @@ func theirKafka(t testing.TB) *watermill.Publisher {
 	return to
 }
 
-// subscriber is that of watermill-kafka, from the beginning of a topic.
+// subscriber makes a subscriber of watermill-kafka that reads from the beginning.
 func subscriber(t testing.TB, group string) *wkafka.Subscriber {
 	t.Helper()
 	config := wkafka.DefaultSaramaSubscriberConfig()
@@ -132,7 +131,7 @@ func subscriber(t testing.TB, group string) *wkafka.Subscriber {
 	return sub
 }
 
-// origin is what docs/watermill.md shows: where watermill-kafka found a message.
+// origin is the function of docs/watermill.md.
 func origin(m *message.Message) (o watermill.Origin, ok bool) {
 	ctx := m.Context()
 	o.Partition, ok = wkafka.MessagePartitionFromCtx(ctx)
@@ -142,15 +141,15 @@ func origin(m *message.Message) (o watermill.Origin, ok bool) {
 	return o, ok
 }
 
-// routed runs a router until the end of the test, or until the function that it returns is called.
-func routed(t testing.TB, add func(r *message.Router)) (stop func()) {
+// startRouter runs a router until stop is called or the test ends.
+func startRouter(t testing.TB, add func(r *message.Router)) (stop func()) {
 	t.Helper()
 	r, err := message.NewRouter(message.RouterConfig{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	add(r)
-	stop = until(t, func(ctx context.Context) error { return r.Run(ctx) })
+	stop = start(t, func(ctx context.Context) error { return r.Run(ctx) })
 	<-r.Running()
 	return stop
 }

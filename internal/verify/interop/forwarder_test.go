@@ -27,13 +27,12 @@ import (
 	"github.com/effectonce/effectonce/watermill"
 )
 
-// An order of the program that migrates.
 type order struct {
 	ID, Customer string
 	N            int
 }
 
-// The program as it was, word for word as docs/migrate/watermill-forwarder.md shows it.
+// The program before the migration, as docs/migrate/watermill-forwarder.md shows it.
 
 // before:begin
 func placeOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) error {
@@ -55,7 +54,7 @@ func placeOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) er
 
 // before:end
 
-// And as it is.
+// The program after the migration.
 
 // after:begin
 func placeOrderNow(ctx context.Context, db *pgxpool.Pool, topic string, o order) error {
@@ -92,15 +91,14 @@ func customer(_ string, m *message.Message) (string, error) {
 
 // both:end
 
-// TestMigrateFromTheForwarder walks through docs/migrate/watermill-forwarder.md: what the forwarder had not sent yet
-// goes out before what the outbox has, every message once, in order per key, and a consumer that nobody changed reads
-// both alike.
+// TestMigrateFromTheForwarder follows docs/migrate/watermill-forwarder.md: the forwarder's remaining messages are sent
+// before those of the outbox, each once, in order per key, and an unchanged consumer reads both.
 func TestMigrateFromTheForwarder(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	t.Run("our publisher", func(t *testing.T) {
 		t.Parallel()
-		migrate(t, ourKafka(t), false)
+		migrate(t, newPublisher(t), false)
 	})
 	t.Run("the old publisher", func(t *testing.T) {
 		t.Parallel()
@@ -118,8 +116,8 @@ const (
 	each      = 20
 )
 
-// migrate does what the page says. whole: the order of a key holds across the change.
-func migrate(t *testing.T, to relay.Publisher, whole bool) {
+// migrate follows the page. keepsPartitions says that a key's order holds across the change.
+func migrate(t *testing.T, to relay.Publisher, keepsPartitions bool) {
 	db, topic := pgtest.New(t, migrations.Outbox), kafkatest.Topic(t, 4)
 	db.Exec(t, "create table orders (id text primary key, customer text not null)")
 	place := func(do func(context.Context, *pgxpool.Pool, string, order) error, from, to int) {
@@ -139,11 +137,11 @@ func migrate(t *testing.T, to relay.Publisher, whole bool) {
 	place(placeOrder, 0, each/4)
 	pgtest.AwaitSQL(t, db, waiting(t)+" = 0")
 	stop()
-	place(placeOrder, each/4, each/2) // nobody forwards them yet
+	place(placeOrder, each/4, each/2) // no forwarder is running
 
-	// Step 2: the producers are the new ones; no relay runs.
+	// Step 2: the new producers, without a relay.
 	place(placeOrderNow, each/2, each)
-	// Step 3: the forwarder sends what it has.
+	// Step 3: the forwarder sends its remaining messages.
 	stop = forward()
 	pgtest.AwaitSQL(t, db, waiting(t)+" = 0")
 	stop()
@@ -155,7 +153,7 @@ func migrate(t *testing.T, to relay.Publisher, whole bool) {
 
 	var mu sync.Mutex
 	next, seen := map[string]int{}, 0
-	routed(t, func(r *message.Router) {
+	startRouter(t, func(r *message.Router) {
 		r.AddConsumerHandler("old consumer", topic, subscriber(t, topic), func(m *message.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -166,17 +164,16 @@ func migrate(t *testing.T, to relay.Publisher, whole bool) {
 			if m.UUID != o.ID || m.Metadata.Get("name") != "OrderPlaced" || m.Metadata.Get("customer") != o.Customer {
 				t.Errorf("message %+v of order %+v", m, o)
 			}
-			// Another publisher chooses other partitions: then there is order before the change and after it, see the
-			// page.
-			of := o.Customer
+			// Another publisher chooses other partitions. Then the order holds before the change, and after it.
+			stream := o.Customer
 			first := 0
-			if !whole && o.N >= each/2 {
-				of, first = "new "+of, each/2
+			if !keepsPartitions && o.N >= each/2 {
+				stream, first = "new "+stream, each/2
 			}
-			if o.N != first+next[of] {
-				t.Errorf("customer %s: order %d is not the next", o.Customer, o.N)
+			if o.N != first+next[stream] {
+				t.Errorf("customer %s: order %d is out of order", o.Customer, o.N)
 			}
-			next[of]++
+			next[stream]++
 			seen++
 			return nil
 		})
@@ -187,7 +184,7 @@ func migrate(t *testing.T, to relay.Publisher, whole bool) {
 	}
 }
 
-// waiting is the page's question of how many messages the forwarder still has.
+// waiting returns the page's query for the number of messages that the forwarder has not sent.
 func waiting(t testing.TB) string {
 	_, sql, _ := strings.Cut(page(t), "```sql\n")
 	sql, _, ok := strings.Cut(sql, ";\n```")
@@ -206,8 +203,8 @@ func page(t testing.TB) string {
 	return string(b)
 }
 
-// TestThePageShowsThisCode: what the page tells people to write is what is tested here.
-func TestThePageShowsThisCode(t *testing.T) {
+// TestDocsShowThisCode checks that docs/migrate/watermill-forwarder.md shows the marked code.
+func TestDocsShowThisCode(t *testing.T) {
 	source, err := os.ReadFile("forwarder_test.go")
 	if err != nil {
 		t.Fatal(err)
@@ -216,13 +213,13 @@ func TestThePageShowsThisCode(t *testing.T) {
 		_, code, _ := strings.Cut(string(source), "// "+part+":begin\n")
 		code, _, _ = strings.Cut(code, "\n// "+part+":end")
 		if code == "" || !strings.Contains(page(t), "```go\n"+code+"\n```") {
-			t.Errorf("the page does not show what stands between the marks of %q", part)
+			t.Errorf("the page differs from the code between the marks of %q", part)
 		}
 	}
 }
 
-// TestProducersChangeOneLine: of the program as it is, one line was not in the program as it was, and nothing is lost
-// but that line's old self and the forwarder's.
+// TestProducersChangeOneLine: the migration adds one line to the program, and removes that line's old version and the
+// forwarder's lines.
 func TestProducersChangeOneLine(t *testing.T) {
 	source, err := os.ReadFile("forwarder_test.go")
 	if err != nil {
@@ -238,10 +235,10 @@ func TestProducersChangeOneLine(t *testing.T) {
 		return count
 	}
 	before, after := lines("before", "placeOrder"), lines("after", "placeOrderNow")
-	var gone, added []string
+	var removed, added []string
 	for line, n := range before {
 		if after[line] < n {
-			gone = append(gone, line)
+			removed = append(removed, line)
 		}
 	}
 	for line, n := range after {
@@ -249,15 +246,15 @@ func TestProducersChangeOneLine(t *testing.T) {
 			added = append(added, line)
 		}
 	}
-	slices.Sort(gone)
-	if len(added) != 1 || !strings.Contains(added[0], "watermill.NewOutbox(tx") || len(gone) != 3 ||
-		!strings.Contains(gone[0], "forwarder.NewPublisher(") || !strings.Contains(gone[1], "wsql.NewPublisher(") ||
-		!strings.HasPrefix(gone[2], "wsql.PublisherConfig{") {
-		t.Errorf("added %q, gone %q", added, gone)
+	slices.Sort(removed)
+	if len(added) != 1 || !strings.Contains(added[0], "watermill.NewOutbox(tx") || len(removed) != 3 ||
+		!strings.Contains(removed[0], "forwarder.NewPublisher(") || !strings.Contains(removed[1], "wsql.NewPublisher(") ||
+		!strings.HasPrefix(removed[2], "wsql.PublisherConfig{") {
+		t.Errorf("added %q, removed %q", added, removed)
 	}
 }
 
-// oldForwarder makes what the program has to send its outbox: a forwarder to watermill-kafka. It is running already.
+// oldForwarder starts the forwarder to watermill-kafka that sends the program's old outbox.
 func oldForwarder(t *testing.T, db *pgtest.DB) (start func() (stop func()), stop func()) {
 	t.Helper()
 	start = func() func() {

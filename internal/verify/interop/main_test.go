@@ -1,5 +1,5 @@
-// Package interop holds tests with what others write and read: Watermill's own publishers and subscribers, and tools of
-// Kafka.
+// Package interop tests interoperability with other writers and readers: Watermill's publishers and subscribers, the
+// CloudEvents SDK, database drivers, and Kafka tools.
 package interop
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestMain does not look for goroutines that were left: sarama and Watermill's Deduplicator have some for ever.
+// TestMain does not check for leaked goroutines: sarama and Watermill's Deduplicator leak some.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	pgtest.Stop()

@@ -16,7 +16,7 @@ import (
 	"github.com/effectonce/effectonce/watermill"
 )
 
-// outbox is a message.Publisher that commits each call, as the business transactions of a program do.
+// outbox is a message.Publisher that runs each call in a transaction.
 type outbox struct {
 	db     *pgtest.DB
 	closed bool
@@ -26,7 +26,7 @@ func (o *outbox) Publish(topic string, messages ...*message.Message) error {
 	if o.closed {
 		return errors.New("closed")
 	}
-	// The messages' own contexts are for their traces; the suite cancels some.
+	// Not the messages' contexts: the suite cancels some.
 	return pgx.BeginFunc(context.Background(), o.db.Pool, func(tx pgx.Tx) error {
 		out, err := watermill.NewOutbox(tx, watermill.OutboxConfig{Key: kind})
 		if err != nil {
@@ -36,16 +36,15 @@ func (o *outbox) Publish(topic string, messages ...*message.Message) error {
 	})
 }
 
-// kind is what the suite wants in order: its messages of one payload.
+// kind is the key: the suite requires the order of messages with the same payload.
 func kind(_ string, m *message.Message) (string, error) { return "kind " + string(m.Payload), nil }
 
 func (o *outbox) Close() error { o.closed = true; return nil }
 
-// TestPubSubSuite is Watermill's own exam of a publisher and a subscriber: what is published goes through the outbox
-// and a relay to Kafka, by our publisher and by watermill-kafka's, and comes back through a subscriber of
-// watermill-kafka.
+// TestPubSubSuite runs Watermill's own test suite for publishers and subscribers: messages go through the outbox and a
+// relay to Kafka, by our publisher and by watermill-kafka's, and are read by a subscriber of watermill-kafka.
 //
-// Not declared: ExactlyOnceDelivery (a relay may publish twice after a fault; the inbox is what removes that).
+// It does not declare ExactlyOnceDelivery: a relay may publish twice after a fault, and only the inbox deduplicates.
 func TestPubSubSuite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute")
@@ -53,13 +52,13 @@ func TestPubSubSuite(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	for name, to := range map[string]func(testing.TB) relay.Publisher{
-		"ours":            func(t testing.TB) relay.Publisher { return ourKafka(t) },
-		"watermill-kafka": func(t testing.TB) relay.Publisher { return theirKafka(t) },
+		"publisher":       func(t testing.TB) relay.Publisher { return newPublisher(t) },
+		"watermill-kafka": func(t testing.TB) relay.Publisher { return newWatermillPublisher(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t, migrations.Outbox)
-			relaying(t, db, to(t))
+			startRelay(t, db, to(t))
 			inGroup := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 				return &outbox{db: db}, subscriber(t, group)
 			}

@@ -25,8 +25,8 @@ import (
 	"github.com/effectonce/effectonce/watermill"
 )
 
-// TestWatermillKafkaBehindTheRelay: what watermill-kafka writes for our relay is what our own publisher writes, in
-// order per key; a record that is too large is parked with its key, and nothing else waits for it.
+// TestWatermillKafkaBehindTheRelay: behind our relay, watermill-kafka writes the same records as our publisher, in
+// order per key. A record that is too large is parked with its key, and no other key waits.
 func TestWatermillKafkaBehindTheRelay(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -34,14 +34,14 @@ func TestWatermillKafkaBehindTheRelay(t *testing.T) {
 	db, topic := pgtest.New(t, migrations.Outbox),
 		kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": "20000"})
 	for i := range each {
-		var some []*message.Message
+		var messages []*message.Message
 		for k := range keys {
-			some = append(some, newMessage(fmt.Sprint("k", k), fmt.Sprint(i)))
+			messages = append(messages, newMessage(fmt.Sprint("k", k), fmt.Sprint(i)))
 		}
-		publishTx(t, db, topic, some...)
+		publishTx(t, db, topic, messages...)
 	}
 	publishTx(t, db, topic, newMessage("large", strings.Repeat("x", 30_000)), newMessage("large", "behind"))
-	drain(t, db, theirKafka(t))
+	drain(t, db, newWatermillPublisher(t))
 	if got := pgtest.One[string](t, db, "select string_agg(key || ' ' || length(payload), ', ' order by id) from "+
 		"outbox_parked"); got != "large 30000, large 6" {
 		t.Errorf("parked %q", got)
@@ -50,7 +50,7 @@ func TestWatermillKafkaBehindTheRelay(t *testing.T) {
 	for _, r := range kafkatest.ReadAll(t, topic) {
 		key := string(r.Key)
 		if string(r.Value) != fmt.Sprint(next[key]) {
-			t.Fatalf("key %s: %s where %d was due", key, r.Value, next[key])
+			t.Fatalf("key %s: message %s, want %d", key, r.Value, next[key])
 		}
 		if next[key] > 0 && partition[key] != r.Partition {
 			t.Errorf("key %s is in two partitions", key)
@@ -71,8 +71,8 @@ func TestWatermillKafkaBehindTheRelay(t *testing.T) {
 	}
 }
 
-// TestRouterOverWatermillKafka: a router that reads Kafka through watermill-kafka applies what our relay wrote, and
-// what anybody wrote, once, though the topic is read from the beginning again.
+// TestRouterOverWatermillKafka: a router that reads through watermill-kafka applies records of our relay and of other
+// producers once, although it reads the topic twice.
 func TestRouterOverWatermillKafka(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -82,7 +82,7 @@ func TestRouterOverWatermillKafka(t *testing.T) {
 	for i := range n {
 		publishTx(t, db, topic, newMessage(fmt.Sprint("k", i%10), fmt.Sprint(i)))
 	}
-	drain(t, db, ourKafka(t))
+	drain(t, db, newPublisher(t))
 	kafkatest.Produce(t, topic, kafkatest.Record{Key: []byte("plain"), Value: []byte("no headers at all")})
 	w := newInbox(t, db, "ledger", inbox.Config{})
 	var runs atomic.Int32
@@ -94,7 +94,7 @@ func TestRouterOverWatermillKafka(t *testing.T) {
 	})
 	for group := range 2 {
 		var handled atomic.Int32
-		stop := routed(t, func(r *message.Router) {
+		stop := startRouter(t, func(r *message.Router) {
 			r.AddConsumerHandler("ledger", topic, subscriber(t, fmt.Sprint(topic, group)),
 				func(m *message.Message) error {
 					err := handle(m)
@@ -113,7 +113,7 @@ func TestRouterOverWatermillKafka(t *testing.T) {
 	if key := pgtest.One[string](t, db, "select key from effect where what like 'no headers%'"); key != "plain" {
 		t.Errorf("key %q", key)
 	}
-	// The same consumer, read by our own package: all of it is known, by the same ids.
+	// Our own consumer with the same consumer name: it finds all ids in the inbox.
 	in, err := inbox.New(db.Pool, "ledger", inbox.Config{
 		Schema: db.Schema, Window: 24 * time.Hour,
 		AllowShortWindow: true, DaysAhead: 1,
@@ -128,15 +128,15 @@ func TestRouterOverWatermillKafka(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := until(t, c.Run)
+	stop := start(t, c.Run)
 	await(t, "every event", func() bool { return seen.Load() == n+1 })
 	stop()
 	if runs.Load() != n+1 {
-		t.Errorf("%d runs: our consumer knows the messages by other ids", runs.Load())
+		t.Errorf("%d runs: our consumer uses other ids", runs.Load())
 	}
 }
 
-// counted counts what a handler decided.
+// counted counts the events that a handler has processed.
 type counted struct {
 	inbox.Handler
 	n *atomic.Int32
@@ -157,14 +157,13 @@ func await(t testing.TB, what string, cond func() bool) {
 	pgtest.Await(t, what, func() (bool, error) { return cond(), nil })
 }
 
-// TestBurnedKey: a handler fails the first time. Behind Watermill's Deduplicator the message that comes again is taken
-// for a duplicate and acknowledged: its effect never happens. In the inbox it happens.
+// TestBurnedKey: a handler fails the first time. Watermill's Deduplicator drops the redelivered message as a duplicate,
+// and its effect is lost. The inbox runs it again.
 func TestBurnedKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)
 	db.Exec(t, "create table effect (what text)")
-	// A failing attempt ends with a nack: the inbox would run the handler again by itself, so it is told to halt after
-	// one.
+	// Halt after one attempt, so that the message is nacked: by default the inbox would retry by itself.
 	w := newInbox(t, db, "ledger", inbox.Config{MaxAttempts: 1, OnFailure: inbox.Halt})
 	dedup := &middleware.Deduplicator{}
 	for name, c := range map[string]struct {
@@ -173,7 +172,7 @@ func TestBurnedKey(t *testing.T) {
 	}{"deduplicator": {dedup.Middleware, 0}, "inbox": {w.Middleware, 1}} {
 		channel := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, nil)
 		var runs atomic.Int32
-		stop := routed(t, func(r *message.Router) {
+		stop := startRouter(t, func(r *message.Router) {
 			r.AddConsumerHandler(name, name, channel, func(m *message.Message) error {
 				if runs.Add(1) == 1 {
 					return errors.New("the first attempt fails")
@@ -201,7 +200,7 @@ func TestBurnedKey(t *testing.T) {
 	}
 }
 
-// TestWatermillSQLBehindTheRelay: a publisher of watermill-sql, that puts events into another database's table.
+// TestWatermillSQLBehindTheRelay publishes with watermill-sql to a table of another database.
 func TestWatermillSQLBehindTheRelay(t *testing.T) {
 	t.Parallel()
 	from, other := pgtest.New(t, migrations.Outbox), pgtest.New(t)

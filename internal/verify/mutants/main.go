@@ -1,6 +1,6 @@
-// Command mutants checks the tests of the rooms that only decide: it changes their code in one small place at a time,
-// and a test of the room must fail. What may survive stands in survivors.txt with its reason; the run fails when
-// another mutant survives, or when one of those does not.
+// Command mutants is the mutation testing of packages with pure logic. Each mutant changes their code in one small
+// place, and a test of the package must fail. survivors.txt lists the mutants that may survive, each with its reason;
+// the run fails if another mutant survives, or if one of these is killed.
 //
 //	go run ./internal/verify/mutants [-at text] [room ...]
 package main
@@ -22,15 +22,15 @@ import (
 	"time"
 )
 
-// room is a package: the files that are changed, each alone or with those of its functions that are meant, and flags of
-// the test binary. Its tests need no server and little time.
+// room is a package: the files to mutate, each optionally with the functions to mutate, and flags of the test binary.
+// Its tests are fast and need no server.
 type room struct {
 	dir   string
 	files []string
 	flags []string
 }
 
-// rapid draws the same in each run, and does not look for the shortest failure.
+// rapid makes package rapid deterministic, without shrinking.
 var rapid = []string{"-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=1ns"}
 
 var rooms = []room{
@@ -54,7 +54,7 @@ var rooms = []room{
 var survivors string
 
 func main() {
-	at := flag.String("at", "", "only mutants whose names contain this; nothing is compared")
+	at := flag.String("at", "", "only mutants whose names contain this; does not compare with survivors.txt")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, flag.Args(), *at)
@@ -97,16 +97,16 @@ func run(ctx context.Context, names []string, at string) error {
 		return nil
 	case wrong > 0:
 		return fmt.Errorf(
-			"%d are not as survivors.txt has them: what survives is a missing test, or needs a reason",
+			"%d differences from survivors.txt: a mutant that survives needs a test or a reason",
 			wrong,
 		)
 	case killed*100 < total*95:
-		return errors.New("fewer than 95 % are killed")
+		return errors.New("fewer than 95 % of the mutants are killed")
 	}
 	return nil
 }
 
-// parse reads survivors.txt: a line for each mutant, its name and why it may survive.
+// parse reads survivors.txt: one line per mutant, with its name and reason.
 func parse(text string) (map[string]string, error) {
 	reasons := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -115,14 +115,14 @@ func parse(text string) (map[string]string, error) {
 		}
 		at := strings.LastIndex(line, " // ")
 		if at < 0 || reasons[line[:at]] != "" {
-			return nil, fmt.Errorf("survivors.txt: %q: want each mutant once, and its reason behind a //", line)
+			return nil, fmt.Errorf("survivors.txt: %q: want each mutant once, with its reason after //", line)
 		}
 		reasons[line[:at]] = line[at+4:]
 	}
 	return reasons, nil
 }
 
-// compare says by name what of a room is not as the reasons have it.
+// compare lists the differences of a room from the reasons, by name.
 func compare(dir string, all, alive []string, reasons map[string]string) (wrong []string) {
 	for _, name := range alive {
 		if reasons[name] == "" {
@@ -133,17 +133,17 @@ func compare(dir string, all, alive []string, reasons map[string]string) (wrong 
 		switch {
 		case filepath.Dir(strings.Fields(name)[0]) != dir || slices.Contains(alive, name):
 		case slices.Contains(all, name):
-			wrong = append(wrong, "KILLED, and survivors.txt has it: "+name)
+			wrong = append(wrong, "KILLED, but in survivors.txt: "+name)
 		default:
-			wrong = append(wrong, "NO MUTANT ANY MORE, and survivors.txt has it: "+name)
+			wrong = append(wrong, "NO MUTANT, but in survivors.txt: "+name)
 		}
 	}
 	slices.Sort(wrong)
 	return wrong
 }
 
-// run builds the room's tests with all its mutants in one binary, sees them pass without one, and returns the names of
-// the mutants, and of those that no test notices.
+// run builds the room's tests with all mutants in one binary, checks that they pass without a mutant, and returns the
+// names of all mutants, and of those that survive.
 func (r room) run(ctx context.Context, module, at string) (all, alive []string, err error) {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
@@ -173,7 +173,7 @@ func (r room) run(ctx context.Context, module, at string) (all, alive []string, 
 	if out, err := test(0, 5*time.Minute); err != nil || strings.Contains(out, "no tests to run") {
 		return nil, nil, fmt.Errorf("without a mutant: %w\n%s", err, out)
 	}
-	limit := 10*time.Since(began) + 5*time.Second // what never ends is noticed, too
+	limit := 10*time.Since(began) + 5*time.Second // a mutant that does not terminate is killed, too
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	next := make(chan int)

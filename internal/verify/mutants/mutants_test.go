@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestSurvivorsExist: each of them is a mutant of the code as it is. Another one is told by its name.
+// TestSurvivorsExist: each name in survivors.txt is a mutant of the current code.
 func TestSurvivorsExist(t *testing.T) {
 	t.Parallel()
 	reasons, err := parse(survivors)
@@ -29,12 +29,12 @@ func TestSurvivorsExist(t *testing.T) {
 	}
 	for name := range reasons {
 		if !slices.Contains(all, name) {
-			t.Errorf("%s is no mutant any more: it is killed, or named anew", name)
+			t.Errorf("there is no mutant %s any more: remove it, or correct its name", name)
 		}
 	}
 }
 
-// room is a package with code to change, and a test that notices all but one of its mutants.
+// A package with a test that kills all but one of its mutants.
 const (
 	code = `package small
 
@@ -72,8 +72,8 @@ func TestSum(t *testing.T) {
 `
 )
 
-// TestRun: every operator's mutants are compiled into one binary, and what survives is found by its name; a mutant that
-// has a reason and is killed, one without a reason, and a reason without a mutant are told.
+// TestRun: the mutants of every operator are compiled into one binary, and survivors are found by name. compare reports
+// a killed mutant with a reason, a survivor without a reason, and a reason without a mutant.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	module := t.TempDir()

@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// variable says which mutant is on, by its number; helpers are what changed code asks.
+// variable is the environment variable with the number of the active mutant. helpers are called by mutated code.
 const (
 	variable = "EFFECTONCE_MUTANT"
 	helpers  = `
@@ -40,8 +40,8 @@ func mutantBy(id int) int {
 `
 )
 
-// mutate writes the room's files with their mutants below dir, and what `go test -overlay` reads. A mutant's number is
-// one more than the index of its name.
+// mutate writes the room's files with all mutants to dir, and the overlay for `go test -overlay`. A mutant's number is
+// the index of its name plus one.
 func (r room) mutate(ctx context.Context, module, dir string) (names []string, overlay string, err error) {
 	m := mutator{fset: token.NewFileSet(), seen: map[string]int{}}
 	files, err := m.check(ctx, module, r.dir)
@@ -57,7 +57,7 @@ func (r room) mutate(ctx context.Context, module, dir string) (names []string, o
 	for _, wanted := range r.files {
 		name, only, _ := strings.Cut(wanted, " ")
 		if files[name] == nil {
-			return nil, "", fmt.Errorf("there is no %s", name)
+			return nil, "", fmt.Errorf("no file %s", name)
 		}
 		m.path, m.only, m.text, pkg = r.dir+"/"+name, strings.Fields(only), map[ast.Node]string{}, files[name].Name.Name
 		if m.src, err = os.ReadFile(filepath.Join(module, m.path)); err != nil {
@@ -78,22 +78,22 @@ func (r room) mutate(ctx context.Context, module, dir string) (names []string, o
 	return m.names, overlay, os.WriteFile(overlay, text, 0o644)
 }
 
-// mutator writes files of a package anew, with their mutants.
+// mutator rewrites the files of a package with mutants.
 type mutator struct {
 	fset  *token.FileSet
 	info  types.Info
 	names []string       // of all mutants
-	seen  map[string]int // how often a name was met
+	seen  map[string]int // number of mutants by name, without the suffix
 
-	// The file.
+	// The current file.
 	src    []byte
 	path   string              // in the module
-	only   []string            // functions; none: all
-	around []ast.Node          // what a node stands in, outermost first
-	text   map[ast.Node]string // what was written for a node
+	only   []string            // functions to mutate; empty: all
+	around []ast.Node          // ancestors of the current node, outermost first
+	text   map[ast.Node]string // generated text of a node
 }
 
-// check reads a package and the types of its expressions.
+// check parses and type-checks a package.
 func (m *mutator) check(ctx context.Context, module, dir string) (map[string]*ast.File, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-export", "-deps", "-f",
 		`{{if .DepOnly}}{{.ImportPath}}={{.Export}}{{else}}{{join .GoFiles "\n"}}{{end}}`, "./"+dir)
@@ -127,7 +127,7 @@ func (m *mutator) source(from, to token.Pos) string {
 	return string(m.src[file.Offset(from):file.Offset(to)])
 }
 
-// render returns the text of a node with the mutants of all that is in it.
+// render returns the text of a node with the mutants of it and its descendants.
 func (m *mutator) render(n ast.Node) string {
 	if fun, ok := n.(*ast.FuncDecl); ok && len(m.only) > 0 && !slices.Contains(m.only, fun.Name.Name) {
 		return m.source(n.Pos(), n.End())
@@ -150,7 +150,7 @@ func (m *mutator) render(n ast.Node) string {
 	case *ast.ReturnStmt:
 		m.text[n] = m.zeros(n) + out
 	case *ast.SwitchStmt:
-		if m.hasTag(n) { // written as comparisons, so that each can be left out
+		if m.hasTag(n) { // rewritten as comparisons, each of which can be disabled
 			m.text[n] = "{ switch mutantTag := (" + m.text[n.Tag] + "); " + m.text[n.Body] + " }"
 		}
 	case *ast.CaseClause:
@@ -163,7 +163,7 @@ func (m *mutator) render(n ast.Node) string {
 	return m.text[n]
 }
 
-// parts are those of a node that may be changed, in the order of the text.
+// parts returns the children of a node that may be mutated, in source order.
 func (m *mutator) parts(n ast.Node) (out []ast.Node) {
 	switch n := n.(type) {
 	case *ast.FuncDecl:
@@ -181,7 +181,7 @@ func (m *mutator) parts(n ast.Node) (out []ast.Node) {
 	case *ast.CallExpr:
 		if fun, ok := n.Fun.(*ast.Ident); ok && fun.Name == "make" {
 			if _, slice := m.info.Types[n.Args[0]].Type.Underlying().(*types.Slice); !slice || len(n.Args) == 3 {
-				return nil // how much room there is shows in benchmarks
+				return nil // a capacity does not change behaviour
 			}
 		}
 	}
@@ -194,7 +194,7 @@ func (m *mutator) parts(n ast.Node) (out []ast.Node) {
 	return out
 }
 
-// add names a mutant by its function and its change, and returns its number. Equal ones are told apart by their order.
+// add adds a mutant, named by its function and its change, and returns its number. Equal names get a numeric suffix.
 func (m *mutator) add(format string, args ...any) int {
 	function := ""
 	for _, n := range m.around {
@@ -213,7 +213,7 @@ func (m *mutator) add(format string, args ...any) int {
 	return len(m.names)
 }
 
-// short is a node on one line, however it is broken into lines.
+// short returns a node's source on one line.
 func (m *mutator) short(n ast.Node) string {
 	text := strings.Join(strings.Fields(m.source(n.Pos(), n.End())), " ")
 	text = strings.NewReplacer("( ", "(", ", )", ")", ",)", ")", "{ ", "{", ", }", "}", " }", "}").Replace(text)
@@ -227,7 +227,7 @@ var swapped = map[token.Token]string{
 	token.EQL: "!=", token.NEQ: "==",
 }
 
-// binary swaps && and ||, moves the boundary of a comparison, and turns it round.
+// binary swaps && and ||, moves the boundary of a comparison, and negates it.
 func (m *mutator) binary(n *ast.BinaryExpr, text string) string {
 	if swapped[n.Op] == "" {
 		return text
@@ -250,7 +250,7 @@ func (m *mutator) binary(n *ast.BinaryExpr, text string) string {
 	return fmt.Sprintf("(mutantOn(%d) != (%s))", m.add("not: %s", m.short(n)), text)
 }
 
-// leaf turns a condition round that is no comparison, and adds one to an integer constant.
+// leaf negates a condition that is not a comparison, and adds one to an integer constant.
 func (m *mutator) leaf(n ast.Expr, text string) string {
 	value := m.info.Types[n]
 	switch n.(type) {
@@ -261,18 +261,18 @@ func (m *mutator) leaf(n ast.Expr, text string) string {
 			return m.constant(n, value.Type, text)
 		}
 	}
-	yes := false
+	condition := false
 	switch p := m.parent().(type) {
 	case *ast.BinaryExpr:
-		yes = p.Op == token.LAND || p.Op == token.LOR
+		condition = p.Op == token.LAND || p.Op == token.LOR
 	case *ast.UnaryExpr:
-		yes = p.Op == token.NOT
+		condition = p.Op == token.NOT
 	case *ast.IfStmt:
-		yes = p.Cond == n
+		condition = p.Cond == n
 	case *ast.ForStmt:
-		yes = p.Cond == n
+		condition = p.Cond == n
 	}
-	if !yes {
+	if !condition {
 		return text
 	}
 	return fmt.Sprintf("(mutantOn(%d) != (%s))", m.add("not: %s", m.short(n)), text)
@@ -284,7 +284,7 @@ func (m *mutator) constant(n ast.Expr, t types.Type, text string) string {
 		basic.Info()&types.IsUntyped != 0 {
 		return text
 	}
-	known := !strings.HasPrefix(text, "time.") // a nanosecond more is no mutant
+	known := !strings.HasPrefix(text, "time.") // one nanosecond more makes no difference
 	name := types.TypeString(t, func(p *types.Package) string {
 		if p.Path() == filepath.Dir(m.path) {
 			return ""
@@ -298,9 +298,9 @@ func (m *mutator) constant(n ast.Expr, t types.Type, text string) string {
 	return fmt.Sprintf("(%s + %s(mutantBy(%d)))", text, name, m.add("%s: %s + 1", m.short(m.parent()), m.short(n)))
 }
 
-// without leaves a statement out; of an assignment to several, one at a time. Locks are the race detector's.
+// without removes a statement, or one assignment of several. It keeps locks: the race detector tests those.
 func (m *mutator) without(n ast.Stmt, text string) string {
-	variants := []string{""} // what stands there in place of it
+	variants := []string{""} // replacements of the statement
 	switch n := n.(type) {
 	case *ast.AssignStmt:
 		if n.Tok == token.DEFINE {
@@ -349,21 +349,21 @@ func (m *mutator) list(all []ast.Expr) string {
 	return strings.Join(texts, ", ")
 }
 
-// zeros are other returns before one: with zero in place of each value, or the opposite of a bool.
+// zeros returns mutants of a return statement: each value replaced by its zero value, or negated if it is a bool.
 func (m *mutator) zeros(n *ast.ReturnStmt) (before string) {
 	types := m.results()
 	for i, e := range n.Results {
 		text, value := m.short(e), m.info.Types[e].Value
 		zero := text == "nil" || strings.HasSuffix(text, "{}") ||
 			value != nil && strings.Trim(value.String(), `"0`) == ""
-		_, compared := e.(*ast.BinaryExpr) // has mutants of its own
+		_, compared := e.(*ast.BinaryExpr) // has other mutants
 		if zero || compared && types[i] == "bool" {
 			continue
 		}
 		values := make([]string, len(types))
 		for k := range types {
 			switch {
-			case len(n.Results) < len(types): // those of one call
+			case len(n.Results) < len(types): // results of one call
 				values[k] = "*new(" + types[k] + ")"
 			case k != i:
 				values[k] = m.text[n.Results[k]]
@@ -382,7 +382,7 @@ func (m *mutator) zeros(n *ast.ReturnStmt) (before string) {
 	return before
 }
 
-// results are the types of what the function returns that the path ends in.
+// results returns the result types of the innermost function.
 func (m *mutator) results() (types []string) {
 	for _, outer := range m.around {
 		var list *ast.FieldList
@@ -403,13 +403,13 @@ func (m *mutator) results() (types []string) {
 	return types
 }
 
-// hasTag: the switch compares a value.
+// hasTag reports whether the switch compares a value.
 func (m *mutator) hasTag(n *ast.SwitchStmt) bool {
 	return n.Tag != nil && n.Init == nil &&
 		slices.ContainsFunc(n.Body.List, func(c ast.Stmt) bool { return c.(*ast.CaseClause).List != nil })
 }
 
-// clause leaves a case out, or one of its values.
+// clause disables a case, or one of its values.
 func (m *mutator) clause(n *ast.CaseClause, text string) string {
 	of, ok := m.around[len(m.around)-2].(*ast.SwitchStmt)
 	if !ok || n.List == nil || of.Tag != nil && !m.hasTag(of) {

@@ -1,6 +1,6 @@
-// Package routers tries httpedge's middleware under chi, gin and echo, in a module of its own: users of the library
-// never download them. chi takes it as it is, echo by its WrapMiddleware. gin has no adapter that gives the handlers
-// the middleware's writer, without which nothing could be recorded: copy [Gin].
+// Package routers tests httpedge's middleware with chi, gin and echo. It is a separate module, so that users of the
+// library do not download them. chi uses the middleware directly, echo through its WrapMiddleware. gin has no adapter
+// that passes the middleware's writer to handlers, which recording needs: copy [Gin].
 package routers
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Gin makes a gin handler of a net/http middleware. The handlers behind it write to the middleware's writer. The
-// route's pattern is given to it as net/http's router would.
+// Gin adapts a net/http middleware to gin. Later handlers write to the middleware's writer, and the request has the
+// route's pattern, as with net/http's router.
 func Gin(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		outer, request := c.Writer, c.Request
@@ -20,19 +20,19 @@ func Gin(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
 			passed = true
 			c.Writer, c.Request = &ginWriter{ResponseWriter: outer, to: w}, r
 			c.Next()
-			c.Writer.WriteHeaderNow() // a handler that wrote nothing has answered as well
+			c.Writer.WriteHeaderNow() // also if the handler wrote no body
 		})
 		defer func() { c.Writer, c.Request = outer, request }()
 		named := request.WithContext(request.Context())
 		named.Pattern = request.Method + " " + c.FullPath()
 		middleware(inner).ServeHTTP(outer, named)
 		if !passed {
-			c.Abort() // answered here
+			c.Abort() // the middleware has answered
 		}
 	}
 }
 
-// ginWriter is gin's writer over another one; what it does not say is the outer one's.
+// ginWriter is a gin.ResponseWriter that writes to another http.ResponseWriter.
 type ginWriter struct {
 	gin.ResponseWriter
 	to      http.ResponseWriter
@@ -41,17 +41,17 @@ type ginWriter struct {
 	written bool
 }
 
-// Header is of http.ResponseWriter.
+// Header implements http.ResponseWriter.
 func (w *ginWriter) Header() http.Header { return w.to.Header() }
 
-// WriteHeader is gin's: it goes out with the first byte, or at the end.
+// WriteHeader implements http.ResponseWriter. As in gin, the status is sent with the first byte or at the end.
 func (w *ginWriter) WriteHeader(code int) {
 	if code > 0 && !w.written {
 		w.status = code
 	}
 }
 
-// WriteHeaderNow is of gin.ResponseWriter.
+// WriteHeaderNow implements gin.ResponseWriter.
 func (w *ginWriter) WriteHeaderNow() {
 	if !w.written {
 		w.written = true
@@ -59,7 +59,7 @@ func (w *ginWriter) WriteHeaderNow() {
 	}
 }
 
-// Write is of http.ResponseWriter.
+// Write implements http.ResponseWriter.
 func (w *ginWriter) Write(b []byte) (int, error) {
 	w.WriteHeaderNow()
 	n, err := w.to.Write(b)
@@ -67,7 +67,7 @@ func (w *ginWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// WriteString is of io.StringWriter.
+// WriteString implements io.StringWriter.
 func (w *ginWriter) WriteString(s string) (int, error) {
 	w.WriteHeaderNow()
 	n, err := io.WriteString(w.to, s)
@@ -75,13 +75,13 @@ func (w *ginWriter) WriteString(s string) (int, error) {
 	return n, err
 }
 
-// Flush is of http.Flusher.
+// Flush implements http.Flusher.
 func (w *ginWriter) Flush() {
 	w.WriteHeaderNow()
 	_ = http.NewResponseController(w.to).Flush()
 }
 
-// Status is of gin.ResponseWriter.
+// Status implements gin.ResponseWriter.
 func (w *ginWriter) Status() int {
 	if w.status == 0 {
 		return http.StatusOK
@@ -89,8 +89,8 @@ func (w *ginWriter) Status() int {
 	return w.status
 }
 
-// Size is of gin.ResponseWriter.
+// Size implements gin.ResponseWriter.
 func (w *ginWriter) Size() int { return w.size }
 
-// Written is of gin.ResponseWriter.
+// Written implements gin.ResponseWriter.
 func (w *ginWriter) Written() bool { return w.written }

@@ -21,24 +21,24 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/routers"
 )
 
-// route is a router with one guarded route, POST /accounts/:id/things, and an open one, POST /open, which both count
-// and answer 201 with the id and the body, or 500 for the body "fail".
+// route is a router with two routes: POST /accounts/:id/things with the middleware, and POST /open without. Both answer
+// 201 with the id and the body, or 500 for the body "fail".
 type route struct {
 	make     func(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler
-	template string // of the path, as the router knows it
+	template string // the router's pattern
 }
 
-func all() map[string]route {
+func routes() map[string]route {
 	return map[string]route{
-		"net/http": {overMux, "POST /accounts/{id}/things"},
-		"chi":      {overChi, "POST /accounts/{id}/things"},
-		"gin":      {overGin, "POST /accounts/:id/things"},
-		// echo tells a middleware of net/http no pattern: give it an Operation
-		"echo": {overEcho, "POST /accounts/1/things"},
+		"net/http": {newMux, "POST /accounts/{id}/things"},
+		"chi":      {newChi, "POST /accounts/{id}/things"},
+		"gin":      {newGin, "POST /accounts/:id/things"},
+		// echo does not pass its pattern to a net/http middleware: set an Operation
+		"echo": {newEcho, "POST /accounts/1/things"},
 	}
 }
 
-func overMux(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler {
+func newMux(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		status, text := do(r.PathValue("id"), string(body))
@@ -52,7 +52,7 @@ func overMux(mw func(http.Handler) http.Handler, do func(id, body string) (int, 
 	return mux
 }
 
-func overChi(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler {
+func newChi(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler {
 	h := func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		status, text := do(chi.URLParam(r, "id"), string(body))
@@ -66,7 +66,7 @@ func overChi(mw func(http.Handler) http.Handler, do func(id, body string) (int, 
 	return r
 }
 
-func overGin(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler {
+func newGin(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	h := func(c *gin.Context) {
 		body, _ := io.ReadAll(c.Request.Body)
@@ -80,7 +80,7 @@ func overGin(mw func(http.Handler) http.Handler, do func(id, body string) (int, 
 	return r
 }
 
-func overEcho(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler {
+func newEcho(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler {
 	h := func(c echo.Context) error {
 		body, _ := io.ReadAll(c.Request().Body)
 		status, text := do(c.Param("id"), string(body))
@@ -94,7 +94,7 @@ func overEcho(mw func(http.Handler) http.Handler, do func(id, body string) (int,
 }
 
 func TestRouters(t *testing.T) {
-	for name, router := range all() {
+	for name, router := range routes() {
 		t.Run(name, func(t *testing.T) {
 			store := memstore.New(memstore.Config{})
 			guard, err := guard.New(store, guard.Config{Lease: time.Minute})
@@ -138,7 +138,7 @@ func TestRouters(t *testing.T) {
 			if w := post(path, "", "a body"); w.Code != 400 {
 				t.Errorf("no key: %d", w.Code)
 			}
-			for range 2 { // a 500 is passed on and not kept
+			for range 2 { // a 500 is not recorded
 				if w := post(path, "k2", "fail"); w.Code != 500 || w.Body.String() != "failed" {
 					t.Errorf("%d %q", w.Code, w.Body)
 				}

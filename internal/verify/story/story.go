@@ -1,4 +1,4 @@
-// Package story runs interleavings of database sessions that are written down as text, one scenario a file:
+// Package story runs interleavings of database sessions that are described in text files, one scenario per file:
 //
 //	# what this shows
 //	A: begin
@@ -11,10 +11,10 @@
 //	B resumes
 //	-> INSERT 0 0
 //
-// A line `A: statement` runs in session A; indented lines continue it, and `{schema}` in it is left out. Lines with
-// `->` are what came of it: rows with their columns between bars, an error with its SQLSTATE, or `blocks` when it waits
-// for a lock of another session of the story. `B resumes` waits for the end of what blocked; `B loses` does so where
-// only the database can end it, in a deadlock. Everything else is prose.
+// A line `A: statement` runs in session A; indented lines continue it, and `{schema}` in it is removed. Lines with `->`
+// are the expected output: rows with bars between their columns, an error with its SQLSTATE, or `blocks` if it waits
+// for a lock of another session of the story. `B resumes` waits for the end of the blocked statement; `B loses` does
+// the same where Postgres ends it because of a deadlock. All other lines are comments.
 package story
 
 import (
@@ -43,8 +43,8 @@ var (
 	resumeLine    = regexp.MustCompile(`^([A-Z]) (resumes|loses)$`)
 )
 
-// Run plays the story in file against db and compares what happened with what it says, line by line. With update it
-// writes what happened into the file instead.
+// Run runs the story in file against db and compares the actual output with the expected one. With update it writes the
+// actual output to the file instead.
 func Run(t *testing.T, db *pgtest.DB, file string, update bool) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -63,7 +63,7 @@ func Run(t *testing.T, db *pgtest.DB, file string, update bool) {
 	for i := range max(len(want), len(got)) {
 		w, g := line(want, i), line(got, i)
 		if w != g {
-			t.Fatalf("%s:%d: the story says\n\t%s\nbut it came to\n\t%s\nall of it:\n%s", file, i+1, w, g,
+			t.Fatalf("%s:%d: want\n\t%s\ngot\n\t%s\nthe whole story:\n%s", file, i+1, w, g,
 				strings.Join(got, "\n"))
 		}
 	}
@@ -82,13 +82,13 @@ type runner struct {
 	sessions map[string]*session
 }
 
-// session is one connection and what it is doing.
+// session is a connection and its running statement.
 type session struct {
 	conn    *pgx.Conn
-	running chan []string // nil: nothing; else gets the output of the statement that blocked
+	running chan []string // receives the output of the running statement; nil: none
 }
 
-// runAll returns the lines of the story with what really came of each statement.
+// runAll returns the lines of the story with the actual output of each statement.
 func (p *runner) runAll(lines []string) []string {
 	p.t.Helper()
 	var got []string
@@ -118,7 +118,7 @@ func (p *runner) runAll(lines []string) []string {
 	}
 	for name, s := range p.sessions {
 		if s.running != nil {
-			p.t.Errorf("session %s still blocks at the end: write `%s resumes`", name, name)
+			p.t.Errorf("session %s blocks at the end: add `%s resumes`", name, name)
 		}
 	}
 	return got
@@ -132,7 +132,7 @@ func (p *runner) run(name, sql string) []string {
 		p.sessions[name] = s
 	}
 	if s.running != nil {
-		p.t.Fatalf("session %s blocks: write `%s resumes` before its next statement", name, name)
+		p.t.Fatalf("session %s blocks: add `%s resumes` before its next statement", name, name)
 	}
 	done := make(chan []string, 1)
 	s.running = done
@@ -145,7 +145,7 @@ func (p *runner) resume(name string, deadlocked bool) []string {
 	p.t.Helper()
 	s := p.sessions[name]
 	if s == nil || s.running == nil {
-		p.t.Fatalf("session %s blocks on nothing that could resume", name)
+		p.t.Fatalf("session %s does not block", name)
 	}
 	if deadlocked {
 		output := <-s.running
@@ -155,8 +155,8 @@ func (p *runner) resume(name string, deadlocked bool) []string {
 	return p.await(s)
 }
 
-// await returns what the session's statement came to, or "blocks" once Postgres says that it waits for one of the
-// others. Locks of other tests in the same server pass by themselves and do not count.
+// await returns the output of the session's statement, or "blocks" if it waits for another session of the story. Locks
+// of other tests in the same server do not count.
 func (p *runner) await(s *session) []string {
 	p.t.Helper()
 	var others []int32
@@ -164,7 +164,7 @@ func (p *runner) await(s *session) []string {
 		others = append(others, int32(o.conn.PgConn().PID()))
 	}
 	var output []string
-	pgtest.Await(p.t, "end or wait of a statement", func() (bool, error) {
+	pgtest.Await(p.t, "the end or the block of a statement", func() (bool, error) {
 		select {
 		case output = <-s.running:
 			s.running = nil
@@ -182,8 +182,8 @@ func (p *runner) await(s *session) []string {
 	return output
 }
 
-// quiet are the command tags that say nothing. The ROLLBACK that answers a COMMIT says much.
-var quiet = []string{"BEGIN", "COMMIT", "SET", "CREATE TABLE", "CREATE INDEX"}
+// hiddenTags are command tags without information. The ROLLBACK tag of a COMMIT is shown.
+var hiddenTags = []string{"BEGIN", "COMMIT", "SET", "CREATE TABLE", "CREATE INDEX"}
 
 func execute(ctx context.Context, conn *pgconn.PgConn, sql string) []string {
 	results, err := conn.Exec(ctx, sql).ReadAll()
@@ -191,10 +191,10 @@ func execute(ctx context.Context, conn *pgconn.PgConn, sql string) []string {
 	for _, r := range results {
 		if len(r.FieldDescriptions) == 0 {
 			tag := r.CommandTag.String()
-			if tag == "SELECT 0" { // pgconn names the columns only of a result that has rows
+			if tag == "SELECT 0" { // pgconn has the columns of non-empty results only
 				tag = noRows
 			}
-			if !slices.Contains(quiet, tag) && tag != "" {
+			if !slices.Contains(hiddenTags, tag) && tag != "" {
 				out = append(out, tag)
 			}
 			continue

@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-var update = flag.Bool("update", false, "write what happened into the stories")
+var update = flag.Bool("update", false, "write the actual output to the stories")
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
@@ -29,8 +29,8 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// A story that says something wrong must not pass.
-func TestWhatHappenedReplacesWhatIsSaid(t *testing.T) {
+// TestRunReturnsActualOutput: runAll replaces a wrong expected output.
+func TestRunReturnsActualOutput(t *testing.T) {
 	t.Parallel()
 	p := &runner{t: t, db: pgtest.New(t), sessions: map[string]*session{}}
 	got := p.runAll(strings.Split(`prose
