@@ -28,14 +28,14 @@ type cell struct {
 	dedup  string // of the worker, see envDedup
 	source string // of the relay, see envSource
 	calm   bool   // see envCalm
-	kills  bool   // who is at a message where something is to be done dies; otherwise the connection ends
+	kills  bool   // a fault kills the process; otherwise it ends the connection
 
 	mu      sync.Mutex
 	started int
 	armed   map[role]*register
 	lives   map[role]*life
-	plain   bool          // from now on nobody gets an unusual configuration
-	over    chan struct{} // closed: who dies is not started again
+	plain   bool          // new processes get the default configuration
+	over    chan struct{} // closed: no more restarts
 	keepers sync.WaitGroup
 }
 
@@ -45,29 +45,27 @@ type life struct {
 	process *child.Process
 	running chan struct{} // closed when process is set
 	proxy   *pgtest.Proxy
-	early   bool // it dies at the first time that it meets a message, not at a later one
+	early   bool // killed at the first occurrence of a message, not at a later one
 	born    time.Time
-	fine    bool // it may end by itself; the cell's mutex
+	fine    bool // it may exit by itself; guarded by cell.mu
 
 	mu   sync.Mutex
 	hits map[string]int
 }
 
-// Every second life is not to die early, once the cell has had some; it does when it has met nothing else for so long.
-// By watermark there are more of them: a partition has its first mark once.
+// After the first allEarly lives of a cell only every second one is early; the others become so after readyAfter. By
+// watermark there are more, because a partition has its first mark only once.
 const (
 	readyAfter          = 3 * time.Second
 	allEarly            = 20
 	allEarlyByWatermark = 150
 )
 
-// newCell has no processes yet.
 func newCell(t *testing.T) *cell {
 	t.Helper()
 	return cellIn(t, pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox))
 }
 
-// cellIn works in a database of somebody's.
 func cellIn(t *testing.T, db *pgtest.DB) *cell {
 	t.Helper()
 	kafkatest.RequireReal(t)
@@ -84,7 +82,7 @@ func cellIn(t *testing.T, db *pgtest.DB) *cell {
 	return c
 }
 
-// begin starts everybody, and again whoever dies, until the end of the test.
+// begin starts all roles, and restarts them until rest or the end of the test.
 func (c *cell) begin(t *testing.T) {
 	t.Helper()
 	for _, r := range []role{producer, relaying, worker, person} {
@@ -102,7 +100,7 @@ func (c *cell) begin(t *testing.T) {
 	})
 }
 
-// rest has nobody started again.
+// rest ends the restarts.
 func (c *cell) rest() {
 	select {
 	case <-c.over:
@@ -112,7 +110,7 @@ func (c *cell) rest() {
 	c.keepers.Wait()
 }
 
-// keep starts a role again when it has ended.
+// keep restarts a role.
 func (c *cell) keep(t *testing.T, r role) {
 	for {
 		l := c.life(r)
@@ -135,7 +133,7 @@ func (c *cell) life(r role) *life {
 	return c.lives[r]
 }
 
-// ended looks at how a process has ended.
+// ended reports a process that exited without SIGKILL.
 func (c *cell) ended(t *testing.T, l *life) {
 	var exit *exec.ExitError
 	err := l.process.Wait()
@@ -149,7 +147,7 @@ func (c *cell) ended(t *testing.T, l *life) {
 	}
 }
 
-// start starts a role behind proxies of its own.
+// start starts a role behind new proxies.
 func (c *cell) start(t *testing.T, r role) *life {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +184,7 @@ func (c *cell) start(t *testing.T, r role) *life {
 	return l
 }
 
-// arm has a role die, or lose connections, as a register asks for.
+// arm lets a register choose the faults of the roles, and of no others.
 func (c *cell) arm(g *register, roles ...role) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,7 +203,7 @@ func nameOf(sql string) string {
 	return ""
 }
 
-// passes looks at a statement of a life.
+// passes returns the trap for a statement, if there is one.
 func (c *cell) passes(l *life, s pgtest.Passing) *pgtest.Trap {
 	var names []string
 	if name := nameOf(s.SQL); name != "" {
@@ -227,7 +225,7 @@ func (c *cell) passes(l *life, s pgtest.Passing) *pgtest.Trap {
 	}
 	action := actions[do]
 	if s.SQL == pgtest.StandbyStatus && do == after {
-		action = pgtest.CutAfter // which nobody answers
+		action = pgtest.CutAfter // it has no reply to drop
 	}
 	trap := pgtest.NewTrap(action, done)
 	if do == late {
@@ -236,14 +234,13 @@ func (c *cell) passes(l *life, s pgtest.Passing) *pgtest.Trap {
 	return trap
 }
 
-// lateBy is how long a late COMMIT hangs in the network: long enough for its sender to have gone on, or to have tried
-// to.
+// lateBy delays a late COMMIT, long enough for its sender to continue or retry.
 const lateBy = 200 * time.Millisecond
 
-// laterHit is the one at which a life dies that is not to die early.
+// laterHit is the occurrence of a message at which a life that is not early is killed.
 const laterHit = 3
 
-// at says what to do at a message of a life, if anything.
+// at returns the fault at a message, if there is one.
 func (c *cell) at(l *life, names ...string) (deed, func(really bool)) {
 	c.mu.Lock()
 	g := c.armed[l.role]
@@ -269,7 +266,7 @@ func (c *cell) at(l *life, names ...string) (deed, func(really bool)) {
 	}
 }
 
-// tell sends a role a signal to end in order.
+// tell sends SIGTERM to a role.
 func (c *cell) tell(r role) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,7 +274,7 @@ func (c *cell) tell(r role) {
 	_ = c.lives[r].process.Signal(syscall.SIGTERM)
 }
 
-// calmDown ends all deaths: from now on everybody lives in an ordinary configuration.
+// calmDown ends the faults and restarts all roles with the default configuration.
 func (c *cell) calmDown(t *testing.T) {
 	t.Helper()
 	c.arm(nil)
@@ -291,7 +288,7 @@ func (c *cell) calmDown(t *testing.T) {
 	}
 }
 
-// finish ends the cell's load, lets everything drain, ends the processes in order and checks.
+// finish ends the load, waits until everything has drained, stops the processes and checks.
 func (c *cell) finish(t *testing.T) {
 	t.Helper()
 	c.calmDown(t)
@@ -305,7 +302,7 @@ func (c *cell) finish(t *testing.T) {
 			t.Errorf("the last %s: %v: %s", r, err, p.LogTail())
 		}
 		if r == person {
-			c.drained(t) // of its last replay
+			c.drained(t) // after its last replay
 		}
 	}
 	c.check(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// open is what must be zero in the end, on both sides. A producer's kill may still be rolling back.
+// open counts what must be zero in the end. The transaction of a killed producer may still be rolling back.
 var open = map[string]string{
 	"events in the outbox":    `select count(*) from outbox_event`,
 	"scheduled events":        `select count(*) from outbox_scheduled`,
@@ -26,8 +26,8 @@ var open = map[string]string{
 	"keys the inbox parked":   `select count(*) from inbox_parked_key`,
 }
 
-// undecided are committed events without a trace at the consumer, by its strategy. By watermark a skipped event leaves
-// none.
+// undecided counts committed events without a trace at the consumer, by deduplication. By watermark a skipped event
+// leaves none.
 var undecided = map[string]string{
 	"": `select count(*) from paid p where p.kind not in ('cancel', 'discard') and not exists (select
 			from inbox_message m where m.message_id = p.id)
@@ -36,7 +36,7 @@ var undecided = map[string]string{
 		and not exists (select from effect e where e.id = p.id)`,
 }
 
-// drained waits until nothing is under way any more; what is tells what does not end (liveness, I8).
+// drained waits until nothing is open or undecided (liveness, I8).
 func (c *cell) drained(t *testing.T) {
 	t.Helper()
 	began := time.Now()
@@ -77,13 +77,13 @@ type fact struct {
 	first     bool // seen in Kafka
 }
 
-// unpublished: nobody may see it in Kafka.
+// unpublished reports whether it must not be in Kafka.
 func (f *fact) unpublished() bool { return f.Kind == kindCancel || f.Kind == kindDiscard }
 
-// idle: it must have no effect.
+// idle reports whether it must have no effect.
 func (f *fact) idle() bool { return f.unpublished() || f.Kind == kindSkip || f.Kind == kindDrop }
 
-// check compares what was committed with what is in Kafka and with the effects.
+// check compares the committed events with the records in Kafka and with the effects.
 func (c *cell) check(t *testing.T) {
 	t.Helper()
 	rows, err := c.db.Pool.Query(context.Background(), `select id::text, account, version, kind, scheduled from paid`)
@@ -107,14 +107,14 @@ func (c *cell) check(t *testing.T) {
 	c.checkEffects(t, facts)
 }
 
-// place is where numbers must rise.
+// place is the scope in which numbers must rise.
 type place struct {
 	epoch, lane string
 	partition   int32
 }
 
-// checkLog: everything that was committed is in Kafka, nothing else is, first occurrences are in order by key and by
-// number, and no number was given to two events (I1, I2, I4, I5).
+// checkLog checks that exactly the committed events are in Kafka, that their first occurrences are in order by key and
+// by number, and that no two events share a number (I1, I2, I4, I5).
 func (c *cell) checkLog(t *testing.T, facts map[string]*fact) {
 	t.Helper()
 	last, highest, numbers := map[string]int64{}, map[place]int64{}, map[string]string{}
@@ -137,8 +137,8 @@ func (c *cell) checkLog(t *testing.T, facts map[string]*fact) {
 		at := place{r.Get("ce_epoch"), r.Get("ce_lane"), r.Partition}
 		if other, used := numbers[number]; !used {
 			numbers[number] = id
-			// From the WAL, what was published in the numbering before comes again, after a crash, behind what stands
-			// in this one: a consumer that goes by numbers knows it by that.
+			// After a crash, a relay that reads the WAL repeats events of the previous numbering behind those of the
+			// current one; that is how a consumer that deduplicates by number recognizes them.
 			if again := at.lane == "-1" && f.first; seq < highest[at] && !again {
 				t.Errorf("number %s occurs first after number %d of its lane and partition", number, highest[at])
 			}
@@ -165,7 +165,7 @@ func (c *cell) checkLog(t *testing.T, facts map[string]*fact) {
 	t.Logf("%d events, %d records", len(facts), len(records))
 }
 
-// checkEffects: every event has had its effect once, in the order of its key (I1, I3, I4).
+// checkEffects checks that every event had its effect once, in the order of its key (I1, I3, I4).
 func (c *cell) checkEffects(t *testing.T, facts map[string]*fact) {
 	t.Helper()
 	rows, err := c.db.Pool.Query(context.Background(), `select id::text, account, version from effect order by ord`)

@@ -15,17 +15,16 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// disturbance makes what ordinary work does not pass again and again.
+// disturbance causes statements that ordinary work sends rarely or never.
 type disturbance func(t *testing.T, c *cell)
 
-// usual are the disturbances of every cell.
 var usual = []disturbance{
 	poisonedKey, refusedKey, withdrawn, inboxDays, oldIDs, archiveDays,
 	killed(worker), lost(worker, "inbox: count a run"), lost(relaying, "relay: take"), lost(relaying, "relay: settle archived"),
 	ends(relaying), ends(worker),
 }
 
-// everyFourth makes a disturbance every fourth time: lanes come back to a new slot one by one.
+// everyFourth skips three of four calls: lanes return to a new slot one by one.
 func everyFourth(do disturbance) disturbance {
 	var n atomic.Int64
 	return func(t *testing.T, c *cell) {
@@ -35,15 +34,15 @@ func everyFourth(do disturbance) disturbance {
 	}
 }
 
-// ends has a role end in order.
+// ends stops a role with SIGTERM.
 func ends(r role) disturbance { return func(_ *testing.T, c *cell) { c.tell(r) } }
 
-// killed has a role die: its next life finds what that one had begun.
+// killed kills a role, so that its next life finds unfinished work.
 func killed(r role) disturbance {
 	return func(_ *testing.T, c *cell) { c.life(r).process.Stop(syscall.SIGKILL, time.Minute) }
 }
 
-// lost has the answers to a statement and to the COMMIT of its transaction lost, in the life that runs now.
+// lost drops the replies to a statement and to the COMMIT of its transaction, in the current life.
 func lost(r role, statement string) disturbance {
 	return func(_ *testing.T, c *cell) {
 		match := func(sql string) bool { return strings.HasPrefix(sql, "-- "+statement+"\n") }
@@ -53,16 +52,16 @@ func lost(r role, statement string) disturbance {
 	}
 }
 
-// poisonedKey has an effect fail, and again after the first release of its key.
+// poisonedKey makes an effect fail, and again after the first release of its key.
 func poisonedKey(t *testing.T, c *cell) { c.pay(t, "account-0", sortStubborn) }
 
-// refusedKey has the broker refuse an event of a key, with others behind it.
+// refusedKey makes the broker refuse an event of a key, with others behind it.
 func refusedKey(t *testing.T, c *cell) {
 	c.pay(t, "account-2", sortRefused)
 	c.pay(t, "account-2", sortOrdinary)
 }
 
-// withdrawn makes one event of each sort that an operator cancels or discards, and scheduled ones.
+// withdrawn appends events that an operator cancels or discards, and scheduled ones.
 func withdrawn(t *testing.T, c *cell) {
 	for _, sort := range []int{sortCancel, sortDiscard, sortDrop} {
 		c.pay(t, "account-4", sort)
@@ -70,7 +69,7 @@ func withdrawn(t *testing.T, c *cell) {
 	c.pay(t, "", 0)
 }
 
-// pay makes one account's payment be of a sort, and others beside it; no account: all of them.
+// pay makes payments of ten accounts: of the sort for the given account, or for all if it is empty.
 func (c *cell) pay(t *testing.T, account string, sort int) {
 	t.Helper()
 	if !pgtest.One[bool](t, c.db, fmt.Sprintf(hasRoom, undecided[c.dedup])) {
@@ -87,12 +86,12 @@ func (c *cell) pay(t *testing.T, account string, sort int) {
 	}
 }
 
-// otherTimeline makes the next claim find the database on another timeline than the numbers are of.
+// otherTimeline makes the database's timeline differ from that of the numbers.
 func otherTimeline(t *testing.T, c *cell) {
 	c.db.Exec(t, `update outbox_meta set timeline = '000000FF'`)
 }
 
-// archiveDays takes some coming days of the archive away, and puts old ones there.
+// archiveDays drops some coming daily partitions of the archive, and creates expired ones.
 func archiveDays(t *testing.T, c *cell) {
 	now := time.Now().UTC()
 	for n := 4; n <= 6; n++ {
@@ -108,7 +107,7 @@ func archiveDays(t *testing.T, c *cell) {
 		select '2019-01-01', 'old', 0, 0, 0, gen_random_uuid(), '', '', 'old', '', 'Old', '', '2019-01-01'`)
 }
 
-// inboxDays does the same with the inbox.
+// inboxDays does the same for the inbox.
 func inboxDays(t *testing.T, c *cell) {
 	now := time.Now().UTC().Truncate(24 * time.Hour)
 	for n := 4; n <= 6; n++ {
@@ -122,35 +121,35 @@ func inboxDays(t *testing.T, c *cell) {
 	}
 }
 
-// count counts processes.
+// count returns how many processes were started.
 func (c *cell) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.started
 }
 
-// firstID is the lowest v7 id of a time.
+// firstID returns the lowest v7 id of a time.
 func firstID(at time.Time) uuid.UUID {
 	var id uuid.UUID
 	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16)
 	return id
 }
 
-// oldIDs puts ids into inbox_message_any that are older than the window.
+// oldIDs inserts ids into inbox_message_any that are older than the window.
 func oldIDs(t *testing.T, c *cell) {
 	c.db.Exec(t,
 		`insert into inbox_message_any (consumer_name, message_id, processed_at) select $1, gen_random_uuid(),
 			'2019-01-01' from generate_series(1, 10)`, consumerName)
 }
 
-// anotherReader makes a relay that reads the WAL begin again.
+// anotherReader ends the WAL reader's connection.
 func anotherReader(t *testing.T, c *cell) {
 	c.db.Exec(t,
 		`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot
 			and s.active_pid is not null`)
 }
 
-// anotherSlot makes a relay that reads the WAL find that its slot is gone.
+// anotherSlot drops the slot of the WAL reader.
 func anotherSlot(t *testing.T, c *cell) {
 	pgtest.Await(t, "the loss of the slot", func() (bool, error) {
 		_, _ = c.db.Pool.Exec(context.Background(),
@@ -163,11 +162,11 @@ func anotherSlot(t *testing.T, c *cell) {
 	})
 }
 
-// foreignSlot makes a relay that reads the WAL find another slot in the place of its own.
+// foreignSlot replaces the slot of the WAL reader by another one of the same name.
 func foreignSlot(t *testing.T, c *cell) {
 	name := pgtest.One[string](t, c.db, `select coalesce(max(slot), '') from outbox_wal`)
 	anotherSlot(t, c)
-	// The relay may be first.
+	// The relay may have created one already.
 	_, _ = c.db.Pool.Exec(context.Background(),
 		`select pg_create_logical_replication_slot($1, 'pgoutput') where $1 <> ''`, name)
 }

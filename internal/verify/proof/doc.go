@@ -1,15 +1,13 @@
-// Package proof kills processes at every message by which they make somebody else do something, and looks whether a
-// promise was broken. It has tests only: make proof.
+// Package proof kills processes at every message that they send to Postgres or Kafka, and checks that no guarantee was
+// broken. It has tests only: make proof.
 //
-// A process that is killed leaves nothing but what others have done for it. So a death between two steps in its memory
-// is the same as one right after the last statement that it sent to Postgres, or request to Kafka, and there is no
-// other death than that before such a message and that after it, its answer not read. Proxies see all of them; the
-// product has no code for it.
+// A killed process leaves only what Postgres and Kafka did for it. So a crash between two steps in memory is equal to a
+// crash after the last statement or request that it sent, and only two crashes per message differ: before it is sent,
+// and after it took effect but before the reply is read. Proxies cause both; the product contains no code for it.
 //
-// A cell is a database, a topic and four processes that work on them the whole time: a producer, a relay, a worker, and
-// an operator who lets parked things go. The processes are this test binary, started again, each behind proxies of its
-// own. Whoever is at a message where nobody has died yet dies there, and is started again; meanwhile the cell goes
-// through disturbances that make what is rare. Every statement of the product's rooms must have had its deaths, and
-// every COMMIT and every kind of request that came. At the end everything must drain, and what is in Kafka and in the
-// effects is compared with what was committed.
+// A cell is a database, a topic and four processes: a producer, a relay, a worker, and an operator that releases parked
+// events. Each process is this test binary behind its own proxies. A process that is about to send a message at which
+// none was killed yet is killed there and restarted, while the cell runs disturbances that cause rare statements. Every
+// statement of the packages under test must have been covered, and every COMMIT and kind of request that occurred. At
+// the end everything must drain, and the records in Kafka and the effects are compared with the committed events.
 package proof

@@ -11,8 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// kafkaProxy stands between a process and the broker, and knows the kinds of requests. judge looks at each before it is
-// sent, and says what to do; see register.at.
+// kafkaProxy is a proxy between a process and the broker. judge chooses the fault at each request; see register.at.
 type kafkaProxy struct {
 	listener net.Listener
 	broker   string
@@ -30,7 +29,7 @@ func newKafkaProxy(t *testing.T, broker string, judge func(kind string) (deed, f
 	p.wg.Go(p.accept)
 	t.Cleanup(func() {
 		_ = l.Close()
-		p.wg.Wait() // its clients are gone
+		p.wg.Wait() // its clients have ended
 	})
 	return p
 }
@@ -60,8 +59,8 @@ type kafkaLink struct {
 	client, server net.Conn
 
 	mu   sync.Mutex
-	last []byte            // the correlation id of the answer that is not passed on; nil: none
-	done func(really bool) // and whom to tell
+	last []byte            // the correlation id of the reply to drop
+	done func(really bool) // is called when it is dropped; nil: no fault is in progress
 }
 
 func (l *kafkaLink) cut() {
@@ -76,7 +75,7 @@ func (l *kafkaLink) cut() {
 	}
 }
 
-// requests: length, kind (2 bytes), version (2), correlation id (4), the rest.
+// requests forwards frames of length, kind (2 bytes), version (2), correlation id (4), and the rest.
 func (l *kafkaLink) requests() {
 	defer l.cut()
 	for {
@@ -100,7 +99,7 @@ func (l *kafkaLink) requests() {
 	}
 }
 
-// answers: length, correlation id (4), the rest.
+// answers forwards frames of length, correlation id (4), and the rest.
 func (l *kafkaLink) answers() {
 	defer l.cut()
 	for {

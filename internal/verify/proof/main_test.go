@@ -17,27 +17,27 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// The test binary plays a role when these are set.
+// The test binary runs as a role if these are set.
 const (
 	envRole  = "PROOF_ROLE"
 	envURL   = "PROOF_URL"
 	envKafka = "PROOF_KAFKA"
 	envTopic = "PROOF_TOPIC"
 
-	// byWatermark: that of the worker, and the operator looks before letting anything be applied
+	// byWatermark: the worker deduplicates by it, and the operator checks for an effect before a release
 	envDedup = "PROOF_DEDUP"
 
-	envSource = "PROOF_SOURCE" // fromWAL: that of the relay
+	envSource = "PROOF_SOURCE" // fromWAL: the relay reads the WAL
 
-	envCalm = "PROOF_CALM" // not empty: nothing is refused, fails or falls silent
+	envCalm = "PROOF_CALM" // not empty: the broker refuses nothing, effects succeed, partitions answer
 
-	envUnusual = "PROOF_UNUSUAL" // not empty: few events a claim and no archive; one event in a parked key's list
+	envUnusual = "PROOF_UNUSUAL" // not empty: few events per claim, no archive, one event in a parked key's list
 )
 
-// byWatermark is the value of envDedup; otherwise the worker goes by ids.
+// byWatermark is a value of envDedup; by default the worker deduplicates by id.
 const byWatermark = "watermark"
 
-// fromWAL is the value of envSource; otherwise the relay polls.
+// fromWAL is a value of envSource; by default the relay polls.
 const fromWAL = "wal"
 
 // role is what a process does.
@@ -50,14 +50,14 @@ const (
 	person   role = "operator"
 )
 
-// stage is what a role works on.
+// stage is a role's access to the database and Kafka.
 type stage struct {
 	db      *pgxpool.Pool
 	brokers []string
 	topic   string
 }
 
-// dial goes to the proxy before the broker, whatever address the broker advertises.
+// dial connects to the broker's proxy, whichever address the broker advertises.
 func (s *stage) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, network, s.brokers[0])
 }

@@ -17,8 +17,8 @@ import (
 // parkedFor is how long an event is parked before the operator looks at it.
 const parkedFor = 300 * time.Millisecond
 
-// runOperator lets go what is parked, on both sides, and now and then pauses the topic, replays, and begins a new
-// numbering. Often the first release of a parked event changes nothing, so that it is refused, or fails, once more.
+// runOperator releases parked events of the outbox and the inbox; at times it pauses the topic, replays, and starts a
+// new numbering. The first release of a parked event often changes nothing, so that it is refused or fails again.
 func runOperator(ctx context.Context, s *stage) error {
 	sending, err := operator.New(s.db, "", "operator")
 	if err != nil {
@@ -31,8 +31,8 @@ func runOperator(ctx context.Context, s *stage) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		// What is gone, or being released, by now is nobody's fault; nor is what a fault interrupts: the next turn
-		// looks again.
+		// Errors are expected: the event may be released by now, or a fault interrupt the command. The next turn
+		// tries again.
 		err := errors.Join(releaseParked(ctx, s, sending), releaseFailed(ctx, s, receiving), cancel(ctx, sending),
 			visit(ctx, sending, receiving, s.topic, n))
 		if err != nil {
@@ -40,7 +40,7 @@ func runOperator(ctx context.Context, s *stage) error {
 		}
 		select {
 		case <-ctx.Done():
-			// Whatever happens, a topic is not left paused.
+			// Do not leave the topic paused.
 			if err := sending.ResumeTopic(context.WithoutCancel(ctx), s.topic, "the end"); !errors.Is(err,
 				operator.ErrNoTopic) {
 				return err
@@ -51,7 +51,7 @@ func runOperator(ctx context.Context, s *stage) error {
 	}
 }
 
-// releaseParked releases the events of the outbox that the broker has refused. The second time they are small enough.
+// releaseParked releases the events that the broker refused. The second time they are small enough.
 func releaseParked(ctx context.Context, s *stage, o *operator.Operator) error {
 	list, err := o.Parked(ctx, operator.ParkedFilter{OlderThan: parkedFor})
 	for _, e := range list {
@@ -85,8 +85,8 @@ func releaseParked(ctx context.Context, s *stage, o *operator.Operator) error {
 	return err
 }
 
-// releaseFailed releases the events of the inbox that failed or are quarantined. The effect succeeds the second time at
-// the latest.
+// releaseFailed releases the events that failed in the inbox or are quarantined. The effect succeeds at the second
+// release at the latest.
 func releaseFailed(ctx context.Context, s *stage, o *inboxoperator.Operator) error {
 	list, err := o.Parked(ctx, inboxoperator.ParkedFilter{OlderThan: parkedFor})
 	for _, e := range list {
@@ -112,7 +112,7 @@ func releaseFailed(ctx context.Context, s *stage, o *inboxoperator.Operator) err
 				_, judged = o.DiscardEvent(ctx, e.ID, "it was applied")
 			}
 			if judged != nil {
-				return errors.Join(err, judged) // releasing the key would say that it was looked at
+				return errors.Join(err, judged) // unchecked, so its key must not be released
 			}
 			if done {
 				continue
@@ -132,7 +132,7 @@ func releaseFailed(ctx context.Context, s *stage, o *inboxoperator.Operator) err
 	return err
 }
 
-// cancel takes away what was scheduled for it.
+// cancel cancels the events of kindCancel.
 func cancel(ctx context.Context, o *operator.Operator) error {
 	list, err := o.Scheduled(ctx, operator.ScheduledFilter{})
 	for _, e := range list {
@@ -148,10 +148,10 @@ func kindOf(ctx context.Context, s *stage, id uuid.UUID) (kind string, err error
 	return kind, err
 }
 
-// allowedAtOnce: what the effect has refused works at its first release already.
+// allowedAtOnce reports whether a refused effect succeeds at the first release.
 func allowedAtOnce(id uuid.UUID) bool { return id[15]%2 == 0 }
 
-// applied looks whether an event had its effect, or will have none.
+// applied reports whether an event had its effect, or will have none.
 func applied(ctx context.Context, s *stage, id uuid.UUID) (done bool, err error) {
 	err = s.db.QueryRow(ctx,
 		`select exists (select from effect where id = $1) or exists (select from paid where id = $1 and kind = 'skip')`,
@@ -159,13 +159,13 @@ func applied(ctx context.Context, s *stage, id uuid.UUID) (done bool, err error)
 	return done, err
 }
 
-// visit does the rarer things.
+// visit runs the rarer commands.
 func visit(ctx context.Context, o *operator.Operator, in *inboxoperator.Operator, topic string, n int) error {
 	byNumber := os.Getenv(envDedup) == byWatermark
 	switch n % 20 {
 	case 2:
 		return o.PauseTopic(ctx, topic, "a drill")
-	case 0, 4: // at the start, too: an operator may have died in between
+	case 0, 4: // at the start too: the last operator may have been killed in between
 		if err := o.ResumeTopic(ctx, topic, "the end of the drill"); !errors.Is(err, operator.ErrNoTopic) {
 			return err
 		}
@@ -181,7 +181,7 @@ func visit(ctx context.Context, o *operator.Operator, in *inboxoperator.Operator
 		_, err := o.Replay(ctx, operator.Replay{Query: fmt.Sprintf(query, topic)}, "a drill")
 		return err
 	case 12:
-		// A consumer that goes by numbers would have what is claimed at this moment twice.
+		// By watermark, events that are claimed at this moment would have two effects.
 		if byNumber || n%100 != 12 {
 			return nil
 		}

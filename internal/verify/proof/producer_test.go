@@ -21,25 +21,25 @@ import (
 
 const (
 	accounts = 24
-	// tooLarge is more than the topic takes, and less than Append refuses.
+	// tooLarge is larger than topicTakes, and smaller than Append's limit.
 	tooLarge   = 60_000
 	topicTakes = "40000"
-	perSecond  = 6 // transactions, of ten events each
+	perSecond  = 6 // transactions of ten events
 )
 
-// What an event asks for, in its header "kind"; the empty one is an ordinary payment.
+// The header "kind" of an event; an ordinary payment has an empty one.
 const (
 	kindPoison = "poison" // its effect fails until an operator allows it
 	kindSkip   = "skip"   // its effect skips it
 	kindFuture = "future" // its id is too far ahead: quarantine
 
-	// What an operator takes away before anybody sees it.
-	kindCancel  = "cancel"  // it is scheduled for later
+	// The operator cancels or discards these.
+	kindCancel  = "cancel"  // it is scheduled in an hour
 	kindDiscard = "discard" // the broker refuses it
-	kindDrop    = "drop"    // its effect refuses it
+	kindDrop    = "drop"    // its effect fails
 )
 
-// ddl: what was committed, without a constraint that could hide anything; and what an operator allowed.
+// ddl creates tables without constraints that could hide a second effect.
 const ddl = `
 create table account (name text primary key, version bigint not null default 0);
 create table paid (id uuid not null, account text not null, version bigint not null, kind text not null, scheduled boolean not null);
@@ -47,13 +47,11 @@ create table effect (ord bigint generated always as identity, id uuid not null, 
 create table allowed (id uuid primary key);
 insert into account (name) select 'account-' || n from generate_series(0, 23) n`
 
-// hasRoom: there is no end to what a dying crew can leave behind, and at the end all of it must drain.
+// hasRoom bounds the backlog of processes that are always killed: all of it must drain at the end.
 const hasRoom = `select (select count(*) from outbox_event) + (select count(*) from outbox_held) + (select count(*)
 		from outbox_parked) < 300
 	and (select count(*) from inbox_parked) < 20 and (%s) < 300`
 
-// runProducer pays until it is told to stop. Ten accounts at a time, in the order of their names, so that producers do
-// not deadlock.
 func runProducer(ctx context.Context, s *stage) error {
 	tick := time.NewTicker(time.Second / perSecond)
 	defer tick.Stop()
@@ -64,7 +62,7 @@ func runProducer(ctx context.Context, s *stage) error {
 			err = pay(context.WithoutCancel(ctx), s, mrand.IntN(accounts), randomSort)
 		}
 		if err != nil {
-			fmt.Println("producer:", err) // whatever became of it: the table paid knows
+			fmt.Println("producer:", err) // the table paid shows whether it was committed
 		}
 		select {
 		case <-ctx.Done():
@@ -74,7 +72,7 @@ func runProducer(ctx context.Context, s *stage) error {
 	}
 }
 
-// pay pays from the accounts that begin with first, each an event of the sort that is drawn for it.
+// pay makes payments of ten accounts, beginning with number first, each an event of its sort.
 func pay(ctx context.Context, s *stage, first int, sort func(account string) int) error {
 	tx, err := s.db.Begin(ctx)
 	if err != nil {
@@ -87,10 +85,8 @@ func pay(ctx context.Context, s *stage, first int, sort func(account string) int
 	return tx.Commit(ctx)
 }
 
-// payIn does it in a transaction.
 func payIn(ctx context.Context, tx pgx.Tx, s *stage, first int, sort func(account string) int) error {
-	rows,
-		err := tx.Query(ctx,
+	rows, err := tx.Query(ctx,
 		`update account set version = version + 1 where name in (select 'account-' || ($1::int + n) % 24
 				from generate_series(0, 9) n)
 		returning name, version`, first)
@@ -125,24 +121,24 @@ func payIn(ctx context.Context, tx pgx.Tx, s *stage, first int, sort func(accoun
 	if err := outbox.LockKeys(ctx, tx, keys...); err != nil {
 		return err
 	}
-	// The last one by itself, as most producers append.
+	// Most producers append a single event.
 	last := len(events) - 1
 	return errors.Join(outbox.Append(ctx, tx, events[:last]...), outbox.Append(ctx, tx, events[last]))
 }
 
-// The sorts that payment makes, of which ordinary is most of them.
+// Some of the sorts that payment makes; most of the numbers are ordinary payments.
 const (
 	sorts        = 200
-	sortRefused  = 40 // account-2's and account-3's are refused by the broker
-	sortPoison   = 45 // account-0's and account-1's fail until the second release at the latest
-	sortStubborn = 44 // the same, and never at the first one
+	sortRefused  = 40 // the broker refuses those of account-2 and account-3
+	sortPoison   = 45 // the effects of account-0 and account-1 fail until the first or second release
+	sortStubborn = 44 // they fail until the second release
 	sortOrdinary = sorts - 1
 	sortCancel   = sorts - 2
 	sortDiscard  = sorts - 3
 	sortDrop     = sorts - 4
 )
 
-// keyOrNone is a key that no other event has, or none.
+// keyOrNone returns a unique key or none.
 func keyOrNone(id uuid.UUID) string {
 	if allowedAtOnce(id) {
 		return ""
@@ -157,7 +153,7 @@ func randomSort(string) int {
 	return mrand.IntN(sorts)
 }
 
-// payment makes one of the many sorts of events there are.
+// payment makes an event of sort n.
 func payment(topic, account string, version int64, n int) (event.Event, error) {
 	payload, err := json.Marshal(map[string]any{"account_id": account, "version": version})
 	e := event.Event{
@@ -192,7 +188,7 @@ func payment(topic, account string, version int64, n int) (event.Event, error) {
 		refused(&e)
 	case n == sortDrop:
 		e.Key, e.Headers["kind"] = keyOrNone(e.ID), kindDrop
-	case n <= sortPoison: // with their keys, but only some: whoever is parked waits for a person
+	case n <= sortPoison: // only for some keys: a parked key waits for the operator
 		switch account {
 		case "account-0", "account-1":
 			e.Headers["kind"] = kindPoison
@@ -215,7 +211,7 @@ func refused(e *event.Event) {
 	e.ContentType = "application/octet-stream"
 }
 
-// ahead is a v7 id of a time to come.
+// ahead returns a v7 id of a future time.
 func ahead(d time.Duration) uuid.UUID {
 	id := event.NewID()
 	var low [8]byte

@@ -14,7 +14,6 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// envProof has the tests run that take minutes: make proof.
 const envProof = "EFFECTONCE_PROOF"
 
 func requireProof(t *testing.T) {
@@ -24,12 +23,12 @@ func requireProof(t *testing.T) {
 	}
 }
 
-// mode is what a cell works with.
+// mode is a configuration of cells.
 type mode struct {
 	name   string
 	cells  int
-	roles  []role // who dies
-	about  string // at messages whose names match; at others only where nothing was done in the first mode
+	roles  []role // have faults
+	about  string // at messages with matching names; at others only if the first mode had none there
 	make   func(t *testing.T) *cell
 	also   []disturbance
 	verify func(c *cell, t *testing.T)
@@ -44,16 +43,16 @@ var modes = []mode{
 	}, (*cell).check},
 }
 
-// TestKills lets a process die at every statement that it sends to Postgres, at every COMMIT and at every request to
-// Kafka: before the other side has it, and when that has done it and the answer is not read. Nothing is lost, nothing
-// is published that was not committed, no effect happens twice, the order of each key holds, and everything drains.
+// TestKills kills a process at every statement and COMMIT that it sends to Postgres and every request to Kafka: before
+// it is sent, and after it took effect but before the reply is read. Nothing is lost, nothing is published that was not
+// committed, no effect happens twice, the order of each key holds, and everything drains.
 func TestKills(t *testing.T) {
 	requireProof(t)
 	runModes(t, true, func(string) []deed { return []deed{before, after} })
 }
 
-// TestFaults has the connection end there instead, and around a COMMIT also so that this comes at the same time as its
-// sender's next step, or long after (P3.7, P9.3).
+// TestFaults ends the connection there instead. A COMMIT may also take effect at the same time as its sender's next
+// step, or long after it (P3.7, P9.3).
 func TestFaults(t *testing.T) {
 	requireProof(t)
 	runModes(t, false, func(name string) []deed {
@@ -64,15 +63,14 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestFewKills is one cell with a handful of deaths, where they hurt most: beside the effect, and between the ack and
-// the settle. It is short enough to be run with one bug after the other, of which it has to find some by the same check
-// that [TestKills] ends with; see internal/verify/mutations.
+// TestFewKills is one cell with a few kills at the critical messages: at the effect, and between the ack and the
+// settle. It is short enough for internal/verify/mutations, some of whose bugs it must find by the check of
+// [TestKills].
 func TestFewKills(t *testing.T) {
 	t.Parallel()
 	newCell(t).fewKills(t)
 }
 
-// TestFewKillsByWatermark is the same with a worker that goes by numbers.
 func TestFewKillsByWatermark(t *testing.T) {
 	t.Parallel()
 	cellByWatermark(t).fewKills(t)
@@ -104,13 +102,13 @@ func (c *cell) fewKills(t *testing.T) {
 	c.finish(t)
 }
 
-// limit is how long a cell looks for what is left. Most are done within half of it; a busy machine needs more.
+// limit bounds the disturbances of a cell. Most need half of it; a busy machine needs more.
 const limit = 10 * time.Minute
 
-// longIdle is how long a cell goes on that meets nothing new.
+// longIdle without a fault or new message ends a cell.
 const longIdle = time.Minute
 
-// run is deeds at all messages, in all modes.
+// run is the faults of a test, in all modes.
 type run struct {
 	deeds      func(name string) []deed
 	statements []string
@@ -154,15 +152,15 @@ func runModes(t *testing.T, kills bool, deeds func(name string) []deed) {
 	for i, g := range r.registers {
 		t.Logf("%s: %s", modes[i].name, g.sum())
 		for _, m := range g.left() {
-			t.Errorf("%s: nothing was done %s", modes[i].name, m)
+			t.Errorf("%s: no fault %s", modes[i].name, m)
 		}
 	}
 	for _, m := range r.left() {
-		t.Errorf("nothing was done %s: have somebody send it, or say in excused why nothing hangs on it", m)
+		t.Errorf("no fault %s: let a process send it, or list it in excused with a reason", m)
 	}
 }
 
-// left lists what nobody did of the statements.
+// left lists the missing faults at the statements.
 func (r *run) left() (all []mark) {
 	for _, name := range r.statements {
 		for _, d := range r.deeds(name) {
@@ -175,7 +173,7 @@ func (r *run) left() (all []mark) {
 	return all
 }
 
-// disturb goes through the disturbances again and again, until nothing is left to do.
+// disturb repeats the disturbances until no fault is missing.
 func (c *cell) disturb(t *testing.T, r *run, g *register, all []disturbance) {
 	t.Helper()
 	began := time.Now()
@@ -193,7 +191,7 @@ func (c *cell) disturb(t *testing.T, r *run, g *register, all []disturbance) {
 		}
 	}
 	g.end()
-	pgtest.Await(t, "the last deed", func() (bool, error) { return g.quiet(), nil })
+	pgtest.Await(t, "the last fault", func() (bool, error) { return g.quiet(), nil })
 	t.Logf("%d processes in %v; left: %v", c.count(), time.Since(began).Round(time.Second),
 		append(g.left(), fmt.Sprint(r.left())))
 }
@@ -205,7 +203,7 @@ func cellByWatermark(t *testing.T) *cell {
 	return c
 }
 
-// checkRows: by watermark, only what went through a person's hands has a row.
+// checkRows checks that by watermark only released and discarded events have a row.
 func (c *cell) checkRows(t *testing.T) {
 	t.Helper()
 	const unasked = `select count(*) from paid p where (exists (select from inbox_message m where m.message_id = p.id)
@@ -213,15 +211,15 @@ func (c *cell) checkRows(t *testing.T) {
 		and not exists (select from inbox_audit a where a.message_id = p.id or a.message_id is null
 			and a.key = convert_to(p.account, 'UTF8'))`
 	if n := pgtest.One[int](t, c.db, unasked); n > 0 {
-		t.Errorf("%d events have a row, and nobody has released or discarded them", n)
+		t.Errorf("%d events have a row, but were not released or discarded", n)
 	}
 	t.Logf("%d of %d events have none", pgtest.One[int](t, c.db,
 		`select count(*) from paid p where not exists (select from inbox_message m where m.message_id = p.id)`),
 		pgtest.One[int](t, c.db, `select count(*) from paid`))
 }
 
-// cellFromWAL has a relay that reads the WAL. A partition that is silent now and then, refused events, pauses and
-// fences give lanes back to the table and take them from there, again and again.
+// cellFromWAL has a relay that reads the WAL. A silent partition, refused events, pauses and fences move lanes to the
+// table and back, again and again.
 func cellFromWAL(t *testing.T) *cell {
 	t.Helper()
 	c := newCell(t)

@@ -10,14 +10,14 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// deed is what is done to a process or its connection at a message.
+// deed is a fault of a process or its connection at a message.
 type deed string
 
 const (
-	before deed = "before" // the other side does not have it
-	after  deed = "after"  // it was done, and its answer is not read
-	soon   deed = "soon"   // its sender gives it up, and it is done a moment later or at the same time
-	late   deed = "late"   // its sender gives it up, and it is sent long after
+	before deed = "before" // the message is not sent
+	after  deed = "after"  // it takes effect, but the reply is not read
+	soon   deed = "soon"   // the sender loses the connection; the message takes effect at about the same time
+	late   deed = "late"   // the sender loses the connection; the message is delivered lateBy later
 )
 
 var actions = map[deed]pgtest.Action{
@@ -25,8 +25,8 @@ var actions = map[deed]pgtest.Action{
 	late: pgtest.Late,
 }
 
-// mark is a deed at a message. Statements are called as their first line calls them, "relay: take"; a COMMIT by each
-// statement of its transaction, "COMMIT of relay: take"; a request to Kafka by its kind, "Kafka Produce".
+// mark is a fault at a message. A statement has the name in its first line, as "relay: take"; a COMMIT one name for
+// each statement of its transaction, "COMMIT of relay: take"; a request to Kafka its kind, "Kafka Produce".
 type mark struct {
 	deed deed
 	name string
@@ -36,16 +36,16 @@ func (m mark) String() string { return string(m.deed) + " " + m.name }
 
 func commitOf(statement string) string { return "COMMIT of " + statement }
 
-// register knows what was done at which messages. It belongs to cells that share the work.
+// register records which faults occurred at which messages. Cells that share the work share one.
 type register struct {
-	deeds func(name string) []deed // what is to be done at a message
+	deeds func(name string) []deed // the faults that a message needs
 
 	mu    sync.Mutex
 	done  map[mark]int
-	held  map[mark]bool  // somebody is about to
-	seen  map[string]int // times
-	total int            // deeds
-	last  time.Time      // when something was done, or met for the first time
+	held  map[mark]bool  // in progress
+	seen  map[string]int // occurrences by name
+	total int            // of the faults
+	last  time.Time      // the last fault or new message
 	over  bool
 }
 
@@ -56,10 +56,10 @@ func newRegister(deeds func(name string) []deed) *register {
 	}
 }
 
-// idleLong: after so long without anything new, nobody waits for a later time any more.
+// idleLong without a fault or new message makes all lives ready.
 const idleLong = 10 * time.Second
 
-// at says what to do at a message, if anything: done ends it. Of a COMMIT there are several names.
+// at returns the fault at a message, if there is one; done records it. A COMMIT has several names.
 func (g *register) at(names []string, ready bool) (do deed, done func(really bool)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,10 +98,10 @@ func (g *register) did(m mark, names []string, really bool) {
 	}
 }
 
-// rare: what came fewer times need not have been met by anybody who was to do something.
+// rare exempts messages that occurred fewer times: perhaps no life was ready at any of them.
 const rare = 20
 
-// left lists what was not done at messages that came.
+// left lists the missing faults at messages that occurred.
 func (g *register) left() (all []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,28 +122,28 @@ func (g *register) times(m mark) int {
 	return g.done[m]
 }
 
-// idle is how long nothing new has happened.
+// idle returns the time since the last fault or new message.
 func (g *register) idle() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return time.Since(g.last)
 }
 
-// end lets nothing more happen.
+// end lets no more faults start.
 func (g *register) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.over = true
 }
 
-// quiet: nobody is in the midst of a deed.
+// quiet reports whether no fault is in progress.
 func (g *register) quiet() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.held) == 0
 }
 
-// sum says how much was done, for the report.
+// sum is the summary for the report.
 func (g *register) sum() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,11 +13,11 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// A partition answers nothing for a while, again and again, from its relay's first request on.
+// One partition does not answer for silentFor in every silentEvery.
 const (
 	silentEvery = 2 * time.Second
 	silentFor   = 600 * time.Millisecond
-	silentOne   = 1 // its number
+	silentOne   = 1 // the partition's number
 )
 
 func runRelay(ctx context.Context, s *stage) error {
@@ -32,7 +32,7 @@ func runRelay(ctx context.Context, s *stage) error {
 	defer func() { _ = kafka.Close() }()
 	events, archive := 100, 2
 	if os.Getenv(envUnusual) != "" {
-		events, archive = relay.Lanes, 0 // one or two of a lane: most have more
+		events, archive = relay.Lanes, 0 // one or two events per lane; most lanes have more
 	}
 	var to relay.Publisher = &unreliable{Kafka: kafka, began: time.Now(), refuses: os.Getenv(envUnusual) != ""}
 	if os.Getenv(envCalm) != "" {
@@ -58,14 +58,14 @@ func runRelay(ctx context.Context, s *stage) error {
 	return r.Run(ctx)
 }
 
-// unreliable is Kafka with a partition that is silent now and then, or a topic that is refused.
+// unreliable is Kafka with a partition that is silent at times, or a topic that is refused.
 type unreliable struct {
 	*publisher.Kafka
 	began   time.Time
 	refuses bool
 }
 
-// errRefused is what a broker says to all events of a topic.
+// errRefused is a broker's refusal of all events of a topic.
 type errRefused struct{}
 
 func (errRefused) Error() string  { return "nothing may be written to this topic" }
@@ -75,7 +75,7 @@ func (errRefused) NotSent() bool  { return true }
 
 var errSilent = errors.New("no answer from this partition")
 
-// Publish sends what is not for the silent partition.
+// Publish sends events unless their partition is silent or their topic refused.
 func (m *unreliable) Publish(ctx context.Context, events []event.Event) []error {
 	if time.Since(m.began)%silentEvery < silentEvery-silentFor {
 		return m.Kafka.Publish(ctx, events)

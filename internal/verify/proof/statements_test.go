@@ -12,13 +12,13 @@ import (
 
 const root = "../../.."
 
-// rooms are whose statements the processes send.
+// rooms are the packages whose statements the processes send.
 var rooms = []string{"outbox", "relay", "inbox"}
 
 var inSource = regexp.MustCompile("[`\"]-- ([a-z]+: [a-z][a-z0-9 -]*?)(\n|\\\\n)")
 
-// statements lists the statements of the rooms without the excused ones. The house's tests see to it that all of them
-// stand in files that are called so, with their names.
+// statements lists the statements of the rooms without the excused ones. internal/house checks that all statements
+// have a name and are in files whose names begin with queries.
 func statements(t *testing.T) (all []string) {
 	t.Helper()
 	for _, room := range rooms {
@@ -48,16 +48,16 @@ func statements(t *testing.T) (all []string) {
 					strings.HasPrefix(one, prefix)
 			})
 			if n == len(all) {
-				t.Errorf("%q is excused (%s), and there is no such statement", name, why)
+				t.Errorf("%q is excused (%s), but does not exist", name, why)
 			}
 		}
 	}
 	return all
 }
 
-// excused says why nobody need die at some statements; a name that ends in * stands for all that begin so.
+// excused maps reasons to the statements that need no faults; a name may end in * as a wildcard.
 var excused = map[string][]string{
-	"it only reads, for a person, a page of metrics, or to see whether an outbox without a relay needs one": {
+	"it only reads, for an operator, for metrics, or to check whether an outbox without a relay needs one": {
 		"relay: by start", "relay: waits *", "relay: waits", "inbox: by start",
 		"relay: sample *", "relay: status *", "relay: missing rights", "relay: sequence", "relay: misplaced",
 		"relay: leases", "relay: silent", "relay: aside",
@@ -68,8 +68,8 @@ var excused = map[string][]string{
 		"inbox: sample *", "inbox: missing rights", "inbox: diagnose", "inbox: blocked keys", "inbox: audit log",
 		"inbox: list the consumers", "inbox: list the progress",
 	},
-	"one transaction with its audit, by the function of the verbs that are killed at; it would take away what is " +
-		"counted here, or needs another topic or cluster": {
+	"one transaction with its audit, by the same function as the commands with faults; it would remove events that " +
+		"the checks count, or needs another topic or cluster": {
 		"relay: accept cluster", "relay: uncertain", "relay: unsure", "relay: accept", "relay: lock lane",
 		"relay: refence", "relay: regroup lane", "relay: regroup",
 		"relay: resume regrouped", "relay: lock held", "relay: discard held", "relay: lock events", "relay: forward",
@@ -82,11 +82,11 @@ var excused = map[string][]string{
 		"tests have": {
 		"relay: wal end", "relay: wal barrier", "relay: wal follow", "inbox: have a day dropped",
 	},
-	"it is sent again until it works, and needs a detach that was interrupted: " +
+	"it is repeated until it succeeds, and needs a detach that was interrupted: " +
 		"inbox.TestP9_7_InterruptedDetachIsFinished": {
 		"inbox: finalize a detach",
 	},
-	"one transaction that the owner of the tables runs once, and again when it failed": {
+	"one transaction that the owner of the tables runs once, and again if it failed": {
 		"relay: publication", "relay: publish", "relay: publish tables", "relay: publish inserts", "relay: unpublish",
 		"relay: wal slot", "relay: wal give up", "relay: wal forget",
 	},

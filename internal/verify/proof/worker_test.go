@@ -29,7 +29,7 @@ func runWorker(ctx context.Context, s *stage) error {
 	if os.Getenv(envDedup) == byWatermark {
 		dedup = inbox.ByWatermark
 	}
-	// Hundreds of deaths in the same place are not what CrashAttempts is for.
+	// Hundreds of kills at one effect must not reach CrashAttempts.
 	in, err := inbox.New(s.db, consumerName, inbox.Config{
 		Dedup:         dedup,
 		MaintainEvery: 300 * time.Millisecond, ReleaseEvery: 100 * time.Millisecond, CrashAttempts: 1000,
@@ -54,17 +54,16 @@ func runWorker(ctx context.Context, s *stage) error {
 
 var (
 	errPoison = errors.New("this effect fails until it is allowed")
-	errPasses = errors.New("this effect fails now and then")
+	errPasses = errors.New("this effect fails at times")
 )
 
-// passes: of how many effects one fails that succeeds the next time. In the unusual configuration more do, and that is
-// later.
+// One of so many effects fails and succeeds the next time, which is later in the unusual configuration.
 const (
 	passes        = 200
 	passesUnusual = 20
 )
 
-// insertEffects is the effect: a row for each event, and nothing that would hide a second one.
+// insertEffects inserts a row for each event, without a constraint that could hide a second one.
 func insertEffects(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	var errs []error
 	share := passes
