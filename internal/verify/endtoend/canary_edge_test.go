@@ -22,7 +22,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// edge is what a service has: the parts that log, count and answer.
+// edge is the part of a service that logs, counts and replies.
 type edge struct {
 	output *output
 	keys   *pgstore.Store
@@ -30,7 +30,7 @@ type edge struct {
 	http   httpedge.Edge
 }
 
-// privateRequest has a canary wherever a client's data is.
+// privateRequest has a canary in each field with a client's data.
 func privateRequest(t *testing.T, operation, value, command string) idempotency.Request {
 	t.Helper()
 	r, err := idempotency.Fingerprinter{KeepInput: true}.Request(
@@ -50,7 +50,7 @@ func (e edge) privateResult() idempotency.Result {
 	}
 }
 
-// noteAnswer adds the error that a caller gets, and, unless it is the client's own, the HTTP answer.
+// noteAnswer adds the error, and the HTTP response unless it belongs to the client with these data.
 func (e edge) noteAnswer(what string, res idempotency.Result, err error, mine bool) {
 	if err != nil {
 		e.output.value(what, err)
@@ -62,7 +62,7 @@ func (e edge) noteAnswer(what string, res idempotency.Result, err error, mine bo
 	}
 }
 
-// observer adds every call of an observer, with errors as text: metrics are made of them.
+// observer adds every call, from which metrics are derived, with errors as text.
 func (s *output) observer() idempotency.Observer {
 	return idempotency.Observer{
 		Replayed: printer[idempotency.ReplayedInfo](s), Mismatched: printer[idempotency.MismatchedInfo](s),
@@ -76,9 +76,9 @@ func printer[T any](s *output) func(T) {
 	return func(i T) { fmt.Fprintf(s, "%T: %+v\n", i, i) }
 }
 
-// TestI10EdgeSaysNothing: keys, tenants, commands and answers are in no log, no error and nothing that metrics are made
-// of, and no refusal tells one client's to another.
-func TestI10EdgeSaysNothing(t *testing.T) {
+// TestI10EdgeLeaksNothing: keys, tenants, commands and results are in no log, error or metric, and no refusal reveals
+// one client's data to another client.
+func TestI10EdgeLeaksNothing(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t, migrations.Idempotency), newOutput()
 	var err error
@@ -107,7 +107,7 @@ func TestI10EdgeSaysNothing(t *testing.T) {
 	}
 }
 
-// transactions meet what a key can meet in InTx.
+// transactions runs InTx with each of its outcomes.
 func (e edge) transactions(t *testing.T, db *pgtest.DB) {
 	db.Exec(t, "create table card (number text primary key)")
 	pay := func(_ context.Context, tx pgx.Tx) (idempotency.Result, error) {
@@ -118,13 +118,13 @@ func (e edge) transactions(t *testing.T, db *pgtest.DB) {
 		res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "1", command), pay)
 		e.noteAnswer("in tx "+command, res, err, command == "first")
 	}
-	// the card is there: a unique violation with its value
+	// The card exists: a unique violation that contains its value.
 	res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "2", "first"), pay)
 	e.noteAnswer("violated", res, err, false)
 	res, err = e.keys.InTx(t.Context(), privateRequest(t, "pay", "3", "first"),
 		func(context.Context, pgx.Tx) (idempotency.Result, error) {
 			bad := e.privateResult()
-			bad.Resource = payloadCanary + "\x00" // what the table cannot keep
+			bad.Resource = payloadCanary + "\x00" // invalid in Postgres
 			return bad, nil
 		})
 	e.noteAnswer("refused by the table", res, err, false)
@@ -141,7 +141,7 @@ func (e edge) transactions(t *testing.T, db *pgtest.DB) {
 	e.output.value("no canonical form", err)
 }
 
-// providers fail, and recovery gives up.
+// providers runs calls that fail until recovery gives up.
 func (e edge) providers(t *testing.T) {
 	asked := errors.New(authored)
 	work := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
@@ -173,7 +173,7 @@ func (e edge) providers(t *testing.T) {
 	e.noteAnswer("stuck", res, err, false)
 }
 
-// requests come over HTTP, through the middleware.
+// requests sends requests through the middleware.
 func (e edge) requests(t *testing.T) {
 	tenant := func(*http.Request) (string, error) { return keyCanary, nil }
 	guarded := httpedge.Middleware(e.guard, tenant, httpedge.Config{Edge: e.http})(

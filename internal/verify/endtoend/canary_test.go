@@ -34,8 +34,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// What no log, metric, span, panic or error of ours may show. authored is what an effect's author wrote into an error:
-// that is shown, for nobody could mend anything without it.
+// The canaries must not be in any log, metric, span, panic or error. authored is the text that an effect's author
+// wrote into an error: it must be shown, because it explains the failure.
 const (
 	payloadCanary = "canary-payload-4fd1"
 	keyCanary     = "canary-key-88a2"
@@ -43,7 +43,7 @@ const (
 	authored      = "what-the-author-wrote-3b"
 )
 
-// output collects what components log, trace, count and return.
+// output collects logs, spans, metrics and errors.
 type output struct {
 	mu       sync.Mutex
 	b        bytes.Buffer
@@ -65,18 +65,18 @@ func (s *output) Write(b []byte) (int, error) {
 	return s.b.Write(b)
 }
 
-// log is a logger that writes all there is.
+// log returns a logger of all levels.
 func (s *output) log() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(s, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// value notes a value as people print them.
+// value adds a value in all usual print formats.
 func (s *output) value(what string, v any) {
 	fmt.Fprintf(s, "%s: %v\n%s: %+v\n%s: %q\n", what, v, what, v, what, v)
 	s.log().Info(what, "value", v)
 }
 
-// text is the whole output, with the metrics page and the spans.
+// text returns the whole output, with the metrics page and the spans.
 func (s *output) text(t *testing.T) string {
 	t.Helper()
 	families, err := s.registry.Gather()
@@ -99,7 +99,7 @@ func (s *output) text(t *testing.T) string {
 	return s.b.String()
 }
 
-// checkLeaks fails the test for each line that leaks.
+// checkLeaks reports each line with a canary, and returns the output.
 func (s *output) checkLeaks(t *testing.T) string {
 	t.Helper()
 	text := s.text(t)
@@ -109,7 +109,7 @@ func (s *output) checkLeaks(t *testing.T) string {
 	return text
 }
 
-// privateEvent is an event whose personal data are canaries; the type says what its effect does.
+// privateEvent returns an event whose personal data are canaries. Its type selects the effect.
 func privateEvent(topic, typ string) event.Event {
 	return event.Event{
 		ID: event.NewID(), Topic: topic, Key: keyCanary + "-" + typ, Type: typ,
@@ -117,8 +117,8 @@ func privateEvent(topic, typ string) event.Event {
 	}
 }
 
-// TestI10AppendSaysNothing: a refused event is named by its place and field.
-func TestI10AppendSaysNothing(t *testing.T) {
+// TestI10AppendLeaksNothing: an error names a refused event by its index and field.
+func TestI10AppendLeaksNothing(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t, migrations.Outbox), newOutput()
 	a := outbox.Appender{MaxPayload: 100, TracerProvider: s.provider}
@@ -146,7 +146,7 @@ func TestI10AppendSaysNothing(t *testing.T) {
 		}
 		s.value(name, err)
 	}
-	// What the database refuses, in each of the ways that Append writes.
+	// Refusals of the database, for each way in which Append writes.
 	db.Exec(t,
 		`alter table outbox_event add constraint never check (key not like 'canary%'), add constraint one unique (lane, message_id)`)
 	for _, n := range []int{1, 20, 100} {
@@ -163,12 +163,12 @@ func TestI10AppendSaysNothing(t *testing.T) {
 	}
 	if text := s.checkLeaks(t); !strings.Contains(text, "outbox: event 0: Payload has ") ||
 		!strings.Contains(text, "violates check constraint") {
-		t.Errorf("the errors do not say what is wrong:\n%s", text)
+		t.Errorf("the errors do not name the cause:\n%s", text)
 	}
 }
 
-// TestI10RelaySaysNothing: an event that Kafka refuses is parked with what stands behind it, and only its id is told.
-func TestI10RelaySaysNothing(t *testing.T) {
+// TestI10RelayLeaksNothing: an event that Kafka refuses is parked with the events behind it, and only its id is logged.
+func TestI10RelayLeaksNothing(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	db, s := pgtest.New(t, migrations.Outbox), newOutput()
@@ -190,7 +190,7 @@ func TestI10RelaySaysNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := privateEvent(topic, "large")
-	for large.Payload = []byte(payloadCanary); len(large.Payload) < 8000; { // that no compression makes small
+	for large.Payload = []byte(payloadCanary); len(large.Payload) < 8000; { // incompressible
 		large.Payload = append(large.Payload, uuid.NewString()...)
 	}
 	err = pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
@@ -213,11 +213,11 @@ func TestI10RelaySaysNothing(t *testing.T) {
 	s.value("run", <-ran)
 	text := s.checkLeaks(t)
 	if !strings.Contains(text, "MESSAGE_TOO_LARGE") || !strings.Contains(text, large.ID.String()) {
-		t.Errorf("the log does not say which event was refused and why:\n%s", text)
+		t.Errorf("the log does not name the refused event and the reason:\n%s", text)
 	}
 }
 
-// effects fail in every way that effects do, each with the payload at hand.
+// effects fails in every way in which effects can, with the payload in the error.
 func effects() inbox.Effect {
 	exec := func(sql string, arg func(e event.Event) any) inbox.Effect {
 		return func(ctx context.Context, tx pgx.Tx, e event.Event) error {
@@ -266,7 +266,7 @@ var effectTypes = []string{
 	"unique", "check", "too long", "savepoint", "malformed", "authored", "retried", "no such type",
 }
 
-// work runs a worker with all that it can say until the end of the test.
+// work runs a worker with logs, metrics and traces until the end of the test.
 func (s *output) work(t *testing.T, topic string, h inbox.Handler, in *inbox.Inbox, figures *metrics.Worker) {
 	t.Helper()
 	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{
@@ -304,9 +304,9 @@ func produceEvents(t *testing.T, topic string, events ...event.Event) {
 	kafkatest.Produce(t, topic, records...)
 }
 
-// TestI10WorkerSaysNothing: however an effect fails, the event is named by id, type and place; what its author wrote
-// into an error is shown, what Postgres, pgx or a panic quotes of the event is not.
-func TestI10WorkerSaysNothing(t *testing.T) {
+// TestI10WorkerLeaksNothing: however an effect fails, the event is named by id, type and offset; the author's error
+// text is shown, but not the values that Postgres, pgx or a panic quote from the event.
+func TestI10WorkerLeaksNothing(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	db, s, topic := pgtest.New(t, migrations.Inbox), newOutput(), kafkatest.Topic(t, 1)
@@ -330,7 +330,7 @@ func TestI10WorkerSaysNothing(t *testing.T) {
 	old.ID = event.IDAt(time.Date(2020, 1, 2, 3, 4, 5, 6, time.UTC))
 	events = append(events, old)
 	s.work(t, topic, in.Each(effects()), in, figures)
-	// The floor of a new consumer would make an old id a new one.
+	// Before this row exists, the old id would count as new.
 	pgtest.AwaitSQL(t, db, `select exists (select from inbox_consumer)`)
 	db.Exec(t, `update inbox_consumer set floor = '2019-01-01'`)
 	produceEvents(t, topic, events...)
@@ -351,10 +351,10 @@ func TestI10WorkerSaysNothing(t *testing.T) {
 		"the effect panicked", "index out of range", "is not the JSON of",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("nobody says %q:\n%s", want, text)
+			t.Errorf("the output lacks %q:\n%s", want, text)
 		}
 	}
-	// What stands in the table beside the record itself is bounded in the same way: metrics and pages read it.
+	// The other columns of a parked record must not leak either: metrics and pages read them.
 	for _, text := range strings.Split(pgtest.One[string](t, db,
 		`select string_agg(code || ': ' || reason, e'\n') from inbox_parked`), "\n") {
 		if leaks := canary.Leaks(text, payloadCanary, keyCanary, headerCanary); leaks != nil {
@@ -363,8 +363,8 @@ func TestI10WorkerSaysNothing(t *testing.T) {
 	}
 }
 
-// TestI10HaltSaysNothing: a partition that halts, by the inbox's word or by a handler's panic.
-func TestI10HaltSaysNothing(t *testing.T) {
+// TestI10HaltLeaksNothing: a partition halts, because of the inbox's error or of a handler's panic.
+func TestI10HaltLeaksNothing(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	for _, typ := range []string{"panics", "integer", "whole event"} {
@@ -415,7 +415,7 @@ func TestI10HaltSaysNothing(t *testing.T) {
 	})
 }
 
-// panicking is a handler that panics with what it was given.
+// panicking is a handler that panics with its events.
 func panicking(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 	panic(fmt.Sprint(string(events[0].Payload), events[0].Key))
 }

@@ -1,2 +1,2 @@
-// Package endtoend holds the tests of the whole chain, with real processes that are killed at named steps.
+// Package endtoend tests the whole chain, with processes that are killed at named steps.
 package endtoend

@@ -22,8 +22,8 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestP9_6_ForeignBytes: what is parked keeps its record byte for byte, though neither a 0xff key nor a U+0000 header
-// can enter text or jsonb; the operator sees it so, and the released event is the one that failed.
+// TestP9_6_ForeignBytes: a parked event keeps its record byte for byte, although text and jsonb cannot hold the key
+// 0xff or a header with U+0000. The operator sees these bytes, and the released event is equal to the failed one.
 func TestP9_6_ForeignBytes(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

@@ -23,8 +23,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// runPoisoned is a worker whose effect kills its process at every event of the type "Poison", before and after it
-// wrote.
+// runPoisoned runs a worker whose effect kills its process at every event of type "Poison", before or after its insert.
 func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic string) error {
 	in, err := inbox.New(db, "poisoned", inbox.Config{CrashAttempts: poisonAttempts})
 	if err != nil {
@@ -59,15 +58,15 @@ func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic 
 	return g.Wait()
 }
 
-// poisonAttempts is low, for each death waits for the broker to notice.
+// poisonAttempts is low, because the broker takes its time to notice each death.
 const poisonAttempts = 2
 
-// TestP9_5_PoisonThatKills: an event kills its process with SIGKILL every time. It is parked after its counted runs,
-// its key waits behind it, and its neighbours, in its partition and the other one, are applied once.
-func TestP9_5_PoisonThatKills(t *testing.T) {
+// TestP9_5_KillingEventIsParked: an event kills its process with SIGKILL every time. It is parked after its counted
+// runs, later events of its key are parked behind it, and all others in both partitions are applied once.
+func TestP9_5_KillingEventIsParked(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
-	s := &scene{db: pgtest.NewDatabase(t, migrations.Inbox), topic: kafkatest.Topic(t, 2)}
+	s := &testbed{db: pgtest.NewDatabase(t, migrations.Inbox), topic: kafkatest.Topic(t, 2)}
 	s.db.Exec(t, `create table applied (id uuid primary key)`)
 	var poison uuid.UUID
 	var records []kafkatest.Record
@@ -83,7 +82,7 @@ func TestP9_5_PoisonThatKills(t *testing.T) {
 		records = append(records, r)
 	}
 	kafkatest.Produce(t, s.topic, records...)
-	deaths := s.untilItLives(t, `select (select count(*) from applied) + (select count(*) from inbox_parked) = 400`)
+	deaths := s.runUntil(t, `select (select count(*) from applied) + (select count(*) from inbox_parked) = 400`)
 	// One death before the run was counted; the batch before it may cost another.
 	if deaths < poisonAttempts+1 || deaths > poisonAttempts+2 {
 		t.Errorf("%d deaths, want %d", deaths, poisonAttempts+1)
@@ -97,13 +96,13 @@ func TestP9_5_PoisonThatKills(t *testing.T) {
 		t.Errorf("%d events wait behind it, want 6", n)
 	}
 	if n := pgtest.One[int](t, s.db, `select count(*) from applied`); n != 393 {
-		t.Errorf("%d neighbours applied, want 393", n)
+		t.Errorf("%d other events applied, want 393", n)
 	}
 	if n := pgtest.One[int](t, s.db, `select count(*) from inbox_parked_key`); n != 1 {
-		t.Errorf("%d keys are parked: an innocent one is", n)
+		t.Errorf("%d keys are parked, want 1", n)
 	}
 
-	// Released before anybody mended it, it kills again: counted as well, and parked again.
+	// Released with the same effect it kills again, its runs are counted, and it is parked again.
 	o, err := operator.New(s.db.Pool, "", "poisoned", "ada")
 	if err != nil {
 		t.Fatal(err)
@@ -111,18 +110,18 @@ func TestP9_5_PoisonThatKills(t *testing.T) {
 	if n, err := o.ReleaseKey(t.Context(), "", s.topic, "key-10", "too early"); err != nil || n != 7 {
 		t.Fatalf("%d events released: %v", n, err)
 	}
-	if deaths := s.untilItLives(t,
+	if deaths := s.runUntil(t,
 		`select state = 'parked' and code = 'killed' from inbox_parked_key`); deaths != poisonAttempts+1 {
 		t.Errorf("%d deaths of a release, want %d: one of the batch, which is not counted, and then those of the event",
 			deaths, poisonAttempts+1)
 	}
 	if n := pgtest.One[int](t, s.db, `select count(*) from applied`); n != 393 {
-		t.Errorf("%d neighbours applied, want 393 as before", n)
+		t.Errorf("%d other events applied, want 393 as before", n)
 	}
 }
 
-// untilItLives starts workers, one after the other's death, until the condition holds, and counts the deaths.
-func (s *scene) untilItLives(t *testing.T, condition string) (deaths int) {
+// runUntil starts workers, one after the other's death, until the condition holds, and counts the deaths.
+func (s *testbed) runUntil(t *testing.T, condition string) (deaths int) {
 	t.Helper()
 	for {
 		p := s.start(t, rolePoisoned)
@@ -141,7 +140,7 @@ func (s *scene) untilItLives(t *testing.T, condition string) (deaths int) {
 			p.Stop(syscall.SIGTERM, time.Minute)
 			return deaths
 		}
-		died(t, p)
+		awaitKill(t, p)
 		if deaths++; deaths > poisonAttempts+3 {
 			t.Fatalf("%d deaths", deaths)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// The test binary is a worker of its own when these are set.
+// The test binary runs as a worker if these are set.
 const (
 	envRole  = "ENDTOEND_ROLE"
 	envURL   = "ENDTOEND_URL"
@@ -51,15 +51,15 @@ func runChild(run func(ctx context.Context, db *pgxpool.Pool, brokers []string, 
 	return 0
 }
 
-// scene is a database and a topic that processes work on.
-type scene struct {
+// testbed is the database and topic of the processes.
+type testbed struct {
 	db      *pgtest.DB
 	topic   string
 	started int
 }
 
 // start runs this test binary in a role.
-func (s *scene) start(t *testing.T, role string) *child.Process {
+func (s *testbed) start(t *testing.T, role string) *child.Process {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -77,8 +77,8 @@ func (s *scene) start(t *testing.T, role string) *child.Process {
 	return p
 }
 
-// died waits for a child's end, which must be by SIGKILL.
-func died(t *testing.T, p *child.Process) {
+// awaitKill waits for the end of a process, which must be by SIGKILL.
+func awaitKill(t *testing.T, p *child.Process) {
 	t.Helper()
 	var exit *exec.ExitError
 	if err := p.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {

@@ -17,14 +17,14 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestP10ConsumerAfterARestore: a consumer's database goes back to its backup, and the group's offsets do not. What was
-// applied since is applied again, what the backup has is not, and it is said. Going on at the group's offset would lose
-// it.
-func TestP10ConsumerAfterARestore(t *testing.T) {
+// TestP10RestoredConsumer: a consumer's database is restored from a backup, but the group's offsets are not. Events
+// that were applied after the backup are applied again, earlier ones are not, and the observer reports them. A start at
+// the group's offsets would lose them.
+func TestP10RestoredConsumer(t *testing.T) {
 	t.Parallel()
 	for name, behind := range map[string]consumer.BehindPolicy{
-		"read again": consumer.BehindRepeat,
-		"ignored, which this test must be able to notice": consumer.BehindIgnore,
+		"read again":                        consumer.BehindRepeat,
+		"ignored, so that effects are lost": consumer.BehindIgnore,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,14 +42,13 @@ func TestP10ConsumerAfterARestore(t *testing.T) {
 				want, forgotten = 350, 0
 			}
 			if n := consume(t, backup, topic, behind, want); n != int64(forgotten) {
-				t.Errorf("it said that %d committed events were applied, want %d", n, forgotten)
+				t.Errorf("%d committed events were applied again, want %d", n, forgotten)
 			}
 			if n := pgtest.One[int](t, backup, `select count(*) from effect`); n != want {
 				t.Errorf("%d effects, want %d", n, want)
 			}
-			// Once more: nothing is behind any longer, beside some seconds.
 			if n := consume(t, backup, topic, behind, want); n != 0 {
-				t.Errorf("it said that %d committed events were applied, after they had been", n)
+				t.Errorf("%d committed events were applied a third time", n)
 			}
 		})
 	}
@@ -69,8 +68,8 @@ func produce(t *testing.T, topic string, from, n int) {
 	kafkatest.Produce(t, topic, records...)
 }
 
-// consume runs a worker until the database has effects of that number and the group has committed everything. It
-// returns how many events were applied of those that the group had committed before.
+// consume runs a worker until the database has that many effects and the lag is zero. It returns how many events were
+// applied although the group had committed them before.
 func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPolicy, effects int) (forgotten int64) {
 	t.Helper()
 	in, err := inbox.New(db.Pool, "restored",
@@ -103,7 +102,7 @@ func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPo
 		partitions := c.Status().Partitions
 		for _, p := range partitions {
 			if p.Lag < 0 {
-				return false, err // it is not known yet where it begins
+				return false, err // the start is not known yet
 			}
 			lag += p.Lag
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// traced is a database and everything that makes spans.
+// traced is a database and the components that create spans.
 type traced struct {
 	*pgtest.DB
 	spans    *tracetest.SpanRecorder
@@ -50,7 +50,7 @@ func (w *traced) append(ctx context.Context, t *testing.T, events ...event.Event
 	}
 }
 
-// published runs the relay once, inside an ambient span that must not become anybody's parent.
+// published runs the relay once, inside a span that must not become a parent.
 func (w *traced) published(t *testing.T) []event.Event {
 	t.Helper()
 	var p outboxtest.MemoryPublisher
@@ -77,7 +77,7 @@ func (w *traced) inbox(t *testing.T) *inbox.Inbox {
 	return in
 }
 
-// named are the ended spans of a name.
+// named returns the ended spans of a name.
 func (w *traced) named(name string) (list []sdktrace.ReadOnlySpan) {
 	for _, s := range w.spans.Ended() {
 		if s.Name() == name {
@@ -112,8 +112,8 @@ func has(t *testing.T, s sdktrace.ReadOnlySpan, want ...attribute.KeyValue) {
 	}
 }
 
-// TestTraceFromAppendToEffect: a request's trace, seen from the relay and from the effect, and on into what that
-// appends.
+// TestTraceFromAppendToEffect: the relay and the effect link to the request's trace, and events that the effect appends
+// continue its span.
 func TestTraceFromAppendToEffect(t *testing.T) {
 	t.Parallel()
 	w := newTraced(t)
@@ -157,7 +157,7 @@ func TestTraceFromAppendToEffect(t *testing.T) {
 	has(t, processed, tracing.ConsumerGroup.String("test"), tracing.MessageID.String(e.ID.String()))
 	next := w.one(t, "append b")
 	if next.Parent().SpanID() != processed.SpanContext().SpanID() {
-		t.Error("what the effect appends does not continue its span")
+		t.Error("an event that the effect appends does not continue its span")
 	}
 	if parent := w.published(t)[0].Headers[event.HeaderTraceParent]; len(parent) != 55 ||
 		parent[36:52] != next.SpanContext().SpanID().String() {
@@ -172,8 +172,8 @@ func TestTraceFromAppendToEffect(t *testing.T) {
 	}
 }
 
-// TestTraceOfABatch: a span has one link for each trace, however many events a trace has, and no more than 128.
-func TestTraceOfABatch(t *testing.T) {
+// TestTraceOfBatch: a span has one link per trace, however many events a trace has, and at most 128.
+func TestTraceOfBatch(t *testing.T) {
 	t.Parallel()
 	w := newTraced(t)
 	const traces = tracing.MaxLinks + 10
@@ -211,7 +211,7 @@ func TestTraceOfABatch(t *testing.T) {
 	has(t, s, tracing.BatchCount.Int(2))
 }
 
-// TestTraceOfFailures: what fails is marked, and Skip is no failure.
+// TestTraceOfFailures: the span of a failed effect has an error status; Skip is not a failure.
 func TestTraceOfFailures(t *testing.T) {
 	t.Parallel()
 	w := newTraced(t)
@@ -242,7 +242,7 @@ func TestTraceOfFailures(t *testing.T) {
 	}
 }
 
-// TestTraceOfProcessTx: the caller's transaction is in the caller's trace, and linked as well.
+// TestTraceOfProcessTx: the span is a child of the caller's span, and has a link to the event's trace.
 func TestTraceOfProcessTx(t *testing.T) {
 	t.Parallel()
 	w := newTraced(t)

@@ -22,9 +22,10 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// walScene is an outbox whose relays read the WAL, with writers that do not stop and a worker that goes by numbers.
-type walScene struct {
-	*outboxScene
+// walTestbed is an outbox whose relays read the WAL, with continuous writers and a worker that deduplicates by
+// watermark.
+type walTestbed struct {
+	*outboxTestbed
 	slot    string
 	writers sync.WaitGroup
 	stop    chan struct{}
@@ -34,16 +35,16 @@ type walScene struct {
 
 const walConsumer = "ledger"
 
-func newWALScene(t *testing.T, partitions int) *walScene {
+func newWALTestbed(t *testing.T, partitions int) *walTestbed {
 	t.Helper()
 	kafkatest.RequireReal(t)
-	s := &walScene{outboxScene: newOutboxScene(t, partitions), stop: make(chan struct{})}
+	s := &walTestbed{outboxTestbed: newOutboxTestbed(t, partitions), stop: make(chan struct{})}
 	var err error
 	if s.slot, err = operator.SetUpWAL(t.Context(), s.db.Pool, s.db.Schema); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		pgtest.Await(t, "the end of the slot", func() (bool, error) {
+		pgtest.Await(t, "the drop of the slot", func() (bool, error) {
 			_, err := operator.DropWAL(context.Background(), s.db.Pool, s.db.Schema)
 			return err == nil, nil
 		})
@@ -51,34 +52,14 @@ func newWALScene(t *testing.T, partitions int) *walScene {
 	return s
 }
 
-// follow runs a relay that reads the WAL.
-func (s *walScene) follow(t *testing.T, db *pgxpool.Pool, source relay.Source) (stop func()) {
+// follow runs a relay until the test ends, or until stop is called.
+func (s *walTestbed) follow(t *testing.T, db *pgxpool.Pool, source relay.Source) (stop func()) {
 	t.Helper()
-	r, err := relay.New(db, s.kafka(t), relay.Config{
-		Schema: s.db.Schema, Lease: 3 * time.Second, Source: source, WALHeartbeat: time.Second,
-		ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Logf("the relay ended with: %v", err)
-			}
-		})
-	}
-	t.Cleanup(stop)
-	return stop
+	return s.relayFrom(t, db, s.kafka(t), 0, source)
 }
 
-// write commits a few events of a few keys at a time, numbered within their key, until it is told to end.
-func (s *walScene) write(t *testing.T, writers int) {
+// write commits events, numbered within their key, until end.
+func (s *walTestbed) write(t *testing.T, writers int) {
 	t.Helper()
 	for w := range writers {
 		s.writers.Go(func() {
@@ -115,7 +96,7 @@ func (s *walScene) write(t *testing.T, writers int) {
 }
 
 // end stops the writers and returns how many events they have committed.
-func (s *walScene) end() int {
+func (s *walTestbed) end() int {
 	select {
 	case <-s.stop:
 	default:
@@ -125,8 +106,8 @@ func (s *walScene) end() int {
 	return s.events
 }
 
-// work runs a worker of a consumer that goes by numbers until the test ends.
-func (s *walScene) work(t *testing.T) {
+// work runs a worker that deduplicates by watermark until the test ends.
+func (s *walTestbed) work(t *testing.T) {
 	t.Helper()
 	c, err := consumer.New(s.inbox(t, walConsumer, inbox.ByWatermark), kafkatest.Brokers(t), []string{s.topic},
 		consumer.Config{Batch: 50, Logger: slog.New(slog.DiscardHandler)})
@@ -139,9 +120,8 @@ func (s *walScene) work(t *testing.T) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
-// more waits for so many effects of events that are committed from now on, which nobody but the relay of the moment can
-// have published.
-func (s *walScene) more(t *testing.T, n int) {
+// awaitEffects waits for n more effects than there are events now, so that the current relay must have published them.
+func (s *walTestbed) awaitEffects(t *testing.T, n int) {
 	t.Helper()
 	s.mu.Lock()
 	before := s.events
@@ -149,19 +129,19 @@ func (s *walScene) more(t *testing.T, n int) {
 	pgtest.AwaitSQL(t, s.db, `select count(distinct id) > $1 from effect`, before+n)
 }
 
-func (s *walScene) streaming(t *testing.T) {
+func (s *walTestbed) streaming(t *testing.T) {
 	t.Helper()
 	pgtest.AwaitSQL(t, s.db, `select count(*) = 32 from outbox_streamed`)
 }
 
-func (s *walScene) incarnation(t *testing.T) int {
+func (s *walTestbed) incarnation(t *testing.T) int {
 	t.Helper()
 	return pgtest.One[int](t, s.db, `select incarnation from outbox_meta`)
 }
 
-// checkOrder checks that the first effects of each key's events are in their order, and returns how often events stand
-// in the log under a second numbering.
-func (s *walScene) checkOrder(t *testing.T, events int) (renumbered int) {
+// checkOrder checks the order of the first effects of each key's events, and returns how many repeats of events have
+// another numbering.
+func (s *walTestbed) checkOrder(t *testing.T, events int) (renumbered int) {
 	t.Helper()
 	of, epochs := map[uuid.UUID]event.Event{}, map[string]bool{}
 	for _, e := range s.log(t) {
@@ -186,18 +166,18 @@ func (s *walScene) checkOrder(t *testing.T, events int) (renumbered int) {
 	for _, id := range ids {
 		e := of[id]
 		if got := string(e.Payload); got != fmt.Sprint(next[e.Key]) {
-			t.Fatalf("key %s: event %s has its effect where %d was due", e.Key, got, next[e.Key])
+			t.Fatalf("key %s: effect of event %s, want %d", e.Key, got, next[e.Key])
 		}
 		next[e.Key]++
 	}
 	return renumbered - len(of)
 }
 
-// TestP9_8_WALTakeOvers: relays that read the WAL die and are followed by others, one that polls among them, beside
-// writers that do not stop. A worker that goes by numbers never stops, and applies each event once, in order.
+// TestP9_8_WALTakeOvers: relays that read the WAL die, and others take over, one of which polls, while writers
+// continue. A worker that deduplicates by watermark never stops, and applies each event once, in order.
 func TestP9_8_WALTakeOvers(t *testing.T) {
 	t.Parallel()
-	s := newWALScene(t, 3)
+	s := newWALTestbed(t, 3)
 	s.write(t, 3)
 	s.work(t)
 	var dead []func()
@@ -210,27 +190,27 @@ func TestP9_8_WALTakeOvers(t *testing.T) {
 		defer far.Close()
 		dead = append(dead, s.follow(t, far, relay.SourceWAL))
 		s.streaming(t)
-		s.more(t, 300)
+		s.awaitEffects(t, 300)
 		proxy.Refuse(true)
-		proxy.CutAll() // with what it was publishing
+		proxy.CutAll() // while it publishes
 	}
 	stop := s.follow(t, s.db.Pool, relay.SourceWAL)
-	s.more(t, 300)
+	s.awaitEffects(t, 300)
 	s.streaming(t)
 	stop()
 	stop = s.follow(t, s.db.Pool, relay.SourceTable)
-	s.more(t, 300)
+	s.awaitEffects(t, 300)
 	stop()
 	s.follow(t, s.db.Pool, relay.SourceWAL)
 	s.streaming(t)
-	s.more(t, 300)
+	s.awaitEffects(t, 300)
 	events := s.end()
 	pgtest.AwaitSQL(t, s.db, `select count(distinct id) >= $1 from effect`, events)
 	if rows, once := s.effects(t); rows != events || once != events {
 		t.Errorf("%d effects of %d events, want %d", rows, once, events)
 	}
 	if n := s.incarnation(t); n != 1 {
-		t.Errorf("incarnation %d: every hand-over was from where the last relay was", n)
+		t.Errorf("incarnation %d, want 1: every relay continued where the last one ended", n)
 	}
 	if again := s.checkOrder(t, events); again != 0 {
 		t.Errorf("%d events have two numberings", again)
@@ -240,17 +220,17 @@ func TestP9_8_WALTakeOvers(t *testing.T) {
 	}
 }
 
-// TestP9_8_WALSlotLost: the slot is dropped under load, the relay falls back to the table, and returns. The worker
-// stops where the new numbering begins, with nothing doubled. Once somebody has accepted it, nothing is missing, and
-// what is doubled stands in the log under both numberings.
+// TestP9_8_WALSlotLost: the slot is dropped under load; the relay falls back to the table and returns to a new slot.
+// The worker halts where the new numbering begins, without a second effect. After an operator accepted the numbering no
+// event is missing, and only events with two numberings in the topic have two effects.
 func TestP9_8_WALSlotLost(t *testing.T) {
 	t.Parallel()
-	s := newWALScene(t, 3)
+	s := newWALTestbed(t, 3)
 	s.write(t, 3)
 	s.work(t)
 	s.follow(t, s.db.Pool, relay.SourceWAL)
 	s.streaming(t)
-	s.more(t, 300)
+	s.awaitEffects(t, 300)
 	pgtest.Await(t, "the loss of the slot", func() (bool, error) {
 		if _, err := s.db.Pool.Exec(t.Context(),
 			`select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1
@@ -265,7 +245,7 @@ func TestP9_8_WALSlotLost(t *testing.T) {
 	s.streaming(t)
 	pgtest.AwaitSQL(t, s.db, `select count(*) = 3 from inbox_progress where halted_at is not null`)
 	if rows, once := s.effects(t); rows != once {
-		t.Errorf("%d effects of %d events before anybody accepted the new numbering", rows, once)
+		t.Errorf("%d effects of %d events before the new numbering was accepted", rows, once)
 	}
 	mine, err := inboxoperator.New(s.db.Pool, s.db.Schema, walConsumer, "ada")
 	if err != nil {
@@ -275,13 +255,13 @@ func TestP9_8_WALSlotLost(t *testing.T) {
 	if _, err := mine.AcceptNumbering(t.Context(), epoch, "a test"); err != nil {
 		t.Fatal(err)
 	}
-	s.more(t, 300)
+	s.awaitEffects(t, 300)
 	events := s.end()
 	pgtest.AwaitSQL(t, s.db, `select count(distinct id) >= $1 from effect`, events)
 	again := s.checkOrder(t, events)
 	if rows, once := s.effects(t); rows-once > again || once != events {
-		t.Errorf("%d effects of %d events, of which %d stand in the log under two numberings; want %d", rows, once,
+		t.Errorf("%d effects of %d events, %d of them with two numberings; want %d events", rows, once,
 			again, events)
 	}
-	t.Logf("%d events, %d of them under two numberings", events, again)
+	t.Logf("%d events, %d of them with two numberings", events, again)
 }

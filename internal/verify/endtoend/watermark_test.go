@@ -24,29 +24,29 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// outboxScene is an outbox, a topic, and a table of effects, all real.
-type outboxScene struct {
+// outboxTestbed is an outbox, a topic, and a table of effects.
+type outboxTestbed struct {
 	db    *pgtest.DB
 	topic string
 }
 
-func newOutboxScene(t *testing.T, partitions int) *outboxScene {
+func newOutboxTestbed(t *testing.T, partitions int) *outboxTestbed {
 	t.Helper()
-	s := &outboxScene{pgtest.New(t, migrations.Outbox, migrations.Inbox), kafkatest.Topic(t, partitions)}
+	s := &outboxTestbed{pgtest.New(t, migrations.Outbox, migrations.Inbox), kafkatest.Topic(t, partitions)}
 	s.db.Exec(t, `create table effect (id uuid not null, n bigint generated always as identity)`)
 	return s
 }
 
 // append commits n events over some keys.
-func (s *outboxScene) append(t *testing.T, n, keys int) {
+func (s *outboxTestbed) append(t *testing.T, n, keys int) {
 	t.Helper()
 	s.db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select $1, 'k' || g % $3, 'T', '{}'
 			from generate_series(1, $2) g`, s.topic, n, keys)
 }
 
-// kafka is a publisher as the binary makes it.
-func (s *outboxScene) kafka(t *testing.T) *publisher.Kafka {
+// kafka returns a publisher as the relay binary creates it.
+func (s *outboxTestbed) kafka(t *testing.T) *publisher.Kafka {
 	t.Helper()
 	pins, err := relay.Pins(s.db.Pool, s.db.Schema)
 	if err != nil {
@@ -61,14 +61,14 @@ func (s *outboxScene) kafka(t *testing.T) *publisher.Kafka {
 	return to
 }
 
-// relay runs one until the test ends, or until stop is called.
-func (s *outboxScene) relay(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int) (stop func()) {
+// relay runs a relay until the test ends, or until stop is called.
+func (s *outboxTestbed) relay(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int) (stop func()) {
 	t.Helper()
 	return s.relayFrom(t, db, to, archive, relay.SourceTable)
 }
 
-// relayFrom is relay for another source.
-func (s *outboxScene) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int, source relay.Source) (
+// relayFrom is relay with a source.
+func (s *outboxTestbed) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int, source relay.Source) (
 	stop func(),
 ) {
 	t.Helper()
@@ -95,13 +95,13 @@ func (s *outboxScene) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publish
 	return stop
 }
 
-func (s *outboxScene) drained(t *testing.T) {
+func (s *outboxTestbed) drained(t *testing.T) {
 	t.Helper()
 	pgtest.AwaitSQL(t, s.db, `select (select count(*) from outbox_event) + (select count(*) from outbox_claim) = 0`)
 }
 
-// log is what the topic holds, as a consumer decodes it.
-func (s *outboxScene) log(t *testing.T) (log []event.Event) {
+// log returns the events in the topic, as a consumer decodes them.
+func (s *outboxTestbed) log(t *testing.T) (log []event.Event) {
 	t.Helper()
 	for _, r := range kafkatest.ReadAll(t, s.topic) {
 		rec := event.Record{
@@ -116,8 +116,8 @@ func (s *outboxScene) log(t *testing.T) (log []event.Event) {
 	return log
 }
 
-// firsts leaves out what a relay published more than once under one number, as it does when an answer is late.
-func firsts(log []event.Event) []event.Event {
+// dropRepeats removes events that a relay published again under the same number, as it does after a late reply.
+func dropRepeats(log []event.Event) []event.Event {
 	type number struct {
 		epoch string
 		lane  int16
@@ -132,7 +132,7 @@ func firsts(log []event.Event) []event.Event {
 	})
 }
 
-func (s *outboxScene) inbox(t *testing.T, name string, dedup inbox.Dedup) inbox.Handler {
+func (s *outboxTestbed) inbox(t *testing.T, name string, dedup inbox.Dedup) inbox.Handler {
 	t.Helper()
 	in, err := inbox.New(s.db.Pool, name, inbox.Config{
 		Schema: s.db.Schema, Dedup: dedup, OnFailure: inbox.ParkEvent,
@@ -152,7 +152,7 @@ func (s *outboxScene) inbox(t *testing.T, name string, dedup inbox.Dedup) inbox.
 }
 
 // consume runs a worker until the group has committed the whole topic.
-func (s *outboxScene) consume(t *testing.T, h inbox.Handler, partitions int) {
+func (s *outboxTestbed) consume(t *testing.T, h inbox.Handler, partitions int) {
 	t.Helper()
 	c, err := consumer.New(h, kafkatest.Brokers(t), []string{s.topic},
 		consumer.Config{Batch: 50, Logger: slog.New(slog.DiscardHandler)})
@@ -179,13 +179,13 @@ func (s *outboxScene) consume(t *testing.T, h inbox.Handler, partitions int) {
 }
 
 // effects counts the effects, and the events that have one.
-func (s *outboxScene) effects(t *testing.T) (all, events int) {
+func (s *outboxTestbed) effects(t *testing.T) (all, events int) {
 	t.Helper()
 	return pgtest.One[int](t, s.db, `select count(*) from effect`),
 		pgtest.One[int](t, s.db, `select count(distinct id) from effect`)
 }
 
-// dying is a publisher whose relay loses its database as soon as a claim is in Kafka.
+// dying is a publisher whose relay loses the database as soon as its first claim is in Kafka.
 type dying struct {
 	relay.Publisher
 	sent chan struct{}
@@ -199,9 +199,9 @@ func (d *dying) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-// killedBetweenPublishAndSettle makes a topic of n events, some of which are in it twice: a relay publishes a claim,
-// dies before it can settle, and another one takes over.
-func killedBetweenPublishAndSettle(t *testing.T, s *outboxScene, n int) {
+// killedBetweenPublishAndSettle fills the topic with events, some of them twice: a relay publishes a claim and loses
+// its database before the settle, and another relay takes over.
+func killedBetweenPublishAndSettle(t *testing.T, s *outboxTestbed, n int) {
 	t.Helper()
 	s.append(t, n, 40)
 	proxy := pgtest.NewProxy(t, s.db.URL)
@@ -223,14 +223,13 @@ func killedBetweenPublishAndSettle(t *testing.T, s *outboxScene, n int) {
 	s.drained(t)
 }
 
-// TestP9_8_TakeOver: what a relay published and could not settle is published again under the same numbers, and a
-// consumer that goes by them applies it once, without a row for an event. The offset of the record in the number's
-// place would apply it twice.
+// TestP9_8_TakeOver: events that a relay published but did not settle are published again under the same numbers, and a
+// watermark over the numbers applies them once, without a row per event. A watermark over offsets applies them twice.
 func TestP9_8_TakeOver(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	const n, all, partitions = 2000, 2500, 3
-	s := newOutboxScene(t, partitions)
+	s := newOutboxTestbed(t, partitions)
 	killedBetweenPublishAndSettle(t, s, n)
 	log := s.log(t)
 	numbers := map[uuid.UUID]event.Position{}
@@ -247,7 +246,7 @@ func TestP9_8_TakeOver(t *testing.T) {
 		numbers[e.ID] = e.Position
 	}
 	if repeats == 0 || len(numbers) != all {
-		t.Fatalf("%d repeats of %d events: this shows nothing", repeats, len(numbers))
+		t.Fatalf("%d repeats of %d events: the test needs some", repeats, len(numbers))
 	}
 	s.consume(t, s.inbox(t, "by-watermark", inbox.ByWatermark), partitions)
 	if rows, events := s.effects(t); rows != all || events != all {
@@ -259,7 +258,7 @@ func TestP9_8_TakeOver(t *testing.T) {
 		t.Errorf("the inbox has %d rows of events, want none", rows)
 	}
 
-	// Had the log only its offsets.
+	// The same events, with offsets only.
 	s.db.Exec(t, `truncate effect`)
 	wrong := s.inbox(t, "by-offset", inbox.ByOffset)
 	for _, e := range log {
@@ -273,13 +272,13 @@ func TestP9_8_TakeOver(t *testing.T) {
 	}
 }
 
-// TestP9_8_TakeOverFromTheWAL: the same where both relays read the WAL, which is in no journal: what the first one
-// published and could not delete is read again, under the same numbers.
+// TestP9_8_TakeOverFromTheWAL: the same with relays that read the WAL and need no journal: events that the first one
+// published but did not delete are read again, under the same numbers.
 func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	const n, partitions = 2000, 3
-	s := newOutboxScene(t, partitions)
+	s := newOutboxTestbed(t, partitions)
 	if _, err := operator.SetUpWAL(t.Context(), s.db.Pool, s.db.Schema); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +319,7 @@ func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
 		numbers[e.ID] = e.Position
 	}
 	if repeats == 0 || len(numbers) != n {
-		t.Fatalf("%d repeats of %d events: this shows nothing", repeats, len(numbers))
+		t.Fatalf("%d repeats of %d events: the test needs some", repeats, len(numbers))
 	}
 	s.consume(t, s.inbox(t, "by-watermark", inbox.ByWatermark), partitions)
 	if rows, events := s.effects(t); rows != n || events != n {
@@ -328,11 +327,11 @@ func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
 	}
 }
 
-// TestP9_8_AnOutboxIDIsNoNumber: ids are drawn before they are committed, so an event with a lower id may be published
-// later. A watermark over ids would drop it; the numbers are given in the order of publishing.
-func TestP9_8_AnOutboxIDIsNoNumber(t *testing.T) {
+// TestP9_8_OutboxIDIsNoNumber: ids are assigned before the commit, so an event with a lower id may be published later.
+// A watermark over ids would drop it; numbers are assigned in the order of publishing.
+func TestP9_8_OutboxIDIsNoNumber(t *testing.T) {
 	t.Parallel()
-	s := newOutboxScene(t, 1)
+	s := newOutboxTestbed(t, 1)
 	slow, err := s.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -354,8 +353,7 @@ func TestP9_8_AnOutboxIDIsNoNumber(t *testing.T) {
 	s.relay(t, s.db.Pool, s.kafka(t), 0)
 	add(s.db.Pool.QueryRow(t.Context(), insert, s.topic))
 	pgtest.Await(t, "the second is published", func() (bool, error) {
-		return len(kafkatest.ReadAll(t, s.topic)) == 1,
-			nil
+		return len(kafkatest.ReadAll(t, s.topic)) == 1, nil
 	})
 	if err := slow.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -380,21 +378,21 @@ func TestP9_8_AnOutboxIDIsNoNumber(t *testing.T) {
 		log[i].Position.Seq = ids[log[i].ID]
 	}
 	if out := outcomes("by-id-of-the-outbox", log); out[0] != inbox.Applied || out[1] != inbox.Duplicate {
-		t.Errorf("by the ids: %v: want the second event dropped, or this test shows nothing", out)
+		t.Errorf("by the ids: %v, want the second event dropped", out)
 	}
 }
 
-// TestP9_8_Fence: a fence makes the relay publish what is claimed again, under new numbers. The worker stops there,
-// with nothing doubled, and with nothing dropped goes on when it is told that nothing it has applied came again.
+// TestP9_8_Fence: after a fence the relay uses new numbers. The worker halts there, without a second effect, and
+// continues, without a lost event, once the new numbering is accepted.
 func TestP9_8_Fence(t *testing.T) {
 	t.Parallel()
-	s := newOutboxScene(t, 1)
+	s := newOutboxTestbed(t, 1)
 	s.append(t, 100, 10)
 	stop := s.relay(t, s.db.Pool, s.kafka(t), 0)
 	s.drained(t)
 	stop()
 	h := s.inbox(t, "ledger", inbox.ByWatermark)
-	if _, err := h.Handle(t.Context(), firsts(s.log(t))); err != nil {
+	if _, err := h.Handle(t.Context(), dropRepeats(s.log(t))); err != nil {
 		t.Fatal(err)
 	}
 	o, err := operator.New(s.db.Pool, s.db.Schema, "ada")
@@ -408,7 +406,7 @@ func TestP9_8_Fence(t *testing.T) {
 	s.append(t, 100, 10)
 	s.relay(t, s.db.Pool, s.kafka(t), 0)
 	s.drained(t)
-	log := firsts(s.log(t))
+	log := dropRepeats(s.log(t))
 	out, err := h.Handle(t.Context(), log)
 	if code, _ := inbox.TerminalCode(err); code != inbox.CodeNewNumbering || out[99] != inbox.Duplicate ||
 		out[100] != inbox.Undecided {
@@ -432,11 +430,11 @@ func TestP9_8_Fence(t *testing.T) {
 	}
 }
 
-// TestP9_8_Replay: replayed events have their old ids and new numbers, and say so: a consumer that goes by numbers
-// leaves them to a person, one that goes by ids knows them.
+// TestP9_8_Replay: replayed events have their old ids, new numbers and a mark: by watermark they are quarantined, by id
+// they are duplicates.
 func TestP9_8_Replay(t *testing.T) {
 	t.Parallel()
-	s := newOutboxScene(t, 1)
+	s := newOutboxTestbed(t, 1)
 	start := time.Now().Add(-time.Hour)
 	s.append(t, 20, 4)
 	s.relay(t, s.db.Pool, s.kafka(t), 1)
@@ -456,7 +454,7 @@ func TestP9_8_Replay(t *testing.T) {
 			}
 		}
 	}
-	both(firsts(s.log(t)), inbox.Applied, inbox.Applied)
+	both(dropRepeats(s.log(t)), inbox.Applied, inbox.Applied)
 	o, err := operator.New(s.db.Pool, s.db.Schema, "ada")
 	if err != nil {
 		t.Fatal(err)
@@ -466,7 +464,7 @@ func TestP9_8_Replay(t *testing.T) {
 		t.Fatalf("%+v: %v", done, err)
 	}
 	s.drained(t)
-	log := firsts(s.log(t))
+	log := dropRepeats(s.log(t))
 	if len(log) != 40 {
 		t.Fatalf("the log has %d events", len(log))
 	}
