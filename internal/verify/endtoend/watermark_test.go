@@ -68,9 +68,9 @@ func (s *outboxTestbed) relay(t *testing.T, db *pgxpool.Pool, to relay.Publisher
 }
 
 // relayFrom is relay with a source.
-func (s *outboxTestbed) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int, source relay.Source) (
-	stop func(),
-) {
+func (s *outboxTestbed) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int,
+	source relay.Source,
+) (stop func()) {
 	t.Helper()
 	r, err := relay.New(db, to, relay.Config{
 		Schema: s.db.Schema, Lease: 3 * time.Second, ArchiveDays: archive, ProbeAwake: 5 * time.Millisecond,

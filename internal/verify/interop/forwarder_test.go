@@ -248,8 +248,8 @@ func TestProducersChangeOneLine(t *testing.T) {
 	}
 	slices.Sort(removed)
 	if len(added) != 1 || !strings.Contains(added[0], "watermill.NewOutbox(tx") || len(removed) != 3 ||
-		!strings.Contains(removed[0], "forwarder.NewPublisher(") || !strings.Contains(removed[1], "wsql.NewPublisher(") ||
-		!strings.HasPrefix(removed[2], "wsql.PublisherConfig{") {
+		!strings.Contains(removed[0], "forwarder.NewPublisher(") ||
+		!strings.Contains(removed[1], "wsql.NewPublisher(") || !strings.HasPrefix(removed[2], "wsql.PublisherConfig{") {
 		t.Errorf("added %q, removed %q", added, removed)
 	}
 }

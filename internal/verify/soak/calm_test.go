@@ -10,21 +10,19 @@ import (
 	"time"
 )
 
-// calmLimit is how long it may take until everything is well again after the last fault (I8), counted anew whenever
-// less is left than ever: how fast a backlog shrinks is the machine's affair, that it does is ours. A relay waits at
-// most its lease (3 s), a probe's backoff (some seconds) and a topic's next check (2 s); a worker its session (6 s), a
-// rebalance (8 s) and an event's longest series of attempts (3 s), and the operator releases what that parks, more than
-// once; what is sent late by proxies arrives within 4 s. All of it may follow one another.
+// calmLimit bounds the time without progress after the last fault (I8); how fast a backlog shrinks depends on the
+// machine. A relay waits for at most its lease (3 s), a probe's backoff (some seconds) and a topic's next check (2 s);
+// a worker for its session (6 s), a rebalance (8 s) and the longest series of attempts of an event (3 s), which the
+// operator may have to release more than once; proxies delay bytes by up to 4 s. All of these may add up.
 const calmLimit = 90 * time.Second
 
-// calmAtLast bounds the whole of it.
+// calmAtLast bounds the whole time after the last fault.
 const calmAtLast = 6 * time.Minute
 
-// stopLimit is how long a process may take to end in order: a drain of 5 s, and what a busy machine adds.
+// stopLimit bounds a graceful stop: a drain of 5 s, and more on a busy machine.
 const stopLimit = 30 * time.Second
 
-// calm ends the producers and waits until nothing is left to do; then it ends everybody in order. It returns what is
-// not well, which the verdict then counts as well.
+// calm stops the producers, waits until nothing is left, and stops the other processes. It returns what failed.
 func (x *scene) calm() (unwell []string) {
 	for _, p := range x.proxies.all {
 		p.Toxics.ResetToxics(context.Background())
@@ -45,7 +43,7 @@ func (x *scene) calm() (unwell []string) {
 	defer tick.Stop()
 	left, calmAt, least, progress := []string(nil), time.Duration(0), int64(math.MaxInt64), began
 	for quiet := 0; quiet < 3; <-tick.C {
-		_, _ = x.discardSome(time.Now().Add(2 * time.Second)) // left() sees what is still there
+		_, _ = x.discardSome(time.Now().Add(2 * time.Second)) // left reports the remaining ones
 		var sum int64
 		if left, sum = x.left(); len(left) > 0 {
 			quiet = 0
@@ -60,12 +58,12 @@ func (x *scene) calm() (unwell []string) {
 		}
 	}
 	if len(left) > 0 {
-		unwell = append(unwell, fmt.Sprintf("not well %v after the last fault, %v after the last progress: %s",
+		unwell = append(unwell, fmt.Sprintf("left %v after the last fault, %v after the last progress: %s",
 			time.Since(began).Round(time.Second), time.Since(progress).Round(time.Second), strings.Join(left, "; ")))
 	} else {
-		x.t.Logf("everything was well again %v after the last fault", calmAt.Round(100*time.Millisecond))
+		x.t.Logf("nothing was left %v after the last fault", calmAt.Round(100*time.Millisecond))
 	}
-	// Workers first: their offsets, and then the lanes.
+	// Workers first, so that they commit their offsets.
 	for _, name := range slices.Concat(workers, []string{spare, person, maintainer}, relays) {
 		x.supervisor.want(name, false)
 	}
@@ -77,7 +75,7 @@ func (x *scene) calm() (unwell []string) {
 	return unwell
 }
 
-// questions are what must have no row when everything is well.
+// questions are queries that must return no row in the end.
 var questions = map[string]string{
 	"events in the outbox":          "select 1 from outbox_event",
 	"scheduled events that are due": "select 1 from outbox_scheduled where due < now()",
@@ -97,7 +95,7 @@ var questions = map[string]string{
 		"xact_start < now() - interval '15 s'",
 }
 
-// left is what is still to be done, and how much of it.
+// left returns the rows of questions and the lag, as texts and in all.
 func (x *scene) left() (left []string, sum int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()

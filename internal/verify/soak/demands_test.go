@@ -10,15 +10,14 @@ import (
 	"time"
 )
 
-// sightings count, by kind, how often a fault took effect and how often that which it must not touch went on meanwhile.
-// Faults of other tracks are made at the same time, so that it may stand for once; when it never goes on it is a
-// violation.
+// sightings counts, by kind, how often a fault took effect and how often the processes that it must not affect went on
+// meanwhile. Simultaneous faults of other tracks may stop them at times; if they never went on it is a violation.
 type sightings struct {
 	mu         sync.Mutex
 	took, went map[string]int
 }
 
-// enough is how many of a kind must have been made, or have taken effect, before the lack of a sighting says something.
+// enough faults of a kind without a sighting are a violation.
 const enough = 3
 
 func (x *scene) took(kind string) {
@@ -33,7 +32,7 @@ func (x *scene) went(kind string) {
 	x.seen.went[kind]++
 }
 
-// demanding are the kinds that look at what they did.
+// demanding are the kinds that check their effect.
 func demanding() map[string]bool {
 	all := map[string]bool{}
 	for _, k := range kinds() {
@@ -42,13 +41,12 @@ func demanding() map[string]bool {
 	return all
 }
 
-// unmetDemands lists the kinds that could not be made or did nothing, and those that stopped what they must not touch.
-// The last is asked of a kind that is made alone: among others, a broker that is away or a server that restarts stops
-// the same things.
+// unmetDemands lists the kinds that could not be made or had no effect. For a run of a single kind it also checks that
+// others went on; in other runs a broker that is away or a server that restarts could have stopped them.
 func (x *scene) unmetDemands(done, vain map[string]int) (unwell []string) {
 	for _, kind := range slices.Sorted(maps.Keys(vain)) {
 		if vain[kind] >= enough && done[kind] == 0 {
-			unwell = append(unwell, fmt.Sprintf("%s was begun %d times and never made", kind, vain[kind]))
+			unwell = append(unwell, fmt.Sprintf("%s was tried %d times and never made", kind, vain[kind]))
 		}
 	}
 	looks := demanding()
@@ -58,14 +56,13 @@ func (x *scene) unmetDemands(done, vain map[string]int) (unwell []string) {
 			unwell = append(unwell, fmt.Sprintf("%s was made %d times and never took effect", kind, made))
 		}
 		if len(done) == 1 && took >= enough && went == 0 {
-			unwell = append(unwell, fmt.Sprintf("%s took effect %d times, and what it must not touch never went on",
-				kind, took))
+			unwell = append(unwell, fmt.Sprintf("%s took effect %d times, and the others never went on", kind, took))
 		}
 	}
 	return unwell
 }
 
-// mark is where the table of effects ends now: rows behind it are newer.
+// mark returns the end of the table of effects, in pages.
 func (x *scene) mark() (pages int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
@@ -76,9 +73,9 @@ func (x *scene) mark() (pages int64) {
 	return pages
 }
 
-// noteProgress notes that a third of the partitions of the permanent topics had effects since the mark. When no
-// other fault is made it is nearly all of them. After a death all partitions of a worker run their events one at a time
-// and alone, and wait together for one that hangs.
+// noteProgress notes whether a third of the partitions of the permanent topics had effects since the mark. Without
+// other faults nearly all have. After a crash a worker runs the events of all its partitions one by one, so all wait
+// for one that hangs.
 func (x *scene) noteProgress(f fault, since int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
@@ -98,11 +95,10 @@ func (x *scene) noteProgress(f fault, since int64) {
 	}
 }
 
-// goesWithin is how long an event of a healthy relay's may wait at most: a lease, and the steps until its lane is
-// taken.
+// goesWithin bounds the wait of an event in a healthy relay's lane: a lease, and the time to take the lane over.
 const goesWithin = 8 * time.Second
 
-// outboxMark is the number of the latest event at some time.
+// outboxMark is the id of the latest event at some time.
 type outboxMark struct{ id atomic.Int64 }
 
 func (m *outboxMark) set(x *scene) {
@@ -114,7 +110,7 @@ func (m *outboxMark) set(x *scene) {
 	}
 }
 
-// published notes that what was there at the mark has left the outbox.
+// published notes whether all events up to the mark have left the outbox.
 func (x *scene) published(f fault, at *outboxMark) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// disks are two small file systems in memory, one with a server's data and one with its WAL.
+// disks are two file systems in memory, with a server's data and its WAL.
 type disks struct{ data, wal string }
 
 func (d *disks) of(name string) string {
@@ -22,12 +22,12 @@ func (d *disks) of(name string) string {
 	return d.data
 }
 
-// sizes of the two; what is not used takes no memory.
+// sizes are upper limits; free space takes no memory.
 var sizes = map[string]string{"data": "6g", "wal": "2g"}
 
-// full makes a disk as small as what is on it.
+// full shrinks a disk to its used size.
 func (d *disks) full(name string) (err error) {
-	for range 20 { // it may grow between the look and the act
+	for range 20 { // files may grow between the two calls
 		var at syscall.Statfs_t
 		if err := syscall.Statfs(d.of(name), &at); err != nil {
 			return err
@@ -40,15 +40,14 @@ func (d *disks) full(name string) (err error) {
 	return err
 }
 
-// restoreSize gives a file system its size again.
 func (d *disks) restoreSize(name string) error {
 	return run("mount", "-o", "remount,size="+sizes[name], d.of(name))
 }
 
-// device is the name that our file systems carry in the list of mounts.
+// device is the name of these file systems in the list of mounts.
 const device = "effectonce-soak"
 
-// sweep unmounts what killed runs left behind. A lock file, held while its process lives, tells those apart.
+// sweep unmounts the file systems of killed runs, whose lock file is no longer locked.
 func sweep() {
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	for line := range strings.Lines(string(mounts)) {
@@ -67,7 +66,7 @@ func sweep() {
 	}
 }
 
-// newDisks moves a server onto them. It needs the right to mount; without, no disk gets full in the run.
+// newDisks moves a server to new disks. It needs the right to mount; without it, no disk fills up in the run.
 func newDisks(t *testing.T, server *pgtest.Server) (*disks, error) {
 	t.Helper()
 	d := &disks{data: filepath.Join(server.Dir(), "disk"), wal: filepath.Join(server.Dir(), "wal")}
@@ -95,15 +94,14 @@ func (d *disks) mount(t *testing.T) error {
 		}
 		t.Cleanup(func() {
 			if err := run("umount", "-l", dir); err != nil {
-				t.Errorf("a file system is left behind: %v", err)
+				t.Errorf("cannot unmount: %v", err)
 			}
 		})
 	}
 	return nil
 }
 
-// move copies the data, keeps its owner, and leaves links where things were. Nothing has changed when it fails
-// half-way.
+// move copies the data with its owner, and leaves symbolic links. If it fails, the server's directory is unchanged.
 func (d *disks) move(data string) error {
 	for _, step := range [][]string{
 		{"cp", "-a", data + "/.", d.data},

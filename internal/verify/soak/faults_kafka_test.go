@@ -69,7 +69,7 @@ func kafkaKinds() []kind {
 	}
 }
 
-// brokerFault ends a broker, starts it again, and lets partitions go back to their preferred leaders.
+// brokerFault ends a broker; its undo restarts it and restores the preferred leaders.
 func brokerFault(end func(c *kafkatest.Cluster, i int)) func(s *scene, f fault) (func() error, error) {
 	return func(s *scene, f fault) (func() error, error) {
 		i, err := strconv.Atoi(f.target)
@@ -102,7 +102,7 @@ func brokerPause(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// ask sends one request to the cluster, past all proxies.
+// ask sends a request to the cluster without proxies.
 func (x *scene) ask(do func(ctx context.Context, c *kgo.Client) error) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(x.kafka.Brokers()...))
 	if err != nil {
@@ -114,7 +114,7 @@ func (x *scene) ask(do func(ctx context.Context, c *kgo.Client) error) error {
 	return do(ctx, client)
 }
 
-// elect gives every partition its preferred leader back.
+// elect restores the preferred leaders of all partitions.
 func (x *scene) elect() error {
 	if x.brokers == 1 {
 		return nil
@@ -127,7 +127,7 @@ func (x *scene) elect() error {
 	})
 }
 
-// shuffleLeaders moves every partition's replicas around, so that leaders change without anybody dying.
+// shuffleLeaders reorders the replicas of every partition, so that leaders change without a crash.
 func (x *scene) shuffleLeaders(f fault) (func() error, error) {
 	draw := f.draw()
 	err := x.ask(func(ctx context.Context, c *kgo.Client) error {
@@ -135,7 +135,7 @@ func (x *scene) shuffleLeaders(f fault) (func() error, error) {
 		req.TimeoutMillis = 20_000
 		for name, n := range topics {
 			if name == topicDoomed {
-				continue // it may not be there at the moment
+				continue // it may not exist at the moment
 			}
 			t := kmsg.NewAlterPartitionAssignmentsRequestTopic()
 			t.Topic = name
@@ -161,8 +161,8 @@ func (x *scene) shuffleLeaders(f fault) (func() error, error) {
 	return x.elect, nil
 }
 
-// grow gives a topic more partitions. The relays refuse it until the operator accepts, which a careful one does when
-// every consumer has read the topic to its end.
+// grow adds partitions to a topic. The relays refuse it until the operator accepts, once every consumer has read the
+// topic to its end.
 func grow(s *scene, _ fault) (func() error, error) {
 	const most = 8
 	if s.grown >= most {
@@ -187,16 +187,15 @@ func grow(s *scene, _ fault) (func() error, error) {
 	return func() error { return s.accept(next) }, nil
 }
 
-// answerTimeout is how long the harness waits for answers to unknown outcomes before it accepts anyway: the
-// relays send nothing of the topic meanwhile, so that there may never be one.
+// answerTimeout bounds the wait for unknown outcomes before the harness accepts anyway: the relays send nothing to the
+// topic meanwhile, so some outcomes stay unknown.
 const answerTimeout = 3 * time.Second
 
-// catchUp is how long it waits until nothing of the topic is unread. In a storm of deaths workers count each run of an
-// event, and get on slowly; an operator who does not wait loses the order of keys that move, which the checker excuses
-// for this topic.
+// catchUp bounds the wait until the topic is read to its end. Among crashes workers count each run of an event, and are
+// slow; an acceptance without this wait loses the order of keys that move, which the checker excuses for this topic.
 const catchUp = 20 * time.Second
 
-// accept pins the new count, as `relay topics accept` does.
+// accept pins the new number of partitions, as `relay topics accept` does.
 func (x *scene) accept(partitions int) error {
 	o, err := operator.New(x.admin, "", "harness")
 	if err != nil {
@@ -229,8 +228,8 @@ func (x *scene) accept(partitions int) error {
 	}
 }
 
-// recreate deletes a topic and makes it again. What it held is gone, which is nobody's fault but the fault's. The other
-// topics have the same relays and the same consumer, and must go on.
+// recreate deletes a topic and its records, and creates it again. The other topics have the same relays and the same
+// consumer, and must go on.
 func recreate(s *scene, f fault) (func() error, error) {
 	err := s.ask(func(ctx context.Context, c *kgo.Client) error {
 		req, name := kmsg.NewPtrDeleteTopicsRequest(), topicDoomed
@@ -277,7 +276,7 @@ func (x *scene) makeDoomed() error {
 	})
 }
 
-// lag is how many records of a topic the group has not committed.
+// lag returns how many records of a topic the group has not committed.
 func (x *scene) lag(topic string) (lag int64, err error) {
 	err = x.ask(func(ctx context.Context, c *kgo.Client) error {
 		ends, err := endOffsets(ctx, c, topic)
@@ -372,7 +371,7 @@ func groupOffsets(ctx context.Context, c *kgo.Client, topic string, partitions i
 // joining is the state of a group that waits for its members.
 const joining = "PreparingRebalance"
 
-// group is what the broker says of the workers' group.
+// group describes the workers' group.
 func (x *scene) group() (g kmsg.DescribeGroupsResponseGroup, err error) {
 	err = x.ask(func(ctx context.Context, c *kgo.Client) error {
 		req := kmsg.NewPtrDescribeGroupsRequest()
@@ -390,7 +389,7 @@ func (x *scene) group() (g kmsg.DescribeGroupsResponseGroup, err error) {
 	return g, err
 }
 
-// groupState is empty when the broker does not say.
+// groupState is empty if the broker does not answer.
 func (x *scene) groupState() string {
 	g, err := x.group()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/roles"
 )
 
-// links of processes: which proxy of whom. "relay-1/kafka" are those to all brokers.
+// links lists the links between processes and servers, as "relay-1/kafka", which stands for all brokers.
 func links(s settings) (all []string) {
 	for _, p := range slices.Concat(producers, relays, workers, relays, workers) {
 		all = append(all, p+"/postgres")
@@ -25,7 +25,7 @@ func links(s settings) (all []string) {
 	return all
 }
 
-// proxiesOf is the names of a link's proxies.
+// proxiesOf returns the names of a link's proxies.
 func (x *scene) proxiesOf(link string) []string {
 	if name, ok := strings.CutSuffix(link, "/kafka"); ok {
 		var all []string
@@ -84,7 +84,7 @@ func networkKinds() []kind {
 				return workers // a relay sends its transactions whole
 			}, begin: vanish,
 		},
-		// Some requests of a relay reach the broker when the relay has long given them up and sent them again.
+		// Some requests of a relay reach the broker long after the relay has timed out and repeated them.
 		{
 			name: "late-produce", track: track, shortest: 5 * time.Second, longest: 10 * time.Second,
 			targets: func(settings) (all []string) {
@@ -100,14 +100,14 @@ func networkKinds() []kind {
 	}
 }
 
-// vanish takes a process's host away in the middle of a transaction: nobody hears of it, and the server has to end the
-// transaction by itself. The supervisor starts the process on another host.
+// vanish simulates the loss of a process's host in the middle of a transaction: its connections go dead without an end,
+// and the server has to end the transaction. The supervisor restarts the process on another host.
 func vanish(s *scene, f fault) (func() error, error) {
 	l := s.lines[f.target]
 	var open []*wire
 	for limit := time.Now().Add(5 * time.Second); len(open) == 0; {
 		if time.Now().After(limit) {
-			return nil, errors.New("no transaction was met")
+			return nil, errors.New("no open transaction was found")
 		}
 		await(time.Now().Add(10 * time.Millisecond))
 		l.flow(false)
@@ -149,7 +149,7 @@ func vanish(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// within are those connections whose transaction has written or locked something, and waits for its client.
+// within returns the connections whose transaction has written or locked rows, and waits for its client.
 func (x *scene) within(wires []*wire) (open []*wire) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()

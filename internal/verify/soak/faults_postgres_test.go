@@ -18,10 +18,10 @@ import (
 // sqlLimit bounds one statement of the harness.
 const sqlLimit = 10 * time.Second
 
-// healLimit bounds how long the harness tries to undo a fault.
+// healLimit bounds the attempts to undo a fault.
 const healLimit = time.Minute
 
-// sql runs statements as superuser, past all proxies.
+// sql runs statements as superuser, without proxies.
 func (x *scene) sql(statements ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
@@ -33,7 +33,7 @@ func (x *scene) sql(statements ...string) error {
 	return nil
 }
 
-// retry tries until it works: a fault must be undone, whatever else is broken at the moment.
+// retry repeats until it succeeds: a fault must be undone even during other faults.
 func retry(try func() error) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -44,7 +44,7 @@ func retry(try func() error) error {
 	}
 }
 
-// retry runs statements, each until it works.
+// retry runs statements, each until it succeeds.
 func (x *scene) retry(statements ...string) error {
 	for _, s := range statements {
 		if err := retry(func() error { return x.sql(s) }); err != nil {
@@ -140,7 +140,7 @@ func postgresKinds() []kind {
 	}
 }
 
-// grantees are whose privilege is taken back for a while.
+// grantees are the roles that lose a privilege for a while.
 var grantees = map[string]string{
 	"delete on outbox_event": "effectonce_relay", "insert on outbox_claim": "effectonce_relay",
 	"update on outbox_lane":   "effectonce_relay",
@@ -148,7 +148,7 @@ var grantees = map[string]string{
 	"select on inbox_days": "effectonce_inbox",
 }
 
-// startAgain starts the server; the backends of a killed one may still be leaving, and a disk may just have been freed.
+// startAgain restarts the server. Backends of a killed one may still be exiting, or a disk may still be full.
 func (x *scene) startAgain() error { return retry(x.pg.TryStart) }
 
 // terminate ends random backends of a role, five a second.
@@ -159,7 +159,7 @@ func terminate(s *scene, f fault) (func() error, error) {
 	}), nil
 }
 
-// repeat does something again and again until it is undone.
+// repeat calls do every so often until undo.
 func repeat(every time.Duration, do func()) (undo func() error) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -178,7 +178,7 @@ func repeat(every time.Duration, do func()) (undo func() error) {
 	return func() error { close(end); <-ended; return nil }
 }
 
-// exhaust takes every connection that the server gives to others than superusers.
+// exhaust takes all connections that are not reserved for superusers.
 func exhaust(s *scene, _ fault) (func() error, error) {
 	var mu sync.Mutex
 	var held []*pgx.Conn
@@ -199,7 +199,7 @@ func exhaust(s *scene, _ fault) (func() error, error) {
 			mu.Unlock()
 		}
 	})
-	// Those that are in place stay; who comes next, or was ended, finds no room.
+	// Other existing connections stay; new ones are refused.
 	_ = s.sql("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename like 'player_%' " +
 		"order by random() limit 8) p")
 	return func() error {
@@ -211,8 +211,8 @@ func exhaust(s *scene, _ fault) (func() error, error) {
 	}, nil
 }
 
-// fill leaves no room on one of the server's disks, and makes room again. A server that could not go on is started
-// again.
+// fill leaves no free space on one of the server's disks. Its undo frees the space, and restarts the server if it
+// stopped.
 func fill(s *scene, f fault) (func() error, error) {
 	if s.disks == nil {
 		return nil, fmt.Errorf("no disk of its own: %w", s.noDisks)
@@ -234,11 +234,11 @@ func fill(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// kindStandby is asked for before the run: a standby takes a while to make.
+// kindStandby needs a standby, whose creation starts before the run because it takes a while.
 const kindStandby = "standby-answers"
 
-// standbyAnswers leads a process to a standby for a while, as a name does that moves too early and comes back.
-// Connections that were made meanwhile stay there half of the time: the process has to notice.
+// standbyAnswers connects a process to a standby for a while, like a DNS name that moves too early and comes back. Half
+// of the time the connections to the standby stay open: the process has to notice.
 func standbyAnswers(s *scene, f fault) (func() error, error) {
 	standby, err := s.standby()
 	if err != nil {
@@ -278,5 +278,5 @@ func standbyAnswers(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// backWithin is how long a process may use connections to a standby that stay open.
+// backWithin bounds how long a process may keep connections to the standby.
 const backWithin = 15 * time.Second

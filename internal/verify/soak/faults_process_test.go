@@ -9,7 +9,7 @@ import (
 
 var errNobody = errors.New("the process was not running")
 
-// kinds are all faults that are known.
+// kinds returns all kinds of faults.
 func kinds() []kind {
 	return slices.Concat(processKinds(), networkKinds(), postgresKinds(), sessionKinds(), kafkaKinds())
 }
@@ -47,7 +47,7 @@ func processKinds() []kind {
 				return nothing, nil
 			},
 		},
-		// Beyond the lease and beyond the session: what goes on afterwards is a zombie.
+		// Longer than the lease and the session: a process that continues is a zombie.
 		{
 			name: "pause", track: track, shortest: 4 * time.Second, longest: 12 * time.Second,
 			targets: importantProcesses,
@@ -58,7 +58,7 @@ func processKinds() []kind {
 				return func() error { s.supervisor.signal(f.target, syscall.SIGCONT); return nil }, nil
 			},
 		},
-		// A short pause ends before anybody has noticed.
+		// Shorter than the lease and the session.
 		{
 			name: "stutter", track: track, shortest: 200 * time.Millisecond, longest: 1500 * time.Millisecond,
 			targets: importantProcesses, begin: func(s *scene, f fault) (func() error, error) {
@@ -76,7 +76,7 @@ func processKinds() []kind {
 				return func() error { s.supervisor.want(f.target, true); return nil }, nil
 			},
 		},
-		// Each life takes lanes and leaves them behind.
+		// Each life takes lanes and does not free them.
 		{
 			name: "crash-loop", track: track, demands: true, shortest: 10 * time.Second, longest: 20 * time.Second,
 			targets: func(settings) []string { return relays }, begin: crashLoop,
@@ -96,7 +96,7 @@ func processKinds() []kind {
 	}
 }
 
-// storm lets workers join and leave every two seconds, so that the group hardly ever rests.
+// storm lets workers join and leave every two seconds, so that the group rebalances nearly all the time.
 func storm(s *scene, f fault) (func() error, error) {
 	draw, all := f.draw(), append(slices.Clone(workers), spare)
 	away := spare
@@ -130,8 +130,7 @@ func storm(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// crashLoop kills a relay again and again, some time after each of its starts. What the healthy ones have is not to
-// wait for it.
+// crashLoop kills a relay again and again, some time after each start. Events in lanes of other relays must not wait.
 func crashLoop(s *scene, f fault) (func() error, error) {
 	if !s.supervisor.signal(f.target, syscall.SIGKILL) {
 		return nil, errNobody
@@ -167,8 +166,8 @@ func crashLoop(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// stopInJoin lets the group wait for a worker that stands still, and tells another one to end meanwhile. When that one
-// is gone the group must not have it as a member any more.
+// stopInJoin lets the group wait for a paused worker, and stops another worker meanwhile. After its exit the group must
+// not have it as a member.
 func stopInJoin(s *scene, f fault) (func() error, error) {
 	still := workers[0]
 	if f.target == still {
@@ -187,11 +186,11 @@ func stopInJoin(s *scene, f fault) (func() error, error) {
 	limit := time.Now().Add(6 * time.Second)
 	for s.groupState() != joining {
 		if time.Now().After(limit) {
-			return nil, errors.Join(errors.New("the group did not call its members"), undo())
+			return nil, errors.Join(errors.New("the group did not start a rebalance"), undo())
 		}
 		await(time.Now().Add(50 * time.Millisecond))
 	}
-	// a member hears of it with its next heartbeat, and ends what it handles
+	// A member notices with its next heartbeat, and finishes its batch.
 	await(time.Now().Add(between(f.draw(), 0, 2*time.Second)))
 	life, within := s.supervisor.process(f.target), s.groupState() == joining
 	s.supervisor.want(f.target, false)

@@ -17,14 +17,14 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// refusedTopics is how the names of topics begin that are not there.
+// refusedTopics is the prefix of topics that do not exist.
 const refusedTopics = "refused-"
 
-// manyRefused is how many of them have an event at a time.
+// manyRefused is the number of these topics.
 const manyRefused = 1000
 
-// refuse appends an event to each of a thousand topics that do not exist, and discards what is held of them in the end.
-// The events of other topics must not wait for those.
+// refuse appends an event to each of a thousand topics that do not exist; its undo discards the held events. Events of
+// other topics must not wait for them.
 func refuse(s *scene, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*sqlLimit)
 	defer cancel()
@@ -55,7 +55,7 @@ func refuse(s *scene, f fault) (func() error, error) {
 	err = tx.Commit(ctx)
 	s.appended(op, err)
 	if err != nil {
-		return nil, errors.Join(err, s.discardRefused()) // it may be there
+		return nil, errors.Join(err, s.discardRefused()) // it may have been committed
 	}
 	var late outboxMark
 	timer := time.AfterFunc(max(0, f.lasts-goesWithin), func() { late.set(s) })
@@ -63,7 +63,7 @@ func refuse(s *scene, f fault) (func() error, error) {
 		timer.Stop()
 		held, err := s.refused("outbox_held")
 		s.t.Logf("%s: %d are held (%v)", f.kind, len(held), err)
-		if err == nil && len(held) >= manyRefused/2 { // relays may have died meanwhile
+		if err == nil && len(held) >= manyRefused/2 { // a relay may have been killed meanwhile
 			s.took(f.kind)
 			s.published(f, &late)
 		}
@@ -71,7 +71,7 @@ func refuse(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// refused are the events of such topics in a table.
+// refused returns the events of these topics in a table.
 func (x *scene) refused(table string) ([]history.Event, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
@@ -84,8 +84,8 @@ func (x *scene) refused(table string) ([]history.Event, error) {
 	})
 }
 
-// discardRefused waits until all events of such topics are held, and discards them, as `relay topics discard` does.
-// What is left, because another fault lasts for too long, is discarded when all faults are over.
+// discardRefused waits until all events of these topics are held, and discards them, as `relay topics discard` does.
+// calm discards those that remain because another fault lasts too long.
 func (x *scene) discardRefused() error {
 	for deadline := time.Now().Add(healLimit); time.Now().Before(deadline); await(
 		time.Now().Add(200 * time.Millisecond)) {
@@ -96,7 +96,7 @@ func (x *scene) discardRefused() error {
 	return nil
 }
 
-// discardSome discards what is held of such topics, until a time, and returns how many there were, held or not.
+// discardSome discards held events of these topics until the deadline, and returns how many there were, held or not.
 func (x *scene) discardSome(deadline time.Time) (left int, err error) {
 	o, err := operator.New(x.admin, "", "harness")
 	if err != nil {

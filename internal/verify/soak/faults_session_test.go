@@ -58,7 +58,7 @@ func sessionKinds() []kind {
 		{
 			name: "slot-dropped", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true,
 			targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
-				return func() error { return nil }, retry(func() error { // whoever reads it comes back soon
+				return func() error { return nil }, retry(func() error { // the relay reconnects soon
 					return s.sql(
 						`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w
 							where s.slot_name = w.slot and s.active_pid is not null`,
@@ -70,7 +70,7 @@ func sessionKinds() []kind {
 		{
 			name: "slot-advanced", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true,
 			targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
-				// Somebody reads it nearly always: then nothing happens.
+				// It fails while a relay reads the slot, which is nearly always.
 				err := s.sql(
 					`select pg_replication_slot_advance(s.slot_name, pg_current_wal_lsn()) from pg_replication_slots s,
 						outbox_wal w where s.slot_name = w.slot and s.active_pid is null`)
@@ -97,15 +97,15 @@ func sessionKinds() []kind {
 	}
 }
 
-// holder counts what the harness itself appends, for business ids and aggregates of its own.
+// holder counts the harness's own appends, for unique business ids and aggregates.
 type holder struct{ n atomic.Int64 }
 
-// connect is a session of a role of its own, past all proxies.
+// connect opens a session as a role, without proxies.
 func (x *scene) connect(ctx context.Context, role string) (*pgx.Conn, error) {
 	return pgx.Connect(ctx, roles.Login(role, x.address, x.database))
 }
 
-// hold appends events in a transaction that stays open, and writes them down as a producer does.
+// hold appends events in an open transaction, and records them in the history as a producer does.
 func (x *scene) hold(ctx context.Context, tx pgx.Tx, n int) (op int64, err error) {
 	key := fmt.Sprintf("held-%d", x.held.n.Add(1)%7)
 	var events []event.Event
@@ -143,7 +143,7 @@ func (x *scene) appended(op int64, err error) {
 	x.note(e)
 }
 
-// idleWriter appends and then does nothing for a while: later events of others overtake its ids.
+// idleWriter appends and stays idle in its transaction, so that events with higher ids commit first.
 func idleWriter(s *scene, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.lasts+healLimit)
 	conn, err := s.connect(ctx, roles.Producer)
@@ -167,13 +167,13 @@ func idleWriter(s *scene, f fault) (func() error, error) {
 			s.note(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.Failed, Err: "rolled back"})
 			return nil
 		}
-		// A crash or a kill in between has rolled it back; that is no failure of the harness.
+		// A crash or kill may have rolled it back, which is no failure.
 		s.appended(op, tx.Commit(ctx))
 		return nil
 	}, nil
 }
 
-// prepared leaves a prepared transaction with events, which outlives its session and the server.
+// prepared leaves a prepared transaction with events, which outlives its session and a restart of the server.
 func prepared(s *scene, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
@@ -192,7 +192,7 @@ func prepared(s *scene, f fault) (func() error, error) {
 	}
 	name := fmt.Sprintf("soak-%d", s.held.n.Add(1))
 	if _, err := tx.Exec(ctx, "prepare transaction '"+name+"'", pgx.QueryExecModeSimpleProtocol); err != nil {
-		// Whether it is prepared is not known: then nobody ends it, and the liveness check finds it.
+		// It may be prepared, and is not ended: the check for liveness finds it.
 		s.note(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.Unknown, Err: err.Error()})
 		return nil, errors.Join(err, s.endPrepared(name, "rollback"))
 	}
@@ -210,7 +210,7 @@ func prepared(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// endPrepared ends a prepared transaction, if there is one of that name.
+// endPrepared ends a prepared transaction if it exists.
 func (x *scene) endPrepared(name, how string) error {
 	return retry(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
@@ -224,7 +224,7 @@ func (x *scene) endPrepared(name, how string) error {
 	})
 }
 
-// otherDatabase keeps a transaction open that has written to another database of the server.
+// otherDatabase keeps a transaction open that has written to another database.
 func otherDatabase(s *scene, _ fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
@@ -245,7 +245,7 @@ func otherDatabase(s *scene, _ fault) (func() error, error) {
 	return undo, nil
 }
 
-// oldSnapshot keeps vacuum from removing anything.
+// oldSnapshot keeps a snapshot open, so that vacuum removes nothing.
 func oldSnapshot(s *scene, _ fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
@@ -261,7 +261,7 @@ func oldSnapshot(s *scene, _ fault) (func() error, error) {
 	return undo, nil
 }
 
-// deadlocks locks rows that processes lock, in orders that are not theirs.
+// deadlocks locks rows that the processes lock too, in other orders.
 func deadlocks(s *scene, f fault) (func() error, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -279,7 +279,7 @@ func deadlocks(s *scene, f fault) (func() error, error) {
 func (x *scene) lockRows(ctx context.Context, table string, draw *rand.Rand) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	wait := time.NewTimer(100 * time.Millisecond) // a storm, and yet others get their turn
+	wait := time.NewTimer(100 * time.Millisecond) // leave the others some time
 	defer wait.Stop()
 	_ = pgx.BeginFunc(ctx, x.admin, func(tx pgx.Tx) error {
 		for range 3 {
@@ -296,7 +296,7 @@ func (x *scene) lockRows(ctx context.Context, table string, draw *rand.Rand) {
 	}
 }
 
-// conflicts lets a share of the writes of a table fail as a serialization failure does.
+// conflicts lets a share of the writes to a table fail with a serialization failure.
 func conflicts(s *scene, f fault) (func() error, error) {
 	undo := "drop trigger if exists soak_conflict on " + f.target
 	err := s.sql(`create or replace function soak_conflict() returns trigger language plpgsql as $$ begin
@@ -310,8 +310,8 @@ func conflicts(s *scene, f fault) (func() error, error) {
 	return func() error { return s.retry(undo) }, nil
 }
 
-// retention lets three maintainers at once do their work all the time, and gives them old days to drop: of the archive,
-// and of the inbox, whose DETACH waits for every transaction that uses the table.
+// retention runs maintenance in three processes at once, and creates expired daily partitions for them to drop: of the
+// archive, and of the inbox, whose DETACH waits for every transaction that uses the table.
 func retention(s *scene, f fault) (func() error, error) {
 	for i := range 3 {
 		day := time.Now().UTC().AddDate(0, 0, -int(100+f.param%100)-i)
@@ -319,7 +319,7 @@ func retention(s *scene, f fault) (func() error, error) {
 		r := strings.NewReplacer("{day}", day.Format("20060102"), "{from}", day.Format(time.DateOnly), "{to}",
 			next.Format(time.DateOnly),
 			"{first}", dayBound(day), "{end}", dayBound(next), "{owner}", roles.User("owner"))
-		// One that cannot be made for want of a lock or of a disk leaves less to drop.
+		// Without the lock or disk space there is less to drop.
 		_ = s.sql("set lock_timeout = '2s'", r.Replace(
 			`create table outbox_archive_{day} (like outbox_archive including defaults including storage);
 			alter table outbox_archive_{day} owner to {owner};
@@ -343,14 +343,13 @@ func retention(s *scene, f fault) (func() error, error) {
 	return func() error { cancel(); all.Wait(); return nil }, nil
 }
 
-// dayBound is the first id of a day's partition.
+// dayBound returns the first id of a daily partition.
 func dayBound(day time.Time) string {
 	ms := uint64(day.Truncate(24 * time.Hour).UnixMilli())
 	return fmt.Sprintf("%08x-%04x-0000-0000-000000000000", ms>>16, ms&0xffff)
 }
 
-// hang lets an effect of a worker hang, or one after the other, until the fault is over. Every other partition must go
-// on.
+// hang lets one effect of a worker hang, or one after the other, until undo. All other partitions must go on.
 func hang(s *scene, f fault) (func() error, error) {
 	since := s.mark()
 	if !s.supervisor.signal(f.target, roles.SignalHang) {

@@ -16,11 +16,11 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/roles"
 )
 
-// dumpLimit bounds the reading of everything at the end.
+// dumpLimit bounds the dump at the end.
 const dumpLimit = 10 * time.Minute
 
-// excused says what the faults of a run excuse: records of a topic that was deleted, and the order of keys that moved
-// when their topic grew and the operator accepted it.
+// excused returns the deviations that faults explain: records of a deleted topic, and the order of keys that moved when
+// their topic grew and the operator accepted it.
 func excused() history.Allowed {
 	return history.Allowed{Gone: map[string]bool{topicDoomed: true}, Grown: map[string]bool{topicGrowing: true}}
 }
@@ -32,8 +32,8 @@ func (x *scene) source(names ...string) dump.Source {
 	}
 }
 
-// audit looks at committed offsets and the inbox every two seconds during the run (I7); what it returns ends that. The
-// topic that is made again starts its offsets again, and is left out.
+// audit records committed offsets and the inbox every two seconds (I7), until end. It leaves out the topic that is
+// recreated, because its offsets start again.
 func (x *scene) audit() (end func()) {
 	w, err := history.Create(x.dir, "auditor")
 	if err != nil {
@@ -44,7 +44,7 @@ func (x *scene) audit() (end func()) {
 	stop := repeat(2*time.Second, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 		defer cancel()
-		_ = auditor.Once(ctx) // while a fault lasts it may not see anything; the next one looks at the same
+		_ = auditor.Once(ctx) // it may fail during a fault; the next turn records the same
 	})
 	return func() {
 		_ = stop()
@@ -52,7 +52,7 @@ func (x *scene) audit() (end func()) {
 	}
 }
 
-// judge has everything checked and tells the verdict.
+// judge checks the histories and reports the verdict.
 func (x *scene) judge(m *made, unwell []string) {
 	r := Report{
 		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed,
@@ -88,8 +88,7 @@ func (x *scene) judge(m *made, unwell []string) {
 	x.write(r)
 }
 
-// logStreamed logs how many records came from the WAL: lanes are not handed over while a slot comes
-// and goes.
+// logStreamed logs how many records came from the WAL; faults of the slot move lanes back to the table.
 func (x *scene) logStreamed(d *history.Dump) {
 	n := 0
 	for i := range d.Records {
@@ -100,7 +99,7 @@ func (x *scene) logStreamed(d *history.Dump) {
 	x.t.Logf("%d of %d records came from the WAL", n, len(d.Records))
 }
 
-// leaks looks for secrets in what processes and servers wrote (I10).
+// leaks searches the logs of processes and servers for secrets (I10).
 func (x *scene) leaks(into *history.Verdict) {
 	for name, log := range x.supervisor.logs(x.t) {
 		v, err := history.Leaks(name, strings.NewReader(string(log)), []string{roles.Canary, roles.CanaryPassword})
@@ -136,7 +135,7 @@ func report(r Report) string {
 	return b.String()
 }
 
-// write appends the report to the file that was asked for.
+// write appends the report to the file of envReport.
 func (x *scene) write(r Report) {
 	name := os.Getenv(envReport)
 	if name == "" {

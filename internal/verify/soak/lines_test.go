@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// line leads a process from its proxy to Postgres: to the primary, or for a while to a standby, as a name does in a
-// failover. What the process is cut off from it can be cut off from without a word: neither side gets a packet any
-// more, nor an end.
+// line connects a process's proxy to Postgres: to the primary, or for a while to a standby, like a DNS name in a
+// failover. It can also make connections dead: neither side gets another packet, nor an end.
 type line struct {
 	listener net.Listener
 	done     sync.WaitGroup
@@ -19,15 +18,15 @@ type line struct {
 	closed bool
 	gate   chan struct{} // closed: bytes pass
 	links  map[*wire]struct{}
-	made   map[string]int // connections, by where they lead
+	made   map[string]int // connections so far, by target
 }
 
 // wire is one connection.
 type wire struct {
 	client, server net.Conn
 	target         string
-	dead           chan struct{} // closed: nothing passes any more
-	ended          chan struct{} // closed: the server has given it up
+	dead           chan struct{} // closed: no more bytes pass
+	ended          chan struct{} // closed: the server has ended a dead wire
 	once           sync.Once
 }
 
@@ -94,7 +93,7 @@ func (l *line) accept() {
 	}
 }
 
-// pump copies one direction. Of a dead wire it only watches whether the server ends it.
+// pump copies one direction. On a dead wire it only waits for the server to end it.
 func (l *line) pump(w *wire, from, to net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
@@ -116,7 +115,7 @@ func (l *line) pump(w *wire, from, to net.Conn) {
 	}
 }
 
-// passes waits while the line is still, and is false when the wire is dead.
+// passes waits until the gate is open, and returns false if the wire is dead.
 func (l *line) passes(w *wire) bool {
 	l.mu.Lock()
 	gate := l.gate
@@ -139,7 +138,7 @@ func (w *wire) close() {
 	_ = w.server.Close()
 }
 
-// flow lets bytes pass, or keeps them.
+// flow opens or closes the gate.
 func (l *line) flow(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,14 +154,14 @@ func (l *line) flow(on bool) {
 	}
 }
 
-// to leads new connections elsewhere; those that exist stay where they are.
+// to changes the target of new connections.
 func (l *line) to(target string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.target = target
 }
 
-// wires are the connections of now.
+// wires returns the current connections.
 func (l *line) wires() (all []*wire) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +171,7 @@ func (l *line) wires() (all []*wire) {
 	return all
 }
 
-// cut ends every connection, on both sides.
+// cut ends all connections on both sides.
 func (l *line) cut() {
 	for _, w := range l.wires() {
 		w.kill()
@@ -180,20 +179,18 @@ func (l *line) cut() {
 	}
 }
 
-// kill makes a wire dead.
 func (w *wire) kill() { w.once.Do(func() { close(w.dead) }) }
 
-// port is the wire's as Postgres sees it.
+// port is the client port that Postgres sees.
 func (w *wire) port() int { return w.server.LocalAddr().(*net.TCPAddr).Port }
 
-// connections counts those that were ever made to a server.
+// connections returns how many connections were made to a target.
 func (l *line) connections(target string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.made[target]
 }
 
-// ports of connections.
 func ports(wires []*wire) (all []int) {
 	for _, w := range wires {
 		all = append(all, w.port())
@@ -201,7 +198,7 @@ func ports(wires []*wire) (all []int) {
 	return all
 }
 
-// back tells whether all connections lead to a server, and there is one.
+// back reports whether there are connections, all to the target.
 func (l *line) back(target string) bool {
 	wires := l.wires()
 	return len(wires) > 0 && !slices.ContainsFunc(wires, func(w *wire) bool { return w.target != target })

@@ -14,6 +14,6 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	kafkatest.Stop()
 	pgtest.Stop()
-	// No look for goroutines here: toxiproxy leaves those of links that it cut. The processes look for their own.
+	// No check for goroutines: toxiproxy leaks those of links that it cut. The processes check their own.
 	os.Exit(code)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// proxies are the network: each process reaches each server by a proxy of its own.
+// proxies are the network: one for each process and server.
 type proxies struct {
 	server *toxiproxy.ApiServer
 	mu     sync.Mutex
@@ -21,7 +21,7 @@ type proxies struct {
 }
 
 func newProxies(t *testing.T) *proxies {
-	zerolog.SetGlobalLevel(zerolog.Disabled) // toxics tell of every interruption
+	zerolog.SetGlobalLevel(zerolog.Disabled) // it logs every interruption
 	p := &proxies{
 		server: toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()),
 		all:    map[string]*toxiproxy.Proxy{},
@@ -46,7 +46,7 @@ func (p *proxies) add(t *testing.T, name, upstream string) string {
 	return one.Listen
 }
 
-// poison makes a toxic of some of the proxies' links and returns what removes it again.
+// poison adds a toxic to some of the proxies, until undo.
 func (p *proxies) poison(names []string, sort, stream string, toxicity float64, attributes map[string]int64) (
 	heal func() error, err error,
 ) {

@@ -24,18 +24,18 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// The topics. Each meets its own faults, so that what is allowed to the one hides nothing of the other.
+// The topics. Each has its own faults, so that deviations allowed for one topic hide no bug in another.
 const (
 	topicMain    = "main"
 	topicSecond  = "second"
 	topicLimited = "limited" // refuses large events
 	topicGrowing = "growing" // gets more partitions
-	topicDoomed  = "doomed"  // is deleted and made again
+	topicDoomed  = "doomed"  // is deleted and created again
 )
 
 var topics = map[string]int{topicMain: 6, topicSecond: 3, topicLimited: 3, topicGrowing: 2, topicDoomed: 2}
 
-// names of processes, as schedules are drawn before there are any.
+// Names of processes: schedules are drawn before the processes start.
 var (
 	producers  = []string{"producer-1", "producer-2", "producer-3"}
 	relays     = []string{"relay-1", "relay-2", "relay-3"}
@@ -45,16 +45,16 @@ var (
 	maintainer = "maintainer"
 )
 
-// scene is everything of a run.
+// scene is the state of a run.
 type scene struct {
 	settings
 	dir        string // histories and logs
 	pg         *pgtest.Server
-	disks      *disks // nil: not made, and why stands in noDisks
+	disks      *disks // nil: noDisks is the reason
 	noDisks    error
 	address    string // of Postgres
 	database   string
-	admin      *pgxpool.Pool // superuser, past all proxies
+	admin      *pgxpool.Pool // superuser, without proxies
 	kafka      *kafkatest.Cluster
 	kafkaMu    sync.Mutex // Cluster is not safe for concurrent use
 	pgMu       sync.Mutex // nor is Server
@@ -95,7 +95,7 @@ func newScene(t *testing.T, s settings, faults []fault) *scene {
 	return x
 }
 
-// folder is for histories and logs; it outlives a run that failed, when somebody asked for that.
+// folder returns the directory for histories and logs; envKeep keeps that of a failed run.
 func folder(t *testing.T, s settings) string {
 	t.Helper()
 	keep := os.Getenv(envKeep)
@@ -136,7 +136,7 @@ func (x *scene) startPostgres(faults []fault) {
 		}
 	}
 	db := server.Database(t, migrations.Outbox, migrations.Inbox)
-	server.Database(t) // another one, for transactions that are none of ours
+	server.Database(t) // another one, for unrelated transactions
 	conn, err := pgx.Connect(t.Context(), db.AdminURL)
 	if err == nil {
 		err = roles.Setup(t.Context(), conn)
@@ -167,7 +167,7 @@ func (x *scene) startPostgres(faults []fault) {
 	t.Cleanup(x.admin.Close)
 }
 
-// startStandby begins to make a standby, if one is to answer in the run.
+// startStandby starts to create a standby if a fault of the run needs one.
 func (x *scene) startStandby(faults []fault) {
 	if !slices.ContainsFunc(faults, func(f fault) bool { return f.kind == kindStandby }) {
 		return
@@ -183,7 +183,7 @@ func (x *scene) startStandby(faults []fault) {
 	})
 }
 
-// addProcess starts a process behind proxies of its own.
+// addProcess starts a process behind its own proxies.
 func (x *scene) addProcess(role, name string, wanted bool, more func(cfg *roles.Config)) {
 	x.lines[name] = newLine(x.t, x.address)
 	judged := pgtest.NewProxy(x.t, "postgres://"+x.lines[name].address())
@@ -226,7 +226,7 @@ func (x *scene) addProcesses() {
 	})
 }
 
-// note writes into the harness's own history.
+// note writes an entry to the harness's history.
 func (x *scene) note(e history.Entry) int64 {
 	n, err := x.rec.Write(e)
 	if err != nil {

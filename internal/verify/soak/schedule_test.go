@@ -11,34 +11,34 @@ import (
 	"time"
 )
 
-// fault is one thing that is done to the system. Everything about it is drawn before the run.
+// fault is an injected failure, all of whose properties are drawn before the run.
 type fault struct {
 	kind   string
 	target string
 	at     time.Duration // from the beginning of the run
 	lasts  time.Duration
-	param  uint64 // for what the kind draws beside: directions, amounts
+	param  uint64 // seeds draw
 }
 
-// draw is a generator for what a kind chooses, the same in every replay.
+// draw is the generator for a kind's other choices, the same in every replay.
 func (f fault) draw() *rand.Rand { return rand.New(rand.NewPCG(f.param, uint64(f.at))) }
 
-// kind is a sort of fault.
+// kind is a kind of fault.
 type kind struct {
 	name string
-	// track: faults of one track follow each other, and those of several tracks go on at the same time.
+	// Faults of one track follow each other, those of different tracks overlap.
 	track             string
 	shortest, longest time.Duration
 	targets           func(s settings) []string
-	brokers           int  // only with so many; 0: any number
+	brokers           int  // only with this number of brokers; 0: any
 	alone             bool // only with a single broker
 	wal               bool // only when the relays read the WAL
-	demands           bool // it calls took, and noteProgress
-	// begin does it. What it returns undoes it; nil: nothing is to be undone.
+	demands           bool // it calls took and noteProgress
+	// begin injects the fault. undo may be nil.
 	begin func(s *scene, f fault) (undo func() error, err error)
 }
 
-// tracks in the order of their drawing, with the longest pause between two faults of one.
+// tracks, in the order of drawing, with the longest pause between two faults.
 var tracks = []struct {
 	name  string
 	pause time.Duration
@@ -50,7 +50,7 @@ var tracks = []struct {
 	{"kafka", 10 * time.Second},
 }
 
-// plan draws the schedule. Each track deals its kinds like cards, so that all of them occur before one occurs twice.
+// plan draws the schedule. In each track all kinds occur before one occurs again.
 func plan(s settings, kinds []kind) []fault {
 	var all []fault
 	for _, track := range tracks {
@@ -104,8 +104,7 @@ func table(to io.Writer, faults []fault) {
 	_ = w.Flush()
 }
 
-// The same seed gives the same schedule, and another seed another one.
-func TestScheduleIsTheSeeds(t *testing.T) {
+func TestScheduleFollowsSeed(t *testing.T) {
 	t.Parallel()
 	text := func(seed uint64) string {
 		var b strings.Builder
@@ -121,7 +120,7 @@ func TestScheduleIsTheSeeds(t *testing.T) {
 	}
 }
 
-// Half an hour has every fault that can be made, and no two of a track at once.
+// TestScheduleHasEveryFault checks that half an hour has every possible kind, and no overlap within a track.
 func TestScheduleHasEveryFault(t *testing.T) {
 	t.Parallel()
 	for _, brokers := range []int{1, 3} {

@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// The variables that steer a run.
+// The settings of a run.
 const (
-	envDuration = "EFFECTONCE_SOAK_DURATION" // how long faults are made; default short
-	envSeed     = "EFFECTONCE_SOAK_SEED"     // default: drawn
-	envFaults   = "EFFECTONCE_SOAK_FAULTS"   // kinds, comma-separated; default: all that can be made
+	envDuration = "EFFECTONCE_SOAK_DURATION" // of the faults; default short
+	envSeed     = "EFFECTONCE_SOAK_SEED"     // default: random
+	envFaults   = "EFFECTONCE_SOAK_FAULTS"   // kinds, comma-separated; default: all that are possible
 	envBrokers  = "EFFECTONCE_SOAK_BROKERS"  // 1 or 3; default: 3 from three minutes on
 	envRate     = "EFFECTONCE_SOAK_RATE"     // events per second of all producers together; default 1000
-	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file that gets the report, a line of JSON per run
-	// id or watermark: how the workers tell repeats; default id, and drawn where the seed is
+	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file to which each run appends its report, a line of JSON
+	// the workers' deduplication, id or watermark; default id, or random if the seed is
 	envDedup  = "EFFECTONCE_SOAK_DEDUP"
-	envSource = "EFFECTONCE_SOAK_SOURCE" // table or wal: where the relays take events from; default table
-	envKeep   = "EFFECTONCE_SOAK_KEEP"   // a folder that histories and logs of a run with violations are kept in
+	envSource = "EFFECTONCE_SOAK_SOURCE" // the relays' source, table or wal; default table
+	envKeep   = "EFFECTONCE_SOAK_KEEP"   // a directory that keeps histories and logs of a run with violations
 )
 
-// short is the run of `make test`.
+// short is the duration in `make test`.
 const short = 40 * time.Second
 
 type settings struct {
@@ -45,12 +45,12 @@ func readSettings(t *testing.T) settings {
 	var err error
 	if v := os.Getenv(envDuration); v != "" {
 		if s.duration, err = time.ParseDuration(v); err != nil || s.duration < 10*time.Second {
-			t.Fatalf("%s=%s: give a duration of at least 10s (%v)", envDuration, v, err)
+			t.Fatalf("%s=%s: want a duration of at least 10s (%v)", envDuration, v, err)
 		}
 	}
 	if v := os.Getenv(envSeed); v != "" {
 		if s.seed, err = strconv.ParseUint(v, 10, 64); err != nil {
-			t.Fatalf("%s=%s: give a number", envSeed, v)
+			t.Fatalf("%s=%s: want a number", envSeed, v)
 		}
 	}
 	if v := os.Getenv(envFaults); v != "" {
@@ -67,14 +67,14 @@ func readSettings(t *testing.T) settings {
 		otherwise = "watermark"
 	}
 	if s.dedup = cmp.Or(os.Getenv(envDedup), otherwise); s.dedup != "id" && s.dedup != "watermark" {
-		t.Fatalf("%s=%s: give id or watermark", envDedup, s.dedup)
+		t.Fatalf("%s=%s: want id or watermark", envDedup, s.dedup)
 	}
 	switch v := cmp.Or(os.Getenv(envSource), "table"); v {
 	case "table":
 	case "wal":
 		s.follow = true
 	default:
-		t.Fatalf("%s=%s: give table or wal", envSource, v)
+		t.Fatalf("%s=%s: want table or wal", envSource, v)
 	}
 	return s
 }
@@ -87,12 +87,12 @@ func number(t *testing.T, name string, otherwise int) int {
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 {
-		t.Fatalf("%s=%s: give a number of at least 1", name, v)
+		t.Fatalf("%s=%s: want a number of at least 1", name, v)
 	}
 	return n
 }
 
-// rng is a generator for one purpose: what is drawn for one does not move what is drawn for another.
+// rng returns a generator for one purpose, independent of those for others.
 func (s settings) rng(purpose string) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, purpose)

@@ -12,8 +12,7 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/history"
 )
 
-// TestSoak is the run. Its seed is in the log; with it and the same settings the same faults are made at the same
-// times.
+// TestSoak is the run. With the seed in its log and the same settings, the same faults are made at the same times.
 func TestSoak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a soak is long")
@@ -34,16 +33,16 @@ func TestSoak(t *testing.T) {
 	x.judge(made, calm)
 }
 
-// made counts what became of the schedule.
+// made is the result of the schedule.
 type made struct {
 	mu     sync.Mutex
 	done   map[string]int
-	vain   map[string]int // begun, and could not be made
-	failed []string       // what was drawn and could not be made, and why
-	stuck  []string       // what could not be undone: then nothing is well again
+	vain   map[string]int // faults whose begin failed
+	failed []string       // faults that were not made, with the reason
+	stuck  []string       // faults that could not be undone
 }
 
-// make makes the faults, each track one after the other, and returns when the time is over and all are undone.
+// make makes the faults of each track one after the other, and returns when the time is over and all are undone.
 func (x *scene) make(faults []fault) *made {
 	m, byName := &made{done: map[string]int{}, vain: map[string]int{}}, map[string]kind{}
 	for _, k := range kinds() {
@@ -58,7 +57,7 @@ func (x *scene) make(faults []fault) *made {
 				if k.track != track.name {
 					continue
 				}
-				if time.Since(began) > x.duration { // the track's faults took longer than they were drawn for
+				if time.Since(began) > x.duration { // earlier faults of the track took longer than planned
 					m.leave(f, errors.New("the time was over"))
 					continue
 				}
@@ -100,7 +99,7 @@ func (m *made) one(x *scene, k kind, f fault) {
 	x.note(ended)
 }
 
-// leave notes what was not made.
+// leave notes a fault that was not made.
 func (m *made) leave(f fault, why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

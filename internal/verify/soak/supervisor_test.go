@@ -21,32 +21,32 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/roles"
 )
 
-// The share of its statements at which a process dies, or loses its connection: before Postgres has it, or when its
-// reply comes.
+// The share of statements at which a process is killed, or loses its connection: before the statement is sent, or when
+// the reply arrives.
 const (
 	deadlyShare = 0.0001
 	lostShare   = 0.0003
 )
 
-// supervisor runs the processes, and starts one again that ends, unless it is not wanted.
+// supervisor runs the wanted processes, and restarts those that end.
 type supervisor struct {
 	dir     string // of their logs
 	mu      sync.Mutex
 	members map[string]*member
-	over    chan struct{} // closed when nothing is started again
+	over    chan struct{} // closed: no more restarts
 	done    sync.WaitGroup
 
-	crashes []string // how processes ended that were not killed
+	crashes []string // of processes that were not killed
 	starts  int
 	kills   map[string]int // at statements
 }
 
-// member is a role of the run, through all its restarts.
+// member is a process with all its restarts.
 type member struct {
 	cfg     roles.Config
 	process *child.Process // nil: not running
 	wanted  bool
-	wake    chan struct{} // holds one: look again whether it is wanted
+	wake    chan struct{} // of capacity one: wanted has changed
 }
 
 func newSupervisor(t *testing.T, dir string) *supervisor {
@@ -55,7 +55,7 @@ func newSupervisor(t *testing.T, dir string) *supervisor {
 	return c
 }
 
-// end kills all processes and waits for their end.
+// end kills all processes and waits for their exit.
 func (c *supervisor) end() {
 	c.mu.Lock()
 	select {
@@ -129,7 +129,7 @@ func (c *supervisor) start(p *member) error {
 	return err
 }
 
-// ended looks at how a process ended: by a signal, in order, or by itself, which is reported as a crash.
+// ended reports an exit as a crash unless it was by a signal or an orderly one.
 func (c *supervisor) ended(p *member, err error) {
 	c.mu.Lock()
 	tail := p.process.LogTail()
@@ -149,7 +149,7 @@ func (c *supervisor) crashed(how string) {
 	c.crashes = append(c.crashes, how)
 }
 
-// signal sends a signal to a member's process, and says whether there was one to get it.
+// signal sends a signal to a member's process, and reports whether it was running.
 func (c *supervisor) signal(name string, sig syscall.Signal) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,14 +157,14 @@ func (c *supervisor) signal(name string, sig syscall.Signal) bool {
 	return p != nil && p.process != nil && p.process.Signal(sig) == nil
 }
 
-// process returns a member's process, nil while it is not running.
+// process returns a member's process, or nil if it is not running.
 func (c *supervisor) process(name string) *child.Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.members[name].process
 }
 
-// want says whether a member is to run. One that is no longer wanted gets SIGTERM.
+// want sets whether a member is to run. One that is no longer wanted gets SIGTERM.
 func (c *supervisor) want(name string, wanted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +182,7 @@ func (c *supervisor) want(name string, wanted bool) {
 	}
 }
 
-// awaitExit waits for the end of a process that is not wanted, and kills it after the timeout.
+// awaitExit waits for the exit of a process that is not wanted, and kills it after the timeout.
 func (c *supervisor) awaitExit(name string, timeout time.Duration) error {
 	limit := time.NewTimer(timeout)
 	defer limit.Stop()
@@ -196,13 +196,13 @@ func (c *supervisor) awaitExit(name string, timeout time.Duration) error {
 	case <-p.Done():
 		return nil
 	case <-limit.C:
-		_ = p.Signal(syscall.SIGQUIT) // its goroutines into its log
+		_ = p.Signal(syscall.SIGQUIT) // logs its goroutines
 		<-p.Done()
 		return fmt.Errorf("%s did not end within %v of SIGTERM: see its log", name, timeout)
 	}
 }
 
-// names returns the members of a role, or all.
+// names returns the members of a role, or all members.
 func (c *supervisor) names(role string) (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +215,7 @@ func (c *supervisor) names(role string) (all []string) {
 	return all
 }
 
-// logs returns what the processes wrote, by file.
+// logs returns the logs of the processes by file.
 func (c *supervisor) logs(t *testing.T) map[string][]byte {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(c.dir, "*.log"))
@@ -230,7 +230,7 @@ func (c *supervisor) logs(t *testing.T) map[string][]byte {
 	return all
 }
 
-// deadly are the beginnings of log lines that no fault excuses.
+// deadly are prefixes of log lines that no fault excuses.
 var deadly = []string{"panic:", "fatal error:", "WARNING: DATA RACE"}
 
 // panics returns the log lines that begin with one of deadly.
@@ -246,14 +246,14 @@ func (c *supervisor) panics(t *testing.T) (all []string) {
 	return all
 }
 
-// killed returns how many processes died at each statement.
+// killed returns how many processes were killed at each statement.
 func (c *supervisor) killed() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.kills)
 }
 
-// atStatement decides by chance what happens at a statement of a member.
+// atStatement returns a random trap for a statement of a member, mostly nil.
 func (c *supervisor) atStatement(name string, s pgtest.Passing) *pgtest.Trap {
 	statement, named := strings.CutPrefix(s.SQL, "-- ")
 	if !named {

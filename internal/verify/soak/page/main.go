@@ -1,5 +1,4 @@
-// Command page writes what soaks reported into docs/reliability.md, between its two marks, so that nobody writes a
-// figure by hand:
+// Command page writes the reports of soaks into docs/reliability.md, between its two marks:
 //
 //	EFFECTONCE_SOAK_REPORT=$PWD/report.jsonl make soak DURATION=30m
 //	go run ./internal/verify/soak/page docs/reliability.md < report.jsonl
@@ -18,7 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/soak"
 )
 
-// The marks between which the page is written anew.
+// The marks around the generated part of the page.
 const (
 	begin = "<!-- soaks -->"
 	end   = "<!-- end of soaks -->"
@@ -56,7 +55,7 @@ func read(lines io.Reader) (reports []soak.Report, err error) {
 		var r soak.Report
 		switch err := dec.Decode(&r); {
 		case errors.Is(err, io.EOF) && len(reports) == 0:
-			return nil, errors.New("there is no report in the input")
+			return nil, errors.New("the input has no report")
 		case errors.Is(err, io.EOF):
 			return reports, nil
 		case err != nil:
@@ -66,7 +65,7 @@ func read(lines io.Reader) (reports []soak.Report, err error) {
 	}
 }
 
-// columns are what a reader asks of a run first, and the violations that answer it.
+// columns are groups of violations.
 var columns = []struct {
 	title      string
 	invariants []string
@@ -82,7 +81,7 @@ var columns = []struct {
 	{"leaked (I10)", []string{"I10"}},
 }
 
-// text is the part of the page: a table of runs, a table of verdicts, and how often each fault was made.
+// text returns the generated part: a table of runs, a table of verdicts, and how often each fault was made.
 func text(reports []soak.Report) string {
 	var b strings.Builder
 	b.WriteString("\n| seed | faults for | brokers | faults | lives of processes | killed at statements | events | " +
