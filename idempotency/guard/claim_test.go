@@ -28,7 +28,7 @@ func TestRerun_FailureAfterTakeOverKeepsTheKey(t *testing.T) {
 				}); err != nil {
 					t.Fatal(err)
 				}
-				pass(2 * time.Second)
+				advance(2 * time.Second)
 				g := newGuard(t, m, guard.Config{Rerun: []string{"payment.create"}})
 				func() {
 					defer func() { _ = recover() }()
@@ -250,10 +250,10 @@ func TestClaim_LateTakeOver(t *testing.T) {
 				late = opt
 			}
 		}
-		pass(2 * time.Second)
+		advance(2 * time.Second)
 		g := newGuard(t, f, guard.Config{Wait: time.Minute, Rerun: []string{request(1).Key.Operation}})
 		go func() {
-			pass(5 * time.Second)
+			advance(5 * time.Second)
 			if err := m.MarkUnknown(t.Context(), other, "gave up", time.Hour); err != nil {
 				t.Error(err)
 			}

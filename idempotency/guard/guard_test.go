@@ -129,8 +129,8 @@ func newGuard(t *testing.T, s store.Store, cfg guard.Config) *guard.Guard {
 	return g
 }
 
-// pass lets time pass in a bubble.
-func pass(d time.Duration) { <-time.After(d) }
+// advance lets time pass in a bubble.
+func advance(d time.Duration) { <-time.After(d) }
 
 func created(context.Context) (idempotency.Result, error) {
 	return idempotency.Result{
@@ -139,8 +139,8 @@ func created(context.Context) (idempotency.Result, error) {
 	}, nil
 }
 
-// same compares what callers are told, and whether it is a replay.
-func same(t *testing.T, got, want idempotency.Result, replayed bool) {
+// requireSame compares what callers are told, and whether it is a replay.
+func requireSame(t *testing.T, got, want idempotency.Result, replayed bool) {
 	t.Helper()
 	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource ||
 		got.Failure != want.Failure ||
@@ -176,7 +176,7 @@ func TestDo_ReplayIsIdentical(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		same(t, again, first, true)
+		requireSame(t, again, first, true)
 		again.Header["Location"][0], again.Body[0] = "mine", 'x' // a caller may do with its own what it likes
 	}
 }
@@ -192,7 +192,7 @@ func TestDo_OneEffectUnderManyCallers(t *testing.T) {
 				go func() {
 					res, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
 						effects.Add(1)
-						pass(time.Second)
+						advance(time.Second)
 						return created(ctx)
 					})
 					if err != nil || string(res.Body) != "one" {
@@ -202,7 +202,7 @@ func TestDo_OneEffectUnderManyCallers(t *testing.T) {
 				}()
 			}
 		}
-		pass(6 * time.Second)
+		advance(6 * time.Second)
 		if effects.Load() != 1 || told.Load() != 100 {
 			t.Errorf("%d effects, %d callers told", effects.Load(), told.Load())
 		}
@@ -214,7 +214,7 @@ func TestPeer_IdempotJS198_HotKeyStorm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty(memstore.New(memstore.Config{}))
-		f.before = func(string) error { pass(time.Second); return nil } // a slow store
+		f.before = func(string) error { advance(time.Second); return nil } // a slow store
 		g := newGuard(t, f, guard.Config{})
 		for round := range 2 { // the first works, the second replays
 			var replayed atomic.Int32
@@ -229,7 +229,7 @@ func TestPeer_IdempotJS198_HotKeyStorm(t *testing.T) {
 					}
 				}()
 			}
-			pass(10 * time.Second)
+			advance(10 * time.Second)
 			if n := f.count("claim"); n != round+1 {
 				t.Errorf("%d claims after round %d", n, round+1)
 			}
@@ -268,12 +268,12 @@ func TestDo_Errors(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				same(t, res, refused, false)
+				requireSame(t, res, refused, false)
 				again, err := g.Do(t.Context(), request(1), created)
 				if err != nil {
 					t.Error(err)
 				}
-				same(t, again, refused, true)
+				requireSame(t, again, refused, true)
 				return
 			}
 			if !errors.Is(err, plain) || errors.Is(err, idempotency.ErrUnknown) != (c.state == idempotency.Unknown) {
@@ -337,7 +337,7 @@ func TestDo_MismatchInEveryState(t *testing.T) {
 				}()
 				synctest.Wait()
 				if name == "expired" {
-					pass(25 * time.Hour)
+					advance(25 * time.Hour)
 				}
 				began := time.Now()
 				_, err := g.Do(t.Context(), request(2), created)
@@ -363,13 +363,13 @@ func TestDo_Expired(t *testing.T) {
 		if _, err := g.Do(t.Context(), request(1), created); err != nil {
 			t.Fatal(err)
 		}
-		pass(90 * time.Minute)
+		advance(90 * time.Minute)
 		_, err := g.Do(t.Context(), request(1), created)
 		var e *idempotency.ExpiredError
 		if !errors.As(err, &e) || e.Code != 201 || e.Resource != "p1" || seen != 1 {
 			t.Errorf("%v, observed %d", err, seen)
 		}
-		pass(time.Hour)
+		advance(time.Hour)
 		if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Replayed {
 			t.Errorf("after the tombstone: %+v, %v", res, err)
 		}
@@ -384,7 +384,7 @@ func TestDo_Panic(t *testing.T) {
 		g := newGuard(t, m, guard.Config{Wait: time.Minute})
 		for range 5 {
 			go func() {
-				pass(time.Second)
+				advance(time.Second)
 				if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Code != 201 {
 					t.Errorf("%+v, %v", res, err)
 				}
@@ -397,7 +397,7 @@ func TestDo_Panic(t *testing.T) {
 				}
 			}()
 			_, _ = g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
-				pass(2 * time.Second)
+				advance(2 * time.Second)
 				panic("boom")
 			})
 		}()

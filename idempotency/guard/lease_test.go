@@ -24,7 +24,7 @@ func TestDo_Waits(t *testing.T) {
 			newGuard(t, m, guard.Config{Wait: time.Second})
 		go func() {
 			_, _ = owner.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
-				pass(40 * time.Second)
+				advance(40 * time.Second)
 				return created(ctx)
 			})
 		}()
@@ -50,7 +50,7 @@ func TestDo_WaiterClaimsReleasedKey(t *testing.T) {
 		owner, other := newGuard(t, m, guard.Config{}), newGuard(t, m, guard.Config{Wait: time.Minute})
 		go func() {
 			_, _ = owner.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
-				pass(3 * time.Second)
+				advance(3 * time.Second)
 				return idempotency.Result{}, idempotency.Retryable(errors.New("deadlock"))
 			})
 		}()
@@ -69,7 +69,7 @@ func TestHeartbeat_ExtendsTheLease(t *testing.T) {
 		g, other := newGuard(t, m, guard.Config{Lease: time.Second}), newGuard(t, m, guard.Config{})
 		res, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
 			for range 20 {
-				pass(900 * time.Millisecond)
+				advance(900 * time.Millisecond)
 				if _, err := other.Do(ctx, request(1), created); !errors.Is(err, idempotency.ErrInProgress) {
 					t.Errorf("another caller is told %v", err)
 				}
@@ -130,7 +130,7 @@ func TestHeartbeat_RetriesFailure(t *testing.T) {
 		}
 		g := newGuard(t, f, guard.Config{Lease: 3 * time.Second})
 		if _, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
-			pass(10 * time.Second)
+			advance(10 * time.Second)
 			return idempotency.Result{}, ctx.Err()
 		}); err != nil {
 			t.Error(err)
@@ -154,7 +154,7 @@ func TestFence_LateWriteIsRefused(t *testing.T) {
 		cfg := guard.Config{Lease: time.Second, Rerun: []string{"payment.create"}}
 		zombie, next := newGuard(t, f, cfg), newGuard(t, m, cfg)
 		res, err := zombie.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
-			pass(2 * time.Second)
+			advance(2 * time.Second)
 			if res, err := next.Do(t.Context(), request(1), created); err != nil || res.Replayed {
 				t.Errorf("the next owner: %+v, %v", res, err)
 			}
@@ -209,14 +209,14 @@ func TestLease_BeginsWithTheLastClaim(t *testing.T) {
 		f := newFaulty(memstore.New(memstore.Config{}))
 		f.after = func(call string) error {
 			if call == "claim" && f.count("claim") == 1 {
-				pass(1500 * time.Millisecond)
+				advance(1500 * time.Millisecond)
 				return errAway
 			}
 			return nil
 		}
 		g := newGuard(t, f, guard.Config{Lease: time.Second})
 		if _, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
-			pass(5 * time.Second)
+			advance(5 * time.Second)
 			return idempotency.Result{}, context.Cause(ctx)
 		}); err != nil {
 			t.Error(err)
@@ -281,7 +281,7 @@ func TestFinish_UnrecordedRefusal(t *testing.T) {
 			t.Errorf("%+v, %v; the observer %d times", res, err, len(told))
 		}
 		away = false
-		pass(time.Hour)
+		advance(time.Hour)
 		if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Code != 201 {
 			t.Errorf("the next attempt: %+v, %v", res, err)
 		}
@@ -399,7 +399,7 @@ func TestShared_FollowerLeaves(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			_, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
-				pass(10 * time.Second)
+				advance(10 * time.Second)
 				return idempotency.Result{}, ctx.Err()
 			})
 			done <- err

@@ -92,7 +92,7 @@ func TestRun_ProviderAnswers(t *testing.T) {
 				if err != nil || err2 != nil || p.Calls() != 1 {
 					t.Errorf("%v, %v, %d calls", err, err2, p.Calls())
 				}
-				same(t, again, res, true)
+				requireSame(t, again, res, true)
 			}
 			if c.fault == fakeprovider.Unavailable {
 				if class, _ := idempotency.Classify(err); !errors.Is(err, fakeprovider.ErrUnavailable) ||
@@ -312,7 +312,7 @@ func TestRun_LostOwnerSendsNothing(t *testing.T) {
 		res, err := zombie.Run(t.Context(), request(1), func(ctx context.Context, op *guard.Op) (idempotency.Result,
 			error,
 		) {
-			pass(2 * time.Second)
+			advance(2 * time.Second)
 			if _, err := next.Run(t.Context(), request(1), payOnce(p)); err != nil {
 				t.Error(err)
 			}

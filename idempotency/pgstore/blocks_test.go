@@ -59,7 +59,7 @@ func TestBlocks_Unique(t *testing.T) {
 func TestBlocks_LostReplyIsAGap(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
-	store, proxy := s.through(pgstore.Config{})
+	store, proxy := s.storeThroughProxy(pgstore.Config{})
 	next := func(want int64) {
 		t.Helper()
 		if n, err := store.NextBlock(t.Context(), "invoice", 10); n != want || err != nil {

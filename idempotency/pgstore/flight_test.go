@@ -15,17 +15,17 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 )
 
-// crowd is one process of few connections whose callers ask for one key, behind a first one that is held in its
+// hotKey is one process of few connections whose callers ask for one key, behind a first one that is held in its
 // handler.
-type crowd struct {
+type hotKey struct {
 	*scene
-	request idempotency.Request
-	store   *pgstore.Store
-	shared  atomic.Int32  // answers that were another caller's
-	runs    atomic.Int32  // of the handler
-	inside  chan struct{} // closed when the first is in its handler
-	let     chan error    // what the first one's handler ends with
-	ended   chan error    // the first one's answer
+	request     idempotency.Request
+	store       *pgstore.Store
+	shared      atomic.Int32  // answers that were another caller's
+	runs        atomic.Int32  // of the handler
+	firstInside chan struct{} // closed when the first is in its handler
+	finishFirst chan error    // what the first one's handler ends with
+	firstErr    chan error    // the first one's answer
 	followers
 }
 
@@ -35,11 +35,11 @@ type followers struct {
 	errs    []error
 }
 
-func newCrowd(t *testing.T, ctx context.Context) *crowd {
+func newHotKey(t *testing.T, ctx context.Context) *hotKey {
 	t.Helper()
-	c := &crowd{
-		scene: newScene(t, pgstore.Config{}), request: pay("100"), inside: make(chan struct{}),
-		let: make(chan error), ended: make(chan error, 1),
+	c := &hotKey{
+		scene: newScene(t, pgstore.Config{}), request: pay("100"), firstInside: make(chan struct{}),
+		finishFirst: make(chan error), firstErr: make(chan error, 1),
 	}
 	config := c.Pool.Config()
 	config.MaxConns = 2
@@ -57,25 +57,25 @@ func newCrowd(t *testing.T, ctx context.Context) *crowd {
 	}})
 	go func() {
 		_, err := c.store.InTx(ctx, c.request, c.handle)
-		c.ended <- err
+		c.firstErr <- err
 	}()
-	<-c.inside
+	<-c.firstInside
 	return c
 }
 
 // handle books. The first to come waits inside.
-func (c *crowd) handle(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+func (c *hotKey) handle(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 	if c.runs.Add(1) == 1 {
-		close(c.inside)
-		if err := <-c.let; err != nil {
+		close(c.firstInside)
+		if err := <-c.finishFirst; err != nil {
 			return idempotency.Result{}, err
 		}
 	}
-	return books(c.request)(ctx, tx)
+	return insertPayment(c.request)(ctx, tx)
 }
 
-// follow lets n others ask, and returns when all are about to.
-func (c *crowd) follow(n int, r idempotency.Request) {
+// startFollowers lets n others ask, and returns when all are about to.
+func (c *hotKey) startFollowers(n int, r idempotency.Request) {
 	c.results, c.errs = make([]idempotency.Result, n), make([]error, n)
 	var begun sync.WaitGroup
 	for i := range n {
@@ -91,52 +91,52 @@ func (c *crowd) follow(n int, r idempotency.Request) {
 // TestInTx_HotKeyUsesOneConnection: fifty callers that wait for a key leave connections for others, and get its answer.
 func TestInTx_HotKeyUsesOneConnection(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(t, t.Context())
-	c.follow(50, c.request)
+	c := newHotKey(t, t.Context())
+	c.startFollowers(50, c.request)
 	for range 20 { // the longer the others go on, the surer the fifty are in the way if they can be
 		other := pay("100")
-		if _, err := c.store.InTx(t.Context(), other, books(other)); err != nil {
+		if _, err := c.store.InTx(t.Context(), other, insertPayment(other)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.let <- nil
+	c.finishFirst <- nil
 	c.Wait()
-	if err := <-c.ended; err != nil {
+	if err := <-c.firstErr; err != nil {
 		t.Error(err)
 	}
 	for i, res := range c.results {
 		if c.errs[i] != nil || !res.Replayed {
 			t.Fatalf("%+v, %v", res, c.errs[i])
 		}
-		c.same(res, created(c.request))
+		c.requireResult(res, created(c.request))
 	}
 	if c.runs.Load() != 1 || c.shared.Load() == 0 {
 		t.Errorf("%d runs, %d answers were shared", c.runs.Load(), c.shared.Load())
 	}
-	c.booked(c.request, 1)
+	c.requirePayments(c.request, 1)
 }
 
 // TestInTx_NextCallerRunsAfterFailure: it does not get the first caller's error.
 func TestInTx_NextCallerRunsAfterFailure(t *testing.T) {
 	t.Parallel()
 	own := errors.New("its own")
-	for name, fail := range map[string]func(c *crowd, leave func()){
-		"the handler fails": func(c *crowd, _ func()) { c.let <- own },
-		"the caller goes":   func(c *crowd, leave func()) { leave(); c.let <- context.Canceled },
-		"the caller vanishes": func(c *crowd, leave func()) {
+	for name, fail := range map[string]func(c *hotKey, leave func()){
+		"the handler fails": func(c *hotKey, _ func()) { c.finishFirst <- own },
+		"the caller goes":   func(c *hotKey, leave func()) { leave(); c.finishFirst <- context.Canceled },
+		"the caller vanishes": func(c *hotKey, leave func()) {
 			leave()
-			c.let <- idempotency.Retryable(context.Canceled)
+			c.finishFirst <- idempotency.Retryable(context.Canceled)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
-			c := newCrowd(t, ctx)
-			c.follow(10, c.request)
+			c := newHotKey(t, ctx)
+			c.startFollowers(10, c.request)
 			fail(c, leave)
 			c.Wait()
-			if err := <-c.ended; err == nil {
+			if err := <-c.firstErr; err == nil {
 				t.Error("the first one has not failed")
 			}
 			firsts := 0
@@ -151,7 +151,7 @@ func TestInTx_NextCallerRunsAfterFailure(t *testing.T) {
 			if firsts != 1 || c.runs.Load() != 2 {
 				t.Errorf("%d were first, %d runs", firsts, c.runs.Load())
 			}
-			c.booked(c.request, 1)
+			c.requirePayments(c.request, 1)
 		})
 	}
 }
@@ -159,17 +159,17 @@ func TestInTx_NextCallerRunsAfterFailure(t *testing.T) {
 // TestInTx_FlightIsForOneCommand: a caller with another command gets ErrMismatch.
 func TestInTx_FlightIsForOneCommand(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(t, t.Context())
+	c := newHotKey(t, t.Context())
 	another := c.request
 	another.Fingerprint.Sum[0]++
-	c.follow(5, another)
-	c.let <- nil
+	c.startFollowers(5, another)
+	c.finishFirst <- nil
 	c.Wait()
-	if err := <-c.ended; err != nil {
+	if err := <-c.firstErr; err != nil {
 		t.Error(err)
 	}
 	for i, res := range c.results {
-		c.is(c.errs[i], idempotency.ErrMismatch)
+		c.requireError(c.errs[i], idempotency.ErrMismatch)
 		if res.Code != 0 || res.Body != nil {
 			t.Errorf("it was answered %+v", res)
 		}
@@ -192,8 +192,8 @@ func TestInTx_NextCallerRunsAfterPanic(t *testing.T) {
 			panic("broken")
 		})
 	}()
-	if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
+	if res, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil || res.Replayed {
 		t.Errorf("%+v, %v", res, err)
 	}
-	s.booked(r, 1)
+	s.requirePayments(r, 1)
 }

@@ -17,7 +17,7 @@ import (
 func TestResource_Cascade(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
-	if _, err := s.store.InTx(t.Context(), r, books(r)); err != nil {
+	if _, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil {
 		t.Fatal(err)
 	}
 	remove := func(then error) error {
@@ -35,13 +35,13 @@ func TestResource_Cascade(t *testing.T) {
 	if err := remove(again); !errors.Is(err, again) {
 		t.Fatal(err)
 	}
-	if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || !res.Replayed {
+	if res, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil || !res.Replayed {
 		t.Errorf("a deletion that was rolled back forgot the key: %+v, %v", res, err)
 	}
 	if err := remove(nil); err != nil {
 		t.Fatal(err)
 	}
-	if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
+	if res, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil || res.Replayed {
 		t.Errorf("a retry after the deletion: %+v, %v", res, err)
 	}
 	if n := pgtest.One[int](t, s.DB, "select count(*) from payment"); n != 1 {

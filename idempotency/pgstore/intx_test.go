@@ -21,26 +21,26 @@ import (
 func TestInTx_KeyEffectAndEventCommitTogether(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
-	first, err := s.store.InTx(t.Context(), r, books(r))
+	first, err := s.store.InTx(t.Context(), r, insertPayment(r))
 	if err != nil || first.Replayed || first.At.IsZero() {
 		t.Fatalf("%+v, %v", first, err)
 	}
-	s.same(first, created(r))
-	s.booked(r, 1)
-	again, err := s.store.InTx(t.Context(), r, books(r))
+	s.requireResult(first, created(r))
+	s.requirePayments(r, 1)
+	again, err := s.store.InTx(t.Context(), r, insertPayment(r))
 	if err != nil || !again.Replayed || !again.At.Equal(first.At) {
 		t.Errorf("%+v, %v", again, err)
 	}
-	s.same(again, created(r))
-	s.booked(r, 1)
+	s.requireResult(again, created(r))
+	s.requirePayments(r, 1)
 	// Another tenant and another operation mean other requests.
 	tenant, operation := r, r
 	tenant.Key.Tenant, operation.Key.Operation = "other", "payment.refund"
 	for i, other := range []idempotency.Request{tenant, operation} {
-		if res, err := s.store.InTx(t.Context(), other, books(r)); err != nil || res.Replayed {
+		if res, err := s.store.InTx(t.Context(), other, insertPayment(r)); err != nil || res.Replayed {
 			t.Errorf("%+v, %v", res, err)
 		}
-		s.booked(r, 2+i)
+		s.requirePayments(r, 2+i)
 	}
 }
 
@@ -62,12 +62,12 @@ func hundredCallers(t *testing.T, processes int) {
 		stores[i] = s.open(s.Pool, cfg)
 	}
 	var ran atomic.Int32
-	results, errs := together(100, func(i int) (idempotency.Result, error) {
+	results, errs := runConcurrently(100, func(i int) (idempotency.Result, error) {
 		return stores[i%processes].InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result,
 			error,
 		) {
 			ran.Add(1)
-			return books(r)(ctx, tx)
+			return insertPayment(r)(ctx, tx)
 		})
 	})
 	firsts := 0
@@ -75,7 +75,7 @@ func hundredCallers(t *testing.T, processes int) {
 		if errs[i] != nil {
 			t.Fatal(errs[i])
 		}
-		s.same(results[i], created(r))
+		s.requireResult(results[i], created(r))
 		if !results[i].Replayed {
 			firsts++
 		}
@@ -83,7 +83,7 @@ func hundredCallers(t *testing.T, processes int) {
 	if ran.Load() != 1 || firsts != 1 {
 		t.Errorf("%d ran, %d were told that they were first", ran.Load(), firsts)
 	}
-	s.booked(r, 1)
+	s.requirePayments(r, 1)
 }
 
 // TestInTx_PrimaryKeyIsTheGuarantee: the lock only saves work. If a row was inserted without it, here by a store
@@ -100,11 +100,11 @@ func TestInTx_PrimaryKeyIsTheGuarantee(t *testing.T) {
 			runs := 0
 			res, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 				if runs++; runs == 1 {
-					if res, err := other.InTx(ctx, r, books(r)); err != nil || res.Replayed {
+					if res, err := other.InTx(ctx, r, insertPayment(r)); err != nil || res.Replayed {
 						t.Errorf("%s: the other one: %+v, %v", name, res, err)
 					}
 				}
-				res, err := books(r)(ctx, tx)
+				res, err := insertPayment(r)(ctx, tx)
 				if refused && err == nil {
 					err = idempotency.Terminal("no", errors.New("no"))
 				}
@@ -117,7 +117,7 @@ func TestInTx_PrimaryKeyIsTheGuarantee(t *testing.T) {
 			if !guarded && !refused {
 				effects = 2
 			}
-			s.booked(r, effects)
+			s.requirePayments(r, effects)
 		}
 	}
 }
@@ -146,13 +146,13 @@ func waitsThenInProgress(t *testing.T, same bool) {
 		) {
 			close(inside)
 			<-leave
-			return books(r)(ctx, tx)
+			return insertPayment(r)(ctx, tx)
 		})
 		ended <- err
 	}()
 	<-inside
-	res, err := other.InTx(t.Context(), r, books(r))
-	s.is(err, idempotency.ErrInProgress)
+	res, err := other.InTx(t.Context(), r, insertPayment(r))
+	s.requireError(err, idempotency.ErrInProgress)
 	var in *idempotency.InProgressError
 	if !errors.As(err, &in) || in.RetryAfter <= 0 {
 		t.Errorf("%+v, %v", res, err)
@@ -166,7 +166,7 @@ func waitsThenInProgress(t *testing.T, same bool) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	s.booked(r, 1)
+	s.requirePayments(r, 1)
 }
 
 // TestInTx_WaitIsOnlyForTheKey: the handler's lock_timeout bounds its own waits.
@@ -187,7 +187,7 @@ func TestInTx_TerminalIsKeptAndReplayed(t *testing.T) {
 	s, r := newScene(t, pgstore.Config{}), pay("100")
 	declined := errors.New("no funds")
 	refuses := func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-		if _, err := books(r)(ctx, tx); err != nil {
+		if _, err := insertPayment(r)(ctx, tx); err != nil {
 			return idempotency.Result{}, err
 		}
 		return idempotency.Result{Code: 402, Body: []byte("declined")}, idempotency.Terminal("card_declined", declined)
@@ -198,9 +198,9 @@ func TestInTx_TerminalIsKeptAndReplayed(t *testing.T) {
 		if err != nil || res.Replayed != replayed {
 			t.Errorf("%+v, %v", res, err)
 		}
-		s.same(res, want)
+		s.requireResult(res, want)
 	}
-	s.booked(r, 0)
+	s.requirePayments(r, 0)
 	// After a statement that failed, too, and over a connection that has never kept a result.
 	r = pay("100")
 	s.Pool.Reset()
@@ -262,7 +262,7 @@ func TestInTx_NoBurnedKey(t *testing.T) {
 			within = ctx
 		}
 		res, err := s.store.InTx(within, r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-			if _, err := books(r)(ctx, tx); err != nil {
+			if _, err := insertPayment(r)(ctx, tx); err != nil {
 				return idempotency.Result{}, err
 			}
 			return fails(ctx, tx)
@@ -270,12 +270,12 @@ func TestInTx_NoBurnedKey(t *testing.T) {
 		if err == nil || res.Code != 0 {
 			t.Errorf("%s: %+v, %v", name, res, err)
 		}
-		s.free(r)
-		s.booked(r, 0)
-		if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
+		s.requireNoKey(r)
+		s.requirePayments(r, 0)
+		if res, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil || res.Replayed {
 			t.Errorf("%s: the next attempt: %+v, %v", name, res, err)
 		}
-		s.booked(r, 1)
+		s.requirePayments(r, 1)
 	}
 }
 
@@ -305,7 +305,7 @@ func TestInTx_HandlerEndsTransaction(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "with an SQL statement") || res.Code != 0 {
 				t.Errorf("%s, then a %s: %+v, %v", sql, name, res, err)
 			}
-			s.free(r)
+			s.requireNoKey(r)
 		}
 	}
 	// Within finds the savepoint gone.
@@ -329,16 +329,16 @@ func TestWithin_Nested(t *testing.T) {
 	s := newScene(t, pgstore.Config{})
 	outer, inner := pay("100"), pay("100")
 	res, err := s.store.InTx(t.Context(), outer, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-		if res, err := s.store.Within(ctx, tx, inner, books(inner)); err != nil {
+		if res, err := s.store.Within(ctx, tx, inner, insertPayment(inner)); err != nil {
 			return res, err
 		}
-		return books(outer)(ctx, tx)
+		return insertPayment(outer)(ctx, tx)
 	})
 	if err != nil || res.Code != 201 {
 		t.Errorf("%+v, %v", res, err)
 	}
-	s.booked(outer, 1)
-	s.booked(inner, 1)
+	s.requirePayments(outer, 1)
+	s.requirePayments(inner, 1)
 }
 
 // TestInTx_InvalidResult: a result that fails Check rolls the work back.
@@ -352,14 +352,14 @@ func TestInTx_InvalidResult(t *testing.T) {
 	} {
 		r := pay("100")
 		got, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-			_, err := books(r)(ctx, tx)
+			_, err := insertPayment(r)(ctx, tx)
 			return res, err
 		})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v, %v: want %q", got, err, want)
 		}
-		s.free(r)
-		s.booked(r, 0)
+		s.requireNoKey(r)
+		s.requirePayments(r, 0)
 	}
 }
 
@@ -373,12 +373,12 @@ func TestInTx_PanicReleasesTheKey(t *testing.T) {
 			}
 		}()
 		_, _ = s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-			_, _ = books(r)(ctx, tx)
+			_, _ = insertPayment(r)(ctx, tx)
 			panic("oops")
 		})
 	}()
-	s.free(r)
-	s.booked(r, 0)
+	s.requireNoKey(r)
+	s.requirePayments(r, 0)
 }
 
 // TestInTx_DeadlockIsRetried: the work that loses a deadlock runs again, however its error is wrapped.
@@ -389,7 +389,7 @@ func TestInTx_DeadlockIsRetried(t *testing.T) {
 		"0), (2, 0)")
 	var both, ran atomic.Int32
 	requests := []idempotency.Request{pay("1"), pay("2")}
-	_, errs := together(2, func(i int) (idempotency.Result, error) {
+	_, errs := runConcurrently(2, func(i int) (idempotency.Result, error) {
 		return s.store.InTx(t.Context(), requests[i], func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 			ran.Add(1)
 			if _, err := tx.Exec(ctx, "update account set balance = balance + 1 where id = $1", 1+i); err != nil {
@@ -400,14 +400,14 @@ func TestInTx_DeadlockIsRetried(t *testing.T) {
 			if _, err := tx.Exec(ctx, "update account set balance = balance + 1 where id = $1", 2-i); err != nil {
 				return idempotency.Result{}, idempotency.Terminal("not_so", err)
 			}
-			return books(requests[i])(ctx, tx)
+			return insertPayment(requests[i])(ctx, tx)
 		})
 	})
 	if err := errors.Join(errs...); err != nil || ran.Load() < 3 { // whoever lost may meet the other one once more
 		t.Errorf("%d runs, %v", ran.Load(), err)
 	}
 	for _, r := range requests {
-		s.booked(r, 1)
+		s.requirePayments(r, 1)
 	}
 	if sum := pgtest.One[int](t, s.DB, "select sum(balance) from account"); sum != 4 {
 		t.Errorf("balances are %d", sum)
@@ -422,7 +422,7 @@ func TestInTx_DeadlockIsRetried(t *testing.T) {
 	if !pgerr.Is(err, pgerr.SerializationFailure) || ran2 != 3 {
 		t.Errorf("%d runs, %v", ran2, err)
 	}
-	s.free(r)
+	s.requireNoKey(r)
 }
 
 func TestInTx_MismatchInEveryState(t *testing.T) {
@@ -443,7 +443,11 @@ func TestInTx_MismatchInEveryState(t *testing.T) {
 		}
 	}
 	for state, bring := range map[idempotency.State]func(r idempotency.Request){
-		idempotency.Completed: func(r idempotency.Request) { _, err := s.store.InTx(ctx, r, books(r)); no(err) },
+		idempotency.Completed: func(r idempotency.Request) {
+			_, err := s.store.InTx(ctx, r,
+				insertPayment(r))
+			no(err)
+		},
 		idempotency.FailedReplayable: func(r idempotency.Request) {
 			_, err := s.store.InTx(ctx, r, func(context.Context, pgx.Tx) (idempotency.Result, error) {
 				return idempotency.Result{}, idempotency.Terminal("no", errors.New("no"))
@@ -462,7 +466,7 @@ func TestInTx_MismatchInEveryState(t *testing.T) {
 		other := r
 		other.Fingerprint.Sum = sha256.Sum256([]byte("999"))
 		for range 2 {
-			_, err := s.store.InTx(ctx, other, books(r))
+			_, err := s.store.InTx(ctx, other, insertPayment(r))
 			var mismatch *idempotency.MismatchError
 			if !errors.As(err, &mismatch) || mismatch.State != state {
 				t.Errorf("%s: %v", state, err)
@@ -472,17 +476,17 @@ func TestInTx_MismatchInEveryState(t *testing.T) {
 			idempotency.InProgress: idempotency.ErrInProgress, idempotency.Unknown: idempotency.ErrUnknown,
 			idempotency.Expired: idempotency.ErrExpired,
 		}[state]
-		if _, err := s.store.InTx(ctx, r, books(r)); !errors.Is(err, before) {
+		if _, err := s.store.InTx(ctx, r, insertPayment(r)); !errors.Is(err, before) {
 			t.Errorf("%s: the same command: %v", state, err)
 		}
 		// A version that the request does not know is never taken for the same; one that it knows is.
 		newer := r
 		newer.Fingerprint = idempotency.Fingerprint{Version: 2, Sum: r.Fingerprint.Sum}
-		if _, err := s.store.InTx(ctx, newer, books(r)); !errors.Is(err, idempotency.ErrMismatch) {
+		if _, err := s.store.InTx(ctx, newer, insertPayment(r)); !errors.Is(err, idempotency.ErrMismatch) {
 			t.Errorf("%s: another version: %v", state, err)
 		}
 		newer.Older = []idempotency.Fingerprint{r.Fingerprint}
-		if _, err := s.store.InTx(ctx, newer, books(r)); !errors.Is(err, before) {
+		if _, err := s.store.InTx(ctx, newer, insertPayment(r)); !errors.Is(err, before) {
 			t.Errorf("%s: a version that it knows: %v", state, err)
 		}
 	}

@@ -31,7 +31,7 @@ func TestInTx_LostCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t, pgstore.Config{})
-			store, proxy := s.through(pgstore.Config{})
+			store, proxy := s.storeThroughProxy(pgstore.Config{})
 			for _, refused := range []bool{false, true} {
 				r := pay("100")
 				trap := proxy.OnCommitAfter(func(sql string) bool {
@@ -42,7 +42,7 @@ func TestInTx_LostCommit(t *testing.T) {
 					error,
 				) {
 					runs.Add(1)
-					res, err := books(r)(ctx, tx)
+					res, err := insertPayment(r)(ctx, tx)
 					if refused && err == nil {
 						err = idempotency.Terminal("no", errors.New("no"))
 					}
@@ -57,13 +57,13 @@ func TestInTx_LostCommit(t *testing.T) {
 				if refused {
 					want.Failure = "no"
 				}
-				s.same(res, want)
-				s.booked(r, map[bool]int{false: 1, true: 0}[refused])
-				again, err := s.store.InTx(t.Context(), r, books(r))
+				s.requireResult(res, want)
+				s.requirePayments(r, map[bool]int{false: 1, true: 0}[refused])
+				again, err := s.store.InTx(t.Context(), r, insertPayment(r))
 				if err != nil || !again.Replayed {
 					t.Errorf("%+v, %v", again, err)
 				}
-				s.same(again, want)
+				s.requireResult(again, want)
 			}
 		})
 	}
@@ -73,7 +73,7 @@ func TestInTx_LostCommit(t *testing.T) {
 func TestInTx_LateCommit(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
-	store, proxy := s.through(pgstore.Config{})
+	store, proxy := s.storeThroughProxy(pgstore.Config{})
 	trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "pgstore: write a result") },
 		pgtest.Late)
 	var runs atomic.Int32
@@ -85,7 +85,7 @@ func TestInTx_LateCommit(t *testing.T) {
 			error,
 		) {
 			runs.Add(1)
-			return books(r)(ctx, tx)
+			return insertPayment(r)(ctx, tx)
 		})
 		ended <- err
 	}()
@@ -96,7 +96,7 @@ func TestInTx_LateCommit(t *testing.T) {
 	if err := <-ended; err != nil || runs.Load() != 1 || res.Replayed {
 		t.Errorf("%d runs, %+v, %v", runs.Load(), res, err)
 	}
-	s.booked(r, 1)
+	s.requirePayments(r, 1)
 }
 
 // TestSave_Late: a save of a connection that was given up is executed after it was sent again, and after the next one.
@@ -162,27 +162,27 @@ func TestSave_Late(t *testing.T) {
 func TestInTx_LookupFails(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
-	store, proxy := s.through(pgstore.Config{})
+	store, proxy := s.storeThroughProxy(pgstore.Config{})
 	trap := proxy.OnCommit(pgtest.DropReply)
 	_, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 		proxy.Refuse(true)
-		return books(r)(ctx, tx)
+		return insertPayment(r)(ctx, tx)
 	})
 	<-trap.Fired()
-	s.is(err, idempotency.ErrUnknown)
+	s.requireError(err, idempotency.ErrUnknown)
 	proxy.Refuse(false)
-	res, err := store.InTx(t.Context(), r, books(r))
+	res, err := store.InTx(t.Context(), r, insertPayment(r))
 	if err != nil || !res.Replayed {
 		t.Errorf("%+v, %v", res, err)
 	}
-	s.booked(r, 1)
+	s.requirePayments(r, 1)
 }
 
 // TestInTx_UnavailableIsRetryable: without a connection before COMMIT nothing was done, and the error says so.
 func TestInTx_UnavailableIsRetryable(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
-	store, proxy := s.through(pgstore.Config{})
+	store, proxy := s.storeThroughProxy(pgstore.Config{})
 	retryable := func(when string, err error) {
 		t.Helper()
 		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable {
@@ -192,26 +192,26 @@ func TestInTx_UnavailableIsRetryable(t *testing.T) {
 	_, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 		proxy.Refuse(true)
 		proxy.CutAll()
-		return books(r)(ctx, tx)
+		return insertPayment(r)(ctx, tx)
 	})
 	retryable("in the middle", err)
 	proxy.Refuse(false)
 	_, err = store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 		proxy.Refuse(true)
 		proxy.CutAll()
-		res, err := books(r)(ctx, tx)
+		res, err := insertPayment(r)(ctx, tx)
 		return res, idempotency.OutcomeUnknown(err)
 	})
 	if class, _ := idempotency.Classify(err); class != idempotency.ClassUnknown {
 		t.Errorf("what the handler calls unknown: %v", err)
 	}
-	_, err = store.InTx(t.Context(), r, books(r))
+	_, err = store.InTx(t.Context(), r, insertPayment(r))
 	retryable("from the start", err)
-	s.free(r)
-	s.booked(r, 0)
+	s.requireNoKey(r)
+	s.requirePayments(r, 0)
 	proxy.Refuse(false)
-	if res, err := store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
+	if res, err := store.InTx(t.Context(), r, insertPayment(r)); err != nil || res.Replayed {
 		t.Errorf("%+v, %v", res, err)
 	}
-	s.booked(r, 1)
+	s.requirePayments(r, 1)
 }

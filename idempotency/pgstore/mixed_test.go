@@ -28,33 +28,33 @@ func TestMixed_GuardAndInTx(t *testing.T) {
 	for range 20 {
 		r := pay("100")
 		var ran atomic.Int32
-		results, errs := together(8, func(i int) (idempotency.Result, error) {
+		results, errs := runConcurrently(8, func(i int) (idempotency.Result, error) {
 			if i%2 == 0 {
 				return s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 					ran.Add(1)
-					return books(r)(ctx, tx)
+					return insertPayment(r)(ctx, tx)
 				})
 			}
 			return guard.Do(t.Context(), r, func(ctx context.Context) (res idempotency.Result, err error) {
 				ran.Add(1)
 				return res, pgx.BeginFunc(ctx, s.Pool, func(tx pgx.Tx) error {
-					res, err = books(r)(ctx, tx)
+					res, err = insertPayment(r)(ctx, tx)
 					return err
 				})
 			})
 		})
 		for i := range results {
 			if errs[i] == nil {
-				s.same(results[i], created(r))
+				s.requireResult(results[i], created(r))
 				continue
 			}
 			// InTx does not wait for a guard, which may be at it for minutes.
-			s.is(errs[i], idempotency.ErrInProgress)
+			s.requireError(errs[i], idempotency.ErrInProgress)
 		}
 		if ran.Load() != 1 {
 			t.Errorf("%d ran", ran.Load())
 		}
-		s.booked(r, 1)
+		s.requirePayments(r, 1)
 	}
 }
 
@@ -67,8 +67,8 @@ func TestMixed_InTxAfterCrashedOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		_, err := s.store.InTx(t.Context(), r, books(r))
-		s.is(err, idempotency.ErrUnknown)
+		_, err := s.store.InTx(t.Context(), r, insertPayment(r))
+		s.requireError(err, idempotency.ErrUnknown)
 	}
 	if rec, _, _ := s.store.Get(t.Context(), r.Key); rec.State != idempotency.Unknown {
 		t.Errorf("%+v", rec)
@@ -80,10 +80,10 @@ func TestMixed_InTxAfterCrashedOwner(t *testing.T) {
 	if err := s.store.Release(t.Context(), got[0].Lease); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.store.InTx(t.Context(), r, books(r)); err != nil {
+	if _, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil {
 		t.Error(err)
 	}
-	s.booked(r, 1)
+	s.requirePayments(r, 1)
 }
 
 // TestInTx_OverdueTombstone: it does not count, swept or not, also for another command; a refusal is recorded over it.
@@ -94,15 +94,15 @@ func TestInTx_OverdueTombstone(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		r := pay("100")
 		for range 3 {
-			if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
+			if res, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil || res.Replayed {
 				t.Errorf("%+v, %v", res, err)
 			}
 			r.Fingerprint.Sum[0]++
 		}
-		s.booked(r, 3)
+		s.requirePayments(r, 3)
 		for _, replayed := range []bool{false, true} {
 			res, err := long.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-				res, err := books(r)(ctx, tx)
+				res, err := insertPayment(r)(ctx, tx)
 				if refused && err == nil {
 					err = idempotency.Terminal("no", errors.New("no"))
 				}
@@ -112,7 +112,7 @@ func TestInTx_OverdueTombstone(t *testing.T) {
 				t.Errorf("%+v, %v", res, err)
 			}
 		}
-		s.booked(r, map[bool]int{false: 4, true: 3}[refused])
+		s.requirePayments(r, map[bool]int{false: 4, true: 3}[refused])
 	}
 }
 
@@ -134,42 +134,42 @@ func TestWithin_CallersTransaction(t *testing.T) {
 	}
 	r := pay("100")
 	tx := begin()
-	res, err := s.store.Within(t.Context(), tx, r, books(r))
+	res, err := s.store.Within(t.Context(), tx, r, insertPayment(r))
 	if err != nil || res.Replayed {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	// Others wait, and are told.
-	_, err = s.store.InTx(t.Context(), r, books(r))
-	s.is(err, idempotency.ErrInProgress)
+	_, err = s.store.InTx(t.Context(), r, insertPayment(r))
+	s.requireError(err, idempotency.ErrInProgress)
 	second := begin()
-	_, err = s.store.Within(t.Context(), second, r, books(r))
-	s.is(err, idempotency.ErrInProgress)
+	_, err = s.store.Within(t.Context(), second, r, insertPayment(r))
+	s.requireError(err, idempotency.ErrInProgress)
 	// A transaction that was told so goes on.
 	_, err = second.Exec(t.Context(), "insert into payment (key, amount) values ('other', 1)")
 	end(err)
 	end(second.Commit(t.Context()))
 	end(tx.Rollback(t.Context()))
-	s.free(r)
-	s.booked(r, 0)
+	s.requireNoKey(r)
+	s.requirePayments(r, 0)
 
 	tx = begin()
-	_, err = s.store.Within(t.Context(), tx, r, books(r))
+	_, err = s.store.Within(t.Context(), tx, r, insertPayment(r))
 	end(err)
-	again, err := s.store.Within(t.Context(), tx, r, books(r))
+	again, err := s.store.Within(t.Context(), tx, r, insertPayment(r))
 	if err != nil || !again.Replayed {
 		t.Errorf("in the same transaction: %+v, %v", again, err)
 	}
 	end(tx.Commit(t.Context()))
-	s.booked(r, 1)
+	s.requirePayments(r, 1)
 
 	tx = begin()
-	again, err = s.store.Within(t.Context(), tx, r, books(r))
+	again, err = s.store.Within(t.Context(), tx, r, insertPayment(r))
 	if err != nil || !again.Replayed {
 		t.Errorf("%+v, %v", again, err)
 	}
-	s.same(again, created(r))
+	s.requireResult(again, created(r))
 	end(tx.Commit(t.Context()))
-	s.booked(r, 1)
+	s.requirePayments(r, 1)
 }
 
 // TestWithin_ErrorHasNoEffect: even if the caller commits its other writes; a refusal is recorded.
@@ -200,7 +200,7 @@ func TestWithin_ErrorHasNoEffect(t *testing.T) {
 			_, err := s.store.Within(t.Context(), tx, r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result,
 				error,
 			) {
-				if _, err := books(r)(ctx, tx); err != nil {
+				if _, err := insertPayment(r)(ctx, tx); err != nil {
 					return idempotency.Result{}, err
 				}
 				return do(ctx, tx)
@@ -214,12 +214,12 @@ func TestWithin_ErrorHasNoEffect(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		s.booked(r, 0)
+		s.requirePayments(r, 0)
 		if n := pgtest.One[int](t, s.DB, "select count(*) from payment where key = $1", "beside "+r.Key.Value); n != 1 {
 			t.Errorf("%s: what the caller wrote is gone", name)
 		}
 		if name != "terminal" {
-			s.free(r)
+			s.requireNoKey(r)
 		} else if rec, _, _ := s.store.Get(t.Context(), r.Key); rec.State != idempotency.FailedReplayable ||
 			rec.Result.Failure != "declined" {
 			t.Errorf("%+v", rec)
@@ -246,12 +246,12 @@ func TestNew_Refuses(t *testing.T) {
 	} {
 		r := pay("1")
 		r.Key = k
-		_, err := s.store.InTx(t.Context(), r, books(r))
-		s.is(err, idempotency.ErrInvalidKey)
+		_, err := s.store.InTx(t.Context(), r, insertPayment(r))
+		s.requireError(err, idempotency.ErrInvalidKey)
 		err = pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
-			_, err := s.store.Within(t.Context(), tx, r, books(r))
+			_, err := s.store.Within(t.Context(), tx, r, insertPayment(r))
 			return err
 		})
-		s.is(err, idempotency.ErrInvalidKey)
+		s.requireError(err, idempotency.ErrInvalidKey)
 	}
 }

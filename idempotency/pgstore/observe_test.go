@@ -35,9 +35,9 @@ func TestObserver(t *testing.T) {
 	r := pay("1")
 	do(r, fails(errors.New("away")))
 	do(r, fails(idempotency.Terminal("declined", errors.New("no"))))
-	do(r, books(r))
+	do(r, insertPayment(r))
 	r.Fingerprint.Sum[0]++
-	do(r, books(r))
+	do(r, insertPayment(r))
 	held, doubted, old := pay("1"), pay("1"), pay("1")
 	for _, r := range []idempotency.Request{held, doubted} {
 		if _, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Hour}); err != nil {
@@ -49,17 +49,17 @@ func TestObserver(t *testing.T) {
 		err = s.store.MarkUnknown(t.Context(), store.Lease{Key: doubted.Key, Fence: rec.Fence, Token: "t"}, "?", 0)
 	}
 	if err == nil {
-		_, err = expiring.InTx(t.Context(), old, books(old))
+		_, err = expiring.InTx(t.Context(), old, insertPayment(old))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	do(held, books(held))
-	do(doubted, books(doubted))
-	do(old, books(old))
+	do(held, insertPayment(held))
+	do(doubted, insertPayment(doubted))
+	do(old, insertPayment(old))
 	if err := pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
 		r := pay("1")
-		_, err := s.store.Within(t.Context(), tx, r, books(r))
+		_, err := s.store.Within(t.Context(), tx, r, insertPayment(r))
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ func TestPartition_KeepsRowsAndConstraints(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	done, open := pay("100"), pay("100")
-	if _, err := s.store.InTx(t.Context(), done, books(done)); err != nil {
+	if _, err := s.store.InTx(t.Context(), done, insertPayment(done)); err != nil {
 		t.Fatal(err)
 	}
 	held, err := s.store.Claim(t.Context(), open, store.ClaimOptions{Token: "t", Lease: time.Hour})
@@ -66,7 +66,7 @@ func TestPartition_KeepsRowsAndConstraints(t *testing.T) {
 		"select count(*) from pg_inherits where inhparent = 'idempotency_key'::regclass"); n != 16 {
 		t.Errorf("%d partitions", n)
 	}
-	res, err := s.store.InTx(t.Context(), done, books(done))
+	res, err := s.store.InTx(t.Context(), done, insertPayment(done))
 	if err != nil || !res.Replayed {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -74,7 +74,7 @@ func TestPartition_KeepsRowsAndConstraints(t *testing.T) {
 		idempotency.Retention{}); err != nil {
 		t.Error(err)
 	}
-	s.booked(done, 1)
+	s.requirePayments(done, 1)
 	if err := migrations.Check(t.Context(), s.Pool,
 		migrations.Options{Schema: s.Schema, Sets: []migrations.Set{migrations.Idempotency}}); err != nil {
 		t.Error(err)

@@ -23,7 +23,7 @@ func TestRecoverAndSweep_SkipLocked(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := pay("1")
-		if _, err := s.store.InTx(t.Context(), r, books(r)); err != nil {
+		if _, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -58,7 +58,11 @@ type region struct {
 func (at *region) pays(ctx context.Context, r idempotency.Request) (idempotency.Result, error) {
 	return at.guard.Run(ctx, r, func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 		if _, err := op.Local(ctx, "payment", func(ctx context.Context, _ guard.Call) ([]byte, error) {
-			return nil, pgx.BeginFunc(ctx, at.Pool, func(tx pgx.Tx) error { _, err := books(r)(ctx, tx); return err })
+			return nil, pgx.BeginFunc(ctx, at.Pool, func(tx pgx.Tx) error {
+				_, err := insertPayment(r)(ctx,
+					tx)
+				return err
+			})
 		}); err != nil {
 			return idempotency.Result{}, err
 		}

@@ -43,8 +43,8 @@ func (s *scene) open(pool *pgxpool.Pool, cfg pgstore.Config) *pgstore.Store {
 	return store
 }
 
-// through is a store whose connections go through a proxy. They have the schema's name.
-func (s *scene) through(cfg pgstore.Config) (*pgstore.Store, *pgtest.Proxy) {
+// storeThroughProxy is a store whose connections go through a proxy. They have the schema's name.
+func (s *scene) storeThroughProxy(cfg pgstore.Config) (*pgstore.Store, *pgtest.Proxy) {
 	s.t.Helper()
 	proxy := pgtest.NewProxy(s.t, s.URL)
 	config, err := pgxpool.ParseConfig(proxy.URL())
@@ -67,8 +67,8 @@ func pay(amount string) idempotency.Request {
 	}
 }
 
-// books inserts a payment and appends its event, and answers 201.
-func books(r idempotency.Request) pgstore.Handler {
+// insertPayment inserts a payment and appends its event, and answers 201.
+func insertPayment(r idempotency.Request) pgstore.Handler {
 	return func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 		if _, err := tx.Exec(ctx, "insert into payment (key, amount) values ($1, 100)", r.Key.Value); err != nil {
 			return idempotency.Result{}, err
@@ -93,8 +93,8 @@ func created(r idempotency.Request) idempotency.Result {
 	}
 }
 
-// same compares answers as clients do.
-func (s *scene) same(got, want idempotency.Result) {
+// requireResult compares answers as clients do.
+func (s *scene) requireResult(got, want idempotency.Result) {
 	s.t.Helper()
 	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource ||
 		got.Schema != want.Schema ||
@@ -108,8 +108,8 @@ func (s *scene) same(got, want idempotency.Result) {
 	}
 }
 
-// booked checks how often a key's payment was made, and its event with it.
-func (s *scene) booked(r idempotency.Request, want int) {
+// requirePayments checks how often a key's payment was made, and its event with it.
+func (s *scene) requirePayments(r idempotency.Request, want int) {
 	s.t.Helper()
 	payments := pgtest.One[int](s.t, s.DB, "select count(*) from payment where key = $1", r.Key.Value)
 	events := pgtest.One[int](s.t, s.DB, "select count(*) from outbox_event where key = $1", r.Key.Value)
@@ -118,23 +118,23 @@ func (s *scene) booked(r idempotency.Request, want int) {
 	}
 }
 
-// free checks that nothing is known of a key.
-func (s *scene) free(r idempotency.Request) {
+// requireNoKey checks that nothing is known of a key.
+func (s *scene) requireNoKey(r idempotency.Request) {
 	s.t.Helper()
 	if rec, there, err := s.store.Get(s.t.Context(), r.Key); err != nil || there {
 		s.t.Errorf("the key is not free: %v, %+v", err, rec)
 	}
 }
 
-func (s *scene) is(err, want error) {
+func (s *scene) requireError(err, want error) {
 	s.t.Helper()
 	if !errors.Is(err, want) {
 		s.t.Errorf("got %v, want %v", err, want)
 	}
 }
 
-// together runs n callers at a time and returns what each got.
-func together(n int, call func(i int) (idempotency.Result, error)) ([]idempotency.Result, []error) {
+// runConcurrently runs n callers at a time and returns what each got.
+func runConcurrently(n int, call func(i int) (idempotency.Result, error)) ([]idempotency.Result, []error) {
 	results, errs := make([]idempotency.Result, n), make([]error, n)
 	var wg sync.WaitGroup
 	begin := make(chan struct{})

@@ -14,7 +14,7 @@ func TestSweeper(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Microsecond}})
 	r := pay("100")
-	if _, err := s.store.InTx(t.Context(), r, books(r)); err != nil {
+	if _, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

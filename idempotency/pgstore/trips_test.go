@@ -69,29 +69,29 @@ func TestInTx_RoundTrips(t *testing.T) {
 	}
 	without := measure("without a key", func() error {
 		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := books(pay("100"))(t.Context(), tx)
+			_, err := insertPayment(pay("100"))(t.Context(), tx)
 			return err
 		})
 	})
 	with := measure("with a key", func() error {
 		r := pay("100")
-		_, err := keys.InTx(t.Context(), r, books(r))
+		_, err := keys.InTx(t.Context(), r, insertPayment(r))
 		return err
 	})
 	refused := measure("refused", func() error {
 		r := pay("100")
 		_, err := keys.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-			res, err := books(r)(ctx, tx)
+			res, err := insertPayment(r)(ctx, tx)
 			return res, idempotency.Terminal("no", errOr(err))
 		})
 		return err
 	})
 	r := pay("100")
-	if _, err := keys.InTx(t.Context(), r, books(r)); err != nil {
+	if _, err := keys.InTx(t.Context(), r, insertPayment(r)); err != nil {
 		t.Fatal(err)
 	}
 	replay := measure("replayed", func() error {
-		_, err := keys.InTx(t.Context(), r, books(r))
+		_, err := keys.InTx(t.Context(), r, insertPayment(r))
 		return err
 	})
 	claim := measure("claimed and finished by a guard's calls", func() error {
@@ -122,7 +122,7 @@ func TestInTx_WritesItsRowOnce(t *testing.T) {
 	for i := range n {
 		r := pay("100")
 		if _, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-			res, err := books(r)(ctx, tx)
+			res, err := insertPayment(r)(ctx, tx)
 			if i%2 == 0 && err == nil {
 				err = idempotency.Terminal("no", errOr(nil))
 			}

@@ -20,7 +20,7 @@ func TestRecovery_CrashAtEveryPoint(t *testing.T) {
 		fakeprovider.None, fakeprovider.Refuse, fakeprovider.Unavailable,
 		fakeprovider.LostRequest, fakeprovider.LostAnswer,
 	} {
-		for _, provider := range []string{"knows keys", "can only be asked", "cannot be asked"} {
+		for _, provider := range []string{"idempotent", "can only be asked", "cannot be asked"} {
 			t.Run(fmt.Sprintf("%d/%s", bank, provider), func(t *testing.T) {
 				t.Parallel()
 				points := 0
@@ -36,7 +36,7 @@ func TestRecovery_CrashAtEveryPoint(t *testing.T) {
 	}
 }
 
-func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) (died bool) {
+func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) (crashed bool) {
 	w, h := newWorld(), recovery.Handler{}
 	h.Resume = w.pay
 	switch provider {
@@ -49,14 +49,14 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 		h.Probe = w.probe
 	}
 	w.bank.Next(bank)
-	p := &process{Recoverable: w.store, at: point}
-	w.as(p)
+	p := &process{Recoverable: w.store, crashAt: point}
+	w.setProcess(p)
 	crashing, err := guard.New(p, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	died = p.live(func() { _, _ = crashing.Run(t.Context(), request(), w.pay) })
-	w.as(&process{})
+	crashed = p.run(func() { _, _ = crashing.Run(t.Context(), request(), w.pay) })
+	w.setProcess(&process{})
 	if n := len(w.bank.Effects()) + len(w.mail.Effects()); n > 2 {
 		t.Fatalf("point %d: %d effects before recovery", point, n)
 	}
@@ -64,10 +64,10 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The caller comes again, with its key, until it has an answer: the fault may still be to come.
+	// The caller retries with its key until it gets an answer; the fault may happen in a retry.
 	var res idempotency.Result
 	for err = errDead; err != nil; res, err = g.Run(t.Context(), request(), w.pay) {
-		w.settle(t, h, recovery.Config{})
+		w.recoverAll(t, h, recovery.Config{})
 	}
 	again, err := g.Run(t.Context(), request(), w.pay)
 	if err != nil || !again.Replayed || again.Code != res.Code || string(again.Body) != string(res.Body) ||
@@ -76,14 +76,14 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 	}
 	want, code := 1, 201
 	if bank == fakeprovider.Refuse && res.Failure != "" {
-		// a crash before the refusal is recorded may turn it into a success: the provider says yes the next time
+		// After a crash before the refusal is recorded, the provider may accept the next call.
 		want, code = 0, 402
 	}
 	if len(w.bank.Effects()) != want || len(w.mail.Effects()) != want || res.Code != code || len(w.payments) != 1 {
 		t.Errorf("point %d: %d charges, %d mails, %d payments, %+v", point, len(w.bank.Effects()),
 			len(w.mail.Effects()), len(w.payments), res)
 	}
-	return died
+	return crashed
 }
 
 // TestRecovery_RecovererCrashes at every point of its work, and another one continues.
@@ -101,15 +101,15 @@ func TestRecovery_RecovererCrashes(t *testing.T) {
 					t.Fatal(err)
 				}
 				if _, err := g.Run(t.Context(), request(), w.pay); err == nil {
-					t.Fatal("it is not unknown")
+					t.Fatal("the outcome is not unknown")
 				}
 				h := recovery.Handler{Probe: w.probe, Resume: w.pay}
-				pass(idempotencyGrace)
-				p := &process{Recoverable: w.store, at: points}
-				w.as(p)
-				died = onceAs(t, p, h)
-				w.as(&process{})
-				w.settle(t, h, recovery.Config{})
+				advance(recoverDelay)
+				p := &process{Recoverable: w.store, crashAt: points}
+				w.setProcess(p)
+				died = recoverOnce(t, p, h)
+				w.setProcess(&process{})
+				w.recoverAll(t, h, recovery.Config{})
 				rec, _, err := w.store.Get(t.Context(), request().Key)
 				if err != nil || rec.State != idempotency.Completed || len(w.bank.Effects()) != 1 ||
 					len(w.mail.Effects()) != 1 {

@@ -28,7 +28,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
-// The test binary is a process that pays, and that kills itself, when these are set.
+// With these set, the test binary makes a payment and kills itself.
 const (
 	envPoint    = "RECOVERY_POINT"
 	envURL      = "RECOVERY_URL"
@@ -37,7 +37,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envPoint) != "" {
-		if err := paying(); err != nil {
+		if err := runPayment(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -46,42 +46,46 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m, redistest.Stop, dynamotest.Stop)
 }
 
-// killer kills this process, as kill -9 does, at a point.
-type killer struct{ at, seen int }
+// killer kills this process with SIGKILL at a step.
+type killer struct{ at, steps int }
 
-func (k *killer) reach() {
-	if k.seen++; k.seen == k.at {
+func (k *killer) step() {
+	if k.steps++; k.steps == k.at {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
 }
 
-// deadly is a store whose process dies before or after a write.
-type deadly struct {
+// killingStore is a store whose process is killed before or after a write.
+type killingStore struct {
 	store.Recoverable
 	k *killer
 }
 
-func (d *deadly) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
-	d.k.reach()
-	defer d.k.reach()
+func (d *killingStore) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult,
+	error,
+) {
+	d.k.step()
+	defer d.k.step()
 	return d.Recoverable.Claim(ctx, r, opt)
 }
 
-func (d *deadly) Save(ctx context.Context, l store.Lease, p store.Progress) error {
-	d.k.reach()
-	defer d.k.reach()
+func (d *killingStore) Save(ctx context.Context, l store.Lease, p store.Progress) error {
+	d.k.step()
+	defer d.k.step()
 	return d.Recoverable.Save(ctx, l, p)
 }
 
-func (d *deadly) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
-	d.k.reach()
-	defer d.k.reach()
+func (d *killingStore) Finish(ctx context.Context, l store.Lease, res idempotency.Result,
+	keep idempotency.Retention,
+) error {
+	d.k.step()
+	defer d.k.step()
 	return d.Recoverable.Finish(ctx, l, res, keep)
 }
 
-// paying is what the process does: one payment with a bank behind HTTP.
-func paying() error {
+// runPayment makes a payment with a provider over HTTP.
+func runPayment() error {
 	point, err := strconv.Atoi(os.Getenv(envPoint))
 	if err != nil {
 		return err
@@ -96,15 +100,15 @@ func paying() error {
 	if err != nil {
 		return err
 	}
-	g, err := guard.New(&deadly{store, k}, guard.Config{Lease: time.Minute})
+	g, err := guard.New(&killingStore{store, k}, guard.Config{Lease: time.Minute})
 	if err != nil {
 		return err
 	}
-	_, err = g.Run(ctx, request(), payOver(os.Getenv(envProvider), k.reach))
+	_, err = g.Run(ctx, request(), payOver(os.Getenv(envProvider), k.step))
 	return err
 }
 
-// payOver charges and mails over HTTP; it may die before a request is sent and when it is answered.
+// payOver charges and mails over HTTP; it calls reach before and after each request.
 func payOver(base string, reach func()) func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	call := func(what string) func(ctx context.Context, c guard.Call) ([]byte, error) {
 		return func(ctx context.Context, c guard.Call) ([]byte, error) {
@@ -127,8 +131,8 @@ func payOver(base string, reach func()) func(ctx context.Context, op *guard.Op) 
 
 var errNotFound = errors.New("404")
 
-func get(ctx context.Context, at string, to any) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+func get(ctx context.Context, url string, to any) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
@@ -143,7 +147,7 @@ func get(ctx context.Context, at string, to any) error {
 	return json.NewDecoder(res.Body).Decode(to)
 }
 
-// serve is the provider behind HTTP.
+// serve returns the HTTP handler of a provider.
 func serve(p *fakeprovider.Provider) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/do", func(w http.ResponseWriter, r *http.Request) {
@@ -187,7 +191,7 @@ func TestRecovery_KilledAtEveryPoint(t *testing.T) {
 		if !killed && point < 15 {
 			t.Errorf("only %d points", point-1)
 		}
-		recoverOver(t, db, bank.URL)
+		recoverAndRetry(t, db, bank.URL)
 		bank.Close()
 		var charges, mails int
 		for _, e := range p.Effects() {
@@ -205,8 +209,8 @@ func TestRecovery_KilledAtEveryPoint(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// recoverOver recovers what there is in the database, and comes again as the caller would.
-func recoverOver(t *testing.T, db *pgtest.DB, bank string) {
+// recoverAndRetry recovers the operation, and retries it as its caller.
+func recoverAndRetry(t *testing.T, db *pgtest.DB, bank string) {
 	t.Helper()
 	store, err := pgstore.New(db.Pool, pgstore.Config{})
 	if err != nil {
@@ -233,7 +237,7 @@ func recoverOver(t *testing.T, db *pgtest.DB, bank string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As if the dead process's lease had passed.
+	// As if the crashed process's lease had ended.
 	db.Exec(t, "update idempotency_key set lease_until = clock_timestamp(), due_at = clock_timestamp() where state = "+
 		"'IN_PROGRESS'")
 	pgtest.Await(t, "the payment is done", func() (bool, error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
-// What users of other systems met.
+// Bugs of other systems.
 
 // TestPeer_DBOSJava491_LiveOwnerIsNotRecovered: work that takes longer than its lease, with a heartbeat, is not
 // recovered.
@@ -34,9 +34,9 @@ func TestPeer_DBOSJava491_LiveOwnerIsNotRecovered(t *testing.T) {
 		}
 		if _, err := g.Run(t.Context(), request(), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			for range 20 {
-				pass(900 * time.Millisecond)
+				advance(900 * time.Millisecond)
 				if n, err := worker.Once(ctx); n != 0 || err != nil {
-					t.Errorf("recovery took %d, %v", n, err)
+					t.Errorf("recovery processed %d, %v", n, err)
 				}
 			}
 			return w.pay(ctx, op)
@@ -55,15 +55,15 @@ func TestPeer_River1302_LateWorkerOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.doubtful(t, fakeprovider.LostAnswer)
+		w.makeUnknown(t, fakeprovider.LostAnswer)
 		other := recovery.Handler{Probe: w.probe, Resume: w.pay}
 		late := recovery.Handler{Probe: w.probe, Resume: func(context.Context, *guard.Op) (idempotency.Result, error) {
-			w.settle(t, other, recovery.Config{})
+			w.recoverAll(t, other, recovery.Config{})
 			return idempotency.Result{Code: 409, Body: []byte("late")}, nil
 		}}
 		var outcome recovery.Outcome
-		deaf := &process{Recoverable: w.store, deaf: true}
-		worker, err := recovery.New(deaf, map[string]recovery.Handler{operation: late},
+		p := &process{Recoverable: w.store, noHeartbeat: true}
+		worker, err := recovery.New(p, map[string]recovery.Handler{operation: late},
 			recovery.Config{
 				Observer: recovery.Observer{Recovered: func(i recovery.RecoveredInfo) { outcome = i.Outcome }},
 			})
@@ -76,24 +76,24 @@ func TestPeer_River1302_LateWorkerOverwritesNothing(t *testing.T) {
 		rec, _, err := w.store.Get(t.Context(), request().Key)
 		if err != nil || rec.State != idempotency.Completed || rec.Result.Code != 201 || outcome != recovery.Lost ||
 			len(w.bank.Effects()) != 1 {
-			t.Errorf("%s: %+v, the late one is %s, %v", rec.State, rec.Result, outcome, err)
+			t.Errorf("%s: %+v, the late worker's is %s, %v", rec.State, rec.Result, outcome, err)
 		}
 	})
 }
 
-// away is a store that does not answer recovery for a while.
-type away struct {
+// outageStore is a store whose Recover fails several times.
+type outageStore struct {
 	store.Recoverable
-	mu   sync.Mutex
-	left int
+	mu       sync.Mutex
+	failures int
 }
 
-func (a *away) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
+func (a *outageStore) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	a.mu.Lock()
-	a.left--
-	gone := a.left >= 0
+	a.failures--
+	fails := a.failures >= 0
 	a.mu.Unlock()
-	if gone {
+	if fails {
 		return nil, errors.New("the database restarts")
 	}
 	return a.Recoverable.Recover(ctx, opt)
@@ -104,8 +104,8 @@ func TestPeer_DBOSPy716_RecoveryAfterOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, failures := newWorld(), 0
-		w.doubtful(t, fakeprovider.LostAnswer)
-		worker, err := recovery.New(&away{Recoverable: w.store, left: 30},
+		w.makeUnknown(t, fakeprovider.LostAnswer)
+		worker, err := recovery.New(&outageStore{Recoverable: w.store, failures: 30},
 			map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}},
 			recovery.Config{Observer: recovery.Observer{Failed: func(error) { failures++ }}})
 		if err != nil {
@@ -123,10 +123,10 @@ func TestPeer_DBOSPy716_RecoveryAfterOutage(t *testing.T) {
 	})
 }
 
-// halfway is a store that takes keys and then does not answer.
-type halfway struct{ store.Recoverable }
+// failingRecover is a store whose Recover returns keys and an error.
+type failingRecover struct{ store.Recoverable }
 
-func (h halfway) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
+func (h failingRecover) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	got, err := h.Recoverable.Recover(ctx, opt)
 	return got, errors.Join(err, errors.New("the connection broke"))
 }
@@ -136,8 +136,8 @@ func TestWorker_ProcessesPartialBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.doubtful(t, fakeprovider.LostAnswer)
-		worker, err := recovery.New(halfway{w.store},
+		w.makeUnknown(t, fakeprovider.LostAnswer)
+		worker, err := recovery.New(failingRecover{w.store},
 			map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}}, recovery.Config{})
 		if err != nil {
 			t.Fatal(err)

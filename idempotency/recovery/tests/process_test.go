@@ -17,34 +17,33 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
-// process is a process that dies at a point: before or after any write of the store or call of a provider. Dead, it
-// does nothing more.
+// process is a process that crashes before or after a write of the store or a call of a provider.
 type process struct {
 	store.Recoverable
-	mu   sync.Mutex
-	at   int // the point it dies at, from 1; 0: never
-	seen int
-	dead bool
-	deaf bool // it cannot extend a lease, and works on
+	mu          sync.Mutex
+	crashAt     int // step, from 1; 0: never
+	steps       int
+	dead        bool
+	noHeartbeat bool // leases are not extended, and work continues
 }
 
-// errDead is an answer: who is dead does not ask again.
-var errDead = idempotency.Retryable(errors.New("this process is dead"))
+// errDead is an answer of the store, so a crashed process does not retry.
+var errDead = idempotency.Retryable(errors.New("this process has crashed"))
 
-func (p *process) reach() {
+func (p *process) step() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dead {
 		return
 	}
-	if p.seen++; p.seen == p.at {
+	if p.steps++; p.steps == p.crashAt {
 		p.dead = true
-		runtime.Goexit() // nothing else stops a goroutine without being noticed
+		runtime.Goexit() // no code of the guard can recover from it
 	}
 }
 
-func (p *process) do(write func() error) error {
-	p.reach()
+func (p *process) write(write func() error) error {
+	p.step()
 	p.mu.Lock()
 	dead := p.dead
 	p.mu.Unlock()
@@ -52,57 +51,57 @@ func (p *process) do(write func() error) error {
 		return errDead
 	}
 	err := write()
-	p.reach()
+	p.step()
 	return err
 }
 
 func (p *process) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult,
 	err error,
 ) {
-	err = p.do(func() error { c, err = p.Recoverable.Claim(ctx, r, opt); return err })
+	err = p.write(func() error { c, err = p.Recoverable.Claim(ctx, r, opt); return err })
 	return c, err
 }
 
 func (p *process) Extend(ctx context.Context, l store.Lease, d time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.dead || p.deaf {
+	if p.dead || p.noHeartbeat {
 		return errDead
 	}
 	return p.Recoverable.Extend(ctx, l, d)
 }
 
 func (p *process) Save(ctx context.Context, l store.Lease, pr store.Progress) error {
-	return p.do(func() error { return p.Recoverable.Save(ctx, l, pr) })
+	return p.write(func() error { return p.Recoverable.Save(ctx, l, pr) })
 }
 
 func (p *process) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
-	return p.do(func() error { return p.Recoverable.Finish(ctx, l, res, keep) })
+	return p.write(func() error { return p.Recoverable.Finish(ctx, l, res, keep) })
 }
 
 func (p *process) Release(ctx context.Context, l store.Lease) error {
-	return p.do(func() error { return p.Recoverable.Release(ctx, l) })
+	return p.write(func() error { return p.Recoverable.Release(ctx, l) })
 }
 
 func (p *process) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
-	return p.do(func() error { return p.Recoverable.MarkUnknown(ctx, l, reason, after) })
+	return p.write(func() error { return p.Recoverable.MarkUnknown(ctx, l, reason, after) })
 }
 
 func (p *process) Recover(ctx context.Context, opt store.RecoverOptions) (c []store.ClaimResult, err error) {
-	err = p.do(func() error { c, err = p.Recoverable.Recover(ctx, opt); return err })
+	err = p.write(func() error { c, err = p.Recoverable.Recover(ctx, opt); return err })
 	return c, err
 }
 
 func (p *process) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
-	return p.do(func() error { return p.Recoverable.Postpone(ctx, l, reason, after, stuck) })
+	return p.write(func() error { return p.Recoverable.Postpone(ctx, l, reason, after, stuck) })
 }
 
-// live runs do as this process, and tells whether it died.
-func (p *process) live(do func()) (died bool) {
+// run runs work in this process, and reports whether it crashed.
+func (p *process) run(work func()) (crashed bool) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		do()
+		work()
 	}()
 	<-ended
 	p.mu.Lock()
@@ -120,8 +119,8 @@ func request() idempotency.Request {
 	}
 }
 
-// marked is how a provider's client tells errors apart.
-func marked(err error) error {
+// classify marks the errors of a provider.
+func classify(err error) error {
 	switch {
 	case errors.Is(err, fakeprovider.ErrRefused):
 		return idempotency.Terminal("card_declined", err)
@@ -131,7 +130,7 @@ func marked(err error) error {
 	return err
 }
 
-// world is everything that outlives a process.
+// world is the state outside the processes.
 type world struct {
 	store    store.Recoverable
 	bank     fakeprovider.Provider
@@ -145,23 +144,23 @@ func newWorld() *world {
 	return &world{store: memstore.New(memstore.Config{}), payments: map[string]bool{}, undone: map[string]bool{}}
 }
 
-// as gives the providers to a process: they are where it may die.
-func (w *world) as(p *process) {
-	at := func(string) { p.reach() }
+// setProcess lets a process crash at the providers' calls.
+func (w *world) setProcess(p *process) {
+	at := func(string) { p.step() }
 	w.bank.At, w.mail.At = at, at
 }
 
-// pay is the work: a row, a charge, a mail.
+// pay is the work: insert a row, charge, send a mail.
 func (w *world) pay(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	id, err := op.Local(ctx, "payment", w.insert)
 	if err != nil {
 		return idempotency.Result{}, err
 	}
-	card, err := op.CallAs(ctx, "charge", "provider_payment_"+string(id), with(&w.bank, "charge"))
+	card, err := op.CallAs(ctx, "charge", "provider_payment_"+string(id), callProvider(&w.bank, "charge"))
 	if err != nil {
 		return idempotency.Result{Code: 402}, err
 	}
-	mail, err := op.Call(ctx, "mail", with(&w.mail, "mail"))
+	mail, err := op.Call(ctx, "mail", callProvider(&w.mail, "mail"))
 	if err != nil {
 		return idempotency.Result{Code: 502}, err
 	}
@@ -176,10 +175,10 @@ func (w *world) insert(_ context.Context, c guard.Call) ([]byte, error) {
 	return []byte("p-" + c.Key[:8]), nil
 }
 
-func with(p *fakeprovider.Provider, what string) func(ctx context.Context, c guard.Call) ([]byte, error) {
+func callProvider(p *fakeprovider.Provider, what string) func(ctx context.Context, c guard.Call) ([]byte, error) {
 	return func(ctx context.Context, c guard.Call) ([]byte, error) {
 		id, err := p.Do(ctx, c.Key, what)
-		return []byte(id), marked(err)
+		return []byte(id), classify(err)
 	}
 }
 
@@ -195,18 +194,18 @@ func (w *world) probe(_ context.Context, q recovery.ProbeRequest) (recovery.Prob
 	return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 }
 
-// pass lets time pass in a bubble.
-func pass(d time.Duration) { <-time.After(d) }
+// advance waits in a synctest bubble.
+func advance(d time.Duration) { <-time.After(d) }
 
-// settle recovers until nothing is unknown any more.
-func (w *world) settle(t *testing.T, h recovery.Handler, cfg recovery.Config) {
+// recoverAll recovers until no outcome is unknown.
+func (w *world) recoverAll(t *testing.T, h recovery.Handler, cfg recovery.Config) {
 	t.Helper()
 	worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: h}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 50 {
-		pass(time.Minute)
+		advance(time.Minute)
 		if _, err := worker.Once(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -219,18 +218,18 @@ func (w *world) settle(t *testing.T, h recovery.Handler, cfg recovery.Config) {
 		}
 	}
 	rec, _, _ := w.store.Get(t.Context(), request().Key)
-	t.Fatalf("it stays %s at %s: %s", rec.State, rec.Progress.Stage, rec.Reason)
+	t.Fatalf("still %s at %s: %s", rec.State, rec.Progress.Stage, rec.Reason)
 }
 
-// idempotencyGrace is longer than a guard leaves an unknown operation alone.
-const idempotencyGrace = 10 * time.Second
+// recoverDelay is longer than a guard's RecoverAfter.
+const recoverDelay = 10 * time.Second
 
-// onceAs lets a process recover once.
-func onceAs(t *testing.T, p *process, h recovery.Handler) (died bool) {
+// recoverOnce runs one recovery in a process.
+func recoverOnce(t *testing.T, p *process, h recovery.Handler) (crashed bool) {
 	t.Helper()
 	worker, err := recovery.New(p, map[string]recovery.Handler{operation: h}, recovery.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.live(func() { _, _ = worker.Once(t.Context()) })
+	return p.run(func() { _, _ = worker.Once(t.Context()) })
 }

@@ -25,18 +25,18 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
-// overServer plays histories on a real server, some at a time: they mostly wait. set gives a history its store, and its
-// processes' over a network that fails.
-func overServer(t *testing.T, p pace, usual uint64, together int, set func(t *testing.T, r *randomRun)) {
+// runOverServer runs histories on a real server, several at a time. set configures each, with a store over an
+// unreliable network.
+func runOverServer(t *testing.T, p timing, usual uint64, parallel int, set func(t *testing.T, r *randomRun)) {
 	t.Helper()
-	var all tally
-	slots := make(chan struct{}, together)
+	var all totals
+	slots := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
 	for seed := range seeds(usual, max(1, usual/3)) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			t.Run(fmt.Sprint(seed), func(t *testing.T) { // for its clean-up
+			t.Run(fmt.Sprint(seed), func(t *testing.T) { // for its cleanup
 				r := newRandomRun(seed, p)
 				set(t, r)
 				r.play(t)
@@ -57,7 +57,7 @@ func TestRandom_OverPostgres(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	overServer(t, server, 8, 4, func(t *testing.T, r *randomRun) {
+	runOverServer(t, server, 8, 4, func(t *testing.T, r *randomRun) {
 		proxy := pgtest.NewProxy(t, db.URL)
 		config, err := pgxpool.ParseConfig(proxy.URL())
 		if err != nil {
@@ -77,7 +77,7 @@ func TestRandom_OverPostgres(t *testing.T) {
 			}
 			return s
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), r.real(r.span))
+		ctx, cancel := context.WithTimeout(t.Context(), r.real(r.duration))
 		t.Cleanup(cancel)
 		words := []string{
 			"claim", "claim", "take over", "save", "save", "save", "finish", "release", "mark unknown", "extend",
@@ -87,13 +87,13 @@ func TestRandom_OverPostgres(t *testing.T) {
 			words[i] = "-- pgstore: " + verb + "\n"
 		}
 		for range 2 {
-			r.pending.Go(func() { r.disturb(ctx, proxy, words) })
+			r.lateCalls.Go(func() { r.injectFaults(ctx, proxy, words) })
 		}
 	})
 }
 
-// disturb makes the network fail at one statement after the other, by the words that they begin with.
-func (r *randomRun) disturb(ctx context.Context, proxy *pgtest.Proxy, words []string) {
+// injectFaults makes the network fail at one statement after the other, found by their first words.
+func (r *randomRun) injectFaults(ctx context.Context, proxy *pgtest.Proxy, words []string) {
 	for ctx.Err() == nil {
 		word := words[r.roll(len(words))]
 		action := []pgtest.Action{
@@ -114,9 +114,9 @@ func (r *randomRun) disturb(ctx context.Context, proxy *pgtest.Proxy, words []st
 		r.mu.Unlock()
 		if action == pgtest.Late {
 			r.mu.Lock()
-			r.lates++
+			r.late++
 			r.mu.Unlock()
-			r.later(trap.Release)
+			r.runLate(trap.Release)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (r *randomRun) disturb(ctx context.Context, proxy *pgtest.Proxy, words []st
 func TestRandom_OverRedis(t *testing.T) {
 	t.Parallel()
 	prefix := redistest.Prefix()
-	overServer(t, server, 12, 12, func(t *testing.T, r *randomRun) {
+	runOverServer(t, server, 12, 12, func(t *testing.T, r *randomRun) {
 		client := redisClient(t)
 		r.store = redisStore(client, prefix)
 		failing := redisAt(t, client.Options().Addr, nil)
@@ -134,7 +134,7 @@ func TestRandom_OverRedis(t *testing.T) {
 	})
 }
 
-// redisNetwork is the way of a client's scripts to a server.
+// redisNetwork is a hook that makes a client's scripts fail.
 type redisNetwork struct{ r *randomRun }
 
 func (h redisNetwork) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -148,18 +148,18 @@ func (h redisNetwork) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		if !strings.HasPrefix(cmd.Name(), "eval") {
 			return next(ctx, cmd)
 		}
-		switch h.r.fate() {
-		case arrives:
+		switch h.r.drawFault() {
+		case delivered:
 			return next(ctx, cmd)
 		case replyLost:
 			_ = next(ctx, redis.NewCmd(ctx, cmd.Args()...))
-		case late:
+		case executedLate:
 			ctx := context.WithoutCancel(ctx)
-			again := redis.NewCmd(ctx, slices.Clone(cmd.Args())...)
-			h.r.later(func() { _ = next(ctx, again) })
+			lateCmd := redis.NewCmd(ctx, slices.Clone(cmd.Args())...)
+			h.r.runLate(func() { _ = next(ctx, lateCmd) })
 		}
-		cmd.SetErr(errAway)
-		return errAway
+		cmd.SetErr(errUnavailable)
+		return errUnavailable
 	}
 }
 
@@ -170,7 +170,7 @@ func TestRandom_OverDynamoDB(t *testing.T) {
 	if err := dynamostore.CreateTable(t.Context(), client, table); err != nil {
 		t.Fatal(err)
 	}
-	overServer(t, slow, 2, 2, func(t *testing.T, r *randomRun) {
+	runOverServer(t, slow, 2, 2, func(t *testing.T, r *randomRun) {
 		r.store = dynamoStore(client, table)
 		transport := &http.Transport{MaxIdleConnsPerHost: 100}
 		t.Cleanup(transport.CloseIdleConnections)
@@ -181,20 +181,20 @@ func TestRandom_OverDynamoDB(t *testing.T) {
 	})
 }
 
-// dynamoNetwork is the way of a client's requests to a server.
+// dynamoNetwork is a transport that makes a client's writes fail.
 type dynamoNetwork struct {
 	http.RoundTripper
 	r *randomRun
 }
 
-// RoundTrip is of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (n dynamoNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !slices.ContainsFunc([]string{"PutItem", "UpdateItem"},
-		func(what string) bool { return strings.HasSuffix(req.Header.Get("X-Amz-Target"), what) }) {
+		func(op string) bool { return strings.HasSuffix(req.Header.Get("X-Amz-Target"), op) }) {
 		return n.RoundTripper.RoundTrip(req)
 	}
-	f := n.r.fate()
-	if f == arrives {
+	f := n.r.drawFault()
+	if f == delivered {
 		return n.RoundTripper.RoundTrip(req)
 	}
 	body, err := io.ReadAll(req.Body)
@@ -212,8 +212,8 @@ func (n dynamoNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch f {
 	case replyLost:
 		execute()
-	case late:
-		n.r.later(execute)
+	case executedLate:
+		n.r.runLate(execute)
 	}
-	return nil, errAway
+	return nil, errUnavailable
 }

@@ -24,29 +24,28 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
-// TestRandom_HistoriesWithCrashes: clients of a few keys retry over HTTP, through processes that die at random points
-// or work on after their lease; requests and replies of the store get lost, and its writes are executed late. Providers
-// fail at random, workers die too, and a person ends what recovery gives up; some clients use a key for another
-// command. In the end each key has one charge and one mail, or none and a refusal, and no client was ever told anything
-// else.
+// TestRandom_HistoriesWithCrashes: clients retry over HTTP, through processes that crash at random points or continue
+// after their lease; requests and replies of the store are lost, and writes are executed late. Providers fail at
+// random, workers crash too, a person resolves stuck operations, and some clients use a key for another command. In the
+// end each key has one charge and one mail, or none and a refusal, and no client got another answer.
 //
-// EFFECTONCE_TEST_SEED begins elsewhere, EFFECTONCE_TEST_RUNS makes more histories. A seed does not repeat a history to
-// the last step: what happens at the same time is the scheduler's to order.
+// EFFECTONCE_TEST_SEED is the first seed, EFFECTONCE_TEST_RUNS the number of histories. A seed does not repeat a
+// history exactly: the scheduler orders concurrent steps.
 func TestRandom_HistoriesWithCrashes(t *testing.T) {
 	t.Parallel()
-	inMemory(t, func(*randomRun) {})
+	runInMemory(t, func(*randomRun) {})
 }
 
-// inMemory plays histories in bubbles, over a network that fails. set makes of each what it is about.
-func inMemory(t *testing.T, set func(r *randomRun)) {
+// runInMemory runs histories in bubbles, over an unreliable network. set configures each.
+func runInMemory(t *testing.T, set func(r *randomRun)) {
 	t.Helper()
-	var all tally
+	var all totals
 	for seed := range seeds(100, 30) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRandomRun(seed, bubble)
 			r.store = memstore.New(memstore.Config{})
 			r.open = func() store.Recoverable {
-				return &network{person: r.store.(person), r: r, latest: map[idempotency.Key]int{}}
+				return &network{listerStore: r.store.(listerStore), r: r, latest: map[idempotency.Key]int{}}
 			}
 			set(r)
 			r.play(t)
@@ -56,8 +55,8 @@ func inMemory(t *testing.T, set func(r *randomRun)) {
 	all.check(t, all.runs)
 }
 
-// seeds are as many as are asked for.
-func seeds(usual, short uint64) func(func(uint64) bool) {
+// seeds returns the seeds of the histories to run.
+func seeds(normal, short uint64) func(func(uint64) bool) {
 	first, _ := strconv.ParseUint(os.Getenv("EFFECTONCE_TEST_SEED"), 10, 64)
 	n, err := strconv.ParseUint(os.Getenv("EFFECTONCE_TEST_RUNS"), 10, 64)
 	switch {
@@ -65,7 +64,7 @@ func seeds(usual, short uint64) func(func(uint64) bool) {
 	case testing.Short():
 		n = short
 	default:
-		n = usual
+		n = normal
 	}
 	return func(yield func(uint64) bool) {
 		for seed := first; seed < first+n && yield(seed); seed++ {
@@ -73,56 +72,55 @@ func seeds(usual, short uint64) func(func(uint64) bool) {
 	}
 }
 
-// tally counts what histories were about: a test that finds nothing must have looked.
-type tally struct {
-	mu                             sync.Mutex
-	runs, told, deaths, lost, late int
+// totals has counts over histories, so that a test without faults fails.
+type totals struct {
+	mu                                sync.Mutex
+	runs, answers, deaths, lost, late int
 }
 
-func (a *tally) add(r *randomRun) {
+func (a *totals) add(r *randomRun) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.runs, a.told, a.deaths, a.lost, a.late = a.runs+1, a.told+len(r.told), a.deaths+r.deaths, a.lost+r.lost,
-		a.late+r.lates
+	a.runs, a.answers, a.deaths, a.lost, a.late = a.runs+1, a.answers+len(r.answers), a.deaths+r.deaths, a.lost+r.lost,
+		a.late+r.late
 }
 
-// check wants an answer, and at least so much of each thing: on a real server it depends on its speed how much there
-// is.
-func (a *tally) check(t *testing.T, least int) {
+// check requires an answer, and at least this count of each kind. On a real server counts depend on its speed.
+func (a *totals) check(t *testing.T, least int) {
 	t.Helper()
-	t.Logf("%d histories: %d answers, %d deaths, %d calls of the store lost, %d late", a.runs, a.told, a.deaths, a.lost,
+	t.Logf("%d histories: %d answers, %d deaths, %d store calls lost, %d late", a.runs, a.answers, a.deaths, a.lost,
 		a.late)
-	if a.told == 0 || min(a.told, a.deaths, a.lost, a.late) < least {
-		t.Error("that says little")
+	if a.answers == 0 || min(a.answers, a.deaths, a.lost, a.late) < least {
+		t.Error("the histories have too few faults")
 	}
 }
 
-// person is a store with the part that people's tools use.
-type person interface {
+// listerStore is a store with a Lister.
+type listerStore interface {
 	store.Recoverable
 	store.Lister
 }
 
-// pace is how a history passes the time.
-type pace struct {
-	faster int           // than in the bubble, whose times this file names
-	span   time.Duration // of the clients' part
+// timing is the speed and duration of a history.
+type timing struct {
+	speedup  int           // divides the times of this file, which are for the bubble
+	duration time.Duration // of the clients' requests
 }
 
 var (
-	bubble = pace{1, 10 * time.Minute}
-	server = pace{20, time.Minute}
-	// slow is for a server whose clock each client works out, to a second at first.
-	slow = pace{5, 30 * time.Second}
+	bubble = timing{1, 10 * time.Minute}
+	server = timing{20, time.Minute}
+	// slow is for a server whose clients know its time to a second at first.
+	slow = timing{5, 30 * time.Second}
 )
 
-// randomRun is one history.
+// randomRun is a history.
 type randomRun struct {
 	*world
-	pace
-	open      func() store.Recoverable                      // as a process has it: over a network
-	http      func(p *process, g *guard.Guard) http.Handler // a process' handler
-	effects   func(k idempotency.Key) []int                 // how often each effect of a key is there
+	timing
+	open      func() store.Recoverable                      // a process's store, over the network
+	http      func(p *process, g *guard.Guard) http.Handler // a process's handler
+	effects   func(k idempotency.Key) []int                 // counts of each effect of a key
 	operation string
 	seed      uint64
 	began     time.Time
@@ -130,15 +128,15 @@ type randomRun struct {
 	cfg       guard.Config
 	recovery  recovery.Config
 	handler   recovery.Handler
-	sending   map[string]int // by key: who may have a request to a provider under way
-	away      int            // so many calls of the store get lost
-	pending   sync.WaitGroup // what is late
+	inFlight  map[string]int // requests to providers by key
+	outage    int            // number of store calls that will be lost
+	lateCalls sync.WaitGroup // late executions
 
-	told                []answer
-	deaths, lost, lates int
+	answers            []answer
+	deaths, lost, late int
 }
 
-// answer is what a client was told that is final.
+// answer is a final answer to a client.
 type answer struct {
 	key     string
 	command byte
@@ -146,9 +144,9 @@ type answer struct {
 	body    string
 }
 
-func newRandomRun(seed uint64, p pace) *randomRun {
+func newRandomRun(seed uint64, p timing) *randomRun {
 	r := &randomRun{
-		world: newWorld(), pace: p, seed: seed, random: rand.New(rand.NewPCG(seed, 1)), sending: map[string]int{},
+		world: newWorld(), timing: p, seed: seed, random: rand.New(rand.NewPCG(seed, 1)), inFlight: map[string]int{},
 		operation: fmt.Sprintf("payment.create.%d", seed),
 	}
 	r.cfg = guard.Config{
@@ -160,15 +158,15 @@ func newRandomRun(seed uint64, p pace) *randomRun {
 		MaxBackoff: r.real(time.Minute), SweepEvery: -1, SkipUnhandled: true,
 		MaxAttempts: []int{0, 1, 3}[r.random.IntN(3)],
 	}
-	r.http, r.effects = r.paying, r.charges
-	r.handler = recovery.Handler{Resume: r.pay, Probe: r.look}
+	r.http, r.effects = r.guardedHandler, r.charges
+	r.handler = recovery.Handler{Resume: r.pay, Probe: r.probe}
 	switch r.random.IntN(4) {
-	case 0: // providers that only know keys, and an operation that may be run again
+	case 0: // idempotent providers without queries, and an operation in Rerun
 		r.handler.Probe, r.handler.IdempotentProvider = nil, true
 		r.cfg.Rerun = []string{r.operation}
-	case 1: // that can only be asked
+	case 1: // providers that can only be asked
 		r.bank.Forgetful, r.mail.Forgetful = true, true
-	case 2: // that only people can ask
+	case 2: // providers that only people can ask
 		r.bank.Forgetful, r.mail.Forgetful = true, true
 		r.handler.Probe = nil
 	}
@@ -188,19 +186,19 @@ func (r *randomRun) roll(n int) int {
 	return r.random.IntN(n)
 }
 
-// real is a time of the bubble as it passes here.
-func (r *randomRun) real(d time.Duration) time.Duration { return d / time.Duration(r.faster) }
+// real returns the real duration for a duration in the bubble.
+func (r *randomRun) real(d time.Duration) time.Duration { return d / time.Duration(r.speedup) }
 
-// pass lets up to so much time pass.
-func (r *randomRun) pass(most time.Duration) {
-	pass(r.real(time.Duration(r.roll(int(most.Milliseconds()))) * time.Millisecond))
+// randomPause waits for a random time up to most.
+func (r *randomRun) randomPause(most time.Duration) {
+	advance(r.real(time.Duration(r.roll(int(most.Milliseconds()))) * time.Millisecond))
 }
 
-// play lets three processes serve clients, two workers recover and a person look; who dies is started again. Then all
-// that is open is ended, and what clients were told is compared with what is recorded and done.
+// play runs three processes with clients, two workers, and a person; crashed ones are restarted. Then it recovers
+// everything, and compares the answers with records and effects.
 func (r *randomRun) play(t *testing.T) {
 	r.began = time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), r.real(r.span))
+	ctx, cancel := context.WithTimeout(t.Context(), r.real(r.duration))
 	defer cancel()
 	var wg sync.WaitGroup
 	for range 3 {
@@ -211,12 +209,12 @@ func (r *randomRun) play(t *testing.T) {
 	}
 	wg.Go(func() {
 		for ctx.Err() == nil {
-			r.pass(20 * time.Second)
-			r.decide(ctx, r.open())
+			r.randomPause(20 * time.Second)
+			r.resolveStuck(ctx, r.open())
 		}
 	})
 	wg.Wait()
-	r.pending.Wait()
+	r.lateCalls.Wait()
 	worker, err := recovery.New(r.store, map[string]recovery.Handler{r.operation: r.handler}, r.recovery)
 	if err != nil {
 		t.Fatal(err)
@@ -225,16 +223,16 @@ func (r *randomRun) play(t *testing.T) {
 		if !r.unfinished(t) {
 			break
 		}
-		pass(r.real(2 * time.Second))
-		_, _ = worker.Once(t.Context()) // what a busy store does not answer is asked again
-		r.decide(t.Context(), r.store)
+		advance(r.real(2 * time.Second))
+		_, _ = worker.Once(t.Context()) // errors of a busy store are retried
+		r.resolveStuck(t.Context(), r.store)
 	}
-	r.comeAgain(t)
+	r.retryAll(t)
 	r.check(t)
 }
 
-// comeAgain lets each command's client ask a last time, when all is over.
-func (r *randomRun) comeAgain(t *testing.T) {
+// retryAll sends each command once more at the end.
+func (r *randomRun) retryAll(t *testing.T) {
 	g, err := guard.New(r.store, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -243,16 +241,16 @@ func (r *randomRun) comeAgain(t *testing.T) {
 		for command := range byte(2) {
 			value := strconv.Itoa(i)
 			if _, found, err := r.store.Get(t.Context(), r.request(value, command).Key); found || err != nil {
-				r.ask(t.Context(), &process{}, g, r.request(value, command))
+				r.send(t.Context(), &process{}, g, r.request(value, command))
 			}
 		}
 	}
 }
 
-// serve is a process after the other, each with a few clients at a time.
+// serve runs processes one after the other, each with concurrent clients.
 func (r *randomRun) serve(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		p := &process{Recoverable: r.open(), at: r.roll(60), deaf: r.roll(4) == 0}
+		p := &process{Recoverable: r.open(), crashAt: r.roll(60), noHeartbeat: r.roll(4) == 0}
 		g, err := guard.New(p, r.cfg)
 		if err != nil {
 			t.Error(err)
@@ -262,17 +260,17 @@ func (r *randomRun) serve(ctx context.Context, t *testing.T) {
 		for range 1 + r.roll(4) {
 			clients.Go(func() {
 				for range 1 + r.roll(5) {
-					r.pass(8 * time.Second)
-					r.come(ctx, p, g)
+					r.randomPause(8 * time.Second)
+					r.sendRequest(ctx, p, g)
 				}
 			})
 		}
 		clients.Wait()
-		r.died(p)
+		r.countDeath(p)
 	}
 }
 
-func (r *randomRun) died(p *process) {
+func (r *randomRun) countDeath(p *process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.mu.Lock()
@@ -282,8 +280,8 @@ func (r *randomRun) died(p *process) {
 	}
 }
 
-// come is one request of one client: mostly the first command of the key. Some clients hang up early.
-func (r *randomRun) come(ctx context.Context, p *process, g *guard.Guard) {
+// sendRequest sends a client's request, mostly the first command of the key. Some clients hang up early.
+func (r *randomRun) sendRequest(ctx context.Context, p *process, g *guard.Guard) {
 	var command byte
 	if r.roll(5) == 0 {
 		command = 1
@@ -293,24 +291,23 @@ func (r *randomRun) come(ctx context.Context, p *process, g *guard.Guard) {
 		defer cancel()
 		ctx = hasty
 	}
-	r.ask(ctx, p, g, r.request(r.key(), command))
+	r.send(ctx, p, g, r.request(r.key(), command))
 }
 
-// Each history has so many keys, of which hot are in use at a time: soon after their first answer most keys only replay
-// it.
+// A history uses hot of its keys at a time, because most keys soon only replay their answer.
 const (
 	keys = 15
 	hot  = 3
 )
 
-// key draws a key of those that are in use now.
+// key returns a random key of those in use now.
 func (r *randomRun) key() string {
-	first := int(time.Since(r.began) * (keys - hot + 1) / r.real(r.span))
+	first := int(time.Since(r.began) * (keys - hot + 1) / r.real(r.duration))
 	return strconv.Itoa(min(first, keys-hot) + r.roll(hot))
 }
 
-// ask asks over HTTP, and notes what is said for good.
-func (r *randomRun) ask(ctx context.Context, p *process, g *guard.Guard, req idempotency.Request) {
+// send sends a request over HTTP, and records a final answer.
+func (r *randomRun) send(ctx context.Context, p *process, g *guard.Guard, req idempotency.Request) {
 	w, hr := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments",
 		bytes.NewReader(req.Input))
 	hr.Header.Set(httpedge.HeaderKey, req.Key.Value)
@@ -318,21 +315,21 @@ func (r *randomRun) ask(ctx context.Context, p *process, g *guard.Guard, req ide
 	if ctx.Err() == nil && (w.Code == http.StatusCreated || w.Code == http.StatusPaymentRequired) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.told = append(r.told, answer{req.Key.Value, req.Fingerprint.Sum[0], w.Code, w.Body.String()})
+		r.answers = append(r.answers, answer{req.Key.Value, req.Fingerprint.Sum[0], w.Code, w.Body.String()})
 	}
 }
 
-// paying is a handler that comes first, and guards work with providers.
-func (r *randomRun) paying(p *process, g *guard.Guard) http.Handler {
+// guardedHandler returns a handler that runs work with providers in a guard.
+func (r *randomRun) guardedHandler(p *process, g *guard.Guard) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
 		res, err := g.Run(hr.Context(), r.read(hr), func(ctx context.Context, op *guard.Op) (idempotency.Result,
 			error,
 		) {
-			r.pass(3 * time.Second)
-			p.reach()
-			if p.deaf { // and it does not notice when its lease ends
+			r.randomPause(3 * time.Second)
+			p.step()
+			if p.noHeartbeat { // it does not notice the end of its lease either
 				ctx = context.WithoutCancel(ctx)
-				r.pass(4 * time.Second)
+				r.randomPause(4 * time.Second)
 			}
 			return r.pay(ctx, op)
 		})
@@ -340,7 +337,7 @@ func (r *randomRun) paying(p *process, g *guard.Guard) http.Handler {
 	})
 }
 
-// read is the request that ask wrote.
+// read decodes the request of send.
 func (r *randomRun) read(hr *http.Request) idempotency.Request {
 	body, err := io.ReadAll(hr.Body)
 	if err != nil {
@@ -358,16 +355,16 @@ func (r *randomRun) request(value string, command byte) idempotency.Request {
 
 func (r *randomRun) recover(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		p := &process{Recoverable: r.open(), at: r.roll(60)}
+		p := &process{Recoverable: r.open(), crashAt: r.roll(60)}
 		for alive := true; alive && ctx.Err() == nil; {
 			worker, err := recovery.New(p, map[string]recovery.Handler{r.operation: r.handler}, r.recovery)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			alive = !p.live(func() { _, _ = worker.Once(ctx) })
-			r.pass(4 * time.Second)
+			alive = !p.run(func() { _, _ = worker.Once(ctx) })
+			r.randomPause(4 * time.Second)
 		}
-		r.died(p)
+		r.countDeath(p)
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// pay is world.pay, which marks what is on its way to a provider: from before it is recorded until it is answered.
+// pay is world.pay, and counts requests to providers that are in flight, from before the step is recorded.
 func (r *randomRun) pay(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	k := op.Record().Key
 	id, err := op.Local(ctx, "payment", r.insert)
@@ -36,10 +36,10 @@ func (r *randomRun) pay(ctx context.Context, op *guard.Op) (idempotency.Result, 
 	if err != nil {
 		return idempotency.Result{}, err
 	}
-	return paid(string(id), string(card), string(mail), op.Record().Input), nil
+	return paidResult(string(id), string(card), string(mail), op.Record().Input), nil
 }
 
-func paid(id, card, mail string, input []byte) idempotency.Result {
+func paidResult(id, card, mail string, input []byte) idempotency.Result {
 	return idempotency.Result{Code: http.StatusCreated, Resource: id, Body: fmt.Appendf(nil, "%s %s of %s", card, mail,
 		input)}
 }
@@ -56,35 +56,34 @@ func (r *randomRun) call(ctx context.Context, op *guard.Op, step, key string, p 
 	defer answered()
 	return op.CallAs(ctx, step, key, func(ctx context.Context, c guard.Call) ([]byte, error) {
 		defer answered()
-		return with(p, step)(ctx, c)
+		return callProvider(p, step)(ctx, c)
 	})
 }
 
 func (r *randomRun) mark(key string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sending[key] += n
+	r.inFlight[key] += n
 }
 
-// look asks the provider of a step. What it does not know did not happen as long as nothing can be on its way; who
-// could send it later would have to record it first, which only the owner can.
-func (r *randomRun) look(_ context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
+// probe asks the provider of a step. If the provider does not know it, and no request is in flight, it did not happen:
+// a later request would need a record, which only the owner can write.
+func (r *randomRun) probe(_ context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
 	r.mu.Lock()
-	underWay := r.sending[q.Key] > 0
+	inFlight := r.inFlight[q.Key] > 0
 	r.mu.Unlock()
 	e, ok := map[string]*fakeprovider.Provider{"charge": &r.bank, "mail": &r.mail}[q.Step].Ask(q.Key)
 	switch {
 	case ok:
 		return recovery.ProbeResult{Outcome: recovery.Happened, Data: []byte(e.ID)}, nil
-	case underWay:
+	case inFlight:
 		return recovery.ProbeResult{}, nil
 	}
 	return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 }
 
-// decide is a person who looks what recovery has given up, and ends it: by hand where all or nothing was done, and else
-// by going on.
-func (r *randomRun) decide(ctx context.Context, s store.Recoverable) {
+// resolveStuck is a person who resolves stuck operations: by hand if everything or nothing was done, else by resuming.
+func (r *randomRun) resolveStuck(ctx context.Context, s store.Recoverable) {
 	lister, ok := s.(store.Lister)
 	if !ok {
 		panic("the store does not list what is stuck")
@@ -98,22 +97,23 @@ func (r *randomRun) decide(ctx context.Context, s store.Recoverable) {
 		if err != nil {
 			continue
 		}
-		if !r.byHand(ctx, s, c) {
-			r.goOn(ctx, s, c)
+		if !r.resolveByHand(ctx, s, c) {
+			r.resumeStuck(ctx, s, c)
 		}
 	}
 }
 
-// byHand reports whether it was a case for that.
-func (r *randomRun) byHand(ctx context.Context, s store.Recoverable, c store.ClaimResult) bool {
+// resolveByHand finishes or releases the key if everything or nothing was done; false: it did neither.
+func (r *randomRun) resolveByHand(ctx context.Context, s store.Recoverable, c store.ClaimResult) bool {
 	k := c.Record.Key
 	charge := recovery.ProbeRequest{Step: "charge", Key: chargeKey(k)}
 	mail := recovery.ProbeRequest{Step: "mail", Key: guard.StepKey(k, "mail")}
-	charged, _ := r.look(ctx, charge)
-	mailed, _ := r.look(ctx, mail)
+	charged, _ := r.probe(ctx, charge)
+	mailed, _ := r.probe(ctx, mail)
 	switch {
 	case charged.Outcome == recovery.Happened && mailed.Outcome == recovery.Happened:
-		res := paid("p-"+guard.StepKey(k, "payment")[:8], string(charged.Data), string(mailed.Data), c.Record.Input)
+		res := paidResult("p-"+guard.StepKey(k, "payment")[:8], string(charged.Data), string(mailed.Data),
+			c.Record.Input)
 		_ = s.Finish(ctx, c.Lease, res, idempotency.Retention{})
 		return true
 	case charged.Outcome == recovery.NotHappened && mailed.Outcome == recovery.NotHappened && r.roll(2) == 0:
@@ -123,8 +123,8 @@ func (r *randomRun) byHand(ctx context.Context, s store.Recoverable, c store.Cla
 	return false
 }
 
-// goOn finds out about the open steps and goes on with the work.
-func (r *randomRun) goOn(ctx context.Context, s store.Recoverable, c store.ClaimResult) {
+// resumeStuck resolves the open steps and resumes the work.
+func (r *randomRun) resumeStuck(ctx context.Context, s store.Recoverable, c store.ClaimResult) {
 	g, err := guard.New(s, guard.Config{Lease: r.real(30 * time.Second), RecordTimeout: r.real(10 * time.Second)})
 	if err != nil {
 		panic(err)
@@ -134,11 +134,11 @@ func (r *randomRun) goOn(ctx context.Context, s store.Recoverable, c store.Claim
 			if step.State != store.StepSent {
 				continue
 			}
-			a, _ := r.look(ctx, recovery.ProbeRequest{Step: step.Name, Key: step.Key})
+			a, _ := r.probe(ctx, recovery.ProbeRequest{Step: step.Name, Key: step.Key})
 			to := map[recovery.ProbeOutcome]store.StepState{recovery.Happened: store.StepDone, recovery.NotHappened: ""}
 			state, known := to[a.Outcome]
 			if !known {
-				return idempotency.Result{}, errors.New("something is on its way")
+				return idempotency.Result{}, errors.New("a request is in flight")
 			}
 			if err := op.Resolve(ctx, step.Name, state, a.Data); err != nil {
 				return idempotency.Result{}, err
@@ -162,7 +162,7 @@ func (r *randomRun) unfinished(t *testing.T) bool {
 	return false
 }
 
-// check compares what clients were told with what is recorded, and that with what was done.
+// check compares the answers with the records, and the records with the effects.
 func (r *randomRun) check(t *testing.T) {
 	t.Helper()
 	for i := range keys {
@@ -183,16 +183,16 @@ func (r *randomRun) check(t *testing.T) {
 		if effects := r.effects(k); slices.ContainsFunc(effects, func(n int) bool { return n != want }) {
 			t.Errorf("seed %d: key %s (%s) has %v", r.seed, value, rec.State, effects)
 		}
-		for _, a := range r.told {
+		for _, a := range r.answers {
 			if a.key == value && (!found || a.command != rec.Fingerprint.Sum[0] || a.code != rec.Result.Code ||
 				a.body != string(rec.Result.Body)) {
-				t.Errorf("seed %d: somebody was told %+v, the record is %q %+v", r.seed, a, rec.State, rec.Result)
+				t.Errorf("seed %d: a client got %+v, the record is %q %+v", r.seed, a, rec.State, rec.Result)
 			}
 		}
 	}
 }
 
-// charges counts charges and mails of a key.
+// charges returns the numbers of charges and mails of a key.
 func (r *randomRun) charges(k idempotency.Key) []int {
 	n := make([]int, 2)
 	for _, e := range r.bank.Effects() {
@@ -208,58 +208,58 @@ func (r *randomRun) charges(k idempotency.Key) []int {
 	return n
 }
 
-// fate is what becomes of a call over a network.
-type fate int
+// fault is the fate of a call over the network.
+type fault int
 
 const (
-	arrives fate = iota
+	delivered fault = iota
 	requestLost
 	replyLost
-	late // its caller has given it up when it is executed
+	executedLate // after its caller has given up
 )
 
-var errAway = errors.New("the store does not answer")
+var errUnavailable = errors.New("the store does not answer")
 
-// fate draws one.
-func (r *randomRun) fate() fate {
+// drawFault returns a random fault.
+func (r *randomRun) drawFault() fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f := arrives
+	f := delivered
 	switch n := r.random.IntN(400); {
-	case r.away > 0:
-		r.away--
-		f = []fate{requestLost, late}[n%2]
+	case r.outage > 0:
+		r.outage--
+		f = []fault{requestLost, executedLate}[n%2]
 	case n == 0:
-		r.away = 1 + r.random.IntN(30)
+		r.outage = 1 + r.random.IntN(30)
 		f = requestLost
 	case n < 15:
 		f = requestLost
 	case n < 30:
 		f = replyLost
 	case n < 45:
-		f = late
+		f = executedLate
 	}
-	if f != arrives {
+	if f != delivered {
 		r.lost++
 	}
-	if f == late {
-		r.lates++
+	if f == executedLate {
+		r.late++
 	}
 	return f
 }
 
-// later executes something after its caller has given it up.
-func (r *randomRun) later(execute func()) {
-	r.pending.Go(func() {
-		r.pass(8 * time.Second)
+// runLate executes a call later.
+func (r *randomRun) runLate(execute func()) {
+	r.lateCalls.Go(func() {
+		r.randomPause(8 * time.Second)
 		execute()
 	})
 }
 
-// network is the way of one process to a store. As the servers' clients do, it numbers saves, so that an older one does
+// network is a process's connection to a store. Like the stores' clients it numbers saves, so that an older one does
 // not replace a newer one.
 type network struct {
-	person
+	listerStore
 	r *randomRun
 
 	mu     sync.Mutex
@@ -267,74 +267,80 @@ type network struct {
 	latest map[idempotency.Key]int
 }
 
-func over[T any](ctx context.Context, n *network, call func(ctx context.Context) (T, error)) (T, error) {
-	var nothing T
-	switch n.r.fate() {
+func sendOver[T any](ctx context.Context, n *network, call func(ctx context.Context) (T, error)) (T, error) {
+	var zero T
+	switch n.r.drawFault() {
 	case requestLost:
-		return nothing, errAway
+		return zero, errUnavailable
 	case replyLost:
 		_, _ = call(ctx)
-		return nothing, errAway
-	case late:
-		n.r.later(func() { _, _ = call(context.WithoutCancel(ctx)) })
-		return nothing, errAway
+		return zero, errUnavailable
+	case executedLate:
+		n.r.runLate(func() { _, _ = call(context.WithoutCancel(ctx)) })
+		return zero, errUnavailable
 	}
 	return call(ctx)
 }
 
-// send is over for what answers nothing.
+// send is sendOver for calls that return only an error.
 func (n *network) send(ctx context.Context, call func(ctx context.Context) error) error {
-	_, err := over(ctx, n, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
+	_, err := sendOver(ctx, n, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
 	return err
 }
 
 func (n *network) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
-	return over(ctx, n, func(ctx context.Context) (store.ClaimResult, error) { return n.person.Claim(ctx, r, opt) })
+	return sendOver(ctx, n, func(ctx context.Context) (store.ClaimResult, error) {
+		return n.listerStore.Claim(ctx, r,
+			opt)
+	})
 }
 
 func (n *network) Extend(ctx context.Context, l store.Lease, d time.Duration) error {
-	return n.send(ctx, func(ctx context.Context) error { return n.person.Extend(ctx, l, d) })
+	return n.send(ctx, func(ctx context.Context) error { return n.listerStore.Extend(ctx, l, d) })
 }
 
 func (n *network) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	n.mu.Lock()
 	n.seq++
-	mine := n.seq
+	seq := n.seq
 	n.mu.Unlock()
 	return n.send(ctx, func(ctx context.Context) error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if mine < n.latest[l.Key] {
+		if seq < n.latest[l.Key] {
 			return nil
 		}
-		n.latest[l.Key] = mine
-		return n.person.Save(ctx, l, p)
+		n.latest[l.Key] = seq
+		return n.listerStore.Save(ctx, l, p)
 	})
 }
 
 func (n *network) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
-	return n.send(ctx, func(ctx context.Context) error { return n.person.Finish(ctx, l, res, keep) })
+	return n.send(ctx, func(ctx context.Context) error { return n.listerStore.Finish(ctx, l, res, keep) })
 }
 
 func (n *network) Release(ctx context.Context, l store.Lease) error {
-	return n.send(ctx, func(ctx context.Context) error { return n.person.Release(ctx, l) })
+	return n.send(ctx, func(ctx context.Context) error { return n.listerStore.Release(ctx, l) })
 }
 
 func (n *network) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
-	return n.send(ctx, func(ctx context.Context) error { return n.person.MarkUnknown(ctx, l, reason, after) })
+	return n.send(ctx, func(ctx context.Context) error { return n.listerStore.MarkUnknown(ctx, l, reason, after) })
 }
 
 func (n *network) Get(ctx context.Context, k idempotency.Key) (rec store.Record, found bool, err error) {
-	if n.r.fate() != arrives {
-		return rec, false, errAway
+	if n.r.drawFault() != delivered {
+		return rec, false, errUnavailable
 	}
-	return n.person.Get(ctx, k)
+	return n.listerStore.Get(ctx, k)
 }
 
 func (n *network) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
-	return over(ctx, n, func(ctx context.Context) ([]store.ClaimResult, error) { return n.person.Recover(ctx, opt) })
+	return sendOver(ctx, n, func(ctx context.Context) ([]store.ClaimResult, error) {
+		return n.listerStore.Recover(ctx,
+			opt)
+	})
 }
 
 func (n *network) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
-	return n.send(ctx, func(ctx context.Context) error { return n.person.Postpone(ctx, l, reason, after, stuck) })
+	return n.send(ctx, func(ctx context.Context) error { return n.listerStore.Postpone(ctx, l, reason, after, stuck) })
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
-// steps are a saga of a local row, a seat and a charge of two providers' calls; the last one decides.
+// steps returns a saga of a local row and calls of two providers; the last one may be refused.
 func (w *world) steps() []guard.SagaStep {
 	undo := func(p *fakeprovider.Provider) func(ctx context.Context, c guard.Call, data []byte) error {
 		return func(ctx context.Context, c guard.Call, data []byte) error {
@@ -28,13 +28,13 @@ func (w *world) steps() []guard.SagaStep {
 			w.undone[c.Key] = true
 			return nil
 		}},
-		{Name: "stock", Do: with(&w.mail, "stock"), Undo: undo(&w.mail)},
-		{Name: "seat", Key: "seat_of_k1", Do: with(&w.bank, "seat"), Undo: undo(&w.bank)},
-		{Name: "charge", Do: with(&w.bank, "charge")}, // what is refused needs no way back
+		{Name: "stock", Do: callProvider(&w.mail, "stock"), Undo: undo(&w.mail)},
+		{Name: "seat", Key: "seat_of_k1", Do: callProvider(&w.bank, "seat"), Undo: undo(&w.bank)},
+		{Name: "charge", Do: callProvider(&w.bank, "charge")}, // the last step needs no Undo
 	}
 }
 
-func (w *world) travel(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+func (w *world) book(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	if err := op.Saga(ctx, w.steps()...); err != nil {
 		return idempotency.Result{Code: 409, Body: []byte("no")}, err
 	}
@@ -46,14 +46,14 @@ func (w *world) travel(ctx context.Context, op *guard.Op) (idempotency.Result, e
 // once, or none.
 func TestSaga_CrashAtEveryPoint(t *testing.T) {
 	t.Parallel()
-	const no, lost, gone = fakeprovider.Refuse, fakeprovider.LostAnswer, fakeprovider.LostRequest
+	const refuse, lostAnswer, lostRequest = fakeprovider.Refuse, fakeprovider.LostAnswer, fakeprovider.LostRequest
 	for name, faults := range map[string][]fakeprovider.Fault{
-		"all goes well":               nil,
-		"the last step is refused":    {0, no},
-		"and an undo is not answered": {0, no, lost},
-		"and an undo does not arrive": {0, no, gone, fakeprovider.Unavailable},
-		"a step is not answered":      {lost, no},
-		"the first call is refused":   {no},
+		"all steps succeed":             nil,
+		"the last step is refused":      {0, refuse},
+		"and an undo's answer is lost":  {0, refuse, lostAnswer},
+		"and an undo's request is lost": {0, refuse, lostRequest, fakeprovider.Unavailable},
+		"a step's answer is lost":       {lostAnswer, refuse},
+		"the first call is refused":     {refuse},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,36 +69,36 @@ func TestSaga_CrashAtEveryPoint(t *testing.T) {
 	}
 }
 
-func sagaCrashAt(t *testing.T, point int, faults []fakeprovider.Fault) (died bool) {
+func sagaCrashAt(t *testing.T, point int, faults []fakeprovider.Fault) (crashed bool) {
 	w := newWorld()
 	w.bank.Next(faults...)
-	p := &process{Recoverable: w.store, at: point}
-	w.as(p)
+	p := &process{Recoverable: w.store, crashAt: point}
+	w.setProcess(p)
 	crashing, err := guard.New(p, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	died = p.live(func() { _, _ = crashing.Run(t.Context(), request(), w.travel) })
-	w.as(&process{})
+	crashed = p.run(func() { _, _ = crashing.Run(t.Context(), request(), w.book) })
+	w.setProcess(&process{})
 	g, err := guard.New(w.store, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var res idempotency.Result
-	for err = errDead; err != nil; res, err = g.Run(t.Context(), request(), w.travel) {
-		w.settle(t, recovery.Handler{Probe: w.probe, Resume: w.travel}, recovery.Config{})
+	for err = errDead; err != nil; res, err = g.Run(t.Context(), request(), w.book) {
+		w.recoverAll(t, recovery.Handler{Probe: w.probe, Resume: w.book}, recovery.Config{})
 	}
 	effects := append(w.bank.Effects(), w.mail.Effects()...)
 	for _, e := range effects {
-		if back := e.UndoneBy != ""; back != (res.Failure != "") {
-			t.Errorf("point %d: the answer is %q and %s is taken back: %v", point, res.Failure, e.What, back)
+		if undone := e.UndoneBy != ""; undone != (res.Failure != "") {
+			t.Errorf("point %d: the answer is %q and %s is undone: %v", point, res.Failure, e.What, undone)
 		}
 	}
 	if res.Failure == "" && len(effects) != 3 || len(effects) > 3 || len(w.payments) != 1 ||
 		len(w.undone) > 0 != (res.Failure != "") {
-		t.Errorf("point %d: %+v: %v, rows %v, taken back %v", point, res, effects, w.payments, w.undone)
+		t.Errorf("point %d: %+v: %v, rows %v, undone %v", point, res, effects, w.payments, w.undone)
 	}
-	return died
+	return crashed
 }
 
 // TestSaga_RefusedUndoIsStuck at once.
@@ -122,7 +122,7 @@ func TestSaga_RefusedUndoIsStuck(t *testing.T) {
 			!errors.Is(err, guard.ErrStuck) {
 			t.Error(err)
 		}
-		w.settle(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
+		w.recoverAll(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
 		rec, _, err := w.store.Get(t.Context(), request().Key)
 		if err != nil || !rec.Stuck || rec.Attempts != 1 || w.mail.Effects()[0].UndoneBy != "" {
 			t.Errorf("%+v, %v", rec, err)
@@ -140,7 +140,7 @@ func TestCompensate_InsteadOfResume(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := g.Run(t.Context(), request(), w.travel); !errors.Is(err, idempotency.ErrUnknown) {
+		if _, err := g.Run(t.Context(), request(), w.book); !errors.Is(err, idempotency.ErrUnknown) {
 			t.Fatal(err)
 		}
 		steps := w.steps()
@@ -155,13 +155,13 @@ func TestCompensate_InsteadOfResume(t *testing.T) {
 				return undo(ctx, c, data)
 			}
 		}
-		w.settle(t, recovery.Handler{
-			Probe: w.probe, Resume: w.travel, MayResume: func(store.Record) bool { return false },
+		w.recoverAll(t, recovery.Handler{
+			Probe: w.probe, Resume: w.book, MayResume: func(store.Record) bool { return false },
 			Compensate: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 				return idempotency.Result{Code: 410}, op.Compensate(ctx, steps...)
 			},
 		}, recovery.Config{})
-		res, err := g.Run(t.Context(), request(), w.travel)
+		res, err := g.Run(t.Context(), request(), w.book)
 		if err != nil || res.Failure != guard.CodeCompensated || res.Code != 410 ||
 			fmt.Sprint(order) != "[charge seat stock payment]" {
 			t.Errorf("%+v, %v, undone in the order %v", res, err, order)
@@ -188,12 +188,12 @@ func TestCompensate_IsNeverReversed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := g.Run(t.Context(), request(), w.travel); !errors.Is(err, idempotency.ErrUnknown) {
+			if _, err := g.Run(t.Context(), request(), w.book); !errors.Is(err, idempotency.ErrUnknown) {
 				t.Fatal(err)
 			}
-			pass(idempotencyGrace)
+			advance(recoverDelay)
 			began := false
-			back := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+			compensate := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 				steps := w.steps()
 				steps[3].Undo = func(context.Context, guard.Call, []byte) error { began = true; return nil }
 				for i, s := range steps[:3] {
@@ -204,13 +204,13 @@ func TestCompensate_IsNeverReversed(t *testing.T) {
 				}
 				return idempotency.Result{Code: 410}, op.Compensate(ctx, steps...)
 			}
-			p := &process{Recoverable: w.store, at: points}
-			w.as(p)
-			died = onceAs(t, p, recovery.Handler{Probe: w.probe, Compensate: back})
-			w.as(&process{})
+			p := &process{Recoverable: w.store, crashAt: points}
+			w.setProcess(p)
+			died = recoverOnce(t, p, recovery.Handler{Probe: w.probe, Compensate: compensate})
+			w.setProcess(&process{})
 			calls := w.bank.Calls() + w.mail.Calls()
-			w.settle(t, recovery.Handler{Probe: w.probe, Resume: w.travel}, recovery.Config{})
-			res, err := g.Run(t.Context(), request(), w.travel)
+			w.recoverAll(t, recovery.Handler{Probe: w.probe, Resume: w.book}, recovery.Config{})
+			res, err := g.Run(t.Context(), request(), w.book)
 			if err != nil || began && res.Failure == "" {
 				t.Errorf("point %d: undone %v, and the answer is %+v, %v", points, began, res, err)
 			}
@@ -229,14 +229,14 @@ func TestSaga_UndoneStepsAreNotUndoneAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.bank.Next(fakeprovider.None, fakeprovider.Refuse) // the seat, the charge
-		undone, away := map[string]int{}, true
+		w.bank.Next(fakeprovider.None, fakeprovider.Refuse) // for the seat, and for the charge
+		undone, unavailable := map[string]int{}, true
 		work := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			steps := w.steps()
 			for i, s := range steps[:3] {
 				steps[i].Undo = func(ctx context.Context, c guard.Call, data []byte) error {
 					undone[s.Name]++
-					if s.Name == "stock" && away {
+					if s.Name == "stock" && unavailable {
 						return errors.New("no route")
 					}
 					return s.Undo(ctx, c, data)
@@ -251,8 +251,8 @@ func TestSaga_UndoneStepsAreNotUndoneAgain(t *testing.T) {
 		if _, err := g.Run(t.Context(), request(), work); !errors.Is(err, idempotency.ErrUnknown) {
 			t.Error(err)
 		}
-		away = false
-		w.settle(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
+		unavailable = false
+		w.recoverAll(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
 		if fmt.Sprint(undone) != "map[payment:1 seat:1 stock:2]" {
 			t.Errorf("%v", undone)
 		}

@@ -29,7 +29,7 @@ import (
 // are lost, and it is not idempotent. Recovery asks it, and there is one charge and one mail, as over Postgres.
 func TestRecovery_OverRedis(t *testing.T) {
 	t.Parallel()
-	crashOver(t, redisStore(redisClient(t), redistest.Prefix()))
+	crashAndRecover(t, redisStore(redisClient(t), redistest.Prefix()))
 }
 
 func redisStore(client *redis.Client, prefix string) store.Recoverable {
@@ -47,10 +47,10 @@ func TestRecovery_OverDynamoDB(t *testing.T) {
 	if err := dynamostore.CreateTable(t.Context(), client, table); err != nil {
 		t.Fatal(err)
 	}
-	crashOver(t, dynamoStore(client, table))
+	crashAndRecover(t, dynamoStore(client, table))
 }
 
-// dynamoStore is a store whose clock is as narrow as one server's can be.
+// dynamoStore returns a store without clock skew, for a single server.
 func dynamoStore(client *dynamodb.Client, table string) store.Recoverable {
 	s, err := dynamostore.New(client, table, dynamostore.Config{Skew: -1})
 	if err != nil {
@@ -59,21 +59,21 @@ func dynamoStore(client *dynamodb.Client, table string) store.Recoverable {
 	return s
 }
 
-// caller is one whose process dies.
+// caller is a caller whose process crashes.
 type caller struct {
 	*world
 	request idempotency.Request
 }
 
-// crashOver lets callers' processes die, each at its point, and recovers until each caller has its answer.
-func crashOver(t *testing.T, s store.Recoverable) {
+// crashAndRecover crashes the processes of callers, each at its point, and recovers until each caller has its answer.
+func crashAndRecover(t *testing.T, s store.Recoverable) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var callers []*caller
 	handlers := map[string]recovery.Handler{}
 	var wg sync.WaitGroup
 	var deaths atomic.Int32
-	slots := make(chan struct{}, 4) // DynamoDB Local is not made for crowds
+	slots := make(chan struct{}, 4) // more overload DynamoDB Local
 	for _, fault := range []fakeprovider.Fault{fakeprovider.None, fakeprovider.LostRequest, fakeprovider.LostAnswer} {
 		for point := 1; point <= 18; point++ {
 			c := &caller{newWorld(), request()}
@@ -82,8 +82,8 @@ func crashOver(t *testing.T, s store.Recoverable) {
 			c.bank.Next(fault)
 			callers = append(callers, c)
 			handlers[c.request.Key.Operation] = recovery.Handler{Probe: c.probe, Resume: c.pay}
-			p := &process{Recoverable: s, at: point}
-			c.as(p)
+			p := &process{Recoverable: s, crashAt: point}
+			c.setProcess(p)
 			g, err := guard.New(p, guard.Config{Lease: 3 * time.Second, RecordTimeout: time.Second, RecoverAfter: -1})
 			if err != nil {
 				t.Fatal(err)
@@ -91,16 +91,16 @@ func crashOver(t *testing.T, s store.Recoverable) {
 			slots <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-slots }()
-				if p.live(func() { _, _ = g.Run(ctx, c.request, c.pay) }) {
+				if p.run(func() { _, _ = g.Run(ctx, c.request, c.pay) }) {
 					deaths.Add(1)
 				}
-				c.as(&process{})
+				c.setProcess(&process{})
 			})
 		}
 	}
 	wg.Wait()
 	if deaths.Load() < 10 {
-		t.Errorf("only %d processes died", deaths.Load())
+		t.Errorf("only %d processes crashed", deaths.Load())
 	}
 	worker, err := recovery.New(s, handlers, recovery.Config{
 		Grace: -1, Backoff: time.Millisecond,
@@ -114,13 +114,13 @@ func crashOver(t *testing.T, s store.Recoverable) {
 		t.Fatal(err)
 	}
 	pgtest.Await(t, "each caller has its answer", func() (bool, error) {
-		_, _ = worker.Once(ctx) // what a busy store does not answer is asked again
+		_, _ = worker.Once(ctx) // errors of a busy store are retried
 		callers = slices.DeleteFunc(callers, func(c *caller) bool { return c.answered(ctx, t, g) })
 		return len(callers) == 0, ctx.Err()
 	})
 }
 
-// answered comes again, as the caller would, and looks what happened when there is an answer.
+// answered retries the request, and checks the effects when it gets an answer.
 func (c *caller) answered(ctx context.Context, t *testing.T, g *guard.Guard) bool {
 	res, err := g.Run(ctx, c.request, c.pay)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
-// doubtful makes an operation whose charge has no answer.
-func (w *world) doubtful(t *testing.T, fault fakeprovider.Fault) {
+// makeUnknown makes an operation whose outcome is unknown, because the charge's request or answer was lost.
+func (w *world) makeUnknown(t *testing.T, fault fakeprovider.Fault) {
 	t.Helper()
 	w.bank.Next(fault)
 	g, err := guard.New(w.store, guard.Config{RecoverAfter: -1})
@@ -32,8 +32,8 @@ func (w *world) doubtful(t *testing.T, fault fakeprovider.Fault) {
 	}
 }
 
-// outcomes recovers once after each wait and returns what became of the operation, time after time.
-func (w *world) outcomes(t *testing.T, handlers map[string]recovery.Handler, cfg recovery.Config, times int) (
+// recoverTimes recovers several times, ten minutes apart, and returns the outcomes.
+func (w *world) recoverTimes(t *testing.T, handlers map[string]recovery.Handler, cfg recovery.Config, times int) (
 	got []recovery.RecoveredInfo,
 ) {
 	t.Helper()
@@ -43,7 +43,7 @@ func (w *world) outcomes(t *testing.T, handlers map[string]recovery.Handler, cfg
 		t.Fatal(err)
 	}
 	for range times {
-		pass(10 * time.Minute)
+		advance(10 * time.Minute)
 		if _, err := worker.Once(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -104,8 +104,8 @@ func TestWorker_Outcomes(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
-				w.doubtful(t, fakeprovider.LostAnswer)
-				got := w.outcomes(t, map[string]recovery.Handler{operation: c.handler(w)}, recovery.Config{}, 1)
+				w.makeUnknown(t, fakeprovider.LostAnswer)
+				got := w.recoverTimes(t, map[string]recovery.Handler{operation: c.handler(w)}, recovery.Config{}, 1)
 				if len(got) != 1 || got[0].Outcome != c.want || got[0].Operation != operation || got[0].Attempts != 1 {
 					t.Fatalf("%+v", got)
 				}
@@ -144,7 +144,7 @@ func TestWorker_ReleasesIfNothingHappened(t *testing.T) {
 		didNot := func(context.Context, recovery.ProbeRequest) (recovery.ProbeResult, error) {
 			return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 		}
-		got := w.outcomes(t, map[string]recovery.Handler{operation: {Probe: didNot}}, recovery.Config{}, 1)
+		got := w.recoverTimes(t, map[string]recovery.Handler{operation: {Probe: didNot}}, recovery.Config{}, 1)
 		if _, found, err := w.store.Get(t.Context(), request().Key); len(got) != 1 ||
 			got[0].Outcome != recovery.Released || found || err != nil {
 			t.Errorf("%+v, there: %v, %v", got, found, err)
@@ -165,8 +165,8 @@ func TestWorker_GivesUp(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
-				w.doubtful(t, fakeprovider.LostRequest)
-				got := w.outcomes(t, handlers, recovery.Config{MaxAttempts: 3}, 5)
+				w.makeUnknown(t, fakeprovider.LostRequest)
+				got := w.recoverTimes(t, handlers, recovery.Config{MaxAttempts: 3}, 5)
 				var all []recovery.Outcome
 				for _, i := range got {
 					all = append(all, i.Outcome)
@@ -184,8 +184,8 @@ func TestWorker_SkipUnhandled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.doubtful(t, fakeprovider.LostRequest)
-		if got := w.outcomes(t, map[string]recovery.Handler{"another": {}}, recovery.Config{SkipUnhandled: true},
+		w.makeUnknown(t, fakeprovider.LostRequest)
+		if got := w.recoverTimes(t, map[string]recovery.Handler{"another": {}}, recovery.Config{SkipUnhandled: true},
 			3); len(got) > 0 {
 			t.Errorf("%v", got)
 		}
@@ -195,24 +195,24 @@ func TestWorker_SkipUnhandled(t *testing.T) {
 // TestWorker_ProbeLocal: the work of Guard.Do has no recovery points; the service's own database is asked.
 func TestWorker_ProbeLocal(t *testing.T) {
 	t.Parallel()
-	for fact, want := range map[recovery.ProbeOutcome]recovery.Outcome{
+	for outcome, want := range map[recovery.ProbeOutcome]recovery.Outcome{
 		recovery.Happened: recovery.Completed, recovery.NotHappened: recovery.Released,
 		recovery.Undetermined: recovery.Postponed,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
-			p := &process{Recoverable: w.store, at: 2} // it dies as owner
+			p := &process{Recoverable: w.store, crashAt: 2} // it crashes as owner
 			g, err := guard.New(p, guard.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			work := func(context.Context) (idempotency.Result, error) { return idempotency.Result{Code: 201}, nil }
-			p.live(func() { _, _ = g.Do(t.Context(), request(), work) })
-			got := w.outcomes(t, map[string]recovery.Handler{operation: {
+			p.run(func() { _, _ = g.Do(t.Context(), request(), work) })
+			got := w.recoverTimes(t, map[string]recovery.Handler{operation: {
 				ProbeLocal: func(_ context.Context, rec store.Record) (recovery.ProbeOutcome, idempotency.Result,
 					error,
 				) {
-					return fact, idempotency.Result{Code: 201, Body: rec.Input}, nil
+					return outcome, idempotency.Result{Code: 201, Body: rec.Input}, nil
 				},
 			}}, recovery.Config{}, 1)
 			if len(got) != 1 || got[0].Outcome != want {
@@ -232,7 +232,7 @@ func TestWorker_ManyWorkers(t *testing.T) {
 		for i := range operations {
 			r.Key.Value = fmt.Sprint(i)
 			if _, err := m.Claim(t.Context(), r, store.ClaimOptions{
-				Token: "one that died, of 128 bits",
+				Token: "a crashed owner, of 128 bits",
 				Lease: time.Second,
 			}); err != nil {
 				t.Fatal(err)
@@ -241,7 +241,7 @@ func TestWorker_ManyWorkers(t *testing.T) {
 		var runs atomic.Int32
 		h := recovery.Handler{Resume: func(context.Context, *guard.Op) (idempotency.Result, error) {
 			runs.Add(1)
-			pass(45 * time.Second) // longer than its lease
+			advance(45 * time.Second) // longer than the lease
 			return idempotency.Result{Code: 200}, nil
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -254,7 +254,7 @@ func TestWorker_ManyWorkers(t *testing.T) {
 			}
 			go func() { done <- worker.Run(ctx) }()
 		}
-		pass(10 * time.Minute)
+		advance(10 * time.Minute)
 		cancel()
 		for range workers {
 			if err := <-done; err != nil {
@@ -283,7 +283,7 @@ func TestRun_Drains(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
-				w.doubtful(t, fakeprovider.LostAnswer)
+				w.makeUnknown(t, fakeprovider.LostAnswer)
 				ctx, cancel := context.WithCancel(t.Context())
 				worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: {
 					Probe: w.probe, Resume: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
@@ -318,7 +318,7 @@ func TestRun_Sweeps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, swept := newWorld(), 0
-		w.doubtful(t, fakeprovider.LostAnswer)
+		w.makeUnknown(t, fakeprovider.LostAnswer)
 		g, err := guard.New(w.store, guard.Config{})
 		if err != nil {
 			t.Fatal(err)
