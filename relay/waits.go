@@ -44,3 +44,18 @@ func Waits(ctx context.Context, db interface {
 	}
 	return Waiting{}, fmt.Errorf("relay: looking whether anything waits in the outbox: %w", err)
 }
+
+// Drawn is [Waiting.Highest] alone, for a tenth of what Waits costs Postgres.
+func Drawn(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, schema string,
+) (highest int64, err error) {
+	in, err := sql.For(schema)
+	if err == nil {
+		err = db.QueryRow(ctx, in.Expand(sql.Drawn)).Scan(&highest)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("relay: looking which id of the outbox was drawn last: %w", err)
+	}
+	return highest, nil
+}

@@ -51,6 +51,9 @@ func TestWaits(t *testing.T) {
 	if w := asked(db, ""); w.Work || w.Highest == empty.Highest {
 		t.Errorf("with an event that is due in an hour: %+v, before it: %+v", w, empty)
 	}
+	if drawn, err := relay.Drawn(t.Context(), db.Pool, ""); err != nil || drawn != asked(db, "").Highest || drawn == 0 {
+		t.Errorf("%d was drawn, %v", drawn, err)
+	}
 	if same, other := asked(db, db.Schema), asked(outboxDB(t), ""); same.Outbox != empty.Outbox ||
 		other.Outbox == empty.Outbox || empty.Outbox == "" {
 		t.Errorf("the outbox is %q, and by its schema %q; another is %q", empty.Outbox, same.Outbox, other.Outbox)

@@ -22,11 +22,15 @@ import (
 const (
 	// listEvery is the time between two looks at what outboxes there are.
 	listEvery = 10 * time.Second
-	// watchEvery is the time between two looks at an outbox that is asleep: what it adds to an event's latency.
+	// watchEvery is the time between two looks at an outbox that is asleep, for an id that was drawn: what it adds to
+	// an event's latency. wholeEvery is that between two looks for whatever may wait.
 	watchEvery = time.Second
+	wholeEvery = 5 * time.Second
 	// lookTimeout bounds one look, and watchShare is how many times as long as it took the next one waits.
 	lookTimeout = 5 * time.Second
 	watchShare  = 20
+	// turnTimeout bounds the wait for a connection, behind the looks at the other outboxes of a database.
+	turnTimeout = 30 * time.Second
 	// archiveTurn is how long an outbox with an archive sleeps at most: its days are made and dropped.
 	archiveTurn = time.Hour
 )

@@ -81,10 +81,14 @@ func (m *member) turn(ctx context.Context) error {
 
 // asleep returns nil when there is work, or when ctx ends.
 func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
-	began := time.Now()
+	began, next := time.Now(), time.Time{} // of the looks for all that may wait
 	for ctx.Err() == nil {
 		before, woken := m.highest, m.fleet.nextWake()
-		took, work, err := m.look(ctx, pool)
+		whole := m.fleet.Sleep > 0 || time.Now().After(next)
+		pause, work, err := m.look(ctx, pool, whole)
+		if whole {
+			next, pause = time.Now().Add(max(wholeEvery, pause)), watchEvery
+		}
 		switch {
 		case err != nil:
 			return withAdvice(err)
@@ -95,28 +99,41 @@ func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
 		}
 		m.report(nil)
 		m.pause.Reset()
-		m.fleet.rest(ctx, woken, max(watchEvery, watchShare*took))
+		m.fleet.rest(ctx, woken, pause)
 	}
 	return nil
 }
 
-// look asks whether there is work.
-func (m *member) look(ctx context.Context, pool *pgxpool.Pool) (took time.Duration, work bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
+// look asks which id was drawn last and, where all is to be seen, whether there is work. pause is how long the next
+// such look waits at least.
+func (m *member) look(ctx context.Context, pool *pgxpool.Pool, whole bool) (pause time.Duration, work bool,
+	err error,
+) {
 	// Waiting for the connections that all share is not the outbox's time.
-	conn, err := pool.Acquire(ctx)
+	waiting, got := context.WithTimeout(ctx, turnTimeout)
+	conn, err := pool.Acquire(waiting)
+	got()
 	if err != nil {
-		return 0, false, fmt.Errorf("looking whether anything waits: %w", err)
+		return watchEvery, false, fmt.Errorf("looking whether anything waits: %w", err)
 	}
 	defer conn.Release()
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
 	since := time.Now()
-	w, err := relay.Waits(ctx, conn, m.db.Schema)
-	if err == nil && w.Outbox != "" {
+	var w relay.Waiting
+	if whole {
+		w, err = relay.Waits(ctx, conn, m.db.Schema)
+	} else {
+		w.Highest, err = relay.Drawn(ctx, conn, m.db.Schema)
+	}
+	pause = max(watchEvery, watchShare*time.Since(since))
+	if err == nil && (!whole || w.Outbox != "") {
 		m.highest = w.Highest
+	}
+	if err == nil && w.Outbox != "" {
 		err = m.fleet.claim(ctx, m, w.Outbox)
 	}
-	return time.Since(since), w.Work, err
+	return pause, w.Work, err
 }
 
 // awake runs a relay until nothing has waited for a while, or ctx ends.
@@ -186,8 +203,8 @@ func (m *member) awaitIdle(ctx context.Context, pool *pgxpool.Pool) {
 	idle := time.Now()
 	for pause := watchEvery; sleep.For(ctx, pause) == nil; {
 		before := m.highest
-		took, work, err := m.look(ctx, pool)
-		pause = max(watchEvery, watchShare*took)
+		after, work, err := m.look(ctx, pool, true)
+		pause = after
 		switch {
 		case errors.Is(err, errListedTwice):
 			return

@@ -296,7 +296,11 @@ func TestRoleRelay(t *testing.T) {
 		}
 	}
 	// A supervisor of many outboxes asks as the role, too. Right after a publication it may find work or none.
-	if _, err := relay.Waits(t.Context(), h.pool(t, "relay"), h.Schema); err != nil {
+	asking := h.pool(t, "relay")
+	if _, err := relay.Waits(t.Context(), asking, h.Schema); err != nil {
+		t.Error(err)
+	}
+	if _, err := relay.Drawn(t.Context(), asking, h.Schema); err != nil {
 		t.Error(err)
 	}
 	// What doctor asks for is what the role has.

@@ -1,7 +1,10 @@
 package sql
 
-// What is asked of an outbox that no relay works on, once a second.
+// What is asked of an outbox that no relay works on, again and again.
 const (
+	Drawn = `-- relay: drawn
+select case when n.is_called then n.last_value else 0 end from {schema}outbox_event_id_seq n`
+
 	// A lock is not waited for: who asks looks at other outboxes too. The plan is pinned as the probe's.
 	WaitsSettings = `-- relay: waits settings
 select set_config('lock_timeout', '200ms', true), set_config('statement_timeout', '2s', true),
