@@ -77,7 +77,7 @@ func (f *faulty) Release(ctx context.Context, l store.Lease) error {
 }
 
 func (f *faulty) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
-	return f.do("doubt", func() error { return f.Store.MarkUnknown(ctx, l, reason, after) })
+	return f.do("mark unknown", func() error { return f.Store.MarkUnknown(ctx, l, reason, after) })
 }
 
 // TestDo_InvalidResult: a result that fails Check is an error at once; of a success the outcome is unknown.

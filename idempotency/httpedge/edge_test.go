@@ -80,7 +80,7 @@ func TestWrite_CodesAndStatuses(t *testing.T) {
 		},
 		"unknown, a person": {&idempotency.UnknownError{Stuck: true}, 503, httpedge.CodeUnknown, ""},
 		"lease lost":        {store.ErrLeaseLost, 503, httpedge.CodeUnknown, "15"},
-		"doubted":           {idempotency.OutcomeUnknown(errors.New("secret")), 503, httpedge.CodeUnknown, "15"},
+		"outcome unknown":   {idempotency.OutcomeUnknown(errors.New("secret")), 503, httpedge.CodeUnknown, "15"},
 		"expired":           {&idempotency.ExpiredError{Code: 201, Resource: "p1"}, 410, httpedge.CodeExpired, ""},
 		"retryable":         {idempotency.Retryable(errors.New("secret")), 503, httpedge.CodeTryAgain, "1"},
 		"out of time":       {context.DeadlineExceeded, 503, httpedge.CodeTryAgain, "1"},

@@ -17,15 +17,15 @@ func claims() []testCase {
 	return []testCase{
 		{"Matrix", false, runMatrix},
 		{"Claim_NewRecord", false, claimNewRecord},
-		{"Claim_SameTokenAgain", false, claimSameTokenAgain},
-		{"Claim_RefusesWhatIsMissing", false, claimRefusesWhatIsMissing},
-		{"Claim_FenceRisesOverRelease", false, claimFenceRisesOverRelease},
+		{"Claim_SentAgain", false, claimSentAgain},
+		{"Claim_RequiredArguments", false, claimRequiredArguments},
+		{"Claim_FenceRisesAfterRelease", false, claimFenceRisesAfterRelease},
 		{"Claim_TakeOverKeepsProgress", false, claimTakeOverKeepsProgress},
-		{"Claim_TakeOverOfAStuckKey", false, claimTakeOverOfAStuckKey},
+		{"Claim_TakeOverOfStuckKey", false, claimTakeOverOfStuckKey},
 		{"Claim_OlderFingerprint", false, claimOlderFingerprint},
 		{"Claim_MismatchInEveryState_PowertoolsPy3821_TS1502_Java2260", false, claimMismatchInEveryState},
 		{"Claim_CancelledContext", false, claimCancelledContext},
-		{"Claim_TombstoneOverdueIsNothing", false, claimTombstoneOverdueIsNothing},
+		{"Claim_OverdueTombstone", false, claimOverdueTombstone},
 	}
 }
 
@@ -47,8 +47,8 @@ func claimNewRecord(t *testing.T, s *suite) {
 	}
 }
 
-// claimSameTokenAgain: the reply to a claim was lost; sent again, it finds itself.
-func claimSameTokenAgain(t *testing.T, s *suite) {
+// claimSentAgain: a claim whose reply was lost is won when it is sent again.
+func claimSentAgain(t *testing.T, s *suite) {
 	r, token := s.fresh(), rand.Text()
 	first := s.claim(t, r, token, s.tick(), false)
 	for range 2 {
@@ -64,7 +64,7 @@ func claimSameTokenAgain(t *testing.T, s *suite) {
 	ok(t, "save", s.Store.Save(t.Context(), first.Lease, store.Progress{Stage: idempotency.Received}))
 }
 
-func claimRefusesWhatIsMissing(t *testing.T, s *suite) {
+func claimRequiredArguments(t *testing.T, s *suite) {
 	good := s.fresh()
 	for name, bad := range map[string]struct {
 		value, token string
@@ -92,7 +92,7 @@ func claimRefusesWhatIsMissing(t *testing.T, s *suite) {
 	}
 	l := s.win(t, good)
 	if err := s.Store.Extend(t.Context(), l, 0); err == nil || errors.Is(err, store.ErrLeaseLost) {
-		t.Errorf("extend by nothing: %v", err)
+		t.Errorf("extend by zero: %v", err)
 	}
 	for _, opt := range []store.RecoverOptions{
 		{Lease: long, Token: "t"},
@@ -107,9 +107,8 @@ func claimRefusesWhatIsMissing(t *testing.T, s *suite) {
 	}
 }
 
-// claimFenceRisesOverRelease: an effect that refuses lower fences must be able to refuse the owner from before the key
-// was free.
-func claimFenceRisesOverRelease(t *testing.T, s *suite) {
+// claimFenceRisesAfterRelease: an effect that refuses lower fences must refuse the owner from before the release.
+func claimFenceRisesAfterRelease(t *testing.T, s *suite) {
 	r := s.fresh()
 	last := int64(0)
 	for range 5 {
@@ -152,8 +151,8 @@ func claimTakeOverKeepsProgress(t *testing.T, s *suite) {
 	}
 }
 
-// claimTakeOverOfAStuckKey: what a person's tool does.
-func claimTakeOverOfAStuckKey(t *testing.T, s *suite) {
+// claimTakeOverOfStuckKey: as a tool for operators does.
+func claimTakeOverOfStuckKey(t *testing.T, s *suite) {
 	r := s.fresh()
 	s.arrange(t, r, "stuck")
 	if got := s.claim(t, r, rand.Text(), long, false); got.Won || !got.Record.Stuck {
@@ -183,7 +182,7 @@ func claimOlderFingerprint(t *testing.T, s *suite) {
 	if got.Won || got.Record.Fingerprint != old.Fingerprint || !r.Matches(got.Record.Fingerprint) {
 		t.Errorf("%+v", got)
 	}
-	// A lease that ended is taken over by whoever asks for the same in a newer version, and the record stays as old.
+	// A request in a newer version takes an ended lease over, and the record keeps its version.
 	lapsed := s.fresh()
 	s.lapse(t, lapsed)
 	r.Key, r.Fingerprint.Sum, r.Older = lapsed.Key, lapsed.Fingerprint.Sum, []idempotency.Fingerprint{
@@ -195,8 +194,8 @@ func claimOlderFingerprint(t *testing.T, s *suite) {
 	}
 }
 
-// claimMismatchInEveryState: whatever became of the first command, another one under its key learns no more than that,
-// and changes nothing (the matrix tells the latter).
+// claimMismatchInEveryState: in each state of the first command, another one with its key gets only the state. (The
+// matrix tests that it changes nothing.)
 func claimMismatchInEveryState(t *testing.T, s *suite) {
 	for _, situation := range []string{
 		"leased", "lapsed", "waiting", "due", "recovering", "stuck", "done", "refused",
@@ -216,7 +215,7 @@ func claimMismatchInEveryState(t *testing.T, s *suite) {
 	}
 }
 
-// claimCancelledContext: what was cancelled before it was sent did not happen, or is found by its token.
+// claimCancelledContext: a claim that was cancelled before it was sent did not happen, or is recognised by its token.
 func claimCancelledContext(t *testing.T, s *suite) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -229,7 +228,7 @@ func claimCancelledContext(t *testing.T, s *suite) {
 	}
 }
 
-func claimTombstoneOverdueIsNothing(t *testing.T, s *suite) {
+func claimOverdueTombstone(t *testing.T, s *suite) {
 	for _, again := range []func(idempotency.Request) idempotency.Request{
 		func(r idempotency.Request) idempotency.Request { return r }, other,
 	} {
@@ -243,7 +242,7 @@ func claimTombstoneOverdueIsNothing(t *testing.T, s *suite) {
 	}
 }
 
-// sameProgress compares what a store kept with what it was given.
+// sameProgress compares a stored progress with the given one.
 func sameProgress(a, b store.Progress) bool {
 	return a.Stage == b.Stage && slices.EqualFunc(a.Steps, b.Steps, func(x, y store.Step) bool {
 		return x.Name == y.Name && x.State == y.State && x.Key == y.Key && string(x.Data) == string(y.Data)

@@ -10,14 +10,14 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// contents are the tests on what goes in and comes out.
+// contents are the tests on stored data.
 func contents() []testCase {
 	return []testCase{
 		{"Body_AnyBytes", false, bodyAnyBytes},
 		{"Body_Large", false, bodyLarge},
 		{"Result_Fields", false, resultFields},
 		{"Input_NilAndEmpty", false, inputNilAndEmpty},
-		{"Key_PartsStayApart", false, keyPartsStayApart},
+		{"Key_PartsAreSeparate", false, keyPartsAreSeparate},
 		{"Key_AnyPrintableByte", false, keyAnyPrintableByte},
 		{"Memory_IsNotShared", false, memoryIsNotShared},
 	}
@@ -81,7 +81,7 @@ func resultFields(t *testing.T, s *suite) {
 	}
 }
 
-// inputNilAndEmpty: a command may be empty, and recovery go on with it; of nil it has nothing.
+// inputNilAndEmpty: an empty input is distinct from none.
 func inputNilAndEmpty(t *testing.T, s *suite) {
 	for name, input := range map[string][]byte{"nil": nil, "empty": {}, "every byte": allBytes()} {
 		r := s.fresh()
@@ -93,8 +93,8 @@ func inputNilAndEmpty(t *testing.T, s *suite) {
 	}
 }
 
-// keyPartsStayApart: no two keys are one, however their parts would join.
-func keyPartsStayApart(t *testing.T, s *suite) {
+// keyPartsAreSeparate: keys whose joined parts are equal are different keys.
+func keyPartsAreSeparate(t *testing.T, s *suite) {
 	keys := []idempotency.Key{
 		{Tenant: "", Operation: "o", Value: "v"},
 		{Tenant: "t", Operation: "o", Value: "v"},
@@ -148,7 +148,7 @@ func keyAnyPrintableByte(t *testing.T, s *suite) {
 	}
 }
 
-// memoryIsNotShared: what the caller does to its bytes afterwards changes nothing in the store, nor for another reader.
+// memoryIsNotShared: a caller's later changes of its bytes do not reach the store or another reader.
 func memoryIsNotShared(t *testing.T, s *suite) {
 	r := s.fresh()
 	input := string(r.Input)

@@ -11,22 +11,22 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// crowds are the tests with many callers at once.
+// crowds are the tests with many concurrent callers.
 func crowds() []testCase {
 	return []testCase{
 		{"Crowd_100Callers_OneEffect", false, crowdOneEffect},
 		{"Crowd_TwoCommandsUnderOneKey", false, crowdTwoCommands},
-		{"Crowd_OwnersVanish_RecoveryEndsIt", false, crowdOwnersVanish},
+		{"Crowd_OwnersCrash_RecoveryFinishes", false, crowdOwnersCrash},
 	}
 }
 
-// provider is somebody's service with a ledger of its own: it takes what it is asked to, as often as it is asked.
+// provider is a service without idempotency.
 type provider struct {
 	mu     sync.Mutex
 	ledger map[string]int
 }
 
-// charge books, and does not look whether it did before.
+// charge books each time.
 func (p *provider) charge(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,14 +36,14 @@ func (p *provider) charge(key string) {
 	p.ledger[key]++
 }
 
-// booked says whether, which is what recovery asks.
+// booked returns the number of charges, for recovery.
 func (p *provider) booked(key string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ledger[key]
 }
 
-// crowdOneEffect: a hundred callers with one key and command; the provider books once, and all are told the same.
+// crowdOneEffect: a hundred callers with one key and command: the provider books once, and all get the same answer.
 func crowdOneEffect(t *testing.T, s *suite) {
 	const callers = 100
 	r := s.fresh()
@@ -91,8 +91,7 @@ func crowdOneEffect(t *testing.T, s *suite) {
 	}
 }
 
-// crowdTwoCommands: two commands race for one key: one command is done, once, and nobody who asked for the other is
-// told its answer as theirs.
+// crowdTwoCommands: two commands race for one key: one is done, once, and no caller of the other gets its answer.
 func crowdTwoCommands(t *testing.T, s *suite) {
 	for range 5 {
 		r := s.fresh()
@@ -126,9 +125,9 @@ func crowdTwoCommands(t *testing.T, s *suite) {
 	}
 }
 
-// crowdOwnersVanish: every owner vanishes, before or after the provider booked, and never says anything. Callers and
-// recoverers go on until it is done; the recoverer asks the provider, and has it book only what it does not know.
-func crowdOwnersVanish(t *testing.T, s *suite) {
+// crowdOwnersCrash: every owner crashes, before or after the provider booked. Callers and recoverers continue until the
+// work is done; the recoverer asks the provider, and charges only if it has not booked.
+func crowdOwnersCrash(t *testing.T, s *suite) {
 	var at provider
 	var all []idempotency.Request
 	for i := range 12 {

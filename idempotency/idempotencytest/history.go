@@ -17,14 +17,14 @@ import (
 // histories are the tests by random histories.
 func histories() []testCase {
 	return []testCase{
-		{"History_AsTheMemoryStore", false, historyAsMemory},
+		{"History_EqualsMemoryStore", false, historyEqualsMemory},
 		{"History_Linearizable", false, historyLinearizable},
 	}
 }
 
-// historyAsMemory: whatever calls come in whatever order, also under leases that were lost long ago, the store says
-// what the memory store says. That one's clock is turned, so that leases end for both between two calls.
-func historyAsMemory(t *testing.T, s *suite) {
+// historyEqualsMemory: random calls, also under lost leases, have the same results as in the memory store, whose clock
+// is advanced, so that leases end in both between two calls.
+func historyEqualsMemory(t *testing.T, s *suite) {
 	tried, failed := 0, false
 	rapid.Check(t, func(rt *rapid.T) {
 		// rapid has one count for all; after a failure it has to be let search for a shorter history.
@@ -43,7 +43,7 @@ func historyAsMemory(t *testing.T, s *suite) {
 	})
 }
 
-// lockstep is one history, run on the store and on the model.
+// lockstep runs a history on the store and on the model.
 type lockstep struct {
 	t           *rapid.T
 	test        *testing.T
@@ -66,7 +66,7 @@ func (p *lockstep) fatal(format string, args ...any) {
 	p.t.Fatalf(format, args...)
 }
 
-// span draws a lease, delay or retention: long, or over at once.
+// span draws a lease, delay or retention: long, or one that ends at once.
 func (p *lockstep) span(what string) time.Duration {
 	if rapid.Bool().Draw(p.t, what+" ends") {
 		return p.real.tick()
@@ -74,7 +74,7 @@ func (p *lockstep) span(what string) time.Duration {
 	return long
 }
 
-// step makes one call on both, and compares what they say and what they know afterwards.
+// step makes one call on both, and compares the results and the records.
 func (p *lockstep) step() {
 	switch kind := rapid.SampledFrom([]string{"claim", "claim", "write", "write", "write", "recover", "sweep"}).Draw(
 		p.t, "call"); {
@@ -94,7 +94,7 @@ func (p *lockstep) step() {
 	p.compare()
 }
 
-// pass lets everything that is short end, for the store by waiting for it.
+// pass lets everything short end, in the store by waiting.
 func (p *lockstep) pass(until func(rec store.Record, there bool) bool) {
 	p.now = p.now.Add(p.real.tick() + time.Second)
 	await(p.test, "time to pass", func() bool {
@@ -128,7 +128,7 @@ func (p *lockstep) claim() {
 	}
 }
 
-// given notes a lease that both have given.
+// given records a lease that both have returned.
 func (p *lockstep) given(got, want store.Lease) {
 	if known, there := p.fences[got.Fence]; there && known != want.Fence || !there && got.Fence <= p.highest {
 		p.fatal("fence %d after %d; the model's is %d", got.Fence, p.highest, want.Fence)
@@ -168,7 +168,7 @@ func (p *lockstep) write() {
 	until := leaseEnded
 	var span time.Duration
 	switch kind := rapid.SampledFrom([]string{
-		"extend", "save", "finish", "refuse", "release", "doubt", "postpone",
+		"extend", "save", "finish", "refuse", "release", "mark unknown", "postpone",
 		"stuck",
 	}).Draw(p.t, "write"); kind {
 	case "extend":
@@ -207,7 +207,7 @@ func (p *lockstep) write() {
 	default:
 		after := []time.Duration{0, long}[rapid.IntRange(0, 1).Draw(p.t, "delay")]
 		call = func(s store.Store, r store.Recoverer, l store.Lease) error {
-			if kind == "doubt" {
+			if kind == "mark unknown" {
 				return s.MarkUnknown(ctx, l, text, after)
 			}
 			return r.Postpone(ctx, l, text, after, kind == "stuck")
@@ -236,7 +236,7 @@ func (p *lockstep) compare() {
 	}
 }
 
-// same compares what both know of the key; a lease that is short may end any time.
+// same compares the records; a short lease may end at any time.
 func (p *lockstep) same(got, want store.Record, lease bool) {
 	if got.Key != want.Key || got.State != want.State || got.Fingerprint != want.Fingerprint ||
 		!sameProgress(got.Progress, want.Progress) ||

@@ -17,9 +17,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// historyLinearizable: clients that claim, write, recover and vanish at the same time, on one key. Their calls, as they
-// overlapped, must be explained by some order of single steps of the state machine; a call whose reply was lost may
-// have happened at any time after it was sent, or never.
+// historyLinearizable: concurrent clients claim, write, recover and crash, on one key. Some order of steps of the state
+// machine must explain their overlapping calls; a call whose reply was lost may have happened at any time after it was
+// sent, or never.
 func historyLinearizable(t *testing.T, s *suite) {
 	for range 5 {
 		c := &recording{s: s, op: "op-" + rand.Text(), began: time.Now()}
@@ -46,7 +46,7 @@ func historyLinearizable(t *testing.T, s *suite) {
 
 // linIn is a call, linOut its reply; nil: lost.
 type linIn struct {
-	kind  string // claim, rerun, other, recover, extend, save, finish, release, doubt, stuck
+	kind  string // claim, rerun, other, recover, extend, save, finish, release, mark unknown, stuck
 	token string
 	fence int64
 	short bool // the lease that is asked for
@@ -59,7 +59,7 @@ type linOut struct {
 	body      string            // likewise
 }
 
-// recording is the calls of all clients on one key.
+// recording has the calls of all clients on one key.
 type recording struct {
 	s     *suite
 	r     idempotency.Request
@@ -74,7 +74,7 @@ type recording struct {
 func (c *recording) client(t *testing.T, id int) {
 	kinds := []string{
 		"claim", "rerun", "rerun", "other", "recover", "extend", "save", "save", "finish", "release",
-		"doubt", "stuck",
+		"mark unknown", "stuck",
 	}
 	token := rand.Text()
 	for i := range 10 {
@@ -111,7 +111,7 @@ func (c *recording) lease() (store.Lease, bool) {
 	return c.leases[max(0, len(c.leases)-1-mathrand.IntN(3))], true
 }
 
-// call makes a call and notes it; with a limit, its reply may be lost.
+// call makes a call and records it; with a limit, its reply may be lost.
 func (c *recording) call(t *testing.T, id int, in linIn, limit time.Duration) (answered bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	if limit > 0 {
@@ -172,7 +172,7 @@ func (c *recording) do(ctx context.Context, id int, in linIn) (linOut, store.Lea
 		err = s.Finish(ctx, l, result(fmt.Sprint(in.token, in.fence)), idempotency.Retention{})
 	case "release":
 		err = s.Release(ctx, l)
-	case "doubt":
+	case "mark unknown":
 		err = s.MarkUnknown(ctx, l, "", 0)
 	case "stuck":
 		err = c.s.Recoverer.Postpone(ctx, l, "", 0, true)

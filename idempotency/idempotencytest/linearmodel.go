@@ -54,7 +54,7 @@ func linModel(ownClocks bool) porcupine.Model {
 	return m.ToModel()
 }
 
-// branch is one way in which a call may go.
+// branch is a possible outcome of a call.
 type branch struct {
 	to     linState
 	out    linOut // without the fence
@@ -62,7 +62,7 @@ type branch struct {
 	claims bool   // the reply tells the record
 }
 
-// explains says whether a reply may be this branch's, and what the key is then.
+// explains reports whether a reply fits this branch, and returns the state after it.
 func (b branch) explains(from linState, out linOut) (linState, bool) {
 	to := b.to
 	if out.state == "lost" {
@@ -96,7 +96,7 @@ func leaseOf(in linIn) lease {
 	return runs
 }
 
-// branches are the ways in which a call may go.
+// branches returns the possible outcomes of a call.
 func branches(s linState, in linIn, noted lease) []branch {
 	switch in.kind {
 	case "claim", "rerun", "other":
@@ -127,7 +127,7 @@ func refusedOrGone(s linState, in linIn) branch {
 	return branch{to: s, out: linOut{lost: in.kind != "release" || s.state != ""}}
 }
 
-// claimed are the ways of a claim; after the end of a lease was noted, the lease is as given.
+// claimed returns the branches of a claim; ended is the lease after its end was recorded.
 func claimed(s linState, in linIn, ended lease) []branch {
 	if s.state == "" {
 		to := linState{
@@ -162,7 +162,7 @@ func claimed(s linState, in linIn, ended lease) []branch {
 	return []branch{told}
 }
 
-// written are the ways of a holder's call.
+// written returns the branches of a holder's call.
 func written(s linState, in linIn) []branch {
 	to := s
 	done, lost := branch{to: s}, branch{to: s, out: linOut{lost: true}}
@@ -190,7 +190,7 @@ func written(s linState, in linIn) []branch {
 		to.state, to.lease, to.stuck, to.body = idempotency.Completed, none, false, fmt.Sprint(in.token, in.fence)
 	case "release":
 		to = linState{high: s.high}
-	case "doubt", "stuck":
+	case "mark unknown", "stuck":
 		if in.kind == "stuck" && s.state == idempotency.InProgress {
 			return []branch{lost}
 		}

@@ -11,34 +11,33 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// matrix says what becomes of each call in each situation: Store's and Recoverer's documents as a table. Calls but
-// claims and Recover are the holder's; stranger's are those of someone who is not. What the words mean is in outcome
-// and claimOutcome.
+// matrix has the outcome of each call in each situation, by the documentation of Store and Recoverer. Calls other than
+// claims and Recover are the holder's; a stranger's are of another caller. See outcome and claimOutcome for the words.
 const matrix = `
                       free   leased     lapsed     waiting    due        recovering stuck    done   refused stale  expired
-Claim                 grant  tell       note       tell       tell       tell       tell     tell   tell    tell   tell
-Claim_again           grant  regrant    regrant    tell       tell       tell       tell     tell   tell    tell   tell
-Claim_rerun           grant  tell       takeover   takeover   takeover   tell       takeover tell   tell    tell   tell
-Claim_local           grant  tell       takeover   takeover   takeover   tell       takeover tell   tell    tell   tell
-Claim_other           grant  tell       tell       tell       tell       tell       tell     tell   tell    tell   tell
+Claim                 grant  deny       expire     deny       deny       deny       deny     deny   deny    deny   deny
+Claim_again           grant  regrant    regrant    deny       deny       deny       deny     deny   deny    deny   deny
+Claim_rerun           grant  deny       takeover   takeover   takeover   deny       takeover deny   deny    deny   deny
+Claim_local           grant  deny       takeover   takeover   takeover   deny       takeover deny   deny    deny   deny
+Claim_other           grant  deny       deny       deny       deny       deny       deny     deny   deny    deny   deny
 Extend                lost   renew      renew      lost       lost       renew      lost     lost   lost    lost   lost
-Save                  lost   keep       lost       lost       lost       keep       lost     lost   lost    lost   lost
-Finish                lost   complete   complete   complete   complete   complete   complete repeat repeat  repeat repeat
-Finish_failure        lost   refuse     refuse     refuse     refuse     refuse     refuse   repeat repeat  repeat repeat
-Release               repeat forget     forget     forget     forget     forget     forget   lost   lost    lost   lost
-MarkUnknown           lost   reschedule reschedule reschedule reschedule reschedule repeat   lost   lost    lost   lost
-Postpone              lost   lost       lost       reschedule reschedule reschedule repeat   lost   lost    lost   lost
-Postpone_stuck        lost   lost       lost       markStuck  markStuck  markStuck  repeat   lost   lost    lost   lost
+Save                  lost   update     lost       lost       lost       update     lost     lost   lost    lost   lost
+Finish                lost   complete   complete   complete   complete   complete   complete noop   noop    noop   noop
+Finish_failure        lost   refuse     refuse     refuse     refuse     refuse     refuse   noop   noop    noop   noop
+Release               noop   remove     remove     remove     remove     remove     remove   lost   lost    lost   lost
+MarkUnknown           lost   reschedule reschedule reschedule reschedule reschedule noop     lost   lost    lost   lost
+Postpone              lost   lost       lost       reschedule reschedule reschedule noop     lost   lost    lost   lost
+Postpone_stuck        lost   lost       lost       markStuck  markStuck  markStuck  noop     lost   lost    lost   lost
 Recover               skip   skip       assign     skip       assign     skip       skip     skip   skip    skip   skip
 strangers_Extend      lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
 strangers_Save        lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
 strangers_Finish      lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
-strangers_Release     repeat lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
+strangers_Release     noop   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
 strangers_MarkUnknown lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
 strangers_Postpone    lost   lost       lost       lost       lost       lost       lost     lost   lost    lost   lost
 `
 
-// runMatrix tries every cell.
+// runMatrix tests each cell.
 func runMatrix(t *testing.T, s *suite) {
 	lines := strings.Split(strings.TrimSpace(matrix), "\n")
 	situations := strings.Fields(lines[0])
@@ -60,7 +59,7 @@ func runMatrix(t *testing.T, s *suite) {
 	}
 }
 
-// arrange puts a key into a situation, and returns the holder's lease.
+// arrange brings a key into a situation, and returns the holder's lease.
 func (s *suite) arrange(t *testing.T, r idempotency.Request, situation string) store.Lease {
 	t.Helper()
 	switch situation {
@@ -112,15 +111,15 @@ func (s *suite) arrange(t *testing.T, r idempotency.Request, situation string) s
 	return l
 }
 
-// outcome makes a call, and returns the word of the matrix for what became of it.
+// outcome makes a call, and returns its outcome as a word of the matrix.
 func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call string) string {
 	t.Helper()
-	before, was, err := s.Store.Get(t.Context(), r.Key)
+	before, found, err := s.Store.Get(t.Context(), r.Key)
 	ok(t, "get", err)
-	if stranger, found := strings.CutPrefix(call, "strangers_"); found {
+	if stranger, isStranger := strings.CutPrefix(call, "strangers_"); isStranger {
 		call = stranger
-		if was {
-			// Two that nearly hold it: the fence with another token, and the token with another fence.
+		if found {
+			// The fence with another token, and the token with another fence.
 			wrong := l
 			wrong.Fence--
 			wantLost(t, call+" under another fence", s.write(t, wrong, call))
@@ -128,31 +127,31 @@ func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call
 		l.Token = rand.Text()
 	}
 	if strings.HasPrefix(call, "Claim") {
-		return s.claimOutcome(t, r, l, call, before, was)
+		return s.claimOutcome(t, r, l, call, before, found)
 	}
 	if call == "Recover" {
 		got := s.recoverUpTo(t, 10)
 		if len(got) == 0 {
-			return s.unchanged(t, r.Key, before, was, "skip")
+			return s.unchanged(t, r.Key, before, found, "skip")
 		}
 		if got[0].Lease.Fence <= before.Fence || got[0].Record.Attempts != before.Attempts+1 ||
 			got[0].Record.LeaseLeft <= 0 {
-			return fmt.Sprintf("taken as %+v", got)
+			return fmt.Sprintf("claimed as %+v", got)
 		}
 		return "assign"
 	}
 	err = s.write(t, l, call)
 	if errors.Is(err, store.ErrLeaseLost) {
-		return s.unchanged(t, r.Key, before, was, "lost")
+		return s.unchanged(t, r.Key, before, found, "lost")
 	}
 	ok(t, call, err)
-	after, is, err := s.Store.Get(t.Context(), r.Key)
+	after, foundAfter, err := s.Store.Get(t.Context(), r.Key)
 	ok(t, "get", err)
 	switch {
-	case !was && !is:
-		return "repeat"
-	case !is:
-		return "forget"
+	case !found && !foundAfter:
+		return "noop"
+	case !foundAfter:
+		return "remove"
 	case after.Fence != before.Fence:
 		return "the fence changed"
 	case after.State == idempotency.Completed && before.State != after.State &&
@@ -164,17 +163,17 @@ func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call
 	case after.State == before.State && after.LeaseLeft > long:
 		return "renew"
 	case after.State == before.State && len(after.Progress.Steps) > len(before.Progress.Steps):
-		return "keep"
+		return "update"
 	case after.State == idempotency.Unknown && after.Stuck && !before.Stuck && after.Reason == "second" &&
 		after.LeaseLeft <= 0:
 		return "markStuck"
 	case after.State == idempotency.Unknown && after.Reason == "second" && after.LeaseLeft <= 0 && !after.Stuck:
 		return "reschedule"
 	}
-	return s.unchanged(t, r.Key, before, was, "repeat")
+	return s.unchanged(t, r.Key, before, found, "noop")
 }
 
-// write makes a call under a lease, with contents that outcome knows again.
+// write makes a call under a lease, with contents that outcome recognises.
 func (s *suite) write(t *testing.T, l store.Lease, call string) error {
 	t.Helper()
 	ctx := t.Context()
@@ -205,7 +204,7 @@ func (s *suite) write(t *testing.T, l store.Lease, call string) error {
 
 // claimOutcome is outcome for a claim.
 func (s *suite) claimOutcome(t *testing.T, r idempotency.Request, l store.Lease, call string, before store.Record,
-	was bool,
+	found bool,
 ) string {
 	t.Helper()
 	token := rand.Text()
@@ -219,8 +218,8 @@ func (s *suite) claimOutcome(t *testing.T, r idempotency.Request, l store.Lease,
 	fence := got.Record.Fence
 	switch {
 	case got.Won && got.Record.LeaseLeft <= long:
-		return "won, without a whole lease"
-	case got.Won && !was:
+		return "won, without a new lease"
+	case got.Won && !found:
 		return "grant"
 	case got.Won && fence == before.Fence:
 		return "regrant"
@@ -228,24 +227,24 @@ func (s *suite) claimOutcome(t *testing.T, r idempotency.Request, l store.Lease,
 		return "takeover"
 	case !got.Won && before.State == idempotency.InProgress && got.Record.State == idempotency.Unknown &&
 		fence == before.Fence:
-		return "note"
-	case !got.Won && was:
+		return "expire"
+	case !got.Won && found:
 		if !sameResult(got.Record.Result, before.Result) {
-			return "told another result"
+			return "returned another result"
 		}
-		return s.unchanged(t, r.Key, before, was, "tell")
+		return s.unchanged(t, r.Key, before, found, "deny")
 	}
 	return fmt.Sprintf("%+v", got)
 }
 
-// unchanged returns the word if the key is as it was.
-func (s *suite) unchanged(t *testing.T, k idempotency.Key, before store.Record, was bool, word string) string {
+// unchanged returns the word if the record is unchanged.
+func (s *suite) unchanged(t *testing.T, k idempotency.Key, before store.Record, found bool, word string) string {
 	t.Helper()
-	after, is, err := s.Store.Get(t.Context(), k)
+	after, foundAfter, err := s.Store.Get(t.Context(), k)
 	ok(t, "get", err)
 	switch {
-	case is != was:
-		return fmt.Sprintf("%s, but there before: %v, after: %v", word, was, is)
+	case foundAfter != found:
+		return fmt.Sprintf("%s, but found before: %v, after: %v", word, found, foundAfter)
 	case after.State != before.State, after.Fence != before.Fence, after.Stuck != before.Stuck,
 		after.Reason != before.Reason, after.Attempts != before.Attempts, after.LeaseLeft > before.LeaseLeft,
 		!sameResult(after.Result, before.Result), len(after.Progress.Steps) != len(before.Progress.Steps),

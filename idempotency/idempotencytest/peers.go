@@ -12,23 +12,23 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// peers are the ways in which other systems' stores have failed their users, by the number of the report.
+// peers are bugs of other systems' stores, named by their issues.
 func peers() []testCase {
 	return []testCase{
 		{"Peer_PowertoolsTS5714_OrphanIsTakenOverOnce", false, orphanIsTakenOverOnce},
-		{"Peer_PowertoolsTS5678_OrphanIsNotedOnce", false, orphanIsNotedOnce},
-		{"Peer_PowertoolsPy8386_DBOSJava491_ALiveOwnerIsNotRobbed", false, liveOwnerIsNotRobbed},
-		{"Peer_PowertoolsPy8049_AnEndedLeaseIsNotFree", false, endedLeaseIsNotFree},
+		{"Peer_PowertoolsTS5678_OrphanBecomesUnknownOnce", false, orphanBecomesUnknownOnce},
+		{"Peer_PowertoolsPy8386_DBOSJava491_LiveOwnerKeepsKey", false, liveOwnerKeepsKey},
+		{"Peer_PowertoolsPy8049_EndedLeaseIsNotReleased", false, endedLeaseIsNotReleased},
 		{"Peer_PowertoolsPy4759_ZeroIsNotUnset", false, zeroIsNotUnset},
-		{"Peer_PowertoolsTS2048_MismatchTellsWhatBecameOfTheFirst", false, mismatchTells},
-		{"Peer_River1302_RescuerSparesWhatWasFinished", false, recovererSparesWhatWasFinished},
+		{"Peer_PowertoolsTS2048_MismatchHasFirstState", false, mismatchHasFirstState},
+		{"Peer_River1302_RecovererKeepsFinished", false, recovererKeepsFinished},
 		{
 			"Peer_AWSSDKJava2667_GitRemoteS3_67_SREBot1495_GoRedis2985_OwnSuccessIsRecognised", false,
 			ownSuccessIsRecognised,
 		},
-		{"Peer_Devlink1195_773_Fiber_TenantsAndOperationsApart", false, tenantsApart},
+		{"Peer_Devlink1195_773_Fiber_TenantsAndOperationsDiffer", false, tenantsAndOperationsDiffer},
 		{"Peer_Temporal487_TombstonesOutliveBodies", false, tombstonesOutliveBodies},
-		{"Peer_DBOSJava226_NeverTwoAtOnce", false, neverTwoAtOnce},
+		{"Peer_DBOSJava226_OneOwnerAtATime", false, oneOwnerAtATime},
 	}
 }
 
@@ -40,7 +40,7 @@ func (s *suite) client(i int) store.Store {
 	return s.Store
 }
 
-// race claims a key from many sides at once, and returns what came of it.
+// race claims a key concurrently, and returns the results.
 func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (won []store.ClaimResult,
 	told []store.Record,
 ) {
@@ -72,7 +72,7 @@ func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (wo
 	return won, told
 }
 
-// orphanIsTakenOverOnce: looking, judging and writing are one step, or two take the same orphan.
+// orphanIsTakenOverOnce: read, decision and write are atomic, or two claims take over the same key.
 func orphanIsTakenOverOnce(t *testing.T, s *suite) {
 	for range 10 {
 		r := s.fresh()
@@ -87,7 +87,7 @@ func orphanIsTakenOverOnce(t *testing.T, s *suite) {
 	}
 }
 
-func orphanIsNotedOnce(t *testing.T, s *suite) {
+func orphanBecomesUnknownOnce(t *testing.T, s *suite) {
 	for range 10 {
 		r := s.fresh()
 		l := s.lapse(t, r)
@@ -103,7 +103,7 @@ func orphanIsNotedOnce(t *testing.T, s *suite) {
 	}
 }
 
-func liveOwnerIsNotRobbed(t *testing.T, s *suite) {
+func liveOwnerKeepsKey(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
 	won, told := s.race(t, r, 8, true)
@@ -118,7 +118,7 @@ func liveOwnerIsNotRobbed(t *testing.T, s *suite) {
 	ok(t, "the owner's save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.LocalCreated}))
 }
 
-func endedLeaseIsNotFree(t *testing.T, s *suite) {
+func endedLeaseIsNotReleased(t *testing.T, s *suite) {
 	r := s.fresh()
 	s.lapse(t, r)
 	for range 3 {
@@ -130,7 +130,7 @@ func endedLeaseIsNotFree(t *testing.T, s *suite) {
 	}
 }
 
-// zeroIsNotUnset: no delay is no delay, and no lease is a mistake.
+// zeroIsNotUnset: a delay of zero is none, and a lease of zero is an error.
 func zeroIsNotUnset(t *testing.T, s *suite) {
 	r := s.fresh()
 	if _, err := s.Store.Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text()}); err == nil {
@@ -143,7 +143,7 @@ func zeroIsNotUnset(t *testing.T, s *suite) {
 	s.recoverOnly(t, r.Key)
 }
 
-func mismatchTells(t *testing.T, s *suite) {
+func mismatchHasFirstState(t *testing.T, s *suite) {
 	r := s.fresh()
 	s.finish(t, s.win(t, r), result("the first one's"), idempotency.Retention{})
 	got := s.claim(t, other(r), rand.Text(), long, false)
@@ -153,8 +153,8 @@ func mismatchTells(t *testing.T, s *suite) {
 	}
 }
 
-// rescuerSparesWhatWasFinished: what the rescuer selects by must hold when it writes.
-func recovererSparesWhatWasFinished(t *testing.T, s *suite) {
+// recovererKeepsFinished: the condition of a recoverer's query must hold at its write.
+func recovererKeepsFinished(t *testing.T, s *suite) {
 	for i := range 20 {
 		cell := &suite{Harness: s.Harness, op: "op-" + rand.Text()}
 		r := cell.fresh()
@@ -182,10 +182,9 @@ func recovererSparesWhatWasFinished(t *testing.T, s *suite) {
 	}
 }
 
-// ownSuccessIsRecognised: the reply is lost, the same call is sent again, by the caller or by a driver that retries on
-// its own.
+// ownSuccessIsRecognised: a call whose reply was lost is sent again, by the caller or by a driver that retries.
 func ownSuccessIsRecognised(t *testing.T, s *suite) {
-	claimSameTokenAgain(t, s)
+	claimSentAgain(t, s)
 	for i := range 20 {
 		r, token := s.fresh(), rand.Text()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
@@ -205,7 +204,7 @@ func ownSuccessIsRecognised(t *testing.T, s *suite) {
 	}
 }
 
-func tenantsApart(t *testing.T, s *suite) {
+func tenantsAndOperationsDiffer(t *testing.T, s *suite) {
 	r := s.fresh()
 	s.finish(t, s.win(t, r), result("the first tenant's"), idempotency.Retention{})
 	stranger := r
@@ -234,9 +233,9 @@ func tombstonesOutliveBodies(t *testing.T, s *suite) {
 	}
 }
 
-// neverTwoAtOnce: claims and recoverers that fight for one key whose leases end all the time; once a holder
-// has seen its fence, no holder with a lower one may write.
-func neverTwoAtOnce(t *testing.T, s *suite) {
+// oneOwnerAtATime: concurrent claims and recoverers of one key whose leases end at once; after a holder got its fence,
+// no holder with a lower one may write.
+func oneOwnerAtATime(t *testing.T, s *suite) {
 	r := s.fresh()
 	var highest atomic.Int64
 	var wg sync.WaitGroup

@@ -12,23 +12,23 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// recoveries are the tests on what recovery does.
+// recoveries are the tests on recovery.
 func recoveries() []testCase {
 	return []testCase{
-		{"Recover_TellsAll", false, recoverTellsAll},
+		{"Recover_ReturnsRecord", false, recoverReturnsRecord},
 		{"Recover_LongestOverdueFirst", false, recoverLongestOverdueFirst},
 		{"Recover_Grace", false, recoverGrace},
 		{"Recover_DueNow", false, recoverDueNow},
 		{"Recover_OnlyListedOperations", true, recoverOnlyListedOperations},
-		{"Recover_LeaseOfARecovererEnds_DBOSPy716", false, recoverLeaseOfARecovererEnds},
-		{"Recover_DisjointForTwoWorkers", false, recoverDisjoint},
-		{"Postpone_StuckIsLeftAlone", false, postponeStuckIsLeftAlone},
+		{"Recover_RecoverersLeaseEnds_DBOSPy716", false, recoverRecoverersLeaseEnds},
+		{"Recover_WorkersAreDisjoint", false, recoverDisjoint},
+		{"Postpone_StuckIsNotRecovered", false, postponeStuckIsNotRecovered},
 		{"Postpone_SentAgain", false, postponeSentAgain},
-		{"Stuck_IsAPersons", true, stuckIsAPersons},
+		{"Stuck_IsListedAndClaimed", true, stuckIsListedAndClaimed},
 	}
 }
 
-func recoverTellsAll(t *testing.T, s *suite) {
+func recoverReturnsRecord(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
 	p := store.Progress{
@@ -142,7 +142,7 @@ func recoverOnlyListedOperations(t *testing.T, s *suite) {
 	}
 }
 
-func recoverLeaseOfARecovererEnds(t *testing.T, s *suite) {
+func recoverRecoverersLeaseEnds(t *testing.T, s *suite) {
 	r := s.fresh()
 	s.lapse(t, r)
 	first := s.recover(t, store.RecoverOptions{Limit: 1, Lease: s.tick()})
@@ -203,7 +203,7 @@ func recoverDisjoint(t *testing.T, s *suite) {
 	}
 }
 
-func postponeStuckIsLeftAlone(t *testing.T, s *suite) {
+func postponeStuckIsNotRecovered(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.recovered(t, r).Lease
 	ok(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "the provider knows nothing", 0, true))
@@ -239,8 +239,8 @@ func postponeSentAgain(t *testing.T, s *suite) {
 	}
 }
 
-// stuckIsAPersons: who has a Lister shows people what is theirs, and they end it in each of their ways.
-func stuckIsAPersons(t *testing.T, s *suite) {
+// stuckIsListedAndClaimed: a Lister lists stuck operations, and a person claims and ends them in each way.
+func stuckIsListedAndClaimed(t *testing.T, s *suite) {
 	lister, has := s.Store.(store.Lister)
 	if !has {
 		t.Skip("it is no Lister")

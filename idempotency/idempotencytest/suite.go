@@ -1,6 +1,6 @@
-// Package idempotencytest has the conformance tests of store.Store, for stores of your own too: each line of the
-// documents of Store and Recoverer, each way in which other systems' stores have failed their users, many callers at
-// once, random histories against a model, and linearizability with calls whose replies are lost.
+// Package idempotencytest has the conformance tests of store.Store, also for your own stores: each sentence of the
+// documentation of Store and Recoverer, bugs of other systems' stores, concurrent callers, random histories compared
+// with the memory store, and linearizability with lost replies.
 //
 //	func TestStore(t *testing.T) {
 //		idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
@@ -29,45 +29,43 @@ import (
 type Harness struct {
 	Store     store.Store
 	Recoverer store.Recoverer
-	// Others are further clients of the same data, as other processes would be: concurrent tests spread over all. Nil:
-	// only Store.
+	// Others are more clients of the same data, as of other processes, which concurrent tests use too. Nil: only Store.
 	Others   []store.Store
 	Features Features
 }
 
-// Features are the differences that a store declares. The zero value declares none.
+// Features are allowed differences of a store. The zero value has none.
 type Features struct {
-	// ServerTTL: the server removes bodies and tombstones when it likes, and Sweep does not count them. They still must
-	// not be seen once they are overdue.
+	// ServerTTL: the server removes bodies and tombstones itself, at any time, and Sweep does not count them. Overdue
+	// ones must not be visible.
 	ServerTTL bool
-	// OwnClocks: the server tells no time, and each client works it out, so that for a moment they may disagree on
-	// whether a lease has ended.
+	// OwnClocks: each client computes the server's time, so clients may disagree for a moment on whether a lease has
+	// ended.
 	OwnClocks bool
-	// Tick is the shortest lease and retention that the store tells from none. 0 is 1 ms.
+	// Tick is the shortest lease and retention that the store distinguishes from none. 0 is 1 ms.
 	Tick time.Duration
-	// MaxBody is the largest body, in bytes, that the store takes. 0 is 1 MiB, the most that is tried.
+	// MaxBody is the largest body, in bytes, that the store accepts. 0 is 1 MiB, the largest in the tests.
 	MaxBody int
-	// Histories is how many random histories are tried on it. 0 is 40; a slow store asks for fewer.
+	// Histories is the number of random histories. 0 is 40; use fewer for a slow store.
 	Histories int
 }
 
-// testCase is one test of the suite.
+// testCase is a test of the suite.
 type testCase struct {
 	name string
-	own  bool // needs a store of its own: it sweeps or counts
+	own  bool // needs its own store, because it sweeps or counts
 	run  func(t *testing.T, s *suite)
 }
 
-// suite is what a test case works with. Its keys have an operation of their own, so that cases may share a store.
+// suite is the argument of a test case. Its keys have their own operation, so that cases may share a store.
 type suite struct {
 	Harness
 	op    string
 	local bool // keys that are won have a local phase recorded
 }
 
-// Run runs all tests. open returns a store that is empty, or at least shares nothing with another's; it is called once
-// for most of the tests, and once more for each that sweeps or counts. It registers its own clean-up with the t that it
-// gets.
+// Run runs all tests. open returns an empty store, or one that shares nothing with others; Run calls it once for most
+// tests, and once more for each that sweeps or counts. open registers its cleanup with its t.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	t.Helper()
 	shared := open(t)
@@ -101,7 +99,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 // long is a lease, delay or retention that does not end within a test.
 const long = time.Hour
 
-// tick is a lease, delay or retention that is over as soon as one has looked.
+// tick is a lease, delay or retention that ends at once.
 func (s *suite) tick() time.Duration { return s.Features.Tick }
 
 // command returns a request for a key, and for a command of that name.
@@ -113,10 +111,10 @@ func (s *suite) command(key, command string) idempotency.Request {
 	}
 }
 
-// fresh returns a request for a key that nobody used.
+// fresh returns a request with a new key.
 func (s *suite) fresh() idempotency.Request { return s.command(rand.Text(), "pay 100") }
 
-// other is the same key with another command.
+// other returns a request with the same key and another command.
 func other(r idempotency.Request) idempotency.Request {
 	r.Fingerprint.Sum = sha256.Sum256([]byte("pay 999"))
 	return r
@@ -137,7 +135,7 @@ func (s *suite) claim(t *testing.T, r idempotency.Request, token string, lease t
 	return got
 }
 
-// win claims a key that can be won, for long.
+// win claims a free key, for long.
 func (s *suite) win(t *testing.T, r idempotency.Request) store.Lease {
 	t.Helper()
 	got := s.claim(t, r, rand.Text(), long, false)
@@ -150,12 +148,12 @@ func (s *suite) win(t *testing.T, r idempotency.Request) store.Lease {
 	return got.Lease
 }
 
-// aLocalPhase is the progress from which any attempt goes on.
+// aLocalPhase is a progress from which any attempt may continue.
 func aLocalPhase() store.Progress {
 	return store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "local", State: store.StepDone}}}
 }
 
-// lapse claims a key for an owner that vanishes, and returns when the lease has ended.
+// lapse claims a key for an owner that crashes, and returns after the end of the lease.
 func (s *suite) lapse(t *testing.T, r idempotency.Request) store.Lease {
 	t.Helper()
 	if s.local {
@@ -172,8 +170,7 @@ func (s *suite) lapse(t *testing.T, r idempotency.Request) store.Lease {
 	return got.Lease
 }
 
-// ended waits for the end of a key's lease, as each client sees it: where the server tells no time, each has to work it
-// out.
+// ended waits until each client sees the end of a key's lease.
 func (s *suite) ended(t *testing.T, k idempotency.Key) {
 	t.Helper()
 	for _, client := range append([]store.Store{s.Store}, s.Others...) {
@@ -226,7 +223,7 @@ func (s *suite) recover(t *testing.T, opt store.RecoverOptions) []store.ClaimRes
 	return got
 }
 
-// recovered has a recoverer take a key, for long.
+// recovered makes a key unknown and lets a recoverer claim it, for long.
 func (s *suite) recovered(t *testing.T, r idempotency.Request) store.ClaimResult {
 	t.Helper()
 	s.lapse(t, r)
@@ -295,25 +292,25 @@ func result(body string) idempotency.Result {
 	}
 }
 
-// sameResult compares what a store kept with what it was given.
+// sameResult compares a stored result with the given one.
 func sameResult(a, b idempotency.Result) bool {
 	return maps.EqualFunc(a.Header, b.Header, slices.Equal[[]string]) && a.Code == b.Code &&
 		bytes.Equal(a.Body, b.Body) && (a.Body == nil) == (b.Body == nil) &&
 		a.Resource == b.Resource && a.Schema == b.Schema && a.Failure == b.Failure
 }
 
-// await polls until it is so.
-func await(t *testing.T, what string, so func() bool) {
+// await polls until cond is true.
+func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	for !so() {
+	for !cond() {
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }

@@ -13,10 +13,10 @@ import (
 func sweeps() []testCase {
 	return []testCase{
 		{"Sweep_BodiesThenTombstones", true, sweepBodiesThenTombstones},
-		{"Sweep_NeverWhatIsUnfinished", true, sweepNeverWhatIsUnfinished},
-		{"Sweep_LeavesWhatIsNotOverdue", true, sweepLeavesWhatIsNotOverdue},
-		{"Sweep_SparesANewOwner", true, sweepSparesANewOwner},
-		{"Expired_TellsTheOutcome", true, expiredTellsTheOutcome},
+		{"Sweep_KeepsUnfinished", true, sweepKeepsUnfinished},
+		{"Sweep_KeepsNotOverdue", true, sweepKeepsNotOverdue},
+		{"Sweep_KeepsNewOwner", true, sweepKeepsNewOwner},
+		{"Expired_KeepsOutcome", true, expiredKeepsOutcome},
 		{"Stats_Counts", true, statsCounts},
 	}
 }
@@ -87,8 +87,8 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 	}
 }
 
-// sweepNeverWhatIsUnfinished: in progress or unknown, however old.
-func sweepNeverWhatIsUnfinished(t *testing.T, s *suite) {
+// sweepKeepsUnfinished: keys in progress or unknown are kept, however old.
+func sweepKeepsUnfinished(t *testing.T, s *suite) {
 	states := map[string]idempotency.State{
 		"leased": idempotency.InProgress, "lapsed": idempotency.InProgress, "waiting": idempotency.Unknown,
 		"due":        idempotency.Unknown,
@@ -111,7 +111,7 @@ func sweepNeverWhatIsUnfinished(t *testing.T, s *suite) {
 	}
 }
 
-func sweepLeavesWhatIsNotOverdue(t *testing.T, s *suite) {
+func sweepKeepsNotOverdue(t *testing.T, s *suite) {
 	refusal := result("no")
 	refusal.Failure = "declined"
 	type kept struct {
@@ -143,8 +143,8 @@ func sweepLeavesWhatIsNotOverdue(t *testing.T, s *suite) {
 	}
 }
 
-// sweepSparesANewOwner: between the sweeper's look and its write somebody claims the key, whose tombstone was overdue.
-func sweepSparesANewOwner(t *testing.T, s *suite) {
+// sweepKeepsNewOwner: between a sweep's query and its write a caller claims the key, whose tombstone is overdue.
+func sweepKeepsNewOwner(t *testing.T, s *suite) {
 	for range 15 {
 		r := s.fresh()
 		s.forgets(t, s.win(t, r))
@@ -164,8 +164,8 @@ func sweepSparesANewOwner(t *testing.T, s *suite) {
 	}
 }
 
-// expiredTellsTheOutcome: the body is gone, overdue or swept, but not what became of the command, nor its fingerprint.
-func expiredTellsTheOutcome(t *testing.T, s *suite) {
+// expiredKeepsOutcome: without the body, overdue or swept, outcome and fingerprint are kept.
+func expiredKeepsOutcome(t *testing.T, s *suite) {
 	refusal := result("no")
 	refusal.Failure = "declined"
 	for _, res := range []idempotency.Result{result("yes"), refusal} {

@@ -8,18 +8,18 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// writes are the tests on what an owner does.
+// writes are the tests on an owner's writes.
 func writes() []testCase {
 	return []testCase{
 		{"Extend_CanShorten", false, extendCanShorten},
-		{"Save_OnlyUnderARunningLease", false, saveOnlyUnderARunningLease},
-		{"Finish_FirstResultStands", false, finishFirstResultStands},
-		{"Finish_ErasesTheInput", false, finishErasesTheInput},
-		{"Finish_AfterTheLeaseWasNoted", false, finishAfterTheLeaseWasNoted},
-		{"Finish_ByARecoverer", false, finishByARecoverer},
-		{"Release_FreesForAnyCommand", false, releaseFreesForAnyCommand},
-		{"Release_SentAgainSparesTheNextOwner", false, releaseSentAgainSparesTheNextOwner},
-		{"Doubt_GivesTheReason", false, doubtGivesTheReason},
+		{"Save_NeedsRunningLease", false, saveNeedsRunningLease},
+		{"Finish_KeepsFirstResult", false, finishKeepsFirstResult},
+		{"Finish_RemovesInput", false, finishRemovesInput},
+		{"Finish_AfterLeaseExpired", false, finishAfterLeaseExpired},
+		{"Finish_ByRecoverer", false, finishByRecoverer},
+		{"Release_ForAnyCommand", false, releaseForAnyCommand},
+		{"Release_SentAgainKeepsNextOwner", false, releaseSentAgainKeepsNextOwner},
+		{"MarkUnknown_HasReason", false, markUnknownHasReason},
 		{"Fencing_LateWriter_PowertoolsUnconditionalUpdate", false, fencingLateWriter},
 	}
 }
@@ -35,7 +35,7 @@ func extendCanShorten(t *testing.T, s *suite) {
 	}
 }
 
-func saveOnlyUnderARunningLease(t *testing.T, s *suite) {
+func saveNeedsRunningLease(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
 	one := store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "a", State: store.StepDone}}}
@@ -50,7 +50,7 @@ func saveOnlyUnderARunningLease(t *testing.T, s *suite) {
 	}
 }
 
-func finishFirstResultStands(t *testing.T, s *suite) {
+func finishKeepsFirstResult(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
 	s.finish(t, l, result("first"), idempotency.Retention{})
@@ -68,7 +68,7 @@ func finishFirstResultStands(t *testing.T, s *suite) {
 	}
 }
 
-func finishErasesTheInput(t *testing.T, s *suite) {
+func finishRemovesInput(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
 	if rec := s.get(t, r.Key); string(rec.Input) != string(r.Input) {
@@ -80,9 +80,9 @@ func finishErasesTheInput(t *testing.T, s *suite) {
 	}
 }
 
-// finishAfterTheLeaseWasNoted: the owner was late, somebody noted it, but nobody took the key: its word is better than
-// none.
-func finishAfterTheLeaseWasNoted(t *testing.T, s *suite) {
+// finishAfterLeaseExpired: the key became unknown after the end of the lease, and nobody has claimed it: the late
+// owner's result is recorded.
+func finishAfterLeaseExpired(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.lapse(t, r)
 	wantState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
@@ -97,7 +97,7 @@ func finishAfterTheLeaseWasNoted(t *testing.T, s *suite) {
 	}
 }
 
-func finishByARecoverer(t *testing.T, s *suite) {
+func finishByRecoverer(t *testing.T, s *suite) {
 	r := s.fresh()
 	owner := s.lapse(t, r)
 	c := s.recoverOnly(t, r.Key)
@@ -111,7 +111,7 @@ func finishByARecoverer(t *testing.T, s *suite) {
 	}
 }
 
-func releaseFreesForAnyCommand(t *testing.T, s *suite) {
+func releaseForAnyCommand(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
 	ok(t, "save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.LocalCreated}))
@@ -126,7 +126,7 @@ func releaseFreesForAnyCommand(t *testing.T, s *suite) {
 	}
 }
 
-func releaseSentAgainSparesTheNextOwner(t *testing.T, s *suite) {
+func releaseSentAgainKeepsNextOwner(t *testing.T, s *suite) {
 	r := s.fresh()
 	first := s.win(t, r)
 	ok(t, "release", s.Store.Release(t.Context(), first))
@@ -135,7 +135,7 @@ func releaseSentAgainSparesTheNextOwner(t *testing.T, s *suite) {
 	wantState(t, s.get(t, r.Key), idempotency.InProgress)
 }
 
-func doubtGivesTheReason(t *testing.T, s *suite) {
+func markUnknownHasReason(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
 	ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
@@ -150,7 +150,7 @@ func doubtGivesTheReason(t *testing.T, s *suite) {
 	}
 }
 
-// fencingLateWriter: whatever an owner wants to write after somebody took its key is refused, by fence and by token.
+// fencingLateWriter: every write of an owner that lost its key is refused, by fence and by token.
 func fencingLateWriter(t *testing.T, s *suite) {
 	r := s.fresh()
 	old := s.lapse(t, r)

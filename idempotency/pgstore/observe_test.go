@@ -38,15 +38,15 @@ func TestObserver(t *testing.T) {
 	do(r, insertPayment(r))
 	r.Fingerprint.Sum[0]++
 	do(r, insertPayment(r))
-	held, doubted, old := pay("1"), pay("1"), pay("1")
-	for _, r := range []idempotency.Request{held, doubted} {
+	held, unknown, old := pay("1"), pay("1"), pay("1")
+	for _, r := range []idempotency.Request{held, unknown} {
 		if _, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	rec, _, err := s.store.Get(t.Context(), doubted.Key)
+	rec, _, err := s.store.Get(t.Context(), unknown.Key)
 	if err == nil {
-		err = s.store.MarkUnknown(t.Context(), store.Lease{Key: doubted.Key, Fence: rec.Fence, Token: "t"}, "?", 0)
+		err = s.store.MarkUnknown(t.Context(), store.Lease{Key: unknown.Key, Fence: rec.Fence, Token: "t"}, "?", 0)
 	}
 	if err == nil {
 		_, err = expiring.InTx(t.Context(), old, insertPayment(old))
@@ -55,7 +55,7 @@ func TestObserver(t *testing.T) {
 		t.Fatal(err)
 	}
 	do(held, insertPayment(held))
-	do(doubted, insertPayment(doubted))
+	do(unknown, insertPayment(unknown))
 	do(old, insertPayment(old))
 	if err := pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
 		r := pay("1")

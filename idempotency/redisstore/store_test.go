@@ -135,8 +135,8 @@ func TestWrites_RepliesLost(t *testing.T) {
 		"finish": func(l store.Lease) error {
 			return s.Finish(t.Context(), l, idempotency.Result{Code: 1}, idempotency.Retention{})
 		},
-		"release": func(l store.Lease) error { return s.Release(t.Context(), l) },
-		"doubt":   func(l store.Lease) error { return s.MarkUnknown(t.Context(), l, "why", time.Minute) },
+		"release":      func(l store.Lease) error { return s.Release(t.Context(), l) },
+		"mark unknown": func(l store.Lease) error { return s.MarkUnknown(t.Context(), l, "why", time.Minute) },
 	}
 	warm := win(t, s, request("warm", ""))
 	for _, do := range steps {
