@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/cmd/relay/internal/doctor"
+	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/pgtls"
 )
 
 const (
@@ -34,7 +34,7 @@ func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) 
 		if err != nil {
 			return nil, nil, err
 		}
-		if host := service.PlainText(cfg.ConnConfig); host != "" {
+		if host := pgtls.PlainText(cfg.ConnConfig); host != "" {
 			m.log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL",
 				"host", host)
 		}

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/effectonce/effectonce/cmd/relay/internal/doctor"
 	"github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
 )

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/cmd/relay/internal/doctor"
+	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )

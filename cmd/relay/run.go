@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/pgtls"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
@@ -143,7 +144,7 @@ func (c *runCommand) start(p *program) (_ *components, err error) {
 	if unwise := conn.Warning(); unwise != "" {
 		p.log.Warn(unwise)
 	}
-	if host := service.PlainText(cfg.ConnConfig); host != "" {
+	if host := pgtls.PlainText(cfg.ConnConfig); host != "" {
 		p.log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL",
 			"host", host)
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/pgtls"
 	"github.com/effectonce/effectonce/internal/secret"
 )
 
@@ -37,7 +37,7 @@ func (d Database) parse(name string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if host := disabled(cfg.ConnConfig); host != "" && !d.AllowPlain {
+	if host := pgtls.Disabled(cfg.ConnConfig); host != "" && !d.AllowPlain {
 		return nil, Usage("%s: sslmode=disable sends every event in the clear to %s, and lets anybody on the way "+
 			"answer in its place: "+
 			"set sslmode=verify-full and sslrootcert, or --database-plaintext where the network itself is private",
@@ -91,45 +91,6 @@ func ConnConfig(ctx context.Context, pool *pgxpool.Pool) (*pgx.ConnConfig, error
 		}
 	}
 	return cfg.ConnConfig, nil
-}
-
-// PlainText names a host of another machine to which the configuration may connect without encryption, as sslmode's
-// default (prefer) does where the server, or somebody between, says that it has none. It is "" when there is no such
-// host.
-func PlainText(cfg *pgx.ConnConfig) string {
-	for _, way := range ways(cfg) {
-		if way.TLSConfig == nil && !here(way.Host) {
-			return way.Host
-		}
-	}
-	return ""
-}
-
-// disabled names a host of another machine to which the configuration never speaks TLS; "" when there is none.
-func disabled(cfg *pgx.ConnConfig) string {
-	encrypts := map[string]bool{}
-	for _, way := range ways(cfg) {
-		encrypts[way.Host] = encrypts[way.Host] || way.TLSConfig != nil
-	}
-	for _, way := range ways(cfg) {
-		if !encrypts[way.Host] && !here(way.Host) {
-			return way.Host
-		}
-	}
-	return ""
-}
-
-// ways are all that pgx tries, in its order.
-func ways(cfg *pgx.ConnConfig) []*pgconn.FallbackConfig {
-	return append([]*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLSConfig}},
-		cfg.Fallbacks...)
-}
-
-// here reports whether a host is this machine: a socket of the file system, or loopback.
-func here(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || host == "localhost" || ip != nil &&
-		ip.IsLoopback()
 }
 
 // CertificateAdvice says what to do about a server's certificate that was refused; "" for every other error.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/pgtls"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -74,7 +75,7 @@ func NewDB(ctx context.Context, db service.Database, schema string, tables Table
 	if err != nil {
 		return nil, err
 	}
-	if host := service.PlainText(cfg.ConnConfig); host != "" {
+	if host := pgtls.PlainText(cfg.ConnConfig); host != "" {
 		log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL",
 			"host", host)
 	}

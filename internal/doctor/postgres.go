@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/pgtls"
 )
 
 // oldestServer is the first version that the statements are written for, as server_version_num.
@@ -130,7 +130,7 @@ func onOff(on bool) string {
 }
 
 func (f *findings) encryption(cfg *pgx.ConnConfig) {
-	if host := service.PlainText(cfg); host != "" {
+	if host := pgtls.PlainText(cfg); host != "" {
 		f.add(Warn, "sslmode", "the connection to "+host+" may be in the clear", "Events, and the password unless it "+
 			"is SCRAM's, can be read on the way, and the server can be another.",
 			"Add sslmode=verify-full and sslrootcert=... to the database's URL.")
