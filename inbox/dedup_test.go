@@ -174,7 +174,7 @@ func TestP9_8_StateIsShown(t *testing.T) {
 		!list[0].IDsUntil.Equal(until) || time.Until(until) < 36*time.Hour {
 		t.Errorf("%+v until %v: %v", list, until, err)
 	}
-	d, err := operator.Diagnose(t.Context(), w.Pool, w.Schema)
+	d, err := operator.Diagnose(t.Context(), w.Pool, w.Schema, false)
 	if err != nil || len(d.Consumers) != 1 || d.Consumers[0].Dedup != "offset" {
 		t.Errorf("%+v: %v", d, err)
 	}

@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"strings"
@@ -331,9 +332,20 @@ func TestP9_6_Edit(t *testing.T) {
 		""); err == nil {
 		t.Error("edited without a reason")
 	}
-	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &headers},
-		"a typo"); err != nil {
+	seen, err := o.RevealParked(t.Context(), list[0].ID, "a customer asks")
+	if err != nil || string(seen.Payload) != "bad" || len(seen.Headers) == 0 {
+		t.Fatalf("%+v, %v", seen, err)
+	}
+	sum := sha256.Sum256(seen.Payload)
+	edit := operator.Edit{Payload: &payload, Headers: &headers, Before: &sum}
+	if err := o.EditParked(t.Context(), list[0].ID, edit, "a typo"); err != nil {
 		t.Fatal(err)
+	}
+	if err := o.EditParked(t.Context(), list[0].ID, edit, "a typo"); !errors.Is(err, operator.ErrEdited) {
+		t.Errorf("changed what nobody has seen: %v", err)
+	}
+	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 2 || log[1].Action != "reveal parked" {
+		t.Errorf("%+v, %v", log, err)
 	}
 	w.releaseKey("a", 1)
 	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload}, "late"); !errors.Is(err,

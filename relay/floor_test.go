@@ -490,7 +490,7 @@ func TestP6FloorNeedsTheTablesSequence(t *testing.T) {
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("Once: %v", err)
 	}
-	if d, err := operator.Diagnose(t.Context(), f.db.Pool, f.db.Schema); err != nil ||
+	if d, err := operator.Diagnose(t.Context(), f.db.Pool, f.db.Schema, false); err != nil ||
 		!strings.HasSuffix(d.Sequence.Other, "ids") {
 		t.Errorf("the sequence is said to be %q: %v", d.Sequence.Other, err)
 	}

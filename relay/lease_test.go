@@ -155,7 +155,7 @@ func TestASilentRelayIsFound(t *testing.T) {
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Name = "host:7" })
 	diagnosed := func() operator.Diagnosis {
 		t.Helper()
-		d, err := operator.Diagnose(t.Context(), f.db.Pool, f.db.Schema)
+		d, err := operator.Diagnose(t.Context(), f.db.Pool, f.db.Schema, false)
 		f.must(err)
 		return d
 	}

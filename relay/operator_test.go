@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"crypto/sha256"
 	"errors"
 	"testing"
 
@@ -139,6 +140,40 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 	if err != nil || len(log) != 5 || log[0].Action != "discard key" || log[0].Operator != "kim" ||
 		log[0].Reason != "give up" || log[4].MessageID == nil {
 		t.Errorf("audit %+v: %v", log, err)
+	}
+}
+
+// TestOperatorReveals: whoever is shown a payload stands in the audit, and an edit of what somebody has seen changes
+// nothing that somebody else has changed since.
+func TestOperatorReveals(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	o := newOperator(t, db)
+	parkedRow(t, db, 1, "k", false, false)
+	if may, err := o.MayChange(t.Context()); err != nil || !may {
+		t.Errorf("the owner may change nothing: %v", err)
+	}
+	if e, err := o.RevealParked(t.Context(), 1, " "); err == nil || e.Payload != nil {
+		t.Errorf("revealed without a reason: %+v", e)
+	}
+	e, err := o.RevealParked(t.Context(), 1, "a customer asks")
+	if err != nil || string(e.Payload) != "hello" || e.Headers["a"] != "b" {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 1 || log[0].Action != "reveal parked" ||
+		log[0].Reason != "a customer asks" || *log[0].MessageID != e.MessageID {
+		t.Errorf("%+v, %v", log, err)
+	}
+	if _, err := o.RevealParked(t.Context(), 99, "r"); !errors.Is(err, operator.ErrNotParked) {
+		t.Error(err)
+	}
+	seen, payload := sha256.Sum256(e.Payload), []byte("better")
+	edit := operator.Edit{Payload: &payload, Before: &seen}
+	if err := o.EditParked(t.Context(), 1, edit, "a typo"); err != nil {
+		t.Error(err)
+	}
+	if err := o.EditParked(t.Context(), 1, edit, "a typo"); !errors.Is(err, operator.ErrEdited) {
+		t.Error(err)
 	}
 }
 

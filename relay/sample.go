@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -23,6 +24,8 @@ type Sample struct {
 	Backlog int64
 	Oldest  time.Duration
 	Lanes   [Lanes]time.Duration
+	// LastID is the last id that a producer has drawn. It rises by one for each event, appended or rolled back.
+	LastID int64
 	// Owned is how many lanes have an owner whose lease runs, of [Lanes]. Members is how many relays are alive.
 	Owned, Members int
 	// Held events wait, those of paused topics included. Without these, they wait for HeldPartitions that do not answer
@@ -53,18 +56,50 @@ type Sample struct {
 
 // Sample reads the figures now, from the pool given to New.
 func (r *Relay) Sample(ctx context.Context) (Sample, error) {
-	var s Sample
-	ids, lanes, floors := "", []int16{}, []int64{}
+	look := sampler{db: r.db, schema: r.schema, lease: r.cfg.Lease, lanes: []int16{}, floors: []int64{}}
 	if table := r.table.Load(); table != nil {
-		lanes, floors, ids = table.Reaches()
+		look.lanes, look.floors, look.ids = table.Reaches()
 	}
+	return look.sample(ctx)
+}
+
+// ReadSample reads the figures of an outbox for who has no relay of its own. A relay spares itself dead rows at the
+// beginning of the table; this reads over them. Members are those of the last 15 s. An empty schema is the connection's
+// search_path.
+func ReadSample(ctx context.Context, db *pgxpool.Pool, schema string) (Sample, error) {
+	in, err := sql.For(schema)
+	if err != nil {
+		return Sample{}, fmt.Errorf("relay: %w", err)
+	}
+	cfg, err := Config{}.withDefaults()
+	if err != nil {
+		return Sample{}, err
+	}
+	return sampler{db: db, schema: in, lease: cfg.Lease, lanes: []int16{}, floors: []int64{}}.sample(ctx)
+}
+
+// sampler is who reads a Sample, and the floors that are known.
+type sampler struct {
+	db     *pgxpool.Pool
+	schema *sql.Schema
+	lease  time.Duration
+	lanes  []int16
+	floors []int64
+	ids    string
+}
+
+func (r sampler) sql(statement string) string { return r.schema.Expand(statement) }
+
+func (r sampler) sample(ctx context.Context) (Sample, error) {
+	var s Sample
 	var ages []float64
 	var held, parked, late, paused float64
-	b := pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.SampleEvents), SampleLimit, lanes, floors, ids, sql.Interval(r.cfg.Lease)).QueryRow(
+	b := pg.Transaction(r.lease, pg.Async, func(b *pgx.Batch) {
+		b.Queue(r.sql(sql.SampleEvents), SampleLimit, r.lanes, r.floors, r.ids, sql.Interval(r.lease)).QueryRow(
 			func(row pgx.Row) error {
 				return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
 			})
+		b.Queue(r.sql(sql.LastID)).QueryRow(func(row pgx.Row) error { return row.Scan(&s.LastID) })
 		b.Queue(r.sql(sql.SampleHeld), SampleLimit).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&s.Held, &s.HeldPartitions, &held)
 		})
@@ -97,7 +132,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 }
 
 // horizon is not part of the other figures: who may not look at sessions still gets those.
-func (r *Relay) horizon(ctx context.Context, s *Sample) error {
+func (r sampler) horizon(ctx context.Context, s *Sample) error {
 	var oldest float64
 	err := r.db.QueryRow(ctx, r.sql(sql.SampleHorizon)).Scan(&s.XminAge, &oldest)
 	s.OldestTransaction = sql.Seconds(oldest)

@@ -80,8 +80,8 @@ func (c *doctorCommand) examine(ctx context.Context, d database, subject doctor.
 	err = d.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		subject.DB = pool
 		list = doctor.Examine(ctx, subject)
-		if subject.Kafka != nil {
-			list = append(list, restored(ctx, pool, d.Schema, subject.Kafka)...)
+		if conn, asked := subject.Kafka.(*kafkaconn.Conn); asked {
+			list = append(list, restored(ctx, pool, d.Schema, conn)...)
 		}
 		return nil
 	})

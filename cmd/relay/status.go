@@ -68,7 +68,7 @@ type consumerLine struct {
 // consumers are none where this role may not look at an inbox, or none is here.
 func (d database) consumers(ctx context.Context, timeout time.Duration) (list []consumerLine, err error) {
 	err = d.withPool(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		found, err := inboxoperator.Diagnose(ctx, pool, d.Schema)
+		found, err := inboxoperator.Diagnose(ctx, pool, d.Schema, false)
 		if wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) {
 			return nil
 		}

@@ -38,8 +38,8 @@ type ConsumerDiagnosis struct {
 	ParkedKeys  int64
 }
 
-// rights are what a worker needs that leaves maintenance to others.
-func rights() (tables, wants []string) {
+// rights are what a worker needs that leaves maintenance to others, or what reading takes of that.
+func rights(readsOnly bool) (tables, wants []string) {
 	for table, list := range map[string][]string{
 		"inbox_message": {"select", "insert", "delete"}, "inbox_message_any": {"select", "insert", "delete"},
 		"inbox_consumer": {"select", "insert", "update"}, "inbox_days": {"select"},
@@ -51,20 +51,24 @@ func rights() (tables, wants []string) {
 		"inbox_numbering": {"select"},
 	} {
 		for _, want := range list {
+			if readsOnly && want != "select" {
+				continue
+			}
 			tables, wants = append(tables, table), append(wants, want)
 		}
 	}
 	return tables, wants
 }
 
-// Diagnose examines the inbox of a schema. It changes nothing. An empty schema is the connection's search_path.
-func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, error) {
+// Diagnose examines the inbox of a schema. It changes nothing. An empty schema is the connection's search_path. With
+// readsOnly the role is one that only looks, and no worker's: its rights to change something are not asked for.
+func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bool) (Diagnosis, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: %w", err)
 	}
 	var d Diagnosis
-	tables, wants := rights()
+	tables, wants := rights(readsOnly)
 	rows, err := db.Query(ctx, pgschema.Expand(sql.MissingRights, prefix), tables, wants)
 	if err == nil {
 		d.MissingRights, err = pgx.CollectRows(rows, pgx.RowTo[string])

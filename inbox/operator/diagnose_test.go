@@ -18,7 +18,7 @@ func TestDiagnose(t *testing.T) {
 	db := pgtest.New(t, "inbox")
 	diagnose := func() operator.Diagnosis {
 		t.Helper()
-		d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema)
+		d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestDiagnosePrograms(t *testing.T) {
 	db.Exec(t,
 		`update inbox_consumer set programs = jsonb_set(programs, '{old/ledger,seen}',
 				to_jsonb(clock_timestamp() - interval '4 min'))`)
-	d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema)
+	d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema, false)
 	if err != nil || len(d.Consumers) != 1 || !slices.EqualFunc(d.Consumers[0].Programs,
 		[]string{"acme/copy", "acme/ledger"},
 		func(p operator.Program, name string) bool { return p.Name == name && p.Host != "" }) {

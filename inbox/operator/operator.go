@@ -36,7 +36,8 @@ type (
 	// BlockedKey is a key whose events wait for an operator, or are being released: since when and why, how many wait,
 	// and the first of them. Fields: go doc .../internal/audit.BlockedKey.
 	BlockedKey = audit.BlockedKey
-	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are.
+	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are. Before, when it
+	// is not nil, is the SHA-256 of the payload that is changed.
 	Edit = audit.Edit
 	// DiscardResult is what a discard did: the count of Events, and of those that MayAppear all the same.
 	DiscardResult = audit.DiscardResult
@@ -52,6 +53,8 @@ var (
 	// ErrReleasing: an event cannot be changed while it is being released. Wait until that is done, or it is parked
 	// again.
 	ErrReleasing = audit.ErrReleasing
+	// ErrEdited: the event is not as it was when Edit.Before was computed.
+	ErrEdited = audit.ErrEdited
 )
 
 // ErrNotHalted: the partition does not wait for anybody.
@@ -110,7 +113,7 @@ func (c change) query(ctx context.Context, statement string, args ...any) pgx.Ro
 }
 
 // EditParked changes a parked event before it is released. Its id, topic and key stay. The record as it was is kept in
-// the audit. It fails with ErrNotParked and ErrReleasing.
+// the audit. It fails with ErrNotParked, ErrReleasing and ErrEdited.
 func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
 	if err := edit.Check(false); err != nil {
 		return fmt.Errorf("inbox: edit parked: %w", err)
@@ -122,6 +125,9 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		}
 		if e.Releasing {
 			return fmt.Errorf("event %d %w", id, ErrReleasing)
+		}
+		if err := edit.CheckBefore(id, e.Payload); err != nil {
+			return err
 		}
 		headers, payload := "", []byte(nil)
 		if edit.Headers != nil || edit.ContentType != nil {
@@ -207,6 +213,36 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 		}
 		return c.auditRecords(ctx, map[string]any{"kind": e.Kind}, false, id)
 	})
+}
+
+// RevealParked is ParkedEvent for somebody who is shown headers and payload: the audit says who has seen them, and why.
+// It fails with ErrNotParked.
+func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (ParkedEvent, error) {
+	var e ParkedEvent
+	err := o.act(ctx, "reveal parked", reason, func(c change) error {
+		list, err := o.parked(ctx, c.tx, ParkedFilter{ID: id, Limit: 1}, true)
+		if err == nil && len(list) == 0 {
+			err = fmt.Errorf("event %d: %w", id, ErrNotParked)
+		}
+		if err != nil {
+			return err
+		}
+		e = list[0]
+		return c.auditRecords(ctx, map[string]any{}, false, id)
+	})
+	if err != nil {
+		return ParkedEvent{}, err
+	}
+	return e, nil
+}
+
+// MayChange tells whether the connection's role may make any change: whether it may write the audit, to a database that
+// is no standby.
+func (o *Operator) MayChange(ctx context.Context) (may bool, err error) {
+	if err := o.db.QueryRow(ctx, o.q(sql.MayChange)).Scan(&may); err != nil {
+		return false, fmt.Errorf("inbox: asking what this role may do: %w", err)
+	}
+	return may, nil
 }
 
 var errNoConsumer = errors.New("name the consumer: a key or partition is one of a consumer")

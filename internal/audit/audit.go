@@ -109,6 +109,9 @@ func List[T any](ctx context.Context, p *Person, what string, scan pgx.RowToFunc
 // ErrNotParked is returned for an event or key that is not parked, or no longer.
 var ErrNotParked = errors.New("not parked: it was released or discarded meanwhile, or never was; list what is parked")
 
+// ErrEdited is returned for an edit of a payload that somebody else has changed since Edit.Before was computed.
+var ErrEdited = errors.New("has another payload than the one that was seen: look at it again")
+
 // ErrReleasing is returned for a change of an event that is being released. Wait until it is published or applied, or
 // parked again.
 var ErrReleasing = errors.New("is being released at this moment: wait until that is done, or it is parked again")

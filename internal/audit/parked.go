@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -98,6 +99,17 @@ type Edit struct {
 	Payload     *[]byte            // a nil slice makes it a tombstone
 	Headers     *map[string]string // replaces all; names that the codec reserves are refused
 	ContentType *string
+	// Before is the SHA-256 of the payload that is changed, as whoever changes it has seen it. An event with another
+	// payload stays as it is. Nil: whatever it has is changed.
+	Before *[sha256.Size]byte
+}
+
+// CheckBefore refuses an event whose payload is another one than Before says.
+func (e Edit) CheckBefore(id int64, payload []byte) error {
+	if e.Before != nil && sha256.Sum256(payload) != *e.Before {
+		return fmt.Errorf("event %d: %w", id, ErrEdited)
+	}
+	return nil
 }
 
 // Check refuses headers with reserved names and, if text, headers that Postgres cannot store as text.

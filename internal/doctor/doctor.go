@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
-	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -44,11 +44,21 @@ type Subject struct {
 	DB     *pgxpool.Pool
 	Schema string
 	// Kafka is asked about topics. Nil: it is not looked at.
-	Kafka *kafkaconn.Conn
+	Kafka Kafka
 	// Topics are looked at beside those that the outbox has published to, or has events for.
 	Topics []string
 	// LongTransaction is from when on an open transaction is worth a warning. Default 5 minutes.
 	LongTransaction time.Duration
+	// ReadsOnly: the role of DB is nobody's who relays or works. What such a role needs is not asked for.
+	ReadsOnly bool
+}
+
+// Kafka is a way to the brokers: a kafkaconn.Conn, or a client that somebody else has made.
+type Kafka interface {
+	// Client returns a client whose requests take no longer than timeout, and what closes its connections.
+	Client(timeout time.Duration) (client *kafka.Client, closeIdle func())
+	// Warning says what is unwise about how it logs in, "" when nothing is.
+	Warning() string
 }
 
 // findings collects; a look that cannot be taken is a finding too.
@@ -118,7 +128,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	}
 	foreign := 0
 	if outbox {
-		d, err := operator.Diagnose(ctx, s.DB, s.Schema)
+		d, err := operator.Diagnose(ctx, s.DB, s.Schema, s.ReadsOnly)
 		switch {
 		case err != nil:
 			f.failed("outbox", err)
@@ -132,7 +142,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 		}
 	}
 	if inboxed {
-		d, err := inboxoperator.Diagnose(ctx, s.DB, s.Schema)
+		d, err := inboxoperator.Diagnose(ctx, s.DB, s.Schema, s.ReadsOnly)
 		switch {
 		case err != nil:
 			f.failed("inbox", err)

@@ -11,12 +11,11 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/inbox/operator"
-	"github.com/effectonce/effectonce/internal/kafkaconn"
 )
 
 // progress compares how far the database says that consumers are with the ends of their logs. It needs no group's name,
 // and a group that is ahead of the database hides nothing.
-func (f *findings) progress(ctx context.Context, conn *kafkaconn.Conn, consumers []operator.ConsumerDiagnosis) {
+func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operator.ConsumerDiagnosis) {
 	if conn == nil {
 		return
 	}
@@ -96,7 +95,7 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []operator.Pa
 }
 
 // Ends are the ends of the logs of partitions, in their order.
-func Ends(ctx context.Context, conn *kafkaconn.Conn, partitions []operator.PartitionState) ([]int64, error) {
+func Ends(ctx context.Context, conn Kafka, partitions []operator.PartitionState) ([]int64, error) {
 	client, closeIdle := conn.Client(10 * time.Second)
 	defer closeIdle()
 	topics := map[string][]kafka.OffsetRequest{}

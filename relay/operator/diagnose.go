@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -72,11 +73,16 @@ type VacuumDiagnosis struct {
 	Off        bool           // autovacuum is switched off for the table
 }
 
-// rights are what a relay needs, by kind and name.
-func rights() (kinds, names, wants []string) {
+// reading are the rights that change nothing.
+var reading = []string{"select", "execute"}
+
+// rights are what a relay needs, by kind and name, or what reading takes of that.
+func rights(readsOnly bool) (kinds, names, wants []string) {
 	add := func(kind, name string, want ...string) {
 		for _, w := range want {
-			kinds, names, wants = append(kinds, kind), append(names, name), append(wants, w)
+			if !readsOnly || slices.Contains(reading, w) {
+				kinds, names, wants = append(kinds, kind), append(names, name), append(wants, w)
+			}
 		}
 	}
 	add("table", "outbox_event", "select", "insert", "delete")
@@ -99,14 +105,15 @@ func rights() (kinds, names, wants []string) {
 }
 
 // Diagnose examines an outbox. It changes nothing, and reads no more than a few thousand rows. An empty schema is the
-// connection's search_path.
-func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, error) {
+// connection's search_path. With readsOnly the role is one that only looks, and no relay's: its rights to change
+// something are not asked for.
+func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bool) (Diagnosis, error) {
 	in, err := sql.For(schema)
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("relay: %w", err)
 	}
 	x := &examiner{db: db, schema: in}
-	d, err := x.examine(ctx, sql.Vectors())
+	d, err := x.examine(ctx, sql.Vectors(), readsOnly)
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("relay: diagnose: %w", err)
 	}
@@ -144,8 +151,8 @@ func scanSilent(row pgx.CollectableRow) (s SilentRelay, err error) {
 	return s, err
 }
 
-func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Diagnosis, err error) {
-	kinds, names, wants := rights()
+func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsOnly bool) (d Diagnosis, err error) {
+	kinds, names, wants := rights(readsOnly)
 	if d.MissingRights = x.texts(ctx, sql.MissingRights, kinds, names, wants); x.err != nil ||
 		len(d.MissingRights) > 0 {
 		return d, x.err

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 func diagnose(t *testing.T, db *pgtest.DB) operator.Diagnosis {
 	t.Helper()
-	d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema)
+	d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestDiagnoseFresh(t *testing.T) {
 		d.Oldest != 0 || d.Vacuum.Off {
 		t.Errorf("%+v", d)
 	}
-	if _, err := operator.Diagnose(t.Context(), db.Pool, "No"); err == nil {
+	if _, err := operator.Diagnose(t.Context(), db.Pool, "No", false); err == nil {
 		t.Error("a wrong schema is accepted")
 	}
 }
@@ -117,7 +117,7 @@ func TestDiagnoseRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	d, err := operator.Diagnose(t.Context(), pool, db.Schema)
+	d, err := operator.Diagnose(t.Context(), pool, db.Schema, false)
 	all := strings.Join(d.MissingRights, "\n")
 	if err != nil || !strings.Contains(all, "table outbox_lane: update") ||
 		!strings.Contains(all, "sequence outbox_event_id_seq: select") {

@@ -15,5 +15,5 @@ func DiagnoseWith(ctx context.Context, db *pgxpool.Pool, vectors map[string]int6
 		return Diagnosis{}, err
 	}
 	x := examiner{db: db, schema: in}
-	return x.examine(ctx, vectors)
+	return x.examine(ctx, vectors, false)
 }

@@ -32,7 +32,8 @@ type (
 	// BlockedKey is a key whose events wait for an operator, or are being released: since when and why, how many wait,
 	// and the first of them. Fields: go doc .../internal/audit.BlockedKey.
 	BlockedKey = audit.BlockedKey
-	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are.
+	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are. Before, when it
+	// is not nil, is the SHA-256 of the payload that is changed.
 	Edit = audit.Edit
 	// DiscardResult is what a discard did: the count of Events, and of those that MayAppear all the same.
 	DiscardResult = audit.DiscardResult
@@ -48,6 +49,8 @@ var (
 	// ErrReleasing: an event cannot be changed while it is being released. Wait until that is done, or it is parked
 	// again.
 	ErrReleasing = audit.ErrReleasing
+	// ErrEdited: the event is not as it was when Edit.Before was computed.
+	ErrEdited = audit.ErrEdited
 )
 
 // Operator is what a person may do with an outbox: look at what is parked or held, mend it, release it, discard it. It
@@ -99,7 +102,7 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 
 // EditParked changes a parked event before it is released. Its id, topic, key and type stay: they decide who has seen
 // it already. What an earlier attempt may have written keeps its old content: ParkedEvent.MaybePublished tells. It
-// fails with ErrNotParked and ErrReleasing.
+// fails with ErrNotParked, ErrReleasing and ErrEdited.
 func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
 	if err := edit.Check(true); err != nil {
 		return fmt.Errorf("relay: edit parked: %w", err)
@@ -111,6 +114,15 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		}
 		if e.Releasing {
 			return audited{}, fmt.Errorf("event %d %w", id, ErrReleasing)
+		}
+		if edit.Before != nil {
+			whole, err := o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, true)
+			if err == nil {
+				err = edit.CheckBefore(id, whole[0].Payload)
+			}
+			if err != nil {
+				return audited{}, err
+			}
 		}
 		_, err = tx.Exec(ctx, o.q(sql.EditParked), e.Lane, id, edit.Payload != nil, edit.Payload, edit.Headers != nil,
 			edit.Headers, edit.ContentType)
@@ -208,6 +220,36 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 		}}, err
 	})
 	return d, err
+}
+
+// RevealParked is ParkedEvent for somebody who is shown headers and payload: the audit says who has seen them, and why.
+// It fails with ErrNotParked.
+func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (ParkedEvent, error) {
+	var e ParkedEvent
+	err := o.act(ctx, "reveal parked", reason, func(tx pgx.Tx) (audited, error) {
+		list, err := o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, true)
+		if err == nil && len(list) == 0 {
+			err = fmt.Errorf("event %d: %w", id, ErrNotParked)
+		}
+		if err != nil {
+			return audited{}, err
+		}
+		e = list[0]
+		return e.audited(), nil
+	})
+	if err != nil {
+		return ParkedEvent{}, err
+	}
+	return e, nil
+}
+
+// MayChange tells whether the connection's role may make any change: whether it may write the audit, to a database that
+// is no standby.
+func (o *Operator) MayChange(ctx context.Context) (may bool, err error) {
+	if err := o.db.QueryRow(ctx, o.q(sql.MayChange)).Scan(&may); err != nil {
+		return false, fmt.Errorf("relay: asking what this role may do: %w", err)
+	}
+	return may, nil
 }
 
 // locked locks the lane of a parked event and reads it.

@@ -99,6 +99,9 @@ const Audit = `-- inbox: audit
 insert into {schema}inbox_audit (operator, action, reason, consumer_name, tenant, topic, key, detail)
 values ($1::text, $2::text, $3::text, $4::text, $5::bytea, $6::text, $7::bytea, $8::text::jsonb)`
 
+const MayChange = `-- inbox: may change
+select current_setting('transaction_read_only') = 'off' and has_table_privilege('{schema}inbox_audit', 'insert')`
+
 const AuditLog = `-- inbox: audit log
 select at, operator, action, reason, consumer_name, message_id, coalesce(tenant, ''), coalesce(topic, ''),
 	coalesce(key, ''), detail

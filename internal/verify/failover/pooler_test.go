@@ -66,8 +66,8 @@ func (s *testbed) operate(url string) {
 		s.t.Fatal(err)
 	}
 	_, status := operator.ReadStatus(ctx, db, "")
-	_, outboxErr := operator.Diagnose(ctx, db, "")
-	_, inboxErr := inboxoperator.Diagnose(ctx, db, "")
+	_, outboxErr := operator.Diagnose(ctx, db, "", false)
+	_, inboxErr := inboxoperator.Diagnose(ctx, db, "", false)
 	pause := o.PauseTopic(ctx, s.topic, "test")
 	resume := o.ResumeTopic(ctx, s.topic, "test")
 	if err := errors.Join(status, outboxErr, inboxErr, pause, resume); err != nil {

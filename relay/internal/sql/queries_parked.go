@@ -112,6 +112,9 @@ delete from {schema}outbox_parked_key k where k.lane = $1
 insert into {schema}outbox_audit (operator, action, message_id, tenant, topic, reason, detail)
 	values ($1, $2, $3, $4, $5, $6, $7)`
 
+	MayChange = `-- relay: may change
+select current_setting('transaction_read_only') = 'off' and has_table_privilege('{schema}outbox_audit', 'insert')`
+
 	AuditLog = `-- relay: audit log
 select at, operator, action, reason, '', message_id, coalesce(tenant, ''), coalesce(topic, ''),
 	coalesce(detail ->> 'key', ''), detail
