@@ -12,7 +12,7 @@ STACK := go run ./internal/testenv/stack --
 LONGEST := ./relay ./cmd/relay ./internal/verify/soak
 # The root module, and those whose tests run beside its own. `work` is everything, see go.work.
 MODULES := cmd/relay examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
-	internal/service internal/verify metrics watermill
+	internal/service internal/verify metrics ui watermill
 ALL := ./... $(MODULES:%=./%/...)
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
 PKG ?= $(ALL)

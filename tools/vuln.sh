@@ -3,7 +3,7 @@
 # about the code. The database: https://vuln.go.dev, or GOVULNDB (a directory works: file:///...).
 set -uo pipefail
 root=$PWD
-for module in . cmd/relay internal/service metrics idempotency idempotency/dynamostore idempotency/redisstore watermill internal/verify bench deploy; do
+for module in . cmd/relay internal/service metrics ui idempotency idempotency/dynamostore idempotency/redisstore watermill internal/verify bench deploy; do
 	out=$(cd "$module" && GOWORK=off go tool -modfile="$root/tools/vuln.mod" govulncheck ./... 2>&1)
 	code=$?
 	if ((code == 0)); then

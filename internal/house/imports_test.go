@@ -37,6 +37,7 @@ var allowed = map[string][]string{
 	"oauthbearer":                 {},
 	"inbox":                       {"event"},
 	"inbox/operator":              {"event", "inbox"},
+	"ui":                          {"relay", "relay/operator", "inbox/operator"},
 	"watermill":                   {"event", "outbox", "relay", "inbox"},
 	"idempotency":                 {},
 	"idempotency/keys":            {"idempotency"},

@@ -94,3 +94,35 @@ func TestSQLIsInQueries(t *testing.T) {
 		})
 	}
 }
+
+// asks are the methods of pgx by which SQL gets to a server. url.URL.Query takes nothing.
+var asks = []string{"Query", "QueryRow", "Exec", "SendBatch", "CopyFrom", "Begin", "BeginTx", "Acquire", "Prepare"}
+
+// TestPagesHaveNoSQL: what the pages show and change goes through operators and the doctor, as what the command does.
+func TestPagesHaveNoSQL(t *testing.T) {
+	t.Parallel()
+	files := 0
+	for _, s := range sources(t) {
+		if s.pkg != "ui" || s.isTest {
+			continue
+		}
+		files++
+		if holdsQueries(s) {
+			t.Errorf("%s: ui has statements of its own", s.path)
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if ok && slices.Contains(asks, sel.Sel.Name) && len(call.Args) > 0 {
+				t.Errorf("%s: ui asks a database by %s: an operator does that", s.at(n), sel.Sel.Name)
+			}
+			return true
+		})
+	}
+	if files < 5 {
+		t.Errorf("found %d files of ui", files)
+	}
+}

@@ -1,0 +1,48 @@
+package ui
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// entry is a row of an audit, and where it is from.
+type entry struct {
+	operator.AuditEntry
+	DB, Side string
+}
+
+type auditPage struct {
+	Entries []entry
+	Away    []ailing
+}
+
+// ailing is a database and what is wrong with it.
+type ailing struct{ Name, Text string }
+
+func auditLog(q *request) error {
+	var p auditPage
+	for _, d := range q.h.databases {
+		st, at := d.state.get(q.Context(), q.h.cfg.Timeout)
+		if at.IsZero() || st.Err != nil {
+			p.Away = append(p.Away, ailing{d.Name, awayOr(st.Err)})
+			continue
+		}
+		for _, where := range sides {
+			if where == inOutbox && st.Outbox == nil || where == inInbox && !st.HasInbox {
+				continue
+			}
+			found, _ := d.audits[where].get(q.Context(), q.h.cfg.Timeout)
+			if found.Err != nil {
+				p.Away = append(p.Away, ailing{d.Name, away(found.Err)})
+			}
+			for _, e := range found.List {
+				p.Entries = append(p.Entries, entry{e, d.Name, where})
+			}
+		}
+	}
+	slices.SortStableFunc(p.Entries, func(a, b entry) int { return b.At.Compare(a.At) })
+	p.Entries = p.Entries[:min(len(p.Entries), 2*page)]
+	return q.render("audit", http.StatusOK, view{Title: "Audit", Nav: "audit", Live: true, Body: p})
+}

@@ -1,0 +1,94 @@
+package ui_test
+
+import (
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/ui"
+)
+
+func through(t *testing.T, db *pgtest.DB) (*pgtest.Proxy, ui.Database) {
+	t.Helper()
+	proxy := pgtest.NewProxy(t, db.URL)
+	pool, err := pgxpool.New(t.Context(), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return proxy, ui.Database{Name: "orders", Pool: pool, Schema: db.Schema}
+}
+
+// TestLostReply: whether a change was made is unknown when its COMMIT had no answer. The page says so, the audit tells.
+func TestLostReply(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	proxy, database := through(t, db)
+	s := serve(t, ui.Config{}, database)
+	s.get("/topics")
+	trap := proxy.OnCommitAfter(func(sql string) bool { return strings.HasPrefix(sql, "-- relay: pause") },
+		pgtest.DropReply)
+	status, page := s.post("/db/orders/topics/pause", "topic", "payments")
+	<-trap.Fired()
+	if status != http.StatusGatewayTimeout {
+		t.Errorf("%d", status)
+	}
+	wants(t, page, "It is unknown whether this was done", "The audit has a row of it if it was.")
+	lacks(t, page, "Nothing was changed")
+	if audited(t, db, "pause topic") != 1 {
+		t.Error("it was not done: the test lost another reply")
+	}
+	wants(t, s.get("/audit"), "pause topic")
+}
+
+// TestDatabaseGoesAway: every page says so and stays a page, the others' figures stand, and a change is refused.
+func TestDatabaseGoesAway(t *testing.T) {
+	t.Parallel()
+	db, other := outboxDB(t), outboxDB(t)
+	proxy, database := through(t, db)
+	s := serve(t, ui.Config{Timeout: 2 * time.Second}, database, of("billing", other))
+	s.get("/")
+	proxy.Refuse(true)
+	proxy.CutAll()
+	for _, path := range []string{"/", "/chain", "/topics", "/keys", "/audit"} {
+		page := s.get(path)
+		wants(t, page, "This database cannot be looked at", "It does not answer in time.")
+	}
+	wants(t, s.get("/"), "Not everything is known.", "billing Backlog 0 events")
+	status, page := s.post("/db/orders/topics/pause", "topic", "payments")
+	if status != http.StatusServiceUnavailable {
+		t.Errorf("%d", status)
+	}
+	wants(t, page, "Nothing was changed: the database could not be reached.")
+	if status, page = s.do(s.request(http.MethodGet, "/db/orders/outbox/events", nil)); status !=
+		http.StatusServiceUnavailable {
+		t.Errorf("%d", status)
+	}
+	wants(t, page, "This cannot be shown now")
+}
+
+// TestNoTables: an address that leads to the wrong place says so.
+func TestNoTables(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := serve(t, ui.Config{}, of("orders", db))
+	wants(t, s.get("/"), "no tables of effectonce are here")
+}
+
+// TestRunbooksExist: what a finding leads to is a page.
+func TestRunbooksExist(t *testing.T) {
+	t.Parallel()
+	for _, name := range ui.Runbooks() {
+		if name == "" {
+			continue
+		}
+		if _, err := os.Stat("../docs/runbooks/" + name + ".md"); err != nil {
+			t.Error(err)
+		}
+	}
+}

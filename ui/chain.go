@@ -1,0 +1,180 @@
+package ui
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// step is one that an event takes on its way.
+type step struct {
+	Name, Count, Unit string
+	Why               string    // why it stands, or what is to know of it
+	Moved             time.Time // when it last moved, as far as is known
+	Severity          string
+	First             bool // the first that stands
+	Href, Do          string
+}
+
+type chainPage struct{ Chains []chainOf }
+
+// chainOf is the way through one database.
+type chainOf struct {
+	Name  string
+	Away  string
+	Steps []step
+}
+
+func chain(q *request) error {
+	var p chainPage
+	for _, d := range q.h.databases {
+		p.Chains = append(p.Chains, q.h.chainOf(q, d))
+	}
+	return q.render("chain", http.StatusOK, view{Title: "Chain", Nav: "chain", Live: true, Body: p})
+}
+
+func (h *Handler) chainOf(q *request, d *database) chainOf {
+	c := chainOf{Name: d.Name}
+	st, at := d.state.get(q.Context(), h.cfg.Timeout)
+	switch {
+	case at.IsZero():
+		c.Away = "It has not answered yet."
+		return c
+	case st.Err != nil:
+		c.Away = away(st.Err)
+		return c
+	}
+	if st.Outbox != nil {
+		c.Steps = append(c.Steps, h.outboxSteps(d, st)...)
+	}
+	x, _ := d.findings.get(q.Context(), 0)
+	c.Steps = append(c.Steps, h.kafkaStep(st, x))
+	for _, one := range st.Inbox {
+		c.Steps = append(c.Steps, h.effects(d, one, x))
+	}
+	for i := range c.Steps {
+		if c.Steps[i].Severity == bad {
+			c.Steps[i].First = true
+			break
+		}
+	}
+	return c
+}
+
+func (h *Handler) outboxSteps(d *database, st state) []step {
+	s := st.Outbox
+	outbox := step{Name: "Outbox", Count: count(s.Backlog), Unit: "events wait", Severity: well, Moved: d.moved()}
+	switch {
+	case s.Backlog > 0 && s.Members == 0:
+		outbox.Severity, outbox.Why = bad, "No relay is alive: start one with relay run."
+	case s.Backlog > 0 && s.Oldest > wrong:
+		outbox.Severity = bad
+		outbox.Why = fmt.Sprintf("%s, and the oldest event waits for %s: the relays' logs say what they cannot do.",
+			alive(s.Members), dur(s.Oldest))
+	case s.Backlog > 0:
+		outbox.Why = fmt.Sprintf("The oldest waits for %s.", dur(s.Oldest))
+	default:
+		outbox.Why = alive(s.Members) + "."
+	}
+	held := step{
+		Name: "Held", Count: count(s.Held), Unit: "events wait", Severity: well, Href: h.path("topics"), Do: "Topics",
+	}
+	switch {
+	case s.PausedTopics > 0:
+		held.Severity = bad
+		held.Why = fmt.Sprintf("%s paused by a person, the first %s ago.", plural(s.PausedTopics, "topic"),
+			dur(s.PausedFor))
+	case s.HeldPartitions > 0:
+		held.Severity = bad
+		held.Why = fmt.Sprintf("%s do not take events, the first for %s. They go on by themselves.",
+			plural(s.HeldPartitions, "partition"), dur(s.HeldFor))
+	}
+	parked := step{
+		Name: "Refused", Count: count(s.Parked), Unit: "events wait", Severity: well, Href: h.path("keys"),
+		Do: "Blocked keys",
+	}
+	if s.Parked > 0 {
+		parked.Severity = bad
+		parked.Why = fmt.Sprintf("Kafka refused an event for certain; %s wait for a person, %d are on their way out.",
+			plural(s.ParkedKeys, "key"), s.Releasing)
+	}
+	return []step{outbox, held, parked}
+}
+
+func alive(relays int) string {
+	if relays == 1 {
+		return "1 relay is alive"
+	}
+	return fmt.Sprintf("%d relays are alive", relays)
+}
+
+// moved is when events last left the outbox, within the hour that is kept.
+func (d *database) moved() (at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.history {
+		if p.Out > 0 {
+			at = p.At
+		}
+	}
+	return at
+}
+
+func (h *Handler) kafkaStep(st state, x examination) step {
+	s := step{Name: "Kafka", Count: "–", Severity: well}
+	switch {
+	case h.cfg.Kafka == nil:
+		s.Why = "Not asked: this page knows no brokers."
+	case x.EndsErr != nil:
+		s.Severity, s.Why = bad, "It does not answer as it should: "+x.EndsErr.Error()
+	case x.Ends == nil:
+		s.Why = "Not asked yet."
+	case len(st.Inbox) == 0:
+		s.Why = "No consumer of this database says which topics it reads."
+	default:
+		var records int64
+		for _, end := range x.Ends {
+			records += max(end, 0)
+		}
+		s.Count, s.Unit = num(records), "records written"
+		s.Why = fmt.Sprintf("In %s that consumers here read.", plural(int64(len(x.Ends)), "partition"))
+	}
+	return s
+}
+
+func (h *Handler) effects(d *database, c consumer, x examination) step {
+	s := step{
+		Name: "Effects of " + c.Consumer, Count: "–", Severity: well, Href: h.path("consumers"), Do: "Consumers",
+	}
+	var lag int64
+	halted, known := 0, len(x.Ends) > 0
+	stands := time.Duration(0)
+	for _, p := range c.Partitions {
+		if p.EffectAt != nil && p.EffectAt.After(s.Moved) {
+			s.Moved = *p.EffectAt
+		}
+		if p.HaltedAt != nil {
+			halted++
+		}
+		if end, ok := x.Ends[place{p.Topic, p.Partition}]; ok && end > p.From {
+			lag += end - p.From
+			stands = max(stands, p.Unmoved)
+		}
+	}
+	if known {
+		s.Count, s.Unit = num(lag), "records wait"
+	}
+	switch {
+	case halted > 0:
+		s.Severity = bad
+		s.Why = plural(int64(halted), "partition") + " halted: a person must decide."
+	case lag > 0 && stands > wrong:
+		s.Severity = bad
+		s.Why = fmt.Sprintf("Nothing was decided for %s: its workers' logs say why.", dur(stands))
+	case c.Parked+c.Quarantined > 0:
+		s.Severity = look
+		s.Why = fmt.Sprintf("%s failed, %s in quarantine.", plural(c.Parked, "event"), num(c.Quarantined))
+		s.Href, s.Do = h.path("db", d.Name, inInbox, "events")+query("consumer", c.Consumer), "Parked events"
+	}
+	return s
+}

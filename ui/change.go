@@ -1,0 +1,111 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// changeTimeout bounds a change: a key with many events takes several transactions.
+const changeTimeout = 30 * time.Second
+
+// verb is a change that somebody asks for.
+type verb struct {
+	name    string // as a title
+	command []string
+	back    string // where to go on
+	do      func(ctx context.Context, reason string) (done string, err error)
+}
+
+// outcome is what became of it.
+type outcome struct {
+	Severity, Text string
+	Detail         string // the error
+	Command        string
+	Back           string
+	Audit          string
+}
+
+// reason is why, as the form says.
+func (q *request) reason() (string, error) {
+	if err := q.ParseForm(); err != nil {
+		return "", &refusal{http.StatusRequestEntityTooLarge, "This form is too large", "Use the relay command."}
+	}
+	reason := strings.TrimSpace(q.PostForm.Get("reason"))
+	if reason == "" {
+		return "", &refusal{
+			http.StatusUnprocessableEntity, "A reason is missing",
+			"Nothing was changed. Go back and say why, in a few words: it goes into the audit.",
+		}
+	}
+	return reason, nil
+}
+
+// change does what was asked for, and says what became of it.
+func (q *request) change(v verb) error {
+	reason, err := q.reason()
+	if err != nil {
+		return err
+	}
+	// Whoever closes the browser does not break it off.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.Context()), changeTimeout)
+	defer cancel()
+	done, err := v.do(ctx, reason)
+	q.db.changed()
+	status, result := judge(err)
+	if err == nil {
+		result.Text = done
+	}
+	result.Command = q.db.command(append(v.command, "--reason", reason, "--operator", q.who.Name)...)
+	result.Back, result.Audit = v.back, q.h.path("audit")
+	return q.render("outcome", status, view{Title: v.name, Nav: "", Body: result})
+}
+
+// overtaken are answers to somebody who looked at what is not there any more.
+var overtaken = []error{
+	operator.ErrNotParked, operator.ErrReleasing, operator.ErrEdited, operator.ErrNoTopic, inboxoperator.ErrNotHalted,
+}
+
+// judge says what became of a change that returned err. Where Postgres gave no answer nobody knows.
+func judge(err error) (status int, o outcome) {
+	if err == nil {
+		return http.StatusOK, outcome{Severity: well}
+	}
+	o = outcome{Severity: bad, Detail: err.Error()}
+	for _, e := range overtaken {
+		if errors.Is(err, e) {
+			o.Severity, o.Text = look, "Nothing was changed: somebody was quicker, or it is not as the page showed it."
+			return http.StatusConflict, o
+		}
+	}
+	_, unreached := errors.AsType[*pgconn.ConnectError](err)
+	switch {
+	case pgerr.Is(err, pgerr.InsufficientPrivilege), pgerr.Is(err, pgerr.ReadOnlyTransaction):
+		o.Text = "Nothing was changed: the database lets this page only read. Run the command as a role that may."
+		return http.StatusForbidden, o
+	case unreached:
+		o.Text = "Nothing was changed: the database could not be reached."
+		return http.StatusServiceUnavailable, o
+	case lost(err):
+		o.Severity = look
+		o.Text = "It is unknown whether this was done: the connection broke before the database answered. " +
+			"The audit has a row of it if it was."
+		return http.StatusGatewayTimeout, o
+	}
+	o.Text = "Nothing was changed."
+	return http.StatusUnprocessableEntity, o
+}
+
+// lost: no answer came, and the change may have been made.
+func lost(err error) bool {
+	gone := pgerr.Away(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return gone && pgerr.CommitUnknown(err)
+}

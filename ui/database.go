@@ -1,0 +1,249 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/segmentio/kafka-go"
+
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// database is one that is shown, and what is known of it.
+type database struct {
+	Database
+	state    *shared[state]
+	findings *shared[examination]
+	topics   *shared[listed[operator.Topic]]
+	keys     map[string]*shared[listed[operator.BlockedKey]] // by side
+	audits   map[string]*shared[listed[operator.AuditEntry]] // by side
+
+	mu      sync.Mutex
+	history []point // the last hour, the newest last
+}
+
+// state is what a few cheap statements say of a database.
+type state struct {
+	Err       error         // it cannot be looked at
+	Outbox    *relay.Sample // nil: none is here, or none that this role may see
+	Inbox     []consumer    // nil: likewise
+	HasInbox  bool          // it may have no consumer yet
+	MayChange bool          // the connection's role may
+	Now       point         // the figures of this moment
+}
+
+// consumer is one of an inbox.
+type consumer = inboxoperator.ConsumerDiagnosis
+
+// examination is what the doctor says.
+type examination struct {
+	Findings []doctor.Finding
+	// Ends are the ends of the partitions that consumers have, when Kafka was asked and answered.
+	Ends    map[place]int64
+	EndsErr error
+}
+
+type place struct {
+	topic     string
+	partition int32
+}
+
+// examineEvery is how old a doctor's findings may be: they cost some dozen statements.
+const examineEvery = 15 * time.Second
+
+func newDatabase(d Database, cfg Config) (*database, error) {
+	if _, err := operator.New(d.Pool, d.Schema, viewer); err != nil {
+		return nil, fmt.Errorf("ui: database %q: %w", d.Name, err)
+	}
+	one := &database{Database: d}
+	one.state = &shared[state]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.look}
+	one.findings = &shared[examination]{
+		every: max(examineEvery, cfg.Refresh), timeout: 3 * cfg.Timeout,
+		read: func(ctx context.Context) examination { return one.examine(ctx, cfg.Kafka) },
+	}
+	one.topics = list(cfg, func(ctx context.Context) ([]operator.Topic, error) {
+		o, err := one.outbox(viewer)
+		if err != nil {
+			return nil, err
+		}
+		return o.Topics(ctx)
+	})
+	one.keys = map[string]*shared[listed[operator.BlockedKey]]{}
+	one.audits = map[string]*shared[listed[operator.AuditEntry]]{}
+	for _, where := range sides {
+		one.keys[where] = list(cfg, func(ctx context.Context) ([]operator.BlockedKey, error) {
+			s, err := one.side(where, "", viewer)
+			if err != nil {
+				return nil, err
+			}
+			return s.BlockedKeys(ctx, operator.BlockedFilter{Limit: page + 1})
+		})
+		one.audits[where] = list(cfg, func(ctx context.Context) ([]operator.AuditEntry, error) {
+			s, err := one.side(where, "", viewer)
+			if err != nil {
+				return nil, err
+			}
+			return s.Audit(ctx, 2*page)
+		})
+	}
+	return one, nil
+}
+
+// listed is a list that was read, or why it was not.
+type listed[T any] struct {
+	List []T
+	Err  error
+}
+
+func list[T any](cfg Config, read func(ctx context.Context) ([]T, error)) *shared[listed[T]] {
+	return &shared[listed[T]]{
+		every: cfg.Refresh, timeout: cfg.Timeout,
+		read: func(ctx context.Context) listed[T] {
+			rows, err := read(ctx)
+			return listed[T]{rows, err}
+		},
+	}
+}
+
+// changed has everybody see what was changed.
+func (d *database) changed() {
+	d.state.changed()
+	d.findings.changed()
+	d.topics.changed()
+	for _, where := range sides {
+		d.keys[where].changed()
+		d.audits[where].changed()
+	}
+}
+
+// viewer is the operator who only reads, and leaves no trace.
+const viewer = "viewer"
+
+// outbox is an operator of the outbox, in a person's name.
+func (d *database) outbox(name string) (*operator.Operator, error) {
+	return operator.New(d.Pool, d.Schema, name)
+}
+
+// inbox is an operator of the inbox, in a person's name; consumer may be empty.
+func (d *database) inbox(consumer, name string) (*inboxoperator.Operator, error) {
+	return inboxoperator.New(d.Pool, d.Schema, consumer, name)
+}
+
+// look reads the state.
+func (d *database) look(ctx context.Context) state {
+	var st state
+	var mayOut, mayIn bool
+	sample, err := relay.ReadSample(ctx, d.Pool, d.Schema)
+	switch {
+	case err == nil:
+		st.Outbox = &sample
+		if o, newErr := d.outbox(viewer); newErr == nil {
+			mayOut, err = o.MayChange(ctx)
+		}
+	case absent(err):
+		err = nil
+	}
+	if err != nil {
+		return state{Err: err}
+	}
+	found, err := inboxoperator.Diagnose(ctx, d.Pool, d.Schema, true)
+	switch {
+	case err == nil && len(found.MissingRights) == 0:
+		st.HasInbox, st.Inbox = true, found.Consumers
+		if o, newErr := d.inbox("", viewer); newErr == nil {
+			mayIn, err = o.MayChange(ctx)
+		}
+	case absent(err):
+		err = nil
+	}
+	if err == nil && st.Outbox == nil && !st.HasInbox {
+		err = errNothing
+	}
+	if err != nil {
+		return state{Err: err}
+	}
+	st.MayChange = mayOut || mayIn
+	st.Now = d.remember(st)
+	return st
+}
+
+var errNothing = errors.New("no tables of effectonce are here, or none that this role may read: " +
+	"is the schema right? relay migrate makes them")
+
+// absent: the tables are not there, or not this role's business.
+func absent(err error) bool {
+	return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, "3F000") ||
+		pgerr.Is(err, pgerr.InsufficientPrivilege)
+}
+
+// client is a way to Kafka that was given from outside.
+type client struct{ of *kafka.Client }
+
+// Client implements doctor.Kafka. The connections are whose the client is.
+func (c client) Client(timeout time.Duration) (*kafka.Client, func()) {
+	with := *c.of
+	with.Timeout = timeout
+	return &with, func() {}
+}
+
+// Warning implements doctor.Kafka: how the client logs in is not known.
+func (client) Warning() string { return "" }
+
+// examine asks the doctor, and Kafka where the partitions end.
+func (d *database) examine(ctx context.Context, to *kafka.Client) examination {
+	st, _ := d.state.get(ctx, d.state.timeout)
+	if st.Err != nil {
+		return examination{}
+	}
+	subject := doctor.Subject{DB: d.Pool, Schema: d.Schema, ReadsOnly: !st.MayChange}
+	if to != nil {
+		subject.Kafka = client{to}
+	}
+	x := examination{Findings: doctor.Examine(ctx, subject)}
+	if to == nil {
+		return x
+	}
+	x.Ends = map[place]int64{}
+	for _, partitions := range byTopic(st.Inbox) {
+		ends, err := doctor.Ends(ctx, subject.Kafka, partitions)
+		if err != nil {
+			x.EndsErr = err
+			continue
+		}
+		for i, p := range partitions {
+			x.Ends[place{p.Topic, p.Partition}] = ends[i]
+		}
+	}
+	return x
+}
+
+// byTopic are the partitions of all consumers: a topic that is gone hides nothing of the others.
+func byTopic(consumers []consumer) map[string][]inboxoperator.PartitionState {
+	topics := map[string][]inboxoperator.PartitionState{}
+	for _, c := range consumers {
+		for _, p := range c.Partitions {
+			topics[p.Topic] = append(topics[p.Topic], p)
+		}
+	}
+	return topics
+}
+
+// away says in a sentence what a database that cannot be looked at means.
+func away(err error) string {
+	if pgerr.Away(err) || errors.Is(err, context.DeadlineExceeded) {
+		return "It does not answer in time. Nothing is known of it at this moment; relays and workers wait for it as " +
+			"well."
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Message
+	}
+	return err.Error()
+}

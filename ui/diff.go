@@ -1,0 +1,97 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+)
+
+// diffLine is a line of a change: "-" was, "+" is new, " " stays.
+type diffLine struct {
+	Sign, Text string
+}
+
+// mostLines bounds the table of a diff.
+const mostLines = 2000
+
+// diff compares two payloads by lines; two that are JSON by their indented lines.
+func diff(before, after string) []diffLine {
+	if a, ok := indent(before); ok {
+		if b, ok := indent(after); ok && a != b {
+			before, after = a, b
+		}
+	}
+	a, b := strings.Split(visible(before), "\n"), strings.Split(visible(after), "\n")
+	var head, tail []diffLine
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		head, a, b = append(head, diffLine{" ", a[0]}), a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		tail, a, b = append(tail, diffLine{" ", a[len(a)-1]}), a[:len(a)-1], b[:len(b)-1]
+	}
+	lines := append(around(head, true), middle(a, b)...)
+	reversed := make([]diffLine, len(tail))
+	for i, l := range tail {
+		reversed[len(tail)-1-i] = l
+	}
+	return append(lines, around(reversed, false)...)
+}
+
+// middle is the longest common subsequence, or all of both where that would take too long.
+func middle(a, b []string) (lines []diffLine) {
+	if len(a) > mostLines || len(b) > mostLines {
+		for _, text := range a {
+			lines = append(lines, diffLine{"-", text})
+		}
+		for _, text := range b {
+			lines = append(lines, diffLine{"+", text})
+		}
+		return lines
+	}
+	common := make([][]int, len(a)+1)
+	for i := range common {
+		common[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if a[i] == b[j] {
+				common[i][j] = common[i+1][j+1] + 1
+			} else {
+				common[i][j] = max(common[i+1][j], common[i][j+1])
+			}
+		}
+	}
+	i, j := 0, 0
+	for i < len(a) || j < len(b) {
+		switch {
+		case i < len(a) && j < len(b) && a[i] == b[j]:
+			lines = append(lines, diffLine{" ", a[i]})
+			i, j = i+1, j+1
+		case i < len(a) && (j == len(b) || common[i+1][j] >= common[i][j+1]):
+			lines = append(lines, diffLine{"-", a[i]})
+			i++
+		default:
+			lines = append(lines, diffLine{"+", b[j]})
+			j++
+		}
+	}
+	return lines
+}
+
+// around keeps the lines next to a change, and says that there are others.
+func around(lines []diffLine, before bool) []diffLine {
+	const near = 3
+	switch {
+	case len(lines) <= near:
+		return lines
+	case before:
+		return append([]diffLine{{"…", ""}}, lines[len(lines)-near:]...)
+	}
+	return append(lines[:near:near], diffLine{"…", ""})
+}
+
+func indent(text string) (string, bool) {
+	var b bytes.Buffer
+	err := json.Indent(&b, []byte(text), "", "  ")
+	return b.String(), err == nil && len(text) > 0
+}

@@ -1,0 +1,259 @@
+package ui
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+type eventsPage struct {
+	DB, Side string
+	Filter   filter
+	Kinds    []string
+	Events   []event
+	Next     int64 // where the next page begins; 0: there is none
+}
+
+// kinds are why events are parked, by side.
+var kinds = map[string][]string{
+	inOutbox: {"refused", "behind"}, inInbox: {"failed", "behind", "quarantined"},
+}
+
+func events(q *request) error {
+	f, err := q.filter()
+	if err != nil {
+		return err
+	}
+	where := q.PathValue("side")
+	p := eventsPage{DB: q.db.Name, Side: where, Filter: f, Kinds: kinds[where]}
+	if f.Kind != "" && !slices.Contains(p.Kinds, f.Kind) {
+		return notFound("No events are of this kind.")
+	}
+	s, err := q.db.side(where, f.Consumer, viewer)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := q.bounded()
+	defer cancel()
+	p.Events, err = s.list(ctx, operator.ParkedFilter{
+		Topic: f.Topic, Key: f.Key, Code: f.Code, Kind: f.Kind, OlderThan: f.OlderThan, After: f.After, Limit: page + 1,
+	})
+	if err != nil {
+		return err
+	}
+	if len(p.Events) > page {
+		p.Events = p.Events[:page]
+		p.Next = p.Events[page-1].ID
+	}
+	return q.render("events", http.StatusOK, view{
+		Title: "Parked events of " + p.DB, Nav: "keys", Live: f.After == 0, Body: p,
+	})
+}
+
+// eventPage is one event, with or without its content.
+type eventPage struct {
+	DB, Side          string
+	Event             event
+	Key               *operator.BlockedKey // the blocked key that it is in the list of; nil: none
+	Content           *content             // nil: not revealed
+	Release, Discard  string               // commands
+	Reveal, EditUsage string
+	ReadOnly          bool
+}
+
+func (q *request) eventPage(e event) *eventPage {
+	id := fmt.Sprint(e.ID)
+	where := q.PathValue("side")
+	st, _ := q.db.state.get(q.Context(), q.h.cfg.Timeout)
+	command := func(verb string, flags ...string) string {
+		return q.db.withReason(parked(where, verb, append([]string{"--id", id}, flags...)...)...)
+	}
+	return &eventPage{
+		DB: q.db.Name, Side: where, Event: e, ReadOnly: !st.MayChange,
+		Release: command("release"), Discard: command("discard"),
+		Reveal:    q.db.command(parked(where, "show", "--id", id, "--payload")...),
+		EditUsage: command("edit", "--payload-file", "new.bin"),
+	}
+}
+
+func showEvent(q *request) error {
+	id, err := q.id()
+	if err != nil {
+		return err
+	}
+	where := q.PathValue("side")
+	s, err := q.db.side(where, "", viewer)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := q.bounded()
+	defer cancel()
+	found, err := s.list(ctx, operator.ParkedFilter{ID: id, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return &refusal{
+			http.StatusNotFound, "This event is not parked",
+			"It was released or discarded meanwhile, or never was here. The audit says who did what.",
+		}
+	}
+	p := q.eventPage(found[0])
+	if e := found[0]; !e.Alone {
+		keys, err := s.BlockedKeys(ctx, operator.BlockedFilter{Tenant: &e.Tenant, Topic: e.Topic, Key: e.Key})
+		if err != nil {
+			return err
+		}
+		for i := range keys {
+			if keys[i].Consumer == e.Consumer {
+				p.Key = &keys[i]
+			}
+		}
+	}
+	return q.render("event", http.StatusOK, view{Title: fmt.Sprintf("Event %d", id), Nav: "keys", Body: p})
+}
+
+// revealEvent shows headers and payload once. The audit has it before the browser does.
+func revealEvent(q *request) error {
+	id, err := q.id()
+	if err != nil {
+		return err
+	}
+	reason, err := q.reason()
+	if err != nil {
+		return err
+	}
+	s, err := q.db.side(q.PathValue("side"), "", q.who.Name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := q.bounded()
+	defer cancel()
+	e, err := s.reveal(ctx, id, reason)
+	if err != nil {
+		status, o := judge(err)
+		return &refusal{status, "The payload is not shown", o.Text + " " + o.Detail}
+	}
+	q.db.changed()
+	p := q.eventPage(e)
+	p.Content = decode(e)
+	return q.render("event", http.StatusOK, view{Title: fmt.Sprintf("Event %d", id), Nav: "keys", Body: p})
+}
+
+// editPage is what an edit would change.
+type editPage struct {
+	DB, Side, ID  string
+	Reason        string
+	Lines         []diffLine
+	Same          bool
+	Before, After string // of the form: a hash, and the payload
+	Command       string
+	Bytes         [2]int
+}
+
+// previewEdit shows what an edit would change. It reads nothing: what the event has was revealed to whoever edits it,
+// and comes back with the form.
+func previewEdit(q *request) error {
+	if _, err := q.id(); err != nil {
+		return err
+	}
+	reason, err := q.reason()
+	if err != nil {
+		return err
+	}
+	before, after, err := q.edited()
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(before))
+	return q.render("edit", http.StatusOK, view{Title: "Edit event " + q.PathValue("id"), Nav: "keys", Body: editPage{
+		DB: q.db.Name, Side: q.PathValue("side"), ID: q.PathValue("id"), Reason: reason,
+		Lines: diff(before, after), Same: before == after, Before: hex.EncodeToString(sum[:]),
+		After: base64.StdEncoding.EncodeToString([]byte(after)), Bytes: [2]int{len(before), len(after)},
+		Command: q.db.withReason(parked(q.PathValue("side"), "edit", "--id", q.PathValue("id"), "--payload-file",
+			"new.bin")...),
+	}})
+}
+
+// edited are the payload before and after, as the form has them. Browsers end lines with CR and LF.
+func (q *request) edited() (before, after string, err error) {
+	b, err := base64.StdEncoding.DecodeString(q.PostForm.Get("was"))
+	if err != nil {
+		return "", "", &refusal{http.StatusBadRequest, "This form cannot be read", "Go back and load the page anew."}
+	}
+	return string(b), strings.ReplaceAll(q.PostForm.Get("payload"), "\r\n", "\n"), nil
+}
+
+func editEvent(q *request) error {
+	id, err := q.id()
+	if err != nil {
+		return err
+	}
+	if err := q.ParseForm(); err != nil {
+		return &refusal{http.StatusRequestEntityTooLarge, "This form is too large", "Use the relay command."}
+	}
+	sum, err := hex.DecodeString(q.PostForm.Get("before"))
+	after, err64 := base64.StdEncoding.DecodeString(q.PostForm.Get("after"))
+	if err != nil || err64 != nil || len(sum) != sha256.Size {
+		return &refusal{http.StatusBadRequest, "This form cannot be read", "Go back and load the page anew."}
+	}
+	if after == nil {
+		after = []byte{}
+	}
+	before := [sha256.Size]byte(sum)
+	flags := []string{"--payload-file", "new.bin"}
+	return q.changeEvent("edit", flags, func(ctx context.Context, s side, reason string) (string, error) {
+		err := s.EditParked(ctx, id, operator.Edit{Payload: &after, Before: &before}, reason)
+		return "The payload is changed. The event stays parked until it is released.", err
+	})
+}
+
+func releaseEvent(q *request) error {
+	id, err := q.id()
+	if err != nil {
+		return err
+	}
+	return q.changeEvent("release", nil, func(ctx context.Context, s side, reason string) (string, error) {
+		return "It is released: " + releases[q.PathValue("side")] + " it.", s.ReleaseEvent(ctx, id, reason)
+	})
+}
+
+func discardEvent(q *request) error {
+	id, err := q.id()
+	if err != nil {
+		return err
+	}
+	return q.changeEvent("discard", nil, func(ctx context.Context, s side, reason string) (string, error) {
+		gone, err := s.DiscardEvent(ctx, id, reason)
+		return "It is given up for good." + mayAppear(gone), err
+	})
+}
+
+func (q *request) changeEvent(name string, flags []string,
+	do func(ctx context.Context, s side, reason string) (string, error),
+) error {
+	id, where := q.PathValue("id"), q.PathValue("side")
+	back := q.h.path("keys")
+	if name == "edit" {
+		back = q.h.path("db", q.db.Name, where, "events", id)
+	}
+	return q.change(verb{
+		name:    titles[name] + " event " + id,
+		command: parked(where, name, append([]string{"--id", id}, flags...)...),
+		back:    back,
+		do: func(ctx context.Context, reason string) (string, error) {
+			s, err := q.db.side(where, "", q.who.Name)
+			if err != nil {
+				return "", err
+			}
+			return do(ctx, s, reason)
+		},
+	})
+}

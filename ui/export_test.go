@@ -1,0 +1,47 @@
+package ui
+
+// B64 is how forms carry keys.
+var B64 = b64
+
+// Policy is the Content-Security-Policy of all pages.
+const Policy = policy
+
+// AssetVersion is that of the static files.
+var AssetVersion = assetVersion
+
+// Runbooks are those that findings lead to.
+func Runbooks() (names []string) {
+	for _, g := range guides {
+		names = append(names, g.failed, g.warned)
+	}
+	return names
+}
+
+// Changed has everybody see what a test has changed behind the pages' back.
+func Changed(h *Handler) {
+	for _, d := range h.databases {
+		d.changed()
+	}
+}
+
+// Settle waits for the reads that are under way. The doctor's begins others.
+func Settle(h *Handler) {
+	for _, d := range h.databases {
+		settle(d.findings)
+		settle(d.state)
+		settle(d.topics)
+		for _, where := range sides {
+			settle(d.keys[where])
+			settle(d.audits[where])
+		}
+	}
+}
+
+func settle[T any](s *shared[T]) {
+	s.mu.Lock()
+	busy := s.busy
+	s.mu.Unlock()
+	if busy != nil {
+		<-busy
+	}
+}

@@ -1,0 +1,289 @@
+package ui
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// Severities of what is shown, as classes of the stylesheet.
+const (
+	well = "ok"
+	look = "warn"
+	bad  = "fail"
+)
+
+// figure is one number of the overview.
+type figure struct {
+	Name, Value, Unit, Note string
+	Severity                string // empty: nothing to say
+	Href                    string
+	Plot                    plot
+}
+
+// finding is one of the doctor's, and where to go from it.
+type finding struct {
+	doctor.Finding
+	Runbook   string // a page of docs/runbooks; empty: none
+	Href, Do  string // the page that mends it, and its name
+	IsCommand bool   // Next is a command alone
+}
+
+// overviewDatabase is what is shown of one.
+type overviewDatabase struct {
+	Name     string
+	At       time.Time // of the figures; zero: not read yet
+	Away     string    // why there are none
+	Figures  []figure
+	Wrong    []finding
+	Fine     []finding
+	Examined time.Time // of the findings; zero: the doctor is still at it
+	ReadOnly bool
+}
+
+type overviewPage struct {
+	Databases             []overviewDatabase
+	Severity              string
+	Fails, Warns, Unknown int
+}
+
+// firstLook is how long a page waits for findings when there are none yet.
+const firstLook = 2 * time.Second
+
+func overview(q *request) error {
+	var p overviewPage
+	for _, d := range q.h.databases {
+		one := q.h.overviewOf(q, d)
+		if one.Away != "" || one.Examined.IsZero() {
+			p.Unknown++
+		}
+		for _, f := range one.Wrong {
+			if f.Severity == doctor.Fail {
+				p.Fails++
+			} else {
+				p.Warns++
+			}
+		}
+		p.Databases = append(p.Databases, one)
+	}
+	switch {
+	case p.Fails+p.Unknown > 0:
+		p.Severity = bad
+	case p.Warns > 0:
+		p.Severity = look
+	default:
+		p.Severity = well
+	}
+	return q.render("overview", http.StatusOK, view{Title: "Overview", Nav: "overview", Live: true, Body: p})
+}
+
+func (h *Handler) overviewOf(q *request, d *database) overviewDatabase {
+	st, at := d.state.get(q.Context(), h.cfg.Timeout)
+	one := overviewDatabase{Name: d.Name, At: at}
+	switch {
+	case at.IsZero():
+		one.Away = "It has not answered yet."
+		return one
+	case st.Err != nil:
+		one.Away = away(st.Err)
+		return one
+	}
+	one.ReadOnly = !st.MayChange
+	if st.Outbox != nil {
+		one.Figures = append(one.Figures, h.outboxFigures(d, st)...)
+	}
+	if st.HasInbox {
+		one.Figures = append(one.Figures, h.inboxFigures(d, st)...)
+	}
+	var x examination
+	x, one.Examined = d.findings.get(q.Context(), 0)
+	if one.Examined.IsZero() {
+		x, one.Examined = d.findings.get(q.Context(), firstLook)
+	}
+	for _, f := range x.Findings {
+		g := h.guided(f)
+		if f.Severity == doctor.OK {
+			one.Fine = append(one.Fine, g)
+		} else {
+			one.Wrong = append(one.Wrong, g)
+		}
+	}
+	slices.SortStableFunc(one.Wrong, func(a, b finding) int { // "fail" before "warn"
+		return strings.Compare(string(a.Severity), string(b.Severity))
+	})
+	return one
+}
+
+// count is a number of a sample, which ends at its limit.
+func count(n int64) string {
+	if n >= relay.SampleLimit {
+		return num(int64(relay.SampleLimit)) + "+"
+	}
+	return num(n)
+}
+
+// Waiting longer than this is late; than that, wrong.
+const (
+	late  = 5 * time.Second
+	wrong = time.Minute
+)
+
+func (h *Handler) outboxFigures(d *database, st state) []figure {
+	s, now := st.Outbox, st.Now
+	oldest := figure{
+		Name: "Oldest", Value: "–", Href: h.path("chain"), Plot: d.past(func(p point) float64 { return p.Oldest }),
+		Note: fmt.Sprintf("%s, %d/%d lanes", plural(int64(s.Members), "relay"), s.Owned, relay.Lanes),
+	}
+	if s.Backlog > 0 {
+		oldest.Value = dur(s.Oldest)
+		switch {
+		case s.Oldest > wrong:
+			oldest.Severity = bad
+		case s.Oldest > late:
+			oldest.Severity = look
+		}
+	}
+	list := []figure{
+		{
+			Name: "Backlog", Value: count(s.Backlog), Unit: unit(s.Backlog, "event"), Href: h.path("chain"),
+			Plot: d.past(func(p point) float64 { return p.Backlog }),
+		},
+		oldest,
+		{Name: "In", Value: rate(now.In), Unit: "/s", Plot: d.past(func(p point) float64 { return p.In })},
+		{Name: "Out", Value: rate(now.Out), Unit: "/s", Plot: d.past(func(p point) float64 { return p.Out })},
+		{
+			Name: "Held", Value: count(s.Held), Unit: unit(s.Held, "event"), Note: paused(s.PausedTopics),
+			Href:     h.path("topics"),
+			Severity: over(s.Held+s.PausedTopics, look), Plot: d.past(func(p point) float64 { return p.Held }),
+		},
+		{
+			Name: "Refused", Value: count(s.Parked), Unit: unit(s.Parked, "event"), Note: keys(s.ParkedKeys),
+			Href:     h.path("keys"),
+			Severity: over(s.Parked, look), Plot: d.past(func(p point) float64 { return p.Parked }),
+		},
+	}
+	if w := s.WAL; w != nil {
+		slot := figure{
+			Name: "Slot", Value: size(int(w.LagBytes)), Note: w.State, Plot: d.past(func(p point) float64 {
+				return p.SlotBytes
+			}),
+		}
+		switch {
+		case !w.Exists:
+			slot.Value, slot.Note, slot.Severity = "missing", "relays read the table", look
+		case !w.Active:
+			slot.Note, slot.Severity = "nobody reads it", look
+		case w.State == "lost" || w.State == "unreserved":
+			slot.Severity = bad
+		}
+		list = append(list, slot)
+	}
+	return list
+}
+
+func (h *Handler) inboxFigures(d *database, st state) []figure {
+	now := st.Now
+	return []figure{
+		{
+			Name: "Decided", Value: rate(now.Effects), Unit: "/s", Note: plural(int64(len(st.Inbox)), "consumer"),
+			Href: h.path("consumers"), Plot: d.past(func(p point) float64 { return p.Effects }),
+		},
+		{
+			Name: "Halted", Value: num(now.Halted), Unit: unit(int64(now.Halted), "partition"),
+			Href:     h.path("consumers"),
+			Severity: over(int64(now.Halted), bad), Plot: d.past(func(p point) float64 { return p.Halted }),
+		},
+		{
+			Name: "Failed", Value: num(now.InParked), Unit: unit(int64(now.InParked), "event"), Href: h.path("keys"),
+			Severity: over(int64(now.InParked), look), Plot: d.past(func(p point) float64 { return p.InParked }),
+		},
+		{
+			Name: "Quarantined", Value: num(now.Quarantined), Unit: unit(int64(now.Quarantined), "event"),
+			Href:     h.path("db", d.Name, inInbox, "events") + query("kind", "quarantined"),
+			Severity: over(int64(now.Quarantined), look),
+			Plot:     d.past(func(p point) float64 { return p.Quarantined }),
+		},
+	}
+}
+
+// over is a severity when there is any.
+func over(n int64, severity string) string {
+	if n > 0 {
+		return severity
+	}
+	return ""
+}
+
+func paused(topics int64) string {
+	if topics == 0 {
+		return ""
+	}
+	return plural(topics, "topic") + " paused"
+}
+
+func keys(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return plural(n, "key")
+}
+
+func plural(n int64, what string) string { return num(n) + " " + unit(n, what) }
+
+// unit is what there are n of.
+func unit(n int64, what string) string {
+	if n == 1 {
+		return what
+	}
+	return what + "s"
+}
+
+// guide says where a finding leads.
+type guide struct {
+	failed, warned string // runbooks
+	page, name     string
+}
+
+// guides are by check, or by the word that a check begins with.
+var guides = map[string]guide{
+	"leases":                {"EffectonceRelayAbsent", "EffectonceLanesUnowned", "chain", "Chain"},
+	"parked":                {"EffectonceEventsParked", "EffectonceEventsParked", "keys", "Blocked keys"},
+	"held":                  {"EffectonceEventsHeld", "EffectonceEventsHeld", "topics", "Topics"},
+	"paused":                {"EffectonceTopicPaused", "EffectonceTopicPaused", "topics", "Topics"},
+	"scheduled":             {"EffectonceScheduledLate", "EffectonceScheduledLate", "", ""},
+	"kafka":                 {"EffectonceRelayOutage", "EffectonceRelayOutage", "", ""},
+	"topic":                 {"EffectonceEventsHeld", "", "topics", "Topics"},
+	"slot":                  {"EffectonceSlotBehind", "EffectonceSlotUnread", "", ""},
+	"inbox days":            {"EffectonceInboxDaysShort", "EffectonceInboxDaysShort", "", ""},
+	"consumer":              {"EffectoncePartitionHalted", "EffectonceInboxParked", "consumers", "Consumers"},
+	"progress":              {"EffectonceConsumerStalled", "EffectonceConsumerLag", "consumers", "Consumers"},
+	"oldest snapshot":       {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
+	"idle in transaction":   {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
+	"prepared transactions": {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
+}
+
+// isCommand tells a command from a sentence that begins with one.
+func isCommand(next string) bool {
+	return strings.HasPrefix(next, "relay ") && !strings.ContainsAny(next, ";,") && !strings.Contains(next, ". ")
+}
+
+func (h *Handler) guided(f doctor.Finding) finding {
+	g, ok := guides[f.Check]
+	if !ok {
+		first, _, _ := strings.Cut(f.Check, " ")
+		g = guides[first]
+	}
+	to := finding{Finding: f, Runbook: g.warned, IsCommand: isCommand(f.Next)}
+	if f.Severity == doctor.Fail {
+		to.Runbook = g.failed
+	}
+	if g.page != "" {
+		to.Href, to.Do = h.path(g.page), g.name
+	}
+	return to
+}

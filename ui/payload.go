@@ -1,0 +1,80 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// What is shown of a payload at most: a browser must stay usable. The command prints the rest.
+const (
+	mostText = 1 << 20
+	mostHex  = 8 << 10
+	mostEdit = 1 << 20
+)
+
+// content is a payload for people. Everything in it is text to the page.
+type content struct {
+	Bytes    int
+	Headers  [][2]string
+	JSON     string // indented; empty: it is none
+	Text     string // empty: it is none
+	TextMore int    // bytes that are left out
+	Hex      string
+	HexMore  int
+	Editable bool   // a form can carry it unchanged
+	Raw      string // for the form
+	Was      string // likewise, in base64
+}
+
+// decode makes a payload readable.
+func decode(e event) *content {
+	p := e.Payload
+	c := &content{Bytes: e.Bytes}
+	for _, h := range e.Headers {
+		c.Headers = append(c.Headers, [2]string{shown(h[0]), shown(h[1])})
+	}
+	if p == nil {
+		return c
+	}
+	c.Hex, c.HexMore = hex.Dump(p[:min(len(p), mostHex)]), max(len(p)-mostHex, 0)
+	if !utf8.Valid(p) {
+		return c
+	}
+	// A form sends line ends as CR and LF, and no other control characters.
+	c.Editable = len(p) <= mostEdit && !bytes.ContainsFunc(p, func(r rune) bool {
+		return r != '\n' && r != '\t' && unicode.IsControl(r)
+	})
+	if c.Editable {
+		c.Raw, c.Was = string(p), base64.StdEncoding.EncodeToString(p)
+	}
+	if len(p) > mostText {
+		c.Text, c.TextMore = visible(strings.ToValidUTF8(string(p[:mostText]), "")), len(p)-mostText
+		return c
+	}
+	c.Text = visible(string(p))
+	var indented bytes.Buffer
+	if json.Indent(&indented, p, "", "  ") == nil && indented.Len() <= 2*mostText {
+		c.JSON = visible(indented.String())
+	}
+	return c
+}
+
+// visible shows what a browser would hide, or would let turn the text around.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return r
+		case r < ' ':
+			return 0x2400 + r
+		case r == 0x7f, unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r), unicode.Is(unicode.Cf, r):
+			return '\u2421'
+		}
+		return r
+	}, s)
+}

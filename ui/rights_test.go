@@ -1,0 +1,159 @@
+package ui_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/ui"
+)
+
+// routed finds the routes in the source: a new one is tested as soon as it stands there.
+var routed = regexp.MustCompile(`add\("(GET|POST)", "([^"]+)", (View|Reveal|Operate), `)
+
+type route struct{ method, path, level string }
+
+func routes(t *testing.T) (list []route) {
+	t.Helper()
+	source, err := os.ReadFile("routes.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(source), "mux.Handle(") || strings.Count(string(source), "mux.HandleFunc(") != 1 {
+		t.Fatal("a route goes past add")
+	}
+	fill := strings.NewReplacer("{$}", "", "{version}", ui.AssetVersion, "{file}", "style.css", "{db}", "orders",
+		"{side}", "outbox", "{id}", "1")
+	for _, m := range routed.FindAllStringSubmatch(string(source), -1) {
+		list = append(list, route{m[1], fill.Replace(m[2]), m[3]})
+	}
+	if len(list) != strings.Count(string(source), "\tadd(\"") || len(list) < 15 {
+		t.Fatalf("found %d routes", len(list))
+	}
+	return list
+}
+
+// TestRights: nobody gets to any route without Authorize, nor above the level that it gave; no GET changes anything,
+// and no other site's page does.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	park(t, db, "", "canary-payload")
+	s := serve(t, ui.Config{}, of("orders", db))
+	levels := map[string]ui.Level{"View": ui.View, "Reveal": ui.Reveal, "Operate": ui.Operate}
+	for _, r := range routes(t) {
+		name := r.method + " " + r.path
+		for level := ui.Level(0); level < levels[r.level]; level++ {
+			status, page := s.as(level).do(s.request(r.method, r.path, nil))
+			if status != http.StatusForbidden {
+				t.Errorf("%s is open to level %q: %d", name, level, status)
+			}
+			if level == 0 && page != "you are nobody here\n" {
+				t.Errorf("%s says to nobody: %s", name, page)
+			}
+		}
+		if r.method != http.MethodPost {
+			continue
+		}
+		if status, _ := s.do(s.request(http.MethodGet, r.path, nil)); status != http.StatusMethodNotAllowed &&
+			status != http.StatusNotFound {
+			t.Errorf("GET %s: %d", r.path, status)
+		}
+		for header, value := range map[string]string{
+			"Sec-Fetch-Site": "cross-site", "Origin": "https://other.example",
+		} {
+			req := s.request(http.MethodPost, r.path, map[string][]string{"reason": {"r"}})
+			req.Header.Del("Sec-Fetch-Site")
+			req.Header.Set(header, value)
+			if status, page := s.do(req); status != http.StatusForbidden || !strings.Contains(page, "another site") {
+				t.Errorf("%s of another site: %d %s", name, status, page)
+			}
+		}
+		if status, page := s.do(s.request(http.MethodPost, r.path, nil)); status < 400 || status >= 500 {
+			t.Errorf("%s without a reason: %d %s", name, status, page)
+		}
+	}
+	if n := pgtest.One[int64](t, db, `select count(*) from outbox_audit`); n != 0 {
+		t.Errorf("%d changes were made", n)
+	}
+}
+
+// TestChallenge: a browser is asked for a password where Authorize wants one.
+func TestChallenge(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	h, err := ui.New([]ui.Database{of("a", db)}, ui.Config{Authorize: func(*http.Request) (ui.Identity, error) {
+		return ui.Identity{}, ui.Challenge(`Basic realm="x"`)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	if w.Code != http.StatusUnauthorized || w.Header().Get("WWW-Authenticate") != `Basic realm="x"` {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+// TestHeaders: pages run nobody's script, load nothing from elsewhere, stand in no frame and are kept by no cache.
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	s := serve(t, ui.Config{}, of("orders", db))
+	park(t, db, "k", "{}")
+	elsewhere := regexp.MustCompile(`(?:src|href)="(https?:)?//[^"]*"`)
+	inline := regexp.MustCompile(`(?i)<style|\sstyle=|<script>|\son[a-z]+=|javascript:`)
+	for _, r := range routes(t) {
+		if r.method != http.MethodGet {
+			continue
+		}
+		w := httptest.NewRecorder()
+		req := httptest.NewRequest(http.MethodGet, prefix+r.path, nil)
+		req.Header.Set("Test-Level", "view")
+		s.h.ServeHTTP(w, req)
+		if got := w.Header().Get("Content-Security-Policy"); got != ui.Policy || strings.Contains(got, "unsafe") {
+			t.Errorf("%s: %s", r.path, got)
+		}
+		cached := strings.Contains(w.Header().Get("Cache-Control"), "immutable")
+		if cached != strings.Contains(r.path, "/static/") || w.Header().Get("Set-Cookie") != "" {
+			t.Errorf("%s: %v", r.path, w.Header())
+		}
+		if found := inline.FindString(w.Body.String()); found != "" && !cached {
+			t.Errorf("%s has %s in it", r.path, found)
+		}
+		for _, link := range elsewhere.FindAllString(w.Body.String(), -1) {
+			if !strings.Contains(link, "/docs/runbooks/") {
+				t.Errorf("%s loads or leads elsewhere: %s", r.path, link)
+			}
+		}
+	}
+}
+
+// TestReadOnly: a role that may only read gets pages without buttons, and a refusal that says so.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "outbox", "inbox")
+	id := park(t, db, "k", "canary-payload")
+	pool := reader(t, db)
+	s := serve(t, ui.Config{}, ui.Database{Name: "orders", Pool: pool, Schema: db.Schema})
+	page := s.examined()
+	wants(t, page, "The database lets this page only read", "Refused 1 event", "Kafka refused an event of each key")
+	lacks(t, page, "A relay that connects as this role", "A worker that connects as this role")
+	page = s.get("/keys")
+	wants(t, page, "parked MESSAGE_TOO_LARGE", "Commands", "relay parked release")
+	lacks(t, page, `method="post"`)
+	lacks(t, s.get("/topics"), `method="post"`)
+	page = s.get(eventPath(id))
+	lacks(t, page, `method="post"`, "canary-payload")
+	for _, path := range []string{"/db/orders/outbox/keys/release", eventPath(id) + "/reveal"} {
+		status, page := s.post(path, "topic", "payments", "tenant", "", "key", ui.B64("k"))
+		if status != http.StatusForbidden || !strings.Contains(words(page), "lets this page only read") {
+			t.Errorf("%s: %d %s", path, status, page)
+		}
+		lacks(t, page, "canary-payload")
+	}
+}

@@ -1,0 +1,206 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// mostForm bounds the body of a request: a payload, and what it was before, both in a form's encoding.
+const mostForm = 16 << 20
+
+// policy has browsers load nothing but this Handler's own stylesheet and script, and show the page in no frame.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// request is one that is let in.
+type request struct {
+	*http.Request
+	w   http.ResponseWriter
+	h   *Handler
+	who Identity
+	db  *database // that the path names; nil: none
+}
+
+// routes are all pages and verbs, and the level that each wants.
+func (h *Handler) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	add := func(method, path string, level Level, serve func(*request) error) {
+		mux.HandleFunc(method+" "+h.cfg.Prefix+path, func(w http.ResponseWriter, r *http.Request) {
+			h.serve(w, r, level, serve)
+		})
+	}
+	add("GET", "/{$}", View, overview)
+	add("GET", "/chain", View, chain)
+	add("GET", "/topics", View, topics)
+	add("GET", "/keys", View, blockedKeys)
+	add("GET", "/consumers", View, consumers)
+	add("GET", "/audit", View, auditLog)
+	add("GET", "/static/{version}/{file}", View, static)
+	add("GET", "/db/{db}/{side}/events", View, events)
+	add("GET", "/db/{db}/{side}/events/{id}", View, showEvent)
+	add("POST", "/db/{db}/{side}/events/{id}/reveal", Reveal, revealEvent)
+	add("POST", "/db/{db}/{side}/events/{id}/preview", Operate, previewEdit)
+	add("POST", "/db/{db}/{side}/events/{id}/edit", Operate, editEvent)
+	add("POST", "/db/{db}/{side}/events/{id}/release", Operate, releaseEvent)
+	add("POST", "/db/{db}/{side}/events/{id}/discard", Operate, discardEvent)
+	add("POST", "/db/{db}/{side}/keys/release", Operate, releaseKey)
+	add("POST", "/db/{db}/{side}/keys/discard", Operate, discardKey)
+	add("POST", "/db/{db}/topics/pause", Operate, pauseTopic)
+	add("POST", "/db/{db}/topics/resume", Operate, resumeTopic)
+	add("POST", "/db/{db}/consumers/resume", Operate, resumePartition)
+	return mux
+}
+
+// identity is where a request keeps who makes it.
+type identity struct{}
+
+// ServeHTTP lets a request in or not, before anything looks at its path.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Security-Policy", policy)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "same-origin")
+	header.Set("Cache-Control", "no-store")
+	who, err := h.cfg.Authorize(r)
+	if err == nil && who.Name == "" {
+		err = errors.New("you have no name, and the audit wants one")
+	}
+	if err != nil {
+		status := http.StatusForbidden
+		if challenge, ok := errors.AsType[Challenge](err); ok {
+			status = http.StatusUnauthorized
+			header.Set("WWW-Authenticate", string(challenge))
+		}
+		http.Error(w, err.Error(), status)
+		return
+	}
+	if err := h.cross.Check(r); err != nil {
+		http.Error(w, "this was sent by another site, and is not done: "+err.Error(), http.StatusForbidden)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, mostForm)
+	h.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identity{}, who)))
+}
+
+// refusal is an error with a status of its own.
+type refusal struct {
+	status      int
+	title, text string
+}
+
+func (r *refusal) Error() string { return r.title + ": " + r.text }
+
+// serve answers a request that is let in, as far as its level goes.
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, level Level, serve func(*request) error) {
+	who, _ := r.Context().Value(identity{}).(Identity)
+	q := &request{Request: r, w: w, h: h, who: who}
+	err := q.allowed(level)
+	if err == nil {
+		err = serve(q)
+	}
+	if err == nil {
+		return
+	}
+	no, ok := errors.AsType[*refusal](err)
+	if !ok {
+		no = &refusal{http.StatusServiceUnavailable, "This cannot be shown now", away(err)}
+	}
+	if err := q.render("message", no.status, view{Title: no.title, Body: no.text}); err != nil {
+		http.Error(w, no.text, no.status)
+	}
+}
+
+// allowed looks at the level, and at the database that the path names.
+func (q *request) allowed(level Level) error {
+	if q.who.Level < level {
+		return &refusal{
+			http.StatusForbidden, "You may not do this",
+			fmt.Sprintf("It wants the level %q, and yours is %q.", level, q.who.Level),
+		}
+	}
+	if name := q.PathValue("db"); name != "" {
+		if q.db = q.h.named(name); q.db == nil {
+			return notFound("No database has this name here.")
+		}
+	}
+	if where := q.PathValue("side"); where != "" && where != inOutbox && where != inInbox {
+		return notFound("Events are parked in an outbox or an inbox.")
+	}
+	return nil
+}
+
+func notFound(text string) error { return &refusal{http.StatusNotFound, "There is no such page", text} }
+
+// id is the event's, in the path.
+func (q *request) id() (int64, error) {
+	id, err := strconv.ParseInt(q.PathValue("id"), 10, 64)
+	if err != nil || id <= 0 {
+		return 0, notFound("An event's id is a number.")
+	}
+	return id, nil
+}
+
+// bounded is the time that a page may take of a database.
+func (q *request) bounded() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(q.Context(), q.h.cfg.Timeout)
+}
+
+// view is what every page is made of.
+type view struct {
+	Title string
+	Nav   string // which entry of the navigation it is under
+	Live  bool   // it renews itself
+	Body  any
+
+	Who    Identity
+	Now    time.Time
+	Badges map[string]int64 // by entry of the navigation
+	Prefix string
+	Asset  string // the path of the static files
+}
+
+// CanReveal and CanOperate are for what is shown to whom.
+func (v view) CanReveal() bool { return v.Who.Level >= Reveal }
+
+// CanOperate tells whether there are buttons.
+func (v view) CanOperate() bool { return v.Who.Level >= Operate }
+
+// render writes a page. What fails halfway is not written.
+func (q *request) render(name string, status int, v view) error {
+	v.Who, v.Now, v.Prefix, v.Asset = q.who, time.Now(), q.h.cfg.Prefix, q.h.cfg.Prefix+"/static/"+assetVersion
+	v.Badges = q.h.badges(q.Context())
+	var b bytes.Buffer
+	if err := q.h.pages[name].ExecuteTemplate(&b, "layout", v); err != nil {
+		return fmt.Errorf("ui: page %s: %w", name, err)
+	}
+	q.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	q.w.WriteHeader(status)
+	_, _ = q.w.Write(b.Bytes())
+	return nil
+}
+
+// badges count what waits for a person, as far as it is known.
+func (h *Handler) badges(ctx context.Context) map[string]int64 {
+	counts := map[string]int64{}
+	for _, d := range h.databases {
+		st, _ := d.state.get(ctx, 0)
+		if st.Outbox != nil {
+			counts["keys"] += st.Outbox.ParkedKeys
+			counts["topics"] += st.Outbox.PausedTopics
+		}
+		for _, c := range st.Inbox {
+			counts["keys"] += c.ParkedKeys
+			for _, p := range c.Partitions {
+				if p.HaltedAt != nil {
+					counts["consumers"]++
+				}
+			}
+		}
+	}
+	return counts
+}

@@ -1,0 +1,129 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// Where events are parked.
+const (
+	inOutbox = "outbox"
+	inInbox  = "inbox"
+)
+
+var sides = []string{inOutbox, inInbox}
+
+// page is how many rows a list has.
+const page = 100
+
+// side is the operator of an outbox or of an inbox.
+type side interface {
+	BlockedKeys(ctx context.Context, f operator.BlockedFilter) ([]operator.BlockedKey, error)
+	EditParked(ctx context.Context, id int64, edit operator.Edit, reason string) error
+	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
+	ReleaseEvent(ctx context.Context, id int64, reason string) error
+	DiscardEvent(ctx context.Context, id int64, reason string) (operator.DiscardResult, error)
+	DiscardKey(ctx context.Context, tenant, topic, key, reason string) (operator.DiscardResult, error)
+	Audit(ctx context.Context, limit int) ([]operator.AuditEntry, error)
+	// list has events without headers and payloads; reveal has them, and is audited.
+	list(ctx context.Context, f operator.ParkedFilter) ([]event, error)
+	reveal(ctx context.Context, id int64, reason string) (event, error)
+}
+
+// event is a parked event of either side.
+type event struct {
+	operator.Parked
+	Consumer    string
+	ContentType string
+	Maybe       bool // an attempt may have reached Kafka
+	Details     [][2]string
+	Times       []named // what happened to it, and when
+	Headers     [][2]string
+}
+
+type named struct {
+	Name string
+	At   time.Time
+}
+
+// State is what it waits for, in a word.
+func (e event) State() string {
+	switch {
+	case e.Releasing:
+		return "releasing"
+	case e.Alone && e.Kind != "quarantined":
+		return "alone"
+	}
+	return e.Kind
+}
+
+// side opens an outbox or inbox for somebody.
+func (d *database) side(where, consumer, name string) (side, error) {
+	if where == inOutbox {
+		o, err := d.outbox(name)
+		return outboxSide{o}, err
+	}
+	o, err := d.inbox(consumer, name)
+	return inboxSide{o}, err
+}
+
+type outboxSide struct{ *operator.Operator }
+
+func (o outboxSide) list(ctx context.Context, f operator.ParkedFilter) (events []event, err error) {
+	found, err := o.Parked(ctx, f)
+	for i := range found {
+		events = append(events, outboxEvent(&found[i]))
+	}
+	return events, err
+}
+
+func (o outboxSide) reveal(ctx context.Context, id int64, reason string) (event, error) {
+	e, err := o.RevealParked(ctx, id, reason)
+	return outboxEvent(&e), err
+}
+
+func outboxEvent(from *operator.ParkedEvent) event {
+	e := event{Parked: from.Parked, ContentType: from.ContentType, Maybe: from.MaybePublished}
+	e.Details = [][2]string{{"Lane", fmt.Sprint(from.Lane)}, {"Source", from.Source}}
+	e.Times = []named{{"Appended", from.CreatedAt}, {"Parked", from.ParkedAt}}
+	for _, name := range slices.Sorted(maps.Keys(from.Headers)) {
+		e.Headers = append(e.Headers, [2]string{name, from.Headers[name]})
+	}
+	return e
+}
+
+type inboxSide struct{ *inboxoperator.Operator }
+
+func (o inboxSide) list(ctx context.Context, f operator.ParkedFilter) (events []event, err error) {
+	found, err := o.Parked(ctx, f)
+	for i := range found {
+		events = append(events, inboxEvent(&found[i]))
+	}
+	return events, err
+}
+
+func (o inboxSide) reveal(ctx context.Context, id int64, reason string) (event, error) {
+	e, err := o.RevealParked(ctx, id, reason)
+	return inboxEvent(&e), err
+}
+
+func inboxEvent(from *inboxoperator.ParkedEvent) event {
+	e := event{Parked: from.Parked, Consumer: from.Consumer}
+	e.Details = [][2]string{
+		{"Partition", fmt.Sprintf("%s/%d", from.Topic, from.Partition)}, {"Offset", fmt.Sprint(from.Offset)},
+	}
+	e.Times = []named{{"Happened", from.Time}, {"Parked", from.ParkedAt}}
+	for _, h := range from.Headers {
+		if h.Key == "content-type" {
+			e.ContentType = string(h.Value)
+		}
+		e.Headers = append(e.Headers, [2]string{h.Key, string(h.Value)})
+	}
+	return e
+}

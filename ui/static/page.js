@@ -1,0 +1,79 @@
+// What the page does better with a script: times in the viewer's zone, buttons that copy, and a page that renews itself.
+// Everything works without.
+"use strict";
+(() => {
+  const short = new Intl.DateTimeFormat(undefined, {dateStyle: "medium", timeStyle: "medium"});
+
+  const local = (root) => {
+    for (const t of root.querySelectorAll("time:not(.ago)")) {
+      const at = new Date(t.dateTime);
+      if (!isNaN(at)) t.textContent = short.format(at);
+    }
+    for (const t of root.querySelectorAll("time.ago")) {
+      const at = new Date(t.dateTime);
+      if (!isNaN(at)) t.title = short.format(at) + " · " + t.title;
+    }
+  };
+
+  const copies = (root) => {
+    if (!navigator.clipboard) return;
+    for (const c of root.querySelectorAll(".command")) {
+      const b = document.createElement("button");
+      b.type = "button";
+      b.className = "copy";
+      b.textContent = "Copy";
+      b.addEventListener("click", async () => {
+        try {
+          await navigator.clipboard.writeText(c.querySelector("code").textContent);
+          b.textContent = "Copied";
+        } catch {
+          b.textContent = "Not copied";
+        }
+        setTimeout(() => { b.textContent = "Copy"; }, 2000);
+      });
+      c.append(b);
+    }
+  };
+
+  const main = document.querySelector("main");
+  local(document);
+  copies(main);
+
+  const every = Number(main.dataset.live);
+  if (!every) return;
+  document.querySelector(".live").hidden = false;
+
+  // Nobody's form is taken from under their hands.
+  const busy = () => main.querySelector("details.verb[open], details.editor[open]") ||
+    /^(INPUT|TEXTAREA|SELECT|BUTTON)$/.test(document.activeElement?.tagName || "") ||
+    !getSelection().isCollapsed;
+
+  const renew = async () => {
+    if (document.hidden || busy()) return;
+    try {
+      const answer = await fetch(location.href, {redirect: "error"});
+      if (!answer.ok) throw new Error(answer.status);
+      const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (busy()) return;
+      const fresh = next.querySelector("main");
+      local(fresh);
+      copies(fresh);
+      for (const d of main.querySelectorAll("details[open][id]")) fresh.querySelector("#" + CSS.escape(d.id))?.setAttribute("open", "");
+      const scrolled = [...main.querySelectorAll(".scroll")].map((s) => s.scrollLeft);
+      main.replaceChildren(...fresh.childNodes);
+      main.querySelectorAll(".scroll").forEach((s, i) => { s.scrollLeft = scrolled[i] || 0; });
+      for (const part of ["nav", "footer p"]) {
+        const from = next.querySelector(part);
+        local(from);
+        document.querySelector(part).replaceChildren(...from.childNodes);
+      }
+      document.querySelector(".live").hidden = false;
+      document.documentElement.classList.remove("lost");
+    } catch {
+      document.documentElement.classList.add("lost");
+      document.querySelector(".live").textContent = " · does not answer: this is how it was";
+      document.querySelector(".live").hidden = false;
+    }
+  };
+  setInterval(renew, every);
+})();

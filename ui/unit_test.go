@@ -1,0 +1,150 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/effectonce/effectonce/relay"
+)
+
+func TestQuoted(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]string{
+		"":         "''",
+		"a-b_c.1":  "a-b_c.1",
+		"a b":      "'a b'",
+		"it's":     `'it'\''s'`,
+		"$(rm -r)": "'$(rm -r)'",
+		"ü":        "'ü'",
+		"\xff'\n":  `$'\xff\x27\x0a'`,
+	} {
+		if got := quoted(word); got != want {
+			t.Errorf("%q: %s, want %s", word, got, want)
+		}
+	}
+}
+
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for _, l := range diff(`{"a":1,"b":2,"c":3,"d":4,"e":5}`, `{"a":1,"b":2,"c":3,"d":5,"e":5}`) {
+		got = append(got, l.Sign+strings.TrimSpace(l.Text))
+	}
+	want := []string{"…", ` "a": 1,`, ` "b": 2,`, ` "c": 3,`, `-"d": 4,`, `+"d": 5,`, ` "e": 5`, " }"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	// Two that are equal but for their spaces differ as they are.
+	if lines := diff(`{"a":1}`, `{"a": 1}`); len(lines) != 2 {
+		t.Errorf("%v", lines)
+	}
+	long := strings.Repeat("x\n", mostLines+1)
+	if lines := diff(long, strings.Repeat("y\n", mostLines+1)); len(lines) < 2*mostLines {
+		t.Errorf("%d lines", len(lines))
+	}
+}
+
+// TestJudge: only what Postgres has answered is certain.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	for text, errs := range map[string][]error{
+		"It is unknown": {
+			io.ErrUnexpectedEOF, context.DeadlineExceeded, fmt.Errorf("commit: %w", io.EOF),
+			&pgconn.PgError{Code: "57P01", Severity: "FATAL"},
+		},
+		"Nothing was changed": {
+			&pgconn.PgError{Code: "42501", Severity: "ERROR"}, &pgconn.PgError{Code: "25006", Severity: "ERROR"},
+			&pgconn.PgError{Code: "40P01", Severity: "ERROR"}, errors.New("it stands in a list"),
+			fmt.Errorf("x: %w", &pgconn.ConnectError{}),
+		},
+	} {
+		for _, err := range errs {
+			if _, o := judge(err); !strings.HasPrefix(o.Text, text) {
+				t.Errorf("%#v: %s", err, o.Text)
+			}
+		}
+	}
+}
+
+// TestShared: ten who look at once are shown one read.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reads := 0
+		s := &shared[int]{every: 5 * time.Second, timeout: time.Second, read: func(ctx context.Context) int {
+			reads++
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			return reads
+		}}
+		for range 10 {
+			go s.get(t.Context(), time.Second)
+		}
+		if v, at := s.get(t.Context(), time.Second); v != 1 || at.IsZero() {
+			t.Errorf("%d of %v", v, at)
+		}
+		synctest.Wait()
+		if v, _ := s.get(t.Context(), time.Second); v != 1 || reads != 1 {
+			t.Errorf("%d, and %d reads", v, reads)
+		}
+		s.changed()
+		if v, _ := s.get(t.Context(), time.Second); v != 2 {
+			t.Errorf("after a change: %d", v)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		s.changed()
+		cancel() // one viewer's end is not the read's
+		s.get(ctx, time.Second)
+		synctest.Wait()
+		<-time.After(200 * time.Millisecond)
+		if v, _ := s.get(t.Context(), 0); v != 3 {
+			t.Errorf("after a viewer has gone: %d", v)
+		}
+	})
+}
+
+// TestRates: what goes in is told by ids, what goes out by what does not wait any more; what is not counted to its end
+// tells nothing.
+func TestRates(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	of := func(id, backlog int64, later time.Duration) point {
+		return pointOf(state{Outbox: &relay.Sample{LastID: id, Backlog: backlog}}, at.Add(later))
+	}
+	p := of(200, 30, 10*time.Second)
+	p.since(of(100, 10, 0))
+	if p.In != 10 || p.Out != 8 {
+		t.Errorf("in %v, out %v", p.In, p.Out)
+	}
+	p = of(300, relay.SampleLimit, 20*time.Second)
+	p.since(of(200, 30, 10*time.Second))
+	if p.In != 10 || p.Out != -1 {
+		t.Errorf("in %v, out %v of a count that ends at its limit", p.In, p.Out)
+	}
+}
+
+func TestPlot(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	var p plot
+	p.add(at.Add(-time.Hour), 0)
+	p.add(at.Add(-time.Minute), -1) // not known: not drawn
+	p.add(at, 10)
+	if got := p.Line(); got != "0.0,26.0 120.0,2.0" {
+		t.Error(got)
+	}
+	if got := p.Area(); got != "0.0,28 0.0,26.0 120.0,2.0 120,28" {
+		t.Error(got)
+	}
+}
