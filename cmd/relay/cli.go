@@ -57,6 +57,7 @@ type cli struct {
 	Parked    parkedCommand[outboxFlags] `cmd:"" help:"Look at events that Kafka refused for certain, mend, release or discard them."`
 	Audit     auditCommand[outboxFlags]  `cmd:"" help:"List what people did with the outbox."`
 	Doctor    doctorCommand              `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
+	UI        uiCommand                  `cmd:"" name:"ui" help:"Serve pages for people: what is wrong, and the verbs that mend it."`
 	Fence     fenceCommand               `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
 	Replay    replayCommand              `cmd:"" help:"Publish events once more: archived ones, or those that a query gives."`
 	Topics    topicsCommand              `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`

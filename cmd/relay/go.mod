@@ -10,10 +10,12 @@ require (
 	github.com/effectonce/effectonce/idempotency v0.0.0
 	github.com/effectonce/effectonce/internal/service v0.0.0
 	github.com/effectonce/effectonce/metrics v0.0.0
+	github.com/effectonce/effectonce/ui v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/segmentio/kafka-go v0.4.51
+	golang.org/x/crypto v0.58.0
 	golang.org/x/sync v0.24.0
 )
 
@@ -57,4 +59,5 @@ replace (
 	github.com/effectonce/effectonce/idempotency => ../../idempotency
 	github.com/effectonce/effectonce/internal/service => ../../internal/service
 	github.com/effectonce/effectonce/metrics => ../../metrics
+	github.com/effectonce/effectonce/ui => ../../ui
 )

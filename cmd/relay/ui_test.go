@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+)
+
+// serveUI starts `relay ui` within this process, and stops it at the end of the test.
+func serveUI(t *testing.T, env environment, args ...string) *instance {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var errs output
+	done, code := make(chan struct{}), 0
+	go func() {
+		defer close(done)
+		code = run(ctx, append([]string{"ui", "--listen=127.0.0.1:0"}, args...), env.get, io.Discard, &errs)
+	}()
+	i := &instance{t: t, output: errs.String, done: done, code: func() int { return code }, signal: cancel}
+	t.Cleanup(func() {
+		cancel()
+		if got := i.end(); got != codeOK {
+			t.Errorf("it ended with %d: %s", got, i.output())
+		}
+	})
+	i.awaitListening()
+	return i
+}
+
+// asks a page as somebody, and returns status and body.
+func (i *instance) asks(method, path string, form url.Values, change func(*http.Request)) (int, string) {
+	i.t.Helper()
+	r, err := http.NewRequestWithContext(i.t.Context(), method, i.base+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	change(r)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// TestUI: the pages of a real outbox, a verb, and its row in the audit.
+func TestUI(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	fill(t, db, "orders", 3)
+	env := settings(db).with("USER", "ann", "RELAY_SCHEMA", db.Schema)
+	delete(env, "RELAY_KAFKA_BROKERS")
+	i := serveUI(t, env, "--prefix=/ops")
+	as := func(*http.Request) {}
+	if status, page := i.asks(http.MethodGet, "/ops/", nil, as); status != http.StatusOK ||
+		!strings.Contains(page, "Backlog") || !strings.Contains(page, "ann") {
+		t.Errorf("%d %s", status, page)
+	}
+	name := strings.TrimPrefix(must(url.Parse(db.URL)).Path, "/")
+	form := url.Values{"topic": {"orders"}, "reason": {"late"}}
+	status, page := i.asks(http.MethodPost, "/ops/db/"+name+"/topics/pause", form, as)
+	if status != http.StatusOK || !strings.Contains(page, "Topic orders is paused") {
+		t.Errorf("%d %s", status, page)
+	}
+	if n := pgtest.One[int64](t, db, `select count(*) from outbox_audit where operator = 'ann'`); n != 1 {
+		t.Errorf("the audit has %d rows of it", n)
+	}
+	// A page of another site, to which a name server has given this machine's address.
+	status, page = i.asks(http.MethodGet, "/ops/", nil, func(r *http.Request) { r.Host = "evil.example" })
+	if status != http.StatusForbidden || strings.Contains(page, "Backlog") {
+		t.Errorf("under another name: %d %s", status, page)
+	}
+}
+
+func must(u *url.URL, err error) *url.URL {
+	if err != nil {
+		panic(err)
+	}
+	return u
+}
+
+// TestUIUsers: a password lets in at its level, from the file as it is now; a proxy's word counts only from the proxy.
+func TestUIUsers(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	hash, err := bcrypt.GenerateFromPassword([]byte(canary), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := filepath.Join(t.TempDir(), "users")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(users, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(fmt.Sprintf("# people\nann:%s:operate\nbob:%[1]s:view\ncarl::operate\n", hash))
+	i := serveUI(t, settings(db).with("RELAY_SCHEMA", db.Schema), "--users="+users, "--proxy-header=X-User")
+	login := func(name, password string) func(*http.Request) {
+		return func(r *http.Request) { r.SetBasicAuth(name, password) }
+	}
+	named := func(name string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("X-User", name) }
+	}
+	for name, c := range map[string]struct {
+		as   func(*http.Request)
+		want int
+		says string
+	}{
+		"nobody":           {func(*http.Request) {}, http.StatusUnauthorized, ""},
+		"a wrong password": {login("ann", "x"), http.StatusUnauthorized, ""},
+		"a wrong name":     {login("eve", canary), http.StatusUnauthorized, ""},
+		"no password":      {login("carl", ""), http.StatusUnauthorized, ""},
+		"ann":              {login("ann", canary), http.StatusOK, "ann</span> <small>operate"},
+		"bob":              {login("bob", canary), http.StatusOK, "bob</span> <small>view"},
+		"ann again":        {login("ann", canary), http.StatusOK, "ann"},
+		"carl by proxy":    {named("carl"), http.StatusOK, "carl</span> <small>operate"},
+		"dora by proxy":    {named("dora"), http.StatusOK, "dora</span> <small>view"},
+	} {
+		if status, page := i.asks(http.MethodGet, "/topics", nil, c.as); status != c.want ||
+			!strings.Contains(page, c.says) {
+			t.Errorf("%s: %d %s", name, status, page)
+		}
+	}
+	write("bob:" + string(hash) + ":view\nlonger: \n")
+	if status, _ := i.asks(http.MethodGet, "/topics", nil, login("bob", canary)); status != http.StatusForbidden {
+		t.Errorf("a file that cannot be read: %d", status)
+	}
+	write("bob:" + string(hash) + ":view\n")
+	if status, _ := i.asks(http.MethodGet, "/topics", nil, login("ann", canary)); status != http.StatusUnauthorized {
+		t.Errorf("ann is gone: %d", status)
+	}
+	if strings.Contains(i.output(), canary) || strings.Contains(i.output(), string(hash)) {
+		t.Errorf("the log has a password or its hash: %s", i.output())
+	}
+}
+
+// TestUIRefuses: nobody opens it to others by accident.
+func TestUIRefuses(t *testing.T) {
+	t.Parallel()
+	env := environment{"RELAY_DATABASE_URL": "postgres://127.0.0.1:1/none"}
+	bad := filepath.Join(t.TempDir(), "users")
+	if err := os.WriteFile(bad, []byte("ann:"+canary+":operate\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, says := range map[string]string{
+		"--listen=0.0.0.0:0":                  "is open to others",
+		"--listen=:0":                         "is open to others",
+		"--listen=[::]:0":                     "is open to others",
+		"--listen=9188":                       "want host:port",
+		"--listen=127.0.0.1:0 --users=/none":  "--users",
+		"--users=" + bad:                      "none of bcrypt's",
+		"--proxy-header=X --proxy-from=here":  "--proxy-from",
+		"--proxy-header=X --proxy-level=boss": "proxy-level",
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		var errs output
+		code := run(ctx, append([]string{"ui"}, strings.Fields(args)...), env.get, io.Discard, &errs)
+		cancel()
+		if code != codeUsage || !strings.Contains(errs.String(), says) || strings.Contains(errs.String(), canary) {
+			t.Errorf("%s: %d %s", args, code, errs.String())
+		}
+	}
+}
+
+// TestTrusted: the name in a header is a proxy's word only when the proxy has sent it.
+func TestTrusted(t *testing.T) {
+	t.Parallel()
+	c := uiCommand{
+		Listen: "10.0.0.1:80", ProxyHeader: "X-User", ProxyFrom: []string{"10.1.0.0/16"}, ProxyLevel: "operate",
+	}
+	authorize, err := c.door(&program{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, want := range map[string]bool{"10.1.2.3:4": true, "10.2.2.3:4": false, "[::ffff:10.1.0.1]:4": true} {
+		r := http.Request{RemoteAddr: from, Header: http.Header{"X-User": {"ann"}}}
+		if who, err := authorize(&r); (err == nil && who.Name == "ann") != want {
+			t.Errorf("%s: %v %v", from, who, err)
+		}
+	}
+}
