@@ -7,8 +7,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency/keys"
 )
 
-// A command's fingerprint tells it from any other under the same key. What is no part of what is asked is left out, and
-// a release that changes the command's form still knows the records of the one before.
+// A fingerprint identifies a command. Members that do not belong to its meaning are omitted, and a release with another
+// form of the command still matches the records of the one before.
 func ExampleFingerprinter() {
 	type transfer struct {
 		From   string `json:"from"`

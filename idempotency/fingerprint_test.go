@@ -237,7 +237,7 @@ func TestFingerprinter_Versions(t *testing.T) {
 	}
 }
 
-// tree draws a value as JSON has them, numbers as decimals.
+// tree generates a JSON value, with numbers as decimals.
 func tree(t *rapid.T, depth int) any {
 	kinds := 4
 	if depth > 0 {
@@ -269,7 +269,7 @@ func tree(t *rapid.T, depth int) any {
 	return object
 }
 
-// spell writes a value with any white space, order of members, and spelling of numbers and texts.
+// spell writes a value with random white space, order of members, and spelling of numbers and strings.
 func spell(t *rapid.T, v any) string {
 	space := rapid.SampledFrom([]string{"", " ", "\n\t"}).Draw(t, "space")
 	switch v := v.(type) {
@@ -314,7 +314,7 @@ func spell(t *rapid.T, v any) string {
 	return space + string(plain)
 }
 
-// equal compares two values by what they mean, numbers as fractions.
+// equal compares two values, numbers as fractions.
 func equal(a, b any) bool {
 	switch a := a.(type) {
 	case json.Number:
@@ -352,7 +352,7 @@ func equal(a, b any) bool {
 	return a == b
 }
 
-// change alters one place of a value.
+// change changes one place of a value.
 func change(t *rapid.T, v any) any {
 	switch v := v.(type) {
 	case []any:
@@ -402,8 +402,7 @@ func TestCanonical_EqualByMeaning(t *testing.T) {
 	})
 }
 
-// FuzzFingerprint: no JSON makes it fail other than by an error; what is canonical stays as it is in its own reading,
-// and hides no text.
+// FuzzFingerprint: any JSON has a fingerprint or an error; canonical bytes are a fixed point, and keep all strings.
 func FuzzFingerprint(f *testing.F) {
 	for _, s := range []string{
 		`{"a":[1,2.50,-0,1e400],"b":"\u0000x"}`, `"\ud83d\ude00"`, `[[[]]]`, `9007199254740993`,

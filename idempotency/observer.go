@@ -9,11 +9,11 @@ type Observer struct {
 	Replayed func(ReplayedInfo)
 	// Mismatched: a key was used for another command and refused.
 	Mismatched func(MismatchedInfo)
-	// InProgress: a caller was told to retry later.
+	// InProgress: a caller got ErrInProgress.
 	InProgress func(InProgressInfo)
 	// ExpiredRetry: a caller asked for a result that is no longer kept.
 	ExpiredRetry func(ExpiredInfo)
-	// Unknown: the outcome of an operation became unknown, or a caller was told so later.
+	// Unknown: the outcome of an operation became unknown, or a later caller got ErrUnknown.
 	Unknown func(UnknownInfo)
 	// Finished: an attempt ended with a recorded result.
 	Finished func(FinishedInfo)
@@ -51,7 +51,7 @@ type ExpiredInfo struct{ Operation string }
 type UnknownInfo struct {
 	Operation string
 	Stage     Stage
-	New       bool  // it became unknown now; otherwise a later caller was told so
+	New       bool  // it became unknown now; otherwise a later caller got ErrUnknown
 	Err       error // the cause, if New
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/memstore"
 )
 
-// What the guard itself costs, over a store that costs next to nothing: a first call, and a replay.
+// The cost of the guard itself, over the memory store: a first call, and a replay.
 func BenchmarkGuard(b *testing.B) {
 	for name, distinct := range map[string]bool{"first": true, "replay": false} {
 		b.Run(name, func(b *testing.B) {

@@ -161,8 +161,8 @@ func TestClaim_StoreUnavailable(t *testing.T) {
 	})
 }
 
-// givenUp makes the key a person's, and returns its last lease.
-func givenUp(t *testing.T, m *memstore.Store) store.Lease {
+// makeStuck makes the key stuck, and returns its last lease.
+func makeStuck(t *testing.T, m *memstore.Store) store.Lease {
 	t.Helper()
 	c, err := m.Claim(t.Context(), request(1), store.ClaimOptions{Token: "t", Lease: time.Minute})
 	if err != nil {
@@ -186,7 +186,7 @@ func givenUp(t *testing.T, m *memstore.Store) store.Lease {
 func TestClaimStuck_Released(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(memstore.New(memstore.Config{}))
-	stuck := givenUp(t, f.Store)
+	stuck := makeStuck(t, f.Store)
 	f.before = func(call string) error {
 		if call != "claim" {
 			return nil
@@ -206,7 +206,7 @@ func TestClaimStuck_Released(t *testing.T) {
 func TestClaimStuck_ReleasedAndUsed(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(memstore.New(memstore.Config{}))
-	stuck := givenUp(t, f.Store)
+	stuck := makeStuck(t, f.Store)
 	f.before = func(call string) error {
 		if call != "claim" {
 			return nil
@@ -270,7 +270,7 @@ func TestClaim_LateTakeOver(t *testing.T) {
 	})
 }
 
-// claimed claims the key for somebody, after whoever has it.
+// claimed claims the key for another owner after the end of its lease.
 func claimed(t *testing.T, m *memstore.Store, token string, lease time.Duration) store.Lease {
 	t.Helper()
 	c, err := m.Claim(t.Context(), request(1), store.ClaimOptions{Token: token, Lease: lease, Rerun: true})

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/memstore"
 )
 
-// A payment: a row of one's own, then a card provider. A retry gets the same answer, and the card is charged once.
+// A payment: a local row, then a card provider. A retry gets the same answer, and the card is charged once.
 func ExampleGuard_Run() {
 	g, err := guard.New(memstore.New(memstore.Config{}), guard.Config{})
 	if err != nil {
@@ -53,7 +53,7 @@ func ExampleGuard_Run() {
 	// true 1
 }
 
-// A trip of two bookings: the second one is refused, so the first one is taken back.
+// A trip of two bookings: the second one is refused, so the first one is undone.
 func ExampleOp_Saga() {
 	g, err := guard.New(memstore.New(memstore.Config{}), guard.Config{})
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// faulty is a store of which single calls can be made to fail.
+// faulty is a store whose calls can fail.
 type faulty struct {
 	*memstore.Store
-	// before and after each call but Get: an error is the call's. After: it has happened.
+	// before and after are called for each call but Get; their error is the call's.
 	before, after func(call string) error
 	claims        func(store.ClaimOptions) // sees every claim
 	mu            sync.Mutex
@@ -129,7 +129,7 @@ func newGuard(t *testing.T, s store.Store, cfg guard.Config) *guard.Guard {
 	return g
 }
 
-// advance lets time pass in a bubble.
+// advance waits in a synctest bubble.
 func advance(d time.Duration) { <-time.After(d) }
 
 func created(context.Context) (idempotency.Result, error) {
@@ -139,7 +139,7 @@ func created(context.Context) (idempotency.Result, error) {
 	}, nil
 }
 
-// requireSame compares what callers are told, and whether it is a replay.
+// requireSame compares a caller's result, and whether it is a replay.
 func requireSame(t *testing.T, got, want idempotency.Result, replayed bool) {
 	t.Helper()
 	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource ||

@@ -15,25 +15,25 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
-// charge is one step that calls the provider; its errors are marked as a client of a real one would.
+// charge returns a step that calls the provider, and marks its errors.
 func charge(p *fakeprovider.Provider, what string) func(ctx context.Context, c guard.Call) ([]byte, error) {
 	return func(ctx context.Context, c guard.Call) ([]byte, error) {
 		id, err := p.Do(ctx, c.Key, what)
-		return []byte(id), marked(err)
+		return []byte(id), classify(err)
 	}
 }
 
-func marked(err error) error {
+func classify(err error) error {
 	switch {
 	case errors.Is(err, fakeprovider.ErrRefused):
 		return idempotency.Terminal("card_declined", err)
 	case errors.Is(err, fakeprovider.ErrUnavailable):
 		return idempotency.Retryable(err)
 	}
-	return err // a time-out says nothing
+	return err // a timeout: the outcome is unknown
 }
 
-// payOnce is the work of an operation with one local phase and one provider.
+// payOnce returns work with one local phase and one provider.
 func payOnce(p *fakeprovider.Provider) func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	return func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 		id, err := op.Local(ctx, "payment", func(context.Context, guard.Call) ([]byte, error) {

@@ -57,7 +57,7 @@ func canonicalJSON(body []byte) ([]byte, bool) {
 	return out, err == nil
 }
 
-// operation returns the request's pattern, else its method and path.
+// operation returns the request's pattern, else its method and path, of which a long one is left to the fingerprint.
 func operation(r *http.Request) string {
 	if r.Pattern != "" {
 		if strings.Contains(r.Pattern, " ") {
@@ -69,5 +69,5 @@ func operation(r *http.Request) string {
 	if len(name) <= idempotency.MaxKey {
 		return name
 	}
-	return "the rest is told by the fingerprint: " + r.Method
+	return r.Method + " (path in the fingerprint)"
 }

@@ -86,7 +86,7 @@ func crowdOneEffect(t *testing.T, s *suite) {
 	}
 	for i := range answers {
 		if !sameResult(answers[i], answers[0]) || !answers[i].At.Equal(answers[0].At) {
-			t.Errorf("caller %d was told %+v, caller 0 %+v", i, answers[i], answers[0])
+			t.Errorf("caller %d got %+v, caller 0 %+v", i, answers[i], answers[0])
 		}
 	}
 }

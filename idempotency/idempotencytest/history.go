@@ -52,7 +52,7 @@ type lockstep struct {
 	now         time.Time // the model's
 	op          string
 	r           idempotency.Request
-	leases      []store.Lease // all that were given, and the model's beside them
+	leases      []store.Lease // of the store, and the model's in modelLeases
 	modelLeases []store.Lease
 	fences      map[int64]int64 // of the store to the model's
 	highest     int64           // the store's highest

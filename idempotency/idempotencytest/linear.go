@@ -29,7 +29,7 @@ func historyLinearizable(t *testing.T, s *suite) {
 			wg.Go(func() { c.client(t, i) })
 		}
 		wg.Wait()
-		c.call(t, 99, linIn{kind: "claim", token: rand.Text()}, 0) // what is there in the end
+		c.call(t, 99, linIn{kind: "claim", token: rand.Text()}, 0) // reads the final state
 		switch porcupine.CheckOperationsTimeout(linModel(s.Features.OwnClocks), c.ops, 20*time.Second) {
 		case porcupine.Illegal:
 			for _, op := range c.ops {
@@ -54,7 +54,7 @@ type linIn struct {
 
 type linOut struct {
 	won, lost bool
-	state     idempotency.State // that a claim was told
+	state     idempotency.State // returned by a claim
 	fence     int64             // likewise
 	body      string            // likewise
 }
@@ -101,7 +101,7 @@ func (c *recording) client(t *testing.T, id int) {
 	}
 }
 
-// lease picks one of the last that anybody got.
+// lease returns a random one of the last leases.
 func (c *recording) lease() (store.Lease, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -59,7 +59,7 @@ type branch struct {
 	to     linState
 	out    linOut // without the fence
 	gives  bool   // a new fence
-	claims bool   // the reply tells the record
+	claims bool   // the reply has the record
 }
 
 // explains reports whether a reply fits this branch, and returns the state after it.
@@ -104,7 +104,7 @@ func branches(s linState, in linIn, noted lease) []branch {
 	case "recover":
 		taken := s
 		taken.state, taken.token, taken.lease = idempotency.Unknown, in.token, leaseOf(in)
-		nothing := branch{to: s} // it may pass by what somebody else looks at
+		nothing := branch{to: s} // a recoverer may skip a locked key
 		if s.lease != runs && !s.stuck && (s.state == idempotency.InProgress || s.state == idempotency.Unknown) {
 			return []branch{nothing, {to: taken, out: linOut{won: true, state: idempotency.Unknown}, gives: true}}
 		}
@@ -136,9 +136,9 @@ func claimed(s linState, in linIn, ended lease) []branch {
 		}
 		return []branch{{to: to, out: linOut{won: true, state: idempotency.InProgress}, gives: true, claims: true}}
 	}
-	told := branch{to: s, out: linOut{state: s.state, body: s.body}, claims: true}
+	denied := branch{to: s, out: linOut{state: s.state, body: s.body}, claims: true}
 	if s.other != (in.kind == "other") {
-		return []branch{told}
+		return []branch{denied}
 	}
 	taken := s
 	taken.state, taken.token, taken.lease, taken.stuck = idempotency.InProgress, in.token, leaseOf(in), false
@@ -149,17 +149,17 @@ func claimed(s linState, in linIn, ended lease) []branch {
 		again.lease = leaseOf(in)
 		return []branch{{to: again, out: linOut{won: true, state: s.state}, claims: true}}
 	case s.state == idempotency.InProgress && s.lease == short && in.kind == "rerun":
-		return []branch{told, takeOver}
+		return []branch{denied, takeOver}
 	case s.state == idempotency.InProgress && s.lease == short:
 		noted := s
 		noted.state, noted.lease = idempotency.Unknown, ended
-		return []branch{told, {to: noted, out: linOut{state: idempotency.Unknown}, claims: true}}
+		return []branch{denied, {to: noted, out: linOut{state: idempotency.Unknown}, claims: true}}
 	case s.state == idempotency.Unknown && in.kind == "rerun" && s.lease == none:
 		return []branch{takeOver}
 	case s.state == idempotency.Unknown && in.kind == "rerun" && s.lease == short:
-		return []branch{told, takeOver}
+		return []branch{denied, takeOver}
 	}
-	return []branch{told}
+	return []branch{denied}
 }
 
 // written returns the branches of a holder's call.

@@ -42,7 +42,7 @@ func (s *suite) client(i int) store.Store {
 
 // race claims a key concurrently, and returns the results.
 func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (won []store.ClaimResult,
-	told []store.Record,
+	denied []store.Record,
 ) {
 	t.Helper()
 	var mu sync.Mutex
@@ -63,13 +63,13 @@ func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (wo
 			case got.Won:
 				won = append(won, got)
 			default:
-				told = append(told, got.Record)
+				denied = append(denied, got.Record)
 			}
 		})
 	}
 	close(begin)
 	wg.Wait()
-	return won, told
+	return won, denied
 }
 
 // orphanIsTakenOverOnce: read, decision and write are atomic, or two claims take over the same key.
@@ -91,11 +91,11 @@ func orphanBecomesUnknownOnce(t *testing.T, s *suite) {
 	for range 10 {
 		r := s.fresh()
 		l := s.lapse(t, r)
-		won, told := s.race(t, r, 8, false)
+		won, denied := s.race(t, r, 8, false)
 		if len(won) != 0 {
 			t.Fatalf("%d took it over, without leave", len(won))
 		}
-		for _, rec := range told {
+		for _, rec := range denied {
 			if rec.State != idempotency.Unknown || rec.Fence != l.Fence {
 				t.Fatalf("%+v", rec)
 			}
@@ -106,11 +106,11 @@ func orphanBecomesUnknownOnce(t *testing.T, s *suite) {
 func liveOwnerKeepsKey(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	won, told := s.race(t, r, 8, true)
+	won, denied := s.race(t, r, 8, true)
 	if got := s.recoverUpTo(t, 10); len(won) != 0 || len(got) != 0 {
 		t.Fatalf("taken by %+v, %+v", won, got)
 	}
-	for _, rec := range told {
+	for _, rec := range denied {
 		if rec.State != idempotency.InProgress || rec.LeaseLeft <= 0 {
 			t.Errorf("%+v", rec)
 		}

@@ -62,9 +62,10 @@ func finishKeepsFirstResult(t *testing.T, s *suite) {
 	if !sameResult(rec.Result, result("first")) || rec.Result.At.IsZero() || rec.Result.Replayed {
 		t.Errorf("%+v", rec.Result)
 	}
-	told := s.claim(t, r, rand.Text(), long, true)
-	if told.Won || !sameResult(told.Record.Result, result("first")) || !told.Record.Result.At.Equal(rec.Result.At) {
-		t.Errorf("%+v", told)
+	denied := s.claim(t, r, rand.Text(), long, true)
+	if denied.Won || !sameResult(denied.Record.Result, result("first")) ||
+		!denied.Record.Result.At.Equal(rec.Result.At) {
+		t.Errorf("%+v", denied)
 	}
 }
 

@@ -15,8 +15,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 )
 
-// hotKey is one process of few connections whose callers ask for one key, behind a first one that is held in its
-// handler.
+// hotKey is a process with few connections and many callers of one key, of which the first waits in its handler.
 type hotKey struct {
 	*scene
 	request     idempotency.Request
@@ -63,7 +62,7 @@ func newHotKey(t *testing.T, ctx context.Context) *hotKey {
 	return c
 }
 
-// handle books. The first to come waits inside.
+// handle inserts a payment. The first caller waits before it.
 func (c *hotKey) handle(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 	if c.runs.Add(1) == 1 {
 		close(c.firstInside)
@@ -74,7 +73,7 @@ func (c *hotKey) handle(ctx context.Context, tx pgx.Tx) (idempotency.Result, err
 	return insertPayment(c.request)(ctx, tx)
 }
 
-// startFollowers lets n others ask, and returns when all are about to.
+// startFollowers starts n more callers, and returns when all are about to call.
 func (c *hotKey) startFollowers(n int, r idempotency.Request) {
 	c.results, c.errs = make([]idempotency.Result, n), make([]error, n)
 	var begun sync.WaitGroup

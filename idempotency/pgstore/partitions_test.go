@@ -16,7 +16,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// partition runs the script of the documentation, as the owner of the table would.
+// partition runs the documentation's script.
 func partition(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	script, err := os.ReadFile("../../docs/partition-idempotency-keys.sql")

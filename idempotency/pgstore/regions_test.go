@@ -53,8 +53,7 @@ type region struct {
 	server   *httptest.Server
 }
 
-// pays makes the payment locally and charges the card: two phases, the second under a key that is the request's own
-// everywhere.
+// pays inserts the payment and charges the card, with a downstream key that is the same in every region.
 func (at *region) pays(ctx context.Context, r idempotency.Request) (idempotency.Result, error) {
 	return at.guard.Run(ctx, r, func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 		if _, err := op.Local(ctx, "payment", func(ctx context.Context, _ guard.Call) ([]byte, error) {
@@ -100,7 +99,7 @@ type world struct {
 	client   *http.Client
 }
 
-// newWorld: routed says whether the regions know where keys live; homes whether they pass requests on.
+// newWorld: routed regions check the homes of keys; with homes they forward requests.
 func newWorld(t *testing.T, routed, forward bool) *world {
 	t.Helper()
 	w := &world{t: t, provider: &provider{ledger: map[string]int{}}, client: &http.Client{Transport: &http.Transport{}}}
@@ -148,8 +147,7 @@ func (w *world) region(name string) *region {
 	return at
 }
 
-// post sends a payment to a region, and returns the status, the problem's code and its home, and whether it was
-// replayed.
+// post sends a payment to a region, and returns the status, the problem's code and home, and whether it was replayed.
 func (w *world) post(to *region, key string) (status int, p httpedge.Problem, replayed bool) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, to.server.URL+"/payments", http.NoBody)
@@ -170,7 +168,7 @@ func (w *world) post(to *region, key string) (status int, p httpedge.Problem, re
 	return res.StatusCode, p, res.Header.Get(httpedge.HeaderReplayed) == "true"
 }
 
-// is checks how many payments each region has, and what the provider was asked and booked.
+// is checks the numbers of payments in each region, and of the provider's calls and charges.
 func (w *world) is(eu, us, charges, asked int) {
 	w.t.Helper()
 	payments := func(at *region) int { return pgtest.One[int](w.t, at.DB, "select count(*) from payment") }

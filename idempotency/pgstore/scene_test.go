@@ -43,7 +43,7 @@ func (s *scene) open(pool *pgxpool.Pool, cfg pgstore.Config) *pgstore.Store {
 	return store
 }
 
-// storeThroughProxy is a store whose connections go through a proxy. They have the schema's name.
+// storeThroughProxy returns a store whose connections go through a proxy, with the schema as application_name.
 func (s *scene) storeThroughProxy(cfg pgstore.Config) (*pgstore.Store, *pgtest.Proxy) {
 	s.t.Helper()
 	proxy := pgtest.NewProxy(s.t, s.URL)
@@ -67,7 +67,7 @@ func pay(amount string) idempotency.Request {
 	}
 }
 
-// insertPayment inserts a payment and appends its event, and answers 201.
+// insertPayment returns a handler that inserts a payment and appends its event.
 func insertPayment(r idempotency.Request) pgstore.Handler {
 	return func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 		if _, err := tx.Exec(ctx, "insert into payment (key, amount) values ($1, 100)", r.Key.Value); err != nil {
@@ -93,7 +93,7 @@ func created(r idempotency.Request) idempotency.Result {
 	}
 }
 
-// requireResult compares answers as clients do.
+// requireResult compares two results.
 func (s *scene) requireResult(got, want idempotency.Result) {
 	s.t.Helper()
 	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource ||
@@ -108,7 +108,7 @@ func (s *scene) requireResult(got, want idempotency.Result) {
 	}
 }
 
-// requirePayments checks how often a key's payment was made, and its event with it.
+// requirePayments checks the number of a key's payments and events.
 func (s *scene) requirePayments(r idempotency.Request, want int) {
 	s.t.Helper()
 	payments := pgtest.One[int](s.t, s.DB, "select count(*) from payment where key = $1", r.Key.Value)
@@ -118,7 +118,7 @@ func (s *scene) requirePayments(r idempotency.Request, want int) {
 	}
 }
 
-// requireNoKey checks that nothing is known of a key.
+// requireNoKey checks that there is no record of a key.
 func (s *scene) requireNoKey(r idempotency.Request) {
 	s.t.Helper()
 	if rec, there, err := s.store.Get(s.t.Context(), r.Key); err != nil || there {
@@ -133,7 +133,7 @@ func (s *scene) requireError(err, want error) {
 	}
 }
 
-// runConcurrently runs n callers at a time and returns what each got.
+// runConcurrently makes n concurrent calls and returns their results.
 func runConcurrently(n int, call func(i int) (idempotency.Result, error)) ([]idempotency.Result, []error) {
 	results, errs := make([]idempotency.Result, n), make([]error, n)
 	var wg sync.WaitGroup

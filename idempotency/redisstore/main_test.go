@@ -65,7 +65,7 @@ func finish(t *testing.T, s store.Store, l store.Lease, res idempotency.Result) 
 	}
 }
 
-// recordName is a key's record in Redis, as the package names it.
+// recordName returns the name of a key's record in Redis.
 func recordName(prefix string, k idempotency.Key) string {
 	member := k.Operation + "\n" + k.Tenant + "\n" + k.Value
 	return fmt.Sprintf("{%s:%02d}:r:%s", prefix, crc32.ChecksumIEEE([]byte(member))%32, member)
@@ -93,7 +93,7 @@ func BenchmarkNew(b *testing.B) {
 	})
 }
 
-// BenchmarkReplay: what a completed key costs, one round trip.
+// BenchmarkReplay: a claim of a completed key, one round trip.
 func BenchmarkReplay(b *testing.B) {
 	s, err := redisstore.New(redisClient(b), redisstore.Config{Prefix: redistest.Prefix()})
 	if err != nil {

@@ -75,8 +75,8 @@ func TestClaim_Lifecycle(t *testing.T) {
 	}
 }
 
-// lossy is a store whose client sends again what got no reply, the cut that its connections go through, and the same
-// store over another one.
+// lossy returns a store whose client retries without a reply, the proxy of its connections, and the same store over
+// another client.
 func lossy(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, behind *redisstore.Store) {
 	t.Helper()
 	direct := redisClient(t)
@@ -89,8 +89,8 @@ func lossy(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, behind *re
 	return cut, client, open(t, client, prefix), open(t, direct, prefix)
 }
 
-// TestPeer_GoRedis2985_OwnSuccessIsNotLost: the client sends a claim again whose reply was lost, as it does by itself;
-// with SETNX the second answer is "taken", and nobody would do the work.
+// TestPeer_GoRedis2985_OwnSuccessIsNotLost: the client retries a claim whose reply was lost; with SETNX the retry would
+// fail, and nobody would do the work.
 func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
 	t.Parallel()
 	cut, _, s, behind := lossy(t)
@@ -119,8 +119,8 @@ func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
 	}
 }
 
-// TestWrites_RepliesLost: every call whose reply is lost is an error that promises nothing, and tells the truth when it
-// is sent again.
+// TestWrites_RepliesLost: a call whose reply is lost returns an error of an unknown outcome, and succeeds when it is
+// sent again.
 func TestWrites_RepliesLost(t *testing.T) {
 	t.Parallel()
 	direct := redisClient(t)
@@ -180,8 +180,7 @@ func TestFence_RisesWhenTheClockGoesBack(t *testing.T) {
 	}
 }
 
-// TestSave_LateDuplicate: a save that was sent twice, and whose first sending arrives after the next save, changes
-// nothing.
+// TestSave_LateDuplicate: a duplicate of a save that arrives after the next save changes nothing.
 func TestSave_LateDuplicate(t *testing.T) {
 	t.Parallel()
 	client := redisClient(t)

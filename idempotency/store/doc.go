@@ -1,5 +1,3 @@
-// Package store is what a store of idempotency keys has to do, and what it keeps: [Store] for the guard, [Recoverer]
-// for the recovery worker, [Lister] for people's tools.
-//
-// Who only serves requests does not need it. Who writes a store has idempotencytest.Run examine it.
+// Package store has the interfaces of a store of idempotency keys: [Store] for a guard, [Recoverer] for a recovery
+// worker, [Lister] for tools of operators. Test your own store with idempotencytest.Run.
 package store

@@ -16,7 +16,7 @@
 //
 //	idempotency.replay.count                       a caller got an earlier attempt's result
 //	idempotency.conflict.different_request.count   a key was used for another command and refused: a client's mistake, or an attack
-//	idempotency.conflict.in_progress.count         a caller was told to retry later
+//	idempotency.conflict.in_progress.count         a caller got ErrInProgress
 //	idempotency.expired_retry.count                a caller asked for a result that is no longer kept: clients retry for longer than its retention
 //	idempotency.unknown_outcome.count              the outcome of an operation became unknown
 //	idempotency.finished.count                     an attempt ended with a result; failure: the code of a final refusal, or none

@@ -60,7 +60,7 @@ func New(provider metric.MeterProvider) (*Telemetry, error) {
 	counter(&t.replay, "idempotency.replay.count", "Callers that got an earlier attempt's result.")
 	counter(&t.mismatched, "idempotency.conflict.different_request.count", "Keys that were used for another command "+
 		"and refused.")
-	counter(&t.inProgress, "idempotency.conflict.in_progress.count", "Callers that were told to retry later.")
+	counter(&t.inProgress, "idempotency.conflict.in_progress.count", "Callers that got ErrInProgress.")
 	counter(&t.expired, "idempotency.expired_retry.count", "Callers that asked for a result that is no longer kept.")
 	counter(&t.unknown, "idempotency.unknown_outcome.count", "Operations whose outcome became unknown.")
 	counter(&t.finished, "idempotency.finished.count", "Attempts that ended with a result, by the code of a final "+

@@ -1,5 +1,4 @@
-// Package netcut puts a network that fails on demand between a test's client and its server: toxiproxy, in the test's
-// process.
+// Package netcut is a TCP proxy with faults for tests: toxiproxy within the test's process.
 package netcut
 
 import (
@@ -11,10 +10,10 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Proxy passes TCP on to one server. It ends with the test.
+// Proxy forwards TCP to a server until the end of the test.
 type Proxy struct{ proxy *toxiproxy.Proxy }
 
-// New starts a proxy for the server at the address upstream.
+// New starts a proxy for the server at upstream.
 func New(t testing.TB, upstream string) *Proxy {
 	t.Helper()
 	quiet := zerolog.Nop()
@@ -31,11 +30,10 @@ func New(t testing.TB, upstream string) *Proxy {
 	return &Proxy{p}
 }
 
-// Addr is where the proxy listens.
+// Addr returns the proxy's address.
 func (p *Proxy) Addr() string { return p.proxy.Listen }
 
-// DropReplies lets what is sent reach the server, and closes each connection instead of passing on its answer, until
-// heal is called.
+// DropReplies forwards requests, and closes each connection instead of forwarding its reply, until heal is called.
 func (p *Proxy) DropReplies(t testing.TB) (heal func()) {
 	t.Helper()
 	return p.poison(t,
@@ -50,7 +48,7 @@ func (p *Proxy) Silence(t testing.TB) (heal func()) {
 		`{"name": "cut", "type": "timeout", "stream": "downstream", "toxicity": 1, "attributes": {"timeout": 0}}`)
 }
 
-// Cut ends all connections and refuses new ones, until heal is called.
+// Cut closes all connections and refuses new ones, until heal is called.
 func (p *Proxy) Cut(t testing.TB) (heal func()) {
 	t.Helper()
 	p.proxy.Stop()
