@@ -184,7 +184,7 @@ func TestKeyReuseIsRefused(t *testing.T) {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	}
-	if !strings.Contains(f.log.String(), "used again") || strings.Contains(f.log.String(), "secret-key") {
+	if !strings.Contains(f.log.String(), "used with a different request") || strings.Contains(f.log.String(), "secret-key") {
 		t.Errorf("log: %s", f.log)
 	}
 	f.check(t, 1)
