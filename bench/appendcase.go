@@ -25,16 +25,16 @@ const (
 	nameRelayBeside = "with Append, 32 writers, a relay beside"
 )
 
-// accounts that payments change.
+// accounts is the number of accounts that payments change.
 const accounts = 10_000
 
-// perAppend is how many events the large Appends have.
+// perAppend is the number of events in a large Append.
 const perAppend = 1000
 
 func nameWithout(writers int) string { return fmt.Sprintf("without, %d writers", writers) }
 func nameWith(writers int) string    { return fmt.Sprintf("with Append, %d writers", writers) }
 
-// appendCase: what an event costs the transaction that it is about.
+// appendCase measures what an event adds to the cost of a business transaction.
 func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("append", fmt.Sprintf("transactions a second: begin, insert a payment, update one of %d accounts, "+
 		"(Append of one event of %d bytes, pg_notify,) commit, a round trip each but where it says batch, writers on "+
@@ -88,7 +88,7 @@ func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return s.appendBeside(ctx, o, rep)
 }
 
-// appendBeside measures once more while a relay publishes what is appended, which takes its part of the machine.
+// appendBeside measures the same while a relay publishes the events and uses a part of the machine.
 func (s *stack) appendBeside(ctx context.Context, o options, rep *report) error {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *stack) appendBeside(ctx context.Context, o options, rep *report) error 
 	return err
 }
 
-// writing is one alternative: what so many writers do again and again.
+// writing is an alternative: a transaction that a number of writers repeat.
 type writing struct {
 	name    string
 	writers int
@@ -128,9 +128,9 @@ type writing struct {
 	do      func(ctx context.Context, tx pgx.Tx, e []event.Event) error
 }
 
-// write lets the writers work for a while.
+// write runs the writers for a time.
 func (s *stack) write(ctx context.Context, l writing, topic string, length time.Duration) (figure, error) {
-	if l.events > 1 { // gigabytes of log in all: a checkpoint that comes by itself would come within a measurement
+	if l.events > 1 { // gigabytes of WAL: otherwise Postgres would start a checkpoint within a measurement
 		if err := s.exec(ctx, queryCheckpoint); err != nil {
 			return figure{}, err
 		}
@@ -170,8 +170,7 @@ func (s *stack) write(ctx context.Context, l writing, topic string, length time.
 	}, err
 }
 
-// writer is one of them, on a connection of its own. What is prepared at first use is prepared before it says that it
-// is ready.
+// writer is one writer with its own connection. Statements are prepared before it calls ready.
 func (l writing) writer(ctx context.Context, url, topic string, ready func(), begin <-chan struct{},
 	length time.Duration,
 ) (times []time.Duration, err error) {
@@ -182,7 +181,7 @@ func (l writing) writer(ctx context.Context, url, topic string, ready func(), be
 		return nil, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	const sets = 20 // made before, used again and again
+	const sets = 20 // created once and reused
 	set := events(topic, sets*l.events, payloads(sets))
 	for i := range set {
 		set[i].ID = [16]byte{} // Append makes one, as it does for most
@@ -210,7 +209,7 @@ func (l writing) writer(ctx context.Context, url, topic string, ready func(), be
 	}
 }
 
-// business is a transaction of a service: one insert, one update.
+// business is the business part of a transaction: one insert, one update.
 func business(ctx context.Context, tx pgx.Tx, e []event.Event) error {
 	account, amount := rand.IntN(accounts), rand.IntN(100_000)
 	if _, err := tx.Exec(ctx, queryPay, account, amount, "settled by card, invoice 2026-11"); err != nil {
@@ -235,7 +234,7 @@ func withNotify(ctx context.Context, tx pgx.Tx, e []event.Event) error {
 	return err
 }
 
-// businessBatch is the same two statements in one round trip.
+// businessBatch sends these two statements in one round trip.
 func businessBatch(ctx context.Context, tx pgx.Tx, e []event.Event) error {
 	b := new(pgx.Batch)
 	queueBusiness(b)
@@ -261,7 +260,7 @@ func manyEvents(ctx context.Context, tx pgx.Tx, e []event.Event) error {
 	return outbox.Append(ctx, tx, e...)
 }
 
-// listen is the one that pg_notify tells, as there is one wherever somebody uses it.
+// listen starts a listener for pg_notify, since every user of it has one.
 func listen(ctx context.Context, url string) (stop func(), err error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 	"github.com/segmentio/kafka-go/protocol/fetch"
 )
 
-// arrivals notes when each of n events, whose key is its number, was first seen in a topic. One request at a time asks
-// all partitions for what comes next, at least one byte of it, so the broker answers as soon as there is something: no
-// queue, no group and no pause of a reader stands in between.
+// arrivals notes when each of n events, whose key is its number, was first seen in a topic. One request at a time
+// fetches at least one byte from all partitions, so the broker answers at once: no queue, group or pause of a reader
+// adds latency.
 type arrivals struct {
 	epoch time.Time
-	at    []atomic.Int64 // nanoseconds after epoch; 0: not yet
+	at    []atomic.Int64 // nanoseconds after epoch; 0: not seen
 	left  atomic.Int64
 	all   chan struct{} // closed when none is left
 }
@@ -79,7 +79,7 @@ func fetchAll(topic string, next [partitions]int64) *fetch.Request {
 	return r
 }
 
-// note takes what was fetched at a moment, and returns the offset to go on from.
+// note notes the records of a fetch, and returns the next offset.
 func (a *arrivals) note(records kafka.RecordReader, next int64, now time.Duration) (int64, error) {
 	for {
 		rec, err := records.ReadRecord()
@@ -93,7 +93,7 @@ func (a *arrivals) note(records kafka.RecordReader, next int64, now time.Duratio
 		if err != nil {
 			return next, err
 		}
-		if rec.Offset < next { // a batch may begin before what was asked for
+		if rec.Offset < next { // a batch may start below the offset of the fetch
 			continue
 		}
 		next = rec.Offset + 1
@@ -107,7 +107,7 @@ func (a *arrivals) note(records kafka.RecordReader, next int64, now time.Duratio
 	}
 }
 
-// percentile of sorted values: the smallest that p of them (0 to 1) do not exceed.
+// percentile returns the smallest of the sorted values that a share p of them does not exceed.
 func percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -115,7 +115,7 @@ func percentile(sorted []time.Duration, p float64) time.Duration {
 	return sorted[max(int(p*float64(len(sorted))+0.999999)-1, 0)]
 }
 
-// latencies sorts the times between two moments of the events from a number on.
+// latencies returns the sorted times between two moments of the events, starting with event first.
 func latencies(from, to []time.Duration, first int) []time.Duration {
 	out := make([]time.Duration, 0, len(to)-first)
 	for i := first; i < len(to); i++ {

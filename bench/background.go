@@ -21,17 +21,16 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// background is a relay in a process of its own that works until it is told to stop, or killed. It never outlives this
-// one.
+// background is a relay process that runs until it is stopped or killed, or until this process ends.
 type background struct {
 	process *proc.Process
 	answer  string // the file that it answers in
 }
 
-// laneTurn is when a relay came to own a lane last, and when an event of the lane was acked first after that.
+// laneTurn is when a relay last took a lane, and when it first had an ack for one of its events.
 type laneTurn struct{ Taken, Published time.Time }
 
-// background starts n relays. stop ends those that still run.
+// background starts n relays. stop ends the running ones.
 func (s *stack) background(n int, j job) (relays []*background, stop func(), err error) {
 	j.Kind = "run"
 	stop = func() {
@@ -70,7 +69,7 @@ func (s *stack) startBackground(j job) (*background, error) {
 	return &background{p, j.Answer}, err
 }
 
-// end tells the relay to stop, as an orchestrator does, and returns what it measured.
+// end stops the relay with SIGTERM, and returns its measurements.
 func (b *background) end() (a answer, err error) {
 	b.process.Stop(syscall.SIGTERM, 30*time.Second)
 	if err := b.process.Wait(); err != nil {
@@ -83,7 +82,7 @@ func (b *background) end() (a answer, err error) {
 	return a, json.Unmarshal(raw, &a)
 }
 
-// shares is how many lanes each relay owns that is alive.
+// shares returns how many lanes each live relay owns.
 func (s *stack) shares(ctx context.Context) ([]int, error) {
 	rows, err := s.db.Query(ctx, queryShares)
 	if err != nil {
@@ -92,7 +91,7 @@ func (s *stack) shares(ctx context.Context) ([]int, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int])
 }
 
-// unevenness is by how many lanes the largest share is above the smallest.
+// unevenness is the difference between the largest and the smallest share.
 func unevenness(shares []int) int { return slices.Max(shares) - slices.Min(shares) }
 
 // awaitShares waits until n relays own all lanes in equal shares.
@@ -117,7 +116,7 @@ func (s *stack) awaitShares(ctx context.Context, n int) error {
 	}
 }
 
-// awaitReader is awaitShares for one relay, which reads the WAL if it is to.
+// awaitReader is awaitShares for one relay that may read the WAL.
 func (s *stack) awaitReader(ctx context.Context, wal bool) error {
 	if err := s.awaitShares(ctx, 1); err != nil || !wal {
 		return err
@@ -138,7 +137,7 @@ func (s *stack) awaitReader(ctx context.Context, wal bool) error {
 	}
 }
 
-// watched is a publisher that notes when lanes were taken, and when something of them was acked first.
+// watched is a publisher that notes laneTurns.
 type watched struct {
 	end
 	mu      sync.Mutex
@@ -176,7 +175,7 @@ func (w *watched) observer() relay.Observer {
 	}
 }
 
-// runChild relays until it is told to stop.
+// runChild runs a relay until SIGTERM.
 func runChild(ctx context.Context, j job) (a answer, err error) {
 	pool, kafka, free, err := relayEnds(ctx, j, nil)
 	if err != nil {

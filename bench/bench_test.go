@@ -25,7 +25,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// The warm-up counts for nothing, and ratios are made within a turn.
+// TestRatio: ratios are calculated within a turn, without the warm-up.
 func TestRatio(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -69,7 +69,7 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
-// A goal that nothing was measured for is not met, whichever way it looks.
+// TestGoals: a goal without a measurement is not met.
 func TestGoals(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -94,7 +94,7 @@ func TestGoals(t *testing.T) {
 	}
 }
 
-// Every case can be named, several at once, and -quick lowers only what no flag has set.
+// TestFlags: -only accepts every case and several, and -quick lowers only numbers that no flag sets.
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	for _, c := range cases() {

@@ -10,8 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-// brokersCase: the relay case where every record has to be in two of three brokers before it is acked. All three are on
-// this machine, so everybody gets a third of it.
+// brokersCase is the relay case with three brokers on this machine, two of which must have a record before its ack.
 func brokersCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("brokers", fmt.Sprintf("three brokers, replication factor 3, min.insync.replicas 2; %d events of %d "+
 		"bytes, %d keys; ProducerPerformance: acks=all %s; two repeats",

@@ -18,8 +18,8 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// A payment's way has three processes: one appends, a relay publishes, and the worker of examples/ledger books two
-// entries for each payment.
+// The chain has three processes: one appends payments, a relay publishes them, and the worker of examples/ledger books
+// two entries for each.
 const (
 	nameChain    = "the whole chain, payments"
 	nameAppender = "- its appender"
@@ -29,8 +29,7 @@ const (
 	chainCallers = 4   // of Append, at a time
 )
 
-// chainCase: everything at once on this machine, from the start of three processes until the last payment is in the
-// ledger.
+// chainCase measures the time from the start of the three processes until the last payment is in the ledger.
 func chainCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("chain", fmt.Sprintf("%d payments of %d bytes: %d transactions at a time append %d each, a relay "+
 		"publishes, the worker of examples/ledger books two "+
@@ -113,7 +112,7 @@ func (s *stack) chainOnce(ctx context.Context, o options) ([]figure, error) {
 	return out, nil
 }
 
-// appendChild appends payments as a service does that takes many at a time.
+// appendChild appends payments in large transactions.
 func appendChild(ctx context.Context, j job) (a answer, err error) {
 	pool, err := pgxpool.New(ctx, j.URL)
 	if err != nil {
@@ -133,7 +132,7 @@ func appendChild(ctx context.Context, j job) (a answer, err error) {
 	return a, err
 }
 
-// payment is one that the ledger understands, filled up to the common size.
+// payment returns a payment for the ledger, padded to the common size.
 func payment(topic string, filler []byte) event.Event {
 	account := fmt.Sprintf("acc-%d", rand.IntN(keys))
 	b := fmt.Appendf(make([]byte, 0, payloadSize),
@@ -145,7 +144,7 @@ func payment(topic string, filler []byte) event.Event {
 	}
 }
 
-// workerChild is the worker of examples/ledger until all payments are booked, each of them in two entries.
+// workerChild runs the worker of examples/ledger until all payments are booked, each in two entries.
 func workerChild(ctx context.Context, j job) (a answer, err error) {
 	pool, err := pgxpool.New(ctx, j.URL)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// childArg makes this program take one job from its standard input, do it, and answer on its standard output.
+// childArg makes this program read a job from standard input, run it, and write the answer to standard output.
 const childArg = "child"
 
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
@@ -59,7 +59,6 @@ type job struct {
 	Answer      string        // the file to answer in; empty: the standard output
 }
 
-// source is where the relay takes events from.
 func (j *job) source() relay.Source {
 	if j.WAL {
 		return relay.SourceWAL
@@ -67,14 +66,14 @@ func (j *job) source() relay.Source {
 	return relay.SourceTable
 }
 
-// answer is what a child measured. Claim, publish and settle are sums over the pumps.
+// answer is the measurement of a child. Claim, publish and settle are sums over the pumps.
 type answer struct {
 	Seconds                float64
 	CPU                    float64 // seconds, of the child
 	PeakKiB                int64   // VmHWM; 0 where there is no /proc
 	Claims                 int
 	Claim, Publish, Settle float64   // seconds
-	SentBytes              int64     // of record batches, as they travelled
+	SentBytes              int64     // of record batches on the wire
 	Others                 int       // hold: events of the other partitions
 	Marks                  []float64 // seconds after the start, for each job.Mark events
 	Ended                  time.Time // worker: when the last payment was in the ledger
@@ -85,7 +84,7 @@ type answer struct {
 	Costs                  []cost     // idle: while awake, and while idle
 }
 
-// child runs a job in a process of its own.
+// child runs a job in a new process.
 func child(ctx context.Context, j job) (answer, error) {
 	var a answer
 	self, err := os.Executable()
@@ -160,8 +159,8 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(a)
 }
 
-// drain runs a relay until it has settled all events. The time is from Run to the last settle: joining, taking the
-// lanes over and the first connections are in it.
+// drain runs a relay until it has settled all events. The time is from Run to the last settle, including the join, the
+// take-over of the lanes and the first connections.
 func drain(ctx context.Context, j job) (a answer, err error) {
 	var sent atomic.Int64
 	pool, to, free, err := relayEnds(ctx, j, &sent)
@@ -215,10 +214,10 @@ func drain(ctx context.Context, j job) (a answer, err error) {
 	return a, nil
 }
 
-// claimBytes is the relay's bound on the payloads of a claim, by default.
+// claimBytes is the relay's default bound on the payloads of a claim.
 const claimBytes = 16 << 20
 
-// publishAll calls Publish from as many goroutines as the relay has pumps, with as many events a call as it claims.
+// publishAll calls Publish from one goroutine per pump, with calls of the size of a claim.
 func publishAll(ctx context.Context, j job) (a answer, err error) {
 	size := cmp.Or(j.PayloadSize, payloadSize)
 	perCall := min(4000, max(1, claimBytes/size))
@@ -275,7 +274,7 @@ func publishAll(ctx context.Context, j job) (a answer, err error) {
 	return a, err
 }
 
-// relayEnds are what a relay stands between. free closes both.
+// relayEnds returns a relay's database and publisher. free closes both.
 func relayEnds(ctx context.Context, j job, sent *atomic.Int64) (from *pgxpool.Pool, to end, free func(), err error) {
 	if to, err = newPublisher(j, sent); err != nil {
 		return nil, nil, nil, err
@@ -287,7 +286,7 @@ func relayEnds(ctx context.Context, j job, sent *atomic.Int64) (from *pgxpool.Po
 	return from, to, func() { from.Close(); _ = to.Close() }, nil
 }
 
-// end is where a relay publishes to.
+// end is a relay's publisher.
 type end interface {
 	relay.Publisher
 	relay.Router
@@ -318,7 +317,7 @@ func quiet() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// peakOf is the largest resident size that a process ever had; pid may be "self".
+// peakOf returns the peak resident size of a process; pid may be "self".
 func peakOf(pid string) (kib int64) {
 	status, _ := os.ReadFile("/proc/" + pid + "/status")
 	for line := range strings.Lines(string(status)) {

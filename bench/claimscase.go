@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// The claims case makes an hour's worth of claims in minutes: many pumps, small claims, and no Kafka, for the claim is
-// what it is about. A few events are appended each tick in its slices, and many in between.
+// The claims case makes an hour's worth of claims in minutes, with many pumps, small claims and no Kafka. A few events
+// are appended each tick while it measures, and many in between.
 const (
 	claimsSlices = 3
 	claimsPumps  = 16
@@ -21,9 +21,8 @@ const (
 	nameLast     = "claims, at the end"
 )
 
-// claimsCase: under a snapshot that stays open the rows of every settled claim and event stay where they are. A claim
-// of few events must be as quick after an hour's worth of claims as at the start. The figures are claims a second of
-// claiming.
+// claimsCase: an open snapshot keeps the dead rows of all settled claims and events. A claim of few events must be as
+// fast after an hour's worth of claims as at the start. The figures are claims per second of claiming.
 func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("claims", fmt.Sprintf("%d claims under a pinned snapshot, %d pumps, no Kafka; before and after them %d "+
 		"slices of %v with %d events a second; the figures are 1/median claim time",
@@ -98,7 +97,7 @@ func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims in
 	return nil
 }
 
-// ackAll is a broker without cost.
+// ackAll is a publisher that acks at once.
 type ackAll struct{}
 
 func (ackAll) Publish(_ context.Context, events []event.Event) []error {

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// Clients of Kafka other than the one that package publisher stands on.
+// Other Kafka clients than that of package publisher.
 const (
 	clientFranz      = "franz-go"
 	clientFranzPlain = "franz-go, not idempotent"
 )
 
-// clientsCase: the relay, and Publish with no database behind it, over kafka-go's transport as package publisher has it
-// and over franz-go; then the same at a rate that does not fill batches.
+// clientsCase compares the relay, and Publish without a database, over kafka-go's transport as in package publisher and
+// over franz-go; then the same at a rate that does not fill batches.
 func clientsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("clients", fmt.Sprintf("%d events of %d bytes, %d keys; then %d transactions a second with one event each",
 		o.events, payloadSize, keys, latencyRate))

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
-// Names of what the costs case measures: each step in small and in large batches.
+// Names of the measurements of the costs case: each step in small and in large batches.
 const (
 	costAppendSmall = "append, one a transaction"
 	costAppendLarge = "append, 40 a transaction"
@@ -23,7 +23,7 @@ const (
 	costCalm        = "the chain at 500/s"
 )
 
-// costsMeasured collects what the turns of the costs case have measured.
+// costsMeasured collects the measurements of the costs case.
 type costsMeasured struct {
 	samples       map[string][]plan.Sample
 	fetched       map[string][]float64 // events of a fetch
@@ -46,8 +46,8 @@ func (o *options) planFlags(f *flag.FlagSet) {
 	f.StringVar(&o.docs, "docs", "", "with -model and -figures: write into the pages of this folder instead")
 }
 
-// costsCase measures what an event costs in each step of the chain, each step alone and in batches of two sizes, and
-// writes that where -model reads it.
+// costsCase measures the cost of an event in each step of the chain, each step alone and in batches of two sizes, and
+// writes costs.json for -model.
 func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("costs", fmt.Sprintf("%d events of %d bytes in large batches and a quarter of them in small ones; CPU, "+
 		"log and network of each step alone", o.costEvents, payloadSize))
@@ -83,7 +83,7 @@ func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return plan.Write(o.costs, costs)
 }
 
-// stage runs a child and notes what it has measured.
+// stage runs a child and notes its measurement.
 func (m *costsMeasured) stage(ctx context.Context, s *stack, rep *report, turn int, name, topic string, j job) (
 	stageAnswer, error,
 ) {
@@ -113,7 +113,7 @@ func (m *costsMeasured) stage(ctx context.Context, s *stack, rep *report, turn i
 	return g, nil
 }
 
-// costOf is what each of n took.
+// costOf divides a measurement by n.
 func costOf(g stageAnswer, n float64) plan.Cost {
 	return plan.Cost{
 		Client: g.Client * 1e6 / n, Postgres: g.Postgres * 1e6 / n, Kafka: g.Kafka * 1e6 / n,
@@ -161,7 +161,7 @@ func (m *costsMeasured) small(ctx context.Context, s *stack, o options, rep *rep
 	return run(costInboxLarge, job{Stage: stageJob{Consume: true, FetchBytes: costFetch, Batch: inboxBatch}}, empty...)
 }
 
-// large does the same in batches as large as they come.
+// large does the same in the largest batches.
 func (m *costsMeasured) large(ctx context.Context, s *stack, o options, rep *report, turn int) error {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
@@ -199,7 +199,7 @@ func (m *costsMeasured) large(ctx context.Context, s *stack, o options, rep *rep
 	return m.size(ctx, s, n, "inbox_message", "inbox")
 }
 
-// size notes what a table and its indexes have for each of n rows.
+// size notes the bytes of a table and its indexes per row.
 func (m *costsMeasured) size(ctx context.Context, s *stack, n int, table, name string) error {
 	var heap, index float64
 	if err := s.db.QueryRow(ctx, querySizes, table).Scan(&heap, &index); err != nil {
@@ -210,7 +210,7 @@ func (m *costsMeasured) size(ctx context.Context, s *stack, n int, table, name s
 	return nil
 }
 
-// quietly measures a relay with nothing to do, and a chain with so little that nothing waits for a core.
+// quietly measures an idle relay, and a chain with so little load that nothing waits for a core.
 func (m *costsMeasured) quietly(ctx context.Context, s *stack, o options, rep *report, turn int) error {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
@@ -238,7 +238,7 @@ func (m *costsMeasured) quietly(ctx context.Context, s *stack, o options, rep *r
 	return err
 }
 
-// costs splits the medians of all turns into what a batch costs and what an event costs.
+// costs splits the medians of all turns into the costs of a batch and of an event.
 func (m *costsMeasured) costs() plan.Costs {
 	of := func(name string) plan.Sample { return plan.Median(m.samples[name]) }
 	mid := func(all []float64) float64 { v, _, _ := page.Spread(all); return v }
@@ -265,7 +265,7 @@ func (m *costsMeasured) costs() plan.Costs {
 	return c
 }
 
-// waits are what the steps of a calm chain took beyond their CPU.
+// waits returns the time of each step beyond its CPU time, at low load.
 func (m *costsMeasured) waits(c plan.Costs) plan.Waits {
 	var w struct{ append, claim, publish, settle, handle []float64 }
 	for _, g := range m.calm {

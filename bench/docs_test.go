@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
-// Nobody writes the tables of docs/scaling.md by hand: they are those of costs.json.
+// TestScalingIsWritten: the tables of docs/scaling.md are generated from costs.json.
 func TestScalingIsWritten(t *testing.T) {
 	t.Parallel()
 	const doc = "../docs/scaling.md"
@@ -33,7 +33,7 @@ func TestScalingIsWritten(t *testing.T) {
 	}
 }
 
-// What a case reports reaches the page: the names in the JSON lines are those that the page reads.
+// TestWhatIsReportedReachesThePage: the page uses the names of the JSON lines.
 func TestWhatIsReportedReachesThePage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

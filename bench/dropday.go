@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// While a day is dropped, batches are counted in slices of dropSlice: for dropBefore before, and until dropAfter has
-// passed after its end, when the disk may still be busy with it.
+// Batches are counted in slices of dropSlice, from dropBefore before a daily partition is dropped until dropAfter after
+// it, since the disk may still be busy.
 const (
 	dropSlice  = 100 * time.Millisecond
 	dropWarm   = time.Second
@@ -25,8 +25,8 @@ const (
 	nameBeside     = "Batch, beside the drop of a day"
 )
 
-// dropHistory drops the days of the history by the inbox's own maintenance: each time with a window that is a day
-// shorter.
+// dropHistory drops the daily partitions of the history by the inbox's maintenance, with a window that is shorter by a
+// day each time.
 func (s *stack) dropHistory(ctx context.Context, h inbox.Handler, rep *report, rows int) error {
 	var took []float64
 	for turn := 1; turn <= historyDays; turn++ {
@@ -70,14 +70,14 @@ func (s *stack) dropHistory(ctx context.Context, h inbox.Handler, rep *report, r
 	return nil
 }
 
-// slice is what was handled until a moment.
+// slice is the number of handled events at a moment.
 type slice struct {
 	at      time.Time
 	handled int64
 }
 
-// rateBeside keeps four callers of h busy with new batches, does something beside them, and says how fast they were
-// before and during it, and in the worst slice of it.
+// rateBeside calls h from four goroutines with new batches, meanwhile calls do, and returns the rates before and during
+// it, and in its slowest slice.
 func rateBeside(ctx context.Context, h inbox.Handler, do func() error) (before, during figure, worst float64,
 	err error,
 ) {
@@ -135,7 +135,7 @@ func rateBeside(ctx context.Context, h inbox.Handler, do func() error) (before, 
 	return before, during, worst, nil
 }
 
-// between sums the slices that overlap the time from one moment to another, and says the rate of the slowest.
+// between sums the slices that overlap a time span, and returns the rate of the slowest.
 func between(all []slice, from, to time.Time) (f figure, worst float64) {
 	for i := 1; i < len(all); i++ {
 		if !all[i].at.After(from) || all[i-1].at.After(to) {

@@ -33,15 +33,15 @@ func nameEdgeHTTP(clients int) string {
 	return fmt.Sprintf("the same with the edge, clients: %d", clients)
 }
 
-// order is what the clients of the edge case send.
+// order is the request of the edge case.
 type order struct {
 	Account string `json:"account_id"`
 	Amount  int64  `json:"amount"`
 	Note    string `json:"note"`
 }
 
-// edgeCase: what the edge costs a handler over HTTP, clients included: the header, the fingerprint, the key, and the
-// answer that is kept.
+// edgeCase measures what idempotency adds to an HTTP handler, clients included: the header, the fingerprint, the key
+// and the stored response.
 func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("edge", fmt.Sprintf("requests a second over HTTP on the loopback, clients and server in one process: "+
 		"the handler of the idempotency case, which answers %d bytes; with the edge it reads the Idempotency-Key, "+
@@ -90,7 +90,7 @@ type overHTTP struct {
 	url    string
 	order  []byte
 	other  []byte
-	log    *slog.Logger // a refused key is worth a line, elsewhere
+	log    *slog.Logger // discards the lines about refused keys
 }
 
 func (e *edge) overHTTP() (*overHTTP, error) {
@@ -124,7 +124,7 @@ func (h *overHTTP) close() {
 	_ = h.server.Close()
 }
 
-// read reads and validates what both handlers are sent.
+// read reads and validates a request.
 func read(w http.ResponseWriter, r *http.Request) (o order, err error) {
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16))
 	dec.DisallowUnknownFields()
@@ -174,7 +174,7 @@ func (h *overHTTP) once(w http.ResponseWriter, r *http.Request) (idempotency.Res
 	return h.e.store.InTx(r.Context(), req, h.e.handle)
 }
 
-// post sends an order and wants this status.
+// post sends an order and checks the status.
 func (h *overHTTP) post(ctx context.Context, path, key string, body []byte, want int) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -212,7 +212,7 @@ func (h *overHTTP) refused(ctx context.Context, i int) error {
 	return h.post(ctx, "/edge", knownKey(i), h.other, http.StatusUnprocessableEntity)
 }
 
-// fill has the requests answered that are replayed.
+// fill sends the requests that are replayed later.
 func (h *overHTTP) fill(ctx context.Context) error {
 	var next atomic.Int64
 	return inParallel(ctx, 16, replayed, 50, func(ctx context.Context, n int) error {

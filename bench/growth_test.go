@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// What COPY is given: a header, every row once with an id of the day, in order, and a trailer; however much is read at
-// a time.
+// TestHistoryDay: the stream for COPY has a header, every row once with an id of the day, in order, and a trailer,
+// whatever the size of the reads.
 func TestHistoryDay(t *testing.T) {
 	t.Parallel()
 	const start, rows, rowSize = int64(1_760_000_000_000) / dayMillis * dayMillis, 1000, 2 + 4 + 6 + 4 + 16 + 4 + 8
@@ -52,7 +52,7 @@ func TestHistoryDay(t *testing.T) {
 	}
 }
 
-// limited reads at most so many bytes at a time.
+// limited bounds the bytes of a read.
 type limited struct {
 	io.Reader
 	most int
@@ -60,7 +60,7 @@ type limited struct {
 
 func (l limited) Read(p []byte) (int, error) { return l.Reader.Read(p[:min(len(p), l.most)]) }
 
-// Slices that overlap the time count, whole; the others do not.
+// TestBetween: slices that overlap the time span count as a whole.
 func TestBetween(t *testing.T) {
 	t.Parallel()
 	at := func(tenths int) time.Time { return time.Unix(0, 0).Add(time.Duration(tenths) * 100 * time.Millisecond) }
@@ -105,7 +105,7 @@ func TestInParallel(t *testing.T) {
 	}
 }
 
-// Of several processes of a kind the largest counts, the warm-up's too.
+// TestPeaks: the largest process of a kind counts, including the warm-up.
 func TestPeaks(t *testing.T) {
 	t.Parallel()
 	r := report{out: io.Discard}
@@ -120,7 +120,7 @@ func TestPeaks(t *testing.T) {
 	}
 }
 
-// Whatever filler is cut, a payment is JSON of the common size.
+// TestPayment: a payment is JSON of the common size, wherever its filler is cut.
 func TestPayment(t *testing.T) {
 	t.Parallel()
 	filler := payloads(100)

@@ -6,10 +6,10 @@ import (
 	"runtime"
 )
 
-// growthCase: a backlog of millions must drain as fast as one of 100,000. What the backlog's age costs is kept apart
-// from what its length costs: while millions pile up a checkpoint passes, and after it the first delete on a page logs
-// the whole page. So the small backlog is drained in both states, and the big one once, in the middle of the small
-// ones' turns.
+// growthCase: a backlog of millions must drain as fast as one of 100,000. To separate the cost of the backlog's age
+// from that of its length, the small one is drained both with and without a checkpoint before it: after a checkpoint
+// the first delete on a page logs the whole page. The large one is drained once, in the middle of the small ones'
+// turns.
 func growthCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	big, small := nameBacklog(o.backlog), nameBacklog(o.backlogSmall)
@@ -60,8 +60,8 @@ func growthCase(ctx context.Context, s *stack, o options, rep *report) error {
 
 func nameBacklog(n int) string { return fmt.Sprintf("backlog of %d", n) }
 
-// tenths are the first, the middle and the last part between marks that are n events apart. The start of the relay is
-// in the first.
+// tenths returns the first, middle and last part between marks that are n events apart. The first includes the start of
+// the relay.
 func tenths(marks []float64, n int) (out []figure) {
 	if len(marks) < 3 {
 		return nil
@@ -77,7 +77,7 @@ func tenths(marks []float64, n int) (out []figure) {
 	return out
 }
 
-// drainFilled fills the outbox and has a process drain it, which says when each mark events were settled.
+// drainFilled fills the outbox and lets a process drain it, which notes when each mark events were settled.
 func (s *stack) drainFilled(ctx context.Context, o options, name string, fill filling, mark int) (figure, answer,
 	error,
 ) {

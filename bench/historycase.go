@@ -19,8 +19,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// historyDays is over how many days the history is spread. They are the oldest of a window of 14 days, and are dropped
-// one after the other.
+// historyDays is the number of days of the history: the oldest of a window of 14 days, dropped one after the other.
 const historyDays = 5
 
 // The inbox without history, and its names.
@@ -33,8 +32,8 @@ const (
 	nameReplay  = "duplicates of the old days, history"
 )
 
-// historyCase: an inbox that remembers many millions of ids beside one that remembers none, in one database and with
-// one ledger. Then the days of the history are dropped, one by one, while batches go on.
+// historyCase compares an inbox with many millions of ids with an empty one, in one database and with one ledger. Then
+// it drops the days of the history, one by one, while batches continue.
 func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("history", fmt.Sprintf("%d rows of history in %d days; %d messages in batches of %d, 4 partitions, one "+
 		"ledger row for each; replays are %d ids in a row of each old day",
@@ -61,7 +60,7 @@ func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	}
 	oldBatch, bareBatch := old.Batch(creditAll), bare.Batch(creditAll)
 	for turn := range o.repeats + 1 {
-		// Ids of its own for each turn: the history stays, so nothing can be emptied.
+		// Each turn has new ids, because the history must stay.
 		fresh := newEvents(o.inboxBatched)
 		for _, k := range []struct {
 			name   string
@@ -104,7 +103,7 @@ func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return s.dropHistory(ctx, oldBatch, rep, o.history/historyDays)
 }
 
-// inboxes are one for the history and one without.
+// inboxes returns one with the history and one without.
 func (s *stack) inboxes(ctx context.Context) (old, bare *inbox.Inbox, err error) {
 	if err := s.exec(ctx, queryLedgerTable, queryEmptyInbox, queryDropBare); err != nil {
 		return nil, nil, err
@@ -133,7 +132,7 @@ func (s *stack) inboxes(ctx context.Context) (old, bare *inbox.Inbox, err error)
 	return old, bare, nil
 }
 
-// historyDay is one day's ids, as a stream in the binary format of COPY.
+// historyDay is a stream of one day's ids in the binary format of COPY.
 type historyDay struct {
 	day     string
 	start   int64 // milliseconds of 1970
@@ -147,8 +146,8 @@ type historyDay struct {
 	ended   bool
 }
 
-// fillHistory makes rows in each of the old days, in the order of their ids, as they would have come. The primary key
-// is built afterwards, which takes a third of the time.
+// fillHistory inserts rows in each of the old days, in the order of their ids. It creates the primary key afterwards,
+// which takes a third of the time.
 func (s *stack) fillHistory(ctx context.Context, rows, keep int) ([]*historyDay, error) {
 	found, err := s.db.Query(ctx, queryOldDays, historyDays)
 	if err != nil {
@@ -180,7 +179,7 @@ func (s *stack) fillHistory(ctx context.Context, rows, keep int) ([]*historyDay,
 func (s *stack) fillDay(ctx context.Context, d *historyDay) error {
 	bound := func(ms int64) string { return v7(ms, [10]byte{}).String() }
 	text := strings.NewReplacer("{day}", d.day, "{from}", bound(d.start), "{to}", bound(d.start+dayMillis))
-	// Without arguments, for there are two statements in each.
+	// Without arguments, because each has two statements.
 	if _, err := s.db.Exec(ctx, text.Replace(queryLeaveDay)); err != nil {
 		return err
 	}
@@ -202,7 +201,7 @@ func (s *stack) fillDay(ctx context.Context, d *historyDay) error {
 
 const dayMillis = 24 * 60 * 60 * 1000
 
-// Read gives the stream on, whatever room there is.
+// Read implements io.Reader.
 func (d *historyDay) Read(p []byte) (n int, err error) {
 	if len(d.pending) == 0 {
 		if d.ended {
@@ -245,7 +244,7 @@ func (d *historyDay) more(out []byte) []byte {
 	return out
 }
 
-// v7 is an id of a millisecond; the version and the variant are the caller's.
+// v7 returns an id of a millisecond; rest contains the version and the variant.
 func v7(ms int64, rest [10]byte) (id uuid.UUID) {
 	binary.BigEndian.PutUint64(id[:8], uint64(ms)<<16)
 	copy(id[6:], rest[:])

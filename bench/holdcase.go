@@ -18,17 +18,16 @@ const (
 	nameSteadyDead  = "others at a steady rate, one partition dead"
 )
 
-// steadyRate is how many events a second are appended in the steady half of the hold case, far below what the machine
-// can drain; it is measured for steadyFor after steadyIn, when the dead partition is held.
+// steadyRate is the rate of appends in the steady half of the hold case, far below the possible rate. It is measured
+// for steadyFor, starting after steadyIn, when the dead partition is held.
 const (
 	steadyRate = 20_000
 	steadyIn   = 8 * time.Second
 	steadyFor  = 10 * time.Second
 )
 
-// holdCase: one of the partitions does not answer. The events of the others must go on nearly as fast; the rate is
-// theirs alone, from the moment on that the relay holds the dead one (the first seconds, HoldAfter, every lane waits
-// for it).
+// holdCase: one of the partitions does not answer. The events of the others must go on nearly as fast; the rate is that
+// of the others, from the moment at which the relay holds the dead partition (every lane waits for it for HoldAfter).
 func holdCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	rep.note("hold", fmt.Sprintf("%d events of %d bytes over %d partitions; the figures are of the partitions beside "+
@@ -52,7 +51,7 @@ func holdCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return s.exec(ctx, queryEmptyHeld)
 }
 
-// holdOnce measures once, with so many events waiting at the start.
+// holdOnce measures once, with a backlog of waiting events.
 func (s *stack) holdOnce(ctx context.Context, o options, kind string, dead bool, waiting int, payload [][]byte) (figure,
 	error,
 ) {
@@ -72,7 +71,7 @@ func (s *stack) holdOnce(ctx context.Context, o options, kind string, dead bool,
 		err
 }
 
-// half is a publisher one of whose partitions may be dead.
+// half is a publisher with a partition that may be dead.
 type half struct {
 	end
 	dead   bool
@@ -103,14 +102,14 @@ func (h *half) Publish(ctx context.Context, events []event.Event) []error {
 	}
 	for i, err := range h.end.Publish(ctx, alive) {
 		if verdicts[at[i]] = err; err != nil {
-			others = 0 // a broker in trouble is no part of this case
+			others = 0 // do not count a failed call
 		}
 	}
 	h.others.Add(int64(others))
 	return verdicts
 }
 
-// holdChild drains until nothing is left in the outbox: everything is published or held.
+// holdChild drains until all events are published or held.
 func holdChild(ctx context.Context, j job) (a answer, err error) {
 	pool, kafka, free, err := relayEnds(ctx, j, nil)
 	if err != nil {
@@ -156,7 +155,7 @@ func holdChild(ctx context.Context, j job) (a answer, err error) {
 	return a, nil
 }
 
-// steadyChild relays what is appended meanwhile.
+// steadyChild relays while a producer appends.
 func steadyChild(ctx context.Context, j job) (a answer, err error) {
 	pool, kafka, free, err := relayEnds(ctx, j, nil)
 	if err != nil {

@@ -31,11 +31,10 @@ const (
 func nameNoKey(callers int) string { return fmt.Sprintf("no key, %d callers", callers) }
 func nameInTx(callers int) string  { return fmt.Sprintf("InTx, %d callers", callers) }
 
-// replayed is how many keys are replayed again and again.
+// replayed is the number of keys that are replayed in turn.
 const replayed = 1000
 
-// idempotencyCase: what a key costs the handler that it is for, in time and in round trips, and how fast it is answered
-// again.
+// idempotencyCase measures what a key adds to a handler, in time and round trips, and how fast a replay is.
 func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("idempotency", fmt.Sprintf("requests a second: a handler inserts a payment, updates one of %d accounts "+
 		"and appends an event, then commits, and answers %d bytes; "+
@@ -66,8 +65,8 @@ func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) erro
 	if err := e.turns(ctx, o, rep, "idempotency", kinds, e.fill); err != nil {
 		return err
 	}
-	// One caller waits for round trips and for the log; sixteen use up the machine, where a key costs what its row
-	// costs, by hand too.
+	// One caller waits for round trips and the WAL; sixteen saturate the machine, so that a key costs as much as its
+	// row in a hand-written table.
 	rep.atMost("idempotency", "time with InTx / without a key, 1 caller", 1.3, rep.ratios("idempotency", nameNoKey(1),
 		nameInTx(1)))
 	rep.atMost("idempotency", "time with InTx / with a key by hand, 16 callers", 1.3,
@@ -85,7 +84,7 @@ func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) erro
 	return nil
 }
 
-// edge is a service with its store, and a pool that counts its round trips.
+// edge is a service with its store and a pool that counts round trips.
 type edge struct {
 	*stack
 	pool  *pgxpool.Pool
@@ -119,8 +118,8 @@ func (s *stack) newEdge(ctx context.Context) (*edge, error) {
 	return e, nil
 }
 
-// turns measures all kinds in each turn, every one on tables of the same age. The keys' has some rows: one that is
-// vacuumed while it is empty has its plans made for reading all of it.
+// turns measures all kinds in each turn, on tables of the same age. The table of keys has some rows, because a vacuum
+// of an empty table leads to plans with sequential scans.
 func (e *edge) turns(ctx context.Context, o options, rep *report, name string, kinds []requests,
 	fill func(context.Context) error,
 ) error {
@@ -147,11 +146,11 @@ func (e *edge) turns(ctx context.Context, o options, rep *report, name string, k
 	return nil
 }
 
-// counted counts how often a connection turns from writing to reading.
+// counted counts how often a connection changes from writing to reading.
 type counted struct {
 	net.Conn
 	trips *atomic.Int64
-	wrote atomic.Bool // a write that takes long is read beside
+	wrote atomic.Bool // atomic: a long write overlaps reads
 }
 
 func (c *counted) Write(b []byte) (int, error) {
@@ -173,7 +172,7 @@ func newRequest() idempotency.Request {
 	}
 }
 
-// handle is the handler, in a transaction of whoever calls it.
+// handle is the handler, in the caller's transaction.
 func (e *edge) handle(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 	one := event.Event{
 		Topic: "payments", Key: "acc", Type: "PaymentCreated", ContentType: event.ContentTypeJSON,
@@ -211,7 +210,7 @@ func (e *edge) byHand(ctx context.Context, _ int) error {
 	})
 }
 
-// fill has the handler answer the requests that are replayed.
+// fill runs the requests that are replayed later.
 func (e *edge) fill(ctx context.Context) error {
 	return inParallel(ctx, 16, replayed, 50, e.answerSome())
 }
@@ -252,14 +251,14 @@ func (e *edge) claimDone(ctx context.Context, i int) error {
 	return err
 }
 
-// requests are one alternative: what so many callers do again and again.
+// requests is an alternative: a request that a number of callers repeat.
 type requests struct {
 	name    string
 	callers int
 	do      func(ctx context.Context, i int) error
 }
 
-// serve lets the callers work for a while.
+// serve runs the callers for a time.
 func (e *edge) serve(ctx context.Context, k requests, length time.Duration) (figure, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -18,10 +18,10 @@ const (
 	nameIdle  = "empty outbox, relay idle"
 )
 
-// cost of a relay that has nothing to do, in a while.
+// cost is that of an idle relay in some time.
 type cost struct {
 	Seconds     float64
-	Statements  int64   // every one, those within a pipeline counted singly
+	Statements  int64   // each statement of a pipeline counts
 	CPU         float64 // seconds, of the relay's process
 	PostgresCPU float64 // seconds, of the backends that serve it
 }
@@ -33,8 +33,8 @@ func (c cost) minus(before cost) cost {
 	}
 }
 
-// idleRelay measures a relay over an empty outbox: while it still looks for events as often as when there are some (its
-// first IdleAfter), and after that.
+// idleRelay measures a relay of an empty outbox: during its first IdleAfter, in which it polls as often as with events,
+// and after that.
 func (s *stack) idleRelay(ctx context.Context, o options, rep *report) error {
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (s *stack) idleRelay(ctx context.Context, o options, rep *report) error {
 	return nil
 }
 
-// idleChild runs a relay over an outbox that stays empty.
+// idleChild runs a relay of an empty outbox.
 func idleChild(ctx context.Context, j job) (a answer, err error) {
 	to, err := newPublisher(j, nil)
 	if err != nil {
@@ -96,8 +96,8 @@ func idleChild(ctx context.Context, j job) (a answer, err error) {
 	if idleAfter == 0 {
 		idleAfter = 30 * time.Second // the default
 	}
-	// Joining, and taking the lanes over, is over in the first tenth; the last look of the waking relay in the second
-	// second.
+	// The join and the take-over of the lanes end within the first tenth, the last poll after IdleAfter within a second
+	// or two.
 	var at []cost
 	for _, moment := range []time.Duration{idleAfter / 10, idleAfter * 9 / 10, idleAfter + 2*time.Second, idleAfter +
 		2*time.Second + j.Length} {
@@ -116,7 +116,7 @@ func idleChild(ctx context.Context, j job) (a answer, err error) {
 	return a, nil
 }
 
-// statements counts what a relay sends to Postgres, and remembers who served it.
+// statements counts the statements of a relay, and notes the backends that served it.
 type statements struct {
 	mu       sync.Mutex
 	n        int64
@@ -141,16 +141,16 @@ func (s *statements) sofar(running time.Duration) cost {
 	return c
 }
 
-// TraceQueryStart counts a statement that travels alone.
+// TraceQueryStart counts a statement outside a pipeline.
 func (s *statements) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	s.add(conn)
 	return ctx
 }
 
-// TraceQueryEnd has nothing to count.
+// TraceQueryEnd does nothing.
 func (*statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TraceBatchStart has nothing to count.
+// TraceBatchStart does nothing.
 func (*statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	return ctx
 }
@@ -160,5 +160,5 @@ func (s *statements) TraceBatchQuery(_ context.Context, conn *pgx.Conn, _ pgx.Tr
 	s.add(conn)
 }
 
-// TraceBatchEnd has nothing to count.
+// TraceBatchEnd does nothing.
 func (*statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}

@@ -31,9 +31,9 @@ type inboxKind struct {
 	keep          bool // begin with what the kind before has left
 }
 
-// inboxCase: a ledger entry for each message, once. A batch effect against a transaction for each message, by this
-// inbox and written by hand, on 1, 8 and 32 connections. And the same batch by watermarks, which keep no row for a
-// message, and without any inbox.
+// inboxCase inserts a ledger entry for each message, once. It compares a batch effect with a transaction per message,
+// by this inbox and hand-written, on 1, 8 and 32 connections; and with the same batch by watermark, which keeps no row
+// per message, and without an inbox.
 func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
 		return err
@@ -117,8 +117,8 @@ func newEvents(n int) []event.Event {
 	return out
 }
 
-// partitioned spreads events over partitions as a relay's topic has them: each partition is a stretch of whole batches,
-// with the numbers of 32 lanes.
+// partitioned assigns events to partitions as a relay does, each partition a stretch of whole batches with the numbers
+// of 32 lanes.
 func partitioned(events []event.Event, size, partitions int) []event.Event {
 	stretch := stretchOf(len(events), size, partitions)
 	for i := range events {
@@ -130,14 +130,13 @@ func partitioned(events []event.Event, size, partitions int) []event.Event {
 	return events
 }
 
-// stretchOf is how many events each of n gets, in whole batches.
+// stretchOf returns the number of events for each of n, in whole batches.
 func stretchOf(events, size, n int) int {
 	batches := (events + size - 1) / size
 	return (batches + n - 1) / n * size
 }
 
-// stream hands the events out to callers at a time, each a stretch of them in calls of size, and returns how long that
-// took.
+// stream lets each caller handle a stretch of the events in calls of size, and returns the time.
 func stream(ctx context.Context, h inbox.Handler, all []event.Event, size, callers int) (seconds float64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -172,12 +171,12 @@ func creditAll(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	return err
 }
 
-// plainAll is a worker that does not deduplicate: the least that a batch of effects can cost.
+// plainAll is a worker without deduplication, the lower bound for a batch of effects.
 func (s *stack) plainAll(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
 	return nil, pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return creditAll(ctx, tx, events) })
 }
 
-// plainOne is the pattern as a service writes it by hand: insert the id, run the effect when it is new, commit.
+// plainOne is the hand-written pattern: insert the id, run the effect if it is new, commit.
 func (s *stack) plainOne(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
 	for _, e := range events {
 		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {

@@ -13,7 +13,7 @@ import (
 const (
 	namePolling = "relay in a process of its own"
 	nameWoken   = "relay embedded, with Wake"
-	// fromCommit is the same event by event, but from the moment when its commit had returned.
+	// fromCommit is the latency from the return of the commit.
 	fromCommit = ", from commit"
 )
 
@@ -23,9 +23,9 @@ const (
 	latencyWarm    = 1500 * time.Millisecond
 )
 
-// latencyCase: how long it takes from the moment at which a transaction with one event is due until a consumer has the
-// event. The schedule is fixed in advance: a stall counts for every event that was due in it, whoever was late. Then
-// what a relay costs that has nothing to do.
+// latencyCase measures the time from the moment at which a transaction with one event is due until a consumer has the
+// event. The schedule is fixed in advance, so a stall counts for every event that was due in it. Then it measures the
+// cost of an idle relay.
 func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("latency", fmt.Sprintf("%d transactions a second with one event of %d bytes each, every event with a "+
 		"key of its own; from when it was due to when a fetch that waits for it has it; %v a turn. "+
@@ -143,7 +143,7 @@ func (s *stack) latencyOnce(ctx context.Context, o options, name string, length 
 	return m, errors.Join(err, <-followed)
 }
 
-// latencyRelay starts a relay, here or in a process of its own. end stops it; a later call of it does nothing.
+// latencyRelay starts a relay in this process or another. end stops it; a second call does nothing.
 func (s *stack) latencyRelay(ctx context.Context, o options, name, topic string) (wake func(),
 	end func() (answer, error), err error,
 ) {

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// live are the settings of the cases that measure relays and producers at work, for a while instead of for a number of
-// events.
+// live are the settings of the cases that measure for a time instead of a number of events.
 type live struct {
 	latency     time.Duration // a turn of the latency case
 	tax         time.Duration // an alternative of the append case
@@ -37,7 +36,7 @@ func (l *live) flags(f *flag.FlagSet) {
 	f.DurationVar(&l.idle, "idle", 20*time.Second, "how long the cost of an idle relay is measured")
 }
 
-// small lowers what was not set by a flag of its own.
+// small lowers the settings that no flag sets.
 func (l *live) small(set map[string]bool) {
 	for name, v := range map[string]struct {
 		length *time.Duration

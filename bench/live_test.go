@@ -33,7 +33,7 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-// A stall counts for everything that was due in it, and the warm-up for nothing.
+// TestLatencies: a stall counts for every event that was due in it; the warm-up does not count.
 func TestLatencies(t *testing.T) {
 	t.Parallel()
 	due := []time.Duration{0, 10, 20, 30}
@@ -43,7 +43,7 @@ func TestLatencies(t *testing.T) {
 	}
 }
 
-// Only lanes that changed hands after the signal count, and each of them must have been published from.
+// TestLastPublished: only lanes with a new owner after the signal count, and each must have published an event.
 func TestLastPublished(t *testing.T) {
 	t.Parallel()
 	at := time.Now()

@@ -20,15 +20,14 @@ import (
 const (
 	payloadSize = 512
 	keys        = 100_000
-	// distinct payloads are made once and used again and again: a generator within the measurement would be measured.
+	// distinct payloads are generated before the measurement and reused.
 	distinct = 20_000
 )
 
-// payloads makes JSON of 512 bytes that compresses as business data does. The seed is fixed: every process has the
-// same.
+// payloads returns JSON of 512 bytes that compresses like business data, the same in every process.
 func payloads(n int) [][]byte { return payloadsOf(n, payloadSize) }
 
-// payloadsOf makes at most n of another size: fewer of large ones, and of those below 150 bytes only the beginning.
+// payloadsOf returns at most n payloads of another size: fewer large ones, and truncated JSON below 150 bytes.
 func payloadsOf(n, size int) [][]byte {
 	const most = 32 << 20 // all together
 	n = min(n, max(most/size, 1))
@@ -52,7 +51,7 @@ func payloadsOf(n, size int) [][]byte {
 	return out
 }
 
-// events makes n events over those payloads.
+// events returns n events with these payloads.
 func events(topic string, n int, payload [][]byte) []event.Event {
 	out := make([]event.Event, n)
 	for i := range out {
@@ -64,28 +63,27 @@ func events(topic string, n int, payload [][]byte) []event.Event {
 	return out
 }
 
-// payloadFile writes the payloads where ProducerPerformance reads them, one a line: it sends the same bytes.
+// payloadFile writes the payloads to a file for ProducerPerformance, one per line.
 func (s *stack) payloadFile(payload [][]byte) (string, error) {
 	path := filepath.Join(s.dir, "payloads")
 	return path, os.WriteFile(path, bytes.Join(payload, []byte("\n")), 0o600)
 }
 
-// fill empties the outbox and appends n events to it as producers do, then vacuums. The checkpoint comes first: after
-// it, the first change of a page writes the whole page to the log, and a relay that follows its producers does not meet
-// that.
+// fill empties the outbox, appends n events as producers do, and vacuums. It starts with a checkpoint: the first change
+// of a page after one writes the whole page to the WAL, which a relay close behind its producers does not have to pay.
 func (s *stack) fill(ctx context.Context, topic string, n int, payload [][]byte) error {
 	return s.fillAs(ctx, filling{topic: topic, n: n, payload: payload})
 }
 
-// filling says how an outbox is filled.
+// filling is the way in which an outbox is filled.
 type filling struct {
 	topic   string
 	n       int
 	payload [][]byte
 	keys    []string // nil: one of 100,000 for each event
 	callers int      // of Append, at a time; 0: one
-	aged    bool     // a checkpoint comes after it, as it does while a backlog grows for minutes
-	pinned  bool     // a snapshot is open during the drain
+	aged    bool     // followed by a checkpoint, as in a backlog that grows for minutes
+	pinned  bool     // with an open snapshot during the drain
 }
 
 func (s *stack) fillAs(ctx context.Context, f filling) error {
@@ -113,7 +111,7 @@ func (s *stack) fillAs(ctx context.Context, f filling) error {
 	return s.exec(ctx, queryCheckpoint)
 }
 
-// inParallel divides n into parts of at most per, and has callers at a time do them. The first error ends it.
+// inParallel divides n into parts of at most per, which callers goroutines do. It ends at the first error.
 func inParallel(ctx context.Context, callers, n, per int, do func(ctx context.Context, n int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -146,7 +144,7 @@ func (s *stack) exec(ctx context.Context, queries ...string) error {
 	return nil
 }
 
-// left fails when a drain has not taken everything.
+// left returns an error if a drain has left events.
 func (s *stack) left(ctx context.Context) error {
 	var n int
 	if err := s.db.QueryRow(ctx, queryLeft).Scan(&n); err != nil {
@@ -158,7 +156,7 @@ func (s *stack) left(ctx context.Context) error {
 	return nil
 }
 
-// wal is how many bytes of log the server has written since it was made.
+// wal returns the bytes of WAL that the server has written so far.
 func (s *stack) wal(ctx context.Context) (bytes int64, err error) {
 	err = s.db.QueryRow(ctx, queryWAL).Scan(&bytes)
 	return bytes, err

@@ -1,12 +1,12 @@
-// Command bench measures what this repository promises about speed, beside the programs that it is compared with, in
-// one run and on one machine: a throwaway Postgres with fsync on, a real Kafka, the same bytes. Absolute figures move
-// from machine to machine and from run to run; the ratios are what it is for.
+// Command bench measures the performance claims of this repository, beside the programs that it is compared with, in
+// one run on one machine: a temporary Postgres with fsync on, a real Kafka, the same bytes. Absolute figures vary
+// between machines and runs; compare the ratios.
 //
-//	go run .                    the cases that take no more than minutes, five repeats
+//	go run .                    the cases that take minutes at most, five repeats
 //	go run . -all               every case
 //	go run . -only relay,inbox  some cases; -h names them
-//	go run . -quick             small numbers: does it work? Its figures are worth nothing
-//	go run . -tune              look for ProducerPerformance's best settings first
+//	go run . -quick             small numbers, for a test of the benchmark: the figures mean nothing
+//	go run . -tune              find ProducerPerformance's best settings first
 //	go run . -json figures.jsonl
 //	go run . -figures figures.jsonl -docs ../docs   write the tables and the chart of docs/benchmarks.md
 //	go run . -model [-docs ../docs]                 what a rate needs, from costs.json; into docs/scaling.md
@@ -58,7 +58,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
-	// A case that measures memory runs this program again, so that the figure is of that part alone.
+	// Cases run parts as child processes, to measure their CPU and memory separately.
 	if len(os.Args) == 2 && os.Args[1] == childArg {
 		err = childMain(ctx, os.Stdin, os.Stdout)
 	} else {
@@ -136,7 +136,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// small lowers what was not set by a flag of its own.
+// small lowers the options that no flag sets.
 func (o *options) small(f *flag.FlagSet) {
 	set := map[string]bool{}
 	f.Visit(func(one *flag.Flag) { set[one.Name] = true })
@@ -175,10 +175,10 @@ func (o *options) small(f *flag.FlagSet) {
 	o.live.small(set)
 }
 
-// measureCase is one case: its name for -only, whether it runs when none is named, and what it needs.
+// measureCase is a case of -only.
 type measureCase struct {
 	name         string
-	unasked      bool // runs without being named; the others take many minutes
+	unasked      bool // runs by default; the others take many minutes
 	withoutKafka bool // needs no Kafka
 	run          func(context.Context, *stack, options, *report) error
 }
@@ -220,7 +220,7 @@ func caseNames() string {
 	return strings.Join(names, ", ")
 }
 
-// chosen are the cases that the flags ask for.
+// chosen returns the cases that the flags select.
 func (o options) chosen() (out []measureCase) {
 	for _, c := range cases() {
 		if slices.Contains(strings.Split(o.only, ","), c.name) || o.only == "" && (c.unasked || o.all) {

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 )
 
-// memoryCase: what a relay's process holds at most while it drains large events, and while it drains very many.
+// memoryCase measures the peak memory of a relay that drains large events, and very many events.
 func memoryCase(ctx context.Context, s *stack, o options, rep *report) error {
 	const mebi = 1 << 20
 	rep.note("memory", "the peak (VmHWM) of a process that is the relay and nothing else; goal: under 200 MiB")
@@ -43,7 +43,7 @@ func memoryCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return nil
 }
 
-// incompressible makes payloads that no codec and no TOAST makes smaller.
+// incompressible returns payloads that neither a codec nor TOAST can compress.
 func incompressible(n, size int) [][]byte {
 	rng := rand.NewChaCha8([32]byte{1})
 	out := make([][]byte, n)

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// paced appends n events, a transaction each, at moments that were fixed before.
+// paced appends n events, one per transaction, on a fixed schedule.
 type paced struct {
 	topic     string
 	payload   [][]byte
@@ -26,7 +26,7 @@ type paced struct {
 	next      atomic.Int64
 }
 
-// due is when an event's transaction should begin, after epoch; the first one leaves time to connect.
+// due returns when an event's transaction should start, after epoch; the first leaves time to connect.
 func (p *paced) due(i int) time.Duration {
 	return time.Second + time.Duration(i)*time.Second/latencyRate
 }

@@ -21,7 +21,7 @@ var connectWorker = []string{
 	"producer.compression.type=snappy",
 }
 
-// startConnect starts a Kafka Connect for several turns: connectors come and go over its REST interface.
+// startConnect starts Kafka Connect for several turns, whose connectors are managed over REST.
 func (s *stack) startConnect(ctx context.Context) (*kafkatest.Connect, error) {
 	return kafkatest.StartConnect(ctx, kafkatest.ConnectConfig{
 		Brokers: s.brokers, Java: connectOptions,

@@ -14,8 +14,8 @@ import (
 
 const (
 	nameDebezium = "Debezium outbox router"
-	// Java compiles what runs often while it runs: a Connect that has just started is several times as slow as one that
-	// has been running. The relay is started anew in each turn.
+	// Because of Java's JIT compiler, Connect is several times slower just after its start. The relay is restarted in
+	// each turn.
 	nameDebeziumFresh = "Debezium outbox router, just started"
 )
 
@@ -53,7 +53,7 @@ func debeziumConnector(server *pgx.ConnConfig, slot string) map[string]string {
 	}
 }
 
-// arrival is how far a peer was, and what it had used by then.
+// arrival is the progress of a peer at a moment, with its resource use so far.
 type arrival struct {
 	at      time.Time
 	records int
@@ -61,14 +61,14 @@ type arrival struct {
 	servers usage
 }
 
-// debeziumRun is one measurement: the connector and its slot have the same name.
+// debeziumRun is a measurement, whose connector and slot have the same name.
 type debeziumRun struct {
 	name, connector string
 	events          int
 }
 
-// debeziumOnce makes a slot, inserts n rows after it, starts a connector on the slot, and takes the time from the first
-// record that it sees in the topic to the last: neither the start nor other tables' log are in it.
+// debeziumOnce creates a slot, inserts n rows, starts a connector on the slot, and measures the time from the first
+// record in the topic to the last, without the start and the WAL of other tables.
 func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debeziumRun, payload [][]byte,
 	rep *report,
 ) (f figure, err error) {
@@ -94,7 +94,7 @@ func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debe
 		return f, err
 	}
 	if first.records >= n {
-		first = began // so few that they came at once: the start is in it
+		first = began // so few that they came at once: include the start
 	}
 	if err := s.allArrived(ctx, rep, run.name, topic, n); err != nil {
 		return f, err
@@ -110,7 +110,7 @@ func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debe
 	})
 }
 
-// fillDebezium makes the slot first: a connector reads what was committed after it.
+// fillDebezium creates the slot before it inserts rows, so that the connector reads all of them.
 func (s *stack) fillDebezium(ctx context.Context, slot, topic string, n int, payload [][]byte) error {
 	if err := s.exec(ctx, queryDebeziumTable, queryEmptyDebezium); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (s *stack) fillDebezium(ctx context.Context, slot, topic string, n int, pay
 	return nil
 }
 
-// follow watches a topic until n records are there, and returns when it first saw some, and when all.
+// follow polls a topic until it has n records, and returns the arrival of the first ones and of all.
 func (s *stack) follow(ctx context.Context, c *kafkatest.Connect, name, topic string, n int) (first, last arrival,
 	err error,
 ) {
@@ -175,7 +175,7 @@ func (s *stack) arrivalOf(c *kafkatest.Connect, records int) arrival {
 	return arrival{at, records, own, serverCPU()}
 }
 
-// figureBetween is the figure of what happened between two moments.
+// figureBetween returns the figure of the time between two arrivals.
 func figureBetween(first, last arrival) figure {
 	n, seconds, used := last.records-first.records, last.at.Sub(first.at).Seconds(), last.servers.minus(first.servers)
 	per := 1e6 / float64(max(n, 1))

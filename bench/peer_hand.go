@@ -41,10 +41,9 @@ func fillHand(ctx context.Context, s *stack, topic string, n int, payload [][]by
 	return s.exec(ctx, queryVacuumHand)
 }
 
-// handChild is the outbox that teams write themselves, and that most small libraries are: loops that take rows, publish
-// them and delete them within one transaction. It is the least that works. One loop keeps the order of the ids; of
-// several, nobody knows which comes first. A crash of one, or a broker that does not answer, keeps its transaction
-// open.
+// handChild is the hand-written outbox, also that of most small libraries: loops that select rows, publish them and
+// delete them within one transaction. One loop keeps the order of the ids, several do not. A crash or a broker that
+// does not answer keeps a transaction open.
 func handChild(ctx context.Context, j job) (a answer, err error) {
 	pool, err := pgxpool.New(ctx, j.URL)
 	if err != nil {
@@ -79,7 +78,7 @@ func handChild(ctx context.Context, j job) (a answer, err error) {
 	return a, err
 }
 
-// handOnce takes one batch; more is false when there was none that nobody else has.
+// handOnce publishes one batch; more is false if there was no unlocked row.
 func handOnce(ctx context.Context, tx pgx.Tx, to *kafka.Writer) (more bool, err error) {
 	rows, err := tx.Query(ctx, queryHandTake, handBatch)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 const (
 	nameRiver = "River, one job an event"
 	kindRiver = "river"
-	// As River's own benchmark has it.
+	// As in River's benchmark.
 	riverWorkers = 2000
 )
 
@@ -25,7 +25,7 @@ const (
 var riverSettings = fmt.Sprintf("v0.51.1, %d workers, FetchCooldown 2 ms, FetchPollInterval 20 ms, kafka-go's Writer",
 	riverWorkers)
 
-// riverJob is an event as a job. The payload is text, which keeps its bytes; as JSON the table would write it anew.
+// riverJob is an event as a job. The payload is text, because jsonb would change its bytes.
 type riverJob struct {
 	Key     string `json:"key"`
 	Payload string `json:"payload"`
@@ -63,8 +63,8 @@ func fillRiver(ctx context.Context, s *stack, topic string, n int, payload [][]b
 	return s.exec(ctx, queryVacuumRiver)
 }
 
-// riverChild works the jobs off; each publishes its event and waits for the ack, while the Writer gathers what the
-// others publish at the same time. The time ends with the last ack: River notes the last jobs' ends a little later.
+// riverChild works the jobs; each publishes its event and waits for the ack, while the Writer batches concurrent ones.
+// The time ends with the last ack, before River marks the last jobs as completed.
 func riverChild(ctx context.Context, j job) (a answer, err error) {
 	cfg, err := pgxpool.ParseConfig(j.URL)
 	if err != nil {

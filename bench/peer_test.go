@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Debezium's figure is of what came between the moments: what was there at the first counts for nothing.
+// TestFigureBetween: records that are there at the first moment do not count.
 func TestFigureBetween(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
@@ -23,7 +23,7 @@ func TestFigureBetween(t *testing.T) {
 	}
 }
 
-// What a publisher refused is not counted, and the end is told once, also when a repeat goes past it.
+// TestCounting: refused messages do not count, and the end is signalled once, even if a repeat exceeds the count.
 func TestCounting(t *testing.T) {
 	t.Parallel()
 	to := &refusing{}

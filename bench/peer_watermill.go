@@ -35,7 +35,7 @@ const (
 var watermillSettings = fmt.Sprintf("v1.5.1, watermill-sql v4.0.0 on pgx, watermill-kafka v3.0.6, SubscribeBatchSize "+
 	"%d, PollInterval %v", watermillBatch, watermillPoll)
 
-// fillWatermill publishes to the forwarder's topic in the database, a thousand messages in one statement.
+// fillWatermill publishes to the forwarder's topic in the database, a thousand messages per statement.
 func fillWatermill(ctx context.Context, s *stack, topic string, n int, payload [][]byte) error {
 	if err := s.exec(ctx, queryDropWatermill); err != nil {
 		return err
@@ -61,8 +61,8 @@ func fillWatermill(ctx context.Context, s *stack, topic string, n int, payload [
 	return s.exec(ctx, queryVacuumWatermill)
 }
 
-// watermillChild forwards what is in the table. It sends a message when the one before it is acked: that is how a
-// subscriber of Watermill works. The time ends with the last ack, before the offset of the last batch is stored.
+// watermillChild forwards the messages in the table, one after the other's ack, as Watermill's subscribers do. The time
+// ends with the last ack, before the offset of the last batch is stored.
 func watermillChild(ctx context.Context, j job) (a answer, err error) {
 	pool, err := pgxpool.New(ctx, j.URL)
 	if err != nil {
@@ -98,7 +98,7 @@ func watermillChild(ctx context.Context, j job) (a answer, err error) {
 	case err := <-ended:
 		return a, errors.Join(errors.New("the forwarder ended"), err)
 	}
-	// The subscriber first: it stores how far it came, which the forwarder's end would cut off.
+	// The subscriber first, so that it can store its offset.
 	return a, errors.Join(from.Close(), f.Close(), <-ended)
 }
 
@@ -116,7 +116,7 @@ func watermillPublisher(j job, logger watermill.LoggerAdapter) (message.Publishe
 	}, logger)
 }
 
-// counting closes all when it has published that many messages.
+// counting closes a channel once it has published all messages.
 type counting struct {
 	message.Publisher
 	n    atomic.Int64
@@ -124,7 +124,7 @@ type counting struct {
 	all  chan struct{}
 }
 
-// Publish is the Publisher's, counted when it succeeds.
+// Publish publishes messages, and counts them if it succeeds.
 func (c *counting) Publish(topic string, messages ...*message.Message) error {
 	if err := c.Publisher.Publish(topic, messages...); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (c *counting) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// ownPublisher gives Watermill's messages to our publisher.
+// ownPublisher is effectonce's publisher as a Watermill publisher.
 type ownPublisher struct{ to end }
 
 // Publish publishes the messages, all at once.

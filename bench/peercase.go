@@ -8,18 +8,18 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// peerLimit is far more than a turn of a peer takes; one that hangs ends the case.
+// peerLimit ends the case if a peer hangs.
 const peerLimit = 5 * time.Minute
 
-// peer is a program that brings events from Postgres into Kafka. Slow ones get fewer events than the relay.
+// peer is a program that publishes events from Postgres to Kafka. Slow ones get fewer events than the relay.
 type peer struct {
 	name string
-	goal float64 // how many times as fast the relay should be
+	goal float64 // the relay should be so many times faster
 	once func(ctx context.Context, turn int) (figure, error)
 }
 
-// peersCase: the relay beside what people use for the same today: the same payloads, the same broker, topics of as many
-// partitions, in turns. Each drains rows that wait when it starts. A peer that cannot be had is said and left out.
+// peersCase compares the relay with its alternatives, in turns, with the same payloads, broker and number of
+// partitions. Each drains a backlog. A peer that is not available is reported and skipped.
 func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	peers := append([]peer{{name: nameRelay, once: func(ctx context.Context, turn int) (figure, error) {
@@ -72,7 +72,7 @@ func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return nil
 }
 
-// goPeer is a peer that a child runs: fill empties its table and writes n events for the topic there.
+// goPeer is a peer in a child process: fill empties its table and inserts n events for the topic.
 type goPeer struct {
 	name, kind string
 	goal       float64
@@ -118,7 +118,7 @@ func (s *stack) goPeerOnce(ctx context.Context, p goPeer, payload [][]byte, rep 
 	return f, s.allArrived(ctx, rep, p.name, topic, p.events)
 }
 
-// allArrived fails when a topic holds fewer records than there were events, and says when it holds more.
+// allArrived returns an error if a topic has fewer records than there were events, and reports if it has more.
 func (s *stack) allArrived(ctx context.Context, rep *report, name, topic string, n int) error {
 	got, err := s.arrived(ctx, topic)
 	switch {
@@ -153,8 +153,8 @@ func (s *stack) arrived(ctx context.Context, topic string) (n int, err error) {
 	return n, nil
 }
 
-// peerWriter is kafka-go's Writer as the documentation of small outbox libraries shows it, with a codec and acks as the
-// relay's, and without the second that it waits by default for a batch to fill.
+// peerWriter is kafka-go's Writer as in the documentation of small outbox libraries, with the relay's codec and acks,
+// and without the default linger of a second.
 func peerWriter(j job) *kafka.Writer {
 	return &kafka.Writer{
 		Addr: kafka.TCP(j.Brokers...), Topic: j.Topic, Balancer: &kafka.Hash{}, RequiredAcks: kafka.RequireAll,

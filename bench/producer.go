@@ -31,9 +31,9 @@ var javaOptions = []string{
 // each five seconds look alike, so the last one counts.
 var producerLine = regexp.MustCompile(`(\d+) records sent, ([0-9.]+) records/sec`)
 
-// producerPerformance sends n of the file's payloads, acks=all and idempotent as is its default, without keys and
-// headers, as fast as it can, and returns its own figure: the start of the JVM is not in it, but is in cpu, the seconds
-// of its process.
+// producerPerformance sends n of the file's payloads at full speed, with the default acks=all and idempotence, without
+// keys and headers, and returns the rate that it prints. The rate excludes the start of the JVM; cpu, the seconds of
+// its process, includes it.
 func (s *stack) producerPerformance(ctx context.Context, topic, file string, n int, p producerProps) (rate, cpu float64,
 	err error,
 ) {
@@ -52,7 +52,7 @@ func (s *stack) producerPerformance(ctx context.Context, topic, file string, n i
 	}
 	lines := producerLine.FindAllSubmatch(out, -1)
 	if len(lines) == 0 {
-		return 0, 0, fmt.Errorf("ProducerPerformance said no rate:\n%s", tail(out))
+		return 0, 0, fmt.Errorf("ProducerPerformance printed no rate:\n%s", tail(out))
 	}
 	last := lines[len(lines)-1]
 	if sent, _ := strconv.Atoi(string(last[1])); sent != n {
@@ -62,10 +62,10 @@ func (s *stack) producerPerformance(ctx context.Context, topic, file string, n i
 	return rate, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), err
 }
 
-// tail is the end of an output: a client that finds no broker writes a line for each attempt.
+// tail returns the end of an output, which can be long if no broker answers.
 func tail(out []byte) []byte { return out[max(0, len(out)-2000):] }
 
-// tune tries the settings once each and returns those with the best rate.
+// tune tries each combination of settings once, and returns the fastest.
 func (s *stack) tune(ctx context.Context, file string, n int, rep *report) (best producerProps, err error) {
 	var top float64
 	for _, compression := range []string{"none", "lz4", "snappy"} {

@@ -12,12 +12,12 @@ truncate outbox_event, outbox_claim`
 const queryEmptyHeld = `-- bench: empty held
 truncate outbox_held, outbox_claim`
 
-// Beside the last few dead events, which a claim keeps while nothing else is acked.
+// Ignores the last dead events, which a claim keeps until something else is acked.
 const queryAnyLeft = `-- bench: any left
 select exists (select from outbox_event e where not exists (select from outbox_claim c where c.lane = e.lane
 	and e.id = any (c.ids)))`
 
-// Lanes that are streamed, once the reader has passed what was written while nobody read.
+// Streamed lanes, once the reader has passed the WAL that was written before it started.
 const queryStreamed = `-- bench: streamed
 select count(*) from outbox_streamed where exists (select from outbox_wal w
 	join pg_replication_slots s on s.slot_name = w.slot join pg_stat_replication r on r.pid = s.active_pid
@@ -32,11 +32,11 @@ checkpoint`
 const queryLeft = `-- bench: left
 select count(*) from outbox_event`
 
-// A snapshot that a report or a dump would hold: it keeps every row that is deleted after it.
+// A snapshot like that of a report or a dump, which keeps all rows that are deleted after it.
 const queryPinSnapshot = `-- bench: pin snapshot
 select count(*) from outbox_event`
 
-// What the work reads, by table: unlike times it does not depend on what else the machine does.
+// Pages read by table: unlike times they do not depend on the load of the machine.
 const queryBuffers = `-- bench: buffers
 select relname, heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)
 from pg_statio_user_tables where relname like 'outbox%' or relname = 'relay_member'`
@@ -49,7 +49,7 @@ from pg_stat_user_tables`
 const queryWAL = `-- bench: wal
 select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`
 
-// The ledger of the inbox case: one row for each message, behind a business key.
+// The ledger of the inbox case: one row per message, with a unique business key.
 const queryLedgerTable = `-- bench: ledger table
 create table if not exists ledger (
 	id bigint generated always as identity primary key,
@@ -72,34 +72,34 @@ const queryCreditAll = `-- bench: credit all
 insert into ledger (entry_type, source_payment_id, amount) select 'credit', unnest($1::uuid[]), 100
 	on conflict do nothing`
 
-// What a service writes by hand: the message's row, and nothing else when it is there already.
+// The hand-written inbox: inserts the message's row if it does not exist.
 const queryPlainInbox = `-- bench: plain inbox
 insert into inbox_message (consumer_name, message_id) values ('ledger', $1) on conflict do nothing`
 
-// The first key of those that fall into each lane.
+// One key for each lane.
 const queryKeyPerLane = `-- bench: key per lane
 select distinct on (lane) key
 from (select 'acc-' || n as key, n, hashtextextended(('acc-' || n) collate "C", 0) & 31 as lane
 	from generate_series(0, 9999) n) k
 order by lane, n`
 
-// Another inbox beside the first, in a schema of its own, which goes with everything in it.
+// The second inbox, in its own schema.
 const queryDropBare = `-- bench: drop bare
 drop schema if exists bare cascade`
 
-// The oldest days of the default window. The consumer has to have begun before them, or their ids would be of no day.
+// The oldest days of the default window. The consumer's start has to be before them, or their ids would have no day.
 const queryOldDays = `-- bench: old days
 with long_since as (update inbox_consumer set floor = floor - 30)
 select to_char(d, 'YYYYMMDD'), (extract(epoch from d) * 1000)::bigint
 from generate_series(0, $1 - 1) n, lateral (select (clock_timestamp() at time zone 'utc')::date - 14 + n) as t (d)
 order by d`
 
-// {day} is eight digits, {from} and {to} the lowest ids of the day and of the next.
+// {day} has eight digits; {from} and {to} are the lowest ids of the day and of the next one.
 const queryLeaveDay = `-- bench: leave day
 alter table inbox_message detach partition inbox_message_{day};
 alter table inbox_message_{day} drop constraint inbox_message_{day}_pkey`
 
-// Frozen rows need no vacuum; Postgres takes that only for a table that the same transaction has truncated.
+// Frozen rows need no vacuum; FREEZE requires that the same transaction has truncated the table.
 const queryTruncateDay = `-- bench: truncate day
 truncate inbox_message_{day}`
 
@@ -119,24 +119,24 @@ select (select count(*) from ledger), (select count(*) from inbox_parked)`
 const queryEmptyChain = `-- bench: empty chain
 truncate outbox_event, outbox_claim, inbox_message, inbox_message_any, ledger_entry`
 
-// Entries are dense as long as nothing was rolled back, so the newest tells cheaply when a count is worth while.
+// Ids are dense unless a transaction was rolled back, so the highest is a cheap upper bound of the count.
 const queryBookedAtMost = `-- bench: booked at most
 select coalesce(max(id), 0) from ledger_entry`
 
 const queryBooked = `-- bench: booked
 select count(*) from ledger_entry`
 
-// The bytes of a table, partitions and what is stored out of line included, and those of its indexes.
+// The bytes of a table with its partitions and TOAST, and those of its indexes.
 const querySizes = `-- bench: sizes
 select sum(pg_table_size(t.relid))::float8, sum(pg_indexes_size(t.relid))::float8
 from (select $1::text::regclass as relid union select relid from pg_partition_tree($1::text::regclass)) t`
 
-// How many lanes each relay owns whose lease is running.
+// The number of lanes of each relay with a valid lease.
 const queryShares = `-- bench: shares
 select count(l.lane) from relay_member m left join outbox_lane l on l.owner = m.owner
 where m.lease_until > clock_timestamp() group by m.owner`
 
-// The business that the append case's events are about.
+// The business table of the append case.
 const queryAccounts = `-- bench: accounts
 create table bench_account (id integer primary key, balance bigint not null) with (fillfactor = 50)`
 
@@ -158,7 +158,7 @@ insert into bench_account (id, balance) select n, 0 from generate_series(0, 9999
 const queryEmptyPayments = `-- bench: empty payments
 truncate bench_payment`
 
-// Also takes the whole pages that the log needs after a checkpoint out of the measurement.
+// Also writes the full pages that the WAL needs after a checkpoint before the measurement.
 const queryResetAccounts = `-- bench: reset accounts
 update bench_account set balance = 0`
 

@@ -6,7 +6,7 @@ truncate idempotency_key, bench_key`
 const queryVacuumKeys = `-- bench: vacuum keys
 vacuum analyze idempotency_key`
 
-// The key's table as a service writes it by hand: no lease, no fingerprint, no retention.
+// A hand-written table of keys: no lease, no fingerprint, no retention.
 const queryKeysByHand = `-- bench: keys by hand
 create table bench_key (key text primary key, code integer, body bytea, created_at timestamptz not null default now())`
 

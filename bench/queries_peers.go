@@ -37,7 +37,7 @@ truncate river_job`
 const queryVacuumRiver = `-- bench: vacuum river
 vacuum analyze river_job`
 
-// The outbox that is written by hand, and what its loop says.
+// The hand-written outbox, and the statements of its loop.
 const queryHandTable = `-- bench: hand table
 create table if not exists hand_outbox (
 	id bigint generated always as identity primary key,

@@ -26,15 +26,15 @@ import (
 )
 
 const (
-	// The topic of the rebalances case gets so many events a second, spread evenly.
+	// The topic of the rebalances case, and its events per second, evenly distributed.
 	rebalancePartitions = 50
 	rebalanceRate       = 2000
-	// nobody is for how long nothing is decided before that counts: a busy machine pauses for less.
+	// nobody is the shortest pause of all partitions that counts: a busy machine causes shorter ones.
 	nobody = 250 * time.Millisecond
 )
 
-// rebalancesCase: for how long partitions stand still while the workers of a group are replaced one by one (SIGTERM,
-// start) and killed one by one (SIGKILL, start). Each worker is a process; its handler does nothing but note the time.
+// rebalancesCase measures how long partitions stand still while the workers of a group are replaced one by one
+// (SIGTERM, start) and killed one by one (SIGKILL, start). Each worker is a process; its handler only notes the time.
 func rebalancesCase(ctx context.Context, s *stack, o options, rep *report) error {
 	kind := "workers"
 	if o.live.static {
@@ -61,7 +61,7 @@ func rebalancesCase(ctx context.Context, s *stack, o options, rep *report) error
 	return errors.Join(err, f.end(), <-produced)
 }
 
-// fleet is the workers of the rebalances case, and those that they replaced.
+// fleet is the current and past workers of the rebalances case.
 type fleet struct {
 	dir    string
 	static bool
@@ -147,7 +147,7 @@ func (f *fleet) start(worker int) (*member, error) {
 	return m, err
 }
 
-// replace ends a worker, and starts it again as soon as it is gone.
+// replace ends a worker, and restarts it as soon as it has exited.
 func (f *fleet) replace(ctx context.Context, w int, sig syscall.Signal) error {
 	old := f.now[w]
 	old.away.from = time.Now()
@@ -189,7 +189,7 @@ func (f *fleet) end() error {
 	return nil
 }
 
-// decision is that a member decided events of a partition.
+// decision is the moment at which a member decided events of a partition.
 type decision struct {
 	at        time.Time
 	partition int
@@ -197,7 +197,7 @@ type decision struct {
 	by        *member
 }
 
-// decisions are those of all members so far, in the order of time.
+// decisions returns those of all members so far, ordered by time.
 func (f *fleet) decisions() (all []decision, err error) {
 	for _, m := range slices.Concat(f.gone, f.now) {
 		text, err := os.ReadFile(m.file)
@@ -217,7 +217,7 @@ func (f *fleet) decisions() (all []decision, err error) {
 	return all, nil
 }
 
-// still is what stood still in a while, and for how long.
+// still is how long partitions stood still in some time.
 type still struct {
 	events            int
 	longest, beyond   time.Duration // of a partition; less the time in which its worker was away
@@ -262,7 +262,7 @@ func standstills(all []decision, members []*member, during span) (st still) {
 	return st
 }
 
-// overlap is for how long two spans are at the same time.
+// overlap returns the length of the intersection of two spans.
 func overlap(a, b span) time.Duration {
 	from, to := a.from, a.to
 	if b.from.After(from) {
@@ -274,7 +274,7 @@ func overlap(a, b span) time.Duration {
 	return max(0, to.Sub(from))
 }
 
-// produceEvenly sends the case's events until ctx ends: one to each partition at a time.
+// produceEvenly sends one event to each partition in turn until ctx ends.
 func produceEvenly(ctx context.Context, brokers []string, topic string) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerLinger(0))
@@ -302,7 +302,7 @@ func produceEvenly(ctx context.Context, brokers []string, topic string) error {
 	}
 }
 
-// memberChild consumes until it is told to stop, and writes when it decided how many events of which partition.
+// memberChild consumes until SIGTERM, and writes its decisions.
 func memberChild(ctx context.Context, j job) (a answer, err error) {
 	var out sync.Mutex
 	h := inbox.HandlerFunc(func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {

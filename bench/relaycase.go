@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// The names of what is measured.
+// The names of the measurements.
 const (
 	nameRelay    = "relay drain"
 	nameProducer = "ProducerPerformance"
 	namePublish  = "plain Publish"
 )
 
-// relayCase: a relay drains a full outbox into Kafka, against Kafka's own load generator and against the publisher with
-// no database behind it. They take turns, so that a busy minute of the machine meets all of them.
+// relayCase compares a relay that drains a backlog with Kafka's load generator, and with the publisher without a
+// database. They take turns, so that a busy minute of the machine affects all of them.
 func relayCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	file, err := s.payloadFile(payload)
@@ -79,13 +79,13 @@ func (s *stack) publishOnce(ctx context.Context, o options) (figure, error) {
 	})
 }
 
-// measured runs a child and adds what the servers used meanwhile.
+// measured runs a child and adds the resource use of the servers.
 func (s *stack) measured(ctx context.Context, name string, j job) (figure, error) {
 	f, _, err := s.measuredAnswer(ctx, name, j)
 	return f, err
 }
 
-// measuredAnswer is measured with all that the child said.
+// measuredAnswer is measured with the child's answer.
 func (s *stack) measuredAnswer(ctx context.Context, name string, j job) (figure, answer, error) {
 	wal, err := s.wal(ctx)
 	if err != nil {

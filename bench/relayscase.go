@@ -19,14 +19,13 @@ import (
 const (
 	nameHandOver = "hand-over on shutdown"
 	nameTakeOver = "take-over after a kill"
-	// defaultLease is what a relay has when nobody sets one.
 	defaultLease = 15 * time.Second
 	// longLease keeps the lanes with relays that are stopped (SIGSTOP) while the outbox is filled.
 	longLease = 2 * time.Minute
 )
 
-// relaysCase: two and four relays against one, each a process of its own, on the same events; then how long events wait
-// when one of two relays is told to stop, and when it is killed.
+// relaysCase compares two and four relay processes with one, on the same events; then it measures how long events wait
+// when one of two relays is stopped, and when it is killed.
 func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 	lease := o.live.lease
 	if lease == 0 {
@@ -80,14 +79,12 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return nil
 }
 
-// warmEvents are drained by each of some relays before they are measured, so that connections, plans and heaps are as
-// those of relays that run for long.
+// warmEvents is the number of events per relay before the measurement, so that connections, plans and heaps are warm.
 const warmEvents = 40_000
 
-// drainShared starts n relays and, when they have shared the lanes and drained something, stops their processes
-// (SIGSTOP) while the outbox is filled. The time is from the moment at which they may go on to the last settle. differ
-// is by how many lanes their shares differed at most meanwhile. With wal one relay reads the WAL, where the fill is
-// then.
+// drainShared starts n relays and, when they have shared the lanes and are warm, pauses them (SIGSTOP) while the outbox
+// is filled. The time is from SIGCONT to the last settle. differ is the largest difference of their shares meanwhile.
+// With wal, one relay reads the events from the WAL.
 func (s *stack) drainShared(ctx context.Context, o options, n int, wal bool, payload [][]byte) (f figure, differ int,
 	err error,
 ) {
@@ -156,7 +153,7 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, wal bool, pay
 		f.PeakKiB = max(f.PeakKiB, a.PeakKiB)
 	}
 	if settled != warm+events {
-		return f, 0, fmt.Errorf("the relays say that they settled %d of %d events", settled, warm+events)
+		return f, 0, fmt.Errorf("the relays settled %d of %d events", settled, warm+events)
 	}
 	after, err := s.wal(ctx)
 	if err != nil {
@@ -169,9 +166,9 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, wal bool, pay
 	return f, differ, s.left(ctx)
 }
 
-// warm has the relays drain n events.
+// warm lets the relays drain n events.
 func (s *stack) warm(ctx context.Context, topic string, n int, payload [][]byte) error {
-	// Not by fill: it empties the tables, which the relays are at work on.
+	// Not by fill, which truncates the tables that the relays use.
 	err := inParallel(ctx, 1, n, 10_000, func(ctx context.Context, n int) error {
 		return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 			return outbox.Append(ctx, tx, events(topic, n, payload)...)
@@ -183,7 +180,7 @@ func (s *stack) warm(ctx context.Context, topic string, n int, payload [][]byte)
 	if _, err := s.awaitPublished(ctx, topic, n); err != nil {
 		return err
 	}
-	// The last settles end first, and the floors rise: a process must not be stopped within a transaction.
+	// Let the last settles end and the floors rise: a process must not be paused within a transaction.
 	if err := pause(ctx, time.Second); err != nil {
 		return err
 	}
@@ -207,7 +204,7 @@ func signalAll(relays []*background, sig os.Signal) error {
 	return nil
 }
 
-// awaitPublished waits until a topic has so many records, and looks at the shares of the lanes meanwhile.
+// awaitPublished waits until a topic has want records, and meanwhile observes the shares of the lanes.
 func (s *stack) awaitPublished(ctx context.Context, topic string, want int) (differ int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -227,7 +224,7 @@ func (s *stack) awaitPublished(ctx context.Context, topic string, want int) (dif
 	}
 }
 
-// records is how many records a topic has.
+// records returns the number of records in a topic.
 func (s *stack) records(ctx context.Context, topic string) (n int64, err error) {
 	var ask []kafka.OffsetRequest
 	for p := range partitions {
@@ -245,11 +242,11 @@ func (s *stack) records(ctx context.Context, topic string) (n int64, err error) 
 	return n, err
 }
 
-// flowRate is how many events a second are appended while a relay leaves.
+// flowRate is the rate of appends while a relay leaves.
 const flowRate = 1000
 
-// leave starts two relays and a steady flow of events, sends one relay a signal, and measures until the other owns
-// every lane and has published from each that it took over.
+// leave starts two relays and a steady load, sends a signal to one relay, and measures the time until the other has
+// published events of every lane that it took over.
 func (s *stack) leave(ctx context.Context, o options, sig syscall.Signal, lease time.Duration) (figure, error) {
 	f := figure{Rate: flowRate}
 	topic, drop, err := s.topic(ctx, 0)
@@ -307,7 +304,7 @@ func (s *stack) leave(ctx context.Context, o options, sig syscall.Signal, lease 
 	return f, err
 }
 
-// lastPublished is how long after a moment a relay had published from every lane that it took since.
+// lastPublished returns the time until a relay had published from every lane that it took after a moment.
 func lastPublished(lanes []laneTurn, at time.Time) (took time.Duration, err error) {
 	taken := slices.DeleteFunc(slices.Clone(lanes), func(l laneTurn) bool { return !l.Taken.After(at) })
 	if len(taken) < relay.Lanes/4 {

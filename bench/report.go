@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/bench/page"
 )
 
-// figure is one measurement. CPU is in microseconds an event; claim, publish and settle are seconds, summed over pumps.
+// figure is a measurement. CPU is in microseconds per event; claim, publish and settle are seconds, summed over pumps.
 type figure struct {
 	Case        string  `json:"case"`
 	Name        string  `json:"name"`
@@ -35,7 +35,7 @@ type figure struct {
 	RoundTrips  float64 `json:"round_trips,omitempty"` // to Postgres
 }
 
-// goal compares the median of a ratio, of a rate or of a time with what was promised.
+// goal compares the median of a ratio, rate or time with a promised value.
 type goal struct {
 	Case   string  `json:"case"`
 	What   string  `json:"goal"`
@@ -80,7 +80,7 @@ func (r *report) line(v any) {
 	}
 }
 
-// about prints what the figures were measured on.
+// about prints the environment of the run.
 func (r *report) about(a map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(a)) {
 		r.say("%s: %s", k, a[k])
@@ -93,14 +93,14 @@ func (r *report) note(name, text string) {
 	r.line(map[string]string{"case": name, "note": text})
 }
 
-// add takes a figure, and shows it at once: a run takes minutes.
+// add adds a figure and prints it at once, because a run takes minutes.
 func (r *report) add(f figure) {
 	r.figures = append(r.figures, f)
 	r.line(f)
 	r.say("  %s %d: %s %.0f/s", f.Case, f.Turn, f.Name, f.Rate)
 }
 
-// rates of a name by turn, without the warm-up.
+// rates returns the rates of a name by turn, without the warm-up.
 func (r *report) rates(of, name string) map[int]float64 {
 	m := map[int]float64{}
 	for _, f := range r.figures {
@@ -111,7 +111,7 @@ func (r *report) rates(of, name string) map[int]float64 {
 	return m
 }
 
-// pick is a value of a name's figures, without the warm-up.
+// pick returns a value of each of a name's figures, without the warm-up.
 func (r *report) pick(of, name string, get func(figure) float64) (out []float64) {
 	for _, f := range r.figures {
 		if f.Case == of && f.Name == name && f.Turn > 0 {
@@ -121,12 +121,12 @@ func (r *report) pick(of, name string, get func(figure) float64) (out []float64)
 	return out
 }
 
-// ratio notes by how much a is faster than b, turn by turn: both met the same machine.
+// ratio adds a goal for the rate of a divided by that of b, turn by turn.
 func (r *report) ratio(of, a, b string, want float64) {
 	r.goal(of, a+" / "+b, want, r.ratios(of, a, b))
 }
 
-// ratios are by how much a is faster than b in each turn.
+// ratios returns the rate of a divided by that of b for each turn.
 func (r *report) ratios(of, a, b string) (all []float64) {
 	rates := r.rates(of, b)
 	for turn, rate := range r.rates(of, a) {
@@ -137,17 +137,17 @@ func (r *report) ratios(of, a, b string) (all []float64) {
 	return all
 }
 
-// atLeast notes a rate that was promised as such.
+// atLeast adds a goal for a rate.
 func (r *report) atLeast(of, name string, want float64) {
 	r.goal(of, name+", events/s", want, slices.Collect(maps.Values(r.rates(of, name))))
 }
 
-// atMost notes values that were promised to stay below want.
+// atMost adds a goal for values that must stay below want.
 func (r *report) atMost(of, what string, want float64, all []float64) {
 	r.judge(goal{Case: of, What: what, Want: want, AtMost: true}, all)
 }
 
-// peaks notes the most that any process of these names held, against the 200 MiB that are promised.
+// peaks adds a goal for the peak memory of the processes of these names: at most 200 MiB.
 func (r *report) peaks(of, kind string, names ...string) {
 	var most []float64
 	for _, f := range r.figures {
@@ -221,7 +221,7 @@ func (r *report) table(name string) {
 	r.say("load of the machine at the end: %s\n", load())
 }
 
-// names in the order in which they were first measured.
+// names returns the names of a case in the order of their first figure.
 func (r *report) names(of string) (out []string) {
 	for _, f := range r.figures {
 		if f.Case == of && !slices.Contains(out, f.Name) {

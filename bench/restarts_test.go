@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// A repeat is no inversion, wherever it stands; an event that comes first after a later one of its key is.
+// TestCompare: an event whose first occurrence is after a later event of its key is an inversion; a repeat is not.
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	var sent []event.Event

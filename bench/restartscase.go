@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// A pump of the restarts case has its own keys, publishes so many of their events at a time, and pauses.
+	// A pump of the restarts case has its own keys, publishes a batch of their events, and pauses.
 	restartKeys  = 40
 	restartBatch = 20
 	restartPause = 40 * time.Millisecond
 	restartPumps = 2
 )
 
-// brokerFaults are done to one of three brokers after the other.
+// brokerFaults are applied to the three brokers in turn.
 var brokerFaults = []struct {
 	name string
 	do   func(c *kafkatest.Cluster, i int) error
@@ -46,10 +46,9 @@ var brokerFaults = []struct {
 	},
 }
 
-// restartsCase: what becomes of events that are published while brokers go and come back, by each client: how many are
-// in the log twice, and whether any is missing or out of the order of its key. Who publishes sends the same again until
-// all are acked, as the relay does. All clients publish at the same time, to topics of their own in one cluster, so
-// that they meet the same faults.
+// restartsCase checks, for each client, how many events are in the log twice, missing, or out of the order of their key
+// after brokers were restarted. The clients repeat events until they are acked, as the relay does. All publish at the
+// same time, to their own topics in one cluster, so that the same faults affect them.
 func restartsCase(ctx context.Context, _ *stack, o options, rep *report) error {
 	rep.note("restarts", fmt.Sprintf("three brokers, replication factor 3, min.insync.replicas 2; %d pumps for each "+
 		"client, %d events at a time each, every %v; each fault at each broker, "+
@@ -111,7 +110,7 @@ func doFault(ctx context.Context, c *kafkatest.Cluster, away time.Duration, do,
 	return pause(ctx, 3*time.Second)
 }
 
-// restartRun is one client at work.
+// restartRun is the run of one client.
 type restartRun struct {
 	client, topic string
 	drop          func()
@@ -139,7 +138,7 @@ func (s *stack) restartRun(ctx context.Context, client string) (*restartRun, err
 	return r, nil
 }
 
-// pump publishes until ctx ends, and then until all that it has begun is acked.
+// pump publishes until ctx has ended and all its events are acked.
 func (r *restartRun) pump(ctx context.Context, pump int) {
 	for n := 0; ctx.Err() == nil; n++ {
 		events := make([]event.Event, restartBatch)
@@ -173,10 +172,10 @@ func (r *restartRun) pump(ctx context.Context, pump int) {
 	}
 }
 
-// seen is what is wrong with a log.
+// seen counts the deviations of a log.
 type seen struct{ twice, missing, inverted int }
 
-// end waits for the pumps and compares the log with what they had acked.
+// end waits for the pumps and compares the log with the acked events.
 func (r *restartRun) end(s *stack) (figure, seen, error) {
 	r.pumps.Wait()
 	took := since(r.started)
@@ -189,8 +188,7 @@ func (r *restartRun) end(s *stack) (figure, seen, error) {
 	return figure{Events: n, Seconds: took, Rate: float64(n) / took}, compare(r.sent, log), nil
 }
 
-// compare counts what is in the log again, what is not in it, and the first occurrences that are not in the order of
-// their key.
+// compare counts repeats, missing events, and first occurrences that are not in the order of their key.
 func compare(sent []event.Event, log []loggedRecord) (saw seen) {
 	first := map[uuid.UUID]bool{}
 	last := map[string]int{}

@@ -7,8 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// shapesCase: what else could make a drain slower than it is with a hundred thousand keys, small payloads and nobody
-// beside it.
+// shapesCase measures drains with few keys, large payloads or an open snapshot: anything that could slow them down.
 func shapesCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("shapes", fmt.Sprintf("drains of %d events of %d bytes: with %d keys, with one key in each lane, and "+
 		"while a snapshot is open that was taken before the "+
@@ -58,7 +57,7 @@ func (s *stack) shapesOfKeys(ctx context.Context, o options, rep *report) error 
 	return nil
 }
 
-// pin opens a snapshot, as a report or a dump does.
+// pin keeps a snapshot open, as a report or a dump does.
 func (s *stack) pin(ctx context.Context) (unpin func(), err error) {
 	tx, err := s.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
@@ -72,8 +71,7 @@ func (s *stack) pin(ctx context.Context) (unpin func(), err error) {
 	return unpin, nil
 }
 
-// shapesOfPayloads: the ceiling of bytes is what the publisher sends with no database behind it. The ratio of events is
-// that of bytes, for both send the same payloads.
+// shapesOfPayloads compares the relay with the publisher without a database, for payloads of several sizes.
 func (s *stack) shapesOfPayloads(ctx context.Context, o options, rep *report) error {
 	var relays []string
 	for _, size := range []int{100, 4 << 10, 64 << 10} {

@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
-// costsFile is where the costs case writes and -model and the simulation read, seen from this folder.
+// costsFile is written by the costs case and read by -model and the simulation, relative to this directory.
 const costsFile = "costs.json"
 
 // How the steady loads are appended.
@@ -20,8 +20,8 @@ const (
 	steadyProducers = 16
 )
 
-// simulationCase: what the simulation says of the chain from append to effect, from costs that were measured step by
-// step, beside what the chain does: at steady rates, and in a drain of what waits.
+// simulationCase compares the simulation of the chain from append to effect, which uses the costs of its steps, with
+// measurements of the chain: at steady rates, and in a drain of a backlog.
 func simulationCase(ctx context.Context, s *stack, o options, rep *report) error {
 	costs, err := o.readCosts(s)
 	if err != nil {
@@ -64,7 +64,7 @@ func simulationCase(ctx context.Context, s *stack, o options, rep *report) error
 	return plan.Write(o.costs, costs)
 }
 
-// readCosts prefers what this run has measured.
+// readCosts returns the costs that this run has measured, or those in costsFile.
 func (o options) readCosts(s *stack) (plan.Costs, error) {
 	switch {
 	case s.costs != nil:
@@ -84,7 +84,7 @@ func simulated(name string, out plan.Outcome) figure {
 	return f
 }
 
-// load measures a load, the first time to warm up, and returns the medians.
+// load measures a load several times, and returns the medians without the warm-up.
 func (s *stack) load(ctx context.Context, o options, l plan.Load, name string, rep *report) (plan.Outcome, error) {
 	var all []plan.Outcome
 	for turn := range o.repeats + 1 {
@@ -147,7 +147,7 @@ func (s *stack) loadOnce(ctx context.Context, o options, l plan.Load) (g stageAn
 	return a.Stage, err
 }
 
-// quantity is one of what a check compares.
+// quantity is a value that a check compares.
 type quantity struct {
 	name   string
 	steady bool // means nothing in a drain, where every event was appended before

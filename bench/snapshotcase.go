@@ -17,12 +17,12 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// snapshotRate is how many events a second are appended while the snapshot is open.
+// snapshotRate is the rate of appends while the snapshot is open.
 const snapshotRate = 1000
 
-// snapshotCase: a relay works while somebody's snapshot stays open, so that no vacuum takes away what it deletes.
-// Claims must not become slower as the dead rows pile up. The figures are claims a second of claiming, slice by slice;
-// the warm-up is the first slice, before the snapshot.
+// snapshotCase: a relay works while an open snapshot keeps vacuum from removing dead rows, and claims must not become
+// slower. The figures are claims per second of claiming, slice by slice; the warm-up is the first slice, before the
+// snapshot.
 func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	each := min(snapshotSlice, o.snapshot/4)
 	rep.note("snapshot", fmt.Sprintf("%d events a second appended for %v under a pinned snapshot; the figures are "+
@@ -81,7 +81,7 @@ func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return w.end()
 }
 
-// snapshotSlice is how long one figure of the snapshot case is measured, unless the whole is short.
+// snapshotSlice is the time of one figure of the snapshot case, unless the whole run is short.
 const snapshotSlice = 30 * time.Second
 
 // claimWatch is a relay in this process, whose claims are timed.
@@ -112,7 +112,7 @@ func (s *stack) watchClaims(ctx context.Context, to relay.Publisher, cfg relay.C
 	return w, nil
 }
 
-// append has n events appended at every tick, until it is stopped.
+// append starts to append n events at every tick, until stop is called.
 func (w *claimWatch) append(ctx context.Context, s *stack, every time.Duration, topic string, n int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -124,7 +124,7 @@ func (w *claimWatch) append(ctx context.Context, s *stack, every time.Duration, 
 	return func() { cancel(); wg.Wait() }
 }
 
-// end waits until the relay has ended, and says what failed.
+// end waits until the relay has ended, and returns its error.
 func (w *claimWatch) end() error {
 	err := <-w.relayed
 	select {
@@ -143,7 +143,7 @@ func (w *claimWatch) fail(err error) {
 	}
 }
 
-// wait lets time pass, unless something fails.
+// wait sleeps, or returns early with the error of the relay or a producer.
 func (w *claimWatch) wait(d time.Duration) error {
 	select {
 	case err := <-w.relayed:
@@ -155,7 +155,7 @@ func (w *claimWatch) wait(d time.Duration) error {
 	}
 }
 
-// claims are how many there were since the last look, and how long they took.
+// claims returns the number and times of the claims since the last call.
 func (w *claimWatch) claims() (n int, median, worst time.Duration) {
 	all := w.times.take()
 	if n = len(all); n > 0 {
@@ -164,7 +164,7 @@ func (w *claimWatch) claims() (n int, median, worst time.Duration) {
 	return n, median, worst
 }
 
-// slice is the claims of some time.
+// slice measures the claims in a time.
 func (w *claimWatch) slice(ctx context.Context, s *stack, rep *report, d time.Duration) (figure, error) {
 	w.times.take()
 	if _, err := w.pages.since(ctx, s); err != nil {
@@ -212,7 +212,7 @@ func ignoreCanceled(err error) error {
 	return err
 }
 
-// pageCounts are the pages that were read of each table, since the last look.
+// pageCounts are the pages that were read of each table since the last call.
 type pageCounts struct {
 	last, now map[string]int64
 }

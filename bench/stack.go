@@ -22,14 +22,14 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// partitions of every topic here.
+// partitions is the number of partitions of every topic.
 const partitions = 8
 
-// postgresSettings are what a production server of this size would have, as far as they matter to a short run; fsync
-// and full_page_writes are on. The log volume is large so that checkpoints come before a measurement and not within it.
+// postgresSettings are production settings as far as they matter to a short run; fsync and full_page_writes are on. The
+// large WAL keeps checkpoints out of the measurements.
 var postgresSettings = []string{"shared_buffers=512MB", "max_wal_size=8GB", "checkpoint_timeout=30min"}
 
-// stack is the servers of a run and the ways to them.
+// stack is the servers of a run with their clients.
 type stack struct {
 	pg      *pgtest.Server
 	db      *pgxpool.Pool
@@ -39,7 +39,7 @@ type stack struct {
 	dir     string
 	// replicas of each partition; 0: one.
 	replicas int
-	costs    *plan.Costs // what the costs case of this run has measured; nil: nothing
+	costs    *plan.Costs // of the costs case of this run, if it has run
 }
 
 // start starts Postgres, and Kafka where a case needs it.
@@ -86,7 +86,7 @@ func (s *stack) startKafka() (err error) {
 		return err
 	}
 	if fake {
-		return errors.New("an imitation of Kafka has no speed worth measuring: install Java 17 and Maven")
+		return errors.New("the benchmark needs a real Kafka: install Java 17 and Maven")
 	}
 	s.kafka = &kafka.Client{Addr: kafka.TCP(s.brokers...), Timeout: time.Minute}
 	return nil
@@ -105,7 +105,7 @@ func (s *stack) close() {
 	kafkatest.Stop()
 }
 
-// topic makes a topic of its own for one measurement; drop removes it. Old data would cost later measurements memory.
+// topic creates a topic for one measurement; drop deletes it, because old data would cost later ones memory.
 func (s *stack) topic(ctx context.Context, maxMessage int) (name string, drop func(), err error) {
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // never fails since Go 1.24
@@ -128,7 +128,7 @@ func (s *stack) topic(ctx context.Context, maxMessage int) (name string, drop fu
 	}, nil
 }
 
-// createTopic waits for a broker that a busy machine has kept from its heartbeats: the cluster has none for that while.
+// createTopic retries while the cluster has no broker, which happens when a busy machine delays its heartbeats.
 func (s *stack) createTopic(ctx context.Context, topic kafka.TopicConfig) error {
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -137,7 +137,7 @@ func (s *stack) createTopic(ctx context.Context, topic kafka.TopicConfig) error 
 			err = res.Errors[topic.Topic]
 		}
 		if errors.Is(err, kafka.TopicAlreadyExists) {
-			return nil // nobody else has this name: an answer was lost
+			return nil // the name is unique: the reply to an earlier attempt was lost
 		}
 		if !errors.Is(err, kafka.InvalidReplicationFactor) || time.Now().After(deadline) || ctx.Err() != nil {
 			return err
@@ -146,7 +146,7 @@ func (s *stack) createTopic(ctx context.Context, topic kafka.TopicConfig) error 
 	}
 }
 
-// about is what stands above the figures: versions, cores, settings.
+// about describes the environment: versions, cores, settings.
 func (s *stack) about(ctx context.Context) (map[string]string, error) {
 	a := map[string]string{
 		"date": time.Now().UTC().Format("2006-01-02 15:04 UTC"), "go": runtime.Version(),
@@ -180,7 +180,7 @@ func (s *stack) kafkaVersion() string {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(jars[0]), "kafka-clients-"), ".jar")
 }
 
-// load tells whether the machine did something else: a figure of a busy machine is worth less.
+// load returns the load of the machine, which distorts the figures.
 func load() string {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -33,10 +33,10 @@ type stageJob struct {
 	Consumer               string
 }
 
-// warmUp is what goes before a measurement by time: connections, first plans, a group's assignment.
+// warmUp precedes a measurement by time: connections, plans, the assignment of the group.
 const warmUp = 2 * time.Second
 
-// stageAnswer is what a child's steps did and used from the begin of the measurement to its end.
+// stageAnswer is the work and resource use of a child's steps during the measurement.
 type stageAnswer struct {
 	Seconds                                          float64
 	Appended, Settled, Handled                       int
@@ -47,7 +47,7 @@ type stageAnswer struct {
 	Publish50, Publish99, Apply50, Apply99           float64 // milliseconds since the begin of an event's append
 }
 
-// stages is a child at work.
+// stages is the state of a child.
 type stages struct {
 	job
 	pool                                   *pgxpool.Pool
@@ -132,7 +132,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// reached waits until every step has had so many events.
+// reached waits until every step has had that many events.
 func (s *stages) reached(ctx context.Context, events int) error {
 	n := int64(events)
 	for s.Stage.Append && s.appended.Load() < n || s.Stage.Relay && s.settled.Load() < n || s.Stage.Consume &&
@@ -144,7 +144,7 @@ func (s *stages) reached(ctx context.Context, events int) error {
 	return context.Cause(ctx)
 }
 
-// moment is every counter at a time.
+// moment is the value of every counter at a time.
 type moment struct {
 	at                                                         time.Time
 	cpu                                                        float64
@@ -201,7 +201,7 @@ func (s *stages) connect(ctx context.Context) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
-// produce appends from several goroutines, each at times of its own: what comes late does not move what comes next.
+// produce appends from several goroutines, each on its own fixed schedule.
 func (s *stages) produce(ctx context.Context, payload [][]byte) error {
 	period := time.Duration(0)
 	if s.Stage.Rate > 0 {
@@ -271,7 +271,7 @@ func (s *stages) relay(ctx context.Context) error {
 	return r.Run(ctx)
 }
 
-// timedPublisher notes how old each event is when Kafka has acked it.
+// timedPublisher notes the age of each event at its ack.
 type timedPublisher struct {
 	*publisher.Kafka
 	s *stages
@@ -323,7 +323,7 @@ func (s *stages) consume(ctx context.Context) error {
 	return c.Run(ctx)
 }
 
-// committed notes how old the events are whose effect is committed now.
+// committed notes the age of events at the commit of their effect.
 func (s *stages) committed(p consumer.Partition, n int, _ []inbox.Outcome, took time.Duration) {
 	now := time.Now()
 	s.mu.Lock()
@@ -351,7 +351,7 @@ func (t *timings) add(d ...time.Duration) {
 	t.all = append(t.all, d...)
 }
 
-// take returns them sorted, and forgets them.
+// take returns the sorted durations, and clears them.
 func (t *timings) take() []time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -361,7 +361,7 @@ func (t *timings) take() []time.Duration {
 	return all
 }
 
-// quantiles are how many there are, their median and their 99th percentile, in milliseconds. It forgets them.
+// quantiles returns the count, median and 99th percentile in milliseconds, and clears the durations.
 func (t *timings) quantiles() (n int, p50, p99 float64) {
 	all := t.take()
 	if n = len(all); n == 0 {
@@ -371,7 +371,7 @@ func (t *timings) quantiles() (n int, p50, p99 float64) {
 	return n, at(0.5), at(0.99)
 }
 
-// traffic counts what goes over connections.
+// traffic counts the bytes and writes of connections.
 type traffic struct{ bytes, writes atomic.Int64 }
 
 func (t *traffic) dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -9,18 +9,17 @@ import (
 	"strings"
 )
 
-// usage is CPU seconds that the servers have used. A machine that does other things too disturbs it less than a rate.
+// usage is the CPU seconds of the servers, which other load on the machine affects less than a rate.
 type usage struct{ postgres, kafka float64 }
 
 func (u usage) minus(before usage) usage {
 	return usage{u.postgres - before.postgres, u.kafka - before.kafka}
 }
 
-// serverCPU sums over this process's children; zeros where there is no /proc, and for a broker that somebody else
-// started.
+// serverCPU sums over this process's children; it is zero without /proc, and for a broker that another process started.
 func serverCPU() usage { return serverCPUOf(os.Getpid()) }
 
-// serverCPUOf is that of the servers which another process has started.
+// serverCPUOf is serverCPU for another process.
 func serverCPUOf(parent int) (u usage) {
 	for _, pid := range children(parent) {
 		cmdline, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
@@ -35,8 +34,8 @@ func serverCPUOf(parent int) (u usage) {
 	return u
 }
 
-// withBackends is a postmaster's CPU. It looks again when a backend came or went meanwhile: one that was reaped between
-// the two looks at it would be in neither.
+// withBackends returns a postmaster's CPU with its backends. It reads again if a backend started or exited meanwhile,
+// because one that was reaped in between would be missing.
 func withBackends(postmaster int) (sum float64) {
 	for range 10 {
 		backends := children(postmaster)

@@ -13,12 +13,12 @@ const (
 	nameWAL     = "relay that reads the WAL"
 	nameTable   = "relay that polls"
 	nameWALIdle = "empty outbox, relay that reads the WAL"
-	// statements a second, at most: every 5 s the relay says that it lives, and looks whether it was told of everything
+	// statements per second at most: the relay renews its lease every 5 s, and checks for missed notifications
 	walHeartbeats = 4
 )
 
-// walCase: a relay that reads the WAL against one that polls, in turns: how long an event takes, how fast a backlog is
-// drained that grew while the relay stood still, and what is asked of Postgres while nothing happens.
+// walCase compares a relay that reads the WAL with one that polls, in turns: the latency, the rate of a drain of a
+// backlog that grew while the relay was paused, and the cost while idle.
 func walCase(ctx context.Context, s *stack, o options, rep *report) (err error) {
 	rep.note("wal", fmt.Sprintf("latency as in that case, at %d a second, %v a turn; drains as in the case relays, "+
 		"%d events that were appended while the relay was stopped. The idle relay's events are statements",
@@ -54,7 +54,7 @@ func walCase(ctx context.Context, s *stack, o options, rep *report) (err error) 
 
 const drainOf = ", drain"
 
-// idleReader measures a relay that reads the WAL of an outbox that stays empty.
+// idleReader measures a relay that reads the WAL of an empty outbox.
 func (s *stack) idleReader(ctx context.Context, o options, rep *report) error {
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (s *stack) idleReader(ctx context.Context, o options, rep *report) error {
 	return nil
 }
 
-// dropWAL drops the slot, once the last relay's connection is gone.
+// dropWAL drops the slot once no relay is connected to it.
 func (s *stack) dropWAL(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

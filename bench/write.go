@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
-// write prints what was asked for, or writes it into the pages of -docs.
+// write prints the requested tables, or writes them into the pages of -docs.
 func (o options) write(out io.Writer) error {
 	if o.model {
 		if err := o.writeModel(out); err != nil {

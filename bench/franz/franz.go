@@ -1,5 +1,5 @@
-// Package franz is a publisher for the relay over franz-go's idempotent producer, to be measured beside package
-// publisher. docs/decisions/0024-franz-go.md says what came of it.
+// Package franz is a publisher for the relay over franz-go's idempotent producer, for a comparison with package
+// publisher. See docs/decisions/0024-franz-go.md for the results.
 package franz
 
 import (
@@ -25,7 +25,7 @@ type Config struct {
 	Timeout time.Duration
 	// BatchBytes bounds the uncompressed records of a batch. Default 1,000,000.
 	BatchBytes int32
-	// Sent is told of the bytes of each batch, as they travelled. Default: nobody.
+	// Sent is called with the bytes of each batch on the wire. May be nil.
 	Sent func(bytes int)
 }
 
@@ -37,7 +37,7 @@ type Publisher struct {
 	timeout time.Duration
 }
 
-// New connects to nothing yet.
+// New does not connect yet.
 func New(brokers []string, cfg Config) (*Publisher, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 10 * time.Second
@@ -53,7 +53,7 @@ func New(brokers []string, cfg Config) (*Publisher, error) {
 		kgo.SeedBrokers(brokers...), kgo.ClientID("effectonce"), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerBatchCompression(kgo.SnappyCompression()), kgo.ProducerBatchMaxBytes(cfg.BatchBytes),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MaxBufferedRecords(1 << 20),
-		// A call hands over all that it has and then asks for it to be sent: no batch goes early, none waits.
+		// Publish flushes after it has handed over all its records: no batch is sent early or waits.
 		kgo.ManualFlushing(),
 		kgo.ProduceRequestTimeout(cfg.Timeout / 2), kgo.RequestTimeoutOverhead(cfg.Timeout / 2),
 		kgo.MetadataMinAge(250 * time.Millisecond), kgo.MetadataMaxAge(30 * time.Second), kgo.WithHooks(sent{cfg.Sent}),
@@ -61,7 +61,7 @@ func New(brokers []string, cfg Config) (*Publisher, error) {
 	if cfg.Plain {
 		opts = append(opts, kgo.DisableIdempotentWrite())
 	} else {
-		// Without it a record that was sent cannot be given up, and a call would last as long as its broker is away:
+		// Otherwise a record that was sent cannot be cancelled, and a call would last as long as its broker is away,
 		// longer than the lease.
 		opts = append(opts, kgo.AllowIdempotentProduceCancellation())
 	}
@@ -73,7 +73,7 @@ func New(brokers []string, cfg Config) (*Publisher, error) {
 	return &Publisher{route, client, cfg.Timeout}, nil
 }
 
-// Close ends it.
+// Close closes the client.
 func (p *Publisher) Close() error {
 	p.client.Close()
 	return p.route.Close()
@@ -86,11 +86,11 @@ func (p *Publisher) Route(ctx context.Context, topic string) (func(e *event.Even
 
 // Publish sends events and returns a verdict for each.
 //
-// franz-go fails all that it has of a partition when it fails one record of it, so nothing later is written. It does
-// not say which record of a batch was refused: then each of them is sent by itself, in order.
+// If one record of a partition fails, franz-go fails all later ones, so none of them is written. It does not report
+// which record of a batch was refused: then each is sent by itself, in order.
 func (p *Publisher) Publish(ctx context.Context, events []event.Event) []error {
 	verdicts := make([]error, len(events))
-	// What is in flight when ctx ends still gets its verdict.
+	// Events in flight still get their verdict when ctx ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout)
 	defer cancel()
 	records := p.records(ctx, events, verdicts)
@@ -122,7 +122,7 @@ func (p *Publisher) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-// records are the events as franz-go wants them. One without a partition has its verdict.
+// records converts the events. One without a partition gets its verdict.
 func (p *Publisher) records(ctx context.Context, events []event.Event, verdicts []error) []kgo.Record {
 	records := make([]kgo.Record, len(events))
 	routes := map[string]func(e *event.Event) int32{}
@@ -174,7 +174,7 @@ func (p *Publisher) produce(ctx context.Context, records []kgo.Record, verdicts 
 	for _, i := range list {
 		send(i)
 	}
-	// Not tied to ctx: a record whose time is over is failed when it is looked at, and only who flushes looks.
+	// Independent of ctx: expired records fail only during a flush.
 	flushing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	go func() { _ = p.client.Flush(flushing) }() // it waits for other calls as well
@@ -191,7 +191,7 @@ func topicRefused(err error) bool {
 		errors.Is(err, kerr.PolicyViolation)
 }
 
-// refusal is certain.
+// refusal is a certain failure.
 type refusal struct {
 	error
 	scope string
@@ -201,7 +201,7 @@ func (refusal) Rejected() bool  { return true }
 func (r refusal) Scope() string { return r.scope }
 func (r refusal) Unwrap() error { return r.error }
 
-// sent counts what travelled.
+// sent counts the bytes on the wire.
 type sent struct{ count func(bytes int) }
 
 func (s sent) OnProduceBatchWritten(_ kgo.BrokerMetadata, _ string, _ int32, m kgo.ProduceBatchMetrics) {

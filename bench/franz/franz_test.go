@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { kafkatest.Main(m) }
 
-// What is measured is the same work: records, partitions and headers as package publisher writes them, a verdict for
-// each event, and nothing behind a refused one.
+// TestPublish: records, partitions and headers are the same as those of package publisher; each event has a verdict,
+// and nothing is written behind a refused one.
 func TestPublish(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

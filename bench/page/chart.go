@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// What a chart measures, in pixels.
+// Sizes in pixels.
 const (
 	chartWidth = 880
 	labelWidth = 330
@@ -21,7 +21,7 @@ const (
 	chartTop   = 64
 )
 
-// Both themes; the background is the chart's own, for a page may have another theme than its reader's system.
+// For both themes; the chart has its own background, because the page may not follow the theme of the reader's system.
 const chartStyle = `
 	text { font: 13px system-ui, sans-serif; fill: #1f2328; }
 	.title { font-size: 16px; font-weight: 600; }
@@ -48,8 +48,7 @@ type bar struct {
 }
 
 // Chart draws the rates of some cases as SVG: a bar to the median on a log scale, a line from min to max, the fastest
-// on top. An alternative that several of the cases have is drawn as the first has measured it; the one named ours
-// stands out.
+// on top. For an alternative in several cases the first one counts; ours is highlighted.
 func Chart(cases []*Case, title, ours string) ([]byte, error) {
 	var bars []bar
 	for _, c := range cases {
@@ -68,7 +67,7 @@ func Chart(cases []*Case, title, ours string) ([]byte, error) {
 	for _, r := range bars {
 		least, most = min(least, r.low), max(most, r.high)
 	}
-	// Whole decades, the lowest a little below the slowest: on a log scale a bar has no natural beginning.
+	// Whole decades, starting below the slowest, because a log scale has no zero.
 	from, to := math.Floor(math.Log10(least)), math.Ceil(math.Log10(most))
 	if from == math.Log10(least) {
 		from--
@@ -112,7 +111,7 @@ func Chart(cases []*Case, title, ours string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// describe says the chart in words, for those who do not see it.
+// describe returns the chart as text, for screen readers.
 func describe(bars []bar) string {
 	var parts []string
 	for _, r := range bars {
@@ -121,7 +120,7 @@ func describe(bars []bar) string {
 	return "Events a second, median (min to max), on a log scale. " + strings.Join(parts, "; ") + "."
 }
 
-// shorten keeps a label within its column.
+// shorten truncates a label to its column.
 func shorten(s string) string {
 	const most = 46
 	if r := []rune(s); len(r) > most {

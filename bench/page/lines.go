@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Figure is one measurement: what every one has, and every other number by its name in the JSON lines.
+// Figure is a measurement: the common fields, and every other number by its name in the JSON lines.
 type Figure struct {
 	Case, Name string
 	Turn       int
@@ -16,7 +16,7 @@ type Figure struct {
 	Values     map[string]float64
 }
 
-// Goal is a promise, and what was measured of it.
+// Goal is a promise and its measurement.
 type Goal struct {
 	Case   string  `json:"case"`
 	What   string  `json:"goal"`
@@ -28,14 +28,14 @@ type Goal struct {
 	Met    bool    `json:"met"`
 }
 
-// Lines are the JSON lines of one run or of several, read into their cases, in the order in which those were first run.
-// Where a case was run more than once, its last run counts.
+// Lines are the JSON lines of one or more runs by case, in the order of the first runs. Of several runs of a case the
+// last one counts.
 type Lines struct {
 	Cases []Case
 	About map[string]string // of the last run
 }
 
-// Case is what was measured under one name.
+// Case is the figures and goals of a case.
 type Case struct {
 	Name, Note string
 	About      map[string]string
@@ -115,7 +115,7 @@ func Read(r io.Reader) (Lines, error) {
 		}
 	}
 	if len(all.Cases) == 0 {
-		return all, errors.New("there are no figures in the input")
+		return all, errors.New("the input has no figures")
 	}
 	return all, nil
 }
@@ -150,7 +150,7 @@ func readFigure(raw []byte) (Figure, error) {
 	return f, nil
 }
 
-// Spread is median, min and max; zeros of nothing.
+// Spread returns median, min and max, or zeros without values.
 func Spread(all []float64) (median, low, high float64) {
 	if len(all) == 0 {
 		return 0, 0, 0

@@ -1,4 +1,4 @@
-// Package page writes what the benchmark has measured into documents: tables between marks, and a chart.
+// Package page writes the results of the benchmark into documents: tables between marks, and a chart.
 package page
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Replace returns text with what stands between the marks of name replaced:
+// Replace returns text with the part between the marks of name replaced:
 //
 //	<!-- name -->
 //	<!-- end of name -->

@@ -22,7 +22,7 @@ var columns = []struct {
 	{"peak_kib", "peak, MiB", 1.0 / 1024},
 }
 
-// hidden values stand in the JSON lines only.
+// hidden values are in the JSON lines only.
 var hidden = []string{"turn", "rate", "events", "seconds", "claims", "claim_s", "publish_s", "settle_s"}
 
 // Tables are the tables of a run, in Markdown: all goals in one, then one of figures for each case.
@@ -114,7 +114,7 @@ func figures(c *Case) string {
 	return b.String()
 }
 
-// others are the keys of values that have no column of their own.
+// others returns the names of values without a column.
 func others(c *Case, known []string) (out []string) {
 	for _, f := range c.Figures {
 		for key := range f.Values {
@@ -134,10 +134,10 @@ func turns(c *Case) (n int) {
 	return n
 }
 
-// cell keeps a text in its cell.
+// cell escapes a text for a table cell.
 func cell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
-// number prints what can be read: whole thousands with commas, small values with their digits.
+// number prints a readable figure, with commas between thousands.
 func number(v float64) string {
 	switch a := math.Abs(v); {
 	case a == 0:

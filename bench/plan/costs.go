@@ -1,7 +1,6 @@
-// Package plan says what a rate of events needs: CPU, log, disk, network, connections, and how many of each. It
-// computes with costs that the benchmark has measured, adds what nobody can measure on one machine as named
-// assumptions, and simulates the chain from append to effect, so that the same costs can be checked against a measured
-// run.
+// Package plan calculates the resources for a rate of events: CPU, WAL, disk, network, connections, and instances. It
+// uses costs that the benchmark has measured, and named assumptions where one machine is not enough. It also simulates
+// the chain from append to effect, so that the costs can be checked against a measured run.
 package plan
 
 import (
@@ -12,8 +11,8 @@ import (
 	"slices"
 )
 
-// Cost is what one thing takes: CPU in microseconds by the process that spends it, and bytes. Client is the process
-// that uses this library: producer, relay or worker. DatabaseNet and KafkaNet count both directions.
+// Cost is CPU in microseconds by process, and bytes. Client is the process that uses this library: producer, relay or
+// worker. DatabaseNet and KafkaNet count both directions.
 type Cost struct {
 	Client      float64 `json:"client_us"`
 	Postgres    float64 `json:"postgres_us"`
@@ -23,7 +22,7 @@ type Cost struct {
 	KafkaNet    float64 `json:"kafka_net_bytes"`
 }
 
-// parts are the fields, so that arithmetic is written once.
+// parts returns the fields, for arithmetic.
 func (c *Cost) parts() [6]*float64 {
 	return [6]*float64{&c.Client, &c.Postgres, &c.Kafka, &c.WAL, &c.DatabaseNet, &c.KafkaNet}
 }
@@ -46,10 +45,10 @@ type Stage struct {
 	Event Cost `json:"event"`
 }
 
-// Of is what one batch of n events costs.
+// Of returns the cost of one batch of n events.
 func (s Stage) Of(n float64) Cost { return s.Batch.plus(s.Event, n) }
 
-// Per is what one event costs in batches of n.
+// Per returns the cost of one event in batches of n.
 func (s Stage) Per(n float64) Cost { return s.Event.plus(s.Batch, 1/n) }
 
 // Sample is a measured cost of one event in batches of Size events.
@@ -58,8 +57,8 @@ type Sample struct {
 	Cost Cost
 }
 
-// Fit splits two samples of different sizes into what a batch and what an event costs. No part is negative: where noise
-// says so it is zero, and the other explains the smaller batches alone.
+// Fit splits two samples of different sizes into the costs of a batch and of an event. If noise makes a part negative
+// it is zero, and the other part explains the smaller batches alone.
 func Fit(small, large Sample) Stage {
 	var s Stage
 	batch, event := s.Batch.parts(), s.Event.parts()
@@ -97,7 +96,7 @@ func Median(all []Sample) Sample {
 	return out
 }
 
-// Less is a cost with so many of another taken off; noise leaves nothing below zero.
+// Less subtracts a multiple of another cost; no part becomes negative.
 func (c Cost) Less(d Cost, times float64) Cost {
 	out := c.plus(d, -times)
 	for _, part := range out.parts() {
@@ -106,7 +105,7 @@ func (c Cost) Less(d Cost, times float64) Cost {
 	return out
 }
 
-// Waits are what a step waits for besides a core: the disk, the network, other processes. Milliseconds.
+// Waits are the times that a step waits for the disk, the network and other processes, in milliseconds.
 type Waits struct {
 	Append  float64 `json:"append_ms"`
 	Claim   float64 `json:"claim_ms"`
@@ -115,7 +114,7 @@ type Waits struct {
 	Handle  float64 `json:"handle_ms"`
 }
 
-// Sizes are bytes that an event takes where it is kept.
+// Sizes are the bytes of an event in each store.
 type Sizes struct {
 	OutboxHeap  float64 `json:"outbox_heap"`
 	OutboxIndex float64 `json:"outbox_index"`
@@ -124,17 +123,16 @@ type Sizes struct {
 	Kafka       float64 `json:"kafka"`
 }
 
-// Costs is what the benchmark has measured, and what stands in costs.json.
+// Costs are the measurements in costs.json.
 type Costs struct {
 	About  map[string]string `json:"about"`
 	Append Stage             `json:"append"` // batch: a transaction with nothing else in it
 	Relay  Stage             `json:"relay"`  // batch: a claim, from look to settle
-	// ClaimShare is the claim's part of the relay's CPU in Postgres; the settle has the rest. By the times that they
-	// take.
+	// ClaimShare is the claim's share of the relay's CPU in Postgres, by time; the settle has the rest.
 	ClaimShare float64 `json:"claim_share"`
 	Fetch      Stage   `json:"fetch"` // batch: a fetch; its Event stands in Inbox
 	Inbox      Stage   `json:"inbox"` // batch: a transaction; with the effect, one row of a ledger
-	// Idle is what a second costs of a relay that looks for events and finds none, with both servers.
+	// Idle is the cost per second of a relay that polls an empty outbox, with both servers.
 	Idle   Cost    `json:"idle"`
 	Waits  Waits   `json:"waits"`
 	Sizes  Sizes   `json:"sizes"`
@@ -144,9 +142,8 @@ type Costs struct {
 // measuredPartitions is how many the topics have that costs are measured with.
 const measuredPartitions = 8
 
-// relayed is what the relay takes for an event in claims of n. A batch's cost is that of a claim that reaches all
-// partitions it was measured with; to Kafka and to its client it is one of requests, and a small claim needs fewer, one
-// for more partitions more.
+// relayed returns the relay's cost of an event in claims of n. The measured cost of a batch is that of a claim with
+// events for all measuredPartitions; for Kafka and its client it depends on the number of partitions in a claim.
 func (c Costs) relayed(n float64, partitions int) Cost {
 	p := float64(partitions)
 	requests := p * (1 - math.Pow(1-1/p, n)) / measuredPartitions
@@ -155,7 +152,7 @@ func (c Costs) relayed(n float64, partitions int) Cost {
 	return c.Relay.Event.plus(batch, 1/n)
 }
 
-// Check is one quantity of a measured run beside what the simulation said of it.
+// Check is a quantity of a measured run with its prediction by the simulation.
 type Check struct {
 	Load      string  `json:"load"`
 	What      string  `json:"what"`
@@ -163,7 +160,7 @@ type Check struct {
 	Measured  float64 `json:"measured"`
 }
 
-// Error is by how much the prediction is off, relative to what was measured.
+// Error is the relative error of the prediction.
 func (c Check) Error() float64 {
 	if c.Measured == 0 {
 		return 0

@@ -2,7 +2,7 @@ package plan
 
 import "math"
 
-// Assumptions are what one machine cannot measure. Every table says which it was made with.
+// Assumptions are values that cannot be measured on one machine. Every table lists its assumptions.
 type Assumptions struct {
 	PerAppend     float64 // events that a producer appends in one transaction
 	DatabaseCores float64
@@ -31,13 +31,13 @@ const laneCount = 32
 // relayPumps is how many pumps a relay has by default.
 const relayPumps = 2
 
-// Limit is a thing that ends a rate, and at how many events a second it does on one of its kind.
+// Limit is a resource that bounds the rate, and the rate at which one instance of it is full.
 type Limit struct {
 	What string
 	Rate float64
 }
 
-// Need is what a rate needs. CPU in cores that are busy; bytes a second; counts of whole things.
+// Need is the resources for a rate: CPU in busy cores, bytes per second, numbers of instances.
 type Need struct {
 	Rate                                         float64
 	ClaimSize, InboxSize                         float64 // events of one claim and of one transaction of the inbox
@@ -53,14 +53,14 @@ type Need struct {
 	OutboxFullest, InboxFullest                  Fullness
 }
 
-// Fullness is the part of a database that is full first, and how much is used of what may be used of it.
+// Fullness is the resource of a database that is full first, and its used share.
 type Fullness struct {
 	What string
 	Part float64
 }
 
-// For computes what a rate needs. CPU grows with the rate, and less with larger batches: that is all that the model
-// knows of Postgres on more cores than the costs were measured on.
+// For calculates the resources for a rate. CPU grows with the rate, and less with larger batches; the model has no
+// other effects of more cores than the costs were measured on.
 func For(c Costs, a Assumptions, rate float64) Need {
 	n := Need{Rate: rate}
 	n.Outboxes, n.InboxDatabases = count(rate, lowest(OutboxEnds(c, a))), count(rate, lowest(InboxEnds(c, a)))
@@ -78,7 +78,8 @@ func (n *Need) fullest(limits []Limit, databases int) Fullness {
 	return Fullness{first.What, n.Rate / float64(databases) / first.Rate}
 }
 
-// OutboxEnds are the rates at which parts of one outbox database are full, with claims of the size that they then have.
+// OutboxEnds returns the rates at which the resources of one outbox database are full, with the claim size at that
+// rate.
 func OutboxEnds(c Costs, a Assumptions) []Limit {
 	n := Need{Rate: 100_000, Outboxes: 1}
 	for range 100 { // each step changes the size of the claims a little less
@@ -89,7 +90,7 @@ func OutboxEnds(c Costs, a Assumptions) []Limit {
 	return n.outboxLimits(c, a)
 }
 
-// InboxEnds are the same of one inbox database, with full batches.
+// InboxEnds returns the same for one inbox database, with full batches.
 func InboxEnds(c Costs, a Assumptions) []Limit {
 	n := Need{Rate: 100_000, Outboxes: 1}
 	n.partitions(c, a)
@@ -99,7 +100,7 @@ func InboxEnds(c Costs, a Assumptions) []Limit {
 	return n.inboxLimits(a)
 }
 
-// count is how many of a thing that carries so much a rate needs.
+// count returns how many instances with a capacity of each a rate needs.
 func count(rate, each float64) int { return int(math.Ceil(rate/each - 1e-9)) }
 
 func lowest(all []Limit) float64 {
@@ -110,7 +111,7 @@ func lowest(all []Limit) float64 {
 	return low
 }
 
-// First is the limit that is met first.
+// First returns the lowest limit.
 func First(all []Limit) Limit {
 	for _, l := range all {
 		if l.Rate == lowest(all) {
@@ -120,25 +121,25 @@ func First(all []Limit) Limit {
 	return Limit{}
 }
 
-// PumpRate is what one pump carries at most: full claims, one after the other, each step on a core of its own.
+// PumpRate is the highest rate of one pump: full claims, one after the other, each step on its own core.
 func PumpRate(c Costs) float64 {
 	return claimEvents / (c.Relay.Of(claimEvents).Seconds() + (c.Waits.Claim+c.Waits.Publish+c.Waits.Settle)*1e-3)
 }
 
-// PartitionRate is what one partition's consumer carries at most, in full batches.
+// PartitionRate is the highest rate of one partition's consumer, with full batches.
 func PartitionRate(c Costs) float64 {
 	return inboxBatch / (c.Inbox.Of(inboxBatch).Seconds() + c.Fetch.Batch.Seconds() + c.Waits.Handle*1e-3)
 }
 
-// partitions gives each outbox database a topic of its own: a claim that is spread over the partitions of all others
-// makes requests of a few records each.
+// partitions gives each outbox database its own topic: a claim over the partitions of all databases would make requests
+// of a few records each.
 func (n *Need) partitions(c Costs, a Assumptions) {
 	n.Partitions = max(measuredPartitions, count(n.Rate/float64(n.Outboxes), PartitionRate(c)*a.Use)) * n.Outboxes
-	// What arrives between two looks of the relay comes as one batch, until a transaction is full.
+	// Events between two polls of the relay form one batch, up to a full transaction.
 	n.InboxSize = clamp(n.Rate/float64(n.Partitions)*(probeEvery+gatherFor), 1, inboxBatch)
 }
 
-// outbox computes what the outbox databases carry, with the pumps that they need.
+// outbox calculates the load of the outbox databases, with the pumps that they need.
 func (n *Need) outbox(c Costs, a Assumptions) {
 	rate := n.Rate / float64(n.Outboxes)
 	pumps := min(max(2*relayPumps, count(rate, PumpRate(c)*a.Use)), laneCount)
@@ -155,7 +156,7 @@ func (n *Need) outbox(c Costs, a Assumptions) {
 	n.OutboxNet = (one.DatabaseNet+relay.DatabaseNet)*n.Rate + idle.DatabaseNet*relays
 }
 
-// outboxLimits are of one of the outbox databases, at what an event costs now.
+// outboxLimits returns the limits of one outbox database, at the current cost of an event.
 func (n *Need) outboxLimits(c Costs, a Assumptions) []Limit {
 	return []Limit{
 		{"Postgres' CPU", full(n.Append+n.Claim+n.Settle, a.DatabaseCores*a.Use, n.Rate)},
@@ -170,7 +171,7 @@ func (n *Need) inbox(c Costs, a Assumptions) {
 	one := c.Inbox.Per(n.InboxSize).plus(c.Fetch.Per(clamp(n.ClaimSize/float64(n.Partitions/n.Outboxes), 1,
 		n.InboxSize)), 1)
 	n.Inbox, n.Workers = cores(one.Postgres, n.Rate), cores(one.Client, n.Rate)
-	// A follower fetches and writes what the leader has taken; that costs it about what producing costs the leader.
+	// A follower's fetches and writes cost it about as much as produce requests cost the leader.
 	n.Kafka = cores(relay.Kafka*a.Replicas+one.Kafka, n.Rate)
 	n.InboxWAL, n.InboxNet = one.WAL*n.Rate, one.DatabaseNet*n.Rate
 	n.KafkaNet = (relay.KafkaNet + one.KafkaNet) * n.Rate
@@ -200,10 +201,10 @@ func (n *Need) sizes(c Costs, a Assumptions) {
 	n.WALPerDay = (n.OutboxWAL + n.InboxWAL) * day
 }
 
-// cores is how many a rate keeps busy at so many microseconds an event.
+// cores returns the number of busy cores at a rate and a cost per event in microseconds.
 func cores(us, rate float64) float64 { return us * 1e-6 * rate }
 
-// full is the rate at which something that grows with the rate reaches what there is of it.
+// full returns the rate at which a use that grows with the rate reaches the capacity.
 func full(used, room, rate float64) float64 {
 	if used <= 0 {
 		return math.Inf(1)

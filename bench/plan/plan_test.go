@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// simple costs: numbers that can be followed by hand.
+// simple returns costs that are easy to check by hand.
 func simple() Costs {
 	return Costs{
 		Append: Stage{
@@ -106,8 +106,8 @@ func TestMoreNeedsMore(t *testing.T) {
 	}
 }
 
-// What must be so whatever the costs are: the chain keeps up below saturation, its CPU is that of the costs, and
-// nothing is faster than its waits.
+// TestSimulateSteady: for all costs, the chain keeps up below saturation, its CPU is that of the costs, and no latency
+// is below the waits.
 func TestSimulateSteady(t *testing.T) {
 	t.Parallel()
 	c := simple()

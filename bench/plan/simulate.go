@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// What the chain does by default, as in relay.Config and consumer.Config.
+// The defaults of relay.Config and consumer.Config.
 const (
 	claimEvents = 8000
 	inboxBatch  = 500
@@ -15,7 +15,7 @@ const (
 	gatherFor   = 0.005 // seconds that a consumer waits for a fuller batch
 )
 
-// Load is what the chain is given.
+// Load is the input of a simulation.
 type Load struct {
 	Rate       float64 // events a second
 	PerAppend  int     // events of one transaction of a producer
@@ -27,7 +27,7 @@ type Load struct {
 	Waiting    int // events that wait in the outbox at the start
 }
 
-// Outcome is what comes of it. CPU in cores, latencies in milliseconds from the begin of an event's append.
+// Outcome is its result: CPU in cores, latencies in milliseconds from the start of an event's append.
 type Outcome struct {
 	Rate                    float64 // events a second that took effect
 	Client, Postgres, Kafka float64
@@ -36,8 +36,8 @@ type Outcome struct {
 }
 
 // Simulate runs the chain event by event: producers append, pumps claim, publish and settle, consumers gather and
-// handle. Every step needs a core for what it costs, and waits for what it waits for; cores are shared fairly by all
-// who want one. The background of an idle chain takes its part of the cores first.
+// handle. Every step occupies a core for its cost, and then waits. Runnable steps share the cores fairly, after the
+// cost of the idle chain is subtracted.
 func Simulate(c Costs, l Load) Outcome {
 	s := &chain{Costs: c, Load: l, rng: rand.New(rand.NewPCG(1, 2)), from: 1}
 	s.cores = max(l.Cores-c.Idle.Seconds(), 0.05)
@@ -88,7 +88,7 @@ type chain struct {
 	handled    []float64
 }
 
-// partition is one of Kafka's, with its consumer.
+// partition is a partition with its consumer.
 type partition struct {
 	chunks [][]float64 // fetched, by the begin of each event's append
 	busy   bool
@@ -101,7 +101,7 @@ func (p *partition) events() (n int) {
 	return n
 }
 
-// spend has one of the cores work for cost, waits, and goes on with do.
+// spend occupies a core for cost, waits, and calls do.
 func (s *chain) spend(cost Cost, waitMS float64, do func()) {
 	if s.now >= s.from {
 		s.used = s.used.plus(cost, 1)
@@ -109,7 +109,7 @@ func (s *chain) spend(cost Cost, waitMS float64, do func()) {
 	s.work(cost.Seconds(), func() { s.after(waitMS*1e-3, do) })
 }
 
-// append is one producer: a transaction at each of its times, late when the one before has taken too long.
+// append is one producer with a transaction per period, late if the previous one has taken too long.
 func (s *chain) append(due, period float64) {
 	s.after(max(due-s.now, 0), func() {
 		began := s.now
@@ -123,7 +123,7 @@ func (s *chain) append(due, period float64) {
 	})
 }
 
-// probe looks for events and wakes the pumps that have some.
+// probe polls for events and wakes the pumps that have some.
 func (s *chain) probe() {
 	for p := range s.queues {
 		if !s.pumping[p] {
@@ -156,7 +156,7 @@ func (s *chain) pump(p int) {
 	})
 }
 
-// deliver spreads a claim over the partitions, each of which gets one record batch.
+// deliver distributes a claim over the partitions, with one record batch for each.
 func (s *chain) deliver(events []float64) {
 	chunks := make([][]float64, s.Partitions)
 	for _, began := range events {
@@ -179,7 +179,7 @@ func (s *chain) deliver(events []float64) {
 	}
 }
 
-// gather waits for a full batch, but not for long.
+// gather waits for a full batch, at most gatherFor.
 func (s *chain) gather(p *partition) {
 	if p.events() >= inboxBatch {
 		s.handle(p)
@@ -220,7 +220,7 @@ type machine struct {
 	number int
 }
 
-// task wants a core for so many more seconds.
+// task needs a core for some more seconds.
 type task struct {
 	left float64
 	do   func()
@@ -235,7 +235,7 @@ func (m *machine) after(seconds float64, do func()) {
 	heap.Push(&m.timers, timer{m.now + seconds, m.number, do})
 }
 
-// run goes on until a time, or until there is nothing more to happen.
+// run simulates until a time, or until no timer or task is left.
 func (m *machine) run(until float64) {
 	for {
 		pace := min(1, m.cores/float64(max(len(m.tasks), 1)))
@@ -266,7 +266,7 @@ func (m *machine) run(until float64) {
 	}
 }
 
-// timer is something that happens at a time; those of the same time in the order in which they were set.
+// timer is a call at a time; timers of the same time run in the order in which they were set.
 type timer struct {
 	at     float64
 	number int
@@ -288,7 +288,7 @@ func (t *timers) Pop() any {
 	return last
 }
 
-// quantiles are the median and the 99th percentile of seconds, in milliseconds.
+// quantiles returns the median and the 99th percentile of seconds, in milliseconds.
 func quantiles(all []float64) (p50, p99 float64) {
 	if len(all) == 0 {
 		return 0, 0

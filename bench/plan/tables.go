@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Rates are those that the page answers for, in events a second.
+// Rates are the rates in the tables, in events per second.
 func Rates() []float64 { return []float64{1_000, 10_000, 100_000, 1_000_000} }
 
-// Sections are the tables by the name of the mark that they stand under in docs/scaling.md, in Markdown.
+// Sections returns the Markdown tables of docs/scaling.md by the names of their marks.
 func Sections(c Costs, a Assumptions) map[string]string {
 	return map[string]string{
 		"costs": CostTable(c), "needs": NeedTable(c, a), "limits": LimitTable(c, a),
@@ -19,7 +19,7 @@ func Sections(c Costs, a Assumptions) map[string]string {
 	}
 }
 
-// CostTable says what one event costs in each step, in small and in large batches.
+// CostTable has the cost of an event in each step, in small and in large batches.
 func CostTable(c Costs) string {
 	var t table
 	t.row("one event costs", "client, µs CPU", "Postgres, µs CPU", "Kafka, µs CPU", "log, bytes",
@@ -52,7 +52,7 @@ func aboutLine(about map[string]string) string {
 	return "Measured: " + strings.Join(parts, "; ") + ".\n\n"
 }
 
-// NeedTable says what each rate needs.
+// NeedTable has the resources for each rate.
 func NeedTable(c Costs, a Assumptions) string {
 	var needs []Need
 	var t table
@@ -123,7 +123,7 @@ func NeedTable(c Costs, a Assumptions) string {
 		a.Replicas, a.KafkaDays, a.WindowDays, a.Outage/60)
 }
 
-// LimitTable says at which rate one of each kind is full.
+// LimitTable has the rates at which one instance of each kind is full.
 func LimitTable(c Costs, a Assumptions) string {
 	var t table
 	t.row("one of these", "is full at events a second", "because of")
@@ -146,7 +146,7 @@ func LimitTable(c Costs, a Assumptions) string {
 
 func fullness(f Fullness) string { return fmt.Sprintf("%s, %.0f%%", f.What, f.Part*100) }
 
-// CheckTable compares what the simulation said with what was measured.
+// CheckTable compares the simulation with measurements.
 func CheckTable(c Costs) string {
 	var t table
 	t.row("load", "what", "predicted", "measured", "error")
@@ -169,7 +169,7 @@ func (t *table) row(cells ...string) {
 	}
 }
 
-// fig prints two or three digits that mean something.
+// fig prints two or three significant digits.
 func fig(v float64) string {
 	switch {
 	case v == 0:
@@ -185,7 +185,7 @@ func fig(v float64) string {
 	}
 }
 
-// round keeps three digits.
+// round keeps three significant digits.
 func round(v float64) float64 {
 	if v == 0 || math.IsInf(v, 0) {
 		return v
