@@ -184,8 +184,9 @@ func TestKeyReuseIsRefused(t *testing.T) {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	}
-	if !strings.Contains(f.log.String(), "used with a different request") || strings.Contains(f.log.String(), "secret-key") {
-		t.Errorf("log: %s", f.log)
+	log := f.log.String()
+	if !strings.Contains(log, "used with a different request") || strings.Contains(log, "secret-key") {
+		t.Errorf("log: %s", log)
 	}
 	f.check(t, 1)
 }
