@@ -103,7 +103,7 @@ func TestEveryVerbTakesAnOutbox(t *testing.T) {
 			!strings.Contains(stderr, `no outbox is named "none"`) {
 			t.Errorf("%v --outbox=none: exit code %d: %s", verb, code, stderr)
 		}
-		if slices.Contains([]string{"run", "status", "doctor"}, verb[0]) {
+		if slices.Contains([]string{"run", "status", "doctor", "ui"}, verb[0]) {
 			continue
 		}
 		if code, _, stderr := command(t, env, verb...); code != codeUsage ||
