@@ -144,7 +144,7 @@ func New(databases []Database, cfg Config) (*Handler, error) {
 	for _, d := range databases {
 		switch {
 		case !databaseName.MatchString(d.Name):
-			return nil, fmt.Errorf("ui: database name %q: want letters, digits, -, _ and .", d.Name)
+			return nil, fmt.Errorf("ui: database name %q: want letters, digits, \"-\", \"_\" and \".\"", d.Name)
 		case names[d.Name]:
 			return nil, fmt.Errorf("ui: two databases are named %q", d.Name)
 		case d.Pool == nil:
