@@ -25,7 +25,7 @@ func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.T
 		took := time.Since(began)
 		notify(o.Finished, idempotency.FinishedInfo{Operation: operation, Failure: res.Failure, Took: took})
 	case errors.As(err, &mismatch):
-		s.log.WarnContext(ctx, "an idempotency key was reused for another command, and refused", "operation", operation,
+		s.log.WarnContext(ctx, "an idempotency key was used for another command and refused", "operation", operation,
 			"state", mismatch.State)
 		notify(o.Mismatched, idempotency.MismatchedInfo{Operation: operation, State: mismatch.State})
 	case errors.As(err, &progress):
