@@ -112,7 +112,7 @@ kafka: ## fetch the jars of Kafka and of DynamoDB Local ahead of the first test
 	$(STACK) jars
 
 clean: ## remove the caches that tests filled
-	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]*
+	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-*
 	go clean -testcache
 
 .PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak

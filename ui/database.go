@@ -197,6 +197,11 @@ func (c client) Client(timeout time.Duration) (*kafka.Client, func()) {
 // Warning implements doctor.Kafka: how the client logs in is not known.
 func (client) Warning() string { return "" }
 
+// LookAt implements doctor.Kafka.
+func (client) LookAt() string {
+	return "how the program's client of Kafka is set, and whether the brokers run"
+}
+
 // examine asks the doctor, and Kafka where the partitions end.
 func (d *database) examine(ctx context.Context, to *kafka.Client) examination {
 	st, _ := d.state.get(ctx, d.state.timeout)

@@ -137,8 +137,8 @@ func reportKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
 			}
 			return
 		case !said:
-			log.Error("kafka does not answer as it should; events wait until it does: look at --kafka-brokers and "+
-				"its login", "err", err)
+			log.Error("kafka does not answer as it should; events wait until it does: look at "+conn.LookAt(),
+				"err", err)
 		}
 		_ = sleep.For(ctx, pause.NextBackOff())
 	}

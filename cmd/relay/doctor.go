@@ -38,7 +38,7 @@ Of several outboxes that are listed, it examines one after another, or --outbox'
 func (c *doctorCommand) run(ctx context.Context, p *program) error {
 	subject := doctor.Subject{Schema: c.Schema, Topics: c.Topics, LongTransaction: c.LongTransaction}
 	if len(c.Brokers) > 0 {
-		conn, err := c.Config.New(service.KafkaTokens)
+		conn, err := c.Config.New(kafkaTokens)
 		if err != nil {
 			return &service.UsageError{Err: err}
 		}

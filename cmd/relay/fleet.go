@@ -104,7 +104,7 @@ func (c *runCommand) newFleet(p *program) (*fleet, error) {
 	if err := c.refuseZero(); err != nil {
 		return nil, err
 	}
-	conn, err := c.Config.New(service.KafkaTokens)
+	conn, err := c.Config.New(kafkaTokens)
 	if err != nil {
 		return nil, &service.UsageError{Err: err}
 	}

@@ -122,7 +122,7 @@ func (c *inboxConsumersCommand) ends(ctx context.Context, list []operator.Consum
 	var conn *kafkaconn.Conn
 	if len(c.Brokers) > 0 {
 		var err error
-		if conn, err = c.Config.New(service.KafkaTokens); err != nil {
+		if conn, err = c.Config.New(kafkaTokens); err != nil {
 			return nil, &service.UsageError{Err: err}
 		}
 	}

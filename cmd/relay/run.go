@@ -136,7 +136,7 @@ func (c *runCommand) start(p *program) (_ *components, err error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := c.Config.New(service.KafkaTokens)
+	conn, err := c.Config.New(kafkaTokens)
 	if err != nil {
 		return nil, &service.UsageError{Err: err}
 	}

@@ -10,12 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go/sasl"
+
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/secret"
-	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
@@ -42,14 +43,19 @@ func (*counting) Window() time.Duration { return 30 * 24 * time.Hour }
 // consume runs a consumer over a connection until the end of the test.
 func consume(t *testing.T, cfg kafkaconn.Config, topic string, log *slog.Logger) *counting {
 	t.Helper()
-	conn, err := cfg.New(service.KafkaTokens)
+	conn, err := cfg.New(kafkaTokens)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return consumeAs(t, conn, conn.SASL(), topic, log)
+}
+
+// consumeAs is consume with a way to log in of its own.
+func consumeAs(t *testing.T, conn *kafkaconn.Conn, login sasl.Mechanism, topic string, log *slog.Logger) *counting {
+	t.Helper()
 	h := &counting{}
 	c, err := consumer.New(h, conn.Brokers(), []string{topic}, consumer.Config{
-		Group: topic, Dial: conn.Dial,
-		SASL: conn.SASL(), Logger: log,
+		Group: topic, Dial: conn.Dial, SASL: login, Logger: log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -109,6 +115,7 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	t.Run("least rights", func(t *testing.T) { leastRights(t, kafka, caFile) })
 	t.Run("tokens", func(t *testing.T) { tokens(t, kafka, caFile) })
 	t.Run("client credentials", func(t *testing.T) { clientCredentials(t, kafka, caFile) })
+	t.Run("aws-msk-iam", func(t *testing.T) { mskIAM(t, kafka, caFile) })
 	t.Run("client certificate", func(t *testing.T) {
 		t.Parallel()
 		db := outboxDB(t)

@@ -49,7 +49,7 @@ func (c *uiCommand) run(ctx context.Context, p *program) error {
 	}
 	cfg := ui.Config{Authorize: authorize, Prefix: c.Prefix}
 	if len(c.Brokers) > 0 {
-		conn, err := c.Config.New(service.KafkaTokens)
+		conn, err := c.Config.New(kafkaTokens)
 		if err != nil {
 			return &service.UsageError{Err: err}
 		}

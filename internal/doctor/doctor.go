@@ -59,6 +59,8 @@ type Kafka interface {
 	Client(timeout time.Duration) (client *kafka.Client, closeIdle func())
 	// Warning says what is unwise about how it logs in, "" when nothing is.
 	Warning() string
+	// LookAt says what may be wrong when the brokers do not answer as they should.
+	LookAt() string
 }
 
 // findings collects; a look that cannot be taken is a finding too.

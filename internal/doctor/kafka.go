@@ -48,7 +48,7 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 	if err != nil {
 		f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published. Events wait in the "+
 			"outbox, in order.",
-			"Look at --kafka-brokers, the TLS and SASL settings, and whether the brokers run.")
+			"Look at "+s.Kafka.LookAt()+".")
 		return
 	}
 	f.cluster(meta, outbox.Cluster)

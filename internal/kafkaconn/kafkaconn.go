@@ -26,6 +26,7 @@ const (
 	ScramSHA256 = "scram-sha-256"
 	ScramSHA512 = "scram-sha-512"
 	OAuthBearer = "oauthbearer"
+	AWSMSKIAM   = "aws-msk-iam" // OAuthBearer's, with tokens that AWS's credentials sign
 )
 
 // Config says where Kafka is, and how to speak to it. The tags are for command lines: embed it in a command's struct.
@@ -43,12 +44,12 @@ type Config struct {
 	// ServerName is what the brokers' certificates must be for. Default: the host that is connected to.
 	ServerName string `name:"kafka-server-name" shown:"(the broker's host)" help:"Name that the brokers' certificates must be for."`
 	// SASL is the mechanism of authentication: one of the constants above. Default: none.
-	SASL string `name:"kafka-sasl" shown:"(none)" help:"How to log in: plain, scram-sha-256, scram-sha-512 or oauthbearer."`
+	SASL string `name:"kafka-sasl" shown:"(none)" help:"How to log in: plain, scram-sha-256, scram-sha-512, oauthbearer, or aws-msk-iam with AWS's default credentials."`
 	// Username and Password are those of SASL. OAuthBearer has no user, and a token in the password's place; with a
 	// TokenURL they are a client's id and secret. A Password in a file is read anew for each connection, and
 	// PasswordCommand prints one for each.
-	Username        string         `name:"kafka-username" help:"User to log in as."`
-	Password        secret.Value   `name:"kafka-password" help:"Password of that user, or oauthbearer's token. From a file it is read anew for each connection."`
+	Username        string         `name:"kafka-username" help:"User to log in as; the client id of --kafka-oauth-token-url."`
+	Password        secret.Value   `name:"kafka-password" help:"Password of that user, oauthbearer's token, or the client secret of --kafka-oauth-token-url. From a file it is read anew for each connection."`
 	PasswordCommand secret.Command `name:"kafka-password-command" help:"Shell command that prints the password or the token, or {\"password\": ..., \"expires\": time}, for each connection."`
 	// TokenURL is where a client's id and secret get OAuthBearer its tokens, TokenParams what else is sent there, such
 	// as scope and audience.
@@ -68,22 +69,25 @@ type Conn struct {
 // Token returns one that is valid now.
 type Token = func(ctx context.Context) (string, error)
 
-// Tokens makes the source of the tokens of a TokenURL. It is the caller's, for it needs a library that the root module
-// does without.
-type Tokens func(Config) Token
+// Tokens makes the source of tokens that a Config wants: of a TokenURL, or of AWSMSKIAM. Nil: it has none for that
+// Config. It is the caller's, for it needs libraries that the root module does without.
+type Tokens func(Config) (Token, error)
 
 // New checks a Config and reads its files once; it connects to nothing. An error says which flag to change, and holds
-// no secret. Without tokens no TokenURL works.
+// no secret. Without tokens neither a TokenURL nor AWSMSKIAM works.
 func (c Config) New(tokens Tokens) (*Conn, error) {
 	if err := errors.Join(c.checkBrokers(), c.checkTLS(), c.checkSASL()); err != nil {
 		return nil, err
 	}
 	conn := &Conn{cfg: c, dialer: net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}}
-	if c.TokenURL != "" {
-		if tokens == nil {
-			return nil, errors.New("--kafka-oauth-token-url: this program gets no tokens")
+	if tokens != nil {
+		var err error
+		if conn.token, err = tokens(c); err != nil {
+			return nil, err
 		}
-		conn.token = tokens(c)
+	}
+	if conn.token == nil && (c.TokenURL != "" || c.SASL == AWSMSKIAM) {
+		return nil, errors.New("--kafka-oauth-token-url or --kafka-sasl=aws-msk-iam: this program gets no such tokens")
 	}
 	if c.TLS {
 		if _, err := c.tlsConfig(""); err != nil {
@@ -153,6 +157,12 @@ func (c Config) checkSASL() error {
 			return errors.New("--kafka-sasl=oauthbearer wants --kafka-password or --kafka-password-command for its " +
 				"token, and no --kafka-username; or --kafka-oauth-token-url")
 		}
+	case AWSMSKIAM:
+		if c.Username != "" || own || !c.TLS {
+			return errors.New("--kafka-sasl=aws-msk-iam wants --kafka-tls, and neither --kafka-username nor " +
+				"--kafka-password: AWS's credentials sign the token")
+		}
+		return nil
 	default:
 		return fmt.Errorf("--kafka-sasl is %q: want %s", c.SASL, mechanisms)
 	}
@@ -163,7 +173,7 @@ func (c Config) checkSASL() error {
 	return err
 }
 
-const mechanisms = "plain, scram-sha-256, scram-sha-512 or oauthbearer"
+const mechanisms = "plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam"
 
 // checkClient looks at the settings of client credentials.
 func (c Config) checkClient() error {
@@ -212,6 +222,15 @@ func (c *Conn) SASL() sasl.Mechanism {
 		return oauthbearer.Mechanism{Token: c.token, Extensions: c.cfg.Extensions}
 	}
 	return mechanism{c.cfg}
+}
+
+// LookAt says what may be wrong when the brokers do not answer as they should.
+func (c *Conn) LookAt() string {
+	if c.cfg.SASL == AWSMSKIAM {
+		return "--kafka-brokers (port 9098), AWS's credentials, AWS_REGION, kafka-cluster:Connect of their policy, " +
+			"the clock, and whether the brokers run"
+	}
+	return "--kafka-brokers, the TLS and SASL settings, and whether the brokers run"
 }
 
 // Warning says what is legal and still unwise, "" when nothing is.

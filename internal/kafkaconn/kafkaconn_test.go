@@ -64,7 +64,7 @@ func TestNewRefuses(t *testing.T) {
 			"--kafka-cert-file and --kafka-key-file: ",
 		},
 		"mechanism": {func(c *kafkaconn.Config) { c.SASL = "gssapi" }, "want plain, " +
-			"scram-sha-256, scram-sha-512 or oauthbearer"},
+			"scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam"},
 		"user sans SASL": {func(c *kafkaconn.Config) { c.SASL = "" }, "without --kafka-sasl"},
 		"no user": {
 			func(c *kafkaconn.Config) { c.Username = "" },
@@ -100,7 +100,27 @@ func TestNewRefuses(t *testing.T) {
 		},
 		"nobody makes tokens": {
 			func(c *kafkaconn.Config) { c.SASL, c.TokenURL = kafkaconn.OAuthBearer, "https://id.example/token" },
-			"this program gets no tokens",
+			"this program gets no such tokens",
+		},
+		"nobody signs": {
+			func(c *kafkaconn.Config) {
+				c.SASL, c.Username, c.Password = kafkaconn.AWSMSKIAM, "", secret.Value{}
+			},
+			"this program gets no such tokens",
+		},
+		"a user of IAM": {
+			func(c *kafkaconn.Config) { c.SASL, c.Password = kafkaconn.AWSMSKIAM, secret.Value{} },
+			"neither --kafka-username",
+		},
+		"a password of IAM": {
+			func(c *kafkaconn.Config) { c.SASL, c.Username = kafkaconn.AWSMSKIAM, "" },
+			"nor --kafka-password",
+		},
+		"IAM in the clear": {
+			func(c *kafkaconn.Config) {
+				c.SASL, c.Username, c.Password, c.TLS = kafkaconn.AWSMSKIAM, "", secret.Value{}, false
+			},
+			"wants --kafka-tls",
 		},
 		"empty file": {func(c *kafkaconn.Config) { c.Password = secret.InFile(empty) }, "--kafka-password: "},
 		"forbidden password": {

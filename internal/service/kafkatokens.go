@@ -22,8 +22,11 @@ const (
 )
 
 // KafkaTokens gets tokens with a client's id and secret from the settings' TokenURL (RFC 6749, 4.4). A token serves all
-// connections until a minute before its end; the secret is read anew for each.
-func KafkaTokens(c kafkaconn.Config) kafkaconn.Token {
+// connections until a minute before its end; the secret is read anew for each. Nil: there is no TokenURL.
+func KafkaTokens(c kafkaconn.Config) (kafkaconn.Token, error) {
+	if c.TokenURL == "" {
+		return nil, nil
+	}
 	params := url.Values{}
 	for name, value := range c.TokenParams {
 		params.Set(name, value)
@@ -41,7 +44,7 @@ func KafkaTokens(c kafkaconn.Config) kafkaconn.Token {
 			return "", err
 		}
 		return token.AccessToken, nil
-	}
+	}, nil
 }
 
 // clientTokens gets a token each time.

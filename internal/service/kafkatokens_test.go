@@ -38,10 +38,16 @@ func TestKafkaTokens(t *testing.T) {
 				strings.TrimPrefix(password, canary), r.FormValue("scope"), seconds)
 		}
 	}
-	tokens := KafkaTokens(kafkaconn.Config{
-		Username: "client", Password: secret.InFile(file), TokenURL: service.URL,
-		TokenParams: map[string]string{"scope": "kafka"},
-	})
+	of := func(params map[string]string) kafkaconn.Token {
+		token, err := KafkaTokens(kafkaconn.Config{
+			Username: "client", Password: secret.InFile(file), TokenURL: service.URL, TokenParams: params,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	tokens := of(map[string]string{"scope": "kafka"})
 	write(canary + "1")
 	for _, c := range []struct {
 		answer func(http.ResponseWriter, *http.Request)
@@ -84,17 +90,13 @@ func TestKafkaTokens(t *testing.T) {
 	} {
 		write(canary + "2")
 		answer = c
-		token, err := KafkaTokens(kafkaconn.Config{
-			Username: "client", Password: secret.InFile(file), TokenURL: service.URL,
-		})(t.Context())
+		token, err := of(nil)(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), canary) || token != "" {
 			t.Errorf("%q, %v; want %s", token, err, want)
 		}
 	}
 	service.Close()
-	_, err := KafkaTokens(kafkaconn.Config{
-		Username: "client", Password: secret.InFile(file), TokenURL: service.URL,
-	})(t.Context())
+	_, err := of(nil)(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "does not answer: dial") {
 		t.Errorf("nobody there: %v", err)
 	}

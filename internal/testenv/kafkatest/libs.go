@@ -14,6 +14,15 @@ func version() string { return cmp.Or(os.Getenv(EnvVersion), "4.1.0") }
 
 const logger = "org.slf4j:slf4j-simple:1.7.36"
 
+// handlerVersion is the version of Strimzi's callback handler, which validates tokens by introspection. Kafka's own
+// handlers accept only JWTs.
+const handlerVersion = "0.17.1"
+
+// HandlerLibs returns the directory with the jars that a Secure needs beside Kafka's; see Libs.
+func HandlerLibs() (string, error) {
+	return maven.Jars("strimzi-oauth-"+handlerVersion, "io.strimzi:kafka-oauth-server:"+handlerVersion)
+}
+
 // Libs returns the directory with Kafka's jars. The first call downloads them with Maven. Several processes may call it
 // concurrently.
 func Libs() (string, error) {

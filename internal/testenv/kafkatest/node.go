@@ -45,7 +45,7 @@ func (n *node) properties(voters []*node, brokers int) string {
 	if n.secure != nil {
 		listeners += "," + n.secure.listeners()
 		advertised += "," + n.secure.listeners()
-		protocols += ",SASL_SSL:SASL_SSL,SSL:SSL"
+		protocols += ",SASL_SSL:SASL_SSL,SSL:SSL,JUDGED:SASL_SSL"
 		more = n.secure.properties()
 	}
 	if brokers == 1 {
@@ -95,9 +95,13 @@ func (n *node) properties(voters []*node, brokers int) string {
 }
 
 func (n *node) java(main string, args ...string) *exec.Cmd {
+	classes := filepath.Join(n.libs, "*")
+	if n.secure != nil {
+		classes += string(filepath.ListSeparator) + filepath.Join(n.secure.libs, "*")
+	}
 	base := []string{
 		"-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dkafka.logs.dir=" + n.dir, "-cp", filepath.Join(n.libs, "*"),
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dkafka.logs.dir=" + n.dir, "-cp", classes,
 		main,
 	}
 	if n.secure != nil {

@@ -11,13 +11,17 @@ import (
 	"crypto/sha512"
 	"crypto/tls"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/big"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,20 +39,26 @@ const (
 	SecurePassword = "first-password-9b1c"
 )
 
-// Secure is a broker with two TLS listeners: SASL requires a user, MTLS a client certificate of CA. The test itself
-// uses the plaintext listener of Cluster.
+// Secure is a broker with three TLS listeners: SASL requires a user, MTLS a client certificate of CA, Judged a token
+// that the Judge accepts. The test itself uses the plaintext listener of Cluster.
 type Secure struct {
 	*Cluster
-	CA         *Authority
-	SASL, MTLS string // addresses
+	CA                 *Authority
+	SASL, MTLS, Judged string // addresses
 
 	issuer *rsa.PrivateKey // signs tokens
+	judge  atomic.Pointer[Judge]
+	asked  *httptest.Server // introspect
 }
+
+// Judge returns when the session ends that a token opens. The zero time refuses the token.
+type Judge func(token string) (ends time.Time)
 
 // tlsConfig is the TLS part of a broker's configuration.
 type tlsConfig struct {
-	sasl, mtls             string
+	sasl, mtls, judged     string
 	keystore, caFile, jwks string
+	libs, judge            string // of the listener Judged: the handler's jars, the introspection endpoint
 }
 
 // NewSecure starts a Secure. The end of the test removes it. Without a real Kafka it skips the test.
@@ -60,6 +70,8 @@ func NewSecure(t testing.TB) *Secure {
 		t.Fatalf("kafkatest: %v", err)
 	}
 	s := &Secure{CA: NewAuthority(t)}
+	s.asked = httptest.NewServer(http.HandlerFunc(s.introspect))
+	t.Cleanup(s.asked.Close)
 	if s.issuer, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
@@ -67,15 +79,35 @@ func NewSecure(t testing.TB) *Secure {
 		t.Fatalf("kafkatest: %v", err)
 	}
 	t.Cleanup(s.Close)
-	s.SASL, s.MTLS = s.nodes[0].secure.sasl, s.nodes[0].secure.mtls
+	secure := s.nodes[0].secure
+	s.SASL, s.MTLS, s.Judged = secure.sasl, secure.mtls, secure.judged
 	return s
+}
+
+// JudgeTokens sets the Judge of the listener Judged. Every token that it accepts is SecureUser's. Without a Judge all
+// tokens are refused.
+func (s *Secure) JudgeTokens(judge Judge) { s.judge.Store(&judge) }
+
+// introspect is the broker's introspection endpoint (RFC 7662).
+func (s *Secure) introspect(w http.ResponseWriter, r *http.Request) {
+	answer := map[string]any{"active": false}
+	if judge := s.judge.Load(); judge != nil {
+		if ends := (*judge)(r.FormValue("token")); !ends.IsZero() {
+			answer = map[string]any{"active": true, "sub": SecureUser, "exp": ends.Unix()}
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
 }
 
 // prepare sets a broker's ports and certificate.
 func (s *Secure) prepare(n *node) error {
-	var ports [2]int
+	libs, err := HandlerLibs()
+	if err != nil {
+		return err
+	}
+	var ports [3]int
 	for i := range ports {
-		var err error
 		if ports[i], err = child.FreePort(); err != nil {
 			return err
 		}
@@ -85,6 +117,7 @@ func (s *Secure) prepare(n *node) error {
 	}
 	n.secure = &tlsConfig{
 		sasl: fmt.Sprintf("127.0.0.1:%d", ports[0]), mtls: fmt.Sprintf("127.0.0.1:%d", ports[1]),
+		judged: fmt.Sprintf("127.0.0.1:%d", ports[2]), libs: libs, judge: s.asked.URL,
 		keystore: filepath.Join(n.dir, "broker.pem"), caFile: filepath.Join(n.dir, "ca.pem"),
 		jwks: filepath.Join(n.dir, "jwks.json"),
 	}
@@ -101,7 +134,9 @@ func (s *Secure) prepare(n *node) error {
 	return os.WriteFile(n.secure.caFile, s.CA.PEM, 0o600)
 }
 
-func (s *tlsConfig) listeners() string { return "SASL_SSL://" + s.sasl + ",SSL://" + s.mtls }
+func (s *tlsConfig) listeners() string {
+	return "SASL_SSL://" + s.sasl + ",SSL://" + s.mtls + ",JUDGED://" + s.judged
+}
 
 func (s *tlsConfig) properties() []string {
 	const security = "org.apache.kafka.common.security."
@@ -129,6 +164,13 @@ func (s *tlsConfig) properties() []string {
 			SecureUser + `="` + SecurePassword + `" user_` + LimitedUser + `="` + SecurePassword + `";`,
 		"listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
 		"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
+		"listener.name.judged.sasl.enabled.mechanisms=OAUTHBEARER",
+		"listener.name.judged.oauthbearer.sasl.server.callback.handler.class=" +
+			"io.strimzi.kafka.oauth.server.JaasServerOauthValidatorCallbackHandler",
+		"listener.name.judged.oauthbearer.sasl.jaas.config=" + security + "oauthbearer.OAuthBearerLoginModule " +
+			`required oauth.introspection.endpoint.uri="` + s.judge + `" oauth.check.issuer="false" ` +
+			`oauth.access.token.is.jwt="false" unsecuredLoginStringClaim_sub="broker";`,
+		"listener.name.judged.oauthbearer.connections.max.reauth.ms=60000",
 	}
 }
 

@@ -41,8 +41,12 @@ func run(args []string) (int, error) {
 		if err != nil {
 			return 1, err
 		}
+		handler, err := kafkatest.HandlerLibs()
+		if err != nil {
+			return 1, err
+		}
 		dynamo, err := dynamotest.Libs()
-		return printLine(kafka+"\n"+dynamo, err)
+		return printLine(kafka+"\n"+handler+"\n"+dynamo, err)
 	case "cache":
 		cache, err := os.UserCacheDir()
 		return printLine(filepath.Join(cache, "effectonce"), err)
