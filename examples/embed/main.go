@@ -32,7 +32,7 @@ func main() {
 
 // readme:begin
 
-// Order is what the event says.
+// Order is the payload of the event.
 type Order struct {
 	ID     string `json:"id"`
 	Amount int64  `json:"amount"`
@@ -85,7 +85,7 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return publish.Run(ctx) })
 	g.Go(func() error { return consume.Run(ctx) })
-	g.Go(func() error { return in.Run(ctx) }) // makes and drops the inbox's days, runs what operators release
+	g.Go(func() error { return in.Run(ctx) }) // creates and drops daily partitions, applies released events
 
 	// 3. The producer: the row and the event in one transaction.
 	g.Go(func() error { return placeOrder(ctx, db, Order{ID: event.NewID().String(), Amount: 1999}) })
