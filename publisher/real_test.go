@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -273,31 +272,29 @@ func TestABrokerThatIsAwayIsUnknownAndComesBack(t *testing.T) {
 	awaitAck(t, late, topic)
 }
 
-// TestShare: a Kafka over another's connections makes none and closes none, and asks its own Pin about topics.
+// closes counts how often its connections are closed.
+type closes struct {
+	*kafka.Transport
+	n atomic.Int64
+}
+
+func (c *closes) CloseIdleConnections() {
+	c.n.Add(1)
+	c.Transport.CloseIdleConnections()
+}
+
+// TestShare: a Kafka over another's connections does not close them, and asks its own Pin about topics.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
-	var dials, pins atomic.Int64
+	wire, pins := &closes{Transport: &kafka.Transport{}}, 0
 	pin := func(_ context.Context, _, _ string, partitions int) (int, error) {
-		pins.Add(1)
+		pins++
 		return partitions, nil
 	}
-	k := newKafka(t, kafkatest.Brokers(t), Config{
-		Pin: pin, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-			dials.Add(1)
-			return (&net.Dialer{}).DialContext(ctx, network, address)
-		},
-	})
-	var wg sync.WaitGroup
-	for range 4 { // more connections at a time than the rest needs
-		wg.Go(func() {
-			if err := k.Publish(t.Context(), []event.Event{some(topic, "k", "")})[0]; err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	dialled, pinned := dials.Load(), pins.Load()
+	k := newKafka(t, kafkatest.Brokers(t), Config{Pin: pin, Transport: wire})
+	allAcked(t, k.Publish(t.Context(), []event.Event{some(topic, "k", "")}))
+	before := wire.n.Load()
 	for range 3 {
 		s := k.Share(pin, k.cfg.Logger, k.cfg.Observer)
 		allAcked(t, s.Publish(t.Context(), []event.Event{some(topic, "k", "")}))
@@ -306,11 +303,13 @@ func TestShare(t *testing.T) {
 			t.Errorf("after Close: %v", err)
 		}
 	}
-	allAcked(t, k.Publish(t.Context(), []event.Event{some(topic, "k", "")}))
-	if n := dials.Load() - dialled; n != 0 {
-		t.Errorf("%d connections were made for the shared ones", n)
+	if n := wire.n.Load() - before; n != 0 {
+		t.Errorf("the shared connections were closed %d times", n)
 	}
-	if n := pins.Load() - pinned; n != 3 {
-		t.Errorf("the shared ones asked for %d pins, want 3", n)
+	if pins != 4 {
+		t.Errorf("%d pins were asked for, want one of each", pins)
+	}
+	if _ = k.Close(); wire.n.Load() == before {
+		t.Error("their owner does not close them")
 	}
 }
