@@ -207,6 +207,7 @@ func cases() []measureCase {
 		{name: "clients", run: clientsCase},
 		{name: "restarts", withoutKafka: true, run: restartsCase},
 		{name: "rebalances", run: rebalancesCase},
+		{name: "many", run: manyCase},
 		{name: "costs", run: costsCase},
 		{name: "simulation", run: simulationCase},
 	}

@@ -9,6 +9,11 @@ order by name`
 const queryEmptyOutbox = `-- bench: empty outbox
 truncate outbox_event, outbox_claim`
 
+// Of all databases of the server.
+const queryTransactions = `-- bench: transactions
+select (select sum(xact_commit)::bigint from pg_stat_database),
+	(select count(*) from pg_stat_activity where application_name like 'effectonce relay%')`
+
 const queryEmptyHeld = `-- bench: empty held
 truncate outbox_held, outbox_claim`
 
