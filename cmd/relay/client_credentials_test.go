@@ -25,7 +25,7 @@ type identity struct {
 	issue   func() string // a token
 	ends    time.Duration
 	secret  string
-	granted int
+	granted int // to the scope doctor
 }
 
 // ServeHTTP implements http.Handler.
@@ -43,7 +43,9 @@ func (i *identity) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"error": "invalid_client", "error_description": "no %s"}`, // a talkative one
 			password+r.FormValue("client_secret"))
 	default:
-		i.granted++
+		if r.FormValue("scope") == "doctor" {
+			i.granted++
+		}
 		_ = json.NewEncoder(w).Encode(map[string]any{
 			"access_token": i.issue(), "token_type": "Bearer", "expires_in": int(i.ends.Seconds()),
 		})
@@ -111,8 +113,8 @@ func clientCredentials(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		t.Errorf("%d events are parked or held", n)
 	}
 	// A token that lives for long serves all connections.
-	tokens.change(func() { tokens.granted = 0 })
-	if code, text, _ := command(t, env, "doctor"); code == codeFindings && strings.Contains(text, "fail  kafka") {
+	_, text, _ = command(t, env.with("RELAY_KAFKA_OAUTH_TOKEN_PARAMS", "audience=kafka,scope=doctor"), "doctor")
+	if strings.Contains(text, "fail  kafka") {
 		t.Error(text)
 	}
 	tokens.change(func() {
