@@ -25,13 +25,13 @@ help: ## print this
 test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 	cd deploy && go test -count=1 ./...
-	$(if $(filter-out . $(ALL),$(RUN) $(PKG)),,$(MAKE) -j3 -O models proof interop)
+	$(if $(filter-out . $(ALL),$(RUN) $(PKG)),,$(MAKE) -j2 -O models interop && $(MAKE) proof)
 
 test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
 	go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
 
 models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
-	$(STACK) go test -p 2 -timeout 5m -run '^TestModel' ./relay ./inbox
+	$(STACK) go test -p 2 -timeout 10m -run '^TestModel' ./relay ./inbox
 
 proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; CORNER=18.6.0/4.3.1
 	$(if $(CORNER),EFFECTONCE_TEST_POSTGRES_VERSION=$(patsubst %/,%,$(dir $(CORNER))) EFFECTONCE_TEST_KAFKA_VERSION=$(notdir $(CORNER))) \

@@ -32,6 +32,7 @@ type cell struct {
 
 	mu      sync.Mutex
 	started int
+	lived   map[role]int // how many lives of a role began
 	armed   map[role]*register
 	lives   map[role]*life
 	plain   bool          // new processes get the default configuration
@@ -76,7 +77,8 @@ func cellIn(t *testing.T, db *pgtest.DB) *cell {
 	c := &cell{
 		db: db, topic: kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": topicTakes}), broker: brokers[0],
 		url: db.URL, dir: t.TempDir(), kills: true, armed: map[role]*register{}, lives: map[role]*life{},
-		over: make(chan struct{}),
+		lived: map[role]int{},
+		over:  make(chan struct{}),
 	}
 	c.db.Exec(t, ddl)
 	return c
@@ -152,6 +154,7 @@ func (c *cell) start(t *testing.T, r role) *life {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.started++
+	c.lived[r]++
 	first := allEarly
 	if c.dedup == byWatermark {
 		first = allEarlyByWatermark
@@ -173,7 +176,7 @@ func (c *cell) start(t *testing.T, r role) *life {
 	if c.calm {
 		cmd.Env = append(cmd.Env, envCalm+"=1")
 	}
-	if !c.plain && c.started%3 == 0 {
+	if !c.plain && c.lived[r]%3 == 0 {
 		cmd.Env = append(cmd.Env, envUnusual+"=1")
 	}
 	if l.process, err = child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)),
