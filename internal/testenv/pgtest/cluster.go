@@ -65,7 +65,7 @@ func account() (uid, gid int, err error) {
 		gid, _ = strconv.Atoi(u.Gid)
 		return uid, gid, nil
 	}
-	return 0, 0, errors.New("Postgres does not run as root, and there is no user postgres or nobody: run as " +
+	return 0, 0, errors.New("the server does not run as root, and there is no user postgres or nobody: run as " +
 		"an ordinary user")
 }
 

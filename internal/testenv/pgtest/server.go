@@ -241,11 +241,11 @@ func (s *Server) awaitReady() error {
 		case <-s.process.Done():
 			log := s.process.LogTail()
 			s.process = nil
-			return fmt.Errorf("Postgres ended during its start:\n%s", log)
+			return fmt.Errorf("the server ended during its start:\n%s", log)
 		case <-ctx.Done():
 			log := s.process.LogTail()
 			s.stop(syscall.SIGQUIT)
-			return fmt.Errorf("Postgres does not answer: %w\n%s", err, log)
+			return fmt.Errorf("the server does not answer: %w\n%s", err, log)
 		case <-tick.C:
 		}
 	}
