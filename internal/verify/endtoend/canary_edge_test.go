@@ -99,7 +99,7 @@ func TestI10EdgeLeaksNothing(t *testing.T) {
 	text := s.checkLeaks(t)
 	for _, want := range []string{
 		"ReplayedInfo", "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", "left to recovery",
-		"was taken", authored,
+		"recovery processed an operation", authored,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the output lacks %q", want)
