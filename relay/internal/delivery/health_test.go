@@ -99,6 +99,13 @@ func TestTroubleEnds(t *testing.T) {
 		if h.Closed() != nil {
 			t.Errorf("%s: a claim has to look for what is closed: %v", name, h.Closed())
 		}
+		if !h.Well() {
+			t.Errorf("%s: something is still failing or closed", name)
+		}
+		fails(h, at(4), at(4), bad)
+		if h.Well() {
+			t.Errorf("%s: a failing place is well", name)
+		}
 	}
 }
 
