@@ -45,11 +45,7 @@ func (s *session) take(ctx context.Context, again <-chan struct{}, given []Parti
 	if len(revoked) == 0 {
 		return true
 	}
-	drain := handOver
-	if s.c.cfg.DrainTimeout < drain {
-		drain = s.c.cfg.DrainTimeout
-	}
-	late := s.end(revoked, drain, errors.New("another member is given the partition"))
+	late := s.end(revoked, min(handOver, s.c.cfg.DrainTimeout), errors.New("another member is given the partition"))
 	s.giveUp(revoked)
 	for _, r := range late {
 		s.zombies[r.Partition] = r

@@ -109,7 +109,7 @@ func (s *session) askToJoin(ctx context.Context, timeout time.Duration) (*joingr
 
 // assign shares out the partitions, as the group's leader.
 func (s *session) assign(ctx context.Context, joined *joingroup.Response) ([]syncgroup.RequestAssignment, error) {
-	claims, topics := make([]claim, 0, len(joined.Members)), map[string]bool{}
+	claims, subscribed := make([]claim, 0, len(joined.Members)), map[string]bool{}
 	for _, m := range joined.Members {
 		c, err := decodeSubscription(m.Metadata)
 		if err != nil {
@@ -118,17 +118,15 @@ func (s *session) assign(ctx context.Context, joined *joingroup.Response) ([]syn
 		c.member = m.MemberID
 		claims = append(claims, c)
 		for _, topic := range c.topics {
-			topics[topic] = true
+			subscribed[topic] = true
 		}
 	}
-	client := s.c.client
-	if slices.ContainsFunc(slices.Collect(maps.Keys(topics)), func(t string) bool {
-		return !slices.Contains(s.c.topics, t)
-	}) {
-		client = newClient(&s.c.cfg, s.c.brokers, slices.Collect(maps.Keys(topics))) // ours asks for our topics only
+	topics, client := slices.Collect(maps.Keys(subscribed)), s.c.client
+	if slices.ContainsFunc(topics, func(t string) bool { return !slices.Contains(s.c.topics, t) }) {
+		client = newClient(&s.c.cfg, s.c.brokers, topics) // ours asks for our topics only
 		defer client.close()
 	}
-	found, _, err := client.sizes(ctx, slices.Collect(maps.Keys(topics)))
+	found, _, err := client.sizes(ctx, topics)
 	if err != nil {
 		return nil, err
 	}
