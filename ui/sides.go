@@ -8,6 +8,7 @@ import (
 	"time"
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -24,13 +25,7 @@ const page = 100
 
 // side is the operator of an outbox or of an inbox.
 type side interface {
-	BlockedKeys(ctx context.Context, f operator.BlockedFilter) ([]operator.BlockedKey, error)
-	EditParked(ctx context.Context, id int64, edit operator.Edit, reason string) error
-	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
-	ReleaseEvent(ctx context.Context, id int64, reason string) error
-	DiscardEvent(ctx context.Context, id int64, reason string) (operator.DiscardResult, error)
-	DiscardKey(ctx context.Context, tenant, topic, key, reason string) (operator.DiscardResult, error)
-	Audit(ctx context.Context, limit int) ([]operator.AuditEntry, error)
+	audit.ParkedOperator
 	// list has events without headers and payloads; reveal has them, and is audited.
 	list(ctx context.Context, f operator.ParkedFilter) ([]event, error)
 	reveal(ctx context.Context, id int64, reason string) (event, error)

@@ -18,13 +18,7 @@ import (
 
 // parkedOperator acts on parked events: an operator of an outbox, or of an inbox.
 type parkedOperator interface {
-	BlockedKeys(ctx context.Context, f audit.BlockedFilter) ([]audit.BlockedKey, error)
-	EditParked(ctx context.Context, id int64, edit audit.Edit, reason string) error
-	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
-	ReleaseEvent(ctx context.Context, id int64, reason string) error
-	DiscardEvent(ctx context.Context, id int64, reason string) (audit.DiscardResult, error)
-	DiscardKey(ctx context.Context, tenant, topic, key, reason string) (audit.DiscardResult, error)
-	Audit(ctx context.Context, limit int) ([]audit.Entry, error)
+	audit.ParkedOperator
 	// list and event are Parked and ParkedEvent, for display. Without payload the event has neither that nor headers.
 	list(ctx context.Context, f audit.ParkedFilter) ([]parkedEvent, error)
 	event(ctx context.Context, id int64, payload bool) (parkedEvent, error)

@@ -39,6 +39,17 @@ type Parked struct {
 	Payload []byte `json:"payload,omitempty"`
 }
 
+// ParkedOperator is what the operators of an outbox and of an inbox do alike.
+type ParkedOperator interface {
+	BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedKey, error)
+	EditParked(ctx context.Context, id int64, edit Edit, reason string) error
+	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
+	ReleaseEvent(ctx context.Context, id int64, reason string) error
+	DiscardEvent(ctx context.Context, id int64, reason string) (DiscardResult, error)
+	DiscardKey(ctx context.Context, tenant, topic, key, reason string) (DiscardResult, error)
+	Audit(ctx context.Context, limit int) ([]Entry, error)
+}
+
 // ParkedFilter selects parked events. The zero value selects the first 100 of all.
 type ParkedFilter struct {
 	ID        int64         // 0: any
