@@ -24,13 +24,13 @@ type ailing struct{ Name, Text string }
 func auditLog(q *request) error {
 	var p auditPage
 	for _, d := range q.h.databases {
-		st, at := d.state.get(q.Context(), q.h.cfg.Timeout)
-		if at.IsZero() || st.Err != nil {
-			p.Away = append(p.Away, ailing{d.Name, awayOr(st.Err)})
+		st, _, why := q.stateOf(d)
+		if why != "" {
+			p.Away = append(p.Away, ailing{d.Name, why})
 			continue
 		}
 		for _, where := range sides {
-			if where == inOutbox && st.Outbox == nil || where == inInbox && !st.HasInbox {
+			if !st.has(where) {
 				continue
 			}
 			found, _ := d.audits[where].get(q.Context(), q.h.cfg.Timeout)

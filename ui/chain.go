@@ -28,29 +28,24 @@ type chainOf struct {
 func chain(q *request) error {
 	var p chainPage
 	for _, d := range q.h.databases {
-		p.Chains = append(p.Chains, q.h.chainOf(q, d))
+		p.Chains = append(p.Chains, q.chainOf(d))
 	}
 	return q.render("chain", http.StatusOK, view{Title: "Chain", Nav: "chain", Live: true, Body: p})
 }
 
-func (h *Handler) chainOf(q *request, d *database) chainOf {
+func (q *request) chainOf(d *database) chainOf {
 	c := chainOf{Name: d.Name}
-	st, at := d.state.get(q.Context(), h.cfg.Timeout)
-	switch {
-	case at.IsZero():
-		c.Away = "It has not answered yet."
-		return c
-	case st.Err != nil:
-		c.Away = away(st.Err)
+	st, _, why := q.stateOf(d)
+	if c.Away = why; why != "" {
 		return c
 	}
 	if st.Outbox != nil {
-		c.Steps = append(c.Steps, h.outboxSteps(d, st)...)
+		c.Steps = append(c.Steps, q.h.outboxSteps(d, st)...)
 	}
 	x, _ := d.findings.get(q.Context(), 0)
-	c.Steps = append(c.Steps, h.kafkaStep(st, x))
+	c.Steps = append(c.Steps, q.h.kafkaStep(st, x))
 	for _, one := range st.Inbox {
-		c.Steps = append(c.Steps, h.effects(d, one, x))
+		c.Steps = append(c.Steps, q.h.effects(d, one, x))
 	}
 	for i := range c.Steps {
 		if c.Steps[i].Severity == bad {

@@ -39,10 +39,10 @@ type partitionView struct {
 func consumers(q *request) error {
 	var p consumersPage
 	for _, d := range q.h.databases {
-		st, at := d.state.get(q.Context(), q.h.cfg.Timeout)
+		st, _, why := q.stateOf(d)
 		switch {
-		case at.IsZero() || st.Err != nil:
-			p.Lists = append(p.Lists, consumersList{DB: d.Name, Away: awayOr(st.Err)})
+		case why != "":
+			p.Lists = append(p.Lists, consumersList{DB: d.Name, Away: why})
 			continue
 		case !st.HasInbox:
 			continue
@@ -85,7 +85,7 @@ func resumePartition(q *request) error {
 	consumer, topic := q.PostForm.Get("consumer"), q.PostForm.Get("topic")
 	partition, err := strconv.ParseInt(q.PostForm.Get("partition"), 10, 32)
 	if err != nil || consumer == "" || topic == "" {
-		return &refusal{http.StatusBadRequest, "This form cannot be read", "Go back and load the page anew."}
+		return errForm
 	}
 	return q.change(verb{
 		name: fmt.Sprintf("Resume %s/%d", topic, partition), back: q.h.path("consumers"),

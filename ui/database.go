@@ -178,6 +178,23 @@ func (d *database) look(ctx context.Context) state {
 var errNothing = errors.New("no tables of effectonce are here, or none that this role may read: " +
 	"is the schema right? relay migrate makes them")
 
+// has reports whether the database has an outbox, or an inbox, that this role may see.
+func (s state) has(side string) bool {
+	return side == inOutbox && s.Outbox != nil || side == inInbox && s.HasInbox
+}
+
+// stateOf is the state of a database, when it was read, and why there is none.
+func (q *request) stateOf(d *database) (st state, at time.Time, why string) {
+	st, at = d.state.get(q.Context(), q.h.cfg.Timeout)
+	switch {
+	case at.IsZero():
+		why = "It has not answered yet."
+	case st.Err != nil:
+		why = away(st.Err)
+	}
+	return st, at, why
+}
+
 // absent: the tables are not there, or not this role's business.
 func absent(err error) bool {
 	return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, "3F000") ||

@@ -186,7 +186,7 @@ func previewEdit(q *request) error {
 func (q *request) edited() (before, after string, err error) {
 	b, err := base64.StdEncoding.DecodeString(q.PostForm.Get("was"))
 	if err != nil {
-		return "", "", &refusal{http.StatusBadRequest, "This form cannot be read", "Go back and load the page anew."}
+		return "", "", errForm
 	}
 	return string(b), strings.ReplaceAll(q.PostForm.Get("payload"), "\r\n", "\n"), nil
 }
@@ -202,7 +202,7 @@ func editEvent(q *request) error {
 	sum, err := hex.DecodeString(q.PostForm.Get("before"))
 	after, err64 := base64.StdEncoding.DecodeString(q.PostForm.Get("after"))
 	if err != nil || err64 != nil || len(sum) != sha256.Size {
-		return &refusal{http.StatusBadRequest, "This form cannot be read", "Go back and load the page anew."}
+		return errForm
 	}
 	if after == nil {
 		after = []byte{}

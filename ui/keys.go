@@ -72,13 +72,13 @@ func blockedKeys(q *request) error {
 	}
 	p := keysPage{Filter: f}
 	for _, d := range q.h.databases {
-		st, at := d.state.get(q.Context(), q.h.cfg.Timeout)
-		if at.IsZero() || st.Err != nil {
-			p.Lists = append(p.Lists, keysList{DB: d.Name, Away: awayOr(st.Err)})
+		st, _, why := q.stateOf(d)
+		if why != "" {
+			p.Lists = append(p.Lists, keysList{DB: d.Name, Away: why})
 			continue
 		}
 		for _, where := range sides {
-			if where == inOutbox && st.Outbox == nil || where == inInbox && !st.HasInbox {
+			if !st.has(where) {
 				continue
 			}
 			one := q.keysOf(d, where, f)
@@ -88,13 +88,6 @@ func blockedKeys(q *request) error {
 		}
 	}
 	return q.render("keys", http.StatusOK, view{Title: "Blocked keys", Nav: "keys", Live: true, Body: p})
-}
-
-func awayOr(err error) string {
-	if err == nil {
-		return "It has not answered yet."
-	}
-	return away(err)
 }
 
 // keysOf lists: all of them as everybody sees them, or those of a filter.
@@ -146,7 +139,7 @@ type keyOf struct{ consumer, tenant, topic, key string }
 
 func (q *request) keyOf() (k keyOf, err error) {
 	if err := q.ParseForm(); err != nil {
-		return k, &refusal{http.StatusBadRequest, "This form cannot be read", "Go back and load the page anew."}
+		return k, errForm
 	}
 	k.consumer, k.topic = q.PostForm.Get("consumer"), q.PostForm.Get("topic")
 	if k.tenant, err = unb64(q.PostForm.Get("tenant")); err == nil {

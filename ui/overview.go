@@ -58,7 +58,7 @@ const firstLook = 2 * time.Second
 func overview(q *request) error {
 	var p overviewPage
 	for _, d := range q.h.databases {
-		one := q.h.overviewOf(q, d)
+		one := q.overviewOf(d)
 		if one.Away != "" || one.Examined.IsZero() {
 			p.Unknown++
 		}
@@ -82,23 +82,18 @@ func overview(q *request) error {
 	return q.render("overview", http.StatusOK, view{Title: "Overview", Nav: "overview", Live: true, Body: p})
 }
 
-func (h *Handler) overviewOf(q *request, d *database) overviewDatabase {
-	st, at := d.state.get(q.Context(), h.cfg.Timeout)
-	one := overviewDatabase{Name: d.Name, At: at}
-	switch {
-	case at.IsZero():
-		one.Away = "It has not answered yet."
-		return one
-	case st.Err != nil:
-		one.Away = away(st.Err)
+func (q *request) overviewOf(d *database) overviewDatabase {
+	st, at, why := q.stateOf(d)
+	one := overviewDatabase{Name: d.Name, At: at, Away: why}
+	if why != "" {
 		return one
 	}
 	one.ReadOnly = !st.MayChange
 	if st.Outbox != nil {
-		one.Figures = append(one.Figures, h.outboxFigures(d, st)...)
+		one.Figures = append(one.Figures, q.h.outboxFigures(d, st)...)
 	}
 	if st.HasInbox {
-		one.Figures = append(one.Figures, h.inboxFigures(d, st)...)
+		one.Figures = append(one.Figures, q.h.inboxFigures(d, st)...)
 	}
 	var x examination
 	x, one.Examined = d.findings.get(q.Context(), 0)
@@ -106,7 +101,7 @@ func (h *Handler) overviewOf(q *request, d *database) overviewDatabase {
 		x, one.Examined = d.findings.get(q.Context(), firstLook)
 	}
 	for _, f := range x.Findings {
-		g := h.guided(f)
+		g := q.h.guided(f)
 		if f.Severity == doctor.OK {
 			one.Fine = append(one.Fine, g)
 		} else {

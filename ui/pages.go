@@ -9,7 +9,6 @@ import (
 	"html/template"
 	"io/fs"
 	"math"
-	"net/http"
 	"net/url"
 	"path"
 	"strconv"
@@ -200,7 +199,7 @@ func b64(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s
 func unb64(s string) (string, error) {
 	b, err := base64.RawURLEncoding.DecodeString(s)
 	if err != nil {
-		return "", &refusal{http.StatusBadRequest, "This form cannot be read", "Go back and load the page anew."}
+		return "", errForm
 	}
 	return string(b), nil
 }

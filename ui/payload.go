@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -57,9 +56,8 @@ func decode(e event) *content {
 		return c
 	}
 	c.Text = visible(string(p))
-	var indented bytes.Buffer
-	if json.Indent(&indented, p, "", "  ") == nil && indented.Len() <= 2*mostText {
-		c.JSON = visible(indented.String())
+	if text, ok := indent(string(p)); ok && len(text) <= 2*mostText {
+		c.JSON = visible(text)
 	}
 	return c
 }

@@ -134,6 +134,9 @@ func (q *request) allowed(level Level) error {
 	return nil
 }
 
+// errForm is the answer to a form that no page of this Handler sends.
+var errForm = &refusal{http.StatusBadRequest, "This form cannot be read", "Go back and load the page anew."}
+
 func notFound(text string) error { return &refusal{http.StatusNotFound, "There is no such page", text} }
 
 // id is the event's, in the path.

@@ -26,10 +26,10 @@ type topic struct {
 func topics(q *request) error {
 	var p topicsPage
 	for _, d := range q.h.databases {
-		st, at := d.state.get(q.Context(), q.h.cfg.Timeout)
+		st, _, why := q.stateOf(d)
 		switch {
-		case at.IsZero() || st.Err != nil:
-			p.Lists = append(p.Lists, topicsList{DB: d.Name, Away: awayOr(st.Err)})
+		case why != "":
+			p.Lists = append(p.Lists, topicsList{DB: d.Name, Away: why})
 			continue
 		case st.Outbox == nil:
 			continue
