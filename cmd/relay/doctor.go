@@ -47,10 +47,7 @@ func (c *doctorCommand) run(ctx context.Context, p *program) error {
 	if c.LongTransaction <= 0 {
 		return service.Usage("--long-transaction: want a value above zero")
 	}
-	if several, err := c.several(); err != nil || several {
-		if err != nil {
-			return err
-		}
+	if c.several {
 		return c.examineAll(ctx, p, subject)
 	}
 	list, err := c.examine(ctx, c.database, subject)

@@ -70,23 +70,11 @@ func (c *runCommand) runFleet(ctx context.Context, p *program) error {
 		return err
 	}
 	defer func() { _ = f.kafka.Close() }()
-	listener, err := service.Listen(c.Listen)
+	_, others, end, err := c.beside(ctx, p, f.health(ctx), f.wake)
 	if err != nil {
-		return &service.UsageError{Err: err}
+		return err
 	}
-	if listener != nil {
-		p.log.Info("listening", "address", listener.Addr().String())
-	}
-	beside, end := context.WithCancel(context.WithoutCancel(ctx))
-	var others sync.WaitGroup
-	defer others.Wait()
 	defer end()
-	others.Go(func() {
-		if err := service.ServeOn(beside, listener, f.health(ctx).Handler()); err != nil {
-			p.log.Error("no more health and metrics; the relays go on", "err", err)
-		}
-	})
-	others.Go(func() { wakeOnSignal(beside, f.wake) })
 	others.Go(func() { reportKafka(ctx, p.log, f.conn) })
 	p.log.Info("running", "version", version())
 	if err := f.follow(ctx); err != nil && ctx.Err() == nil {

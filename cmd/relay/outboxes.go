@@ -24,7 +24,8 @@ type manyOutboxes struct {
 	Outbox   string `shown:"(none)" help:"Name of an outbox of the configuration file's list, or of --discover's."`
 	Discover string `shown:"(none)" help:"Query that names outboxes, asked of --database-url: columns name, schema, database_url; others are labels."`
 
-	file string // the configuration file
+	file    string // the configuration file
+	several bool   // outboxes are listed, by the file or by a query, and none of them is named
 }
 
 // namedOutbox is one of several.
@@ -38,15 +39,6 @@ type namedOutbox struct {
 
 // labelName is what Prometheus takes.
 var labelName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]*$`)
-
-// several reports whether outboxes are listed, by the file or by a query.
-func (d database) several() (bool, error) {
-	if d.Discover != "" {
-		return true, nil
-	}
-	listed, err := d.listed()
-	return len(listed) > 0, err
-}
 
 // outboxes are those of the file and those that the query names, by name.
 func (d database) outboxes(ctx context.Context) ([]namedOutbox, error) {
@@ -152,7 +144,7 @@ func (o namedOutbox) same(other namedOutbox) bool {
 
 // of is the database of an outbox: its own where it names one.
 func (d database) of(o namedOutbox) database {
-	d.Outbox, d.Discover, d.file = "", "", ""
+	d.manyOutboxes = manyOutboxes{}
 	if o.url.IsSet() {
 		d.DatabaseURL = o.url
 	}
@@ -164,14 +156,16 @@ func (d database) of(o namedOutbox) database {
 
 // choose makes d the database of --outbox. Without, all outboxes are meant, which few commands take.
 func (d *database) choose(ctx context.Context, all bool) error {
-	several, err := d.several()
+	listed, err := d.listed()
 	if err != nil {
 		return err
 	}
+	several := d.Discover != "" || len(listed) > 0
 	if d.Outbox == "" {
 		if several && !all {
 			return service.Usage("several outboxes are listed: say which, with --outbox=NAME")
 		}
+		d.several = several
 		return nil
 	}
 	if !several {

@@ -73,10 +73,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	if p.env("GOMEMLIMIT") == "" && c.MemoryLimit > 0 {
 		debug.SetMemoryLimit(int64(min(c.MemoryLimit, math.MaxInt32)) << 20)
 	}
-	if several, err := c.several(); err != nil || several {
-		if err != nil {
-			return err
-		}
+	if c.several {
 		return c.runFleet(ctx, p)
 	}
 	s, err := c.start(p)
@@ -85,25 +82,11 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	}
 	defer s.pool.Close()
 	defer func() { _ = s.kafka.Close() }()
-	listener, err := service.Listen(c.Listen)
+	beside, others, end, err := c.beside(ctx, p, c.health(ctx, s), s.relay.Wake)
 	if err != nil {
-		return &service.UsageError{Err: err}
+		return err
 	}
-	if listener != nil {
-		p.log.Info("listening", "address", listener.Addr().String())
-	}
-
-	// Health and metrics go on during the drain, and are the last to end.
-	beside, end := context.WithCancel(context.WithoutCancel(ctx))
-	var others sync.WaitGroup
-	defer others.Wait()
 	defer end()
-	others.Go(func() { wakeOnSignal(beside, s.relay.Wake) })
-	others.Go(func() {
-		if err := service.ServeOn(beside, listener, c.health(ctx, s).Handler()); err != nil {
-			p.log.Error("no more health and metrics; the relay goes on", "err", err)
-		}
-	})
 	if err := c.ensureSchema(ctx, p.log, s.pool, c.Migrate); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before it began
@@ -127,6 +110,29 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	}
 	p.log.Info("stopped; what was claimed is published, and the lanes are free")
 	return nil
+}
+
+// beside starts health and metrics, and wakes what sleeps at a signal. All that goes on during the drain: others get
+// the context that it returns, and end ends them and waits.
+func (c *runCommand) beside(ctx context.Context, p *program, health service.Health, wake func()) (_ context.Context,
+	others *sync.WaitGroup, end func(), err error,
+) {
+	listener, err := service.Listen(c.Listen)
+	if err != nil {
+		return nil, nil, nil, &service.UsageError{Err: err}
+	}
+	if listener != nil {
+		p.log.Info("listening", "address", listener.Addr().String())
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	others = &sync.WaitGroup{}
+	others.Go(func() { wakeOnSignal(ctx, wake) })
+	others.Go(func() {
+		if err := service.ServeOn(ctx, listener, health.Handler()); err != nil {
+			p.log.Error("no more health and metrics; publishing goes on", "err", err)
+		}
+	})
+	return ctx, others, func() { cancel(); others.Wait() }, nil
 }
 
 // start makes everything and connects to nothing, so that what is wrong is refused before anything happens.

@@ -25,10 +25,7 @@ type statusCommand struct {
 }
 
 func (c *statusCommand) run(ctx context.Context, p *program) error {
-	if several, err := c.several(); err != nil || several {
-		if err != nil {
-			return err
-		}
+	if c.several {
 		return c.overview(ctx, p)
 	}
 	st, err := c.status(ctx, c.Timeout)

@@ -5,8 +5,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
@@ -119,38 +119,32 @@ func (c *uiCommand) databases(ctx context.Context) (list []ui.Database, closeAll
 			d.Pool.Close()
 		}
 	}
-	several, err := c.several()
-	if err != nil {
-		return nil, closeAll, err
-	}
-	if !several {
-		cfg, err := c.config()
-		if err != nil {
-			return nil, closeAll, err
-		}
+	if !c.several {
 		pool, err := c.pool(ctx)
 		if err != nil {
 			return nil, closeAll, err
 		}
-		list = append(list, ui.Database{Name: cfg.ConnConfig.Database, Pool: pool, Schema: c.Schema})
+		list = append(list, ui.Database{Name: pool.Config().ConnConfig.Database, Pool: pool, Schema: c.Schema})
 		return list, closeAll, nil
 	}
 	named, err := c.outboxes(ctx)
 	if err != nil {
 		return nil, closeAll, err
 	}
+	flags := []string{}
+	if c.file != "" {
+		flags = append(flags, "--config", c.file)
+	}
 	for _, o := range named {
-		var pool *pgxpool.Pool
 		of := c.of(o)
-		if pool, err = of.pool(ctx); err != nil {
+		pool, err := of.pool(ctx)
+		if err != nil {
 			return list, closeAll, err
 		}
-		one := ui.Database{Name: o.name, Pool: pool, Flags: []string{"--outbox=" + o.name}}
-		if c.file != "" {
-			one.Flags = append([]string{"--config", c.file}, one.Flags...)
-		}
-		one.Schema = of.Schema
-		list = append(list, one)
+		list = append(list, ui.Database{
+			Name: o.name, Pool: pool, Schema: of.Schema,
+			Flags: append(slices.Clone(flags), "--outbox="+o.name),
+		})
 	}
 	return list, closeAll, nil
 }
