@@ -197,8 +197,9 @@ func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
 	if err != nil || len(topics) != 1 || topics[0].PausedAt != nil || topics[0].Partitions != 1 {
 		t.Fatalf("the topic is not as it was accepted: %+v, %v", topics, err)
 	}
-	most := pgtest.One[int](t, db,
-		`select max(n) from (select count(*) as n from outbox_held group by xmin::text) parts`)
+	// Of those that were held before: what comes meanwhile a relay holds, as much as it claims.
+	most := pgtest.One[int](t, db, `select max(n) from (select count(*) as n from outbox_held
+		where convert_from(payload, 'UTF8')::int < 5000 group by xmin::text) parts`)
 	if most > 2_000 {
 		t.Errorf("%d held events were moved in one transaction, which all relays wait for", most)
 	}
