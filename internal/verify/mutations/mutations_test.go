@@ -135,8 +135,12 @@ func TestJudge(t *testing.T) {
 		"passes":                    {"TestX", "--- PASS: TestX (0 s)", nil, ""},
 		"passes, and another fails": {"TestX", "--- PASS: TestX (0 s)\n--- FAIL: TestY (0 s)", failed, ""},
 		"fails anyway":              {"TestX", "--- FAIL: TestX (0 s)\n--- PASS: TestY (0 s)", failed, "without a bug"},
-		"no test":                   {"TestX", "PASS", nil, "no such test"},
-		"no such part":              {"TestX/sub", "--- PASS: TestX (0 s)", nil, "no such test"},
+		"fails, long before the end": {
+			"TestX", "=== CONT  TestX/a\n    x_test.go:1: it is wrong\n=== NAME  TestY\n--- FAIL: TestX (0 s)\n" +
+				strings.Repeat("y_test.go:1: other\n", 1000), failed, "x_test.go:1: it is wrong\n--- FAIL: TestX",
+		},
+		"no test":      {"TestX", "PASS", nil, "no such test"},
+		"no such part": {"TestX/sub", "--- PASS: TestX (0 s)", nil, "no such test"},
 	} {
 		missed := finder{Test: c.test}.passes(c.out, c.err)
 		if (missed == "") != (c.missed == "") || !strings.Contains(missed, c.missed) {

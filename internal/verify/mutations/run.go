@@ -78,9 +78,29 @@ func (f finder) passes(out string, err error) string {
 	case strings.Contains(out, "--- PASS: "+f.Test+" "): // of a name that no subtest has, the test itself passes
 		return ""
 	case err != nil:
-		return fmt.Sprintf("it fails without a bug: %v: %s", err, tail(out))
+		return fmt.Sprintf("it fails without a bug: %v: %s", err, f.about(out))
 	}
 	return "there is no such test, or it was skipped: " + tail(out)
+}
+
+// about returns what the test printed, of an output in which the lines of parallel tests alternate, or else its end.
+func (f finder) about(out string) string {
+	name, _, _ := strings.Cut(f.Test, "/")
+	lines, prints := "", false
+	for line := range strings.Lines(out) {
+		if header := strings.Fields(line); len(header) > 2 && header[0] == "===" {
+			of, _, _ := strings.Cut(header[2], "/")
+			prints = of == name
+			continue
+		}
+		if prints || strings.Contains(line, "--- FAIL: "+name) {
+			lines += line
+		}
+	}
+	if lines == "" {
+		return tail(out)
+	}
+	return tail(lines)
 }
 
 // finds returns the line in which the test says that it has found the bug, or why it has not.
@@ -100,7 +120,7 @@ func (f finder) finds(out string, err error) (said, missed string) {
 			return short(line), ""
 		}
 	}
-	return "", fmt.Sprintf("it failed and did not say %q: %s", f.Says, tail(out))
+	return "", fmt.Sprintf("it failed and did not say %q: %s", f.Says, f.about(out))
 }
 
 // pattern is a test's name as -test.run wants it: nothing beside it.
