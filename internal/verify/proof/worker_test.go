@@ -20,9 +20,9 @@ import (
 const consumerName = "ledger"
 
 func runWorker(ctx context.Context, s *stage) error {
-	bound, backoff := 0, 10*time.Millisecond
+	bound, backoff, drain := 0, 10*time.Millisecond, 20*time.Second
 	if os.Getenv(envUnusual) != "" {
-		bound, backoff = 1, 3*time.Second
+		bound, backoff, drain = 1, 3*time.Second, 300*time.Millisecond // it is told to stop, and leaves a range undecided
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	dedup := inbox.ByID
@@ -41,7 +41,7 @@ func runWorker(ctx context.Context, s *stage) error {
 	c, err := consumer.New(in.Batch(insertEffects), s.brokers, []string{s.topic}, consumer.Config{
 		Group: s.topic, Batch: 20, SessionTimeout: time.Second, HeartbeatInterval: 100 * time.Millisecond,
 		RebalanceTimeout: time.Second, CommitEvery: 50 * time.Millisecond, ResumeEvery: 200 * time.Millisecond,
-		FetchWait: 100 * time.Millisecond, Dial: s.dial, Logger: log,
+		FetchWait: 100 * time.Millisecond, DrainTimeout: drain, Dial: s.dial, Logger: log,
 	})
 	if err != nil {
 		return err
