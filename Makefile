@@ -69,10 +69,12 @@ guarantees: ## every test, and their results into the table of docs/rules.md
 	grep -h '"Action":"fail"' "$$results" || true; \
 	go run ./internal/verify/guarantees docs/rules.md < "$$results"
 
-lint: ## formatting, go vet, staticcheck, checksums of the dependencies, and that each module stands without go.work
+lint: ## formatting, go vet, staticcheck, actionlint, checksums of the dependencies, and that each module stands without go.work
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
 	go vet work
+	$(TOOL) actionlint
+	@if grep -rnE 'uses: ' .github/workflows | grep -vE '@[0-9a-f]{40} # v'; then echo "name an action by its commit"; exit 1; fi
 	go mod verify > /dev/null
 	for module in $$(go list -m -f '{{.Dir}}'); do (cd "$$module" && GOWORK=off go list -test -deps ./... > /dev/null); done
 	$$($(TOOL) -n staticcheck) work
@@ -92,7 +94,7 @@ fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
 	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | \
 	$(STACK) xargs -P 5 -L 1 tools/fuzz.sh $(FUZZTIME)
 
-vuln: ## known vulnerabilities in what is built here; one line where their database cannot be reached
+vuln: ## known vulnerabilities in what is built here; says so where their database cannot be reached
 	@tools/vuln.sh
 
 demo: ## payments to ledger and email in one process, with faults, and the count at the end
