@@ -7,6 +7,9 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
+// audited are those that have an audit.
+var audited = []string{inOutbox, inInbox, inKeys}
+
 // entry is a row of an audit, and where it is from.
 type entry struct {
 	operator.AuditEntry
@@ -29,7 +32,7 @@ func auditLog(q *request) error {
 			p.Away = append(p.Away, ailing{d.Name, why})
 			continue
 		}
-		for _, where := range sides {
+		for _, where := range audited {
 			if !st.has(where) {
 				continue
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -72,6 +73,7 @@ func (q *request) change(v verb) error {
 // overtaken are answers to somebody who looked at what is not there any more.
 var overtaken = []error{
 	operator.ErrNotParked, operator.ErrReleasing, operator.ErrEdited, operator.ErrNoTopic, inboxoperator.ErrNotHalted,
+	keysoperator.ErrNotStuck,
 }
 
 // judge says what became of a change that returned err. Where Postgres gave no answer nobody knows.

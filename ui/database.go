@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/segmentio/kafka-go"
 
+	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/pgerr"
@@ -24,7 +25,9 @@ type database struct {
 	findings *shared[examination]
 	topics   *shared[listed[operator.Topic]]
 	keys     map[string]*shared[listed[operator.BlockedKey]] // by side
-	audits   map[string]*shared[listed[operator.AuditEntry]] // by side
+	audits   map[string]*shared[listed[operator.AuditEntry]] // by side, and of idempotency keys
+	// operations of idempotency keys whose outcome is unknown: the stuck ones, then those that recovery has.
+	operations *shared[listed[keysoperator.Operation]]
 
 	mu      sync.Mutex
 	history []point // the last hour, the newest last
@@ -32,12 +35,14 @@ type database struct {
 
 // state is what a few cheap statements say of a database.
 type state struct {
-	Err       error         // it cannot be looked at
-	Outbox    *relay.Sample // nil: none is here, or none that this role may see
-	Inbox     []consumer    // nil: likewise
-	HasInbox  bool          // it may have no consumer yet
-	MayChange bool          // the connection's role may
-	Now       point         // the figures of this moment
+	Err       error                // it cannot be looked at
+	Outbox    *relay.Sample        // nil: none is here, or none that this role may see
+	Inbox     []consumer           // nil: likewise
+	HasInbox  bool                 // it may have no consumer yet
+	MayChange bool                 // the connection's role may
+	Keys      *keysoperator.Counts // of idempotency keys; nil: likewise
+	MayKeys   bool                 // the role may change these
+	Now       point                // the figures of this moment
 }
 
 // consumer is one of an inbox.
@@ -94,6 +99,14 @@ func newDatabase(d Database, cfg Config) (*database, error) {
 			return s.Audit(ctx, 2*page)
 		})
 	}
+	one.operations = list(cfg, one.unknownOperations)
+	one.audits[inKeys] = list(cfg, func(ctx context.Context) ([]operator.AuditEntry, error) {
+		o, err := one.idempotency(viewer)
+		if err != nil {
+			return nil, err
+		}
+		return o.Audit(ctx, 2*page)
+	})
 	return one, nil
 }
 
@@ -118,9 +131,12 @@ func (d *database) changed() {
 	d.state.changed()
 	d.findings.changed()
 	d.topics.changed()
+	d.operations.changed()
 	for _, where := range sides {
 		d.keys[where].changed()
-		d.audits[where].changed()
+	}
+	for _, a := range d.audits {
+		a.changed()
 	}
 }
 
@@ -164,7 +180,10 @@ func (d *database) look(ctx context.Context) state {
 	case absent(err):
 		err = nil
 	}
-	if err == nil && st.Outbox == nil && !st.HasInbox {
+	if err == nil {
+		st.Keys, st.MayKeys, err = d.lookAtKeys(ctx)
+	}
+	if err == nil && st.Outbox == nil && !st.HasInbox && st.Keys == nil {
 		err = errNothing
 	}
 	if err != nil {
@@ -178,9 +197,9 @@ func (d *database) look(ctx context.Context) state {
 var errNothing = errors.New("no tables of effectonce are here, or none that this role may read: " +
 	"is the schema right? relay migrate makes them")
 
-// has reports whether the database has an outbox, or an inbox, that this role may see.
+// has reports whether the database has an outbox, an inbox or idempotency keys that this role may see.
 func (s state) has(side string) bool {
-	return side == inOutbox && s.Outbox != nil || side == inInbox && s.HasInbox
+	return side == inOutbox && s.Outbox != nil || side == inInbox && s.HasInbox || side == inKeys && s.Keys != nil
 }
 
 // stateOf is the state of a database, when it was read, and why there is none.

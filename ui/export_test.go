@@ -32,8 +32,11 @@ func Settle(h *Handler) {
 		settle(d.topics)
 		for _, where := range sides {
 			settle(d.keys[where])
-			settle(d.audits[where])
 		}
+		for _, a := range d.audits {
+			settle(a)
+		}
+		settle(d.operations)
 	}
 }
 

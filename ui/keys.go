@@ -179,6 +179,7 @@ func mayAppear(d operator.DiscardResult) string {
 // titles are the verbs as pages are headed.
 var titles = map[string]string{
 	"release": "Release", "discard": "Discard", "edit": "Edit", "pause": "Pause", "resume": "Resume",
+	"retry": "Retry", "complete": "Complete", "free": "Free",
 }
 
 func (q *request) changeKey(name string,

@@ -88,12 +88,18 @@ func (q *request) overviewOf(d *database) overviewDatabase {
 	if why != "" {
 		return one
 	}
-	one.ReadOnly = !st.MayChange
+	one.ReadOnly = !st.MayChange && !st.MayKeys
 	if st.Outbox != nil {
 		one.Figures = append(one.Figures, q.h.outboxFigures(d, st)...)
 	}
 	if st.HasInbox {
 		one.Figures = append(one.Figures, q.h.inboxFigures(d, st)...)
+	}
+	if st.Keys != nil {
+		one.Figures = append(one.Figures, q.h.keyFigures(*st.Keys)...)
+		if st.Keys.Stuck > 0 {
+			one.Wrong = append(one.Wrong, q.h.stuckFinding(*st.Keys))
+		}
 	}
 	var x examination
 	x, one.Examined = d.findings.get(q.Context(), 0)

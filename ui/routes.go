@@ -40,6 +40,7 @@ func (h *Handler) routes() *http.ServeMux {
 	add("GET", "/keys", View, blockedKeys)
 	add("GET", "/consumers", View, consumers)
 	add("GET", "/audit", View, auditLog)
+	add("GET", "/idempotency", View, idempotencyKeys)
 	add("GET", "/static/{version}/{file}", View, static)
 	add("GET", "/db/{db}/{side}/events", View, events)
 	add("GET", "/db/{db}/{side}/events/{id}", View, showEvent)
@@ -53,6 +54,10 @@ func (h *Handler) routes() *http.ServeMux {
 	add("POST", "/db/{db}/topics/pause", Operate, pauseTopic)
 	add("POST", "/db/{db}/topics/resume", Operate, resumeTopic)
 	add("POST", "/db/{db}/consumers/resume", Operate, resumePartition)
+	add("POST", "/db/{db}/idempotency/retry", Operate, retryOperation)
+	add("POST", "/db/{db}/idempotency/retry-all", Operate, retryOperations)
+	add("POST", "/db/{db}/idempotency/complete", Operate, completeOperation)
+	add("POST", "/db/{db}/idempotency/free", Operate, freeOperation)
 	return mux
 }
 
@@ -195,6 +200,9 @@ func (h *Handler) badges(ctx context.Context) map[string]int64 {
 		if st.Outbox != nil {
 			counts["keys"] += st.Outbox.ParkedKeys
 			counts["topics"] += st.Outbox.PausedTopics
+		}
+		if st.Keys != nil {
+			counts["idempotency"] += st.Keys.Stuck
 		}
 		for _, c := range st.Inbox {
 			counts["keys"] += c.ParkedKeys

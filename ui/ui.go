@@ -1,6 +1,6 @@
-// Package ui is a page over outboxes and inboxes for people: what is wrong, what it means, and the verbs that mend it.
-// It calls relay/operator, inbox/operator and the doctor, and nothing else: whatever the page does, the relay command
-// does too, and the page shows the command.
+// Package ui is a page over outboxes, inboxes and idempotency keys for people: what is wrong, what it means, and the
+// verbs that mend it. It calls their operators and the doctor, and nothing else: whatever the page does, the relay
+// command does too, and the page shows the command.
 //
 // A Handler asks Config.Authorize about each request, without exception, and keeps nothing but an hour of figures in
 // memory. It needs no script; with one it renews itself.
@@ -21,7 +21,7 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// Database is one of the databases that a page shows: with an outbox, an inbox, or both.
+// Database is one of the databases that a page shows: with an outbox, an inbox, idempotency keys, or several of them.
 type Database struct {
 	// Name is what people call it, and stands in URLs: letters, digits, "-", "_" and "."; unique.
 	Name string

@@ -6,90 +6,112 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/idempotency"
-	"github.com/effectonce/effectonce/idempotency/pgstore"
-	"github.com/effectonce/effectonce/idempotency/store"
+	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// keysCommand is what people do with operations of idempotency keys that recovery gave up.
+// keysCommand is what people do with operations of idempotency keys of which nobody knows the outcome.
 type keysCommand struct {
 	Stuck    keysStuckCommand    `cmd:"" help:"List operations of which nobody knows the outcome, and that recovery gave up."`
+	Unknown  keysUnknownCommand  `cmd:"" help:"List operations whose outcome recovery finds out, the next one first."`
 	Retry    keysRetryCommand    `cmd:"" help:"Have recovery try once more, now: one operation, or all of a name."`
 	Complete keysCompleteCommand `cmd:"" help:"Say that an operation has happened, and what its callers are to be told."`
 	Free     keysFreeCommand     `cmd:"" help:"Say that an operation has not happened, nor can: its key is free again."`
+	Audit    keysAuditCommand    `cmd:"" help:"List what people did with keys, the newest first."`
 }
 
 // keysDatabase opens the keys.
-type keysDatabase struct {
-	database
-	Timeout time.Duration `default:"30s" help:"How long it may take."`
-}
+type keysDatabase struct{ database }
 
-func (d keysDatabase) open(ctx context.Context, do func(ctx context.Context, s *pgstore.Store) error) error {
-	return d.withPool(ctx, d.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		s, err := pgstore.New(pool, pgstore.Config{Schema: d.Schema})
+// operate runs do with an operator of the keys that acts in a person's name.
+func (d keysDatabase) operate(ctx context.Context, p *program, timeout time.Duration, name string,
+	do func(ctx context.Context, o *keysoperator.Operator) error,
+) error {
+	name, err := operatorName(p, name)
+	if err != nil {
+		return err
+	}
+	return d.withPool(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		o, err := keysoperator.New(pool, d.Schema, name)
 		if err != nil {
 			return &service.UsageError{Err: err}
 		}
-		if err = do(ctx, s); wrongSchema(err) {
-			return fmt.Errorf("the table of keys is missing or old: run `relay migrate --sets idempotency`, or set "+
+		if err = do(ctx, o); wrongSchema(err) {
+			return fmt.Errorf("the tables of keys are missing or old: run `relay migrate --sets idempotency`, or set "+
 				"--schema: %w", err)
 		}
 		return withAdvice(err)
 	})
 }
 
-// ofOperation names one operation.
+// ofOperation names one operation, and says why it is changed.
 type ofOperation struct {
 	keysDatabase
-	Tenant    string `shown:"(none)" help:"Whose operation."`
-	Operation string `shown:"(required)" help:"Its name, as relay keys stuck lists it."`
-	Key       string `shown:"(required)" help:"Its key."`
+	auditFlags
+	Tenant    string        `shown:"(none)" help:"Whose operation."`
+	Operation string        `shown:"(required)" help:"Its name, as relay keys stuck lists it."`
+	Key       string        `shown:"(required)" help:"Its key."`
+	Timeout   time.Duration `default:"30s" help:"How long it may take."`
 }
 
-// take claims the operation and runs do with it.
-func (c ofOperation) take(ctx context.Context, do func(ctx context.Context, s *pgstore.Store,
-	taken store.ClaimResult) error,
+// change runs do for the operation.
+func (c ofOperation) change(ctx context.Context, p *program, done string,
+	do func(ctx context.Context, o *keysoperator.Operator, k idempotency.Key) error,
 ) error {
 	k := idempotency.Key{Tenant: c.Tenant, Operation: c.Operation, Value: c.Key}
 	if err := k.Check(); err != nil {
 		return &service.UsageError{Err: err}
 	}
-	return c.open(ctx, func(ctx context.Context, s *pgstore.Store) error {
-		taken, err := store.ClaimStuck(ctx, s, k, max(2*c.Timeout, time.Minute))
+	if err := c.check(); err != nil {
+		return err
+	}
+	err := c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *keysoperator.Operator) error {
+		return do(ctx, o, k)
+	})
+	if err == nil {
+		fmt.Fprintln(p.stdout, done)
+	}
+	return err
+}
+
+// keysList is a command that lists operations.
+type keysList struct {
+	keysDatabase
+	readFlags
+	Operation string `shown:"(any)" help:"Only of this name."`
+	Limit     int    `default:"100" help:"Most that are listed."`
+}
+
+func (c *keysList) list(ctx context.Context, p *program,
+	read func(o *keysoperator.Operator, ctx context.Context, f keysoperator.Filter) ([]keysoperator.Operation, error),
+) error {
+	if c.Limit <= 0 {
+		return service.Usage("--limit wants a number above zero")
+	}
+	return c.operate(ctx, p, c.Timeout, nobody, func(ctx context.Context, o *keysoperator.Operator) error {
+		list, err := read(o, ctx, keysoperator.Filter{Operation: c.Operation, Limit: c.Limit})
 		if err != nil {
 			return err
 		}
-		return do(ctx, s, taken)
+		return writeOperations(p.stdout, c.JSON, list)
 	})
 }
 
-type keysStuckCommand struct {
-	keysDatabase
-	Operation string `shown:"(any)" help:"Only of this name."`
-	Limit     int    `default:"100" help:"Most that are listed."`
-	JSON      bool   `name:"json" help:"Print JSON instead of a table; without inputs and data of steps."`
+func writeOperations(w io.Writer, asJSON bool, list []keysoperator.Operation) error {
+	const head = "OPERATION\tTENANT\tKEY\tSTAGE\tOPEN STEP\tDOWNSTREAM KEY\tATTEMPTS\tAGE\tREASON"
+	return writeList(w, asJSON, list, head, func(table io.Writer, k keysoperator.Operation) {
+		fmt.Fprintf(table, "%s\t%s\t%q\t%s\t%s\t%s\t%d\t%s\t%q\n", k.Operation, cmp.Or(k.Tenant, "-"), k.Key, k.Stage,
+			cmp.Or(k.Open, "-"), cmp.Or(k.Asked, "-"), k.Attempts, age(k.Age, true), k.Reason)
+	})
 }
 
-// stuckKey is an operation as it is listed. What may be personal is left out but for the key.
-type stuckKey struct {
-	Tenant    string            `json:"tenant"`
-	Operation string            `json:"operation"`
-	Key       string            `json:"key"`
-	Stage     idempotency.Stage `json:"stage"`
-	Attempts  int               `json:"attempts"`
-	Age       time.Duration     `json:"age"`
-	Reason    string            `json:"reason"`
-	Open      string            `json:"open_step"`      // of which nobody knows the outcome
-	Asked     string            `json:"downstream_key"` // by which the provider can be asked about it
-}
+type keysStuckCommand struct{ keysList }
 
 // Help is the longer text of --help.
 func (*keysStuckCommand) Help() string {
@@ -98,92 +120,36 @@ free when it did not and nothing can still make it happen, relay keys retry when
 }
 
 func (c *keysStuckCommand) run(ctx context.Context, p *program) error {
-	if c.Limit <= 0 {
-		return service.Usage("--limit wants a number above zero")
-	}
-	return c.open(ctx, func(ctx context.Context, s *pgstore.Store) error {
-		found, err := stuck(ctx, s, c.Operation, c.Limit)
-		if err != nil {
-			return err
-		}
-		var list []stuckKey
-		for _, rec := range found[:min(len(found), c.Limit)] {
-			k := stuckKey{
-				Tenant: rec.Key.Tenant, Operation: rec.Key.Operation, Key: rec.Key.Value, Stage: rec.Progress.Stage,
-				Attempts: rec.Attempts, Age: rec.Age, Reason: rec.Reason,
-			}
-			for _, step := range rec.Progress.Steps {
-				if step.State == store.StepSent || step.State == store.StepUndoing {
-					k.Open, k.Asked = step.Name, step.Key
-				}
-			}
-			list = append(list, k)
-		}
-		const head = "OPERATION\tTENANT\tKEY\tSTAGE\tOPEN STEP\tDOWNSTREAM KEY\tATTEMPTS\tAGE\tREASON"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k stuckKey) {
-			fmt.Fprintf(table, "%s\t%s\t%q\t%s\t%s\t%s\t%d\t%s\t%q\n", k.Operation, cmp.Or(k.Tenant, "-"), k.Key,
-				k.Stage, cmp.Or(k.Open, "-"),
-				cmp.Or(k.Asked, "-"), k.Attempts, age(k.Age, true), k.Reason)
-		})
-	})
+	return c.list(ctx, p, (*keysoperator.Operator).Stuck)
 }
 
-// stuck lists operations that recovery gave up: those of a name, or with an empty name at most limit of any.
-func stuck(ctx context.Context, s *pgstore.Store, operation string, limit int) ([]store.Record, error) {
-	if operation == "" {
-		return s.Stuck(ctx, limit)
-	}
-	found, err := s.Stuck(ctx, math.MaxInt32)
-	if err != nil {
-		return nil, err
-	}
-	var of []store.Record
-	for _, rec := range found {
-		if rec.Key.Operation == operation {
-			of = append(of, rec)
-		}
-	}
-	return of, nil
+type keysUnknownCommand struct{ keysList }
+
+func (c *keysUnknownCommand) run(ctx context.Context, p *program) error {
+	return c.list(ctx, p, (*keysoperator.Operator).Unknown)
 }
 
 type keysRetryCommand struct {
 	ofOperation
-	Reason string `shown:"(required)" help:"Why, in a few words. It is kept as the operation's reason."`
-	All    bool   `help:"All that are stuck of this name, after an outage of their provider, in place of --key."`
+	All bool `help:"All that are stuck of this name, after an outage of their provider, in place of --key."`
 }
 
 func (c *keysRetryCommand) run(ctx context.Context, p *program) error {
-	again := func(ctx context.Context, s *pgstore.Store, taken store.ClaimResult) error {
-		return s.MarkUnknown(ctx, taken.Lease, "by hand: "+c.Reason, 0)
+	if !c.All {
+		return c.change(ctx, p, "Recovery tries once more.", func(ctx context.Context, o *keysoperator.Operator,
+			k idempotency.Key,
+		) error {
+			return o.Retry(ctx, k, c.Reason)
+		})
 	}
-	switch {
-	case c.Reason == "":
-		return service.Usage("--reason is missing: say why")
-	case c.All && (c.Key != "" || c.Tenant != "" || c.Operation == ""):
+	if c.Key != "" || c.Tenant != "" || c.Operation == "" {
 		return service.Usage("--all wants --operation, and neither --key nor --tenant")
-	case !c.All:
-		err := c.take(ctx, again)
-		if err == nil {
-			fmt.Fprintln(p.stdout, "Recovery tries once more.")
-		}
+	}
+	if err := c.check(); err != nil {
 		return err
 	}
-	return c.open(ctx, func(ctx context.Context, s *pgstore.Store) error {
-		found, err := stuck(ctx, s, c.Operation, math.MaxInt32)
-		n := 0
-		for _, rec := range found {
-			taken, err := store.ClaimStuck(ctx, s, rec.Key, max(2*c.Timeout, time.Minute))
-			if errors.Is(err, store.ErrNotStuck) {
-				continue
-			}
-			if err == nil {
-				err = again(ctx, s, taken)
-			}
-			if err != nil {
-				return fmt.Errorf("after %d operations: %w", n, err)
-			}
-			n++
-		}
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *keysoperator.Operator) error {
+		n, err := o.RetryAll(ctx, c.Operation, c.Reason)
 		if err == nil {
 			fmt.Fprintf(p.stdout, "Recovery tries %d operations once more.\n", n)
 		}
@@ -207,24 +173,22 @@ get an empty one, unless the service renders --resource.`
 }
 
 func (c *keysCompleteCommand) run(ctx context.Context, p *program) error {
-	if c.Code < 200 || c.Code > 499 {
-		return service.Usage("--code wants a status from 200 to 499: what is kept is no failure of the server")
-	}
-	res := idempotency.Result{Code: c.Code, Resource: c.Resource, Failure: c.Failure}
+	var body []byte
 	if c.Body != "" {
-		body, err := os.ReadFile(c.Body)
-		if err != nil {
+		var err error
+		if body, err = os.ReadFile(c.Body); err != nil {
 			return service.Usage("--body: %w", err)
 		}
-		res.Body, res.Header = body, map[string][]string{"Content-Type": {c.ContentType}}
 	}
-	err := c.take(ctx, func(ctx context.Context, s *pgstore.Store, taken store.ClaimResult) error {
-		return s.Finish(ctx, taken.Lease, res, idempotency.Retention{})
+	res, err := keysoperator.Answer(c.Code, c.Failure, c.Resource, c.ContentType, body)
+	if errors.Is(err, keysoperator.ErrCode) {
+		return service.Usage("--code: %w", err)
+	}
+	return c.change(ctx, p, "It is completed.", func(ctx context.Context, o *keysoperator.Operator,
+		k idempotency.Key,
+	) error {
+		return o.Complete(ctx, k, res, c.Reason)
 	})
-	if err == nil {
-		fmt.Fprintln(p.stdout, "It is completed.")
-	}
-	return err
 }
 
 type keysFreeCommand struct {
@@ -237,11 +201,32 @@ func (c *keysFreeCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--sure is missing: ask the provider first, for a key that is freed although its " +
 			"operation has happened lets the caller do it twice")
 	}
-	err := c.take(ctx, func(ctx context.Context, s *pgstore.Store, taken store.ClaimResult) error {
-		return s.Release(ctx, taken.Lease)
+	return c.change(ctx, p, "The key is free.", func(ctx context.Context, o *keysoperator.Operator,
+		k idempotency.Key,
+	) error {
+		return o.Free(ctx, k, c.Reason)
 	})
-	if err == nil {
-		fmt.Fprintln(p.stdout, "The key is free.")
+}
+
+type keysAuditCommand struct {
+	keysDatabase
+	readFlags
+	Limit int `default:"100" help:"Most that are listed, the newest first."`
+}
+
+func (c *keysAuditCommand) run(ctx context.Context, p *program) error {
+	if c.Limit <= 0 {
+		return service.Usage("--limit: want a number above zero")
 	}
-	return err
+	return c.operate(ctx, p, c.Timeout, nobody, func(ctx context.Context, o *keysoperator.Operator) error {
+		list, err := o.Audit(ctx, c.Limit)
+		if err != nil {
+			return err
+		}
+		const head = "AT\tOPERATOR\tACTION\tOPERATION\tTENANT\tKEY\tREASON\tDETAIL"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a keysoperator.AuditEntry) {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%q\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator),
+				a.Action, a.Operation, cmp.Or(a.Tenant, "-"), a.Key, shown(a.Reason), a.Detail)
+		})
+	})
 }

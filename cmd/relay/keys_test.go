@@ -89,19 +89,22 @@ func TestKeysCommands(t *testing.T) {
 		return append([]string{"--tenant=acme", "--operation=payment.create", "--key=" + value}, args...)
 	}
 	for want, args := range map[string][]string{
-		"--sure":   append([]string{"keys", "free"}, of("did-not")...),
-		"--code":   append([]string{"keys", "complete"}, of("happened", "--code=500")...),
-		"--reason": append([]string{"keys", "retry"}, of("again")...),
-		"--all":    append([]string{"keys", "retry", "--all", "--reason=r"}, of("again")...),
-		"key":      {"keys", "free", "--sure", "--operation=payment.create"},
+		"--sure":              append([]string{"keys", "free"}, of("did-not")...),
+		"--code":              append([]string{"keys", "complete"}, of("happened", "--code=500")...),
+		"--reason":            append([]string{"keys", "retry"}, of("again")...),
+		"--reason is":         append([]string{"keys", "free", "--sure"}, of("did-not")...),
+		"--reason is missing": append([]string{"keys", "complete", "--code=201"}, of("happened")...),
+		"--all":               append([]string{"keys", "retry", "--all", "--reason=r"}, of("again")...),
+		"key":                 {"keys", "free", "--sure", "--operation=payment.create"},
 	} {
 		if code, _, stderr := command(t, env, args...); code != codeUsage || !strings.Contains(stderr, want) {
 			t.Errorf("%v: exit code %d: %s", args, code, stderr)
 		}
 	}
 	for _, args := range [][]string{
-		append([]string{"keys", "complete"}, of("happened", "--code=201", "--resource=p1", "--body="+body)...),
-		append([]string{"keys", "free", "--sure"}, of("did-not")...),
+		append([]string{"keys", "complete"}, of("happened", "--code=201", "--resource=p1", "--body="+body,
+			"--reason=the bank says so", "--operator=ann")...),
+		append([]string{"keys", "free", "--sure"}, of("did-not", "--reason=the bank knows nothing")...),
 		append([]string{"keys", "retry"}, of("again", "--reason=the bank is back")...),
 		{"keys", "retry", "--all", "--operation=payment.create", "--reason=the bank is back"},
 	} {
@@ -124,9 +127,17 @@ func TestKeysCommands(t *testing.T) {
 	if err != nil || len(taken) != 3 || taken[0].Record.Reason != "by hand: the bank is back" {
 		t.Errorf("%+v, %v", taken, err)
 	}
-	if code, _, stderr := command(t, env, append([]string{"keys", "free", "--sure"},
+	if code, _, stderr := command(t, env, append([]string{"keys", "free", "--sure", "--reason=r"},
 		of("again")...)...); code == codeOK || !strings.Contains(stderr, "is not stuck") {
 		t.Errorf("what recovery has, exit code %d: %s", code, stderr)
+	}
+	if code, text, stderr := command(t, env, "keys", "unknown"); code != codeOK || strings.Count(text, "acme") != 3 {
+		t.Errorf("exit code %d: %s\n%s", code, text, stderr)
+	}
+	if code, text, stderr := command(t, env, "keys", "audit"); code != codeOK || strings.Count(text, "retry") != 3 ||
+		!strings.Contains(text, "the bank says so") || !strings.Contains(text, "ann") ||
+		!strings.Contains(text, "the bank knows nothing") {
+		t.Errorf("exit code %d: %s\n%s", code, text, stderr)
 	}
 }
 
@@ -159,8 +170,8 @@ func TestRoleIdempotency(t *testing.T) {
 	giveUp(t, s, "stuck-1", "stuck-2")
 	env := environment{"RELAY_DATABASE_URL": h.url(t, h.user("idempotency"))}
 	for _, args := range []string{
-		"keys stuck", "keys free --sure --tenant=acme --operation=payment.create --key=stuck-1",
-		"keys retry --all --operation=payment.create --reason=r",
+		"keys stuck", "keys free --sure --tenant=acme --operation=payment.create --key=stuck-1 --reason=r",
+		"keys retry --all --operation=payment.create --reason=r", "keys unknown", "keys audit",
 	} {
 		if code, _, stderr := command(t, env, strings.Fields(args)...); code != codeOK {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
@@ -178,7 +189,7 @@ func TestRoleIdempotency(t *testing.T) {
 	refused(
 		t, pool, `truncate idempotency_key`, `drop table idempotency_key`,
 		`alter table idempotency_key disable trigger all`, `delete from idempotency_block`,
-		`select setval('idempotency_fence', 1)`, `insert into effectonce_migration default values`, `create table x ()`,
+		`update idempotency_audit set reason = 'r'`, `delete from idempotency_audit`, `select setval('idempotency_fence', 1)`, `insert into effectonce_migration default values`, `create table x ()`,
 		`select from outbox_event`, `insert into outbox_event (topic, type) values ('t', 'T')`,
 		`select from inbox_message`,
 	)

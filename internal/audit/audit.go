@@ -77,6 +77,7 @@ type Entry struct {
 	Tenant    string          `json:"tenant"`
 	Topic     string          `json:"topic"`
 	Key       string          `json:"key"`
+	Operation string          `json:"operation,omitempty"` // only of idempotency keys, which have no topic
 	Detail    json.RawMessage `json:"detail"`
 }
 

@@ -37,7 +37,7 @@ var allowed = map[string][]string{
 	"oauthbearer":                 {},
 	"inbox":                       {"event"},
 	"inbox/operator":              {"event", "inbox"},
-	"ui":                          {"relay", "relay/operator", "inbox/operator"},
+	"ui":                          {"relay", "relay/operator", "inbox/operator", "idempotency", "idempotency/pgstore"},
 	"watermill":                   {"event", "outbox", "relay", "inbox"},
 	"idempotency":                 {},
 	"idempotency/keys":            {"idempotency"},

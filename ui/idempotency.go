@@ -1,0 +1,305 @@
+package ui
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/effectonce/effectonce/idempotency"
+	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
+)
+
+// inKeys is where the audit of idempotency keys is.
+const inKeys = "keys"
+
+// idempotency is an operator of the idempotency keys, in a person's name.
+func (d *database) idempotency(name string) (*keysoperator.Operator, error) {
+	return keysoperator.New(d.Pool, d.Schema, name)
+}
+
+// lookAtKeys counts what is open of the idempotency keys, where there are any.
+func (d *database) lookAtKeys(ctx context.Context) (counts *keysoperator.Counts, may bool, err error) {
+	o, err := d.idempotency(viewer)
+	if err != nil {
+		return nil, false, err
+	}
+	here, may, err := o.Access(ctx)
+	if err == nil && here {
+		counts = new(keysoperator.Counts)
+		*counts, err = o.Count(ctx)
+	}
+	if absent(err) {
+		return nil, false, nil
+	}
+	return counts, may, err
+}
+
+// unknownOperations are those that everybody sees.
+func (d *database) unknownOperations(ctx context.Context) ([]keysoperator.Operation, error) {
+	return d.operationsOf(ctx, keysoperator.Filter{Limit: page + 1})
+}
+
+func (d *database) operationsOf(ctx context.Context, f keysoperator.Filter) ([]keysoperator.Operation, error) {
+	o, err := d.idempotency(viewer)
+	if err != nil {
+		return nil, err
+	}
+	stuck, err := o.Stuck(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	unknown, err := o.Unknown(ctx, f)
+	return append(stuck, unknown...), err
+}
+
+func (h *Handler) keyFigures(c keysoperator.Counts) []figure {
+	return []figure{
+		{
+			Name: "Stuck", Value: count(c.Stuck), Unit: unit(c.Stuck, "operation"), Href: h.path("idempotency"),
+			Note: "of idempotency keys", Severity: over(c.Stuck, look),
+		},
+		{
+			Name: "Unknown", Value: count(c.Unknown), Unit: unit(c.Unknown, "operation"), Href: h.path("idempotency"),
+			Note: "recovery has them",
+		},
+	}
+}
+
+// stuckFinding says what stuck operations mean, as the doctor does of the other tables.
+func (h *Handler) stuckFinding(c keysoperator.Counts) finding {
+	return finding{
+		Finding: doctor.Finding{
+			Check: "idempotency keys", Severity: doctor.Warn,
+			Found: plural(c.Stuck, "operation") + " may or may not have happened, and recovery gave up.",
+			Means: "Whoever repeats such a request is told that its outcome is unknown. Only a person can go on: ask " +
+				"the provider what became of it.",
+			Next: "relay keys stuck",
+		},
+		Runbook: "EffectonceOperationStuck", Href: h.path("idempotency"), Do: "Idempotency keys", IsCommand: true,
+	}
+}
+
+type operationsPage struct {
+	Operation, Key string // the filter
+	Lists          []operationsList
+}
+
+// operationsList are the operations of one database.
+type operationsList struct {
+	DB             string
+	Away           string
+	Counts         keysoperator.Counts
+	Stuck, Unknown []operation
+	MoreStuck      bool
+	MoreUnknown    bool
+	Found          []operation // of the key that was asked for
+	Unsearched     []string
+	Names          []nameOf // of stuck operations
+	ReadOnly       bool
+}
+
+// operation is one of a key, and the commands about it.
+type operation struct {
+	keysoperator.Operation
+	Retry, Complete, Free string
+}
+
+// nameOf is an operation's name, and the command about all of it that is stuck.
+type nameOf struct{ Name, RetryAll string }
+
+func idempotencyKeys(q *request) error {
+	p := operationsPage{Operation: q.URL.Query().Get("operation"), Key: q.URL.Query().Get("key")}
+	for _, d := range q.h.databases {
+		st, _, why := q.stateOf(d)
+		switch {
+		case why != "":
+			p.Lists = append(p.Lists, operationsList{DB: d.Name, Away: why})
+		case st.Keys != nil:
+			one := q.operationsIn(d, p)
+			one.Counts, one.ReadOnly = *st.Keys, !st.MayKeys
+			p.Lists = append(p.Lists, one)
+		}
+	}
+	return q.render("idempotency", http.StatusOK, view{
+		Title: "Idempotency keys", Nav: "idempotency", Live: p.Key == "", Body: p,
+	})
+}
+
+// operationsIn lists those of a key, those of a name, or all as everybody sees them.
+func (q *request) operationsIn(d *database, p operationsPage) operationsList {
+	list := operationsList{DB: d.Name}
+	ctx, cancel := q.bounded()
+	defer cancel()
+	if p.Key != "" {
+		o, err := d.idempotency(viewer)
+		var found keysoperator.Found
+		if err == nil {
+			found, err = o.Find(ctx, p.Key)
+		}
+		if err != nil {
+			list.Away = away(err)
+		}
+		list.Found, list.Unsearched = d.withCommands(found.Operations), found.Unsearched
+		return list
+	}
+	var found listed[keysoperator.Operation]
+	if p.Operation == "" {
+		found, _ = d.operations.get(q.Context(), q.h.cfg.Timeout)
+	} else {
+		found.List, found.Err = d.operationsOf(ctx, keysoperator.Filter{Operation: p.Operation, Limit: page + 1})
+	}
+	if found.Err != nil {
+		list.Away = away(found.Err)
+		return list
+	}
+	all := d.withCommands(found.List)
+	n := slices.IndexFunc(all, func(o operation) bool { return !o.Stuck })
+	if n < 0 {
+		n = len(all)
+	}
+	list.Stuck, list.MoreStuck = firstPage(all[:n])
+	list.Unknown, list.MoreUnknown = firstPage(all[n:])
+	for _, o := range list.Stuck {
+		name := nameOf{o.Operation.Operation, d.withReason("keys", "retry", "--operation", o.Operation.Operation,
+			"--all")}
+		if !slices.Contains(list.Names, name) {
+			list.Names = append(list.Names, name)
+		}
+	}
+	return list
+}
+
+// firstPage cuts a list that was read with one row more.
+func firstPage[T any](list []T) (first []T, more bool) {
+	return list[:min(len(list), page)], len(list) > page
+}
+
+func (d *database) withCommands(list []keysoperator.Operation) (all []operation) {
+	for _, o := range list {
+		flags := operationFlags(idempotency.Key{Tenant: o.Tenant, Operation: o.Operation, Value: o.Key})
+		command := func(verb string, more ...string) string {
+			return d.withReason(slices.Concat([]string{"keys", verb}, flags, more)...)
+		}
+		all = append(all, operation{
+			o, command("retry"), command("complete", "--code", "201", "--body", "answer.json"),
+			command("free", "--sure"),
+		})
+	}
+	return all
+}
+
+// operationFlags name an operation on the command line.
+func operationFlags(k idempotency.Key) (flags []string) {
+	if k.Tenant != "" {
+		flags = append(flags, "--tenant", k.Tenant)
+	}
+	return append(flags, "--operation", k.Operation, "--key", k.Value)
+}
+
+func retryOperation(q *request) error {
+	return q.changeOperation("retry", nil, func(ctx context.Context, o *keysoperator.Operator, k idempotency.Key,
+		reason string,
+	) (string, error) {
+		return "Recovery tries once more.", o.Retry(ctx, k, reason)
+	})
+}
+
+func retryOperations(q *request) error {
+	if _, err := q.reason(); err != nil {
+		return err
+	}
+	name := q.PostForm.Get("operation")
+	if name == "" {
+		return errForm
+	}
+	return q.change(verb{
+		name: "Retry all of " + shown(name), command: []string{"keys", "retry", "--operation", name, "--all"},
+		back: q.h.path("idempotency"),
+		do: func(ctx context.Context, reason string) (string, error) {
+			o, err := q.db.idempotency(q.who.Name)
+			if err != nil {
+				return "", err
+			}
+			n, err := o.RetryAll(ctx, name, reason)
+			return "Recovery tries " + plural(n, "operation") + " once more.", err
+		},
+	})
+}
+
+func completeOperation(q *request) error {
+	if _, err := q.reason(); err != nil {
+		return err
+	}
+	code, err := strconv.Atoi(q.PostForm.Get("code"))
+	if err != nil {
+		return errForm
+	}
+	failure, resource := q.PostForm.Get("failure"), q.PostForm.Get("resource")
+	body, contentType := q.PostForm.Get("body"), q.PostForm.Get("content-type")
+	res, err := keysoperator.Answer(code, failure, resource, contentType, []byte(body))
+	if err != nil {
+		return &refusal{
+			http.StatusUnprocessableEntity, "Callers cannot be told this",
+			"Nothing was changed. " + err.Error(),
+		}
+	}
+	flags := []string{"--code", strconv.Itoa(code)}
+	for _, f := range [][2]string{{"--failure", failure}, {"--resource", resource}} {
+		if f[1] != "" {
+			flags = append(flags, f[0], f[1])
+		}
+	}
+	if body != "" {
+		flags = append(flags, "--body", "answer.json", "--content-type", contentType)
+	}
+	return q.changeOperation("complete", flags, func(ctx context.Context, o *keysoperator.Operator, k idempotency.Key,
+		reason string,
+	) (string, error) {
+		return "It is completed: its callers get this answer from now on.", o.Complete(ctx, k, res, reason)
+	})
+}
+
+func freeOperation(q *request) error {
+	if _, err := q.reason(); err != nil {
+		return err
+	}
+	if q.PostForm.Get("sure") != "yes" {
+		return &refusal{
+			http.StatusUnprocessableEntity, "Nobody has said that it did not happen",
+			"Nothing was changed. Ask the provider first: a key that is freed although its operation has happened " +
+				"lets the caller do it twice.",
+		}
+	}
+	return q.changeOperation("free", []string{"--sure"}, func(ctx context.Context, o *keysoperator.Operator,
+		k idempotency.Key, reason string,
+	) (string, error) {
+		return "The key is free: its caller may do it anew.", o.Free(ctx, k, reason)
+	})
+}
+
+func (q *request) changeOperation(name string, flags []string,
+	do func(ctx context.Context, o *keysoperator.Operator, k idempotency.Key, reason string) (string, error),
+) error {
+	if _, err := q.reason(); err != nil {
+		return err
+	}
+	k := idempotency.Key{
+		Tenant: q.PostForm.Get("tenant"), Operation: q.PostForm.Get("operation"), Value: q.PostForm.Get("key"),
+	}
+	if k.Check() != nil {
+		return errForm
+	}
+	return q.change(verb{
+		name: titles[name] + " " + k.Operation + " of key " + k.Value, back: q.h.path("idempotency"),
+		command: slices.Concat([]string{"keys", name}, operationFlags(k), flags),
+		do: func(ctx context.Context, reason string) (string, error) {
+			o, err := q.db.idempotency(q.who.Name)
+			if err != nil {
+				return "", err
+			}
+			return do(ctx, o, k, reason)
+		},
+	})
+}
