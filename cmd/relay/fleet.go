@@ -43,6 +43,7 @@ type fleet struct {
 	conn      *kafkaconn.Conn
 	kafka     *publisher.Kafka // whose connections the outboxes' own share
 	metrics   *fleetMetrics
+	pages     *pages        // nil: not wanted
 	listEvery time.Duration // tests lower it
 
 	listed    atomic.Bool // the outboxes are known
@@ -70,7 +71,11 @@ func (c *runCommand) runFleet(ctx context.Context, p *program) error {
 		return err
 	}
 	defer func() { _ = f.kafka.Close() }()
-	_, others, end, err := c.beside(ctx, p, f.health(ctx), f.wake)
+	if f.pages, err = c.openPages(p, f.conn); err != nil {
+		return err
+	}
+	defer f.pages.close()
+	_, others, end, err := c.beside(ctx, p, f.health(ctx), f.pages, f.wake)
 	if err != nil {
 		return err
 	}
@@ -125,6 +130,9 @@ func (f *fleet) follow(ctx context.Context) error {
 			f.update(ctx, list)
 			f.listed.Store(true)
 			said = ""
+			if err := f.pages.show(ctx, f.database, list); err != nil {
+				f.p.log.Error("there are no pages; publishing goes on", "err", err)
+			}
 		} else if text := err.Error(); text != said && ctx.Err() == nil {
 			f.p.log.Error("cannot look what outboxes there are; those that are known are served", "err", err)
 			said = text

@@ -167,11 +167,14 @@ func processOf(t *testing.T, path string, env environment) (*instance, *child.Pr
 
 var listening = regexp.MustCompile(`"msg":"listening","address":"([^"]+)"`)
 
-func (i *instance) awaitListening() {
+func (i *instance) awaitListening() { i.base = "http://" + i.awaitLine(listening) }
+
+// awaitLine returns what a line of the log has in parentheses.
+func (i *instance) awaitLine(line *regexp.Regexp) (found string) {
 	i.t.Helper()
 	pgtest.Await(i.t, "the relay listens", func() (bool, error) {
-		if at := listening.FindStringSubmatch(i.output()); at != nil {
-			i.base = "http://" + at[1]
+		if at := line.FindStringSubmatch(i.output()); at != nil {
+			found = at[1]
 			return true, nil
 		}
 		select {
@@ -181,6 +184,7 @@ func (i *instance) awaitListening() {
 			return false, nil
 		}
 	})
+	return found
 }
 
 // get returns status and body of one of its pages.

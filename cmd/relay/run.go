@@ -50,6 +50,8 @@ type runCommand struct {
 	RestoreCheck bool          `default:"true" negatable:"" help:"Look at the start whether Kafka holds more than this database has published, as after a restore, and refuse to publish then."`
 	StalledAfter time.Duration `default:"60s" help:"How long events may wait unmoved before /healthz/moving answers 503."`
 	MemoryLimit  int           `default:"150" help:"MiB at which the garbage collector begins to work hard; negative: never. GOMEMLIMIT wins."`
+	UI           bool          `name:"ui" default:"false" help:"Serve the pages of relay ui too, over connections of their own."`
+	Pages        pageFlags     `embed:"" prefix:"ui-"`
 	Pprof        bool          `default:"false" help:"Serve /debug/pprof/ too, to this machine only: it shows memory's content."`
 }
 
@@ -82,11 +84,19 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	}
 	defer s.pool.Close()
 	defer func() { _ = s.kafka.Close() }()
-	beside, others, end, err := c.beside(ctx, p, c.health(ctx, s), s.relay.Wake)
+	shown, err := c.openPages(p, s.conn)
+	if err != nil {
+		return err
+	}
+	defer shown.close()
+	beside, others, end, err := c.beside(ctx, p, c.health(ctx, s), shown, s.relay.Wake)
 	if err != nil {
 		return err
 	}
 	defer end()
+	if err := shown.show(ctx, c.database, nil); err != nil {
+		return err
+	}
 	if err := c.ensureSchema(ctx, p.log, s.pool, c.Migrate); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before it began
@@ -112,10 +122,23 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	return nil
 }
 
-// beside starts health and metrics, and wakes what sleeps at a signal. All that goes on during the drain: others get
-// the context that it returns, and end ends them and waits.
-func (c *runCommand) beside(ctx context.Context, p *program, health service.Health, wake func()) (_ context.Context,
-	others *sync.WaitGroup, end func(), err error,
+// openPages is nil without --ui.
+func (c *runCommand) openPages(p *program, conn *kafkaconn.Conn) (*pages, error) {
+	if !c.UI {
+		return nil, nil
+	}
+	g, err := c.Pages.open(p, "ui-", conn)
+	if err != nil {
+		return nil, err
+	}
+	g.sleeps = c.Sleep > 0
+	return g, nil
+}
+
+// beside starts health, metrics and pages, and wakes what sleeps at a signal. All that goes on during the drain: others
+// get the context that it returns, and end ends them and waits.
+func (c *runCommand) beside(ctx context.Context, p *program, health service.Health, shown *pages, wake func()) (
+	_ context.Context, others *sync.WaitGroup, end func(), err error,
 ) {
 	listener, err := service.Listen(c.Listen)
 	if err != nil {
@@ -130,6 +153,11 @@ func (c *runCommand) beside(ctx context.Context, p *program, health service.Heal
 	others.Go(func() {
 		if err := service.ServeOn(ctx, listener, health.Handler()); err != nil {
 			p.log.Error("no more health and metrics; publishing goes on", "err", err)
+		}
+	})
+	others.Go(func() {
+		if err := shown.serve(ctx); err != nil {
+			p.log.Error("no more pages; publishing goes on", "err", err)
 		}
 	})
 	return ctx, others, func() { cancel(); others.Wait() }, nil

@@ -4,16 +4,22 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -34,9 +40,11 @@ func serveUI(t *testing.T, env environment, args ...string) *instance {
 			t.Errorf("it ended with %d: %s", got, i.output())
 		}
 	})
-	i.awaitListening()
+	i.base = i.awaitLine(pagesAt)
 	return i
 }
+
+var pagesAt = regexp.MustCompile(`"msg":"pages","url":"(http://[^/"]+)/`)
 
 // asks a page as somebody, and returns status and body.
 func (i *instance) asks(method, path string, form url.Values, change func(*http.Request)) (int, string) {
@@ -182,10 +190,10 @@ func TestUIRefuses(t *testing.T) {
 // TestTrusted: the name in a header is a proxy's word only when the proxy has sent it.
 func TestTrusted(t *testing.T) {
 	t.Parallel()
-	c := uiCommand{
+	c := pageFlags{
 		Listen: "10.0.0.1:80", ProxyHeader: "X-User", ProxyFrom: []string{"10.1.0.0/16"}, ProxyLevel: "operate",
 	}
-	authorize, err := c.door(&program{})
+	authorize, err := c.door(&program{}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,5 +202,140 @@ func TestTrusted(t *testing.T) {
 		if who, err := authorize(&r); (err == nil && who.Name == "ann") != want {
 			t.Errorf("%s: %v %v", from, who, err)
 		}
+	}
+}
+
+// pagesOf are the pages beside a relay.
+func pagesOf(relay *instance) *instance {
+	shown := *relay
+	shown.base = shown.awaitLine(pagesAt)
+	return &shown
+}
+
+// TestRunServesPages: the pages beside a relay, with the same door, over connections that are not the relay's.
+func TestRunServesPages(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
+	hash, err := bcrypt.GenerateFromPassword([]byte(canary), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := filepath.Join(t.TempDir(), "users")
+	if err := os.WriteFile(users, fmt.Appendf(nil, "ann:%s:operate\n", hash), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_SCHEMA", db.Schema, "RELAY_UI", "true",
+		"RELAY_UI_LISTEN", "127.0.0.1:0", "RELAY_UI_PREFIX", "/ops", "RELAY_UI_USERS", users)
+	relay := inProcess(t, env)
+	relay.awaitPage("/readyz", http.StatusOK)
+	shown := pagesOf(relay)
+	fill(t, db, topic, 10)
+	drained(t, db)
+	if status, _ := shown.asks(http.MethodGet, "/ops/", nil, func(*http.Request) {}); status != http.StatusUnauthorized {
+		t.Errorf("without a password: %d", status)
+	}
+	ann := func(r *http.Request) { r.SetBasicAuth("ann", canary) }
+	name := strings.TrimPrefix(must(url.Parse(db.URL)).Path, "/")
+	form := url.Values{"topic": {topic}, "reason": {"late"}}
+	status, page := shown.asks(http.MethodPost, "/ops/db/"+name+"/topics/pause", form, ann)
+	if status != http.StatusOK || !strings.Contains(page, "Topic "+topic+" is paused") {
+		t.Fatalf("%d %s", status, page)
+	}
+	if status, page := shown.asks(http.MethodGet, "/ops/topics", nil, ann); status != http.StatusOK ||
+		!strings.Contains(page, topic) {
+		t.Errorf("%d %s", status, page)
+	}
+	relay.signal()
+	if code := relay.end(); code != codeOK {
+		t.Errorf("exit code %d: %s", code, relay.output())
+	}
+	if strings.Contains(relay.output(), canary) {
+		t.Error("the log has the password")
+	}
+}
+
+// TestRunOfManyServesPages: they show what the list names, and what is wrong of it takes nothing from the others.
+func TestRunOfManyServesPages(t *testing.T) {
+	t.Parallel()
+	one := outboxDB(t)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeOutboxes(t, path, outboxAt("tenant one", one.URL, "  schema: "+one.Schema+"\n"),
+		outboxAt("wrong", one.URL, "  schema: N o\n"))
+	relay := inProcess(t, settings(one, deadBroker).with("RELAY_CONFIG", path, "RELAY_DATABASE_URL", "",
+		"RELAY_UI", "true", "RELAY_UI_LISTEN", "127.0.0.1:0", "USER", "ann"))
+	shown := pagesOf(relay)
+	pgtest.Await(t, "the pages show the outbox", func() (bool, error) {
+		status, page := shown.asks(http.MethodGet, "/", nil, func(*http.Request) {})
+		return status == http.StatusOK && strings.Contains(page, ">tenant-one<") && !strings.Contains(page, ">wrong<"),
+			nil
+	})
+}
+
+// TestPagesFollowTheList: another list is shown in place of the first, and the outboxes of one place share their
+// connections.
+func TestPagesFollowTheList(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	p := &program{log: slog.New(slog.DiscardHandler), env: environment{"USER": "ann"}.get, stdout: io.Discard}
+	g, err := pageFlags{Listen: "127.0.0.1:0", ProxyLevel: "view"}.open(p, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	names := func() []string {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/", nil)
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		var found []string
+		for _, m := range regexp.MustCompile(`<h2>([^<]+)</h2>`).FindAllStringSubmatch(w.Body.String(), -1) {
+			found = append(found, m[1])
+		}
+		return found
+	}
+	if found := names(); found != nil {
+		t.Errorf("before anything is known: %q", found)
+	}
+	d := database{DatabaseURL: secret.Of(db.URL), manyOutboxes: manyOutboxes{several: true}}
+	of := func(name string) namedOutbox { return namedOutbox{name: name, schema: db.Schema} }
+	for _, list := range [][]namedOutbox{{of("a"), of("b c"), of("b-c")}, {of("d")}, {}, {of("a")}} {
+		var want []string
+		for _, o := range list {
+			want = append(want, map[string]string{"b c": "b-c", "b-c": "b-c-2"}[o.name])
+			if want[len(want)-1] == "" {
+				want[len(want)-1] = o.name
+			}
+		}
+		before := g.current.Load()
+		if err := g.show(t.Context(), d, list); (err != nil) != (len(list) == 0) {
+			t.Fatal(err)
+		}
+		shown := g.current.Load()
+		if shown == before {
+			t.Errorf("%q: the pages are those of before", want)
+		}
+		if found := names(); !slices.Equal(found, want) {
+			t.Errorf("%q are shown, want %q", found, want)
+		}
+		if err := g.show(t.Context(), d, slices.Clone(list)); err != nil || g.current.Load() != shown {
+			t.Errorf("%q: the same list begins everything anew: %v", want, err)
+		}
+	}
+	open, closeAll := g.databases(d, []namedOutbox{of("a"), of("b")})
+	defer closeAll()
+	if len(open) != 2 || open[0].Pool != open[1].Pool {
+		t.Error("two outboxes of one database have pools of their own")
+	}
+}
+
+// TestRunRefusesOpenPages: its door is that of relay ui, and named by its own flags.
+func TestRunRefusesOpenPages(t *testing.T) {
+	t.Parallel()
+	env := environment{
+		"RELAY_DATABASE_URL": "postgres://127.0.0.1:1/none", "RELAY_KAFKA_BROKERS": deadBroker, "RELAY_LISTEN": "off",
+		"RELAY_UI": "true", "RELAY_UI_LISTEN": "0.0.0.0:0",
+	}
+	code, _, stderr := command(t, env, "run")
+	if code != codeUsage || !strings.Contains(stderr, "--ui-listen=0.0.0.0:0 is open to others: --ui-users") {
+		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"slices"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/ui"
+)
+
+// pageFlags are the settings of the pages for people: those of relay ui, and of relay run with "ui-" before each name.
+type pageFlags struct {
+	Listen      string   `default:"127.0.0.1:9188" help:"Address of the pages. Beyond this machine it wants users or a proxy header."`
+	Prefix      string   `placeholder:"PATH" help:"Path that the pages stand under, behind a proxy that passes it on."`
+	Users       string   `placeholder:"PATH" help:"File with a line for each user, name:bcrypt-hash:level, where the level is view, reveal or operate. Read anew when it changes."`
+	ProxyHeader string   `placeholder:"NAME" help:"Header in which a proxy that logs people in names them."`
+	ProxyFrom   []string `default:"127.0.0.0/8,::1/128" placeholder:"CIDR" help:"Where that proxy connects from. Nobody else's header is believed."`
+	ProxyLevel  string   `default:"view" enum:"view,reveal,operate" help:"Level of people whom the proxy names and the file of users does not."`
+}
+
+// pages are served at one address, over connections of their own.
+type pages struct {
+	log        *slog.Logger
+	cfg        ui.Config
+	listener   net.Listener
+	closeKafka func()
+	sleeps     bool // what is shown may sleep: it is asked only while somebody looks
+
+	current atomic.Pointer[ui.Handler] // nil: nothing is known to show
+	shown   []namedOutbox
+	end     func() // of what is current; nil: nothing is
+}
+
+// open listens, and connects to nothing else. conn may be nil; prefix is that of the flags.
+func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages, error) {
+	authorize, err := c.door(p, prefix)
+	if err != nil {
+		return nil, err
+	}
+	g := &pages{log: p.log, cfg: ui.Config{Authorize: authorize, Prefix: c.Prefix}, closeKafka: func() {}}
+	if g.listener, err = service.Listen(c.Listen); err != nil {
+		return nil, &service.UsageError{Err: err}
+	}
+	if conn != nil {
+		g.cfg.Kafka, g.closeKafka = conn.Client(tailTimeout)
+	}
+	p.log.Info("pages", "url", "http://"+g.listener.Addr().String()+c.Prefix+"/")
+	return g, nil
+}
+
+// ServeHTTP shows what is current.
+func (g *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := g.current.Load(); h != nil {
+		h.ServeHTTP(w, r)
+		return
+	}
+	http.Error(w, "no outbox is known yet", http.StatusServiceUnavailable)
+}
+
+// serve answers until ctx ends. A nil pages serves nothing.
+func (g *pages) serve(ctx context.Context) error {
+	if g == nil {
+		return nil
+	}
+	return service.ServeOn(ctx, g.listener, g)
+}
+
+// close ends all that show and open began.
+func (g *pages) close() {
+	if g == nil {
+		return
+	}
+	if g.end != nil {
+		g.end()
+	}
+	_ = g.listener.Close()
+	g.closeKafka()
+}
+
+// show shows the database of d, or of several the outboxes of list, and takes samples of them until ctx ends. When the
+// list is what it was, nothing happens: another one begins the plots anew.
+func (g *pages) show(ctx context.Context, d database, list []namedOutbox) error {
+	same := func(a, b namedOutbox) bool { return a.name == b.name && a.same(b) }
+	if g == nil || g.end != nil && slices.EqualFunc(g.shown, list, same) {
+		return nil
+	}
+	databases, closeAll := g.databases(d, list)
+	h, err := ui.New(databases, g.cfg)
+	g.current.Store(h)
+	if g.end != nil {
+		g.end()
+	}
+	sampling, stop := context.WithCancel(ctx)
+	sampled := make(chan struct{})
+	go func() {
+		defer close(sampled)
+		if err == nil && !g.sleeps {
+			_ = h.Run(sampling)
+		}
+	}()
+	g.shown, g.end = list, func() { stop(); <-sampled; closeAll() }
+	if err != nil {
+		return &service.UsageError{Err: err}
+	}
+	return nil
+}
+
+// databases opens what is to be shown: outboxes of one place share their connections. What cannot be opened is left
+// out.
+func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, closeAll func()) {
+	pools, flags := map[string]*pgxpool.Pool{}, []string(nil)
+	add := func(d database, one ui.Database, place string) {
+		_, err := pgschema.Prefix(d.Schema)
+		if one.Pool = pools[place]; one.Pool == nil && err == nil {
+			if one.Pool, err = g.pool(d); err == nil {
+				pools[place] = one.Pool
+			}
+		}
+		if err != nil {
+			g.log.Error("the pages leave a database out", "database", one.Name, "err", err)
+			return
+		}
+		if one.Name == "" {
+			one.Name = one.Pool.Config().ConnConfig.Database
+		}
+		one.Schema, one.Name = d.Schema, pageName(open, one.Name)
+		open = append(open, one)
+	}
+	if d.file != "" {
+		flags = []string{"--config", d.file}
+	}
+	if !d.several {
+		add(d, ui.Database{}, "")
+	}
+	for _, o := range list {
+		add(d.of(o), ui.Database{Name: o.name, Flags: append(slices.Clone(flags), "--outbox="+o.name)}, o.place)
+	}
+	return open, func() {
+		for _, pool := range pools {
+			pool.Close()
+		}
+	}
+}
+
+// pool is a small one: a page asks for little, and viewers share it.
+func (g *pages) pool(d database) (*pgxpool.Pool, error) {
+	cfg, err := d.config()
+	if err != nil {
+		return nil, err
+	}
+	if g.sleeps { // some databases stay awake for whoever is connected
+		cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = idleConns, idleConns
+	}
+	return pgxpool.NewWithConfig(context.Background(), cfg)
+}
+
+var unlikeName = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
+
+// pageName is a name that can stand in a URL, and that none of the others has.
+func pageName(others []ui.Database, name string) string {
+	name = unlikeName.ReplaceAllString(name, "-")
+	if name = name[:min(len(name), 80)]; name == "" || !regexp.MustCompile(`^[a-zA-Z0-9]`).MatchString(name) {
+		name = "db" + name
+	}
+	taken := func(name string) bool {
+		return slices.ContainsFunc(others, func(d ui.Database) bool { return d.Name == name })
+	}
+	for n, base := 2, name; taken(name); n++ {
+		name = fmt.Sprintf("%s-%d", base, n)
+	}
+	return name
+}
+
+// door is who may come in. An address that others reach wants somebody who tells them apart. prefix is that of the
+// flags.
+func (c pageFlags) door(p *program, prefix string) (func(*http.Request) (ui.Identity, error), error) {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return nil, service.Usage("--%slisten: want host:port: %w", prefix, err)
+	}
+	d := &door{header: c.ProxyHeader}
+	if d.level, err = ui.ParseLevel(c.ProxyLevel); err != nil {
+		return nil, service.Usage("--%sproxy-level: %w", prefix, err)
+	}
+	for _, text := range c.ProxyFrom {
+		from, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, service.Usage("--%sproxy-from: want networks such as 10.0.0.0/8: %w", prefix, err)
+		}
+		d.from = append(d.from, from)
+	}
+	if c.Users != "" {
+		d.users = &usersFile{path: c.Users}
+		if _, err := d.users.read(); err != nil {
+			return nil, service.Usage("--%susers: %w", prefix, err)
+		}
+	}
+	if d.users != nil || d.header != "" {
+		if d.users != nil && !loopback(host) {
+			p.log.Warn("passwords go over the network as they are: put a proxy with TLS before this")
+		}
+		return d.authorize, nil
+	}
+	if !loopback(host) {
+		return nil, service.Usage("--%[1]slisten=%[2]s is open to others: --%[1]susers or --%[1]sproxy-header must say who "+
+			"they are, or listen at 127.0.0.1", prefix, c.Listen)
+	}
+	name, err := operatorName(p, "")
+	if err != nil {
+		return nil, service.Usage("this process has no user name, which the audit wants: set USER, or --%susers", prefix)
+	}
+	return here(name), nil
+}
