@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +15,9 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/template"
 )
 
 const (
@@ -72,6 +75,10 @@ func check(t *testing.T, where, text string, metrics map[string][]string) {
 		}
 		used++
 		labels, ok := metrics[s.Name]
+		if strings.HasPrefix(s.Name, "idempotency_") {
+			unknownInstruments(t, where, s.Name)
+			labels, ok = []string{"job", "operation", "outcome", "failure", "kind", "le"}, true
+		}
 		if !ok {
 			t.Errorf("%s: %s is not in docs/metrics.md", where, s.Name)
 		}
@@ -145,6 +152,37 @@ func TestAlerts(t *testing.T) {
 		if got := r.Annotations["runbook_url"]; got != runbookURL+r.Alert+".md" {
 			t.Errorf("%s: runbook_url %s", r.Alert, got)
 		}
+		checkPage(t, r)
+	}
+}
+
+// checkPage: an alert leads to a page that there is, where Prometheus is told of the pages, and nowhere otherwise.
+func checkPage(t *testing.T, r rulefmt.Rule) {
+	t.Helper()
+	routes, err := os.ReadFile("../ui/routes.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	expand := func(external map[string]string) string {
+		t.Helper()
+		data := template.AlertTemplateData(nil, external, "", promql.Sample{})
+		text, err := template.NewTemplateExpander(t.Context(), "{{$externalLabels := .ExternalLabels}}"+
+			r.Annotations["page_url"], r.Alert, data, model.Now(), nil, &url.URL{}, nil).Expand()
+		if err != nil {
+			t.Errorf("%s: %v", r.Alert, err)
+		}
+		return text
+	}
+	if text := expand(nil); text != "" {
+		t.Errorf("%s: without an address page_url is %q", r.Alert, text)
+	}
+	const pages = "https://ops.example/events"
+	page, ok := strings.CutPrefix(expand(map[string]string{"effectonce_pages": pages}), pages+"/")
+	if page == "" {
+		page = "{$}"
+	}
+	if !ok || !strings.Contains(string(routes), `add("GET", "/`+page+`", View`) {
+		t.Errorf("%s: page_url leads to %q, which is no page", r.Alert, page)
 	}
 }
 

@@ -17,6 +17,7 @@ func TestIdempotencyRules(t *testing.T) {
 		if got := r.Annotations["runbook_url"]; got != runbookURL+r.Alert+".md" {
 			t.Errorf("%s: runbook_url %s", r.Alert, got)
 		}
+		checkPage(t, r)
 	}
 }
 
@@ -32,6 +33,7 @@ func unknownInstruments(t *testing.T, where, text string) {
 		known[strings.ReplaceAll(m[1], ".", "_")] = true
 	}
 	for _, name := range regexp.MustCompile(`idempotency_[a-z_]+`).FindAllString(text, -1) {
+		name = strings.TrimSuffix(name, "_bucket")
 		if !known[strings.TrimSuffix(strings.TrimSuffix(name, "_total"), "_seconds")] {
 			t.Errorf("%s: there is no %s", where, name)
 		}

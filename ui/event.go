@@ -63,6 +63,7 @@ type eventPage struct {
 	Event             event
 	Key               *operator.BlockedKey // the blocked key that it is in the list of; nil: none
 	Content           *content             // nil: not revealed
+	Trace             string               // address of the trace that it was appended in, as far as is known
 	Release, Discard  string               // commands
 	Reveal, EditUsage string
 	ReadOnly          bool
@@ -143,7 +144,7 @@ func revealEvent(q *request) error {
 	}
 	q.db.changed()
 	p := q.eventPage(e)
-	p.Content = decode(e)
+	p.Content, p.Trace = decode(e), traceOf(q.h.cfg.TraceURL, e.Headers)
 	return q.render("event", http.StatusOK, view{Title: fmt.Sprintf("Event %d", id), Nav: "keys", Body: p})
 }
 

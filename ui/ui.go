@@ -91,6 +91,9 @@ type Config struct {
 	Kafka *kafka.Client
 	// Docs is where the pages of docs/ are, for links to runbooks. Default: those of the project.
 	Docs string
+	// TraceURL leads from an event to the trace that it was appended in: an address with {trace_id} in it, such as
+	// "https://traces.example/trace/{trace_id}". Default: there is no link.
+	TraceURL string
 	// Refresh is how old figures may be before somebody who looks has them read again. All viewers share one read.
 	// Default: 5 s.
 	Refresh time.Duration
@@ -110,6 +113,9 @@ func (c Config) withDefaults() (Config, error) {
 		c.Docs = "https://github.com/effectonce/effectonce/blob/main/docs"
 	}
 	c.Docs = strings.TrimSuffix(c.Docs, "/")
+	if err := checkTraceURL(c.TraceURL); err != nil {
+		return c, err
+	}
 	if c.Refresh <= 0 {
 		c.Refresh = 5 * time.Second
 	}

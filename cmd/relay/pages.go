@@ -27,6 +27,7 @@ type pageFlags struct {
 	ProxyHeader string   `placeholder:"NAME" help:"Header in which a proxy that logs people in names them."`
 	ProxyFrom   []string `default:"127.0.0.0/8,::1/128" placeholder:"CIDR" help:"Where that proxy connects from. Nobody else's header is believed."`
 	ProxyLevel  string   `default:"view" enum:"view,reveal,operate" help:"Level of people whom the proxy names and the file of users does not."`
+	TraceURL    string   `name:"trace-url" placeholder:"URL" help:"Address of a trace, with {trace_id} in it, to open the one that an event was appended in."`
 }
 
 // pages are served at one address, over connections of their own.
@@ -48,7 +49,9 @@ func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages
 	if err != nil {
 		return nil, err
 	}
-	g := &pages{log: p.log, cfg: ui.Config{Authorize: authorize, Prefix: c.Prefix}, closeKafka: func() {}}
+	g := &pages{
+		log: p.log, cfg: ui.Config{Authorize: authorize, Prefix: c.Prefix, TraceURL: c.TraceURL}, closeKafka: func() {},
+	}
 	if g.listener, err = service.Listen(c.Listen); err != nil {
 		return nil, &service.UsageError{Err: err}
 	}

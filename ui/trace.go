@@ -1,0 +1,37 @@
+package ui
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// traceID stands for the trace's id in Config.TraceURL.
+const traceID = "{trace_id}"
+
+func checkTraceURL(template string) error {
+	if template == "" {
+		return nil
+	}
+	u, err := url.Parse(strings.ReplaceAll(template, traceID, "0"))
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || !strings.Contains(template, traceID) {
+		return fmt.Errorf("ui: Config.TraceURL is %q: want an address such as https://traces.example/%s", template,
+			traceID)
+	}
+	return nil
+}
+
+// traceparent is the header of W3C trace context: version, trace, span, flags.
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-|$)`)
+
+// traceOf is the address of the trace that an event with these headers was appended in, "" when there is none.
+func traceOf(template string, headers [][2]string) string {
+	for _, h := range headers {
+		m := traceparent.FindStringSubmatch(h[1])
+		if template != "" && strings.EqualFold(h[0], "traceparent") && m != nil && strings.Trim(m[1], "0") != "" {
+			return strings.ReplaceAll(template, traceID, m[1])
+		}
+	}
+	return ""
+}
