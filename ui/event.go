@@ -64,6 +64,7 @@ type eventPage struct {
 	Key               *operator.BlockedKey // the blocked key that it is in the list of; nil: none
 	Content           *content             // nil: not revealed
 	Trace             string               // address of the trace that it was appended in, as far as is known
+	Path              []moment             // what happened to it, in all databases
 	Release, Discard  string               // commands
 	Reveal, EditUsage string
 	ReadOnly          bool
@@ -77,7 +78,7 @@ func (q *request) eventPage(e event) *eventPage {
 		return q.db.withReason(parked(where, verb, append([]string{"--id", id}, flags...)...)...)
 	}
 	return &eventPage{
-		DB: q.db.Name, Side: where, Event: e, ReadOnly: !st.MayChange,
+		DB: q.db.Name, Side: where, Event: e, ReadOnly: !st.MayChange, Path: q.pathOf(e.MessageID),
 		Release: command("release"), Discard: command("discard"),
 		Reveal:    q.db.command(parked(where, "show", "--id", id, "--payload")...),
 		EditUsage: command("edit", "--payload-file", "new.bin"),

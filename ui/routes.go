@@ -41,6 +41,7 @@ func (h *Handler) routes() *http.ServeMux {
 	add("GET", "/consumers", View, consumers)
 	add("GET", "/audit", View, auditLog)
 	add("GET", "/idempotency", View, idempotencyKeys)
+	add("GET", "/search", View, search)
 	add("GET", "/static/{version}/{file}", View, static)
 	add("GET", "/db/{db}/{side}/events", View, events)
 	add("GET", "/db/{db}/{side}/events/{id}", View, showEvent)

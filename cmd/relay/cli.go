@@ -55,6 +55,7 @@ type cli struct {
 	Status    statusCommand              `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic; of several outboxes, a line for each."`
 	Lanes     lanesCommand               `cmd:"" help:"Show every lane: owner, lease, what is under way, held and parked."`
 	Parked    parkedCommand[outboxFlags] `cmd:"" help:"Look at events that Kafka refused for certain, mend, release or discard them."`
+	Find      findCommand                `cmd:"" help:"Say where an event or an idempotency key is, by its id or key."`
 	Audit     auditCommand[outboxFlags]  `cmd:"" help:"List what people did with the outbox."`
 	Doctor    doctorCommand              `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
 	UI        uiCommand                  `cmd:"" name:"ui" help:"Serve pages for people: what is wrong, and the verbs that mend it."`

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+type findCommand struct {
+	database
+	readFlags
+	Text string `shown:"(required)" help:"An event's id, message id or key, or an idempotency key."`
+}
+
+// Help is the longer text of --help.
+func (*findCommand) Help() string {
+	return `Looks through outbox, archive, inbox and idempotency keys of one database, whichever are there. It reads no table as a whole, and says
+what it therefore has not looked at.`
+}
+
+// findings are what is known of a text.
+type findings struct {
+	Outbox *operator.Found      `json:"outbox"` // nil: none is here
+	Inbox  *inboxoperator.Found `json:"inbox"`
+	Keys   *keysoperator.Found  `json:"keys"`
+}
+
+func (c *findCommand) run(ctx context.Context, p *program) error {
+	if c.Text == "" {
+		return service.Usage("--text is missing: an id, a message id or a key")
+	}
+	return c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		f, err := c.find(ctx, pool)
+		switch {
+		case err != nil:
+			return withAdvice(err)
+		case c.JSON:
+			return writeJSON(p.stdout, f)
+		}
+		return f.write(p.stdout)
+	})
+}
+
+func (c *findCommand) find(ctx context.Context, pool *pgxpool.Pool) (f findings, err error) {
+	var none error // why one of them is not here
+	out, err := operator.New(pool, c.Schema, nobody)
+	if err != nil {
+		return f, &service.UsageError{Err: err}
+	}
+	in, err := inboxoperator.New(pool, c.Schema, "", nobody)
+	if err != nil {
+		return f, &service.UsageError{Err: err}
+	}
+	keys, err := keysoperator.New(pool, c.Schema, nobody)
+	if err != nil {
+		return f, &service.UsageError{Err: err}
+	}
+	if found, err := out.Find(ctx, c.Text); err == nil {
+		f.Outbox = &found
+	} else if none = outboxError(err); !notHere(err) {
+		return f, err
+	}
+	if found, err := in.Find(ctx, c.Text); err == nil {
+		f.Inbox = &found
+	} else if !notHere(err) {
+		return f, err
+	}
+	if found, err := keys.Find(ctx, c.Text); err == nil {
+		f.Keys = &found
+	} else if !notHere(err) {
+		return f, err
+	}
+	if f == (findings{}) {
+		return f, none
+	}
+	return f, nil
+}
+
+// notHere: the tables are not there, or not this role's business.
+func notHere(err error) bool { return wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) }
+
+func (f findings) write(w io.Writer) error {
+	var unsearched []string
+	nothing := true
+	// heading begins a list, if there is any of it.
+	heading := func(name string, n int, also []string) bool {
+		unsearched = append(unsearched, also...)
+		if n > 0 {
+			nothing = false
+			fmt.Fprintln(w, name)
+		}
+		return n > 0
+	}
+	var errs []error
+	utc := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	if f.Outbox != nil && heading("Outbox:", len(f.Outbox.Events), f.Outbox.Unsearched) {
+		const head = "WHERE\tSINCE\tID\tLANE/NUMBER\tTOPIC\tTENANT\tKEY\tTYPE\tAPPENDED\tMESSAGE ID"
+		line := func(table io.Writer, e operator.FoundEvent) {
+			since, number := "-", "-"
+			if e.At != nil {
+				since = utc(*e.At)
+			}
+			if e.Seq != 0 {
+				number = fmt.Sprintf("%d/%d", e.Lane, e.Seq)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Where, since, e.ID, number, e.Topic,
+				cmp.Or(e.Tenant, "-"), shown(e.Key), e.Type, utc(e.CreatedAt), knownID(e.MessageID))
+		}
+		errs = append(errs, writeList(w, false, f.Outbox.Events, head, line))
+	}
+	if f.Inbox != nil && heading("Inbox:", len(f.Inbox.Events), f.Inbox.Unsearched) {
+		const head = "CONSUMER\tWHERE\tSINCE\tID\tTOPIC\tKEY\tTYPE\tCODE\tMESSAGE ID"
+		line := func(table io.Writer, e inboxoperator.FoundEvent) {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Consumer, e.Where, utc(e.At), e.ID,
+				cmp.Or(e.Topic, "-"), shown(e.Key), cmp.Or(e.Type, "-"), cmp.Or(e.Code, "-"), knownID(e.MessageID))
+		}
+		errs = append(errs, writeList(w, false, f.Inbox.Events, head, line))
+	}
+	if f.Keys != nil && heading("Idempotency keys:", len(f.Keys.Operations), f.Keys.Unsearched) {
+		const head = "OPERATION\tTENANT\tKEY\tSTATE\tCODE\tRESOURCE\tAGE"
+		line := func(table io.Writer, k keysoperator.Operation) {
+			fmt.Fprintf(table, "%s\t%s\t%q\t%s\t%d\t%s\t%s\n", k.Operation, cmp.Or(k.Tenant, "-"), k.Key, k.State,
+				k.Code, cmp.Or(k.Resource, "-"), age(k.Age, true))
+		}
+		errs = append(errs, writeList(w, false, f.Keys.Operations, head, line))
+	}
+	if nothing {
+		fmt.Fprintln(w, "Nothing was found.")
+	}
+	for _, text := range unsearched {
+		fmt.Fprintln(w, text)
+	}
+	return errors.Join(errs...)
+}
+
+func knownID(id uuid.UUID) string {
+	if id == uuid.Nil {
+		return "-"
+	}
+	return id.String()
+}

@@ -1,0 +1,37 @@
+package sql
+
+// What an inbox knows of an event. The columns of all: consumer, where, since when, code, id of what is parked, message
+// id, tenant, topic, key, type, partition, offset, error.
+
+const FindMessage = `-- inbox: find by message id
+select c.consumer_name, case m.status when 'done' then 'decided' else m.status end, m.processed_at,
+	coalesce(m.error_code, ''), 0::bigint, $1::uuid::text, ''::bytea, '', ''::bytea, '', -1, -1::bigint, ''
+from {schema}inbox_consumer c cross join lateral (
+	(select status, processed_at, error_code from {schema}inbox_message d
+		where d.consumer_name = c.consumer_name and d.message_id = $1::uuid limit 1)
+	union all
+	(select status, processed_at, error_code from {schema}inbox_message_any a
+		where a.consumer_name = c.consumer_name and a.message_id = $1::uuid limit 1)) m
+union all
+select c.consumer_name, p.kind, p.parked_at, p.code, p.id, p.message_id::text, p.tenant, p.topic,
+	coalesce(p.record_key, ''), p.type, p.record_partition, p.record_offset, p.reason
+from {schema}inbox_consumer c cross join lateral (select * from {schema}inbox_parked q
+	where q.consumer_name = c.consumer_name and q.message_id = $1::uuid limit 1) p`
+
+const FindParked = `-- inbox: find what is parked
+select p.consumer_name, p.kind, p.parked_at, p.code, p.id, p.message_id::text, p.tenant, p.topic,
+	coalesce(p.record_key, ''), p.type, p.record_partition, p.record_offset, p.reason
+from {schema}inbox_parked p where p.id = $1::bigint`
+
+// No index is kept of keys alone: the first rows are looked at.
+const FindKey = `-- inbox: find by key
+select p.consumer_name, p.kind, p.parked_at, p.code, p.id, p.message_id::text, p.tenant, p.topic,
+	coalesce(p.record_key, ''), p.type, p.record_partition, p.record_offset, p.reason
+from (select * from {schema}inbox_parked order by id limit $2::bigint) p where p.record_key = $1::bytea
+order by p.id limit $3::bigint`
+
+const FindMore = `-- inbox: find more
+select exists (select from {schema}inbox_parked order by id offset $1::bigint limit 1)`
+
+const FindUnrecorded = `-- inbox: find who keeps no ids
+select consumer_name from {schema}inbox_consumer where dedup <> 'id' order by consumer_name`

@@ -1,0 +1,110 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/audit"
+)
+
+// FoundEvent is what a consumer knows of an event, without its content.
+type FoundEvent struct {
+	Consumer string `json:"consumer"`
+	// Where is "decided": applied, or found to need no effect; "discarded" by a person; or why it is parked: "failed",
+	// "behind" or "quarantined".
+	Where string    `json:"where"`
+	At    time.Time `json:"at"` // since when
+	Code  string    `json:"code,omitempty"`
+	// The rest is known of what is parked alone; ID is 0 otherwise.
+	ID        int64     `json:"id"`
+	MessageID uuid.UUID `json:"message_id"`
+	Tenant    string    `json:"tenant"`
+	Topic     string    `json:"topic"`
+	Key       string    `json:"key"`
+	Type      string    `json:"type"`
+	Partition int32     `json:"partition"`
+	Offset    int64     `json:"offset"`
+	Error     string    `json:"error,omitempty"`
+}
+
+// Found is what Find has found.
+type Found struct {
+	Events []FoundEvent `json:"events"`
+	// Unsearched says, a sentence each, what cannot be told, for want of an index or a record.
+	Unsearched []string `json:"unsearched"`
+}
+
+// How many parked events Find looks at for a key, and returns.
+const (
+	findRows = 10_000
+	findMost = 100
+)
+
+// Trace returns what each consumer knows of a message id: what its indexes tell at once.
+func (o *Operator) Trace(ctx context.Context, messageID uuid.UUID) ([]FoundEvent, error) {
+	return o.found(ctx, sql.FindMessage, messageID.String())
+}
+
+// Find looks for events by a text that is a key, a message id, or the id of a parked event: as each of these that it
+// can be. It reads no table as a whole. What was decided is found by its message id, within the consumer's window.
+func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
+	if text == "" {
+		return f, nil
+	}
+	if f.Events, err = o.found(ctx, sql.FindKey, []byte(text), findRows, findMost); err != nil {
+		return f, err
+	}
+	var more bool
+	if err := o.db.QueryRow(ctx, o.q(sql.FindMore), findRows).Scan(&more); err != nil {
+		return f, fmt.Errorf("inbox: looking for events: %w", err)
+	}
+	if more {
+		f.Unsearched = append(f.Unsearched, "Of what is parked in the inbox, only the first "+strconv.Itoa(findRows)+
+			" events were looked at for their key, of which there is no index.")
+	}
+	if id, parseErr := strconv.ParseInt(text, 10, 64); parseErr == nil && id > 0 {
+		list, err := o.found(ctx, sql.FindParked, id)
+		if err != nil {
+			return f, err
+		}
+		f.Events = append(f.Events, list...)
+	}
+	id, parseErr := uuid.Parse(text)
+	if parseErr != nil {
+		f.Unsearched = append(f.Unsearched,
+			"What was decided is found by its message id alone: the inbox remembers no keys.")
+		return f, nil
+	}
+	list, err := o.Trace(ctx, id)
+	if err != nil {
+		return f, err
+	}
+	f.Events = append(f.Events, list...)
+	none, err := audit.List(ctx, o.person, "looking for consumers", pgx.RowTo[string], o.q(sql.FindUnrecorded))
+	if len(none) > 0 {
+		f.Unsearched = append(f.Unsearched, "No record of single events is kept by "+strings.Join(none, ", ")+
+			": these go by numbers or offsets.")
+	}
+	return f, err
+}
+
+func (o *Operator) found(ctx context.Context, statement string, args ...any) ([]FoundEvent, error) {
+	return audit.List(ctx, o.person, "looking for events", func(row pgx.CollectableRow) (e FoundEvent, err error) {
+		var id string
+		var tenant, key []byte
+		err = row.Scan(&e.Consumer, &e.Where, &e.At, &e.Code, &e.ID, &id, &tenant, &e.Topic, &key, &e.Type,
+			&e.Partition, &e.Offset, &e.Error)
+		if err == nil {
+			e.MessageID, err = uuid.Parse(id)
+		}
+		e.Tenant, e.Key = string(tenant), string(key)
+		return e, err
+	}, o.q(statement), args...)
+}

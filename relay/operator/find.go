@@ -1,0 +1,122 @@
+package operator
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/relay/internal/sql"
+)
+
+// FoundEvent is where an event is, without its content.
+type FoundEvent struct {
+	// Where is "waiting", "claimed" by a relay, "held", "parked", "scheduled" or "archived": published.
+	Where     string    `json:"where"`
+	Lane      int16     `json:"lane"`
+	ID        int64     `json:"id"`         // in the outbox; of what is scheduled its seq
+	MessageID uuid.UUID `json:"message_id"` // zero: it gets one when it comes due
+	Tenant    string    `json:"tenant"`
+	Topic     string    `json:"topic"`
+	Key       string    `json:"key"`
+	Type      string    `json:"type"`
+	Bytes     int       `json:"bytes"` // of the payload; -1: a tombstone
+	CreatedAt time.Time `json:"created_at"`
+	// At is since when it is held or parked, when it is due, or when it was published; nil: it waits.
+	At *time.Time `json:"at"`
+	// Seq is the number that it is or was published under, 0: none yet, and Epoch whose number that is; empty: this
+	// outbox's present one.
+	Seq   int64  `json:"seq"`
+	Epoch string `json:"epoch,omitempty"`
+	Code  string `json:"code,omitempty"` // why it is parked
+	Error string `json:"error,omitempty"`
+}
+
+// Found is what Find has found.
+type Found struct {
+	Events []FoundEvent `json:"events"`
+	// Unsearched says, a sentence each, where it may be as well, for want of an index.
+	Unsearched []string `json:"unsearched"`
+}
+
+// How many rows Find looks at of each table at most, and returns of each.
+const (
+	findRows = 10_000
+	findMost = 100
+)
+
+// Trace returns where the events of a message id are parked or archived: what its indexes tell at once.
+func (o *Operator) Trace(ctx context.Context, messageID uuid.UUID) ([]FoundEvent, error) {
+	return o.found(ctx, sql.FindMessage, messageID, findMost)
+}
+
+// Find looks for events by a text that is a key, a message id or an id: as each of these that it can be. It reads no
+// table as a whole. What is published is found by its message id, if the outbox has an archive.
+func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
+	if text == "" || !event.Storable(text) {
+		return f, nil
+	}
+	if f.Events, err = o.found(ctx, sql.FindWaiting, nil, text, findRows, findMost); err == nil {
+		err = o.unsearched(ctx, &f, &text, findRows)
+	}
+	if id, parseErr := strconv.ParseInt(text, 10, 64); err == nil && parseErr == nil && id > 0 {
+		err = f.add(o.found(ctx, sql.FindID, id))
+	}
+	id, parseErr := uuid.Parse(text)
+	if parseErr != nil {
+		f.Unsearched = append(f.Unsearched,
+			"What is published is found by its message id alone: the archive has no index "+
+				"of ids and keys.")
+		return f, err
+	}
+	const each = findRows / 32 // of a lane
+	if err == nil {
+		err = f.add(o.Trace(ctx, id))
+	}
+	if err == nil {
+		err = f.add(o.found(ctx, sql.FindWaiting, id, nil, each, findMost))
+	}
+	if err == nil {
+		err = o.unsearched(ctx, &f, nil, each)
+	}
+	return f, err
+}
+
+func (o *Operator) found(ctx context.Context, statement string, args ...any) ([]FoundEvent, error) {
+	return audit.List(ctx, o.person, "looking for events", func(row pgx.CollectableRow) (e FoundEvent, err error) {
+		err = row.Scan(&e.Where, &e.Lane, &e.ID, &e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.Bytes,
+			&e.CreatedAt, &e.At, &e.Seq, &e.Epoch, &e.Code, &e.Error)
+		return e, err
+	}, o.q(statement), args...)
+}
+
+// add keeps each event once: a text may be its key and its id.
+func (f *Found) add(list []FoundEvent, err error) error {
+	for _, e := range list {
+		if !slices.ContainsFunc(f.Events, func(k FoundEvent) bool {
+			return k.Where == e.Where && k.ID == e.ID && k.Lane == e.Lane && k.Epoch == e.Epoch && k.Seq == e.Seq
+		}) {
+			f.Events = append(f.Events, e)
+		}
+	}
+	return err
+}
+
+// unsearched says of which tables FindWaiting has read so many rows of each lane, and there are more.
+func (o *Operator) unsearched(ctx context.Context, f *Found, key *string, rows int) error {
+	tables, err := audit.List(ctx, o.person, "looking for events", pgx.RowTo[string], o.q(sql.FindMore), key, rows)
+	by := "their key"
+	if key == nil {
+		by = "their message id"
+	}
+	for _, table := range tables {
+		f.Unsearched = append(f.Unsearched, "Of what is "+table+", only the first "+strconv.Itoa(findRows)+
+			" events were looked at for "+by+", of which there is no index.")
+	}
+	return err
+}
