@@ -73,7 +73,7 @@ func (q *request) change(v verb) error {
 // overtaken are answers to somebody who looked at what is not there any more.
 var overtaken = []error{
 	operator.ErrNotParked, operator.ErrReleasing, operator.ErrEdited, operator.ErrNoTopic, inboxoperator.ErrNotHalted,
-	keysoperator.ErrNotStuck,
+	keysoperator.ErrNotStuck, operator.ErrNotScheduled, errNotRunning,
 }
 
 // judge says what became of a change that returned err. Where Postgres gave no answer nobody knows.

@@ -21,11 +21,13 @@ import (
 // database is one that is shown, and what is known of it.
 type database struct {
 	Database
-	state    *shared[state]
-	findings *shared[examination]
-	topics   *shared[listed[operator.Topic]]
-	keys     map[string]*shared[listed[operator.BlockedKey]] // by side
-	audits   map[string]*shared[listed[operator.AuditEntry]] // by side, and of idempotency keys
+	state     *shared[state]
+	findings  *shared[examination]
+	topics    *shared[listed[operator.Topic]]
+	keys      map[string]*shared[listed[operator.BlockedKey]] // by side
+	audits    map[string]*shared[listed[operator.AuditEntry]] // by side, and of idempotency keys
+	scheduled *shared[listed[operator.ScheduledEvent]]
+	archive   *shared[listed[operator.ArchiveDay]]
 	// operations of idempotency keys whose outcome is unknown: the stuck ones, then those that recovery has.
 	operations *shared[listed[keysoperator.Operation]]
 
@@ -99,6 +101,8 @@ func newDatabase(d Database, cfg Config) (*database, error) {
 			return s.Audit(ctx, 2*page)
 		})
 	}
+	one.scheduled = list(cfg, one.readScheduled)
+	one.archive = list(cfg, one.readArchive)
 	one.operations = list(cfg, one.unknownOperations)
 	one.audits[inKeys] = list(cfg, func(ctx context.Context) ([]operator.AuditEntry, error) {
 		o, err := one.idempotency(viewer)
@@ -132,6 +136,8 @@ func (d *database) changed() {
 	d.findings.changed()
 	d.topics.changed()
 	d.operations.changed()
+	d.scheduled.changed()
+	d.archive.changed()
 	for _, where := range sides {
 		d.keys[where].changed()
 	}

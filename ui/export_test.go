@@ -26,6 +26,7 @@ func Changed(h *Handler) {
 
 // Settle waits for the reads that are under way. The doctor's begins others.
 func Settle(h *Handler) {
+	h.replays.end()
 	for _, d := range h.databases {
 		settle(d.findings)
 		settle(d.state)
@@ -37,6 +38,8 @@ func Settle(h *Handler) {
 			settle(a)
 		}
 		settle(d.operations)
+		settle(d.scheduled)
+		settle(d.archive)
 	}
 }
 
@@ -47,4 +50,11 @@ func settle[T any](s *shared[T]) {
 	if busy != nil {
 		<-busy
 	}
+}
+
+// Faster is the choice of a replay without its rate.
+func Faster(form string) string {
+	c, _ := readChoice(form)
+	c.Rate = 0
+	return c.form()
 }

@@ -256,7 +256,7 @@ var guides = map[string]guide{
 	"parked":                {"EffectonceEventsParked", "EffectonceEventsParked", "keys", "Blocked keys"},
 	"held":                  {"EffectonceEventsHeld", "EffectonceEventsHeld", "topics", "Topics"},
 	"paused":                {"EffectonceTopicPaused", "EffectonceTopicPaused", "topics", "Topics"},
-	"scheduled":             {"EffectonceScheduledLate", "EffectonceScheduledLate", "", ""},
+	"scheduled":             {"EffectonceScheduledLate", "EffectonceScheduledLate", "scheduled", "Scheduled"},
 	"kafka":                 {"EffectonceRelayOutage", "EffectonceRelayOutage", "", ""},
 	"topic":                 {"EffectonceEventsHeld", "", "topics", "Topics"},
 	"slot":                  {"EffectonceSlotBehind", "EffectonceSlotUnread", "", ""},

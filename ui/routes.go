@@ -42,6 +42,12 @@ func (h *Handler) routes() *http.ServeMux {
 	add("GET", "/audit", View, auditLog)
 	add("GET", "/idempotency", View, idempotencyKeys)
 	add("GET", "/search", View, search)
+	add("GET", "/scheduled", View, scheduled)
+	add("GET", "/archive", View, archive)
+	add("GET", "/db/{db}/replay/plan", Operate, planReplay)
+	add("POST", "/db/{db}/replay", Operate, startReplay)
+	add("POST", "/db/{db}/replay/stop", Operate, stopReplay)
+	add("POST", "/db/{db}/scheduled/cancel", Operate, cancelScheduled)
 	add("GET", "/static/{version}/{file}", View, static)
 	add("GET", "/db/{db}/{side}/events", View, events)
 	add("GET", "/db/{db}/{side}/events/{id}", View, showEvent)
@@ -196,6 +202,7 @@ func (q *request) render(name string, status int, v view) error {
 // badges count what waits for a person, as far as it is known.
 func (h *Handler) badges(ctx context.Context) map[string]int64 {
 	counts := map[string]int64{}
+	counts["archive"] = h.replays.running()
 	for _, d := range h.databases {
 		st, _ := d.state.get(ctx, 0)
 		if st.Outbox != nil {

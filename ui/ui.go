@@ -132,6 +132,7 @@ type Handler struct {
 	mux       *http.ServeMux
 	cross     *http.CrossOriginProtection
 	pages     map[string]*template.Template
+	replays   replays
 }
 
 var databaseName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}$`)
@@ -173,11 +174,12 @@ func New(databases []Database, cfg Config) (*Handler, error) {
 // sampleEvery is how often Run takes a point of the plots.
 const sampleEvery = 10 * time.Second
 
-// Run takes samples for the plots until ctx ends, also while nobody looks. Without it the plots have what was seen
-// while somebody did. It returns nil.
+// Run takes samples for the plots until ctx ends, also while nobody looks, and then stops the replays that the pages
+// have begun. Without it the plots have what was seen while somebody did. It returns nil.
 func (h *Handler) Run(ctx context.Context) error {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
+	defer h.replays.end()
 	for {
 		for _, d := range h.databases {
 			d.state.get(ctx, 0)

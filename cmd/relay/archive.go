@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -16,7 +17,26 @@ import (
 
 // archiveCommand is what people do with the archive.
 type archiveCommand struct {
+	List     archiveListCommand     `cmd:"" help:"List the days of published events that are kept."`
 	Maintain archiveMaintainCommand `cmd:"" help:"Make the archive's coming days and drop those that are over, once."`
+}
+
+type archiveListCommand struct{ outboxRead }
+
+func (c *archiveListCommand) run(ctx context.Context, p *program) error {
+	return c.read(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		list, err := o.Archive(ctx)
+		if err != nil {
+			return err
+		}
+		return writeList(p.stdout, c.JSON, list, "DAY\tEVENTS\tBYTES", func(table io.Writer, d operator.ArchiveDay) {
+			events := "-"
+			if d.Events >= 0 {
+				events = fmt.Sprint(d.Events)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%d\n", cmp.Or(d.Day, "(none)"), events, d.Bytes)
+		})
+	})
 }
 
 type archiveMaintainCommand struct {
@@ -101,7 +121,9 @@ func (c *replayCommand) run(ctx context.Context, p *program) error {
 func (c *replayCommand) replay(ctx context.Context, p *program, o *operator.Operator) error {
 	choice := operator.Replay{
 		Query: c.Query, From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type,
-		After: c.After, Rate: c.Rate,
+		After: c.After, Rate: c.Rate, Progress: every(replaySaid, func(done operator.ReplayResult) {
+			p.log.Info("replaying", "events", done.Events, "last", done.Last)
+		}),
 	}
 	if c.DryRun {
 		plan, err := o.PlanReplay(ctx, choice)
@@ -128,6 +150,20 @@ func (c *replayCommand) replay(ctx context.Context, p *program, o *operator.Oper
 	}
 	fmt.Fprintf(p.stdout, "%d events are in the outbox again; the relays publish them.\n", done.Events)
 	return nil
+}
+
+// replaySaid is how often a replay says how far it is.
+const replaySaid = 10 * time.Second
+
+// every passes on what it is told when that was not done for so long.
+func every(pause time.Duration, say func(operator.ReplayResult)) func(operator.ReplayResult) {
+	last := time.Now()
+	return func(done operator.ReplayResult) {
+		if now := time.Now(); now.Sub(last) >= pause {
+			last = now
+			say(done)
+		}
+	}
 }
 
 func writePlan(w io.Writer, plan operator.ReplayPlan) error {

@@ -45,6 +45,8 @@ type Replay struct {
 	After int64
 	// Rate bounds the events per second. 0: as fast as the relays publish them.
 	Rate int
+	// Progress is told what is done, when the replay has begun and after each batch; it must not block. Nil: nobody is.
+	Progress func(ReplayResult)
 }
 
 func (c Replay) validate() error {
@@ -52,7 +54,7 @@ func (c Replay) validate() error {
 	case c.Rate < 0 || c.After < 0:
 		return fmt.Errorf("a rate of %d after %d: want 0 or more", c.Rate, c.After)
 	case c.Query != "":
-		if (c != Replay{Query: c.Query, After: c.After, Rate: c.Rate}) {
+		if !c.From.IsZero() || !c.To.IsZero() || c.Topic != "" || c.Key != nil || c.Tenant != nil || c.Type != "" {
 			return errors.New("a query chooses by itself: leave From, To, Topic, Key, Tenant and Type out")
 		}
 		return nil
@@ -90,6 +92,11 @@ type ReplayEvent struct {
 	Type        string     `json:"type"`
 	Bytes       int        `json:"bytes"` // of the payload; -1: a tombstone
 }
+
+// StoppedError is the cause of a ctx by which a person stopped a replay: context.WithCancelCause.
+type StoppedError struct{ Operator, Reason string }
+
+func (e *StoppedError) Error() string { return "stopped by " + e.Operator + ": " + e.Reason }
 
 // ReplayResult is what a replay has done so far.
 type ReplayResult struct {
@@ -146,7 +153,8 @@ func (c Replay) args(now time.Time) []any {
 //
 // It works in batches, each a transaction, waits while the outbox is full, and ends early with ctx. Of a replay that
 // ended early, Last and To tell how to go on (Replay.After, Replay.To); the error of an unknown commit may have
-// repeated at most one batch. The audit has one row at the beginning and one at the end.
+// repeated at most one batch. The audit has one row at the beginning and one at the end, with the cause of a ctx that
+// ended.
 func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (done ReplayResult, err error) {
 	if err := choice.validate(); err != nil {
 		return done, fmt.Errorf("relay: replay: %w", err)
@@ -167,11 +175,19 @@ func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (do
 		return done, err
 	}
 	done.Last, done.To = choice.After, choice.To
-	err = o.replay(ctx, choice.Rate, step, &done)
+	if choice.Progress == nil {
+		choice.Progress = func(ReplayResult) {}
+	}
+	choice.Progress(done)
+	err = o.replay(ctx, choice, step, &done)
 	// The audit's own context: a replay that is cut short is exactly what should stand there.
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if auditErr := o.replayAudit(late, "replay ended", choice, done, reason, err); err == nil {
+	failed := err
+	if err != nil {
+		failed = errors.Join(err, context.Cause(ctx))
+	}
+	if auditErr := o.replayAudit(late, "replay ended", choice, done, reason, failed); err == nil {
 		err = auditErr
 	}
 	if err != nil {
@@ -226,8 +242,8 @@ func (o *Operator) replayArchived(ctx context.Context, choice *Replay, most int,
 	return n == int64(most), nil
 }
 
-func (o *Operator) replay(ctx context.Context, rate int, step replayStep, done *ReplayResult) error {
-	most := replayBatch
+func (o *Operator) replay(ctx context.Context, choice Replay, step replayStep, done *ReplayResult) error {
+	most, rate := replayBatch, choice.Rate
 	if rate > 0 {
 		most = min(most, max(rate/4, 1)) // a few steps a second
 	}
@@ -242,7 +258,9 @@ func (o *Operator) replay(ctx context.Context, rate int, step replayStep, done *
 			}
 		}
 		before := done.Events
-		if more, err := step(ctx, most, done); err != nil || !more {
+		more, err := step(ctx, most, done)
+		choice.Progress(*done)
+		if err != nil || !more {
 			return err
 		}
 		if rate > 0 {
@@ -265,6 +283,9 @@ func (o *Operator) replayAudit(ctx context.Context, action string, c Replay, don
 		}
 		if strings.HasSuffix(action, "ended") {
 			detail["events"], detail["last"], detail["complete"] = done.Events, done.Last, failed == nil
+			if stopped, ok := errors.AsType[*StoppedError](failed); ok {
+				detail["stopped"] = stopped.Error()
+			}
 		}
 		a := audited{topic: c.Topic, detail: detail}
 		if c.Tenant != nil {

@@ -9,6 +9,12 @@ select p.relnamespace::regnamespace::text || '.', floor(extract(epoch from clock
 		where i.inhparent = p.oid and c.relname ~ '^outbox_archive_[0-9]{8}$' order by 1)
 from pg_class p where p.oid = '{schema}outbox_archive'::regclass`
 
+	Archive = `-- relay: archive
+select coalesce(to_char(to_date(substring(c.relname from '^outbox_archive_([0-9]{8})$'), 'yyyymmdd'), 'yyyy-mm-dd'),
+	''), c.reltuples::bigint, pg_total_relation_size(c.oid)
+from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = '{schema}outbox_archive'::regclass
+order by 1 desc`
+
 	// Settles wait behind whoever waits for a table's lock or has it, hence the short time-outs. Only one maintains at
 	// a time.
 	ArchiveLock = `-- relay: archive lock

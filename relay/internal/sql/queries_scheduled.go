@@ -46,12 +46,17 @@ with head as materialized (
 )
 select lane, count(*) from due group by lane`
 
+	// Each lane is read in the order of its key. A key's events are in one lane, and those without one in any.
 	Scheduled = `-- relay: scheduled
-select seq, due, message_id, tenant, topic, key, type, created_at, coalesce(octet_length(payload), -1)
-from {schema}outbox_scheduled
-where ($1::text = '' or topic = $1) and ($2::text is null or key = $2) and ($3::text is null or tenant = $3)
-	and ($4::uuid is null or message_id = $4) and ($5::timestamptz is null or due <= $5)
-order by due, seq limit $6`
+with l as materialized (select n::smallint as lane from generate_series(0, 31) n
+	where coalesce($2::text, '') = '' or n = hashtextextended($2::text collate "C", 0) & 31)
+select s.seq, s.due, s.message_id, s.tenant, s.topic, s.key, s.type, s.created_at, coalesce(octet_length(s.payload), -1)
+from l cross join lateral (
+	select * from {schema}outbox_scheduled o where o.lane = l.lane
+		and ($1::text = '' or o.topic = $1) and ($2::text is null or o.key = $2) and ($3::text is null or o.tenant = $3)
+		and ($4::uuid is null or o.message_id = $4) and ($5::timestamptz is null or o.due <= $5)
+	order by o.due, o.seq limit $6) s
+order by s.due, s.seq limit $6`
 
 	// An event that a move has taken meanwhile is not there any more.
 	Cancel = `-- relay: cancel

@@ -1,0 +1,232 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+type archivePage struct {
+	Replays []replayView
+	Lists   []archiveList
+}
+
+// archiveList is the archive of one outbox.
+type archiveList struct {
+	DB, Away      string
+	Days          []operator.ArchiveDay
+	More          int // days that are not listed
+	Events, Bytes int64
+	ReadOnly      bool
+}
+
+// mostDays are listed.
+const mostDays = 31
+
+func archive(q *request) error {
+	p := archivePage{Replays: q.h.replays.views(q.h)}
+	for _, d := range q.h.databases {
+		st, _, why := q.stateOf(d)
+		switch {
+		case why != "":
+			p.Lists = append(p.Lists, archiveList{DB: d.Name, Away: why})
+		case st.Outbox != nil:
+			found, _ := d.archive.get(q.Context(), q.h.cfg.Timeout)
+			one := archiveList{DB: d.Name, ReadOnly: !st.MayChange, Days: found.List}
+			if found.Err != nil {
+				one.Away = away(found.Err)
+			}
+			for _, day := range found.List {
+				one.Events, one.Bytes = one.Events+max(day.Events, 0), one.Bytes+day.Bytes
+			}
+			if n := len(one.Days); n > mostDays {
+				one.Days, one.More = one.Days[:mostDays], n-mostDays
+			}
+			p.Lists = append(p.Lists, one)
+		}
+	}
+	return q.render("archive", http.StatusOK, view{Title: "Archive", Nav: "archive", Live: true, Body: p})
+}
+
+// readArchive is the list that everybody sees.
+func (d *database) readArchive(ctx context.Context) ([]operator.ArchiveDay, error) {
+	o, err := d.outbox(viewer)
+	if err != nil {
+		return nil, err
+	}
+	return o.Archive(ctx)
+}
+
+// replayChoice is what is published once more, as forms carry it.
+type replayChoice struct {
+	From, To    time.Time
+	Topic       string
+	Key, Tenant *string
+	Type        string
+	After       int64
+	Rate        int
+	Events      int64 // that the plan has counted
+}
+
+func (c replayChoice) replay() operator.Replay {
+	return operator.Replay{
+		From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type, After: c.After,
+		Rate: c.Rate,
+	}
+}
+
+// form carries the choice unchanged.
+func (c replayChoice) form() string {
+	b, _ := json.Marshal(c) // times, texts and numbers
+	return b64(string(b))
+}
+
+func readChoice(form string) (c replayChoice, err error) {
+	text, err := unb64(form)
+	if err != nil || json.Unmarshal([]byte(text), &c) != nil || !topicName.MatchString(c.Topic) {
+		return c, errForm
+	}
+	return c, nil
+}
+
+// flags are those of relay replay.
+func (c replayChoice) flags() []string {
+	flags := []string{
+		"--from", c.From.UTC().Format(time.RFC3339Nano), "--to", c.To.UTC().Format(time.RFC3339Nano),
+		"--topic", c.Topic,
+	}
+	for name, value := range map[string]*string{"--key": c.Key, "--tenant": c.Tenant} {
+		if value != nil {
+			flags = append(flags, name, *value)
+		}
+	}
+	slices.Sort(flags[6:])
+	if c.Type != "" {
+		flags = append(flags, "--type", c.Type)
+	}
+	if c.After > 0 {
+		flags = append(flags, "--after", fmt.Sprint(c.After))
+	}
+	if c.Rate > 0 {
+		flags = append(flags, "--rate", fmt.Sprint(c.Rate))
+	}
+	return flags
+}
+
+// asked reads what somebody has typed.
+func asked(form url.Values) (c replayChoice, err error) {
+	if c.From, err = parseTime(form.Get("from")); err != nil {
+		return c, err
+	}
+	c.To = time.Now()
+	if text := form.Get("to"); text != "" {
+		if c.To, err = parseTime(text); err != nil {
+			return c, err
+		}
+	}
+	if c.Topic = form.Get("topic"); !topicName.MatchString(c.Topic) {
+		return c, &refusal{http.StatusBadRequest, "This is no topic's name", "Go back and name one."}
+	}
+	if !c.From.Before(c.To) {
+		return c, &refusal{http.StatusBadRequest, "This is no time", "It ends before it begins."}
+	}
+	if text := form.Get("rate"); text != "" {
+		if c.Rate, err = strconv.Atoi(text); err != nil || c.Rate < 0 {
+			return c, &refusal{http.StatusBadRequest, "This rate cannot be read", "Write a number of events a second."}
+		}
+	}
+	c.Type = form.Get("type")
+	for name, to := range map[string]**string{"key": &c.Key, "tenant": &c.Tenant} {
+		if text := form.Get(name); text != "" {
+			*to = &text
+		}
+	}
+	return c, nil
+}
+
+// planPage says what a replay would publish.
+type planPage struct {
+	DB       string
+	Choice   replayChoice
+	Form     string
+	Plan     operator.ReplayPlan
+	Twice    int64 // events that repeat the id of another one
+	ReadOnly bool
+	DryRun   string // commands
+	Command  string
+}
+
+// planReplay counts before anything runs. It may take longer than other pages: the archive has no index of topics.
+func planReplay(q *request) error {
+	c, err := asked(q.URL.Query())
+	if err != nil {
+		return err
+	}
+	o, err := q.db.outbox(viewer)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(q.Context(), changeTimeout)
+	defer cancel()
+	plan, err := o.PlanReplay(ctx, c.replay())
+	if err != nil {
+		if lost(err) {
+			return &refusal{
+				http.StatusGatewayTimeout, "This takes too long for a page", "Nothing was changed. Count with " +
+					q.db.command(append([]string{"replay", "--dry-run"}, c.flags()...)...) + ", or choose fewer days.",
+			}
+		}
+		return err
+	}
+	c.Events = plan.Events
+	st, _ := q.db.state.get(q.Context(), q.h.cfg.Timeout)
+	return q.render("replay", http.StatusOK, view{Title: "Plan of a replay", Nav: "archive", Body: planPage{
+		DB: q.db.Name, Choice: c, Form: c.form(), Plan: plan, Twice: plan.Events - plan.IDs, ReadOnly: !st.MayChange,
+		DryRun:  q.db.command(append([]string{"replay", "--dry-run"}, c.flags()...)...),
+		Command: q.db.withReason(append([]string{"replay"}, c.flags()...)...),
+	}})
+}
+
+func startReplay(q *request) error {
+	if _, err := q.reason(); err != nil {
+		return err
+	}
+	c, err := readChoice(q.PostForm.Get("choice"))
+	if err != nil {
+		return err
+	}
+	return q.change(verb{
+		name: "Replay of topic " + c.Topic, command: append([]string{"replay"}, c.flags()...),
+		back: q.h.path("archive"),
+		do:   func(ctx context.Context, reason string) (string, error) { return q.startReplay(ctx, c, reason) },
+	})
+}
+
+func stopReplay(q *request) error {
+	if _, err := q.reason(); err != nil {
+		return err
+	}
+	id, err := strconv.Atoi(q.PostForm.Get("id"))
+	if err != nil {
+		return errForm
+	}
+	return q.change(verb{
+		name: "Stop a replay", back: q.h.path("archive"),
+		do: func(ctx context.Context, reason string) (string, error) {
+			r := q.h.replays.of(id, q.db.Name)
+			if r == nil {
+				return "", errNotRunning
+			}
+			done, err := r.stop(ctx, &operator.StoppedError{Operator: q.who.Name, Reason: reason})
+			return fmt.Sprintf("It has stopped after %s. The page of the archive can have it go on.",
+				plural(done.Events, "event")), err
+		},
+	})
+}
