@@ -216,12 +216,13 @@ func (c pageFlags) door(p *program, prefix string) (func(*http.Request) (ui.Iden
 		return d.authorize, nil
 	}
 	if !loopback(host) {
-		return nil, service.Usage("--%[1]slisten=%[2]s is open to others: --%[1]susers or --%[1]sproxy-header must say who "+
-			"they are, or listen at 127.0.0.1", prefix, c.Listen)
+		return nil, service.Usage("--%[1]slisten=%[2]s is open to others: --%[1]susers or --%[1]sproxy-header must "+
+			"say who they are, or listen at 127.0.0.1", prefix, c.Listen)
 	}
 	name, err := operatorName(p, "")
 	if err != nil {
-		return nil, service.Usage("this process has no user name, which the audit wants: set USER, or --%susers", prefix)
+		return nil, service.Usage("this process has no user name, which the audit wants: set USER, or --%susers",
+			prefix)
 	}
 	return here(name), nil
 }

@@ -231,7 +231,8 @@ func TestRunServesPages(t *testing.T) {
 	shown := pagesOf(relay)
 	fill(t, db, topic, 10)
 	drained(t, db)
-	if status, _ := shown.asks(http.MethodGet, "/ops/", nil, func(*http.Request) {}); status != http.StatusUnauthorized {
+	nobody := func(*http.Request) {}
+	if status, _ := shown.asks(http.MethodGet, "/ops/", nil, nobody); status != http.StatusUnauthorized {
 		t.Errorf("without a password: %d", status)
 	}
 	ann := func(r *http.Request) { r.SetBasicAuth("ann", canary) }
