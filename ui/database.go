@@ -250,7 +250,7 @@ func (d *database) examine(ctx context.Context, to *kafka.Client) examination {
 	if st.Err != nil {
 		return examination{}
 	}
-	subject := doctor.Subject{DB: d.Pool, Schema: d.Schema, ReadsOnly: !st.MayChange}
+	subject := doctor.Subject{DB: d.Pool, Schema: d.Schema, ReadsOnly: !st.MayChange, Flags: d.Flags}
 	if to != nil {
 		subject.Kafka = client{to}
 	}

@@ -68,16 +68,16 @@ func (h *Handler) keyFigures(c keysoperator.Counts) []figure {
 }
 
 // stuckFinding says what stuck operations mean, as the doctor does of the other tables.
-func (h *Handler) stuckFinding(c keysoperator.Counts) finding {
+func (h *Handler) stuckFinding(d *database, c keysoperator.Counts) finding {
 	return finding{
 		Finding: doctor.Finding{
 			Check: "idempotency keys", Severity: doctor.Warn,
 			Found: plural(c.Stuck, "operation") + " may or may not have happened, and recovery gave up.",
 			Means: "Whoever repeats such a request is told that its outcome is unknown. Only a person can go on: ask " +
 				"the provider what became of it.",
-			Next: "relay keys stuck",
+			Command: d.command("keys", "stuck"),
 		},
-		Runbook: "EffectonceOperationStuck", Href: h.path("idempotency"), Do: "Idempotency keys", IsCommand: true,
+		Runbook: "EffectonceOperationStuck", Href: h.path("idempotency"), Do: "Idempotency keys",
 	}
 }
 

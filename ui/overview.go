@@ -29,9 +29,8 @@ type figure struct {
 // finding is one of the doctor's, and where to go from it.
 type finding struct {
 	doctor.Finding
-	Runbook   string // a page of docs/runbooks; empty: none
-	Href, Do  string // the page that mends it, and its name
-	IsCommand bool   // Next is a command alone
+	Runbook  string // a page of docs/runbooks; empty: none
+	Href, Do string // the page that mends it, and its name
 }
 
 // overviewDatabase is what is shown of one.
@@ -98,7 +97,7 @@ func (q *request) overviewOf(d *database) overviewDatabase {
 	if st.Keys != nil {
 		one.Figures = append(one.Figures, q.h.keyFigures(*st.Keys)...)
 		if st.Keys.Stuck > 0 {
-			one.Wrong = append(one.Wrong, q.h.stuckFinding(*st.Keys))
+			one.Wrong = append(one.Wrong, q.h.stuckFinding(d, *st.Keys))
 		}
 	}
 	var x examination
@@ -268,18 +267,13 @@ var guides = map[string]guide{
 	"prepared transactions": {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
 }
 
-// isCommand tells a command from a sentence that begins with one.
-func isCommand(next string) bool {
-	return strings.HasPrefix(next, "relay ") && !strings.ContainsAny(next, ";,") && !strings.Contains(next, ". ")
-}
-
 func (h *Handler) guided(f doctor.Finding) finding {
 	g, ok := guides[f.Check]
 	if !ok {
 		first, _, _ := strings.Cut(f.Check, " ")
 		g = guides[first]
 	}
-	to := finding{Finding: f, Runbook: g.warned, IsCommand: isCommand(f.Next)}
+	to := finding{Finding: f, Runbook: g.warned}
 	if f.Severity == doctor.Fail {
 		to.Runbook = g.failed
 	}

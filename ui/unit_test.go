@@ -16,23 +16,6 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-func TestQuoted(t *testing.T) {
-	t.Parallel()
-	for word, want := range map[string]string{
-		"":         "''",
-		"a-b_c.1":  "a-b_c.1",
-		"a b":      "'a b'",
-		"it's":     `'it'\''s'`,
-		"$(rm -r)": "'$(rm -r)'",
-		"ü":        "'ü'",
-		"\xff'\n":  `$'\xff\x27\x0a'`,
-	} {
-		if got := quoted(word); got != want {
-			t.Errorf("%q: %s, want %s", word, got, want)
-		}
-	}
-}
-
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	var got []string

@@ -73,7 +73,7 @@ func (*doctorCommand) all() {}
 func (c *doctorCommand) examine(ctx context.Context, d database, subject doctor.Subject) (list []doctor.Finding,
 	err error,
 ) {
-	subject.Schema = d.Schema
+	subject.Schema, subject.Flags = d.Schema, d.where()
 	err = d.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		subject.DB = pool
 		list = doctor.Examine(ctx, subject)
@@ -162,8 +162,13 @@ func writeFindings(w io.Writer, list []doctor.Finding) error {
 			return err
 		}
 		if f.Severity != doctor.OK {
-			if _, err := fmt.Fprintf(w, "      means: %s\n      next:  %s\n", f.Means, f.Next); err != nil {
-				return err
+			for _, line := range [][2]string{{"means", f.Means}, {"next", f.Next}, {"run", f.Command}} {
+				if line[1] == "" {
+					continue
+				}
+				if _, err := fmt.Fprintf(w, "      %-6s %s\n", line[0]+":", line[1]); err != nil {
+					return err
+				}
 			}
 		}
 	}

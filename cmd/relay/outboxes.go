@@ -144,7 +144,7 @@ func (o namedOutbox) same(other namedOutbox) bool {
 
 // of is the database of an outbox: its own where it names one.
 func (d database) of(o namedOutbox) database {
-	d.manyOutboxes = manyOutboxes{}
+	d.manyOutboxes = manyOutboxes{Outbox: o.name, file: d.file}
 	if o.url.IsSet() {
 		d.DatabaseURL = o.url
 	}
@@ -152,6 +152,17 @@ func (d database) of(o namedOutbox) database {
 		d.Schema = o.schema
 	}
 	return d
+}
+
+// where are the flags that name one of several, for commands that are shown.
+func (d database) where() (flags []string) {
+	if d.Outbox == "" {
+		return nil
+	}
+	if d.file != "" {
+		flags = append(flags, "--config", d.file)
+	}
+	return append(flags, "--outbox="+d.Outbox)
 }
 
 // choose makes d the database of --outbox. Without, all outboxes are meant, which few commands take.

@@ -122,7 +122,7 @@ func (g *pages) show(ctx context.Context, d database, list []namedOutbox) error 
 // databases opens what is to be shown: outboxes of one place share their connections. What cannot be opened is left
 // out.
 func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, closeAll func()) {
-	pools, flags := map[string]*pgxpool.Pool{}, []string(nil)
+	pools := map[string]*pgxpool.Pool{}
 	add := func(d database, one ui.Database, place string) {
 		_, err := pgschema.Prefix(d.Schema)
 		if one.Pool = pools[place]; one.Pool == nil && err == nil {
@@ -137,17 +137,14 @@ func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, c
 		if one.Name == "" {
 			one.Name = one.Pool.Config().ConnConfig.Database
 		}
-		one.Schema, one.Name = d.Schema, pageName(open, one.Name)
+		one.Schema, one.Flags, one.Name = d.Schema, d.where(), pageName(open, one.Name)
 		open = append(open, one)
-	}
-	if d.file != "" {
-		flags = []string{"--config", d.file}
 	}
 	if !d.several {
 		add(d, ui.Database{}, "")
 	}
 	for _, o := range list {
-		add(d.of(o), ui.Database{Name: o.name, Flags: append(slices.Clone(flags), "--outbox="+o.name)}, o.place)
+		add(d.of(o), ui.Database{Name: o.name}, o.place)
 	}
 	return open, func() {
 		for _, pool := range pools {

@@ -36,7 +36,10 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	Found    string   `json:"found"`
 	Means    string   `json:"means,omitempty"` // empty when it is OK
-	Next     string   `json:"next,omitempty"`  // what to run or change
+	Next     string   `json:"next,omitempty"`  // what to do, in words
+	// Command is what to run next, whole, as a shell takes it; after Next, where there is one. Empty: no command alone
+	// is.
+	Command string `json:"command,omitempty"`
 }
 
 // Subject is who is examined.
@@ -51,6 +54,9 @@ type Subject struct {
 	LongTransaction time.Duration
 	// ReadsOnly: the role of DB is nobody's who relays or works. What such a role needs is not asked for.
 	ReadsOnly bool
+	// Flags name the database on the relay command's line, for Finding.Command, such as "--outbox=orders"; --schema is
+	// added by itself.
+	Flags []string
 }
 
 // Kafka is a way to the brokers: a kafkaconn.Conn, or a client that somebody else has made.
@@ -64,7 +70,12 @@ type Kafka interface {
 }
 
 // findings collects; a look that cannot be taken is a finding too.
-type findings struct{ list []Finding }
+type findings struct {
+	list     []Finding
+	where    []string // flags that name the database in commands
+	inSchema string
+	brokers  string // as Kafka's tools take them
+}
 
 func (f *findings) ok(check, format string, args ...any) {
 	f.list = append(f.list, Finding{Check: check, Severity: OK, Found: fmt.Sprintf(format, args...)})
@@ -73,12 +84,13 @@ func (f *findings) ok(check, format string, args ...any) {
 func (f *findings) add(severity Severity, check, found, means, next string) {
 	// Errors of pgx have lines.
 	found = strings.Join(strings.Fields(found), " ")
-	f.list = append(f.list, Finding{check, severity, found, means, next})
+	f.list = append(f.list, Finding{Check: check, Severity: severity, Found: found, Means: means, Next: next})
 }
 
 func (f *findings) failed(check string, err error) {
 	f.add(Fail, check, "could not look: "+err.Error(), "What cannot be looked at is not known to work.",
-		"Read the error. The grants of the role may be too few: `relay migrate --roles --print`.")
+		"Read the error. The role may lack grants; this prints those that each role needs.")
+	f.run("migrate", "--roles", "--print")
 }
 
 // Examine looks at everything, one thing after another. Errors are findings.
@@ -86,7 +98,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	if s.LongTransaction == 0 {
 		s.LongTransaction = 5 * time.Minute
 	}
-	var f findings
+	f := findings{where: s.Flags, inSchema: s.Schema}
 	if !f.postgres(ctx, s.DB) {
 		return f.list
 	}
@@ -126,7 +138,8 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	inboxHere, inboxed := f.schema(ctx, s, migrations.Inbox)
 	if keysHere, _ := f.schema(ctx, s, migrations.Idempotency); !outboxHere && !inboxHere && !keysHere {
 		f.add(Fail, "schema", "no tables of effectonce here", "No relay and no worker can work on this database.",
-			"Are --database-url and --schema right? If they are: relay migrate")
+			"Are --database-url and --schema right? If they are, make the tables.")
+		f.run("migrate")
 	}
 	foreign := 0
 	if outbox {
@@ -166,9 +179,15 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	default:
 		f.add(Fail, "grants", "this role has no grants on the tables", "Neither a relay nor a worker that connects "+
 			"as this role works.",
-			"relay migrate --roles --print, and grant effectonce_relay or effectonce_inbox to the user")
+			grant("effectonce_relay or effectonce_inbox"))
+		f.run("migrate", "--roles", "--print")
 	}
 	f.kafka(ctx, s, pinned, window)
+}
+
+// grant says what to do with what relay migrate --roles --print shows.
+func grant(role string) string {
+	return "Grant " + role + " to the user; this prints what makes the role."
 }
 
 // schema tells whether the tables of a set are there, as far as is known, and whether they can be looked at.
@@ -193,7 +212,9 @@ func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) (h
 		Schema: s.Schema,
 		Sets:   []migrations.Set{set},
 	}); err != nil {
-		f.add(Fail, check, err.Error(), "This binary and the tables do not fit.", "relay migrate, or a newer binary")
+		f.add(Fail, check, err.Error(), "This binary and the tables do not fit.", "Migrate the tables, or take "+
+			"a newer binary.")
+		f.run("migrate")
 		return true, false
 	}
 	f.ok(check, "%d migrations, as this binary wants them", applied)

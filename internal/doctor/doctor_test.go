@@ -69,7 +69,7 @@ func TestHealthy(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 		if f.Check == "" || f.Found == "" || (f.Severity == OK) != (f.Means == "") ||
-			(f.Severity == OK) != (f.Next == "") {
+			(f.Severity == OK) != (f.Next == "" && f.Command == "") {
 			t.Errorf("incomplete: %+v", f)
 		}
 	}
@@ -184,7 +184,12 @@ func TestProvoked(t *testing.T) {
 				db.Exec(t, sql)
 			}
 		}
-		list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema})
+		list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Flags: []string{"--outbox=a b"}})
+		for _, f := range list {
+			if f.Command != "" && !strings.Contains(f.Command, " '--outbox=a b' --schema "+db.Schema) {
+				t.Errorf("%s: the command does not say where: %s", f.Check, f.Command)
+			}
+		}
 		for name, c := range cases {
 			if severity, text := worst(list, c.check); severity != c.severity || !strings.Contains(text, c.part) {
 				t.Errorf("%s: %s %s, want %s with %q", name, severity, text, c.severity, c.part)
@@ -288,7 +293,8 @@ func TestNextSteps(t *testing.T) {
 	} {
 		var f findings
 		c.look(&f)
-		if next := f.list[0].Next; !strings.Contains(next, c.want) || strings.Contains(next, c.without) {
+		if next := f.list[0].Next + f.list[0].Command; !strings.Contains(next, c.want) ||
+			strings.Contains(next, c.without) {
 			t.Errorf("%s: %s, want %q in it and not %q", name, next, c.want, c.without)
 		}
 	}
@@ -305,8 +311,8 @@ func TestPausedIsNotHeld(t *testing.T) {
 	})
 	expect(t, f.list, "paused", Warn, "t (anna: why), 12 events")
 	expect(t, f.list, "held", OK, "none")
-	if next := f.list[0].Next; !strings.Contains(next, "relay topics resume --topic t ") {
-		t.Error(next)
+	if got := f.list[0].Command; got != `relay topics resume --topic t --reason "..."` {
+		t.Error(got)
 	}
 }
 

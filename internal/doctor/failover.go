@@ -62,7 +62,7 @@ func (f *findings) failover(ctx context.Context, db *pgxpool.Pool, slot string) 
 	}
 	if s.Syncing == 0 {
 		f.add(Warn, check, "no standby keeps logical slots", table, "On the standby: sync_replication_slots = on, and "+
-			"dbname=... in primary_conninfo; then relay doctor there")
+			"dbname=... in primary_conninfo; then `relay doctor` there")
 	}
 	if s.Waits == "" && len(s.Readers) > 0 {
 		f.add(Warn, check, "synchronized_standby_slots is empty", "The WAL source may publish what no standby has. "+
@@ -112,7 +112,7 @@ func (f *findings) standby(ctx context.Context, db *pgxpool.Pool) {
 		note(len(s.Unready) > 0, strings.Join(s.Unready, ", ")+" cannot be used yet", "wait for the primary's next "+
 			"checkpoint, or select pg_log_standby_snapshot() there; then read the standby's log. A slot that is not "+
 			"synced was made here: drop it")
-		note(len(s.Kept)+len(s.Unready) == 0, "no slot of a relay is here", "relay doctor on the primary, and the "+
+		note(len(s.Kept)+len(s.Unready) == 0, "no slot of a relay is here", "`relay doctor` on the primary, and the "+
 			"standby's log")
 	}
 	if len(wrong) > 0 {

@@ -44,6 +44,7 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 	names = slices.Compact(names)
 	client, closeIdle := s.Kafka.Client(10 * time.Second)
 	defer closeIdle()
+	f.brokers = client.Addr.String()
 	topics, meta, err := readTopics(ctx, client, names)
 	if err != nil {
 		f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published. Events wait in the "+
@@ -62,8 +63,8 @@ func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
 		f.add(Fail, "kafka", fmt.Sprintf("%d brokers of cluster %s answer, and the outbox publishes to %s",
 			len(meta.Brokers), meta.ClusterID, pinned),
 			"Relays refuse these brokers: their topics are not those that consumers read. All events are held.",
-			"Look at --kafka-brokers. If the topics have moved: relay topics accept-cluster --cluster "+meta.ClusterID+
-				" --reason \"...\"")
+			"Look at --kafka-brokers. Only if the topics have moved to this cluster:")
+		f.runWhy("topics", "accept-cluster", "--cluster", meta.ClusterID)
 		return
 	}
 	f.ok("kafka", "%d brokers of cluster %s answer", len(meta.Brokers), meta.ClusterID)
@@ -135,9 +136,7 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	before := len(f.list)
 	switch {
 	case t.Partitions < 0 && errors.Is(t.Err, kafka.UnknownTopicOrPartition):
-		f.add(Fail, check, "does not exist", "Its events are held until it does. It is not made by itself.",
-			fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %s --replication-factor %d", t.Name,
-				count(pinned), min(max(t.Brokers, 1), 3)))
+		f.absent(check, t, pinned)
 		return
 	case t.Partitions < 0:
 		f.add(Fail, check, t.Err.Error(), "Its events are held until it can be used.",
@@ -146,20 +145,21 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	case pinned > 0 && t.Partitions != pinned:
 		f.add(Fail, check, fmt.Sprintf("%d partitions, pinned to %d", t.Partitions, pinned),
 			"A key's next events would go to another partition, past its earlier ones. Its events are held.",
-			fmt.Sprintf("Let every consumer read the topic to its end; then relay topics accept --topic %s "+
-				"--partitions %d --reason \"...\"", t.Name, t.Partitions))
+			"Let every consumer read the topic to its end. Then:")
+		f.runWhy("topics", "accept", "--topic", t.Name, "--partitions", strconv.Itoa(t.Partitions))
 	}
 	if t.Empty && pinned > 0 {
 		f.add(Fail, check, "the outbox has published to it, and nothing was ever written to it",
 			"It was deleted and made again: what was published before is gone with it, and consumers' "+
-				"offsets are of the old one. Or nothing could be written yet.", "If it was made again: relay replay "+
-				"publishes again what outbox_archive still has.")
+				"offsets are of the old one. Or nothing could be written yet.", "If it was made again: `relay "+
+				"replay` publishes again what outbox_archive still has.")
 	}
 	if len(t.Leaderless) > 0 {
 		slices.Sort(t.Leaderless)
 		f.add(Fail, check, fmt.Sprintf("%d of %d partitions have no leader: %s", len(t.Leaderless), t.Partitions,
 			strings.Trim(fmt.Sprint(t.Leaderless), "[]")),
-			"Their events wait; the others go on.", "kafka-topics.sh --describe --topic "+t.Name)
+			"Their events wait; the others go on.", "Bring the brokers of their replicas back.")
+		f.tool("kafka-topics.sh", "--describe", "--topic", t.Name)
 	}
 	if t.Err != nil {
 		f.add(Warn, check, "its settings cannot be read: "+t.Err.Error(), "Replication and retention are not "+
@@ -174,18 +174,25 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	}
 }
 
-// count is a pinned partition count; a topic that was never published to may have any.
-func count(pinned int) string {
+// absent is a topic that is not there. One that was never published to may have any count of partitions.
+func (f *findings) absent(check string, t topic, pinned int) {
+	const means = "Its events are held until it does. It is not made by itself."
+	replicas := strconv.Itoa(min(max(t.Brokers, 1), 3))
 	if pinned == 0 {
-		return "..."
+		f.add(Fail, check, "does not exist", means, "kafka-topics.sh --create --topic "+t.Name+
+			" --partitions ... --replication-factor "+replicas)
+		return
 	}
-	return strconv.Itoa(pinned)
+	f.add(Fail, check, "does not exist", means, "")
+	f.tool("kafka-topics.sh", "--create", "--topic", t.Name, "--partitions", strconv.Itoa(pinned),
+		"--replication-factor", replicas)
 }
 
 func (f *findings) replication(check string, t topic) {
 	insync, _ := strconv.Atoi(t.Settings["min.insync.replicas"])
-	configure := func(what string) string {
-		return "kafka-configs.sh --alter --entity-type topics --entity-name " + t.Name + " --add-config " + what
+	configure := func(found, means, what string) {
+		f.add(Warn, check, found, means, "")
+		f.tool("kafka-configs.sh", "--alter", "--entity-type", "topics", "--entity-name", t.Name, "--add-config", what)
 	}
 	switch {
 	case t.Replication == 1:
@@ -193,16 +200,16 @@ func (f *findings) replication(check string, t topic) {
 			"outbox has deleted it.", "Give it three replicas (kafka-reassign-partitions.sh), and "+
 			"min.insync.replicas=2.")
 	case insync < 2:
-		f.add(Warn, check, fmt.Sprintf("min.insync.replicas is %d", insync), "With acks=all an event may then be "+
-			"acknowledged by one broker alone, and be lost with it.", configure("min.insync.replicas=2"))
+		configure(fmt.Sprintf("min.insync.replicas is %d", insync), "With acks=all an event may then be "+
+			"acknowledged by one broker alone, and be lost with it.", "min.insync.replicas=2")
 	case insync >= t.Replication:
-		f.add(Warn, check, fmt.Sprintf("min.insync.replicas is %d of %d replicas", insync, t.Replication),
+		configure(fmt.Sprintf("min.insync.replicas is %d of %d replicas", insync, t.Replication),
 			"No broker of a partition may be away: nothing is acknowledged meanwhile, and events wait.",
-			configure(fmt.Sprintf("min.insync.replicas=%d", t.Replication-1)))
+			fmt.Sprintf("min.insync.replicas=%d", t.Replication-1))
 	}
 	if t.Settings["unclean.leader.election.enable"] == "true" {
-		f.add(Warn, check, "unclean.leader.election.enable is on", "A replica that lacks acknowledged events may "+
-			"become leader: they are lost.", configure("unclean.leader.election.enable=false"))
+		configure("unclean.leader.election.enable is on", "A replica that lacks acknowledged events may "+
+			"become leader: they are lost.", "unclean.leader.election.enable=false")
 	}
 }
 

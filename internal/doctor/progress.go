@@ -34,7 +34,8 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 			f.add(Fail, check, "nothing has been decided for a minute in "+strings.Join(stuck, ", "),
 				"Events wait there, and no effect is committed: no worker runs, it does not reach its database, or "+
 					"the effect fails or hangs.",
-				"The workers' logs say which; relay inbox consumers --consumer "+c.Consumer)
+				"The workers' logs say which.")
+			f.run("inbox", "consumers", "--consumer", c.Consumer)
 		case behind > 0:
 			f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided", behind),
 				"Its workers go on, and are late.",

@@ -70,7 +70,7 @@ func (f *findings) idle(ctx context.Context, db *pgxpool.Pool, long time.Duratio
 			"this role", hidden),
 			"A forgotten transaction among them would not be found: its events are not published before it commits, "+
 				"and its locks hold others up.",
-			"grant pg_read_all_stats to this role, or run relay doctor once as one that has it")
+			"grant pg_read_all_stats to this role, or run `relay doctor` once as one that has it.")
 		return nil
 	case count == 0:
 		f.ok("idle in transaction", "none for longer than %v", long)
@@ -140,8 +140,8 @@ func (f *findings) slotList(list []slot) {
 	for _, s := range list {
 		next := fmt.Sprintf("Bring its reader back, or: select pg_drop_replication_slot('%s')", s.Name)
 		if strings.HasPrefix(s.Name, "effectonce_") { // a relay's: its outbox knows of it
-			next = "relay run --source=wal for database " + s.Database + "; or relay wal drop there, when no relay " +
-				"is to read the WAL any more"
+			next = "`relay run --source=wal` for database " + s.Database + "; or `relay wal drop` there, when no " +
+				"relay is to read the WAL any more."
 		}
 		switch {
 		case !s.Active && (s.Transactions > 0 || s.Keeps):

@@ -21,7 +21,8 @@ func (f *findings) outbox(d operator.Diagnosis) {
 	if len(d.MissingRights) > 0 {
 		f.add(Fail, "grants", "the role lacks "+strings.Join(d.MissingRights, ", "), "A relay that connects as this "+
 			"role does not work.",
-			"relay migrate --roles --print, and grant effectonce_relay to the user")
+			grant("effectonce_relay"))
+		f.run("migrate", "--roles", "--print")
 		return
 	}
 	f.ok("grants", "all that a relay needs")
@@ -72,7 +73,8 @@ func (f *findings) sequence(s operator.SequenceDiagnosis) {
 	if s.Highest > s.Last {
 		f.add(Fail, "sequence", fmt.Sprintf("the last id drawn is %d, and the tables hold %d", s.Last, s.Highest),
 			"The sequence was not restored with its tables: new events get ids below older ones, or ids that exist.",
-			`relay fence --reason "..." turns it forward; read docs/restore.md first`)
+			"Read docs/restore.md first. Then this turns it forward:")
+		f.runWhy("fence")
 	}
 	if s.Cache == 1 && !s.Cycle && s.Increment == 1 && s.Highest <= s.Last {
 		f.ok("sequence", "cache 1, and ahead of its tables")
@@ -110,18 +112,23 @@ func (f *findings) leases(d operator.Diagnosis) {
 	case d.Members == 0 && len(silent) > 0:
 		f.add(Fail, "leases", found, "No relay runs, and what is appended waits. The last ones did not leave: they "+
 			"were killed, or they are frozen.",
-			"relay run. One that wakes up finds that its lanes are another's, and publishes nothing more for them.")
+			"Start a relay. One that wakes up finds that its lanes are another's, and publishes nothing more for them.")
+		f.run("run")
 	case d.Members == 0 && d.WaitingLanes > 0 && d.Oldest > waitsLong:
-		f.add(Fail, "leases", found, "Events wait and no relay runs.", "relay run")
+		f.add(Fail, "leases", found, "Events wait and no relay runs.", "")
+		f.run("run")
 	case d.Members == 0 && d.WaitingLanes > 0:
-		f.add(Warn, "leases", found, "Events wait and no relay runs.", "relay run")
+		f.add(Warn, "leases", found, "Events wait and no relay runs.", "")
+		f.run("run")
 	case d.WaitingLanes > 0 && d.Oldest > waitsLong:
 		f.add(Fail, "leases", found, "Relays run, and do not publish these events, or are far behind with them.",
-			"Look again in a minute: when the age grows, the relays' logs say what they cannot do; then: relay lanes")
+			"Look again in a minute: when the age grows, the relays' logs say what they cannot do.")
+		f.run("lanes")
 	case d.OverdueLanes > 0:
 		f.add(Warn, "leases", found, "Nobody renews or takes these lanes. Right after a relay has died this is "+
 			"normal, for a lease's length.",
-			"Look again in a minute; then: relay lanes, and the relays' logs.")
+			"Look again in a minute; then at the relays' logs, and at the lanes:")
+		f.run("lanes")
 	case len(silent) > 0:
 		f.add(Warn, "leases", found, "Relays were killed, or are frozen; others have their lanes by now.",
 			"Look at these processes and their machines.")
@@ -134,14 +141,17 @@ func (f *findings) aside(d operator.Diagnosis) {
 	if d.Parked+d.ParkedKeys > 0 {
 		f.add(Warn, "parked", fmt.Sprintf("%d events of %d keys and alone", d.Parked, d.ParkedKeys),
 			"Kafka refused an event of each key for certain. What comes later for the key waits behind it.",
-			"relay parked keys, relay parked list; then relay parked release or discard")
+			"See why, mend it, and then release or discard them.")
+		f.run("parked", "keys")
 	} else {
 		f.ok("parked", "none")
 	}
 	f.held(d.Topics)
 	if d.Undue > 0 {
 		f.add(Warn, "scheduled", fmt.Sprintf("%d events are due for more than a minute", d.Undue),
-			"The owner of a lane moves its due events; it does not, or there is none.", "relay lanes; relay run")
+			"The owner of a lane moves its due events; it does not, or there is none.", "See which lanes have no "+
+				"owner; `relay run` when no relay does.")
+		f.run("lanes")
 	} else {
 		f.ok("scheduled", "none is overdue")
 	}
@@ -157,14 +167,14 @@ func (f *findings) held(topics []operator.Topic) {
 				paused = t.Topic
 			}
 			f.add(Warn, "paused", fmt.Sprintf("%s (%s: %s), %d events", t.Topic, t.PausedBy, t.Reason, t.Held),
-				"Its events are set aside, in order, until somebody resumes it.", "relay topics resume --topic "+
-					t.Topic+` --reason "..."`)
+				"Its events are set aside, in order, until somebody resumes it.", "")
+			f.runWhy("topics", "resume", "--topic", t.Topic)
 		case t.Held > 0:
 			held = t.Topic
 			f.add(Warn, "held", fmt.Sprintf("%s: %d events", t.Topic, t.Held), "The topic, or a partition of it, "+
 				"does not take them now. They go out by themselves, in order, once it does.",
-				"Look at what is said of topic "+t.Topic+" below, its brokers and its ACLs; relay topics held --topic "+
-					t.Topic)
+				"Look at what is said of topic "+t.Topic+" below, its brokers and its ACLs.")
+			f.run("topics", "held", "--topic", t.Topic)
 		}
 	}
 	if held == "" {
@@ -197,15 +207,33 @@ func (f *findings) inbox(d inboxoperator.Diagnosis) {
 	if len(d.MissingRights) > 0 {
 		f.add(Fail, "inbox grants", "the role lacks "+strings.Join(d.MissingRights, ", "),
 			"A worker that connects as this role does not work.",
-			"relay migrate --roles --print, and grant effectonce_inbox to the user")
+			grant("effectonce_inbox"))
+		f.run("migrate", "--roles", "--print")
 		return
 	}
 	f.ok("inbox grants", "all that a worker needs, beside maintenance")
 	f.identity("inbox identity", d.ByStart, "After each restart of the server workers leave their group once, and "+
 		"look where "+
 		"their database is.")
-	const maintain = "relay inbox maintain, as the tables' owner; then put it into cron, or set " +
-		"inbox.Config.MaintenanceDB"
+	f.days(d)
+	if len(d.Pending) > 0 {
+		f.maintain(Warn, "an interrupted detach: "+strings.Join(d.Pending, ", "),
+			"No other day can be detached before it is finished.")
+	}
+	for _, c := range d.Consumers {
+		f.consumer(c)
+	}
+}
+
+// maintain is a finding that maintenance mends.
+func (f *findings) maintain(severity Severity, found, means string) {
+	f.add(severity, "inbox days", found, means, "Run this as the tables' owner; then put it into cron, or set "+
+		"inbox.Config.MaintenanceDB.")
+	f.run("inbox", "maintain")
+}
+
+// days: partitions are made ahead of the days that they are for.
+func (f *findings) days(d inboxoperator.Diagnosis) {
 	switch {
 	case len(d.Consumers) == 0:
 		f.ok("inbox days", "no consumer has started yet")
@@ -214,39 +242,34 @@ func (f *findings) inbox(d inboxoperator.Diagnosis) {
 	}):
 		f.ok("inbox days", "no consumer goes by ids")
 	case len(d.Missing) > 0:
-		f.add(Fail, "inbox days", fmt.Sprintf("%d days inside the window have no partition, the first is %s",
-			len(d.Missing), d.Missing[0]), "Events whose ids are of these days wait.", maintain)
+		f.maintain(Fail, fmt.Sprintf("%d days inside the window have no partition, the first is %s", len(d.Missing),
+			d.Missing[0]), "Events whose ids are of these days wait.")
 	case d.DaysAhead < 2:
-		f.add(Fail, "inbox days", fmt.Sprintf("%d days ahead", max(d.DaysAhead, 0)),
-			"When they are used up consumers stop. Seven are made ahead: maintenance does not run.", maintain)
+		f.maintain(Fail, fmt.Sprintf("%d days ahead", max(d.DaysAhead, 0)),
+			"When they are used up consumers stop. Seven are made ahead: maintenance does not run.")
 	case d.DaysAhead < 5:
-		f.add(Warn, "inbox days", fmt.Sprintf("%d days ahead", d.DaysAhead), "Seven are made ahead: maintenance has "+
-			"not run for days.", maintain)
+		f.maintain(Warn, fmt.Sprintf("%d days ahead", d.DaysAhead), "Seven are made ahead: maintenance has not run "+
+			"for days.")
 	default:
 		f.ok("inbox days", "%d ahead, none missing", d.DaysAhead)
-	}
-	if len(d.Pending) > 0 {
-		f.add(Warn, "inbox days", "an interrupted detach: "+strings.Join(d.Pending, ", "),
-			"No other day can be detached before it is finished.", maintain)
-	}
-	for _, c := range d.Consumers {
-		f.consumer(c)
 	}
 }
 
 func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 	check := "consumer " + c.Consumer
 	var halted []string
+	var last inboxoperator.PartitionState
 	for _, p := range c.Partitions {
 		if p.HaltedAt != nil {
-			halted = append(halted, fmt.Sprintf("%s/%d: %s", p.Topic, p.Partition, p.Code))
+			halted, last = append(halted, fmt.Sprintf("%s/%d: %s", p.Topic, p.Partition, p.Code)), p
 		}
 	}
 	if len(halted) > 0 {
 		f.add(Fail, check, "halted: "+strings.Join(halted, ", "), "Nothing behind the event at which it halted is "+
 			"applied in these partitions.",
-			"relay inbox consumers says why; mend it, then: relay inbox resume --consumer "+c.Consumer+
-				" --topic ... --partition ... --reason \"...\"")
+			"`relay inbox consumers` says why. Mend that; then resume each.")
+		f.runWhy("inbox", "resume", "--consumer", c.Consumer, "--topic", last.Topic, "--partition",
+			fmt.Sprint(last.Partition))
 	}
 	if len(c.Programs) > 1 {
 		names := make([]string, len(c.Programs))
@@ -262,7 +285,8 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 			c.Quarantined),
 			"Effects that failed for good, and what waits behind them; of quarantined ones nobody can tell whether "+
 				"they were applied: too old, of a clock that is wrong, or of no number that decides.",
-			"relay inbox parked list --consumer "+c.Consumer+"; then release or discard")
+			"See why, mend it, and then release or discard them.")
+		f.run("inbox", "parked", "list", "--consumer", c.Consumer)
 		return
 	}
 	f.ok(check, "nothing parked, goes by %s, window %d days", c.Dedup, int(c.Window.Hours()/24))

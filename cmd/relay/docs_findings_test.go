@@ -1,0 +1,96 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+// text is what a string expression says; what is not known before it runs is "1", which names a topic as well as a
+// partition.
+func text(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if s, err := strconv.Unquote(e.Value); err == nil {
+			return s
+		}
+	case *ast.BinaryExpr:
+		return text(e.X) + text(e.Y)
+	case *ast.ParenExpr:
+		return text(e.X)
+	}
+	return "1"
+}
+
+var inProse = regexp.MustCompile("`relay ([a-z][^`]*)`")
+
+// TestFindingsNameCommands: what a finding tells people to run exists, with its flags, and lacks none.
+func TestFindingsNameCommands(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../internal/doctor/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := environment{"RELAY_DATABASE_URL": "postgres://127.0.0.1:1/none", "RELAY_KAFKA_BROKERS": "127.0.0.1:1"}
+	parse := func(where string, args []string) {
+		t.Helper()
+		var c cli
+		line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: env.get}
+		if _, err := line.Parse(&c, args, io.Discard, io.Discard); err != nil {
+			t.Errorf("%s: relay %s: %v", where, strings.Join(args, " "), err)
+		}
+	}
+	commands, tools := 0, []string{"kafka-topics.sh", "kafka-configs.sh"}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if e, ok := n.(ast.Expr); ok {
+				for _, m := range inProse.FindAllStringSubmatch(text(e), -1) {
+					parse(path, strings.Fields(m[1]))
+				}
+			}
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !slices.Contains([]string{"run", "runWhy", "tool"}, sel.Sel.Name) {
+				return true
+			}
+			commands++
+			args := make([]string, len(call.Args))
+			for i, a := range call.Args {
+				args[i] = text(a)
+			}
+			switch {
+			case call.Ellipsis.IsValid():
+				t.Errorf("%s: %s of what is not known here", path, sel.Sel.Name)
+			case sel.Sel.Name == "tool" && !slices.Contains(tools, args[0]):
+				t.Errorf("%s: no tool of Kafka is named %s", path, args[0])
+			case sel.Sel.Name == "runWhy":
+				parse(path, append(args, "--reason", "..."))
+			case sel.Sel.Name == "run":
+				parse(path, args)
+			}
+			return true
+		})
+	}
+	if commands < 20 {
+		t.Errorf("found %d commands in %d files", commands, len(files))
+	}
+}
