@@ -28,6 +28,7 @@ type database struct {
 	audits    map[string]*shared[listed[operator.AuditEntry]] // by side, and of idempotency keys
 	scheduled *shared[listed[operator.ScheduledEvent]]
 	archive   *shared[listed[operator.ArchiveDay]]
+	restored  *shared[[]doctor.Finding] // whether the outbox is as old as what was published from it
 	// operations of idempotency keys whose outcome is unknown: the stuck ones, then those that recovery has.
 	operations *shared[listed[keysoperator.Operation]]
 
@@ -63,8 +64,12 @@ type place struct {
 	partition int32
 }
 
-// examineEvery is how old a doctor's findings may be: they cost some dozen statements.
-const examineEvery = 15 * time.Second
+// examineEvery is how old a doctor's findings may be: they cost some dozen statements. restoredEvery is so for the one
+// that reads from Kafka.
+const (
+	examineEvery  = 15 * time.Second
+	restoredEvery = 10 * time.Minute
+)
 
 func newDatabase(d Database, cfg Config) (*database, error) {
 	if _, err := operator.New(d.Pool, d.Schema, viewer); err != nil {
@@ -75,6 +80,15 @@ func newDatabase(d Database, cfg Config) (*database, error) {
 	one.findings = &shared[examination]{
 		every: max(examineEvery, cfg.Refresh), timeout: 3 * cfg.Timeout,
 		read: func(ctx context.Context) examination { return one.examine(ctx, cfg.Kafka) },
+	}
+	one.restored = &shared[[]doctor.Finding]{
+		every: max(restoredEvery, cfg.Refresh), timeout: 2*cfg.Timeout + doctor.TailTimeout,
+		read: func(ctx context.Context) []doctor.Finding {
+			if st, _ := one.state.get(ctx, cfg.Timeout); st.Outbox == nil {
+				return nil
+			}
+			return doctor.Restored(ctx, one.subject(cfg.Kafka, false))
+		},
 	}
 	one.topics = list(cfg, func(ctx context.Context) ([]operator.Topic, error) {
 		o, err := one.outbox(viewer)
@@ -244,16 +258,22 @@ func (client) LookAt() string {
 	return "how the program's client of Kafka is set, and whether the brokers run"
 }
 
+// subject is the database to the doctor.
+func (d *database) subject(to *kafka.Client, readsOnly bool) doctor.Subject {
+	s := doctor.Subject{DB: d.Pool, Schema: d.Schema, ReadsOnly: readsOnly, Flags: d.Flags}
+	if to != nil {
+		s.Kafka = client{to}
+	}
+	return s
+}
+
 // examine asks the doctor, and Kafka where the partitions end.
 func (d *database) examine(ctx context.Context, to *kafka.Client) examination {
 	st, _ := d.state.get(ctx, d.state.timeout)
 	if st.Err != nil {
 		return examination{}
 	}
-	subject := doctor.Subject{DB: d.Pool, Schema: d.Schema, ReadsOnly: !st.MayChange, Flags: d.Flags}
-	if to != nil {
-		subject.Kafka = client{to}
-	}
+	subject := d.subject(to, !st.MayChange)
 	x := examination{Findings: doctor.Examine(ctx, subject)}
 	if to == nil {
 		return x

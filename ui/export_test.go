@@ -29,6 +29,7 @@ func Settle(h *Handler) {
 	h.replays.end()
 	for _, d := range h.databases {
 		settle(d.findings)
+		settle(d.restored)
 		settle(d.state)
 		settle(d.topics)
 		for _, where := range sides {

@@ -100,12 +100,9 @@ func (q *request) overviewOf(d *database) overviewDatabase {
 			one.Wrong = append(one.Wrong, q.h.stuckFinding(d, *st.Keys))
 		}
 	}
-	var x examination
-	x, one.Examined = d.findings.get(q.Context(), 0)
-	if one.Examined.IsZero() {
-		x, one.Examined = d.findings.get(q.Context(), firstLook)
-	}
-	for _, f := range x.Findings {
+	list, at := q.examined(d)
+	one.Examined = at
+	for _, f := range list {
 		g := q.h.guided(f)
 		if f.Severity == doctor.OK {
 			one.Fine = append(one.Fine, g)

@@ -48,6 +48,8 @@ func (h *Handler) routes() *http.ServeMux {
 	add("POST", "/db/{db}/replay", Operate, startReplay)
 	add("POST", "/db/{db}/replay/stop", Operate, stopReplay)
 	add("POST", "/db/{db}/scheduled/cancel", Operate, cancelScheduled)
+	add("GET", "/doctor", View, doctorPage)
+	add("GET", "/doctor/examine", View, examineNow)
 	add("GET", "/static/{version}/{file}", View, static)
 	add("GET", "/db/{db}/{side}/events", View, events)
 	add("GET", "/db/{db}/{side}/events/{id}", View, showEvent)

@@ -123,7 +123,7 @@ func (d database) checkSchema(ctx context.Context, log *slog.Logger, pool *pgxpo
 // reportKafka tells once of a Kafka that does not answer at the start, and once that it does. Nobody else would notice
 // before there are events.
 func reportKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
-	client, closeIdle := conn.Client(tailTimeout)
+	client, closeIdle := conn.Client(kafkaTimeout)
 	defer closeIdle()
 	pause := pauses()
 	for said := false; ; said = true {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,7 +12,6 @@ import (
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/relay/operator"
 )
 
 type doctorCommand struct {
@@ -76,10 +74,7 @@ func (c *doctorCommand) examine(ctx context.Context, d database, subject doctor.
 	subject.Schema, subject.Flags = d.Schema, d.where()
 	err = d.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		subject.DB = pool
-		list = doctor.Examine(ctx, subject)
-		if conn, asked := subject.Kafka.(*kafkaconn.Conn); asked {
-			list = append(list, restored(ctx, pool, d.Schema, conn)...)
-		}
+		list = append(doctor.Examine(ctx, subject), doctor.Restored(ctx, subject)...)
 		return nil
 	})
 	return list, err
@@ -127,31 +122,6 @@ func (c *doctorCommand) examineAll(ctx context.Context, p *program, subject doct
 		return errFindings
 	}
 	return err
-}
-
-// restored compares the end of the topics with the numbering.
-func restored(ctx context.Context, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn) []doctor.Finding {
-	unread, err := checkRestored(ctx, slog.New(slog.DiscardHandler), db, schema, conn)
-	if behind, ok := errors.AsType[*operator.BehindError](err); ok {
-		return []doctor.Finding{{
-			Check: "restored", Severity: doctor.Fail, Found: behind.Error(),
-			Means: "The database is older than what was published from it, or is the old primary of a failover. " +
-				"Consumers that compare numbers would drop new events as repeats.",
-			Next: "docs/failover.md and docs/restore.md; then relay fence --reason \"...\"",
-		}}
-	}
-	if err != nil {
-		return nil
-	}
-	if unread != nil {
-		return []doctor.Finding{{
-			Check: "restored", Severity: doctor.Warn, Found: "could not be compared: " + unread.Error(),
-			Means: "After a restore of the database a relay would publish under numbers that Kafka has already.",
-			Next:  "Allow READ on the topic to --kafka-username; docs/security.md",
-		}}
-	}
-	return []doctor.Finding{{Check: "restored", Severity: doctor.OK, Found: "no number in Kafka that this outbox has " +
-		"not given out"}}
 }
 
 func writeFindings(w io.Writer, list []doctor.Finding) error {

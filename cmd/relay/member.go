@@ -167,7 +167,7 @@ func (m *member) awake(ctx context.Context, shared *pgxpool.Pool) error {
 		return service.Usage("%s", asFlags(err))
 	}
 	if m.fleet.RestoreCheck && !m.numbers {
-		if _, err := checkRestored(ctx, m.log, pool, m.db.Schema, m.fleet.conn); err != nil {
+		if err := checkRestored(ctx, m.log, pool, m.db.Schema, m.fleet.conn); err != nil {
 			return withAdvice(err)
 		}
 		m.numbers = true

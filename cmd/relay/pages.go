@@ -56,7 +56,7 @@ func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages
 		return nil, &service.UsageError{Err: err}
 	}
 	if conn != nil {
-		g.cfg.Kafka, g.closeKafka = conn.Client(tailTimeout)
+		g.cfg.Kafka, g.closeKafka = conn.Client(kafkaTimeout)
 	}
 	p.log.Info("pages", "url", "http://"+g.listener.Addr().String()+c.Prefix+"/")
 	return g, nil

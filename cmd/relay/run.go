@@ -105,7 +105,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	}
 	s.schemaReady.Store(true)
 	if c.RestoreCheck {
-		if _, err := checkRestored(ctx, p.log, s.pool, c.Schema, s.conn); err != nil {
+		if err := checkRestored(ctx, p.log, s.pool, c.Schema, s.conn); err != nil {
 			return err
 		}
 	}

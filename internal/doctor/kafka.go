@@ -44,7 +44,7 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 	names = slices.Compact(names)
 	client, closeIdle := s.Kafka.Client(10 * time.Second)
 	defer closeIdle()
-	f.brokers = client.Addr.String()
+	f.brokers = addresses(client)
 	topics, meta, err := readTopics(ctx, client, names)
 	if err != nil {
 		f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published. Events wait in the "+

@@ -60,7 +60,7 @@ var allowed = map[string][]string{
 	// internal packages stand on each other, but on a room only where it is named here.
 	"internal":           {},
 	"internal/audit":     {"event"},
-	"internal/doctor":    {"inbox", "inbox/operator", "migrations", "relay", "relay/operator"},
+	"internal/doctor":    {"consumer", "event", "inbox", "inbox/operator", "migrations", "relay", "relay/operator"},
 	"internal/kafkaconn": {"oauthbearer"},
 	"internal/testenv":   {"*"},
 	"internal/verify":    {"*"},

@@ -1,0 +1,115 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// tailLength is how many events of each partition are read back: with so many, nearly every lane that is in use is
+// among them.
+const tailLength = 500
+
+// TailTimeout is how long a Kafka that is away may hold up who compares numbers.
+const TailTimeout = 15 * time.Second
+
+// End is what was read of a topic's end.
+type End struct {
+	Topic string
+	Err   error // it could not be read
+	Empty bool  // nothing is in the topic
+}
+
+// CompareNumbers fails with an [*operator.BehindError] when Kafka holds events with numbers that the outbox has not
+// given out: the database was restored from a backup, and somebody must begin a new numbering before anything is
+// published. What cannot be read is no evidence.
+func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn Kafka) (ends []End, err error) {
+	topics, err := operator.PinnedTopics(ctx, db, schema)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, TailTimeout)
+	defer cancel()
+	for _, topic := range topics {
+		tail, err := readTail(ctx, conn, topic)
+		if errors.Is(err, kafka.UnknownTopicOrPartition) {
+			continue // never published to, or deleted since
+		}
+		ends = append(ends, End{Topic: topic, Err: err, Empty: err == nil && len(tail) == 0})
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return ends, nil
+		case err != nil:
+			continue
+		}
+		if err := operator.CheckNumbers(ctx, db, schema, tail); err != nil {
+			return ends, err
+		}
+	}
+	return ends, nil
+}
+
+var errTransport = errors.New("the client of Kafka has a transport of its own kind, by which nothing is read")
+
+// readTail reads the end of a topic by connections such as the client's.
+func readTail(ctx context.Context, conn Kafka, topic string) ([]event.Event, error) {
+	client, closeIdle := conn.Client(TailTimeout)
+	defer closeIdle()
+	transport := &kafka.Transport{}
+	if client.Transport != nil {
+		var ok bool
+		if transport, ok = client.Transport.(*kafka.Transport); !ok {
+			return nil, errTransport
+		}
+	}
+	return consumer.Tail(ctx, strings.Split(addresses(client), ","), topic, tailLength, consumer.Config{
+		Dial: transport.Dial, TLS: transport.TLS, SASL: transport.SASL, FetchWait: 50 * time.Millisecond,
+	})
+}
+
+// addresses of a client's brokers, with commas between.
+func addresses(client *kafka.Client) string {
+	if client.Addr == nil {
+		return ""
+	}
+	return client.Addr.String()
+}
+
+// Restored says whether the outbox is as old as what was published from it. It reads the end of each topic, which
+// costs more than all of Examine. Without Kafka or an outbox there is nothing to say.
+func Restored(ctx context.Context, s Subject) []Finding {
+	if s.Kafka == nil {
+		return nil
+	}
+	const check = "restored"
+	f := findings{where: s.Flags, inSchema: s.Schema}
+	ends, err := CompareNumbers(ctx, s.DB, s.Schema, s.Kafka)
+	var unread []error
+	for _, end := range ends {
+		unread = append(unread, end.Err)
+	}
+	behind, older := errors.AsType[*operator.BehindError](err)
+	switch reason := errors.Join(unread...); {
+	case older:
+		f.add(Fail, check, behind.Error(), "The database is older than what was published from it, or is the old "+
+			"primary of a failover. Consumers that compare numbers would drop new events as repeats.",
+			"Read docs/failover.md and docs/restore.md. Then:")
+		f.runWhy("fence")
+	case err != nil: // no outbox is here, or the database is away, which others say
+	case reason != nil:
+		f.add(Warn, check, "could not be compared: "+reason.Error(), "After a restore of the database a relay would "+
+			"publish under numbers that Kafka has already.",
+			"Allow READ on the topic to --kafka-username; docs/security.md")
+	default:
+		f.ok(check, "no number in Kafka that this outbox has not given out")
+	}
+	return f.list
+}

@@ -1,0 +1,80 @@
+package ui
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/doctor"
+)
+
+// doctorView is all that the doctor says.
+type doctorView struct {
+	Databases []examined
+}
+
+// examined is what it says of one database, what is wrong first.
+type examined struct {
+	Name     string
+	Away     string
+	At       time.Time // zero: it is still at it
+	Findings []finding
+	Counts   map[string]int
+}
+
+// order of severities.
+var order = []doctor.Severity{doctor.Fail, doctor.Warn, doctor.OK}
+
+func doctorPage(q *request) error {
+	var p doctorView
+	for _, d := range q.h.databases {
+		one := examined{Name: d.Name, Counts: map[string]int{}}
+		st, _, why := q.stateOf(d)
+		if one.Away = why; why == "" {
+			var list []doctor.Finding
+			list, one.At = q.examined(d)
+			for _, f := range list {
+				one.Counts[string(f.Severity)]++
+				one.Findings = append(one.Findings, q.h.guided(f))
+			}
+			if st.Keys != nil && st.Keys.Stuck > 0 {
+				one.Counts[look]++
+				one.Findings = append(one.Findings, q.h.stuckFinding(d, *st.Keys))
+			}
+			slices.SortStableFunc(one.Findings, func(a, b finding) int {
+				return slices.Index(order, a.Severity) - slices.Index(order, b.Severity)
+			})
+		}
+		p.Databases = append(p.Databases, one)
+	}
+	return q.render("doctor", http.StatusOK, view{Title: "Doctor", Nav: "doctor", Live: true, Body: p})
+}
+
+// examined are the doctor's findings, and when it looked. The first who asks waits a little.
+func (q *request) examined(d *database) (list []doctor.Finding, at time.Time) {
+	x, at := d.findings.get(q.Context(), 0)
+	if at.IsZero() {
+		x, at = d.findings.get(q.Context(), firstLook)
+	}
+	restored, _ := d.restored.get(q.Context(), 0)
+	return slices.Concat(x.Findings, restored), at
+}
+
+// examineNow has the doctor look at once, for everybody. It changes nothing.
+func examineNow(q *request) error {
+	ctx, cancel := context.WithTimeout(q.Context(), 2*q.h.cfg.Timeout+doctor.TailTimeout)
+	defer cancel()
+	for _, wait := range []time.Duration{0, time.Hour} { // all begin before the first is waited for
+		for _, d := range q.h.databases {
+			if wait == 0 {
+				d.findings.changed()
+				d.restored.changed()
+			}
+			d.findings.get(ctx, wait)
+			d.restored.get(ctx, wait)
+		}
+	}
+	http.Redirect(q.w, q.Request, q.h.path("doctor"), http.StatusSeeOther)
+	return nil
+}
