@@ -82,6 +82,12 @@ func judge(err error) (status int, o outcome) {
 		return http.StatusOK, outcome{Severity: well}
 	}
 	o = outcome{Severity: bad, Detail: err.Error()}
+	if partly, ok := errors.AsType[*partlyError](err); ok {
+		o.Severity = look
+		o.Text = "It was broken off: " + partly.done + " Of the next one it is unknown; the others were not " +
+			"begun."
+		return http.StatusBadGateway, o
+	}
 	for _, e := range overtaken {
 		if errors.Is(err, e) {
 			o.Severity, o.Text = look, "Nothing was changed: somebody was quicker, or it is not as the page showed it."

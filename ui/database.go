@@ -31,6 +31,7 @@ type database struct {
 	restored  *shared[[]doctor.Finding] // whether the outbox is as old as what was published from it
 	// operations of idempotency keys whose outcome is unknown: the stuck ones, then those that recovery has.
 	operations *shared[listed[keysoperator.Operation]]
+	failures   map[string]*shared[listed[operator.Failure]] // by side
 
 	mu      sync.Mutex
 	history []point // the last hour, the newest last
@@ -99,6 +100,7 @@ func newDatabase(d Database, cfg Config) (*database, error) {
 	})
 	one.keys = map[string]*shared[listed[operator.BlockedKey]]{}
 	one.audits = map[string]*shared[listed[operator.AuditEntry]]{}
+	one.failures = map[string]*shared[listed[operator.Failure]]{}
 	for _, where := range sides {
 		one.keys[where] = list(cfg, func(ctx context.Context) ([]operator.BlockedKey, error) {
 			s, err := one.side(where, "", viewer)
@@ -106,6 +108,13 @@ func newDatabase(d Database, cfg Config) (*database, error) {
 				return nil, err
 			}
 			return s.BlockedKeys(ctx, operator.BlockedFilter{Limit: page + 1})
+		})
+		one.failures[where] = list(cfg, func(ctx context.Context) ([]operator.Failure, error) {
+			s, err := one.side(where, "", viewer)
+			if err != nil {
+				return nil, err
+			}
+			return s.Failures(ctx, operator.FailureFilter{Limit: mostGrouped})
 		})
 		one.audits[where] = list(cfg, func(ctx context.Context) ([]operator.AuditEntry, error) {
 			s, err := one.side(where, "", viewer)
@@ -154,6 +163,7 @@ func (d *database) changed() {
 	d.archive.changed()
 	for _, where := range sides {
 		d.keys[where].changed()
+		d.failures[where].changed()
 	}
 	for _, a := range d.audits {
 		a.changed()

@@ -34,6 +34,7 @@ func Settle(h *Handler) {
 		settle(d.topics)
 		for _, where := range sides {
 			settle(d.keys[where])
+			settle(d.failures[where])
 		}
 		for _, a := range d.audits {
 			settle(a)

@@ -21,6 +21,7 @@ import (
 // struct of its own that embeds the family of that side, beside it.
 type parkedCommand[S side] struct {
 	List     parkedListCommand[S]     `cmd:"" help:"List parked events by their ids."`
+	Failures parkedFailuresCommand[S] `cmd:"" help:"Group what is parked by topic, type, error and time."`
 	Keys     parkedKeysCommand[S]     `cmd:"" help:"List the keys that are blocked, the longest blocked first."`
 	Show     parkedShowCommand[S]     `cmd:"" help:"Show one parked event."`
 	Edit     parkedEditCommand[S]     `cmd:"" help:"Change an event's payload, headers or content type before it is released."`

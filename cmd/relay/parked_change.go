@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -28,7 +29,7 @@ func (k keyFlags) chosen(id int64, all bool) error {
 }
 
 // changeParked opens the side for a change. Without an id it is one of a key.
-func changeParked[S side](ctx context.Context, p *program, s S, c changeFlags, id int64,
+func changeParked(ctx context.Context, p *program, s side, c changeFlags, id int64,
 	do func(ctx context.Context, o parkedOperator) error,
 ) error {
 	if id <= 0 {
@@ -111,19 +112,18 @@ type parkedReleaseCommand[S side] struct {
 	onSide[S]
 	changeFlags
 	keyFlags
-	ID   int64  `name:"id" help:"One event that is parked alone: keyless, parked without its key, or quarantined."`
-	All  bool   `help:"Every parked key and every lone event, of --topic and --code if they are given. Quarantined events stay."`
-	Code string `help:"With --all: only with this error code."`
+	ID int64 `name:"id" help:"One event that is parked alone: keyless, parked without its key, or quarantined."`
+	groupFlags
 }
 
 // Help is the longer text of --help.
 func (c *parkedReleaseCommand[S]) Help() string { return c.Side.words().released }
 
 func (c *parkedReleaseCommand[S]) run(ctx context.Context, p *program) error {
-	if err := c.chosen(c.ID, c.All); err != nil {
+	if err := cmp.Or(c.chosen(c.ID, c.All), c.groupFlags.check()); err != nil {
 		return err
 	}
-	return changeParked(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) error {
+	return c.groupFlags.act(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) error {
 		does := c.Side.words().release
 		switch {
 		case c.All:
@@ -143,76 +143,30 @@ func (c *parkedReleaseCommand[S]) run(ctx context.Context, p *program) error {
 	})
 }
 
-// releaseAll goes page by page. The longest blocked keys come first, and a release begins that time anew: so each page
-// is a new first one, behind those that are being released already.
-func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o parkedOperator, does string) error {
-	const page = 1000
-	var keys, events int64
-	seen, passed := map[keyFlags]bool{}, 0
-	for more := true; more; {
-		list, err := o.BlockedKeys(ctx, audit.BlockedFilter{Topic: c.Topic, Code: c.Code, Limit: page + passed})
-		if err != nil {
-			return err
-		}
-		more = false
-		for _, k := range list {
-			if key := (keyFlags{k.Tenant, k.Topic, k.Key}); seen[key] {
-				continue
-			} else {
-				more, seen[key] = true, true
-			}
-			if k.Releasing {
-				passed++
-				continue
-			}
-			n, err := o.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, c.Reason)
-			if err != nil && !overtaken(err) {
-				return err
-			}
-			keys, events = keys+1, events+n
-		}
-	}
-	var lone int64
-	for after, more := int64(0), true; more; {
-		list, err := o.list(ctx, audit.ParkedFilter{Topic: c.Topic, Code: c.Code, After: after, Limit: page})
-		if err != nil {
-			return err
-		}
-		more = len(list) == page
-		for _, e := range list {
-			if after = e.ID; !e.Alone || e.Releasing || e.Kind == "quarantined" {
-				continue
-			}
-			if err := o.ReleaseEvent(ctx, e.ID, c.Reason); err != nil && !overtaken(err) {
-				return err
-			}
-			lone++
-		}
-	}
-	return c.report(p, map[string]any{"keys": keys, "events": events + lone},
-		"%d keys and %d lone events are released, %d events in all: %s them, each key in order.", keys, lone,
-		events+lone, does)
-}
-
 type parkedDiscardCommand[S side] struct {
 	onSide[S]
 	changeFlags
 	keyFlags
 	ID int64 `name:"id" help:"One event."`
+	groupFlags
 }
 
 // Help is the longer text of --help.
 func (c *parkedDiscardCommand[S]) Help() string { return c.Side.words().gone }
 
 func (c *parkedDiscardCommand[S]) run(ctx context.Context, p *program) error {
-	if err := c.chosen(c.ID, false); err != nil {
+	if err := cmp.Or(c.chosen(c.ID, c.All), c.groupFlags.check()); err != nil {
 		return err
 	}
-	return changeParked(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) (err error) {
+	return c.groupFlags.act(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) error {
+		var err error
 		var gone audit.DiscardResult
-		if c.ID > 0 {
+		switch {
+		case c.All:
+			return c.discardAll(ctx, p, o)
+		case c.ID > 0:
 			gone, err = o.DiscardEvent(ctx, c.ID, c.Reason)
-		} else {
+		default:
 			gone, err = o.DiscardKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
 		}
 		if err != nil {

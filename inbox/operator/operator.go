@@ -36,6 +36,12 @@ type (
 	// BlockedKey is a key whose events wait for an operator, or are being released: since when and why, how many wait,
 	// and the first of them. Fields: go doc .../internal/audit.BlockedKey.
 	BlockedKey = audit.BlockedKey
+	// Failure is what waits for a person as one: a parked key, or an event that is parked alone. Fields: go doc
+	// .../internal/audit.Failure.
+	Failure = audit.Failure
+	// FailureFilter chooses failures by tenant, topic, type, code, kind and time. Fields: go doc
+	// .../internal/audit.FailureFilter.
+	FailureFilter = audit.FailureFilter
 	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are. Before, when it
 	// is not nil, is the SHA-256 of the payload that is changed.
 	Edit = audit.Edit

@@ -108,6 +108,12 @@ func someBytes(s string) []byte {
 	return []byte(s)
 }
 
+// Failures lists what waits for a person, a key or an event that is parked alone, the longest parked first. What is
+// being released is not among them.
+func (o *Operator) Failures(ctx context.Context, f FailureFilter) ([]Failure, error) {
+	return o.person.Failures(ctx, o.q(sql.Failures), f, optional(f.Tenant), o.consumer)
+}
+
 // BlockedKeys lists parked keys, the longest blocked first.
 func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedKey, error) {
 	if f.Limit <= 0 {

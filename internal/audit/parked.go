@@ -42,6 +42,7 @@ type Parked struct {
 // ParkedOperator is what the operators of an outbox and of an inbox do alike.
 type ParkedOperator interface {
 	BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedKey, error)
+	Failures(ctx context.Context, f FailureFilter) ([]Failure, error)
 	EditParked(ctx context.Context, id int64, edit Edit, reason string) error
 	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
 	ReleaseEvent(ctx context.Context, id int64, reason string) error

@@ -103,6 +103,12 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 		f.Limit)
 }
 
+// Failures lists what waits for a person, a key or an event that is parked alone, the longest parked first. What is
+// being released is not among them.
+func (o *Operator) Failures(ctx context.Context, f FailureFilter) ([]Failure, error) {
+	return o.person.Failures(ctx, o.q(sql.Failures), f, f.Tenant)
+}
+
 // HeldPartition is what waits for one partition, or for a topic as a whole.
 type HeldPartition struct {
 	Topic     string    `json:"topic"`

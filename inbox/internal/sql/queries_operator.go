@@ -41,6 +41,31 @@ where ($1::text = '' or k.consumer_name = $1::text)
 	and k.since <= clock_timestamp() - make_interval(secs => $6::float8)
 order by k.since, k.consumer_name, k.key_hash limit $7::integer`
 
+// A key is counted by the first event of its list.
+const Failures = `-- inbox: failures
+select u.consumer_name, u.tenant, u.topic, u.key, u.alone, u.id, u.type, u.kind, u.code, u.reason, u.at,
+	case when $9::boolean and not u.alone then (select count(*) from {schema}inbox_parked w
+		where w.consumer_name = u.consumer_name and w.key_hash = u.key_hash) else 0 end
+from (
+	select k.consumer_name, k.key_hash, k.tenant, k.topic, k.key, false as alone, coalesce(h.id, 0) as id,
+		coalesce(h.type, '') as type, coalesce(h.kind, 'behind') as kind, k.code, k.reason, k.since as at
+	from {schema}inbox_parked_key k left join lateral (select p.id, p.type, p.kind from {schema}inbox_parked p
+		where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash order by p.id limit 1) h on true
+	where k.state = 'parked'
+	union all
+	select p.consumer_name, null, p.tenant, p.topic, coalesce(p.record_key, ''), true, p.id, p.type, p.kind, p.code,
+		p.reason, p.parked_at
+	from {schema}inbox_parked p where p.key_hash is null and p.state = 'parked') u
+where ($1::text = '' or u.consumer_name = $1::text)
+	and ($2::bytea is null or u.tenant = $2::bytea)
+	and ($3::text = '' or u.topic = $3::text)
+	and ($4::text is null or u.type = $4::text)
+	and ($5::text is null or u.code = $5::text)
+	and ($6::text[] = '{}' or u.kind = any ($6::text[]))
+	and ($7::timestamptz is null or u.at >= $7::timestamptz)
+	and ($8::timestamptz is null or u.at <= $8::timestamptz)
+order by u.at, u.id limit $10::bigint`
+
 // The mark before the row, as a releaser does it.
 const LockListed = `-- inbox: lock a parked event
 select id from {schema}inbox_parked where id = $1::bigint for update`

@@ -28,6 +28,26 @@ where ($1::text is null or k.tenant = $1) and ($2::text = '' or k.topic = $2) an
 	and ($4::text = '' or k.code = $4) and k.since <= clock_timestamp() - $5::interval
 order by k.since, k.key_hash limit $6`
 
+	// A key is counted by the first event of its list.
+	Failures = `-- relay: failures
+select '', u.tenant, u.topic, u.key, u.alone, u.id, u.type, u.kind, u.code, u.reason, u.at,
+	case when $8::boolean and not u.alone then (select count(*) from {schema}outbox_parked w
+		where w.key_hash = u.key_hash and not w.alone) else 0 end
+from (
+	select k.key_hash, k.tenant, k.topic, k.key, false as alone, coalesce(h.id, 0) as id, coalesce(h.type, '') as type,
+		case when h.attempts > 0 then 'refused' else 'behind' end as kind, k.code, k.reason, k.since as at
+	from {schema}outbox_parked_key k left join lateral (select p.id, p.type, p.attempts from {schema}outbox_parked p
+		where p.key_hash = k.key_hash and not p.alone order by p.id limit 1) h on true
+	where k.state = 'parked'
+	union all
+	select null, p.tenant, p.topic, p.key, true, p.id, p.type,
+		case when p.attempts > 0 then 'refused' else 'behind' end, p.code, p.reason, p.parked_at
+	from {schema}outbox_parked p where p.alone and not p.releasing) u
+where ($1::text is null or u.tenant = $1) and ($2::text = '' or u.topic = $2) and ($3::text is null or u.type = $3)
+	and ($4::text is null or u.code = $4) and ($5::text[] = '{}' or u.kind = any ($5))
+	and ($6::timestamptz is null or u.at >= $6) and ($7::timestamptz is null or u.at <= $7)
+order by u.at, u.id limit $9::bigint`
+
 	HeldCounts = `-- relay: held counts
 select topic, partition, count(*), count(distinct lane), min(held_at), min(created_at)
 from {schema}outbox_held group by topic, partition order by topic, partition`

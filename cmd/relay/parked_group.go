@@ -1,0 +1,193 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+// likeFlags choose failures that are alike. Type and code are pointers: the empty ones are some, too.
+type likeFlags struct {
+	Code  *string   `shown:"(any)" help:"Only with this error code."`
+	Type  *string   `shown:"(any)" help:"Only of this type: a key counts by the first event of its list."`
+	Since time.Time `shown:"(any)" placeholder:"TIME" help:"Only what was parked at this time (RFC 3339) or later."`
+	Until time.Time `shown:"(any)" placeholder:"TIME" help:"Only what was parked at this time (RFC 3339) or earlier."`
+}
+
+func (c likeFlags) filter(topic string) audit.FailureFilter {
+	return audit.FailureFilter{Topic: topic, Code: c.Code, Type: c.Type, Since: c.Since, Until: c.Until}
+}
+
+// groupFlags are those of a verb for many.
+type groupFlags struct {
+	All bool `help:"Every parked key and every lone event, of --topic and what follows if it is given. Quarantined events stay."`
+	likeFlags
+	Limit  int  `default:"0" shown:"(none)" help:"With --all: at most so many keys and lone events, the longest parked first."`
+	DryRun bool `help:"With --all: only count."`
+}
+
+func (c groupFlags) check() error {
+	if c.Limit < 0 {
+		return service.Usage("--limit wants a number above zero")
+	}
+	if !c.All && c != (groupFlags{}) {
+		return service.Usage("--code, --type, --since, --until, --limit and --dry-run go with --all")
+	}
+	return nil
+}
+
+// mostCounted ends a count.
+const mostCounted = 100_000
+
+// act runs do with an operator: of nobody when it only counts.
+func (c groupFlags) act(ctx context.Context, p *program, s side, ch changeFlags, id int64,
+	do func(ctx context.Context, o parkedOperator) error,
+) error {
+	if !c.DryRun {
+		return changeParked(ctx, p, s, ch, id, do)
+	}
+	if err := s.checkKeyFlags(); err != nil {
+		return err
+	}
+	return s.act(ctx, p, ch.Timeout, nobody, do)
+}
+
+// count says what a change of all would be about.
+func (c groupFlags) count(ctx context.Context, p *program, o parkedOperator, ch changeFlags,
+	f audit.FailureFilter,
+) error {
+	f.Limit, f.Count = cmp.Or(c.Limit, mostCounted), true
+	list, err := o.Failures(ctx, f)
+	if err != nil {
+		return err
+	}
+	most := ""
+	if c.Limit == 0 && len(list) == mostCounted {
+		most = "at least "
+	}
+	r := audit.Counted(list)
+	return ch.report(p, r, "%s%d keys and %d lone events, %d events in all. Nothing is changed.", most, r.Keys, r.Alone,
+		r.Events)
+}
+
+// each changes page by page. What fails again meanwhile comes last, and ends it.
+func (c groupFlags) each(ctx context.Context, o parkedOperator, f audit.FailureFilter, change func(ctx context.Context,
+	o audit.ParkedOperator, list []audit.Failure, reason string) (audit.GroupResult, error), reason string,
+) (sum audit.GroupResult, err error) {
+	const page = 1000
+	type failure struct {
+		tenant, topic, key string
+		id                 int64
+	}
+	seen := map[failure]bool{}
+	for {
+		f.Limit = page
+		if c.Limit > 0 {
+			f.Limit = min(page, c.Limit-len(seen))
+		}
+		var list []audit.Failure
+		if f.Limit > 0 {
+			if list, err = o.Failures(ctx, f); err != nil {
+				return sum, err
+			}
+		}
+		list = slices.DeleteFunc(list, func(u audit.Failure) bool {
+			one := failure{u.Tenant, u.Topic, u.Key, 0}
+			if u.Alone {
+				one = failure{id: u.ID}
+			}
+			again := seen[one]
+			seen[one] = true
+			return again
+		})
+		if len(list) == 0 {
+			return sum, nil
+		}
+		r, err := change(ctx, o, list, reason)
+		sum.Keys, sum.Alone, sum.Events = sum.Keys+r.Keys, sum.Alone+r.Alone, sum.Events+r.Events
+		sum.Overtaken, sum.MayAppear = sum.Overtaken+r.Overtaken, sum.MayAppear+r.MayAppear
+		if err != nil {
+			return sum, err
+		}
+	}
+}
+
+func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o parkedOperator, does string) error {
+	f := c.filter(c.Topic)
+	f.Kinds = []string{"refused", "failed", "behind"}
+	if c.DryRun {
+		return c.count(ctx, p, o, c.changeFlags, f)
+	}
+	r, err := c.each(ctx, o, f, audit.ReleaseAll, c.Reason)
+	return c.ended(p, r, err, fmt.Sprintf("%d keys and %d lone events are released, %d events in all: %s them, each "+
+		"key in order.", r.Keys, r.Alone, r.Events, does))
+}
+
+func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o parkedOperator) error {
+	f := c.filter(c.Topic)
+	f.Kinds = []string{"refused", "failed"}
+	if c.DryRun {
+		return c.count(ctx, p, o, c.changeFlags, f)
+	}
+	r, err := c.each(ctx, o, f, audit.DiscardAll, c.Reason)
+	return c.ended(p, r, err, fmt.Sprintf("%d events are given up for good, the first of %d keys and %d lone ones. "+
+		"What waits behind them stays parked until it is released.%s", r.Events, r.Keys, r.Alone,
+		mayAppear(audit.DiscardResult{MayAppear: r.MayAppear})))
+}
+
+// ended reports also what was done before an error.
+func (f changeFlags) ended(p *program, r audit.GroupResult, err error, done string) error {
+	if err != nil {
+		return fmt.Errorf("broken off after %d keys and %d lone events: %w", r.Keys, r.Alone, err)
+	}
+	return f.report(p, r, "%s", done)
+}
+
+type parkedFailuresCommand[S side] struct {
+	onSide[S]
+	readFlags
+	likeFlags
+	Topic string `shown:"(any)" help:"Only of this topic."`
+	By    string `default:"none" enum:"none,hour,day" help:"Also group by the hour or the day (UTC) of parking: none, hour or day."`
+}
+
+// Help is the longer text of --help.
+func (c *parkedFailuresCommand[S]) Help() string {
+	return `Groups what waits for a person by topic, type, error code and kind, the largest group first. A key counts by the first event of its
+list. Of more than 10,000 keys and lone events it groups the 10,000 that have been parked longest. release and discard take the same
+flags with --all.`
+}
+
+// mostGrouped is how many failures are grouped.
+const mostGrouped = 10_000
+
+func (c *parkedFailuresCommand[S]) run(ctx context.Context, p *program) error {
+	f := c.filter(c.Topic)
+	f.Limit = mostGrouped
+	every := map[string]time.Duration{"hour": time.Hour, "day": 24 * time.Hour}[c.By]
+	return c.Side.act(ctx, p, c.Timeout, nobody, func(ctx context.Context, o parkedOperator) error {
+		list, err := o.Failures(ctx, f)
+		if err != nil {
+			return err
+		}
+		w := c.Side.words()
+		head := "KEYS\tALONE\t" + w.column("CONSUMER") + "TOPIC\tTYPE\tKIND\tCODE\tFIRST\tLAST\tERROR"
+		err = writeList(p.stdout, c.JSON, audit.GroupFailures(list, every), head, func(table io.Writer,
+			g audit.FailureGroup,
+		) {
+			fmt.Fprintf(table, "%d\t%d\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Keys, g.Alone, w.column(g.Consumer), g.Topic,
+				shown(g.Type), g.Kind, cmp.Or(g.Code, "-"), g.First.UTC().Format(time.RFC3339),
+				g.Last.UTC().Format(time.RFC3339), errorText(g.Error))
+		})
+		if err == nil && !c.JSON && len(list) == mostGrouped {
+			_, err = fmt.Fprintln(p.stdout, "\nThese are the 10,000 that have been parked longest; there may be more.")
+		}
+		return err
+	})
+}

@@ -1,0 +1,295 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// mostGrouped is how many failures are grouped, those that have been parked longest. mostAtOnce is how many a verb
+// changes.
+const (
+	mostGrouped = 10_000
+	mostAtOnce  = 1000
+)
+
+// spans are what failures can be grouped by, beside what they are.
+var spans = map[string]time.Duration{"": 0, "hour": time.Hour, "day": 24 * time.Hour}
+
+type failuresPage struct {
+	By    string
+	Lists []failuresList
+	Any   bool
+}
+
+// failuresList are those of one outbox or inbox.
+type failuresList struct {
+	DB, Side string
+	Away     string
+	Groups   []failureGroup
+	Capped   int // how many were grouped, when there may be more; 0: all were
+}
+
+type failureGroup struct {
+	audit.FailureGroup
+	Query string // of its page
+}
+
+func failures(q *request) error {
+	p := failuresPage{By: q.URL.Query().Get("by")}
+	every, known := spans[p.By]
+	if !known {
+		return notFound("Failures are grouped by hour or day.")
+	}
+	for _, d := range q.h.databases {
+		st, _, why := q.stateOf(d)
+		if why != "" {
+			p.Lists = append(p.Lists, failuresList{DB: d.Name, Away: why})
+			continue
+		}
+		for _, where := range sides {
+			if !st.has(where) {
+				continue
+			}
+			one := failuresList{DB: d.Name, Side: where}
+			found, _ := d.failures[where].get(q.Context(), q.h.cfg.Timeout)
+			if found.Err != nil {
+				one.Away = away(found.Err)
+			}
+			if len(found.List) == mostGrouped {
+				one.Capped = mostGrouped
+			}
+			for _, g := range audit.GroupFailures(found.List, every) {
+				one.Groups = append(one.Groups, failureGroup{g, likeOf(g, every).query()})
+			}
+			p.Any = p.Any || len(one.Groups) > 0
+			p.Lists = append(p.Lists, one)
+		}
+	}
+	return q.render("failures", http.StatusOK, view{Title: "Failures", Nav: "failures", Live: true, Body: p})
+}
+
+// like is what the failures of a group have in common, as it stands in URLs and forms.
+type like struct {
+	Consumer, Topic, Type, Code, Kind string
+	Since, Until                      time.Time
+}
+
+func likeOf(g audit.FailureGroup, every time.Duration) like {
+	l := like{Consumer: g.Consumer, Topic: g.Topic, Type: g.Type, Code: g.Code, Kind: g.Kind}
+	if every > 0 {
+		l.Since, l.Until = g.First, g.Last
+	}
+	return l
+}
+
+func (l like) query() string {
+	v := url.Values{}
+	for _, f := range l.Fields() {
+		v.Set(f[0], f[1])
+	}
+	return "?" + v.Encode()
+}
+
+// Fields are those of its forms.
+func (l like) Fields() [][2]string {
+	return append([][2]string{
+		{"consumer", l.Consumer}, {"topic", l.Topic}, {"type", l.Type}, {"code", l.Code}, {"kind", l.Kind},
+	}, l.times()...)
+}
+
+// times are those that are set.
+func (l like) times() (list [][2]string) {
+	if !l.Since.IsZero() {
+		list = append(list, [2]string{"since", l.Since.UTC().Format(time.RFC3339Nano)})
+	}
+	if !l.Until.IsZero() {
+		list = append(list, [2]string{"until", l.Until.UTC().Format(time.RFC3339Nano)})
+	}
+	return list
+}
+
+// like reads one.
+func (q *request) like(form url.Values) (l like, err error) {
+	l = like{
+		Consumer: form.Get("consumer"), Topic: form.Get("topic"), Type: form.Get("type"), Code: form.Get("code"),
+		Kind: form.Get("kind"),
+	}
+	for name, at := range map[string]*time.Time{"since": &l.Since, "until": &l.Until} {
+		if text := form.Get(name); text != "" {
+			if *at, err = time.Parse(time.RFC3339Nano, text); err != nil {
+				return l, errForm
+			}
+		}
+	}
+	if l.Topic == "" || !slices.Contains(kinds[q.PathValue("side")], l.Kind) {
+		return l, notFound("A group has a topic and a kind.")
+	}
+	return l, nil
+}
+
+// filter counts the failures of a group, one more than a verb changes.
+func (l like) filter() operator.FailureFilter {
+	return operator.FailureFilter{
+		Topic: l.Topic, Type: &l.Type, Code: &l.Code, Kinds: []string{l.Kind}, Since: l.Since, Until: l.Until,
+		Limit: mostAtOnce + 1, Count: true,
+	}
+}
+
+// command is that of a verb for the group.
+func (l like) command(where, name string) []string {
+	args := parked(where, name, "--all")
+	if where == inInbox {
+		args = append(args, "--consumer", l.Consumer)
+	}
+	args = append(args, "--topic", l.Topic, "--type="+l.Type, "--code="+l.Code)
+	for _, at := range l.times() {
+		args = append(args, "--"+at[0], at[1])
+	}
+	return args
+}
+
+// groupPage is what a verb would change.
+type groupPage struct {
+	DB, Side         string
+	Group            like // whose end is the last that was counted
+	Failures         []operator.Failure
+	Counted          audit.GroupResult
+	Behind           int64  // events that wait behind the first ones
+	More             bool   // than are counted
+	Release, Discard string // commands; empty: it has no such verb
+	Count            string
+	ReadOnly         bool
+	Most             int
+}
+
+// shownFailures is how many of a group are listed.
+const shownFailures = 20
+
+func showGroup(q *request) error {
+	l, err := q.like(q.URL.Query())
+	if err != nil {
+		return err
+	}
+	where := q.PathValue("side")
+	ctx, cancel := q.bounded()
+	defer cancel()
+	list, err := q.failuresOf(ctx, where, l, viewer)
+	if err != nil {
+		return err
+	}
+	st, _ := q.db.state.get(q.Context(), q.h.cfg.Timeout)
+	p := groupPage{DB: q.db.Name, Side: where, Group: l, ReadOnly: !st.MayChange, Most: mostAtOnce}
+	if p.More = len(list) > mostAtOnce; p.More {
+		list = list[:mostAtOnce]
+	}
+	if p.Counted = audit.Counted(list); len(list) > 0 {
+		p.Group.Until = list[len(list)-1].Since // what comes later was not counted, and is not changed
+	}
+	p.Behind = p.Counted.Events - p.Counted.Keys - p.Counted.Alone
+	if l.Kind != "quarantined" {
+		p.Release = q.db.withReason(p.Group.command(where, "release")...)
+	}
+	if l.Kind == "refused" || l.Kind == "failed" {
+		p.Discard = q.db.withReason(p.Group.command(where, "discard")...)
+	}
+	p.Count = q.db.command(append(p.Group.command(where, "release"), "--dry-run")...)
+	p.Failures = list[:min(len(list), shownFailures)]
+	return q.render("group", http.StatusOK, view{Title: "Failures of " + l.Topic, Nav: "failures", Body: p})
+}
+
+// failuresOf lists the failures of a group that this person sees.
+func (q *request) failuresOf(ctx context.Context, where string, l like, name string) ([]operator.Failure, error) {
+	s, err := q.db.side(where, l.Consumer, name)
+	if err != nil {
+		return nil, err
+	}
+	return s.Failures(ctx, l.filter())
+}
+
+func releaseGroup(q *request) error {
+	return q.changeGroup("release", audit.ReleaseAll, func(r audit.GroupResult) string {
+		return fmt.Sprintf("%s and %s released: %s %s, each key in order.", plural(r.Keys, "key"),
+			plural(r.Alone, "lone event")+areOrIs(r.Keys+r.Alone), releases[q.PathValue("side")],
+			plural(r.Events, "event"))
+	})
+}
+
+func discardGroup(q *request) error {
+	return q.changeGroup("discard", audit.DiscardAll, func(r audit.GroupResult) string {
+		return plural(r.Events, "event") + " given up for good. What waits behind " +
+			"them stays parked until its key is released." + mayAppear(operator.DiscardResult{MayAppear: r.MayAppear})
+	})
+}
+
+func areOrIs(n int64) string {
+	if n == 1 {
+		return " is"
+	}
+	return " are"
+}
+
+// partlyError breaks off a change of many.
+type partlyError struct {
+	done string
+	err  error
+}
+
+func (e *partlyError) Error() string { return e.err.Error() }
+func (e *partlyError) Unwrap() error { return e.err }
+
+var errGroupGone = errors.New("no failure of the group is left: they were released or discarded meanwhile")
+
+// verbOfAll is what a group's verb does with a list.
+type verbOfAll func(ctx context.Context, o audit.ParkedOperator, list []operator.Failure, reason string) (
+	audit.GroupResult, error)
+
+func (q *request) changeGroup(name string, verbOf verbOfAll, says func(audit.GroupResult) string) error {
+	if _, err := q.reason(); err != nil {
+		return err
+	}
+	l, err := q.like(q.PostForm)
+	if err != nil {
+		return err
+	}
+	most, err := strconv.Atoi(q.PostForm.Get("limit"))
+	allowed := l.Kind == "refused" || l.Kind == "failed" || l.Kind == "behind" && name == "release"
+	if err != nil || most < 1 || most > mostAtOnce || l.Until.IsZero() || !allowed {
+		return errForm
+	}
+	where := q.PathValue("side")
+	command := append(l.command(where, name), "--limit", strconv.Itoa(most))
+	return q.change(verb{
+		name: titles[name] + " failures of " + l.Topic, command: command, back: q.h.path("failures"),
+		do: func(ctx context.Context, reason string) (string, error) {
+			list, err := q.failuresOf(ctx, where, l, q.who.Name)
+			if err == nil && len(list) == 0 {
+				err = fmt.Errorf("%w (%w)", errGroupGone, operator.ErrNotParked)
+			}
+			if err != nil {
+				return "", err
+			}
+			s, err := q.db.side(where, l.Consumer, q.who.Name)
+			if err != nil {
+				return "", err
+			}
+			r, err := verbOf(ctx, s, list[:min(len(list), most)], reason)
+			done := says(r)
+			if r.Overtaken > 0 {
+				done += fmt.Sprintf(" %d were changed by somebody else meanwhile.", r.Overtaken)
+			}
+			if err != nil {
+				return "", &partlyError{done, err}
+			}
+			return done, nil
+		},
+	})
+}
