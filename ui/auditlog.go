@@ -41,6 +41,9 @@ func auditLog(q *request) error {
 				p.Away = append(p.Away, ailing{d.Name, away(found.Err)})
 			}
 			for _, e := range found.List {
+				if !q.who.Scope.sees(e.Tenant, e.Topic) {
+					continue
+				}
 				p.Entries = append(p.Entries, entry{e, d.Name, where})
 			}
 		}

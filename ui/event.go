@@ -36,7 +36,7 @@ func events(q *request) error {
 	if f.Kind != "" && !slices.Contains(p.Kinds, f.Kind) {
 		return notFound("No events are of this kind.")
 	}
-	s, err := q.db.side(where, f.Consumer, viewer)
+	s, err := q.side(where, f.Consumer, viewer)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func showEvent(q *request) error {
 		return err
 	}
 	where := q.PathValue("side")
-	s, err := q.db.side(where, "", viewer)
+	s, err := q.side(where, "", viewer)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func revealEvent(q *request) error {
 	if err != nil {
 		return err
 	}
-	s, err := q.db.side(q.PathValue("side"), "", q.who.Name)
+	s, err := q.side(q.PathValue("side"), "", q.who.Name)
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (q *request) changeEvent(name string, flags []string,
 		command: parked(where, name, append([]string{"--id", id}, flags...)...),
 		back:    back,
 		do: func(ctx context.Context, reason string) (string, error) {
-			s, err := q.db.side(where, "", q.who.Name)
+			s, err := q.side(where, "", q.who.Name)
 			if err != nil {
 				return "", err
 			}

@@ -24,6 +24,9 @@ func Changed(h *Handler) {
 	}
 }
 
+// ForSome are the routes that people with a Scope get to.
+var ForSome = forSome
+
 // Settle waits for the reads that are under way. The doctor's begins others.
 func Settle(h *Handler) {
 	h.replays.end()

@@ -64,10 +64,10 @@ func failures(q *request) error {
 			if found.Err != nil {
 				one.Away = away(found.Err)
 			}
-			if len(found.List) == mostGrouped {
+			if len(found.List) == mostGrouped && q.who.Scope == nil {
 				one.Capped = mostGrouped
 			}
-			for _, g := range audit.GroupFailures(found.List, every) {
+			for _, g := range audit.GroupFailures(q.who.Scope.failures(found.List), every) {
 				one.Groups = append(one.Groups, failureGroup{g, likeOf(g, every).query()})
 			}
 			p.Any = p.Any || len(one.Groups) > 0
@@ -208,7 +208,7 @@ func showGroup(q *request) error {
 
 // failuresOf lists the failures of a group that this person sees.
 func (q *request) failuresOf(ctx context.Context, where string, l like, name string) ([]operator.Failure, error) {
-	s, err := q.db.side(where, l.Consumer, name)
+	s, err := q.side(where, l.Consumer, name)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func (q *request) changeGroup(name string, verbOf verbOfAll, says func(audit.Gro
 			if err != nil {
 				return "", err
 			}
-			s, err := q.db.side(where, l.Consumer, q.who.Name)
+			s, err := q.side(where, l.Consumer, q.who.Name)
 			if err != nil {
 				return "", err
 			}

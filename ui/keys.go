@@ -94,14 +94,14 @@ func blockedKeys(q *request) error {
 func (q *request) keysOf(d *database, where string, f filter) keysList {
 	list := keysList{DB: d.Name, Side: where}
 	var found listed[operator.BlockedKey]
-	if f == (filter{}) {
+	if f == (filter{}) && q.who.Scope == nil {
 		found, _ = d.keys[where].get(q.Context(), q.h.cfg.Timeout)
 	} else {
 		ctx, cancel := q.bounded()
 		defer cancel()
 		s, err := d.side(where, f.Consumer, viewer)
 		if err == nil {
-			found.List, err = s.BlockedKeys(ctx, operator.BlockedFilter{
+			found.List, err = q.who.Scope.of(s).BlockedKeys(ctx, operator.BlockedFilter{
 				Topic: f.Topic, Key: f.Key, Code: f.Code, OlderThan: f.OlderThan, Limit: page + 1,
 			})
 		}
@@ -195,7 +195,7 @@ func (q *request) changeKey(name string,
 		command: parked(where, name, keyFlags(where, k.consumer, k.tenant, k.topic, k.key)...),
 		back:    q.h.path("keys"),
 		do: func(ctx context.Context, reason string) (string, error) {
-			s, err := q.db.side(where, k.consumer, q.who.Name)
+			s, err := q.side(where, k.consumer, q.who.Name)
 			if err != nil {
 				return "", err
 			}

@@ -55,6 +55,10 @@ type overviewPage struct {
 const firstLook = 2 * time.Second
 
 func overview(q *request) error {
+	if q.who.Scope != nil { // its figures are of all
+		http.Redirect(q.w, q.Request, q.h.path("failures"), http.StatusSeeOther)
+		return nil
+	}
 	var p overviewPage
 	for _, d := range q.h.databases {
 		one := q.overviewOf(d)

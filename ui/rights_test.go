@@ -15,7 +15,7 @@ import (
 // routed finds the routes in the source: a new one is tested as soon as it stands there.
 var routed = regexp.MustCompile(`add\("(GET|POST)", "([^"]+)", (View|Reveal|Operate), `)
 
-type route struct{ method, path, level string }
+type route struct{ method, path, level, pattern string }
 
 func routes(t *testing.T) (list []route) {
 	t.Helper()
@@ -29,7 +29,7 @@ func routes(t *testing.T) (list []route) {
 	fill := strings.NewReplacer("{$}", "", "{version}", ui.AssetVersion, "{file}", "style.css", "{db}", "orders",
 		"{side}", "outbox", "{id}", "1")
 	for _, m := range routed.FindAllStringSubmatch(string(source), -1) {
-		list = append(list, route{m[1], fill.Replace(m[2]), m[3]})
+		list = append(list, route{m[1], fill.Replace(m[2]), m[3], m[2]})
 	}
 	if len(list) != strings.Count(string(source), "\tadd(\"") || len(list) < 15 {
 		t.Fatalf("found %d routes", len(list))

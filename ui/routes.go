@@ -141,6 +141,9 @@ func (q *request) allowed(level Level) error {
 			fmt.Sprintf("It wants the level %q, and yours is %q.", level, q.who.Level),
 		}
 	}
+	if err := q.within(); err != nil {
+		return err
+	}
 	if name := q.PathValue("db"); name != "" {
 		if q.db = q.h.named(name); q.db == nil {
 			return notFound("No database has this name here.")
@@ -194,7 +197,9 @@ func (v view) CanOperate() bool { return v.Who.Level >= Operate }
 // render writes a page. What fails halfway is not written.
 func (q *request) render(name string, status int, v view) error {
 	v.Who, v.Now, v.Prefix, v.Asset = q.who, time.Now(), q.h.cfg.Prefix, q.h.cfg.Prefix+"/static/"+assetVersion
-	v.Badges = q.h.badges(q.Context())
+	if q.who.Scope == nil { // they count all
+		v.Badges = q.h.badges(q.Context())
+	}
 	var b bytes.Buffer
 	if err := q.h.pages[name].ExecuteTemplate(&b, "layout", v); err != nil {
 		return fmt.Errorf("ui: page %s: %w", name, err)

@@ -40,6 +40,9 @@ func topics(q *request) error {
 			one.Away = away(found.Err)
 		}
 		for _, t := range found.List {
+			if !q.who.Scope.whole(t.Topic) {
+				continue
+			}
 			one.Topics = append(one.Topics, topic{
 				t, d.withReason("topics", "pause", "--topic", t.Topic),
 				d.withReason("topics", "resume", "--topic", t.Topic),
@@ -72,6 +75,9 @@ func (q *request) changeTopic(name string,
 	topic := q.PostForm.Get("topic")
 	if !topicName.MatchString(topic) {
 		return &refusal{http.StatusUnprocessableEntity, "This is no topic's name", "Nothing was changed."}
+	}
+	if !q.who.Scope.whole(topic) {
+		return notFound("No topic of yours has this name.")
 	}
 	return q.change(verb{
 		name: titles[name] + " topic " + topic, command: []string{"topics", name, "--topic", topic},

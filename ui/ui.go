@@ -71,6 +71,9 @@ type Identity struct {
 	Name string
 	// Level is what the person may do. The zero Level is nothing.
 	Level Level
+	// Scope is what of the databases the person sees and acts on. Nil: everything. With one there are no pages that
+	// tell of others, such as the overview.
+	Scope *Scope
 }
 
 // Challenge is an error of Config.Authorize that has the browser ask for a password: the answer is 401, with it as

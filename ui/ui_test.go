@@ -32,6 +32,7 @@ type site struct {
 	h     *ui.Handler
 	url   string
 	level ui.Level
+	scope string
 }
 
 // byHeader believes what a test says of itself.
@@ -40,7 +41,11 @@ func byHeader(r *http.Request) (ui.Identity, error) {
 	if err != nil {
 		return ui.Identity{}, errors.New("you are nobody here")
 	}
-	return ui.Identity{Name: "night <b>shift</b>", Level: level}, nil
+	who := ui.Identity{Name: "night <b>shift</b>", Level: level}
+	if topics, tenants, ok := strings.Cut(r.Header.Get("Test-Scope"), "/"); ok {
+		who.Scope = &ui.Scope{Topics: strings.Split(topics, ","), Tenants: strings.Split(tenants, ",")}
+	}
+	return who, nil
 }
 
 func serve(t *testing.T, cfg ui.Config, databases ...ui.Database) *site {
@@ -60,7 +65,7 @@ func serve(t *testing.T, cfg ui.Config, databases ...ui.Database) *site {
 		server.Close()
 		ui.Settle(h)
 	})
-	return &site{t, h, server.URL, ui.Operate}
+	return &site{t, h, server.URL, ui.Operate, ""}
 }
 
 // of is a database of a test under a name.
@@ -78,6 +83,7 @@ func (s site) as(level ui.Level) *site {
 func (s *site) do(r *http.Request) (int, string) {
 	s.t.Helper()
 	r.Header.Set("Test-Level", s.level.String())
+	r.Header.Set("Test-Scope", s.scope)
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		s.t.Fatal(err)

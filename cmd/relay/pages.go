@@ -23,7 +23,7 @@ import (
 type pageFlags struct {
 	Listen      string   `default:"127.0.0.1:9188" help:"Address of the pages. Beyond this machine it wants users or a proxy header."`
 	Prefix      string   `placeholder:"PATH" help:"Path that the pages stand under, behind a proxy that passes it on."`
-	Users       string   `placeholder:"PATH" help:"File with a line for each user, name:bcrypt-hash:level, where the level is view, reveal or operate. Read anew when it changes."`
+	Users       string   `placeholder:"PATH" help:"File with a line for each user, name:bcrypt-hash:level, where the level is view, reveal or operate, and perhaps :topics. Read anew when it changes."`
 	ProxyHeader string   `placeholder:"NAME" help:"Header in which a proxy that logs people in names them."`
 	ProxyFrom   []string `default:"127.0.0.0/8,::1/128" placeholder:"CIDR" help:"Where that proxy connects from. Nobody else's header is believed."`
 	ProxyLevel  string   `default:"view" enum:"view,reveal,operate" help:"Level of people whom the proxy names and the file of users does not."`

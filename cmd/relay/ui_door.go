@@ -63,7 +63,7 @@ func (d *door) authorize(r *http.Request) (ui.Identity, error) {
 	if d.header != "" && d.trusted(r.RemoteAddr) {
 		if name := r.Header.Get(d.header); name != "" {
 			if u, ok := users[name]; ok {
-				return ui.Identity{Name: name, Level: u.level}, nil
+				return ui.Identity{Name: name, Level: u.level, Scope: u.scope}, nil
 			}
 			return ui.Identity{Name: name, Level: d.level}, nil
 		}
@@ -79,7 +79,7 @@ func (d *door) authorize(r *http.Request) (ui.Identity, error) {
 	if !d.users.matches(name, u.hash, password) || !known {
 		return ui.Identity{}, challenge
 	}
-	return ui.Identity{Name: name, Level: u.level}, nil
+	return ui.Identity{Name: name, Level: u.level, Scope: u.scope}, nil
 }
 
 func (d *door) trusted(remote string) bool {
@@ -93,6 +93,7 @@ func (d *door) trusted(remote string) bool {
 type account struct {
 	hash  string // empty: only the proxy lets this one in
 	level ui.Level
+	scope *ui.Scope // nil: all
 }
 
 // usersFile is read anew when it has changed.
@@ -146,8 +147,8 @@ func readUsers(path string) (map[string]account, error) {
 			continue
 		}
 		fields := strings.Split(line, ":")
-		if len(fields) != 3 || fields[0] == "" {
-			return nil, fmt.Errorf("line %d: want name:bcrypt-hash:level", n)
+		if len(fields) < 3 || len(fields) > 4 || fields[0] == "" {
+			return nil, fmt.Errorf("line %d: want name:bcrypt-hash:level, and perhaps :topics", n)
 		}
 		level, err := ui.ParseLevel(fields[2])
 		if err != nil {
@@ -159,7 +160,11 @@ func readUsers(path string) (map[string]account, error) {
 		if _, twice := users[fields[0]]; twice {
 			return nil, fmt.Errorf("line %d: this user has a line already", n)
 		}
-		users[fields[0]] = account{fields[1], level}
+		one := account{hash: fields[1], level: level}
+		if len(fields) == 4 {
+			one.scope = &ui.Scope{Topics: strings.Split(fields[3], ","), Tenants: []string{"*"}}
+		}
+		users[fields[0]] = one
 	}
 	return users, lines.Err()
 }

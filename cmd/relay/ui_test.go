@@ -118,7 +118,7 @@ func TestUIUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(fmt.Sprintf("# people\nann:%s:operate\nbob:%[1]s:view\ncarl::operate\n", hash))
+	write(fmt.Sprintf("# people\nann:%s:operate\nbob:%[1]s:view\ncarl::operate\ndan:%[1]s:view:payments,b.*\n", hash))
 	i := serveUI(t, settings(db).with("RELAY_SCHEMA", db.Schema), "--users="+users, "--proxy-header=X-User")
 	login := func(name, password string) func(*http.Request) {
 		return func(r *http.Request) { r.SetBasicAuth(name, password) }
@@ -144,6 +144,11 @@ func TestUIUsers(t *testing.T) {
 		if status, page := i.asks(http.MethodGet, "/topics", nil, c.as); status != c.want ||
 			!strings.Contains(page, c.says) {
 			t.Errorf("%s: %d %s", name, status, page)
+		}
+	}
+	for name, want := range map[string]int{"bob": http.StatusOK, "dan": http.StatusForbidden} {
+		if status, _ := i.asks(http.MethodGet, "/consumers", nil, login(name, canary)); status != want {
+			t.Errorf("%s, on a page of all topics: %d", name, status)
 		}
 	}
 	write("bob:" + string(hash) + ":view\nlonger: \n")
