@@ -66,6 +66,7 @@ type eventPage struct {
 	Trace             string               // address of the trace that it was appended in, as far as is known
 	Path              []moment             // what happened to it, in all databases
 	Release, Discard  string               // commands
+	Fields            *fields              // that can be edited; nil: not revealed, or no form can carry them
 	Reveal, EditUsage string
 	ReadOnly          bool
 }
@@ -146,6 +147,7 @@ func revealEvent(q *request) error {
 	q.db.changed()
 	p := q.eventPage(e)
 	p.Content, p.Trace = decode(e), traceOf(q.h.cfg.TraceURL, e.Headers)
+	p.Fields = fieldsOf(e)
 	return q.render("event", http.StatusOK, view{Title: fmt.Sprintf("Event %d", id), Nav: "keys", Body: p})
 }
 

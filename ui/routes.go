@@ -57,6 +57,8 @@ func (h *Handler) routes() *http.ServeMux {
 	add("POST", "/db/{db}/{side}/events/{id}/reveal", Reveal, revealEvent)
 	add("POST", "/db/{db}/{side}/events/{id}/preview", Operate, previewEdit)
 	add("POST", "/db/{db}/{side}/events/{id}/edit", Operate, editEvent)
+	add("POST", "/db/{db}/{side}/events/{id}/headers/preview", Operate, previewHeaders)
+	add("POST", "/db/{db}/{side}/events/{id}/headers/edit", Operate, editHeaders)
 	add("POST", "/db/{db}/{side}/events/{id}/release", Operate, releaseEvent)
 	add("POST", "/db/{db}/{side}/events/{id}/discard", Operate, discardEvent)
 	add("POST", "/db/{db}/{side}/keys/release", Operate, releaseKey)

@@ -40,6 +40,7 @@ var forSome = []string{
 	"GET /{$}", "GET /static/{version}/{file}", "GET /topics", "GET /keys", "GET /failures", "GET /audit",
 	"GET /db/{db}/{side}/events", "GET /db/{db}/{side}/events/{id}", "POST /db/{db}/{side}/events/{id}/reveal",
 	"POST /db/{db}/{side}/events/{id}/preview", "POST /db/{db}/{side}/events/{id}/edit",
+	"POST /db/{db}/{side}/events/{id}/headers/preview", "POST /db/{db}/{side}/events/{id}/headers/edit",
 	"POST /db/{db}/{side}/events/{id}/release", "POST /db/{db}/{side}/events/{id}/discard",
 	"POST /db/{db}/{side}/keys/release", "POST /db/{db}/{side}/keys/discard", "GET /db/{db}/{side}/failures",
 	"POST /db/{db}/{side}/failures/release", "POST /db/{db}/{side}/failures/discard",

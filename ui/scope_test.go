@@ -67,7 +67,8 @@ func TestScope(t *testing.T) {
 				}
 				status, page = s.post(path, "topic", "hidden-topic", "tenant", ui.B64(tenant),
 					"key", ui.B64("hidden-key1"), "type", "hidden-type", "kind", "refused", "code", "MESSAGE_TOO_LARGE",
-					"limit", "1000", "until", "2099-01-01T00:00:00Z", "was", "", "payload", "x", "before", strings.Repeat("0", 64), "after", "")
+					"limit", "1000", "until", "2099-01-01T00:00:00Z", "was", "", "payload", "x",
+					"before", strings.Repeat("0", 64), "after", "")
 			}
 			name := r.method + " " + path
 			if slices.Contains(ui.ForSome, r.method+" "+r.pattern) {

@@ -3,8 +3,6 @@ package ui
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
@@ -40,6 +38,7 @@ type event struct {
 	Details     [][2]string
 	Times       []named // what happened to it, and when
 	Headers     [][2]string
+	Own         [][2]string // of these, what the producer chose
 }
 
 type named struct {
@@ -87,9 +86,8 @@ func outboxEvent(from *operator.ParkedEvent) event {
 	e := event{Parked: from.Parked, ContentType: from.ContentType, Maybe: from.MaybePublished}
 	e.Details = [][2]string{{"Lane", fmt.Sprint(from.Lane)}, {"Source", from.Source}}
 	e.Times = []named{{"Appended", from.CreatedAt}, {"Parked", from.ParkedAt}}
-	for _, name := range slices.Sorted(maps.Keys(from.Headers)) {
-		e.Headers = append(e.Headers, [2]string{name, from.Headers[name]})
-	}
+	e.Own = audit.Pairs(from.Headers)
+	e.Headers = e.Own
 	return e
 }
 
@@ -114,10 +112,8 @@ func inboxEvent(from *inboxoperator.ParkedEvent) event {
 		{"Partition", fmt.Sprintf("%s/%d", from.Topic, from.Partition)}, {"Offset", fmt.Sprint(from.Offset)},
 	}
 	e.Times = []named{{"Happened", from.Time}, {"Parked", from.ParkedAt}}
+	e.ContentType, e.Own = audit.OwnHeaders(from.Headers)
 	for _, h := range from.Headers {
-		if h.Key == "content-type" {
-			e.ContentType = string(h.Value)
-		}
 		e.Headers = append(e.Headers, [2]string{h.Key, string(h.Value)})
 	}
 	return e

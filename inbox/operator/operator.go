@@ -132,7 +132,8 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if e.Releasing {
 			return fmt.Errorf("event %d %w", id, ErrReleasing)
 		}
-		if err := edit.CheckBefore(id, e.Payload); err != nil {
+		contentType, own := audit.OwnHeaders(e.Headers)
+		if err := edit.CheckBefore(id, e.Payload, contentType, own); err != nil {
 			return err
 		}
 		headers, payload := "", []byte(nil)

@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -114,14 +117,48 @@ type Edit struct {
 	// Before is the SHA-256 of the payload that is changed, as whoever changes it has seen it. An event with another
 	// payload stays as it is. Nil: whatever it has is changed.
 	Before *[sha256.Size]byte
+	// HeadersBefore is likewise the HeadersSum of content type and headers.
+	HeadersBefore *[sha256.Size]byte
 }
 
-// CheckBefore refuses an event whose payload is another one than Before says.
-func (e Edit) CheckBefore(id int64, payload []byte) error {
-	if e.Before != nil && sha256.Sum256(payload) != *e.Before {
+// CheckBefore refuses an event whose payload, or whose content type and own headers, are others than Before and
+// HeadersBefore say.
+func (e Edit) CheckBefore(id int64, payload []byte, contentType string, own [][2]string) error {
+	if e.Before != nil && sha256.Sum256(payload) != *e.Before ||
+		e.HeadersBefore != nil && HeadersSum(contentType, own) != *e.HeadersBefore {
 		return fmt.Errorf("event %d: %w", id, ErrEdited)
 	}
 	return nil
+}
+
+// HeadersSum is the SHA-256 of content type and headers, in their order.
+func HeadersSum(contentType string, own [][2]string) [sha256.Size]byte {
+	b := strconv.AppendQuote(nil, contentType)
+	for _, h := range own {
+		b = strconv.AppendQuote(strconv.AppendQuote(b, h[0]), h[1])
+	}
+	return sha256.Sum256(b)
+}
+
+// OwnHeaders are those of a record that the producer chose, and its content type.
+func OwnHeaders(headers []event.Header) (contentType string, own [][2]string) {
+	for _, h := range headers {
+		switch {
+		case h.Key == event.HeaderContentType:
+			contentType = string(h.Value)
+		case !event.ReservedHeader(h.Key):
+			own = append(own, [2]string{h.Key, string(h.Value)})
+		}
+	}
+	return contentType, own
+}
+
+// Pairs are headers by name.
+func Pairs(headers map[string]string) (own [][2]string) {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		own = append(own, [2]string{name, headers[name]})
+	}
+	return own
 }
 
 // Check refuses headers with reserved names and, if text, headers that Postgres cannot store as text.

@@ -38,8 +38,8 @@ type (
 	// FailureFilter chooses failures by tenant, topic, type, code, kind and time. The zero value is the first hundred
 	// of all. Fields: go doc .../internal/audit.FailureFilter.
 	FailureFilter = audit.FailureFilter
-	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are. Before, when it
-	// is not nil, is the SHA-256 of the payload that is changed.
+	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are. Before and
+	// HeadersBefore, when they are not nil, are the SHA-256 of what was seen. Fields: go doc .../internal/audit.Edit.
 	Edit = audit.Edit
 	// DiscardResult is what a discard did: the count of Events, and of those that MayAppear all the same.
 	DiscardResult = audit.DiscardResult
@@ -121,10 +121,10 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if e.Releasing {
 			return audited{}, fmt.Errorf("event %d %w", id, ErrReleasing)
 		}
-		if edit.Before != nil {
+		if edit.Before != nil || edit.HeadersBefore != nil {
 			whole, err := o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, true)
 			if err == nil {
-				err = edit.CheckBefore(id, whole[0].Payload)
+				err = edit.CheckBefore(id, whole[0].Payload, whole[0].ContentType, audit.Pairs(whole[0].Headers))
 			}
 			if err != nil {
 				return audited{}, err

@@ -1,0 +1,190 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// fields are content type and headers in a form.
+type fields struct {
+	Type  string
+	Lines string // name=value
+	Was   string // the lines in base64
+}
+
+// fieldsOf are those of an event; nil when lines cannot carry them.
+func fieldsOf(e event) *fields {
+	var b strings.Builder
+	names := map[string]bool{}
+	for _, h := range e.Own {
+		if names[h[0]] || strings.Contains(h[0], "=") || !inLine(h[0]) || !inLine(h[1]) || h[0] == "" {
+			return nil
+		}
+		names[h[0]] = true
+		b.WriteString(h[0] + "=" + h[1] + "\n")
+	}
+	if !inLine(e.ContentType) {
+		return nil
+	}
+	return &fields{e.ContentType, b.String(), base64.StdEncoding.EncodeToString([]byte(b.String()))}
+}
+
+// inLine tells whether a form sends a text back as it is.
+func inLine(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
+
+// readLines reads headers.
+func readLines(text string) (own [][2]string, err error) {
+	for line := range strings.Lines(strings.ReplaceAll(text, "\r\n", "\n")) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(line, "=")
+		if !ok || name == "" {
+			return nil, &refusal{
+				http.StatusUnprocessableEntity, "A header cannot be read",
+				"Nothing was changed. Write each as name=value, one a line.",
+			}
+		}
+		own = append(own, [2]string{name, value})
+	}
+	return own, nil
+}
+
+// headersPage is what an edit of headers and content type would change.
+type headersPage struct {
+	DB, Side, ID string
+	Reason       string
+	Lines        []diffLine
+	Same         bool
+	Before       string // a hash
+	Type, After  string // of the form
+	Command      string
+}
+
+// previewHeaders shows what an edit would change. It reads nothing, as previewEdit.
+func previewHeaders(q *request) error {
+	if _, err := q.id(); err != nil {
+		return err
+	}
+	reason, err := q.reason()
+	if err != nil {
+		return err
+	}
+	b, err := base64.StdEncoding.DecodeString(q.PostForm.Get("washeaders"))
+	if err != nil {
+		return errForm
+	}
+	before, err := readLines(string(b))
+	if err != nil {
+		return errForm
+	}
+	wasType := q.PostForm.Get("wastype")
+	edit, err := q.headersEdit()
+	if err != nil {
+		return err
+	}
+	after := audit.Pairs(*edit.Headers)
+	sum := audit.HeadersSum(wasType, before)
+	p := headersPage{
+		DB: q.db.Name, Side: q.PathValue("side"), ID: q.PathValue("id"), Reason: reason,
+		Lines:  diff(shownFields(wasType, before), shownFields(cmp.Or(*edit.ContentType, wasType), after)),
+		Before: hex.EncodeToString(sum[:]), Type: *edit.ContentType, After: q.PostForm.Get("headers"),
+		Command: q.db.withReason(q.headersCommand(edit)...),
+	}
+	p.Same = shownFields(wasType, before) == shownFields(cmp.Or(*edit.ContentType, wasType), after)
+	return q.render("headers", http.StatusOK, view{Title: "Edit event " + p.ID, Nav: "keys", Body: p})
+}
+
+// shownFields are lines for a diff.
+func shownFields(contentType string, own [][2]string) string {
+	var b strings.Builder
+	b.WriteString("content-type=" + contentType)
+	for _, h := range own {
+		b.WriteString("\n" + h[0] + "=" + h[1])
+	}
+	return b.String()
+}
+
+// headersEdit is what a form asks for. An empty content type stays as it is, as with the command.
+func (q *request) headersEdit() (edit operator.Edit, err error) {
+	own, err := readLines(q.PostForm.Get("headers"))
+	if err != nil {
+		return edit, err
+	}
+	headers := map[string]string{}
+	for _, h := range own {
+		if _, twice := headers[h[0]]; twice {
+			return edit, &refusal{
+				http.StatusUnprocessableEntity, "A header stands there twice",
+				"Nothing was changed. It is " + shown(h[0]) + ".",
+			}
+		}
+		headers[h[0]] = h[1]
+	}
+	contentType := q.PostForm.Get("type")
+	edit = operator.Edit{Headers: &headers, ContentType: &contentType}
+	if err := edit.Check(true); err != nil {
+		return edit, &refusal{
+			http.StatusUnprocessableEntity, "This cannot be a header", "Nothing was changed: " + err.Error(),
+		}
+	}
+	return edit, nil
+}
+
+func (q *request) headersCommand(edit operator.Edit) []string {
+	command := parked(q.PathValue("side"), "edit", "--id", q.PathValue("id"))
+	return append(command, headerFlags(edit)...)
+}
+
+func headerFlags(edit operator.Edit) (flags []string) {
+	for _, h := range audit.Pairs(*edit.Headers) {
+		flags = append(flags, "--header", h[0]+"="+h[1])
+	}
+	if len(*edit.Headers) == 0 {
+		flags = append(flags, "--no-headers")
+	}
+	if *edit.ContentType != "" {
+		flags = append(flags, "--content-type="+*edit.ContentType)
+	}
+	return flags
+}
+
+func editHeaders(q *request) error {
+	id, err := q.id()
+	if err != nil {
+		return err
+	}
+	if _, err := q.reason(); err != nil {
+		return err
+	}
+	edit, err := q.headersEdit()
+	if err != nil {
+		return err
+	}
+	sum, err := hex.DecodeString(q.PostForm.Get("before"))
+	if err != nil || len(sum) != sha256.Size {
+		return errForm
+	}
+	before := [sha256.Size]byte(sum)
+	flags := headerFlags(edit)
+	edit.HeadersBefore = &before
+	if *edit.ContentType == "" {
+		edit.ContentType = nil
+	}
+	return q.changeEvent("edit", flags, func(ctx context.Context, s side, reason string) (string, error) {
+		return fmt.Sprintf("The headers are changed, %d now. The event stays parked until it is released.",
+			len(*edit.Headers)), s.EditParked(ctx, id, edit, reason)
+	})
+}
