@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"runtime/debug"
 
 	"github.com/alecthomas/kong"
 
@@ -66,7 +65,9 @@ type cli struct {
 	WAL       walCommand                 `cmd:"" name:"wal" help:"Set the WAL source up and take it down."`
 	Archive   archiveCommand             `cmd:"" help:"Look after the archive of published events."`
 	Inbox     inboxCommand               `cmd:"" help:"Look after the inbox."`
+	Health    healthCommand              `cmd:"" help:"Ask a running relay on this machine whether it is well, as a container's health check."`
 	Keys      keysCommand                `cmd:"" help:"Look at idempotent operations whose outcome is unknown and that recovery gave up, and end them."`
+	Build     versionCommand             `cmd:"" name:"version" help:"Print the version, the commit and the version of Go."`
 }
 
 // database is what every command needs that talks to Postgres.
@@ -86,6 +87,12 @@ func (d *database) base() *database { return d }
 type runner interface {
 	base() *database
 	run(ctx context.Context, p *program) error
+}
+
+// unconnected are commands without a database.
+type unconnected interface {
+	run(ctx context.Context, p *program) error
+	noDatabase()
 }
 
 // program is what commands work with besides their settings.
@@ -134,7 +141,11 @@ type forAll interface{ all() }
 
 // runSelected runs the command that was given, on the outbox that was named.
 func (c *cli) runSelected(ctx context.Context, p *program, parsed *kong.Context) error {
-	selected, ok := parsed.Selected().Target.Addr().Interface().(runner)
+	target := parsed.Selected().Target.Addr().Interface()
+	if alone, ok := target.(unconnected); ok {
+		return alone.run(ctx, p)
+	}
+	selected, ok := target.(runner)
 	if !ok {
 		return fmt.Errorf("no such command: %s", parsed.Command())
 	}
@@ -211,19 +222,4 @@ func withAdvice(err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return err
-}
-
-// version is the module's, as the go command has stamped it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	text := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			text += " " + s.Value
-		}
-	}
-	return text + " " + info.GoVersion
 }
