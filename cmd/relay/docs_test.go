@@ -55,3 +55,32 @@ func TestDocumentsNameCommands(t *testing.T) {
 		t.Errorf("found %d commands in %d documents", n, len(files))
 	}
 }
+
+// TestSettingsOfTheUnit: the settings that the packages' file shows are settings of run.
+func TestSettingsOfTheUnit(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../deploy/systemd/relay.env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := environment{}
+	for _, m := range regexp.MustCompile(`(?m)^#(RELAY_\w+)=(.*)$`).FindAllStringSubmatch(string(text), -1) {
+		if name, isFile := strings.CutSuffix(m[1], "_FILE"); isFile {
+			env[name] = "in a file"
+		} else {
+			env[m[1]] = m[2]
+		}
+	}
+	var c cli
+	line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: env.get}
+	parsed, err := line.Parse(&c, []string{"run"}, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range parsed.Flags() {
+		delete(env, line.Variable(flag.Name))
+	}
+	if len(env) > 0 {
+		t.Errorf("not settings of run: %v", env)
+	}
+}
