@@ -33,8 +33,8 @@ func TestScalingIsWritten(t *testing.T) {
 	}
 }
 
-// TestWhatIsReportedReachesThePage: the page uses the names of the JSON lines.
-func TestWhatIsReportedReachesThePage(t *testing.T) {
+// TestReportedFiguresReachPage: the page uses the names of the JSON lines.
+func TestReportedFiguresReachPage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "figures.jsonl")

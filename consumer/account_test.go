@@ -14,7 +14,7 @@ import (
 
 // The group is behind the database: what comes again is counted, and told apart by whether the database still has the
 // ids.
-func TestAGroupBehindItsDatabase(t *testing.T) {
+func TestGroupBehindDatabase(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ids                          bool // the inbox has them
@@ -64,7 +64,7 @@ func TestAGroupBehindItsDatabase(t *testing.T) {
 
 // Kafka deletes a group's offsets with its topic: the new log begins at zero, and only the database knows that there
 // was another.
-func TestALogThatEndsBeforeTheAccount(t *testing.T) {
+func TestLogEndsBeforeProgress(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]consumer.LostPolicy{
 		"goes on": consumer.LostContinue,
@@ -92,7 +92,7 @@ func TestALogThatEndsBeforeTheAccount(t *testing.T) {
 }
 
 // A group that has begun in the new log, or was set to a place in it, goes on there, and does not halt a second time.
-func TestAGroupThatHasBegunInTheNewLog(t *testing.T) {
+func TestGroupOffsetInNewLog(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(3, 0)...)

@@ -163,7 +163,7 @@ func TestDecodeErrorsComeAfterWhatIsGood(t *testing.T) {
 	}
 }
 
-func TestAnEventCannotWriteIntoItsNeighbour(t *testing.T) {
+func TestEventsDoNotShareMemory(t *testing.T) {
 	events, _, _ := decodeAll(t, batch(0, 1, 0, -1, rec(0, "a"), rec(1, "b")), 0)
 	_ = append(events[0].Payload, bytes.Repeat([]byte("z"), 40)...)
 	if string(events[1].Payload) != "vb" {

@@ -10,7 +10,7 @@ import (
 )
 
 // What was decided while a commit was under way goes with the next, though that commit failed.
-func TestAFailedCommitTakesNothingBack(t *testing.T) {
+func TestCommitAfterFailedCommit(t *testing.T) {
 	t.Parallel()
 	a, b := &partition{Partition: Partition{"t", 0}}, &partition{Partition: Partition{"t", 1}}
 	sent := map[int]int64{}
@@ -32,7 +32,7 @@ func TestAFailedCommitTakesNothingBack(t *testing.T) {
 }
 
 // A commit that the broker refuses because the generation is over ends it here, too.
-func TestARefusedCommitEndsTheGeneration(t *testing.T) {
+func TestRefusedCommitEndsGeneration(t *testing.T) {
 	t.Parallel()
 	for _, refused := range []error{kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.FencedInstanceID} {
 		var told error

@@ -57,7 +57,7 @@ func TestEveryRecordOnceInOrder(t *testing.T) {
 }
 
 // P9.2: first the transaction, then the offset. While a handler is at work, its events are not committed.
-func TestP9_2_TheOffsetComesLast(t *testing.T) {
+func TestP9_2_OffsetIsCommittedLast(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(3, 0)...)

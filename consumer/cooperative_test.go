@@ -71,7 +71,7 @@ func TestP9_2_KeptPartitionsNeverStop(t *testing.T) {
 }
 
 // A static member that is back within SessionTimeout has what it had, killed or not, and the others notice nothing.
-func TestAStaticMemberComesBack(t *testing.T) {
+func TestStaticMemberKeepsPartitions(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 4)
@@ -120,7 +120,7 @@ func TestAStaticMemberComesBack(t *testing.T) {
 
 // A static member is killed when it has given a partition up and has not joined again. It comes back into the same
 // generation, in which nobody has that partition: the group's leader sees to it.
-func TestAPartitionThatWasGivenUpIsGivenOut(t *testing.T) {
+func TestPartitionOfKilledMemberIsAssigned(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 4)
@@ -159,7 +159,7 @@ type revoking struct {
 func (r *revoking) Revoked(context.Context, string, int32) { r.first() }
 
 // Of two processes with one InstanceID the newer one works. The other one commits nothing more, and says why.
-func TestASecondProcessWithTheInstanceID(t *testing.T) {
+func TestTwoProcessesWithOneInstanceID(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 1)

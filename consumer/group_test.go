@@ -79,7 +79,7 @@ func TestStaleMemberCannotMoveTheOffset(t *testing.T) {
 }
 
 // A member that shares what it has gives up what moves, and that alone: its handler's ctx ends, the other goes on.
-func TestAHandlersContextEndsWithItsPartition(t *testing.T) {
+func TestHandlerContextEndsWithPartition(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 2)
@@ -226,7 +226,7 @@ func TestBrokerRestart(t *testing.T) {
 }
 
 // A process that dies repeats what it decided after its last commit, and nothing before.
-func TestACrashRepeatsOnlyTheUncommittedTail(t *testing.T) {
+func TestCrashRepeatsOnlyUncommittedEvents(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	brokers := kafkatest.Brokers(t)
@@ -324,7 +324,7 @@ func joined(t *testing.T, group string) kmsg.DescribeGroupsResponseGroup {
 }
 
 // A topic that is deleted, or not there yet, holds up no other. It is consumed as soon as it is there.
-func TestATopicHoldsUpNoOther(t *testing.T) {
+func TestMissingTopicDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	kept, comes := kafkatest.Topic(t, 2), strings.ToLower(t.Name())+uuid.NewString()
 	brokers := kafkatest.Brokers(t)
@@ -439,7 +439,7 @@ func (c joinConn) Write(b []byte) (int, error) {
 }
 
 // A member that stops does not join again before it leaves: the others would wait for it once more.
-func TestAMemberThatStopsDoesNotJoinAgain(t *testing.T) {
+func TestStoppingMemberDoesNotRejoin(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(1, 0)...)
@@ -459,7 +459,7 @@ func TestAMemberThatStopsDoesNotJoinAgain(t *testing.T) {
 }
 
 // A connection that breaks costs no generation: heartbeats and commits go on over another.
-func TestABrokenConnectionEndsNoGeneration(t *testing.T) {
+func TestBrokenConnectionKeepsGeneration(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
 	wires := &wires{}

@@ -149,7 +149,7 @@ func TestTheLargestBatch(t *testing.T) {
 }
 
 // A batch of more records than a chunk takes comes in pieces, whole and in order.
-func TestABatchComesInPieces(t *testing.T) {
+func TestLargeBatchComesInPieces(t *testing.T) {
 	const n, want = 100_000, 64 << 10
 	body := tiny(n)
 	rest := append(raw(int16(compress.Zstd), n-1, n, compressed(compress.Zstd, body)),
@@ -178,7 +178,7 @@ func TestABatchComesInPieces(t *testing.T) {
 }
 
 // What stands before a record that cannot be read is handed over first, and what is below the position is not.
-func TestAPieceEndsBeforeWhatCannotBeRead(t *testing.T) {
+func TestPieceEndsBeforeUnreadableRecord(t *testing.T) {
 	body := append(tiny(3), many(event.MaxHeaders+1)...)
 	d := newDecoder("t", 1, "", 1<<20)
 	c, rest, err := d.next(raw(0, 3, 4, body), 4, 1<<20, &transactions{})

@@ -38,7 +38,7 @@ func (l logged) Handle(ctx context.Context, events []event.Event) ([]inbox.Outco
 
 // A halted partition goes on where it stopped when an operator says so, without a restart, whatever is wrapped around
 // its handler.
-func TestAHaltedPartitionIsResumed(t *testing.T) {
+func TestHaltedPartitionIsResumed(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
 	kafkatest.Produce(t, topic, records(20, 0, 1)...)
@@ -151,7 +151,7 @@ func TestStartLatestOfATopicThatWasMadeAgain(t *testing.T) {
 }
 
 // The handler's database is another one than before: nothing halts, and the partition begins where that database is.
-func TestAMovedDatabaseIsFollowed(t *testing.T) {
+func TestMovedDatabaseIsFollowed(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(10, 0)...)
@@ -188,7 +188,7 @@ type leaving struct {
 func (l leaving) Revoked(context.Context, string, int32) { l.revoked <- len(l.byPartition()[0]) }
 
 // The handler is told behind its last batch, so that its account is complete when the next member reads it.
-func TestAPartitionThatIsGivenAwayIsToldSo(t *testing.T) {
+func TestHandlerLearnsOfRevocation(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(5, 0)...)

@@ -38,7 +38,7 @@ func partition(s consumer.Status, id int32) (found consumer.PartitionStatus) {
 
 // While a handler hangs nothing is fetched. The lag is true all the same, and since when the process and the handler
 // stand is told, over a rebalance as well.
-func TestAHandlerThatHangsIsSeen(t *testing.T) {
+func TestHangingHandlerIsReported(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
 	letGo := make(chan struct{})

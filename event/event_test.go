@@ -125,7 +125,7 @@ func TestOwnHeadersAreSorted(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutASourceHasTheDefaultOne(t *testing.T) {
+func TestDefaultSource(t *testing.T) {
 	e := full()
 	e.Source = ""
 	if got := event.Decode(record(e, event.AppendHeaders(nil, &e)), ""); got.Source != event.DefaultSource {
@@ -144,8 +144,8 @@ func TestStorable(t *testing.T) {
 	}
 }
 
-// TestP9_8_MaybeIsOnTheWire: what was released after an unknown outcome says so, and nothing else does.
-func TestP9_8_MaybeIsOnTheWire(t *testing.T) {
+// TestP9_8_MaybeHeader: what was released after an unknown outcome says so, and nothing else does.
+func TestP9_8_MaybeHeader(t *testing.T) {
 	e := full()
 	e.Position.Maybe = true
 	headers := event.AppendHeaders(nil, &e)

@@ -119,8 +119,8 @@ func TestNotStructured(t *testing.T) {
 	}
 }
 
-// TestAStructuredRecordIsKept: an event that is set aside and released is decoded again, from what was read.
-func TestAStructuredRecordIsKept(t *testing.T) {
+// TestParkedStructuredRecordIsDecoded: an event that is set aside and released is decoded again, from what was read.
+func TestParkedStructuredRecordIsDecoded(t *testing.T) {
 	t.Parallel()
 	r := event.Record{
 		Topic: "t", Value: []byte(`{"specversion":"1.0","source":"s","type":"T","id":"1","data":7}`),

@@ -10,10 +10,10 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_2_TheAccountIsWrittenAtTheEnd: what was decided since the account last moved is in it when the partition is
+// TestP9_2_ProgressIsWrittenAtRevocation: what was decided since the account last moved is in it when the partition is
 // given away, so that nobody reads it again when its days are gone. Another database's account is left alone: it may
 // have forgotten some.
-func TestP9_2_TheAccountIsWrittenAtTheEnd(t *testing.T) {
+func TestP9_2_ProgressIsWrittenAtRevocation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h, e := w.inbox(inbox.Config{}).Each(write), some(30)
@@ -85,8 +85,8 @@ func TestTheAccountFollowsWhenIdle(t *testing.T) {
 	}
 }
 
-// TestARecordIsSkipped: the account moves, forwards only, with reason and audit.
-func TestARecordIsSkipped(t *testing.T) {
+// TestSkipMovesProgress: the account moves, forwards only, with reason and audit.
+func TestSkipMovesProgress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.unfinished(7, 9, 2)

@@ -13,9 +13,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_4_DoomIsNotPassedOn: an event finally failed, and while those before it are decided, one of them fails for the
-// first time. It is run again, and not parked for the other's failure.
-func TestP9_4_DoomIsNotPassedOn(t *testing.T) {
+// TestP9_4_EarlierFailureIsNotFinal: an event finally failed, and while those before it are decided, one of them fails
+// for the first time. It is run again, and not parked for the other's failure.
+func TestP9_4_EarlierFailureIsNotFinal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "b", "c")

@@ -7,9 +7,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_3_ACommitAnsweredByRollback: the server answers so when a statement of the transaction has failed unnoticed.
+// TestP9_3_CommitAnsweredByRollback: the server answers so when a statement of the transaction has failed unnoticed.
 // Nothing was kept.
-func TestP9_3_ACommitAnsweredByRollback(t *testing.T) {
+func TestP9_3_CommitAnsweredByRollback(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")
 	in, err := New(db.Pool, "ledger", Config{Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1})

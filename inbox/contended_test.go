@@ -57,10 +57,10 @@ func TestP9_3_ConflictsShrinkABatch(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestP9_5_ALiveProcessLeavesItsRange: a rebalance or a deploy interrupts the first batch after an assignment. The
+// TestP9_5_LiveProcessClosesItsRange: a rebalance or a deploy interrupts the first batch after an assignment. The
 // process has outlived it, so that its successor need not look for a killer among its events, one run and one count
 // each.
-func TestP9_5_ALiveProcessLeavesItsRange(t *testing.T) {
+func TestP9_5_LiveProcessClosesItsRange(t *testing.T) {
 	t.Parallel()
 	w, events := newWorld(t), some(500)
 	in := w.inbox(inbox.Config{})

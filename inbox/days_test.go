@@ -284,8 +284,8 @@ func TestP9_7_DroppingBlocksNobody(t *testing.T) {
 	}
 }
 
-// TestP9_7_TheMarkComesBeforeTheDrop: while a day is on its way out, dropped_before says so, for everybody.
-func TestP9_7_TheMarkComesBeforeTheDrop(t *testing.T) {
+// TestP9_7_MarkComesBeforeDrop: while a day is on its way out, dropped_before says so, for everybody.
+func TestP9_7_MarkComesBeforeDrop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	release, maintained := w.blockedDetach(t.Context(), w.long())
@@ -510,9 +510,9 @@ func TestNotMigrated(t *testing.T) {
 	}
 }
 
-// TestP9_7_AClockThatJumps: what the database's clock says is not believed beyond the last day that was made: nothing
+// TestP9_7_ClockJumps: what the database's clock says is not believed beyond the last day that was made: nothing
 // is dropped, nothing is too old by it, and new ids are applied. An operator says that it is right.
-func TestP9_7_AClockThatJumps(t *testing.T) {
+func TestP9_7_ClockJumps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.long()
@@ -547,8 +547,8 @@ func TestP9_7_AClockThatJumps(t *testing.T) {
 	}
 }
 
-// TestP9_7_DaysOfAJump: the days over which a clock has jumped are made when an id needs one.
-func TestP9_7_DaysOfAJump(t *testing.T) {
+// TestP9_7_DaysOfClockJump: the days over which a clock has jumped are made when an id needs one.
+func TestP9_7_DaysOfClockJump(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Exec(t, "update inbox_days set believed_until = current_date - 5")

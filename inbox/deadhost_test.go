@@ -13,10 +13,10 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_5_AHostThatDiesInATransaction: it says nothing any more, not even that it is gone, and something between it
+// TestP9_5_HostDiesInTransaction: it says nothing any more, not even that it is gone, and something between it
 // and the server keeps the connection open. Whoever has the partition next waits for its rows, and no longer than the
 // server for a word.
-func TestP9_5_AHostThatDiesInATransaction(t *testing.T) {
+func TestP9_5_HostDiesInTransaction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	proxy := pgtest.NewProxy(t, w.URL)
@@ -48,9 +48,9 @@ func TestP9_5_AHostThatDiesInATransaction(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestP9_5_ATransactionIsWatched: what the server does about a silent host is set for the transaction and no longer. A
-// time-out that the role or the database has stays as it is.
-func TestP9_5_ATransactionIsWatched(t *testing.T) {
+// TestP9_5_TransactionSetsKeepalives: what the server does about a silent host is set for the transaction and no
+// longer. A time-out that the role or the database has stays as it is.
+func TestP9_5_TransactionSetsKeepalives(t *testing.T) {
 	t.Parallel()
 	const settings = `select concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
 			current_setting('tcp_keepalives_idle'),
@@ -79,8 +79,8 @@ func TestP9_5_ATransactionIsWatched(t *testing.T) {
 	}
 }
 
-// TestP9_4_AnEffectThatHangs: an effect has a deadline. It fails as any other, and its neighbours are applied.
-func TestP9_4_AnEffectThatHangs(t *testing.T) {
+// TestP9_4_HangingEffect: an effect has a deadline. It fails as any other, and its neighbours are applied.
+func TestP9_4_HangingEffect(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(in *inbox.Inbox, do inbox.Effect) inbox.Handler{
 		"each": (*inbox.Inbox).Each,

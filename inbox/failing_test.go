@@ -65,7 +65,7 @@ func (r *retries) count(reason string) (n int) {
 	return n
 }
 
-func TestP9_4_FailingEventHaltsBehindItsPrefix(t *testing.T) {
+func TestP9_4_EventsBeforeFailureAreApplied(t *testing.T) {
 	t.Parallel()
 	for _, at := range []int{0, 1, 6, 11, 12} {
 		for name, handler := range map[string]func(*inbox.Inbox, uuid.UUID, *int) inbox.Handler{
@@ -122,7 +122,7 @@ func TestP9_4_FailingEventHaltsBehindItsPrefix(t *testing.T) {
 	}
 }
 
-func TestP9_4_FailureThatPassesKeepsTheOrder(t *testing.T) {
+func TestP9_4_TransientFailureKeepsOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events := some(9)
@@ -178,9 +178,9 @@ func TestP9_5_Classes(t *testing.T) {
 	}
 }
 
-// TestP9_5_OthersOutages: an effect that fails for something else's network, or cuts its own connection by a deadline,
-// is not taken for a database that is away, which would be waited for without an end.
-func TestP9_5_OthersOutages(t *testing.T) {
+// TestP9_5_OutagesOfOtherSystems: an effect that fails for something else's network, or cuts its own connection by a
+// deadline, is not taken for a database that is away, which would be waited for without an end.
+func TestP9_5_OutagesOfOtherSystems(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(context.Context, pgx.Tx) error{
 		"network": func(context.Context, pgx.Tx) error { return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED} },
@@ -629,9 +629,9 @@ func TestTypesAndJSON(t *testing.T) {
 	same(t, "default", handle(t, h, unknown), repeat(inbox.Skipped, 1))
 }
 
-// TestP9_3_EndedDuringTheEffect: whoever called Handle has given it up when the effect returns. Its partition may be
-// another's by now, so that nothing is committed for it.
-func TestP9_3_EndedDuringTheEffect(t *testing.T) {
+// TestP9_3_PartitionEndsDuringEffect: whoever called Handle has given it up when the effect returns. Its partition may
+// be another's by now, so that nothing is committed for it.
+func TestP9_3_PartitionEndsDuringEffect(t *testing.T) {
 	t.Parallel()
 	w, events := newWorld(t), some(6)
 	ctx, cancel := context.WithCancel(t.Context())

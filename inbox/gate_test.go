@@ -9,9 +9,9 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// TestP9_5_AHangingRunKeepsNobodyWaiting: a run that must be alone waits for one that hangs, and no other run waits for
+// TestP9_5_HangingRunDelaysNoOther: a run that must be alone waits for one that hangs, and no other run waits for
 // either.
-func TestP9_5_AHangingRunKeepsNobodyWaiting(t *testing.T) {
+func TestP9_5_HangingRunDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate()
@@ -50,8 +50,8 @@ func TestP9_5_AHangingRunKeepsNobodyWaiting(t *testing.T) {
 	})
 }
 
-// TestP9_5_AHangingRunIsNotAloneForLong: a released event, or one that is counted, hangs itself.
-func TestP9_5_AHangingRunIsNotAloneForLong(t *testing.T) {
+// TestP9_5_HangingRunIsNotAloneForLong: a released event, or one that is counted, hangs itself.
+func TestP9_5_HangingRunIsNotAloneForLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate()
@@ -82,8 +82,8 @@ func TestP9_5_AHangingRunIsNotAloneForLong(t *testing.T) {
 	})
 }
 
-// TestP9_5_AStreamOfRunsLetsACountedOneThrough: each of them takes longer than the counted one waits at first.
-func TestP9_5_AStreamOfRunsLetsACountedOneThrough(t *testing.T) {
+// TestP9_5_CountedRunIsNotStarved: each of them takes longer than the counted one waits at first.
+func TestP9_5_CountedRunIsNotStarved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate()

@@ -171,7 +171,7 @@ func TestP9_2_EachAndBatchApplyOnce(t *testing.T) {
 	}
 }
 
-func TestP9_2_IDTwiceInABatch(t *testing.T) {
+func TestP9_2_IDTwiceInBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events := some(3)

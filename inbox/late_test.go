@@ -11,9 +11,9 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// TestALateUseIsRefused: what an effect leaves behind, such as a goroutine that it does not wait for, cannot write once
-// the effect has returned: it would write into somebody else's transaction, or into none.
-func TestALateUseIsRefused(t *testing.T) {
+// TestTransactionEndsWithEffect: what an effect leaves behind, such as a goroutine that it does not wait for, cannot
+// write once the effect has returned: it would write into somebody else's transaction, or into none.
+func TestTransactionEndsWithEffect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var outer, inner pgx.Tx

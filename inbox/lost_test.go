@@ -11,9 +11,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_4_AnEffectThatLosesItsSession: each time, while the database answers others: the first loss may be a failover
+// TestP9_4_EffectLosesSession: each time, while the database answers others: the first loss may be a failover
 // or a pooler that starts anew, and costs nothing; the others are attempts. Its neighbours are applied.
-func TestP9_4_AnEffectThatLosesItsSession(t *testing.T) {
+func TestP9_4_EffectLosesSession(t *testing.T) {
 	t.Parallel()
 	const attempts = 3
 	for name, lose := range map[string]func(w *world, ctx context.Context, tx pgx.Tx) error{

@@ -9,7 +9,7 @@ import (
 )
 
 // An effect that is not there is refused when it is given, and not minutes later, when everything is parked.
-func TestANilEffectIsRefused(t *testing.T) {
+func TestNilEffectIsRefused(t *testing.T) {
 	t.Parallel()
 	in := newWorld(t).inbox(inbox.Config{})
 	for want, give := range map[string]func(){

@@ -127,8 +127,8 @@ func TestOperatorRefuses(t *testing.T) {
 	}
 }
 
-// TestADiscardMakesTheDaysOfItsIDs: ids go to the days inside them, and none of those needs to be there.
-func TestADiscardMakesTheDaysOfItsIDs(t *testing.T) {
+// TestDiscardMakesMissingDays: ids go to the days inside them, and none of those needs to be there.
+func TestDiscardMakesMissingDays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	bad := func(context.Context, pgx.Tx, event.Event) error { return inbox.Terminal("x", errBad) }

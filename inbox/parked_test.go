@@ -123,8 +123,8 @@ func TestP9_6_Alone(t *testing.T) {
 	}
 }
 
-// TestP9_6_TheKeyIsTenantTopicAndKey: the same key of another tenant or topic is another key.
-func TestP9_6_TheKeyIsTenantTopicAndKey(t *testing.T) {
+// TestP9_6_KeyIsTenantTopicAndKey: the same key of another tenant or topic is another key.
+func TestP9_6_KeyIsTenantTopicAndKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "a", "a", "a")

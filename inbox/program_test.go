@@ -58,9 +58,9 @@ func aMinuteLater(t *testing.T, db *pgtest.DB) {
 		from jsonb_each(programs)), '{}')`)
 }
 
-// TestAnotherProgramIsSaid: two programs that run one consumer are told of each other, once, and the database has both.
-// Another process of the same program is none, and neither is one that has ended.
-func TestAnotherProgramIsSaid(t *testing.T) {
+// TestSecondProgramIsReported: two programs that run one consumer are told of each other, once, and the database has
+// both. Another process of the same program is none, and neither is one that has ended.
+func TestSecondProgramIsReported(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")
 	gone := newPlayer(t, db, "old/ledger", "x")

@@ -179,8 +179,8 @@ func TestP9_5_CountIsTakenBack(t *testing.T) {
 		}), e), repeat(inbox.Applied, 1))
 }
 
-// TestP9_5_ADatabaseThatIsAwayIsNotCounted: nor is a connection that is lost in a counted run.
-func TestP9_5_ADatabaseThatIsAwayIsNotCounted(t *testing.T) {
+// TestP9_5_DatabaseOutageIsNotCounted: nor is a connection that is lost in a counted run.
+func TestP9_5_DatabaseOutageIsNotCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.unfinished(0, 1, 0)
@@ -199,9 +199,9 @@ func TestP9_5_ADatabaseThatIsAwayIsNotCounted(t *testing.T) {
 	}), e), repeat(inbox.Applied, 1))
 }
 
-// TestP9_5_ACountedRunIsAlone: no other batch of the process runs beside it, and it waits for those that do, before it
+// TestP9_5_CountedRunIsAlone: no other batch of the process runs beside it, and it waits for those that do, before it
 // counts.
-func TestP9_5_ACountedRunIsAlone(t *testing.T) {
+func TestP9_5_CountedRunIsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.unfinished(0, 1, 0)
@@ -254,8 +254,8 @@ func TestP9_5_ACountedRunIsAlone(t *testing.T) {
 	}
 }
 
-// TestP9_6_AReleasedKillerIsParkedAgain: a release is counted before each run as well.
-func TestP9_6_AReleasedKillerIsParkedAgain(t *testing.T) {
+// TestP9_6_KillingReleaseIsParkedAgain: a release is counted before each run as well.
+func TestP9_6_KillingReleaseIsParkedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "a")

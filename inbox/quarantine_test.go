@@ -87,9 +87,9 @@ func TestP9_1_ReleasedBelowDropped(t *testing.T) {
 	same(t, "effects", w.effects(), ids(e))
 }
 
-// TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge: a consumer with the shorter window finds its own row in a day that
+// TestP9_1_OldAppliedIDIsDuplicate: a consumer with the shorter window finds its own row in a day that
 // another's window keeps, and quarantines nothing.
-func TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge(t *testing.T) {
+func TestP9_1_OldAppliedIDIsDuplicate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	long := newInbox(t, w.Pool, "long", inbox.Config{Window: 9 * oneDay, DaysAhead: 1})
@@ -105,9 +105,9 @@ func TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge(t *testing.T) {
 	same(t, "later", handle(t, short, e), []inbox.Outcome{inbox.Duplicate, inbox.Quarantined})
 }
 
-// TestP9_1_DecidedWhileItWaits: a late duplicate waits to be quarantined, for the row of its id is just leaving the
-// list, decided. It is a duplicate, and nothing for an operator to wonder about.
-func TestP9_1_DecidedWhileItWaits(t *testing.T) {
+// TestP9_1_QuarantinedEventIsDecidedMeanwhile: a late duplicate waits to be quarantined, for the row of its id is just
+// leaving the list, decided. It is a duplicate, and nothing for an operator to wonder about.
+func TestP9_1_QuarantinedEventIsDecidedMeanwhile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.inbox(inbox.Config{}).Each(write)

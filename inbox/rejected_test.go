@@ -8,10 +8,10 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_3_AStandbyIsReachedForAMoment: a name that moves, a pooler or a proxy leads to a standby, and then to the
+// TestP9_3_StandbyAnswersForMoment: a name that moves, a pooler or a proxy leads to a standby, and then to the
 // primary again. A standby cannot say where the log of its primary is (55000), and connections to it stay open. No
 // partition may stop for that.
-func TestP9_3_AStandbyIsReachedForAMoment(t *testing.T) {
+func TestP9_3_StandbyAnswersForMoment(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	w := &world{server.Database(t, "inbox"), t}

@@ -35,10 +35,10 @@ const auditAtCommit = `create function audit() returns trigger language plpgsql 
 create constraint trigger audit after insert on effect deferrable initially deferred
 	for each row when (new.what = 'N') execute function audit()`
 
-// TestP9_5_ADeploymentForgotAColumn: the program is newer than the tables that its effect writes. At most one key is
+// TestP9_5_MissingColumnParksOneKey: the program is newer than the tables that its effect writes. At most one key is
 // parked. The others wait, a person is asked for, and they are applied once the column is there. Effects of other
 // types, which are applied meanwhile, change nothing.
-func TestP9_5_ADeploymentForgotAColumn(t *testing.T) {
+func TestP9_5_MissingColumnParksOneKey(t *testing.T) {
 	t.Parallel()
 	const column = "alter table effect add added text"
 	for name, tt := range map[string]struct {

@@ -39,9 +39,9 @@ func (w *world) counted(cfg inbox.Config) (in *inbox.Inbox, commits *atomic.Int6
 	return newInbox(w.t, db, "ledger", small(quick(cfg))), commits
 }
 
-// TestP9_6_AReleasedKeyRunsInBatches: the events of a key take two transactions for each hundred, and not for each
+// TestP9_6_ReleasedKeyRunsInBatches: the events of a key take two transactions for each hundred, and not for each
 // of them. Their order stays.
-func TestP9_6_AReleasedKeyRunsInBatches(t *testing.T) {
+func TestP9_6_ReleasedKeyRunsInBatches(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(in *inbox.Inbox, do inbox.BatchEffect) inbox.Handler{
 		"each": func(in *inbox.Inbox, do inbox.BatchEffect) inbox.Handler {
@@ -86,9 +86,9 @@ func TestP9_6_AReleasedKeyRunsInBatches(t *testing.T) {
 	}
 }
 
-// TestP9_6_AfterADeathReleasesRunOneAtATime: a process died within a batch of released events. Whoever comes next
+// TestP9_6_ReleasesRunSinglyAfterCrash: a process died within a batch of released events. Whoever comes next
 // counts each of them and runs it alone.
-func TestP9_6_AfterADeathReleasesRunOneAtATime(t *testing.T) {
+func TestP9_6_ReleasesRunSinglyAfterCrash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "a", "a", "a", "a", "a")

@@ -31,8 +31,8 @@ func (w *world) operator() *operator.Operator {
 	return o
 }
 
-// TestP9_6_AReleasedKeyIsLoggedOnce: not a line for each of its events.
-func TestP9_6_AReleasedKeyIsLoggedOnce(t *testing.T) {
+// TestP9_6_ReleasedKeyIsLoggedOnce: not a line for each of its events.
+func TestP9_6_ReleasedKeyIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "a", "a", "a", "a")
@@ -418,9 +418,9 @@ func TestP9_6_ReleaseRetryable(t *testing.T) {
 	}
 }
 
-// TestP9_6_AReleaseElsewhereKeepsNobodyWaiting: the process that looks for releases finds one that another process
+// TestP9_6_ReleaseInAnotherProcessDelaysNoOther: the process that looks for releases finds one that another process
 // runs. It does not wait for that behind its gate, where its own partitions would wait too.
-func TestP9_6_AReleaseElsewhereKeepsNobodyWaiting(t *testing.T) {
+func TestP9_6_ReleaseInAnotherProcessDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w, events := newWorld(t), keyed("a")
 	var mended atomic.Bool

@@ -9,9 +9,9 @@ import (
 	"github.com/effectonce/effectonce/inbox/operator"
 )
 
-// TestP9_1_AConsumerThatReturns: a consumer that was retired does not hold days up, and knows what it applied when it
+// TestP9_1_RetiredConsumerReturns: a consumer that was retired does not hold days up, and knows what it applied when it
 // starts again.
-func TestP9_1_AConsumerThatReturns(t *testing.T) {
+func TestP9_1_RetiredConsumerReturns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var old, kept []event.Event

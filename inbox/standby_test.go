@@ -10,11 +10,11 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_3_ADuplicateWaitsForTheStandby: an effect is committed while its synchronous standby is away, and its session
+// TestP9_3_DuplicateWaitsForStandby: an effect is committed while its synchronous standby is away, and its session
 // dies in the wait. The row is visible then, and not on the standby: a failover would lose it. Whoever meets the event
 // again goes by that row, so it must wait for the standby as the row's own COMMIT did. Otherwise the offset is
 // committed, and the effect is lost with the old primary.
-func TestP9_3_ADuplicateWaitsForTheStandby(t *testing.T) {
+func TestP9_3_DuplicateWaitsForStandby(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	w := &world{server.Database(t, "inbox"), t}
@@ -57,9 +57,9 @@ func TestP9_3_ADuplicateWaitsForTheStandby(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestP9_3_ADuplicateOfProcessTxWrites: the caller's own commit may write nothing else, and then would wait for no
+// TestP9_3_DuplicateOfProcessTxWrites: the caller's own commit may write nothing else, and then would wait for no
 // standby.
-func TestP9_3_ADuplicateOfProcessTxWrites(t *testing.T) {
+func TestP9_3_DuplicateOfProcessTxWrites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in, e := w.inbox(inbox.Config{}), some(1)[0]

@@ -17,9 +17,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_5_AWaitingEventIsTriedNow: an effect fails and would run again in an hour. An operator sees it, and has it run
-// at once.
-func TestP9_5_AWaitingEventIsTriedNow(t *testing.T) {
+// TestP9_5_WaitingEventIsRetriedNow: an effect fails and would run again in an hour. An operator sees it, and has it
+// run at once.
+func TestP9_5_WaitingEventIsRetriedNow(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(error) error{
 		"failed":    func(err error) error { return err },
@@ -73,9 +73,9 @@ func TestP9_5_AWaitingEventIsTriedNow(t *testing.T) {
 	}
 }
 
-// TestP9_5_TheNoteOfAWaitGoesWithIt: an event that waited and works at its next attempt is noted no longer, nor is one
-// whose partition another process has begun.
-func TestP9_5_TheNoteOfAWaitGoesWithIt(t *testing.T) {
+// TestP9_5_PauseIsRemovedAfterSuccess: an event that waited and works at its next attempt is noted no longer, nor is
+// one whose partition another process has begun.
+func TestP9_5_PauseIsRemovedAfterSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	noted := func() bool {
@@ -112,9 +112,9 @@ func TestP9_5_TheNoteOfAWaitGoesWithIt(t *testing.T) {
 	}
 }
 
-// TestP9_5_AWaitingReleaseIsTriedNow: a released event answers Retryable and would run again in minutes. An operator
+// TestP9_5_WaitingReleaseIsRetriedNow: a released event answers Retryable and would run again in minutes. An operator
 // has it run at once.
-func TestP9_5_AWaitingReleaseIsTriedNow(t *testing.T) {
+func TestP9_5_WaitingReleaseIsRetriedNow(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]string{"of a key": "a", "alone": ""} {
 		t.Run(name, func(t *testing.T) {

@@ -202,8 +202,8 @@ func TestP9_8_NewNumberingHalts(t *testing.T) {
 	w.noRows()
 }
 
-// TestP9_8_FirstContactIsNoRise: what a consumer has never heard of, it has applied nothing of.
-func TestP9_8_FirstContactIsNoRise(t *testing.T) {
+// TestP9_8_FirstIncarnationIsAccepted: what a consumer has never heard of, it has applied nothing of.
+func TestP9_8_FirstIncarnationIsAccepted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.byWatermark(inbox.Config{}).Batch(writeAll)
@@ -418,8 +418,8 @@ func TestP9_8_ParkingReadsTheMark(t *testing.T) {
 	}
 }
 
-// TestP9_8_ARecordWithoutANumber: a topic that no relay writes is a mistake, and halts; a stray record is for a person.
-func TestP9_8_ARecordWithoutANumber(t *testing.T) {
+// TestP9_8_RecordWithoutNumber: a topic that no relay writes is a mistake, and halts; a stray record is for a person.
+func TestP9_8_RecordWithoutNumber(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.byWatermark(inbox.Config{}).Batch(writeAll)
@@ -438,8 +438,8 @@ func TestP9_8_ARecordWithoutANumber(t *testing.T) {
 	same(t, "again", handle(t, h, []event.Event{stray, broken[0], broken[1]}), repeat(inbox.Duplicate, 3))
 }
 
-// TestP9_8_AnIDTwiceInABatch: the contract of a batch effect holds, whatever the numbers say.
-func TestP9_8_AnIDTwiceInABatch(t *testing.T) {
+// TestP9_8_IDTwiceInBatch: the contract of a batch effect holds, whatever the numbers say.
+func TestP9_8_IDTwiceInBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	log := numbered(1, 3)
@@ -463,8 +463,8 @@ func TestP9_8_ProcessTxIsRefused(t *testing.T) {
 	}
 }
 
-// TestP9_8_RowsThatAreGone: marks in memory are of the database that they were read from.
-func TestP9_8_RowsThatAreGone(t *testing.T) {
+// TestP9_8_MarksOfAnotherDatabase: marks in memory are of the database that they were read from.
+func TestP9_8_MarksOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.byWatermark(inbox.Config{}).Batch(writeAll)
@@ -521,9 +521,9 @@ begin
 	raise notice '%', plan;
 end $$`
 
-// TestP9_8_AReleaseStopsAtWhatNobodyJudged: releasing a key is a word on its first event, and not on another one of its
+// TestP9_8_ReleaseStopsAtMaybePublished: releasing a key is a word on its first event, and not on another one of its
 // list that may have been applied.
-func TestP9_8_AReleaseStopsAtWhatNobodyJudged(t *testing.T) {
+func TestP9_8_ReleaseStopsAtMaybePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	log := number(keyed("a", "a", "a"), epochOne, 1)

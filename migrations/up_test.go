@@ -201,8 +201,8 @@ func TestLockIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestADeadlocksVictimIsTriedAgain: producers and workers lock tables in another order than a migration.
-func TestADeadlocksVictimIsTriedAgain(t *testing.T) {
+// TestDeadlockVictimIsRetried: producers and workers lock tables in another order than a migration.
+func TestDeadlockVictimIsRetried(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.Exec(t, "create sequence tries")

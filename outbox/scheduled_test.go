@@ -18,8 +18,8 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// TestP8ScheduledEventsAreSetAside: one, a statement of many, a COPY; beside events of now; by pgx and database/sql.
-func TestP8ScheduledEventsAreSetAside(t *testing.T) {
+// TestP8ScheduledEventsAreStoredApart: one, a statement of many, a COPY; beside events of now; by pgx and database/sql.
+func TestP8ScheduledEventsAreStoredApart(t *testing.T) {
 	t.Parallel()
 	due := time.Now().Add(48 * time.Hour).Truncate(time.Microsecond)
 	for _, n := range []int{1, 5, 80} {
@@ -106,8 +106,8 @@ func ids(t *testing.T, db *pgtest.DB) []uuid.UUID {
 	return list
 }
 
-// TestP8IDsThatWouldBeTooOldAreRefused: no inbox could tell whether it has applied them.
-func TestP8IDsThatWouldBeTooOldAreRefused(t *testing.T) {
+// TestP8TooOldIDsAreRefused: no inbox could tell whether it has applied them.
+func TestP8TooOldIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
 	day := 24 * time.Hour

@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// TestASlowClockMakesNoOldRecords: by this machine's clock the records might be older than retention keeps any.
-func TestASlowClockMakesNoOldRecords(t *testing.T) {
+// TestSlowClockMakesNoOldRecords: by this machine's clock the records might be older than retention keeps any.
+func TestSlowClockMakesNoOldRecords(t *testing.T) {
 	t.Parallel()
 	var first, last time.Time
 	f := &fake{partitions: 1, produce: func(_ context.Context, r request) *produce.ResponsePartition {
@@ -39,9 +39,9 @@ func TestASlowClockMakesNoOldRecords(t *testing.T) {
 	}
 }
 
-// TestAFastDatabaseStopsNothing: where brokers refuse the time that events come with, as too far ahead, records get
+// TestFastDatabaseClock: where brokers refuse the time that events come with, as too far ahead, records get
 // this machine's.
-func TestAFastDatabaseStopsNothing(t *testing.T) {
+func TestFastDatabaseClock(t *testing.T) {
 	t.Parallel()
 	refused, refuseAll := 0, false
 	f := &fake{partitions: 1, produce: func(_ context.Context, r request) *produce.ResponsePartition {

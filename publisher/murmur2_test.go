@@ -45,7 +45,7 @@ func TestPartitionsAreThoseOfKafkaGosMurmur2(t *testing.T) {
 	}
 }
 
-func TestAKeylessEventTakesTheTextOfItsID(t *testing.T) {
+func TestKeylessEventIsHashedByID(t *testing.T) {
 	used := map[int]bool{}
 	for range 200 {
 		e := event.Event{ID: event.NewID()}

@@ -151,7 +151,7 @@ func TestTooLargeIsSplitAndOnlyASingleOneRefused(t *testing.T) {
 	}
 }
 
-func TestARecordTheTopicRefuses(t *testing.T) {
+func TestRecordRefusedByTopic(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 1, map[string]string{"cleanup.policy": "compact"}) // refuses null keys
@@ -217,7 +217,7 @@ func awaitAck(t *testing.T, k *Kafka, topic string) {
 	}
 }
 
-func TestAChangedPartitionCountIsRefused(t *testing.T) {
+func TestChangedPartitionCountIsRefused(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
 	k := newKafka(t, kafkatest.Brokers(t), Config{RecheckEvery: time.Nanosecond})
@@ -252,7 +252,7 @@ func TestAChangedPartitionCountIsRefused(t *testing.T) {
 	}
 }
 
-func TestABrokerThatIsAwayIsUnknownAndComesBack(t *testing.T) {
+func TestUnreachableBrokerIsUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	c := kafkatest.NewCluster(t, 1)
 	topic := kafkatest.TopicAt(t, c.Brokers(), 2)

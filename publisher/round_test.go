@@ -122,9 +122,9 @@ func TestLeadersThatDiffer(t *testing.T) {
 	}
 }
 
-// TestAJointAnswerIsLost: nothing of such a request is known, and a part that is refused when it is sent again may have
-// been written.
-func TestAJointAnswerIsLost(t *testing.T) {
+// TestCombinedRequestLosesItsAnswer: nothing of such a request is known, and a part that is refused when it is sent
+// again may have been written.
+func TestCombinedRequestLosesItsAnswer(t *testing.T) {
 	t.Parallel()
 	f := &fake{
 		partitions: 4, err: io.ErrUnexpectedEOF,
@@ -167,8 +167,8 @@ func (c *counting) RoundTrip(ctx context.Context, addr net.Addr, req kafka.Reque
 	return c.Transport.RoundTrip(ctx, addr, req)
 }
 
-// TestAJointRequestArrives: a real broker takes it, and has every record in its partition, in order.
-func TestAJointRequestArrives(t *testing.T) {
+// TestCombinedRequestIsWritten: a real broker takes it, and has every record in its partition, in order.
+func TestCombinedRequestIsWritten(t *testing.T) {
 	t.Parallel()
 	topic, other := kafkatest.Topic(t, 8), kafkatest.Topic(t, 3)
 	by := &counting{}

@@ -82,9 +82,9 @@ func (p *pinned) grown(t *testing.T, e event.Event, count int) {
 	}
 }
 
-// TestP4_AMovedCountIsNotUsedMeanwhile: metadata has told of another count, and the pin was not answered. Who comes
+// TestP4_ChangedCountIsNotUsedUnpinned: metadata has told of another count, and the pin was not answered. Who comes
 // while another asks again waits too.
-func TestP4_AMovedCountIsNotUsedMeanwhile(t *testing.T) {
+func TestP4_ChangedCountIsNotUsedUnpinned(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, e := newPinned(t, 2), some("t", "k", "v")
@@ -99,8 +99,8 @@ func TestP4_AMovedCountIsNotUsedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestP4_AnUnansweredPinMakesNoCountNew: what was asked a moment ago in vain is as old as the last answer.
-func TestP4_AnUnansweredPinMakesNoCountNew(t *testing.T) {
+// TestP4_UnansweredPinKeepsCountOld: what was asked a moment ago in vain is as old as the last answer.
+func TestP4_UnansweredPinKeepsCountOld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, e := newPinned(t, 2), some("t", "k", "v")
@@ -114,9 +114,9 @@ func TestP4_AnUnansweredPinMakesNoCountNew(t *testing.T) {
 	})
 }
 
-// TestAGrownTopicKeepsItsPartitionsApart: a request to a partition is in flight while the topic's new count is
+// TestGrownTopicWithRequestInFlight: a request to a partition is in flight while the topic's new count is
 // accepted.
-func TestAGrownTopicKeepsItsPartitionsApart(t *testing.T) {
+func TestGrownTopicWithRequestInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, e := newPinned(t, 1), some("t", "k", "v")
@@ -150,8 +150,8 @@ func TestAGrownTopicKeepsItsPartitionsApart(t *testing.T) {
 	})
 }
 
-// TestARaisedLimitIsUsed: batches were split for a topic's limit. It is asked for anew with the topic.
-func TestARaisedLimitIsUsed(t *testing.T) {
+// TestRaisedLimitIsUsed: batches were split for a topic's limit. It is asked for anew with the topic.
+func TestRaisedLimitIsUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, requests, most := newPinned(t, 1), 0, 2
@@ -177,8 +177,8 @@ func TestARaisedLimitIsUsed(t *testing.T) {
 	})
 }
 
-// TestAnotherAbsenceHasItsOwnGrace: a topic was missing, was there, and is missing again much later.
-func TestAnotherAbsenceHasItsOwnGrace(t *testing.T) {
+// TestEachAbsenceHasItsGrace: a topic was missing, was there, and is missing again much later.
+func TestEachAbsenceHasItsGrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, e := newPinned(t, 1), some("t", "k", "v")

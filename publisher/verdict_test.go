@@ -136,7 +136,7 @@ func TestClassesOfAnswers(t *testing.T) {
 	}
 }
 
-func TestARefusedRecordIsFoundInOrder(t *testing.T) {
+func TestRefusedRecordIsFoundInOrder(t *testing.T) {
 	t.Parallel()
 	for name, hints := range map[string][]produce.ResponseError{
 		"named by the broker": {{BatchIndex: -1}},
@@ -171,9 +171,9 @@ func TestARefusedRecordIsFoundInOrder(t *testing.T) {
 	}
 }
 
-// TestP4_ARefusalAfterALostAnswerSaysSo: the first request may have been written, the repeated one is refused. Neither
-// the refused event nor what stood behind it in that request is certain not to be in the log.
-func TestP4_ARefusalAfterALostAnswerSaysSo(t *testing.T) {
+// TestP4_RefusalAfterLostAnswerMayBeWritten: the first request may have been written, the repeated one is refused.
+// Neither the refused event nor what stood behind it in that request is certain not to be in the log.
+func TestP4_RefusalAfterLostAnswerMayBeWritten(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"lost": true, "no leader": false, "disk": true} {
 		requests := 0
@@ -206,7 +206,7 @@ func TestP4_ARefusalAfterALostAnswerSaysSo(t *testing.T) {
 	}
 }
 
-func TestALeaderThatMovedIsFoundAtOnce(t *testing.T) {
+func TestMovedLeaderIsFoundAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]struct {
 		code kafka.Error
@@ -366,8 +366,8 @@ func TestThePinDecides(t *testing.T) {
 	}
 }
 
-// TestARepetitionStaysInItsCluster: the way to the leader breaks, and leads to another cluster afterwards.
-func TestARepetitionStaysInItsCluster(t *testing.T) {
+// TestRetryStaysInCluster: the way to the leader breaks, and leads to another cluster afterwards.
+func TestRetryStaysInCluster(t *testing.T) {
 	t.Parallel()
 	f, sent := &fake{partitions: 1, cluster: "one", err: io.EOF}, 0
 	f.produce = func(context.Context, request) *produce.ResponsePartition {
@@ -393,9 +393,9 @@ func TestARepetitionStaysInItsCluster(t *testing.T) {
 	}
 }
 
-// TestP4_AnOldCountIsNotUsedMeanwhile: who has not sent to a topic for long waits until it is known how many partitions
+// TestP4_OldCountIsNotUsedWhileAsking: who has not sent to a topic for long waits until it is known how many partitions
 // it has, also while another asks: the count may have been accepted long ago, and other relays send by it.
-func TestP4_AnOldCountIsNotUsedMeanwhile(t *testing.T) {
+func TestP4_OldCountIsNotUsedWhileAsking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -438,8 +438,8 @@ func TestP4_AnOldCountIsNotUsedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestWhatNoBrokerReadsIsRefused: Kafka answers a request that is larger than it takes by closing the connection.
-func TestWhatNoBrokerReadsIsRefused(t *testing.T) {
+// TestTooLargeRequestIsRefused: Kafka answers a request that is larger than it takes by closing the connection.
+func TestTooLargeRequestIsRefused(t *testing.T) {
 	t.Parallel()
 	sent := 0
 	f := &fake{partitions: 1, err: io.EOF}

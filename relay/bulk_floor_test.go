@@ -31,8 +31,8 @@ func TestP3BulkNeedsAFloor(t *testing.T) {
 	}
 }
 
-// TestP3_2_AClaimFitsIntoItsBlock: a lane whose block has fewer numbers left than a claim may need begins the next one.
-func TestP3_2_AClaimFitsIntoItsBlock(t *testing.T) {
+// TestP3_2_ClaimFitsIntoBlock: a lane whose block has fewer numbers left than a claim may need begins the next one.
+func TestP3_2_ClaimFitsIntoBlock(t *testing.T) {
 	t.Parallel()
 	cfg, err := Config{ClaimEvents: 60}.withDefaults()
 	if err != nil {

@@ -339,9 +339,9 @@ func TestP3BulkMoved(t *testing.T) {
 	}
 }
 
-// TestP3_5_ALostLaneKeepsItsRows: of lanes that were read in bulk and are settled together, one is lost meanwhile. Its
+// TestP3_5_LostLaneKeepsItsRows: of lanes that were read in bulk and are settled together, one is lost meanwhile. Its
 // rows and its entry stay for the next owner; the others are settled.
-func TestP3_5_ALostLaneKeepsItsRows(t *testing.T) {
+func TestP3_5_LostLaneKeepsItsRows(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t))
 	fill(t, f.db, 1000, 200)
@@ -373,9 +373,9 @@ func TestP3_5_ALostLaneKeepsItsRows(t *testing.T) {
 	drained(t, f.db)
 }
 
-// TestP6RescanWaitsForABacklog: nobody looks below the floors of lanes that have much; when they have caught up, what
-// is there is found.
-func TestP6RescanWaitsForABacklog(t *testing.T) {
+// TestP6RescanSkipsLanesWithBacklog: nobody looks below the floors of lanes that have much; when they have caught up,
+// what is there is found.
+func TestP6RescanSkipsLanesWithBacklog(t *testing.T) {
 	t.Parallel()
 	var found []int16
 	f, r := bulky(t, outboxDB(t), func(c *relay.Config) {

@@ -10,9 +10,9 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP3_1_AClaimReadsBehindItsLock: a claim waits for a lane that somebody has locked who discards a released event.
+// TestP3_1_ClaimReadsAfterItsLock: a claim waits for a lane that somebody has locked who discards a released event.
 // It must see that, and not what there was when it began to wait.
-func TestP3_1_AClaimReadsBehindItsLock(t *testing.T) {
+func TestP3_1_ClaimReadsAfterItsLock(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	b.set(refusing("0"))
@@ -42,9 +42,9 @@ func TestP3_1_AClaimReadsBehindItsLock(t *testing.T) {
 	empty(t, db)
 }
 
-// TestP3_2_AnOpenEntryIsSentAsItIs: in the order of its numbers, which is not that of its ids when it was drained from
+// TestP3_2_OpenEntryIsSentUnchanged: in the order of its numbers, which is not that of its ids when it was drained from
 // what was held.
-func TestP3_2_AnOpenEntryIsSentAsItIs(t *testing.T) {
+func TestP3_2_OpenEntryIsSentUnchanged(t *testing.T) {
 	t.Parallel()
 	f := &floors{t: t, db: outboxDB(t), to: &memory{}}
 	for _, n := range []string{"0", "1", "2"} {
@@ -67,9 +67,9 @@ func TestP3_2_AnOpenEntryIsSentAsItIs(t *testing.T) {
 	}
 }
 
-// TestP3_2_ABlockBelongsToItsFence: a claim's COMMIT happens, and nobody hears of it. Under the fence that is raised
+// TestP3_2_BlockBelongsToFence: a claim's COMMIT happens, and nobody hears of it. Under the fence that is raised
 // then no number of the old block is given again.
-func TestP3_2_ABlockBelongsToItsFence(t *testing.T) {
+func TestP3_2_BlockBelongsToFence(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	proxy := pgtest.NewProxy(t, db.URL)

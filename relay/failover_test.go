@@ -27,9 +27,9 @@ func (f *floors) append() {
 	f.db.Exec(f.t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
 }
 
-// TestP5_ABlockEndsWithItsIncarnation: a standby takes over that lacks a lane's last reservation of numbers, and the
+// TestP5_BlockEndsWithIncarnation: a standby takes over that lacks a lane's last reservation of numbers, and the
 // relay keeps its lanes. It must not go on in its block: the next block of the new incarnation begins below it.
-func TestP5_ABlockEndsWithItsIncarnation(t *testing.T) {
+func TestP5_BlockEndsWithIncarnation(t *testing.T) {
 	t.Parallel()
 	for name, hide := range map[string]func(f *floors){
 		"behind a pooler":                     func(*floors) {},
@@ -64,9 +64,9 @@ func TestP5_ABlockEndsWithItsIncarnation(t *testing.T) {
 	}
 }
 
-// TestP5_ANewIncarnationIsNoCrash: an incarnation begins while a claim waits for its lanes, and the heartbeat meets it
+// TestP5_NewIncarnationIsNoCrash: an incarnation begins while a claim waits for its lanes, and the heartbeat meets it
 // first. Nobody says that the database has crashed.
-func TestP5_ANewIncarnationIsNoCrash(t *testing.T) {
+func TestP5_NewIncarnationIsNoCrash(t *testing.T) {
 	t.Parallel()
 	var said bytes.Buffer
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
@@ -90,9 +90,9 @@ func TestP5_ANewIncarnationIsNoCrash(t *testing.T) {
 	}
 }
 
-// TestP3_2_AnEntryThatAFailoverOpenedAgain: behind a pooler, a standby takes over on which an entry is open that
+// TestP3_2_FailoverReopensEntry: behind a pooler, a standby takes over on which an entry is open that
 // the relay has settled some claims ago.
-func TestP3_2_AnEntryThatAFailoverOpenedAgain(t *testing.T) {
+func TestP3_2_FailoverReopensEntry(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.append()
@@ -120,10 +120,10 @@ func TestP3_2_AnEntryThatAFailoverOpenedAgain(t *testing.T) {
 	}
 }
 
-// TestP3_5_ASettleEndsWithItsIncarnation: a standby takes over that lacks a relay's take-over of a lane. Another relay
+// TestP3_5_SettleEndsWithIncarnation: a standby takes over that lacks a relay's take-over of a lane. Another relay
 // claims there, and the first one takes the lane again, under the fence that it had and while it still publishes: the
 // entry under its number is not its own.
-func TestP3_5_ASettleEndsWithItsIncarnation(t *testing.T) {
+func TestP3_5_SettleEndsWithIncarnation(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
@@ -179,9 +179,9 @@ func TestP4HeldAfterAFailover(t *testing.T) {
 	}
 }
 
-// TestP4HeldThatAFailoverTookBack: behind a pooler, a standby takes over on which an event is held that was sent and
+// TestP4FailoverRestoresHeldEvent: behind a pooler, a standby takes over on which an event is held that was sent and
 // settled. Nothing is appended: it goes again after a heartbeat.
-func TestP4HeldThatAFailoverTookBack(t *testing.T) {
+func TestP4FailoverRestoresHeldEvent(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.append()

@@ -146,7 +146,7 @@ func TestP3_7_UnknownCommits(t *testing.T) {
 	}
 }
 
-func TestP5_RelaysShareLanesAndHandThemOver(t *testing.T) {
+func TestP5_RelaysShareLanes(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	shares := func() (n int) {
@@ -255,7 +255,7 @@ func TestP3_2_DiscardedEventsLeaveAGap(t *testing.T) {
 	}
 }
 
-func TestP3_5_AnEntryWhoseEventsAreAllGoneIsSettled(t *testing.T) {
+func TestP3_5_EntryOfDeletedEventsIsSettled(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	db.Exec(t, `insert into outbox_claim values (3, 7, '{1,2}', '{7,8}')`)

@@ -107,9 +107,9 @@ func interrupted(t *testing.T, db *pgtest.DB) {
 	_ = stop()
 }
 
-// TestP5FenceWhileARelayRuns: it loses its lanes, takes them again, and publishes what it had claimed under the new
+// TestP5FenceWhileRelayRuns: it loses its lanes, takes them again, and publishes what it had claimed under the new
 // epoch; its old settle does nothing.
-func TestP5FenceWhileARelayRuns(t *testing.T) {
+func TestP5FenceWhileRelayRuns(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
 	fillFrom(t, db, 0, 10)
@@ -138,7 +138,7 @@ func TestP5FenceWhileARelayRuns(t *testing.T) {
 	inOrder(t, to.events(), 200)
 }
 
-func TestP5FenceTurnsTheSequenceForwardOnly(t *testing.T) {
+func TestP5FenceMovesSequenceOnlyForward(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		before  string

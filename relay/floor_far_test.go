@@ -181,9 +181,9 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 	f.exec(pin, "commit")
 }
 
-// TestP6SlicesGrowOnlyWhenTheyAreWhole: while floors follow new ids at once, that says nothing of how long a slice
+// TestP6OnlyFullSlicesGrow: while floors follow new ids at once, that says nothing of how long a slice
 // takes. One that takes too long is tried again as a smaller one, and is no outage.
-func TestP6SlicesGrowOnlyWhenTheyAreWhole(t *testing.T) {
+func TestP6OnlyFullSlicesGrow(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Lease = 3 * time.Second })
 	for range 10 {
@@ -205,8 +205,8 @@ func TestP6SlicesGrowOnlyWhenTheyAreWhole(t *testing.T) {
 	}
 }
 
-// TestP6RescanComesInSlices: what lies below the floors is not read at once either.
-func TestP6RescanComesInSlices(t *testing.T) {
+// TestP6RescanRunsInSlices: what lies below the floors is not read at once either.
+func TestP6RescanRunsInSlices(t *testing.T) {
 	t.Parallel()
 	var found []int16
 	f := driven(t, outboxDB(t), func(c *relay.Config) {

@@ -261,7 +261,7 @@ func (f *floors) literal(v any) string {
 	return "'" + strings.ReplaceAll(string(text), "'", "''") + "'"
 }
 
-func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
+func TestP6FloorWaitsForOpenInserts(t *testing.T) {
 	t.Parallel()
 	t.Run("an open transaction", func(t *testing.T) {
 		t.Parallel()
@@ -395,9 +395,9 @@ func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
 	})
 }
 
-// TestP6FloorIsNoSnapshot: a transaction has drawn an id, and the snapshot's xmax says that everything below it is
+// TestP6FloorIgnoresSnapshots: a transaction has drawn an id, and the snapshot's xmax says that everything below it is
 // decided, for it is one past the highest completed transaction and not past the highest one.
-func TestP6FloorIsNoSnapshot(t *testing.T) {
+func TestP6FloorIgnoresSnapshots(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	for range 200 {
@@ -464,9 +464,9 @@ func TestP6FloorFallsWhenIDsMayGoBack(t *testing.T) {
 	}
 }
 
-// TestP6FloorNeedsTheTablesSequence: outbox_event_id_seq is a sequence of another's, far ahead of the one that ids come
+// TestP6FloorNeedsTableSequence: outbox_event_id_seq is a sequence of another's, far ahead of the one that ids come
 // from.
-func TestP6FloorNeedsTheTablesSequence(t *testing.T) {
+func TestP6FloorNeedsTableSequence(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.db.Exec(t, `alter sequence outbox_event_id_seq rename to ids`)
@@ -511,8 +511,8 @@ func TestP6FloorFallsWithTheConnection(t *testing.T) {
 	f.at(100, "it was the same")
 }
 
-// TestP6RescanFindsWhatCannotBe: somebody writes an id of his own.
-func TestP6RescanFindsWhatCannotBe(t *testing.T) {
+// TestP6RescanFindsSuppliedID: somebody writes an id of his own.
+func TestP6RescanFindsSuppliedID(t *testing.T) {
 	t.Parallel()
 	var found []int16
 	f := driven(t, outboxDB(t), func(c *relay.Config) {
@@ -562,8 +562,8 @@ func TestP6FloorsOfARunningRelay(t *testing.T) {
 	}
 }
 
-// TestP6RescanFindsAnEntryThatIsOpenAgain: a pooler hides that the server has crashed and taken a settle back.
-func TestP6RescanFindsAnEntryThatIsOpenAgain(t *testing.T) {
+// TestP6RescanFindsReopenedEntry: a pooler hides that the server has crashed and taken a settle back.
+func TestP6RescanFindsReopenedEntry(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) {
 		c.Observer.BelowFloor = func(lane int16) { t.Errorf("lane %d is said to have a row below its floor", lane) }

@@ -67,8 +67,8 @@ func drivenTopics(t *testing.T, n int, to *topics) (*Driver, *pgtest.DB) {
 	return d, db
 }
 
-// TestP4RefusedTopicsCostTheOthersNothing: once it is known what the lanes hold, claims beside it do not look it up.
-func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
+// TestP4RefusedTopicsCostOthersNothing: once it is known what the lanes hold, claims beside it do not look it up.
+func TestP4RefusedTopicsCostOthersNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("holds events of thousands of topics")
 	}
@@ -145,8 +145,8 @@ func giveBack(d *Driver, grants []lanes.Grant) {
 	}
 }
 
-// TestP4TopicsThatComeBackAreOneClaim: all groups of a lane share a claim's bytes.
-func TestP4TopicsThatComeBackAreOneClaim(t *testing.T) {
+// TestP4ResumedTopicsShareOneClaim: all groups of a lane share a claim's bytes.
+func TestP4ResumedTopicsShareOneClaim(t *testing.T) {
 	t.Parallel()
 	const many = 100
 	to := &topics{refused: func(string) bool { return false }}

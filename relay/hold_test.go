@@ -42,9 +42,9 @@ func everyKey(t *testing.T, b *broker, keys, each int) {
 	watermark(t, b.events())
 }
 
-// TestP4HoldsAPartitionThatDoesNotAnswer: the others go on, what comes later for it waits behind it, and when it
+// TestP4HoldsUnansweringPartition: the others go on, what comes later for it waits behind it, and when it
 // answers again it gets everything in order, before anything newer.
-func TestP4HoldsAPartitionThatDoesNotAnswer(t *testing.T) {
+func TestP4HoldsUnansweringPartition(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
 	dead := func(_ *event.Event, partition int32) answer {
@@ -136,9 +136,9 @@ func (s *stuck) wait(ctx context.Context) error {
 	return errNotSent
 }
 
-// TestP4HoldFreesWhoWaits: two pumps send to a partition that takes one request at a time. When the first has found it
-// dead, the second does not wait for its own turn to find out.
-func TestP4HoldFreesWhoWaits(t *testing.T) {
+// TestP4HoldFreesWaitingPump: two pumps send to a partition that takes one request at a time. When the first has found
+// it dead, the second does not wait for its own turn to find out.
+func TestP4HoldFreesWaitingPump(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	s := &stuck{
@@ -186,9 +186,9 @@ func TestP4KeepsTheClaimWhenNothingAnswers(t *testing.T) {
 	everyKey(t, b, 20, 60)
 }
 
-// TestP4OtherLanesGoOn: until a partition that does not answer is held, only lanes with an event for it wait. The pump
-// claims for the others, and what was acked of such a lane is not sent again.
-func TestP4OtherLanesGoOn(t *testing.T) {
+// TestP4OtherLanesContinue: until a partition that does not answer is held, only lanes with an event for it wait. The
+// pump claims for the others, and what was acked of such a lane is not sent again.
+func TestP4OtherLanesContinue(t *testing.T) {
 	t.Parallel()
 	const dead = 1
 	db, b := outboxDB(t), newBroker(4)
@@ -278,9 +278,9 @@ type answering struct{ *broker }
 
 func (answering) Reach(context.Context) error { return nil }
 
-// TestP4OtherLanesGoOnFromTheStart: the first event of a relay goes to a partition that does not answer, and no other
+// TestP4OtherLanesContinueFromStart: the first event of a relay goes to a partition that does not answer, and no other
 // one was ever sent. Its pump claims for other lanes all the same; once they are acked the partition is held.
-func TestP4OtherLanesGoOnFromTheStart(t *testing.T) {
+func TestP4OtherLanesContinueFromStart(t *testing.T) {
 	t.Parallel()
 	const dead = 1
 	db, b := outboxDB(t), newBroker(4)
@@ -360,8 +360,8 @@ func TestP4KeepsTheClaimOfASlowOutage(t *testing.T) {
 	}
 }
 
-// TestP4NeverHoldsWhenToldSo: HoldAfter below zero.
-func TestP4NeverHoldsWhenToldSo(t *testing.T) {
+// TestP4NegativeHoldAfterNeverHolds: HoldAfter below zero.
+func TestP4NegativeHoldAfterNeverHolds(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
 	tries := 0
@@ -532,8 +532,8 @@ func TestOnceDrainsWhatIsHeld(t *testing.T) {
 	everyKey(t, b, 20, 20)
 }
 
-// TestP4WithoutPartitionsATopicIsOne: a publisher that cannot tell where events go.
-func TestP4WithoutPartitionsATopicIsOne(t *testing.T) {
+// TestP4PublisherWithoutPartitions: a publisher that cannot tell where events go.
+func TestP4PublisherWithoutPartitions(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
 	b.set(func(e *event.Event, _ int32) answer {
@@ -558,9 +558,9 @@ func TestP4WithoutPartitionsATopicIsOne(t *testing.T) {
 	watermark(t, b.events())
 }
 
-// TestP4TryWaitsForWhatIsOlder: a settle has moved the first of a topic's held events to its partition, which does not
+// TestP4TryWaitsForOlderEvents: a settle has moved the first of a topic's held events to its partition, which does not
 // answer, and the relay's memory does not know it yet. A try of the topic must not send what comes after it.
-func TestP4TryWaitsForWhatIsOlder(t *testing.T) {
+func TestP4TryWaitsForOlderEvents(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
 	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(func(c *relay.Config) { c.Lease = time.Hour })))

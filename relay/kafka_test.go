@@ -110,8 +110,8 @@ func TestP4HoldWithRealBrokers(t *testing.T) {
 	published(t, cluster.Brokers(), topic, keys, 3*each)
 }
 
-// TestP4RefusedByTheRealBroker: a record that is too large for its topic, and an access list that slips.
-func TestP4RefusedByTheRealBroker(t *testing.T) {
+// TestP4RefusedByRealBroker: a record that is too large for its topic, and an access list that slips.
+func TestP4RefusedByRealBroker(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 3, map[string]string{"max.message.bytes": "20000"})

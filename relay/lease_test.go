@@ -112,9 +112,9 @@ func TestP5Lease(t *testing.T) {
 	}
 }
 
-// TestP5_ALaneStaysWhileItIsPublished: another relay has come for its share. The lanes that the first one is publishing
+// TestP5_LaneStaysWhileItIsPublished: another relay has come for its share. The lanes that the first one is publishing
 // from stay its own until it has settled.
-func TestP5_ALaneStaysWhileItIsPublished(t *testing.T) {
+func TestP5_LaneStaysWhileItIsPublished(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
@@ -149,8 +149,8 @@ func TestP5_ALaneStaysWhileItIsPublished(t *testing.T) {
 	}
 }
 
-// TestASilentRelayIsFound: a relay that was killed, or is frozen, has not left. One that stops has.
-func TestASilentRelayIsFound(t *testing.T) {
+// TestSilentRelayIsFound: a relay that was killed, or is frozen, has not left. One that stops has.
+func TestSilentRelayIsFound(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Name = "host:7" })
 	diagnosed := func() operator.Diagnosis {

@@ -208,10 +208,10 @@ func TestOperatorThatFallsSilentKeepsNoLane(t *testing.T) {
 	}
 }
 
-// TestP4DiscardSeesWhatCameBehind: an event goes behind a parked one while the discard of that waits for the lane's
+// TestP4DiscardSeesLaterEvents: an event goes behind a parked one while the discard of that waits for the lane's
 // lock. The key stays parked, whatever isolation the database gives by default: without its mark the event would be
 // forgotten.
-func TestP4DiscardSeesWhatCameBehind(t *testing.T) {
+func TestP4DiscardSeesLaterEvents(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	parkedRow(t, f.db, 1, "k", false, false)

@@ -34,8 +34,8 @@ func (o *outages) is(t *testing.T, when string, away, back int32) {
 	}
 }
 
-// TestAnOutageIsOfWhatFails: claims fail while heartbeats and probes work. It is one outage until claims work too.
-func TestAnOutageIsOfWhatFails(t *testing.T) {
+// TestOutageLastsUntilClaimsWork: claims fail while heartbeats and probes work. It is one outage until claims work too.
+func TestOutageLastsUntilClaimsWork(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	var dials atomic.Int32
@@ -76,8 +76,9 @@ func TestAnOutageIsOfWhatFails(t *testing.T) {
 	inOrder(t, to.events(), 110)
 }
 
-// TestAnOutageOfKafkaIsOfWhatFails: some of the lanes cannot be sent while others can. It is one outage until all can.
-func TestAnOutageOfKafkaIsOfWhatFails(t *testing.T) {
+// TestOutageLastsUntilAllLanesAreSent: some of the lanes cannot be sent while others can. It is one outage until all
+// can.
+func TestOutageLastsUntilAllLanesAreSent(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	var mended atomic.Bool

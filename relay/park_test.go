@@ -243,9 +243,9 @@ func TestP4KeylessIsParkedAlone(t *testing.T) {
 	}
 }
 
-// TestP4NothingLaterIsSentBeforeThePark: after a refusal, nothing later of that lane and partition is sent by the
+// TestP4NothingLaterIsSentBeforePark: after a refusal, nothing later of that lane and partition is sent by the
 // claim, or a take-over could write the refused event after it.
-func TestP4NothingLaterIsSentBeforeThePark(t *testing.T) {
+func TestP4NothingLaterIsSentBeforePark(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	type seen struct {
@@ -276,9 +276,9 @@ func TestP4NothingLaterIsSentBeforeThePark(t *testing.T) {
 	}
 }
 
-// TestP4ParkTakesWhatIsHeldOfTheKey: many events of two keys are held for a partition; when it answers, it refuses the
+// TestP4ParkTakesHeldEventsOfKey: many events of two keys are held for a partition; when it answers, it refuses the
 // first of one key. The rest of that key is in outbox_held, beyond the claim, and joins the list.
-func TestP4ParkTakesWhatIsHeldOfTheKey(t *testing.T) {
+func TestP4ParkTakesHeldEventsOfKey(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
 	dead := b.partition(&event.Event{Key: "k3"})
@@ -314,9 +314,9 @@ func TestP4ParkTakesWhatIsHeldOfTheKey(t *testing.T) {
 	everyKey(t, b, 20, 100)
 }
 
-// TestP4ReleaseToAPartitionThatDoesNotAnswer: released events are held like others, and keep their place before what
+// TestP4ReleaseToUnansweringPartition: released events are held like others, and keep their place before what
 // was appended later.
-func TestP4ReleaseToAPartitionThatDoesNotAnswer(t *testing.T) {
+func TestP4ReleaseToUnansweringPartition(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
 	b.set(refusing("0"))
@@ -344,9 +344,9 @@ func TestP4ReleaseToAPartitionThatDoesNotAnswer(t *testing.T) {
 	everyKey(t, b, 20, 20)
 }
 
-// TestP9_8_MaybePublishedIsSaid: an attempt was written and its answer lost, the next was refused. Released, the event
+// TestP9_8_ReleaseCarriesMaybe: an attempt was written and its answer lost, the next was refused. Released, the event
 // says that it may be a repetition; what only stood behind it does not.
-func TestP9_8_MaybePublishedIsSaid(t *testing.T) {
+func TestP9_8_ReleaseCarriesMaybe(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	o := newOperator(t, db)

@@ -32,9 +32,9 @@ func topicOf(log []event.Event, topic string) (of []event.Event) {
 const nothingLeft = `select not exists (select from outbox_event) and not exists (select from outbox_claim)
 	and not exists (select from outbox_held)`
 
-// TestP4PauseHoldsATopicAndNothingElse: its events leave the others' way, over a restart of the relay too, and come in
+// TestP4PauseHoldsOnlyItsTopic: its events leave the others' way, over a restart of the relay too, and come in
 // order when it is resumed.
-func TestP4PauseHoldsATopicAndNothingElse(t *testing.T) {
+func TestP4PauseHoldsOnlyItsTopic(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	o := newOperator(t, db)
@@ -76,9 +76,9 @@ func TestP4PauseHoldsATopicAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestP4PauseCostsTheOthersNothing: 20,000 events of a paused topic leave the outbox once; after that, claims and looks
-// of the others do not visit them.
-func TestP4PauseCostsTheOthersNothing(t *testing.T) {
+// TestP4PauseCostsOtherTopicsNothing: 20,000 events of a paused topic leave the outbox once; after that, claims and
+// looks of the others do not visit them.
+func TestP4PauseCostsOtherTopicsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tables")
 	}
@@ -108,8 +108,8 @@ func TestP4PauseCostsTheOthersNothing(t *testing.T) {
 	t.Logf("a claim reads %d and %d pages, a look %d", claim, groups, look)
 }
 
-// TestP4PauseOfATopicThatIsRefused: nothing is tried until it is resumed.
-func TestP4PauseOfATopicThatIsRefused(t *testing.T) {
+// TestP4PauseOfRefusedTopic: nothing is tried until it is resumed.
+func TestP4PauseOfRefusedTopic(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	o := newOperator(t, db)
@@ -207,9 +207,9 @@ func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 	}
 }
 
-// TestP4PauseIsTheClaims: pumps and prober read what is paused each in its own time. Whoever read it before the pause
-// and says so after a claim that follows it does not make that claim send.
-func TestP4PauseIsTheClaims(t *testing.T) {
+// TestP4ClaimUsesItsOwnReadOfPauses: pumps and prober read what is paused each in its own time. Whoever read it before
+// the pause and says so after a claim that follows it does not make that claim send.
+func TestP4ClaimUsesItsOwnReadOfPauses(t *testing.T) {
 	t.Parallel()
 	var f *floors
 	f = driven(t, outboxDB(t), func(c *relay.Config) {

@@ -25,9 +25,9 @@ func TestP3_3_Phantom(t *testing.T) {
 	}
 }
 
-// TestP3_3_WithoutBarrierThereArePhantoms shows that the test above can fail: a reader that does not commit anything
+// TestP3_3_PhantomWithoutBarrier shows that the test above can fail: a reader that does not commit anything
 // durable sees the row, and the crash takes it back.
-func TestP3_3_WithoutBarrierThereArePhantoms(t *testing.T) {
+func TestP3_3_PhantomWithoutBarrier(t *testing.T) {
 	t.Parallel()
 	db, server := asyncServer(t)
 	asyncPay(t, db)

@@ -14,9 +14,9 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP4TheClusterIsPinned: the first cluster stays, and another one is refused for all topics until somebody accepts
+// TestP4ClusterIsPinned: the first cluster stays, and another one is refused for all topics until somebody accepts
 // it.
-func TestP4TheClusterIsPinned(t *testing.T) {
+func TestP4ClusterIsPinned(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	pins, err := relay.Pins(db.Pool, "")
@@ -66,8 +66,8 @@ func TestP4TheClusterIsPinned(t *testing.T) {
 	}
 }
 
-// TestP4AnotherClusterIsNotPublishedTo: a relay with another cluster's brokers leaves every event where it is.
-func TestP4AnotherClusterIsNotPublishedTo(t *testing.T) {
+// TestP4AnotherClusterIsRefused: a relay with another cluster's brokers leaves every event where it is.
+func TestP4AnotherClusterIsRefused(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	db, topic, brokers := outboxDB(t), kafkatest.Topic(t, 2), kafkatest.Brokers(t)

@@ -6,10 +6,10 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP6PlansBesideTheOutbox: under a pinned snapshot a vacuum removes nothing and says that the tables are empty. What
+// TestP6PlansOfOtherTables: under a pinned snapshot a vacuum removes nothing and says that the tables are empty. What
 // a claim or settle looks up beside the ordinary way costs a step in an index for each event all the same, and does not
 // read them.
-func TestP6PlansBesideTheOutbox(t *testing.T) {
+func TestP6PlansOfOtherTables(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tables")
 	}

@@ -55,8 +55,8 @@ func TestRunPublishesWhatArrives(t *testing.T) {
 	}
 }
 
-// TestAnEmptyPayloadIsNoTombstone, not even the first that a session reads.
-func TestAnEmptyPayloadIsNoTombstone(t *testing.T) {
+// TestEmptyPayloadIsNoTombstone, not even the first that a session reads.
+func TestEmptyPayloadIsNoTombstone(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '')`)

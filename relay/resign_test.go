@@ -9,9 +9,9 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP5LanesAreGivenBackAfterARestart: the server was restarted since the last heartbeat, so the relay that stops
+// TestP5LanesAreReleasedAfterServerRestart: the server was restarted since the last heartbeat, so the relay that stops
 // finds its connection dead. It gives its lanes back over another, instead of leaving the next one to wait for a lease.
-func TestP5LanesAreGivenBackAfterARestart(t *testing.T) {
+func TestP5LanesAreReleasedAfterServerRestart(t *testing.T) {
 	t.Parallel()
 	// of its own, or the relays of other tests would lose their connections
 	db := pgtest.NewDatabase(t, migrations.Outbox)

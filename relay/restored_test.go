@@ -11,7 +11,7 @@ import (
 )
 
 // P10: a restore does not carry what was published after the backup. What the log holds tells.
-func TestP10NumbersOfALogThatIsAhead(t *testing.T) {
+func TestP10LogIsAheadOfDatabase(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	db.Exec(t, `update outbox_lane set reserved_seq = 100 * lane`)

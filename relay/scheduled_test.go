@@ -42,8 +42,8 @@ func TestP8DueEventsMoveInOrder(t *testing.T) {
 	}
 }
 
-// TestP8ManyThatAreDue: more than a claim takes, with and without keys, and rows whose id the move makes.
-func TestP8ManyThatAreDue(t *testing.T) {
+// TestP8ManyDueEvents: more than a claim takes, with and without keys, and rows whose id the move makes.
+func TestP8ManyDueEvents(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
@@ -115,7 +115,7 @@ func TestP8NotBefore(t *testing.T) {
 	inOrder(t, to.events(), 1)
 }
 
-func TestP8StatusCountsWhatIsScheduled(t *testing.T) {
+func TestP8StatusCountsScheduledEvents(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	db.Exec(t,
@@ -128,8 +128,8 @@ func TestP8StatusCountsWhatIsScheduled(t *testing.T) {
 	}
 }
 
-// TestP8AStaleOwnerMovesNothing: its fence was raised.
-func TestP8AStaleOwnerMovesNothing(t *testing.T) {
+// TestP8StaleOwnerMovesNothing: its fence was raised.
+func TestP8StaleOwnerMovesNothing(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.db.Exec(t, `update outbox_lane set fence = fence + 1`)
@@ -141,8 +141,8 @@ func TestP8AStaleOwnerMovesNothing(t *testing.T) {
 	}
 }
 
-// TestP8UnknownCommitOfAMove: whatever became of it, each event is published once and in order.
-func TestP8UnknownCommitOfAMove(t *testing.T) {
+// TestP8UnknownCommitOfMove: whatever became of it, each event is published once and in order.
+func TestP8UnknownCommitOfMove(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
 		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "late": pgtest.Late,
@@ -173,7 +173,7 @@ func TestP8UnknownCommitOfAMove(t *testing.T) {
 	}
 }
 
-func TestP8ScheduledIsListedAndCancelled(t *testing.T) {
+func TestP8ListAndCancel(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	o := newOperator(t, db)

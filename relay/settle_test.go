@@ -83,8 +83,8 @@ func TestP3_5_OnlyTheOwnerSettles(t *testing.T) {
 	}
 }
 
-// TestP3_5_ASettleDeletesItsOwnEntry and no other of its lanes, whoever made that one.
-func TestP3_5_ASettleDeletesItsOwnEntry(t *testing.T) {
+// TestP3_5_SettleDeletesItsOwnEntry and no other of its lanes, whoever made that one.
+func TestP3_5_SettleDeletesItsOwnEntry(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]func(e *event.Event, partition int32) answer{
 		"acked":  func(*event.Event, int32) answer { return answer{} },
@@ -111,9 +111,9 @@ func TestP3_5_ASettleDeletesItsOwnEntry(t *testing.T) {
 	}
 }
 
-// TestP3_7_AnUnknownCommitRaisesTheFence: the reply to the COMMIT of a claim or settle is lost. The lanes are not
+// TestP3_7_UnknownCommitRaisesFence: the reply to the COMMIT of a claim or settle is lost. The lanes are not
 // claimed before a heartbeat has raised their fences, for the transaction may still be under way.
-func TestP3_7_AnUnknownCommitRaisesTheFence(t *testing.T) {
+func TestP3_7_UnknownCommitRaisesFence(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"take", "take marked", "settle"} {
 		t.Run(step, func(t *testing.T) {
@@ -161,8 +161,8 @@ func TestP3_7_AnUnknownCommitRaisesTheFence(t *testing.T) {
 	}
 }
 
-// TestP3_5_WhatIsGoneIsCounted: somebody deletes events from the outbox while the relay publishes them.
-func TestP3_5_WhatIsGoneIsCounted(t *testing.T) {
+// TestP3_5_DeletedEventsAreCounted: somebody deletes events from the outbox while the relay publishes them.
+func TestP3_5_DeletedEventsAreCounted(t *testing.T) {
 	t.Parallel()
 	acked := func(*event.Event, int32) answer { return answer{} }
 	for name, c := range map[string]struct {

@@ -28,9 +28,9 @@ func (f *floors) owns(want int, why string) {
 	}
 }
 
-// TestP5ARelayThatHasJustStartedDoesNotCount: a relay that crashes whenever it has started must not take lanes from the
+// TestP5NewRelayDoesNotCount: a relay that crashes whenever it has started must not take lanes from the
 // others each time, which have to wait for its lease then.
-func TestP5ARelayThatHasJustStartedDoesNotCount(t *testing.T) {
+func TestP5NewRelayDoesNotCount(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.db.Exec(t, age)
@@ -47,9 +47,9 @@ func TestP5ARelayThatHasJustStartedDoesNotCount(t *testing.T) {
 	staying.owns(relay.Lanes/2, "it has been there for a heartbeat's time")
 }
 
-// TestP5FreeLanesAreForThoseThatCount: who has just started takes what was free for a heartbeat's time, and before only
+// TestP5FreeLanesGoToCountedRelays: who has just started takes what was free for a heartbeat's time, and before only
 // when there is nobody else.
-func TestP5FreeLanesAreForThoseThatCount(t *testing.T) {
+func TestP5FreeLanesGoToCountedRelays(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.db.Exec(t, age)
@@ -63,9 +63,9 @@ func TestP5FreeLanesAreForThoseThatCount(t *testing.T) {
 	other.owns(relay.Lanes, "there is nobody else")
 }
 
-// TestP5ARelayOfAClockAheadDoesNotCount: the database's clock went back, and a relay that died before has a heartbeat
+// TestP5HeartbeatInFutureDoesNotCount: the database's clock went back, and a relay that died before has a heartbeat
 // that is to come.
-func TestP5ARelayOfAClockAheadDoesNotCount(t *testing.T) {
+func TestP5HeartbeatInFutureDoesNotCount(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.db.Exec(t,
@@ -88,8 +88,8 @@ func (d *deaf) Reach(context.Context) error {
 	return errors.New("nothing answers")
 }
 
-// TestP5ARelayThatReachesNothingTakesNothing: it gets no lanes from others until it reaches what it publishes to.
-func TestP5ARelayThatReachesNothingTakesNothing(t *testing.T) {
+// TestP5RelayWithoutKafkaTakesNoLanes: it gets no lanes from others until it reaches what it publishes to.
+func TestP5RelayWithoutKafkaTakesNoLanes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for leases")
 	}
@@ -112,9 +112,9 @@ func TestP5ARelayThatReachesNothingTakesNothing(t *testing.T) {
 	pgtest.AwaitSQL(t, db, `select ($1 = (`+its+`))`, relay.Lanes/2)
 }
 
-// TestP5LanesAreToldOf: lanes that are taken and left are told of alike, whatever becomes of them, and in one line each
-// time. Who takes lanes from a relay that is gone says from whom.
-func TestP5LanesAreToldOf(t *testing.T) {
+// TestP5LaneChangesAreLogged: lanes that are taken and left are told of alike, whatever becomes of them, and in one
+// line each time. Who takes lanes from a relay that is gone says from whom.
+func TestP5LaneChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	var said bytes.Buffer
 	owned := map[int16]int{}

@@ -13,9 +13,9 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP8WhatIsDueIsMovedInParts: large events that come due at once are moved as a claim is bounded, in count and
+// TestP8DueEventsMoveInParts: large events that come due at once are moved as a claim is bounded, in count and
 // bytes.
-func TestP8WhatIsDueIsMovedInParts(t *testing.T) {
+func TestP8DueEventsMoveInParts(t *testing.T) {
 	t.Parallel()
 	const events, size = 24, 256 << 10
 	most := 0
@@ -43,8 +43,8 @@ func TestP8WhatIsDueIsMovedInParts(t *testing.T) {
 	}
 }
 
-// TestP4ManyListsAreReleasedTogether: what a claim reads does not grow with the number of lists times their length.
-func TestP4ManyListsAreReleasedTogether(t *testing.T) {
+// TestP4ManyListsAreReleasedInOneClaim: what a claim reads does not grow with the number of lists times their length.
+func TestP4ManyListsAreReleasedInOneClaim(t *testing.T) {
 	t.Parallel()
 	const keys, each, limit = 200, 200, 200
 	f := driven(t, outboxDB(t))
@@ -76,8 +76,8 @@ func tooMuch(t *testing.T, db *pgtest.DB, key string, most int) {
 	db.Exec(t, `create trigger too_much before insert on outbox_claim for each row execute function too_much()`)
 }
 
-// TestP3_2_AClaimThatDoesNotFitIsHalved: what did not fit into the lease's time is not repeated whole for ever.
-func TestP3_2_AClaimThatDoesNotFitIsHalved(t *testing.T) {
+// TestP3_2_SlowClaimIsHalved: what did not fit into the lease's time is not repeated whole for ever.
+func TestP3_2_SlowClaimIsHalved(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	tooMuch(t, db, "k0", 10)
@@ -92,8 +92,8 @@ func TestP3_2_AClaimThatDoesNotFitIsHalved(t *testing.T) {
 	}
 }
 
-// TestP3_2_ALaneThatDoesNotFitIsAlone: a lane of which nothing can be claimed does not take the others along.
-func TestP3_2_ALaneThatDoesNotFitIsAlone(t *testing.T) {
+// TestP3_2_SlowLaneIsClaimedAlone: a lane of which nothing can be claimed does not take the others along.
+func TestP3_2_SlowLaneIsClaimedAlone(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	tooMuch(t, db, "k0", 0)
@@ -195,9 +195,9 @@ func held500(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floor
 	return &floors{Driver: d, t: t, db: db}, b
 }
 
-// TestP4ARefusalBeforeManyHeldEvents: the first of them is refused. The others join its list part by part, and none of
+// TestP4RefusalBeforeManyHeldEvents: the first of them is refused. The others join its list part by part, and none of
 // them is sent.
-func TestP4ARefusalBeforeManyHeldEvents(t *testing.T) {
+func TestP4RefusalBeforeManyHeldEvents(t *testing.T) {
 	t.Parallel()
 	f, b := held500(t, outboxDB(t))
 	fillTopic(t, f.db, "orders", 0, 1)
@@ -217,8 +217,8 @@ func TestP4ARefusalBeforeManyHeldEvents(t *testing.T) {
 	}
 }
 
-// TestP4AReleaseBeforeManyHeldEvents: an operator acts on the key while most of it is held still.
-func TestP4AReleaseBeforeManyHeldEvents(t *testing.T) {
+// TestP4ReleaseBeforeManyHeldEvents: an operator acts on the key while most of it is held still.
+func TestP4ReleaseBeforeManyHeldEvents(t *testing.T) {
 	t.Parallel()
 	begun := func(t *testing.T) (*floors, *broker) {
 		t.Helper()
@@ -316,9 +316,9 @@ func TestP4HeldGroupsAreLookedUpByLane(t *testing.T) {
 	}
 }
 
-// TestP4AcceptedPartitionsReadWhatIsLeft: the last step of an acceptance, for which every relay waits, reads nothing of
+// TestP4LastStepOfAcceptanceReadsRest: the last step of an acceptance, for which every relay waits, reads nothing of
 // what was set together before.
-func TestP4AcceptedPartitionsReadWhatIsLeft(t *testing.T) {
+func TestP4LastStepOfAcceptanceReadsRest(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,

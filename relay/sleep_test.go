@@ -81,8 +81,8 @@ func TestP7SleepEnds(t *testing.T) {
 	}
 }
 
-// TestP7SleepBesideAnother: when one of two relays sleeps, the other sees that it has left, and has all lanes.
-func TestP7SleepBesideAnother(t *testing.T) {
+// TestP7SleepWhileAnotherRelayRuns: when one of two relays sleeps, the other sees that it has left, and has all lanes.
+func TestP7SleepWhileAnotherRelayRuns(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	running(t, newRelay(t, db, to, config()))

@@ -10,10 +10,10 @@ import (
 	"github.com/effectonce/effectonce/publisher"
 )
 
-// TestP4TopicSlip: somebody's slip in the access lists shuts a topic for a while; it has 100,000 keys. No key is
-// parked, another topic goes on meanwhile, and everything is published, once, in order, by itself.
+// TestP4ManyKeysOfRefusedTopic: somebody's slip in the access lists shuts a topic for a while; it has 100,000 keys. No
+// key is parked, another topic goes on meanwhile, and everything is published, once, in order, by itself.
 // EFFECTONCE_TEST_SLIP=1m lets it last longer than it takes to hold them all.
-func TestP4TopicSlip(t *testing.T) {
+func TestP4ManyKeysOfRefusedTopic(t *testing.T) {
 	if testing.Short() {
 		t.Skip("100,000 keys on a real broker")
 	}

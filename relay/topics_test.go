@@ -112,9 +112,9 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	}
 }
 
-// TestP4AcceptedHeldEventsGoInOrder: two partitions' held events go to one by the new count. They go as one list, in
+// TestP4AcceptedHeldEventsKeepOrder: two partitions' held events go to one by the new count. They go as one list, in
 // the order of their numbers, and before what comes later.
-func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
+func TestP4AcceptedHeldEventsKeepOrder(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 2)`)
@@ -143,9 +143,9 @@ func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
 	counting(t, b, "k", 230)
 }
 
-// TestP4MuchHeldIsAcceptedInParts: while it is set together, relays wait for a part at a time, hold what is appended,
-// and send nothing past it.
-func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
+// TestP4LargeBacklogIsAcceptedInParts: while it is set together, relays wait for a part at a time, hold what is
+// appended, and send nothing past it.
+func TestP4LargeBacklogIsAcceptedInParts(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 2)`)
@@ -218,9 +218,9 @@ func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
 	watermark(t, log)
 }
 
-// TestP4AnInterruptedAcceptanceLosesNoOrder: some of what a lane holds was set together, and somebody resumes the
+// TestP4InterruptedAcceptanceKeepsOrder: some of what a lane holds was set together, and somebody resumes the
 // topic. The relay knows of it, and sends nothing past it.
-func TestP4AnInterruptedAcceptanceLosesNoOrder(t *testing.T) {
+func TestP4InterruptedAcceptanceKeepsOrder(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 1)`)

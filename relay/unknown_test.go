@@ -10,10 +10,10 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP3_7_UnknownBesideTheOutbox: the outcome of a commit is lost, of claims and settles that hold, drain, park and
-// release. Whether it happened, did not, or happens late: nothing is lost, inverted, or given a number twice, and no
-// key is marked for nothing.
-func TestP3_7_UnknownBesideTheOutbox(t *testing.T) {
+// TestP3_7_UnknownCommitsOfHeldAndParked: the outcome of a commit is lost, of claims and settles that hold, drain, park
+// and release. Whether it happened, did not, or happens late: nothing is lost, inverted, or given a number twice, and
+// no key is marked for nothing.
+func TestP3_7_UnknownCommitsOfHeldAndParked(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
 		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter,
@@ -81,10 +81,10 @@ func unknownBeside(t *testing.T, step string, action pgtest.Action) {
 	everyKey(t, b, 20, 40)
 }
 
-// TestP3_2_ASettleThatACrashTookBack: settles do not wait for the disk. When the server has crashed, the last entry of
+// TestP3_2_CrashUndoesSettle: settles do not wait for the disk. When the server has crashed, the last entry of
 // a lane may be open again, and its events above the floor; they are sent again under their numbers, whoever hides the
 // crash.
-func TestP3_2_ASettleThatACrashTookBack(t *testing.T) {
+func TestP3_2_CrashUndoesSettle(t *testing.T) {
 	t.Parallel()
 	for name, hide := range map[string]func(f *floors){
 		"behind a pooler":                         func(*floors) {},

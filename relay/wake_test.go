@@ -26,9 +26,9 @@ func TestP7Wake(t *testing.T) {
 	}
 }
 
-// TestP7WakeDuringAClaim: an event that becomes visible after a claim has looked, and before the claim's lanes are
+// TestP7WakeDuringClaim: an event that becomes visible after a claim has looked, and before the claim's lanes are
 // given back, is not left to the next probe when somebody told of it.
-func TestP7WakeDuringAClaim(t *testing.T) {
+func TestP7WakeDuringClaim(t *testing.T) {
 	t.Parallel()
 	d := driver(t)
 	ready, err := d.StepAfter(t.Context(), func() {})

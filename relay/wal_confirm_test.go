@@ -10,9 +10,10 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestWAL5TheTableIsToldFirst: the slot goes on to a place when the table has it for certain. Otherwise a crash in
-// between leaves a slot that is ahead of what the table says, which counts as one that somebody else has moved.
-func TestWAL5TheTableIsToldFirst(t *testing.T) {
+// TestWAL5TableIsWrittenBeforeSlotMoves: the slot goes on to a place when the table has it for certain. Otherwise a
+// crash in between leaves a slot that is ahead of what the table says, which counts as one that somebody else has
+// moved.
+func TestWAL5TableIsWrittenBeforeSlotMoves(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	// A lease that outlasts the lock.
@@ -46,8 +47,8 @@ func TestWAL5TheTableIsToldFirst(t *testing.T) {
 	drained(t, db)
 }
 
-// TestWAL5TheSlotWasGivenUp: a relay whose slot is another one by now confirms nothing, and ends its session.
-func TestWAL5TheSlotWasGivenUp(t *testing.T) {
+// TestWAL5SlotWasReplaced: a relay whose slot is another one by now confirms nothing, and ends its session.
+func TestWAL5SlotWasReplaced(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	heard := make(chan string, 1000)
@@ -74,9 +75,9 @@ func TestWAL5TheSlotWasGivenUp(t *testing.T) {
 	})
 }
 
-// TestWAL6TheNumberingIsReadWithinTheStream: a failover between the look at the slot and the begin of the stream:
+// TestWAL6NumberingIsReadInStream: a failover between the look at the slot and the begin of the stream:
 // nothing is published in the numbering of before.
-func TestWAL6TheNumberingIsReadWithinTheStream(t *testing.T) {
+func TestWAL6NumberingIsReadInStream(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}

@@ -12,10 +12,10 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWAL6TheSlotComesAlong: a standby that keeps the slot is promoted. Lanes stay with the WAL, nothing is read from
+// TestWAL6SlotIsKeptByStandby: a standby that keeps the slot is promoted. Lanes stay with the WAL, nothing is read from
 // the table, and the numbering is a new one. A slot that is behind what was confirmed repeats nothing of it. One that
 // is ahead may have passed what no table knows to be published: then the table is read, as without a slot.
-func TestWAL6TheSlotComesAlong(t *testing.T) {
+func TestWAL6SlotIsKeptByStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two servers")
 	}

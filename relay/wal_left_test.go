@@ -10,9 +10,9 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWAL5ThePublicationWasChanged: rows that were inserted while the publication left the table out never come from
+// TestWAL5PublicationWasChanged: rows that were inserted while the publication left the table out never come from
 // the WAL, and nobody is told of it. They are found in the table, published from there, and the WAL is read on.
-func TestWAL5ThePublicationWasChanged(t *testing.T) {
+func TestWAL5PublicationWasChanged(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	to := &memory{}
@@ -61,9 +61,9 @@ func TestWAL5ThePublicationWasChanged(t *testing.T) {
 	}
 }
 
-// TestWAL5ThePublicationIsWrong: a relay that reads notices that the publication leaves its table out, publishes from
+// TestWAL5WrongPublication: a relay that reads notices that the publication leaves its table out, publishes from
 // the table, and reads the WAL again when it is mended.
-func TestWAL5ThePublicationIsWrong(t *testing.T) {
+func TestWAL5WrongPublication(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	to := &memory{}

@@ -12,9 +12,9 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWAL7TheLastConfirmationIsSent: an orderly end leaves the slot behind everything that was published, long before a
+// TestWAL7LastConfirmationIsSent: an orderly end leaves the slot behind everything that was published, long before a
 // heartbeat would, and the next relay is sent nothing again.
-func TestWAL7TheLastConfirmationIsSent(t *testing.T) {
+func TestWAL7LastConfirmationIsSent(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	to := &memory{}
@@ -56,8 +56,8 @@ func TestWAL7TheLastConfirmationIsSent(t *testing.T) {
 	}
 }
 
-// TestWAL9DeletesDoNotComeBack: what a relay deletes is not sent to those who read the publication.
-func TestWAL9DeletesDoNotComeBack(t *testing.T) {
+// TestWAL9DeletesAreNotStreamed: what a relay deletes is not sent to those who read the publication.
+func TestWAL9DeletesAreNotStreamed(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	second := slot + "_second"
@@ -193,9 +193,9 @@ func TestWALStandbyWaits(t *testing.T) {
 	}
 }
 
-// TestWALHandOverIsTheReaders: a hand-over that waited for long, for a broker perhaps, comes when another relay has
+// TestWALLateHandOver: a hand-over that waited for long, for a broker perhaps, comes when another relay has
 // begun to read. That has passed what the hand-over's snapshot does not show: nobody would publish it.
-func TestWALHandOverIsTheReaders(t *testing.T) {
+func TestWALLateHandOver(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}

@@ -52,9 +52,9 @@ func round(t *testing.T, db *pgtest.DB, to *memory, from, each int) {
 	}
 }
 
-// TestWALNumbersAfterADrop: a slot that is dropped for good, and made again later all the same, goes on with higher
+// TestWALNumbersAfterDrop: a slot that is dropped for good, and made again later all the same, goes on with higher
 // numbers.
-func TestWALNumbersAfterADrop(t *testing.T) {
+func TestWALNumbersAfterDrop(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
@@ -168,8 +168,8 @@ func TestWALNewNumbering(t *testing.T) {
 	}
 }
 
-// TestP10NumbersOfTheWAL: a log that holds numbers of the WAL beyond its end tells of a restore.
-func TestP10NumbersOfTheWAL(t *testing.T) {
+// TestP10LogIsAheadOfWAL: a log that holds numbers of the WAL beyond its end tells of a restore.
+func TestP10LogIsAheadOfWAL(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
@@ -185,9 +185,9 @@ func TestP10NumbersOfTheWAL(t *testing.T) {
 	}
 }
 
-// TestWAL8MoreThanThereAreNumbers: what a transaction has beyond the numbers of one is published from the table, in
+// TestWAL8TransactionExceedsNumbers: what a transaction has beyond the numbers of one is published from the table, in
 // order.
-func TestWAL8MoreThanThereAreNumbers(t *testing.T) {
+func TestWAL8TransactionExceedsNumbers(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}

@@ -160,8 +160,8 @@ func TestWAL2ConfirmsOnlyAtTransactionEnds(t *testing.T) {
 	}
 }
 
-// TestWAL3KeepalivesConfirmNothingThatIsNotAcked: the server says that it is further, and an event is not acked.
-func TestWAL3KeepalivesConfirmNothingThatIsNotAcked(t *testing.T) {
+// TestWAL3KeepalivesConfirmOnlyAcked: the server says that it is further, and an event is not acked.
+func TestWAL3KeepalivesConfirmOnlyAcked(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
@@ -309,9 +309,9 @@ func (w *writer) end() (total int) {
 	return total
 }
 
-// TestWAL5TheSlotIsGone: whatever happens to the slot while producers write, nothing is lost, no key inverted, and
+// TestWAL5SlotIsMissing: whatever happens to the slot while producers write, nothing is lost, no key inverted, and
 // the relay goes back to the WAL. Those who go by numbers see a new numbering.
-func TestWAL5TheSlotIsGone(t *testing.T) {
+func TestWAL5SlotIsMissing(t *testing.T) {
 	t.Parallel()
 	end := `select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1
 		and active_pid is not null`
@@ -359,8 +359,8 @@ func TestWAL5TheSlotIsGone(t *testing.T) {
 	}
 }
 
-// TestWAL5TheSlotIsLost: Postgres gives a slot up that keeps too much WAL.
-func TestWAL5TheSlotIsLost(t *testing.T) {
+// TestWAL5SlotIsLost: Postgres gives a slot up that keeps too much WAL.
+func TestWAL5SlotIsLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
 	}

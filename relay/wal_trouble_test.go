@@ -127,9 +127,9 @@ func TestWALPausedTopic(t *testing.T) {
 	}
 }
 
-// TestWALPauseThatNobodySeesYet: a pause that waits for the synchronous standby stands in the WAL, and in no snapshot.
+// TestWALPauseBeforeItIsVisible: a pause that waits for the synchronous standby stands in the WAL, and in no snapshot.
 // What is committed after it is not sent all the same.
-func TestWALPauseThatNobodySeesYet(t *testing.T) {
+func TestWALPauseBeforeItIsVisible(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
 	}
@@ -268,9 +268,9 @@ func TestWALDropped(t *testing.T) {
 	}
 }
 
-// TestWALReleaseAfterATakeOver: what was parked alone before is released although its lane is published from the WAL by
+// TestWALReleaseAfterTakeOver: what was parked alone before is released although its lane is published from the WAL by
 // a relay that has never looked at it.
-func TestWALReleaseAfterATakeOver(t *testing.T) {
+func TestWALReleaseAfterTakeOver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for leases")
 	}
@@ -315,10 +315,10 @@ func TestWALReleaseAfterATakeOver(t *testing.T) {
 	}
 }
 
-// TestWALPausedAfterATakeOver: what a relay has published and not deleted comes again to the next one, which may not
+// TestWALPausedAfterTakeOver: what a relay has published and not deleted comes again to the next one, which may not
 // send it any more, and gives its lanes back to the table. Under other numbers of the same numbering it would have its
 // effect twice.
-func TestWALPausedAfterATakeOver(t *testing.T) {
+func TestWALPausedAfterTakeOver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for leases")
 	}
@@ -384,10 +384,10 @@ func TestWALPausedAfterATakeOver(t *testing.T) {
 	}
 }
 
-// TestWALStoppedBeforeItHasReadUp: a relay that takes over, and is told to stop before it has read what was there when
+// TestWALStoppedWhileCatchingUp: a relay that takes over, and is told to stop before it has read what was there when
 // it began, reads that and leaves its lanes to the table: whoever publishes from there goes on under the same
 // numbering.
-func TestWALStoppedBeforeItHasReadUp(t *testing.T) {
+func TestWALStoppedWhileCatchingUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for leases")
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWAL5ThePublicationIsMadeAgain: what was inserted while the publication was missing cannot be decoded for it,
+// TestWAL5PublicationIsRecreated: what was inserted while the publication was missing cannot be decoded for it,
 // however often it is tried: it is published from the table, and another slot is made.
-func TestWAL5ThePublicationIsMadeAgain(t *testing.T) {
+func TestWAL5PublicationIsRecreated(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	to := &memory{}
@@ -37,8 +37,8 @@ func TestWAL5ThePublicationIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestWALColumnsOfOthers: a column that somebody has added is passed over, also one whose type has no binary form.
-func TestWALColumnsOfOthers(t *testing.T) {
+// TestWALAddedColumns: a column that somebody has added is passed over, also one whose type has no binary form.
+func TestWALAddedColumns(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
@@ -58,9 +58,9 @@ func TestWALColumnsOfOthers(t *testing.T) {
 	}
 }
 
-// TestWALThatIsNotUnderstood: a column that is not as the migrations made it cannot be read from the WAL. Another slot
+// TestWALUnreadableColumn: a column that is not as the migrations made it cannot be read from the WAL. Another slot
 // does not help, and none is made again and again: events come from the table.
-func TestWALThatIsNotUnderstood(t *testing.T) {
+func TestWALUnreadableColumn(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}

@@ -56,7 +56,7 @@ func TestFit(t *testing.T) {
 
 // An outbox of 9.6 usable cores at 95 µs of Postgres for each event that is appended alone, and what its relay takes,
 // ends at 9.6 of their sum.
-func TestWhatEndsAnOutbox(t *testing.T) {
+func TestOutboxLimit(t *testing.T) {
 	t.Parallel()
 	c, a := simple(), DefaultAssumptions()
 	got := First(OutboxEnds(c, a))

@@ -282,8 +282,8 @@ func TestWrongSettings(t *testing.T) {
 	}
 }
 
-// TestAMisspeltVariable: a broker list that nobody reads would be noticed by its absence only.
-func TestAMisspeltVariable(t *testing.T) {
+// TestMisspelledVariable: a broker list that nobody reads would be noticed by its absence only.
+func TestMisspelledVariable(t *testing.T) {
 	t.Setenv("RELAY_KAFKA_BROKER", "h:1")
 	t.Setenv("RELAY_PORT_9187_TCP", "tcp://10.0.0.1:9187") // as Kubernetes makes it of a service named relay
 	code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": "postgres://u@127.0.0.1:1/db"}, "status")

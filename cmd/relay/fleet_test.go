@@ -128,9 +128,9 @@ func TestManyOutboxes(t *testing.T) {
 	}
 }
 
-// TestAnOutboxSleeps: without events it has no relay, no connection of its own and no series; with one, it has all that
-// again, and its counters go on.
-func TestAnOutboxSleeps(t *testing.T) {
+// TestIdleOutboxSleeps: without events it has no relay, no connection of its own and no series; with one, it has all
+// that again, and its counters go on.
+func TestIdleOutboxSleeps(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.NewDatabase(t, migrations.Outbox), kafkatest.Topic(t, 1)
 	path := filepath.Join(t.TempDir(), "relay.yaml")
@@ -156,9 +156,9 @@ func TestAnOutboxSleeps(t *testing.T) {
 	drained(t, db)
 }
 
-// TestAnOutboxInUseStaysAwake: looks seldom find an event waiting, for they are published at once. What keeps the relay
+// TestBusyOutboxStaysAwake: looks seldom find an event waiting, for they are published at once. What keeps the relay
 // is that ids are drawn.
-func TestAnOutboxInUseStaysAwake(t *testing.T) {
+func TestBusyOutboxStaysAwake(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
 	path := filepath.Join(t.TempDir(), "relay.yaml")
@@ -235,9 +235,9 @@ func TestTheListIsFollowed(t *testing.T) {
 	}
 }
 
-// TestAnOutboxListedTwice: of two names for one outbox, one is served and the other is refused; it is served when the
+// TestOutboxListedTwice: of two names for one outbox, one is served and the other is refused; it is served when the
 // first is let go.
-func TestAnOutboxListedTwice(t *testing.T) {
+func TestOutboxListedTwice(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
 	path := filepath.Join(t.TempDir(), "relay.yaml")
@@ -334,8 +334,8 @@ func TestOutboxFlag(t *testing.T) {
 	}
 }
 
-// TestAListThatIsWrong is refused before anything is connected, without a value of it in the error.
-func TestAListThatIsWrong(t *testing.T) {
+// TestWrongListIsRefused is refused before anything is connected, without a value of it in the error.
+func TestWrongListIsRefused(t *testing.T) {
 	t.Parallel()
 	const url = "postgres://relay:" + canary + "@127.0.0.1:1/none"
 	for want, blocks := range map[string][]string{

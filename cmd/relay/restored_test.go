@@ -9,7 +9,7 @@ import (
 )
 
 // P10: a relay over a restored database publishes nothing and says what to run.
-func TestP10ARestoredOutboxIsNotPublished(t *testing.T) {
+func TestP10RestoredOutboxIsNotPublished(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
 	env := settings(db, kafkatest.Brokers(t)...)
@@ -44,8 +44,8 @@ func TestP10ARestoredOutboxIsNotPublished(t *testing.T) {
 	}
 }
 
-// TestATopicThatWasMadeAgainIsTold: the outbox has published to it, and it was never written to.
-func TestATopicThatWasMadeAgainIsTold(t *testing.T) {
+// TestRecreatedTopicIsReported: the outbox has published to it, and it was never written to.
+func TestRecreatedTopicIsReported(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, 3)`, topic)

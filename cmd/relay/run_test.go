@@ -275,8 +275,8 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// TestAKafkaThatIsAwayIsToldAtTheStart: there are no events yet that would show it.
-func TestAKafkaThatIsAwayIsToldAtTheStart(t *testing.T) {
+// TestUnreachableKafkaIsReportedAtStart: there are no events yet that would show it.
+func TestUnreachableKafkaIsReportedAtStart(t *testing.T) {
 	t.Parallel()
 	r := inProcess(t, settings(outboxDB(t), "127.0.0.1:1"))
 	pgtest.Await(t, "what the relay says", func() (bool, error) {

@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-func TestNobodyAsked(t *testing.T) {
+func TestNoProvider(t *testing.T) {
 	t.Parallel()
 	if New(nil, nil) != nil || New(nil, propagation.TraceContext{}) != nil {
 		t.Error("a tracer without a provider")

@@ -136,10 +136,10 @@ func TestSplitBrain(t *testing.T) {
 	}
 }
 
-// TestP10AWorkerLooksBack: an asynchronous failover loses effects whose offsets are committed. The worker is not
-// restarted, its connections only reach another server. It notices, joins its group again, and starts at the database's
-// offset.
-func TestP10AWorkerLooksBack(t *testing.T) {
+// TestP10WorkerRereadsAfterFailover: an asynchronous failover loses effects whose offsets are committed. The worker is
+// not restarted, its connections only reach another server. It notices, joins its group again, and starts at the
+// database's offset.
+func TestP10WorkerRereadsAfterFailover(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, false)
 	w := s.worker("worker", s.proxy.URL())

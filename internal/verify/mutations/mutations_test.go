@@ -149,8 +149,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestAPatchThatNoLongerApplies is told by its name.
-func TestAPatchThatNoLongerApplies(t *testing.T) {
+// TestPatchNoLongerApplies is told by its name.
+func TestPatchNoLongerApplies(t *testing.T) {
 	t.Parallel()
 	module, err := moduleDir(t.Context())
 	if err != nil {

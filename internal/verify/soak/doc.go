@@ -16,7 +16,7 @@
 //   - 2, 60s: a topic that grew while some of its events were held or had an unknown outcome needs --anyway to be
 //     accepted. This is documented; the soak's operator waits a moment and accepts anyway.
 //   - 6 and 8, 60s: after such an acceptance, held events of two partitions moved to one and were sent out of order.
-//     Fixed in relay, which sends them first as one list; TestP4AcceptedHeldEventsGoInOrder. Numbers may still be lower
+//     Fixed in relay, which sends them first as one list; TestP4AcceptedHeldEventsKeepOrder. Numbers may still be lower
 //     than those in the partition before, which the checker excuses for this topic.
 //   - 21, 60s: a topic was recreated under a running group, which skipped the first 60 records because its offset in
 //     the old topic was higher. A limit: a fetch by name cannot distinguish the two topics. Excused for this topic.
@@ -30,8 +30,8 @@
 //   - 12, 120s SOURCE=wal DEDUP=watermark: a topic grew and was accepted, while a relay that had not sent to it for
 //     some time could not read the new number of partitions from the restarting database and used the old one: events
 //     came twice, in two partitions, under one number. Fixed in publisher; TestThePinDecides,
-//     TestP4_AnOldCountIsNotUsedMeanwhile. Effects also happened twice in the recreated topic after an accepted
+//     TestP4_OldCountIsNotUsedWhileAsking. Effects also happened twice in the recreated topic after an accepted
 //     numbering; the checker had looked for records that were deleted.
 //   - 15, 120s SOURCE=wal: the workers' group had no partitions, because its leader had assigned them while a topic did
-//     not exist. Fixed in consumer; consumer.TestATopicHoldsUpNoOther.
+//     not exist. Fixed in consumer; consumer.TestMissingTopicDelaysNoOther.
 package soak

@@ -191,8 +191,8 @@ func TestP4HoldBack(t *testing.T) {
 	}
 }
 
-// TestAnAttempt: it sends what has no fate, and its verdicts say how many were acked, where, and why others were not.
-func TestAnAttempt(t *testing.T) {
+// TestAttempt: it sends what has no fate, and its verdicts say how many were acked, where, and why others were not.
+func TestAttempt(t *testing.T) {
 	t.Parallel()
 	_, items := delivered("t0a t1b t2c t3d t4e")
 	items[0].Fate = Held

@@ -29,8 +29,8 @@ func fails(h *Health, began, now time.Time, places ...Place) int {
 	return len(h.Failed(failing, began, now))
 }
 
-// TestWhoIsClosed: by how long a place has failed, and by whether others answer meanwhile.
-func TestWhoIsClosed(t *testing.T) {
+// TestClosingPlaces: by how long a place has failed, and by whether others answer meanwhile.
+func TestClosingPlaces(t *testing.T) {
 	t.Parallel()
 	bad, worse, good := At("t", 0), At("t", 1), At("t", 2)
 	for name, c := range map[string]struct {

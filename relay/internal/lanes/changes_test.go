@@ -18,8 +18,8 @@ func next(t *testing.T, table *Table) *Grant {
 	return &grants[0]
 }
 
-// TestAClaimIsRemembered: the next claim begins with what this one, and its settle, found out.
-func TestAClaimIsRemembered(t *testing.T) {
+// TestNextClaimUsesFindings: the next claim begins with what this one, and its settle, found out.
+func TestNextClaimUsesFindings(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
 	table.Renumber("e.1")
@@ -62,8 +62,8 @@ func TestAClaimIsRemembered(t *testing.T) {
 	}
 }
 
-// TestALotIsOver: a lane that was read empty is no bulk lane any more.
-func TestALotIsOver(t *testing.T) {
+// TestDrainedLaneIsNotBulk: a lane that was read empty is no bulk lane any more.
+func TestDrainedLaneIsNotBulk(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
 	table.Settled(g, &Settlement{More: true, Bulk: true}, nil)
@@ -355,8 +355,8 @@ func TestFloorsFall(t *testing.T) {
 	}
 }
 
-// TestNobodyFindsFloors: then claims and probes do not wait for them.
-func TestNobodyFindsFloors(t *testing.T) {
+// TestWithoutFloorFinder: then claims and probes do not wait for them.
+func TestWithoutFloorFinder(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
 	table.Decided("", 3*farIDs, nil)

@@ -178,8 +178,8 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// TestALaneIsReadAgain: what was true of another server is not taken for true of this one.
-func TestALaneIsReadAgain(t *testing.T) {
+// TestLaneIsReadAgainOnAnotherServer: what was true of another server is not taken for true of this one.
+func TestLaneIsReadAgainOnAnotherServer(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]func(t *Table){
 		"a connection was lost":    func(t *Table) { t.Reset() },

@@ -13,9 +13,9 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
-// TestAFailedDialIsNoNewsOfBefore: a connection that an outage has killed is noticed late, and says nothing. A server
+// TestFailedDialAfterLongSession: a connection that an outage has killed is noticed late, and says nothing. A server
 // that lets nobody in says something, however old the last connection to it was.
-func TestAFailedDialIsNoNewsOfBefore(t *testing.T) {
+func TestFailedDialAfterLongSession(t *testing.T) {
 	t.Parallel()
 	told := 0
 	o := &outage.Monitor{System: "postgres", Log: slog.New(slog.DiscardHandler), Notify: func(_ string, err error) {

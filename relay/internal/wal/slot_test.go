@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestWAL6WhichSlotGoesOn: after a failover the slot that Postgres kept on the standby is read on, unless it may have
+// TestWAL6SlotAfterFailover: after a failover the slot that Postgres kept on the standby is read on, unless it may have
 // passed what the table does not know to be published. Any other slot on a new timeline is made anew.
-func TestWAL6WhichSlotGoesOn(t *testing.T) {
+func TestWAL6SlotAfterFailover(t *testing.T) {
 	t.Parallel()
 	s := &slot{Source: &Source{Span: Span}}
 	for says, change := range map[string]func(st *state){
