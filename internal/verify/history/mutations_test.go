@@ -9,9 +9,9 @@ import (
 
 // mutation is one change to a correct run.
 type mutation struct {
-	make  func(*mutant) bool // false: the run has nothing to change
-	found []Name             // every one of these is found
-	also  []Name             // and these may be
+	apply   func(*mutant) bool // false: the run has nothing to change
+	found   []Name             // the check must find all of these
+	allowed []Name             // it may find these too
 }
 
 type mutant struct {

@@ -30,14 +30,14 @@ type cell struct {
 	calm   bool   // see envCalm
 	kills  bool   // a fault kills the process; otherwise it ends the connection
 
-	mu      sync.Mutex
-	started int
-	lived   map[role]int // how many lives of a role began
-	armed   map[role]*register
-	lives   map[role]*life
-	plain   bool          // new processes get the default configuration
-	over    chan struct{} // closed: no more restarts
-	keepers sync.WaitGroup
+	mu         sync.Mutex
+	started    int
+	lived      map[role]int // how many lives of a role began
+	armed      map[role]*register
+	lives      map[role]*life
+	plain      bool          // new processes get the default configuration
+	over       chan struct{} // closed: no more restarts
+	restarters sync.WaitGroup
 }
 
 // life is one process of a role.
@@ -48,18 +48,18 @@ type life struct {
 	proxy   *pgtest.Proxy
 	early   bool // killed at the first occurrence of a message, not at a later one
 	born    time.Time
-	fine    bool // it may exit by itself; guarded by cell.mu
+	mayExit bool // it may exit by itself; guarded by cell.mu
 
 	mu   sync.Mutex
 	hits map[string]int
 }
 
-// After the first allEarly lives of a cell only every second one is early; the others become so after readyAfter. By
+// After the first earlyLives lives of a cell only every second one is early; the others become so after readyAfter. By
 // watermark there are more, because a partition has its first mark only once.
 const (
-	readyAfter          = 3 * time.Second
-	allEarly            = 20
-	allEarlyByWatermark = 150
+	readyAfter            = 3 * time.Second
+	earlyLives            = 20
+	earlyLivesByWatermark = 150
 )
 
 func newCell(t *testing.T) *cell {
@@ -84,36 +84,36 @@ func cellIn(t *testing.T, db *pgtest.DB) *cell {
 	return c
 }
 
-// begin starts all roles, and restarts them until rest or the end of the test.
-func (c *cell) begin(t *testing.T) {
+// startAll starts all roles, and restarts them until rest or the end of the test.
+func (c *cell) startAll(t *testing.T) {
 	t.Helper()
-	for _, r := range []role{producer, relaying, worker, person} {
+	for _, r := range []role{producer, relaying, worker, operatorRole} {
 		l := c.start(t, r)
 		c.mu.Lock()
 		c.lives[r] = l
 		c.mu.Unlock()
-		c.keepers.Go(func() { c.keep(t, r) })
+		c.restarters.Go(func() { c.keepRunning(t, r) })
 	}
 	t.Cleanup(func() {
-		c.rest()
+		c.stopRestarts()
 		for _, l := range c.lives {
 			l.process.Stop(syscall.SIGKILL, time.Minute)
 		}
 	})
 }
 
-// rest ends the restarts.
-func (c *cell) rest() {
+// stopRestarts ends the restarts.
+func (c *cell) stopRestarts() {
 	select {
 	case <-c.over:
 	default:
 		close(c.over)
 	}
-	c.keepers.Wait()
+	c.restarters.Wait()
 }
 
-// keep restarts a role.
-func (c *cell) keep(t *testing.T, r role) {
+// keepRunning restarts a role.
+func (c *cell) keepRunning(t *testing.T, r role) {
 	for {
 		l := c.life(r)
 		select {
@@ -144,7 +144,7 @@ func (c *cell) ended(t *testing.T, l *life) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !l.fine {
+	if !l.mayExit {
 		t.Errorf("a %s ended by itself (%v): %s", l.role, err, l.process.LogTail())
 	}
 }
@@ -155,9 +155,9 @@ func (c *cell) start(t *testing.T, r role) *life {
 	defer c.mu.Unlock()
 	c.started++
 	c.lived[r]++
-	first := allEarly
+	first := earlyLives
 	if c.dedup == byWatermark {
-		first = allEarlyByWatermark
+		first = earlyLivesByWatermark
 	}
 	l := &life{
 		role: r, running: make(chan struct{}), early: c.started < first || c.started%2 == 0, born: time.Now(),
@@ -165,7 +165,7 @@ func (c *cell) start(t *testing.T, r role) *life {
 	}
 	l.proxy = pgtest.NewProxy(t, c.url)
 	l.proxy.Watch(func(s pgtest.Passing) *pgtest.Trap { return c.passes(l, s) })
-	kafka := newKafkaProxy(t, c.broker, func(kind string) (deed, func(bool)) { return c.at(l, "Kafka "+kind) })
+	kafka := newKafkaProxy(t, c.broker, func(kind string) (fault, func(bool)) { return c.at(l, "Kafka "+kind) })
 	exe, err := os.Executable()
 	if err != nil {
 		t.Error(err)
@@ -240,11 +240,11 @@ func (c *cell) passes(l *life, s pgtest.Passing) *pgtest.Trap {
 // lateBy delays a late COMMIT, long enough for its sender to continue or retry.
 const lateBy = 200 * time.Millisecond
 
-// laterHit is the occurrence of a message at which a life that is not early is killed.
-const laterHit = 3
+// laterOccurrence is the occurrence of a message at which a life that is not early is killed.
+const laterOccurrence = 3
 
 // at returns the fault at a message, if there is one.
-func (c *cell) at(l *life, names ...string) (deed, func(really bool)) {
+func (c *cell) at(l *life, names ...string) (fault, func(tookEffect bool)) {
 	c.mu.Lock()
 	g := c.armed[l.role]
 	c.mu.Unlock()
@@ -255,36 +255,36 @@ func (c *cell) at(l *life, names ...string) (deed, func(really bool)) {
 	ready := l.early || time.Since(l.born) > readyAfter
 	for _, name := range names {
 		l.hits[name]++
-		ready = ready || l.hits[name] >= laterHit
+		ready = ready || l.hits[name] >= laterOccurrence
 	}
 	l.mu.Unlock()
 	do, done := g.at(names, ready)
 	if done == nil || !c.kills {
 		return do, done
 	}
-	return do, func(really bool) {
+	return do, func(tookEffect bool) {
 		<-l.running
 		l.process.Stop(syscall.SIGKILL, time.Minute)
-		done(really)
+		done(tookEffect)
 	}
 }
 
-// tell sends SIGTERM to a role.
-func (c *cell) tell(r role) {
+// terminate sends SIGTERM to a role.
+func (c *cell) terminate(r role) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lives[r].fine = true
+	c.lives[r].mayExit = true
 	_ = c.lives[r].process.Signal(syscall.SIGTERM)
 }
 
-// calmDown ends the faults and restarts all roles with the default configuration.
-func (c *cell) calmDown(t *testing.T) {
+// endFaults ends the faults and restarts all roles with the default configuration.
+func (c *cell) endFaults(t *testing.T) {
 	t.Helper()
 	c.arm(nil)
 	c.mu.Lock()
 	c.plain = true
 	c.mu.Unlock()
-	for _, r := range []role{producer, relaying, worker, person} {
+	for _, r := range []role{producer, relaying, worker, operatorRole} {
 		l := c.life(r)
 		l.process.Stop(syscall.SIGKILL, time.Minute)
 		pgtest.Await(t, "another "+string(r), func() (bool, error) { return c.life(r) != l, nil })
@@ -294,17 +294,17 @@ func (c *cell) calmDown(t *testing.T) {
 // finish ends the load, waits until everything has drained, stops the processes and checks.
 func (c *cell) finish(t *testing.T) {
 	t.Helper()
-	c.calmDown(t)
-	c.rest()
+	c.endFaults(t)
+	c.stopRestarts()
 	c.lives[producer].process.Stop(syscall.SIGTERM, time.Minute)
 	c.drained(t)
-	for _, r := range []role{person, relaying, worker} {
+	for _, r := range []role{operatorRole, relaying, worker} {
 		p := c.lives[r].process
 		p.Stop(syscall.SIGTERM, time.Minute)
 		if err := p.Wait(); err != nil {
 			t.Errorf("the last %s: %v: %s", r, err, p.LogTail())
 		}
-		if r == person {
+		if r == operatorRole {
 			c.drained(t) // after its last replay
 		}
 	}

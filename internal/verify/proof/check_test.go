@@ -42,15 +42,15 @@ func (c *cell) drained(t *testing.T) {
 	began := time.Now()
 	deadline := began.Add(2 * time.Minute)
 	for {
-		left := ""
+		missing := ""
 		all := maps.Clone(open)
 		all["events that are not decided"] = undecided[c.dedup]
 		for what, sql := range all {
 			if n := pgtest.One[int](t, c.db, sql); n > 0 {
-				left += fmt.Sprintf("%d %s; ", n, what)
+				missing += fmt.Sprintf("%d %s; ", n, what)
 			}
 		}
-		if left == "" {
+		if missing == "" {
 			t.Logf("drained in %v", time.Since(began).Round(100*time.Millisecond))
 			return
 		}
@@ -58,7 +58,7 @@ func (c *cell) drained(t *testing.T) {
 			for r, l := range c.lives {
 				t.Logf("%s: %s", r, l.process.LogTail())
 			}
-			t.Fatalf("after two minutes without faults there are still %s", left)
+			t.Fatalf("after two minutes without faults there are still %s", missing)
 		}
 		select {
 		case <-t.Context().Done():

@@ -18,7 +18,7 @@ import (
 // disturbance causes statements that ordinary work sends rarely or never.
 type disturbance func(t *testing.T, c *cell)
 
-var usual = []disturbance{
+var commonDisturbances = []disturbance{
 	poisonedKey, refusedKey, withdrawn, inboxDays, oldIDs, archiveDays,
 	killed(worker), lost(worker, "inbox: count a run"), lost(relaying, "relay: take"),
 	lost(relaying, "relay: settle archived"), ends(relaying), ends(worker),
@@ -35,7 +35,7 @@ func everyFourth(do disturbance) disturbance {
 }
 
 // ends stops a role with SIGTERM.
-func ends(r role) disturbance { return func(_ *testing.T, c *cell) { c.tell(r) } }
+func ends(r role) disturbance { return func(_ *testing.T, c *cell) { c.terminate(r) } }
 
 // killed kills a role, so that its next life finds unfinished work.
 func killed(r role) disturbance {

@@ -15,11 +15,11 @@ import (
 type kafkaProxy struct {
 	listener net.Listener
 	broker   string
-	judge    func(kind string) (deed, func(really bool))
+	judge    func(kind string) (fault, func(tookEffect bool))
 	wg       sync.WaitGroup
 }
 
-func newKafkaProxy(t *testing.T, broker string, judge func(kind string) (deed, func(really bool))) *kafkaProxy {
+func newKafkaProxy(t *testing.T, broker string, judge func(kind string) (fault, func(tookEffect bool))) *kafkaProxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -59,8 +59,8 @@ type kafkaLink struct {
 	client, server net.Conn
 
 	mu   sync.Mutex
-	last []byte            // the correlation id of the reply to drop
-	done func(really bool) // is called when it is dropped; nil: no fault is in progress
+	last []byte                // the correlation id of the reply to drop
+	done func(tookEffect bool) // is called when it is dropped; nil: no fault is in progress
 }
 
 func (l *kafkaLink) cut() {

@@ -44,10 +44,10 @@ const fromWAL = "wal"
 type role string
 
 const (
-	producer role = "producer"
-	relaying role = "relay"
-	worker   role = "worker"
-	person   role = "operator"
+	producer     role = "producer"
+	relaying     role = "relay"
+	worker       role = "worker"
+	operatorRole role = "operator"
 )
 
 // stage is a role's access to the database and Kafka.
@@ -65,7 +65,7 @@ func (s *stage) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 func TestMain(m *testing.M) {
 	roles := map[role]func(context.Context, *stage) error{
 		producer: runProducer, relaying: runRelay, worker: runWorker,
-		person: runOperator,
+		operatorRole: runOperator,
 	}
 	if run := roles[role(os.Getenv(envRole))]; run != nil {
 		os.Exit(runChild(run))

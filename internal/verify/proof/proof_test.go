@@ -25,18 +25,18 @@ func requireProof(t *testing.T) {
 
 // mode is a configuration of cells.
 type mode struct {
-	name   string
-	cells  int
-	roles  []role // have faults
-	about  string // at messages with matching names; at others only if the first mode had none there
-	make   func(t *testing.T) *cell
-	also   []disturbance
-	verify func(c *cell, t *testing.T)
+	name     string
+	cells    int
+	roles    []role // have faults
+	messages string // at messages with matching names; at others only if the first mode had none there
+	make     func(t *testing.T) *cell
+	extra    []disturbance
+	verify   func(c *cell, t *testing.T)
 }
 
 var modes = []mode{
-	{"by id", 2, []role{producer, relaying, worker, person}, ".", newCell, []disturbance{otherTimeline}, (*cell).check},
-	{"by watermark", 1, []role{worker, person}, "inbox", cellByWatermark, nil, (*cell).checkRows},
+	{"by id", 2, []role{producer, relaying, worker, operatorRole}, ".", newCell, []disturbance{otherTimeline}, (*cell).check},
+	{"by watermark", 1, []role{worker, operatorRole}, "inbox", cellByWatermark, nil, (*cell).checkRows},
 	{"from the WAL", 1, []role{relaying}, "COMMIT|Kafka", cellFromWAL, []disturbance{
 		otherTimeline, anotherReader,
 		everyFourth(anotherSlot), everyFourth(foreignSlot),
@@ -48,18 +48,18 @@ var modes = []mode{
 // committed, no effect happens twice, the order of each key holds, and everything drains.
 func TestKills(t *testing.T) {
 	requireProof(t)
-	runModes(t, true, func(string) []deed { return []deed{before, after} })
+	runModes(t, true, func(string) []fault { return []fault{before, after} })
 }
 
 // TestFaults ends the connection there instead. A COMMIT may also take effect at the same time as its sender's next
 // step, or long after it (P3.7, P9.3).
 func TestFaults(t *testing.T) {
 	requireProof(t)
-	runModes(t, false, func(name string) []deed {
+	runModes(t, false, func(name string) []fault {
 		if strings.HasPrefix(name, "COMMIT") {
-			return []deed{before, after, soon, late}
+			return []fault{before, after, soon, late}
 		}
-		return []deed{before, after}
+		return []fault{before, after}
 	})
 }
 
@@ -79,25 +79,25 @@ func TestFewKillsByWatermark(t *testing.T) {
 func (c *cell) fewKills(t *testing.T) {
 	t.Helper()
 	c.plain = true
-	c.begin(t)
+	c.startAll(t)
 	for _, d := range []struct {
-		role role
-		mark mark
+		role  role
+		point point
 	}{
-		{worker, mark{before, "proof: effect"}},
-		{relaying, mark{after, "Kafka Produce"}},
-		{worker, mark{after, commitOf("inbox: pass")}},
-		{worker, mark{before, commitOf("inbox: pass")}},
-		{relaying, mark{after, commitOf("relay: settle archived")}},
+		{worker, point{before, "proof: effect"}},
+		{relaying, point{after, "Kafka Produce"}},
+		{worker, point{after, commitOf("inbox: pass")}},
+		{worker, point{before, commitOf("inbox: pass")}},
+		{relaying, point{after, commitOf("relay: settle archived")}},
 	} {
-		g := newRegister(func(name string) []deed {
-			if name == d.mark.name {
-				return []deed{d.mark.deed}
+		g := newRegister(func(name string) []fault {
+			if name == d.point.name {
+				return []fault{d.point.fault}
 			}
 			return nil
 		})
 		c.arm(g, d.role)
-		pgtest.Await(t, "a death "+d.mark.String(), func() (bool, error) { return g.times(d.mark) > 0, nil })
+		pgtest.Await(t, "a death "+d.point.String(), func() (bool, error) { return g.times(d.point) > 0, nil })
 	}
 	c.finish(t)
 }
@@ -105,28 +105,28 @@ func (c *cell) fewKills(t *testing.T) {
 // limit bounds the disturbances of a cell. Most need half of it; a busy machine needs more.
 const limit = 10 * time.Minute
 
-// longIdle without a fault or new message ends a cell.
-const longIdle = time.Minute
+// cellIdleLimit without a fault or new message ends a cell.
+const cellIdleLimit = time.Minute
 
 // run is the faults of a test, in all modes.
 type run struct {
-	deeds      func(name string) []deed
+	faults     func(name string) []fault
 	statements []string
 	registers  []*register
 }
 
-func runModes(t *testing.T, kills bool, deeds func(name string) []deed) {
+func runModes(t *testing.T, kills bool, faults func(name string) []fault) {
 	t.Helper()
-	r := &run{deeds: deeds, statements: statements(t)}
+	r := &run{faults: faults, statements: statements(t)}
 	for _, m := range modes {
-		about := regexp.MustCompile(m.about)
-		r.registers = append(r.registers, newRegister(func(name string) []deed {
-			all := deeds(name)
-			if about.MatchString(name) {
+		messages := regexp.MustCompile(m.messages)
+		r.registers = append(r.registers, newRegister(func(name string) []fault {
+			all := faults(name)
+			if messages.MatchString(name) {
 				return all
 			}
 			return slices.DeleteFunc(slices.Clone(all),
-				func(d deed) bool { return r.registers[0].times(mark{d, name}) > 0 })
+				func(d fault) bool { return r.registers[0].times(point{d, name}) > 0 })
 		}))
 	}
 	t.Run("cells", func(t *testing.T) {
@@ -141,8 +141,8 @@ func runModes(t *testing.T, kills bool, deeds func(name string) []deed) {
 					c := m.make(t)
 					c.kills = kills
 					c.arm(r.registers[i], m.roles...)
-					c.begin(t)
-					c.disturb(t, r, r.registers[i], slices.Concat(usual, m.also))
+					c.startAll(t)
+					c.disturb(t, r, r.registers[i], slices.Concat(commonDisturbances, m.extra))
 					c.finish(t)
 					m.verify(c, t)
 				})
@@ -150,21 +150,21 @@ func runModes(t *testing.T, kills bool, deeds func(name string) []deed) {
 		}
 	})
 	for i, g := range r.registers {
-		t.Logf("%s: %s", modes[i].name, g.sum())
-		for _, m := range g.left() {
+		t.Logf("%s: %s", modes[i].name, g.summary())
+		for _, m := range g.missing() {
 			t.Errorf("%s: no fault %s", modes[i].name, m)
 		}
 	}
-	for _, m := range r.left() {
+	for _, m := range r.missing() {
 		t.Errorf("no fault %s: let a process send it, or list it in excused with a reason", m)
 	}
 }
 
-// left lists the missing faults at the statements.
-func (r *run) left() (all []mark) {
+// missing lists the missing faults at the statements.
+func (r *run) missing() (all []point) {
 	for _, name := range r.statements {
-		for _, d := range r.deeds(name) {
-			m := mark{d, name}
+		for _, d := range r.faults(name) {
+			m := point{d, name}
 			if !slices.ContainsFunc(r.registers, func(g *register) bool { return g.times(m) > 0 }) {
 				all = append(all, m)
 			}
@@ -180,7 +180,7 @@ func (c *cell) disturb(t *testing.T, r *run, g *register, all []disturbance) {
 	tick := time.NewTicker(400 * time.Millisecond)
 	defer tick.Stop()
 	for n := 0; time.Since(began) < limit; n++ {
-		if len(g.left()) == 0 && (g.idle() > longIdle || n > len(all) && len(r.left()) == 0) {
+		if len(g.missing()) == 0 && (g.idle() > cellIdleLimit || n > len(all) && len(r.missing()) == 0) {
 			break
 		}
 		all[n%len(all)](t, c)
@@ -191,9 +191,9 @@ func (c *cell) disturb(t *testing.T, r *run, g *register, all []disturbance) {
 		}
 	}
 	g.end()
-	pgtest.Await(t, "the last fault", func() (bool, error) { return g.quiet(), nil })
+	pgtest.Await(t, "the last fault", func() (bool, error) { return g.nonePending(), nil })
 	t.Logf("%d processes in %v; left: %v", c.count(), time.Since(began).Round(time.Second),
-		append(g.left(), fmt.Sprint(r.left())))
+		append(g.missing(), fmt.Sprint(r.missing())))
 }
 
 func cellByWatermark(t *testing.T) *cell {

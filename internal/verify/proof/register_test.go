@@ -10,104 +10,104 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// deed is a fault of a process or its connection at a message.
-type deed string
+// fault is a fault of a process or its connection at a message.
+type fault string
 
 const (
-	before deed = "before" // the message is not sent
-	after  deed = "after"  // it takes effect, but the reply is not read
-	soon   deed = "soon"   // the sender loses the connection; the message takes effect at about the same time
-	late   deed = "late"   // the sender loses the connection; the message is delivered lateBy later
+	before fault = "before" // the message is not sent
+	after  fault = "after"  // it takes effect, but the reply is not read
+	soon   fault = "soon"   // the sender loses the connection; the message takes effect at about the same time
+	late   fault = "late"   // the sender loses the connection; the message is delivered lateBy later
 )
 
-var actions = map[deed]pgtest.Action{
+var actions = map[fault]pgtest.Action{
 	before: pgtest.CutBefore, after: pgtest.DropReply, soon: pgtest.CutAfter,
 	late: pgtest.Late,
 }
 
-// mark is a fault at a message. A statement has the name in its first line, as "relay: take"; a COMMIT one name for
+// point is a fault at a message. A statement has the name in its first line, as "relay: take"; a COMMIT one name for
 // each statement of its transaction, "COMMIT of relay: take"; a request to Kafka its kind, "Kafka Produce".
-type mark struct {
-	deed deed
-	name string
+type point struct {
+	fault fault
+	name  string
 }
 
-func (m mark) String() string { return string(m.deed) + " " + m.name }
+func (m point) String() string { return string(m.fault) + " " + m.name }
 
 func commitOf(statement string) string { return "COMMIT of " + statement }
 
 // register records which faults occurred at which messages. Cells that share the work share one.
 type register struct {
-	deeds func(name string) []deed // the faults that a message needs
+	faults func(name string) []fault // the faults that a message needs
 
-	mu    sync.Mutex
-	done  map[mark]int
-	held  map[mark]bool  // in progress
-	seen  map[string]int // occurrences by name
-	total int            // of the faults
-	last  time.Time      // the last fault or new message
-	over  bool
+	mu          sync.Mutex
+	done        map[point]int
+	pending     map[point]bool // in progress
+	occurrences map[string]int // occurrences by name
+	total       int            // of the faults
+	last        time.Time      // the last fault or new message
+	over        bool
 }
 
-func newRegister(deeds func(name string) []deed) *register {
+func newRegister(faults func(name string) []fault) *register {
 	return &register{
-		deeds: deeds, done: map[mark]int{}, held: map[mark]bool{}, seen: map[string]int{},
+		faults: faults, done: map[point]int{}, pending: map[point]bool{}, occurrences: map[string]int{},
 		last: time.Now(),
 	}
 }
 
-// idleLong without a fault or new message makes all lives ready.
-const idleLong = 10 * time.Second
+// readyAfterIdle without a fault or new message makes all lives ready.
+const readyAfterIdle = 10 * time.Second
 
 // at returns the fault at a message, if there is one; done records it. A COMMIT has several names.
-func (g *register) at(names []string, ready bool) (do deed, done func(really bool)) {
+func (g *register) at(names []string, ready bool) (do fault, done func(tookEffect bool)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, name := range names {
-		if g.seen[name]++; g.seen[name] == 1 {
+		if g.occurrences[name]++; g.occurrences[name] == 1 {
 			g.last = time.Now()
 		}
 	}
-	if g.over || !ready && time.Since(g.last) < idleLong {
+	if g.over || !ready && time.Since(g.last) < readyAfterIdle {
 		return "", nil
 	}
 	for _, name := range names {
-		for _, d := range g.deeds(name) {
-			m := mark{d, name}
-			if g.done[m] > 0 || g.held[m] {
+		for _, d := range g.faults(name) {
+			m := point{d, name}
+			if g.done[m] > 0 || g.pending[m] {
 				continue
 			}
-			g.held[m] = true
-			return d, func(really bool) { g.did(m, names, really) }
+			g.pending[m] = true
+			return d, func(tookEffect bool) { g.recordFault(m, names, tookEffect) }
 		}
 	}
 	return "", nil
 }
 
-func (g *register) did(m mark, names []string, really bool) {
+func (g *register) recordFault(m point, names []string, tookEffect bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.held, m)
-	if !really {
+	delete(g.pending, m)
+	if !tookEffect {
 		return
 	}
 	g.total++
 	g.last = time.Now()
 	for _, name := range names {
-		g.done[mark{m.deed, name}]++
+		g.done[point{m.fault, name}]++
 	}
 }
 
-// rare exempts messages that occurred fewer times: perhaps no life was ready at any of them.
-const rare = 20
+// minOccurrences exempts messages that occurred fewer times: perhaps no life was ready at any of them.
+const minOccurrences = 20
 
-// left lists the missing faults at messages that occurred.
-func (g *register) left() (all []string) {
+// missing lists the missing faults at messages that occurred.
+func (g *register) missing() (all []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for name, times := range g.seen {
-		for _, d := range g.deeds(name) {
-			if m := (mark{d, name}); times >= rare && g.done[m] == 0 {
+	for name, times := range g.occurrences {
+		for _, d := range g.faults(name) {
+			if m := (point{d, name}); times >= minOccurrences && g.done[m] == 0 {
 				all = append(all, m.String())
 			}
 		}
@@ -116,7 +116,7 @@ func (g *register) left() (all []string) {
 	return all
 }
 
-func (g *register) times(m mark) int {
+func (g *register) times(m point) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.done[m]
@@ -136,15 +136,15 @@ func (g *register) end() {
 	g.over = true
 }
 
-// quiet reports whether no fault is in progress.
-func (g *register) quiet() bool {
+// nonePending reports whether no fault is in progress.
+func (g *register) nonePending() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.held) == 0
+	return len(g.pending) == 0
 }
 
-// sum is the summary for the report.
-func (g *register) sum() string {
+// summary is the summary for the report.
+func (g *register) summary() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	statements, commits, requests := map[string]bool{}, map[string]bool{}, map[string]bool{}

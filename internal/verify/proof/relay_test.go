@@ -87,7 +87,7 @@ func (m *unreliable) Publish(ctx context.Context, events []event.Event) []error 
 		}
 		return verdicts
 	}
-	var rest []event.Event
+	var others []event.Event
 	var at []int
 	for i := range events {
 		route, err := m.Route(ctx, events[i].Topic)
@@ -95,10 +95,10 @@ func (m *unreliable) Publish(ctx context.Context, events []event.Event) []error 
 			verdicts[i] = errSilent
 			continue
 		}
-		rest, at = append(rest, events[i]), append(at, i)
+		others, at = append(others, events[i]), append(at, i)
 	}
-	if len(rest) > 0 {
-		for i, err := range m.Kafka.Publish(ctx, rest) {
+	if len(others) > 0 {
+		for i, err := range m.Kafka.Publish(ctx, others) {
 			verdicts[at[i]] = err
 		}
 	}

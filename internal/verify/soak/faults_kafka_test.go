@@ -41,7 +41,7 @@ func kafkaKinds() []kind {
 		},
 		{
 			name: "elections", track: track, shortest: 2 * time.Second, longest: 4 * time.Second, brokers: 3,
-			targets: one("all topics"), begin: func(s *scene, f fault) (func() error, error) {
+			targets: one("all topics"), begin: func(s *testbed, f fault) (func() error, error) {
 				return s.shuffleLeaders(f)
 			},
 		},
@@ -50,18 +50,18 @@ func kafkaKinds() []kind {
 			targets: one(topicGrowing), begin: grow,
 		},
 		{
-			name: "topic-recreated", track: track, demands: true, shortest: 3 * time.Second, longest: 9 * time.Second,
+			name: "topic-recreated", track: track, checksEffect: true, shortest: 3 * time.Second, longest: 9 * time.Second,
 			targets: one(topicDoomed), begin: recreate,
 		},
 		{
-			name: "refused-topics", track: track, demands: true, shortest: 15 * time.Second, longest: 25 * time.Second,
+			name: "refused-topics", track: track, checksEffect: true, shortest: 15 * time.Second, longest: 25 * time.Second,
 			targets: one("a thousand topics"), begin: refuse,
 		},
 		{
 			name: "write-denied", track: track, alone: true, shortest: 2 * time.Second, longest: 8 * time.Second,
 			targets: func(settings) []string {
 				return []string{topicMain, topicSecond, topicLimited}
-			}, begin: func(s *scene, f fault) (func() error, error) {
+			}, begin: func(s *testbed, f fault) (func() error, error) {
 				allow := kafkatest.Deny(s.t, s.kafka.Brokers(), f.target)
 				return func() error { allow(); return nil }, nil
 			},
@@ -70,8 +70,8 @@ func kafkaKinds() []kind {
 }
 
 // brokerFault ends a broker; its undo restarts it and restores the preferred leaders.
-func brokerFault(end func(c *kafkatest.Cluster, i int)) func(s *scene, f fault) (func() error, error) {
-	return func(s *scene, f fault) (func() error, error) {
+func brokerFault(end func(c *kafkatest.Cluster, i int)) func(s *testbed, f fault) (func() error, error) {
+	return func(s *testbed, f fault) (func() error, error) {
 		i, err := strconv.Atoi(f.target)
 		if err != nil {
 			return nil, err
@@ -88,7 +88,7 @@ func brokerFault(end func(c *kafkatest.Cluster, i int)) func(s *scene, f fault) 
 	}
 }
 
-func brokerPause(s *scene, f fault) (func() error, error) {
+func brokerPause(s *testbed, f fault) (func() error, error) {
 	i, err := strconv.Atoi(f.target)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func brokerPause(s *scene, f fault) (func() error, error) {
 }
 
 // ask sends a request to the cluster without proxies.
-func (x *scene) ask(do func(ctx context.Context, c *kgo.Client) error) error {
+func (x *testbed) ask(do func(ctx context.Context, c *kgo.Client) error) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(x.kafka.Brokers()...))
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (x *scene) ask(do func(ctx context.Context, c *kgo.Client) error) error {
 }
 
 // elect restores the preferred leaders of all partitions.
-func (x *scene) elect() error {
+func (x *testbed) elect() error {
 	if x.brokers == 1 {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (x *scene) elect() error {
 }
 
 // shuffleLeaders reorders the replicas of every partition, so that leaders change without a crash.
-func (x *scene) shuffleLeaders(f fault) (func() error, error) {
+func (x *testbed) shuffleLeaders(f fault) (func() error, error) {
 	draw := f.draw()
 	err := x.ask(func(ctx context.Context, c *kgo.Client) error {
 		req := kmsg.NewPtrAlterPartitionAssignmentsRequest()
@@ -163,7 +163,7 @@ func (x *scene) shuffleLeaders(f fault) (func() error, error) {
 
 // grow adds partitions to a topic. The relays refuse it until the operator accepts, once every consumer has read the
 // topic to its end.
-func grow(s *scene, _ fault) (func() error, error) {
+func grow(s *testbed, _ fault) (func() error, error) {
 	const most = 8
 	if s.grown >= most {
 		return nil, fmt.Errorf("%s has %d partitions by now", topicGrowing, s.grown)
@@ -196,7 +196,7 @@ const answerTimeout = 3 * time.Second
 const catchUp = 20 * time.Second
 
 // accept pins the new number of partitions, as `relay topics accept` does.
-func (x *scene) accept(partitions int) error {
+func (x *testbed) accept(partitions int) error {
 	o, err := operator.New(x.admin, "", "harness")
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (x *scene) accept(partitions int) error {
 
 // recreate deletes a topic and its records, and creates it again. The other topics have the same relays and the same
 // consumer, and must go on.
-func recreate(s *scene, f fault) (func() error, error) {
+func recreate(s *testbed, f fault) (func() error, error) {
 	err := s.ask(func(ctx context.Context, c *kgo.Client) error {
 		req, name := kmsg.NewPtrDeleteTopicsRequest(), topicDoomed
 		req.TopicNames, req.TimeoutMillis = []string{name}, 20_000
@@ -249,14 +249,14 @@ func recreate(s *scene, f fault) (func() error, error) {
 	since := s.mark()
 	return func() error {
 		if _, err := s.lag(topicDoomed); errors.Is(err, kerr.UnknownTopicOrPartition) {
-			s.took(f.kind)
+			s.tookEffect(f.kind)
 			s.noteProgress(f, since)
 		}
 		return s.makeDoomed()
 	}, nil
 }
 
-func (x *scene) makeDoomed() error {
+func (x *testbed) makeDoomed() error {
 	return retry(func() error {
 		err := x.ask(func(ctx context.Context, c *kgo.Client) error {
 			topic := kmsg.NewCreateTopicsRequestTopic()
@@ -277,7 +277,7 @@ func (x *scene) makeDoomed() error {
 }
 
 // lag returns how many records of a topic the group has not committed.
-func (x *scene) lag(topic string) (lag int64, err error) {
+func (x *testbed) lag(topic string) (lag int64, err error) {
 	err = x.ask(func(ctx context.Context, c *kgo.Client) error {
 		ends, err := endOffsets(ctx, c, topic)
 		if err != nil {
@@ -372,7 +372,7 @@ func groupOffsets(ctx context.Context, c *kgo.Client, topic string, partitions i
 const joining = "PreparingRebalance"
 
 // group describes the workers' group.
-func (x *scene) group() (g kmsg.DescribeGroupsResponseGroup, err error) {
+func (x *testbed) group() (g kmsg.DescribeGroupsResponseGroup, err error) {
 	err = x.ask(func(ctx context.Context, c *kgo.Client) error {
 		req := kmsg.NewPtrDescribeGroupsRequest()
 		req.Groups = []string{roles.Consumer}
@@ -390,7 +390,7 @@ func (x *scene) group() (g kmsg.DescribeGroupsResponseGroup, err error) {
 }
 
 // groupState is empty if the broker does not answer.
-func (x *scene) groupState() string {
+func (x *testbed) groupState() string {
 	g, err := x.group()
 	if err != nil {
 		return ""
@@ -399,7 +399,7 @@ func (x *scene) groupState() string {
 }
 
 // members are the names of the group's members.
-func (x *scene) members() (names []string, err error) {
+func (x *testbed) members() (names []string, err error) {
 	g, err := x.group()
 	for i := range g.Members {
 		names = append(names, g.Members[i].ClientID)

@@ -26,7 +26,7 @@ func links(s settings) (all []string) {
 }
 
 // proxiesOf returns the names of a link's proxies.
-func (x *scene) proxiesOf(link string) []string {
+func (x *testbed) proxiesOf(link string) []string {
 	if name, ok := strings.CutSuffix(link, "/kafka"); ok {
 		var all []string
 		for i := range x.brokers {
@@ -39,9 +39,9 @@ func (x *scene) proxiesOf(link string) []string {
 
 func networkKinds() []kind {
 	const track = "network"
-	toxic := func(sort string, toxicity float64, attributes func(f fault) map[string]int64) func(*scene, fault) (
+	toxic := func(sort string, toxicity float64, attributes func(f fault) map[string]int64) func(*testbed, fault) (
 		func() error, error) {
-		return func(s *scene, f fault) (func() error, error) {
+		return func(s *testbed, f fault) (func() error, error) {
 			stream := []string{"upstream", "downstream"}[f.param%2]
 			return s.proxies.poison(s.proxiesOf(f.target), sort, stream, toxicity, attributes(f))
 		}
@@ -79,7 +79,7 @@ func networkKinds() []kind {
 			begin: toxic("limit_data", 0.8, amount("bytes", 200, 20_000)),
 		},
 		{
-			name: "host-vanishes", track: track, demands: true, shortest: 10 * time.Second, longest: 15 * time.Second,
+			name: "host-vanishes", track: track, checksEffect: true, shortest: 10 * time.Second, longest: 15 * time.Second,
 			targets: func(settings) []string {
 				return workers // a relay sends its transactions whole
 			}, begin: vanish,
@@ -92,7 +92,7 @@ func networkKinds() []kind {
 					all = append(all, r+"/kafka")
 				}
 				return all
-			}, begin: func(s *scene, f fault) (func() error, error) {
+			}, begin: func(s *testbed, f fault) (func() error, error) {
 				return s.proxies.poison(s.proxiesOf(f.target), "latency", "upstream", 0.5,
 					map[string]int64{"latency": (roles.PublishTimeout + time.Second).Milliseconds()})
 			},
@@ -102,21 +102,21 @@ func networkKinds() []kind {
 
 // vanish simulates the loss of a process's host in the middle of a transaction: its connections go dead without an end,
 // and the server has to end the transaction. The supervisor restarts the process on another host.
-func vanish(s *scene, f fault) (func() error, error) {
-	l := s.lines[f.target]
+func vanish(s *testbed, f fault) (func() error, error) {
+	l := s.routes[f.target]
 	var open []*wire
 	for limit := time.Now().Add(5 * time.Second); len(open) == 0; {
 		if time.Now().After(limit) {
 			return nil, errors.New("no open transaction was found")
 		}
 		await(time.Now().Add(10 * time.Millisecond))
-		l.flow(false)
+		l.setOpen(false)
 		if open = s.within(l.wires()); len(open) > 0 {
 			await(time.Now().Add(50 * time.Millisecond))
 			open = s.within(open) // none of them was about to end
 		}
 		if len(open) == 0 {
-			l.flow(true)
+			l.setOpen(true)
 		}
 	}
 	dead := l.wires()
@@ -124,7 +124,7 @@ func vanish(s *scene, f fault) (func() error, error) {
 		w.kill()
 	}
 	killed := s.supervisor.signal(f.target, syscall.SIGKILL)
-	l.flow(true)
+	l.setOpen(true)
 	return func() error {
 		ended := 0
 		for _, w := range open {
@@ -138,11 +138,11 @@ func vanish(s *scene, f fault) (func() error, error) {
 			w.close()
 		}
 		if killed {
-			s.took(f.kind)
+			s.tookEffect(f.kind)
 			s.t.Logf("%s of %s: the server has ended %d of %d transactions within %v", f.kind, f.target, ended,
 				len(open), f.lasts)
 			if ended == len(open) {
-				s.went(f.kind)
+				s.continued(f.kind)
 			}
 		}
 		return nil
@@ -150,7 +150,7 @@ func vanish(s *scene, f fault) (func() error, error) {
 }
 
 // within returns the connections whose transaction has written or locked rows, and waits for its client.
-func (x *scene) within(wires []*wire) (open []*wire) {
+func (x *testbed) within(wires []*wire) (open []*wire) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	rows, err := x.admin.Query(ctx, "select client_port from pg_stat_activity where client_port = any($1) and state "+

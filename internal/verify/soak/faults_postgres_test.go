@@ -22,7 +22,7 @@ const sqlLimit = 10 * time.Second
 const healLimit = time.Minute
 
 // sql runs statements as superuser, without proxies.
-func (x *scene) sql(statements ...string) error {
+func (x *testbed) sql(statements ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	for _, s := range statements {
@@ -45,7 +45,7 @@ func retry(try func() error) error {
 }
 
 // retry runs statements, each until it succeeds.
-func (x *scene) retry(statements ...string) error {
+func (x *testbed) retry(statements ...string) error {
 	for _, s := range statements {
 		if err := retry(func() error { return x.sql(s) }); err != nil {
 			return err
@@ -69,7 +69,7 @@ func postgresKinds() []kind {
 	return []kind{
 		{
 			name: "crash", track: track, shortest: 200 * time.Millisecond, longest: 3 * time.Second,
-			targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
+			targets: one("postgres"), begin: func(s *testbed, _ fault) (func() error, error) {
 				s.pgMu.Lock()
 				s.pg.StopImmediate()
 				return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
@@ -77,7 +77,7 @@ func postgresKinds() []kind {
 		},
 		{
 			name: "kill-postmaster", track: track, shortest: 200 * time.Millisecond, longest: 2 * time.Second,
-			targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
+			targets: one("postgres"), begin: func(s *testbed, _ fault) (func() error, error) {
 				s.pgMu.Lock()
 				s.pg.Kill()
 				return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
@@ -85,7 +85,7 @@ func postgresKinds() []kind {
 		},
 		{
 			name: "restart", track: track, shortest: 200 * time.Millisecond, longest: 2 * time.Second,
-			targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
+			targets: one("postgres"), begin: func(s *testbed, _ fault) (func() error, error) {
 				s.pgMu.Lock()
 				s.pg.StopFast()
 				return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
@@ -97,7 +97,7 @@ func postgresKinds() []kind {
 		},
 		{
 			name: "no-login", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: allRoles,
-			begin: func(s *scene, f fault) (func() error, error) {
+			begin: func(s *testbed, f fault) (func() error, error) {
 				user := roles.User(f.target)
 				undo := func() error { return s.retry("alter role " + user + " login") }
 				err := s.sql("alter role "+user+" nologin", "select pg_terminate_backend(pid) from pg_stat_activity "+
@@ -111,7 +111,7 @@ func postgresKinds() []kind {
 		{
 			name: "revoke", track: track, shortest: 2 * time.Second, longest: 6 * time.Second,
 			targets: func(settings) []string { return slices.Sorted(maps.Keys(grantees)) },
-			begin: func(s *scene, f fault) (func() error, error) {
+			begin: func(s *testbed, f fault) (func() error, error) {
 				who := grantees[f.target]
 				if err := s.sql("revoke " + f.target + " from " + who); err != nil {
 					return nil, err
@@ -120,7 +120,7 @@ func postgresKinds() []kind {
 			},
 		},
 		{
-			name: kindStandby, track: track, demands: true, shortest: 2 * time.Second, longest: 8 * time.Second,
+			name: kindStandby, track: track, checksEffect: true, shortest: 2 * time.Second, longest: 8 * time.Second,
 			targets: func(settings) []string {
 				return slices.Concat(relays, workers)
 			}, begin: standbyAnswers,
@@ -149,10 +149,10 @@ var grantees = map[string]string{
 }
 
 // startAgain restarts the server. Backends of a killed one may still be exiting, or a disk may still be full.
-func (x *scene) startAgain() error { return retry(x.pg.TryStart) }
+func (x *testbed) startAgain() error { return retry(x.pg.TryStart) }
 
 // terminate ends random backends of a role, five a second.
-func terminate(s *scene, f fault) (func() error, error) {
+func terminate(s *testbed, f fault) (func() error, error) {
 	return repeat(200*time.Millisecond, func() {
 		_ = s.sql("select pg_terminate_backend(pid) from pg_stat_activity where usename = '" + roles.User(f.target) +
 			"' order by random() limit 1")
@@ -179,7 +179,7 @@ func repeat(every time.Duration, do func()) (undo func() error) {
 }
 
 // exhaust takes all connections that are not reserved for superusers.
-func exhaust(s *scene, _ fault) (func() error, error) {
+func exhaust(s *testbed, _ fault) (func() error, error) {
 	var mu sync.Mutex
 	var held []*pgx.Conn
 	u, err := url.Parse(roles.Login(roles.Producer, s.address, s.database))
@@ -213,7 +213,7 @@ func exhaust(s *scene, _ fault) (func() error, error) {
 
 // fill leaves no free space on one of the server's disks. Its undo frees the space, and restarts the server if it
 // stopped.
-func fill(s *scene, f fault) (func() error, error) {
+func fill(s *testbed, f fault) (func() error, error) {
 	if s.disks == nil {
 		return nil, fmt.Errorf("no disk of its own: %w", s.noDisks)
 	}
@@ -239,7 +239,7 @@ const kindStandby = "standby-answers"
 
 // standbyAnswers connects a process to a standby for a while, like a DNS name that moves too early and comes back. Half
 // of the time the connections to the standby stay open: the process has to notice.
-func standbyAnswers(s *scene, f fault) (func() error, error) {
+func standbyAnswers(s *testbed, f fault) (func() error, error) {
 	standby, err := s.standby()
 	if err != nil {
 		return nil, err
@@ -248,13 +248,13 @@ func standbyAnswers(s *scene, f fault) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := s.lines[f.target]
+	l := s.routes[f.target]
 	before := l.connections(u.Host)
-	l.to(u.Host)
+	l.setTarget(u.Host)
 	l.cut()
 	return func() error {
 		reached := l.connections(u.Host) - before
-		l.to(s.address)
+		l.setTarget(s.address)
 		stay := f.param%2 == 0
 		if !stay {
 			l.cut()
@@ -262,9 +262,9 @@ func standbyAnswers(s *scene, f fault) (func() error, error) {
 		if reached == 0 {
 			return nil
 		}
-		s.took(f.kind)
+		s.tookEffect(f.kind)
 		began := time.Now()
-		for !l.back(s.address) {
+		for !l.allAt(s.address) {
 			if time.Since(began) > backWithin {
 				s.t.Logf("%s of %s: connections are still at the standby %v later", f.kind, f.target, backWithin)
 				return nil
@@ -273,7 +273,7 @@ func standbyAnswers(s *scene, f fault) (func() error, error) {
 		}
 		s.t.Logf("%s of %s: %d connections to the standby, none after %v (they were left open: %v)", f.kind, f.target,
 			reached, time.Since(began).Round(time.Millisecond), stay)
-		s.went(f.kind)
+		s.continued(f.kind)
 		return nil
 	}, nil
 }

@@ -15,7 +15,7 @@ func kinds() []kind {
 }
 
 func allProcesses(settings) []string {
-	return slices.Concat(producers, relays, workers, []string{person, maintainer})
+	return slices.Concat(producers, relays, workers, []string{operatorProcess, maintainer})
 }
 
 // importantProcesses are the processes whose death matters most.
@@ -30,7 +30,7 @@ func processKinds() []kind {
 		{
 			name: "kill", track: track, shortest: 500 * time.Millisecond, longest: 2 * time.Second,
 			targets: importantProcesses,
-			begin: func(s *scene, f fault) (func() error, error) {
+			begin: func(s *testbed, f fault) (func() error, error) {
 				if !s.supervisor.signal(f.target, syscall.SIGKILL) {
 					return nil, errNobody
 				}
@@ -40,7 +40,7 @@ func processKinds() []kind {
 		{
 			name: "kill-any", track: track, shortest: 500 * time.Millisecond, longest: time.Second,
 			targets: allProcesses,
-			begin: func(s *scene, f fault) (func() error, error) {
+			begin: func(s *testbed, f fault) (func() error, error) {
 				if !s.supervisor.signal(f.target, syscall.SIGKILL) {
 					return nil, errNobody
 				}
@@ -51,7 +51,7 @@ func processKinds() []kind {
 		{
 			name: "pause", track: track, shortest: 4 * time.Second, longest: 12 * time.Second,
 			targets: importantProcesses,
-			begin: func(s *scene, f fault) (func() error, error) {
+			begin: func(s *testbed, f fault) (func() error, error) {
 				if !s.supervisor.signal(f.target, syscall.SIGSTOP) {
 					return nil, errNobody
 				}
@@ -61,7 +61,7 @@ func processKinds() []kind {
 		// Shorter than the lease and the session.
 		{
 			name: "stutter", track: track, shortest: 200 * time.Millisecond, longest: 1500 * time.Millisecond,
-			targets: importantProcesses, begin: func(s *scene, f fault) (func() error, error) {
+			targets: importantProcesses, begin: func(s *testbed, f fault) (func() error, error) {
 				if !s.supervisor.signal(f.target, syscall.SIGSTOP) {
 					return nil, errNobody
 				}
@@ -71,22 +71,22 @@ func processKinds() []kind {
 		{
 			name: "deploy", track: track, shortest: time.Second, longest: 3 * time.Second,
 			targets: allProcesses,
-			begin: func(s *scene, f fault) (func() error, error) {
+			begin: func(s *testbed, f fault) (func() error, error) {
 				s.supervisor.want(f.target, false)
 				return func() error { s.supervisor.want(f.target, true); return nil }, nil
 			},
 		},
 		// Each life takes lanes and does not free them.
 		{
-			name: "crash-loop", track: track, demands: true, shortest: 10 * time.Second, longest: 20 * time.Second,
+			name: "crash-loop", track: track, checksEffect: true, shortest: 10 * time.Second, longest: 20 * time.Second,
 			targets: func(settings) []string { return relays }, begin: crashLoop,
 		},
 		// One worker does not answer the group's call to join, so that the others wait in theirs when one of them is
 		// told to end.
 		{
-			name: "stop-in-join", track: track, demands: true, shortest: 2 * time.Second, longest: 5 * time.Second,
+			name: "stop-in-join", track: track, checksEffect: true, shortest: 2 * time.Second, longest: 5 * time.Second,
 			targets: func(settings) []string {
-				return append(slices.Clone(workers), spare)
+				return append(slices.Clone(workers), spareWorker)
 			}, begin: stopInJoin,
 		},
 		{
@@ -97,9 +97,9 @@ func processKinds() []kind {
 }
 
 // storm lets workers join and leave every two seconds, so that the group rebalances nearly all the time.
-func storm(s *scene, f fault) (func() error, error) {
-	draw, all := f.draw(), append(slices.Clone(workers), spare)
-	away := spare
+func storm(s *testbed, f fault) (func() error, error) {
+	draw, all := f.draw(), append(slices.Clone(workers), spareWorker)
+	away := spareWorker
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -125,13 +125,13 @@ func storm(s *scene, f fault) (func() error, error) {
 		for _, w := range workers {
 			s.supervisor.want(w, true)
 		}
-		s.supervisor.want(spare, false)
+		s.supervisor.want(spareWorker, false)
 		return nil
 	}, nil
 }
 
 // crashLoop kills a relay again and again, some time after each start. Events in lanes of other relays must not wait.
-func crashLoop(s *scene, f fault) (func() error, error) {
+func crashLoop(s *testbed, f fault) (func() error, error) {
 	if !s.supervisor.signal(f.target, syscall.SIGKILL) {
 		return nil, errNobody
 	}
@@ -153,13 +153,13 @@ func crashLoop(s *scene, f fault) (func() error, error) {
 		}
 	}()
 	var late outboxMark
-	timer := time.AfterFunc(max(0, f.lasts-goesWithin), func() { late.set(s) })
+	timer := time.AfterFunc(max(0, f.lasts-publishLimit), func() { late.set(s) })
 	return func() error {
 		timer.Stop()
 		close(end)
 		<-ended
 		if deaths >= 3 {
-			s.took(f.kind)
+			s.tookEffect(f.kind)
 			s.published(f, &late)
 		}
 		return nil
@@ -168,7 +168,7 @@ func crashLoop(s *scene, f fault) (func() error, error) {
 
 // stopInJoin lets the group wait for a paused worker, and stops another worker meanwhile. After its exit the group must
 // not have it as a member.
-func stopInJoin(s *scene, f fault) (func() error, error) {
+func stopInJoin(s *testbed, f fault) (func() error, error) {
 	still := workers[0]
 	if f.target == still {
 		still = workers[1]
@@ -176,11 +176,11 @@ func stopInJoin(s *scene, f fault) (func() error, error) {
 	if !s.supervisor.signal(still, syscall.SIGSTOP) {
 		return nil, errNobody
 	}
-	s.supervisor.want(spare, true)
+	s.supervisor.want(spareWorker, true)
 	undo := func() error {
 		s.supervisor.signal(still, syscall.SIGCONT)
-		s.supervisor.want(f.target, f.target != spare)
-		s.supervisor.want(spare, false)
+		s.supervisor.want(f.target, f.target != spareWorker)
+		s.supervisor.want(spareWorker, false)
 		return nil
 	}
 	limit := time.Now().Add(6 * time.Second)
@@ -199,10 +199,10 @@ func stopInJoin(s *scene, f fault) (func() error, error) {
 		err := s.supervisor.awaitExit(f.target, stopLimit)
 		members, asked := s.members()
 		if asked == nil && within && life != nil && err == nil && life.Wait() == nil { // it was not killed meanwhile
-			s.took(f.kind)
+			s.tookEffect(f.kind)
 			s.t.Logf("%s of %s: the group has %v", f.kind, f.target, members)
 			if !slices.Contains(members, f.target) {
-				s.went(f.kind)
+				s.continued(f.kind)
 			}
 		}
 		return errors.Join(err, undo())

@@ -25,7 +25,7 @@ const manyRefused = 1000
 
 // refuse appends an event to each of a thousand topics that do not exist; its undo discards the held events. Events of
 // other topics must not wait for them.
-func refuse(s *scene, f fault) (func() error, error) {
+func refuse(s *testbed, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*sqlLimit)
 	defer cancel()
 	conn, err := s.connect(ctx, roles.Producer)
@@ -58,13 +58,13 @@ func refuse(s *scene, f fault) (func() error, error) {
 		return nil, errors.Join(err, s.discardRefused()) // it may have been committed
 	}
 	var late outboxMark
-	timer := time.AfterFunc(max(0, f.lasts-goesWithin), func() { late.set(s) })
+	timer := time.AfterFunc(max(0, f.lasts-publishLimit), func() { late.set(s) })
 	return func() error {
 		timer.Stop()
 		held, err := s.refused("outbox_held")
 		s.t.Logf("%s: %d are held (%v)", f.kind, len(held), err)
 		if err == nil && len(held) >= manyRefused/2 { // a relay may have been killed meanwhile
-			s.took(f.kind)
+			s.tookEffect(f.kind)
 			s.published(f, &late)
 		}
 		return s.discardRefused()
@@ -72,7 +72,7 @@ func refuse(s *scene, f fault) (func() error, error) {
 }
 
 // refused returns the events of these topics in a table.
-func (x *scene) refused(table string) ([]history.Event, error) {
+func (x *testbed) refused(table string) ([]history.Event, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	rows, err := x.admin.Query(ctx, "select message_id, topic from "+table+" where topic like $1", refusedTopics+"%")
@@ -85,11 +85,11 @@ func (x *scene) refused(table string) ([]history.Event, error) {
 }
 
 // discardRefused waits until all events of these topics are held, and discards them, as `relay topics discard` does.
-// calm discards those that remain because another fault lasts too long.
-func (x *scene) discardRefused() error {
+// drain discards those that remain because another fault lasts too long.
+func (x *testbed) discardRefused() error {
 	for deadline := time.Now().Add(healLimit); time.Now().Before(deadline); await(
 		time.Now().Add(200 * time.Millisecond)) {
-		if left, err := x.discardSome(deadline); err == nil && left == 0 {
+		if leftover, err := x.discardSome(deadline); err == nil && leftover == 0 {
 			return nil
 		}
 	}
@@ -97,7 +97,7 @@ func (x *scene) discardRefused() error {
 }
 
 // discardSome discards held events of these topics until the deadline, and returns how many there were, held or not.
-func (x *scene) discardSome(deadline time.Time) (left int, err error) {
+func (x *testbed) discardSome(deadline time.Time) (leftover int, err error) {
 	o, err := operator.New(x.admin, "", "harness")
 	if err != nil {
 		return 0, err
@@ -118,7 +118,7 @@ func (x *scene) discardSome(deadline time.Time) (left int, err error) {
 	return len(held) + len(waiting), err
 }
 
-func (x *scene) discardHeld(o *operator.Operator, topic string, id uuid.UUID) error {
+func (x *testbed) discardHeld(o *operator.Operator, topic string, id uuid.UUID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	op := x.note(history.Entry{

@@ -57,7 +57,7 @@ func sessionKinds() []kind {
 		},
 		{
 			name: "slot-dropped", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true,
-			targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+			targets: one("slot"), begin: func(s *testbed, _ fault) (func() error, error) {
 				return func() error { return nil }, retry(func() error { // the relay reconnects soon
 					return s.sql(
 						`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w
@@ -69,7 +69,7 @@ func sessionKinds() []kind {
 		},
 		{
 			name: "slot-advanced", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true,
-			targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+			targets: one("slot"), begin: func(s *testbed, _ fault) (func() error, error) {
 				// It fails while a relay reads the slot, which is nearly always.
 				err := s.sql(
 					`select pg_replication_slot_advance(s.slot_name, pg_current_wal_lsn()) from pg_replication_slots s,
@@ -79,7 +79,7 @@ func sessionKinds() []kind {
 		},
 		{
 			name: "reader-ended", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true,
-			targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+			targets: one("slot"), begin: func(s *testbed, _ fault) (func() error, error) {
 				return func() error { return nil },
 					s.sql(
 						`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w
@@ -87,7 +87,7 @@ func sessionKinds() []kind {
 			},
 		},
 		{
-			name: "effect-hangs", track: track, demands: true, shortest: 4 * time.Second, longest: 12 * time.Second,
+			name: "effect-hangs", track: track, checksEffect: true, shortest: 4 * time.Second, longest: 12 * time.Second,
 			targets: func(settings) []string { return workers }, begin: hang,
 		},
 		{
@@ -101,12 +101,12 @@ func sessionKinds() []kind {
 type holder struct{ n atomic.Int64 }
 
 // connect opens a session as a role, without proxies.
-func (x *scene) connect(ctx context.Context, role string) (*pgx.Conn, error) {
+func (x *testbed) connect(ctx context.Context, role string) (*pgx.Conn, error) {
 	return pgx.Connect(ctx, roles.Login(role, x.address, x.database))
 }
 
 // hold appends events in an open transaction, and records them in the history as a producer does.
-func (x *scene) hold(ctx context.Context, tx pgx.Tx, n int) (op int64, err error) {
+func (x *testbed) hold(ctx context.Context, tx pgx.Tx, n int) (op int64, err error) {
 	key := fmt.Sprintf("held-%d", x.held.n.Add(1)%7)
 	var events []event.Event
 	var infos []history.Event
@@ -132,7 +132,7 @@ func (x *scene) hold(ctx context.Context, tx pgx.Tx, n int) (op int64, err error
 	return x.note(history.Entry{Kind: history.KindAppend, Events: infos}), nil
 }
 
-func (x *scene) appended(op int64, err error) {
+func (x *testbed) appended(op int64, err error) {
 	e := history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.OK}
 	if err != nil {
 		e.Outcome, e.Err = history.Unknown, err.Error()
@@ -144,7 +144,7 @@ func (x *scene) appended(op int64, err error) {
 }
 
 // idleWriter appends and stays idle in its transaction, so that events with higher ids commit first.
-func idleWriter(s *scene, f fault) (func() error, error) {
+func idleWriter(s *testbed, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.lasts+healLimit)
 	conn, err := s.connect(ctx, roles.Producer)
 	if err != nil {
@@ -174,7 +174,7 @@ func idleWriter(s *scene, f fault) (func() error, error) {
 }
 
 // prepared leaves a prepared transaction with events, which outlives its session and a restart of the server.
-func prepared(s *scene, f fault) (func() error, error) {
+func prepared(s *testbed, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	conn, err := s.connect(ctx, roles.Producer)
@@ -211,7 +211,7 @@ func prepared(s *scene, f fault) (func() error, error) {
 }
 
 // endPrepared ends a prepared transaction if it exists.
-func (x *scene) endPrepared(name, how string) error {
+func (x *testbed) endPrepared(name, how string) error {
 	return retry(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 		defer cancel()
@@ -225,7 +225,7 @@ func (x *scene) endPrepared(name, how string) error {
 }
 
 // otherDatabase keeps a transaction open that has written to another database.
-func otherDatabase(s *scene, _ fault) (func() error, error) {
+func otherDatabase(s *testbed, _ fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	u, err := url.Parse(s.pg.URL())
@@ -246,7 +246,7 @@ func otherDatabase(s *scene, _ fault) (func() error, error) {
 }
 
 // oldSnapshot keeps a snapshot open, so that vacuum removes nothing.
-func oldSnapshot(s *scene, _ fault) (func() error, error) {
+func oldSnapshot(s *testbed, _ fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.admin.Config().ConnString())
@@ -262,7 +262,7 @@ func oldSnapshot(s *scene, _ fault) (func() error, error) {
 }
 
 // deadlocks locks rows that the processes lock too, in other orders.
-func deadlocks(s *scene, f fault) (func() error, error) {
+func deadlocks(s *testbed, f fault) (func() error, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	for i := range 3 {
@@ -276,7 +276,7 @@ func deadlocks(s *scene, f fault) (func() error, error) {
 	return func() error { cancel(); all.Wait(); return nil }, nil
 }
 
-func (x *scene) lockRows(ctx context.Context, table string, draw *rand.Rand) {
+func (x *testbed) lockRows(ctx context.Context, table string, draw *rand.Rand) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	wait := time.NewTimer(100 * time.Millisecond) // leave the others some time
@@ -297,7 +297,7 @@ func (x *scene) lockRows(ctx context.Context, table string, draw *rand.Rand) {
 }
 
 // conflicts lets a share of the writes to a table fail with a serialization failure.
-func conflicts(s *scene, f fault) (func() error, error) {
+func conflicts(s *testbed, f fault) (func() error, error) {
 	undo := "drop trigger if exists soak_conflict on " + f.target
 	err := s.sql(`create or replace function soak_conflict() returns trigger language plpgsql as $$ begin
 		if random() < 0.3 then raise exception 'drawn by the soak' using errcode = 'serialization_failure'; end if;
@@ -312,7 +312,7 @@ func conflicts(s *scene, f fault) (func() error, error) {
 
 // retention runs maintenance in three processes at once, and creates expired daily partitions for them to drop: of the
 // archive, and of the inbox, whose DETACH waits for every transaction that uses the table.
-func retention(s *scene, f fault) (func() error, error) {
+func retention(s *testbed, f fault) (func() error, error) {
 	for i := range 3 {
 		day := time.Now().UTC().AddDate(0, 0, -int(100+f.param%100)-i)
 		next := day.AddDate(0, 0, 1)
@@ -350,7 +350,7 @@ func dayBound(day time.Time) string {
 }
 
 // hang lets one effect of a worker hang, or one after the other, until undo. All other partitions must go on.
-func hang(s *scene, f fault) (func() error, error) {
+func hang(s *testbed, f fault) (func() error, error) {
 	since := s.mark()
 	if !s.supervisor.signal(f.target, roles.SignalHang) {
 		return nil, errNobody
@@ -365,13 +365,13 @@ func hang(s *scene, f fault) (func() error, error) {
 		var n int
 		err := s.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where client_port = any($1) and state = "+
 			"'idle in transaction' and state_change < now() - interval '2 s'",
-			ports(s.lines[f.target].wires())).Scan(&n)
+			ports(s.routes[f.target].wires())).Scan(&n)
 		hung = hung || err == nil && n > 0
 	})
 	return func() error {
 		_ = stop()
 		if hung {
-			s.took(f.kind)
+			s.tookEffect(f.kind)
 			s.noteProgress(f, since)
 		}
 		s.supervisor.signal(f.target, roles.SignalResume)

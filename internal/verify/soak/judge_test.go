@@ -25,7 +25,7 @@ func excused() history.Allowed {
 	return history.Allowed{Gone: map[string]bool{topicDoomed: true}, Grown: map[string]bool{topicGrowing: true}}
 }
 
-func (x *scene) source(names ...string) dump.Source {
+func (x *testbed) source(names ...string) dump.Source {
 	return dump.Source{
 		DB: x.admin, Brokers: x.kafka.Brokers(), Topics: names,
 		Consumers: []dump.Consumer{{Name: roles.Consumer, Group: roles.Consumer, Topics: names}},
@@ -34,7 +34,7 @@ func (x *scene) source(names ...string) dump.Source {
 
 // audit records committed offsets and the inbox every two seconds (I7), until end. It leaves out the topic that is
 // recreated, because its offsets start again.
-func (x *scene) audit() (end func()) {
+func (x *testbed) audit() (end func()) {
 	w, err := history.Create(x.dir, "auditor")
 	if err != nil {
 		x.t.Fatal(err)
@@ -53,11 +53,11 @@ func (x *scene) audit() (end func()) {
 }
 
 // judge checks the histories and reports the verdict.
-func (x *scene) judge(m *made, unwell []string) {
+func (x *testbed) judge(m *result, failures []string) {
 	r := Report{
 		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed,
-		Lives: x.supervisor.starts, Took: x.seen.took, WentOn: x.seen.went,
-		Unwell: slices.Concat(unwell, m.stuck, x.unmetDemands(m.done, m.vain)), Crashes: x.supervisor.crashes,
+		Starts: x.supervisor.starts, TookEffect: x.observed.tookEffect, OthersContinued: x.observed.continued,
+		Failures: slices.Concat(failures, m.notUndone, x.ineffectiveKinds(m.done, m.failedBegins)), Crashes: x.supervisor.crashes,
 		Kills: x.supervisor.killed(),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dumpLimit)
@@ -79,7 +79,7 @@ func (x *scene) judge(m *made, unwell []string) {
 	if !r.Verdict.OK() {
 		x.t.Errorf("violations, seed %d", x.seed)
 	}
-	for _, u := range r.Unwell {
+	for _, u := range r.Failures {
 		x.t.Errorf("I8, seed %d: %s", x.seed, u)
 	}
 	for _, panicked := range x.supervisor.panics(x.t) {
@@ -89,7 +89,7 @@ func (x *scene) judge(m *made, unwell []string) {
 }
 
 // logStreamed logs how many records came from the WAL; faults of the slot move lanes back to the table.
-func (x *scene) logStreamed(d *history.Dump) {
+func (x *testbed) logStreamed(d *history.Dump) {
 	n := 0
 	for i := range d.Records {
 		if d.Records[i].Lane == -1 {
@@ -100,7 +100,7 @@ func (x *scene) logStreamed(d *history.Dump) {
 }
 
 // leaks searches the logs of processes and servers for secrets (I10).
-func (x *scene) leaks(into *history.Verdict) {
+func (x *testbed) leaks(into *history.Verdict) {
 	for name, log := range x.supervisor.logs(x.t) {
 		v, err := history.Leaks(name, strings.NewReader(string(log)), []string{roles.Canary, roles.CanaryPassword})
 		if err != nil {
@@ -116,8 +116,8 @@ func report(r Report) string {
 	fmt.Fprintf(w, "\nfault\tmade\ttook effect\tthe others went on\n")
 	for _, kind := range slices.Sorted(maps.Keys(r.Faults)) {
 		fmt.Fprintf(w, "%s\t%d", kind, r.Faults[kind])
-		if demanding()[kind] {
-			fmt.Fprintf(w, "\t%d\t%d", r.Took[kind], r.WentOn[kind])
+		if kindsWithCheck()[kind] {
+			fmt.Fprintf(w, "\t%d\t%d", r.TookEffect[kind], r.OthersContinued[kind])
 		}
 		fmt.Fprintln(w)
 	}
@@ -131,12 +131,12 @@ func report(r Report) string {
 	for _, c := range r.Crashes {
 		fmt.Fprintf(&b, "ended by itself: %s\n", c)
 	}
-	fmt.Fprintf(&b, "%d process starts\n%s", r.Lives, r.Verdict)
+	fmt.Fprintf(&b, "%d process starts\n%s", r.Starts, r.Verdict)
 	return b.String()
 }
 
 // write appends the report to the file of envReport.
-func (x *scene) write(r Report) {
+func (x *testbed) write(r Report) {
 	name := os.Getenv(envReport)
 	if name == "" {
 		return

@@ -33,9 +33,9 @@ type kind struct {
 	brokers           int  // only with this number of brokers; 0: any
 	alone             bool // only with a single broker
 	wal               bool // only when the relays read the WAL
-	demands           bool // it calls took and noteProgress
+	checksEffect      bool // it calls took and noteProgress
 	// begin injects the fault. undo may be nil.
-	begin func(s *scene, f fault) (undo func() error, err error)
+	begin func(s *testbed, f fault) (undo func() error, err error)
 }
 
 // tracks, in the order of drawing, with the longest pause between two faults.
@@ -124,14 +124,14 @@ func TestScheduleFollowsSeed(t *testing.T) {
 func TestScheduleHasEveryFault(t *testing.T) {
 	t.Parallel()
 	for _, brokers := range []int{1, 3} {
-		s, seen, busy := settings{seed: 1, duration: 30 * time.Minute, brokers: brokers}, map[string]bool{},
+		s, observed, busy := settings{seed: 1, duration: 30 * time.Minute, brokers: brokers}, map[string]bool{},
 			map[string]time.Duration{}
 		trackOf := map[string]string{}
 		for _, k := range kinds() {
 			trackOf[k.name] = k.track
 		}
 		for _, f := range plan(s, kinds()) {
-			seen[f.kind] = true
+			observed[f.kind] = true
 			if track := trackOf[f.kind]; f.at < busy[track] {
 				t.Errorf("%s begins while another fault of its track lasts", f.kind)
 			} else {
@@ -139,7 +139,7 @@ func TestScheduleHasEveryFault(t *testing.T) {
 			}
 		}
 		for _, k := range kinds() {
-			if selected(s, k) && !seen[k.name] {
+			if selected(s, k) && !observed[k.name] {
 				t.Errorf("%d brokers: no %s in half an hour", brokers, k.name)
 			}
 		}

@@ -24,27 +24,27 @@ func TestSoak(t *testing.T) {
 	table(&text, faults)
 	t.Logf("%s=%d %s=%v %s=%s, %d brokers, %d events/s, %d faults:\n%s", envSeed, s.seed, envDuration, s.duration,
 		envDedup, s.dedup, s.brokers, s.rate, len(faults), text.String())
-	x := newScene(t, s, faults)
+	x := newTestbed(t, s, faults)
 	x.addProcesses()
 	audits := x.audit()
 	made := x.make(faults)
-	calm := x.calm()
+	drain := x.drain()
 	audits()
-	x.judge(made, calm)
+	x.judge(made, drain)
 }
 
-// made is the result of the schedule.
-type made struct {
-	mu     sync.Mutex
-	done   map[string]int
-	vain   map[string]int // faults whose begin failed
-	failed []string       // faults that were not made, with the reason
-	stuck  []string       // faults that could not be undone
+// result is the result of the schedule.
+type result struct {
+	mu           sync.Mutex
+	done         map[string]int
+	failedBegins map[string]int // faults whose begin failed
+	failed       []string       // faults that were not made, with the reason
+	notUndone    []string       // faults that could not be undone
 }
 
 // make makes the faults of each track one after the other, and returns when the time is over and all are undone.
-func (x *scene) make(faults []fault) *made {
-	m, byName := &made{done: map[string]int{}, vain: map[string]int{}}, map[string]kind{}
+func (x *testbed) make(faults []fault) *result {
+	m, byName := &result{done: map[string]int{}, failedBegins: map[string]int{}}, map[string]kind{}
 	for _, k := range kinds() {
 		byName[k.name] = k
 	}
@@ -72,7 +72,7 @@ func (x *scene) make(faults []fault) *made {
 }
 
 // one makes a fault and undoes it.
-func (m *made) one(x *scene, k kind, f fault) {
+func (m *result) one(x *testbed, k kind, f fault) {
 	op := x.note(history.Entry{Kind: history.KindFault, Verb: f.kind, Detail: fmt.Sprintf("%s for %v", f.target,
 		f.lasts)})
 	undo, err := k.begin(x, f)
@@ -80,7 +80,7 @@ func (m *made) one(x *scene, k kind, f fault) {
 		await(time.Now().Add(f.lasts))
 		if err := undo(); err != nil {
 			m.mu.Lock()
-			m.stuck = append(m.stuck, fmt.Sprintf("%s of %s: %v", f.kind, f.target, err))
+			m.notUndone = append(m.notUndone, fmt.Sprintf("%s of %s: %v", f.kind, f.target, err))
 			m.mu.Unlock()
 		}
 	}
@@ -92,7 +92,7 @@ func (m *made) one(x *scene, k kind, f fault) {
 	} else {
 		m.leave(f, err)
 		m.mu.Lock()
-		m.vain[f.kind]++
+		m.failedBegins[f.kind]++
 		m.mu.Unlock()
 		ended.Outcome, ended.Err = history.Failed, err.Error()
 	}
@@ -100,7 +100,7 @@ func (m *made) one(x *scene, k kind, f fault) {
 }
 
 // leave notes a fault that was not made.
-func (m *made) leave(f fault, why error) {
+func (m *result) leave(f fault, why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.failed = append(m.failed, fmt.Sprintf("%s of %s at %v: %v", f.kind, f.target, f.at, why))

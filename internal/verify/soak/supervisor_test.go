@@ -139,8 +139,8 @@ func (c *supervisor) ended(p *member, err error) {
 	if err == nil || errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled() {
 		return
 	}
-	lines := strings.Split(tail, "\n")
-	c.crashed(fmt.Sprintf("%s: %v: %s", p.cfg.Name, err, lines[len(lines)-1]))
+	routes := strings.Split(tail, "\n")
+	c.crashed(fmt.Sprintf("%s: %v: %s", p.cfg.Name, err, routes[len(routes)-1]))
 }
 
 func (c *supervisor) crashed(how string) {

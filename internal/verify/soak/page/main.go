@@ -91,7 +91,7 @@ func text(reports []soak.Report) string {
 	for _, r := range reports {
 		c := r.Verdict.Counts
 		fmt.Fprintf(&b, "| %d | %s | %d | %d | %d | %d | %d | %d | %d | %d | %d | %d, %d |\n", r.Seed, r.Duration,
-			r.Brokers, sum(r.Faults), r.Lives, sum(r.Kills),
+			r.Brokers, sum(r.Faults), r.Starts, sum(r.Kills),
 			c.Events, c.Records, c.Duplicates, c.Effects, c.Audits, c.Unknown, c.UnknownThere)
 		add(faults, r.Faults)
 		add(kills, r.Kills)
@@ -122,7 +122,7 @@ func violations(r soak.Report, invariants []string) (n int) {
 		}
 	}
 	if slices.Contains(invariants, "I8") {
-		n += len(r.Unwell)
+		n += len(r.Failures)
 	}
 	return n
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// line connects a process's proxy to Postgres: to the primary, or for a while to a standby, like a DNS name in a
+// route connects a process's proxy to Postgres: to the primary, or for a while to a standby, like a DNS name in a
 // failover. It can also make connections dead: neither side gets another packet, nor an end.
-type line struct {
+type route struct {
 	listener net.Listener
 	done     sync.WaitGroup
 
@@ -30,13 +30,13 @@ type wire struct {
 	once           sync.Once
 }
 
-func newLine(t *testing.T, target string) *line {
+func newRoute(t *testing.T, target string) *route {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &line{
+	l := &route{
 		listener: listener, target: target, gate: make(chan struct{}), links: map[*wire]struct{}{},
 		made: map[string]int{},
 	}
@@ -53,9 +53,9 @@ func newLine(t *testing.T, target string) *line {
 	return l
 }
 
-func (l *line) address() string { return l.listener.Addr().String() }
+func (l *route) address() string { return l.listener.Addr().String() }
 
-func (l *line) accept() {
+func (l *route) accept() {
 	for {
 		client, err := l.listener.Accept()
 		if err != nil {
@@ -94,7 +94,7 @@ func (l *line) accept() {
 }
 
 // pump copies one direction. On a dead wire it only waits for the server to end it.
-func (l *line) pump(w *wire, from, to net.Conn) {
+func (l *route) pump(w *wire, from, to net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
@@ -116,7 +116,7 @@ func (l *line) pump(w *wire, from, to net.Conn) {
 }
 
 // passes waits until the gate is open, and returns false if the wire is dead.
-func (l *line) passes(w *wire) bool {
+func (l *route) passes(w *wire) bool {
 	l.mu.Lock()
 	gate := l.gate
 	l.mu.Unlock()
@@ -138,8 +138,8 @@ func (w *wire) close() {
 	_ = w.server.Close()
 }
 
-// flow opens or closes the gate.
-func (l *line) flow(on bool) {
+// setOpen opens or closes the gate.
+func (l *route) setOpen(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
@@ -154,15 +154,15 @@ func (l *line) flow(on bool) {
 	}
 }
 
-// to changes the target of new connections.
-func (l *line) to(target string) {
+// setTarget changes the target of new connections.
+func (l *route) setTarget(target string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.target = target
 }
 
 // wires returns the current connections.
-func (l *line) wires() (all []*wire) {
+func (l *route) wires() (all []*wire) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for w := range l.links {
@@ -172,7 +172,7 @@ func (l *line) wires() (all []*wire) {
 }
 
 // cut ends all connections on both sides.
-func (l *line) cut() {
+func (l *route) cut() {
 	for _, w := range l.wires() {
 		w.kill()
 		w.close()
@@ -185,7 +185,7 @@ func (w *wire) kill() { w.once.Do(func() { close(w.dead) }) }
 func (w *wire) port() int { return w.server.LocalAddr().(*net.TCPAddr).Port }
 
 // connections returns how many connections were made to a target.
-func (l *line) connections(target string) int {
+func (l *route) connections(target string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.made[target]
@@ -198,8 +198,8 @@ func ports(wires []*wire) (all []int) {
 	return all
 }
 
-// back reports whether there are connections, all to the target.
-func (l *line) back(target string) bool {
+// allAt reports whether there are connections, all to the target.
+func (l *route) allAt(target string) bool {
 	wires := l.wires()
 	return len(wires) > 0 && !slices.ContainsFunc(wires, func(w *wire) bool { return w.target != target })
 }

@@ -37,16 +37,16 @@ var topics = map[string]int{topicMain: 6, topicSecond: 3, topicLimited: 3, topic
 
 // Names of processes: schedules are drawn before the processes start.
 var (
-	producers  = []string{"producer-1", "producer-2", "producer-3"}
-	relays     = []string{"relay-1", "relay-2", "relay-3"}
-	workers    = []string{"worker-1", "worker-2"}
-	spare      = "worker-3" // joins in storms only
-	person     = "operator"
-	maintainer = "maintainer"
+	producers       = []string{"producer-1", "producer-2", "producer-3"}
+	relays          = []string{"relay-1", "relay-2", "relay-3"}
+	workers         = []string{"worker-1", "worker-2"}
+	spareWorker     = "worker-3" // joins in storms only
+	operatorProcess = "operator"
+	maintainer      = "maintainer"
 )
 
-// scene is the state of a run.
-type scene struct {
+// testbed is the state of a run.
+type testbed struct {
 	settings
 	dir        string // histories and logs
 	pg         *pgtest.Server
@@ -59,21 +59,21 @@ type scene struct {
 	kafkaMu    sync.Mutex // Cluster is not safe for concurrent use
 	pgMu       sync.Mutex // nor is Server
 	proxies    *proxies
-	lines      map[string]*line // from the proxies of processes to Postgres
+	routes     map[string]*route // from the proxies of processes to Postgres
 	standby    func() (*pgtest.Server, error)
 	supervisor *supervisor
 	rec        *history.Writer
 	t          *testing.T
 	held       holder
 	grown      int // partitions of topicGrowing
-	seen       sightings
+	observed   effectCounts
 }
 
-func newScene(t *testing.T, s settings, faults []fault) *scene {
+func newTestbed(t *testing.T, s settings, faults []fault) *testbed {
 	t.Helper()
-	x := &scene{
+	x := &testbed{
 		settings: s, dir: folder(t, s), t: t, grown: topics[topicGrowing],
-		seen: sightings{took: map[string]int{}, went: map[string]int{}}, lines: map[string]*line{},
+		observed: effectCounts{tookEffect: map[string]int{}, continued: map[string]int{}}, routes: map[string]*route{},
 	}
 	var err error
 	if x.rec, err = history.Create(x.dir, "harness"); err != nil {
@@ -119,7 +119,7 @@ func folder(t *testing.T, s settings) string {
 	return dir
 }
 
-func (x *scene) startPostgres(faults []fault) {
+func (x *testbed) startPostgres(faults []fault) {
 	t := x.t
 	t.Helper()
 	server, err := pgtest.Standalone("max_connections=100", "deadlock_timeout=200ms", "max_prepared_transactions=20",
@@ -168,7 +168,7 @@ func (x *scene) startPostgres(faults []fault) {
 }
 
 // startStandby starts to create a standby if a fault of the run needs one.
-func (x *scene) startStandby(faults []fault) {
+func (x *testbed) startStandby(faults []fault) {
 	if !slices.ContainsFunc(faults, func(f fault) bool { return f.kind == kindStandby }) {
 		return
 	}
@@ -184,9 +184,9 @@ func (x *scene) startStandby(faults []fault) {
 }
 
 // addProcess starts a process behind its own proxies.
-func (x *scene) addProcess(role, name string, wanted bool, more func(cfg *roles.Config)) {
-	x.lines[name] = newLine(x.t, x.address)
-	judged := pgtest.NewProxy(x.t, "postgres://"+x.lines[name].address())
+func (x *testbed) addProcess(role, name string, wanted bool, more func(cfg *roles.Config)) {
+	x.routes[name] = newRoute(x.t, x.address)
+	judged := pgtest.NewProxy(x.t, "postgres://"+x.routes[name].address())
 	judged.Watch(func(s pgtest.Passing) *pgtest.Trap { return x.supervisor.atStatement(name, s) })
 	cfg := roles.Config{
 		Role: role, Name: name, Seed: x.seed, History: x.dir, Conns: 4, Brokers: x.kafka.Brokers(),
@@ -203,7 +203,7 @@ func (x *scene) addProcess(role, name string, wanted bool, more func(cfg *roles.
 	x.supervisor.add(cfg, wanted)
 }
 
-func (x *scene) addProcesses() {
+func (x *testbed) addProcesses() {
 	jumps := []time.Duration{-30 * time.Hour, 30 * time.Hour, 20 * 24 * time.Hour}
 	for i, name := range producers {
 		x.addProcess(roles.Producer, name, true, func(c *roles.Config) {
@@ -215,19 +215,19 @@ func (x *scene) addProcesses() {
 		x.addProcess(roles.Relay, name, true, func(c *roles.Config) { c.FromWAL = x.follow })
 	}
 	x.addProcess(roles.Relay, relays[2], true, func(c *roles.Config) { c.Conns, c.FromWAL = 1, x.follow })
-	for i, name := range append(workers, spare) {
-		x.addProcess(roles.Worker, name, name != spare, func(c *roles.Config) {
+	for i, name := range append(workers, spareWorker) {
+		x.addProcess(roles.Worker, name, name != spareWorker, func(c *roles.Config) {
 			c.FailureRate, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
 		})
 	}
-	x.addProcess(roles.Operator, person, true, func(c *roles.Config) { c.ByWatermark = x.dedup == "watermark" })
+	x.addProcess(roles.Operator, operatorProcess, true, func(c *roles.Config) { c.ByWatermark = x.dedup == "watermark" })
 	x.addProcess(roles.Maintainer, maintainer, true, func(c *roles.Config) {
 		c.OwnerURL = roles.Login("owner", x.proxies.add(x.t, maintainer+"/owner", x.address), x.database)
 	})
 }
 
 // note writes an entry to the harness's history.
-func (x *scene) note(e history.Entry) int64 {
+func (x *testbed) note(e history.Entry) int64 {
 	n, err := x.rec.Write(e)
 	if err != nil {
 		x.t.Errorf("history of the harness: %v", err)

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// calmLimit bounds the time without progress after the last fault (I8); how fast a backlog shrinks depends on the
+// stallLimit bounds the time without progress after the last fault (I8); how fast a backlog shrinks depends on the
 // machine. A relay waits for at most its lease (3 s), a probe's backoff (some seconds) and a topic's next check (2 s);
 // a worker for its session (6 s), a rebalance (8 s) and the longest series of attempts of an event (3 s), which the
 // operator may have to release more than once; proxies delay bytes by up to 4 s. All of these may add up.
-const calmLimit = 90 * time.Second
+const stallLimit = 90 * time.Second
 
-// calmAtLast bounds the whole time after the last fault.
-const calmAtLast = 6 * time.Minute
+// drainLimit bounds the whole time after the last fault.
+const drainLimit = 6 * time.Minute
 
 // stopLimit bounds a graceful stop: a drain of 5 s, and more on a busy machine.
 const stopLimit = 30 * time.Second
 
-// calm stops the producers, waits until nothing is left, and stops the other processes. It returns what failed.
-func (x *scene) calm() (unwell []string) {
+// drain stops the producers, waits until nothing is left, and stops the other processes. It returns what failed.
+func (x *testbed) drain() (failures []string) {
 	for _, p := range x.proxies.all {
 		p.Toxics.ResetToxics(context.Background())
 	}
@@ -36,47 +36,47 @@ func (x *scene) calm() (unwell []string) {
 	}
 	for _, p := range producers {
 		if err := x.supervisor.awaitExit(p, stopLimit); err != nil {
-			unwell = append(unwell, err.Error())
+			failures = append(failures, err.Error())
 		}
 	}
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
-	left, calmAt, least, progress := []string(nil), time.Duration(0), int64(math.MaxInt64), began
+	leftover, drainedAfter, least, progress := []string(nil), time.Duration(0), int64(math.MaxInt64), began
 	for quiet := 0; quiet < 3; <-tick.C {
 		_, _ = x.discardSome(time.Now().Add(2 * time.Second)) // left reports the remaining ones
 		var sum int64
-		if left, sum = x.left(); len(left) > 0 {
+		if leftover, sum = x.leftover(); len(leftover) > 0 {
 			quiet = 0
 		} else if quiet++; quiet == 1 {
-			calmAt = time.Since(began)
+			drainedAfter = time.Since(began)
 		}
 		if sum < least {
 			least, progress = sum, time.Now()
 		}
-		if time.Since(progress) > calmLimit || time.Since(began) > calmAtLast {
+		if time.Since(progress) > stallLimit || time.Since(began) > drainLimit {
 			break
 		}
 	}
-	if len(left) > 0 {
-		unwell = append(unwell, fmt.Sprintf("left %v after the last fault, %v after the last progress: %s",
-			time.Since(began).Round(time.Second), time.Since(progress).Round(time.Second), strings.Join(left, "; ")))
+	if len(leftover) > 0 {
+		failures = append(failures, fmt.Sprintf("left %v after the last fault, %v after the last progress: %s",
+			time.Since(began).Round(time.Second), time.Since(progress).Round(time.Second), strings.Join(leftover, "; ")))
 	} else {
-		x.t.Logf("nothing was left %v after the last fault", calmAt.Round(100*time.Millisecond))
+		x.t.Logf("nothing was left %v after the last fault", drainedAfter.Round(100*time.Millisecond))
 	}
 	// Workers first, so that they commit their offsets.
-	for _, name := range slices.Concat(workers, []string{spare, person, maintainer}, relays) {
+	for _, name := range slices.Concat(workers, []string{spareWorker, operatorProcess, maintainer}, relays) {
 		x.supervisor.want(name, false)
 	}
-	for _, name := range slices.Concat(workers, []string{spare, person, maintainer}, relays) {
+	for _, name := range slices.Concat(workers, []string{spareWorker, operatorProcess, maintainer}, relays) {
 		if err := x.supervisor.awaitExit(name, stopLimit); err != nil {
-			unwell = append(unwell, err.Error())
+			failures = append(failures, err.Error())
 		}
 	}
-	return unwell
+	return failures
 }
 
-// questions are queries that must return no row in the end.
-var questions = map[string]string{
+// leftoverQueries are queries that must return no row in the end.
+var leftoverQueries = map[string]string{
 	"events in the outbox":          "select 1 from outbox_event",
 	"scheduled events that are due": "select 1 from outbox_scheduled where due < now()",
 	"scheduled events":              "select 1 from outbox_scheduled where due < now() + interval '1 hour'",
@@ -95,16 +95,16 @@ var questions = map[string]string{
 		"xact_start < now() - interval '15 s'",
 }
 
-// left returns the rows of questions and the lag, as texts and in all.
-func (x *scene) left() (left []string, sum int64) {
+// leftover returns the rows of questions and the lag, as texts and in all.
+func (x *testbed) leftover() (leftover []string, sum int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
-	for what, q := range questions {
+	for what, q := range leftoverQueries {
 		var n int64
 		if err := x.admin.QueryRow(ctx, "select count(*) from ("+q+") q").Scan(&n); err != nil {
 			return []string{err.Error()}, math.MaxInt64
 		} else if n > 0 {
-			left = append(left, fmt.Sprintf("%d %s", n, what))
+			leftover = append(leftover, fmt.Sprintf("%d %s", n, what))
 			sum += n
 		}
 	}
@@ -112,10 +112,10 @@ func (x *scene) left() (left []string, sum int64) {
 		if lag, err := x.lag(topic); err != nil {
 			return []string{err.Error()}, math.MaxInt64
 		} else if lag > 0 {
-			left = append(left, fmt.Sprintf("%d records of %s that the group has not committed", lag, topic))
+			leftover = append(leftover, fmt.Sprintf("%d records of %s that the group has not committed", lag, topic))
 			sum += lag
 		}
 	}
-	slices.Sort(left)
-	return left, sum
+	slices.Sort(leftover)
+	return leftover, sum
 }
