@@ -51,13 +51,13 @@ func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 	}
 	defer listening()
 	writers := []int{1, 8, 32, 64}
-	var all []writing
+	var all []appendKind
 	for _, n := range writers {
-		all = append(all, writing{nameWithout(n), n, 1, business}, writing{nameWith(n), n, 1, withEvent})
+		all = append(all, appendKind{nameWithout(n), n, 1, business}, appendKind{nameWith(n), n, 1, withEvent})
 	}
-	all = append(all, writing{nameTogether, 32, 1, businessBatch}, writing{nameQueue, 32, 1, withQueue})
-	all = append(all, writing{nameNotify, 32, 1, withNotify}, writing{nameMany, 1, perAppend, manyEvents},
-		writing{nameManyFour, 4, perAppend, manyEvents})
+	all = append(all, appendKind{nameTogether, 32, 1, businessBatch}, appendKind{nameQueue, 32, 1, withQueue})
+	all = append(all, appendKind{nameNotify, 32, 1, withNotify}, appendKind{nameMany, 1, perAppend, manyEvents},
+		appendKind{nameManyFour, 4, perAppend, manyEvents})
 	for turn := range o.repeats + 1 {
 		for _, one := range all {
 			if err := s.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts,
@@ -79,7 +79,7 @@ func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 			continue
 		}
 		median, low, high := page.Spread(ratios)
-		rep.say("  time with / without Append, %d writers: %.2f (%.2f to %.2f)", n, median, low, high)
+		rep.printf("  time with / without Append, %d writers: %.2f (%.2f to %.2f)", n, median, low, high)
 	}
 	rep.atMost("append", "time with Queue / without, 32 writers, statements in a batch", 1.3,
 		rep.ratios("append", nameTogether, nameQueue))
@@ -109,19 +109,19 @@ func (s *stack) appendBeside(ctx context.Context, o options, rep *report) error 
 	if err := s.awaitShares(ctx, 1); err != nil {
 		return err
 	}
-	f, err := s.write(ctx, writing{nameRelayBeside, 32, 1, withEvent}, topic, o.live.tax)
+	f, err := s.write(ctx, appendKind{nameRelayBeside, 32, 1, withEvent}, topic, o.live.tax)
 	if err != nil {
 		return err
 	}
 	f.Turn = 1
 	rep.add(f)
 	a, err := relays[0].end()
-	rep.say("    the relay settled %d of %d events meanwhile", a.Settled, f.Events)
+	rep.printf("    the relay settled %d of %d events meanwhile", a.Settled, f.Events)
 	return err
 }
 
-// writing is an alternative: a transaction that a number of writers repeat.
-type writing struct {
+// appendKind is an alternative: a transaction that a number of writers repeat.
+type appendKind struct {
 	name    string
 	writers int
 	events  int // of one transaction, as far as the rate is concerned
@@ -129,7 +129,7 @@ type writing struct {
 }
 
 // write runs the writers for a time.
-func (s *stack) write(ctx context.Context, l writing, topic string, length time.Duration) (figure, error) {
+func (s *stack) write(ctx context.Context, l appendKind, topic string, length time.Duration) (figure, error) {
 	if l.events > 1 { // gigabytes of WAL: otherwise Postgres would start a checkpoint within a measurement
 		if err := s.exec(ctx, queryCheckpoint); err != nil {
 			return figure{}, err
@@ -171,7 +171,7 @@ func (s *stack) write(ctx context.Context, l writing, topic string, length time.
 }
 
 // writer is one writer with its own connection. Statements are prepared before it calls ready.
-func (l writing) writer(ctx context.Context, url, topic string, ready func(), begin <-chan struct{},
+func (l appendKind) writer(ctx context.Context, url, topic string, ready func(), begin <-chan struct{},
 	length time.Duration,
 ) (times []time.Duration, err error) {
 	said := sync.OnceFunc(ready)

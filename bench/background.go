@@ -137,17 +137,17 @@ func (s *stack) awaitReader(ctx context.Context, wal bool) error {
 	}
 }
 
-// watched is a publisher that notes laneTurns.
-type watched struct {
-	end
+// lanePublisher is a publisher that notes laneTurns.
+type lanePublisher struct {
+	closingPublisher
 	mu      sync.Mutex
 	lanes   [relay.Lanes]laneTurn
 	settled int
 	last    time.Time // of the settles
 }
 
-func (w *watched) Publish(ctx context.Context, events []event.Event) []error {
-	verdicts := w.end.Publish(ctx, events)
+func (w *lanePublisher) Publish(ctx context.Context, events []event.Event) []error {
+	verdicts := w.closingPublisher.Publish(ctx, events)
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +160,7 @@ func (w *watched) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-func (w *watched) observer() relay.Observer {
+func (w *lanePublisher) observer() relay.Observer {
 	return relay.Observer{
 		LaneTaken: func(lane int16, _ int64) {
 			w.mu.Lock()
@@ -182,7 +182,7 @@ func runChild(ctx context.Context, j job) (a answer, err error) {
 		return a, err
 	}
 	defer free()
-	to := &watched{end: kafka}
+	to := &lanePublisher{closingPublisher: kafka}
 	r, err := relay.New(pool, to, relay.Config{
 		Schema: "public", Source: j.source(), Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Lease: j.Lease,
 		Logger: quiet(), Observer: to.observer(),

@@ -275,7 +275,9 @@ func publishAll(ctx context.Context, j job) (a answer, err error) {
 }
 
 // relayEnds returns a relay's database and publisher. free closes both.
-func relayEnds(ctx context.Context, j job, sent *atomic.Int64) (from *pgxpool.Pool, to end, free func(), err error) {
+func relayEnds(ctx context.Context, j job, sent *atomic.Int64) (from *pgxpool.Pool, to closingPublisher, free func(),
+	err error,
+) {
 	if to, err = newPublisher(j, sent); err != nil {
 		return nil, nil, nil, err
 	}
@@ -286,14 +288,14 @@ func relayEnds(ctx context.Context, j job, sent *atomic.Int64) (from *pgxpool.Po
 	return from, to, func() { from.Close(); _ = to.Close() }, nil
 }
 
-// end is a relay's publisher.
-type end interface {
+// closingPublisher is a relay's publisher.
+type closingPublisher interface {
 	relay.Publisher
 	relay.Router
 	Close() error
 }
 
-func newPublisher(j job, sent *atomic.Int64) (end, error) {
+func newPublisher(j job, sent *atomic.Int64) (closingPublisher, error) {
 	if j.Client != "" {
 		return franz.New(j.Brokers, franz.Config{Plain: j.Client == clientFranzPlain, Sent: func(bytes int) {
 			if sent != nil {

@@ -49,17 +49,17 @@ func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err := calm(nameFirst, 0); err != nil {
 		return err
 	}
-	unpin, err := s.pin(ctx)
+	closeSnapshot, err := s.openSnapshot(ctx)
 	if err != nil {
 		return err
 	}
-	defer unpin()
+	defer closeSnapshot()
 	for turn := 1; turn <= claimsSlices; turn++ {
 		if err := calm(nameFirst, turn); err != nil {
 			return err
 		}
 	}
-	if err := w.storm(ctx, s, rep, o.claims); err != nil {
+	if err := w.runClaims(ctx, s, rep, o.claims); err != nil {
 		return err
 	}
 	for turn := range claimsSlices + 1 {
@@ -72,8 +72,8 @@ func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return w.end()
 }
 
-// storm makes claims until there were so many.
-func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims int) error {
+// runClaims makes claims until there were so many.
+func (w *claimWatch) runClaims(ctx context.Context, s *stack, rep *report, claims int) error {
 	stop := w.append(ctx, s, claimsTick, "none", claimsStorm)
 	defer stop()
 	began, made := time.Now(), 0
@@ -84,7 +84,7 @@ func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims in
 		n, median, worst := w.claims()
 		if made += n; time.Since(told) > 30*time.Second {
 			told = time.Now()
-			rep.say("  %d claims, median now %v, worst %v", made, median, worst)
+			rep.printf("  %d claims, median now %v, worst %v", made, median, worst)
 		}
 	}
 	stop()
@@ -92,7 +92,7 @@ func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims in
 	if err := s.db.QueryRow(ctx, queryDead).Scan(&entries, &rows); err != nil {
 		return err
 	}
-	rep.say("  %d claims in %.0f s; about %d dead rows in outbox_claim, %d in outbox_event", made, since(began),
+	rep.printf("  %d claims in %.0f s; about %d dead rows in outbox_claim, %d in outbox_event", made, since(began),
 		entries, rows)
 	return nil
 }

@@ -59,7 +59,9 @@ func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
 		sizes: map[string][]float64{},
 	}
 	for turn := range o.repeats + 1 {
-		for _, part := range []func(context.Context, *stack, options, *report, int) error{m.small, m.large, m.quietly} {
+		for _, part := range []func(context.Context, *stack, options, *report, int) error{
+			m.smallBatches, m.largeBatches, m.lowLoad,
+		} {
 			if err := part(ctx, s, o, rep, turn); err != nil {
 				return err
 			}
@@ -75,7 +77,7 @@ func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if old, err := plan.Read(costsFile); err == nil {
 		costs.Checks = old.Checks // until the simulation case makes new ones
 	}
-	rep.say("%s", plan.CostTable(costs))
+	rep.printf("%s", plan.CostTable(costs))
 	s.costs = &costs
 	if o.costs == "" {
 		return nil
@@ -128,8 +130,8 @@ const (
 	costFetch = 16 << 10
 )
 
-// small sends events one by one, in small claims and small record batches.
-func (m *costsMeasured) small(ctx context.Context, s *stack, o options, rep *report, turn int) error {
+// smallBatches sends events one by one, in small claims and small record batches.
+func (m *costsMeasured) smallBatches(ctx context.Context, s *stack, o options, rep *report, turn int) error {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return err
@@ -161,8 +163,8 @@ func (m *costsMeasured) small(ctx context.Context, s *stack, o options, rep *rep
 	return run(costInboxLarge, job{Stage: stageJob{Consume: true, FetchBytes: costFetch, Batch: inboxBatch}}, empty...)
 }
 
-// large does the same in the largest batches.
-func (m *costsMeasured) large(ctx context.Context, s *stack, o options, rep *report, turn int) error {
+// largeBatches does the same in the largest batches.
+func (m *costsMeasured) largeBatches(ctx context.Context, s *stack, o options, rep *report, turn int) error {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return err
@@ -210,8 +212,8 @@ func (m *costsMeasured) size(ctx context.Context, s *stack, n int, table, name s
 	return nil
 }
 
-// quietly measures an idle relay, and a chain with so little load that nothing waits for a core.
-func (m *costsMeasured) quietly(ctx context.Context, s *stack, o options, rep *report, turn int) error {
+// lowLoad measures an idle relay, and a chain with so little load that nothing waits for a core.
+func (m *costsMeasured) lowLoad(ctx context.Context, s *stack, o options, rep *report, turn int) error {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return err

@@ -63,7 +63,7 @@ func (s *stack) dropHistory(ctx context.Context, h inbox.Handler, rep *report, r
 			f.Case, f.Turn = "history", turn
 			rep.add(f)
 		}
-		rep.say("    day %v: %.0f ms; the worst %v had a rate of %.0f/s", dropped, ms, dropSlice, worst)
+		rep.printf("    day %v: %.0f ms; the worst %v had a rate of %.0f/s", dropped, ms, dropSlice, worst)
 	}
 	rep.atMost("history", fmt.Sprintf("a day of %d rows dropped, ms", rows), 1000, took)
 	rep.ratio("history", nameBeside, nameJustBefore, 0.9)

@@ -91,11 +91,11 @@ func (s *stack) drainFilled(ctx context.Context, o options, name string, fill fi
 		return figure{}, answer{}, err
 	}
 	if fill.pinned {
-		unpin, err := s.pin(ctx)
+		closeSnapshot, err := s.openSnapshot(ctx)
 		if err != nil {
 			return figure{}, answer{}, err
 		}
-		defer unpin()
+		defer closeSnapshot()
 	}
 	return s.measuredAnswer(ctx, name, job{
 		Kind: "relay", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: fill.n, Pumps: o.pumps,

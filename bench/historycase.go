@@ -48,7 +48,7 @@ func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err != nil {
 		return err
 	}
-	rep.say("  %d rows of history made in %.0f s", o.history, since(began))
+	rep.printf("  %d rows of history made in %.0f s", o.history, since(began))
 	var replay []event.Event
 	for _, d := range days {
 		for _, id := range d.kept {

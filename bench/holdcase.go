@@ -71,26 +71,26 @@ func (s *stack) holdOnce(ctx context.Context, o options, kind string, dead bool,
 		err
 }
 
-// half is a publisher with a partition that may be dead.
-type half struct {
-	end
+// partlyDead is a publisher with a partition that may be dead.
+type partlyDead struct {
+	closingPublisher
 	dead   bool
 	others atomic.Int64 // acked, beside the first partition
 }
 
-// deadOne is the partition that may be dead.
-const deadOne = 0
+// deadPartition is the partition that may be dead.
+const deadPartition = 0
 
-func (h *half) Publish(ctx context.Context, events []event.Event) []error {
+func (h *partlyDead) Publish(ctx context.Context, events []event.Event) []error {
 	route, err := h.Route(ctx, events[0].Topic)
 	if err != nil {
-		return h.end.Publish(ctx, events)
+		return h.closingPublisher.Publish(ctx, events)
 	}
 	alive, at := make([]event.Event, 0, len(events)), make([]int, 0, len(events))
 	verdicts := make([]error, len(events))
 	others := 0
 	for i := range events {
-		first := route(&events[i]) == deadOne
+		first := route(&events[i]) == deadPartition
 		if first && h.dead {
 			verdicts[i] = errors.New("no answer")
 			continue
@@ -100,7 +100,7 @@ func (h *half) Publish(ctx context.Context, events []event.Event) []error {
 		}
 		alive, at = append(alive, events[i]), append(at, i)
 	}
-	for i, err := range h.end.Publish(ctx, alive) {
+	for i, err := range h.closingPublisher.Publish(ctx, alive) {
 		if verdicts[at[i]] = err; err != nil {
 			others = 0 // do not count a failed call
 		}
@@ -118,7 +118,7 @@ func holdChild(ctx context.Context, j job) (a answer, err error) {
 	defer free()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	to := &half{end: kafka, dead: j.Dead}
+	to := &partlyDead{closingPublisher: kafka, dead: j.Dead}
 	type moment struct {
 		at     time.Time
 		others int64
@@ -164,7 +164,7 @@ func steadyChild(ctx context.Context, j job) (a answer, err error) {
 	defer free()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	to := &half{end: kafka, dead: j.Dead}
+	to := &partlyDead{closingPublisher: kafka, dead: j.Dead}
 	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, Logger: quiet(), DrainTimeout: -1})
 	if err != nil {
 		return a, err

@@ -72,7 +72,7 @@ func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) erro
 	rep.atMost("idempotency", "time with InTx / with a key by hand, 16 callers", 1.3,
 		rep.ratios("idempotency", nameByHand, nameInTx(16)))
 	median, low, high := page.Spread(rep.ratios("idempotency", nameNoKey(16), nameInTx(16)))
-	rep.say("  time with InTx / without a key, 16 callers: %.2f (%.2f to %.2f)", median, low, high)
+	rep.printf("  time with InTx / without a key, 16 callers: %.2f (%.2f to %.2f)", median, low, high)
 	trips := func(f figure) float64 { return f.RoundTrips }
 	with, without := rep.pick("idempotency", nameInTx(1), trips), rep.pick("idempotency", nameNoKey(1), trips)
 	var more []float64

@@ -53,7 +53,7 @@ func (s *stack) idleRelay(ctx context.Context, o options, rep *report) error {
 			Case: "latency", Name: name, Turn: 1, Events: int(c.Statements), Seconds: c.Seconds, Rate: n / c.Seconds,
 			CPU: c.CPU * 1e6 / n, PostgresCPU: c.PostgresCPU * 1e6 / n,
 		})
-		rep.say("    %.2f%% of one core for the relay, %.2f%% for its backends in Postgres", 100*c.CPU/c.Seconds,
+		rep.printf("    %.2f%% of one core for the relay, %.2f%% for its backends in Postgres", 100*c.CPU/c.Seconds,
 			100*c.PostgresCPU/c.Seconds)
 	}
 	idle := a.Costs[1]
@@ -106,7 +106,7 @@ func idleChild(ctx context.Context, j job) (a answer, err error) {
 			return a, errors.Join(errors.New("the relay ended"), err)
 		case <-time.After(moment - time.Since(started)):
 		}
-		at = append(at, counted.sofar(time.Since(started)))
+		at = append(at, counted.costSoFar(time.Since(started)))
 	}
 	a.Costs = []cost{at[1].minus(at[0]), at[3].minus(at[2])}
 	cancel()
@@ -130,7 +130,7 @@ func (s *statements) add(conn *pgx.Conn) {
 	s.backends[int(conn.PgConn().PID())] = true
 }
 
-func (s *statements) sofar(running time.Duration) cost {
+func (s *statements) costSoFar(running time.Duration) cost {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := cost{Seconds: running.Seconds(), Statements: s.n, CPU: selfCPU()}

@@ -51,7 +51,7 @@ func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 				f.Case, f.Name, f.Turn = "latency", one.name, turn
 				f.P50, f.P99 = milliseconds(percentile(times, 0.5)), milliseconds(percentile(times, 0.99))
 				rep.add(f)
-				rep.say("    p50 %.1f, p99 %.1f, max %.1f ms", f.P50, f.P99, milliseconds(times[len(times)-1]))
+				rep.printf("    p50 %.1f, p99 %.1f, max %.1f ms", f.P50, f.P99, milliseconds(times[len(times)-1]))
 				if turn > 0 {
 					all[one.name] = append(all[one.name], times...)
 				}
@@ -61,7 +61,7 @@ func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	for _, name := range []string{namePolling, namePolling + fromCommit, nameWoken, nameWoken + fromCommit} {
 		zero := make([]time.Duration, len(all[name]))
 		times := latencies(zero, all[name], 0)
-		rep.say("  all turns together: %s: %d events, p50 %.1f, p99 %.1f, p99.9 %.1f ms", name, len(times),
+		rep.printf("  all turns together: %s: %d events, p50 %.1f, p99 %.1f, p99.9 %.1f ms", name, len(times),
 			milliseconds(percentile(times, 0.5)), milliseconds(percentile(times, 0.99)),
 			milliseconds(percentile(times, 0.999)))
 	}
@@ -106,21 +106,21 @@ func (s *stack) latencyOnce(ctx context.Context, o options, name string, length 
 		topic: topic, payload: payload, epoch: time.Now(), n: n, wake: wake,
 		committed: make([]time.Duration, n),
 	}
-	seen := newArrivals(p.epoch, n)
+	observed := newArrivals(p.epoch, n)
 	following, cancel := context.WithCancel(ctx)
 	defer cancel()
 	followed := make(chan error, 1)
-	go func() { followed <- seen.follow(following, s.brokers, topic) }()
+	go func() { followed <- observed.follow(following, s.brokers, topic) }()
 	before := serverCPU()
 	if err := p.run(ctx, s.pg.URL()); err != nil {
 		return nil, err
 	}
 	select {
-	case <-seen.all:
+	case <-observed.all:
 	case err := <-followed:
 		return nil, errors.Join(errors.New("the consumer ended"), err)
 	case <-time.After(time.Minute):
-		return nil, fmt.Errorf("%d of %d events did not arrive", seen.left.Load(), n)
+		return nil, fmt.Errorf("%d of %d events did not arrive", observed.left.Load(), n)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -129,7 +129,7 @@ func (s *stack) latencyOnce(ctx context.Context, o options, name string, length 
 	m := &moments{committed: p.committed, warm: warm}
 	last := time.Duration(0)
 	for i := range n {
-		m.due, m.arrived = append(m.due, p.due(i)), append(m.arrived, time.Duration(seen.at[i].Load()))
+		m.due, m.arrived = append(m.due, p.due(i)), append(m.arrived, time.Duration(observed.at[i].Load()))
 		last = max(last, m.arrived[i])
 	}
 	per := 1e6 / float64(n)

@@ -36,17 +36,17 @@ func (l *live) flags(f *flag.FlagSet) {
 	f.DurationVar(&l.idle, "idle", 20*time.Second, "how long the cost of an idle relay is measured")
 }
 
-// small lowers the settings that no flag sets.
-func (l *live) small(set map[string]bool) {
+// shrink lowers the settings that no flag sets.
+func (l *live) shrink(set map[string]bool) {
 	for name, v := range map[string]struct {
 		length *time.Duration
-		small  time.Duration
+		quick  time.Duration
 	}{
 		"latency": {&l.latency, time.Second}, "append": {&l.tax, 200 * time.Millisecond},
 		"idle": {&l.idle, time.Second}, "rebalances-pause": {&l.rebalancePause, 2 * time.Second},
 	} {
 		if !set[name] {
-			*v.length = v.small
+			*v.length = v.quick
 		}
 	}
 	if !set["relays-events"] {

@@ -114,7 +114,7 @@ func parse(args []string) (options, error) {
 		return o, err
 	}
 	if o.quick {
-		o.small(f)
+		o.shrink(f)
 	}
 	switch {
 	case f.NArg() > 0:
@@ -136,13 +136,13 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// small lowers the options that no flag sets.
-func (o *options) small(f *flag.FlagSet) {
+// shrink lowers the options that no flag sets.
+func (o *options) shrink(f *flag.FlagSet) {
 	set := map[string]bool{}
 	f.Visit(func(one *flag.Flag) { set[one.Name] = true })
 	for name, v := range map[string]struct {
 		number *int
-		small  int
+		quick  int
 	}{
 		"repeats": {&o.repeats, 1}, "events": {&o.events, 5000}, "memory-events": {&o.memoryEvents, 5000},
 		"memory-large":  {&o.memoryLarge, 20},
@@ -155,7 +155,7 @@ func (o *options) small(f *flag.FlagSet) {
 		"hand-events":    {&o.handEvents, 5000},
 	} {
 		if !set[name] {
-			*v.number = v.small
+			*v.number = v.quick
 		}
 	}
 	if !set["snapshot"] {
@@ -172,7 +172,7 @@ func (o *options) small(f *flag.FlagSet) {
 			*seconds = 1
 		}
 	}
-	o.live.small(set)
+	o.live.shrink(set)
 }
 
 // measureCase is a case of -only.

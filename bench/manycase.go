@@ -44,7 +44,7 @@ func manyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err != nil {
 		return err
 	}
-	rep.say("  many: the outboxes were made in %v", time.Since(began).Round(time.Second))
+	rep.printf("  many: the outboxes were made in %v", time.Since(began).Round(time.Second))
 	m.binary = filepath.Join(s.dir, "relay")
 	build := exec.CommandContext(ctx, "go", "build", "-o", m.binary, "../cmd/relay")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -233,7 +233,7 @@ func (m *many) idle(ctx context.Context, pid int) error {
 	}
 	m.cores = append(m.cores, (used-cpu)/window)
 	m.resident = append(m.resident, float64(peakOf(strconv.Itoa(pid)))/1024)
-	m.rep.say("  many, %s for %v: %.3f of a core, %.0f MiB resident at most, %d connections; Postgres: %.3f of a "+
+	m.rep.printf("  many, %s for %v: %.3f of a core, %.0f MiB resident at most, %d connections; Postgres: %.3f of a "+
 		"core, %.0f transactions/s", nameManyIdle, m.window, m.cores[0], m.resident[0], conns, postgres/window,
 		float64(after-before)/window)
 	return nil

@@ -26,7 +26,7 @@ func TestFigureBetween(t *testing.T) {
 // TestCounting: refused messages do not count, and the end is signalled once, even if a repeat exceeds the count.
 func TestCounting(t *testing.T) {
 	t.Parallel()
-	to := &refusing{}
+	to := &failingPublisher{}
 	c := &counting{Publisher: to, want: 3, all: make(chan struct{})}
 	ended := func() bool {
 		select {
@@ -52,7 +52,7 @@ func TestCounting(t *testing.T) {
 	}
 }
 
-type refusing struct{ err error }
+type failingPublisher struct{ err error }
 
-func (r *refusing) Publish(string, ...*message.Message) error { return r.err }
-func (r *refusing) Close() error                              { return nil }
+func (r *failingPublisher) Publish(string, ...*message.Message) error { return r.err }
+func (r *failingPublisher) Close() error                              { return nil }

@@ -137,7 +137,7 @@ func (c *counting) Publish(topic string, messages ...*message.Message) error {
 }
 
 // ownPublisher is effectonce's publisher as a Watermill publisher.
-type ownPublisher struct{ to end }
+type ownPublisher struct{ to closingPublisher }
 
 // Publish publishes the messages, all at once.
 func (p ownPublisher) Publish(topic string, messages ...*message.Message) error {

@@ -30,7 +30,7 @@ func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		rep.say("Debezium is left out: %v", err)
+		rep.printf("Debezium is left out: %v", err)
 	} else {
 		defer connect.Close()
 		peers = append(peers, peer{nameDebezium, 10, func(ctx context.Context, turn int) (figure, error) {
@@ -127,7 +127,7 @@ func (s *stack) allArrived(ctx context.Context, rep *report, name, topic string,
 	case got < n:
 		return fmt.Errorf("%d records arrived of %d events", got, n)
 	case got > n:
-		rep.say("  %s: %d records for %d events", name, got, n)
+		rep.printf("  %s: %d records for %d events", name, got, n)
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func (s *stack) tune(ctx context.Context, file string, n int, rep *report) (best
 				if err != nil {
 					return best, err
 				}
-				rep.say("  %s: %.0f records/s", p, rate)
+				rep.printf("  %s: %.0f records/s", p, rate)
 				if rate > top {
 					top, best = rate, p
 				}

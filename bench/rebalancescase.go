@@ -29,8 +29,8 @@ const (
 	// The topic of the rebalances case, and its events per second, evenly distributed.
 	rebalancePartitions = 50
 	rebalanceRate       = 2000
-	// nobody is the shortest pause of all partitions that counts: a busy machine causes shorter ones.
-	nobody = 250 * time.Millisecond
+	// minStandstill is the shortest pause of all partitions that counts: a busy machine causes shorter ones.
+	minStandstill = 250 * time.Millisecond
 )
 
 // rebalancesCase measures how long partitions stand still while the workers of a group are replaced one by one
@@ -117,7 +117,7 @@ func (f *fleet) measure(ctx context.Context, l live, rep *report) error {
 			Seconds: during.to.Sub(during.from).Seconds(),
 			Rate:    float64(st.events) / during.to.Sub(during.from).Seconds(),
 		})
-		rep.say("    a partition: %.2f s at most, %.2f s beyond its own worker's restart; of a worker that was not "+
+		rep.printf("    a partition: %.2f s at most, %.2f s beyond its own worker's restart; of a worker that was not "+
 			"replaced and keeps it: %.2f s; all of them together: %.2f s in all, %.2f s at most", st.longest.Seconds(),
 			st.beyond.Seconds(), st.kept.Seconds(), st.none.Seconds(), st.longestNone.Seconds())
 		rep.atMost("rebalances", how.name+": standstill of a partition beyond its own worker's restart, s", 1,
@@ -217,19 +217,19 @@ func (f *fleet) decisions() (all []decision, err error) {
 	return all, nil
 }
 
-// still is how long partitions stood still in some time.
-type still struct {
+// standstill is how long partitions stood still in some time.
+type standstill struct {
 	events            int
 	longest, beyond   time.Duration // of a partition; less the time in which its worker was away
 	kept              time.Duration // of a partition whose worker stays, and stays its worker
 	none, longestNone time.Duration // all partitions, where that is longer than nobody
 }
 
-func standstills(all []decision, members []*member, during span) (st still) {
+func standstills(all []decision, members []*member, during span) (st standstill) {
 	ends := map[int]decision{}
 	last := during.from
 	idle := func(until time.Time) {
-		if took := until.Sub(last); took > nobody {
+		if took := until.Sub(last); took > minStandstill {
 			st.none, st.longestNone = st.none+took, max(st.longestNone, took)
 		}
 		last = until

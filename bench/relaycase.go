@@ -21,7 +21,7 @@ func relayCase(ctx context.Context, s *stack, o options, rep *report) error {
 		return err
 	}
 	if o.tune {
-		rep.say("settings of ProducerPerformance:")
+		rep.printf("settings of ProducerPerformance:")
 		if o.producer, err = s.tune(ctx, file, o.events, rep); err != nil {
 			return err
 		}

@@ -35,7 +35,7 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 		"then, at %d events a second, one of two relays leaves: p50 is the time from its signal until the other owns "+
 		"every lane and has published from each that it took; the lease is %v", o.live.relayEvents, flowRate, lease))
 	payload := payloads(distinct)
-	var uneven []float64
+	var shareDifferences []float64
 	names := []string{"one relay", "two relays", "four relays"}
 	for turn := range o.repeats + 1 {
 		for i, name := range names {
@@ -46,13 +46,13 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 			f.Case, f.Name, f.Turn = "relays", name, turn
 			rep.add(f)
 			if turn > 0 && i > 0 {
-				uneven = append(uneven, float64(differ))
+				shareDifferences = append(shareDifferences, float64(differ))
 			}
 		}
 	}
 	rep.ratio("relays", names[1], names[0], 1)
 	rep.ratio("relays", names[2], names[0], 1)
-	rep.atMost("relays", "lanes of one relay more than of another, at most, during a drain", 1, uneven)
+	rep.atMost("relays", "lanes of one relay more than of another, at most, during a drain", 1, shareDifferences)
 	for _, one := range []struct {
 		name        string
 		signal      syscall.Signal
@@ -65,13 +65,13 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 		{nameTakeOver, syscall.SIGKILL, 1, o.live.relayKills, lease + time.Second, "s (lease + 1 s)"},
 	} {
 		for turn := one.first; turn <= one.last; turn++ {
-			f, err := s.leave(ctx, o, one.signal, lease)
+			f, err := s.handOver(ctx, o, one.signal, lease)
 			if err != nil {
 				return fmt.Errorf("%s: %w", one.name, err)
 			}
 			f.Case, f.Name, f.Turn = "relays", one.name, turn
 			rep.add(f)
-			rep.say("    %.2f s", f.Seconds)
+			rep.printf("    %.2f s", f.Seconds)
 		}
 		rep.atMost("relays", one.name+", "+one.unit, one.atMost.Seconds(),
 			rep.pick("relays", one.name, func(f figure) float64 { return f.Seconds }))
@@ -245,9 +245,9 @@ func (s *stack) records(ctx context.Context, topic string) (n int64, err error) 
 // flowRate is the rate of appends while a relay leaves.
 const flowRate = 1000
 
-// leave starts two relays and a steady load, sends a signal to one relay, and measures the time until the other has
+// handOver starts two relays and a steady load, sends a signal to one relay, and measures the time until the other has
 // published events of every lane that it took over.
-func (s *stack) leave(ctx context.Context, o options, sig syscall.Signal, lease time.Duration) (figure, error) {
+func (s *stack) handOver(ctx context.Context, o options, sig syscall.Signal, lease time.Duration) (figure, error) {
 	f := figure{Rate: flowRate}
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {

@@ -72,7 +72,7 @@ func (r *report) close() {
 	}
 }
 
-func (r *report) say(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format+"\n", args...) }
+func (r *report) printf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format+"\n", args...) }
 
 func (r *report) line(v any) {
 	if r.file != nil {
@@ -83,7 +83,7 @@ func (r *report) line(v any) {
 // about prints the environment of the run.
 func (r *report) about(a map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(a)) {
-		r.say("%s: %s", k, a[k])
+		r.printf("%s: %s", k, a[k])
 	}
 	r.line(map[string]any{"about": a})
 }
@@ -97,7 +97,7 @@ func (r *report) note(name, text string) {
 func (r *report) add(f figure) {
 	r.figures = append(r.figures, f)
 	r.line(f)
-	r.say("  %s %d: %s %.0f/s", f.Case, f.Turn, f.Name, f.Rate)
+	r.printf("  %s %d: %s %.0f/s", f.Case, f.Turn, f.Name, f.Rate)
 }
 
 // rates returns the rates of a name by turn, without the warm-up.
@@ -180,7 +180,7 @@ func (r *report) judge(g goal, all []float64) {
 
 // table prints a case: its figures, then its goals.
 func (r *report) table(name string) {
-	r.say("\n%s: %s", name, r.notes[name])
+	r.printf("\n%s: %s", name, r.notes[name])
 	w := tabwriter.NewWriter(r.out, 0, 8, 2, ' ', 0)
 	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	row("\tevents/s\tmin\tmax\tpeak MiB\tµs CPU/event: own\tPostgres\tKafka\tWAL B/event\tp50 ms\tp99 ms\tclaim : " +
@@ -218,7 +218,7 @@ func (r *report) table(name string) {
 		}
 	}
 	_ = w.Flush()
-	r.say("load of the machine at the end: %s\n", load())
+	r.printf("load of the machine at the end: %s\n", load())
 }
 
 // names returns the names of a case in the order of their first figure.

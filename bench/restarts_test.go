@@ -20,16 +20,16 @@ func TestCompare(t *testing.T) {
 	}
 	for name, one := range map[string]struct {
 		log  []loggedRecord
-		want seen
+		want deviations
 	}{
-		"whole": {log, seen{}},
+		"whole": {log, deviations{}},
 		"repeats": {
 			[]loggedRecord{log[0], log[1], log[2], log[1], log[2], log[3], log[4], log[5], log[0]},
-			seen{twice: 3},
+			deviations{twice: 3},
 		},
-		"missing":        {log[:4], seen{missing: 2}},
-		"inverted":       {[]loggedRecord{log[0], log[2], log[1], log[3], log[4], log[5]}, seen{inverted: 1}},
-		"another's keys": {append([]loggedRecord{{uuid.New(), "other", 9}}, log...), seen{}},
+		"missing":        {log[:4], deviations{missing: 2}},
+		"inverted":       {[]loggedRecord{log[0], log[2], log[1], log[3], log[4], log[5]}, deviations{inverted: 1}},
+		"another's keys": {append([]loggedRecord{{uuid.New(), "other", 9}}, log...), deviations{}},
 	} {
 		if got := compare(sent, one.log); got != one.want {
 			t.Errorf("%s: %+v, want %+v", name, got, one.want)

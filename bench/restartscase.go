@@ -78,14 +78,14 @@ func restartsCase(ctx context.Context, _ *stack, o options, rep *report) error {
 			err := doFault(ctx, cluster, fault.away, fault.do, fault.undo)
 			stop()
 			for _, r := range runs {
-				f, saw, endErr := r.end(s)
+				f, found, endErr := r.end(s)
 				if err = errors.Join(err, endErr); err != nil {
 					return err
 				}
 				f.Case, f.Name, f.Turn = "restarts", clientName(fault.name, r.client), turn
 				rep.add(f)
-				rep.say("    %s: %d events, %d acked by a repeat, %d in the log twice, %d missing, %d out of order",
-					f.Name, f.Events, r.repeated, saw.twice, saw.missing, saw.inverted)
+				rep.printf("    %s: %d events, %d acked by a repeat, %d in the log twice, %d missing, %d out of order",
+					f.Name, f.Events, r.repeated, found.twice, found.missing, found.inverted)
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func doFault(ctx context.Context, c *kafkatest.Cluster, away time.Duration, do,
 type restartRun struct {
 	client, topic string
 	drop          func()
-	to            end
+	to            closingPublisher
 	started       time.Time
 	pumps         sync.WaitGroup
 
@@ -172,43 +172,43 @@ func (r *restartRun) pump(ctx context.Context, pump int) {
 	}
 }
 
-// seen counts the deviations of a log.
-type seen struct{ twice, missing, inverted int }
+// deviations are the numbers of repeated, missing and inverted events in a log.
+type deviations struct{ twice, missing, inverted int }
 
 // end waits for the pumps and compares the log with the acked events.
-func (r *restartRun) end(s *stack) (figure, seen, error) {
+func (r *restartRun) end(s *stack) (figure, deviations, error) {
 	r.pumps.Wait()
 	took := since(r.started)
 	defer r.drop()
 	log, err := s.readLog(r.topic)
 	if err = errors.Join(err, r.to.Close()); err != nil {
-		return figure{}, seen{}, err
+		return figure{}, deviations{}, err
 	}
 	n := len(r.sent)
 	return figure{Events: n, Seconds: took, Rate: float64(n) / took}, compare(r.sent, log), nil
 }
 
 // compare counts repeats, missing events, and first occurrences that are not in the order of their key.
-func compare(sent []event.Event, log []loggedRecord) (saw seen) {
+func compare(sent []event.Event, log []loggedRecord) (found deviations) {
 	first := map[uuid.UUID]bool{}
 	last := map[string]int{}
 	for _, r := range log {
 		if first[r.id] {
-			saw.twice++
+			found.twice++
 			continue
 		}
 		first[r.id] = true
 		if before, known := last[r.key]; known && r.number < before {
-			saw.inverted++
+			found.inverted++
 		}
 		last[r.key] = max(last[r.key], r.number)
 	}
 	for i := range sent {
 		if !first[sent[i].ID] {
-			saw.missing++
+			found.missing++
 		}
 	}
-	return saw
+	return found
 }
 
 type loggedRecord struct {

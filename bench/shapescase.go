@@ -57,18 +57,18 @@ func (s *stack) shapesOfKeys(ctx context.Context, o options, rep *report) error 
 	return nil
 }
 
-// pin keeps a snapshot open, as a report or a dump does.
-func (s *stack) pin(ctx context.Context) (unpin func(), err error) {
+// openSnapshot keeps a snapshot open, as a report or a dump does.
+func (s *stack) openSnapshot(ctx context.Context) (closeSnapshot func(), err error) {
 	tx, err := s.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		return nil, err
 	}
-	unpin = func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }
+	closeSnapshot = func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }
 	if _, err := tx.Exec(ctx, queryPinSnapshot); err != nil {
-		unpin()
+		closeSnapshot()
 		return nil, err
 	}
-	return unpin, nil
+	return closeSnapshot, nil
 }
 
 // shapesOfPayloads compares the relay with the publisher without a database, for payloads of several sizes.
@@ -91,7 +91,7 @@ func (s *stack) shapesOfPayloads(ctx context.Context, o options, rep *report) er
 			for _, one := range []figure{f, p} {
 				one.Case, one.Turn = "shapes", turn
 				rep.add(one)
-				rep.say("    %.1f MB/s of payloads", one.Rate*float64(size)/1e6)
+				rep.printf("    %.1f MB/s of payloads", one.Rate*float64(size)/1e6)
 			}
 		}
 		rep.ratio("shapes", relayed, published, 0.4)

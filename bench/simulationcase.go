@@ -51,13 +51,13 @@ func simulationCase(ctx context.Context, s *stack, o options, rep *report) error
 		}
 		said := plan.Simulate(costs, l)
 		rep.add(simulated(name+", simulated", said))
-		seen, err := s.load(ctx, o, l, name+", measured", rep)
+		observed, err := s.load(ctx, o, l, name+", measured", rep)
 		if err != nil {
 			return err
 		}
-		costs.Checks = append(costs.Checks, checks(name, said, seen)...)
+		costs.Checks = append(costs.Checks, checks(name, said, observed)...)
 	}
-	rep.say("%s", plan.CheckTable(costs))
+	rep.printf("%s", plan.CheckTable(costs))
 	if o.costs == "" {
 		return nil
 	}
@@ -167,12 +167,12 @@ func quantities() []quantity {
 	}
 }
 
-func checks(load string, said, seen plan.Outcome) (out []plan.Check) {
+func checks(load string, said, observed plan.Outcome) (out []plan.Check) {
 	for _, q := range quantities() {
 		if !q.steady || strings.HasSuffix(load, "/s") {
 			out = append(out, plan.Check{
 				Load: load, What: q.name, Predicted: *q.field(&said),
-				Measured: *q.field(&seen),
+				Measured: *q.field(&observed),
 			})
 		}
 	}

@@ -58,11 +58,11 @@ func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if _, err := slice(0); err != nil {
 		return err
 	}
-	unpin, err := s.pin(ctx)
+	closeSnapshot, err := s.openSnapshot(ctx)
 	if err != nil {
 		return err
 	}
-	defer unpin()
+	defer closeSnapshot()
 	var all []figure
 	for turn := 1; turn <= max(int(o.snapshot/each), 2); turn++ {
 		f, err := slice(turn)
@@ -75,7 +75,7 @@ func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err := s.db.QueryRow(ctx, queryDead).Scan(&entries, &rows); err != nil {
 		return err
 	}
-	rep.say("  about %d dead rows in outbox_claim and %d in outbox_event at the end", entries, rows)
+	rep.printf("  about %d dead rows in outbox_claim and %d in outbox_event at the end", entries, rows)
 	rep.goal("snapshot", "claim rate, last slice / first slice", 0.9, []float64{all[len(all)-1].Rate / all[0].Rate})
 	cancel()
 	return w.end()
@@ -181,7 +181,7 @@ func (w *claimWatch) slice(ctx context.Context, s *stack, rep *report, d time.Du
 	if err != nil {
 		return figure{}, err
 	}
-	rep.say("  %d claims, median %v, worst %v; pages read per claim: %s", n, median, worst, read.per(n))
+	rep.printf("  %d claims, median %v, worst %v; pages read per claim: %s", n, median, worst, read.per(n))
 	return figure{Events: n, Rate: 1 / median.Seconds(), Seconds: worst.Seconds()}, nil
 }
 

@@ -101,8 +101,8 @@ func stageChild(ctx context.Context, j job) (a answer, err error) {
 			}
 		})
 	}
-	begins := func() error { return s.reached(ctx, j.Stage.Events/10) }
-	ends := func() error { return s.reached(ctx, j.Stage.Events) }
+	begins := func() error { return s.awaitEvents(ctx, j.Stage.Events/10) }
+	ends := func() error { return s.awaitEvents(ctx, j.Stage.Events) }
 	if j.Stage.Seconds > 0 {
 		begins = func() error { return pause(ctx, warmUp) }
 		ends = func() error { return pause(ctx, time.Duration(j.Stage.Seconds*float64(time.Second))) }
@@ -110,15 +110,15 @@ func stageChild(ctx context.Context, j job) (a answer, err error) {
 	if err := begins(); err != nil {
 		return a, err
 	}
-	before, err := s.look(ctx)
+	before, err := s.counters(ctx)
 	if err != nil {
 		return a, err
 	}
-	s.forget()
+	s.resetTimings()
 	if err := ends(); err != nil {
 		return a, err
 	}
-	after, err := s.look(ctx)
+	after, err := s.counters(ctx)
 	a.Stage = s.between(before, after)
 	return a, err
 }
@@ -132,8 +132,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// reached waits until every step has had that many events.
-func (s *stages) reached(ctx context.Context, events int) error {
+// awaitEvents waits until every step has had that many events.
+func (s *stages) awaitEvents(ctx context.Context, events int) error {
 	n := int64(events)
 	for s.Stage.Append && s.appended.Load() < n || s.Stage.Relay && s.settled.Load() < n || s.Stage.Consume &&
 		s.handled.Load() < n {
@@ -153,7 +153,7 @@ type moment struct {
 	database, kafka, appended, settled, handled, requests, ask int64
 }
 
-func (s *stages) look(ctx context.Context) (m moment, err error) {
+func (s *stages) counters(ctx context.Context) (m moment, err error) {
 	err = s.pool.QueryRow(ctx, queryWAL).Scan(&m.wal)
 	m.at, m.cpu, m.servers = time.Now(), selfCPU(), serverCPUOf(os.Getppid())
 	m.database, m.kafka, m.ask = s.database.bytes.Load(), s.kafka.bytes.Load()+s.fetching.bytes.Load(),
@@ -163,7 +163,7 @@ func (s *stages) look(ctx context.Context) (m moment, err error) {
 	return m, err
 }
 
-func (s *stages) forget() {
+func (s *stages) resetTimings() {
 	for _, t := range []*timings{
 		&s.appends, &s.claims, &s.publishes, &s.settles, &s.handles, &s.toPublished,
 		&s.toApply,

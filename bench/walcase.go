@@ -39,7 +39,7 @@ func walCase(ctx context.Context, s *stack, o options, rep *report) (err error) 
 			f.Case, f.Name, f.Turn = "wal", name, turn
 			f.P50, f.P99 = milliseconds(percentile(times, 0.5)), milliseconds(percentile(times, 0.99))
 			rep.add(f)
-			rep.say("    p50 %.1f, p99 %.1f, max %.1f ms", f.P50, f.P99, milliseconds(times[len(times)-1]))
+			rep.printf("    p50 %.1f, p99 %.1f, max %.1f ms", f.P50, f.P99, milliseconds(times[len(times)-1]))
 			if f, _, err = s.drainShared(ctx, o, 1, name == nameWAL, payload); err != nil {
 				return fmt.Errorf("%s, drain: %w", name, err)
 			}
@@ -72,7 +72,7 @@ func (s *stack) idleReader(ctx context.Context, o options, rep *report) error {
 		Case: "wal", Name: nameWALIdle, Turn: 1, Events: int(c.Statements), Seconds: c.Seconds, Rate: n / c.Seconds,
 		CPU: c.CPU * 1e6 / n, PostgresCPU: c.PostgresCPU * 1e6 / n,
 	})
-	rep.say("    %.2f%% of one core for the relay, %.2f%% for its backends in Postgres", 100*c.CPU/c.Seconds,
+	rep.printf("    %.2f%% of one core for the relay, %.2f%% for its backends in Postgres", 100*c.CPU/c.Seconds,
 		100*c.PostgresCPU/c.Seconds)
 	rep.atMost("wal", nameWALIdle+", statements/s", walHeartbeats, []float64{float64(c.Statements) / c.Seconds})
 	return nil
