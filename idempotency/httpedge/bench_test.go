@@ -20,19 +20,19 @@ type order struct {
 	Currency  string `json:"currency"`
 }
 
-// nowhere is an http.ResponseWriter that costs nothing.
-type nowhere struct{ header http.Header }
+// discardWriter is an http.ResponseWriter that costs nothing.
+type discardWriter struct{ header http.Header }
 
-func (w nowhere) Header() http.Header { return w.header }
+func (w discardWriter) Header() http.Header { return w.header }
 
-func (w nowhere) Write(b []byte) (int, error) { return len(b), nil }
+func (w discardWriter) Write(b []byte) (int, error) { return len(b), nil }
 
-func (w nowhere) WriteHeader(int) {}
+func (w discardWriter) WriteHeader(int) {}
 
-// everyTime is a guard that runs the work and remembers nothing.
-type everyTime struct{}
+// noGuard is a guard that runs the work and remembers nothing.
+type noGuard struct{}
 
-func (everyTime) Do(ctx context.Context, _ idempotency.Request, work func(context.Context) (idempotency.Result,
+func (noGuard) Do(ctx context.Context, _ idempotency.Request, work func(context.Context) (idempotency.Result,
 	error),
 ) (idempotency.Result, error) {
 	return work(ctx)
@@ -52,7 +52,7 @@ func BenchmarkHandler(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	w := nowhere{http.Header{}}
+	w := discardWriter{http.Header{}}
 	b.Run("Key", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -97,7 +97,7 @@ func BenchmarkHandler(b *testing.B) {
 
 // BenchmarkMiddleware: the same around a handler that knows nothing of keys.
 func BenchmarkMiddleware(b *testing.B) {
-	h := httpedge.Middleware(everyTime{}, httpedge.OneTenant, httpedge.Config{})(
+	h := httpedge.Middleware(noGuard{}, httpedge.OneTenant, httpedge.Config{})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.Header().Set("Content-Type", "application/json")
@@ -107,7 +107,7 @@ func BenchmarkMiddleware(b *testing.B) {
 	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set(httpedge.HeaderKey, "8e03978e-40d5-43e8-bc93-6894a57f9324")
-	w := nowhere{http.Header{}}
+	w := discardWriter{http.Header{}}
 	b.ReportAllocs()
 	for b.Loop() {
 		clear(w.header)

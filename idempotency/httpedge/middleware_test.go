@@ -32,9 +32,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// scene is a handler behind the middleware, over a store that remembers in memory. The tenant is a header, as a test's
-// authentication.
-type scene struct {
+// testService is a handler behind the middleware, over a store that remembers in memory. The tenant is a header, as a
+// test's authentication.
+type testService struct {
 	store   *memstore.Store
 	handler http.Handler
 	effects atomic.Int64
@@ -47,16 +47,16 @@ func tenant(r *http.Request) (string, error) {
 	return "", errors.New("who are you?")
 }
 
-func newScene(t *testing.T, cfg httpedge.Config, do http.HandlerFunc) *scene {
+func newTestService(t *testing.T, cfg httpedge.Config, do http.HandlerFunc) *testService {
 	t.Helper()
-	s := &scene{store: memstore.New(memstore.Config{})}
+	s := &testService{store: memstore.New(memstore.Config{})}
 	cfg.Edge.Logger = quiet
-	s.handler = s.over(t, cfg, do)
+	s.handler = s.newHandler(t, cfg, do)
 	return s
 }
 
-// over is another process: a guard of its own over the same store.
-func (s *scene) over(t *testing.T, cfg httpedge.Config, do http.HandlerFunc) http.Handler {
+// newHandler is another process: a guard of its own over the same store.
+func (s *testService) newHandler(t *testing.T, cfg httpedge.Config, do http.HandlerFunc) http.Handler {
 	t.Helper()
 	guard, err := guard.New(s.store, guard.Config{Lease: time.Minute})
 	if err != nil {
@@ -86,7 +86,7 @@ func send(h http.Handler, key, body string, headers ...string) *httptest.Respons
 }
 
 // record is what the store has of a key of tenant a.
-func (s *scene) record(t *testing.T, key string) (store.Record, bool) {
+func (s *testService) record(t *testing.T, key string) (store.Record, bool) {
 	t.Helper()
 	rec, found, err := s.store.Get(t.Context(), idempotency.Key{Tenant: "a", Operation: "POST /things", Value: key})
 	if err != nil {
@@ -95,8 +95,8 @@ func (s *scene) record(t *testing.T, key string) (store.Record, bool) {
 	return rec, found
 }
 
-// ran fails unless the handler ran so often.
-func (s *scene) ran(t *testing.T, want int64) {
+// requireRuns fails unless the handler ran so often.
+func (s *testService) requireRuns(t *testing.T, want int64) {
 	t.Helper()
 	if got := s.effects.Load(); got != want {
 		t.Errorf("the handler ran %d times, want %d", got, want)
@@ -114,7 +114,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "made of %s", body)
 }
 
-func answers(status int, body string) http.HandlerFunc {
+func respondWith(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
@@ -123,10 +123,10 @@ func answers(status int, body string) http.HandlerFunc {
 
 func TestMiddleware_Replay(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{Edge: httpedge.Edge{Policy: "replay=1"}}, echo)
+	s := newTestService(t, httpedge.Config{Edge: httpedge.Edge{Policy: "replay=1"}}, echo)
 	first := send(s.handler, "k", `{"a":1,"b":2}`)
 	again := send(s.handler, `"k"`, ` {"b":2, "a":1}`, "Authorization", "another token of the same principal")
-	s.ran(t, 1)
+	s.requireRuns(t, 1)
 	if first.Code != 201 || again.Code != 201 || again.Body.String() != first.Body.String() ||
 		first.Body.String() != `made of {"a":1,"b":2}` {
 		t.Fatalf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
@@ -152,7 +152,7 @@ func TestMiddleware_RefusedBeforeRecording(t *testing.T) {
 		}
 		return nil
 	}}
-	s := newScene(t, cfg, echo)
+	s := newTestService(t, cfg, echo)
 	for name, c := range map[string]struct {
 		w    *httptest.ResponseRecorder
 		want int
@@ -168,7 +168,7 @@ func TestMiddleware_RefusedBeforeRecording(t *testing.T) {
 			t.Errorf("%s: %d %s", name, c.w.Code, c.w.Body)
 		}
 	}
-	s.ran(t, 0)
+	s.requireRuns(t, 0)
 	if _, found := s.record(t, "k"); found {
 		t.Error("something is recorded")
 	}
@@ -182,7 +182,7 @@ func TestMiddleware_RefusedBeforeRecording(t *testing.T) {
 func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 	t.Parallel()
 	status := 400
-	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+	s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 	for _, status = range []int{400, 401, 403, 404, 409, 412, 413, 415, 424, 429, 503, 501} {
 		if w := send(s.handler, "k", "{}"); w.Code != status || w.Header().Get("Idempotent-Replayed") != "" {
 			t.Errorf("%d: %d %v", status, w.Code, w.Header())
@@ -202,8 +202,8 @@ func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 func TestPeer_StripeV1_500IsNotAResult(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{500, 502, 504, 599} {
-		s := newScene(t, httpedge.Config{Classify: func(int) idempotency.Class { return idempotency.Unclassified }},
-			answers(status, "half"))
+		unclassified := func(int) idempotency.Class { return idempotency.Unclassified }
+		s := newTestService(t, httpedge.Config{Classify: unclassified}, respondWith(status, "half"))
 		if w := send(s.handler, "k", "{}"); w.Code != status || w.Body.String() != "half" {
 			t.Errorf("first: %d %s", w.Code, w.Body)
 		}
@@ -214,14 +214,14 @@ func TestPeer_StripeV1_500IsNotAResult(t *testing.T) {
 		if p := problem(t, again); p.Code != httpedge.CodeUnknown || again.Header().Get("Retry-After") == "" {
 			t.Errorf("again: %d %s", again.Code, again.Body)
 		}
-		s.ran(t, 1)
+		s.requireRuns(t, 1)
 	}
 }
 
 func TestPeer_Fiber_AnyResponseIsCached(t *testing.T) {
 	t.Parallel()
 	status := 503
-	s := newScene(t, httpedge.Config{Classify: httpedge.Atomic}, func(w http.ResponseWriter, _ *http.Request) {
+	s := newTestService(t, httpedge.Config{Classify: httpedge.Atomic}, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
 	})
 	// a transaction rolled back leaves nothing: the key is free each time
@@ -238,10 +238,10 @@ func TestPeer_Fiber_AnyResponseIsCached(t *testing.T) {
 func TestMiddleware_FinalRefusalIsReplayed(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{402, 410, 422} {
-		s := newScene(t, httpedge.Config{}, answers(status, "declined"))
+		s := newTestService(t, httpedge.Config{}, respondWith(status, "declined"))
 		send(s.handler, "k", "{}")
 		w := send(s.handler, "k", "{}")
-		s.ran(t, 1)
+		s.requireRuns(t, 1)
 		if w.Code != status || w.Body.String() != "declined" || w.Header().Get("Idempotent-Replayed") != "true" {
 			t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
 		}
@@ -257,7 +257,7 @@ func TestMiddleware_ClientHangsUp(t *testing.T) {
 	t.Parallel()
 	began := make(chan struct{}, 1)
 	var left <-chan struct{} // the request's own end
-	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
+	s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
 		began <- struct{}{}
 		<-left
 		if err := r.Context().Err(); err != nil {
@@ -291,7 +291,7 @@ func TestMiddleware_ClientHangsUp(t *testing.T) {
 		w.Header().Get("Idempotent-Replayed") != "true" {
 		t.Errorf("the retry: %d %s", w.Code, w.Body)
 	}
-	s.ran(t, 1)
+	s.requireRuns(t, 1)
 }
 
 // TestMiddleware_FollowersGetTheRefusal: callers that waited get it, although it is not stored.
@@ -330,7 +330,7 @@ func TestMiddleware_FollowersGetTheRefusal(t *testing.T) {
 // TestMiddleware_ResponseController: the handler can set deadlines, and cannot hijack the connection.
 func TestMiddleware_ResponseController(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+	s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
 		control := http.NewResponseController(w)
 		if err := control.SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Errorf("a deadline: %v", err)
@@ -352,7 +352,7 @@ func TestMiddleware_ResponseController(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = res.Body.Close()
-	s.ran(t, 1)
+	s.requireRuns(t, 1)
 }
 
 // TestMiddleware_PanicValueIsNotLogged: it may contain the request.
@@ -381,7 +381,7 @@ func TestMiddleware_PanicReachesServer(t *testing.T) {
 		classify func(int) idempotency.Class
 		state    idempotency.State
 	}{"unknown": {nil, idempotency.Unknown}, "atomic": {httpedge.Atomic, ""}} {
-		s := newScene(t, httpedge.Config{Classify: c.classify}, func(w http.ResponseWriter, _ *http.Request) {
+		s := newTestService(t, httpedge.Config{Classify: c.classify}, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(201)
 			panic(http.ErrAbortHandler)
 		})
@@ -403,7 +403,7 @@ func TestMiddleware_PanicReachesServer(t *testing.T) {
 func TestPeer_PowertoolsPY3821_MismatchIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{201, 402, 500} {
-		s := newScene(t, httpedge.Config{}, answers(status, "the first one's answer"))
+		s := newTestService(t, httpedge.Config{}, respondWith(status, "the first one's answer"))
 		send(s.handler, "k", `{"amount":1}`)
 		for what, w := range map[string]*httptest.ResponseRecorder{
 			"body":    send(s.handler, "k", `{"amount":2}`),
@@ -416,14 +416,14 @@ func TestPeer_PowertoolsPY3821_MismatchIsRefused(t *testing.T) {
 				t.Errorf("another %s after %d: %d %s", what, status, w.Code, w.Body)
 			}
 		}
-		s.ran(t, 1)
+		s.requireRuns(t, 1)
 	}
 }
 
 // TestPeer_Fiber_NoFingerprint: path and query belong to the command if one pattern matches many.
 func TestPeer_Fiber_NoFingerprint(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{Operation: func(*http.Request) string { return "POST /things" }}, echo)
+	s := newTestService(t, httpedge.Config{Operation: func(*http.Request) string { return "POST /things" }}, echo)
 	for i, path := range []string{
 		"/accounts/1/pay?a=1&b=2", "/accounts/2/pay?a=1&b=2", "/accounts/1/pay?a=2&b=2",
 		"/accounts/1/pay?b=2&a=1",
@@ -437,7 +437,7 @@ func TestPeer_Fiber_NoFingerprint(t *testing.T) {
 			t.Errorf("%s: %d, want %d", path, w.Code, want)
 		}
 	}
-	s.ran(t, 1)
+	s.requireRuns(t, 1)
 }
 
 // TestPeer_Devlink1195_KeysOfTenantsDiffer (also devlink#773, and fiber, whose keys have no scope): a tenant neither
@@ -445,7 +445,7 @@ func TestPeer_Fiber_NoFingerprint(t *testing.T) {
 func TestPeer_Devlink1195_KeysOfTenantsDiffer(t *testing.T) {
 	t.Parallel()
 	inside, leave := make(chan struct{}), make(chan struct{})
-	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
+	s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Tenant") == "a" {
 			close(inside)
 			<-leave
@@ -465,13 +465,13 @@ func TestPeer_Devlink1195_KeysOfTenantsDiffer(t *testing.T) {
 	if w := <-first; w.Body.String() != "a" || w.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("the first tenant: %d %s", w.Code, w.Body)
 	}
-	s.ran(t, 2)
+	s.requireRuns(t, 2)
 }
 
 // TestMiddleware_OneKeyForTwoOperations: the two requests are independent.
 func TestMiddleware_OneKeyForTwoOperations(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
+	s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.URL.Path)
 	})
 	mux := http.NewServeMux()
@@ -499,12 +499,12 @@ func TestMiddleware_OneKeyForTwoOperations(t *testing.T) {
 func TestPeer_Fiber_TheLockIsInMemory(t *testing.T) {
 	t.Parallel()
 	inside, leave := make(chan struct{}), make(chan struct{})
-	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+	s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
 		close(inside)
 		<-leave
 		w.WriteHeader(201)
 	})
-	other := s.over(t, httpedge.Config{}, echo)
+	other := s.newHandler(t, httpedge.Config{}, echo)
 	first := make(chan *httptest.ResponseRecorder)
 	go func() { first <- send(s.handler, "k", "{}") }()
 	<-inside
@@ -522,13 +522,13 @@ func TestPeer_Fiber_TheLockIsInMemory(t *testing.T) {
 	if w := send(other, "k", "{}"); w.Code != 201 || w.Header().Get("Idempotent-Replayed") != "true" {
 		t.Errorf("afterwards: %d", w.Code)
 	}
-	s.ran(t, 1)
+	s.requireRuns(t, 1)
 }
 
 func TestMiddleware_ConcurrentRequestsHaveOneEffect(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{}, echo)
-	other := s.over(t, httpedge.Config{}, echo)
+	s := newTestService(t, httpedge.Config{}, echo)
+	other := s.newHandler(t, httpedge.Config{}, echo)
 	var wg sync.WaitGroup
 	var replayed, first, busy atomic.Int64
 	for i := range 100 {
@@ -550,7 +550,7 @@ func TestMiddleware_ConcurrentRequestsHaveOneEffect(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	s.ran(t, 1)
+	s.requireRuns(t, 1)
 	if first.Load() != 1 || first.Load()+replayed.Load()+busy.Load() != 100 {
 		t.Errorf("%d first, %d replayed, %d in progress", first.Load(), replayed.Load(), busy.Load())
 	}
@@ -558,7 +558,7 @@ func TestMiddleware_ConcurrentRequestsHaveOneEffect(t *testing.T) {
 
 func TestMiddleware_UnguardedRequests(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{Optional: true}, echo)
+	s := newTestService(t, httpedge.Config{Optional: true}, echo)
 	for _, method := range []string{
 		http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut,
 		http.MethodDelete,
@@ -573,10 +573,10 @@ func TestMiddleware_UnguardedRequests(t *testing.T) {
 			}
 		}
 	}
-	s.ran(t, 10)
+	s.requireRuns(t, 10)
 	send(s.handler, "", "{}")
 	send(s.handler, "", "{}", "X-Tenant", "") // whoever it is: the handler decides
-	s.ran(t, 12)
+	s.requireRuns(t, 12)
 	if w := send(s.handler, " ", "{}"); w.Code != 400 {
 		t.Errorf("an empty key is no missing one: %d", w.Code)
 	}
@@ -587,7 +587,7 @@ func TestMiddleware_UnguardedRequests(t *testing.T) {
 func TestMiddleware_StreamIsNotKept(t *testing.T) {
 	t.Parallel()
 	read := make(chan struct{})
-	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+	s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Location", "/things/1")
 		_, _ = io.WriteString(w, "one ")
 		w.(http.Flusher).Flush()
@@ -624,12 +624,13 @@ func TestMiddleware_StreamIsNotKept(t *testing.T) {
 		p.FirstStatus != 200 || p.Resource != "/things/1" {
 		t.Errorf("again: %+v, %v", p, err)
 	}
-	s.ran(t, 1)
+	s.requireRuns(t, 1)
 }
 
 func TestMiddleware_LargeAnswerIsNotKept(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{Edge: httpedge.Edge{MaxBody: 10}}, func(w http.ResponseWriter, _ *http.Request) {
+	cfg := httpedge.Config{Edge: httpedge.Edge{MaxBody: 10}}
+	s := newTestService(t, cfg, func(w http.ResponseWriter, _ *http.Request) {
 		for range 3 {
 			_, _ = io.WriteString(w, "12345")
 		}
@@ -643,13 +644,13 @@ func TestMiddleware_LargeAnswerIsNotKept(t *testing.T) {
 	if rec, _ := s.record(t, "k"); rec.State != idempotency.Completed || len(rec.Result.Body) != 0 {
 		t.Errorf("kept: %+v", rec)
 	}
-	s.ran(t, 1)
+	s.requireRuns(t, 1)
 }
 
 // TestMiddleware_Redact: the first answer is redacted like its replay.
 func TestMiddleware_Redact(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{Edge: httpedge.Edge{Redact: func(r *idempotency.Result) {
+	s := newTestService(t, httpedge.Config{Edge: httpedge.Edge{Redact: func(r *idempotency.Result) {
 		r.Body = []byte(strings.ReplaceAll(string(r.Body), "4111", "****"))
 	}}}, echo)
 	first, again := send(s.handler, "k", `"4111 22"`), send(s.handler, "k", `"4111 22"`)
@@ -663,7 +664,7 @@ func TestMiddleware_Redact(t *testing.T) {
 
 func TestMiddleware_HandlerGetsWholeRequest(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
+	s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		w.Header().Set("X-Length", fmt.Sprint(r.ContentLength))
 		w.Header().Set("Link", "</style.css>; rel=preload")
@@ -699,31 +700,31 @@ func TestMiddleware_HandlerGetsWholeRequest(t *testing.T) {
 	}
 }
 
-// badFinish is a store whose Finish fails.
-type badFinish struct {
+// badFinishStore is a store whose Finish fails.
+type badFinishStore struct {
 	*memstore.Store
 	err error
 }
 
 // Finish is of store.Store.
-func (f badFinish) Finish(context.Context, store.Lease, idempotency.Result, idempotency.Retention) error {
+func (f badFinishStore) Finish(context.Context, store.Lease, idempotency.Result, idempotency.Retention) error {
 	return f.err
 }
 
 // TestMiddleware_OvertakenOwnerDoesNotAnswer: the other owner's answer counts.
 func TestMiddleware_OvertakenOwnerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	w := send(overBadFinish(t, store.ErrLeaseLost, echo), "k", "{}")
+	w := send(handlerWithBadFinish(t, store.ErrLeaseLost, echo), "k", "{}")
 	if p := problem(t, w); p.Code != httpedge.CodeUnknown || w.Header().Get("Location") != "" {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
 }
 
-// overtaken is a store in which another owner has taken the key and ended it when Finish is called.
-type overtaken struct{ *memstore.Store }
+// overtakenStore is a store in which another owner has taken the key and ended it when Finish is called.
+type overtakenStore struct{ *memstore.Store }
 
 // Finish is of store.Store.
-func (o overtaken) Finish(ctx context.Context, l store.Lease, res idempotency.Result,
+func (o overtakenStore) Finish(ctx context.Context, l store.Lease, res idempotency.Result,
 	keep idempotency.Retention,
 ) error {
 	if err := o.MarkUnknown(ctx, l, "", 0); err != nil {
@@ -740,12 +741,12 @@ func (o overtaken) Finish(ctx context.Context, l store.Lease, res idempotency.Re
 // TestMiddleware_OvertakenOwnerReturnsRecorded: not its own handler's answer.
 func TestMiddleware_OvertakenOwnerReturnsRecorded(t *testing.T) {
 	t.Parallel()
-	guard, err := guard.New(overtaken{memstore.New(memstore.Config{})}, guard.Config{})
+	guard, err := guard.New(overtakenStore{memstore.New(memstore.Config{})}, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(
-		answers(http.StatusPaymentRequired, "declined"))
+		respondWith(http.StatusPaymentRequired, "declined"))
 	for range 2 {
 		if w := send(h, "k", "{}"); w.Code != http.StatusAccepted || w.Body.String() != "of the other" ||
 			w.Header().Get(httpedge.HeaderReplayed) != "true" {
@@ -754,9 +755,9 @@ func TestMiddleware_OvertakenOwnerReturnsRecorded(t *testing.T) {
 	}
 }
 
-func overBadFinish(t *testing.T, refused error, do http.HandlerFunc) http.Handler {
+func handlerWithBadFinish(t *testing.T, refused error, do http.HandlerFunc) http.Handler {
 	t.Helper()
-	guard, err := guard.New(badFinish{memstore.New(memstore.Config{}), refused},
+	guard, err := guard.New(badFinishStore{memstore.New(memstore.Config{}), refused},
 		guard.Config{Lease: time.Minute, RecordTimeout: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -769,10 +770,10 @@ func overBadFinish(t *testing.T, refused error, do http.HandlerFunc) http.Handle
 func TestMiddleware_UnrecordedRefusalIsUnknown(t *testing.T) {
 	t.Parallel()
 	away := errors.New("the store does not answer")
-	if w := send(overBadFinish(t, away, echo), "k", "{}"); w.Code != http.StatusCreated {
+	if w := send(handlerWithBadFinish(t, away, echo), "k", "{}"); w.Code != http.StatusCreated {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	w := send(overBadFinish(t, away, answers(http.StatusPaymentRequired, "declined")), "k", "{}")
+	w := send(handlerWithBadFinish(t, away, respondWith(http.StatusPaymentRequired, "declined")), "k", "{}")
 	if p := problem(t, w); p.Code != httpedge.CodeUnknown || strings.Contains(w.Body.String(), "declined") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}

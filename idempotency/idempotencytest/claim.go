@@ -52,7 +52,7 @@ func claimSentAgain(t *testing.T, s *suite) {
 	r, token := s.fresh(), rand.Text()
 	first := s.claim(t, r, token, s.tick(), false)
 	for range 2 {
-		s.ended(t, r.Key)
+		s.awaitLeaseEnd(t, r.Key)
 		again := s.claim(t, r, token, s.tick(), false)
 		if !again.Won || again.Lease != first.Lease {
 			t.Fatalf("%+v after %+v", again, first)
@@ -90,7 +90,7 @@ func claimRequiredArguments(t *testing.T, s *suite) {
 	if _, there, err := s.Store.Get(t.Context(), good.Key); err != nil || there {
 		t.Errorf("something was recorded: %v", err)
 	}
-	l := s.win(t, good)
+	l := s.claimNew(t, good)
 	if err := s.Store.Extend(t.Context(), l, 0); err == nil || errors.Is(err, store.ErrLeaseLost) {
 		t.Errorf("extend by zero: %v", err)
 	}
@@ -112,23 +112,23 @@ func claimFenceRisesAfterRelease(t *testing.T, s *suite) {
 	r := s.fresh()
 	last := int64(0)
 	for range 5 {
-		l := s.win(t, r)
+		l := s.claimNew(t, r)
 		if l.Fence <= last {
 			t.Fatalf("fence %d after %d", l.Fence, last)
 		}
 		last = l.Fence
 		ok(t, "release", s.Store.Release(t.Context(), l))
 	}
-	l := s.win(t, r)
-	s.forgets(t, l)
-	if next := s.win(t, r); next.Fence <= l.Fence {
+	l := s.claimNew(t, r)
+	s.finishAndForget(t, l)
+	if next := s.claimNew(t, r); next.Fence <= l.Fence {
 		t.Fatalf("fence %d after %d", next.Fence, l.Fence)
 	}
 }
 
 func claimTakeOverKeepsProgress(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	p := store.Progress{Stage: idempotency.ProviderRequestSent, Steps: []store.Step{
 		{Name: "local", State: store.StepDone, Data: []byte{0, 255}}, {
 			Name: "charge", State: store.StepSent,
@@ -137,7 +137,7 @@ func claimTakeOverKeepsProgress(t *testing.T, s *suite) {
 	}}
 	ok(t, "save", s.Store.Save(t.Context(), l, p))
 	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
-	s.ended(t, r.Key)
+	s.awaitLeaseEnd(t, r.Key)
 	again := r
 	again.Input = []byte("another encoding of the same command")
 	got := s.claim(t, again, rand.Text(), long, true)
@@ -163,7 +163,7 @@ func claimTakeOverOfStuckKey(t *testing.T, s *suite) {
 	if !got.Won || got.Record.Stuck {
 		t.Fatalf("%+v", got)
 	}
-	s.ended(t, r.Key)
+	s.awaitLeaseEnd(t, r.Key)
 	if c := s.recoverOnly(t, r.Key); c.Record.Attempts != 2 {
 		t.Errorf("attempts: %d", c.Record.Attempts)
 	}
@@ -171,7 +171,7 @@ func claimTakeOverOfStuckKey(t *testing.T, s *suite) {
 
 func claimOlderFingerprint(t *testing.T, s *suite) {
 	old := s.fresh()
-	s.finish(t, s.win(t, old), result("x"), idempotency.Retention{})
+	s.finish(t, s.claimNew(t, old), result("x"), idempotency.Retention{})
 	r := old
 	r.Fingerprint.Version = 2
 	if r.Matches(old.Fingerprint) {
@@ -184,7 +184,7 @@ func claimOlderFingerprint(t *testing.T, s *suite) {
 	}
 	// A request in a newer version takes an ended lease over, and the record keeps its version.
 	lapsed := s.fresh()
-	s.lapse(t, lapsed)
+	s.claimLapsed(t, lapsed)
 	r.Key, r.Fingerprint.Sum, r.Older = lapsed.Key, lapsed.Fingerprint.Sum, []idempotency.Fingerprint{
 		{Version: 7},
 		lapsed.Fingerprint,
@@ -233,7 +233,7 @@ func claimOverdueTombstone(t *testing.T, s *suite) {
 		func(r idempotency.Request) idempotency.Request { return r }, other,
 	} {
 		r := s.fresh()
-		s.forgets(t, s.win(t, r))
+		s.finishAndForget(t, s.claimNew(t, r))
 		got := s.claim(t, again(r), rand.Text(), long, false)
 		if !got.Won || got.Record.Fingerprint != again(r).Fingerprint || got.Record.Result.Resource != "" ||
 			string(got.Record.Input) != string(r.Input) {

@@ -39,7 +39,7 @@ func bodyAnyBytes(t *testing.T, s *suite) {
 		r := s.fresh()
 		res := result("")
 		res.Body = body
-		s.finish(t, s.win(t, r), res, idempotency.Retention{})
+		s.finish(t, s.claimNew(t, r), res, idempotency.Retention{})
 		for _, rec := range []store.Record{s.get(t, r.Key), s.claim(t, r, rand.Text(), long, false).Record} {
 			if got := rec.Result.Body; !bytes.Equal(got, body) || (got == nil) != (body == nil) {
 				t.Errorf("%s: %q", name, got)
@@ -53,7 +53,7 @@ func bodyLarge(t *testing.T, s *suite) {
 	r := s.fresh()
 	res := result("")
 	res.Body = body
-	s.finish(t, s.win(t, r), res, idempotency.Retention{})
+	s.finish(t, s.claimNew(t, r), res, idempotency.Retention{})
 	if got := s.get(t, r.Key).Result.Body; !bytes.Equal(got, body) {
 		t.Errorf("%d bytes, want %d", len(got), len(body))
 	}
@@ -69,7 +69,7 @@ func resultFields(t *testing.T, s *suite) {
 	} {
 		r := s.fresh()
 		res.Replayed = true // a store does not keep it
-		s.finish(t, s.win(t, r), res, idempotency.Retention{})
+		s.finish(t, s.claimNew(t, r), res, idempotency.Retention{})
 		rec := s.get(t, r.Key)
 		want := idempotency.Completed
 		if res.Failure != "" {
@@ -86,7 +86,7 @@ func inputNilAndEmpty(t *testing.T, s *suite) {
 	for name, input := range map[string][]byte{"nil": nil, "empty": {}, "every byte": allBytes()} {
 		r := s.fresh()
 		r.Input = input
-		s.win(t, r)
+		s.claimNew(t, r)
 		if got := s.get(t, r.Key).Input; !bytes.Equal(got, input) || (got == nil) != (input == nil) {
 			t.Errorf("%s: %q", name, got)
 		}
@@ -116,7 +116,7 @@ func keyPartsAreSeparate(t *testing.T, s *suite) {
 		k.Value += part // the store may be shared
 		r := s.fresh()
 		r.Key = k
-		s.finish(t, s.win(t, r), result(k.Tenant+"\x00"+k.Operation+"\x00"+k.Value), idempotency.Retention{})
+		s.finish(t, s.claimNew(t, r), result(k.Tenant+"\x00"+k.Operation+"\x00"+k.Value), idempotency.Retention{})
 	}
 	for _, k := range keys {
 		k.Value += part
@@ -140,7 +140,7 @@ func keyAnyPrintableByte(t *testing.T, s *suite) {
 	} {
 		r := s.fresh()
 		r.Key = k
-		l := s.win(t, r)
+		l := s.claimNew(t, r)
 		if rec := s.get(t, k); rec.Fence != l.Fence {
 			t.Errorf("%+v", rec)
 		}
@@ -152,7 +152,7 @@ func keyAnyPrintableByte(t *testing.T, s *suite) {
 func memoryIsNotShared(t *testing.T, s *suite) {
 	r := s.fresh()
 	input := string(r.Input)
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	clear(r.Input)
 	p := store.Progress{
 		Stage: idempotency.LocalCreated,

@@ -94,8 +94,8 @@ func (p *lockstep) step() {
 	p.compare()
 }
 
-// pass lets everything short end, in the store by waiting.
-func (p *lockstep) pass(until func(rec store.Record, there bool) bool) {
+// passTime lets everything short end, in the store by waiting.
+func (p *lockstep) passTime(until func(rec store.Record, there bool) bool) {
 	p.now = p.now.Add(p.real.tick() + time.Second)
 	await(p.test, "time to pass", func() bool {
 		rec, there, err := p.real.Store.Get(p.test.Context(), p.r.Key)
@@ -120,16 +120,16 @@ func (p *lockstep) claim() {
 		p.fatal("claim %+v: %+v, %v; want %+v, %v", opt, got, err, want, err2)
 	}
 	if got.Won {
-		p.given(got.Lease, want.Lease)
+		p.addLease(got.Lease, want.Lease)
 	}
 	p.same(got.Record, want.Record, opt.Lease == long)
 	if got.Won && opt.Lease == p.real.tick() {
-		p.pass(leaseEnded)
+		p.passTime(leaseEnded)
 	}
 }
 
-// given records a lease that both have returned.
-func (p *lockstep) given(got, want store.Lease) {
+// addLease records a lease that both have returned.
+func (p *lockstep) addLease(got, want store.Lease) {
 	if known, there := p.fences[got.Fence]; there && known != want.Fence || !there && got.Fence <= p.highest {
 		p.fatal("fence %d after %d; the model's is %d", got.Fence, p.highest, want.Fence)
 	}
@@ -148,10 +148,10 @@ func (p *lockstep) recover() {
 		p.fatal("recover %+v: %+v, %v; want %+v, %v", opt, got, err, want, err2)
 	}
 	for i := range got {
-		p.given(got[i].Lease, want[i].Lease)
+		p.addLease(got[i].Lease, want[i].Lease)
 		p.same(got[i].Record, want[i].Record, opt.Lease == long)
 		if opt.Lease == p.real.tick() {
-			p.pass(leaseEnded)
+			p.passTime(leaseEnded)
 		}
 	}
 }
@@ -220,7 +220,7 @@ func (p *lockstep) write() {
 	}
 	unfinished := before.State == idempotency.InProgress || before.State == idempotency.Unknown
 	if want == nil && unfinished && span == p.real.tick() {
-		p.pass(until)
+		p.passTime(until)
 	}
 }
 

@@ -128,7 +128,7 @@ func refusedOrGone(s linState, in linIn) branch {
 }
 
 // claimed returns the branches of a claim; ended is the lease after its end was recorded.
-func claimed(s linState, in linIn, ended lease) []branch {
+func claimed(s linState, in linIn, awaitLeaseEnd lease) []branch {
 	if s.state == "" {
 		to := linState{
 			state: idempotency.InProgress, other: in.kind == "other", token: in.token, high: s.high,
@@ -152,7 +152,7 @@ func claimed(s linState, in linIn, ended lease) []branch {
 		return []branch{denied, takeOver}
 	case s.state == idempotency.InProgress && s.lease == short:
 		noted := s
-		noted.state, noted.lease = idempotency.Unknown, ended
+		noted.state, noted.lease = idempotency.Unknown, awaitLeaseEnd
 		return []branch{denied, {to: noted, out: linOut{state: idempotency.Unknown}, claims: true}}
 	case s.state == idempotency.Unknown && in.kind == "rerun" && s.lease == none:
 		return []branch{takeOver}

@@ -66,15 +66,15 @@ func (s *suite) arrange(t *testing.T, r idempotency.Request, situation string) s
 	case "free":
 		return store.Lease{Key: r.Key, Fence: 1, Token: rand.Text()}
 	case "leased":
-		return s.win(t, r)
+		return s.claimNew(t, r)
 	case "lapsed":
-		return s.lapse(t, r)
+		return s.claimLapsed(t, r)
 	case "waiting":
-		l := s.win(t, r)
+		l := s.claimNew(t, r)
 		ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "later", long))
 		return l
 	case "due":
-		l := s.lapse(t, r)
+		l := s.claimLapsed(t, r)
 		if s.local { // a claim would take it over
 			ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "now", 0))
 			return l
@@ -88,19 +88,19 @@ func (s *suite) arrange(t *testing.T, r idempotency.Request, situation string) s
 		ok(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "a person's", 0, true))
 		return l
 	case "done":
-		l := s.win(t, r)
+		l := s.claimNew(t, r)
 		s.finish(t, l, result("done"), idempotency.Retention{})
 		return l
 	case "refused":
-		l := s.win(t, r)
+		l := s.claimNew(t, r)
 		res := result("no")
 		res.Failure = "declined"
 		s.finish(t, l, res, idempotency.Retention{})
 		return l
 	}
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	s.finish(t, l, result("gone"), idempotency.Retention{Body: s.tick()})
-	s.expires(t, r.Key)
+	s.awaitBodyEnd(t, r.Key)
 	if situation == "expired" {
 		await(t, "a sweep without more", func() bool {
 			swept, err := s.Recoverer.Sweep(t.Context(), 1000)

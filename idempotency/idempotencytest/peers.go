@@ -76,7 +76,7 @@ func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (wo
 func orphanIsTakenOverOnce(t *testing.T, s *suite) {
 	for range 10 {
 		r := s.fresh()
-		s.lapse(t, r)
+		s.claimLapsed(t, r)
 		won, _ := s.race(t, r, 8, true)
 		if len(won) != 1 {
 			t.Fatalf("%d took the orphan over", len(won))
@@ -90,7 +90,7 @@ func orphanIsTakenOverOnce(t *testing.T, s *suite) {
 func orphanBecomesUnknownOnce(t *testing.T, s *suite) {
 	for range 10 {
 		r := s.fresh()
-		l := s.lapse(t, r)
+		l := s.claimLapsed(t, r)
 		won, denied := s.race(t, r, 8, false)
 		if len(won) != 0 {
 			t.Fatalf("%d took it over, without leave", len(won))
@@ -105,7 +105,7 @@ func orphanBecomesUnknownOnce(t *testing.T, s *suite) {
 
 func liveOwnerKeepsKey(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	won, denied := s.race(t, r, 8, true)
 	if got := s.recoverUpTo(t, 10); len(won) != 0 || len(got) != 0 {
 		t.Fatalf("taken by %+v, %+v", won, got)
@@ -120,7 +120,7 @@ func liveOwnerKeepsKey(t *testing.T, s *suite) {
 
 func endedLeaseIsNotReleased(t *testing.T, s *suite) {
 	r := s.fresh()
-	s.lapse(t, r)
+	s.claimLapsed(t, r)
 	for range 3 {
 		got := s.claim(t, r, rand.Text(), long, false)
 		if got.Won {
@@ -136,7 +136,7 @@ func zeroIsNotUnset(t *testing.T, s *suite) {
 	if _, err := s.Store.Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text()}); err == nil {
 		t.Error("a claim without a lease")
 	}
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	c := s.recoverOnly(t, r.Key)
 	ok(t, "postpone", s.Recoverer.Postpone(t.Context(), c.Lease, "", 0, false))
@@ -145,7 +145,7 @@ func zeroIsNotUnset(t *testing.T, s *suite) {
 
 func mismatchHasFirstState(t *testing.T, s *suite) {
 	r := s.fresh()
-	s.finish(t, s.win(t, r), result("the first one's"), idempotency.Retention{})
+	s.finish(t, s.claimNew(t, r), result("the first one's"), idempotency.Retention{})
 	got := s.claim(t, other(r), rand.Text(), long, false)
 	if got.Won || got.Record.State != idempotency.Completed || got.Record.Result.Resource != "payment/17" ||
 		got.Record.Fingerprint != r.Fingerprint {
@@ -158,7 +158,7 @@ func recovererKeepsFinished(t *testing.T, s *suite) {
 	for i := range 20 {
 		cell := &suite{Harness: s.Harness, op: "op-" + rand.Text()}
 		r := cell.fresh()
-		l := cell.lapse(t, r)
+		l := cell.claimLapsed(t, r)
 		var taken []store.ClaimResult
 		var finish error
 		var wg sync.WaitGroup
@@ -206,7 +206,7 @@ func ownSuccessIsRecognised(t *testing.T, s *suite) {
 
 func tenantsAndOperationsDiffer(t *testing.T, s *suite) {
 	r := s.fresh()
-	s.finish(t, s.win(t, r), result("the first tenant's"), idempotency.Retention{})
+	s.finish(t, s.claimNew(t, r), result("the first tenant's"), idempotency.Retention{})
 	stranger := r
 	stranger.Key.Tenant = "another tenant"
 	elsewhere := r
@@ -215,7 +215,7 @@ func tenantsAndOperationsDiffer(t *testing.T, s *suite) {
 		if _, there, err := s.Store.Get(t.Context(), r.Key); err != nil || there {
 			t.Errorf("%+v is seen: %v", r.Key, err)
 		}
-		l := s.win(t, r)
+		l := s.claimNew(t, r)
 		ok(t, "release", s.Store.Release(t.Context(), l))
 	}
 	if rec := s.get(t, r.Key); !sameResult(rec.Result, result("the first tenant's")) {

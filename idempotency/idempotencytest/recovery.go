@@ -30,7 +30,7 @@ func recoveries() []testCase {
 
 func recoverReturnsRecord(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	p := store.Progress{
 		Stage: idempotency.ProviderRequestSent,
 		Steps: []store.Step{{Name: "charge", State: store.StepSent, Key: "k"}},
@@ -51,15 +51,15 @@ func recoverLongestOverdueFirst(t *testing.T, s *suite) {
 		r := s.command(fmt.Sprint("key-", i), "pay 100")
 		switch i % 3 {
 		case 0:
-			s.lapse(t, r)
+			s.claimLapsed(t, r)
 		case 1:
 			s.arrange(t, r, "due")
 		case 2:
-			l := s.win(t, r)
+			l := s.claimNew(t, r)
 			ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", s.tick()))
 		}
 		// The next one's lease begins after this one's has ended.
-		s.lapse(t, (&suite{Harness: s.Harness, op: s.op + "-between"}).fresh())
+		s.claimLapsed(t, (&suite{Harness: s.Harness, op: s.op + "-between"}).fresh())
 		want = append(want, r.Key.Value)
 	}
 	await(t, "all six", func() bool {
@@ -75,13 +75,13 @@ func recoverLongestOverdueFirst(t *testing.T, s *suite) {
 
 func recoverGrace(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.lapse(t, r)
+	l := s.claimLapsed(t, r)
 	if got := s.recover(t, store.RecoverOptions{Limit: 10, Lease: long, Grace: long}); len(got) != 0 {
 		t.Fatalf("within its grace: %+v", got)
 	}
 	wantState(t, s.get(t, r.Key), idempotency.InProgress)
 	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
-	s.ended(t, r.Key)
+	s.awaitLeaseEnd(t, r.Key)
 	if got := s.recoverUpTo(t, 10); len(got) != 1 {
 		t.Fatalf("without grace: %+v", got)
 	}
@@ -89,7 +89,7 @@ func recoverGrace(t *testing.T, s *suite) {
 
 func recoverDueNow(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", long))
 	if got := s.recoverUpTo(t, 10); len(got) != 0 {
 		t.Fatalf("before it was due: %+v", got)
@@ -113,7 +113,7 @@ func recoverOnlyListedOperations(t *testing.T, s *suite) {
 	for _, op := range []string{"a", "b", "c"} {
 		r := s.fresh()
 		r.Key.Operation = op
-		s.lapse(t, r)
+		s.claimLapsed(t, r)
 		keys = append(keys, r.Key)
 	}
 	take := func(ops []string) (got []string) {
@@ -144,12 +144,12 @@ func recoverOnlyListedOperations(t *testing.T, s *suite) {
 
 func recoverRecoverersLeaseEnds(t *testing.T, s *suite) {
 	r := s.fresh()
-	s.lapse(t, r)
+	s.claimLapsed(t, r)
 	first := s.recover(t, store.RecoverOptions{Limit: 1, Lease: s.tick()})
 	if len(first) != 1 {
 		t.Fatalf("%+v", first)
 	}
-	s.ended(t, r.Key)
+	s.awaitLeaseEnd(t, r.Key)
 	wantLost(t, "save", s.Store.Save(t.Context(), first[0].Lease, store.Progress{}))
 	second := s.recoverOnly(t, r.Key)
 	if second.Record.Attempts != 2 || second.Lease.Fence <= first[0].Lease.Fence {
@@ -167,7 +167,7 @@ func recoverRecoverersLeaseEnds(t *testing.T, s *suite) {
 func recoverDisjoint(t *testing.T, s *suite) {
 	const keys = 40
 	for range keys {
-		l := s.win(t, s.fresh())
+		l := s.claimNew(t, s.fresh())
 		ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	}
 	var mu sync.Mutex
@@ -248,7 +248,7 @@ func stuckIsListedAndClaimed(t *testing.T, s *suite) {
 	keys := map[string]idempotency.Request{}
 	for _, name := range []string{"happened", "did not", "ask again", "not theirs"} {
 		keys[name] = s.command(name, "pay 100")
-		l := s.win(t, keys[name])
+		l := s.claimNew(t, keys[name])
 		ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	}
 	for _, c := range s.recoverUpTo(t, 10) {
@@ -288,7 +288,7 @@ func stuckIsListedAndClaimed(t *testing.T, s *suite) {
 		t.Errorf("what recovery has: %v", err)
 	}
 	wantState(t, s.get(t, keys["happened"].Key), idempotency.Completed)
-	s.win(t, keys["did not"])
+	s.claimNew(t, keys["did not"])
 	s.recoverOnly(t, keys["ask again"].Key)
 	await(t, "nothing is a person's any more", func() bool {
 		got, err := lister.Stuck(t.Context(), 10)

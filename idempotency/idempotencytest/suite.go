@@ -135,43 +135,43 @@ func (s *suite) claim(t *testing.T, r idempotency.Request, token string, lease t
 	return got
 }
 
-// win claims a free key, for long.
-func (s *suite) win(t *testing.T, r idempotency.Request) store.Lease {
+// claimNew claims a free key, for long.
+func (s *suite) claimNew(t *testing.T, r idempotency.Request) store.Lease {
 	t.Helper()
 	got := s.claim(t, r, rand.Text(), long, false)
 	if !got.Won {
 		t.Fatalf("not won: %+v", got.Record)
 	}
 	if s.local {
-		ok(t, "save", s.Store.Save(t.Context(), got.Lease, aLocalPhase()))
+		ok(t, "save", s.Store.Save(t.Context(), got.Lease, localPhase()))
 	}
 	return got.Lease
 }
 
-// aLocalPhase is a progress from which any attempt may continue.
-func aLocalPhase() store.Progress {
+// localPhase is a progress from which any attempt may continue.
+func localPhase() store.Progress {
 	return store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "local", State: store.StepDone}}}
 }
 
-// lapse claims a key for an owner that crashes, and returns after the end of the lease.
-func (s *suite) lapse(t *testing.T, r idempotency.Request) store.Lease {
+// claimLapsed claims a key for an owner that crashes, and returns after the end of the lease.
+func (s *suite) claimLapsed(t *testing.T, r idempotency.Request) store.Lease {
 	t.Helper()
 	if s.local {
-		l := s.win(t, r)
+		l := s.claimNew(t, r)
 		ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
-		s.ended(t, r.Key)
+		s.awaitLeaseEnd(t, r.Key)
 		return l
 	}
 	got := s.claim(t, r, rand.Text(), s.tick(), false)
 	if !got.Won {
 		t.Fatalf("not won: %+v", got.Record)
 	}
-	s.ended(t, r.Key)
+	s.awaitLeaseEnd(t, r.Key)
 	return got.Lease
 }
 
-// ended waits until each client sees the end of a key's lease.
-func (s *suite) ended(t *testing.T, k idempotency.Key) {
+// awaitLeaseEnd waits until each client sees the end of a key's lease.
+func (s *suite) awaitLeaseEnd(t *testing.T, k idempotency.Key) {
 	t.Helper()
 	for _, client := range append([]store.Store{s.Store}, s.Others...) {
 		await(t, "the end of the lease", func() bool {
@@ -226,7 +226,7 @@ func (s *suite) recover(t *testing.T, opt store.RecoverOptions) []store.ClaimRes
 // recovered makes a key unknown and lets a recoverer claim it, for long.
 func (s *suite) recovered(t *testing.T, r idempotency.Request) store.ClaimResult {
 	t.Helper()
-	s.lapse(t, r)
+	s.claimLapsed(t, r)
 	return s.recoverOnly(t, r.Key)
 }
 
@@ -240,8 +240,8 @@ func (s *suite) recoverOnly(t *testing.T, k idempotency.Key) store.ClaimResult {
 	return got[0]
 }
 
-// forgotten waits for the end of a key's tombstone.
-func (s *suite) forgotten(t *testing.T, k idempotency.Key) {
+// awaitForgotten waits for the end of a key's tombstone.
+func (s *suite) awaitForgotten(t *testing.T, k idempotency.Key) {
 	t.Helper()
 	await(t, "the tombstone to be overdue", func() bool {
 		_, there, err := s.Store.Get(t.Context(), k)
@@ -249,15 +249,15 @@ func (s *suite) forgotten(t *testing.T, k idempotency.Key) {
 	})
 }
 
-// forgets finishes a key and waits for the end of its tombstone.
-func (s *suite) forgets(t *testing.T, l store.Lease) {
+// finishAndForget finishes a key and waits for the end of its tombstone.
+func (s *suite) finishAndForget(t *testing.T, l store.Lease) {
 	t.Helper()
 	s.finish(t, l, result("x"), idempotency.Retention{Body: s.tick(), Tombstone: s.tick()})
-	s.forgotten(t, l.Key)
+	s.awaitForgotten(t, l.Key)
 }
 
-// expires waits for the end of a key's body.
-func (s *suite) expires(t *testing.T, k idempotency.Key) {
+// awaitBodyEnd waits for the end of a key's body.
+func (s *suite) awaitBodyEnd(t *testing.T, k idempotency.Key) {
 	t.Helper()
 	await(t, "the body to be overdue", func() bool { return s.get(t, k).State == idempotency.Expired })
 }

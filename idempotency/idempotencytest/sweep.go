@@ -48,11 +48,11 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 	var bodies, tombs []idempotency.Request
 	for range n {
 		r := s.fresh()
-		s.finish(t, s.win(t, r), result("x"), idempotency.Retention{Body: s.tick()})
+		s.finish(t, s.claimNew(t, r), result("x"), idempotency.Retention{Body: s.tick()})
 		bodies = append(bodies, r)
 	}
 	for _, r := range bodies {
-		s.expires(t, r.Key)
+		s.awaitBodyEnd(t, r.Key)
 	}
 	if got, err := s.Recoverer.Sweep(t.Context(), 0); err != nil || got.Bodies+got.Tombstones != 0 {
 		t.Fatalf("sweep 0: %+v, %v", got, err)
@@ -69,11 +69,11 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 	}
 	for range n {
 		r := s.fresh()
-		s.finish(t, s.win(t, r), result("x"), idempotency.Retention{Body: s.tick(), Tombstone: s.tick()})
+		s.finish(t, s.claimNew(t, r), result("x"), idempotency.Retention{Body: s.tick(), Tombstone: s.tick()})
 		tombs = append(tombs, r)
 	}
 	for _, r := range tombs {
-		s.forgotten(t, r.Key)
+		s.awaitForgotten(t, r.Key)
 	}
 	got := s.sweepAll(t, 3)
 	if !s.Features.ServerTTL && got.Tombstones != n {
@@ -129,7 +129,7 @@ func sweepKeepsNotOverdue(t *testing.T, s *suite) {
 	} {
 		for _, res := range []idempotency.Result{result("yes"), refusal} {
 			r := s.fresh()
-			s.finish(t, s.win(t, r), res, keep)
+			s.finish(t, s.claimNew(t, r), res, keep)
 			all = append(all, kept{r, res})
 		}
 	}
@@ -147,7 +147,7 @@ func sweepKeepsNotOverdue(t *testing.T, s *suite) {
 func sweepKeepsNewOwner(t *testing.T, s *suite) {
 	for range 15 {
 		r := s.fresh()
-		s.forgets(t, s.win(t, r))
+		s.finishAndForget(t, s.claimNew(t, r))
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := s.Recoverer.Sweep(t.Context(), 10); err != nil {
@@ -170,13 +170,13 @@ func expiredKeepsOutcome(t *testing.T, s *suite) {
 	refusal.Failure = "declined"
 	for _, res := range []idempotency.Result{result("yes"), refusal} {
 		r := s.fresh()
-		l := s.win(t, r)
+		l := s.claimNew(t, r)
 		ok(t, "save", s.Store.Save(t.Context(), l, store.Progress{
 			Stage: idempotency.ProviderConfirmed,
 			Steps: []store.Step{{Name: "a", Data: []byte("card")}},
 		}))
 		s.finish(t, l, res, idempotency.Retention{Body: s.tick()})
-		s.expires(t, r.Key)
+		s.awaitBodyEnd(t, r.Key)
 		for range 2 {
 			want := res
 			want.Body, want.Header = nil, nil

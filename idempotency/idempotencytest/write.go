@@ -26,9 +26,9 @@ func writes() []testCase {
 
 func extendCanShorten(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
-	s.ended(t, r.Key)
+	s.awaitLeaseEnd(t, r.Key)
 	ok(t, "extend what ended unnoticed", s.Store.Extend(t.Context(), l, long))
 	if got := s.claim(t, r, rand.Text(), long, true); got.Won || got.Record.LeaseLeft <= 0 {
 		t.Errorf("%+v", got)
@@ -37,13 +37,13 @@ func extendCanShorten(t *testing.T, s *suite) {
 
 func saveNeedsRunningLease(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	one := store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "a", State: store.StepDone}}}
 	for range 2 {
 		ok(t, "save", s.Store.Save(t.Context(), l, one))
 	}
 	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
-	s.ended(t, r.Key)
+	s.awaitLeaseEnd(t, r.Key)
 	wantLost(t, "save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.ProviderConfirmed}))
 	if rec := s.get(t, r.Key); !sameProgress(rec.Progress, one) {
 		t.Errorf("%+v", rec.Progress)
@@ -52,7 +52,7 @@ func saveNeedsRunningLease(t *testing.T, s *suite) {
 
 func finishKeepsFirstResult(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	s.finish(t, l, result("first"), idempotency.Retention{})
 	refusal := result("second")
 	refusal.Failure = "declined"
@@ -71,7 +71,7 @@ func finishKeepsFirstResult(t *testing.T, s *suite) {
 
 func finishRemovesInput(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	if rec := s.get(t, r.Key); string(rec.Input) != string(r.Input) {
 		t.Fatalf("%q", rec.Input)
 	}
@@ -85,7 +85,7 @@ func finishRemovesInput(t *testing.T, s *suite) {
 // owner's result is recorded.
 func finishAfterLeaseExpired(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.lapse(t, r)
+	l := s.claimLapsed(t, r)
 	wantState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
 	s.finish(t, l, result("late"), idempotency.Retention{})
 	rec := s.get(t, r.Key)
@@ -100,7 +100,7 @@ func finishAfterLeaseExpired(t *testing.T, s *suite) {
 
 func finishByRecoverer(t *testing.T, s *suite) {
 	r := s.fresh()
-	owner := s.lapse(t, r)
+	owner := s.claimLapsed(t, r)
 	c := s.recoverOnly(t, r.Key)
 	wantLost(t, "the owner's finish", s.Store.Finish(t.Context(), owner, result("late"), idempotency.Retention{}))
 	ok(t, "extend", s.Store.Extend(t.Context(), c.Lease, 2*long))
@@ -114,7 +114,7 @@ func finishByRecoverer(t *testing.T, s *suite) {
 
 func releaseForAnyCommand(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	ok(t, "save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.LocalCreated}))
 	ok(t, "release", s.Store.Release(t.Context(), l))
 	ok(t, "release again", s.Store.Release(t.Context(), l))
@@ -129,16 +129,16 @@ func releaseForAnyCommand(t *testing.T, s *suite) {
 
 func releaseSentAgainKeepsNextOwner(t *testing.T, s *suite) {
 	r := s.fresh()
-	first := s.win(t, r)
+	first := s.claimNew(t, r)
 	ok(t, "release", s.Store.Release(t.Context(), first))
-	s.win(t, r)
+	s.claimNew(t, r)
 	wantLost(t, "release again", s.Store.Release(t.Context(), first))
 	wantState(t, s.get(t, r.Key), idempotency.InProgress)
 }
 
 func markUnknownHasReason(t *testing.T, s *suite) {
 	r := s.fresh()
-	l := s.win(t, r)
+	l := s.claimNew(t, r)
 	ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
 	ok(t, "mark unknown again", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
 	rec := s.get(t, r.Key)
@@ -154,7 +154,7 @@ func markUnknownHasReason(t *testing.T, s *suite) {
 // fencingLateWriter: every write of an owner that lost its key is refused, by fence and by token.
 func fencingLateWriter(t *testing.T, s *suite) {
 	r := s.fresh()
-	old := s.lapse(t, r)
+	old := s.claimLapsed(t, r)
 	now := s.claim(t, r, rand.Text(), long, true)
 	if !now.Won {
 		t.Fatalf("%+v", now)

@@ -14,7 +14,7 @@ import (
 // TestBlocks_Unique: concurrent callers of several processes, with different sizes.
 func TestBlocks_Unique(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	const each = 100
 	var mu sync.Mutex
 	var all []int64
@@ -58,7 +58,7 @@ func TestBlocks_Unique(t *testing.T) {
 // TestBlocks_LostReplyIsAGap: the numbers of a block whose reply was lost are never returned.
 func TestBlocks_LostReplyIsAGap(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	store, proxy := s.storeThroughProxy(pgstore.Config{})
 	next := func(want int64) {
 		t.Helper()

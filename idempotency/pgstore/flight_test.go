@@ -17,7 +17,7 @@ import (
 
 // hotKey is a process with few connections and many callers of one key, of which the first waits in its handler.
 type hotKey struct {
-	*scene
+	*testService
 	request     idempotency.Request
 	store       *pgstore.Store
 	shared      atomic.Int32  // answers that were another caller's
@@ -37,7 +37,7 @@ type followers struct {
 func newHotKey(t *testing.T, ctx context.Context) *hotKey {
 	t.Helper()
 	c := &hotKey{
-		scene: newScene(t, pgstore.Config{}), request: pay("100"), firstInside: make(chan struct{}),
+		testService: newTestService(t, pgstore.Config{}), request: pay("100"), firstInside: make(chan struct{}),
 		finishFirst: make(chan error), firstErr: make(chan error, 1),
 	}
 	config := c.Pool.Config()
@@ -180,7 +180,7 @@ func TestInTx_FlightIsForOneCommand(t *testing.T) {
 
 func TestInTx_NextCallerRunsAfterPanic(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{Wait: time.Minute}), pay("100")
+	s, r := newTestService(t, pgstore.Config{Wait: time.Minute}), pay("100")
 	func() {
 		defer func() {
 			if recover() == nil {

@@ -16,7 +16,7 @@ import (
 // TestResource_Cascade: the key is deleted with the payment, in one transaction or not at all; then it is new.
 func TestResource_Cascade(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	if _, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestResource_Cascade(t *testing.T) {
 // TestForget_KeepsUnfinished: a key that is in progress or unknown is not deleted.
 func TestForget_KeepsUnfinished(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	c, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Minute})
 	if err != nil || !c.Won {
 		t.Fatal(c, err)

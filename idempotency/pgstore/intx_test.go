@@ -20,7 +20,7 @@ import (
 
 func TestInTx_KeyEffectAndEventCommitTogether(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	first, err := s.store.InTx(t.Context(), r, insertPayment(r))
 	if err != nil || first.Replayed || first.At.IsZero() {
 		t.Fatalf("%+v, %v", first, err)
@@ -56,7 +56,7 @@ func TestInTx_HundredCallersOneEffect(t *testing.T) {
 
 func hundredCallers(t *testing.T, processes int) {
 	cfg := pgstore.Config{Wait: time.Minute}
-	s, r := newScene(t, cfg), pay("100")
+	s, r := newTestService(t, cfg), pay("100")
 	stores := make([]*pgstore.Store, processes)
 	for i := range stores {
 		stores[i] = s.open(s.Pool, cfg)
@@ -92,7 +92,7 @@ func TestInTx_PrimaryKeyIsTheGuarantee(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"with the primary key": true, "without": false} {
 		for _, refused := range []bool{false, true} {
-			s, r := newScene(t, pgstore.Config{}), pay("100")
+			s, r := newTestService(t, pgstore.Config{}), pay("100")
 			other := s.open(s.Pool, pgstore.Config{Schema: s.Schema})
 			if !guarded {
 				s.Exec(t, "alter table idempotency_key drop constraint idempotency_key_pkey")
@@ -133,7 +133,7 @@ func TestInTx_WaitsThenInProgress(t *testing.T) {
 }
 
 func waitsThenInProgress(t *testing.T, same bool) {
-	s, r := newScene(t, pgstore.Config{Wait: -1}), pay("100")
+	s, r := newTestService(t, pgstore.Config{Wait: -1}), pay("100")
 	other := s.store
 	if !same {
 		other = s.open(s.Pool, pgstore.Config{Wait: -1})
@@ -172,7 +172,7 @@ func waitsThenInProgress(t *testing.T, same bool) {
 // TestInTx_WaitIsOnlyForTheKey: the handler's lock_timeout bounds its own waits.
 func TestInTx_WaitIsOnlyForTheKey(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{Wait: 7 * time.Second}), pay("100")
+	s, r := newTestService(t, pgstore.Config{Wait: 7 * time.Second}), pay("100")
 	var within string
 	_, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
 		return res, tx.QueryRow(ctx, "select current_setting('lock_timeout')").Scan(&within)
@@ -184,7 +184,7 @@ func TestInTx_WaitIsOnlyForTheKey(t *testing.T) {
 
 func TestInTx_TerminalIsKeptAndReplayed(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	declined := errors.New("no funds")
 	refuses := func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 		if _, err := insertPayment(r)(ctx, tx); err != nil {
@@ -218,7 +218,7 @@ func TestInTx_TerminalIsKeptAndReplayed(t *testing.T) {
 
 func TestInTx_NoBurnedKey(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	bad := errors.New("the database of another was away")
 	ctx, cancel := context.WithCancel(t.Context())
 	for name, fails := range map[string]pgstore.Handler{
@@ -282,7 +282,7 @@ func TestInTx_NoBurnedKey(t *testing.T) {
 // TestInTx_HandlerEndsTransaction: a commit by the handler has no key: it gets an error, and no retry finds a result.
 func TestInTx_HandlerEndsTransaction(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	terminal := func(res idempotency.Result) (idempotency.Result, error) {
 		return res, idempotency.Terminal("declined", errors.New("no"))
 	}
@@ -326,7 +326,7 @@ func TestInTx_HandlerEndsTransaction(t *testing.T) {
 // TestWithin_Nested: the inner call's mark is kept with the outer transaction.
 func TestWithin_Nested(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	outer, inner := pay("100"), pay("100")
 	res, err := s.store.InTx(t.Context(), outer, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 		if res, err := s.store.Within(ctx, tx, inner, insertPayment(inner)); err != nil {
@@ -344,7 +344,7 @@ func TestWithin_Nested(t *testing.T) {
 // TestInTx_InvalidResult: a result that fails Check rolls the work back.
 func TestInTx_InvalidResult(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	for want, res := range map[string]idempotency.Result{
 		"Resource is not UTF-8": {Code: 201, Resource: "a\x00b"},
 		"Header is not UTF-8":   {Code: 201, Header: map[string][]string{"Location": {"/\x00"}}},
@@ -365,7 +365,7 @@ func TestInTx_InvalidResult(t *testing.T) {
 
 func TestInTx_PanicReleasesTheKey(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	func() {
 		defer func() {
 			if p := recover(); p != "oops" {
@@ -384,7 +384,7 @@ func TestInTx_PanicReleasesTheKey(t *testing.T) {
 // TestInTx_DeadlockIsRetried: the work that loses a deadlock runs again, however its error is wrapped.
 func TestInTx_DeadlockIsRetried(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	s.Exec(t, "create table account (id int primary key, balance int not null); insert into account values (1, "+
 		"0), (2, 0)")
 	var both, ran atomic.Int32
@@ -427,7 +427,7 @@ func TestInTx_DeadlockIsRetried(t *testing.T) {
 
 func TestInTx_MismatchInEveryState(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	ctx := t.Context()
 	claim := func(r idempotency.Request) store.Lease {
 		c, err := s.store.Claim(ctx, r, store.ClaimOptions{Token: "owner", Lease: time.Hour})

@@ -30,7 +30,7 @@ func TestInTx_LostCommit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, pgstore.Config{})
+			s := newTestService(t, pgstore.Config{})
 			store, proxy := s.storeThroughProxy(pgstore.Config{})
 			for _, refused := range []bool{false, true} {
 				r := pay("100")
@@ -72,7 +72,7 @@ func TestInTx_LostCommit(t *testing.T) {
 // TestInTx_LateCommit: a COMMIT arrives after its connection was given up. The lookup waits for it.
 func TestInTx_LateCommit(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	store, proxy := s.storeThroughProxy(pgstore.Config{})
 	trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "pgstore: write a result") },
 		pgtest.Late)
@@ -103,7 +103,7 @@ func TestInTx_LateCommit(t *testing.T) {
 // It does not replace the newer progress: recovery would assume that a provider was not called.
 func TestSave_Late(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	proxy := pgtest.NewProxy(t, s.URL)
 	config, err := pgxpool.ParseConfig(proxy.URL())
 	if err != nil {
@@ -161,7 +161,7 @@ func TestSave_Late(t *testing.T) {
 // result later.
 func TestInTx_LookupFails(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	store, proxy := s.storeThroughProxy(pgstore.Config{})
 	trap := proxy.OnCommit(pgtest.DropReply)
 	_, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
@@ -181,7 +181,7 @@ func TestInTx_LookupFails(t *testing.T) {
 // TestInTx_UnavailableIsRetryable: without a connection before COMMIT nothing was done, and the error says so.
 func TestInTx_UnavailableIsRetryable(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	store, proxy := s.storeThroughProxy(pgstore.Config{})
 	retryable := func(when string, err error) {
 		t.Helper()

@@ -20,7 +20,7 @@ import (
 // TestMixed_GuardAndInTx: concurrent callers of one key by Guard and InTx have one effect.
 func TestMixed_GuardAndInTx(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{Wait: 30 * time.Second})
+	s := newTestService(t, pgstore.Config{Wait: 30 * time.Second})
 	guard, err := guard.New(s.store, guard.Config{Wait: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestMixed_GuardAndInTx(t *testing.T) {
 // TestMixed_InTxAfterCrashedOwner: the outcome is unknown, although the work is local.
 func TestMixed_InTxAfterCrashedOwner(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("100")
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
 	if _, err := s.store.Claim(t.Context(), r,
 		store.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,8 @@ func TestMixed_InTxAfterCrashedOwner(t *testing.T) {
 // TestInTx_OverdueTombstone: it does not count, swept or not, also for another command; a refusal is recorded over it.
 func TestInTx_OverdueTombstone(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Microsecond}})
+	keep := idempotency.Retention{Body: time.Microsecond, Tombstone: time.Microsecond}
+	s := newTestService(t, pgstore.Config{Keep: keep})
 	long := s.open(s.Pool, pgstore.Config{})
 	for _, refused := range []bool{false, true} {
 		r := pay("100")
@@ -118,7 +119,7 @@ func TestInTx_OverdueTombstone(t *testing.T) {
 
 func TestWithin_CallersTransaction(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{Wait: -1})
+	s := newTestService(t, pgstore.Config{Wait: -1})
 	begin := func() pgx.Tx {
 		tx, err := s.Pool.Begin(t.Context())
 		if err != nil {
@@ -175,7 +176,7 @@ func TestWithin_CallersTransaction(t *testing.T) {
 // TestWithin_ErrorHasNoEffect: even if the caller commits its other writes; a refusal is recorded.
 func TestWithin_ErrorHasNoEffect(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	for name, do := range map[string]pgstore.Handler{
 		"error": func(context.Context, pgx.Tx) (idempotency.Result, error) {
 			return idempotency.Result{}, errors.New("no")
@@ -229,7 +230,7 @@ func TestWithin_ErrorHasNoEffect(t *testing.T) {
 
 func TestNew_Refuses(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	if _, err := pgstore.New(nil, pgstore.Config{}); err == nil {
 		t.Error("no pool")
 	}

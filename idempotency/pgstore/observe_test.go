@@ -18,7 +18,7 @@ func TestObserver(t *testing.T) {
 	t.Parallel()
 	var seen []string
 	saw := func(what string) { seen = append(seen, what) }
-	s := newScene(t, pgstore.Config{Observer: idempotency.Observer{
+	s := newTestService(t, pgstore.Config{Observer: idempotency.Observer{
 		Finished:     func(i idempotency.FinishedInfo) { saw("finished " + i.Failure) },
 		Replayed:     func(i idempotency.ReplayedInfo) { saw("replayed " + i.Failure) },
 		Mismatched:   func(i idempotency.MismatchedInfo) { saw("mismatched " + string(i.State)) },

@@ -45,7 +45,7 @@ func TestStore_HashPartitions(t *testing.T) {
 // TestPartition_KeepsRowsAndConstraints: keys in all states, the constraints, and the comments.
 func TestPartition_KeepsRowsAndConstraints(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	done, open := pay("100"), pay("100")
 	if _, err := s.store.InTx(t.Context(), done, insertPayment(done)); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 // TestRecoverAndSweep_SkipLocked: they skip rows that another recoverer or sweeper has locked.
 func TestRecoverAndSweep_SkipLocked(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Hour}})
+	s := newTestService(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Hour}})
 	for range 2 {
 		if _, err := s.store.Claim(t.Context(), pay("1"),
 			store.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
@@ -61,7 +61,7 @@ func TestRecoverAndSweep_SkipLocked(t *testing.T) {
 // TestTable_Constraints: they refuse invalid rows of any writer.
 func TestTable_Constraints(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{}), pay("1")
+	s, r := newTestService(t, pgstore.Config{}), pay("1")
 	if _, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Hour}); err != nil {
 		t.Fatal(err)
 	}

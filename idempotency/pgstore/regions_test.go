@@ -46,7 +46,7 @@ func (p *provider) booked() (charges, asked int) {
 
 // region is a service with a Postgres server of its own.
 type region struct {
-	*scene
+	*testService
 	name     string
 	provider *provider
 	guard    *guard.Guard
@@ -90,8 +90,8 @@ func (at *region) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	httpedge.Write(w, res, err)
 }
 
-// world is two regions, each behind its edge, and the wire between them.
-type world struct {
+// regionPair is two regions, each behind its edge, and the wire between them.
+type regionPair struct {
 	t        *testing.T
 	eu, us   *region
 	wire     *netcut.Proxy // from us to eu
@@ -99,10 +99,12 @@ type world struct {
 	client   *http.Client
 }
 
-// newWorld: routed regions check the homes of keys; with homes they forward requests.
-func newWorld(t *testing.T, routed, forward bool) *world {
+// newRegionPair: routed regions check the homes of keys; with homes they forward requests.
+func newRegionPair(t *testing.T, routed, forward bool) *regionPair {
 	t.Helper()
-	w := &world{t: t, provider: &provider{ledger: map[string]int{}}, client: &http.Client{Transport: &http.Transport{}}}
+	w := &regionPair{
+		t: t, provider: &provider{ledger: map[string]int{}}, client: &http.Client{Transport: &http.Transport{}},
+	}
 	w.eu, w.us = w.region("eu1"), w.region("us1")
 	quiet := httpedge.Edge{Logger: slog.New(slog.DiscardHandler)}
 	between := &http.Transport{DisableKeepAlives: true}
@@ -130,12 +132,12 @@ func newWorld(t *testing.T, routed, forward bool) *world {
 	return w
 }
 
-func (w *world) region(name string) *region {
+func (w *regionPair) region(name string) *region {
 	db := pgtest.NewServer(w.t).Database(w.t, "idempotency", "outbox")
 	db.Exec(w.t, "create table payment (id bigint generated always as identity primary key, key text not null, "+
 		"amount int not null)")
 	at := &region{
-		scene: &scene{DB: db, t: w.t}, name: name, provider: w.provider,
+		testService: &testService{DB: db, t: w.t}, name: name, provider: w.provider,
 		server: httptest.NewUnstartedServer(nil),
 	}
 	at.store = at.open(db.Pool, pgstore.Config{})
@@ -148,7 +150,7 @@ func (w *world) region(name string) *region {
 }
 
 // post sends a payment to a region, and returns the status, the problem's code and home, and whether it was replayed.
-func (w *world) post(to *region, key string) (status int, p httpedge.Problem, replayed bool) {
+func (w *regionPair) post(to *region, key string) (status int, p httpedge.Problem, replayed bool) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, to.server.URL+"/payments", http.NoBody)
 	if err != nil {
@@ -168,8 +170,8 @@ func (w *world) post(to *region, key string) (status int, p httpedge.Problem, re
 	return res.StatusCode, p, res.Header.Get(httpedge.HeaderReplayed) == "true"
 }
 
-// is checks the numbers of payments in each region, and of the provider's calls and charges.
-func (w *world) is(eu, us, charges, asked int) {
+// requireCounts checks the numbers of payments in each region, and of the provider's calls and charges.
+func (w *regionPair) requireCounts(eu, us, charges, asked int) {
 	w.t.Helper()
 	payments := func(at *region) int { return pgtest.One[int](w.t, at.DB, "select count(*) from payment") }
 	gotCharges, gotAsked := w.provider.booked()
@@ -183,26 +185,26 @@ func (w *world) is(eu, us, charges, asked int) {
 // provider's key prevents a second charge.
 func TestRegions_WithoutRouting(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, false, false)
+	w := newRegionPair(t, false, false)
 	for _, at := range []*region{w.eu, w.us} {
 		if status, _, replayed := w.post(at, "eu1.k"); status != 201 || replayed {
 			t.Errorf("%s: %d, replayed %v", at.name, status, replayed)
 		}
 	}
-	w.is(1, 1, 1, 2)
+	w.requireCounts(1, 1, 1, 2)
 }
 
 // TestRegions_WrongRegionAnswers421: with the home region, and without an effect. The client's retry there is executed.
 func TestRegions_WrongRegionAnswers421(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, true, false)
+	w := newRegionPair(t, true, false)
 	for range 2 {
 		status, p, _ := w.post(w.us, "eu1.k")
 		if status != http.StatusMisdirectedRequest || p.Code != httpedge.CodeWrongRegion || p.HomeRegion != "eu1" {
 			t.Errorf("%d, %+v", status, p)
 		}
 	}
-	w.is(0, 0, 0, 0)
+	w.requireCounts(0, 0, 0, 0)
 	for n := range 2 {
 		if status, _, replayed := w.post(w.eu, "eu1.k"); status != 201 || replayed != (n > 0) {
 			t.Errorf("%d, replayed %v", status, replayed)
@@ -211,20 +213,20 @@ func TestRegions_WrongRegionAnswers421(t *testing.T) {
 	if status, p, _ := w.post(w.us, "eu1.k"); status != 421 {
 		t.Errorf("%d, %+v", status, p)
 	}
-	w.is(1, 0, 1, 1)
+	w.requireCounts(1, 0, 1, 1)
 	// A key of its own region, and one of the default's.
 	for key, want := range map[string]int{"us1.k": 201, "k": 421} {
 		if status, p, _ := w.post(w.us, key); status != want {
 			t.Errorf("%s: %d, %+v", key, status, p)
 		}
 	}
-	w.is(1, 1, 2, 2)
+	w.requireCounts(1, 1, 2, 2)
 }
 
 // TestRegions_AnotherRegionRetries: requests to any region are executed at home, once.
 func TestRegions_AnotherRegionRetries(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, true, true)
+	w := newRegionPair(t, true, true)
 	for n, at := range []*region{w.us, w.eu, w.us} {
 		if status, p, replayed := w.post(at, "eu1.k"); status != 201 || replayed != (n > 0) {
 			t.Errorf("%s: %d, %+v, replayed %v", at.name, status, p, replayed)
@@ -233,14 +235,14 @@ func TestRegions_AnotherRegionRetries(t *testing.T) {
 	if status, p, _ := w.post(w.eu, "us1.k"); status != 201 {
 		t.Errorf("%d, %+v", status, p)
 	}
-	w.is(1, 1, 2, 2)
+	w.requireCounts(1, 1, 2, 2)
 }
 
 // TestRegions_Cut: the connection to the home region is cut, before the request or before its answer. The other region
 // never executes the request itself; after the cut the same key gets the one answer.
 func TestRegions_Cut(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, true, true)
+	w := newRegionPair(t, true, true)
 	for _, c := range []struct {
 		key  string
 		cut  func(testing.TB) func()
@@ -264,14 +266,14 @@ func TestRegions_Cut(t *testing.T) {
 			return status == 201, nil
 		})
 	}
-	w.is(2, 0, 2, 2)
+	w.requireCounts(2, 0, 2, 2)
 }
 
 // TestRegions_HomeMoves: a region becomes the home of another's keys, without its table. Finished requests are executed
 // a second time, and only a business key that is the same in both regions prevents it: the provider's.
 func TestRegions_HomeMoves(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, true, true)
+	w := newRegionPair(t, true, true)
 	if status, _, _ := w.post(w.us, "eu1.k"); status != 201 {
 		t.Fatal(status)
 	}
@@ -286,7 +288,7 @@ func TestRegions_HomeMoves(t *testing.T) {
 	if res, err := w.us.pays(ctx, r); err != nil || res.Replayed {
 		t.Errorf("%+v, %v", res, err)
 	}
-	w.is(1, 1, 1, 2)
+	w.requireCounts(1, 1, 1, 2)
 	// The former home refuses what it no longer owns, as soon as it knows.
 	moved.Here = "eu1"
 	if err := moved.Check(r.Key); !errors.Is(err, keys.ErrWrongRegion) {

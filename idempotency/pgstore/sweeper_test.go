@@ -12,7 +12,8 @@ import (
 
 func TestSweeper(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Microsecond}})
+	keep := idempotency.Retention{Body: time.Microsecond, Tombstone: time.Microsecond}
+	s := newTestService(t, pgstore.Config{Keep: keep})
 	r := pay("100")
 	if _, err := s.store.InTx(t.Context(), r, insertPayment(r)); err != nil {
 		t.Fatal(err)

@@ -15,19 +15,19 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// trips counts how often a connection turns from writing to reading: its round trips.
-type trips struct {
+// tripCounter counts how often a connection turns from writing to reading: its round trips.
+type tripCounter struct {
 	net.Conn
 	count *atomic.Int64
 	wrote atomic.Bool // a write that takes long is read beside
 }
 
-func (c *trips) Write(b []byte) (int, error) {
+func (c *tripCounter) Write(b []byte) (int, error) {
 	c.wrote.Store(true)
 	return c.Conn.Write(b)
 }
 
-func (c *trips) Read(b []byte) (int, error) {
+func (c *tripCounter) Read(b []byte) (int, error) {
 	if c.wrote.Swap(false) {
 		c.count.Add(1)
 	}
@@ -38,7 +38,7 @@ func (c *trips) Read(b []byte) (int, error) {
 // refusal as many as a success.
 func TestInTx_RoundTrips(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	var count atomic.Int64
 	cfg, err := pgxpool.ParseConfig(s.URL)
 	if err != nil {
@@ -47,7 +47,7 @@ func TestInTx_RoundTrips(t *testing.T) {
 	cfg.MaxConns = 1
 	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return &trips{Conn: conn, count: &count}, err
+		return &tripCounter{Conn: conn, count: &count}, err
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
@@ -117,7 +117,7 @@ func errOr(err error) error {
 // TestInTx_WritesItsRowOnce: with the result. No update leaves a dead row for vacuum.
 func TestInTx_WritesItsRowOnce(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, pgstore.Config{})
+	s := newTestService(t, pgstore.Config{})
 	const n = 20
 	for i := range n {
 		r := pay("100")

@@ -19,10 +19,10 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
-// fate is what became of one key before the crash: what the server acknowledged, and what it may have heard.
-type fate struct {
+// crashedKey is what became of one key before the crash: what the server acknowledged, and what it may have heard.
+type crashedKey struct {
 	request            idempotency.Request
-	terms              store.ClaimOptions
+	claimOptions       store.ClaimOptions
 	lease              store.Lease
 	claimed, completed bool // acknowledged
 	err                error
@@ -36,13 +36,13 @@ func TestCrash_AOFAlways(t *testing.T) {
 	s := open(t, redisAt(t, server.Addr(), func(o *redis.Options) { o.MaxRetries = -1 }), "p")
 	var acknowledged atomic.Int64
 	enough := make(chan struct{})
-	fates := make([][]*fate, 8)
+	keys := make([][]*crashedKey, 8)
 	var callers sync.WaitGroup
-	for i := range fates {
+	for i := range keys {
 		callers.Go(func() {
 			for n := 0; ; n++ {
-				f := &fate{request: request(fmt.Sprint(i, "-", n), "c"), terms: terms(time.Hour)}
-				fates[i] = append(fates[i], f)
+				f := &crashedKey{request: request(fmt.Sprint(i, "-", n), "c"), claimOptions: claimOptions(time.Hour)}
+				keys[i] = append(keys[i], f)
 				if f.run(t, s); f.err != nil {
 					return
 				}
@@ -57,7 +57,7 @@ func TestCrash_AOFAlways(t *testing.T) {
 	callers.Wait()
 	server.Start(t)
 
-	for _, some := range fates {
+	for _, some := range keys {
 		for _, f := range some {
 			rec, there, err := s.Get(t.Context(), f.request.Key)
 			if err != nil {
@@ -83,9 +83,9 @@ func TestCrash_AOFAlways(t *testing.T) {
 }
 
 // run claims and finishes, up to the first error.
-func (f *fate) run(t *testing.T, s store.Store) {
+func (f *crashedKey) run(t *testing.T, s store.Store) {
 	var got store.ClaimResult
-	if got, f.err = s.Claim(t.Context(), f.request, f.terms); f.err != nil {
+	if got, f.err = s.Claim(t.Context(), f.request, f.claimOptions); f.err != nil {
 		return
 	}
 	if !got.Won {
@@ -124,7 +124,7 @@ func TestFailover_LosesWrites(t *testing.T) {
 	replica := redistest.New(t, append([]string{"--replicaof"}, strings.Split(cut.Addr(), ":")...)...)
 	old, promoted := redisAt(t, primary.Addr(), nil), redisAt(t, replica.Addr(), nil)
 	first, second := open(t, old, "p"), open(t, promoted, "p")
-	known := win(t, first, request("known", "c"))
+	known := claimNew(t, first, request("known", "c"))
 	pgtest.Await(t, "the replica has the first key", func() (bool, error) {
 		n, err := promoted.Exists(t.Context(), recordName("p", known.Key)).Result()
 		return n == 1, err
@@ -132,7 +132,7 @@ func TestFailover_LosesWrites(t *testing.T) {
 
 	cut.Silence(t)
 	r := request("k", "100 EUR")
-	before := win(t, first, r)
+	before := claimNew(t, first, r)
 	sink := ledger{entries: map[string]int64{}}
 	if err := sink.enter("payment-k", before.Fence); err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestFailover_LosesWrites(t *testing.T) {
 	if rec, there, err := second.Get(t.Context(), known.Key); err != nil || !there || rec.Fence != known.Fence {
 		t.Fatal(rec, there, err)
 	}
-	after := claim(t, second, r, terms(time.Minute))
+	after := claim(t, second, r, claimOptions(time.Minute))
 	if !after.Won {
 		t.Fatalf("the promoted replica knows what it never got: %+v", after)
 	}
@@ -199,11 +199,11 @@ func TestFull(t *testing.T) {
 	t.Parallel()
 	client := redisAt(t, redistest.New(t).Addr(), nil)
 	s := open(t, client, "p")
-	l := win(t, s, request("before", ""))
+	l := claimNew(t, s, request("before", ""))
 	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Claim(t.Context(), request("k", ""), terms(time.Minute)); err == nil {
+	if _, err := s.Claim(t.Context(), request("k", ""), claimOptions(time.Minute)); err == nil {
 		t.Fatal("claimed without memory")
 	}
 	if err := client.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
@@ -239,7 +239,7 @@ func TestCluster(t *testing.T) {
 	s := open(t, cluster, "")
 	const keys = 100
 	for i := range keys {
-		l := win(t, s, request(fmt.Sprint(i), ""))
+		l := claimNew(t, s, request(fmt.Sprint(i), ""))
 		if err := s.MarkUnknown(t.Context(), l, "", 0); err != nil {
 			t.Fatal(err)
 		}

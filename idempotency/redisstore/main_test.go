@@ -36,7 +36,7 @@ func request(key, command string) idempotency.Request {
 	}
 }
 
-func terms(lease time.Duration) store.ClaimOptions {
+func claimOptions(lease time.Duration) store.ClaimOptions {
 	return store.ClaimOptions{Token: rand.Text(), Lease: lease}
 }
 
@@ -49,9 +49,9 @@ func claim(t *testing.T, s store.Store, r idempotency.Request, opt store.ClaimOp
 	return got
 }
 
-func win(t *testing.T, s store.Store, r idempotency.Request) store.Lease {
+func claimNew(t *testing.T, s store.Store, r idempotency.Request) store.Lease {
 	t.Helper()
-	got := claim(t, s, r, terms(time.Minute))
+	got := claim(t, s, r, claimOptions(time.Minute))
 	if !got.Won {
 		t.Fatalf("not won: %+v", got)
 	}
@@ -79,7 +79,7 @@ func BenchmarkNew(b *testing.B) {
 	}
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			got, err := s.Claim(b.Context(), request(rand.Text(), "c"), terms(time.Minute))
+			got, err := s.Claim(b.Context(), request(rand.Text(), "c"), claimOptions(time.Minute))
 			if err != nil || !got.Won {
 				b.Errorf("%+v %v", got, err)
 				return
@@ -100,7 +100,7 @@ func BenchmarkReplay(b *testing.B) {
 		b.Fatal(err)
 	}
 	r := request("k", "c")
-	got, err := s.Claim(b.Context(), r, terms(time.Minute))
+	got, err := s.Claim(b.Context(), r, claimOptions(time.Minute))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func BenchmarkReplay(b *testing.B) {
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			if got, err := s.Claim(b.Context(), r, terms(time.Minute)); err != nil ||
+			if got, err := s.Claim(b.Context(), r, claimOptions(time.Minute)); err != nil ||
 				got.Record.State != idempotency.Completed {
 				b.Errorf("%+v %v", got, err)
 				return

@@ -13,29 +13,29 @@ import (
 // key at once, and not after the end of its own lease.
 func TestRecover_OwnSuccessIsNotLost(t *testing.T) {
 	t.Parallel()
-	cut, client, s, behind := lossy(t)
+	cut, client, s, behind := retryingStore(t)
 	due := func(name string) idempotency.Request {
 		r := request(name, "")
-		if err := behind.MarkUnknown(t.Context(), win(t, behind, r), "", 0); err != nil {
+		if err := behind.MarkUnknown(t.Context(), claimNew(t, behind, r), "", 0); err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	terms := store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"}
+	options := store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"}
 	due("warm")
-	if got, err := s.Recover(t.Context(), terms); err != nil || len(got) != 1 { // the script is known
+	if got, err := s.Recover(t.Context(), options); err != nil || len(got) != 1 { // the script is known
 		t.Fatalf("%+v %v", got, err)
 	}
 
 	r, heals := due("k"), make(chan func(), 1)
-	client.AddHook(afterPage(func() { heals <- cut.DropReplies(t) }))
+	client.AddHook(afterPageHook(func() { heals <- cut.DropReplies(t) }))
 	type reply struct {
 		taken []store.ClaimResult
 		err   error
 	}
 	replies := make(chan reply, 1)
 	go func() {
-		got, err := s.Recover(t.Context(), terms)
+		got, err := s.Recover(t.Context(), options)
 		replies <- reply{got, err}
 	}()
 	heal := <-heals

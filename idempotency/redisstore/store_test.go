@@ -37,8 +37,8 @@ func TestClaim_Lifecycle(t *testing.T) {
 	t.Parallel()
 	s := open(t, redisClient(t), redistest.Prefix())
 	r := request("k", "100 EUR")
-	lease := win(t, s, r)
-	if again := claim(t, s, r, terms(time.Minute)); again.Won || again.Record.State != idempotency.InProgress ||
+	lease := claimNew(t, s, r)
+	if again := claim(t, s, r, claimOptions(time.Minute)); again.Won || again.Record.State != idempotency.InProgress ||
 		again.Record.LeaseLeft <= 0 {
 		t.Fatalf("%+v", again)
 	}
@@ -60,7 +60,7 @@ func TestClaim_Lifecycle(t *testing.T) {
 	}
 	finish(t, s, lease, want)
 	finish(t, s, lease, idempotency.Result{Code: 500}) // sent again: the first stands
-	got := claim(t, s, r, terms(time.Minute))
+	got := claim(t, s, r, claimOptions(time.Minute))
 	if got.Won || got.Record.State != idempotency.Completed || got.Record.Result.At.IsZero() ||
 		got.Record.Input != nil {
 		t.Fatalf("%+v", got)
@@ -69,15 +69,15 @@ func TestClaim_Lifecycle(t *testing.T) {
 	if !reflect.DeepEqual(got.Record.Result, want) {
 		t.Fatalf("%+v, want %+v", got.Record.Result, want)
 	}
-	if other := claim(t, s, request("k", "200 EUR"), terms(time.Minute)); other.Won ||
+	if other := claim(t, s, request("k", "200 EUR"), claimOptions(time.Minute)); other.Won ||
 		request("k", "200 EUR").Matches(other.Record.Fingerprint) {
 		t.Fatalf("%+v", other)
 	}
 }
 
-// lossy returns a store whose client retries without a reply, the proxy of its connections, and the same store over
-// another client.
-func lossy(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, behind *redisstore.Store) {
+// retryingStore returns a store whose client retries without a reply, the proxy of its connections, and the same store
+// over another client.
+func retryingStore(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, behind *redisstore.Store) {
 	t.Helper()
 	direct := redisClient(t)
 	cut = netcut.New(t, direct.Options().Addr)
@@ -93,8 +93,8 @@ func lossy(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, behind *re
 // fail, and nobody would do the work.
 func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
 	t.Parallel()
-	cut, _, s, behind := lossy(t)
-	win(t, s, request("warm", "")) // the script is known
+	cut, _, s, behind := retryingStore(t)
+	claimNew(t, s, request("warm", "")) // the script is known
 
 	heal := cut.DropReplies(t)
 	r := request("k", "100 EUR")
@@ -104,7 +104,7 @@ func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
 	}
 	replies := make(chan reply, 1)
 	go func() {
-		got, err := s.Claim(t.Context(), r, terms(time.Minute))
+		got, err := s.Claim(t.Context(), r, claimOptions(time.Minute))
 		replies <- reply{got, err}
 	}()
 	var first store.Record
@@ -138,12 +138,12 @@ func TestWrites_RepliesLost(t *testing.T) {
 		"release":      func(l store.Lease) error { return s.Release(t.Context(), l) },
 		"mark unknown": func(l store.Lease) error { return s.MarkUnknown(t.Context(), l, "why", time.Minute) },
 	}
-	warm := win(t, s, request("warm", ""))
+	warm := claimNew(t, s, request("warm", ""))
 	for _, do := range steps {
 		_ = do(warm)
 	}
 	for name, do := range steps {
-		l := win(t, s, request(name, ""))
+		l := claimNew(t, s, request(name, ""))
 		heal := cut.DropReplies(t)
 		err := do(l)
 		heal()
@@ -162,7 +162,7 @@ func TestFence_RisesWhenTheClockGoesBack(t *testing.T) {
 	client, prefix := redisClient(t), redistest.Prefix()
 	s := open(t, client, prefix)
 	r := request("k", "")
-	l := win(t, s, r)
+	l := claimNew(t, s, r)
 	if err := s.Release(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestFence_RisesWhenTheClockGoesBack(t *testing.T) {
 	if err := client.Set(t.Context(), counters[0], ahead, 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if again := win(t, s, r); again.Fence != ahead+1 {
+	if again := claimNew(t, s, r); again.Fence != ahead+1 {
 		t.Fatalf("fence %d after %d", again.Fence, ahead)
 	}
 }
@@ -185,9 +185,9 @@ func TestSave_LateDuplicate(t *testing.T) {
 	t.Parallel()
 	client := redisClient(t)
 	s := open(t, client, redistest.Prefix())
-	l := win(t, s, request("k", ""))
+	l := claimNew(t, s, request("k", ""))
 	var sent [][]any
-	client.AddHook(tap(func(args []any) { sent = append(sent, args) }))
+	client.AddHook(commandHook(func(args []any) { sent = append(sent, args) }))
 	for _, stage := range []idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent} {
 		if err := s.Save(t.Context(), l, store.Progress{Stage: stage}); err != nil {
 			t.Fatal(err)
@@ -212,8 +212,8 @@ func TestKeys_Expire(t *testing.T) {
 	t.Parallel()
 	client, prefix := redisClient(t), redistest.Prefix()
 	s := open(t, client, prefix)
-	l := win(t, s, request("k", ""))
-	win(t, s, request("open", ""))
+	l := claimNew(t, s, request("k", ""))
+	claimNew(t, s, request("open", ""))
 	if err := s.Finish(t.Context(), l, idempotency.Result{Body: []byte("b")},
 		idempotency.Retention{Body: time.Millisecond, Tombstone: 20 * time.Millisecond}); err != nil {
 		t.Fatal(err)
@@ -241,12 +241,12 @@ func TestRecover_KeysChangeAfterQuery(t *testing.T) {
 	s, behind := open(t, client, prefix), open(t, redisClient(t), prefix)
 	leases := map[string]store.Lease{}
 	for _, name := range []string{"extended", "postponed", "finished"} {
-		leases[name] = claim(t, s, request(name, ""), terms(time.Microsecond)).Lease
+		leases[name] = claim(t, s, request(name, ""), claimOptions(time.Microsecond)).Lease
 	}
 	if err := s.MarkUnknown(t.Context(), leases["postponed"], "", 0); err != nil {
 		t.Fatal(err)
 	}
-	client.AddHook(afterPage(func() {
+	client.AddHook(afterPageHook(func() {
 		for _, err := range []error{
 			behind.Extend(t.Context(), leases["extended"], time.Minute),
 			behind.Postpone(t.Context(), leases["postponed"], "", time.Minute, false),

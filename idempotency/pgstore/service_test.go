@@ -18,23 +18,23 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// scene is a service that takes payments: its table, an outbox, and the store of its keys.
-type scene struct {
+// testService is a service that takes payments: its table, an outbox, and the store of its keys.
+type testService struct {
 	*pgtest.DB
 	store *pgstore.Store
 	t     *testing.T
 }
 
-func newScene(t *testing.T, cfg pgstore.Config) *scene {
+func newTestService(t *testing.T, cfg pgstore.Config) *testService {
 	t.Helper()
-	s := &scene{DB: pgtest.New(t, "idempotency", "outbox"), t: t}
+	s := &testService{DB: pgtest.New(t, "idempotency", "outbox"), t: t}
 	s.Exec(t, "create table payment (id bigint generated always as identity primary key, key text not null, amount "+
 		"int not null)")
 	s.store = s.open(s.Pool, cfg)
 	return s
 }
 
-func (s *scene) open(pool *pgxpool.Pool, cfg pgstore.Config) *pgstore.Store {
+func (s *testService) open(pool *pgxpool.Pool, cfg pgstore.Config) *pgstore.Store {
 	s.t.Helper()
 	store, err := pgstore.New(pool, cfg)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *scene) open(pool *pgxpool.Pool, cfg pgstore.Config) *pgstore.Store {
 }
 
 // storeThroughProxy returns a store whose connections go through a proxy, with the schema as application_name.
-func (s *scene) storeThroughProxy(cfg pgstore.Config) (*pgstore.Store, *pgtest.Proxy) {
+func (s *testService) storeThroughProxy(cfg pgstore.Config) (*pgstore.Store, *pgtest.Proxy) {
 	s.t.Helper()
 	proxy := pgtest.NewProxy(s.t, s.URL)
 	config, err := pgxpool.ParseConfig(proxy.URL())
@@ -94,7 +94,7 @@ func created(r idempotency.Request) idempotency.Result {
 }
 
 // requireResult compares two results.
-func (s *scene) requireResult(got, want idempotency.Result) {
+func (s *testService) requireResult(got, want idempotency.Result) {
 	s.t.Helper()
 	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource ||
 		got.Schema != want.Schema ||
@@ -109,7 +109,7 @@ func (s *scene) requireResult(got, want idempotency.Result) {
 }
 
 // requirePayments checks the number of a key's payments and events.
-func (s *scene) requirePayments(r idempotency.Request, want int) {
+func (s *testService) requirePayments(r idempotency.Request, want int) {
 	s.t.Helper()
 	payments := pgtest.One[int](s.t, s.DB, "select count(*) from payment where key = $1", r.Key.Value)
 	events := pgtest.One[int](s.t, s.DB, "select count(*) from outbox_event where key = $1", r.Key.Value)
@@ -119,14 +119,14 @@ func (s *scene) requirePayments(r idempotency.Request, want int) {
 }
 
 // requireNoKey checks that there is no record of a key.
-func (s *scene) requireNoKey(r idempotency.Request) {
+func (s *testService) requireNoKey(r idempotency.Request) {
 	s.t.Helper()
 	if rec, there, err := s.store.Get(s.t.Context(), r.Key); err != nil || there {
 		s.t.Errorf("the key is not free: %v, %+v", err, rec)
 	}
 }
 
-func (s *scene) requireError(err, want error) {
+func (s *testService) requireError(err, want error) {
 	s.t.Helper()
 	if !errors.Is(err, want) {
 		s.t.Errorf("got %v, want %v", err, want)
