@@ -31,7 +31,7 @@ const (
 
 	envCalm = "PROOF_CALM" // not empty: the broker refuses nothing, effects succeed, partitions answer
 
-	envUnusual = "PROOF_UNUSUAL" // not empty: few events per claim, no archive, a short drain, one event in a key's list
+	envUnusual = "PROOF_UNUSUAL" // not empty: few events per claim, no archive, short drains, one event in a key's list
 )
 
 // byWatermark is a value of envDedup; by default the worker deduplicates by id.

@@ -22,7 +22,7 @@ const consumerName = "ledger"
 func runWorker(ctx context.Context, s *stage) error {
 	bound, backoff, drain := 0, 10*time.Millisecond, 20*time.Second
 	if os.Getenv(envUnusual) != "" {
-		bound, backoff, drain = 1, 3*time.Second, 300*time.Millisecond // it is told to stop, and leaves a range undecided
+		bound, backoff, drain = 1, 3*time.Second, 300*time.Millisecond // told to stop, it leaves a range undecided
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	dedup := inbox.ByID

@@ -59,7 +59,8 @@ func (x *testbed) drain() (failures []string) {
 	}
 	if len(leftover) > 0 {
 		failures = append(failures, fmt.Sprintf("left %v after the last fault, %v after the last progress: %s",
-			time.Since(began).Round(time.Second), time.Since(progress).Round(time.Second), strings.Join(leftover, "; ")))
+			time.Since(began).Round(time.Second), time.Since(progress).Round(time.Second),
+			strings.Join(leftover, "; ")))
 	} else {
 		x.t.Logf("nothing was left %v after the last fault", drainedAfter.Round(100*time.Millisecond))
 	}

@@ -57,7 +57,8 @@ func (x *testbed) ineffectiveKinds(done, failedBegins map[string]int) (failures 
 			failures = append(failures, fmt.Sprintf("%s was made %d times and never took effect", kind, made))
 		}
 		if len(done) == 1 && tookEffect >= minFaults && continued == 0 {
-			failures = append(failures, fmt.Sprintf("%s took effect %d times, and the others never went on", kind, tookEffect))
+			failures = append(failures,
+				fmt.Sprintf("%s took effect %d times, and the others never went on", kind, tookEffect))
 		}
 	}
 	return failures

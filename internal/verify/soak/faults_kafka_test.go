@@ -50,11 +50,13 @@ func kafkaKinds() []kind {
 			targets: one(topicGrowing), begin: grow,
 		},
 		{
-			name: "topic-recreated", track: track, checksEffect: true, shortest: 3 * time.Second, longest: 9 * time.Second,
+			name: "topic-recreated", track: track, checksEffect: true,
+			shortest: 3 * time.Second, longest: 9 * time.Second,
 			targets: one(topicDoomed), begin: recreate,
 		},
 		{
-			name: "refused-topics", track: track, checksEffect: true, shortest: 15 * time.Second, longest: 25 * time.Second,
+			name: "refused-topics", track: track, checksEffect: true,
+			shortest: 15 * time.Second, longest: 25 * time.Second,
 			targets: one("a thousand topics"), begin: refuse,
 		},
 		{

@@ -79,7 +79,8 @@ func networkKinds() []kind {
 			begin: toxic("limit_data", 0.8, amount("bytes", 200, 20_000)),
 		},
 		{
-			name: "host-vanishes", track: track, checksEffect: true, shortest: 10 * time.Second, longest: 15 * time.Second,
+			name: "host-vanishes", track: track, checksEffect: true,
+			shortest: 10 * time.Second, longest: 15 * time.Second,
 			targets: func(settings) []string {
 				return workers // a relay sends its transactions whole
 			}, begin: vanish,

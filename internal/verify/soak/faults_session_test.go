@@ -87,7 +87,8 @@ func sessionKinds() []kind {
 			},
 		},
 		{
-			name: "effect-hangs", track: track, checksEffect: true, shortest: 4 * time.Second, longest: 12 * time.Second,
+			name: "effect-hangs", track: track, checksEffect: true,
+			shortest: 4 * time.Second, longest: 12 * time.Second,
 			targets: func(settings) []string { return workers }, begin: hang,
 		},
 		{

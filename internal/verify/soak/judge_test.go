@@ -57,8 +57,8 @@ func (x *testbed) judge(m *result, failures []string) {
 	r := Report{
 		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed,
 		Starts: x.supervisor.starts, TookEffect: x.observed.tookEffect, OthersContinued: x.observed.continued,
-		Failures: slices.Concat(failures, m.notUndone, x.ineffectiveKinds(m.done, m.failedBegins)), Crashes: x.supervisor.crashes,
-		Kills: x.supervisor.killed(),
+		Failures: slices.Concat(failures, m.notUndone, x.ineffectiveKinds(m.done, m.failedBegins)),
+		Crashes:  x.supervisor.crashes, Kills: x.supervisor.killed(),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dumpLimit)
 	defer cancel()

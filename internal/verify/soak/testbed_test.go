@@ -220,7 +220,8 @@ func (x *testbed) addProcesses() {
 			c.FailureRate, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
 		})
 	}
-	x.addProcess(roles.Operator, operatorProcess, true, func(c *roles.Config) { c.ByWatermark = x.dedup == "watermark" })
+	byWatermark := x.dedup == "watermark"
+	x.addProcess(roles.Operator, operatorProcess, true, func(c *roles.Config) { c.ByWatermark = byWatermark })
 	x.addProcess(roles.Maintainer, maintainer, true, func(c *roles.Config) {
 		c.OwnerURL = roles.Login("owner", x.proxies.add(x.t, maintainer+"/owner", x.address), x.database)
 	})
