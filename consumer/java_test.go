@@ -1,8 +1,10 @@
 package consumer_test
 
 import (
+	"archive/zip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,7 +44,7 @@ func TestTheConsoleConsumerIsTolerated(t *testing.T) {
 			}
 			args := []string{
 				"-Xmx128m", "-XX:+UseSerialGC", "-cp", filepath.Join(libs, "*"),
-				"org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server",
+				consoleConsumer(t, libs), "--bootstrap-server",
 				strings.Join(kafkatest.Brokers(t), ","), "--topic", topic, "--group", topic, "--consumer-property",
 				"heartbeat.interval.ms=200",
 			}
@@ -72,4 +74,23 @@ func TestTheConsoleConsumerIsTolerated(t *testing.T) {
 			h.await(t, 60)
 		})
 	}
+}
+
+// consoleConsumer is the main class of kafka-console-consumer.sh, which Kafka 3 has elsewhere.
+func consoleConsumer(t *testing.T, libs string) string {
+	t.Helper()
+	jars, err := filepath.Glob(filepath.Join(libs, "kafka-tools-*.jar"))
+	if err != nil || len(jars) == 0 {
+		t.Fatalf("no kafka-tools in %s: %v", libs, err)
+	}
+	jar, err := zip.OpenReader(jars[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer jar.Close()
+	const class = "org/apache/kafka/tools/consumer/ConsoleConsumer"
+	if !slices.ContainsFunc(jar.File, func(f *zip.File) bool { return f.Name == class+".class" }) {
+		return "kafka.tools.ConsoleConsumer"
+	}
+	return strings.ReplaceAll(class, "/", ".")
 }
