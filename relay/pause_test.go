@@ -1,6 +1,8 @@
 package relay_test
 
 import (
+	"context"
+	"log/slog"
 	"math"
 	"slices"
 	"testing"
@@ -74,6 +76,53 @@ func TestP4PauseHoldsOnlyItsTopic(t *testing.T) {
 	if dup := inOrder(t, topicOf(to.events(), "slow"), 2500); dup != 0 {
 		t.Errorf("%d duplicates", dup)
 	}
+}
+
+// messages are those that a relay logs.
+type messages chan string
+
+func (m messages) Enabled(context.Context, slog.Level) bool { return true }
+func (m messages) WithAttrs([]slog.Attr) slog.Handler       { return m }
+func (m messages) WithGroup(string) slog.Handler            { return m }
+
+func (m messages) Handle(_ context.Context, r slog.Record) error {
+	m <- r.Message
+	return nil
+}
+
+// TestP4ResumedWhileBeingHeld: a topic is resumed while a settle is about to hold its events. They are published,
+// though no event comes after them.
+func TestP4ResumedWhileBeingHeld(t *testing.T) {
+	t.Parallel()
+	db, to, logged := outboxDB(t), &memory{}, make(messages, 1000)
+	o := newOperator(t, db)
+	running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Logger = slog.New(logged) })))
+	fillTopic(t, db, "slow", 0, 1)
+	drained(t, db)
+	if err := o.PauseTopic(t.Context(), "slow", "its consumer is being mended"); err != nil {
+		t.Fatal(err)
+	}
+	noSettles, err := db.Connect(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := noSettles.Exec(t.Context(), `lock table outbox_held in share mode`); err != nil {
+		t.Fatal(err)
+	}
+	fillTopic(t, db, "slow", 1, 1)
+	pgtest.AwaitSQL(t, db,
+		`select exists (select from pg_locks where relation = 'outbox_held'::regclass and not granted)`)
+	if err := o.ResumeTopic(t.Context(), "slow", "it is mended"); err != nil {
+		t.Fatal(err)
+	}
+	for said := ""; said != "a topic was resumed by an operator"; {
+		said = <-logged
+	}
+	if err := noSettles.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, nothingLeft)
+	inOrder(t, to.events(), 40)
 }
 
 // TestP4PauseCostsOtherTopicsNothing: 20,000 events of a paused topic leave the outbox once; after that, claims and

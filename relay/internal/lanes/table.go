@@ -260,12 +260,11 @@ func (t *Table) Found(events, releasing, due []int16) {
 // may be older than the events.
 func (t *Table) Woken() { t.all(func(l *state) { l.woken = l.busy }) }
 
-// Opened makes the lanes ready that hold events of a topic: something there can go again.
+// Opened makes the lanes ready that hold events of a topic: something there can go again. A lane at work may be about
+// to hold some, for who settles it has looked before.
 func (t *Table) Opened(topic string) {
 	t.all(func(l *state) {
-		if len(l.groups[topic]) > 0 {
-			l.ready, l.woken = true, l.busy
-		}
+		l.ready, l.woken = l.ready || len(l.groups[topic]) > 0, l.busy
 	})
 }
 

@@ -118,6 +118,11 @@ func TestTransitions(t *testing.T) {
 			t.Opened("orders")
 			t.Settled(g, &Settlement{}, closed)
 		}, "pumps ready holds"},
+		"opened while busy, and holds since": {func(t *Table, g *Grant) {
+			t.MovedDue(1, 7, false)
+			t.Opened("orders")
+			t.Settled(g, &Settlement{Held: []delivery.Place{held}}, closed)
+		}, "pumps ready holds"},
 		"released": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
 			t.Settled(g, &Settlement{Parked: true}, nil)
