@@ -143,14 +143,15 @@ func (h *Handler) inboxHref(d *database, e inboxoperator.FoundEvent) string {
 	return h.path("db", d.Name, inInbox, "events", e.ID)
 }
 
-// pathOf is what happened to the events of a message id, in all databases: what indexes tell at once.
+// pathOf is what happened to the events of a message id, in all databases, as far as the person sees them: what indexes
+// tell at once.
 func (q *request) pathOf(id uuid.UUID) []moment {
 	found := make([][]moment, len(q.h.databases))
-	q.everywhere(func(ctx context.Context, i int, d *database) { found[i] = d.trace(ctx, q.h, id) })
+	q.everywhere(func(ctx context.Context, i int, d *database) { found[i] = d.trace(ctx, q.h, q.who.Scope, id) })
 	return inOrder(slices.Concat(found...))
 }
 
-func (d *database) trace(ctx context.Context, h *Handler, id uuid.UUID) (path []moment) {
+func (d *database) trace(ctx context.Context, h *Handler, scope *Scope, id uuid.UUID) (path []moment) {
 	unknown := func(err error) {
 		if err != nil && !absent(err) {
 			path = append(path, moment{What: "Not known", Where: d.Name, Detail: away(err)})
@@ -163,7 +164,9 @@ func (d *database) trace(ctx context.Context, h *Handler, id uuid.UUID) (path []
 	}
 	unknown(err)
 	for _, e := range events {
-		path = append(path, outboxMoments(d.Name, foundEvent{e, h.outboxHref(d, e)})...)
+		if scope.sees(e.Tenant, e.Topic) {
+			path = append(path, outboxMoments(d.Name, foundEvent{e, h.outboxHref(d, e)})...)
+		}
 	}
 	in, err := d.inbox("", viewer)
 	var known []inboxoperator.FoundEvent
@@ -172,7 +175,9 @@ func (d *database) trace(ctx context.Context, h *Handler, id uuid.UUID) (path []
 	}
 	unknown(err)
 	for _, e := range known {
-		path = append(path, inboxMoment(d.Name, foundInboxEvent{e, h.inboxHref(d, e)}))
+		if scope.sees(e.Tenant, e.Topic) { // of what was decided nobody knows the topic
+			path = append(path, inboxMoment(d.Name, foundInboxEvent{e, h.inboxHref(d, e)}))
+		}
 	}
 	return path
 }

@@ -66,3 +66,24 @@ func TestSearchAway(t *testing.T) {
 	}
 	wants(t, page, "This database cannot be looked at", "waiting", "pay-1")
 }
+
+// TestPathWithinAScope: who sees some topics sees nothing of another one in an event's path.
+func TestPathWithinAScope(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
+	failed(t, db, "pay-1")
+	db.Exec(t, `insert into outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type,
+			content_type, created_at)
+		select 'e.1', 3, n, n, p.message_id, '', '', t, 'k', 'Paid', '', now()
+		from inbox_parked p, unnest(array['payments', 'hidden-topic']) with ordinality u (t, n)`)
+	path := fmt.Sprintf("/db/orders/inbox/events/%d", pgtest.One[int64](t, db, `select id from inbox_parked`))
+	s := serve(t, ui.Config{}, of("orders", db))
+	wants(t, s.get(path), "topic hidden-topic", "look further")
+	page := s.within("payments/").get(path)
+	wants(t, page, "topic payments", "Published orders", "Parked: failed")
+	lacks(t, page, "hidden-topic", "look further")
+	if status, _ := s.within("payments/").do(s.request(http.MethodGet, "/search?text=k", nil)); status !=
+		http.StatusForbidden {
+		t.Errorf("%d", status)
+	}
+}
