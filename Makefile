@@ -11,8 +11,8 @@ STACK := go run ./internal/testenv/stack --
 # They begin first, so that nothing waits for them alone in the end.
 LONGEST := ./relay ./cmd/relay ./internal/verify/soak
 # The root module, and those whose tests run beside its own. `work` is everything, see go.work.
-MODULES := cmd/relay examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
-	internal/service internal/verify metrics ui watermill
+MODULES := cmd/relay cmd/relay-dev examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
+	internal/devstack internal/service internal/verify metrics ui watermill
 ALL := ./... $(MODULES:%=./%/...)
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
 PKG ?= $(ALL)

@@ -58,6 +58,7 @@ type cli struct {
 	Audit     auditCommand[outboxFlags]  `cmd:"" help:"List what people did with the outbox."`
 	Doctor    doctorCommand              `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
 	UI        uiCommand                  `cmd:"" name:"ui" help:"Serve pages for people: what is wrong, and the verbs that mend it."`
+	Dev       devCommand                 `cmd:"" help:"Says how to run everything on a developer's machine."`
 	Fence     fenceCommand               `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
 	Replay    replayCommand              `cmd:"" help:"Publish events once more: archived ones, or those that a query gives."`
 	Topics    topicsCommand              `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`

@@ -99,6 +99,9 @@ func TestEveryVerbTakesAnOutbox(t *testing.T) {
 	leaves := parsed.Model.Leaves(true)
 	for _, leaf := range leaves {
 		verb := strings.Fields(leaf.Path())
+		if verb[0] == "dev" {
+			continue // it works on none
+		}
 		if code, _, stderr := command(t, env, append(verb, "--outbox=none")...); code != codeUsage ||
 			!strings.Contains(stderr, `no outbox is named "none"`) {
 			t.Errorf("%v --outbox=none: exit code %d: %s", verb, code, stderr)

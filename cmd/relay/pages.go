@@ -221,5 +221,5 @@ func (c pageFlags) door(p *program, prefix string) (func(*http.Request) (ui.Iden
 		return nil, service.Usage("this process has no user name, which the audit wants: set USER, or --%susers",
 			prefix)
 	}
-	return here(name), nil
+	return ui.Localhost(name), nil
 }

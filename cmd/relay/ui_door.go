@@ -26,22 +26,6 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// here lets everybody of this machine in, under one name. A page of another site can have a browser on this machine
-// send requests here under a name of its own; such a name is refused.
-func here(name string) func(*http.Request) (ui.Identity, error) {
-	return func(r *http.Request) (ui.Identity, error) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = strings.Trim(r.Host, "[]")
-		}
-		if !loopback(host) {
-			return ui.Identity{}, errors.New("this page answers as localhost only: other names want --users or " +
-				"--proxy-header")
-		}
-		return ui.Identity{Name: name, Level: ui.Operate}, nil
-	}
-}
-
 // door lets people in by password, or by the name that a proxy gives them.
 type door struct {
 	users  *usersFile // nil: nobody has a password

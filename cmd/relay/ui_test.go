@@ -290,6 +290,7 @@ func TestPagesFollowTheList(t *testing.T) {
 	defer g.close()
 	names := func() []string {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/", nil)
+		r.RemoteAddr = "127.0.0.1:1"
 		w := httptest.NewRecorder()
 		g.ServeHTTP(w, r)
 		var found []string

@@ -18,11 +18,11 @@ import (
 
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/email/mailbox"
-	"github.com/effectonce/effectonce/examples/internal/devstack"
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/cards"
 	"github.com/effectonce/effectonce/examples/payments/payments"
+	"github.com/effectonce/effectonce/internal/devstack"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
@@ -87,7 +87,7 @@ func (s *stack) close() {
 func (s *stack) openKafka(ctx context.Context, suffix string) (err error) {
 	own := len(s.settings.Brokers) == 0
 	if own {
-		kafka, err := devstack.StartKafka()
+		kafka, err := devstack.StartKafka(devstack.Config{})
 		if err != nil {
 			return err
 		}
@@ -120,7 +120,8 @@ func (s *stack) openKafka(ctx context.Context, suffix string) (err error) {
 func (s *stack) openDatabase(ctx context.Context, suffix string, printf func(string, ...any)) (err error) {
 	own := s.settings.DatabaseURL == ""
 	if own {
-		server, err := devstack.StartPostgres(ctx, s.dir, func(what string) { printf("%s", what) })
+		server, err := devstack.StartPostgres(ctx, devstack.Config{Dir: s.dir},
+			func(what string) { printf("%s", what) })
 		if err != nil {
 			return err
 		}

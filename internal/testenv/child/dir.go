@@ -17,7 +17,7 @@ func TempDir(name string) (dir string, remove func(), err error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("create a directory for %s: %w", name, err)
 	}
-	unlock, ok := lock(dir + ".lock")
+	unlock, ok := Lock(dir + ".lock")
 	if !ok {
 		_ = os.RemoveAll(dir)
 		return "", nil, fmt.Errorf("lock %s.lock: is the directory writable?", dir)
@@ -32,7 +32,7 @@ func TempDir(name string) (dir string, remove func(), err error) {
 func sweep(name string) {
 	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), "effectonce-"+name+"-*.lock"))
 	for _, l := range locks {
-		unlock, ok := lock(l)
+		unlock, ok := Lock(l)
 		if !ok {
 			continue // in use
 		}

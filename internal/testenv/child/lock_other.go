@@ -4,8 +4,8 @@ package child
 
 import "os"
 
-// Without file locks a second lock of a file always fails, so sweep removes nothing.
-func lock(path string) (unlock func(), ok bool) {
+// Lock without file locks: a second lock of a file always fails, so sweep removes nothing.
+func Lock(path string) (unlock func(), ok bool) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, false

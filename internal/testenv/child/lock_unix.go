@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-func lock(path string) (unlock func(), ok bool) {
+// Lock takes a file for this process, until unlock or its end. Not ok: another has it.
+func Lock(path string) (unlock func(), ok bool) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, false

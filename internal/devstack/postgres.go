@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -17,34 +19,44 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// settings trade durability for speed: the data is temporary.
-var settings = []string{
-	"fsync=off", "full_page_writes=off", "unix_socket_directories=", "max_connections=100",
-	"shared_buffers=128MB", "log_min_messages=warning", "timezone=UTC",
-}
+// settings of a server. Those of temporary data trade durability for speed.
+var (
+	settings = []string{
+		"unix_socket_directories=", "max_connections=100", "shared_buffers=128MB", "log_min_messages=warning",
+		"timezone=UTC", "wal_level=logical",
+	}
+	temporary = []string{"fsync=off", "full_page_writes=off"}
+)
 
-// Postgres is a server process on a free port of 127.0.0.1. On Linux it dies with this process.
+// Postgres is a server process on 127.0.0.1. On Linux it dies with this process.
 type Postgres struct {
 	home, dir, password string
+	keep                bool
 	account             account
 	port                int
 	process             *child.Process
 }
 
-// StartPostgres starts a server with its data in dir, which must exist. Under root it gives everybody access to dir,
-// because the server runs as another account. It downloads the programs the first time and logs that. The caller calls
-// Stop, and then removes dir.
-func StartPostgres(ctx context.Context, dir string, log func(string)) (*Postgres, error) {
+// StartPostgres starts a server with its data in a folder of cfg.Dir, which must exist. Under root it gives everybody
+// access to Dir, because the server runs as another account. It downloads the programs the first time and logs that.
+// The caller calls Stop.
+func StartPostgres(ctx context.Context, cfg Config, log func(string)) (*Postgres, error) {
 	home, err := binaries(ctx, log)
 	if err != nil {
 		return nil, err
 	}
-	s := &Postgres{home: home, dir: filepath.Join(dir, "postgres"), password: rand.Text()}
+	s := &Postgres{home: home, dir: filepath.Join(cfg.Dir, "postgres"), keep: cfg.Keep, password: rand.Text()}
 	if s.account, err = unprivileged(); err != nil {
 		return nil, err
 	}
-	if err := s.initdb(ctx, dir); err != nil {
+	if err := s.prepare(ctx, cfg.Dir); err != nil {
 		return nil, err
+	}
+	s.port = cfg.Port
+	if s.port != 0 && free(s.port) {
+		if err = s.start(ctx); err == nil || ctx.Err() != nil {
+			return s, err
+		}
 	}
 	// Another process may take the free port first. Then the server ends at once; try another port.
 	for range 5 {
@@ -61,6 +73,35 @@ func StartPostgres(ctx context.Context, dir string, log func(string)) (*Postgres
 	return s, nil
 }
 
+func free(port int) bool {
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
+}
+
+// prepare makes the data, or finds what an earlier server has kept. What is half made has another name.
+func (s *Postgres) prepare(ctx context.Context, parent string) error {
+	if !s.keep {
+		return s.initdb(ctx, parent)
+	}
+	if kept, err := os.ReadFile(filepath.Join(s.dir, "password")); err == nil {
+		s.password = string(kept)
+		return nil
+	}
+	final := s.dir
+	s.dir += ".new"
+	if err := os.RemoveAll(s.dir); err != nil {
+		return err
+	}
+	if err := s.initdb(ctx, parent); err != nil {
+		return err
+	}
+	s.dir = final
+	return os.Rename(final+".new", final)
+}
+
 // URL is the superuser's. It has a password, because a superuser can run programs through the server.
 func (s *Postgres) URL() string {
 	return fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/postgres?sslmode=disable", s.password, s.port)
@@ -68,7 +109,11 @@ func (s *Postgres) URL() string {
 
 // Stop shuts the server down and waits for its end.
 func (s *Postgres) Stop() {
-	s.process.Stop(syscall.SIGQUIT, 20*time.Second) // immediate shutdown: the data is temporary
+	how := syscall.SIGQUIT // immediate: the data is temporary
+	if s.keep {
+		how = syscall.SIGINT // fast: it closes connections and writes everything
+	}
+	s.process.Stop(how, 20*time.Second)
 }
 
 func (s *Postgres) command(ctx context.Context, name string, args ...string) *exec.Cmd {
@@ -92,6 +137,9 @@ func (s *Postgres) initdb(ctx context.Context, parent string) error {
 		if err := os.Chmod(parent, 0o711); err != nil {
 			return err
 		}
+		if err := reachable(parent); err != nil {
+			return err
+		}
 		for _, path := range []string{s.dir, password} {
 			if err := os.Chown(path, s.account.uid, s.account.gid); err != nil {
 				return fmt.Errorf("giving %s to the account that runs Postgres: %w", path, err)
@@ -108,12 +156,36 @@ func (s *Postgres) initdb(ctx context.Context, parent string) error {
 		}
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
+	if s.keep {
+		return nil // the next start needs it
+	}
 	return os.Remove(password)
+}
+
+// reachable: everybody can get to dir.
+func reachable(dir string) error {
+	for at := dir; ; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		if err != nil {
+			return err
+		}
+		if info.Mode().Perm()&0o001 == 0 {
+			return fmt.Errorf("Postgres does not run as root, and no other account gets into %s: choose a folder "+
+				"that is not below it, or start this program as an ordinary user", at)
+		}
+		if at == filepath.Dir(at) {
+			return nil
+		}
+	}
 }
 
 func (s *Postgres) start(ctx context.Context) error {
 	args := []string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port), "-h", "127.0.0.1"}
-	for _, set := range settings {
+	all := slices.Clone(settings)
+	if !s.keep {
+		all = append(all, temporary...)
+	}
+	for _, set := range all {
 		args = append(args, "-c", set)
 	}
 	// Stop ends the server, not ctx.

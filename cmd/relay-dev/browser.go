@@ -1,0 +1,44 @@
+package main
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+
+	"golang.org/x/term"
+)
+
+// openBrowser shows a page to whoever sits before the terminal. Nobody does where stdout is a file, and there is no
+// browser where there is no display; then nothing happens.
+func openBrowser(stdout io.Writer, url string) {
+	f, ok := stdout.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return
+	}
+	if name, args := opener(runtime.GOOS, os.Getenv, exec.LookPath); name != "" {
+		cmd := exec.Command(name, append(args, url)...)
+		if cmd.Start() == nil {
+			go func() { _ = cmd.Wait() }()
+		}
+	}
+}
+
+// opener is the program that opens a page in the browser of this machine; "": there is none.
+func opener(system string, env func(string) string, look func(string) (string, error)) (name string, args []string) {
+	name = "xdg-open"
+	switch system {
+	case "darwin":
+		name = "open"
+	case "windows":
+		name, args = "rundll32", []string{"url.dll,FileProtocolHandler"}
+	default:
+		if env("DISPLAY") == "" && env("WAYLAND_DISPLAY") == "" {
+			return "", nil
+		}
+	}
+	if _, err := look(name); err != nil {
+		return "", nil
+	}
+	return name, args
+}

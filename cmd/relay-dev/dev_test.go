@@ -1,0 +1,334 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/effectonce/effectonce/internal/devstack"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+)
+
+// envMain makes this test binary the program itself.
+const envMain = "EFFECTONCE_RELAY_DEV_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envMain) != "" {
+		main()
+	}
+	pgtest.Main(m)
+}
+
+// process is a relay-dev of its own.
+type process struct {
+	*exec.Cmd
+	t    *testing.T
+	out  *output
+	done chan struct{} // closed when it has ended
+}
+
+// output is what a process writes, readable while it runs.
+type output struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all.String()
+}
+
+// folder is one that the account of Postgres can get to.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "effectonce-relay-dev-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func start(t *testing.T, dir string, args ...string) *process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{
+		Cmd: exec.Command(self, append([]string{"--listen=127.0.0.1:0", "--dir=" + dir}, args...)...), t: t,
+		out: &output{}, done: make(chan struct{}),
+	}
+	p.Env = append(os.Environ(), envMain+"=1")
+	p.Stdout, p.Stderr = p.out, p.out
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = p.Wait(); close(p.done) }()
+	t.Cleanup(func() { _ = p.Process.Kill(); <-p.done })
+	return p
+}
+
+// find waits for a line, and returns what it has in parentheses.
+func (p *process) find(line string) (found string) {
+	p.t.Helper()
+	pattern := regexp.MustCompile(line)
+	pgtest.Await(p.t, line, func() (bool, error) {
+		if m := pattern.FindStringSubmatch(p.out.String()); m != nil {
+			found = m[len(m)-1]
+			return true, nil
+		}
+		select {
+		case <-p.done:
+			if strings.Contains(p.out.String(), "downloading Postgres") {
+				p.t.Skipf("Postgres cannot be fetched here:\n%s", p.out)
+			}
+			return false, fmt.Errorf("it has ended: %s", p.out)
+		default:
+			return false, nil
+		}
+	})
+	return found
+}
+
+var tags = regexp.MustCompile(`(?s)<[^>]*>`)
+
+// page is the text of a page.
+func (p *process) page(path string) (string, error) {
+	resp, err := http.Get(strings.TrimSuffix(p.find(`the pages +(http\S+)`), "/") + path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", path, resp.Status)
+	}
+	return strings.Join(strings.Fields(html.UnescapeString(tags.ReplaceAllString(string(body), " "))), " "), err
+}
+
+// shows waits until a page says all of it.
+func (p *process) shows(path string, wants ...string) {
+	p.t.Helper()
+	var missing, text string
+	defer func() {
+		if p.t.Failed() {
+			p.t.Logf("%s does not say %q:\n%s\n%s", path, missing, text, p.out)
+		}
+	}()
+	pgtest.Await(p.t, "what "+path+" shows", func() (bool, error) {
+		var err error
+		text, err = p.page(path)
+		for _, want := range wants {
+			if !regexp.MustCompile(want).MatchString(text) {
+				missing = want
+				return false, err
+			}
+		}
+		return true, err
+	})
+}
+
+// cluster is that of Kafka, as the doctor names it.
+func (p *process) cluster() (id string) {
+	p.t.Helper()
+	pgtest.Await(p.t, "the doctor has asked Kafka", func() (bool, error) {
+		text, err := p.page("/")
+		if m := regexp.MustCompile(`3 brokers of cluster (\S+) answer`).FindStringSubmatch(text); m != nil {
+			id = m[1]
+		}
+		return id != "", err
+	})
+	return id
+}
+
+// interrupt ends it as Ctrl-C does, and sees that nothing is left of it.
+func (p *process) interrupt(dir string) {
+	p.t.Helper()
+	pids := descendants(p.t, p.Process.Pid)
+	if runtime.GOOS == "linux" && len(pids) == 0 {
+		p.t.Error("Postgres runs as no child of it")
+	}
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		p.t.Fatal(err)
+	}
+	<-p.done
+	if code := p.ProcessState.ExitCode(); code != 0 {
+		p.t.Errorf("exit code %d: %s", code, p.out)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			p.t.Errorf("process %d is left: %v", pid, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "postgres", "data", "postmaster.pid")); !errors.Is(err, os.ErrNotExist) {
+		p.t.Errorf("Postgres has left its lock: %v", err)
+	}
+	_, unlock, err := devstack.Folder(dir)
+	if err != nil {
+		p.t.Fatalf("the folder is still taken: %v", err)
+	}
+	unlock()
+}
+
+// descendants are the processes below one, none where there is no /proc.
+func descendants(t *testing.T, pid int) (all []int) {
+	t.Helper()
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	children := map[int][]int{}
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue // ended meanwhile
+		}
+		var id, parent int
+		var state string
+		// The name is in parentheses and may contain any character.
+		_, _ = fmt.Sscan(string(b[bytes.LastIndexByte(b, ')')+1:]), &state, &parent)
+		_, _ = fmt.Sscan(string(b), &id)
+		children[parent] = append(children[parent], id)
+	}
+	for next := []int{pid}; len(next) > 0; next = next[1:] {
+		all, next = append(all, children[next[0]]...), append(next, children[next[0]]...)
+	}
+	return all
+}
+
+// TestSeed: each trouble stands on the pages; a key is mended there; an interrupt leaves nothing behind, and the next
+// start goes on with what was.
+func TestSeed(t *testing.T) {
+	t.Parallel()
+	dir := folder(t)
+	p := start(t, dir, "--seed")
+	p.find(`The shop has trouble to look at`)
+	p.shows("/", "Something is wrong", `returns`, `newsletter \(shop: the mail provider asks us to wait\), 20 events`,
+		`shipments`, `Halted 1 partition`, `Refused 3 events`, `Quarantined 1 event`)
+	p.shows("/keys", `invoices acme parked MESSAGE_TOO_LARGE`, `billing orders `+badCustomer+` parked no_account`)
+	p.shows("/consumers", `billing`, `warehouse`, `negative_stock`)
+	p.find(`(?m)orders/\d@\d+ +customer-\d+ +OrderPlaced +\d+ B  [0-9a-f-]{36}$`)
+	cluster := p.cluster()
+	url, brokers := p.find(`DATABASE_URL='(\S+)'`), p.find(`KAFKA_BROKERS=(\S+)`)
+
+	// Who tries to use the folder at the same time is told.
+	second := start(t, dir)
+	<-second.done
+	if code := second.ProcessState.ExitCode(); code != 2 || !strings.Contains(second.out.String(), "runs already") {
+		t.Errorf("a second one: exit code %d: %s", code, second.out)
+	}
+	p.interrupt(dir)
+
+	p = start(t, dir, "--topics=mine")
+	if got := p.find(`DATABASE_URL='(\S+)'`); password(got) != password(url) {
+		t.Errorf("the password is another one than before")
+	}
+	// The broker may have to take another port on a machine with several of these.
+	if got := p.find(`KAFKA_BROKERS=(\S+)`); got != brokers {
+		t.Logf("Kafka is at %s, and was at %s", got, brokers)
+	}
+	p.shows("/keys", `invoices acme parked MESSAGE_TOO_LARGE`)
+	p.shows("/", `newsletter \(shop`, `Halted 1 partition`)
+	if got := p.cluster(); got != cluster {
+		t.Errorf("Kafka is the cluster %s, and was %s", got, cluster)
+	}
+	topicsOf(t, p.find(`KAFKA_BROKERS=(\S+)`), "mine", "orders", "stock")
+	p.interrupt(dir)
+}
+
+func password(url string) string {
+	_, rest, _ := strings.Cut(url, "postgres:")
+	word, _, _ := strings.Cut(rest, "@")
+	return word
+}
+
+// topicsOf reads as a service of a developer would: what the topics hold is still there.
+func topicsOf(t *testing.T, brokers, empty string, filled ...string) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(brokers, ",")...),
+		kgo.ConsumeTopics(append(filled, empty)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	seen := map[string]bool{}
+	pgtest.Await(t, "records of each topic", func() (bool, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		fetches := client.PollFetches(ctx)
+		fetches.EachRecord(func(r *kgo.Record) { seen[r.Topic] = true })
+		for _, topic := range filled {
+			if !seen[topic] {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if seen[empty] {
+		t.Errorf("topic %s is not new", empty)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for args, says := range map[string]string{
+		"--listen=0.0.0.0:1": "for this machine only", "--listen=9188": "want host:port", "--nonsense": "unknown flag",
+		"--dir=/dev/null/x": "--dir",
+	} {
+		var out, errs bytes.Buffer
+		code := command(t.Context(), []string{args}, &out, &errs)
+		if code != 2 || !strings.Contains(errs.String(), says) {
+			t.Errorf("%s: exit code %d: %s", args, code, &errs)
+		}
+	}
+}
+
+// TestOpener: a browser is opened where there is one, and a display to show it on.
+func TestOpener(t *testing.T) {
+	t.Parallel()
+	found := func(string) (string, error) { return "/bin/it", nil }
+	missing := func(string) (string, error) { return "", exec.ErrNotFound }
+	display := func(name string) string { return map[string]string{"DISPLAY": ":0"}[name] }
+	none := func(string) string { return "" }
+	for _, c := range []struct {
+		system string
+		env    func(string) string
+		look   func(string) (string, error)
+		want   string
+	}{
+		{"linux", display, found, "xdg-open"},
+		{"linux", display, missing, ""},
+		{"linux", none, found, ""},
+		{"darwin", none, found, "open"},
+		{"windows", none, found, "rundll32"},
+		{"windows", none, missing, ""},
+	} {
+		if name, _ := opener(c.system, c.env, c.look); name != c.want {
+			t.Errorf("%s: %q, want %q", c.system, name, c.want)
+		}
+	}
+	openBrowser(&bytes.Buffer{}, "http://127.0.0.1:1/") // no terminal: nothing is opened
+}

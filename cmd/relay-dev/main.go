@@ -1,0 +1,77 @@
+// Command relay-dev is a whole effectonce on a developer's machine, in one process and with nothing installed: a
+// Postgres with the tables, an imitation of Kafka, a relay, and the pages. The developer's own services join by the
+// DATABASE_URL and KAFKA_BROKERS that it prints. Its data stays in a folder; Ctrl-C ends everything else.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+type flags struct {
+	Dir    string   `shown:"(the user's cache)/effectonce/dev" placeholder:"PATH" help:"Folder that keeps the data of Postgres and Kafka. Delete it to begin anew."`
+	Listen string   `default:"127.0.0.1:9188" help:"Address of the pages, on this machine."`
+	Topics []string `placeholder:"NAME" help:"Topics to create, comma-separated, with 6 partitions each."`
+	Seed   bool     `help:"Fill it with a shop: orders that go on, and one trouble of each kind to look at and to mend."`
+	Open   bool     `default:"true" negatable:"" help:"Open the page in a browser, when this is a terminal and there is one."`
+}
+
+const footer = `Ports: Postgres 55432, Kafka 59092 to 59094. Where one is taken, another is used, and printed.
+
+Exit codes:
+  0  ended by a signal
+  1  failed
+  2  invalid command line
+  5  a second SIGINT ended it at once; the data is as after a crash, which Postgres repairs at the next start`
+
+func main() {
+	ctx, stop := service.Signals(context.Background(), func(os.Signal) { os.Exit(service.CodeForced) })
+	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// command runs the program and returns its exit code. The end of ctx stands for a signal.
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var f flags
+	line := service.CommandLine{
+		Name: "relay-dev", Prefix: "EFFECTONCE_DEV_", Footer: footer,
+		Description: "Runs Postgres, Kafka, a relay and the pages on this machine, for development.",
+	}
+	parsed, err := line.Parse(&f, args, stdout, stderr)
+	if err == nil && parsed == nil {
+		return service.CodeOK
+	}
+	if err == nil {
+		err = f.check()
+	}
+	if err == nil {
+		err = run(ctx, f, stdout)
+	}
+	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return service.CodeOK
+	}
+	fmt.Fprintln(stderr, "relay-dev:", err)
+	if _, usage := errors.AsType[*service.UsageError](err); usage {
+		return service.CodeUsage
+	}
+	return service.CodeFailed
+}
+
+// check: nobody is asked for a password here.
+func (f flags) check() error {
+	host, _, err := net.SplitHostPort(f.Listen)
+	if err != nil {
+		return service.Usage("--listen: want host:port: %w", err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return service.Usage("--listen=%s: these pages are for this machine only: listen at 127.0.0.1", f.Listen)
+	}
+	return nil
+}

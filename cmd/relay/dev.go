@@ -1,0 +1,22 @@
+package main
+
+import (
+	"context"
+
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+// devCommand leads to a program of its own: Postgres' download and the imitation of Kafka would double this one.
+type devCommand struct {
+	Args []string `arg:"" optional:"" passthrough:"" help:"Its flags."`
+}
+
+func (*devCommand) base() *database { return &database{} }
+
+// all: it is about no outbox.
+func (*devCommand) all() {}
+
+func (*devCommand) run(context.Context, *program) error {
+	return service.Usage("the development server is a program of its own, with Postgres and Kafka in it. In a " +
+		"checkout of the project: go run ./cmd/relay-dev --seed")
+}

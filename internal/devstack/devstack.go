@@ -1,0 +1,86 @@
+// Package devstack runs a Postgres and a Kafka on a machine that has neither: a real Postgres, downloaded once and
+// started as a child process, and an imitation of Kafka in this process. The demo throws their data away at the end,
+// relay-dev keeps it in a folder. It is for nothing that must not be lost.
+package devstack
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+)
+
+// Config of a server. The zero value is a server whose data is temporary, on a free port.
+type Config struct {
+	// Dir is where the data is kept, in a folder of its own, for the next start. StartPostgres needs one in any case.
+	Dir string
+	// Keep: the data is to survive the server. Otherwise it trades durability for speed.
+	Keep bool
+	// Port of 127.0.0.1 to take when it is free. 0, and when it is not free: any.
+	Port int
+}
+
+// Folder makes a folder and takes it for this process, until unlock. Empty: the user's own, under the cache.
+func Folder(dir string) (path string, unlock func(), err error) {
+	if dir == "" {
+		cache, err := cacheDir()
+		if err != nil {
+			return "", nil, err
+		}
+		dir = filepath.Join(cache, "dev")
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", nil, err
+	}
+	lock := filepath.Join(dir, "lock")
+	free, ok := child.Lock(lock)
+	if !ok {
+		return "", nil, fmt.Errorf("%s is another's: it runs already, or the folder is not writable", dir)
+	}
+	return dir, func() {
+		free()
+		if runtime.GOOS == "windows" { // the file itself is the lock there
+			_ = os.Remove(lock)
+		}
+	}, nil
+}
+
+// Kafka is a cluster in this process, on 127.0.0.1.
+type Kafka struct{ cluster *kfake.Cluster }
+
+// StartKafka starts one broker; three with Keep, at Port and the ports behind it.
+func StartKafka(cfg Config) (*Kafka, error) {
+	options := []kfake.Opt{kfake.NumBrokers(1)}
+	if cfg.Keep {
+		// A folder that is made anew is another cluster: its logs begin anew.
+		options = []kfake.Opt{
+			kfake.NumBrokers(3), kfake.DataDir(filepath.Join(cfg.Dir, "kafka")), kfake.ClusterID(rand.Text()),
+		}
+	}
+	if cfg.Keep && cfg.Port != 0 {
+		ports := kfake.Ports(cfg.Port, cfg.Port+1, cfg.Port+2)
+		if cluster, err := kfake.NewCluster(append(slices.Clone(options), ports)...); err == nil {
+			return &Kafka{cluster}, nil
+		}
+	}
+	cluster, err := kfake.NewCluster(options...)
+	if err != nil {
+		return nil, fmt.Errorf("starting the in-process Kafka: %w", err)
+	}
+	return &Kafka{cluster}, nil
+}
+
+// Brokers returns its addresses, host:port.
+func (k *Kafka) Brokers() []string { return k.cluster.ListenAddrs() }
+
+// Close stops the brokers and closes their connections.
+func (k *Kafka) Close() { k.cluster.Close() }
