@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,6 +79,30 @@ func (d *demo) wait(t *testing.T) int {
 	return d.ProcessState.ExitCode()
 }
 
+// showsPages looks at the page while payments pass.
+func (d *demo) showsPages(t *testing.T) {
+	t.Helper()
+	address := regexp.MustCompile(`the pages are at (\S+)`)
+	pgtest.Await(t, "the pages", func() (bool, error) {
+		m := address.FindStringSubmatch(d.out.String())
+		if m == nil {
+			if strings.Contains(d.out.String(), "demo: ") {
+				d.wait(t)
+				return false, fmt.Errorf("the demo has ended:\n%s", d.out)
+			}
+			return false, nil
+		}
+		resp, err := http.Get(m[1] + "consumers")
+		if err != nil {
+			return false, err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		return resp.StatusCode == http.StatusOK && bytes.Contains(body, []byte("ledger")) &&
+			bytes.Contains(body, []byte("email")), err
+	})
+}
+
 // output is the output of a process, readable while it runs.
 type output struct {
 	mu  sync.Mutex
@@ -97,7 +123,8 @@ func (o *output) String() string {
 
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
-	d := start(t, "--payments=200", "--rate=200")
+	d := start(t, "--payments=200", "--rate=200", "--ui")
+	d.showsPages(t)
 	if code := d.wait(t); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, d.out)
 	}

@@ -21,6 +21,7 @@ type flags struct {
 	Payments     int      `default:"2000" help:"Number of payments."`
 	Rate         int      `default:"500" help:"Payments per second."`
 	Keep         bool     `help:"At the end print all addresses and keep everything running until Ctrl-C. Servers that you name keep the data after that."`
+	UI           bool     `name:"ui" help:"Serve the pages too, on this machine: the events on their way, and what is wrong. They end with the demo, unless --keep."`
 	Faults       bool     `default:"true" negatable:"" help:"Deliver records twice, kill processes, and cut mail connections; --no-faults disables all of it."`
 	DatabaseURL  string   `name:"database-url" secret:"" shown:"(downloaded and started)" help:"Postgres to use. The user may create a schema, which is dropped at the end."`
 	KafkaBrokers []string `shown:"(in this process)" help:"Kafka to use, comma-separated host:port. The topic is deleted at the end."`

@@ -42,6 +42,13 @@ func run(ctx context.Context, f flags, out io.Writer, beforeReconcile tamper) er
 			return err
 		}
 	}
+	if f.UI {
+		page, err := s.openPages(ctx)
+		if err != nil {
+			return err
+		}
+		display.printf("the pages are at %s", page)
+	}
 	display.printf("servers are up; starting two relays, the ledger, the email worker and a payments API with cards")
 	display.showBar()
 	if err := runAndWatch(ctx, s, customers, faults, display); err != nil {
