@@ -43,10 +43,9 @@
   if (!every) return;
   document.querySelector(".live").hidden = false;
 
-  // Nobody's form is taken from under their hands.
-  const busy = () => main.querySelector("details.verb[open], details.editor[open]") ||
-    /^(INPUT|TEXTAREA|SELECT|BUTTON)$/.test(document.activeElement?.tagName || "") ||
-    !getSelection().isCollapsed;
+  // Nobody's form is taken from under their hands, and nobody's keys lose their place.
+  const busy = () => main.querySelector("details.verb[open], details.editor[open], button:focus, select:focus") ||
+    document.querySelector(":focus-visible:not(main)") || !getSelection().isCollapsed;
 
   const renew = async () => {
     if (document.hidden || busy()) return;
