@@ -12,7 +12,7 @@ STACK := go run ./internal/testenv/stack --
 LONGEST := ./relay ./cmd/relay ./internal/verify/soak
 # The root module, and those whose tests run beside its own. `work` is everything, see go.work.
 MODULES := cmd/relay cmd/relay-dev examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
-	internal/devstack internal/service internal/verify metrics ui watermill
+	internal/devstack internal/service internal/verify metrics ui ui/browser watermill
 ALL := ./... $(MODULES:%=./%/...)
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
 PKG ?= $(ALL)
@@ -97,6 +97,10 @@ fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
 vuln: ## known vulnerabilities in what is built here; says so where their database cannot be reached
 	@tools/vuln.sh
 
+screenshots: ## the pictures of pages in docs, by the tests that visit them
+	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_SCREENSHOTS=$(CURDIR)/docs/operations/ui \
+		go test -count=1 -run '^TestScreenshots$$' ./ui/browser
+
 demo: ## payments to ledger and email in one process, with faults, and the count at the end
 	go run ./examples/demo
 
@@ -117,4 +121,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-*
 	go clean -testcache
 
-.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak
+.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots
