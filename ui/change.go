@@ -72,8 +72,8 @@ func (q *request) change(v verb) error {
 
 // overtaken are answers to somebody who looked at what is not there any more.
 var overtaken = []error{
-	operator.ErrNotParked, operator.ErrReleasing, operator.ErrEdited, operator.ErrNoTopic, inboxoperator.ErrNotHalted,
-	keysoperator.ErrNotStuck, operator.ErrNotScheduled, errNotRunning,
+	operator.ErrNotParked, operator.ErrReleasing, operator.ErrEdited, operator.ErrNoTopic, operator.ErrNotHeld,
+	inboxoperator.ErrNotHalted, keysoperator.ErrNotStuck, operator.ErrNotScheduled, errNotRunning,
 }
 
 // judge says what became of a change that returned err. Where Postgres gave no answer nobody knows.
@@ -93,6 +93,10 @@ func judge(err error) (status int, o outcome) {
 			o.Severity, o.Text = look, "Nothing was changed: somebody was quicker, or it is not as the page showed it."
 			return http.StatusConflict, o
 		}
+	}
+	if errors.Is(err, operator.ErrLeftPaused) {
+		o.Text = "It is half done: the topic is paused until this is done again, which goes on where it was."
+		return http.StatusGatewayTimeout, o
 	}
 	_, unreached := errors.AsType[*pgconn.ConnectError](err)
 	switch {

@@ -34,7 +34,8 @@ type database struct {
 	failures   map[string]*shared[listed[operator.Failure]] // by side
 
 	mu      sync.Mutex
-	history []point // the last hour, the newest last
+	history []point                         // the last hour, the newest last
+	details map[string]*shared[topicDetail] // by topic, of those that were looked at
 }
 
 // state is what a few cheap statements say of a database.
@@ -49,8 +50,11 @@ type state struct {
 	Now       point                // the figures of this moment
 }
 
-// consumer is one of an inbox.
-type consumer = inboxoperator.ConsumerDiagnosis
+// consumer is one of an inbox, partitionState how far it is in one partition.
+type (
+	consumer       = inboxoperator.ConsumerDiagnosis
+	partitionState = inboxoperator.PartitionState
+)
 
 // examination is what the doctor says.
 type examination struct {
@@ -167,6 +171,9 @@ func (d *database) changed() {
 	}
 	for _, a := range d.audits {
 		a.changed()
+	}
+	for _, one := range d.looked() {
+		one.changed()
 	}
 }
 

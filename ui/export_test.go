@@ -45,6 +45,9 @@ func Settle(h *Handler) {
 		settle(d.operations)
 		settle(d.scheduled)
 		settle(d.archive)
+		for _, one := range d.looked() {
+			settle(one)
+		}
 	}
 }
 

@@ -27,7 +27,7 @@ func routes(t *testing.T) (list []route) {
 		t.Fatal("a route goes past add")
 	}
 	fill := strings.NewReplacer("{$}", "", "{version}", ui.AssetVersion, "{file}", "style.css", "{db}", "orders",
-		"{side}", "outbox", "{id}", "1")
+		"{side}", "outbox", "{id}", "1", "{topic}", "payments")
 	for _, m := range routed.FindAllStringSubmatch(string(source), -1) {
 		list = append(list, route{m[1], fill.Replace(m[2]), m[3], m[2]})
 	}

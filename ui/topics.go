@@ -69,15 +69,9 @@ func resumeTopic(q *request) error {
 func (q *request) changeTopic(name string,
 	do func(o *operator.Operator, ctx context.Context, topic, reason string) error, done string,
 ) error {
-	if _, err := q.reason(); err != nil {
+	topic, err := q.topicForm()
+	if err != nil {
 		return err
-	}
-	topic := q.PostForm.Get("topic")
-	if !topicName.MatchString(topic) {
-		return &refusal{http.StatusUnprocessableEntity, "This is no topic's name", "Nothing was changed."}
-	}
-	if !q.who.Scope.whole(topic) {
-		return notFound("No topic of yours has this name.")
 	}
 	return q.change(verb{
 		name: titles[name] + " topic " + topic, command: []string{"topics", name, "--topic", topic},

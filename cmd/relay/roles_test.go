@@ -356,6 +356,7 @@ func TestRoleRelayOperates(t *testing.T) {
 		{"topics", "pause", "--topic", topic, "--reason=r"},
 		{"topics", "resume", "--topic", topic, "--reason=r"},
 		{"topics", "list"},
+		{"topics", "show", "--topic", topic},
 		{"topics", "accept", "--topic", topic, "--partitions=3", "--reason=r"},
 		{"scheduled", "list"},
 		{"scheduled", "cancel", "--seq=1", "--reason=r"},

@@ -15,6 +15,7 @@ import (
 // topicsCommand is what people do with topics.
 type topicsCommand struct {
 	List          topicsListCommand    `cmd:"" help:"Show pinned partition counts, pauses, and what is held."`
+	Show          topicsShowCommand    `cmd:"" help:"Show one topic: its partitions here and in Kafka, what is held, and what accepting a count would risk."`
 	Accept        topicsAcceptCommand  `cmd:"" help:"Accept that a topic has another partition count."`
 	AcceptCluster topicsClusterCommand `cmd:"" help:"Accept that the topics are in another Kafka cluster."`
 	Pause         topicsPauseCommand   `cmd:"" help:"Set a topic's events aside instead of publishing them."`
@@ -78,10 +79,6 @@ that it has not read in the old one. Relays go on within 30 s.`
 func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		err := o.AcceptPartitions(ctx, c.Topic, c.Partitions, c.Anyway, c.Reason)
-		if errors.Is(err, operator.ErrUncertain) {
-			return fmt.Errorf("%w. Try again in a moment; if it stays so, --anyway accepts that these may appear "+
-				"twice, in two partitions", err)
-		}
 		if err == nil {
 			fmt.Fprintf(p.stdout, "Topic %s is pinned to %d partitions.\n", c.Topic, c.Partitions)
 		}

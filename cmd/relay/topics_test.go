@@ -23,6 +23,10 @@ func TestTopicsCommands(t *testing.T) {
 	}{
 		{[]string{"topics", "held"}, codeUsage, "--topic"},
 		{[]string{"topics", "held", "--topic=payments"}, codeOK, "00000000-0000-7000-8000-000000000001"},
+		{[]string{"topics", "show"}, codeUsage, "--topic"},
+		{[]string{"topics", "show", "--topic=none"}, codeFailed, "no such topic"},
+		{[]string{"topics", "show", "--topic=payments"}, codeOK, "0 events are being published and 3 are held"},
+		{[]string{"topics", "show", "--topic=payments", "--json"}, codeOK, `"held_uncertain": 3`},
 		{[]string{"topics", "discard", "--topic=payments", "--reason=gone"}, codeUsage, "--all"},
 		{[]string{"topics", "discard", "--topic=payments", "--all"}, codeUsage, "--reason"},
 		{[]string{

@@ -117,12 +117,11 @@ type HeldPartition struct {
 	Lanes     int       `json:"lanes"`  // in how many lanes
 	Since     time.Time `json:"since"`  // when the first of them was held
 	Oldest    time.Time `json:"oldest"` // when the oldest was appended
+	// MaybePublished counts those of which an attempt may have reached the broker.
+	MaybePublished int64 `json:"maybe_published"`
 }
 
 // Held counts held events per topic and partition. It reads all of them.
 func (o *Operator) Held(ctx context.Context) ([]HeldPartition, error) {
-	return audit.List(ctx, o.person, "counting held events", func(row pgx.CollectableRow) (h HeldPartition, err error) {
-		err = row.Scan(&h.Topic, &h.Partition, &h.Events, &h.Lanes, &h.Since, &h.Oldest)
-		return h, err
-	}, o.q(sql.HeldCounts))
+	return audit.List(ctx, o.person, "counting held events", pgx.RowToStructByPos[HeldPartition], o.q(sql.HeldCounts))
 }

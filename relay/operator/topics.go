@@ -26,7 +26,11 @@ type Topic struct {
 
 // ErrUncertain: a partition count cannot be accepted while it is not known of some events of the topic whether they
 // were written, and where: sent again, they might go to another partition than the first time.
-var ErrUncertain = errors.New("some of its events may have been written and are to be sent again")
+var ErrUncertain = errors.New("some of its events may have been written and are to be sent again; try again in a " +
+	"moment, and if it stays so, --anyway accepts that these may appear twice, in two partitions")
+
+// ErrLeftPaused: an acceptance was interrupted, and the topic is paused until AcceptPartitions is called again.
+var ErrLeftPaused = errors.New("the topic is paused until this is run again")
 
 // ErrNoTopic: the outbox knows no such topic.
 var ErrNoTopic = errors.New("the outbox has no such topic, or has not paused it: list the topics")
@@ -90,7 +94,7 @@ func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) er
 // to the topic for the first time has nothing to ask by: what stands in two partitions it applies twice.
 //
 // When more than 2,000 events are held for the topic's partitions, it pauses the topic first and sets them together in
-// parts, so that the relays do not wait for it. Interrupted meanwhile it leaves the topic paused: call it again.
+// parts, so that the relays do not wait for it. Interrupted meanwhile it fails with ErrLeftPaused: call it again.
 //
 // It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays
 // notice within 30 s.
@@ -106,18 +110,20 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 		return fmt.Errorf("relay: accept partitions: counting what is held: %w", err)
 	}
 	detail := map[string]any{"partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway}
-	for {
+	for regrouped := false; ; regrouped = true {
 		err := o.act(ctx, "accept partitions", reason, func(tx pgx.Tx) (audited, error) {
 			return audited{topic: topic, detail: detail}, o.accept(ctx, tx, topic, partitions, anyway, detail)
 		})
-		if !errors.Is(err, errTooManyHeld) {
-			return err
+		if errors.Is(err, errTooManyHeld) {
+			if err = o.regroup(ctx, topic); err == nil {
+				continue
+			}
+			regrouped = true
 		}
-		if err := o.regroup(ctx, topic); err != nil {
-			return fmt.Errorf("relay: accept partitions: topic %s is paused until this is run again: setting "+
-				"together what is held: %w",
-				topic, err)
+		if err != nil && regrouped {
+			err = fmt.Errorf("relay: accept partitions: topic %s: %w: %w", topic, ErrLeftPaused, err)
 		}
+		return err
 	}
 }
 

@@ -49,7 +49,7 @@ where ($1::text is null or u.tenant = $1) and ($2::text = '' or u.topic = $2) an
 order by u.at, u.id limit $9::bigint`
 
 	HeldCounts = `-- relay: held counts
-select topic, partition, count(*), count(distinct lane), min(held_at), min(created_at)
+select topic, partition, count(*), count(distinct lane), min(held_at), min(created_at), count(*) filter (where sent)
 from {schema}outbox_held group by topic, partition order by topic, partition`
 
 	IdleTimeout = `-- relay: idle timeout

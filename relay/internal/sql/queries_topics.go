@@ -51,6 +51,26 @@ select exists (select from {schema}outbox_claim c cross join lateral unnest(c.id
 			select from {schema}outbox_held h where h.topic = $1 and h.lane = l.lane and h.partition >= 0
 			order by h.partition, h.seq limit $2) h limit $2) few)`
 
+	// One topic for people; the journal is as small as the relays' claims.
+	TopicState = `-- relay: topic state
+select coalesce(t.partitions, 0), t.pinned_at, p.paused_at, coalesce(p.paused_by, ''), coalesce(p.reason, ''),
+	coalesce(m.kafka_cluster, ''),
+	(select count(*) from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
+		where exists (select from {schema}outbox_event e where e.lane = c.lane and e.id = i.id and e.topic = $1)
+			or exists (select from {schema}outbox_held h where h.lane = c.lane and h.id = i.id and h.topic = $1)
+			or exists (select from {schema}outbox_parked p where p.lane = c.lane and p.id = i.id and p.topic = $1)),
+	(select coalesce(sum(cardinality(c.ids)), 0)::bigint from {schema}outbox_claim c)
+from {schema}outbox_meta m
+left join {schema}outbox_topic t on t.topic = $1
+left join {schema}outbox_paused_topic p on p.topic = $1`
+
+	// Not in the order in which they go: it ends after so many rows, whichever these are.
+	HeldOfTopic = `-- relay: held of topic
+select h.topic, h.partition, count(*), count(distinct h.lane), min(h.held_at), min(h.created_at),
+	count(*) filter (where h.sent)
+from (select topic, partition, lane, held_at, created_at, sent from {schema}outbox_held where topic = $1 limit $2) h
+group by h.topic, h.partition order by h.partition`
+
 	Accept = `-- relay: accept
 update {schema}outbox_topic t set partitions = $2, pinned_at = clock_timestamp()
 from {schema}outbox_topic old where t.topic = $1 and old.topic = t.topic
