@@ -28,6 +28,7 @@ type database struct {
 	audits    map[string]*shared[listed[operator.AuditEntry]] // by side, and of idempotency keys
 	scheduled *shared[listed[operator.ScheduledEvent]]
 	archive   *shared[listed[operator.ArchiveDay]]
+	relays    *shared[relaysRead]
 	restored  *shared[[]doctor.Finding] // whether the outbox is as old as what was published from it
 	// operations of idempotency keys whose outcome is unknown: the stuck ones, then those that recovery has.
 	operations *shared[listed[keysoperator.Operation]]
@@ -95,6 +96,7 @@ func newDatabase(d Database, cfg Config) (*database, error) {
 			return doctor.Restored(ctx, one.subject(cfg.Kafka, false))
 		},
 	}
+	one.relays = &shared[relaysRead]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.readRelays}
 	one.topics = list(cfg, func(ctx context.Context) ([]operator.Topic, error) {
 		o, err := one.outbox(viewer)
 		if err != nil {
@@ -165,6 +167,7 @@ func (d *database) changed() {
 	d.operations.changed()
 	d.scheduled.changed()
 	d.archive.changed()
+	d.relays.changed()
 	for _, where := range sides {
 		d.keys[where].changed()
 		d.failures[where].changed()

@@ -35,6 +35,7 @@ func Settle(h *Handler) {
 		settle(d.restored)
 		settle(d.state)
 		settle(d.topics)
+		settle(d.relays)
 		for _, where := range sides {
 			settle(d.keys[where])
 			settle(d.failures[where])

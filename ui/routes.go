@@ -40,6 +40,7 @@ func (h *Handler) routes() *http.ServeMux {
 	add("GET", "/keys", View, blockedKeys)
 	add("GET", "/failures", View, failures)
 	add("GET", "/consumers", View, consumers)
+	add("GET", "/relays", View, relays)
 	add("GET", "/audit", View, auditLog)
 	add("GET", "/idempotency", View, idempotencyKeys)
 	add("GET", "/search", View, search)

@@ -82,8 +82,8 @@ func (c *statusCommand) line(ctx context.Context, o namedOutbox) (overviewLine, 
 	for _, lane := range st.Lanes {
 		l.Held, l.Parked = l.Held+lane.Held, l.Parked+lane.Parked
 	}
-	for _, s := range shares(st) {
-		if s.owner != "(free)" {
+	for _, r := range st.Relays.List {
+		if r.Owner != nil && len(r.Lanes) > 0 {
 			l.Relays++
 		}
 	}

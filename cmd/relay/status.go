@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -98,44 +97,6 @@ func (d database) status(ctx context.Context, timeout time.Duration) (st operato
 	return st, err
 }
 
-// share is what one owner has.
-type share struct {
-	owner, name string
-	lanes       []int16
-	overdue     int
-	claimed     int64
-	oldest      time.Duration
-}
-
-func shares(st operator.Status) []share {
-	byOwner := map[string]*share{}
-	for _, l := range st.Lanes {
-		owner := "(free)"
-		if l.Owner != nil {
-			owner = l.Owner.String()
-		}
-		s := byOwner[owner]
-		if s == nil {
-			s = &share{owner: owner, name: l.Name}
-			byOwner[owner] = s
-		}
-		s.lanes = append(s.lanes, l.Lane)
-		s.claimed += l.Claimed
-		s.oldest = max(s.oldest, l.Oldest)
-		if l.Owner != nil && l.Lease == 0 {
-			s.overdue++
-		}
-	}
-	var list []share
-	for _, s := range byOwner {
-		list = append(list, *s)
-	}
-	slices.SortFunc(list, func(a, b share) int {
-		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.owner, b.owner))
-	})
-	return list
-}
-
 func writeStatus(w io.Writer, st operator.Status) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintf(table, "BACKLOG\tOLDEST\n%d\t%s\n", st.Backlog, age(st.Oldest, st.Backlog > 0))
@@ -167,10 +128,17 @@ func writeStatus(w io.Writer, st operator.Status) error {
 			cmp.Or(s.Reader, "-"), s.Lanes, relay.Lanes, size(s.LagBytes), age(s.LagTime, true), size(s.HeldBytes),
 			safe(s))
 	}
-	fmt.Fprintln(table, "\nRELAY\tOWNER\tLANES\tOVERDUE\tCLAIMED\tOLDEST")
-	for _, s := range shares(st) {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%s\n", cmp.Or(s.name, "-"), s.owner, ranges(s.lanes), s.overdue,
-			s.claimed, age(s.oldest, s.oldest > 0))
+	fmt.Fprintln(table, "\nRELAY\tOWNER\tLANES\tOVERDUE\tCLAIMED\tOLDEST\tLAST HEARD OF\tWELL FOR")
+	for _, r := range st.Relays.List {
+		owner, heard := "(free)", time.Duration(0)
+		if r.Owner != nil {
+			owner = r.Owner.String()
+		}
+		if r.Heard != nil {
+			heard = *r.Heard
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", cmp.Or(r.Name, "-"), owner, ranges(r.Lanes), r.Overdue,
+			r.Claimed, age(r.Oldest, r.Oldest > 0), age(heard, r.Heard != nil), age(r.Well, r.Alive))
 	}
 	if len(st.Topics) > 0 {
 		fmt.Fprintln(table, "\nTOPIC\tBACKLOG\tOLDEST")

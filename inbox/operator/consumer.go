@@ -15,9 +15,10 @@ import (
 
 // Program runs a consumer, or has done so within the last three minutes.
 type Program struct {
-	Name  string `json:"name"`  // inbox.Config.Program
-	Host  string `json:"host"`  // one of those that it runs on
-	Group string `json:"group"` // its Kafka group; empty: it has none, or has not told
+	Name  string    `json:"name"`  // inbox.Config.Program
+	Host  string    `json:"host"`  // one of those that it runs on
+	Group string    `json:"group"` // its Kafka group; empty: it has none, or has not told
+	Seen  time.Time `json:"seen"`  // when it last said so
 }
 
 // ConsumerState is a consumer of the inbox and how far it is.

@@ -24,6 +24,7 @@ type Status struct {
 	Aside []Topic `json:"aside"`
 	// Scheduled is what is set aside for later; it is in no other figure.
 	Scheduled ScheduledStatus `json:"scheduled"`
+	Relays
 	// WAL is nil when no relay has read the WAL for this outbox.
 	WAL *relay.WALStatus `json:"wal,omitempty"`
 }
@@ -71,6 +72,9 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		&st.Scheduled.Next)
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
+	}
+	if st.Relays, err = ReadRelays(ctx, db, schema); err != nil {
+		return Status{}, err
 	}
 	if st.WAL, err = relay.ReadWALStatus(ctx, db, schema); err != nil {
 		return Status{}, err

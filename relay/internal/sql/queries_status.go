@@ -14,6 +14,26 @@ select l.lane, l.owner, coalesce(m.name, ''), l.fence,
 from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner
 order by l.lane`
 
+	// What each relay has, those without lanes included, and what nobody has.
+	StatusRelays = `-- relay: status relays
+with lane as materialized (
+	select l.lane, l.owner, l.owner is not null
+			and greatest(l.lease_until, m.lease_until) <= clock_timestamp() as overdue,
+		coalesce((select sum(cardinality(c.ids)) from {schema}outbox_claim c where c.lane = l.lane), 0) as claimed,
+		(select e.created_at from {schema}outbox_event e where e.lane = l.lane order by e.id limit 1) as oldest
+	from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner
+), share as (
+	select owner, array_agg(lane order by lane) as lanes, count(*) filter (where overdue) as overdue,
+		sum(claimed)::bigint as claimed, min(oldest) as oldest
+	from lane group by owner
+)
+select coalesce(s.owner, m.owner), coalesce(m.name, ''), coalesce(s.lanes, '{}'), coalesce(s.overdue, 0),
+	coalesce(s.claimed, 0), coalesce(extract(epoch from clock_timestamp() - s.oldest), 0)::float8,
+	extract(epoch from clock_timestamp() - m.seen)::float8, coalesce(m.lease_until > clock_timestamp(), false),
+	coalesce(extract(epoch from m.seen - m.joined), 0)::float8
+from share s full join {schema}relay_member m on m.owner = s.owner
+order by 2, 1`
+
 	StatusTopics = `-- relay: status topics
 select e.topic, count(*), extract(epoch from clock_timestamp() - min(e.created_at))::float8
 from {schema}outbox_event e group by e.topic order by e.topic`

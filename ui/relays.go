@@ -1,0 +1,179 @@
+package ui
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// relaysRead is what was read of the relays of an outbox.
+type relaysRead struct {
+	operator.Relays
+	Err error
+}
+
+func (d *database) readRelays(ctx context.Context) relaysRead {
+	r, err := operator.ReadRelays(ctx, d.Pool, d.Schema)
+	return relaysRead{r, err}
+}
+
+type relaysPage struct{ Lists []relaysList }
+
+// relaysList is who works on one database.
+type relaysList struct {
+	DB, Address string
+	Away        string
+	Outbox      bool
+	Cluster     string
+	Relays      []relayView
+	Moved       time.Time // when events last left the outbox, within the hour that is kept
+	WAL         *relay.WALStatus
+	Wrong       []finding // what the doctor says of them
+	Command     string
+	Inbox       bool
+	Workers     []workerView
+}
+
+type relayView struct{ operator.RelayStatus }
+
+// Numbers are its lanes, 0-3,7.
+func (r relayView) Numbers() string {
+	var parts []string
+	for i := 0; i < len(r.Lanes); {
+		j := i
+		for j+1 < len(r.Lanes) && r.Lanes[j+1] == r.Lanes[j]+1 {
+			j++
+		}
+		part := strconv.Itoa(int(r.Lanes[i]))
+		if j > i {
+			part += "-" + strconv.Itoa(int(r.Lanes[j]))
+		}
+		parts, i = append(parts, part), j+1
+	}
+	return strings.Join(parts, ",")
+}
+
+// State says in a word how it is, behind how bad that is.
+func (r relayView) State() [2]string {
+	switch {
+	case r.Owner == nil:
+		return [2]string{look, "free"}
+	case !r.Alive:
+		return [2]string{bad, "silent"}
+	case r.Well < time.Second: // less than any heartbeat takes
+		return [2]string{look, "not well"}
+	case r.Overdue > 0:
+		return [2]string{look, "overdue"}
+	}
+	return [2]string{well, "works"}
+}
+
+// workerView is a program that runs a consumer, or a consumer that none runs.
+type workerView struct {
+	Consumer, Program, Host, Group string
+	Heard                          time.Time // zero: nobody says so
+	Started                        time.Time // a worker of the consumer, for the last time
+	Partitions, Halted             int
+	EffectAt                       *time.Time
+	Trouble                        []trouble
+}
+
+// trouble is why one partition does not go on.
+type trouble struct {
+	Topic     string
+	Partition int32
+	Since     time.Time
+	Halted    bool
+	Error     string
+}
+
+// aboutRelays are the doctor's checks that say what relays cannot do.
+var aboutRelays = []string{"leases", "held", "paused", "parked", "scheduled", "kafka", "slot"}
+
+func relays(q *request) error {
+	var p relaysPage
+	for _, d := range q.h.databases {
+		st, _, why := q.stateOf(d)
+		one := relaysList{DB: d.Name, Address: address(d), Away: why, Command: d.command("status")}
+		if why == "" && st.Outbox != nil {
+			q.fillRelays(&one, d)
+		}
+		if one.Inbox = st.HasInbox; one.Inbox {
+			for _, c := range st.Inbox {
+				one.Workers = append(one.Workers, workersOf(c)...)
+			}
+		}
+		p.Lists = append(p.Lists, one)
+	}
+	return q.render("relays", http.StatusOK, view{Title: "Relays and workers", Nav: "relays", Live: true, Body: p})
+}
+
+func (q *request) fillRelays(one *relaysList, d *database) {
+	st, _, _ := q.stateOf(d)
+	one.Outbox, one.Moved, one.WAL = true, d.moved(), st.Outbox.WAL
+	read, _ := d.relays.get(q.Context(), q.h.cfg.Timeout)
+	if read.Err != nil {
+		one.Away = away(read.Err)
+		return
+	}
+	one.Cluster = read.Cluster
+	for _, r := range read.List {
+		one.Relays = append(one.Relays, relayView{r})
+	}
+	x, _ := d.findings.get(q.Context(), 0)
+	for _, f := range x.Findings {
+		if f.Severity != doctor.OK && slices.Contains(aboutRelays, f.Check) {
+			one.Wrong = append(one.Wrong, q.h.guided(f))
+		}
+	}
+}
+
+// address is where a database is, without who connects to it.
+func address(d *database) string {
+	c := d.Pool.Config().ConnConfig
+	at := c.Host
+	if !strings.HasPrefix(at, "/") { // a socket
+		at = net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+	}
+	if d.Schema != "" {
+		return at + " " + c.Database + ", schema " + d.Schema
+	}
+	return at + " " + c.Database
+}
+
+func workersOf(c consumer) (list []workerView) {
+	one := workerView{Consumer: c.Consumer, Started: c.SeenAt, Partitions: len(c.Partitions)}
+	for _, p := range c.Partitions {
+		if p.EffectAt != nil && (one.EffectAt == nil || p.EffectAt.After(*one.EffectAt)) {
+			one.EffectAt = p.EffectAt
+		}
+		t := trouble{Topic: p.Topic, Partition: p.Partition}
+		switch {
+		case p.HaltedAt != nil:
+			one.Halted++
+			t.Halted, t.Since, t.Error = true, *p.HaltedAt, strings.TrimSpace(p.Code+" "+p.Error)
+		case p.TryingAt != nil:
+			t.Since, t.Error = *p.TryingAt, p.Trying
+		default:
+			continue
+		}
+		one.Trouble = append(one.Trouble, t)
+	}
+	for _, p := range c.Programs {
+		of := one
+		of.Program, of.Host, of.Group, of.Heard = p.Name, p.Host, p.Group, p.Seen
+		list = append(list, of)
+	}
+	if len(list) == 0 {
+		list = append(list, one)
+	}
+	return list
+}
