@@ -1,13 +1,15 @@
 package ui
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"net/http"
-	"strconv"
+	"regexp"
+	"slices"
 	"time"
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
 )
 
 type consumersPage struct{ Lists []consumersList }
@@ -19,11 +21,18 @@ type consumersList struct {
 	Kafka     string // why some ends are not known
 	Consumers []consumerView
 	ReadOnly  bool
+	Days      *finding // what the doctor says of the inbox's days; nil: nothing yet
 }
 
 type consumerView struct {
 	consumer
 	Partitions []partitionView
+	Topics     []string
+	Numbering  string // that a partition has halted for
+	Retire     string // commands
+	Move       string
+	Accept     string
+	Forget     string
 }
 
 // Days is the window.
@@ -33,8 +42,13 @@ type partitionView struct {
 	inboxoperator.PartitionState
 	End, Lag int64 // -1: not known
 	Severity string
-	Resume   string // command
+	Resume   string // commands
+	Skip     string
+	SetGroup string
 }
+
+// SkipTo is the offset behind the record that a partition stands at.
+func (p partitionView) SkipTo() int64 { return p.From + 1 }
 
 func consumers(q *request) error {
 	var p consumersPage
@@ -52,18 +66,47 @@ func consumers(q *request) error {
 		if x.EndsErr != nil {
 			one.Kafka = x.EndsErr.Error()
 		}
+		for _, f := range x.Findings {
+			if f.Check == "inbox days" && (one.Days == nil || one.Days.Severity == doctor.OK) {
+				days := q.h.guided(f)
+				one.Days = &days
+			}
+		}
 		for _, c := range st.Inbox {
-			one.Consumers = append(one.Consumers, consumerView{c, d.partitions(c, x)})
+			one.Consumers = append(one.Consumers, d.consumerView(c, x))
 		}
 		p.Lists = append(p.Lists, one)
 	}
 	return q.render("consumers", http.StatusOK, view{Title: "Consumers", Nav: "consumers", Live: true, Body: p})
 }
 
+// newNumbering finds the numbering in the error of a halt.
+var newNumbering = regexp.MustCompile(`[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+`)
+
+func (d *database) consumerView(c consumer, x examination) consumerView {
+	v := consumerView{consumer: c, Partitions: d.partitions(c, x)}
+	for _, p := range c.Partitions {
+		if !slices.Contains(v.Topics, p.Topic) {
+			v.Topics = append(v.Topics, p.Topic)
+		}
+		if p.Code == "new_numbering" && v.Numbering == "" {
+			v.Numbering = newNumbering.FindString(p.Error)
+		}
+	}
+	of := func(verb string, flags ...string) string {
+		return d.withReason(append([]string{"inbox", verb, "--consumer", c.Consumer}, flags...)...)
+	}
+	v.Retire, v.Move = of("retire"), of("move", "--to", "...")
+	v.Accept, v.Forget = of("accept", "--epoch", cmp.Or(v.Numbering, "...")), of("forget-offsets", "--topic", "...")
+	return v
+}
+
 func (d *database) partitions(c consumer, x examination) (list []partitionView) {
 	for _, p := range c.Partitions {
-		v := partitionView{PartitionState: p, End: -1, Lag: -1, Resume: d.withReason("inbox", "resume", "--consumer",
-			c.Consumer, "--topic", p.Topic, "--partition", fmt.Sprint(p.Partition))}
+		at := []string{"--consumer", c.Consumer, "--topic", p.Topic, "--partition", fmt.Sprint(p.Partition)}
+		v := partitionView{PartitionState: p, End: -1, Lag: -1, SetGroup: setGroup(c, p.Topic, p.Partition, p.From+1)}
+		v.Resume = d.withReason(append([]string{"inbox", "resume"}, at...)...)
+		v.Skip = d.withReason(append(append([]string{"inbox", "skip"}, at...), "--to", fmt.Sprint(v.SkipTo()))...)
 		if end, ok := x.Ends[place{p.Topic, p.Partition}]; ok {
 			v.End, v.Lag = end, max(end-p.From, 0)
 		}
@@ -76,29 +119,4 @@ func (d *database) partitions(c consumer, x examination) (list []partitionView) 
 		list = append(list, v)
 	}
 	return list
-}
-
-func resumePartition(q *request) error {
-	if _, err := q.reason(); err != nil {
-		return err
-	}
-	consumer, topic := q.PostForm.Get("consumer"), q.PostForm.Get("topic")
-	partition, err := strconv.ParseInt(q.PostForm.Get("partition"), 10, 32)
-	if err != nil || consumer == "" || topic == "" {
-		return errForm
-	}
-	return q.change(verb{
-		name: fmt.Sprintf("Resume %s/%d", topic, partition), back: q.h.path("consumers"),
-		command: []string{
-			"inbox", "resume", "--consumer", consumer, "--topic", topic, "--partition", fmt.Sprint(partition),
-		},
-		do: func(ctx context.Context, reason string) (string, error) {
-			o, err := q.db.inbox(consumer, q.who.Name)
-			if err != nil {
-				return "", err
-			}
-			return fmt.Sprintf("Partition %s/%d goes on within seconds, where it stands.", topic, partition),
-				o.Resume(ctx, topic, int32(partition), reason)
-		},
-	})
 }

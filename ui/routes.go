@@ -78,6 +78,11 @@ func (h *Handler) routes() *http.ServeMux {
 	add("POST", "/db/{db}/idempotency/retry-all", Operate, retryOperations)
 	add("POST", "/db/{db}/idempotency/complete", Operate, completeOperation)
 	add("POST", "/db/{db}/idempotency/free", Operate, freeOperation)
+	add("POST", "/db/{db}/consumers/skip", Operate, skipRecords)
+	add("POST", "/db/{db}/consumers/accept", Operate, acceptNumbering)
+	add("POST", "/db/{db}/consumers/move", Operate, moveConsumer)
+	add("POST", "/db/{db}/consumers/forget-offsets", Operate, forgetOffsets)
+	add("POST", "/db/{db}/consumers/retire", Operate, retireConsumer)
 	return mux
 }
 

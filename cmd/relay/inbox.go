@@ -147,8 +147,8 @@ leaves no ids.`
 }
 
 func (c *inboxMoveCommand) run(ctx context.Context, p *program) error {
-	to := map[string]inbox.Dedup{"watermark": inbox.ByWatermark, "offset": inbox.ByOffset}[c.To]
-	if to == inbox.ByID {
+	to, err := operator.MoveTo(c.To)
+	if err != nil {
 		return service.Usage("--to is missing: watermark or offset")
 	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {

@@ -38,6 +38,16 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 	return partitions, err
 }
 
+// MoveTo is the strategy of a name, of those that [Operator.Move] takes: "watermark" or "offset".
+func MoveTo(name string) (to inbox.Dedup, err error) {
+	for _, to := range []inbox.Dedup{inbox.ByWatermark, inbox.ByOffset} {
+		if name == to.String() {
+			return to, nil
+		}
+	}
+	return to, fmt.Errorf("inbox: move consumer: to %q: want watermark or offset", name)
+}
+
 // Move has a consumer that goes [inbox.ByID] go by another strategy from now on. Stop its workers first, and start them
 // afterwards with that Config.Dedup: those that still go by ids are refused from this moment on. Until the time it
 // returns, a window later, the consumer looks at ids as well: what it has applied before is no new event, and what is
