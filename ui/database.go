@@ -77,18 +77,19 @@ const (
 	restoredEvery = 10 * time.Minute
 )
 
-func newDatabase(d Database, cfg Config) (*database, error) {
+func newDatabase(d Database, cfg Config, most limits) (*database, error) {
 	if _, err := operator.New(d.Pool, d.Schema, viewer); err != nil {
 		return nil, fmt.Errorf("ui: database %q: %w", d.Name, err)
 	}
 	one := &database{Database: d}
-	one.state = &shared[state]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.look}
+	one.state = &shared[state]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.look, slots: most.looks}
 	one.findings = &shared[examination]{
-		every: max(examineEvery, cfg.Refresh), timeout: 3 * cfg.Timeout,
+		every: max(examineEvery, cfg.Refresh), timeout: 3 * cfg.Timeout, slots: most.examinations,
 		read: func(ctx context.Context) examination { return one.examine(ctx, cfg.Kafka) },
 	}
 	one.restored = &shared[[]doctor.Finding]{
 		every: max(restoredEvery, cfg.Refresh), timeout: 2*cfg.Timeout + doctor.TailTimeout,
+		slots: most.examinations,
 		read: func(ctx context.Context) []doctor.Finding {
 			if st, _ := one.state.get(ctx, cfg.Timeout); st.Outbox == nil {
 				return nil
@@ -244,7 +245,7 @@ func (s state) has(side string) bool {
 
 // stateOf is the state of a database, when it was read, and why there is none.
 func (q *request) stateOf(d *database) (st state, at time.Time, why string) {
-	st, at = d.state.get(q.Context(), q.h.cfg.Timeout)
+	st, at = d.state.get(q.Context(), q.left())
 	switch {
 	case at.IsZero():
 		why = "It has not answered yet."

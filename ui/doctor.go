@@ -55,7 +55,7 @@ func doctorPage(q *request) error {
 func (q *request) examined(d *database) (list []doctor.Finding, at time.Time) {
 	x, at := d.findings.get(q.Context(), 0)
 	if at.IsZero() {
-		x, at = d.findings.get(q.Context(), firstLook)
+		x, at = d.findings.get(q.Context(), min(firstLook, q.left()))
 	}
 	restored, _ := d.restored.get(q.Context(), 0)
 	return slices.Concat(x.Findings, restored), at

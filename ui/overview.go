@@ -47,6 +47,9 @@ type overviewDatabase struct {
 
 type overviewPage struct {
 	Databases             []overviewDatabase
+	Lines                 []overviewLine // in place of Databases, when there are many
+	Columns               []string
+	One                   string // the name of the only one that is shown
 	Severity              string
 	Fails, Warns, Unknown int
 }
@@ -54,13 +57,30 @@ type overviewPage struct {
 // firstLook is how long a page waits for findings when there are none yet.
 const firstLook = 2 * time.Second
 
+// mostSections is how many databases are shown with all that is known of them. More are a table.
+const mostSections = 5
+
 func overview(q *request) error {
 	if q.who.Scope != nil { // its figures are of all
 		http.Redirect(q.w, q.Request, q.h.path("failures"), http.StatusSeeOther)
 		return nil
 	}
-	var p overviewPage
-	for _, d := range q.h.databases {
+	p := q.overviewPage(q.h.databases...)
+	if len(p.Databases) > mostSections {
+		p.tabulate()
+	}
+	return q.render("overview", http.StatusOK, view{Title: "Overview", Nav: "overview", Live: true, Body: p})
+}
+
+// overviewOne is the overview of one database.
+func overviewOne(q *request) error {
+	p := q.overviewPage(q.db)
+	p.One = q.db.Name
+	return q.render("overview", http.StatusOK, view{Title: p.One, Nav: "overview", Live: true, Body: p})
+}
+
+func (q *request) overviewPage(databases ...*database) (p overviewPage) {
+	for _, d := range databases {
 		one := q.overviewOf(d)
 		if one.Away != "" || one.Examined.IsZero() {
 			p.Unknown++
@@ -82,7 +102,7 @@ func overview(q *request) error {
 	default:
 		p.Severity = well
 	}
-	return q.render("overview", http.StatusOK, view{Title: "Overview", Nav: "overview", Live: true, Body: p})
+	return p
 }
 
 func (q *request) overviewOf(d *database) overviewDatabase {

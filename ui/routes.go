@@ -24,6 +24,8 @@ type request struct {
 	h   *Handler
 	who Identity
 	db  *database // that the path names; nil: none
+
+	until time.Time // when a page does not wait for databases any more; zero: it has not begun to
 }
 
 // routes are all pages and verbs, and the level that each wants.
@@ -35,6 +37,7 @@ func (h *Handler) routes() *http.ServeMux {
 		})
 	}
 	add("GET", "/{$}", View, overview)
+	add("GET", "/db/{db}", View, overviewOne)
 	add("GET", "/chain", View, chain)
 	add("GET", "/topics", View, topics)
 	add("GET", "/keys", View, blockedKeys)

@@ -10,6 +10,7 @@ import (
 type shared[T any] struct {
 	every, timeout time.Duration
 	read           func(ctx context.Context) T
+	slots          chan struct{} // a place for each read that may be under way, of all that share it; nil: no bound
 
 	mu    sync.Mutex
 	value T
@@ -58,6 +59,10 @@ func (s *shared[T]) begin(ctx context.Context) (busy chan struct{}, outdated boo
 }
 
 func (s *shared[T]) refresh(ctx context.Context, done chan struct{}) {
+	if s.slots != nil {
+		s.slots <- struct{}{} // those that are under way have a time-out
+		defer func() { <-s.slots }()
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	value := s.read(ctx)

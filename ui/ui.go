@@ -151,6 +151,7 @@ func New(databases []Database, cfg Config) (*Handler, error) {
 	}
 	h := &Handler{cfg: cfg, cross: http.NewCrossOriginProtection()}
 	names := map[string]bool{}
+	most := limits{make(chan struct{}, mostLooks), make(chan struct{}, mostExaminations)}
 	for _, d := range databases {
 		switch {
 		case !databaseName.MatchString(d.Name):
@@ -161,7 +162,7 @@ func New(databases []Database, cfg Config) (*Handler, error) {
 			return nil, fmt.Errorf("ui: database %q has no pool", d.Name)
 		}
 		names[d.Name] = true
-		one, err := newDatabase(d, cfg)
+		one, err := newDatabase(d, cfg, most)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +94,29 @@ func TestShared(t *testing.T) {
 		<-time.After(200 * time.Millisecond)
 		if v, _ := s.get(t.Context(), 0); v != 3 {
 			t.Errorf("after a viewer has gone: %d", v)
+		}
+	})
+}
+
+// TestSharedSlots: of many that are read at once, no more are under way than there are places.
+func TestSharedSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var under, most, reads atomic.Int64
+		slots := make(chan struct{}, 3)
+		for range 20 {
+			s := &shared[int]{every: time.Hour, timeout: time.Minute, slots: slots, read: func(context.Context) int {
+				n := under.Add(1)
+				defer under.Add(-1)
+				most.Store(max(most.Load(), n))
+				<-time.After(time.Second)
+				return int(reads.Add(1))
+			}}
+			go s.get(t.Context(), 0)
+		}
+		<-time.After(time.Minute)
+		if most.Load() != 3 || reads.Load() != 20 {
+			t.Errorf("%d at once, %d in all", most.Load(), reads.Load())
 		}
 	})
 }
