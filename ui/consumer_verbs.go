@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
@@ -144,7 +145,7 @@ func retireConsumer(q *request) error {
 func setGroup(c consumer, topic string, partition int32, to int64) string {
 	group := "..."
 	if len(c.Programs) == 1 && c.Programs[0].Group != "" {
-		group = quoted(c.Programs[0].Group)
+		group = "'" + strings.ReplaceAll(c.Programs[0].Group, "'", `'\''`) + "'"
 	}
 	return fmt.Sprintf("kafka-consumer-groups.sh --group %s --topic %s:%d --reset-offsets --to-offset %d --execute",
 		group, topic, partition, to)
