@@ -36,7 +36,10 @@ type mode struct {
 
 var modes = []mode{
 	{
-		"by id", 2, []role{producer, relaying, worker, operatorRole}, ".", newCell, []disturbance{otherTimeline},
+		"by id", 2,
+		[]role{producer, relaying, worker, operatorRole},
+		".", newCell,
+		[]disturbance{otherTimeline},
 		(*cell).check,
 	},
 	{"by watermark", 1, []role{worker, operatorRole}, "inbox", cellByWatermark, nil, (*cell).checkRows},
