@@ -32,7 +32,9 @@ var may = map[string]map[string]string{
 		"effectonce_migration": "S", "inbox_message": "S", "inbox_days": "SU", "inbox_consumer": "S",
 		"inbox_message_any": "SD", "inbox_parked": "s",
 	},
-	"idempotency": {"effectonce_migration": "S", "idempotency_key": "SIUD", "idempotency_block": "SIU"},
+	"idempotency": {
+		"effectonce_migration": "S", "idempotency_key": "SIUD", "idempotency_block": "SIU", "idempotency_audit": "SI",
+	},
 }
 
 // sequences is what each role may do with sequences: s(elect) and (us)e. The table draws its own numbers, nobody else.

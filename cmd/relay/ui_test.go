@@ -294,7 +294,7 @@ func TestPagesFollowTheList(t *testing.T) {
 		w := httptest.NewRecorder()
 		g.ServeHTTP(w, r)
 		var found []string
-		for _, m := range regexp.MustCompile(`<h2>([^<]+)</h2>`).FindAllStringSubmatch(w.Body.String(), -1) {
+		for _, m := range regexp.MustCompile(`<h2>(?:<a [^>]+>)?([^<]+)</`).FindAllStringSubmatch(w.Body.String(), -1) {
 			found = append(found, m[1])
 		}
 		return found
