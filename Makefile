@@ -9,7 +9,7 @@ TOOL := GOWORK=off go tool -modfile=tools/go.mod
 # One Postgres and one Kafka for all packages of a run.
 STACK := go run ./internal/testenv/stack --
 # They begin first, so that nothing waits for them alone in the end.
-LONGEST := ./relay ./cmd/relay ./internal/verify/soak
+LONGEST := ./relay ./cmd/relay ./ui/browser ./internal/verify/soak
 # The root module, and those whose tests run beside its own. `work` is everything, see go.work.
 MODULES := cmd/relay cmd/relay-dev examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
 	internal/devstack internal/service internal/verify metrics ui ui/browser watermill
@@ -18,6 +18,7 @@ ALL := ./... $(MODULES:%=./%/...)
 PKG ?= $(ALL)
 RUN ?= .
 FUZZTIME ?= 30s
+PROOF ?= .
 
 help: ## print this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,7 +36,7 @@ models: ## relay and inbox, every interleaving of small configurations; without 
 
 proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; CORNER=18.6.0/4.3.1
 	$(if $(CORNER),EFFECTONCE_TEST_POSTGRES_VERSION=$(patsubst %/,%,$(dir $(CORNER))) EFFECTONCE_TEST_KAFKA_VERSION=$(notdir $(CORNER))) \
-		EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 ./internal/verify/proof
+		EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 -run '$(PROOF)' ./internal/verify/proof
 
 # Modules of their own, for what they need and nobody else does.
 OTHERS := internal/verify/interop internal/verify/routers examples/watermill
