@@ -87,7 +87,11 @@ func TestStaticMemberKeepsPartitions(t *testing.T) {
 	ms := start(t, stays, topic, named("stays", nil))
 	wires := &wires{}
 	m := start(t, newHandler(), topic, named("comes-back", wires))
-	await(t, "shares", func() bool { return has(ms, 2)() && has(m, 2)() })
+	// The handler is told of a partition a moment after the member has it.
+	await(t, "shares", func() bool {
+		g, r := stays.noted()
+		return has(ms, 2)() && has(m, 2)() && len(g)-len(r) == 2
+	})
 	generation := ms.Status().Generation
 	given, revoked := stays.noted()
 	for _, killed := range []bool{false, true} {
