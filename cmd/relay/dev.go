@@ -6,15 +6,13 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// devCommand leads to a program of its own: Postgres' download and the imitation of Kafka would double this one.
+// devCommand leads to a program of its own: Postgres' download and the imitation of Kafka would make this one a fifth
+// larger.
 type devCommand struct {
 	Args []string `arg:"" optional:"" passthrough:"" help:"Its flags."`
 }
 
-func (*devCommand) base() *database { return &database{} }
-
-// all: it is about no outbox.
-func (*devCommand) all() {}
+func (*devCommand) noDatabase() {}
 
 func (*devCommand) run(context.Context, *program) error {
 	return service.Usage("the development server is a program of its own, with Postgres and Kafka in it. In a " +
