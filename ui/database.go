@@ -12,6 +12,7 @@ import (
 
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay"
@@ -121,7 +122,7 @@ func newDatabase(d Database, cfg Config, most limits) (*database, error) {
 			if err != nil {
 				return nil, err
 			}
-			return s.Failures(ctx, operator.FailureFilter{Limit: mostGrouped})
+			return s.Failures(ctx, operator.FailureFilter{Limit: audit.MostGrouped})
 		})
 		one.audits[where] = list(cfg, func(ctx context.Context) ([]operator.AuditEntry, error) {
 			s, err := one.side(where, "", viewer)

@@ -14,12 +14,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// mostGrouped is how many failures are grouped, those that have been parked longest. mostAtOnce is how many a verb
-// changes.
-const (
-	mostGrouped = 10_000
-	mostAtOnce  = 1000
-)
+// mostAtOnce is how many failures a verb changes.
+const mostAtOnce = 1000
 
 // spans are what failures can be grouped by, beside what they are.
 var spans = map[string]time.Duration{"": 0, "hour": time.Hour, "day": 24 * time.Hour}
@@ -64,8 +60,8 @@ func failures(q *request) error {
 			if found.Err != nil {
 				one.Away = away(found.Err)
 			}
-			if len(found.List) == mostGrouped && q.who.Scope == nil {
-				one.Capped = mostGrouped
+			if len(found.List) == audit.MostGrouped && q.who.Scope == nil {
+				one.Capped = audit.MostGrouped
 			}
 			for _, g := range audit.GroupFailures(q.who.Scope.failures(found.List), every) {
 				one.Groups = append(one.Groups, failureGroup{g, likeOf(g, every).query()})

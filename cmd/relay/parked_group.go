@@ -164,12 +164,9 @@ list. Of more than 10,000 keys and lone events it groups the 10,000 that have be
 flags with --all.`
 }
 
-// mostGrouped is how many failures are grouped.
-const mostGrouped = 10_000
-
 func (c *parkedFailuresCommand[S]) run(ctx context.Context, p *program) error {
 	f := c.filter(c.Topic)
-	f.Limit = mostGrouped
+	f.Limit = audit.MostGrouped
 	every := map[string]time.Duration{"hour": time.Hour, "day": 24 * time.Hour}[c.By]
 	return c.Side.act(ctx, p, c.Timeout, nobody, func(ctx context.Context, o parkedOperator) error {
 		list, err := o.Failures(ctx, f)
@@ -185,7 +182,7 @@ func (c *parkedFailuresCommand[S]) run(ctx context.Context, p *program) error {
 				shown(g.Type), g.Kind, cmp.Or(g.Code, "-"), g.First.UTC().Format(time.RFC3339),
 				g.Last.UTC().Format(time.RFC3339), errorText(g.Error))
 		})
-		if err == nil && !c.JSON && len(list) == mostGrouped {
+		if err == nil && !c.JSON && len(list) == audit.MostGrouped {
 			_, err = fmt.Fprintln(p.stdout, "\nThese are the 10,000 that have been parked longest; there may be more.")
 		}
 		return err

@@ -91,6 +91,9 @@ type FailureGroup struct {
 // Failures is how many there are.
 func (g FailureGroup) Failures() int64 { return g.Keys + g.Alone }
 
+// MostGrouped is how many failures the command and the pages group: those that have been parked longest.
+const MostGrouped = 10_000
+
 // GroupFailures groups failures, in order of their time, by consumer, topic, type, kind and code, and by the hour or
 // day (UTC) when every is not 0. The largest group comes first.
 func GroupFailures(list []Failure, every time.Duration) []FailureGroup {
