@@ -23,6 +23,7 @@ func (e *WrongRegionError) Error() string {
 	return fmt.Sprintf("%v: %s, not %s", ErrWrongRegion, e.Home, e.Here)
 }
 
+// Unwrap returns ErrWrongRegion.
 func (e *WrongRegionError) Unwrap() error { return ErrWrongRegion }
 
 // Regions maps keys to home regions: a store protects one region only, so only a key's home runs its request. All
