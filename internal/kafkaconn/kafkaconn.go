@@ -16,6 +16,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 
+	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/oauthbearer"
 )
@@ -182,15 +183,11 @@ func (c Config) checkClient() error {
 			"secret")
 	}
 	at, err := url.Parse(c.TokenURL)
-	if err != nil || at.Host == "" || at.User != nil || at.Scheme != "https" && !loopback(at.Hostname()) {
+	if err != nil || at.Host == "" || at.User != nil || at.Scheme != "https" && !loopback.Is(at.Hostname()) {
 		return errors.New("--kafka-oauth-token-url: want https://host/..., for the client's secret is sent there")
 	}
 	_, err = c.Secret()
 	return err
-}
-
-func loopback(host string) bool {
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
 // Secret is the password, as it is now: the client's secret where there is a TokenURL.

@@ -2,11 +2,12 @@
 package pgtls
 
 import (
-	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/effectonce/effectonce/internal/loopback"
 )
 
 // PlainText names a host of another machine to which the configuration may connect without encryption, as sslmode's
@@ -43,7 +44,5 @@ func ways(cfg *pgx.ConnConfig) []*pgconn.FallbackConfig {
 
 // here reports whether a host is this machine: a socket of the file system, or loopback.
 func here(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || host == "localhost" || ip != nil &&
-		ip.IsLoopback()
+	return strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || loopback.Is(host)
 }

@@ -13,32 +13,33 @@ import (
 var errClosed = fmt.Errorf("the code that this transaction was given to has returned: wait for its goroutines before "+
 	"that: %w", pgx.ErrTxClosed)
 
-// closedRows is the rows, the row or the batch's results of a statement that was refused.
-type closedRows struct{}
+// refusedRows is the rows or the row of a statement that was refused.
+type refusedRows struct{ err error }
 
 var (
-	_ pgx.Rows         = closedRows{}
-	_ pgx.BatchResults = closedBatch{}
+	_ pgx.Rows         = refusedRows{}
+	_ pgx.BatchResults = refusedBatch{}
 )
 
-func (closedRows) Close()                                       {}
-func (closedRows) Err() error                                   { return errClosed }
-func (closedRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
-func (closedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
-func (closedRows) Next() bool                                   { return false }
-func (closedRows) Scan(...any) error                            { return errClosed }
-func (closedRows) Values() ([]any, error)                       { return nil, errClosed }
-func (closedRows) RawValues() [][]byte                          { return nil }
-func (closedRows) Conn() *pgx.Conn                              { return nil }
-func (closedRows) TypeMap() *pgtype.Map                         { return nil }
+func (refusedRows) Close()                                       {}
+func (r refusedRows) Err() error                                 { return r.err }
+func (refusedRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (refusedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (refusedRows) Next() bool                                   { return false }
+func (r refusedRows) Scan(...any) error                          { return r.err }
+func (r refusedRows) Values() ([]any, error)                     { return nil, r.err }
+func (refusedRows) RawValues() [][]byte                          { return nil }
+func (refusedRows) Conn() *pgx.Conn                              { return nil }
+func (refusedRows) TypeMap() *pgtype.Map                         { return nil }
 
-type closedBatch struct{}
+// refusedBatch is the results of a batch that was refused.
+type refusedBatch struct{ err error }
 
-func (closedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, errClosed }
-func (closedBatch) Query() (pgx.Rows, error)         { return closedRows{}, errClosed }
-func (closedBatch) QueryRow() pgx.Row                { return closedRows{} }
-func (closedBatch) Tx() pgx.Tx                       { return nil }
-func (closedBatch) Close() error                     { return errClosed }
+func (b refusedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
+func (b refusedBatch) Query() (pgx.Rows, error)         { return refusedRows(b), b.err }
+func (b refusedBatch) QueryRow() pgx.Row                { return refusedRows(b) }
+func (b refusedBatch) Tx() pgx.Tx                       { return nil }
+func (b refusedBatch) Close() error                     { return b.err }
 
 // statements is how a connection and a transaction of pgx run them.
 type statements interface {
@@ -50,7 +51,8 @@ type statements interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// guarded passes statements through until the transaction is closed.
+// guarded passes statements through until the transaction is closed, but for those that would end it: sent, they would
+// commit what the lender has begun for others.
 type guarded struct {
 	on statements
 	of *Tx
@@ -66,17 +68,22 @@ func (g guarded) CopyFrom(ctx context.Context, table pgx.Identifier, columns []s
 	return g.on.CopyFrom(ctx, table, columns, rows)
 }
 
-// SendBatch passes through.
+// SendBatch passes a batch through as a whole, or not at all.
 func (g guarded) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if g.of.use() != nil {
-		return closedBatch{}
+	for _, q := range b.QueuedQueries {
+		if err := g.of.admit(q.SQL); err != nil {
+			return refusedBatch{err}
+		}
+	}
+	if err := g.of.use(); err != nil {
+		return refusedBatch{err}
 	}
 	return g.on.SendBatch(ctx, b)
 }
 
 // Prepare passes through.
 func (g guarded) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := g.of.use(); err != nil {
+	if err := g.of.admit(sql); err != nil {
 		return nil, err
 	}
 	return g.on.Prepare(ctx, name, sql)
@@ -84,7 +91,7 @@ func (g guarded) Prepare(ctx context.Context, name, sql string) (*pgconn.Stateme
 
 // Exec passes through.
 func (g guarded) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := g.of.use(); err != nil {
+	if err := g.of.admit(sql); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 	return g.on.Exec(ctx, sql, args...)
@@ -92,16 +99,16 @@ func (g guarded) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 
 // Query passes through.
 func (g guarded) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := g.of.use(); err != nil {
-		return closedRows{}, err
+	if err := g.of.admit(sql); err != nil {
+		return refusedRows{err}, err
 	}
 	return g.on.Query(ctx, sql, args...)
 }
 
 // QueryRow passes through.
 func (g guarded) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if g.of.use() != nil {
-		return closedRows{}
+	if err := g.of.admit(sql); err != nil {
+		return refusedRows{err}
 	}
 	return g.on.QueryRow(ctx, sql, args...)
 }

@@ -49,6 +49,14 @@ func (t *Tx) use() error {
 	return nil
 }
 
+// admit notes a use by a statement, and refuses one that would end the transaction.
+func (t *Tx) admit(sql string) error {
+	if Ends(sql) {
+		return t.Refuse()
+	}
+	return t.use()
+}
+
 // Begin makes a savepoint.
 func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := t.open(ctx); err != nil {
@@ -69,12 +77,13 @@ func (t *Tx) open(ctx context.Context) (err error) {
 }
 
 // Commit refuses.
-func (t *Tx) Commit(context.Context) error { return t.refuse() }
+func (t *Tx) Commit(context.Context) error { return t.Refuse() }
 
 // Rollback refuses.
-func (t *Tx) Rollback(context.Context) error { return t.refuse() }
+func (t *Tx) Rollback(context.Context) error { return t.Refuse() }
 
-func (t *Tx) refuse() error {
+// Refuse notes that the code tried to end the transaction.
+func (t *Tx) Refuse() error {
 	if err := t.use(); err != nil {
 		return err
 	}
