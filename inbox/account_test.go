@@ -10,9 +10,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_2_ProgressIsWrittenAtRevocation: what was decided since the account last moved is in it when the partition is
-// given away, so that nobody reads it again when its days are gone. Another database's account is left alone: it may
-// have forgotten some.
+// TestP9_2_ProgressIsWrittenAtRevocation: Revoked writes the progress, so that the next owner does not read decided
+// events again whose days may be dropped by then. It does so even if its ctx has ended.
 func TestP9_2_ProgressIsWrittenAtRevocation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -21,23 +20,22 @@ func TestP9_2_ProgressIsWrittenAtRevocation(t *testing.T) {
 	handle(t, h, e[:10])
 	handle(t, h, e[10:20])
 	if w.progress() != [3]int64{10, 10, 0} {
-		t.Fatalf("progress %v: the second batch is to move nothing", w.progress())
+		t.Fatalf("progress %v: the second batch must not move it", w.progress())
 	}
 	h.Revoked(t.Context(), "payments", 3)
 	if w.progress()[0] != 20 {
-		t.Errorf("given away at 20, the account says %d", w.progress()[0])
+		t.Errorf("revoked at 20, the progress is %d", w.progress()[0])
 	}
 	handle(t, h, e[20:])
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	h.Revoked(ended, "payments", 3)
 	if w.progress()[0] != 30 {
-		t.Errorf("the process ends at 30, the account says %d", w.progress()[0])
+		t.Errorf("the process ends at 30, the progress is %d", w.progress()[0])
 	}
 }
 
-// TestTheLastEffectIsKept: the account tells when an effect was last committed. Repeats have no effect, and leave that
-// as it is.
+// TestTheLastEffectIsKept: effect_at is when an effect was last committed. Duplicates do not change it.
 func TestTheLastEffectIsKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -51,7 +49,7 @@ func TestTheLastEffectIsKept(t *testing.T) {
 	first := last()
 	handle(t, h, e[10:])
 	if w.progress()[0] != 10 || !last().Equal(first) {
-		t.Fatal("the second batch is to move nothing")
+		t.Fatal("the second batch moved the progress")
 	}
 	h.Revoked(t.Context(), "payments", 3)
 	second := last()
@@ -63,7 +61,7 @@ func TestTheLastEffectIsKept(t *testing.T) {
 	handle(t, again, e)
 	again.Revoked(t.Context(), "payments", 3)
 	if !last().Equal(second) {
-		t.Errorf("repeats have no effect, and moved the last one from %v to %v", second, last())
+		t.Errorf("duplicates moved effect_at from %v to %v", second, last())
 	}
 }
 
@@ -85,7 +83,7 @@ func TestTheAccountFollowsWhenIdle(t *testing.T) {
 	}
 }
 
-// TestSkipMovesProgress: the account moves, forwards only, with reason and audit.
+// TestSkipMovesProgress: SkipTo moves the progress, only forwards, with a reason and an audit entry.
 func TestSkipMovesProgress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

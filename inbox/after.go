@@ -41,7 +41,7 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 			return b.failed(ctx, f)
 		}
 	case contended:
-		// A smaller transaction meets fewer others. The first conflict may be chance.
+		// A smaller transaction conflicts with fewer others. The first conflict may be chance.
 		if b.retries > 0 {
 			b.assignment.narrow(b.limit - b.pos)
 		}
@@ -56,7 +56,7 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 	return b.again(ctx, f)
 }
 
-// skipped leaves the effects of skipped events out of the next run, or puts every effect behind a savepoint.
+// skipped excludes the effects of skipped events from the next run, or puts every effect behind a savepoint.
 func (b *batch) skipped(f *failure) {
 	if len(f.skips) == 0 {
 		b.careful = true
@@ -70,8 +70,8 @@ func (b *batch) skipped(f *failure) {
 	b.retried("skip", 1, 0, f.err)
 }
 
-// refused asks again before an event stops the partition that the inbox itself cannot decide: the plan was made from
-// what an earlier transaction read.
+// refused reads the state again before an undecidable event halts the partition: the plan was made from the state of an
+// earlier transaction.
 func (b *batch) refused(ctx context.Context) error {
 	if err := b.in.refresh(ctx); err != nil {
 		return b.again(ctx, b.in.classify(ctx, err))
@@ -86,19 +86,19 @@ func (b *batch) refused(ctx context.Context) error {
 	return nil
 }
 
-// answers reports whether the database answers right after a session ended in an effect, and then makes f a failure of
-// that effect. Callers ask from the second time on: a server or a pooler may have started anew once.
+// answers reports whether the database answers right after a session ended in an effect. If it does, answers makes f a
+// failure of that effect. Callers ask from the second time on, since a server or a pooler may have restarted once.
 func (in *Inbox) answers(ctx context.Context, f *failure) bool {
 	if in.db.Ping(ctx) != nil {
 		return false
 	}
-	// Without the class that the effect gave its error.
+	// The new error drops the class that the effect gave.
 	f.kind, f.err = failed, errors.New("the effect's session ended again, while the database answers others: "+
 		f.err.Error())
 	return true
 }
 
-// failed deals with a failed effect: that of the event at f.index, or of any that ran.
+// failed handles the failure of the effect of the event at f.index, or of any event that ran.
 func (b *batch) failed(ctx context.Context, f *failure) error {
 	cfg := &b.in.cfg
 	c, reason := classOf(f.err)
@@ -128,7 +128,7 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 	return b.pause(ctx, wait, f.err)
 }
 
-// classOf is the class of an effect's error, and its name in metrics.
+// classOf returns the class of an effect's error, and its name in metrics.
 func classOf(err error) (c class, reason string) {
 	if _, ok := errors.AsType[*terminalError](err); ok {
 		return classTerminal, "terminal"

@@ -14,16 +14,16 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
-// aside is what a transaction sets aside instead of running it.
+// aside holds the events that a transaction sets aside instead of running them.
 type aside struct {
 	outcomes    map[int]Outcome // by index of the event
 	written     int             // rows of inbox_parked
 	quarantined []int           // indexes of the events
-	code        string          // of the first that is quarantined
+	code        string          // of the first quarantined event
 
-	// To be written.
+	// Rows to write.
 	behind, quarantine rows
-	forget             map[place][]uuid.UUID // records that go again
+	forget             map[place][]uuid.UUID // recorded ids to delete again
 }
 
 // batcher is a connection, or a transaction.
@@ -31,9 +31,9 @@ type batcher interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// setAside looks at marks and open ids, once the ids are inserted, and puts what must not run where it belongs: events
-// of a marked key behind it, and those too old or too far ahead into quarantine. bounds: it fails where
-// a list is full.
+// setAside reads the marks of keys and the open ids after the ids are inserted, and sets aside the events that must not
+// run: events of a marked key are added to its list, and undecidable events are quarantined. bounds: fail at a full
+// list.
 func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []event.Event, bounds bool) (
 	*aside, *failure,
 ) {
@@ -63,7 +63,7 @@ func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []
 			a.quarantined, a.code = append(a.quarantined, n), cmp.Or(a.code, code)
 			a.quarantine.add(&events[n], nil, kindQuarantined, code,
 				refusal(id.place, &events[n], *in.state.Load(), in.cfg.windowDays).Error(), 0)
-			a.outcomes[n] = Duplicate // unless it is listed now
+			a.outcomes[n] = Duplicate // unless the quarantine takes it
 		case asideOpen:
 			a.outcomes[n] = Duplicate
 			a.forget[id.place] = append(a.forget[id.place], id.id)
@@ -83,9 +83,9 @@ func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []
 type asideVerdict uint8
 
 const (
-	asideQuarantine asideVerdict = iota // too old or too far ahead: listed alone, unless it is decided or listed
-	asideOpen                           // it is listed already, and so decided: its new row goes again
-	asideBehind                         // its key is marked: it goes behind that, and its new row goes again
+	asideQuarantine asideVerdict = iota // undecidable: quarantined, unless it is decided or parked
+	asideOpen                           // it is parked already, and so decided: its new row is deleted
+	asideBehind                         // its key is marked: it is parked behind it, and its new row is deleted
 )
 
 // asideAt is the verdict on one of the planned ids.
@@ -94,9 +94,9 @@ type asideAt struct {
 	verdict asideVerdict
 }
 
-// aside decides, in log order, what of a transaction's events must not run, from the marks of the keys of its new
-// events (true: the list is full) and the ids that are open. full is the index of the first event whose list takes no
-// more, or -1.
+// aside decides, in log order, which events of a transaction must not run. marks has the marked keys of the new events
+// (true: the list is full), open the ids that are parked already. full is the index of the first event whose list is
+// full, or -1.
 func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UUID]bool, bound bool) (list []asideAt,
 	full int,
 ) {
@@ -132,7 +132,7 @@ func quarantineCode(p place) string {
 	return CodeNoNumber
 }
 
-// inLogOrder lists the places in ids in the order of the log.
+// inLogOrder returns the indexes of ids in log order.
 func inLogOrder(ids []planID) []int {
 	order := make([]int, len(ids))
 	for i := range ids {
@@ -141,8 +141,8 @@ func inLogOrder(ids []planID) []int {
 	return order
 }
 
-// readOpen returns which keys are marked (true: their list is full), holding the marks, and which of the new ids are
-// open.
+// readOpen returns the marked keys (true: the list is full) and the new ids that are parked already. It locks the
+// marks.
 func (in *Inbox) readOpen(ctx context.Context, on batcher, p *planned, hashes [][]byte) (marks map[string]bool,
 	open map[uuid.UUID]bool, err error,
 ) {
@@ -173,7 +173,7 @@ func (in *Inbox) readOpen(ctx context.Context, on batcher, p *planned, hashes []
 	return marks, open, nil
 }
 
-// writeAside writes what setAside decided.
+// writeAside writes the rows that setAside prepared.
 func (in *Inbox) writeAside(ctx context.Context, on batcher, a *aside, events []event.Event) error {
 	var b pgx.Batch
 	if n := len(a.behind.ids); n > 0 {
@@ -199,8 +199,8 @@ func (in *Inbox) writeAside(ctx context.Context, on batcher, a *aside, events []
 	return on.SendBatch(ctx, &b).Close()
 }
 
-// forgets is the statement that removes the record of an event that waits, which gets one when it runs; empty: it has
-// none.
+// forgets returns the statement that deletes the id of an event that waits; the id is inserted again when the event
+// runs. Empty: the event has no row.
 func forgets(where place) string {
 	switch where {
 	case inDay:
@@ -211,7 +211,7 @@ func forgets(where place) string {
 	return ""
 }
 
-// listed notes which events the quarantine took. Of an id that occurs twice, it took the first in log order.
+// listed stores which events the quarantine took. If an id occurs twice, it took the first in log order.
 func (a *aside) listed(rows pgx.Rows, events []event.Event) error {
 	taken, err := readIDs(rows)
 	a.quarantined = slices.DeleteFunc(a.quarantined, func(n int) bool {
@@ -226,7 +226,7 @@ func (a *aside) listed(rows pgx.Rows, events []event.Event) error {
 	return err
 }
 
-// unlisted notes which of them another transaction has decided meanwhile.
+// unlisted stores which quarantined events another transaction decided in the meantime.
 func (a *aside) unlisted(rows pgx.Rows, events []event.Event) error {
 	gone, err := readIDs(rows)
 	a.quarantined = slices.DeleteFunc(a.quarantined, func(n int) bool {
@@ -240,7 +240,7 @@ func (a *aside) unlisted(rows pgx.Rows, events []event.Event) error {
 	return err
 }
 
-// logQuarantined says once per transaction what was quarantined.
+// logQuarantined logs the quarantined events, once per transaction.
 func (in *Inbox) logQuarantined(events []event.Event, a *aside) {
 	if len(a.quarantined) == 0 {
 		return

@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// partitionName names a partition of a topic.
+// partitionName identifies a partition of a topic.
 type partitionName struct {
 	topic string
 	id    int32
 }
 
-// progressEvery is how far inbox_progress may be behind what is decided. Moved with every transaction its row would be
-// a new version each, which a pinned snapshot keeps.
+// progressEvery is how far inbox_progress may lag. An update in every transaction would create a version of the row
+// each time, which an old snapshot keeps.
 const progressEvery = 10 * time.Second
 
-// assignment is what is known of a partition since it was assigned. One Handle at a time uses it, but for tests that
-// deliver the same events twice at the same time.
+// assignment is the state of a partition since it was assigned. One Handle at a time uses it, except in tests that
+// deliver the same events concurrently.
 type assignment struct {
 	mu        sync.Mutex
 	loaded    bool
 	span      span
-	movedAt   time.Time // when the progress was last moved
-	unwritten int64     // where the progress is to be moved, when nothing else is decided; 0: it is there
-	database  string    // in which the partition began; empty: not known yet
-	effectAt  time.Time // when an effect was last applied that the progress does not have; zero: none
-	marks     *marks    // how far its numbers are decided; nil: not known. Only of a watermark, and never changed
+	movedAt   time.Time // when the progress was last written
+	unwritten int64     // the progress that is not yet stored; 0: none
+	database  string    // the database in which the partition began; empty: unknown
+	effectAt  time.Time // when the last effect that is not in the progress was applied; zero: none
+	marks     *marks    // for byNumber: the decided numbers, never modified; nil: unknown
 
-	// What inbox_progress says of it: that it is halted while a person repairs the database, and that an event runs
-	// again after a long pause.
+	// Whether inbox_progress says that the partition is halted until an operator repairs the database, and that an
+	// event runs again after a long pause.
 	haltNoted, pauseNoted bool
 
-	maxEvents  int // of a transaction, as conflicts allow; 0: any number
-	undisputed int // transactions in a row without a conflict
-	widenAfter int // as many of them double maxEvents
+	maxEvents  int // limit for a transaction because of conflicts; 0: none
+	undisputed int // consecutive transactions without a conflict
+	widenAfter int // the number of these that doubles maxEvents
 }
 
 func (a *assignment) getMarks() *marks {
@@ -50,15 +50,15 @@ func (a *assignment) setMarks(m *marks) {
 	a.marks = m
 }
 
-// width is how many events a transaction may have; 0: any number.
+// width returns how many events a transaction may have; 0: any number.
 func (a *assignment) width() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.maxEvents
 }
 
-// narrow halves the transactions to come, after one of so many events has lost. A conflict may cost a deadlock_timeout,
-// so larger transactions are tried again ever more seldom where they keep losing.
+// narrow halves the limit after a transaction of so many events lost a conflict. A conflict may cost a
+// deadlock_timeout, so larger transactions are tried more and more rarely if they keep losing.
 func (a *assignment) narrow(events int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -67,7 +67,7 @@ func (a *assignment) narrow(events int) {
 	}
 }
 
-// widen counts a transaction without a conflict, of a call with so many events.
+// widen counts a transaction without a conflict, in a call with so many events.
 func (a *assignment) widen(events int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +79,7 @@ func (a *assignment) widen(events int) {
 	}
 }
 
-// setHaltNoted sets whether inbox_progress says that the partition is halted, and returns what it was.
+// setHaltNoted sets whether inbox_progress says that the partition is halted, and returns the previous value.
 func (a *assignment) setHaltNoted(on bool) (was bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,28 +87,28 @@ func (a *assignment) setHaltNoted(on bool) (was bool) {
 	return was
 }
 
-// setPauseNoted has the next transaction that decides something move the progress, which removes the note.
+// setPauseNoted makes the next deciding transaction write the progress, which clears the recorded pause.
 func (a *assignment) setPauseNoted() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.pauseNoted = true
 }
 
-// unfinished holds the range that an earlier process left.
+// unfinished returns the span with the range that an earlier process left.
 func (a *assignment) unfinished() span {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.span
 }
 
-// decided takes over the outcomes of the events from offset on.
+// decided stores the outcomes of the events from offset on.
 func (a *assignment) decided(outcomes []Outcome, offset int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.span.decided(offset, slices.ContainsFunc(outcomes, func(o Outcome) bool { return o != Duplicate }))
 }
 
-// beganIn is the database in which the partition began.
+// beganIn returns the database in which the partition began.
 func (a *assignment) beganIn() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,7 +116,7 @@ func (a *assignment) beganIn() string {
 }
 
 // checkDatabase compares the database of a transaction with the one in which the partition began. It fails once: a
-// caller that goes on all the same, as one that is no consumer does, goes on in the new one.
+// caller that calls Handle again, unlike a consumer, continues in the new database.
 func (a *assignment) checkDatabase(now string) *failure {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -134,7 +134,7 @@ func (a *assignment) progressIsDue() bool {
 	return a.pauseNoted || time.Since(a.movedAt) >= progressEvery
 }
 
-// setDecided notes that everything up to the target is decided, and whether the progress was moved there with it.
+// setDecided records that all events up to the target are decided, and whether the progress was written with them.
 func (a *assignment) setDecided(target *progressTarget, moved bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -146,8 +146,8 @@ func (a *assignment) setDecided(target *progressTarget, moved bool) {
 	}
 }
 
-// sinceEffect is how many seconds ago an effect was last applied, with a transaction that has these outcomes; nil: none
-// since the progress was last moved.
+// sinceEffect returns how many seconds ago an effect was last applied, including a transaction with these outcomes;
+// nil: none since the progress was last written.
 func (a *assignment) sinceEffect(out []Outcome) *float64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,14 +162,14 @@ func (a *assignment) sinceEffect(out []Outcome) *float64 {
 	return &seconds
 }
 
-// unwrittenProgress is where the progress is to be moved, and in which database; 0: it is there.
+// unwrittenProgress returns the progress to write and the database for it; 0: nothing to write.
 func (a *assignment) unwrittenProgress() (next int64, database string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.unwritten, a.database
 }
 
-// setWritten notes that the progress was moved to next on its own.
+// setWritten records that the progress was written outside of a deciding transaction.
 func (a *assignment) setWritten(next int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -178,7 +178,7 @@ func (a *assignment) setWritten(next int64) {
 	}
 }
 
-// assignments are those of a handler.
+// assignments holds the assignments of a handler.
 type assignments struct {
 	mu sync.Mutex
 	of map[partitionName]*assignment
@@ -196,7 +196,7 @@ func (s *assignments) get(p partitionName) *assignment {
 	return s.of[p]
 }
 
-// due are those whose progress has not moved for a while.
+// due returns the assignments whose progress was not written for progressEvery.
 func (s *assignments) due() map[partitionName]*assignment {
 	s.mu.Lock()
 	defer s.mu.Unlock()

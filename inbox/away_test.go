@@ -26,7 +26,7 @@ func pool(t testing.TB, url string) *pgxpool.Pool {
 	return p
 }
 
-// small is a Config that makes few days and waits little.
+// small sets few days and short waits.
 func small(cfg inbox.Config) inbox.Config {
 	cfg.Window, cfg.AllowShortWindow, cfg.DaysAhead, cfg.Backoff = 24*time.Hour, true, 1, time.Millisecond
 	return cfg
@@ -41,12 +41,12 @@ func newInbox(t testing.TB, db *pgxpool.Pool, consumer string, cfg inbox.Config)
 	return in
 }
 
-// TestP9_3_CommitUnknown: the connection is lost around COMMIT, in every way; the effect is there once.
+// TestP9_3_CommitUnknown: the connection is lost before, during or after COMMIT. The effect is committed once.
 func TestP9_3_CommitUnknown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		action pgtest.Action
-		want   inbox.Outcome // of the run after it
+		want   inbox.Outcome // of the next run
 	}{
 		"never sent":  {pgtest.CutBefore, inbox.Applied},
 		"reply lost":  {pgtest.DropReply, inbox.Duplicate},
@@ -65,12 +65,12 @@ func TestP9_3_CommitUnknown(t *testing.T) {
 				told := observer.Retried
 				observer.Retried = func(i inbox.RetriedInfo) {
 					told(i)
-					// the second run waits for the first one's rows: only now does its COMMIT arrive
+					// The second run waits for the first one's rows, and now the first one's COMMIT arrives.
 					if i.Reason == "conflict" {
 						released.Do(trap.Release)
 					}
 				}
-				// the days, which may take longer than the lock time-out below
+				// Creates the days, which may take longer than the lock time-out below.
 				if err := w.inbox(inbox.Config{Dedup: dedup}).Prepare(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -131,7 +131,7 @@ func TestP9_3_DatabaseAwayAndBack(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { same(t, "outcomes", handle(t, h, stop), repeat(inbox.Applied, 1)) })
 	<-inEffect
-	for range 3 { // others wait for the same outage
+	for range 3 { // other partitions in the same outage
 		wg.Go(func() { _, _ = h.Handle(t.Context(), events) })
 	}
 	server.StopImmediate()
@@ -141,17 +141,17 @@ func TestP9_3_DatabaseAwayAndBack(t *testing.T) {
 	}
 	server.Start(t)
 	wg.Wait()
-	db.Pool.Reset() // connections that nobody used since are dead and do not know it
+	db.Pool.Reset() // idle connections are broken
 	if got := len(w.effects()); got != 4 {
 		t.Errorf("%d effects, want 4", got)
 	}
 	if down, up := strings.Count(log.String(), "does not answer"),
 		strings.Count(log.String(), "answers again"); down != up || down < 1 || down > 2 {
-		t.Errorf("said %d times that the database is away and %d times that it is back:\n%s", down, up, &log)
+		t.Errorf("%d log lines that the database is away and %d that it is back:\n%s", down, up, &log)
 	}
 }
 
-// syncBuilder is a log of several goroutines.
+// syncBuilder is a strings.Builder for several goroutines.
 type syncBuilder struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -185,7 +185,8 @@ func TestFirstContactWhileAway(t *testing.T) {
 	same(t, "outcomes", handle(t, in.Each(write), some(3)), repeat(inbox.Applied, 3))
 }
 
-// TestWithoutTheUniqueConstraint: what the guarantee stands on. Without the key the same two runs make two effects.
+// TestWithoutTheUniqueConstraint: the guarantee depends on the unique key. Without it the same two runs commit two
+// effects.
 func TestWithoutTheUniqueConstraint(t *testing.T) {
 	t.Parallel()
 	for _, keyed := range []bool{true, false} {
@@ -213,7 +214,7 @@ func TestWithoutTheUniqueConstraint(t *testing.T) {
 			small(inbox.Config{LockTimeout: 10 * time.Millisecond, Observer: inbox.Observer{
 				Retried: func(inbox.RetriedInfo) {
 					select {
-					case conflict <- 1: // it waits for the key: let the first one commit
+					case conflict <- 1: // the second waits for the key: the first may commit
 					default:
 					}
 				},
@@ -232,7 +233,7 @@ func TestWithoutTheUniqueConstraint(t *testing.T) {
 	}
 }
 
-// TestSessionDefaults: what a database, a role or a pooler may set must not change the promise.
+// TestSessionDefaults: settings of the database, the role or the pooler do not change the guarantee.
 func TestSessionDefaults(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*pgxpool.Config){

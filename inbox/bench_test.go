@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// benchWorld has days as in production: 22 partitions.
+// benchWorld has the default window, and so 22 days.
 func benchWorld(b *testing.B) (*world, *inbox.Inbox) {
 	b.Helper()
 	w := newWorld(b)
@@ -44,7 +44,7 @@ func creditAll(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	return err
 }
 
-// stream feeds b.N events in batches from four partitions and reports events per second.
+// stream handles b.N events in batches, from four goroutines, and reports events per second.
 func stream(b *testing.B, h inbox.Handler, size int, next func(n int) []event.Event) {
 	b.Helper()
 	b.ReportAllocs()
@@ -81,13 +81,13 @@ func BenchmarkEachIn500(b *testing.B) {
 	stream(b, in.Each(credit), 500, some)
 }
 
-// BenchmarkOneByOne is what a batch is measured against: a transaction per message.
+// BenchmarkOneByOne is the baseline of the batches: a transaction per event.
 func BenchmarkOneByOne(b *testing.B) {
 	_, in := benchWorld(b)
 	stream(b, in.Each(credit), 1, some)
 }
 
-// BenchmarkPlainOneByOne is the same written by hand, without this package.
+// BenchmarkPlainOneByOne is BenchmarkOneByOne without this package.
 func BenchmarkPlainOneByOne(b *testing.B) {
 	w, in := benchWorld(b)
 	_ = in
@@ -123,7 +123,7 @@ func BenchmarkDuplicates500(b *testing.B) {
 	stream(b, h, 500, func(n int) []event.Event { return seen[:n] })
 }
 
-// BenchmarkPlainBatch500 is the least that a batch can cost: one insert of ids, one effect, one commit.
+// BenchmarkPlainBatch500 is the lower bound of a batch: one insert of ids, one effect, one commit.
 func BenchmarkPlainBatch500(b *testing.B) {
 	w, _ := benchWorld(b)
 	stream(b, inbox.HandlerFunc(plainBatch{w}.Handle), 500, some)

@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_4_EarlierFailureIsNotFinal: an event finally failed, and while those before it are decided, one of them fails
-// for the first time. It is run again, and not parked for the other's failure.
+// TestP9_4_EarlierFailureIsNotFinal: an event failed finally, and while the events before it are decided, one of them
+// fails for the first time. That one is run again, not parked.
 func TestP9_4_EarlierFailureIsNotFinal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -34,8 +34,8 @@ func TestP9_4_EarlierFailureIsNotFinal(t *testing.T) {
 	same(t, "parked", w.parked(), []string{"failed refused " + e[2].ID.String()})
 }
 
-// TestP9_5_LostAnswerOfACount: whether a run was counted is not known when the answer is lost. Such answers add up to
-// no evidence against the event.
+// TestP9_5_LostAnswerOfACount: if the answer to a count is lost, it is unknown whether the run was counted. Such counts
+// must not add up to CrashAttempts.
 func TestP9_5_LostAnswerOfACount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -50,7 +50,7 @@ func TestP9_5_LostAnswerOfACount(t *testing.T) {
 	same(t, "effects", w.effects(), ids(e))
 }
 
-// TestP9_6_LostAnswerOfACountedRelease is the same for a released event.
+// TestP9_6_LostAnswerOfACountedRelease is TestP9_5_LostAnswerOfACount for a released event.
 func TestP9_6_LostAnswerOfACountedRelease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -66,7 +66,7 @@ func TestP9_6_LostAnswerOfACountedRelease(t *testing.T) {
 	s.bad[e[0].ID] = inbox.Terminal("x", errBad)
 	same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 1))
 	s.mended.Store(true)
-	counts := false // the COMMIT behind a count
+	counts := false // the next COMMIT is that of a count
 	for range 4 {
 		proxy.On(func(sql string) bool {
 			if strings.HasPrefix(sql, "-- inbox: count a release") {

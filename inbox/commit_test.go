@@ -7,8 +7,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_3_CommitAnsweredByRollback: the server answers so when a statement of the transaction has failed unnoticed.
-// Nothing was kept.
+// TestP9_3_CommitAnsweredByRollback: the server answers COMMIT with ROLLBACK if a statement failed and the error was
+// ignored. The transaction is rolled back.
 func TestP9_3_CommitAnsweredByRollback(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")

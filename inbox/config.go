@@ -17,141 +17,147 @@ import (
 
 const day = 24 * time.Hour
 
-// Limits of Config.Window. The upper one bounds the number of partitions, for every day of it is one.
+// Limits of Config.Window. The upper limit bounds the number of partitions: each day has one.
 const (
 	shortWindow = 7 * day
 	maxWindow   = 400 * day
 )
 
-// Config of an [Inbox]. The zero value is safe: every field has the default that its comment names.
+// Config configures an [Inbox]. The zero value is safe: the comment of each field names its default.
 type Config struct {
-	// Schema holds the inbox's tables: `^[a-z_][a-z0-9_]{0,62}$`. Empty: the connection's search_path decides, which
-	// poolers may lose.
+	// Schema is the schema of the inbox's tables: `^[a-z_][a-z0-9_]{0,62}$`. Empty: the connection's search_path, which
+	// a pooler may lose.
 	Schema string
 
 	// Window is how long an id is remembered, rounded up to whole days; default 14 days. It must be longer than the
-	// topic's retention in Kafka plus the longest outage that you want to catch up from: an event that is older when it
-	// arrives is not applied, because nobody can tell any more whether it was. Below 7 days it needs AllowShortWindow.
+	// topic's retention in Kafka plus the longest outage to catch up from. An event that arrives later than that is not
+	// applied, because the inbox can no longer tell whether it was applied before. A Window below 7 days needs
+	// AllowShortWindow.
 	Window time.Duration
-	// AllowShortWindow accepts a Window below 7 days (at least one day), and one shorter than the topics' retention, of
-	// which a consumer warns.
+	// AllowShortWindow accepts a Window below 7 days (but not below one day). It also accepts a Window that is shorter
+	// than the topics' retention; a consumer warns of it.
 	AllowShortWindow bool
-	// DaysAhead is how many days of partitions are made ahead of time, 1 to 60; default 7. It is also how far in the
-	// future the time inside an id may lie, for clocks differ.
+	// DaysAhead is how many day partitions are created in advance, 1 to 60; default 7. Because clocks differ, it is
+	// also how many days the time of an id may lie in the future.
 	DaysAhead int
 
-	// MaintenanceDB makes and drops days, which needs the role that owns the inbox's tables, or the maintainer's role,
-	// which may execute the owner's functions. Default: the db given to New. When no process has such a role, run
-	// `relay inbox maintain` from cron.
+	// MaintenanceDB is the pool that creates and drops days; default: the db given to New. Its role must own the
+	// inbox's tables, or be the maintainer's role, which may execute the owner's functions. If no process has such a
+	// role, run `relay inbox maintain` from cron.
 	MaintenanceDB *pgxpool.Pool
-	// MaintainEvery is the time between two passes of Run; default 1 h. Longer than a day, and ids may wait for their
-	// day. Negative: Run makes, drops and cleans nothing, for a worker whose role may not and that leaves it to `relay
-	// inbox maintain`.
+	// MaintainEvery is the time between two maintenance passes of Run; default 1 h. With more than a day, ids may have
+	// to wait for their day. Negative: Run creates, drops and cleans nothing. Use it in a worker whose role lacks the
+	// rights, and run `relay inbox maintain`.
 	MaintainEvery time.Duration
 
-	// Dedup is how a repeat is told from a new event; default [ByID]. It is fixed at the consumer's first start:
-	// another one is refused, because it knows nothing of what was applied.
+	// Dedup is how the inbox tells a repeat from a new event; default [ByID]. The consumer's first start fixes it. A
+	// process with another Dedup is refused, because its strategy would not know which events were applied.
 	Dedup Dedup
 
-	// Program names what runs the consumer, in all its versions and wherever it runs. Run tells the others of the
-	// consumer once a minute, and warns when another program runs it too: the two take events from each other, and each
-	// seems to lose some. Default: the path of the main package without a major version. At most 255 bytes.
+	// Program is the name of the program that runs the consumer. All versions and hosts use the same name. Run
+	// publishes it once a minute to the consumer's other processes. It warns when a different program runs the same
+	// consumer: the two take events from each other, and each seems to lose some. Default: the path of the main package
+	// without a major version. At most 255 bytes.
 	Program string
 
-	// OnFailure is what becomes of an event that finally fails, and of one of which nobody can tell whether it was
-	// applied; default [ParkKey].
+	// OnFailure says what happens to an event that finally fails, and to an event that may already have been applied;
+	// default [ParkKey].
 	OnFailure FailurePolicy
-	// ParkedPerKey is how many events may wait behind a parked key; default 10,000, negative: any number. At the bound
-	// the key's partition halts until the list is shorter. It is counted by Run every 15 s, so a list may grow past it
-	// a little.
+	// ParkedPerKey is how many events may wait behind a parked key; default 10,000, negative: no limit. At the limit
+	// the key's partition halts until the list is shorter. Run counts every 15 s, so a list may grow slightly past the
+	// limit.
 	ParkedPerKey int
-	// CrashAttempts is how many counted runs an event gets that was under way whenever its process was killed;
-	// default 10. Then it is parked with [CodeKilled]. Fewer than the kills and rebalances of an ordinary day, and
-	// innocent events are parked.
+	// CrashAttempts is how many counted runs an event gets if its process dies during each run; default 10. After that
+	// the event is parked with [CodeKilled]. A limit below the number of kills and rebalances on an ordinary day parks
+	// innocent events.
 	CrashAttempts int
-	// Gate makes a counted run alone in a process that has several inboxes: give all of them one [NewGate]. Default:
-	// its own.
+	// Gate lets a counted run be alone in a process that has several inboxes: give all of them the same [NewGate].
+	// Default: a Gate of its own.
 	Gate *Gate
-	// ReleaseEvery is how often Run looks for events that an operator released; default 1 s, negative: it releases
+	// ReleaseEvery is how often Run checks for events that an operator released; default 1 s, negative: Run releases
 	// nothing.
 	ReleaseEvery time.Duration
 
-	// MaxAttempts is how often an effect runs that keeps failing with an error of no class; default 10, which with the
-	// default Backoff is about five minutes. Then OnFailure decides. 1 gives up at once. A session that ends in the
-	// effect again, while the database answers, counts as well. What the database rejects (class 42: no such column, no
-	// right) for several keys of a type, none of whose effects is applied meanwhile, counts no longer: a deployment is
-	// to blame, and its partitions wait. Return [Terminal] for what you know to be an event's fault, such as a
-	// row-level security policy that refuses its row (42501): two keys of which that is true look like a deployment.
+	// MaxAttempts is how often an effect runs that fails with an unclassified error; default 10, about five minutes
+	// with the default Backoff. After that OnFailure decides. 1 gives up after the first failure. A run also counts
+	// when its session ends in the effect for the second time in a row while the database answers.
+	//
+	// If the database rejects the effects of several keys of a type (class 42: missing column, missing right) and
+	// applies none of that type in between, further rejections do not count: the inbox assumes a faulty deployment, and
+	// the partitions wait. Two bad events with different keys look the same, so return [Terminal] for errors that are
+	// known to be an event's fault, such as a row that a row-level security policy refuses (42501).
 	MaxAttempts int
-	// Backoff is the wait after the first failed attempt; default 200 ms. It grows by 2.3 up to two minutes, with
-	// jitter.
+	// Backoff is the wait after the first failed attempt; default 200 ms. Each further wait is 2.3 times longer, up to
+	// two minutes, with jitter.
 	Backoff time.Duration
-	// MaxRetryFor is how long an event may answer [Retryable] before OnFailure decides; default 1 h, negative: for
-	// ever.
+	// MaxRetryFor is how long an effect may return [Retryable] for an event before OnFailure decides; default 1 h,
+	// negative: no limit.
 	MaxRetryFor time.Duration
 
-	// LockTimeout bounds each wait for a lock of the transaction, above all for a twin of an event that another process
-	// is applying; default 5 s, negative: the session's own. Then the whole transaction runs again.
+	// LockTimeout limits each wait for a lock in the transaction, mainly for another process that is applying the same
+	// event; default 5 s, negative: the session's setting. When it expires, the whole transaction runs again.
 	LockTimeout time.Duration
-	// StatementTimeout bounds each statement of the transaction, the effect's included; default 1 min, negative: the
-	// session's own. A cut statement is an error of the effect.
+	// StatementTimeout limits each statement of the transaction, including the effect's; default 1 min, negative: the
+	// session's setting. A statement of the effect that exceeds it is an error of the effect.
 	StatementTimeout time.Duration
 
-	// EffectTimeout bounds the effects of one transaction: their context ends then, which is an error of the one that
-	// ran, and a batch is split. Default 5 min, negative: none. The server ends a session that is idle in its
-	// transaction for half as long again, unless it has an idle_in_transaction_session_timeout of its own.
+	// EffectTimeout limits the effects of one transaction; default 5 min, negative: no limit. When it expires, the
+	// effects' context ends: the running effect fails, and a batch is split. The server ends a session that is idle in
+	// its transaction for 1.5 times as long, unless the session has its own idle_in_transaction_session_timeout.
 	EffectTimeout time.Duration
 
-	// TracerProvider makes a span "process" for each run of an effect, linked to the traces that its events were
-	// appended in. What the effect appends continues that span. Nil: no spans.
+	// TracerProvider creates a "process" span for each run of an effect, linked to the traces in which its events were
+	// appended. Events that the effect appends continue that span. Nil: no spans.
 	TracerProvider trace.TracerProvider
-	// Propagator reads the traces of events from their headers; it must be the Appender's. Nil: W3C trace context.
+	// Propagator reads the trace of an event from its headers. It must be the same as the Appender's. Nil: W3C trace
+	// context.
 	Propagator propagation.TextMapPropagator
 
-	// Logger logs outages, retries, halts and days. Nil: nothing is logged. Payloads and keys never are.
+	// Logger logs outages, retries, halts and days. It never gets payloads or keys. Nil: no logs.
 	Logger *slog.Logger
-	// Observer is called at the same points, for metrics.
+	// Observer has callbacks for the same occasions, for metrics.
 	Observer Observer
 }
 
-// FailurePolicy says what becomes of an event that finally fails.
+// FailurePolicy says what happens to an event that finally fails.
 type FailurePolicy int
 
 const (
-	// ParkKey parks the event, and puts every later event of its (tenant, topic, key) behind it, until an operator
-	// releases or discards them. Other keys go on. An event without a key is parked alone.
+	// ParkKey parks the event and, behind it, every later event of its (tenant, topic, key), until an operator releases
+	// or discards them. Events of other keys are not affected. An event without a key is parked alone.
 	ParkKey FailurePolicy = iota
-	// ParkEvent parks the event alone: later events of its key overtake it. For effects that do not need order.
+	// ParkEvent parks the event alone; later events of its key overtake it. Use it for effects that do not need order.
 	ParkEvent
-	// Halt stops the partition at the event, with a [HaltError]. Nothing behind it is applied until somebody acts. So
-	// does an event that is too old or too far ahead, or that its number does not decide, which the others quarantine.
+	// Halt stops the partition at the event with a [HaltError]. Nothing behind the event is applied until an operator
+	// acts. The policy also halts at events that the other policies quarantine: too old, too far in the future, or not
+	// decided by their number.
 	Halt
 )
 
-// Observer has callbacks for what an inbox does. A nil one is skipped. The goroutines of Handle and Run call them, so
-// they must be quick and safe for concurrent use.
+// Observer has callbacks for the actions of an inbox. Nil callbacks are skipped. The goroutines of Handle and Run call
+// them, so callbacks must be fast and safe for concurrent use.
 type Observer struct {
-	// Handled: one transaction decided these events of one partition.
+	// Handled is called when a transaction decided events of one partition.
 	Handled func(HandledInfo)
-	// Retried: a transaction was rolled back and runs again after the wait.
+	// Retried is called when a transaction was rolled back and will run again after a wait.
 	Retried func(RetriedInfo)
-	// Halted: an event halts its partition.
+	// Halted is called when an event halts its partition.
 	Halted func(*HaltError)
-	// Parked: an event finally failed and is parked. Those that go behind it are only counted in Handled.
+	// Parked is called when an event finally failed and was parked. The events behind it are counted only in Handled.
 	Parked func(ParkedInfo)
-	// Released: the run of a released event ended.
+	// Released is called when the run of a released event ended.
 	Released func(ReleasedInfo)
-	// Maintained: a pass of maintenance ended.
+	// Maintained is called after a maintenance pass.
 	Maintained func(MaintainedInfo)
 }
 
-// HandledInfo counts what one transaction decided.
+// HandledInfo counts the events that one transaction decided, by outcome.
 type HandledInfo struct {
 	Topic     string
 	Partition int32
-	// Parked are those that failed and those that went behind a parked key.
+	// Parked counts the failed events and the events behind a parked key.
 	Applied, Duplicate, Skipped, Parked, Quarantined int
-	// Took is from the start of the transaction to the answer to COMMIT.
+	// Took is the time from the start of the transaction to the answer to COMMIT.
 	Took time.Duration
 }
 
@@ -159,52 +165,52 @@ type HandledInfo struct {
 type ParkedInfo struct {
 	// Event is the event without its payload, key and headers.
 	Event event.Event
-	// Code is why in a machine's words: that of [Terminal], or one of this package's codes.
+	// Code is the machine-readable cause: the code of [Terminal], or one of this package's codes.
 	Code string
-	// Attempts is how often its effect ran.
+	// Attempts is how often the effect ran.
 	Attempts int
 	Err      error
 }
 
-// ReleasedInfo says what became of a released event.
+// ReleasedInfo is the result of running a released event.
 type ReleasedInfo struct {
 	// Event is the event without its payload, key and headers.
 	Event event.Event
-	// Outcome is Applied, Duplicate or Skipped; Parked when it failed again, with Err.
+	// Outcome is Applied, Duplicate or Skipped; or Parked, with Err, when the event failed again.
 	Outcome Outcome
 	Err     error
 }
 
-// RetriedInfo says why a transaction runs again. Reason is one of "conflict" (deadlock, lock time-out, serialization),
-// "away" (the database), "rejected" (a statement of the inbox or of several keys' effects, by the database),
-// "commit unknown", "day missing", "retryable" and "failed" (the effect), "split" and "skip".
+// RetriedInfo says why a transaction runs again. Reason is one of "conflict" (deadlock, lock timeout, serialization
+// failure), "away" (the database is unreachable), "rejected" (the database rejects a statement of the inbox, or the
+// effects of several keys), "commit unknown", "day missing", "retryable" and "failed" (the effect), "split" and "skip".
 type RetriedInfo struct {
 	Topic     string
 	Partition int32
 	Reason    string
-	// Attempt counts the failures in a row, from 1.
+	// Attempt counts consecutive failures, from 1.
 	Attempt int
-	// Wait is how long the next attempt waits.
+	// Wait is the time until the next attempt.
 	Wait time.Duration
 	Err  error
 }
 
-// MaintainedInfo is the result of one pass of maintenance.
+// MaintainedInfo is the result of one maintenance pass.
 type MaintainedInfo struct {
-	// Made and Dropped are the days (UTC, "20060102") whose partitions were made and dropped.
+	// Made and Dropped are the days (UTC, "20060102") whose partitions were created and dropped.
 	Made, Dropped []string
-	// Cleaned is how many rows of inbox_message_any were deleted.
+	// Cleaned is the number of rows deleted from inbox_message_any.
 	Cleaned int64
-	// Err is why the pass is incomplete; nil when it is complete.
+	// Err is the reason why the pass is incomplete; nil: it is complete.
 	Err error
 }
 
-// settings is a Config that was checked and filled in.
+// settings is a validated Config with the defaults filled in.
 type settings struct {
 	Config
 	prefix     string
 	windowDays int32
-	// Milliseconds as set_config wants them; empty leaves the session's own.
+	// Timeouts in the form that set_config takes, such as "5000ms"; empty: the session's setting.
 	lockTimeout, statementTimeout, idleTimeout string
 }
 
@@ -267,6 +273,6 @@ func timeoutSetting(d time.Duration) string {
 	if d < 0 {
 		return ""
 	}
-	// Rounded up: zero would mean no time-out at all.
+	// Rounded up, because zero means no timeout.
 	return fmt.Sprintf("%dms", (d+time.Millisecond-1)/time.Millisecond)
 }

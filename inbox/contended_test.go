@@ -11,8 +11,9 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// TestP9_3_ConflictsShrinkABatch: partitions that share rows meet the more of them the more events a transaction has.
-// After two conflicts in a row it has half as many, the next batch begins so, and it grows again when there are none.
+// TestP9_3_ConflictsShrinkABatch: the more events a transaction has, the more rows it shares with other partitions.
+// After two conflicts in a row its events are halved. The next batch begins with that size, and it grows again without
+// conflicts.
 func TestP9_3_ConflictsShrinkABatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -58,8 +59,7 @@ func TestP9_3_ConflictsShrinkABatch(t *testing.T) {
 }
 
 // TestP9_5_LiveProcessClosesItsRange: a rebalance or a deploy interrupts the first batch after an assignment. The
-// process has outlived it, so that its successor need not look for a killer among its events, one run and one count
-// each.
+// process lives on and removes the range, so that the next owner need not run its events one at a time and counted.
 func TestP9_5_LiveProcessClosesItsRange(t *testing.T) {
 	t.Parallel()
 	w, events := newWorld(t), some(500)
@@ -72,10 +72,10 @@ func TestP9_5_LiveProcessClosesItsRange(t *testing.T) {
 	})
 	assigned(h)
 	if _, err := h.Handle(ctx, events); err == nil {
-		t.Fatal("it was not interrupted")
+		t.Fatal("the batch was not interrupted")
 	}
 	if w.progress() != [3]int64{} {
-		t.Errorf("left %v", w.progress())
+		t.Errorf("the progress is %v", w.progress())
 	}
 	runs := 0
 	next := w.inbox(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {

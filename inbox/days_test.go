@@ -20,7 +20,7 @@ import (
 
 const oneDay = 24 * time.Hour
 
-// today by the database's clock, at noon: far from the days' ends.
+// noon returns noon of today plus days, by the database's clock.
 func (w *world) noon(days int) time.Time {
 	w.t.Helper()
 	now := pgtest.One[time.Time](w.t, w.DB, "select date_trunc('day', clock_timestamp(), 'utc')")
@@ -46,13 +46,13 @@ func (w *world) table(days int) string {
 	return "inbox_message_" + w.noon(days).UTC().Format("20060102")
 }
 
-// exists: also when it is detached.
+// exists reports whether a table exists, attached or not.
 func (w *world) exists(table string) bool {
 	w.t.Helper()
 	return pgtest.One[bool](w.t, w.DB, "select to_regclass($1) is not null", table)
 }
 
-// long is a consumer that started 30 days ago and has a window of 10 days.
+// long returns a consumer that started 30 days ago and has a window of 10 days.
 func (w *world) long() *inbox.Inbox {
 	w.t.Helper()
 	w.Exec(w.t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - "+
@@ -60,7 +60,7 @@ func (w *world) long() *inbox.Inbox {
 	return w.halting(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
 }
 
-// shrink makes the longest window shorter, as if days had passed.
+// shrink shortens the window of every consumer, as if days had passed.
 func (w *world) shrink(days int) {
 	w.t.Helper()
 	w.Exec(w.t, "update inbox_consumer set window_days = $1", days)
@@ -76,9 +76,9 @@ func TestP9_7_DaysAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var wg sync.WaitGroup
-	for i := range 4 { // processes that start together
+	for i := range 4 { // processes that start at the same time
 		in := w.halting(inbox.Config{Window: 9*oneDay - time.Hour + time.Duration(i), DaysAhead: 3, LockTimeout: -1})
-		wg.Go(func() { // the last waits for as long as the others take
+		wg.Go(func() { // without a lock time-out: the last one waits for the others
 			if err := in.Prepare(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -90,7 +90,7 @@ func TestP9_7_DaysAreMadeOnce(t *testing.T) {
 		want = append(want, w.table(d))
 	}
 	same(t, "days", w.partitions(), want)
-	// Every id finds its own day, to the millisecond.
+	// Every id goes to its own day, to the millisecond.
 	w.Exec(t, "update inbox_consumer set floor = floor - 30")
 	in := w.halting(inbox.Config{Window: 9 * oneDay, DaysAhead: 3})
 	midnight := w.noon(-2).Add(-12 * time.Hour)
@@ -117,7 +117,7 @@ func TestP9_1_MissingDayIsMade(t *testing.T) {
 		event.NewID().String()); err != nil {
 		t.Fatal(err)
 	}
-	// Behind an open insert: making a day must not wait for it, nor others for the making.
+	// With an open insert: making a day must not wait for it.
 	events := append(some(1), of(idAt(w.noon(1)))...)
 	same(t, "outcomes", handle(t, h, events), repeat(inbox.Applied, 2))
 	same(t, "again", handle(t, h, events), repeat(inbox.Duplicate, 2))
@@ -144,20 +144,20 @@ func TestP9_1_DroppedDayNeverForgets(t *testing.T) {
 	for range 2 {
 		same(t, "days", w.partitions(), want)
 		if w.exists(w.table(-6)) {
-			t.Error("a day was detached and not dropped")
+			t.Error("a day was detached but not dropped")
 		}
 		out, err := h.Handle(t.Context(), append(kept, old...))
 		if halted(t, err, old[0].ID); !strings.Contains(err.Error(), "older than what is remembered") {
 			t.Error(err)
 		}
 		same(t, "outcomes", out, []inbox.Outcome{inbox.Duplicate, inbox.Undecided})
-		// The window grows again: what was dropped stays dropped.
+		// The window grows again; the dropped days stay dropped.
 		in = w.halting(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
 		h = in.Each(write)
 		if err := in.Prepare(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		same(t, "days", w.partitions(), want) // before maintenance could drop a wrong one again
+		same(t, "days", w.partitions(), want) // before maintenance could drop a wrongly made day
 		if err := in.Maintain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestP9_1_DroppedWhileTheHandlerRuns(t *testing.T) {
 	w := newWorld(t)
 	in := w.long()
 	h, old := in.Each(write), of(idAt(w.noon(-6)))
-	handle(t, h, some(1)) // its state is cached
+	handle(t, h, some(1)) // caches the state of the days
 	w.shrink(4)
 	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, false); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestP9_7_LongestWindowRules(t *testing.T) {
 	same(t, "long", handle(t, long.Each(write), old), repeat(inbox.Duplicate, 1))
 	_, err := short.Each(write).Handle(t.Context(), old)
 	if err == nil {
-		t.Fatal("older than its own window and not refused")
+		t.Fatal("an id older than the consumer's own window is not refused")
 	}
 }
 
@@ -212,7 +212,7 @@ func TestP9_1_HistoryBeforeTheFloor(t *testing.T) {
 	if days, others := w.rows(); days != 0 || others != 2 {
 		t.Errorf("%d rows in days, %d in any", days, others)
 	}
-	// A window later nobody may take it for new, even when any was cleaned.
+	// A window later the ids must not be new, even after inbox_message_any was cleaned.
 	w.Exec(t, "update inbox_days set dropped_before = current_date + 1")
 	w.Exec(t, "delete from inbox_message_any")
 	_, err := h.Handle(t.Context(), history)
@@ -236,11 +236,10 @@ func TestP9_1_UndecidableIDs(t *testing.T) {
 	}
 }
 
-// blockedDetach lets maintenance wait in DETACH behind an open insert into an old day, and returns what ends that
-// insert.
+// blockedDetach starts maintenance that waits in DETACH for an open insert into an old day. release commits the insert.
 func (w *world) blockedDetach(ctx context.Context, in *inbox.Inbox) (release func(), maintained chan error) {
 	w.t.Helper()
-	if err := in.Prepare(w.t.Context()); err != nil { // it writes its own window once
+	if err := in.Prepare(w.t.Context()); err != nil { // writes the inbox's own window
 		w.t.Fatal(err)
 	}
 	conn := w.Connect(w.t)
@@ -284,14 +283,14 @@ func TestP9_7_DroppingBlocksNobody(t *testing.T) {
 	}
 }
 
-// TestP9_7_MarkComesBeforeDrop: while a day is on its way out, dropped_before says so, for everybody.
+// TestP9_7_MarkComesBeforeDrop: dropped_before is committed before a day is dropped.
 func TestP9_7_MarkComesBeforeDrop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	release, maintained := w.blockedDetach(t.Context(), w.long())
 	if n := pgtest.One[int](t, w.DB, "select (clock_timestamp() at time zone 'utc')::date - dropped_before from "+
 		"inbox_days"); n != 5 {
-		t.Errorf("a day is being dropped, and dropped_before stands %d days back, want 5", n)
+		t.Errorf("a day is being dropped: dropped_before is %d days back, want 5", n)
 	}
 	release()
 	if err := <-maintained; err != nil {
@@ -307,7 +306,7 @@ func TestP9_7_InterruptedDetachIsFinished(t *testing.T) {
 	release, maintained := w.blockedDetach(ctx, in)
 	cancel()
 	if err := <-maintained; err == nil {
-		t.Fatal("maintenance did not notice its end")
+		t.Fatal("Maintain returned nil although its ctx ended")
 	}
 	pgtest.AwaitSQL(t, w.DB, "select not exists (select from pg_stat_activity where query like '%detach%' || $1 || "+
 		"'%' and state = 'active')", w.Schema)
@@ -334,13 +333,13 @@ func TestDetachedAndNotDropped(t *testing.T) {
 	}
 	w.Exec(t, "update inbox_days set dropped_before = current_date - 8")
 	w.Exec(t, "alter table inbox_message detach partition "+w.table(-9))
-	w.Exec(t, "create table inbox_message_00000000 (x int)") // below the mark by name; a name that only we use
+	w.Exec(t, "create table inbox_message_00000000 (x int)") // its name sorts below dropped_before
 	w.shrink(5)
 	if err := in.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if w.exists(w.table(-9)) || len(w.partitions()) != 7 {
-		t.Errorf("left: %v", w.partitions())
+		t.Errorf("days %v", w.partitions())
 	}
 }
 
@@ -403,9 +402,9 @@ func TestP9_7_CleanAny(t *testing.T) {
 			t.Fatalf("cleaned %d, want %d (%v)", info.Cleaned, want, err)
 		}
 	}
-	w.Exec(t, "update inbox_consumer set floor = current_date - 9") // dropped_before will be a day below it
+	w.Exec(t, "update inbox_consumer set floor = current_date - 9") // dropped_before will be one day before it
 	clean(1)
-	w.Exec(t, "update inbox_consumer set floor = current_date - 11") // a day above: transactions may still see it below
+	w.Exec(t, "update inbox_consumer set floor = current_date - 11") // one day after it
 	clean(0)
 	w.Exec(t, "update inbox_consumer set floor = current_date - 12")
 	clean(1)
@@ -474,7 +473,7 @@ func TestP9_7_NotTheOwner(t *testing.T) {
 	same(t, "with days made by others", handle(t, alone.Each(write), some(2)), repeat(inbox.Applied, 2))
 	w.Exec(t, "drop table "+w.table(1))
 	late := newInbox(t, app, "ledger", small(inbox.Config{}))
-	same(t, "with cron a little late", handle(t, late.Each(write), some(2)), repeat(inbox.Applied, 2))
+	same(t, "with a late cron job", handle(t, late.Each(write), some(2)), repeat(inbox.Applied, 2))
 }
 
 func TestRun(t *testing.T) {
@@ -510,8 +509,8 @@ func TestNotMigrated(t *testing.T) {
 	}
 }
 
-// TestP9_7_ClockJumps: what the database's clock says is not believed beyond the last day that was made: nothing
-// is dropped, nothing is too old by it, and new ids are applied. An operator says that it is right.
+// TestP9_7_ClockJumps: the database's clock is believed only up to the last day that was made. Beyond it no day is
+// dropped, no id is too old, and new ids are applied, until an operator confirms the clock.
 func TestP9_7_ClockJumps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -521,7 +520,7 @@ func TestP9_7_ClockJumps(t *testing.T) {
 	if err := in.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The days end eight days ago: as if the clock had jumped, with the window that was.
+	// The days end eight days ago, as if the clock had jumped.
 	w.Exec(t, "update inbox_days set believed_until = current_date - 8")
 	w.shrink(4)
 	before := w.partitions()
@@ -531,7 +530,7 @@ func TestP9_7_ClockJumps(t *testing.T) {
 	same(t, "days", w.partitions(), before)
 	if d := pgtest.One[int](t, w.DB,
 		"select count(*) from inbox_days where dropped_before > current_date - 10"); d != 0 {
-		t.Error("dropped_before was raised by a clock that has jumped")
+		t.Error("dropped_before was raised although the clock jumped")
 	}
 	short := newInbox(t, w.Pool, "ledger", inbox.Config{
 		Window: 4 * oneDay, AllowShortWindow: true, DaysAhead: 1,
@@ -543,11 +542,11 @@ func TestP9_7_ClockJumps(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := len(w.partitions()); got != 6 {
-		t.Errorf("the clock is right, and there are %d days, want 6: %v", got, w.partitions())
+		t.Errorf("%d days after the clock was confirmed, want 6: %v", got, w.partitions())
 	}
 }
 
-// TestP9_7_DaysOfClockJump: the days over which a clock has jumped are made when an id needs one.
+// TestP9_7_DaysOfClockJump: the days that a clock jumped over are made when an id needs one.
 func TestP9_7_DaysOfClockJump(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

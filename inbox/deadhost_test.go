@@ -13,9 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_5_HostDiesInTransaction: it says nothing any more, not even that it is gone, and something between it
-// and the server keeps the connection open. Whoever has the partition next waits for its rows, and no longer than the
-// server for a word.
+// TestP9_5_HostDiesInTransaction: a worker's host dies during a transaction, and a proxy keeps its connection to the
+// server open. The partition's next owner waits for the locked rows only until the server's time-out ends that session.
 func TestP9_5_HostDiesInTransaction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -48,8 +47,8 @@ func TestP9_5_HostDiesInTransaction(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestP9_5_TransactionSetsKeepalives: what the server does about a silent host is set for the transaction and no
-// longer. A time-out that the role or the database has stays as it is.
+// TestP9_5_TransactionSetsKeepalives: keepalives and time-outs for silent clients are set for the transaction only. A
+// time-out that the role or the database sets is kept.
 func TestP9_5_TransactionSetsKeepalives(t *testing.T) {
 	t.Parallel()
 	const settings = `select concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
@@ -79,7 +78,8 @@ func TestP9_5_TransactionSetsKeepalives(t *testing.T) {
 	}
 }
 
-// TestP9_4_HangingEffect: an effect has a deadline. It fails as any other, and its neighbours are applied.
+// TestP9_4_HangingEffect: an effect that exceeds its deadline fails like any other, and the events before and after it
+// are applied.
 func TestP9_4_HangingEffect(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(in *inbox.Inbox, do inbox.Effect) inbox.Handler{
@@ -110,7 +110,7 @@ func TestP9_4_HangingEffect(t *testing.T) {
 			})
 			out, err := h.Handle(ctx, events)
 			if err != nil {
-				t.Fatalf("it hangs for ever: %v", err)
+				t.Fatalf("Handle does not return: %v", err)
 			}
 			same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Parked, inbox.Applied})
 			if reason := pgtest.One[string](t, w.DB, "select reason from inbox_parked"); !strings.Contains(reason,

@@ -14,31 +14,31 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// runner runs an effect for the events with the given indexes and returns which of them it skipped. careful asks it to
-// put every event behind a savepoint.
+// runner runs an effect for the events with the given indexes and returns the indexes of the skipped events. With
+// careful it puts every event behind a savepoint.
 type runner func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
 	f *failure)
 
-// graceCommit is how long a COMMIT that was sent may take after the caller's context ended: cutting it would only make
-// its outcome unknown.
+// graceCommit is how long a COMMIT that was sent may take after the caller's context ended. Cancelling it would only
+// make its outcome unknown.
 const graceCommit = 5 * time.Second
 
-// work is what one transaction decides.
+// work is the input and output of one transaction.
 type work struct {
 	events     []event.Event
-	skip       map[uuid.UUID]bool // recorded without their effect
+	skip       map[uuid.UUID]bool // ids to record without running the effect
 	careful    bool
 	run        runner
 	out        []Outcome       // the outcomes, when decide returns nil
-	progress   *progressTarget // nil: it stays as it is
+	progress   *progressTarget // nil: the progress is not moved
 	assignment *assignment
 }
 
 // decide handles events in one transaction.
 //
-// Round trips: one for begin, state, both inserts and the look for open events; the effect's; one for commit. Two more
-// when the consumer has parked keys or events, or there is one to quarantine; one more as long as the progress is
-// written, and one where nothing is new.
+// Round trips: one for begin, state, both inserts and the check for parked events; those of the effect; one for commit.
+// Two more if the consumer has parked keys or events, or if an event must be quarantined. One more if the progress is
+// written. One more if no event is new.
 func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	p, f := in.dedup.plan(w.events, w.assignment, false)
 	if f != nil {
@@ -60,7 +60,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 }
 
 // transact records a plan, runs do and moves the progress, in one transaction. open says whether any event of the
-// consumer is parked; wrote, whether do has written rows of the inbox.
+// consumer is parked; wrote says whether do wrote rows of the inbox.
 func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target *progressTarget,
 	do func(conn *pgx.Conn, open bool) (wrote bool, f *failure),
 ) *failure {
@@ -77,13 +77,13 @@ func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target
 			return &failure{kind: canceled, err: ctx.Err()}
 		}
 		if !wrote && !p.wrote() {
-			// Others have committed every row. A row is visible before it is safe where the wait of its COMMIT for the
-			// standby was cut: with the barrier, this COMMIT waits for the standby.
+			// Other transactions committed every row. If the wait of their COMMIT for the standby was cut, a row is
+			// visible before it is durable. The barrier makes this COMMIT wait for the standby.
 			if _, err := conn.Exec(ctx, sqlBarrier); err != nil {
 				return in.classify(ctx, fmt.Errorf("inbox: writing a barrier behind the rows of others: %w", err))
 			}
 		}
-		// Last: the partition's next owner writes the same row, and must not wait for an effect of ours.
+		// Last, because the partition's next owner writes the same row and must not wait for an effect of this process.
 		if target != nil {
 			if _, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, target.topic, target.id, target.next,
 				a.sinceEffect(target.out)); err != nil {
@@ -99,13 +99,13 @@ func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target
 	})
 }
 
-// withConn lends do a connection of the pool. A transaction that do leaves open is rolled back.
+// withConn calls do with a connection of the pool. It rolls back a transaction that do leaves open.
 func (in *Inbox) withConn(ctx context.Context, do func(conn *pgx.Conn) *failure) *failure {
 	pooled, err := in.db.Acquire(ctx)
 	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
 	}
-	defer pooled.Release() // closes a connection that still has its transaction
+	defer pooled.Release() // closes a connection that is still in a transaction
 	conn := pooled.Conn()
 	f := do(conn)
 	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' && !conn.PgConn().IsBusy() {
@@ -116,11 +116,11 @@ func (in *Inbox) withConn(ctx context.Context, do func(conn *pgx.Conn) *failure)
 	return f
 }
 
-// errOverdue is the cause of an effect's context that ended with Config.EffectTimeout.
+// errOverdue is the cause of an effect's context that Config.EffectTimeout ended.
 var errOverdue = errors.New("the effect took longer than Config.EffectTimeout")
 
-// apply runs the effects of the fresh events within the transaction that is open on conn, under their deadline. tx is
-// pgx's object for it, or nil.
+// apply runs the effects of the fresh events in the transaction that is open on conn, with EffectTimeout. tx is pgx's
+// object for the transaction, or nil.
 func (in *Inbox) apply(ctx context.Context, conn *pgx.Conn, tx pgx.Tx, w *work, fresh []int) *failure {
 	if len(fresh) == 0 {
 		return nil
@@ -136,7 +136,7 @@ func (in *Inbox) apply(ctx context.Context, conn *pgx.Conn, tx pgx.Tx, w *work, 
 	switch {
 	case f != nil:
 		return f
-	case conn.IsClosed(): // nobody knows in which event
+	case conn.IsClosed(): // it is unknown which event ended it
 		return &failure{
 			kind: lost, index: -1, err: errors.New("inbox: the session ended while the effect had it"),
 		}
@@ -166,11 +166,11 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	case pgerr.Away(err):
 		return &failure{kind: away, err: err}
 	}
-	// A deferred constraint of the effect's tables: any of the events.
+	// A deferred constraint of the effect's tables: any of the events may have violated it.
 	return &failure{kind: failed, index: -1, err: fmt.Errorf("COMMIT was refused: %w", err), rejects: rejects(err)}
 }
 
-// outlive returns a context that ends a while after ctx.
+// outlive returns a context that ends d after ctx.
 func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -185,9 +185,9 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
 	return longer, func() { stop(); cancel() }
 }
 
-// insert begins the transaction, reads the state, records the events as the strategy has it and looks whether anything
-// of the consumer is open, in one round trip. The look comes after the record: a transaction that parked one of the
-// events held its row until it was committed.
+// insert begins the transaction, reads the state, records the events with the strategy, and checks whether the consumer
+// has anything parked, in one round trip. The check comes after the insert: a transaction that parked one of the events
+// held its row until the commit.
 func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assignment) (open bool, f *failure) {
 	var b pgx.Batch
 	b.Queue(sqlBegin)
@@ -218,7 +218,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 	if err := in.registeredAs(dedupNamed(s.Dedup)); err != nil {
 		return false, &failure{kind: fatal, err: err}
 	}
-	// The state may have changed since the plan: only the one read in this transaction counts.
+	// The state may have changed since the plan: the state read in this transaction decides.
 	if !in.dedup.holds(p, s) {
 		a.setMarks(nil)
 		return false, &failure{kind: stale, err: errStale}

@@ -9,49 +9,49 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Dedup is how an inbox distinguishes a repeat from a new event.
+// Dedup is how an inbox tells a repeat from a new event.
 type Dedup int
 
 const (
-	// ByID keeps a row for each event: its id. It knows a repeat from any sender, in any order and partition,
-	// and after a restore of the producers' database, for Config.Window. It costs a row and an index entry
-	// an event, and a partition a day.
+	// ByID keeps a row with the id of each event. It recognizes repeats from any sender, in any order and partition,
+	// and after a restore of the producers' database, for Config.Window. It costs a row and an index entry for each
+	// event, and a partition for each day.
 	ByID Dedup = iota
 
-	// ByWatermark keeps a row for each partition and numbering: how far the numbers are decided that a relay gave its
-	// events (ce_epoch, ce_lane, ce_laneseq). It has no row for an event, and no window. It needs a topic that only
-	// relays write to, with a partition count that does not change while events are repeated. What numbers do
-	// not decide, a person does:
+	// ByWatermark keeps a row for each partition and numbering, with the highest decided numbers that a relay gave to
+	// events (ce_epoch, ce_lane, ce_laneseq). It has no row for each event and no window. The topic must be written
+	// only by relays, and its partition count must not change while events are repeated. A person must decide the cases
+	// that numbers cannot:
 	//
 	//   - An event that may have been published under another number (ce_maybe: an operator of the outbox released it
-	//     after an unknown outcome) is parked without a run, as Config.OnFailure says: with its key, so that nothing
-	//     overtakes it, until somebody has looked whether it was applied. One that is replayed is quarantined alone: it
-	//     comes after newer ones anyway.
-	//   - A new incarnation of an outbox (`relay fence`, a failover, a restore) halts each partition until it is
-	//     accepted (`relay inbox accept`): what was published just before may be published again under new numbers, and
-	//     is then applied again, unless the effect has a business key. What comes late under an older incarnation is
-	//     quarantined. A consumer that first reads a topic after such a rise cannot tell: what the log has under both
-	//     incarnations, it applies twice.
-	//   - A record without a number is quarantined, and halts a partition that has none with one.
-	//   - Two events that were appended with the same id are two events.
+	//     after an unknown outcome) is parked without a run, as Config.OnFailure says. With ParkKey its key is parked
+	//     too, so that nothing overtakes the event until an operator has checked whether it was applied. A replayed
+	//     event is quarantined alone: it follows newer events anyway.
+	//   - A new incarnation of an outbox (`relay fence`, a failover, a restore) halts each partition until an operator
+	//     accepts it (`relay inbox accept`). Events published just before may be published again under new numbers.
+	//     They are then applied again, unless the effect has a business key. A late event of an older incarnation is
+	//     quarantined. A consumer that first reads a topic after a new incarnation began cannot detect it: events that
+	//     are in the log under both incarnations are applied twice.
+	//   - A record without a number is quarantined. If no record of its partition has a number, it halts the partition.
+	//   - Two events that were appended with the same id count as two events.
 	//
-	// A restore of the outbox that nobody fenced makes its relay count from the backup on: new events look like
-	// repeats, and are dropped. Run `relay fence`.
+	// After a restore of the outbox without `relay fence`, the relay continues numbering from the backup: new events
+	// look like repeats and are dropped. Always run `relay fence`.
 	ByWatermark
 
-	// ByOffset keeps a row for each partition: how far its offsets are decided. It is for a topic that one writer
-	// writes to who never repeats a record (an idempotent producer that does not begin anew after a failure): a repeat
-	// of the writer has an offset of its own and is applied again. A topic that was made again begins its offsets
-	// again; a record of it is recognized by the record's time (not the event's), which must be later than all before,
-	// and halts its partition until an operator has the offsets forgotten (`relay inbox forget-offsets`). One that a
-	// relay wrote halts its partition, for relays repeat.
+	// ByOffset keeps a row for each partition, with the offset up to which it is decided. It is for a topic with one
+	// writer that never repeats a record (an idempotent producer that does not start over after a failure). A record
+	// that the writer repeats has a new offset and is applied again. A topic that was deleted and created again starts
+	// again at offset zero. ByOffset detects that by a decided offset whose record time (not the event's time) is later
+	// than all before, and halts the partition until an operator runs `relay inbox forget-offsets`. A record that a
+	// relay wrote halts its partition, because relays repeat records.
 	//
-	// ByID knows the records of such a topic by their ids, or by the hash of (topic, partition, offset, time) where
-	// they have none: a row each, and no assumption about offsets that begin again.
+	// ByID identifies the records of such a topic by their ids, or by the hash of (topic, partition, offset, time) if
+	// they have none. It costs a row for each event and makes no assumption about offsets.
 	ByOffset
 )
 
-// String is the name that inbox_consumer keeps.
+// String returns the name that inbox_consumer stores.
 func (d Dedup) String() string {
 	names := [...]string{"id", "watermark", "offset"}
 	if d < 0 || int(d) >= len(names) {
@@ -60,7 +60,7 @@ func (d Dedup) String() string {
 	return names[d]
 }
 
-// dedupNamed is the one with that name; -1: there is none.
+// dedupNamed returns the Dedup with that name; -1: there is none.
 func dedupNamed(name string) Dedup {
 	for d := ByID; d <= ByOffset; d++ {
 		if d.String() == name {
@@ -70,18 +70,19 @@ func dedupNamed(name string) Dedup {
 	return -1
 }
 
-// strategy is what of a transaction depends on Config.Dedup. The engine is the same for all: it plans, records, sets
-// aside, runs what is new and commits, in this order.
+// strategy is the part of a transaction that depends on Config.Dedup. The rest is the same for all: plan, record, set
+// aside, run the new events and commit, in this order.
 type strategy interface {
-	// ready reads what a plan needs to know of a partition, unless it is known.
+	// ready reads the data that a plan needs of a partition, unless it is known.
 	ready(ctx context.Context, p partitionName, a *assignment) *failure
-	// plan says what to record of the events, by what earlier transactions read. giveUp: the one event is to be parked.
+	// plan decides what to record for the events, by the data of earlier transactions. giveUp: the single event is to
+	// be parked.
 	plan(events []event.Event, a *assignment, giveUp bool) (*planned, *failure)
-	// queue adds the statements that record the plan; a second transaction that records the same waits for the first.
-	// read takes their results.
+	// queue adds the statements that record the plan. A second transaction that records the same waits for the first.
+	// read reads their results.
 	queue(b *pgx.Batch, p *planned)
 	read(res pgx.BatchResults, p *planned) error
-	// holds reports whether the plan is right by what the transaction itself read.
+	// holds reports whether the plan is still right by the data that the transaction itself read.
 	holds(p *planned, s *state) bool
 }
 
@@ -92,7 +93,7 @@ func newStrategy(in *Inbox) strategy {
 	return byNumber{in, in.cfg.Dedup == ByOffset}
 }
 
-// registeredAs refuses another strategy than the one that the consumer is registered with.
+// registeredAs returns an error if the consumer is registered with another strategy.
 func (in *Inbox) registeredAs(d Dedup) error {
 	if d == in.cfg.Dedup {
 		return nil
@@ -106,7 +107,7 @@ func (in *Inbox) registeredAs(d Dedup) error {
 		"was applied: %s", in.consumer, d, in.cfg.Dedup, how)
 }
 
-// byID records ids, each in the table of its day, or in any.
+// byID records each id in the table of its day, or in inbox_message_any.
 type byID struct{ in *Inbox }
 
 func (byID) ready(context.Context, partitionName, *assignment) *failure { return nil }
@@ -116,7 +117,7 @@ func (d byID) plan(events []event.Event, _ *assignment, _ bool) (*planned, *fail
 	return d.in.state.Load().plan(events, cfg.windowDays, cfg.DaysAhead, cfg.OnFailure == Halt)
 }
 
-// queue puts inbox_message before any in every transaction: the other way round deadlocks.
+// queue inserts into inbox_message before inbox_message_any, in every transaction: a different order could deadlock.
 func (d byID) queue(b *pgx.Batch, p *planned) {
 	if ids := p.of(inDay); len(ids) > 0 {
 		b.Queue(d.in.q(sqlInsertDay), d.in.consumer, uuidArray(ids))

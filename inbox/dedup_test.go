@@ -18,7 +18,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_8_OtherStrategies: a consumer's strategy is fixed, for another one knows nothing of what was applied.
+// TestP9_8_OtherStrategies: a consumer's strategy is fixed, because another one does not know its applied events.
 func TestP9_8_OtherStrategies(t *testing.T) {
 	t.Parallel()
 	for _, was := range []inbox.Dedup{inbox.ByID, inbox.ByWatermark, inbox.ByOffset} {
@@ -35,7 +35,7 @@ func TestP9_8_OtherStrategies(t *testing.T) {
 				}
 				if _, err := w.operator().Move(t.Context(), is, "as the test wants it"); err == nil &&
 					(was != inbox.ByID || is == inbox.ByID) {
-					t.Errorf("it moves to %s", is)
+					t.Errorf("the consumer moved to %s", is)
 				} else if was == inbox.ByID && is == inbox.ByWatermark {
 					w.Exec(t, "update inbox_consumer set dedup = 'id'")
 				}
@@ -43,12 +43,12 @@ func TestP9_8_OtherStrategies(t *testing.T) {
 		})
 	}
 	if _, err := inbox.New(newWorld(t).Pool, "x", inbox.Config{Dedup: 3}); err == nil {
-		t.Error("New takes any Dedup")
+		t.Error("New accepts an unknown Dedup")
 	}
 }
 
-// TestP9_8_MovedFromIDs: what was applied by ids is no new event to the watermark, although no number of it is known;
-// and whoever still goes by ids is refused.
+// TestP9_8_MovedFromIDs: a consumer moves from ids to the watermark. The events that it applied by ids are duplicates,
+// although no numbers are recorded for them, and a process that still uses ids is refused.
 func TestP9_8_MovedFromIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -72,7 +72,7 @@ func TestP9_8_MovedFromIDs(t *testing.T) {
 		return s.effect(ctx, tx, e)
 	})
 	handle(t, byID, log[:25])
-	// A transaction of a zombie is open, and the move waits for it.
+	// The move waits for a zombie's open transaction.
 	var wg sync.WaitGroup
 	wg.Go(func() { handle(t, byID, log[25:30]) })
 	zombie := <-entered
@@ -89,32 +89,32 @@ func TestP9_8_MovedFromIDs(t *testing.T) {
 	}
 	_, err := byID.Handle(t.Context(), log[30:31])
 	if h := halted(t, err, log[30].ID); !strings.Contains(h.Error(), "goes by watermark") {
-		t.Errorf("who goes by ids halts for another reason: %v", h)
+		t.Errorf("a process that uses ids halts for another reason: %v", h)
 	}
 	if err := w.operator().Resume(t.Context(), log[30].Topic, log[30].Position.Partition,
 		"it was started anew"); err != nil {
 		t.Error("the halt cannot be resumed:", err)
 	}
 	h := w.byWatermark(inbox.Config{}).Each(s.effect)
-	// The group's offset is behind what is decided, and comes in batches.
+	// The committed offset is behind the decided events, which are read again in batches.
 	same(t, "redelivered", handle(t, h, log[:10]), repeat(inbox.Duplicate, 10))
 	same(t, "redelivered", handle(t, h, log[10:32]), append(repeat(inbox.Duplicate, 20), repeat(inbox.Applied, 2)...))
 	same(t, "new", handle(t, h, log[30:]), append(append(repeat(inbox.Duplicate, 2), repeat(inbox.Applied, 6)...),
 		inbox.Quarantined, inbox.Applied))
 	if days, others := w.rows(); days+others != 29 {
-		t.Errorf("%d and %d ids are recorded, want those of before the move", days, others)
+		t.Errorf("%d and %d ids are recorded, want those from before the move", days, others)
 	}
 	w.Exec(t, "update inbox_consumer set ids_until = now() - interval '1 second'")
 	more := numbered(41, 2)
-	more[1].ID = log[9].ID // another event with the same id, which the ids would have refused
+	more[1].ID = log[9].ID // another event with this id, a duplicate by ids
 	same(t, "later", handle(t, h, more), repeat(inbox.Applied, 2))
-	// 39 of the log without the parked and the quarantined one, and two more.
+	// 39 of the log, without the parked and the quarantined event, and two more.
 	if n := len(w.effects()); n != 40 {
 		t.Errorf("%d effects", n)
 	}
 }
 
-// TestP9_8_Offsets: the offsets of a topic with one writer.
+// TestP9_8_Offsets deduplicates by the offsets of a topic with one writer.
 func TestP9_8_Offsets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -135,7 +135,7 @@ func TestP9_8_Offsets(t *testing.T) {
 	same(t, "redelivered", handle(t, h, log[2:]), append(repeat(inbox.Duplicate, 8), repeat(inbox.Applied, 10)...))
 	w.noRows()
 
-	// The topic is deleted and made again: its offsets begin again.
+	// The topic is deleted and created again: its offsets begin at 0.
 	again := topic(5, start.Add(time.Hour))
 	_, err := h.Handle(t.Context(), again)
 	if code, _ := inbox.TerminalCode(halted(t, err, again[0].ID)); code != inbox.CodeOffsetsBack ||
@@ -148,7 +148,7 @@ func TestP9_8_Offsets(t *testing.T) {
 	same(t, "made again", handle(t, h, again), repeat(inbox.Applied, 5))
 	same(t, "effects", w.effects(), ids(append(log, again...)))
 	if _, err := w.operator().ForgetOffsets(t.Context(), "orders", "a slip"); err == nil {
-		t.Error("it forgets what nobody knew")
+		t.Error("no error for a partition without a mark")
 	}
 
 	relayed := number(some(6), epochOne, 1)
@@ -158,7 +158,7 @@ func TestP9_8_Offsets(t *testing.T) {
 	}
 }
 
-// TestP9_8_StateIsShown: an operator sees how a consumer goes.
+// TestP9_8_StateIsShown: an operator sees a consumer's strategy and its marks.
 func TestP9_8_StateIsShown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -193,8 +193,8 @@ func TestP9_8_StateIsShown(t *testing.T) {
 	}
 }
 
-// TestP9_8_OffsetsOfEventsWithATime: what producers say of their events' time tells nothing of the topic. It may be of
-// next year, and the same after the topic was made again.
+// TestP9_8_OffsetsOfEventsWithATime: the producers' event times do not show whether a topic was created again. They may
+// be in the future, and the same in the new topic.
 func TestP9_8_OffsetsOfEventsWithATime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/redact"
 )
 
-// eachRunner runs an effect for one event after the other, so the one that fails is known without splitting.
+// eachRunner runs an effect for one event at a time, so that a failed event is known without splitting the batch.
 func eachRunner(do Effect) runner {
 	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
 		f *failure,
@@ -28,7 +28,7 @@ func eachRunner(do Effect) runner {
 				continue
 			}
 			if g.Touched && !careful {
-				// Only what it wrote must be rolled back: once more, with savepoints.
+				// Only the writes of this event must be rolled back: run the batch again with savepoints.
 				return nil, &failure{
 					kind: skipping,
 					err:  fmt.Errorf("event %s was skipped after its effect had used the transaction", events[i].ID),
@@ -61,7 +61,7 @@ func runOne(ctx context.Context, g *guardTx, e event.Event, careful bool, do Eff
 	return false, savepoint.Commit(ctx)
 }
 
-// batchRunner runs an effect for all new events at once. It gets a copy: it may sort it.
+// batchRunner runs an effect for all new events at once. The effect gets a copy of the slice and may sort it.
 func batchRunner(do BatchEffect) runner {
 	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, _ bool) (skipped []int,
 		f *failure,
@@ -78,8 +78,8 @@ func batchRunner(do BatchEffect) runner {
 	}
 }
 
-// batchFailure finds the events that the error of a batch effect names. The first that failed counts: nothing after it
-// may be decided before it.
+// batchFailure finds the events that the error of a batch effect names. Of several failed events it takes the first in
+// log order: no later event may be decided before it.
 func batchFailure(ctx context.Context, g *guardTx, err error, fresh []int) *failure {
 	whole := effectFailure(ctx, g, err, -1)
 	if whole.kind != failed {
@@ -107,8 +107,8 @@ func batchFailure(ctx context.Context, g *guardTx, err error, fresh []int) *fail
 	return whole
 }
 
-// guarded calls an effect, turns a panic into an error and checks what became of the transaction. Quotes of the event
-// in the errors of libraries are removed here: all callers log, store or show the text.
+// guarded calls an effect, turns a panic into an error and checks the state of the transaction. It removes quotes of
+// the event from the errors of libraries, because callers log, store or show the text.
 func guarded(g *guardTx, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -118,7 +118,7 @@ func guarded(g *guardTx, do func() error) (err error) {
 	return g.check(redact.Error(do()))
 }
 
-// panicError is the panic of an effect. The stack goes to the log only.
+// panicError is the panic of an effect. The stack is only logged.
 type panicError struct {
 	value any
 	stack []byte
@@ -131,8 +131,8 @@ func (e *panicError) Unwrap() error {
 	return err
 }
 
-// effectFailure distinguishes errors of the event from those of the database, which come before the class that the
-// effect gave: a deadlock says nothing about the event, whatever it was wrapped in.
+// effectFailure tells errors of the event from errors of the database. Errors of the database take precedence over the
+// class that the effect gave: a deadlock says nothing about the event, whatever error wraps it.
 func effectFailure(ctx context.Context, g *guardTx, err error, index int) *failure {
 	ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	gone := g.Raw.IsClosed() && !ended && (pgerr.Code(err) == "" || pgerr.Away(err) || silent(err))

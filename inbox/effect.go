@@ -10,28 +10,28 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Effect is what an event does. It runs inside the transaction that records the event's id, so that both are kept or
-// neither is; it must do everything through tx, and it may run again, see the package comment. Its error decides what
-// happens next: [Skip], [Terminal], [Retryable], or any other, which is retried and then given up, as Config.OnFailure
-// says.
+// Effect is the application's work for an event. It runs in the transaction that records the event's id, so that both
+// are committed or neither is. It must do everything through tx, and it may run more than once; see the package
+// comment. Its error decides what happens next: [Skip], [Terminal], [Retryable], or any other error, which is retried
+// until Config.OnFailure decides.
 //
-// tx refuses Commit and Rollback; calling one fails the event. tx.Begin makes a savepoint, which may be committed and
-// rolled back as usual.
+// tx refuses Commit and Rollback; a call of either fails the event. tx.Begin creates a savepoint, which may be
+// committed and rolled back as usual. Package sqltx gives code for database/sql the transaction as a *sql.Tx.
 type Effect func(ctx context.Context, tx pgx.Tx, e event.Event) error
 
-// BatchEffect is an [Effect] for many events at once: only new ones, in log order, no id twice. An error that carries
-// [At] names the event that failed; without a name the batch is split until the event stands alone. [Skip] skips the
-// whole batch, At(i, Skip) one event, and errors.Join of several At skips several; what the run wrote is rolled back
-// and the others run again.
+// BatchEffect is an [Effect] for several events at once: only new events, in log order, without duplicate ids. An error
+// that carries [At] names the failed event; otherwise the batch is split until the failed event is alone. [Skip] skips
+// the whole batch, At(i, Skip) skips one event, and errors.Join of several At skips several. After a skip the writes of
+// the run are rolled back, and the other events run again.
 type BatchEffect func(ctx context.Context, tx pgx.Tx, events []event.Event) error
 
-// Skip is returned by an effect that wants nothing of an event: its id is recorded, and nothing that this effect wrote
-// for it is kept. Return it before using tx: then it costs nothing, else the batch runs once more.
+// Skip is returned by an effect that ignores an event: the event's id is recorded, and the effect's writes for it are
+// rolled back. Returning Skip before using tx costs nothing; after it, the batch runs once more.
 //
 //lint:ignore ST1012 it is an instruction, not a failure: effects return inbox.Skip
 var Skip = errors.New("inbox: skip this event")
 
-// Codes of the errors that this package itself makes terminal.
+// Codes of the terminal errors of this package.
 const (
 	// CodeUnknownType: [Types] has no effect for the event's type.
 	CodeUnknownType = "unknown_type"
@@ -41,8 +41,8 @@ const (
 	CodeTransaction = "transaction_control"
 )
 
-// Terminal marks err as final: running the effect again cannot help. code says why in a machine's words, such as
-// "unknown_account"; it is what metrics and the list of parked events show. A nil err stays nil.
+// Terminal marks err as final: another run of the effect cannot help. code is the machine-readable cause, such as
+// "unknown_account"; metrics and the list of parked events show it. Terminal returns nil if err is nil.
 func Terminal(code string, err error) error {
 	if err == nil {
 		return nil
@@ -50,8 +50,8 @@ func Terminal(code string, err error) error {
 	return &terminalError{code: code, err: err}
 }
 
-// Retryable marks err as an outage of something else: the partition waits and tries again, for Config.MaxRetryFor,
-// without counting attempts. A nil err stays nil.
+// Retryable marks err as an outage of another system. The partition waits and retries for Config.MaxRetryFor, without
+// counting attempts. Retryable returns nil if err is nil.
 func Retryable(err error) error {
 	if err == nil {
 		return nil
@@ -59,7 +59,7 @@ func Retryable(err error) error {
 	return &retryableError{err: err}
 }
 
-// At says that err is the error of the event with index i in the slice that a [BatchEffect] was given. A nil err stays
+// At marks err as the error of the event at index i of the slice given to a [BatchEffect]. At returns nil if err is
 // nil.
 func At(i int, err error) error {
 	if err == nil {
@@ -68,7 +68,7 @@ func At(i int, err error) error {
 	return &atError{index: i, err: err}
 }
 
-// TerminalCode returns the code of an error made by [Terminal], and false for any other.
+// TerminalCode returns the code of an error made by [Terminal]. It returns false for any other error.
 func TerminalCode(err error) (string, bool) {
 	if t, ok := errors.AsType[*terminalError](err); ok {
 		return t.code, true
@@ -76,10 +76,10 @@ func TerminalCode(err error) (string, bool) {
 	return "", false
 }
 
-// Types runs the effect of an event's type. The entry "*" is for types that are not in the map; func(...) error {
-// return inbox.Skip } there ignores them. Without it an unknown type is [Terminal] with [CodeUnknownType]: the event is
-// neither lost nor retried for ever, and is parked until it is released to a version that knows the type. m is not
-// copied. A nil effect in it panics.
+// Types returns an Effect that runs the effect of the event's type. The entry "*" is for types that are not in the map;
+// func(...) error { return inbox.Skip } as that entry ignores them. Without it, an unknown type is [Terminal] with
+// [CodeUnknownType]: the event is parked, neither lost nor retried forever, until it is released to a version that
+// knows the type. Types does not copy m. It panics if m has a nil effect.
 func Types(m map[string]Effect) Effect {
 	for name, do := range m {
 		if do == nil {
@@ -99,8 +99,9 @@ func Types(m map[string]Effect) Effect {
 	}
 }
 
-// JSON parses the payload into a T for do. A payload that is not the JSON of a T is [Terminal] with [CodeMalformed];
-// the error never quotes it. Nor is a tombstone: where a topic has them, look for a nil Payload first. A nil do panics.
+// JSON returns an Effect that parses the payload into a T for do. A payload that is not the JSON of a T, a tombstone
+// included, is [Terminal] with [CodeMalformed]; the error never quotes the payload. For a topic with tombstones, check
+// for a nil Payload before calling the Effect. JSON panics if do is nil.
 func JSON[T any](do func(ctx context.Context, tx pgx.Tx, e event.Event, v T) error) Effect {
 	if do == nil {
 		panic("inbox: JSON: the effect is nil")
@@ -135,7 +136,7 @@ type atError struct {
 func (e *atError) Error() string { return fmt.Sprintf("event %d of the batch: %v", e.index, e.err) }
 func (e *atError) Unwrap() error { return e.err }
 
-// named collects every At in the tree of err, not looking below one.
+// named collects the At errors in the tree of err, without descending into them.
 func named(err error, found []*atError) []*atError {
 	switch e := err.(type) {
 	case nil:

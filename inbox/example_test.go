@@ -39,7 +39,7 @@ func ExampleInbox_Each() {
 	_ = setup
 }
 
-// One statement for a whole batch; the event that cannot be parsed is named, and the others run without it.
+// One statement for a whole batch. The effect names the event that it cannot parse, and the others run without it.
 func ExampleInbox_Batch() {
 	setup := func(in *inbox.Inbox) inbox.Handler {
 		return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
@@ -63,7 +63,7 @@ func ExampleInbox_Batch() {
 	_ = setup
 }
 
-// A handler without a consumer: whoever reads the events commits their offsets afterwards.
+// A handler without a consumer: the caller reads the events and commits their offsets after Handle.
 func ExampleHandler() {
 	work := func(ctx context.Context, h inbox.Handler, events []event.Event) (decided int, err error) {
 		outcomes, err := h.Handle(ctx, events)

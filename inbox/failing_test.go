@@ -27,7 +27,7 @@ import (
 
 var errBad = errors.New("bad event")
 
-// halted asserts that err is the halt of that event, and returns it.
+// halted checks that err is the HaltError of event id, and returns it.
 func halted(t testing.TB, err error, id uuid.UUID) *inbox.HaltError {
 	t.Helper()
 	h, ok := errors.AsType[*inbox.HaltError](err)
@@ -40,7 +40,7 @@ func halted(t testing.TB, err error, id uuid.UUID) *inbox.HaltError {
 	return h
 }
 
-// retries collects what the observer is told.
+// retries records the reasons of Observer.Retried.
 type retries struct {
 	mu   sync.Mutex
 	list []string
@@ -178,8 +178,8 @@ func TestP9_5_Classes(t *testing.T) {
 	}
 }
 
-// TestP9_5_OutagesOfOtherSystems: an effect that fails for something else's network, or cuts its own connection by a
-// deadline, is not taken for a database that is away, which would be waited for without an end.
+// TestP9_5_OutagesOfOtherSystems: an effect that fails because of another system's network, or that breaks its
+// connection by its own deadline, does not count as an outage of the database, which is retried without end.
 func TestP9_5_OutagesOfOtherSystems(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(context.Context, pgx.Tx) error{
@@ -205,7 +205,7 @@ func TestP9_5_OutagesOfOtherSystems(t *testing.T) {
 			w, runs, events := newWorld(t), 0, some(2)
 			cfg := inbox.Config{MaxAttempts: 3}
 			if name == "statement time-out" {
-				if err := w.inbox(cfg).Prepare(t.Context()); err != nil { // the days, which may take longer
+				if err := w.inbox(cfg).Prepare(t.Context()); err != nil { // creates the days, which may take longer
 					t.Fatal(err)
 				}
 				cfg.StatementTimeout = time.Second
@@ -245,7 +245,8 @@ func TestP9_3_ConnectionLostInAnEffect(t *testing.T) {
 	}
 }
 
-// TestP9_2_ManyTwins: the same events in several processes, in different batches and orders, from both tables.
+// TestP9_2_ManyTwins: several processes handle the same events, in different batches and orders, with ids of both
+// tables.
 func TestP9_2_ManyTwins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -283,8 +284,8 @@ func TestP9_2_ManyTwins(t *testing.T) {
 	}
 }
 
-// TestP9_2_IDsAreInsertedInOrder: of two events, a batch has the one with the higher id first, and somebody else holds
-// the lower one. The batch must wait without the higher one, which the other takes next.
+// TestP9_2_IDsAreInsertedInOrder: a batch has the higher of two ids first, and another session has inserted the lower
+// one. The batch must wait before it inserts the higher one, which the other session inserts next.
 func TestP9_2_IDsAreInsertedInOrder(t *testing.T) {
 	t.Parallel()
 	w, r := newWorld(t), &retries{}
@@ -294,12 +295,12 @@ func TestP9_2_IDsAreInsertedInOrder(t *testing.T) {
 		Window: oneDay, AllowShortWindow: true, DaysAhead: 1, LockTimeout: -1,
 		Observer: r.observer(),
 	}).Each(write)
-	handle(t, h, of(event.NewID())) // the days are there
+	handle(t, h, of(event.NewID())) // creates the days
 	other := w.Connect(t)
 	exec := func(sql string) {
 		t.Helper()
 		if _, err := other.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("the one who takes ids in order: %v", err)
+			t.Fatalf("the session that inserts ids in order: %v", err)
 		}
 	}
 	insert := "insert into inbox_message (consumer_name, message_id) values ('ledger', '%s')"
@@ -340,7 +341,7 @@ func TestPanicIsAnErrorOfItsEvent(t *testing.T) {
 	_, err := w.halting(inbox.Config{MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Each(
 		func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 			if e.ID == events[1].ID {
-				rows, _ := tx.Query(ctx, "select generate_series(1, 100000)") // left open on purpose
+				rows, _ := tx.Query(ctx, "select generate_series(1, 100000)") // left open
 				rows.Next()
 				panic("boom")
 			}
@@ -421,7 +422,7 @@ func TestSkip(t *testing.T) {
 			same(t, "effects", w.effects(), kept)
 			same(t, "again", handle(t, h, events), repeat(inbox.Duplicate, 6))
 			if n := r.count("skip"); n != c.reruns {
-				t.Errorf("ran again %d times, want %d", n, c.reruns)
+				t.Errorf("%d runs were repeated, want %d", n, c.reruns)
 			}
 		})
 	}
@@ -451,7 +452,7 @@ func TestAtOutsideTheBatch(t *testing.T) {
 	}
 }
 
-// TestTransactionIsTheInboxs: whatever an effect does to the transaction, its event is not passed over.
+// TestTransactionIsTheInboxs: an effect that ends or breaks the transaction fails, and its event stays undecided.
 func TestTransactionIsTheInboxs(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]inbox.Effect{
@@ -485,6 +486,60 @@ func TestTransactionIsTheInboxs(t *testing.T) {
 	}
 }
 
+// TestEndOfTransactionIsNotSent: a statement that would end the transaction is refused before it is sent. Sent, it
+// would commit the ids of the batch's other events without their effects.
+func TestEndOfTransactionIsNotSent(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(context.Context, pgx.Tx) error{
+		"exec": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "commit")
+			return err
+		},
+		"query": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Query(ctx, "rollback")
+			return err
+		},
+		"row": func(ctx context.Context, tx pgx.Tx) error {
+			return tx.QueryRow(ctx, "-- done\ncommit").Scan()
+		},
+		"batch": func(ctx context.Context, tx pgx.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue("select 1")
+			b.Queue("commit")
+			return tx.SendBatch(ctx, b).Close()
+		},
+		"prepare": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Prepare(ctx, "done", "commit")
+			return err
+		},
+		"savepoint": func(ctx context.Context, tx pgx.Tx) error {
+			tx, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, "end")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, events := newWorld(t), keyed("a", "b", "c")
+			out := handle(t, w.inbox(inbox.Config{}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				if e.ID != events[1].ID {
+					return write(ctx, tx, e)
+				}
+				if err := end(ctx, tx); err == nil {
+					t.Error("no error says that it was refused")
+				}
+				return nil
+			}), events)
+			same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Parked, inbox.Applied})
+			same(t, "effects", w.effects(), ids([]event.Event{events[0], events[2]}))
+			same(t, "parked", w.parked(), []string{"failed " + inbox.CodeTransaction + " " + events[1].ID.String()})
+		})
+	}
+}
+
 func TestSavepointsOfAnEffect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -495,7 +550,7 @@ func TestSavepointsOfAnEffect(t *testing.T) {
 			return err
 		}
 		if _, err := sp.Exec(ctx, "insert into effect (id) values (null)"); err == nil {
-			return errors.New("null was taken")
+			return errors.New("null was accepted")
 		}
 		if err := sp.Rollback(ctx); err != nil {
 			return err
@@ -573,7 +628,7 @@ func TestP9_3_DeadlocksSpendNoAttempt(t *testing.T) {
 				<-deadlock
 			}
 			if _, err := tx.Exec(ctx, lock, 1); err != nil {
-				return inbox.Terminal("wrapped", err) // what it is wrapped in does not make it the event's fault
+				return inbox.Terminal("wrapped", err) // a deadlock costs no attempt, even wrapped as Terminal
 			}
 			return write(ctx, tx, e)
 		}), events)
@@ -586,7 +641,7 @@ func TestP9_3_DeadlocksSpendNoAttempt(t *testing.T) {
 	}
 	wg.Go(func() {
 		if _, err := conn.Exec(t.Context(), lock, 2); err != nil {
-			t.Error("the other one lost:", err)
+			t.Error("the other session was the deadlock's victim:", err)
 		}
 		_, _ = conn.Exec(t.Context(), "rollback")
 	})
@@ -629,8 +684,8 @@ func TestTypesAndJSON(t *testing.T) {
 	same(t, "default", handle(t, h, unknown), repeat(inbox.Skipped, 1))
 }
 
-// TestP9_3_PartitionEndsDuringEffect: whoever called Handle has given it up when the effect returns. Its partition may
-// be another's by now, so that nothing is committed for it.
+// TestP9_3_PartitionEndsDuringEffect: Handle's ctx ends before the effect returns. The partition may have another owner
+// by then, so nothing is committed.
 func TestP9_3_PartitionEndsDuringEffect(t *testing.T) {
 	t.Parallel()
 	w, events := newWorld(t), some(6)
@@ -642,7 +697,7 @@ func TestP9_3_PartitionEndsDuringEffect(t *testing.T) {
 		}
 		return writeAll(ctx, tx, batch)
 	})
-	handle(t, h, events[:3]) // a later batch moves no progress, so that nothing but its COMMIT follows the effect
+	handle(t, h, events[:3]) // the next batch does not write the progress, so only COMMIT follows its effect
 	out, err := h.Handle(ctx, events[3:])
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("outcomes %v, error %v", out, err)

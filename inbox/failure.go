@@ -8,54 +8,54 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// failureKind is what a failed transaction means for the next one.
+// failureKind is the class of a failed transaction; it determines what follows.
 type failureKind uint8
 
 const (
 	canceled      failureKind = iota // the caller's context ended
-	fatal                            // the consumer is registered otherwise: only another start helps
-	rejected                         // the database rejects statements of the inbox or every effect: a person must look
-	conflict                         // lost against another transaction
-	contended                        // the same, in the effect or at COMMIT
-	away                             // the database
-	lost                             // the session ended in the effect: the database's doing, or the effect's
-	commitUnknown                    // it may have happened
-	dayMissing                       // a partition is not there
+	fatal                            // the consumer's registration does not fit: only a restart helps
+	rejected                         // the database rejects the inbox or every effect: an operator must act
+	conflict                         // a conflict with another transaction
+	contended                        // a conflict in the effect or at COMMIT
+	away                             // the database is unreachable
+	lost                             // the session ended in the effect; the database or the effect ended it
+	commitUnknown                    // the COMMIT may have succeeded
+	dayMissing                       // a day partition is missing
 	stale                            // the cached state was old: the plan put an id into the wrong table
-	refused                          // the id at index may not be decided
-	unsure                           // the event at index may have been applied: it is given up without a run
+	refused                          // the event at index cannot be decided
+	unsure                           // the event at index may have been applied: it is parked without a run
 	bounded                          // the list for the event at index is full
-	skipping                         // the effect skipped after it had written
-	failed                           // the effect; index -1: any of the events
-	moved                            // the database is another one than the partition began with
+	skipping                         // the effect skipped an event after writing
+	failed                           // the effect failed; index -1: any of the events
+	moved                            // the database is not the one in which the partition began
 )
 
-// failure is why a transaction was not committed, or not known to be.
+// failure is the reason why a transaction was not committed, or may not have been.
 type failure struct {
 	kind  failureKind
-	index int   // of the event, where one is meant
-	skips []int // skipping: events to leave out
+	index int   // of the event, for kinds that have one
+	skips []int // for skipping: events to leave out
 	err   error
 
-	rejects bool // failed: the database could not run a statement of the effect or of its triggers
+	rejects bool // for failed: the database rejected a statement of the effect or its triggers
 }
 
-// unknown reports whether the statement may have taken effect all the same, where it is a COMMIT or stands outside of a
+// unknown reports whether the statement may have taken effect anyway, if it is a COMMIT or runs outside of a
 // transaction.
 func (f *failure) unknown() bool {
 	return f.kind == canceled || f.kind == away || f.kind == commitUnknown
 }
 
-// silent: the server ended the session of a transaction that said nothing for too long. It did not commit, although a
-// COMMIT may be what is answered so.
+// silent reports whether the server ended the session because its transaction was idle or ran too long. The transaction
+// did not commit, even if this is the answer to a COMMIT.
 func silent(err error) bool {
 	return pgerr.Is(err, pgerr.IdleInTransaction) || pgerr.Is(err, pgerr.TransactionTimeout)
 }
 
-// rejects: a statement names what the database does not have, or may not touch it (class 42).
+// rejects reports whether a statement names a missing object or lacks a right (class 42).
 func rejects(err error) bool { return strings.HasPrefix(pgerr.Code(err), "42") }
 
-// classify sorts an error of the inbox's own statements.
+// classify returns the failure for an error of the inbox's own statements.
 func (in *Inbox) classify(ctx context.Context, err error) *failure {
 	switch {
 	case ctx.Err() != nil:
@@ -65,7 +65,7 @@ func (in *Inbox) classify(ctx context.Context, err error) *failure {
 	case silent(err):
 		return &failure{kind: lost, index: -1, err: err}
 	case pgerr.Is(err, pgerr.ReadOnlyTransaction), pgerr.Is(err, pgerr.ObjectNotInState):
-		// A standby. Its connections would outlive the moment in which it was reached.
+		// A standby answered. Drop the connections, which would otherwise stay with it after a primary is available.
 		in.db.Reset()
 		return &failure{kind: away, err: err}
 	case pgerr.Away(err):
@@ -74,19 +74,19 @@ func (in *Inbox) classify(ctx context.Context, err error) *failure {
 	return &failure{kind: rejected, err: advise(err)}
 }
 
-// advisedError is an error of the inbox's own statements, with what to do about it.
+// advisedError is an error of the inbox's own statements with advice for the operator.
 type advisedError struct {
 	error
 	advice string
 }
 
-// Error ends with the advice.
+// Error returns the message followed by the advice.
 func (e *advisedError) Error() string { return e.error.Error() + " (" + e.advice + ")" }
 
-// Unwrap returns what Postgres said.
+// Unwrap returns the error of Postgres.
 func (e *advisedError) Unwrap() error { return e.error }
 
-// advise adds once what to do when a grant or a table is missing.
+// advise adds advice, at most once, to an error about a missing right or table.
 func advise(err error) error {
 	if _, advised := errors.AsType[*advisedError](err); advised {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestFind: what a consumer knows of an event is found by message id, key, and the id of what is parked.
+// TestFind: Find finds events by message id, by key, and by the id of a parked event.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

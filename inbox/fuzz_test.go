@@ -16,8 +16,8 @@ import (
 	"github.com/effectonce/effectonce/inbox/operator"
 )
 
-// FuzzForeignBytes: whatever a foreign producer writes into a record, the event can be parked, is shown as it was, byte
-// for byte, and can be discarded. Nothing of it makes the database refuse, which would halt the partition for good.
+// FuzzForeignBytes parks records with arbitrary content. Each is shown byte for byte and can be discarded. An error of
+// the database would halt the partition for good.
 func FuzzForeignBytes(f *testing.F) {
 	w := newWorld(f)
 	in := w.inbox(inbox.Config{MaxAttempts: 1})
@@ -47,7 +47,7 @@ func FuzzForeignBytes(f *testing.F) {
 			},
 		}
 		e := event.Decode(&r, "")
-		e.ID = event.NewID() // a record that was seen before is a duplicate
+		e.ID = event.NewID() // a repeated id would be a duplicate
 		e.Raw = encodeRaw(&r)
 		out, err := h.Handle(t.Context(), []event.Event{e})
 		if err != nil || out[0] != inbox.Parked {
@@ -82,10 +82,10 @@ func FuzzForeignBytes(f *testing.F) {
 	})
 }
 
-// offsets gives each record of this process a place of its own in the log.
+// offsets gives each record of this process an offset of its own.
 var offsets atomic.Int64
 
-// encodeRaw writes a record as Kafka's format 2 has it.
+// encodeRaw encodes a record in Kafka's format 2.
 func encodeRaw(r *event.Record) []byte {
 	b := []byte{0, 0, 0}
 	field := func(v []byte) {

@@ -9,26 +9,26 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// gateRoom is more than the goroutines that a process has.
+// gateRoom is larger than the number of goroutines of any process.
 const gateRoom = 1 << 30
 
-// aloneFor is how long a run is alone at most. An effect takes milliseconds; one that hangs must not stop every
-// partition of its process. It is counted while others run beside it, so their kills count against it, too: hardly
-// [Config.CrashAttempts] times in a row.
+// aloneFor is the longest time for which a run is alone. An effect takes milliseconds; one that hangs must not stop all
+// partitions of its process. After that time the run stays counted next to others, and a process death that they cause
+// counts against it too. That is unlikely [Config.CrashAttempts] times in a row.
 const aloneFor = 5 * time.Second
 
-// Gate lets a counted run be alone in its process: a run that may kill the process must not be counted while a
-// neighbour's event does. Inboxes that share a process share a Gate; one inbox alone has its own. The zero value is not
-// ready: use [NewGate].
+// Gate lets a counted run be alone in its process. A process death that another event causes must not count against the
+// event of a counted run. Inboxes of one process share a Gate; a single inbox has its own. The zero value is not
+// usable: use [NewGate].
 type Gate struct{ room *semaphore.Weighted }
 
 // NewGate returns a Gate for Config.Gate of every inbox of a process.
 func NewGate() *Gate { return &Gate{room: semaphore.NewWeighted(gateRoom)} }
 
-// enter waits until the run may begin: beside others, or alone. First come, first served: a stream of batches cannot
-// keep a counted run waiting. Nor does a counted run that waits for a long one keep the others waiting: it leaves the
-// queue now and then, for four times as long as it waited, and then waits for longer. A counted run that is long itself
-// is alone for aloneFor only.
+// enter waits until the run may begin, shared or alone. Waiters are served in order, so a stream of batches cannot
+// starve a counted run. A counted run that waits behind a long run does not block the others either: it leaves the
+// queue repeatedly, for four times as long as it waited, and then waits longer. A counted run that is itself long is
+// alone only for aloneFor.
 func (g *Gate) enter(ctx context.Context, alone bool) (leave func(), err error) {
 	if !alone {
 		if err := g.room.Acquire(ctx, 1); err != nil {
@@ -49,7 +49,7 @@ func (g *Gate) enter(ctx context.Context, alone bool) (leave func(), err error) 
 	}
 }
 
-// alone returns what ends a run that has the whole gate. After aloneFor it keeps only one place.
+// alone returns the function that ends a run that holds the whole gate. After aloneFor the run keeps one share only.
 func (g *Gate) alone() (leave func()) {
 	over := time.AfterFunc(aloneFor, func() { g.room.Release(gateRoom - 1) })
 	return func() {

@@ -9,8 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// TestP9_5_HangingRunDelaysNoOther: a run that must be alone waits for one that hangs, and no other run waits for
-// either.
+// TestP9_5_HangingRunDelaysNoOther: a run that must be alone waits for a hanging run. Other runs wait for neither.
 func TestP9_5_HangingRunDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -29,7 +28,7 @@ func TestP9_5_HangingRunDelaysNoOther(t *testing.T) {
 			}
 			leave()
 		}()
-		synctest.Wait() // it waits
+		synctest.Wait() // the run waits
 		for range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			leave, err := g.enter(ctx, false)
@@ -40,7 +39,7 @@ func TestP9_5_HangingRunDelaysNoOther(t *testing.T) {
 			}
 			select {
 			case <-alone:
-				t.Error("two runs, and one of them alone")
+				t.Error("a run beside one that must be alone")
 			case <-time.After(10 * time.Second):
 			}
 			leave()
@@ -50,7 +49,8 @@ func TestP9_5_HangingRunDelaysNoOther(t *testing.T) {
 	})
 }
 
-// TestP9_5_HangingRunIsNotAloneForLong: a released event, or one that is counted, hangs itself.
+// TestP9_5_HangingRunIsNotAloneForLong: the run that is alone hangs, of a released or a counted event. Other runs wait
+// for it only for a while.
 func TestP9_5_HangingRunIsNotAloneForLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,17 +72,17 @@ func TestP9_5_HangingRunIsNotAloneForLong(t *testing.T) {
 		}
 		hangs()
 		beside()
-		for range 2 { // no place is lost, and none is given back twice
+		for range 2 { // no slot is lost or returned twice
 			leave, err := g.enter(within, true)
 			if err != nil {
-				t.Fatal("nothing runs, and a run cannot be alone:", err)
+				t.Fatal("a run cannot be alone although no other runs:", err)
 			}
 			leave()
 		}
 	})
 }
 
-// TestP9_5_CountedRunIsNotStarved: each of them takes longer than the counted one waits at first.
+// TestP9_5_CountedRunIsNotStarved: every other run takes longer than the counted run waits at first.
 func TestP9_5_CountedRunIsNotStarved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestP9_5_CountedRunIsNotStarved(t *testing.T) {
 		defer cancel()
 		leave, err := g.enter(within, true)
 		if err != nil {
-			t.Error("it never ran:", err)
+			t.Error("the counted run never began:", err)
 		} else {
 			leave()
 		}

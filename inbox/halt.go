@@ -28,7 +28,8 @@ func (b *batch) halt(ctx context.Context, err error) error {
 	return h
 }
 
-// rejected logs that the partition waits for a person, and notes it when that takes longer than a moment.
+// rejected logs that the partition waits for an operator. At every tenth retry it also records the wait in
+// inbox_progress.
 func (b *batch) rejected(ctx context.Context, err error) {
 	e := bare(b.events[b.pos])
 	if b.retries%10 == 1 {
@@ -41,8 +42,8 @@ func (b *batch) rejected(ctx context.Context, err error) {
 	}
 }
 
-// noteHalt notes in inbox_progress that a partition waits for a person, who sees it there and may resume it. The
-// partition halts in any case.
+// noteHalt records in inbox_progress that a partition waits for an operator, who sees it there and can resume it. The
+// partition halts even if noteHalt fails.
 func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, cause error) {
 	err := in.execLate(ctx, sqlHalted, in.consumer, p.topic, p.id, e.Position.Offset, storable(codeOf(cause), 255),
 		storable(cause.Error(), 2000))
@@ -51,7 +52,7 @@ func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, 
 	}
 }
 
-// unhalt removes the notes of halts with that code; not all: only where no list is full.
+// unhalt clears the recorded halts with that code. If all is false, it does so only if no list is full.
 func (in *Inbox) unhalt(ctx context.Context, code string, all bool) error {
 	_, err := in.db.Exec(ctx, in.q(sqlUnhalt), in.consumer, code, all)
 	return err

@@ -12,19 +12,19 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// handler is what Each and Batch return.
+// handler is the Handler that Each and Batch return.
 type handler struct {
 	*Inbox
 	run         runner
 	assignments assignments
 
-	// Of releases, of which only one runs at a time. countLeft is the parked row that has, or may have, a count of ours
-	// that was not taken back; 0: none.
+	// For releases, of which only one runs at a time. countLeft is the id of the parked row that has, or may have, a
+	// count by this handler that was not taken back; 0: none.
 	waits     releaseWaits
 	countLeft int64
 }
 
-// Prepare is [Inbox.Prepare], and notes the group for people who look at the database.
+// Prepare is [Inbox.Prepare]. It also records the Kafka group, for people who look at the database.
 func (h *handler) Prepare(ctx context.Context, group string) error {
 	h.programs.Lock()
 	h.programs.group = group
@@ -38,7 +38,7 @@ func (h *handler) Assigned(topic string, partition int32) {
 	h.consumes(topic, h)
 }
 
-// Window implements [Handler]. Zero: a short one is allowed, or ids do not decide.
+// Window implements [Handler]. It is zero if a short window is allowed or if ids do not decide.
 func (h *handler) Window() time.Duration {
 	if h.cfg.AllowShortWindow || h.cfg.Dedup != ByID {
 		return 0
@@ -66,7 +66,7 @@ func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, 
 	return b.out, nil
 }
 
-// batch is one call of Handle: its walk, and what that needs.
+// batch is the state of one call of Handle.
 type batch struct {
 	walk
 	in     *Inbox
@@ -78,14 +78,14 @@ type batch struct {
 	assignment *assignment
 	skip       map[uuid.UUID]bool
 
-	retryPace backoff.BackOff // of retries for which no event is to blame; nil while nothing fails
-	retries   int             // of those, in a row
-	losses    int             // sessions that ended in the effect, in a row
+	retryPace backoff.BackOff // of retries that no event caused; nil: nothing fails
+	retries   int             // consecutive retries that no event caused
+	losses    int             // consecutive sessions that ended in the effect
 
-	// Of the suspect.
+	// For the suspect.
 	retryableSince time.Time
 	pace           backoff.BackOff
-	doom           error // why it is given up
+	doom           error // why the suspect is given up
 }
 
 // step runs one transaction and decides what comes next. An error ends Handle.
@@ -97,7 +97,7 @@ func (b *batch) step(ctx context.Context) error {
 	var out []Outcome
 	var f *failure
 	if err := b.in.Prepare(ctx); err != nil {
-		// At the first contact: tables or rights are missing, or the consumer is registered otherwise.
+		// On the first use: tables or rights are missing, or the consumer is registered with another Dedup.
 		if f = b.in.classify(ctx, err); f.kind == rejected {
 			return f.err
 		}
@@ -129,14 +129,14 @@ func (b *batch) step(ctx context.Context) error {
 		b.done(ctx, out, time.Since(start))
 		return nil
 	}
-	f.index += b.pos // meaningless for -1 and for kinds without an index, which do not look at it
+	f.index += b.pos // not used for -1 and for kinds without an index
 	return b.after(ctx, f)
 }
 
 func (b *batch) offset(i int) int64 { return b.events[i].Position.Offset }
 
-// attempt runs one transaction of effects: beside others, or counted and alone. The row has the count exactly while the
-// effect may run, so that nothing but this run, or a death of the process in it, counts against the event.
+// attempt runs one transaction of effects: next to others, or counted and alone. The count is in the row only while the
+// effect may run, so only this run, or the death of the process during it, counts against the event.
 func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failure {
 	offset := b.offset(b.pos)
 	if !counted && !b.written && b.assignment.unfinished().writes(offset) {
@@ -154,14 +154,14 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	if counted && !b.counted {
 		spent, f := b.in.count(ctx, b.name, offset)
 		if f != nil {
-			// After a lost answer nobody knows whether it is counted. It must not be: nothing ran.
+			// After a lost answer it is unknown whether the run was counted. Nothing ran, so the count is taken back.
 			b.counted = f.unknown() && !b.in.uncount(ctx, b.name, offset)
 			return f
 		}
 		if spent {
 			b.spent(b.in.cfg.CrashAttempts)
 			b.doom = errKilled
-			return &failure{kind: stale} // the next step gives it up
+			return &failure{kind: stale} // the next step gives up the event
 		}
 		b.counted = true
 	}
@@ -183,12 +183,12 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	return f
 }
 
-// progressTarget is where a transaction with these outcomes moves the progress.
+// progressTarget returns the progress after a transaction with these outcomes.
 func (b *batch) progressTarget(out []Outcome) *progressTarget {
 	return &progressTarget{b.name, b.events[b.limit-1].Position.Offset + 1, out}
 }
 
-// done takes over the outcomes of a committed transaction.
+// done stores the outcomes of a committed transaction.
 func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	b.in.outage.up()
 	if b.assignment.setHaltNoted(false) {
@@ -212,11 +212,11 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	}
 }
 
-// leave closes the range of a call that ends undecided: this process has outlived it, so the next owner need not count
-// its events.
+// leave closes the range of a call that ends undecided: the process survived it, so the next owner need not count its
+// events.
 func (b *batch) leave(ctx context.Context) {
 	if b.written {
-		// Where this fails, the next owner counts, which costs only time.
+		// If this fails, the next owner counts its runs, which only costs time.
 		_ = b.in.execLate(ctx, sqlCloseRange, b.in.consumer, b.name.topic, b.name.id, b.offset(0),
 			b.offset(len(b.events)-1)+1)
 	}

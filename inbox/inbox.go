@@ -32,12 +32,12 @@ type Inbox struct {
 	tracer   *tracing.Tracer // nil: no spans
 	dedup    strategy
 
-	// state is what the last transaction read; nil until the consumer is registered and its days are there.
+	// state is the state that the last transaction read; nil until the consumer is registered and its days exist.
 	state atomic.Pointer[state]
-	// preparing has room for the one goroutine that prepares for the others. A channel: waiting for it ends with a
-	// context.
+	// preparing is a lock with one slot, for the goroutine that prepares the inbox. It is a channel so that waiting for
+	// it can end with a context.
 	preparing  chan struct{}
-	releasing  sync.Mutex // held by a look for released events, until it has run them
+	releasing  sync.Mutex // held while released events are read and run
 	outage     outage
 	rejections rejections
 
@@ -46,14 +46,14 @@ type Inbox struct {
 	handlers struct {
 		sync.Mutex
 		all     []*handler
-		byTopic map[string]*handler // who consumes a topic, and so can release its events
+		byTopic map[string]*handler // the handler that consumes a topic and can release its events
 	}
 }
 
-// q is a statement with the name of the inbox's schema.
+// q returns a statement with the inbox's schema filled in.
 func (in *Inbox) q(statement string) string { return pgschema.Expand(statement, in.cfg.prefix) }
 
-// execLate executes a statement although ctx may have ended.
+// execLate executes a statement even if ctx has ended.
 func (in *Inbox) execLate(ctx context.Context, statement string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
@@ -62,11 +62,11 @@ func (in *Inbox) execLate(ctx context.Context, statement string, args ...any) er
 }
 
 // New returns the inbox of a consumer whose tables are in db. It does not connect: [Inbox.Prepare], or the first event,
-// registers the consumer and makes its days.
+// registers the consumer and creates its days.
 //
-// consumer names the memory of what was applied: every process that shares its work shares the name, and another name
-// applies every event again. It is 1 to 255 bytes of text. It is also the default of the Kafka group. An error says
-// which field is wrong.
+// consumer is the name under which applied events are remembered. All processes that share the consumer's work use the
+// same name; under another name every event is applied again. The name is 1 to 255 bytes of text. It is also the
+// default Kafka group. The returned error names the invalid field.
 func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	if db == nil {
 		return nil, errors.New("inbox: New needs a *pgxpool.Pool")
@@ -94,14 +94,14 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	return in, nil
 }
 
-// Consumer is the name given to New.
+// Consumer returns the name given to New.
 func (in *Inbox) Consumer() string { return in.consumer }
 
-// Dedup is the Config.Dedup given to New.
+// Dedup returns the Config.Dedup given to New.
 func (in *Inbox) Dedup() Dedup { return in.cfg.Dedup }
 
-// Each returns a handler that runs do for one event after the other, in batches of one transaction. A nil do
-// panics.
+// Each returns a handler that runs do for one event at a time, with a batch of events in one transaction. It panics if
+// do is nil.
 func (in *Inbox) Each(do Effect) Handler {
 	if do == nil {
 		panic("inbox: Each: the effect is nil")
@@ -109,8 +109,8 @@ func (in *Inbox) Each(do Effect) Handler {
 	return in.handler(eachRunner(in.traced(do, true)))
 }
 
-// Batch returns a handler that runs do once for all new events of a batch. It is the faster way: one statement for
-// hundreds of events. A nil do panics.
+// Batch returns a handler that runs do once for all new events of a batch. It is faster than Each: one statement can
+// handle hundreds of events. It panics if do is nil.
 func (in *Inbox) Batch(do BatchEffect) Handler {
 	if do == nil {
 		panic("inbox: Batch: the effect is nil")
@@ -126,7 +126,7 @@ func (in *Inbox) handler(run runner) *handler {
 	return h
 }
 
-// consumes notes that h has the effect for a topic's events.
+// consumes records that h has the effect for a topic's events.
 func (in *Inbox) consumes(topic string, h *handler) {
 	in.handlers.Lock()
 	defer in.handlers.Unlock()
@@ -136,7 +136,7 @@ func (in *Inbox) consumes(topic string, h *handler) {
 	in.handlers.byTopic[topic] = h
 }
 
-// releaser is the handler that has the effect for a topic's events, or nil: then another process has it.
+// releaser returns the handler that has the effect for a topic's events; nil: no handler of this process has it.
 func (in *Inbox) releaser(topic string) *handler {
 	in.handlers.Lock()
 	defer in.handlers.Unlock()
@@ -146,7 +146,7 @@ func (in *Inbox) releaser(topic string) *handler {
 	return in.handlers.byTopic[topic]
 }
 
-// releasable are the topics that releaser has a handler for; nil: all.
+// releasable returns the topics that releaser has a handler for; nil: all topics.
 func (in *Inbox) releasable() []string {
 	in.handlers.Lock()
 	defer in.handlers.Unlock()
@@ -156,10 +156,10 @@ func (in *Inbox) releasable() []string {
 	return append([]string{}, slices.Collect(maps.Keys(in.handlers.byTopic))...)
 }
 
-// Prepare registers the consumer and makes the days that are missing, where it goes by ids. The first call fixes the
-// consumer's floor, for ids of earlier days are history, and its Config.Dedup. A consumer calls it before it consumes;
-// Handle does so by itself. It fails when the tables are missing, days are missing that db's role may not make, or the
-// consumer is registered with another Dedup, and says what to do.
+// Prepare registers the consumer and, with ByID, creates the missing days. The first call fixes the consumer's
+// Config.Dedup and its floor: ids of earlier days count as history. A consumer calls Prepare before it consumes; Handle
+// also calls it. Prepare fails when tables are missing, when days are missing that db's role may not create, or when
+// the consumer is registered with another Dedup. The error says what to do.
 func (in *Inbox) Prepare(ctx context.Context) error {
 	if in.state.Load() != nil {
 		return nil
@@ -183,7 +183,7 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 	})
 }
 
-// exclusive runs do while no other goroutine of this inbox is in here.
+// exclusive runs do while no other goroutine of this inbox runs exclusive.
 func (in *Inbox) exclusive(ctx context.Context, do func() error) error {
 	select {
 	case in.preparing <- struct{}{}:
@@ -204,7 +204,7 @@ func (in *Inbox) register(ctx context.Context) error {
 	return in.registeredAs(dedupNamed(dedup))
 }
 
-// refresh reads the state outside of a writing transaction, which is good enough only for a plan.
+// refresh reads the state outside of a writing transaction. The result is good enough only for a plan.
 func (in *Inbox) refresh(ctx context.Context) error {
 	s, err := stateOf(in.db.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))
 	if err != nil {

@@ -36,7 +36,7 @@ func (w *world) inbox(cfg inbox.Config) *inbox.Inbox {
 		cfg.Backoff = time.Millisecond
 	}
 	if cfg.Window == 0 {
-		cfg.Window, cfg.AllowShortWindow, cfg.DaysAhead = 24*time.Hour, true, 1 // few days: they take a while to make
+		cfg.Window, cfg.AllowShortWindow, cfg.DaysAhead = 24*time.Hour, true, 1 // creating days takes time
 	}
 	in, err := inbox.New(w.Pool, "ledger", cfg)
 	if err != nil {
@@ -45,14 +45,14 @@ func (w *world) inbox(cfg inbox.Config) *inbox.Inbox {
 	return in
 }
 
-// halting is an inbox whose partitions halt at what it cannot decide.
+// halting returns an inbox with the policy Halt.
 func (w *world) halting(cfg inbox.Config) *inbox.Inbox {
 	w.t.Helper()
 	cfg.OnFailure = inbox.Halt
 	return w.inbox(cfg)
 }
 
-// effects are the ids that were applied, in order.
+// effects returns the applied ids, in order.
 func (w *world) effects() []uuid.UUID {
 	w.t.Helper()
 	rows, err := w.Pool.Query(w.t.Context(), "select id from effect order by n")
@@ -72,13 +72,13 @@ func (w *world) rows() (days, others int) {
 		pgtest.One[int](w.t, w.DB, "select count(*) from inbox_message_any")
 }
 
-// write is the plain effect: one row per event.
+// write is an effect that inserts one row per event.
 func write(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	_, err := tx.Exec(ctx, "insert into effect (id, what) values ($1, $2)", e.ID.String(), e.Type)
 	return err
 }
 
-// writeAll is the same in one statement.
+// writeAll is a batch effect that inserts one row per event, in one statement.
 func writeAll(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	ids := make([]string, len(events))
 	for i, e := range events {
@@ -88,7 +88,7 @@ func writeAll(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	return err
 }
 
-// some makes n events with ids of now.
+// some returns n events whose ids have the present time.
 func some(n int) []event.Event {
 	events := make([]event.Event, n)
 	for i := range events {
@@ -100,7 +100,7 @@ func some(n int) []event.Event {
 	return events
 }
 
-// idAt is a UUIDv7 of another time.
+// idAt returns a UUIDv7 of the given time.
 func idAt(at time.Time) uuid.UUID {
 	return event.Derive(event.Event{Time: at}, uuid.NewString(), event.Event{}).ID
 }
@@ -204,7 +204,7 @@ func TestP9_2_TwinsAtTheSameTime(t *testing.T) {
 		}},
 	}).Batch(writeAll)
 	wg.Go(func() { same(t, "twin", handle(t, waiting, events), repeat(inbox.Duplicate, 50)) })
-	<-retried // it waited for the first one's rows, and waits again
+	<-retried // the twin waited for the first one's rows and ran into the lock time-out
 	close(leave)
 	wg.Wait()
 	same(t, "effects", w.effects(), ids(events))

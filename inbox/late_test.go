@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// TestTransactionEndsWithEffect: what an effect leaves behind, such as a goroutine that it does not wait for, cannot
-// write once the effect has returned: it would write into somebody else's transaction, or into none.
+// TestTransactionEndsWithEffect: a goroutine that outlives its effect cannot use the transaction any more. It would
+// write in another event's transaction, or in none.
 func TestTransactionEndsWithEffect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -57,7 +57,7 @@ func TestTransactionEndsWithEffect(t *testing.T) {
 	}
 }
 
-// uses is what each way to use a transaction answers.
+// uses returns the error of each way to use a transaction.
 func uses(ctx context.Context, tx pgx.Tx, sql string) map[string]error {
 	all := map[string]error{"Commit": tx.Commit(ctx), "Rollback": tx.Rollback(ctx)}
 	_, all["Begin"] = tx.Begin(ctx)

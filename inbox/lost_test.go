@@ -11,8 +11,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_4_EffectLosesSession: each time, while the database answers others: the first loss may be a failover
-// or a pooler that starts anew, and costs nothing; the others are attempts. Its neighbours are applied.
+// TestP9_4_EffectLosesSession: an effect loses its session in each run, while the database answers other sessions. The
+// first loss may be a failover or a pooler's restart and costs no attempt; the later ones do. The events before and
+// after it are applied.
 func TestP9_4_EffectLosesSession(t *testing.T) {
 	t.Parallel()
 	const attempts = 3
@@ -62,7 +63,7 @@ func TestP9_4_EffectLosesSession(t *testing.T) {
 				t.Errorf("parked as %s", got)
 			}
 			same(t, "effects", w.effects(), ids([]event.Event{events[0], events[2]}))
-			// Released, it is parked again.
+			// A release parks it again.
 			w.releaseKey("b", 1)
 			runs(t, in)
 			pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from inbox_parked_key where state = 'parked'")

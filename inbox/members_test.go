@@ -12,9 +12,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_6_AnotherMemberCounted: a member looks for released events and waits for the lock, behind who puts an event
-// into the list, and meanwhile another one has counted the event, which it runs by now. The first does not count it
-// too: with many members such counts would make a killer of an event that never killed anything.
+// TestP9_6_AnotherMemberCounted: a member finds a released event and waits for its key's lock. Meanwhile another member
+// has counted the event and runs it. The first member must not count it too: with many members such counts would mark a
+// harmless event as one that kills its process.
 func TestP9_6_AnotherMemberCounted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")
@@ -50,12 +50,12 @@ func TestP9_6_AnotherMemberCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-looked; err != nil || ran != 0 {
-		t.Fatalf("it ran %d times: %v", ran, err)
+		t.Fatalf("the effect ran %d times: %v", ran, err)
 	}
 	if n := pgtest.One[int](t, db, "select release_attempts from inbox_parked"); n != 1 {
-		t.Errorf("%d runs are counted, want the other member's", n)
+		t.Errorf("%d runs are counted, want 1, the other member's", n)
 	}
-	// When that member has died, the next look finds its count and goes on.
+	// After that member's death the next query reads its count, and the event runs.
 	if err := in.release(t.Context()); err != nil || ran != 1 {
 		t.Errorf("it ran %d times: %v", ran, err)
 	}

@@ -2,9 +2,9 @@
 
 package inbox
 
-// The database of the model: a small copy of what the statements of queries*.go do, each a method named after its
-// statement. TestModelDatabase compares them with Postgres. A transaction is a value that its holder keeps: the locks
-// that it has, and what its COMMIT will do. Reads see what is committed (READ COMMITTED).
+// The model's database: each statement of queries*.go is a method of the statement's name. TestModelDatabase compares
+// them with Postgres. A transaction is a value: its locks, and the changes of its COMMIT. Reads see committed data
+// (READ COMMITTED).
 
 const (
 	mIDs  = 5
@@ -43,7 +43,7 @@ type mProgress struct {
 	full               bool // halted_code is list_full
 }
 
-// mDB is what is committed.
+// mDB is the committed data.
 type mDB struct {
 	// of inbox_message or inbox_message_any: 0 none, 1 done, 2 discarded. By watermark what ran has none, but counts
 	row      [mIDs]uint8
@@ -58,7 +58,7 @@ type mDB struct {
 // mTx is an open transaction.
 type mTx struct {
 	ids       bits // inserted into the inbox
-	forgotten bits // of these: taken back again
+	forgotten bits // those of ids that were removed again
 	discarded bits
 	ran       bits  // effects
 	share     bits  // keys whose mark is held FOR SHARE
@@ -73,7 +73,7 @@ type mTx struct {
 	high      int8
 }
 
-// insert is sqlInsertDay or sqlInsertAny: the ids that are not there. The caller has waited for those in flight.
+// insert is sqlInsertDay or sqlInsertAny: it inserts the missing ids. The caller has waited for those in flight.
 func (d *mDB) insert(ids bits) (inserted bits) {
 	for e := range uint8(mIDs) {
 		if ids.has(e) && d.row[e] == 0 {
@@ -111,7 +111,7 @@ func (d *mDB) marks(keys bits) (marked, full bits) {
 	return marked, full
 }
 
-// quarantine is the condition of sqlQuarantine, by the snapshot of its statement.
+// quarantine is the condition of sqlQuarantine, by the statement's snapshot.
 func (d *mDB) quarantine(ids bits) (missing bits) {
 	for e := range uint8(mIDs) {
 		if ids.has(e) && d.row[e] == 0 {
@@ -121,7 +121,7 @@ func (d *mDB) quarantine(ids bits) (missing bits) {
 	return missing
 }
 
-// head is sqlHead: the place of the first row of a key's list, or of the event alone; -1: there is none.
+// head is sqlHead: the index of the first row of a key's list, or of the event alone; -1: none.
 func (d *mDB) head(key, alone uint8) int {
 	for i, p := range d.parked {
 		if p.event > 0 && (key > 0 && p.key == key || key == 0 && p.event == alone) {
@@ -140,7 +140,7 @@ func (d *mDB) length(key uint8) (n int) {
 	return n
 }
 
-// park is sqlPark and, with its conflict clause, sqlQuarantine: false when the event is listed already.
+// park is sqlPark and, with its conflict clause, sqlQuarantine. It returns false if the event is parked already.
 func (d *mDB) park(p mParked) bool {
 	for i := range d.parked {
 		if d.parked[i].event == p.event {
@@ -193,7 +193,7 @@ func (d *mDB) releaseEvent(at int) {
 	}
 }
 
-// list is sqlList: the events of a key, in order, and the last of them with which something ran; 0: with none.
+// list is sqlList: the events of a key, in order, and the last one that a batch was noted for; 0: none.
 func (d *mDB) list(key uint8) (events []uint8, alone uint8) {
 	for _, p := range d.parked {
 		if p.event > 0 && p.key == key {
@@ -310,14 +310,14 @@ func (p *mProgress) resume() {
 	}
 }
 
-// locks is what other transactions hold.
+// locks are those of other transactions.
 type locks struct {
 	ids, share, update, newMark, alone, push, leave bits
 	passes, moves                                   bits // partitions
 }
 
 func (l *locks) add(t *mTx) {
-	if t.moves == 0 { // else they have no rows
+	if t.moves == 0 { // by watermark the ids have no rows
 		l.ids |= t.ids | t.discarded
 	}
 	l.moves |= one(t.moves)
@@ -342,7 +342,7 @@ func one(n uint8) bits {
 	return bit(n - 1)
 }
 
-// list adds a row that its COMMIT will write.
+// list adds a row for COMMIT to write.
 func (t *mTx) list(p mParked) {
 	for i := range t.push {
 		if t.push[i].event == 0 {

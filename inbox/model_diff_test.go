@@ -21,7 +21,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// mReal is the same tables in Postgres, and in the model.
+// mReal has the same tables in Postgres and in the model.
 type mReal struct {
 	t      *testing.T
 	in     *Inbox
@@ -29,11 +29,11 @@ type mReal struct {
 	m      mDB
 	events [mIDs]event.Event
 	hashes [mKeys][]byte
-	// What the model leaves out: the version that a mark has.
+	// The versions of the marks, which the model leaves out.
 	version [2]int64
 }
 
-// TestModelDatabase: random statements, with random arguments, do to the model's tables what they do to Postgres's.
+// TestModelDatabase: random statements with random arguments have the same result in the model and in Postgres.
 func TestModelDatabase(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")
@@ -107,7 +107,7 @@ func (r *mReal) set(sql string, args ...any) (set bits) {
 	return set
 }
 
-// both splits a set over the two tables.
+// both splits a set between the two tables.
 func (r *mReal) both(set bits) (days, others string) {
 	return uuidArray(r.numbers(func(e uint8) bool { return set.has(e) && e%2 == 0 })),
 		uuidArray(r.numbers(func(e uint8) bool { return set.has(e) && e%2 == 1 }))
@@ -141,7 +141,7 @@ func (r *mReal) forget() string {
 	return "forget"
 }
 
-// list is one row for inbox_parked.
+// list returns the columns of a row of inbox_parked.
 func (r *mReal) list(e uint8, key uint8, kind string) []any {
 	var list rows
 	var hash []byte
@@ -213,7 +213,7 @@ func (r *mReal) reads() string {
 	return "reads"
 }
 
-// id is inbox_parked.id of an event; 0: it is not listed.
+// id returns the inbox_parked.id of an event; 0: not parked.
 func (r *mReal) id(event uint8) (id int64) {
 	_ = r.in.db.QueryRow(r.t.Context(), pgschema.Expand("select id from {schema}inbox_parked where message_id = "+
 		"$1::text::uuid", r.in.cfg.prefix), r.events[event].ID.String()).Scan(&id)
@@ -298,7 +298,7 @@ func (r *mReal) progress() string {
 	p, ctx, name := &r.m.progress[q], context.Background(), partitionName{"payments", int32(q)}
 	switch r.random.IntN(6) {
 	case 0:
-		g := &assignment{} // a process that begins
+		g := &assignment{} // a process that starts
 		if f := r.in.load(ctx, name, g); f != nil {
 			r.t.Fatal(f.err)
 		}
@@ -350,7 +350,7 @@ func (r *mReal) discard() string {
 	return "discard"
 }
 
-// move replaces a mark, beginning with the version that it has or with an older one.
+// move replaces a mark, given its current version or an older one.
 func (r *mReal) move() string {
 	q := r.random.IntN(2)
 	version, high := r.version[q]+1, r.m.high[q]+1
@@ -374,7 +374,7 @@ func (r *mReal) move() string {
 	return "move a mark"
 }
 
-// dump reads what Postgres has, as the model would have it.
+// dump reads the tables of Postgres into a mDB.
 func (r *mReal) dump() (d mDB) {
 	r.t.Helper()
 	each := func(sql string, to []any, do func()) {

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// mMove is one goroutine that can do something: process p, for partition q.
+// mMove is a goroutine that can take a step: of process p, for partition q.
 type mMove struct {
 	sc   *mScenario
 	s    *mState
@@ -20,14 +20,14 @@ type mMove struct {
 	do   emit
 }
 
-// to emits one step of it.
+// to emits one step.
 func (m *mMove) to(fault bool, text string, change func(t *mState, r *mRunner)) {
 	t := *m.s
 	change(&t, &t.runner[m.p][m.q])
 	m.do.step(t, fault, "P%d p%d: %s", m.p, m.q, text)
 }
 
-// run emits what a partition's goroutine can do next: a call of batch.step and what is in it, statement by statement.
+// run emits the next step of a partition's goroutine: batch.step, statement by statement.
 func (sc *mScenario) run(s *mState, p, q int, do emit) {
 	was := &s.runner[p][q]
 	if was.phase == mOff {
@@ -60,7 +60,7 @@ func (sc *mScenario) run(s *mState, p, q int, do emit) {
 		if sc.mayRun(s, p, true) && !locked {
 			m.count()
 		}
-	case mRun: // what it ran before it waited for the progress stays
+	case mRun: // the effects ran before the wait for the progress
 		m.runs("")
 	case mPass:
 		if !locked {
@@ -87,11 +87,10 @@ func (sc *mScenario) run(s *mState, p, q int, do emit) {
 	}
 }
 
-// offset is that of the event at pos.
+// offset returns the offset of the event at pos.
 func (r *mRunner) offset() int8 { return r.lo + int8(r.walk.pos) }
 
-// leaves: the end of the generation is noticed. The transaction is rolled back, and a count that stands goes back
-// first.
+// leaves: the goroutine notices the end of the generation. It decrements its count, then rolls the transaction back.
 func (m *mMove) leaves() {
 	rules := &m.sc.rules
 	leave := func(r *mRunner) {
@@ -117,7 +116,7 @@ func (r *mRunner) rollback() {
 	r.tx, r.opened, r.behind, r.early, r.listed, r.missing, r.asked = mTx{}, 0, 0, 0, 0, 0, false
 }
 
-// again: the transaction is rolled back, and the next step tries again.
+// again rolls the transaction back, for another attempt.
 func (sc *mScenario) again(t *mState, q int, r *mRunner) {
 	r.rollback()
 	if r.counted && r.walk.counted && !sc.rules.keepCount {
@@ -128,7 +127,7 @@ func (sc *mScenario) again(t *mState, q int, r *mRunner) {
 	sc.step(t, q, r)
 }
 
-// fetch begins the next call of Handle, if there is anything.
+// fetch begins the next call of Handle, if there are events.
 func (sc *mScenario) fetch(t *mState, q int, r *mRunner) {
 	left := len(sc.log[q]) - int(r.next)
 	if left == 0 {
@@ -143,8 +142,8 @@ func (sc *mScenario) fetch(t *mState, q int, r *mRunner) {
 	sc.step(t, q, r)
 }
 
-// step is batch.step, up to its first statement. What one goroutine does between two statements is nobody else's
-// business, so it is no step of its own.
+// step is batch.step up to its first statement. No other goroutine sees what happens between two statements, so that is
+// not a step of its own.
 func (sc *mScenario) step(t *mState, q int, r *mRunner) {
 	if r.walk.pos == int(r.n) {
 		r.next = r.lo + r.n
@@ -179,7 +178,7 @@ func (sc *mScenario) halt(t *mState, q int, r *mRunner, full bool) {
 	r.counted, r.parking, r.phase = false, false, mHalted
 }
 
-// mayRun is the gate of a process: whether a run may begin, alone or beside others.
+// mayRun is a process's gate: it reports whether a run may begin, alone or beside others.
 func (sc *mScenario) mayRun(s *mState, p int, alone bool) bool {
 	if sc.rules.notAlone {
 		return true
@@ -193,7 +192,7 @@ func (sc *mScenario) mayRun(s *mState, p int, alone bool) bool {
 	return w.phase <= rAlone || w.batch != 0 && (!alone || w.phase == rLock)
 }
 
-// count is what batch.attempt does in the gate.
+// count is the part of batch.attempt within the gate.
 func (m *mMove) count() {
 	sc, q := m.sc, m.q
 	if sc.rules.countAfter {
@@ -260,7 +259,8 @@ func (m *mMove) uncount() {
 	}
 }
 
-// present are the events of the open transaction, as production has them and by number; mine are those that get a row.
+// present returns the events of the open transaction, as production's values and as numbers; mine are those that get a
+// row.
 func (m *mMove) present() (events []event.Event, numbers []uint8, mine bits) {
 	from, to := int(m.was.lo)+m.was.walk.pos, int(m.was.lo)+m.was.walk.limit
 	events, numbers = m.sc.events[m.q][from:to], m.sc.log[m.q][from:to]
@@ -308,7 +308,7 @@ func (m *mMove) statement() {
 	}
 }
 
-// look is sqlOpen and sqlOpenIDs. When nothing is open, nearly always, the effects run at once.
+// look is sqlOpen and sqlOpenIDs. If no event is parked, the effects run at once.
 func (m *mMove) look(events []event.Event) {
 	sc := m.sc
 	r := *m.was
@@ -363,8 +363,8 @@ func (m *mMove) insert(events []event.Event, mine bits) {
 	})
 }
 
-// moveMark is the first pipeline by watermark. It waits for whoever replaces the same row, and finds out whether it
-// began with it.
+// moveMark is the first pipeline by watermark. It waits for a transaction that replaces the same row, and fails if its
+// own version is old.
 func (m *mMove) moveMark(events []event.Event, numbers []uint8) {
 	sc, q := m.sc, m.q
 	if !m.was.known {
@@ -404,7 +404,7 @@ func (m *mMove) moveMark(events []event.Event, numbers []uint8) {
 	})
 }
 
-// marks is what a process has read of its partition.
+// marks returns the marks that the process has read for its partition.
 func (r *mRunner) marks() *marks {
 	m := &marks{}
 	if n, _ := numberingOf(mEpoch); r.high > 0 {
@@ -413,7 +413,7 @@ func (r *mRunner) marks() *marks {
 	return m
 }
 
-// plan is the plan of the open transaction, with what it has inserted.
+// plan returns the plan of the open transaction, with the inserted ids.
 func (sc *mScenario) plan(r *mRunner, events []event.Event) *planned {
 	if sc.numbers {
 		p, f := r.marks().plan(events, false, sc.policy == Halt, r.parking)
@@ -437,7 +437,7 @@ func (sc *mScenario) plan(r *mRunner, events []event.Event) *planned {
 	return p
 }
 
-// keys are those of events.
+// keys returns the keys of events.
 func (sc *mScenario) keys(events bits) (keys bits) {
 	for e := range uint8(mIDs) {
 		if events.has(e) && !sc.keyless.has(e) {
@@ -493,8 +493,8 @@ func (sc *mScenario) setAside(t *mState, q int, r *mRunner, events []event.Event
 	}
 }
 
-// quarantine is sqlQuarantine: its snapshot, and its unique index, which waits for rows that come or go in other
-// transactions.
+// quarantine is sqlQuarantine: its snapshot, and its unique index, which waits for other transactions that insert or
+// delete the rows.
 func (m *mMove) quarantine() {
 	sc, busy := m.sc, m.was.missing.any(m.l.push|m.l.leave)
 	if busy && m.was.asked {
@@ -528,8 +528,8 @@ func (m *mMove) quarantine() {
 	})
 }
 
-// mark is the rest of a parking transaction: unless the event is open, its mark is made or found, and held, and it is
-// listed.
+// mark is the rest of a parking transaction: unless the event is parked already, its mark is created or found and
+// locked, and the event is parked.
 func (m *mMove) mark(e uint8) {
 	sc := m.sc
 	list := func(r *mRunner, key uint8) {
@@ -557,7 +557,7 @@ func (m *mMove) mark(e uint8) {
 	}
 }
 
-// outcomes is what Handle will say of the open transaction's events, and which of them run.
+// outcomes returns the outcomes of the open transaction's events, and the events that run.
 func (sc *mScenario) outcomes(r *mRunner, events []event.Event, numbers []uint8) (out []Outcome, fresh []int) {
 	out = make([]Outcome, len(events))
 	if r.parking {
@@ -653,7 +653,7 @@ func (m *mMove) fails(e uint8, index int, c class, waitedOut bool) {
 	m.to(false, text, func(t *mState, r *mRunner) {
 		before := r.walk
 		r.walk.failed(index, c, m.sc.tries, waitedOut)
-		r.walk.runs = 0 // it is only reported
+		r.walk.runs = 0 // only reported
 		if m.sc.rules.doomPassedOn && before.doomed {
 			r.walk.doomed = true
 		}
@@ -662,7 +662,7 @@ func (m *mMove) fails(e uint8, index int, c class, waitedOut bool) {
 	})
 }
 
-// commits: COMMIT is sent.
+// commits emits the results of a COMMIT that was sent.
 func (m *mMove) commits() {
 	sc := m.sc
 	m.to(false, "is told of its COMMIT", func(t *mState, r *mRunner) {
@@ -689,7 +689,7 @@ func (m *mMove) commits() {
 	m.do.step(t, true, "P%d p%d: is not told of its COMMIT", m.p, m.q)
 }
 
-// decided takes over what a committed transaction decided.
+// decided records the outcomes of a committed transaction.
 func (sc *mScenario) decided(t *mState, q int, r *mRunner, out []Outcome) {
 	if r.tx.moves > 0 {
 		r.high, r.old = r.tx.high, false
@@ -701,7 +701,7 @@ func (sc *mScenario) decided(t *mState, q int, r *mRunner, out []Outcome) {
 	sc.step(t, q, r)
 }
 
-// proves is what would be wrong: a row that is not there is taken for a rollback, and the event for one that failed.
+// proves is the wrong rule proofByAbsence: a missing row counts as a rollback, and the event as failed.
 func (m *mMove) proves() {
 	m.to(false, "looks for its rows", func(t *mState, r *mRunner) {
 		_, numbers, _ := m.present()

@@ -16,25 +16,25 @@ import (
 )
 
 // The model of the inbox: two processes of one consumer work on up to two partitions; each has a releaser; an operator
-// repairs, releases, discards and resumes; and bounded faults happen. Every interleaving of their statements is taken.
-// What they decide between two statements is decided by the functions that production runs: walk, span, state.plan,
-// planned.holds, planned.aside, planned.fresh, releaseEnd, state.place. What the statements do is mDB.
+// repairs, releases, discards and resumes; and bounded faults happen. Every interleaving of their statements is
+// explored. Between two statements the functions of production decide: walk, span, state.plan, planned.holds,
+// planned.aside, planned.fresh, releaseEnd, state.place. mDB does what the statements do.
 //
-// An event is its number, by its first occurrence in the log; of two events of a key the higher number is the later
-// one.
+// An event is a number, in the order of first occurrences in the log; of two events of a key the higher number is the
+// later one.
 
-// mNature is what an event's effect does until the operator has repaired the code. A repaired effect succeeds.
+// mNature is how an event's effect behaves until the operator repairs the code. A repaired effect succeeds.
 type mNature uint8
 
 const (
 	mFine      mNature = iota
-	mFlaky             // succeeds, or fails with an error of no class, each time anew
-	mRetryable         // succeeds, or answers Retryable, each time anew
+	mFlaky             // each run succeeds or fails with an error without a class
+	mRetryable         // each run succeeds or fails as Retryable
 	mTerminal
 	mKiller // kills its process
 )
 
-// mAge is what the time inside an event's id makes of it.
+// mAge is the class of an event's id, by its time.
 type mAge uint8
 
 const (
@@ -44,35 +44,36 @@ const (
 	mTooFuture
 )
 
-// mRules leaves rules of the protocol out, to see that the model finds what they are for. Zero: as production does it.
+// mRules leaves rules of the protocol out, to check that the model finds the resulting faults. The zero value is
+// production's.
 type mRules struct {
 	offsetFirst    bool // P9.2: the offset is committed before the transaction
 	marksFirst     bool // P9.2: the marks are read before the ids are inserted
 	sharedMarkless bool // P9.6: the marks are read without FOR SHARE
-	openRuns       bool // P9.2: an id that is open is run or listed again
+	openRuns       bool // P9.2: a parked id is run or parked again
 	passApart      bool // P9.2: the deciding transaction does not move the progress
-	proofByAbsence bool // P9.3: COMMIT unknown, and a row that is not there is taken for a rollback
+	proofByAbsence bool // P9.3: after an unknown COMMIT a missing row counts as a rollback
 	noRange        bool // P9.5: the range is not written before the first batch
 	countAfter     bool // P9.5: nothing is counted before the run
 	notAlone       bool // P9.5: a counted run is not alone in its process
-	keepCount      bool // P9.5: a live process does not take its count back
+	keepCount      bool // P9.5: a live process does not decrement its count
 	keepLostCount  bool // P9.5: a count whose answer was lost stays
-	doomPassedOn   bool // P9.4: another event that fails takes over what is known of the one that finally failed
+	doomPassedOn   bool // P9.4: the next event that fails inherits another's final failure
 	parkBlind      bool // P9.6: the parking transaction does not insert the id first
-	keepRow        bool // P9.6: the row of an event stays that goes behind a mark
+	keepRow        bool // P9.6: an event that is parked behind a mark keeps its inbox row
 	unmarkBlind    bool // P9.6: a releaser removes the mark without looking again
 	uncountedRun   bool // P9.6: runs of released events are not counted
 	bareBatch      bool // P9.6: a batch of released events runs without a note
 	resumeKeeps    bool // P9.6: resume leaves the attempts
-	oneLook        bool // P9.1: quarantine does not look again behind its wait
+	oneLook        bool // P9.1: quarantine does not read again after its wait
 	quarantineKey  bool // P9.1: quarantine marks the event's key
-	markUnproven   bool // P9.8: a transaction goes on though another has moved its mark
-	parkUnproven   bool // P9.8: one that parks does
-	parkLeavesMark bool // P9.8: one that parks does not move the mark
+	markUnproven   bool // P9.8: a transaction goes on although another has moved its mark
+	parkUnproven   bool // P9.8: a parking transaction does
+	parkLeavesMark bool // P9.8: a parking transaction does not move the mark
 	markApart      bool // P9.8: the mark is moved in a transaction before that of the effects
 }
 
-// mScenario is what one exploration is about.
+// mScenario is the configuration of one exploration.
 type mScenario struct {
 	log     [2][]uint8 // by partition: events in log order, duplicates included
 	key     [mIDs]uint8
@@ -85,7 +86,7 @@ type mScenario struct {
 	tries   int  // MaxAttempts
 	crashes int8 // CrashAttempts
 	most    int  // ParkedPerKey; 0: any number
-	late    bool // the progress is moved only where it must be: progressIsDue says no
+	late    bool // the progress is written only where it must be
 	numbers bool // ByWatermark
 	faults  mFaults
 	rules   mRules
@@ -101,10 +102,10 @@ const (
 	mLane  = 5
 )
 
-// mFaults bounds them.
+// mFaults bounds the number of each fault.
 type mFaults struct{ rebalances, kills, lost, lostCounts, outages, releases, discards, restores uint8 }
 
-// The clock of the model: days and windows that put the ages where they belong.
+// mClock has days that give each mAge its place.
 var mClock = state{days.State{Today: 20000, Dropped: 19980, Floor: 19900, Until: -1, Dedup: "id"}}
 
 const (
@@ -112,7 +113,7 @@ const (
 	mAhead  = 7
 )
 
-// mPhase is what a partition's goroutine does next.
+// mPhase is the next action of a partition's goroutine.
 type mPhase uint8
 
 const (
@@ -122,42 +123,42 @@ const (
 	mRange             // writes the range
 	mCount             // waits to be alone, and counts
 	mInsert            // inserts ids; waits for those in flight
-	mLook              // looks for what is open
+	mLook              // looks for parked ids
 	mMarks             // reads the marks FOR SHARE; waits for a releaser
 	mQuarantine        // lists what is too old or too far ahead
 	mRun               // runs the effects
-	mMark              // of a parking transaction: makes or finds the mark and holds it
+	mMark              // in a parking transaction: creates or finds the mark and locks it
 	mPass              // moves the progress and sends COMMIT
 	mCommit            // COMMIT is sent
 	mUncount           // takes the count back
 	mHalted
-	mProve // rule proofByAbsence left out: looks for the row
+	mProve // with proofByAbsence: looks for the row
 )
 
 // mRunner is the goroutine of one process for one partition, and its assignment.
 type mRunner struct {
 	phase   mPhase
-	lo, n   int8 // the events of the present call of Handle
-	next    int8 // everything before is decided
+	lo, n   int8 // the events of the current call of Handle
+	next    int8 // everything before it is decided
 	walk    walk
 	span    span
 	fenced  bool // the generation is over, and this goroutine has not noticed
-	counted bool // the present transaction is a counted run
+	counted bool // the current transaction is a counted run
 	parking bool // it parks its event
-	leaves  bool // the generation's end was noticed: only the count goes back
+	leaves  bool // the generation's end was noticed: only the count is decremented
 	tx      mTx
-	opened  bits // of tx.ids: open in inbox_parked
-	behind  bits // go behind a mark
-	early   bits // rule marksFirst: what goes behind a mark, read too early
+	opened  bits // those of tx.ids in inbox_parked
+	behind  bits // parked behind a mark
+	early   bits // with marksFirst: parked behind a mark that was read too early
 	listed  bits // quarantined by this transaction
-	known   bool // ByWatermark: it has read how far the partition is decided
+	known   bool // ByWatermark: it has read the mark
 	high    int8 // up to this number
-	old     bool // and somebody has moved the mark since, which it cannot know
-	missing bits // to quarantine, by the snapshot of the statement
+	old     bool // another transaction has moved the mark since
+	missing bits // to be quarantined, by the statement's snapshot
 	asked   bool // that snapshot was taken
 }
 
-// inGate says whether the goroutine holds its process's gate.
+// inGate reports whether the goroutine holds its process's gate.
 func (r *mRunner) inGate() bool {
 	return r.phase > mInsert && r.phase <= mCommit && !r.parking || (r.phase == mUncount || r.phase == mInsert) &&
 		r.counted
@@ -167,8 +168,8 @@ type mReleasePhase uint8
 
 const (
 	rOff    mReleasePhase = iota
-	rLooked               // has seen what there is to release
-	rAlone                // has seen that the next event of the list runs alone
+	rLooked               // has found a release
+	rAlone                // has found that the list's next event runs alone
 	rLock
 	rInsert
 	rRun
@@ -182,13 +183,13 @@ type mReleaser struct {
 	phase  mReleasePhase
 	event  uint8 // + 1: the head
 	key    uint8 // + 1; 0: the event alone
-	stands uint8 // event + 1 whose count may stand
-	counts int   // what was counted of event when it was looked for
-	batch  bits  // of a key: what runs in one transaction, uncounted; else event runs, counted
+	stands uint8 // event + 1 that this process may have counted
+	counts int   // counted runs of event when it was found
+	batch  bits  // events of a key that run in one transaction, uncounted; empty: event runs, counted
 	tx     mTx
 }
 
-// mState is the whole world.
+// mState is the state of the model.
 type mState struct {
 	db        mDB
 	backup    mDB
@@ -201,7 +202,7 @@ type mState struct {
 	orphan    [2]mTx
 	repaired  bool
 	left      mFaults
-	// What the checks remember.
+	// History for the checks.
 	kills, fails [mIDs]uint8
 	why          string
 }
@@ -230,7 +231,7 @@ func (sc *mScenario) prepare() {
 	for q, log := range sc.log {
 		sc.events[q] = nil
 		for _, e := range log {
-			// A relay numbers first occurrences upwards, and repeats an event under its number.
+			// A relay numbers first occurrences in order, and repeats an event under its number.
 			sc.events[q] = append(sc.events[q],
 				event.Event{ID: sc.ids[e], Position: event.Position{Epoch: mEpoch, Lane: mLane, Seq: int64(e) + 1}})
 		}
@@ -245,7 +246,7 @@ func (sc *mScenario) model() explore.Model[mState, mState] {
 	}
 }
 
-// canonical renames the processes, which are alike.
+// canonical swaps the two processes, which are symmetric, into a canonical order.
 func canonical(s *mState) mState {
 	rank := func(p int) (n uint64) {
 		for q := range s.runner[p] {
@@ -278,7 +279,7 @@ func (sc *mScenario) keyOf(e uint8) uint8 {
 	return sc.key[e] + 1
 }
 
-// emit is how a step is told.
+// emit adds a step.
 type emit func(explore.Step[mState])
 
 func (do emit) step(to mState, fault bool, format string, args ...any) {
@@ -320,7 +321,7 @@ func (sc *mScenario) next(s *mState, to func(explore.Step[mState])) {
 	}
 }
 
-// held is what other transactions than except hold.
+// held returns the locks of all transactions but except.
 func (s *mState) held(except *mTx) (l locks) {
 	for p := range s.runner {
 		for q := range s.runner[p] {
@@ -337,7 +338,7 @@ func (s *mState) held(except *mTx) (l locks) {
 	return l
 }
 
-// commit is what a COMMIT does, and looks whether it may.
+// commit applies a COMMIT and checks it.
 func (sc *mScenario) commit(s *mState, t *mTx) {
 	for e := range uint8(mIDs) {
 		if !t.ids.has(e) || t.forgotten.has(e) && !sc.rules.keepRow {
@@ -377,7 +378,7 @@ func (sc *mScenario) commit(s *mState, t *mTx) {
 	}
 }
 
-// moved: whoever has read the mark has an old version of it.
+// moved sets a partition's mark. Every process that has read it then has an old version.
 func (s *mState) moved(q int, high int8) {
 	s.db.high[q] = high
 	for p := range s.runner {
@@ -391,8 +392,8 @@ func (s *mState) fault(why string) {
 	}
 }
 
-// applied looks at one effect: no second one, and none before an earlier event of its key is decided. What is set aside
-// alone is no longer in its key's order.
+// applied checks one effect: it is the event's only one, and the earlier events of the key are decided. An event that
+// is set aside alone has left its key's order.
 func (sc *mScenario) applied(s *mState, e uint8) {
 	if s.db.effects[e]++; s.db.effects[e] > 1 {
 		s.fault("a second effect")
@@ -408,7 +409,7 @@ func (sc *mScenario) applied(s *mState, e uint8) {
 	}
 }
 
-// parked looks at a row for an event that finally failed: only what failed itself, often enough, or kills.
+// parked checks that an event that is parked as failed has itself failed often enough or kills its process.
 func (sc *mScenario) parked(s *mState, e uint8) {
 	ok := false
 	switch sc.nature[e] {
@@ -435,7 +436,7 @@ func (sc *mScenario) used(e uint8) bool {
 	return false
 }
 
-// bad says what must never be.
+// bad returns the violated invariant, or "".
 func (sc *mScenario) bad(s *mState) string {
 	if s.why != "" {
 		return s.why
@@ -457,7 +458,7 @@ func (sc *mScenario) bad(s *mState) string {
 	}
 	for q, log := range sc.log {
 		if sc.faults.restores > 0 {
-			break // what was committed for a database that is gone is read again: it drains
+			break // after a restore the events are read again; drained checks them
 		}
 		for _, e := range log[:s.committed[q]] {
 			if s.db.row[e] == 0 && !open.has(e) {
@@ -465,7 +466,7 @@ func (sc *mScenario) bad(s *mState) string {
 			}
 		}
 	}
-	// A zombie may set a count back, a lost answer may hide one, and each release begins anew.
+	// A zombie may decrement a count, a lost answer may hide one, and each release starts at zero.
 	f := &sc.faults
 	bound := (uint8(sc.crashes) + 2) * (1 + f.rebalances + f.kills + f.lostCounts + f.lost + f.outages + f.releases)
 	for e := range uint8(mIDs) {
@@ -479,7 +480,7 @@ func (sc *mScenario) bad(s *mState) string {
 	return ""
 }
 
-// quarantinedOnly: no event of the key can be parked for failing.
+// quarantinedOnly reports whether no event of the key can be parked for a failure.
 func (sc *mScenario) quarantinedOnly(k uint8) bool {
 	for e := range uint8(mIDs) {
 		if sc.used(e) && sc.key[e] == k && sc.nature[e] != mFine {
@@ -489,7 +490,7 @@ func (sc *mScenario) quarantinedOnly(k uint8) bool {
 	return true
 }
 
-// drained: everything is decided and committed, and nothing waits.
+// drained reports whether every event is decided and committed, and none is parked.
 func (sc *mScenario) drained(s *mState) bool {
 	for q, log := range sc.log {
 		if int(s.committed[q]) < len(log) || s.db.progress[q].halted {
@@ -504,7 +505,7 @@ func (sc *mScenario) drained(s *mState) bool {
 	return !s.db.open()
 }
 
-// describe names events of a set.
+// String names the events of the set.
 func (b bits) String() string {
 	var list []string
 	for e := range uint8(8) {

@@ -9,10 +9,10 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/explore"
 )
 
-// anything is wanted where any violation will do.
+// anything stands for any violation.
 const anything = "?"
 
-// explores runs one exploration; want is part of what it must find, "" when nothing may be wrong.
+// explores runs one exploration. want is a part of the violation that it must find; "": none.
 func explores(t *testing.T, sc mScenario, want string) {
 	t.Helper()
 	found := explore.Run(sc.model())
@@ -48,7 +48,7 @@ func (sc mScenario) but(change func(*mScenario)) mScenario {
 
 func (sc mScenario) byNumber() mScenario { return sc.but(func(sc *mScenario) { sc.numbers = true }) }
 
-// TestModelHolds: every interleaving of these worlds keeps the invariants, and drains once the faults end.
+// TestModelHolds: every interleaving of these scenarios keeps the invariants and drains once the faults end.
 func TestModelHolds(t *testing.T) {
 	t.Parallel()
 	alone := mShort.but(func(sc *mScenario) { sc.policy = ParkEvent })
@@ -118,7 +118,7 @@ func TestModelHolds(t *testing.T) {
 	}
 }
 
-// TestModelFinds: without one of its rules, the model finds what the rule is for.
+// TestModelFinds: without one of its rules, the model finds the violation that the rule prevents.
 func TestModelFinds(t *testing.T) {
 	t.Parallel()
 	one := mScenario{log: [2][]uint8{{0}}, batch: 1}

@@ -4,7 +4,7 @@ package inbox
 
 import mbits "math/bits"
 
-// releases emits what the releaser of process p can do next.
+// releases emits the next steps of process p's releaser.
 func (sc *mScenario) releases(s *mState, p int, do emit) {
 	if !s.up[p] {
 		return
@@ -102,7 +102,7 @@ func (w *mReleaser) lock() {
 	}
 }
 
-// events are those that run.
+// events returns the events that run.
 func (w *mReleaser) events() bits {
 	if w.batch != 0 {
 		return w.batch
@@ -110,14 +110,14 @@ func (w *mReleaser) events() bits {
 	return bit(w.event - 1)
 }
 
-// over ends a transaction: a count goes back, the note of a batch stays.
+// over ends a transaction: a count is decremented, the note of a batch stays.
 func (w *mReleaser) over() {
 	if w.tx, w.phase = (mTx{}), rUncount; w.batch != 0 {
 		*w = mReleaser{stands: w.stands}
 	}
 }
 
-// begins: what runs is still what the list begins with.
+// begins reports whether the list still begins with the events that run.
 func (d *mDB) begins(w *mReleaser) bool {
 	if w.batch == 0 {
 		at := d.head(w.key, w.event)
@@ -140,7 +140,7 @@ func (d *mDB) releasing(w *mReleaser) bool {
 	return at >= 0 && d.parked[at].key == 0 && d.parked[at].releasing
 }
 
-// looks is sqlReleasing: what there is to release, what comes next and how often that was counted.
+// looks is sqlReleasing: it finds a release, its next event and that event's counted runs.
 func (sc *mScenario) looks(s *mState, to func(bool, string, func(*mState, *mReleaser))) {
 	look := func(key, alone uint8, what string) {
 		to(false, "looks at "+what, func(t *mState, w *mReleaser) {
@@ -162,7 +162,8 @@ func (sc *mScenario) looks(s *mState, to func(bool, string, func(*mState, *mRele
 	}
 }
 
-// plansRelease is Inbox.planRelease: a transaction that finds out how many events of a list run together, and notes it.
+// plansRelease is Inbox.planRelease: a transaction that determines how many events of a list run together, and notes
+// it.
 func (sc *mScenario) plansRelease(to func(bool, string, func(*mState, *mReleaser))) {
 	to(false, "looks at the list", func(t *mState, w *mReleaser) {
 		events, alone := t.db.list(w.key)
@@ -270,7 +271,7 @@ func (sc *mScenario) runsRelease(s *mState, p int, to func(bool, string, func(*m
 	})
 }
 
-// group emits assignments: to a process that is up, whose goroutine for the partition has ended.
+// group emits assignments to a process that is up and has no goroutine for the partition.
 func (sc *mScenario) group(s *mState, do emit) {
 	for q := range sc.log {
 		for p := range s.runner {
@@ -287,7 +288,7 @@ func (sc *mScenario) group(s *mState, do emit) {
 				t.runner[o][q].fenced = true
 			}
 			t.owner[q] = int8(p)
-			// As the consumer begins: at the group's offset, or where the database is when that is behind.
+			// As the consumer does: at the group's offset, or at the database's progress if that is behind.
 			at := s.committed[q]
 			if pr := s.db.progress[q]; pr.known && pr.from < at {
 				at = pr.from
@@ -298,7 +299,7 @@ func (sc *mScenario) group(s *mState, do emit) {
 	}
 }
 
-// die ends a process; what it had not sent to COMMIT is gone, and its locks with it.
+// die ends a process, with its transactions that have not sent COMMIT.
 func (s *mState) die(p int) {
 	s.runner[p], s.releaser[p], s.up[p] = [2]mRunner{}, mReleaser{}, false
 }
@@ -313,7 +314,7 @@ func (s *mState) orphaned(t mTx) bool {
 	return false
 }
 
-// misfortune emits the faults that are nobody's move.
+// misfortune emits kills, outages and restores.
 func (sc *mScenario) misfortune(s *mState, do emit) {
 	if s.left.kills > 0 {
 		for p := range s.up {
@@ -353,7 +354,7 @@ func (sc *mScenario) misfortune(s *mState, do emit) {
 	sc.restore(s, do)
 }
 
-// restore: the database goes back to a backup, with the processes stopped.
+// restore emits a backup, and a restore from it with the processes stopped.
 func (sc *mScenario) restore(s *mState, do emit) {
 	if s.left.restores == 0 {
 		return
@@ -362,7 +363,7 @@ func (sc *mScenario) restore(s *mState, do emit) {
 	if !s.backedUp {
 		for q := range sc.log {
 			if len(sc.log[q]) > 0 && !s.db.progress[q].known {
-				return // what no partition's progress knows cannot be read again: docs/restore.md
+				return // without a progress events cannot be read again: docs/restore.md
 			}
 		}
 		t.backup, t.backedUp = s.db, true
@@ -376,7 +377,7 @@ func (sc *mScenario) restore(s *mState, do emit) {
 	do.step(t, true, "the processes are stopped, and the database is restored from the backup")
 }
 
-// operator emits what a person does. Once the code is repaired, everything may be released any number of times.
+// operator emits the operator's commands. Once the code is repaired, releases are unbounded.
 func (sc *mScenario) operator(s *mState, do emit) {
 	if !s.repaired {
 		t := *s

@@ -91,7 +91,7 @@ func TestOperatorSees(t *testing.T) {
 	}
 }
 
-// TestOperatorRefuses: without a name, a reason or a consumer nothing is done.
+// TestOperatorRefuses: a command without an operator's name, a reason or an existing consumer changes nothing.
 func TestOperatorRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -127,7 +127,7 @@ func TestOperatorRefuses(t *testing.T) {
 	}
 }
 
-// TestDiscardMakesMissingDays: ids go to the days inside them, and none of those needs to be there.
+// TestDiscardMakesMissingDays: a discard makes the days of its ids if they are missing.
 func TestDiscardMakesMissingDays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

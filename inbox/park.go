@@ -12,45 +12,47 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
-// Codes of parked events, beside those of [Terminal].
+// Codes of parked events and halted partitions, in addition to those of [Terminal].
 const (
-	// CodeFailed: its effect failed MaxAttempts times with an error of no class.
+	// CodeFailed: the effect failed MaxAttempts times with an unclassified error.
 	CodeFailed = "failed"
-	// CodePanicked: the same, and the last time it panicked.
+	// CodePanicked: the same, and the last run panicked.
 	CodePanicked = "panicked"
-	// CodeUnavailable: its effect answered [Retryable] for longer than MaxRetryFor.
+	// CodeUnavailable: the effect returned [Retryable] for longer than MaxRetryFor.
 	CodeUnavailable = "unavailable"
-	// CodeTooOld: its id is older than what is remembered, so nobody can tell whether it was applied. It is
+	// CodeTooOld: the id is older than the ids that are remembered, so the event may have been applied. It is
 	// quarantined.
 	CodeTooOld = "too_old"
-	// CodeTooFarAhead: its id is of a day too far in the future: the clock that made it is broken. It is quarantined.
+	// CodeTooFarAhead: the day of the id is too far in the future: the clock that made the id is wrong. The event is
+	// quarantined.
 	CodeTooFarAhead = "too_far_ahead"
-	// CodeMaybePublished: it may have been published under another number, see [ByWatermark]. It is parked as if it had
-	// failed.
+	// CodeMaybePublished: the event may have been published under another number, see [ByWatermark]. It is parked like
+	// a failed event.
 	CodeMaybePublished = "maybe_published"
-	// CodeReplayed: it was published under another number, see [ByWatermark]. It is quarantined.
+	// CodeReplayed: the event was published under another number, see [ByWatermark]. It is quarantined.
 	CodeReplayed = "replayed"
-	// CodeOldNumbering: it is of a numbering that its partition has left, see [ByWatermark]. It is quarantined.
+	// CodeOldNumbering: the event belongs to an old numbering, see [ByWatermark]. It is quarantined.
 	CodeOldNumbering = "old_numbering"
-	// CodeNoNumber: it carries no number, see [ByWatermark]. It is quarantined; where its partition has no event with
-	// one, it halts that.
+	// CodeNoNumber: the event has no number, see [ByWatermark]. It is quarantined; if no event of its partition has a
+	// number, the partition halts.
 	CodeNoNumber = "no_number"
-	// CodeNewNumbering: its numbering is newer than its partition's, see [ByWatermark]. Its partition halts until an
-	// operator accepts it.
+	// CodeNewNumbering: the event's numbering is newer than its partition's, see [ByWatermark]. The partition halts
+	// until an operator accepts the numbering.
 	CodeNewNumbering = "new_numbering"
-	// CodeOffsetsBack: its offset is decided, and its time is later than whatever was, see [ByOffset]. Its partition
-	// halts.
+	// CodeOffsetsBack: the event's offset is decided, but its record is later than all decided records, see [ByOffset].
+	// The partition halts.
 	CodeOffsetsBack = "offsets_went_back"
-	// CodeNumbered: a relay wrote it, which repeats events, see [ByOffset]. Its partition halts.
+	// CodeNumbered: a relay wrote the event, and relays repeat events, see [ByOffset]. The partition halts.
 	CodeNumbered = "written_by_a_relay"
-	// CodeListFull: the list of its key is at Config.ParkedPerKey. It is not parked: its partition halts.
+	// CodeListFull: the list of the event's key has Config.ParkedPerKey events. The event is not parked: its partition
+	// halts.
 	CodeListFull = "list_full"
-	// CodeRejected: the database rejects a statement of the inbox, for want of a right, say. Its partition is noted as
-	// halted and tries again all the while.
+	// CodeRejected: the database rejects a statement, for example because a right is missing. The partition is marked
+	// as halted but keeps retrying.
 	CodeRejected = "rejected"
 )
 
-// codeOf is an error in a machine's words.
+// codeOf returns the machine-readable code of an error.
 func codeOf(err error) string {
 	if code, ok := TerminalCode(err); ok {
 		return code
@@ -64,8 +66,9 @@ func codeOf(err error) string {
 	return CodeFailed
 }
 
-// park sets an event aside that finally failed, in one transaction: its id first, for a row that is there says that it
-// was applied after all; the mark of its key, held; the list; and the id goes again, for what waits leaves no row.
+// park parks an event that finally failed, in one transaction. It first inserts the id: an existing row means that the
+// event was applied after all. It then locks the mark of the key, adds the event to the list, and deletes the id: a
+// waiting event has no row of its own.
 func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, at *assignment,
 	target *progressTarget,
 ) (Outcome, *failure) {
@@ -77,7 +80,7 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 	outcome := Duplicate
 	f = in.transact(ctx, p, at, target, func(conn *pgx.Conn, _ bool) (wrote bool, f *failure) {
 		switch {
-		case p.refused > 0: // its day left the window while it failed
+		case p.refused > 0: // its day left the window during the retries
 			a, f := in.setAside(ctx, conn, p, events, in.cfg.ParkedPerKey > 0)
 			if f != nil {
 				return false, f
@@ -98,7 +101,8 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 	return outcome, nil
 }
 
-// parkNew lists an event whose id the open transaction has just inserted. An id that is open is decided.
+// parkNew adds an event to its list after the open transaction inserted its id. An id that is parked already is a
+// duplicate.
 func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, where place, cause error, attempts int) (
 	Outcome, *failure,
 ) {
@@ -138,7 +142,7 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 	return outcome, nil
 }
 
-// hold makes the mark of a key or finds it, and locks it, so that no releaser removes it before the event is listed.
+// hold creates or finds the mark of a key and locks it, so that no releaser removes it before the event is in the list.
 func (in *Inbox) hold(ctx context.Context, conn *pgx.Conn, e *event.Event, hash []byte, code, message string) *failure {
 	_, err := conn.Exec(ctx, in.q(sqlMark), in.consumer, hash, []byte(e.Tenant), e.Topic, []byte(e.Key),
 		storable(code, 255), storable(message, 2000))

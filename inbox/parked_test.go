@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// keyed makes one event per key, in that order.
+// keyed returns one event per key, in that order.
 func keyed(keys ...string) []event.Event {
 	events := some(len(keys))
 	for i, k := range keys {
@@ -24,7 +24,7 @@ func keyed(keys ...string) []event.Event {
 	return events
 }
 
-// failing is the plain effect, except for the ids that fail with their error.
+// failing returns an effect that fails for the ids of bad, with their errors, and otherwise is write.
 func failing(bad map[uuid.UUID]error) inbox.Effect {
 	return func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if err := bad[e.ID]; err != nil {
@@ -34,7 +34,7 @@ func failing(bad map[uuid.UUID]error) inbox.Effect {
 	}
 }
 
-// failingAll is the same for a batch, which names nobody.
+// failingAll is failing for a batch effect, which does not name the event that failed.
 func failingAll(bad map[uuid.UUID]error) inbox.BatchEffect {
 	return func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		for _, e := range events {
@@ -46,7 +46,7 @@ func failingAll(bad map[uuid.UUID]error) inbox.BatchEffect {
 	}
 }
 
-// parked lists what is open, in order: kind, code and id.
+// parked lists the parked events in order, each as kind, code and id.
 func (w *world) parked() (list []string) {
 	w.t.Helper()
 	rows, err := w.Pool.Query(w.t.Context(), "select kind || ' ' || code || ' ' || message_id from inbox_parked "+
@@ -60,8 +60,8 @@ func (w *world) parked() (list []string) {
 	return list
 }
 
-// TestP9_6_ParkKey: a finally failed event parks its key; later ones go behind it without running, other keys go on.
-// What waits has no row in the inbox. A duplicate of what waits is neither run nor listed again.
+// TestP9_6_ParkKey: an event that finally fails parks its key. Later events of the key are parked behind it without a
+// run; other keys go on. A parked event has no inbox row, and its duplicate is neither run nor parked again.
 func TestP9_6_ParkKey(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(*inbox.Inbox, map[uuid.UUID]error) inbox.Handler{
@@ -86,7 +86,7 @@ func TestP9_6_ParkKey(t *testing.T) {
 				more[0].ID.String()}
 			same(t, "parked", w.parked(), want)
 			if days, _ := w.rows(); days != 5 {
-				t.Errorf("%d ids are recorded, want those of the 5 that ran", days)
+				t.Errorf("%d ids are recorded, want the 5 that ran", days)
 			}
 			if len(told) != 1 || told[0].Event.ID != e[2].ID || told[0].Code != "no_account" ||
 				told[0].Event.Key != "" || told[0].Event.Payload != nil {
@@ -100,7 +100,7 @@ func TestP9_6_ParkKey(t *testing.T) {
 	}
 }
 
-// TestP9_6_Alone: an event without a key is parked alone, and with ParkEvent every one is.
+// TestP9_6_Alone: an event without a key is parked alone, as is every event with ParkEvent.
 func TestP9_6_Alone(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -136,7 +136,7 @@ func TestP9_6_KeyIsTenantTopicAndKey(t *testing.T) {
 	same(t, "another topic", handle(t, h, other), repeat(inbox.Applied, 1))
 }
 
-// TestP9_6_Bound: at the bound of a key's list the partition halts, loudly, and nothing is put behind it.
+// TestP9_6_Bound: when a key has ParkedPerKey parked events, the next one halts its partition.
 func TestP9_6_Bound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -156,9 +156,9 @@ func TestP9_6_Bound(t *testing.T) {
 	same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Undecided, inbox.Undecided})
 	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null and "+
 		"halted_code = 'list_full'"); n != 1 {
-		t.Errorf("%d halts written down", n)
+		t.Errorf("%d halts are recorded, want 1", n)
 	}
-	// A shorter list lets it go on by itself.
+	// Once the list is shorter, the partition goes on by itself.
 	list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil {
 		t.Fatal(err)
@@ -171,12 +171,12 @@ func TestP9_6_Bound(t *testing.T) {
 	}
 	same(t, "outcomes", handle(t, h, e[3:]), []inbox.Outcome{inbox.Parked, inbox.Applied})
 	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null"); n != 0 {
-		t.Errorf("%d halts are still written down", n)
+		t.Errorf("%d halts are still recorded", n)
 	}
 }
 
-// TestP9_6_ProcessTx: in the caller's own transaction, too, an event goes behind its parked key, and one that is open
-// is decided.
+// TestP9_6_ProcessTx: in a caller's transaction too, an event of a parked key is parked, and a parked event is a
+// duplicate.
 func TestP9_6_ProcessTx(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// again has the same transaction run again after a wait. No attempt is spent.
+// again waits so that the same transaction can run again. It uses up no attempt.
 func (b *batch) again(ctx context.Context, f *failure) error {
 	if f.kind == canceled {
 		return ctx.Err()
@@ -46,11 +46,11 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	return sleep.For(ctx, wait)
 }
 
-// askEvery is how often a long pause asks whether an operator has ended it.
+// askEvery is how often a long pause checks whether an operator has ended it.
 const askEvery = 2 * time.Second
 
-// pause waits before the suspect runs again. A long pause is noted in inbox_progress, where an operator sees its cause
-// and may end it.
+// pause waits before the suspect runs again. It records a long pause in inbox_progress, where an operator sees its
+// cause and can end it.
 func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) error {
 	if wait <= askEvery {
 		return sleep.For(ctx, wait)
@@ -70,7 +70,7 @@ func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) erro
 	}
 }
 
-// noteTrying notes why a partition waits, and reports whether it could.
+// noteTrying records why a partition waits, and reports whether it succeeded.
 func (b *batch) noteTrying(ctx context.Context, cause error) bool {
 	ctx, cancel := context.WithTimeout(ctx, graceCommit)
 	defer cancel()
@@ -82,7 +82,7 @@ func (b *batch) noteTrying(ctx context.Context, cause error) bool {
 	return err == nil
 }
 
-// tryNow reports whether an operator has removed the note. Where the database does not answer, the pause goes on.
+// tryNow reports whether an operator has ended the pause. If the database does not answer, the pause continues.
 func (b *batch) tryNow(ctx context.Context) (now bool) {
 	ctx, cancel := context.WithTimeout(ctx, graceCommit)
 	defer cancel()

@@ -15,24 +15,24 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/days"
 )
 
-// planned is what one transaction does with its events: which id goes to which table, or which numbers are new.
+// planned is the plan of one transaction: which id goes to which table, or which numbers are new.
 type planned struct {
-	ids      []planID // by id: sorted by it, then by index, for inserts in another order deadlock
+	ids      []planID // sorted by id, then index: inserts in another order could deadlock
 	inserted int
-	refused  int    // how many nobody can decide
-	database string // that the transaction met
-	queued   int    // by id: statements that insert
+	refused  int    // events that only an operator can decide
+	database string // the database of the transaction
+	queued   int    // for byID: the number of insert statements
 
-	// Of a watermark.
+	// For byNumber.
 	name   partitionName
-	marks  *marks // how far the numbers are decided when it is committed
-	moved  []int  // of marks.of: those of which the transaction replaces the row
-	lost   bool   // another transaction has moved one of them
-	lookup bool   // what ids know counts as well
-	aged   bool   // and so does their age
+	marks  *marks // the marks after the commit
+	moved  []int  // indexes in marks.of of the rows that the transaction replaces
+	lost   bool   // another transaction has moved one of these marks
+	lookup bool   // recorded ids are checked too
+	aged   bool   // the age of ids is checked too
 }
 
-// wrote reports that the transaction has rows of its own, so that its COMMIT waits for the standby.
+// wrote reports whether the transaction writes rows, so that its COMMIT waits for the standby.
 func (p *planned) wrote() bool { return p.inserted > 0 || len(p.moved) > 0 }
 
 type planID struct {
@@ -42,7 +42,7 @@ type planID struct {
 	isNew bool
 }
 
-// plan puts each id into its table.
+// plan assigns each id to its table.
 func (s *state) plan(events []event.Event, windowDays days.Number, ahead int, halt bool) (*planned, *failure) {
 	p := &planned{ids: make([]planID, len(events))}
 	for i := range events {
@@ -63,7 +63,7 @@ func (s *state) plan(events []event.Event, windowDays days.Number, ahead int, ha
 	return p, nil
 }
 
-// sort brings the ids into the order in which they are inserted.
+// sort sorts the ids in the order of their inserts.
 func (p *planned) sort() {
 	slices.SortFunc(p.ids, func(a, b planID) int {
 		if c := bytes.Compare(a.id[:], b.id[:]); c != 0 {
@@ -78,7 +78,7 @@ var (
 	errStale = errors.New("inbox: what the plan was made from has changed")
 )
 
-// newIDs are the ids that are new.
+// newIDs returns the ids that are new.
 func (p *planned) newIDs() []uuid.UUID {
 	ids := make([]uuid.UUID, 0, p.inserted)
 	for i := range p.ids {
@@ -89,7 +89,7 @@ func (p *planned) newIDs() []uuid.UUID {
 	return ids
 }
 
-// holds reports that, by what the transaction itself read, every id is where the plan put it.
+// holds reports whether every id still belongs where the plan put it, by the state that the transaction read.
 func (p *planned) holds(s *state, windowDays days.Number, ahead int) bool {
 	for i := range p.ids {
 		if s.place(p.ids[i].id, windowDays, ahead) != p.ids[i].place {
@@ -99,8 +99,8 @@ func (p *planned) holds(s *state, windowDays days.Number, ahead int) bool {
 	return true
 }
 
-// new notes that an id was inserted; false: it was not sent. Of an id that occurs twice, the first in log order is the
-// new one.
+// new marks an id as inserted. It returns false if the id was not sent. If an id occurs twice, the first event in log
+// order is the new one.
 func (p *planned) new(id uuid.UUID) bool {
 	i, found := slices.BinarySearchFunc(p.ids, id, func(a planID, b uuid.UUID) int {
 		return bytes.Compare(a.id[:], b[:])
@@ -112,7 +112,7 @@ func (p *planned) new(id uuid.UUID) bool {
 	return found
 }
 
-// of lists the ids that belong in a table, each once, in the order in which they are inserted.
+// of returns the ids that belong in a table, without duplicates, in the order of their inserts.
 func (p *planned) of(where place) (ids []uuid.UUID) {
 	for i := range p.ids {
 		if p.ids[i].place != where || i > 0 && p.ids[i].id == p.ids[i-1].id {
@@ -123,7 +123,7 @@ func (p *planned) of(where place) (ids []uuid.UUID) {
 	return ids
 }
 
-// mark notes which ids were inserted.
+// mark marks the returned ids as inserted.
 func (p *planned) mark(rows pgx.Rows) error {
 	defer rows.Close()
 	var id pgtype.UUID
@@ -138,7 +138,7 @@ func (p *planned) mark(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// fresh writes the outcomes that are known before the effect runs, and returns the indexes of the new events in log
+// fresh stores the outcomes that are known before the effect runs, and returns the indexes of the new events in log
 // order.
 func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, a *aside, out []Outcome) []int {
 	fresh := make([]int, 0, p.inserted)
@@ -160,7 +160,7 @@ func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, a *aside,
 	return fresh
 }
 
-// uuidArray is the text of a uuid[]: one argument in every query mode of pgx.
+// uuidArray returns the text of a uuid[], which is one argument in every query mode of pgx.
 func uuidArray(ids []uuid.UUID) string {
 	b := append(make([]byte, 0, 2+37*len(ids)), '{')
 	for i, id := range ids {

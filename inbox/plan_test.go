@@ -13,10 +13,10 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/days"
 )
 
-// onDay is an id of a day.
+// onDay returns an id of the given day.
 func onDay(d days.Number) uuid.UUID { return event.IDAt(days.Begin(d).Add(time.Hour)) }
 
-// TestWalkPlaces: where an id's row belongs, and which nobody can decide (P9.1).
+// TestWalkPlaces checks the table of an id's row, and which ids are undecidable (P9.1).
 func TestWalkPlaces(t *testing.T) {
 	t.Parallel()
 	const window, ahead = 10, 2
@@ -30,32 +30,32 @@ func TestWalkPlaces(t *testing.T) {
 		day   days.Number
 		want  place
 	}{
-		"today":                        {normal, 100, inDay},
-		"the oldest of the window":     {normal, 90, inDay},
-		"older than the window":        {normal, 89, tooOld},
-		"dropped":                      {days.State{Today: 100, Dropped: 96, Until: -1, Floor: 50}, 95, tooOld},
-		"the first that is not":        {days.State{Today: 100, Dropped: 96, Until: -1, Floor: 50}, 96, inDay},
-		"the last that is made":        {normal, 102, inDay},
-		"further ahead":                {normal, 103, tooFuture},
-		"before the first start":       {started, 97, inAny},
-		"long before":                  {started, 20, inAny},
-		"of the first start":           {started, 98, inDay},
-		"as much was dropped":          {days.State{Today: 100, Dropped: 98, Until: -1, Floor: 98}, 97, inAny},
-		"before, and dropped since":    {dropped, 97, tooOld},
-		"dropped since":                {dropped, 104, tooOld},
-		"the clock has jumped":         {jumped, 92, inDay},
-		"the clock has jumped, older":  {jumped, 91, tooOld},
-		"the clock has jumped, ahead":  {jumped, 132, inDay},
-		"the clock is behind":          {days.State{Today: 100, Dropped: 85, Until: 110, Floor: 50}, 90, inDay},
-		"the first day of all":         {atZero, 0, inDay},
-		"nothing is made, and no jump": {days.State{Today: 100, Until: -1}, 89, tooOld},
+		"today":                       {normal, 100, inDay},
+		"oldest of the window":        {normal, 90, inDay},
+		"older than the window":       {normal, 89, tooOld},
+		"dropped":                     {days.State{Today: 100, Dropped: 96, Until: -1, Floor: 50}, 95, tooOld},
+		"first not dropped":           {days.State{Today: 100, Dropped: 96, Until: -1, Floor: 50}, 96, inDay},
+		"last made":                   {normal, 102, inDay},
+		"further ahead":               {normal, 103, tooFuture},
+		"before the first start":      {started, 97, inAny},
+		"long before":                 {started, 20, inAny},
+		"of the first start":          {started, 98, inDay},
+		"dropped up to the start":     {days.State{Today: 100, Dropped: 98, Until: -1, Floor: 98}, 97, inAny},
+		"before, and dropped since":   {dropped, 97, tooOld},
+		"dropped since":               {dropped, 104, tooOld},
+		"the clock has jumped":        {jumped, 92, inDay},
+		"the clock has jumped, older": {jumped, 91, tooOld},
+		"the clock has jumped, ahead": {jumped, 132, inDay},
+		"the clock is behind":         {days.State{Today: 100, Dropped: 85, Until: 110, Floor: 50}, 90, inDay},
+		"day zero":                    {atZero, 0, inDay},
+		"no day made, no jump":        {days.State{Today: 100, Until: -1}, 89, tooOld},
 	} {
 		if got := (state{c.state}).place(onDay(c.day), window, ahead); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
 	if got := (state{normal}).place(uuid.New(), window, ahead); got != inAny {
-		t.Errorf("an id of no day: %d", got)
+		t.Errorf("an id without a day: %d", got)
 	}
 	said := map[string]bool{}
 	for p := inDay; p <= unnumbered; p++ {
@@ -67,11 +67,11 @@ func TestWalkPlaces(t *testing.T) {
 		}
 	}
 	if len(said) != 5 {
-		t.Errorf("%d reasons of five: %v", len(said), said)
+		t.Errorf("%d reasons, want 5: %v", len(said), said)
 	}
 }
 
-// TestWalkPlansIDs: in which order ids are inserted, where, and what was new.
+// TestWalkPlansIDs checks the order and the table of the inserted ids, and which events are new.
 func TestWalkPlansIDs(t *testing.T) {
 	t.Parallel()
 	s := &state{days.State{Today: 100, Dropped: 85, Until: -1, Floor: 50}}
@@ -89,33 +89,33 @@ func TestWalkPlansIDs(t *testing.T) {
 		order = append(order, id.index)
 	}
 	if !slices.Equal(order, []int32{3, 1, 4, 2, 0}) || p.refused != 1 || p.wrote() {
-		t.Errorf("the order is %v, %d are refused", order, p.refused)
+		t.Errorf("order %v, %d refused", order, p.refused)
 	}
 	if !slices.Equal(p.of(inDay), []uuid.UUID{today, later}) || !slices.Equal(p.of(inAny), []uuid.UUID{foreign}) ||
 		len(p.of(tooFuture)) > 0 {
-		t.Errorf("the tables get %v and %v", p.of(inDay), p.of(inAny))
+		t.Errorf("day ids %v, other ids %v", p.of(inDay), p.of(inAny))
 	}
 	if p.new(uuid.New()) || !p.new(today) || !p.new(foreign) || !p.wrote() {
-		t.Error("what was inserted is not what was sent")
+		t.Error("an id that was not sent is new, or one that was sent is not")
 	}
 	if got := p.newIDs(); !slices.Equal(got, []uuid.UUID{today, foreign}) {
-		t.Errorf("new are %s", got)
+		t.Errorf("new ids: %s", got)
 	}
 	out := make([]Outcome, len(events))
 	a := &aside{outcomes: map[int]Outcome{3: Quarantined}}
 	fresh := p.fresh(events, map[uuid.UUID]bool{foreign: true}, a, out)
 	if !slices.Equal(fresh, []int{1}) ||
 		!slices.Equal(out, []Outcome{Skipped, Applied, Duplicate, Quarantined, Duplicate}) {
-		t.Errorf("fresh are %v, the outcomes %v", fresh, out)
+		t.Errorf("fresh events %v, outcomes %v", fresh, out)
 	}
 	p.new(later)
 	if fresh := p.fresh(events, nil, a, out); !slices.Equal(fresh, []int{0, 1, 2}) {
-		t.Errorf("fresh are %v, want the order of the log", fresh)
+		t.Errorf("fresh events %v, want the order of the log", fresh)
 	}
 	moved := *s
 	moved.Dropped = 101
 	if !p.holds(s, 10, 2) || p.holds(&moved, 10, 2) {
-		t.Error("a plan holds as long as every id belongs where it was put")
+		t.Error("a plan must hold exactly while every id belongs to its table")
 	}
 	for index, halt := range map[int]bool{2: false, 3: true} {
 		events := slices.Clone(events)
@@ -128,7 +128,7 @@ func TestWalkPlansIDs(t *testing.T) {
 	}
 }
 
-// TestWalkPlansTwins: of ids that occur several times, the first in the order of the log is the new one.
+// TestWalkPlansTwins: of the occurrences of an id, the first in the log is the new one.
 func TestWalkPlansTwins(t *testing.T) {
 	t.Parallel()
 	s := &state{days.State{Today: 100, Dropped: 85, Until: -1, Floor: 50}}
@@ -139,10 +139,10 @@ func TestWalkPlansTwins(t *testing.T) {
 	}
 	p, _ := s.plan(events, 10, 2, false)
 	if got := p.of(inDay); !slices.Equal(got, []uuid.UUID{ids[1], ids[2], ids[0]}) {
-		t.Errorf("inserted are %v", got)
+		t.Errorf("inserted ids: %v", got)
 	}
 	if !p.new(ids[2]) || !p.wrote() {
-		t.Error("what was inserted is not written")
+		t.Error("an inserted id is not new")
 	}
 	for i := range 20 {
 		if got := p.ids[20+i]; int(got.index) != 3*i+2 || got.isNew != (i == 0) {
@@ -156,12 +156,12 @@ var (
 	another = uuid.MustParse("77777777-0c6d-4f57-8d3a-0f1f6f1a2b3c")
 )
 
-// markAt is the mark of an incarnation whose lane 5 is decided up to 10, at a time of one second.
+// markAt returns an incarnation's mark: lane 5 is decided up to 10, at the time 1 s.
 func markAt(id uuid.UUID, incarnation int32) mark {
 	return mark{numbering: numbering{id, incarnation}, version: 3, lanes: map[int16]int64{5: 10}, latest: 1000}
 }
 
-// numberOf makes an event of "incarnation lane number", and of words behind it.
+// numberOf parses an event from "incarnation lane number" and the flags after it.
 func numberOf(text string) event.Event {
 	var incarnation, lane int
 	e := event.Event{ID: event.NewID(), Topic: "orders", Time: time.UnixMilli(2000)}
@@ -184,7 +184,7 @@ var verdicts = [...]string{
 	"new", "repeat", "maybe", "replayed", "old", "unknown", "foreign", "later", "relay", "backward",
 }
 
-// TestWalkJudges: what the numbers of a transaction's events say, in the order of the log.
+// TestWalkJudges checks the verdicts of a transaction's events by their numbers, in the order of the log.
 func TestWalkJudges(t *testing.T) {
 	t.Parallel()
 	first, second, third := markAt(outbox, 1), markAt(outbox, 2), markAt(outbox, 3)
@@ -238,11 +238,11 @@ func TestWalkJudges(t *testing.T) {
 		}
 	}
 	if first.lanes[5] != 10 || len(first.lanes) != 1 || first.version != 3 {
-		t.Errorf("marks are never changed, and this one is %+v", first)
+		t.Errorf("a mark was changed to %+v", first)
 	}
 }
 
-// TestWalkJudgesOffsets: the records of one writer, whose topic may be made again.
+// TestWalkJudgesOffsets checks the verdicts by offset, for a topic with one writer that may be created again.
 func TestWalkJudgesOffsets(t *testing.T) {
 	t.Parallel()
 	m := marks{of: []mark{{version: 3, lanes: map[int16]int64{0: 8}, latest: 1000}}}
@@ -283,7 +283,7 @@ func TestWalkJudgesOffsets(t *testing.T) {
 	}
 }
 
-// TestWalkPlansNumbers: which marks a transaction moves, how far, and what it sets aside.
+// TestWalkPlansNumbers checks which marks a transaction moves, how far, and which events it sets aside.
 func TestWalkPlansNumbers(t *testing.T) {
 	t.Parallel()
 	before := &marks{of: []mark{markAt(outbox, 1), markAt(another, 1)}}
@@ -310,15 +310,15 @@ func TestWalkPlansNumbers(t *testing.T) {
 	if !slices.Equal(isNew, []int{0, 1, 6}) || p.inserted != 3 || p.refused != 2 ||
 		!slices.Equal(places, []int{n, n, n, int(replayed), n, int(unnumbered), n}) || !p.wrote() ||
 		p.name != (partitionName{"orders", 3}) {
-		t.Errorf("new are %v, places %v, the plan is %+v", isNew, places, p)
+		t.Errorf("new events %v, places %v, plan %+v", isNew, places, p)
 	}
 	if got := p.marks.of[0]; !slices.Equal(p.moved, []int{0}) || got.lanes[5] != 14 || got.lanes[6] != 4 ||
 		got.version != 4 || got.latest != 2000 {
-		t.Errorf("moved are %v, the mark is %+v", p.moved, got)
+		t.Errorf("moved marks %v, mark %+v", p.moved, got)
 	}
 	if again, _ := before.plan(events[2:3], false, false, false); again.marks.of[0].lanes[5] != 10 || !again.wrote() ||
 		again.inserted != 0 {
-		t.Errorf("a repeat moves its mark to %+v", again.marks.of[0])
+		t.Errorf("a repeat moved its mark to %+v", again.marks.of[0])
 	}
 	j := newJudge(before, false)
 	for _, text := range []string{"1 5 11 another", "2 5 1", "1 5 12 another"} {
@@ -326,19 +326,19 @@ func TestWalkPlansNumbers(t *testing.T) {
 		j.judge(&e)
 	}
 	if got := j.of[1]; got.outbox != another || got.version != 4 || got.lanes[5] != 12 {
-		t.Errorf("beside an incarnation that nobody accepted, a mark is moved once: %+v", got)
+		t.Errorf("with an unaccepted incarnation in the batch, the other outbox's mark is %+v", got)
 	}
 	left := &marks{of: []mark{markAt(outbox, 1), markAt(outbox, 2)}}
 	twins := []event.Event{numberOf("1 5 11"), numberOf("2 5 11"), numberOf("2 5 0")}
 	twins[2].ID = twins[1].ID
 	if p, _ := left.plan(twins, false, false, false); p.ids[0].place != oldNumbering || p.ids[2].place != numbered ||
 		p.refused != 1 || p.inserted != 1 {
-		t.Errorf("the plan is %+v", p)
+		t.Errorf("plan %+v", p)
 	}
 	early := numberOf("1 5 15")
 	early.Time = time.UnixMilli(1)
 	if p, _ := before.plan([]event.Event{early}, false, false, false); p.marks.of[0].latest != 1000 {
-		t.Errorf("the latest is %d", p.marks.of[0].latest)
+		t.Errorf("latest time %d", p.marks.of[0].latest)
 	}
 	nameless := numberOf("1 5 12")
 	nameless.ID = uuid.Nil

@@ -12,15 +12,15 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// ProcessTx records e and runs do in the caller's own transaction, once: Applied, Duplicate or Skipped; Parked when its
-// key is parked, and it was put behind it. The outcome holds when the caller commits. It is deduplication only: it
-// retries nothing, counts no attempts, and neither parks what fails nor halts a partition. It needs Config.Dedup ByID:
-// only ids decide on a single event, out of its order.
+// ProcessTx records e and runs do once, in the caller's transaction. It returns Applied, Duplicate or Skipped, or
+// Parked if the key of e is parked and e was added to its list. The outcome holds once the caller commits. ProcessTx
+// only deduplicates: it does not retry, count attempts, park failed events or halt partitions. It needs Config.Dedup
+// ByID, since only ids can decide single events out of order.
 //
-// Record and effect are behind a savepoint, so after an error nothing of the event is left in tx; a tx that is then
-// committed has not processed e. The error is that of do, a *HaltError for an event too old or too far in the future to
-// be decided, or the database's (40001 when tx is REPEATABLE READ or stricter and another process was quicker: begin
-// again).
+// Record and effect run behind a savepoint: after an error tx holds nothing of the event, and committing tx does not
+// process e. The error is the error of do, a *HaltError for an event that is too old or too far in the future, or an
+// error of the database (40001 when tx is REPEATABLE READ or stricter and another process was faster: begin a new
+// transaction).
 func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Effect) (Outcome, error) {
 	if in.cfg.Dedup != ByID {
 		return Undecided, fmt.Errorf("inbox: ProcessTx goes by ids only, and consumer %q goes by %s: whoever calls "+
@@ -44,7 +44,7 @@ func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	return in.processTx(ctx, tx, e, do)
 }
 
-// errInsert marks errors of the inbox's insert among those of an effect.
+// errInsert marks errors of the inbox's insert, to tell them from errors of the effect.
 var errInsert = errors.New("inbox: recording the id")
 
 func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Effect) (_ Outcome, err error) {
@@ -53,7 +53,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 		return Undecided, err
 	}
 	if savepoint == nil {
-		// The caller may write nothing else, and its COMMIT must wait until the other's row is safe.
+		// The caller may write nothing else, and its COMMIT must wait until the other transaction's row is durable.
 		if _, err := tx.Exec(ctx, sqlBarrier); err != nil {
 			return Undecided, fmt.Errorf("inbox: writing a barrier behind the row of another: %w", err)
 		}
@@ -80,7 +80,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	if err = savepoint.Rollback(ctx); err != nil {
 		return Undecided, fmt.Errorf("inbox: undoing a skipped effect: %w", err)
 	}
-	// The record was rolled back with what the effect wrote.
+	// The rollback also removed the record of the id.
 	if _, savepoint, err = in.insertTx(ctx, tx, e); err != nil {
 		return Undecided, err
 	}
@@ -90,9 +90,9 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	return Skipped, nil
 }
 
-// insertTx records the id behind a savepoint, and returns the id's table and the savepoint; nil: the id is not new.
+// insertTx records the id behind a savepoint. It returns the id's table and the savepoint; nil: the id is not new.
 func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where place, savepoint pgx.Tx, err error) {
-	// The time-outs are the caller's.
+	// The caller's timeouts apply.
 	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))
 	if err == nil && s.Floor >= 0 {
 		err = in.registeredAs(dedupNamed(s.Dedup))
@@ -120,8 +120,8 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where 
 	return where, savepoint, nil
 }
 
-// asideTx looks, behind the id, whether e is open already or its key is parked, and puts it behind that, however long
-// that list is. Undecided: neither.
+// asideTx runs after the id was inserted. If e is parked already or its key is parked, asideTx returns the outcome; in
+// the second case it adds e to the key's list, whatever the list's length. Otherwise it returns Undecided.
 func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e event.Event, where place) (Outcome, error) {
 	var open bool
 	if err := tx.QueryRow(ctx, in.q(sqlOpen), in.consumer).Scan(&open); err != nil || !open {
@@ -135,5 +135,5 @@ func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e event.Event, where pl
 	if f != nil {
 		return Undecided, f.err
 	}
-	return a.outcomes[0], nil // Undecided: it is not among them
+	return a.outcomes[0], nil // Undecided: the event was not set aside
 }

@@ -72,7 +72,7 @@ func TestProcessTx(t *testing.T) {
 		return errBad
 	})
 	if got := len(w.effects()); got != 5 {
-		t.Errorf("%d effects, want 5: the caller's rollback counts", got)
+		t.Errorf("%d effects, want 5: the caller rolled the sixth back", got)
 	}
 }
 

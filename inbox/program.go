@@ -13,17 +13,18 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/build"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// presentEvery is how often a program notes that it runs the consumer, and reads which others do. One whose note is
-// three times as old does not run it any more.
+// presentEvery is how often a program records that it runs the consumer, and reads which other programs do. A record
+// that is three times as old no longer counts.
 const presentEvery = time.Minute
 
-// majorVersion is an element of a package's path that another release of the same program may have.
+// majorVersion matches the path element that differs between major versions of a program.
 var majorVersion = regexp.MustCompile(`/v[0-9]+(/|$)`)
 
-// programName is Config.Program's default: the path of the main package, which versions and builds share.
+// programName returns the default of Config.Program: the path of the main package, which versions and builds share.
 func programName(build *debug.BuildInfo, executable string) string {
 	if build == nil || build.Path == "" || build.Path == "command-line-arguments" { // go run main.go
 		return strings.TrimSuffix(filepath.Base(executable), ".exe")
@@ -40,26 +41,27 @@ func thisProgram() string {
 	return programName(build, executable)
 }
 
-// programs are the others that run the same consumer.
+// programs holds the other programs that run the same consumer.
 type programs struct {
 	sync.Mutex
 	host  string
-	group string               // the Kafka group of this process; empty: not known
-	seen  map[string]time.Time // when each has last said so; nil: nobody has looked yet
+	group string               // the Kafka group of this process; empty: unknown
+	seen  map[string]time.Time // when each last reported; nil: not read yet
 	said  map[string]bool
 }
 
-// present notes that this program runs the consumer, and warns of another one that does. One that was last noted before
-// the first look was replaced by this one.
+// present records that this program runs the consumer, and warns of another program that does. A program that last
+// reported before the first call was replaced by this one.
 func (in *Inbox) present(ctx context.Context) error {
 	if in.state.Load() == nil {
-		return nil // it does not run it yet
+		return nil // this program does not run the consumer yet
 	}
 	in.programs.Lock()
 	defer in.programs.Unlock()
 	p := &in.programs
 	seen := map[string]time.Time{}
-	rows, err := in.db.Query(ctx, in.q(sqlPresent), in.consumer, in.cfg.Program, p.host, p.group)
+	rows, err := in.db.Query(ctx, in.q(sqlPresent), in.consumer, in.cfg.Program, p.host, p.group,
+		build.Version())
 	if err == nil {
 		var name, host string
 		var at time.Time
@@ -76,7 +78,7 @@ func (in *Inbox) present(ctx context.Context) error {
 		})
 	}
 	switch {
-	case pgerr.Away(err): // the next look is soon enough, and others say so
+	case pgerr.Away(err): // the next call is soon enough, and other code logs the outage
 		return nil
 	case err != nil:
 		return fmt.Errorf("inbox: saying which program runs the consumer: %w", err)

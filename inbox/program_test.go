@@ -12,10 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/build"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// player is a process of a consumer, and what it logs.
+// player is a process of a consumer, with its log.
 type player struct {
 	*Inbox
 	t   *testing.T
@@ -40,7 +41,7 @@ func newPlayer(t *testing.T, db *pgtest.DB, program, host string) player {
 	return p
 }
 
-// warned is how often it was warned until now, of another program.
+// warned returns how many times the process logged a warning about the program of.
 func (p player) warned(of string) int {
 	p.t.Helper()
 	if err := p.present(p.t.Context()); err != nil {
@@ -49,7 +50,7 @@ func (p player) warned(of string) int {
 	return strings.Count(p.log.String(), "other="+of+" ")
 }
 
-// aMinuteLater lets a minute pass for what the programs have said.
+// aMinuteLater moves the recorded times of all programs one minute back.
 func aMinuteLater(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	db.Exec(t,
@@ -58,8 +59,9 @@ func aMinuteLater(t *testing.T, db *pgtest.DB) {
 		from jsonb_each(programs)), '{}')`)
 }
 
-// TestSecondProgramIsReported: two programs that run one consumer are told of each other, once, and the database has
-// both. Another process of the same program is none, and neither is one that has ended.
+// TestSecondProgramIsReported: two programs that run one consumer each log one warning about the other, and the
+// database lists both. There is no warning about another process of the same program, or about a program that has
+// ended.
 func TestSecondProgramIsReported(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")
@@ -69,7 +71,7 @@ func TestSecondProgramIsReported(t *testing.T) {
 	for range 3 {
 		aMinuteLater(t, db)
 		if a.warned("") != 0 || again.warned("") != 0 || a.log.Len()+again.log.Len() > 0 {
-			t.Fatalf("one program was told of itself, or of one that ended: %s%s", a.log, again.log)
+			t.Fatalf("a program was warned of itself, or of one that ended: %s%s", a.log, again.log)
 		}
 	}
 	b := newPlayer(t, db, "acme/copy", "c")
@@ -90,7 +92,7 @@ func TestSecondProgramIsReported(t *testing.T) {
 			t.Errorf("%s was warned %d times of %s, want 1: %s", p.cfg.Program, n, p.other, p.log)
 		}
 	}
-	// What has not been heard of for a day is forgotten.
+	// A program that was last seen a day ago is removed.
 	db.Exec(t,
 		`update inbox_consumer set programs = programs ||
 			'{"acme/copy": {"host": "c", "seen": "2026-01-02 03:04:05+00"}}'`)
@@ -98,14 +100,14 @@ func TestSecondProgramIsReported(t *testing.T) {
 	a.warned("")
 	if got := pgtest.One[string](t, db,
 		`select string_agg(key, ' ' order by key) from inbox_consumer, jsonb_object_keys(programs) key`); got != "acme/ledger old/ledger" {
-		t.Errorf("the database knows %s", got)
+		t.Errorf("the database lists %s", got)
 	}
 	if strings.Contains(gone.log.String(), "other=") {
 		t.Error(gone.log)
 	}
 }
 
-// TestTheGroupIsShown: a program says in which Kafka group it runs the consumer.
+// TestTheGroupIsShown: a program records the Kafka group in which it runs the consumer, and its version.
 func TestTheGroupIsShown(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")
@@ -116,13 +118,14 @@ func TestTheGroupIsShown(t *testing.T) {
 	}
 	aMinuteLater(t, db)
 	p.warned("")
-	if got := pgtest.One[string](t, db, `select coalesce(programs -> 'acme/ledger' ->> 'group', 'none')
-		from inbox_consumer`); got != "ledgers" {
-		t.Errorf("group %s, want ledgers", got)
+	const say = `select coalesce((programs -> 'acme/ledger' ->> 'group') || ' ' || (programs -> 'acme/ledger' ->> 'version'),
+		'none') from inbox_consumer`
+	if got := pgtest.One[string](t, db, say); got != "ledgers "+build.Version() {
+		t.Errorf("the program records %s", got)
 	}
 }
 
-// TestRunSaysWhoRuns, again and again, whether it maintains or not.
+// TestRunSaysWhoRuns: Run records its program repeatedly, with and without maintenance.
 func TestRunSaysWhoRuns(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")
@@ -140,7 +143,7 @@ func TestRunSaysWhoRuns(t *testing.T) {
 	}
 }
 
-// TestProgramName: releases of a program have one name, and two programs of a module have two.
+// TestProgramName: all releases of a program have one name, and two programs of a module have different ones.
 func TestProgramName(t *testing.T) {
 	t.Parallel()
 	for want, builds := range map[string][]*debug.BuildInfo{

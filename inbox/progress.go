@@ -9,21 +9,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CodeKilled is the code of an event that is parked because its effect ended the process again and again.
+// CodeKilled is the code of an event that is parked because its process died during each of its counted runs.
 const CodeKilled = "killed"
 
-// errKilled is the reason of an event whose counted runs are spent.
+// errKilled is the cause for an event without counted runs left.
 var errKilled = Terminal(CodeKilled, errors.New("its effect killed the process, or was running whenever something "+
 	"else did, in every counted run"))
 
-// progressTarget is where a transaction moves the progress of a partition.
+// progressTarget is the offset to which a transaction moves the progress of a partition.
 type progressTarget struct {
 	partitionName
 	next int64
 	out  []Outcome // of the transaction's events; nil: no effect was applied
 }
 
-// Revoked implements [Handler]: what was decided since the progress was last moved is written down for the next owner.
+// Revoked implements [Handler]: it writes the progress that is not yet stored, for the next owner.
 func (h *handler) Revoked(ctx context.Context, topic string, partition int32) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
@@ -34,7 +34,7 @@ func (h *handler) Revoked(ctx context.Context, topic string, partition int32) {
 	}
 }
 
-// writeIdleProgress moves the progress of partitions that have become idle.
+// writeIdleProgress writes the progress of partitions that became idle.
 func (in *Inbox) writeIdleProgress(ctx context.Context) error {
 	in.handlers.Lock()
 	all := slices.Clone(in.handlers.all)
@@ -48,7 +48,7 @@ func (in *Inbox) writeIdleProgress(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// writeProgress moves the progress to what is decided, in the database in which that was decided.
+// writeProgress stores the current progress, but only in the database in which the events were decided.
 func (in *Inbox) writeProgress(ctx context.Context, p partitionName, a *assignment) error {
 	next, database := a.unwrittenProgress()
 	if next == 0 {
@@ -62,7 +62,7 @@ func (in *Inbox) writeProgress(ctx context.Context, p partitionName, a *assignme
 	return nil
 }
 
-// load reads how far an earlier process had come.
+// load reads the progress of an earlier process.
 func (in *Inbox) load(ctx context.Context, p partitionName, a *assignment) *failure {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,18 +88,18 @@ func (in *Inbox) load(ctx context.Context, p partitionName, a *assignment) *fail
 	return nil
 }
 
-// Progress is the offset up to which everything of a partition is decided for certain, by the database that the effects
-// are in; it may be some seconds behind. Where the offset that a group has committed is further ahead, the database has
-// lost effects: it was restored. known is false while the inbox has decided nothing of the partition.
+// Progress returns the offset up to which the database of the effects knows all events of a partition to be decided. It
+// may lag by some seconds. If the group's committed offset is further ahead, the database has lost effects: it was
+// restored. known is false until the inbox has decided an event of the partition.
 func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
 	next, _, _, known, err = in.readProgress(ctx, partitionName{topic, partition})
 	return next, known, err
 }
 
-// Progress is [Inbox.Progress], and notes which database answered: one that takes over later may know less.
+// Progress is [Inbox.Progress]. It also records which database answered: one that takes over later may know less.
 func (h *handler) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
-	// First: if the database changes in between, the progress is the new one's, and a change is noticed where there was
-	// none, and not the other way round.
+	// Read the database first. If it changes in between, the progress is the new one's, and at worst a change is
+	// reported needlessly. The other order could miss a change.
 	database, f := h.readDatabase(ctx)
 	if f != nil {
 		return 0, false, f.err
@@ -118,21 +118,22 @@ func (in *Inbox) readDatabase(ctx context.Context) (database string, f *failure)
 	return database, nil
 }
 
-// MovedError is returned by a handler when its database is another one, or on another timeline, than the one with which
-// it began a partition: a standby has taken over, or a backup was restored. It may have forgotten effects whose offsets
-// are committed. Nothing of the batch was decided in it. A consumer begins its partitions anew, from where the database
-// is. Other callers may call Handle again; from which event on is theirs to find out, see [Inbox.Progress].
+// MovedError is returned by a handler when its database, or the database's timeline, is not the one in which the
+// handler began a partition: a standby has taken over, or a backup was restored. The new database may lack effects
+// whose offsets are committed. It has decided nothing of the batch. A consumer restarts its partitions from the
+// progress of the database. Other callers may call Handle again; they must find the event to start from, see
+// [Inbox.Progress].
 type MovedError struct {
 	From, To string // system identifier and timeline
 }
 
-// Error says what happened.
+// Error returns a message with both databases.
 func (e *MovedError) Error() string {
 	return fmt.Sprintf("inbox: the database is another one than before (%s, now %s): a standby took over, or a "+
 		"backup was restored; it may have forgotten what was decided", e.From, e.To)
 }
 
-// readProgress reads the row of a partition; not known: there is none.
+// readProgress reads the row of a partition; known is false if there is none.
 func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to int64, attempts int32, known bool,
 	err error,
 ) {
@@ -146,7 +147,7 @@ func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to in
 	return from, to, attempts, true, nil
 }
 
-// writeRange writes the range of the next batch, in a transaction of its own.
+// writeRange stores the range of the next batch, in a transaction of its own.
 func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment, from, to int64) *failure {
 	tag, err := in.db.Exec(ctx, in.q(sqlRange), in.consumer, p.topic, p.id, from, to, a.beganIn())
 	if err == nil && tag.RowsAffected() == 0 {
@@ -158,12 +159,12 @@ func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment,
 	return nil
 }
 
-// count commits that the event at offset is about to run. spent: it was counted too often already.
+// count commits that the event at offset is about to run. spent: the event has no counted run left.
 func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spent bool, f *failure) {
 	var attempts, from int64
 	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset).Scan(&attempts, &from)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil // somebody deleted the row: nothing is known
+		return false, nil // the row was deleted: no count is known
 	}
 	if err != nil {
 		return false, in.classify(ctx, fmt.Errorf("inbox: counting a run of %s-%d: %w", p.topic, p.id, err))
@@ -171,8 +172,8 @@ func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spen
 	return from == offset && attempts > int64(in.cfg.CrashAttempts), nil
 }
 
-// uncount takes the count of a run back that this process outlived, also when ctx has ended, and reports whether it
-// could.
+// uncount takes back the count of a run that this process survived, even if ctx has ended. It reports whether it
+// succeeded.
 func (in *Inbox) uncount(ctx context.Context, p partitionName, offset int64) bool {
 	return in.execLate(ctx, sqlUncount, in.consumer, p.topic, p.id, offset) == nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// progress is the row of the tests' partition: from, to and attempts.
+// progress returns the row of the tests' partition: from_offset, to_offset and attempts.
 func (w *world) progress() (p [3]int64) {
 	w.t.Helper()
 	err := w.Pool.QueryRow(w.t.Context(), "select from_offset, to_offset, attempts from inbox_progress").Scan(&p[0],
@@ -26,41 +26,42 @@ func (w *world) progress() (p [3]int64) {
 	return p
 }
 
-// unfinished is what a process leaves that was killed with that many counted runs of the event at from.
+// unfinished writes the range of a process that was killed after that many counted runs of the event at from.
 func (w *world) unfinished(from, to, attempts int) {
 	w.t.Helper()
 	w.Exec(w.t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts)
 		values ('ledger', 'payments', 3, $1, $2, $3)`, from, to, attempts)
 }
 
-// assigned tells a handler of an assignment, as a consumer does.
+// assigned calls a handler's Assigned, as a consumer does.
 func assigned(h inbox.Handler) {
 	h.(interface {
 		Assigned(topic string, partition int32)
 	}).Assigned("payments", 3)
 }
 
-// TestP9_5_RangeIsWrittenFirst: before the first batch after an assignment, and until one held something new: what a
-// killed process leaves is found. Later batches write nothing.
+// TestP9_5_RangeIsWrittenFirst: after an assignment the range is written before each batch until one had a new event,
+// so that a killed process leaves it. Later batches write no range.
 func TestP9_5_RangeIsWrittenFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := some(30)
 	var during [3]int64
 	h := w.inbox(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
-		during = w.progress() // on another connection: it is committed
+		during = w.progress() // read on another connection, so it is committed
 		return writeAll(ctx, tx, events)
 	})
 	assigned(h)
 	handle(t, h, e[:10])
 	if during != [3]int64{0, 10, 0} || w.progress() != [3]int64{10, 10, 0} {
-		t.Errorf("during the first batch %v, behind it %v", during, w.progress())
+		t.Errorf("during the first batch %v, after it %v", during, w.progress())
 	}
 	handle(t, h, e[10:20])
 	if during != [3]int64{10, 10, 0} || w.progress() != [3]int64{10, 10, 0} {
 		t.Errorf("the second batch wrote: %v, %v", during, w.progress())
 	}
-	// The offset was not committed: after an assignment the same events come again, and prove nothing.
+	// The offset was not committed, so after an assignment the same events come again. A batch of duplicates does not
+	// end the writing.
 	assigned(h)
 	handle(t, h, e[:10])
 	handle(t, h, e[10:20])
@@ -69,12 +70,12 @@ func TestP9_5_RangeIsWrittenFirst(t *testing.T) {
 	}
 	handle(t, h, e[20:])
 	if during != [3]int64{20, 30, 0} {
-		t.Errorf("behind repetitions: %v", during)
+		t.Errorf("after repetitions: %v", during)
 	}
 }
 
-// TestP9_5_UnfinishedRange: it is run one event at a time, counted before each run and committed each; what lies before
-// and behind it is run as ever.
+// TestP9_5_UnfinishedRange: the events of an unfinished range run one at a time, each counted before its run and
+// committed by itself. The events before and after it run in batches.
 func TestP9_5_UnfinishedRange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -93,12 +94,12 @@ func TestP9_5_UnfinishedRange(t *testing.T) {
 	same(t, "progress", counts, [][3]int64{{4, 8, 4}, {5, 8, 1}, {6, 8, 1}, {7, 8, 1}, {8, 12, 0}})
 	same(t, "effects", w.effects(), ids(e))
 	if w.progress() != [3]int64{12, 12, 0} {
-		t.Errorf("at the end %v", w.progress())
+		t.Errorf("progress at the end %v", w.progress())
 	}
 }
 
-// TestP9_5_Spent: counted runs that are spent park the event without running it, and with Halt its partition waits
-// until an operator resumes it, which sets the count to zero.
+// TestP9_5_Spent: an event with CrashAttempts counted runs is parked without another run. With Halt its partition halts
+// until an operator resumes it, which resets the count.
 func TestP9_5_Spent(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]inbox.FailurePolicy{"park": inbox.ParkKey, "halt": inbox.Halt} {
@@ -116,7 +117,7 @@ func TestP9_5_Spent(t *testing.T) {
 					e[2].ID.String()})
 				return
 			}
-			for range 2 { // starting again does not run it again
+			for range 2 { // a restart does not run the event
 				halted(t, err, e[0].ID)
 				same(t, "effects", w.effects(), []uuid.UUID{})
 				h = in.Each(write)
@@ -132,21 +133,21 @@ func TestP9_5_Spent(t *testing.T) {
 				return ok
 			}
 			if resumed() {
-				t.Error("it is resumed before anybody did")
+				t.Error("resumed before the operator's command")
 			}
 			if err := w.operator().Resume(t.Context(), "payments", 3, "more memory"); err != nil {
 				t.Fatal(err)
 			}
 			if !resumed() {
-				t.Error("it is not resumed")
+				t.Error("not resumed after the operator's command")
 			}
 			same(t, "outcomes", handle(t, h, e), repeat(inbox.Applied, 3))
 		})
 	}
 }
 
-// TestP9_5_CountIsTakenBack: a live process that leaves a counted run undecided takes its count back, so that rolling
-// deploys never park an innocent; and a failure that it outlives costs no counted run.
+// TestP9_5_CountIsTakenBack: a process that ends a counted run undecided and lives on decrements the count again, so
+// that rolling deploys park no harmless event. A failed effect costs no counted run either.
 func TestP9_5_CountIsTakenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -179,7 +180,7 @@ func TestP9_5_CountIsTakenBack(t *testing.T) {
 		}), e), repeat(inbox.Applied, 1))
 }
 
-// TestP9_5_DatabaseOutageIsNotCounted: nor is a connection that is lost in a counted run.
+// TestP9_5_DatabaseOutageIsNotCounted: a connection that is lost in a counted run costs no counted run.
 func TestP9_5_DatabaseOutageIsNotCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -199,15 +200,15 @@ func TestP9_5_DatabaseOutageIsNotCounted(t *testing.T) {
 	}), e), repeat(inbox.Applied, 1))
 }
 
-// TestP9_5_CountedRunIsAlone: no other batch of the process runs beside it, and it waits for those that do, before it
-// counts.
+// TestP9_5_CountedRunIsAlone: a counted run waits for the process's running batches before it counts, and no other
+// batch runs during it.
 func TestP9_5_CountedRunIsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.unfinished(0, 1, 0)
 	gate := inbox.NewGate()
 	inside, leave := make(chan struct{}), make(chan struct{})
-	running := 0 // guarded by the gate itself: the race detector sees when it is not
+	running := 0 // guarded by the gate alone, so that the race detector reports a gap
 	plain := w.inbox(inbox.Config{Gate: gate}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		running++
 		if e.Position.Partition == 7 {
@@ -243,7 +244,7 @@ func TestP9_5_CountedRunIsAlone(t *testing.T) {
 	default:
 	}
 	if n := pgtest.One[int](t, w.DB, "select attempts from inbox_progress where partition = 3"); n != 0 {
-		t.Errorf("%d counted while a neighbour runs", n)
+		t.Errorf("%d runs counted while another batch runs", n)
 	}
 	close(leave)
 	<-alone
@@ -254,7 +255,8 @@ func TestP9_5_CountedRunIsAlone(t *testing.T) {
 	}
 }
 
-// TestP9_6_KillingReleaseIsParkedAgain: a release is counted before each run as well.
+// TestP9_6_KillingReleaseIsParkedAgain: a released event is counted before each run too, and parked again after
+// CrashAttempts.
 func TestP9_6_KillingReleaseIsParkedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -263,15 +265,15 @@ func TestP9_6_KillingReleaseIsParkedAgain(t *testing.T) {
 	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}))
 	handle(t, h, e)
 	w.releaseKey("a", 2)
-	// two processes died of it
+	// As if two processes had died of it.
 	w.Exec(t, "update inbox_parked set release_attempts = 2 where message_id = $1", e[0].ID.String())
 	runs(t, in)
 	pgtest.AwaitSQL(t, w.DB, "select state = 'parked' and code = 'killed' from inbox_parked_key")
 	same(t, "parked", w.parked(), []string{"failed killed " + e[0].ID.String(), "behind  " + e[1].ID.String()})
 	if n := pgtest.One[int](t, w.DB, "select max(release_attempts) from inbox_parked"); n != 0 {
-		t.Errorf("its next release begins with %d attempts", n)
+		t.Errorf("its next release begins with %d attempts, want 0", n)
 	}
 	if len(w.effects()) != 0 {
-		t.Error("it ran")
+		t.Error("the effect ran")
 	}
 }

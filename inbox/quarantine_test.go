@@ -35,7 +35,7 @@ func TestP9_1_Quarantine(t *testing.T) {
 		!strings.Contains(list[0].Error, "older than what is remembered") || list[0].Key != "a" {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	// Released, each goes where its earlier or later self would be found: its own day, made if need be.
+	// A released event gets its row in its own day, which is made if it is missing, so that its duplicates are found.
 	for _, q := range list {
 		if err := w.operator().ReleaseEvent(t.Context(), q.ID, "looked at its business row"); err != nil {
 			t.Fatal(err)
@@ -52,8 +52,8 @@ func TestP9_1_Quarantine(t *testing.T) {
 	same(t, "released, and delivered again", handle(t, h, e), repeat(D, 4))
 }
 
-// TestP9_1_ReleasedBelowDropped: the day of a parked event is dropped while it waits. It keeps its place before what
-// waits behind it, and its row goes to any; a late duplicate is quarantined and, released, found to be one.
+// TestP9_1_ReleasedBelowDropped: the day of a parked event is dropped while it waits. It is still released first, its
+// row goes to inbox_message_any, and a late duplicate is recognized.
 func TestP9_1_ReleasedBelowDropped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -83,12 +83,12 @@ func TestP9_1_ReleasedBelowDropped(t *testing.T) {
 	if w.exists(w.table(-8)) {
 		t.Error("a dropped day was made again")
 	}
-	same(t, "late duplicate", handle(t, h, e[:1]), repeat(inbox.Duplicate, 1)) // its row is proof, whatever its age
+	same(t, "late duplicate", handle(t, h, e[:1]), repeat(inbox.Duplicate, 1)) // its row decides, whatever its age
 	same(t, "effects", w.effects(), ids(e))
 }
 
-// TestP9_1_OldAppliedIDIsDuplicate: a consumer with the shorter window finds its own row in a day that
-// another's window keeps, and quarantines nothing.
+// TestP9_1_OldAppliedIDIsDuplicate: an id is older than a consumer's window, and its row is in a day that another
+// consumer's longer window keeps. It is a duplicate, not quarantined.
 func TestP9_1_OldAppliedIDIsDuplicate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -105,8 +105,8 @@ func TestP9_1_OldAppliedIDIsDuplicate(t *testing.T) {
 	same(t, "later", handle(t, short, e), []inbox.Outcome{inbox.Duplicate, inbox.Quarantined})
 }
 
-// TestP9_1_QuarantinedEventIsDecidedMeanwhile: a late duplicate waits to be quarantined, for the row of its id is just
-// leaving the list, decided. It is a duplicate, and nothing for an operator to wonder about.
+// TestP9_1_QuarantinedEventIsDecidedMeanwhile: an event is to be quarantined while another transaction decides its
+// parked twin. The insert waits for that transaction, and the event is a duplicate.
 func TestP9_1_QuarantinedEventIsDecidedMeanwhile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

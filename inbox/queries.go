@@ -1,17 +1,16 @@
 package inbox
 
-// All SQL on the inbox's tables stands here or in a migration. {schema} is the prefix that pgschema makes. The texts
-// about one table also have {table}: DDL takes no parameters.
+// All SQL on the inbox's tables is in these files or in a migration. {schema} is the prefix that pgschema makes.
+// Statements on a single day also have {table}, because DDL takes no parameters.
 
 const sqlBegin = `-- inbox: begin
 begin isolation level read committed`
 
-// Which database this is, and on which timeline: another one after a failover or a restore, which a pooler or a proxy
-// hides.
+// The database and its timeline. They differ after a failover or a restore, which a pooler or a proxy hides.
 const sqlHome = `-- inbox: home
 select c.system || '/' || c.timeline from {schema}inbox_server() c`
 
-// The ids come sorted, as the text of an array: that is one argument in every query mode of pgx.
+// The ids are sorted. They are passed as the text of an array: one argument in every query mode of pgx.
 const sqlInsertDay = `-- inbox: insert into the days
 insert into {schema}inbox_message (consumer_name, message_id)
 select $1::text, id from unnest($2::text::uuid[]) as id
@@ -27,18 +26,17 @@ const sqlAdopt = `-- inbox: adopt the open transaction`
 const sqlCommit = `-- inbox: commit
 commit`
 
-// For a transaction that writes nothing and decides by the rows of others: a row is visible, and may be lost in a
-// failover, when the wait of its COMMIT for a synchronous standby was cut. Only a commit that has written waits for the
-// standby, and then for everything before it. It locks no row, so that duplicates of many partitions do not wait for
-// each other.
+// For a transaction that writes nothing and decides by rows of other transactions. If the wait of their COMMIT for a
+// synchronous standby was cut, such a row is visible but may be lost in a failover. Only a COMMIT that has written
+// waits for the standby, and then for all earlier WAL. The statement locks no row, so duplicates of many partitions do
+// not wait for each other.
 const sqlBarrier = `-- inbox: barrier
 select pg_logical_emit_message(true, 'effectonce', ''::text)`
 
 const sqlRollback = `-- inbox: roll back
 rollback`
 
-// The floor is the day of the first start, and the strategy that of the first start; later starts only renew the
-// window.
+// The first start sets the floor and the strategy. Later starts only update the window.
 const sqlRegister = `-- inbox: register the consumer
 insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup)
 values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text)
@@ -46,15 +44,15 @@ on conflict (consumer_name) do update set window_days = excluded.window_days, se
 	retired_at = null
 returning dedup`
 
-// Written at most every half minute by all processes of a program; a clock that went back does not keep it silent. The
-// others are those that have said so within three minutes.
+// All processes of a program together write at most every half minute, also after the clock went back. The result has
+// the other programs that reported within three minutes.
 const sqlPresent = `-- inbox: say who runs
 with mine as (
 	update {schema}inbox_consumer c
 	set programs = coalesce((select jsonb_object_agg(p.key, p.value) from jsonb_each(c.programs) p
 			where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '1 day'), '{}')
 		|| jsonb_build_object($2::text, jsonb_build_object('host', $3::text, 'group', $4::text,
-			'seen', clock_timestamp()))
+			'version', $5::text, 'seen', clock_timestamp()))
 	where c.consumer_name = $1::text and coalesce((c.programs -> $2::text ->> 'seen')::timestamptz
 		not between clock_timestamp() - interval '30 s' and clock_timestamp(), true)
 )

@@ -1,19 +1,19 @@
 package inbox
 
-// SQL on what is open: inbox_parked_key, inbox_parked and inbox_progress, as the consuming side uses it. What operators
-// do stands in queries_operator.go.
+// SQL of the consuming side on inbox_parked_key, inbox_parked and inbox_progress. The statements of operators are in
+// internal/sql/queries_operator.go.
 
-// Behind the ids, in a statement of its own: what an earlier holder of an id parked is only seen by a later snapshot.
-// Nearly always nothing is open, and then this is all that parking costs.
+// After the insert of the ids, in a statement of its own: only a later snapshot sees what an earlier holder of an id
+// parked. Usually nothing is parked, and this check is the whole cost of parking.
 const sqlOpen = `-- inbox: open
 select exists (select from {schema}inbox_parked where consumer_name = $1::text)
 	or exists (select from {schema}inbox_parked_key where consumer_name = $1::text)`
 
-// An id that is open is decided: it is neither run nor listed again.
+// A parked id is decided: its event is neither run nor parked again.
 const sqlOpenIDs = `-- inbox: open ids
 select message_id from {schema}inbox_parked where consumer_name = $1::text and message_id = any($2::text::uuid[])`
 
-// Shared, so that a releaser cannot remove a mark while an event goes behind it.
+// FOR SHARE, so that a releaser cannot remove a mark while an event is added behind it.
 const sqlMarks = `-- inbox: marks of keys
 select key_hash, at_bound from {schema}inbox_parked_key
 where consumer_name = $1::text and key_hash = any($2::bytea[]) order by key_hash for share`
@@ -23,7 +23,7 @@ insert into {schema}inbox_parked_key (consumer_name, key_hash, tenant, topic, ke
 values ($1::text, $2::bytea, $3::bytea, $4::text, $5::bytea, $6::text, $7::text)
 on conflict (consumer_name, key_hash) do nothing`
 
-// A list has the order of its rows' ids, which are drawn in the order of the array.
+// A list is ordered by its rows' ids, which are drawn in the order of the array.
 const sqlPark = `-- inbox: park
 insert into {schema}inbox_parked (consumer_name, message_id, key_hash, kind, tenant, topic, type, record_partition,
 	record_offset, record_millis, record_key, record_value, record_headers, code, reason, attempts)
@@ -35,7 +35,7 @@ from unnest($2::text[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::te
 		record_millis, record_key, record_value, record_headers, code, reason, attempts, n)
 order by n`
 
-// The same for ids too old or too far ahead for a row of their own. One that is decided, or open, is not listed.
+// The same for undecidable events. An event that is decided or parked is not quarantined.
 const sqlQuarantine = `-- inbox: quarantine
 insert into {schema}inbox_parked (consumer_name, message_id, key_hash, kind, tenant, topic, type, record_partition,
 	record_offset, record_millis, record_key, record_value, record_headers, code, reason, attempts)
@@ -53,8 +53,8 @@ order by n
 on conflict (consumer_name, message_id) do nothing
 returning message_id`
 
-// Behind it, for what another transaction decided while the statement above waited for the row that it took off the
-// list.
+// After the quarantine, for events that another transaction decided while the insert waited for a row that this
+// transaction removed from the list.
 const sqlUnquarantine = `-- inbox: take back from quarantine
 delete from {schema}inbox_parked p where p.consumer_name = $1::text and p.message_id = any($2::text[]::uuid[])
 	and p.kind = 'quarantined'
@@ -63,7 +63,7 @@ delete from {schema}inbox_parked p where p.consumer_name = $1::text and p.messag
 			and a.message_id = p.message_id))
 returning p.message_id`
 
-// What waits leaves no row of its own: it gets one when it runs.
+// A waiting event has no id row; it gets one when it runs.
 const sqlForgetDay = `-- inbox: take ids back from the days
 delete from {schema}inbox_message where consumer_name = $1::text and message_id = any($2::text::uuid[])`
 
@@ -83,13 +83,13 @@ on conflict (consumer_name, topic, partition) do update set from_offset = exclud
 	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null,
 	updated_at = clock_timestamp()`
 
-// A live process leaves its range. Not that of a successor that counts in it already, or has a range of its own.
+// A live process closes its range, but not the range of a successor or one in which a successor already counts.
 const sqlCloseRange = `-- inbox: close the range
 update {schema}inbox_progress set to_offset = from_offset, updated_at = clock_timestamp()
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and attempts = 0
 	and from_offset >= $4::bigint and to_offset = $5::bigint`
 
-// In the deciding transaction. A zombie that is behind moves nothing back.
+// In the deciding transaction. A zombie that is behind does not move the progress back.
 const sqlPass = `-- inbox: pass
 update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, halted_at = null, halted_code = '',
 	halted_reason = '',
@@ -97,7 +97,8 @@ update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, halted
 	effect_at = coalesce(clock_timestamp() - make_interval(secs => $5::float8), effect_at)
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint`
 
-// Outside of a deciding transaction. A database that has taken over may have forgotten what was decided in the other.
+// Outside of a deciding transaction. Only in the database in which the events were decided: one that took over may lack
+// them.
 const sqlWriteProgress = `-- inbox: write the progress
 update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, updated_at = clock_timestamp(),
 	effect_at = coalesce(clock_timestamp() - make_interval(secs => $6::float8), effect_at)
@@ -128,7 +129,7 @@ const sqlResumed = `-- inbox: resumed
 select halted_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text
 	and partition = $3::integer`
 
-// Nothing has moved: updated_at stays.
+// The progress does not move, so updated_at stays.
 const sqlTrying = `-- inbox: note what is tried again
 update {schema}inbox_progress set trying_at = coalesce(trying_at, clock_timestamp()), trying_reason = $4::text
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
@@ -137,9 +138,9 @@ const sqlTryNow = `-- inbox: look whether to try now
 select trying_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text
 	and partition = $3::integer`
 
-// Releasing. A list is locked by its mark, an event alone by its row. Who looked remembers what is counted of the event
-// that is next: a higher count, under the lock, is another process's run. What another worker has the effect of is left
-// out: the oldest of a worker that is down would fill the list.
+// A list is locked by its mark, a single event by its row. The reader remembers the count of the next event: a higher
+// count under the lock means that another process runs it. Topics whose effect only other workers have are excluded:
+// the oldest releases of a worker that is down would fill the result.
 const sqlReleasing = `-- inbox: releasing
 (select id, null::bytea, topic, id, release_attempts, waiting_at is not null from {schema}inbox_parked
 	where consumer_name = $1::text and state = 'releasing' and ($3::text[] is null or topic = any($3::text[]))
@@ -152,7 +153,8 @@ union all
 	where k.consumer_name = $1::text and k.state = 'releasing' and ($3::text[] is null or k.topic = any($3::text[]))
 	order by k.since limit $2::integer)`
 
-// Who puts an event behind a mark holds it as well, FOR SHARE: that is waited for.
+// FOR KEY SHARE does not conflict with the FOR SHARE of a transaction that adds an event to the list; the release waits
+// for that transaction later.
 const sqlFreeMark = `-- inbox: look whether a mark is free
 select from {schema}inbox_parked_key where consumer_name = $1::text and key_hash = $2::bytea for key share skip locked`
 
@@ -164,18 +166,18 @@ const sqlLockAlone = `-- inbox: lock an event alone
 select state from {schema}inbox_parked where consumer_name = $1::text and id = $2::bigint and key_hash is null
 	for update`
 
-// What the next transaction of a release runs. A count of runs that is not zero is of an event that has run alone in
-// this release, or that ended a batch of which nothing is known: up to it they run one at a time.
+// The events for the next transaction of a release. A count other than zero belongs to an event that has run alone in
+// this release, or that was the last of a batch without a known end: events up to it run one at a time.
 const sqlList = `-- inbox: look at a list
 select id, release_attempts, code,
 	coalesce(octet_length(record_key), 0) + coalesce(octet_length(record_value), 0) + octet_length(record_headers::text)
 from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea order by id limit $3::integer`
 
-// The row leaves the list with its batch. When the batch does not end, the note stays.
+// The row is deleted with its batch. If the batch does not end, this value stays.
 const sqlNoteBatch = `-- inbox: note a batch of a release
 update {schema}inbox_parked set release_attempts = -1 where consumer_name = $1::text and id = $2::bigint`
 
-// The head of a list, and what stands behind it, or the event alone with that id.
+// The first events of a list, or the single event with that id.
 const sqlHead = `-- inbox: head
 select id, message_id::text, topic, record_partition, record_offset, record_millis, record_key, record_value,
 	record_headers::text, kind, release_attempts, code
@@ -205,7 +207,7 @@ update {schema}inbox_parked set state = 'parked', kind = case kind when 'behind'
 	attempts = attempts + $5::integer, release_attempts = 0, waiting_at = null, code = $3::text, reason = $4::text
 where consumer_name = $1::text and id = $2::bigint`
 
-// Counted here and not by those who append: two that share a mark and both count in it deadlock.
+// Counted here and not by the transactions that append: two that share a mark and both update it would deadlock.
 const sqlBound = `-- inbox: bound the lists
 update {schema}inbox_parked_key k set at_bound = c.n >= $2::bigint
 from (select m.key_hash, (select count(*) from {schema}inbox_parked p where p.consumer_name = m.consumer_name

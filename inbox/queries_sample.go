@@ -1,6 +1,6 @@
 package inbox
 
-// The figures of a Sample; every count ends at its limit.
+// The figures of a Sample. Each count ends at its limit.
 const (
 	sqlSampleParked = `-- inbox: sample parked
 select count(*) filter (where kind <> 'quarantined'), count(*) filter (where kind = 'quarantined'),
@@ -14,7 +14,7 @@ from (select state, at_bound from {schema}inbox_parked_key where consumer_name =
 	sqlSampleHalted = `-- inbox: sample halted
 select count(*) from {schema}inbox_progress where consumer_name = $1 and halted_at is not null`
 
-	// As sqlDays counts them: days since 1970, UTC, and the partitions that are attached.
+	// Counted like sqlDays: days since 1970, UTC, and the attached partitions.
 	sqlSampleDays = `-- inbox: sample days
 select floor(extract(epoch from clock_timestamp()) / 86400)::integer,
 	array(select c.relname::text from pg_inherits i join pg_class c on c.oid = i.inhrelid

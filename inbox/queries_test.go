@@ -20,7 +20,7 @@ func TestQueriesPrepare(t *testing.T) {
 	pgtest.PrepareAll(t, pgtest.New(t, "inbox"), queries)
 }
 
-// dayBound is the lowest uuid of the day.
+// dayBound returns the lowest UUID of a day.
 func dayBound(d days.Number) string {
 	var id uuid.UUID
 	binary.BigEndian.PutUint64(id[:8], uint64(d)*24*60*60*1000<<16)
@@ -44,7 +44,7 @@ func TestDayOfAnID(t *testing.T) {
 	}
 	for _, id := range []uuid.UUID{uuid.New(), uuid.NewSHA1(uuid.Nil, nil), uuid.Max, uuid.Nil} {
 		if _, ok := days.Of(id); ok {
-			t.Errorf("%s has a day", id)
+			t.Errorf("%s has a day, want none", id)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func TestP9_1_Place(t *testing.T) {
 			t.Errorf("%s: place %d, want %d", name, got, c.want)
 		}
 		if s.Until = 90; c.want == tooOld && c.day >= max(c.dropped, c.floor) && s.place(at(c.day), 14, 7) != inDay {
-			t.Errorf("%s: too old by a clock that is not believed beyond day 90", name)
+			t.Errorf("%s: too old by a clock that is believed only up to day 90", name)
 		}
 		if got := s.place(uuid.New(), 14, 7); got != inAny {
 			t.Errorf("%s: a foreign id goes to %d", name, got)

@@ -1,13 +1,13 @@
 package inbox
 
-// SQL of consumers that go by numbers.
+// SQL for consumers that go by numbers.
 
 const sqlMarksOf = `-- inbox: marks of a partition
 select outbox_id::text, incarnation, version, lanes, seqs, latest from {schema}inbox_watermark
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and version > 0
 order by outbox_id, incarnation, version`
 
-// The earliest incarnation of each outbox that any partition of the topic has met.
+// The earliest incarnation of each outbox that any partition of the topic has had.
 const sqlFirstMet = `-- inbox: first numberings met
 select outbox_id::text, min(incarnation) from {schema}inbox_watermark where consumer_name = $1::text
 	and topic = $2::text group by outbox_id`
@@ -15,8 +15,9 @@ select outbox_id::text, min(incarnation) from {schema}inbox_watermark where cons
 const sqlAccepted = `-- inbox: accepted numberings
 select outbox_id::text, max(incarnation) from {schema}inbox_numbering where consumer_name = $1::text group by outbox_id`
 
-// Whoever began with the same version waits here, and then finds it gone. A row is replaced and not updated: under a
-// snapshot that is kept open the versions of a row would be read by every look at it, and by every check of its index.
+// A transaction that began with the same version waits here, and then finds the row gone. The row is replaced, not
+// updated: while an old snapshot is open, every read of an updated row and every check of its index would visit all its
+// versions.
 const sqlMoveMark = `-- inbox: move a mark
 with base as (
 	delete from {schema}inbox_watermark where consumer_name = $1::text and topic = $2::text and partition = $3::integer
@@ -28,7 +29,7 @@ insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id,
 select $1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, $6::bigint, $7::smallint[], $8::bigint[],
 	$9::bigint from base`
 
-// The first one. Version 0 stays, so that nobody takes a mark for new whose version 1 is gone already.
+// Version 0 stays, so that no transaction takes a mark for new whose version 1 is already replaced.
 const sqlFirstMark = `-- inbox: first mark
 with met as (
 	insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs,
@@ -41,7 +42,7 @@ insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id,
 select $1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, $6::bigint, $7::smallint[], $8::bigint[],
 	$9::bigint from met`
 
-// After a consumer was moved from ids: what they knew.
+// The recorded ids of a consumer that was moved from ByID.
 const sqlKnownIDs = `-- inbox: known ids
 select message_id from {schema}inbox_message where consumer_name = $1::text and message_id = any($2::text::uuid[])
 union all

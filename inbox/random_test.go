@@ -18,9 +18,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_6_Random: several members work on one log at the same time, as zombies do, each in order; effects fail for
-// good, and now and then only once; two releasers run what an impatient operator lets go again and again. In the end
-// every event is applied once, and each key's in the order of the log (I1, I4).
+// TestP9_6_Random: several members handle one log at the same time, as zombies do. Some effects fail for good, some
+// once. An operator releases again and again, and two releasers run the released events. In the end each event is
+// applied once, and the events of a key in the order of the log (I1, I4).
 func TestP9_6_Random(t *testing.T) {
 	t.Parallel()
 	for _, dedup := range []inbox.Dedup{inbox.ByID, inbox.ByWatermark, inbox.ByOffset} {
@@ -45,7 +45,7 @@ func random(t *testing.T, dedup inbox.Dedup) {
 		number(log, epochOne, 1)
 	}
 	var mu sync.Mutex
-	bad := map[uuid.UUID]int{} // how often it fails before it works
+	bad := map[uuid.UUID]int{} // number of failures before the first success
 	for _, e := range log {
 		if draw.IntN(8) == 0 {
 			bad[e.ID] = 1 + draw.IntN(3)
@@ -72,9 +72,9 @@ func random(t *testing.T, dedup inbox.Dedup) {
 		mine := rand.New(rand.NewPCG(seed, uint64(10+m)))
 		h := w.inbox(cfg()).Each(effect)
 		wg.Go(func() {
-			for range 3 { // assigned three times
+			for range 3 { // three assignments
 				mu.Lock()
-				at := max(0, decided-mine.IntN(60)) // what is decided was not all committed as an offset
+				at := max(0, decided-mine.IntN(60)) // the committed offset is behind the decided events
 				mu.Unlock()
 				assigned(h)
 				for at < len(log) {

@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
-// record is a row of inbox_parked as it is read for a run or for a person.
+// record is a row of inbox_parked.
 type record struct {
 	id        int64
 	messageID string
@@ -27,8 +27,7 @@ type record struct {
 	code      string
 }
 
-// event decodes the record as the consumer once did. Its id is the one that it was parked under, whatever its headers
-// say.
+// event decodes the record as the consumer did, with the id under which it was parked, whatever its headers say.
 func (r *record) event() (event.Event, error) {
 	headers, err := sql.DecodeHeaders(r.headers)
 	if err != nil {
@@ -47,7 +46,7 @@ func (r *record) event() (event.Event, error) {
 	return e, nil
 }
 
-// rows are records to insert, as columns.
+// rows holds records to insert, as columns.
 type rows struct {
 	ids, kinds, topics, types, headers, codes, errors []string
 	hashes, tenants, keys, values                     [][]byte
@@ -88,7 +87,7 @@ func (r *rows) args(consumer string) []any {
 	}
 }
 
-// storable cuts s to what a text column takes: foreign types and the errors of effects may hold anything.
+// storable makes s fit for a text column of most bytes: foreign types and the errors of effects may hold any bytes.
 func storable(s string, most int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	if len(s) <= most {

@@ -8,9 +8,9 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_3_StandbyAnswersForMoment: a name that moves, a pooler or a proxy leads to a standby, and then to the
-// primary again. A standby cannot say where the log of its primary is (55000), and connections to it stay open. No
-// partition may stop for that.
+// TestP9_3_StandbyAnswersForMoment: a DNS name, a pooler or a proxy leads to a standby for a while. On a standby the
+// query for the primary's WAL position fails (55000), and connections to it stay open afterwards. No partition may
+// halt.
 func TestP9_3_StandbyAnswersForMoment(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -59,8 +59,8 @@ func TestP9_3_StandbyAnswersForMoment(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events[:15]))
 }
 
-// TestP9_3_RejectedForAWhile: a statement of the inbox is rejected until somebody repairs the database. The partition
-// is noted as halted, an operator may resume it, and it goes on by itself.
+// TestP9_3_RejectedForAWhile: the database rejects the inbox's statements until it is repaired. Meanwhile the partition
+// is recorded as halted. It goes on by itself, and an operator may resume it.
 func TestP9_3_RejectedForAWhile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -75,7 +75,7 @@ func TestP9_3_RejectedForAWhile(t *testing.T) {
 	}
 	for i, repair := range []func(){
 		func() {},
-		func() { // mended by its operator, who is told that there is something to resume
+		func() { // an operator resumes it as well
 			if err := w.operator().Resume(t.Context(), "payments", 3, "the table is back"); err != nil {
 				t.Error(err)
 			}
@@ -99,7 +99,7 @@ func TestP9_3_RejectedForAWhile(t *testing.T) {
 			}
 		}
 		if halts() != 1 {
-			t.Errorf("%d partitions are noted as halted", halts())
+			t.Errorf("%d partitions are recorded as halted, want 1", halts())
 		}
 		w.Exec(t, "alter table inbox_parked_away rename to inbox_parked")
 		repair()
@@ -107,15 +107,14 @@ func TestP9_3_RejectedForAWhile(t *testing.T) {
 			t.Error(err)
 		}
 		if halts() != 0 {
-			t.Error("it goes on, and is still noted as halted")
+			t.Error("the partition goes on and is still recorded as halted")
 		}
 	}
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestP9_3_AnotherDatabaseDecidesNothing: a standby has taken over, and the name leads to it. What it does not have of
-// the old primary may be behind the group's offset, so that no transaction of a partition that began with that one is
-// committed in it.
+// TestP9_3_AnotherDatabaseDecidesNothing: a standby was promoted, and connections lead to it. It may lack transactions
+// whose offsets are committed, so a partition that was assigned with the old primary commits nothing on the new one.
 func TestP9_3_AnotherDatabaseDecidesNothing(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)

@@ -9,12 +9,13 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// maxRejections bounds the types whose effects the database is known to reject. One more counts as any failure does.
+// maxRejections limits the number of types with rejected effects. A rejection of a further type counts like any
+// failure.
 const maxRejections = 1000
 
-// rejections tells a deployment that forgot a migration or a grant from an event that asks for what is not there. Where
-// the database rejects a statement (class 42) of one key, its event may be to blame. Where it does so for several keys
-// and no effect of their type is applied in between, no event is.
+// rejections tells a deployment without its migration or grant from an event that asks for a missing object. If the
+// database rejects a statement (class 42) for one key, the event may be the cause. If it does so for several keys and
+// applies no effect of their type in between, no event is.
 type rejections struct {
 	mu sync.Mutex
 	of map[string]rejection // by type
@@ -30,7 +31,7 @@ type listName struct {
 	id                 uuid.UUID // of an event without a key
 }
 
-// note notes that the effect of e was rejected, and reports whether those of several keys were.
+// note records that the effect of e was rejected. It reports whether effects of several keys were.
 func (r *rejections) note(e *event.Event) bool {
 	k := listName{tenant: e.Tenant, topic: e.Topic, key: e.Key}
 	if e.Key == "" {
@@ -54,7 +55,7 @@ func (r *rejections) note(e *event.Event) bool {
 	return known.several
 }
 
-// applied forgets the types of which an effect was committed.
+// applied removes the types of which an effect was committed.
 func (r *rejections) applied(events []event.Event, out []Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,8 +66,8 @@ func (r *rejections) applied(events []event.Event, out []Outcome) {
 	}
 }
 
-// undeployed reports whether the effect was rejected as those of other keys are. Then f waits for a person, unless
-// there are events before the rejected one: they go first, and f stays as it is.
+// undeployed reports whether the effect was rejected like those of other keys. f then waits for an operator, unless
+// there are events before the rejected one: they run first, and f is unchanged.
 func (b *batch) undeployed(f *failure) bool {
 	index := f.index
 	if b.limit == b.pos+1 {

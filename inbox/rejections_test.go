@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// typed gives each event a key and a type.
+// typed sets the key and the type of each event.
 func typed(events []event.Event, keys, types string) []event.Event {
 	for i := range events {
 		events[i].Key, events[i].Type = keys[i:i+1], types[i:i+1]
@@ -20,7 +20,7 @@ func typed(events []event.Event, keys, types string) []event.Event {
 	return events
 }
 
-// effectOf writes events; those of type N into a column that nobody has added.
+// effectOf is write, but for type N it writes a column that does not exist yet.
 func effectOf(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	if e.Type != "N" {
 		return write(ctx, tx, e)
@@ -29,15 +29,15 @@ func effectOf(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	return err
 }
 
-// auditAtCommit has COMMIT write of the effects of type N into a table that nobody has made.
+// auditAtCommit makes COMMIT write effects of type N to a table that does not exist yet.
 const auditAtCommit = `create function audit() returns trigger language plpgsql as
 	'begin insert into audit values (new.id); return null; end';
 create constraint trigger audit after insert on effect deferrable initially deferred
 	for each row when (new.what = 'N') execute function audit()`
 
 // TestP9_5_MissingColumnParksOneKey: the program is newer than the tables that its effect writes. At most one key is
-// parked. The others wait, a person is asked for, and they are applied once the column is there. Effects of other
-// types, which are applied meanwhile, change nothing.
+// parked, also if events of other types are applied meanwhile. The partition is recorded as waiting for an operator,
+// and its events are applied once the column exists.
 func TestP9_5_MissingColumnParksOneKey(t *testing.T) {
 	t.Parallel()
 	const column = "alter table effect add added text"
@@ -90,7 +90,7 @@ func TestP9_5_MissingColumnParksOneKey(t *testing.T) {
 			}
 			if n := pgtest.One[int](t, w.DB,
 				"select count(*) from inbox_progress where halted_code = 'rejected'"); n != 1 {
-				t.Errorf("%d partitions are noted as waiting for a person, want 1", n)
+				t.Errorf("%d partitions are recorded as waiting for an operator, want 1", n)
 			}
 			w.Exec(t, tt.repair)
 			r := <-decided
@@ -102,14 +102,14 @@ func TestP9_5_MissingColumnParksOneKey(t *testing.T) {
 			same(t, "with the column", r.out, want)
 			if n := pgtest.One[int](t, w.DB,
 				"select count(*) from inbox_progress where halted_at is not null"); n != 0 {
-				t.Error("it goes on, and is still noted")
+				t.Error("the partition goes on and is still recorded as halted")
 			}
 		})
 	}
 }
 
-// TestP9_5_OneKeyIsRejected: one key asks for what is not there while effects of its type are applied for others, and
-// an effect calls its error final. Neither holds up the partition.
+// TestP9_5_OneKeyIsRejected: one key's effect uses a missing table while the same type is applied for other keys. Other
+// effects return such an error as Terminal. Neither delays the partition.
 func TestP9_5_OneKeyIsRejected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

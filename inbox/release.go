@@ -10,34 +10,35 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// releaseBatch is how many keys, and how many events alone, one look finds.
+// releaseBatch is how many keys, and how many single events, one call of release reads.
 const releaseBatch = 100
 
-// releaseEvents and releaseBytes bound the events of a key that run in one transaction, for which a transaction waits
-// that lists another event of the key.
+// releaseEvents and releaseBytes limit the events of a key that run in one transaction. Transactions that park another
+// event of the key wait for it.
 const (
 	releaseEvents = 100
 	releaseBytes  = 16 << 20
 )
 
-// released is what an operator released: the list of a key, or an event alone.
+// released is a release by an operator: the list of a key, or a single event.
 type released struct {
-	id    int64  // of the event alone
+	id    int64  // of the single event
 	hash  []byte // of the key
 	topic string
 
-	// As it was found: the event that comes next, how often its run was counted, and whether its row says that it waits
-	// for its next run.
+	// The row as release read it: the next event, the number of its counted runs, and whether it waits for its next
+	// run.
 	seen   int64
 	counts int
 	noted  bool
 
-	last  int64 // the last event of the list that is decided
-	alone int64 // up to this one they run one at a time
+	last  int64 // the last decided event of the list
+	alone int64 // events up to this one run one at a time
 }
 
-// uncounted reports whether no process has counted the head since it was found; one that has, runs it. Otherwise
-// processes that wait for the same lock would count it one after the other, and it would look like a killer.
+// uncounted reports whether no other process has counted the head since release read it; a process that counted it runs
+// it. Without this check, processes that wait for the same lock would count the head one after the other, and it would
+// look like an event that kills processes.
 func (r *released) uncounted(head *record) bool {
 	counts := 0
 	if head.id == r.seen {
@@ -46,10 +47,10 @@ func (r *released) uncounted(head *record) bool {
 	return head.attempts <= counts
 }
 
-// release runs what operators have released since the last look.
+// release runs the events that operators released since the last call.
 func (in *Inbox) release(ctx context.Context) error {
 	if !in.releasing.TryLock() {
-		return nil // another Run of this process does
+		return nil // another Run of this process is releasing
 	}
 	defer in.releasing.Unlock()
 	if err := in.Prepare(ctx); err != nil {
@@ -70,7 +71,7 @@ func (in *Inbox) release(ctx context.Context) error {
 	for _, r := range list {
 		h := in.releaser(r.topic)
 		if h == nil || !h.waits.due(&r) {
-			continue // another process has its effect, or none yet; or it is put off
+			continue // no effect for it in this process, or its next run is not due
 		}
 		h.releaseList(ctx, r)
 		if ctx.Err() != nil {
@@ -80,7 +81,7 @@ func (in *Inbox) release(ctx context.Context) error {
 	return nil
 }
 
-// releaseList runs a list to its end, or the event alone, and logs once how many events of a key are decided.
+// releaseList runs a whole list, or a single event. It logs once how many events of a key are decided.
 func (h *handler) releaseList(ctx context.Context, r released) {
 	decided := 0
 	for more := true; more && ctx.Err() == nil; {
@@ -97,8 +98,8 @@ func (h *handler) releaseList(ctx context.Context, r released) {
 	}
 }
 
-// releaseNext runs the next events of a list, or the event alone, and returns how many of them are decided. An error
-// leaves everything as it was, still to be released.
+// releaseNext runs the next events of a list, or a single event, and returns how many are decided. After an error
+// nothing has changed, and the events are still to be released.
 func (h *handler) releaseNext(ctx context.Context, r *released) (decided int, err error) {
 	if free, err := h.isFree(ctx, r); err != nil || !free {
 		return 0, err
@@ -126,8 +127,8 @@ func (h *handler) releaseNext(ctx context.Context, r *released) (decided int, er
 	return h.releaseOne(ctx, r)
 }
 
-// releaseTogether runs the next events of a list in one transaction, as a batch of a partition: not counted, and beside
-// others.
+// releaseTogether runs the next events of a list in one transaction, like a batch of a partition: not counted, and next
+// to other runs.
 func (h *handler) releaseTogether(ctx context.Context, r *released, ids []int64) *failure {
 	leave, err := h.gate.enter(ctx, false)
 	if err != nil {
@@ -146,8 +147,8 @@ func (h *handler) releaseTogether(ctx context.Context, r *released, ids []int64)
 	return nil
 }
 
-// releaseOne runs the next event of a list, or the event alone. Its run is counted, and so alone in its process: a
-// released event may kill it as well.
+// releaseOne runs the next event of a list, or a single event. The run is counted, and so alone in its process, because
+// a released event may kill the process too.
 func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err error) {
 	in := h.Inbox
 	leave, err := in.gate.enter(ctx, true)
@@ -156,13 +157,13 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	}
 	defer leave()
 	if free, err := in.isFree(ctx, r); err != nil || !free {
-		return 0, err // another process was quicker; do not keep the gate while it runs
+		return 0, err // another process was faster; do not hold the gate during its run
 	}
 	head, f := in.countRelease(ctx, r, h.countLeft)
 	switch {
 	case f != nil:
 		if head != nil && f.unknown() {
-			h.uncountRelease(ctx, head, false) // a lost answer does not say whether it counts
+			h.uncountRelease(ctx, head, false) // after a lost answer the run may be counted
 		}
 		return 0, f.err
 	case head == nil:
@@ -179,9 +180,9 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	}
 	switch {
 	case r.hash != nil && head.code == CodeMaybePublished:
-		// A person must look at it first: only the events before it were released.
+		// An operator must check it first: only the events before it were released.
 		return 0, parkAgain(errMaybe, 0)
-	case head.attempts >= in.cfg.CrashAttempts: // before this count
+	case head.attempts >= in.cfg.CrashAttempts: // without this run
 		return 0, parkAgain(errKilled, 0)
 	}
 	t := h.releasing(r, []int64{head.id})
@@ -191,7 +192,7 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	}
 	end := releaseEnd(f, func() bool { return h.waitedOut(r) })
 	if end == releaseLater {
-		// This process has outlived the run: the count goes back.
+		// This process survived the run: take the count back.
 		waits := f.kind == failed || f.kind == lost
 		if h.uncountRelease(ctx, head, waits) && waits {
 			h.waits.noted(r)
@@ -214,12 +215,12 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 type releaseTurn uint8
 
 const (
-	releaseDone   releaseTurn = iota // it is decided
-	releaseLater                     // it is as it was: another look runs it again
-	releaseFailed                    // it is parked again
+	releaseDone   releaseTurn = iota // the event is decided
+	releaseLater                     // nothing has changed: a later call runs it again
+	releaseFailed                    // the event is parked again
 )
 
-// releaseEnd decides what follows a run. waitedOut is asked when the effect answered Retryable.
+// releaseEnd decides what follows a run. It calls waitedOut if the effect returned Retryable.
 func releaseEnd(f *failure, waitedOut func() bool) releaseTurn {
 	switch {
 	case f == nil:
@@ -233,7 +234,7 @@ func releaseEnd(f *failure, waitedOut func() bool) releaseTurn {
 	return releaseFailed
 }
 
-// waitedOut puts a release off whose effect answered Retryable, and reports whether that has been so for too long.
+// waitedOut delays a release whose effect returned Retryable, and reports whether MaxRetryFor has passed.
 func (h *handler) waitedOut(r *released) bool {
 	since := h.waits.retryable(r, h.cfg.Backoff)
 	return h.cfg.MaxRetryFor >= 0 && time.Since(since) >= h.cfg.MaxRetryFor

@@ -18,7 +18,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// counted is an inbox of a pool of its own that counts the COMMITs it sends.
+// counted returns an inbox with a pool of its own, and the count of its COMMITs.
 func (w *world) counted(cfg inbox.Config) (in *inbox.Inbox, commits *atomic.Int64) {
 	w.t.Helper()
 	pool, err := pgxpool.ParseConfig(w.URL)
@@ -39,8 +39,7 @@ func (w *world) counted(cfg inbox.Config) (in *inbox.Inbox, commits *atomic.Int6
 	return newInbox(w.t, db, "ledger", small(quick(cfg))), commits
 }
 
-// TestP9_6_ReleasedKeyRunsInBatches: the events of a key take two transactions for each hundred, and not for each
-// of them. Their order stays.
+// TestP9_6_ReleasedKeyRunsInBatches: a released key's events take two transactions per hundred events, in their order.
 func TestP9_6_ReleasedKeyRunsInBatches(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(in *inbox.Inbox, do inbox.BatchEffect) inbox.Handler{
@@ -77,7 +76,7 @@ func TestP9_6_ReleasedKeyRunsInBatches(t *testing.T) {
 			pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
 			same(t, "effects", w.effects(), ids(e))
 			if n := decided.Load(); n != 300 {
-				t.Errorf("%d events are said to be applied", n)
+				t.Errorf("Released was called for %d applied events, want 300", n)
 			}
 			if n := commits.Load(); n > 15 {
 				t.Errorf("%d transactions for 300 released events", n)
@@ -86,15 +85,15 @@ func TestP9_6_ReleasedKeyRunsInBatches(t *testing.T) {
 	}
 }
 
-// TestP9_6_ReleasesRunSinglyAfterCrash: a process died within a batch of released events. Whoever comes next
-// counts each of them and runs it alone.
+// TestP9_6_ReleasesRunSinglyAfterCrash: a process dies during a batch of released events. The next process counts each
+// of them and runs it alone.
 func TestP9_6_ReleasesRunSinglyAfterCrash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "a", "a", "a", "a", "a")
 	handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e)
 	w.releaseKey("a", 6)
-	// It dies once the effects have run: its session ends, and nothing that it would do behind that is done.
+	// The process dies after the effects: its session ends, and it does nothing more.
 	dies := make(chan struct{})
 	first := w.inbox(quick(inbox.Config{}))
 	first.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
@@ -119,7 +118,7 @@ func TestP9_6_ReleasesRunSinglyAfterCrash(t *testing.T) {
 		sizes = append(sizes, len(events))
 		if n := pgtest.One[int](t, w.DB, "select release_attempts from inbox_parked where message_id = $1",
 			events[0].ID.String()); n != 1 {
-			t.Errorf("event %d runs, and %d runs of it are counted", len(sizes), n)
+			t.Errorf("event %d has %d counted runs, want 1", len(sizes), n)
 		}
 		return write(ctx, tx, events[0])
 	})
@@ -129,8 +128,9 @@ func TestP9_6_ReleasesRunSinglyAfterCrash(t *testing.T) {
 	same(t, "effects", w.effects(), ids(e))
 }
 
-// TestP9_6_ReleasedEventsAreSkippedOrFail: within a batch of a release an effect skips an event, before it wrote or
-// behind, and fails for another. What was skipped leaves nothing, and only what failed is parked again.
+// TestP9_6_ReleasedEventsAreSkippedOrFail: in a batch of released events the effect skips one, before or after it
+// wrote, and fails for another. The skipped event leaves no effect; only the failed one and the events after it stay
+// parked.
 func TestP9_6_ReleasedEventsAreSkippedOrFail(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(in *inbox.Inbox, skipped, bad uuid.UUID) inbox.Handler{
@@ -208,7 +208,7 @@ func TestP9_6_ReleasedEventsAreSkippedOrFail(t *testing.T) {
 				if days, _ := w.rows(); days != len(outcomes)-len(parked)/2 {
 					t.Errorf("%d ids are recorded", days)
 				}
-				if n := commits.Load(); !fails && n > 7 { // one at a time they are eleven and more
+				if n := commits.Load(); !fails && n > 7 { // one at a time takes at least eleven
 					t.Errorf("%d transactions: they ran one at a time", n)
 				}
 			})

@@ -31,7 +31,7 @@ func (w *world) operator() *operator.Operator {
 	return o
 }
 
-// TestP9_6_ReleasedKeyIsLoggedOnce: not a line for each of its events.
+// TestP9_6_ReleasedKeyIsLoggedOnce: a released key is logged in one line, not in one per event.
 func TestP9_6_ReleasedKeyIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -57,7 +57,7 @@ func TestP9_6_ReleasedKeyIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// releaseKey lets a key of the tests go.
+// releaseKey releases a key of the topic payments and checks the number of its events.
 func (w *world) releaseKey(key string, want int64) {
 	w.t.Helper()
 	n, err := w.operator().ReleaseKey(w.t.Context(), "", "payments", key, "mended")
@@ -80,13 +80,13 @@ func runs(t *testing.T, in *inbox.Inbox) {
 	})
 }
 
-// quick looks for releases all the time.
+// quick sets a short ReleaseEvery.
 func quick(cfg inbox.Config) inbox.Config {
 	cfg.ReleaseEvery = 2 * time.Millisecond
 	return cfg
 }
 
-// switchable is an effect that fails for some events until it is mended.
+// switchable is an effect that fails for some events until mended is set.
 type switchable struct {
 	mended atomic.Bool
 	mu     sync.Mutex
@@ -103,8 +103,8 @@ func (s *switchable) effect(ctx context.Context, tx pgx.Tx, e event.Event) error
 	return write(ctx, tx, e)
 }
 
-// TestP9_6_ReleaseInOrder: a released key runs in the order of the log, what arrives meanwhile goes behind it, and the
-// mark goes only with an empty list.
+// TestP9_6_ReleaseInOrder: a released key runs in the order of the log. An event that arrives meanwhile runs after it.
+// The key's mark is removed once its list is empty.
 func TestP9_6_ReleaseInOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -114,7 +114,7 @@ func TestP9_6_ReleaseInOrder(t *testing.T) {
 	var late sync.Once
 	more := keyed("a")
 	h := in.Each(s.effect)
-	// In the middle of the release another event of the key arrives in another process.
+	// During the release another event of the key arrives in another process.
 	other := w.inbox(inbox.Config{}).Each(write)
 	arrived := make(chan inbox.Outcome, 1)
 	in2 := w.inbox(quick(inbox.Config{Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) {
@@ -136,7 +136,7 @@ func TestP9_6_ReleaseInOrder(t *testing.T) {
 	runs(t, in2)
 	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
 	if o := <-arrived; o != inbox.Parked && o != inbox.Applied {
-		t.Errorf("the late one is %v", o)
+		t.Errorf("the event that arrived late is %v", o)
 	}
 	same(t, "effects", w.effects(), []uuid.UUID{e[2].ID, e[0].ID, e[1].ID, e[3].ID, e[4].ID, more[0].ID})
 	same(t, "again", handle(t, h, append(e, more...)), repeat(inbox.Duplicate, 6))
@@ -148,7 +148,8 @@ func TestP9_6_ReleaseInOrder(t *testing.T) {
 	}
 }
 
-// TestP9_6_ReleaseFailsAgain: what fails again parks its key again, with what stands behind it; what ran before stays.
+// TestP9_6_ReleaseFailsAgain: a released event that fails again parks its key again, with the events after it. The
+// events before it stay applied.
 func TestP9_6_ReleaseFailsAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -177,7 +178,7 @@ func TestP9_6_ReleaseFailsAgain(t *testing.T) {
 	same(t, "effects", w.effects(), ids(e))
 }
 
-// TestP9_6_ReleaseAlone: an event that is parked alone is released by itself, a listed one is not.
+// TestP9_6_ReleaseAlone: an event that is parked alone can be released by itself, one in its key's list cannot.
 func TestP9_6_ReleaseAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -207,8 +208,8 @@ func TestP9_6_ReleaseAlone(t *testing.T) {
 	}
 }
 
-// TestP9_6_TwoReleasers: two processes release the same keys and a third one handles their duplicates: once each, in
-// order.
+// TestP9_6_TwoReleasers: two processes release the same keys and a third handles their duplicates. Each event is
+// applied once, in order.
 func TestP9_6_TwoReleasers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -255,8 +256,8 @@ func TestP9_6_TwoReleasers(t *testing.T) {
 	}
 }
 
-// TestP9_6_Discard: a discarded event stays a duplicate; discarding the head lets the rest go on, discarding the key
-// all of it.
+// TestP9_6_Discard: a discarded event is a duplicate from then on. After a discard of the head the rest of the list can
+// be released; a discard of the key discards the whole list.
 func TestP9_6_Discard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -290,7 +291,7 @@ func TestP9_6_Discard(t *testing.T) {
 	if n := pgtest.One[int](t, w.DB,
 		`select count(*) from (select * from inbox_message union all select * from inbox_message_any) m
 		where status = 'discarded' and error_code = 'x'`); n != 3 {
-		t.Errorf("%d ids are recorded as discarded with their code, want 3 (and one that was behind)", n)
+		t.Errorf("%d ids are recorded as discarded with their code, want 3: the event behind has no code", n)
 	}
 	log, err := o.Audit(t.Context(), 100)
 	if err != nil || len(log) != 6 || log[5].Operator != "ada" || log[5].Reason != "never to be applied" ||
@@ -299,7 +300,7 @@ func TestP9_6_Discard(t *testing.T) {
 	}
 }
 
-// TestP9_6_Edit: an event is mended and released; the record as it was stays in the audit.
+// TestP9_6_Edit: an event is edited and released. The audit keeps the original record.
 func TestP9_6_Edit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -326,7 +327,7 @@ func TestP9_6_Edit(t *testing.T) {
 	payload, headers := []byte("good"), map[string]string{"own": "3"}
 	if err := o.EditParked(t.Context(), list[0].ID,
 		operator.Edit{Payload: &payload, Headers: &map[string]string{"ce_id": "x"}}, "x"); err == nil {
-		t.Error("the codec's header was edited")
+		t.Error("a header of the codec was edited")
 	}
 	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &headers},
 		""); err == nil {
@@ -342,7 +343,7 @@ func TestP9_6_Edit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := o.EditParked(t.Context(), list[0].ID, edit, "a typo"); !errors.Is(err, operator.ErrEdited) {
-		t.Errorf("changed what nobody has seen: %v", err)
+		t.Errorf("an edit of content that was not revealed: %v", err)
 	}
 	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 2 || log[1].Action != "reveal parked" {
 		t.Errorf("%+v, %v", log, err)
@@ -360,11 +361,11 @@ func TestP9_6_Edit(t *testing.T) {
 	}
 	if before := pgtest.One[string](t, w.DB, "select convert_from(record_value, 'utf8') from inbox_audit where "+
 		"action = 'edit parked'"); before != "bad" {
-		t.Errorf("the audit keeps %q", before)
+		t.Errorf("the audit has the payload %q", before)
 	}
 }
 
-// TestP9_6_ParkingInsertsFirst: an event whose twin was applied after it had failed, and before it is parked, is a
+// TestP9_6_ParkingInsertsFirst: an event fails for good, and its twin is applied before it is parked. It is a
 // duplicate.
 func TestP9_6_ParkingInsertsFirst(t *testing.T) {
 	t.Parallel()
@@ -372,7 +373,7 @@ func TestP9_6_ParkingInsertsFirst(t *testing.T) {
 	e := keyed("b", "a")
 	twin := w.inbox(inbox.Config{}).Each(write)
 	h := w.inbox(inbox.Config{Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
-		if r.Reason == "split" { // it has failed for good, and what stands before it goes first
+		if r.Reason == "split" { // it has failed for good; the events before it are applied first
 			same(t, "twin", handle(t, twin, e[1:]), repeat(inbox.Applied, 1))
 		}
 	}}}).Each(failing(map[uuid.UUID]error{e[1].ID: inbox.Terminal("x", errBad)}))
@@ -383,7 +384,7 @@ func TestP9_6_ParkingInsertsFirst(t *testing.T) {
 	same(t, "effects", w.effects(), []uuid.UUID{e[1].ID, e[0].ID})
 }
 
-// TestP9_6_ReleaseRetryable: a release that answers Retryable waits and goes on by itself, until MaxRetryFor.
+// TestP9_6_ReleaseRetryable: a released event that fails as Retryable is run again by itself, until MaxRetryFor.
 func TestP9_6_ReleaseRetryable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -418,8 +419,8 @@ func TestP9_6_ReleaseRetryable(t *testing.T) {
 	}
 }
 
-// TestP9_6_ReleaseInAnotherProcessDelaysNoOther: the process that looks for releases finds one that another process
-// runs. It does not wait for that behind its gate, where its own partitions would wait too.
+// TestP9_6_ReleaseInAnotherProcessDelaysNoOther: a process finds a release that another process runs. It must not hold
+// its gate while it waits for that release, because its own partitions would wait too.
 func TestP9_6_ReleaseInAnotherProcessDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w, events := newWorld(t), keyed("a")
@@ -465,15 +466,15 @@ func TestP9_6_ReleaseInAnotherProcessDelaysNoOther(t *testing.T) {
 		select {
 		case <-looks:
 		case <-ctx.Done():
-			t.Fatal("it does not look any more: it waits for the release of another process")
+			t.Fatal("no query for releases: the process waits for another process's release")
 		}
 		if _, err := h.Handle(ctx, others[i:i+1]); err != nil {
-			t.Fatal("a partition waits for the release of another process:", err)
+			t.Fatal("a partition waits for another process's release:", err)
 		}
 	}
 }
 
-// statements is told of each statement that a connection sends.
+// statements is a tracer that is called with each statement.
 type statements func(sql string)
 
 func (s statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
@@ -483,13 +484,13 @@ func (s statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.T
 
 func (statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestP9_6_ReleasesOfAnotherWorker: what a worker that is down has the effects of does not keep this one from its own.
+// TestP9_6_ReleasesOfAnotherWorker: the released events of a worker that is down do not keep this worker from its own.
 func TestP9_6_ReleasesOfAnotherWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.inbox(quick(inbox.Config{}))
 	here := in.Each(write)
-	in.Each(write) // of a topic that nobody reads: with two handlers, the topic says whose an event is
+	in.Each(write) // handles no topic here; with two handlers an event's handler is found by its topic
 	handle(t, here, some(1))
 	w.Exec(t,
 		`insert into inbox_parked (consumer_name, message_id, kind, state, topic, record_partition, record_offset,

@@ -16,8 +16,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// isFree reports that no other process runs what was released, nor does an operator change it. Whoever waits for that
-// waits outside of the gate.
+// isFree reports whether no other process runs the release and no operator changes it. Callers wait for that outside of
+// the gate.
 func (in *Inbox) isFree(ctx context.Context, r *released) (free bool, err error) {
 	statement, key := sqlFreeAlone, any(r.id)
 	if r.hash != nil {
@@ -30,9 +30,9 @@ func (in *Inbox) isFree(ctx context.Context, r *released) (free bool, err error)
 	return tag.RowsAffected() > 0, nil
 }
 
-// countRelease locks, finds the head and counts its run, in a transaction of its own. The row countLeft has a count of
-// ours already. Under the lock, and on a second look, an empty list means that the mark may go: nil is returned when
-// nothing is left to do. With a failure, head is what would have been counted.
+// countRelease locks the release, reads its head and counts the head's run, in a transaction of its own. The row
+// countLeft already has a count by this handler. If the list is empty under the lock, its mark is removed. A nil head
+// means that nothing is left to do. With a failure, head is the event that would have been counted.
 func (in *Inbox) countRelease(ctx context.Context, r *released, countLeft int64) (head *record, f *failure) {
 	err := in.inTx(ctx, func(tx pgx.Tx) error {
 		list, err := in.lockHeads(ctx, tx, r, 1)
@@ -45,7 +45,7 @@ func (in *Inbox) countRelease(ctx context.Context, r *released, countLeft int64)
 			return nil
 		}
 		if head.id == countLeft {
-			head.attempts-- // ours is among them
+			head.attempts-- // it includes the count of this handler
 			return nil
 		}
 		_, err = tx.Exec(ctx, in.q(sqlCountRelease), in.consumer, head.id)
@@ -57,9 +57,9 @@ func (in *Inbox) countRelease(ctx context.Context, r *released, countLeft int64)
 	return head, nil
 }
 
-// planRelease finds out which events of a list run together: the first ones, unless one of them has run in this
-// release, or in a batch that did not end. The last of them is noted: after a death of this process the next one runs
-// them one at a time. No ids: the next event runs alone. None waiting: there is nothing left to do.
+// planRelease returns the events of a list that run together: the first ones, unless one of them already ran in this
+// release or was in a batch that did not end. It records the last of them: if this process dies, the next process runs
+// them one at a time. No ids: the next event runs alone. waiting is 0 if nothing is left to do.
 func (in *Inbox) planRelease(ctx context.Context, r *released) (ids []int64, waiting int, err error) {
 	err = in.inTx(ctx, func(tx pgx.Tx) error {
 		if is, err := in.lockReleased(ctx, tx, r); err != nil || !is {
@@ -102,7 +102,7 @@ func (in *Inbox) planRelease(ctx context.Context, r *released) (ids []int64, wai
 	return ids, waiting, nil
 }
 
-// lockReleased locks the mark of a list, or the row of an event alone, and says whether it is still to be released.
+// lockReleased locks the mark of a list, or the row of a single event, and reports whether it is still to be released.
 func (in *Inbox) lockReleased(ctx context.Context, tx pgx.Tx, r *released) (is bool, err error) {
 	statement, key := sqlLockAlone, any(r.id)
 	if r.hash != nil {
@@ -116,8 +116,8 @@ func (in *Inbox) lockReleased(ctx context.Context, tx pgx.Tx, r *released) (is b
 	return state == "releasing", err
 }
 
-// lockHeads locks what is released, and reads the first n events of the list, or the event alone; none when it is not
-// to be released any more. A list that is empty under the lock loses its mark.
+// lockHeads locks the release and reads the first n events of the list, or the single event; none if it is no longer to
+// be released. It removes the mark of a list that is empty under the lock.
 func (in *Inbox) lockHeads(ctx context.Context, tx pgx.Tx, r *released, n int) ([]*record, error) {
 	if is, err := in.lockReleased(ctx, tx, r); err != nil || !is {
 		return nil, err
@@ -137,7 +137,7 @@ func (in *Inbox) lockHeads(ctx context.Context, tx pgx.Tx, r *released, n int) (
 	return list, err
 }
 
-// unmark removes the mark of an empty list, which is locked.
+// unmark removes the mark of an empty, locked list.
 func (in *Inbox) unmark(ctx context.Context, tx pgx.Tx, r *released) error {
 	if r.hash == nil {
 		return nil
@@ -146,13 +146,13 @@ func (in *Inbox) unmark(ctx context.Context, tx pgx.Tx, r *released) error {
 	return err
 }
 
-// readState reads the state first in a transaction, which gets the inbox's time-outs with it.
+// readState reads the state at the start of a transaction, and sets the inbox's timeouts for it.
 func (in *Inbox) readState(ctx context.Context, tx pgx.Tx) (*state, error) {
 	return stateOf(tx.QueryRow(ctx, in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer,
 		in.cfg.idleTimeout))
 }
 
-// inTx runs do in a transaction with the inbox's time-outs.
+// inTx runs do in a transaction with the inbox's timeouts.
 func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, in.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := in.readState(ctx, tx); err != nil {
@@ -162,8 +162,8 @@ func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	})
 }
 
-// uncountRelease takes the count of a run back that this process outlived, notes whether the event waits for its next
-// run, and reports whether it could. If not, the count serves for the next run.
+// uncountRelease takes back the count of a run that this process survived, records whether the event waits for its next
+// run, and reports whether it succeeded. If not, the count serves for the next run.
 func (h *handler) uncountRelease(ctx context.Context, head *record, waits bool) (told bool) {
 	h.countLeft = 0
 	if err := h.execLate(ctx, sqlUncountRelease, h.consumer, head.id, waits); err != nil {
@@ -172,13 +172,13 @@ func (h *handler) uncountRelease(ctx context.Context, head *record, waits bool) 
 	return h.countLeft == 0
 }
 
-// failAgain turns a mark, or an event alone, back to parked, for a person to look again.
+// failAgain sets a mark, or a single event, back to parked for an operator.
 func (in *Inbox) failAgain(ctx context.Context, r *released, head *record, cause error, runs int) error {
 	code, message := storable(codeOf(cause), 255), storable(cause.Error(), 2000)
 	return in.inTx(ctx, func(tx pgx.Tx) error {
 		now, err := in.lockHeads(ctx, tx, r, 1)
 		if err != nil || len(now) == 0 || now[0].id != head.id {
-			return err // another process has it
+			return err // another process has changed it
 		}
 		if _, err := tx.Exec(ctx, in.q(sqlFailedAgain), in.consumer, head.id, code, message, runs); err != nil ||
 			r.hash == nil {
@@ -189,19 +189,19 @@ func (in *Inbox) failAgain(ctx context.Context, r *released, head *record, cause
 	})
 }
 
-// releasing is the transaction of released events: the next ones of a list, or one alone.
+// releasing is the transaction of released events: the next events of a list, or a single event.
 type releasing struct {
-	work // its events and outcomes are those of the last transaction
+	work // events and outcomes of the last transaction
 	in   *Inbox
 	what released
-	ids  []int64 // of their rows
+	ids  []int64 // the ids of their rows
 }
 
 func (h *handler) releasing(r *released, ids []int64) *releasing {
 	return &releasing{work: work{run: h.run, skip: map[uuid.UUID]bool{}}, in: h.Inbox, what: *r, ids: ids}
 }
 
-// settle runs the effects until they are decided or one fails, with savepoints when one skipped after it had written.
+// settle runs the effects until all are decided or one fails. It uses savepoints if an effect skipped after writing.
 func (t *releasing) settle(ctx context.Context) *failure {
 	for {
 		f := t.once(ctx)
@@ -224,7 +224,7 @@ func (t *releasing) settle(ctx context.Context) *failure {
 	}
 }
 
-// once is one transaction: the lock, the ids first, the effects, and the rows leave the list.
+// once runs one transaction: it locks, records the ids, runs the effects, and removes the events from their list.
 func (t *releasing) once(ctx context.Context) *failure {
 	in := t.in
 	return in.withConn(ctx, func(conn *pgx.Conn) *failure {
@@ -249,7 +249,7 @@ func (t *releasing) once(ctx context.Context) *failure {
 	})
 }
 
-// begin locks, makes sure that the list still begins with the same events, and records their ids.
+// begin locks the release, checks that the list still begins with the same events, and records their ids.
 func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	in := t.in
 	s, err := in.readState(ctx, tx)
@@ -276,7 +276,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	}
 	p.sort()
 	var b pgx.Batch
-	ids := byID{in} // whatever the strategy: it knows what a person has released
+	ids := byID{in} // whatever the strategy: ids record the released events
 	ids.queue(&b, p)
 	res := tx.SendBatch(ctx, &b)
 	err = ids.read(res, p)

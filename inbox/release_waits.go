@@ -6,11 +6,11 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// releaseWaits paces the releases that another look runs again: their effect answered Retryable, or their session ended
-// in it.
+// releaseWaits holds the waits of releases that run again later: their effect returned Retryable, or their session
+// ended in it.
 type releaseWaits map[releaseName]*releaseWait
 
-// releaseName is the hash of a key, or the id of an event alone.
+// releaseName is the hash of a key, or the id of a single event.
 type releaseName struct {
 	hash string
 	id   int64
@@ -20,30 +20,30 @@ type releaseWait struct {
 	since, until time.Time
 	pace         backoff.BackOff
 	losses       int  // sessions that ended in the effect
-	noted        bool // in the row, where an operator may take it back
+	noted        bool // recorded in the row, where an operator can clear it
 }
 
 func (r *released) name() releaseName { return releaseName{string(r.hash), r.id} }
 
-// due reports whether a release may be tried now: its time has come, or an operator has taken its note back.
+// due reports whether a release may run now: its wait is over, or an operator has ended it.
 func (w releaseWaits) due(r *released) bool {
 	wait := w[r.name()]
 	return wait == nil || !time.Now().Before(wait.until) || wait.noted && !r.noted
 }
 
-// noted remembers that the row says that a release waits.
+// noted records that the row says that a release waits.
 func (w releaseWaits) noted(r *released) {
 	if wait := w[r.name()]; wait != nil {
 		wait.noted = true
 	}
 }
 
-// retryable puts a release off, and returns since when it has been put off.
+// retryable delays a release, and returns since when it has been delayed.
 func (w releaseWaits) retryable(r *released, first time.Duration) (since time.Time) {
 	return w.putOff(r, first).since
 }
 
-// lost puts a release off whose session ended in its effect, and returns how often that was so.
+// lost delays a release whose session ended in its effect, and returns how often that happened.
 func (w releaseWaits) lost(r *released, first time.Duration) (times int) {
 	wait := w.putOff(r, first)
 	wait.losses++

@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/inbox/operator"
 )
 
-// TestP9_1_RetiredConsumerReturns: a consumer that was retired does not hold days up, and knows what it applied when it
-// starts again.
+// TestP9_1_RetiredConsumerReturns: a retired consumer does not keep days from being dropped. When it starts again, it
+// recognizes the events that it applied.
 func TestP9_1_RetiredConsumerReturns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -26,7 +26,7 @@ func TestP9_1_RetiredConsumerReturns(t *testing.T) {
 	}
 	o := newOperator(t, w, "ledger")
 	if err := o.Retire(t.Context(), "gone"); err == nil || !strings.Contains(err.Error(), "stop its workers") {
-		t.Fatalf("it was at work a moment ago: %v", err)
+		t.Fatalf("retired although it was just active: %v", err)
 	}
 	w.Exec(t, "update inbox_progress set updated_at = updated_at - interval '2 minutes'")
 	if err := o.Retire(t.Context(), "gone"); err != nil {

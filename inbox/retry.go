@@ -9,14 +9,14 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// pauses makes a growing wait with jitter that never ends by itself.
+// pauses returns a growing wait with jitter and without an end.
 func pauses(first, longest time.Duration, factor float64) *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(first),
 		backoff.WithMaxInterval(max(first, longest)),
 		backoff.WithMultiplier(factor), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
 }
 
-// outage logs once that the database is away, and once that it is back, however many goroutines wait for it.
+// outage logs once when the database goes away and once when it is back, however many goroutines wait for it.
 type outage struct {
 	log   *slog.Logger
 	on    atomic.Bool

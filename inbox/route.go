@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/days"
 )
 
-// state is what decides the table of an id, as one transaction read it.
+// state is the data that determines the table of an id, as read by one transaction.
 type state struct{ days.State }
 
 func stateOf(row pgx.Row) (*state, error) {
@@ -22,31 +22,31 @@ func stateOf(row pgx.Row) (*state, error) {
 	return &s, nil
 }
 
-// place is where an id's row belongs.
+// place says where the row of an id belongs.
 type place uint8
 
 const (
 	inDay place = iota
 	inAny
-	numbered // nowhere: its number decides
+	numbered // no row: the number decides
 
-	// The rest is quarantined: only a person can decide it.
+	// The places below are quarantined: only an operator can decide the event.
 
-	tooOld       // nobody can tell whether it was applied
-	tooFuture    // the clock that made it is broken
+	tooOld       // it may have been applied
+	tooFuture    // the clock that made the id is wrong
 	replayed     // it was published under another number
-	oldNumbering // of a numbering that its partition has left
-	unnumbered   // it carries no number
+	oldNumbering // it belongs to an old numbering of its partition
+	unnumbered   // it has no number
 )
 
-// undecidable reports that nobody can tell whether the event was applied.
+// undecidable reports whether the inbox cannot tell if the event was applied.
 func (p place) undecidable() bool { return p >= tooOld }
 
-// place implements P9.1. The day inside an id never changes, the floor never changes and dropped only rises, so an id
-// never changes its table while its row counts.
+// place implements P9.1. The day of an id and the floor never change, and dropped only rises, so an id never changes
+// its table while its row counts.
 func (s state) place(id uuid.UUID, windowDays days.Number, ahead int) place {
 	d, ok := days.Of(id)
-	aged := s.Today // what ages ids: a clock that has jumped does not
+	aged := s.Today // a clock that has jumped must not age ids
 	if s.Until >= 0 {
 		aged = min(aged, s.Until)
 	}
@@ -63,7 +63,7 @@ func (s state) place(id uuid.UUID, windowDays days.Number, ahead int) place {
 	return inDay
 }
 
-// refusal is the error of an id that may be neither applied nor passed over.
+// refusal returns the error of an event that can be neither applied nor skipped.
 func refusal(p place, e *event.Event, s state, windowDays days.Number) error {
 	d, _ := days.Of(e.ID)
 	switch p {

@@ -15,13 +15,13 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// boundEvery is how often the lists of parked keys are measured.
+// boundEvery is how often Run counts the lists of parked keys.
 const boundEvery = 15 * time.Second
 
-// Run keeps the inbox's days: it makes them ahead of time, drops those that every consumer's window has left, and
-// cleans inbox_message_any, every Config.MaintainEvery, sooner after a failure. And it runs what operators released,
-// every Config.ReleaseEvery. It returns nil when ctx ends. Run it in every process of the consumer, beside the consumer
-// that has the effect; they tolerate each other.
+// Run maintains the inbox every Config.MaintainEvery, sooner after a failure: it creates days in advance, drops the
+// days that are outside every consumer's window, and cleans inbox_message_any. It also runs the events that operators
+// released, every Config.ReleaseEvery. It returns nil when ctx ends. Call Run in every process of the consumer, next to
+// the handlers that have the effects. Several processes may run it at once.
 func (in *Inbox) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -39,7 +39,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 	return nil
 }
 
-// repeat calls do now and every so often until ctx ends, and after a growing pause when it fails.
+// repeat calls do at once and then at the given interval until ctx ends. After a failure it waits for a growing time.
 func (in *Inbox) repeat(ctx context.Context, what string, every time.Duration, do func(context.Context) error) {
 	pace := pauses(time.Second, 5*time.Minute, 3)
 	for {
@@ -58,7 +58,7 @@ func (in *Inbox) repeat(ctx context.Context, what string, every time.Duration, d
 	}
 }
 
-// bound marks the keys whose list is as long as it may be, and unmarks those whose list is shorter again.
+// bound marks the keys whose list is full, and unmarks those whose list is shorter again.
 func (in *Inbox) bound(ctx context.Context) error {
 	if in.cfg.ParkedPerKey < 0 {
 		return nil
@@ -77,7 +77,7 @@ func (in *Inbox) bound(ctx context.Context) error {
 			full++
 		}
 	}
-	// Where lists are shorter again, or gone, partitions go on; one that halted for another list halts again.
+	// Partitions resume when a list is shorter again or gone. One that halted for another list halts again.
 	if err := in.unhalt(ctx, CodeListFull, full < len(changed)); err != nil {
 		return fmt.Errorf("inbox: resuming the partitions of lists that are shorter again: %w", err)
 	}
@@ -89,7 +89,7 @@ func (in *Inbox) bound(ctx context.Context) error {
 	return nil
 }
 
-// Maintain is one pass of what Run does. A pass that fails half-way has done no harm and is finished by the next.
+// Maintain runs one maintenance pass. A pass that fails half-way does no harm; the next pass finishes its work.
 func (in *Inbox) Maintain(ctx context.Context) error {
 	err := in.Prepare(ctx)
 	var info MaintainedInfo
@@ -111,10 +111,10 @@ func newKeeper(s settings, log *slog.Logger) *days.Keeper {
 	}
 }
 
-// MaintainAll is one pass for all consumers of a schema, without being one: for a cron job that connects as the owner
-// of the tables, or with the maintainer's role. believe says that the database's clock is right although it has passed
-// the last day that was made: see `relay inbox maintain --believe-clock`. Only Schema, DaysAhead, LockTimeout and
-// Logger of cfg are used.
+// MaintainAll runs one maintenance pass for all consumers of a schema, without a consumer of its own. It is for a cron
+// job that connects as the owner of the tables or with the maintainer's role. believe says that the database's clock is
+// right although it has passed the last created day: see `relay inbox maintain --believe-clock`. Only Schema,
+// DaysAhead, LockTimeout and Logger of cfg are used.
 func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config, believe bool) (MaintainedInfo, error) {
 	if db == nil {
 		return MaintainedInfo{}, errors.New("inbox: MaintainAll needs a *pgxpool.Pool")
@@ -131,7 +131,7 @@ func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config, believe bool
 	return info, err
 }
 
-// pass makes, drops and cleans; one that fails does not keep the others from their work.
+// pass creates, drops and cleans. A failure of one step does not skip the next.
 func pass(ctx context.Context, k *days.Keeper) (info MaintainedInfo, err error) {
 	var made, dropped, cleaned error
 	info.Made, made = k.Make(ctx, k.Believe)

@@ -10,29 +10,29 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/days"
 )
 
-// SampleLimit is where the counts of a Sample end.
+// SampleLimit is the highest count in a Sample.
 const SampleLimit = 100_000
 
-// Sample is the state of a consumer's inbox in figures that are cheap enough to be asked for every few seconds. Every
-// process of the consumer reads the same. Counts end at SampleLimit.
+// Sample is the state of a consumer's inbox in figures that are cheap enough to read every few seconds. All processes
+// of the consumer read the same figures. Counts end at SampleLimit.
 type Sample struct {
-	// Parked events wait for a person, those that only wait behind another of their key included; ParkedFor is how long
-	// the oldest has waited, a quarantined one included.
+	// Parked is the number of parked events, including those that only wait behind another event of their key.
+	// ParkedFor is how long the oldest has waited, quarantined events included.
 	Parked    int64
 	ParkedFor time.Duration
-	// Quarantined events are too old, or too far in the future, for anybody to tell whether they were applied.
+	// Quarantined is the number of quarantined events: the inbox cannot tell whether they were applied.
 	Quarantined int64
-	// BlockedKeys have events in the list of parked ones. Releasing of them are on their way; AtBound have so many that
-	// the next one halts its partition.
+	// BlockedKeys is the number of parked keys. Releasing is how many of them are being released. AtBound is how many
+	// have a full list: their next event halts its partition.
 	BlockedKeys, Releasing, AtBound int64
-	// Halted is how many partitions wait for a person.
+	// Halted is the number of partitions that wait for an operator.
 	Halted int64
-	// DaysEnd is when the last day ends that has a partition, counted from today without a hole. Ids of later days
-	// would wait.
+	// DaysEnd is the end of the last day that has a partition, counted from today without a gap. Ids of later days
+	// would have to wait.
 	DaysEnd time.Time
 }
 
-// Sample reads the figures now, from the pool given to New.
+// Sample reads the current figures, from the pool given to New.
 func (in *Inbox) Sample(ctx context.Context) (Sample, error) {
 	var s Sample
 	var parked float64

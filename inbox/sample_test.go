@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// TestSample: each figure moves with what it counts, and another consumer's do not.
+// TestSample checks each figure, and that it does not count another consumer's rows.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

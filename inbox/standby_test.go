@@ -10,10 +10,10 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_3_DuplicateWaitsForStandby: an effect is committed while its synchronous standby is away, and its session
-// dies in the wait. The row is visible then, and not on the standby: a failover would lose it. Whoever meets the event
-// again goes by that row, so it must wait for the standby as the row's own COMMIT did. Otherwise the offset is
-// committed, and the effect is lost with the old primary.
+// TestP9_3_DuplicateWaitsForStandby: an effect is committed while the synchronous standby is away, and its session dies
+// during the wait for it. Its row is then visible, but not on the standby, and a failover would lose it. A transaction
+// that finds this row for a duplicate must wait for the standby too. Otherwise the offset is committed, and the effect
+// is lost with the old primary.
 func TestP9_3_DuplicateWaitsForStandby(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -43,7 +43,7 @@ func TestP9_3_DuplicateWaitsForStandby(t *testing.T) {
 	pgtest.AwaitSQL(t, w.DB, waits)
 	w.Exec(t, "select pg_terminate_backend(pid, 10000) from pg_stat_activity where wait_event = 'SyncRep' and "+
 		"datname = current_database()")
-	same(t, "effects to be seen", w.effects(), ids(events)) // and none of the last three on a standby
+	same(t, "effects to be seen", w.effects(), ids(events)) // the last three are not on the standby
 	pgtest.Await(t, "the twin's wait for the standby", func() (bool, error) {
 		select {
 		case out := <-decided:
@@ -57,8 +57,8 @@ func TestP9_3_DuplicateWaitsForStandby(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestP9_3_DuplicateOfProcessTxWrites: the caller's own commit may write nothing else, and then would wait for no
-// standby.
+// TestP9_3_DuplicateOfProcessTxWrites: a caller's transaction may have only a duplicate. ProcessTx must write
+// something, or its COMMIT would not wait for the standby.
 func TestP9_3_DuplicateOfProcessTxWrites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -69,7 +69,7 @@ func TestP9_3_DuplicateOfProcessTxWrites(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		var xid *string // of the savepoint's own, rolled back, there is none
+		var xid *string // a savepoint that was rolled back leaves none
 		if err := tx.QueryRow(t.Context(), "select pg_current_xact_id_if_assigned()::text").Scan(&xid); err != nil {
 			return err
 		}

@@ -15,11 +15,11 @@ import (
 	"github.com/effectonce/effectonce/internal/tracing"
 )
 
-// errPanicked is the status of a span whose effect panicked: the panic itself goes to the log.
+// errPanicked is the status of a span whose effect panicked. The panic itself is logged.
 var errPanicked = errors.New("the effect panicked")
 
-// traced runs an effect within a span "process" of its own trace. One run is one span: an effect that runs again after
-// a deadlock has two, and the span ends before the COMMIT.
+// traced runs an effect in a "process" span of its own trace. Each run has its own span, so an effect that runs again
+// after a deadlock has two. The span ends before the COMMIT.
 func (in *Inbox) traced(do Effect, root bool) Effect {
 	if in.tracer == nil {
 		return do
@@ -29,7 +29,7 @@ func (in *Inbox) traced(do Effect, root bool) Effect {
 	}
 }
 
-// tracedBatch is traced for all new events of a batch: one span with a link for each trace.
+// tracedBatch is like traced for all new events of a batch: one span with a link for each trace.
 func (in *Inbox) tracedBatch(do BatchEffect) BatchEffect {
 	if in.tracer == nil {
 		return do

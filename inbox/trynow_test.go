@@ -17,8 +17,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_5_WaitingEventIsRetriedNow: an effect fails and would run again in an hour. An operator sees it, and has it
-// run at once.
+// TestP9_5_WaitingEventIsRetriedNow: an effect failed and would run again in an hour. An operator sees the event and
+// has it run at once.
 func TestP9_5_WaitingEventIsRetriedNow(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(error) error{
@@ -64,7 +64,7 @@ func TestP9_5_WaitingEventIsRetriedNow(t *testing.T) {
 			}
 			same(t, "outcomes", <-decided, []inbox.Outcome{inbox.Applied})
 			if pgtest.One[bool](t, w.DB, "select bool_or(trying_at is not null) from inbox_progress") {
-				t.Error("it is decided, and noted as waiting")
+				t.Error("decided, and still recorded as waiting")
 			}
 			if err := w.operator().Resume(t.Context(), "payments", 3, "again"); !errors.Is(err, operator.ErrNotHalted) {
 				t.Errorf("nothing waits: %v", err)
@@ -73,8 +73,8 @@ func TestP9_5_WaitingEventIsRetriedNow(t *testing.T) {
 	}
 }
 
-// TestP9_5_PauseIsRemovedAfterSuccess: an event that waited and works at its next attempt is noted no longer, nor is
-// one whose partition another process has begun.
+// TestP9_5_PauseIsRemovedAfterSuccess: an event is no longer recorded as waiting once an attempt succeeds, or once
+// another process has begun its partition.
 func TestP9_5_PauseIsRemovedAfterSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -90,29 +90,29 @@ func TestP9_5_PauseIsRemovedAfterSuccess(t *testing.T) {
 			return write(ctx, tx, e)
 		case 3:
 			if !noted() {
-				t.Error("it waited, and that was not noted")
+				t.Error("the wait was not recorded")
 			}
 			return write(ctx, tx, e)
 		}
 		return errors.New("not yet")
 	}), some(3)
 	assigned(h)
-	// This moves the progress, so that the next one would not by itself.
+	// This batch writes the progress, so the next one would not write it otherwise.
 	same(t, "before", handle(t, h, events[:1]), []inbox.Outcome{inbox.Applied})
 	same(t, "outcomes", handle(t, h, events[1:2]), []inbox.Outcome{inbox.Applied})
 	if noted() {
-		t.Error("it is decided, and noted as waiting")
+		t.Error("decided, and still recorded as waiting")
 	}
 	w.Exec(t, "update inbox_progress set trying_at = now()")
 	next := w.inbox(inbox.Config{}).Each(write)
 	assigned(next)
 	same(t, "outcomes of another process", handle(t, next, events[2:]), []inbox.Outcome{inbox.Applied})
 	if noted() {
-		t.Error("another process goes on, and it is noted as waiting")
+		t.Error("another process goes on, and the event is still recorded as waiting")
 	}
 }
 
-// TestP9_5_WaitingReleaseIsRetriedNow: a released event answers Retryable and would run again in minutes. An operator
+// TestP9_5_WaitingReleaseIsRetriedNow: a released event failed as Retryable and would run again in minutes. An operator
 // has it run at once.
 func TestP9_5_WaitingReleaseIsRetriedNow(t *testing.T) {
 	t.Parallel()
@@ -150,7 +150,7 @@ func TestP9_5_WaitingReleaseIsRetriedNow(t *testing.T) {
 			pgtest.AwaitSQL(t, w.DB, "select waiting_at is not null from inbox_parked")
 			mended.Store(true)
 			if err := w.operator().Resume(t.Context(), "payments", 3, "it is back"); err != nil {
-				t.Fatal("the operator does not reach it:", err)
+				t.Fatal("the operator's retry has no effect:", err)
 			}
 			pgtest.AwaitSQL(t, w.DB, "select not exists (select from inbox_parked)")
 			same(t, "effects", w.effects(), ids(events))

@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// trial is an event as a walk meets it: what its runs end with, one after the other, and then always the last one. Of
-// "+" it is through, "t" is terminal, "r" retryable, "f" has no class; in capitals the event is not named.
+// trial is an event's results, one byte per run; the last one repeats. "+" is success, "t" a terminal error, "r" a
+// retryable one, "f" one without a class. In capitals the error does not name the event.
 type trial string
 
 func (r trial) run(n int) byte { return r[min(n, len(r)-1)] }
 
-// traceWalk walks over events as a batch does, and writes down each transaction: its range, "!" where it failed, "c"
-// where it was counted, and "X" with the number of runs where the event was given up.
+// traceWalk walks over events as a batch does. It returns each transaction's range, with "!" if it failed and "c" if it
+// was counted, and "X" with the number of runs where an event was given up.
 func traceWalk(t *testing.T, events []trial, left span, waitedOut bool) string {
 	t.Helper()
 	w := startWalk(len(events))
@@ -60,7 +60,7 @@ func traceWalk(t *testing.T, events []trial, left span, waitedOut bool) string {
 	return strings.Join(steps, " ")
 }
 
-// TestWalk: which transactions decide events of which some fail.
+// TestWalk checks the transactions of batches with failing events.
 func TestWalk(t *testing.T) {
 	t.Parallel()
 	all := func(n int, except map[int]trial) []trial {
@@ -95,12 +95,12 @@ func TestWalk(t *testing.T) {
 		"not named, two":      {4, map[int]trial{1: "T", 3: "T"}, span{}, "0-4! 0-2! 0-1 1-2! 1X1 2-4! 2-3 3-4! 3X1"},
 		"not named, once":     {8, map[int]trial{6: "F+"}, span{}, "0-8! 0-4 4-6 6-7 7-8"},
 		"not named any more":  {2, map[int]trial{0: "f+", 1: "T"}, span{}, "0-2! 0-1 1-2! 1X1"},
-		// P9.4: what is known of one event is not held against another.
+		// P9.4: one event's failures do not count against another.
 		"a doom is not passed on": {4, map[int]trial{0: "+f+", 2: "t"}, span{}, "0-4! 0-2! 0-1 1-4! 1-2 2X1 3-4"},
 		"nor are tries": {
 			4, map[int]trial{0: "+ff+", 2: "ff+"}, span{}, "0-4! 0-2! 0-1! 0-1 1-4! 1-2 2-3 3-4",
 		},
-		// P9.5: what an earlier process left is run alone, and counted.
+		// P9.5: the events of an earlier process's unfinished range run alone, and counted.
 		"a range was left":     {n: 12, left: span{from: 40, to: 80}, want: "0-4 4-5c 5-6c 6-7c 7-8c 8-12"},
 		"between offsets":      {n: 6, left: span{from: 15, to: 35}, want: "0-2 2-3c 3-4c 4-6"},
 		"from the beginning":   {n: 3, left: span{from: 0, to: 10}, want: "0-1c 1-3"},
@@ -115,14 +115,14 @@ func TestWalk(t *testing.T) {
 		}
 	}
 	if got := traceWalk(t, []trial{"+", "rf", "+"}, span{}, true); got != "0-3! 0-1 1-2! 1-2! 1-2! 1X4 2-3" {
-		t.Errorf("waited for long enough: %s", got)
+		t.Errorf("after MaxRetryFor: %s", got)
 	}
 	if got := traceWalk(t, []trial{"+", "rr", "+"}, span{}, true); got != "0-3! 0-1 1-2! 1X2 2-3" {
-		t.Errorf("retryable, and waited for long enough: %s", got)
+		t.Errorf("retryable, after MaxRetryFor: %s", got)
 	}
 }
 
-// TestWalkTurns: what the caller does next. How long it has waited for one event says nothing of another.
+// TestWalkTurns checks what the caller is told to do next. The wait for one event does not count for another.
 func TestWalkTurns(t *testing.T) {
 	t.Parallel()
 	w := startWalk(4)
@@ -133,7 +133,7 @@ func TestWalkTurns(t *testing.T) {
 		want      turn
 	}{
 		{2, classRetryable, true, turnAhead},
-		{0, classRetryable, true, turnAgain}, // another one
+		{0, classRetryable, true, turnAgain}, // another event
 		{0, classRetryable, false, turnAgain},
 		{0, classRetryable, true, turnOver},
 	} {
@@ -143,11 +143,11 @@ func TestWalkTurns(t *testing.T) {
 	}
 	w = startWalk(4)
 	if got := w.failed(-1, classTerminal, 3, false); got != turnSplit || w.givesUp() {
-		t.Errorf("nobody knows which: turn %d", got)
+		t.Errorf("an unnamed failure: turn %d", got)
 	}
 }
 
-// TestWalkStops: at an event that cannot be decided, what stands before it is decided first.
+// TestWalkStops: the events before an undecidable one are decided first.
 func TestWalkStops(t *testing.T) {
 	t.Parallel()
 	w := startWalk(8)
@@ -157,7 +157,7 @@ func TestWalkStops(t *testing.T) {
 	w.careful = true
 	w.done(8)
 	if w.pos != 3 || w.limit != 8 || w.careful {
-		t.Errorf("behind those before it: %+v", w)
+		t.Errorf("after the events before it: %+v", w)
 	}
 	if w.upTo(3) || w.limit != 8 {
 		t.Errorf("at the event: %+v", w)
@@ -167,14 +167,14 @@ func TestWalkStops(t *testing.T) {
 	}
 	w.limit = 4
 	if w.done(8); w.suspect != -1 || w.givesUp() {
-		t.Errorf("behind it: %+v", w)
+		t.Errorf("after it: %+v", w)
 	}
 	if w.stops(); w.suspect != 4 || w.runs != 0 || w.givesUp() {
 		t.Errorf("the event that halts: %+v", w)
 	}
 }
 
-// TestWalkSpan: when a range is written before a batch, and what ends that.
+// TestWalkSpan checks when a range is written before a batch, and which decided event ends that.
 func TestWalkSpan(t *testing.T) {
 	t.Parallel()
 	left := span{armed: true, from: 10, to: 20}
@@ -184,11 +184,11 @@ func TestWalkSpan(t *testing.T) {
 		}
 	}
 	if (span{}).writes(5) {
-		t.Error("a range is written that is not armed")
+		t.Error("a range is written although it is not armed")
 	}
 	finished := span{armed: true, from: 10, to: 10}
 	if finished.decided(10, true); finished != (span{from: 10, to: 10}) {
-		t.Errorf("behind what was finished: %+v", finished)
+		t.Errorf("after a finished range: %+v", finished)
 	}
 	for name, c := range map[string]struct {
 		offset int64

@@ -15,8 +15,8 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
-// numbering is a sequence of numbers that only rises: that of an outbox within one incarnation, for each lane. The zero
-// one are the offsets of the partition itself.
+// numbering identifies a sequence of numbers that only rises: those of an outbox within one incarnation, for each lane.
+// The zero numbering stands for the offsets of the partition.
 type numbering struct {
 	outbox      uuid.UUID
 	incarnation int32
@@ -34,47 +34,47 @@ func (n numbering) compare(m numbering) int {
 	return cmp.Or(bytes.Compare(n.outbox[:], m.outbox[:]), cmp.Compare(n.incarnation, m.incarnation))
 }
 
-// mark is how far the events of a numbering are decided in a partition: every one that is in the log, up to the highest
-// number of its lane. A number is in the log for the first time after all lower ones of its lane, and events are
-// decided in the order of the log.
+// mark holds the highest decided number of each lane, for a numbering in a partition. All events in the log up to that
+// number are decided: a number first appears in the log after all lower numbers of its lane, and events are decided in
+// log order.
 type mark struct {
 	numbering
-	version int64           // of its row; 0: there is none yet
-	lanes   map[int16]int64 // the highest number in each
+	version int64           // the version of its row; 0: no row yet
+	lanes   map[int16]int64 // the highest decided number of each lane
 	latest  int64           // the latest time of a decided record, Unix milliseconds
 }
 
-// marks are those of a partition, by numbering, and what is known of each outbox. They are never changed: a transaction
-// that is rolled back leaves them as they were.
+// marks holds the marks of a partition, sorted by numbering, and the known incarnations of each outbox. It is never
+// modified, so that a transaction that is rolled back changes nothing.
 type marks struct {
 	of       []mark
 	accepted map[uuid.UUID]int32 // the latest incarnation that an operator accepted
-	first    map[uuid.UUID]int32 // the earliest one that any partition of the topic had met
+	first    map[uuid.UUID]int32 // the earliest incarnation that any partition of the topic has had
 }
 
-// verdict is what its number says of an event.
+// verdict is the decision on an event by its number.
 type verdict uint8
 
 const (
 	verdictNew      verdict = iota
 	verdictRepeat           // decided already
-	verdictMaybe            // it may be, under another number
+	verdictMaybe            // it may be decided, under another number
 	verdictReplayed         // it was published under another number
-	verdictOld              // of a numbering that the partition has left, and above what is decided of that
+	verdictOld              // of an old numbering, and above its decided numbers
 	verdictUnknown          // it has no number
-	verdictForeign          // it has none, and nothing else here has one
-	verdictLater            // of a numbering that nobody has accepted
+	verdictForeign          // it has no number, and no event of the partition has one
+	verdictLater            // of a numbering that no operator has accepted
 	verdictRelay            // by offset: a relay wrote it
-	verdictBackward         // by offset: the topic was made again
+	verdictBackward         // by offset: the topic was created again
 )
 
-// judge walks over a transaction's events in log order, moving a copy of the marks.
+// judge decides on a transaction's events in log order, and moves a copy of the marks.
 type judge struct {
 	marks
-	moved  []bool // of marks.of: it is the judge's own
-	offset bool   // offsets are the numbers
-	epoch  string // of the last event, and
-	last   int    // where its mark is; -1: it carries no numbering
+	moved  []bool // by index in marks.of: the judge has its own copy of the mark
+	offset bool   // offsets serve as numbers
+	epoch  string // the ce_epoch of the last event
+	last   int    // the index of its mark; -1: it has no numbering
 }
 
 func newJudge(m *marks, offset bool) *judge {
@@ -84,7 +84,8 @@ func newJudge(m *marks, offset bool) *judge {
 	}
 }
 
-// judge decides on the next event. Whatever is said but verdictForeign and those behind it has moved the mark.
+// judge decides on the next event. It moves the mark for every verdict except verdictUnknown and those that halt the
+// partition.
 func (j *judge) judge(e *event.Event) verdict {
 	if j.offset {
 		return j.byOffset(e)
@@ -123,7 +124,7 @@ func (j *judge) judge(e *event.Event) verdict {
 	return verdictNew
 }
 
-// byOffset compares the event's offset with those that are decided.
+// byOffset decides on an event by its offset.
 func (j *judge) byOffset(e *event.Event) verdict {
 	if e.Position.Epoch != "" {
 		return verdictRelay
@@ -142,7 +143,7 @@ func (j *judge) byOffset(e *event.Event) verdict {
 	return verdictNew
 }
 
-// find returns the place of a numbering's mark, a new one where there is none.
+// find returns the index of a numbering's mark. It inserts a new mark if there is none.
 func (j *judge) find(n numbering) int {
 	i, found := slices.BinarySearchFunc(j.of, n, func(m mark, n numbering) int { return m.compare(n) })
 	if !found {
@@ -152,8 +153,8 @@ func (j *judge) find(n numbering) int {
 	return i
 }
 
-// move moves the mark for an event that this transaction decides. The row is written even if it stays as it is: the
-// decision is right only if no other transaction has moved it.
+// move moves the mark for an event that this transaction decides. The row is written even if its content does not
+// change: the decision holds only if no other transaction has moved the mark.
 func (j *judge) move(lane int16, number int64, e *event.Event) {
 	m := &j.of[j.last]
 	if !j.moved[j.last] {
@@ -167,7 +168,7 @@ func (j *judge) move(lane int16, number int64, e *event.Event) {
 	}
 }
 
-// writtenAt is when an event's record was written. The time of the event (ce_time) may be any other.
+// writtenAt returns the time when an event's record was written. The event's own time (ce_time) may differ from it.
 func writtenAt(e *event.Event) time.Time {
 	if e.Position.Timestamp.IsZero() {
 		return e.Time
@@ -175,8 +176,8 @@ func writtenAt(e *event.Event) time.Time {
 	return e.Position.Timestamp
 }
 
-// newer reports that the partition, or another one of the topic, has had earlier incarnations of the outbox, and the
-// partition none as late. The others count because events may move to a partition that was added.
+// newer reports whether the partition, or another partition of the topic, has had earlier incarnations of the outbox,
+// and the partition none this late. The other partitions count because events may move to an added partition.
 func (j *judge) newer(n numbering) bool {
 	first, met := j.first[n.outbox]
 	met = met && first < n.incarnation
@@ -191,7 +192,7 @@ func (j *judge) newer(n numbering) bool {
 	return met
 }
 
-// older reports that the partition has had a later incarnation of the outbox.
+// older reports whether the partition has had a later incarnation of the outbox.
 func (j *judge) older(n numbering) bool {
 	return slices.ContainsFunc(j.of, func(m mark) bool {
 		return m.outbox == n.outbox && m.version > 0 &&
@@ -199,7 +200,7 @@ func (j *judge) older(n numbering) bool {
 	})
 }
 
-// place is the place of an event with that verdict; not ok: the event halts its partition.
+// place returns the place of an event with that verdict. If ok is false, the event halts its partition.
 func (v verdict) place() (where place, ok bool) {
 	switch v {
 	case verdictNew, verdictRepeat, verdictMaybe:
@@ -214,7 +215,7 @@ func (v verdict) place() (where place, ok bool) {
 	return 0, false
 }
 
-// halt is why a partition cannot go on at an event.
+// halt returns the cause for which the event halts its partition.
 func (v verdict) halt(e *event.Event) error {
 	switch v {
 	case verdictLater:
@@ -240,8 +241,8 @@ var errMaybe = Terminal(CodeMaybePublished, errors.New("the relay released it af
 	"under a new number, so a consumer that goes by numbers "+
 	"cannot tell whether it was applied: look at its business row, then release its key to apply it, or skip it"))
 
-// plan judges each event by its number, in log order. Of an id that occurs twice, only the first can be new. giveUp:
-// the one event is to be parked.
+// plan judges each event by its number, in log order. If an id occurs twice, only the first event can be new. giveUp:
+// the single event is to be parked.
 func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned, *failure) {
 	j := newJudge(m, offset)
 	p := &planned{ids: make([]planID, len(events)), name: partitionName{events[0].Topic, events[0].Position.Partition}}

@@ -11,10 +11,10 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// TestP9_8_NumbersDecide: logs as relays write them (numbers of each lane rise among first occurrences, with gaps;
-// claims are repeated late, whole or in part, by whoever took over or woke up), read in batches by members that begin
-// at any offset that is not behind what is decided, some of whose transactions are rolled back. Each event is new
-// exactly once, in the order of its lane. It is the walk over the numbers alone, without a database.
+// TestP9_8_NumbersDecide: random logs as relays write them are read by random members. In a log the numbers of a lane's
+// first occurrences rise, with gaps, and claims are repeated late, in whole or in part. A member begins at any offset
+// up to the first undecided one, and some of its transactions are rolled back. Each event is new exactly once, in the
+// order of its lane. The test needs no database: only the verdicts by number are run.
 func TestP9_8_NumbersDecide(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {
@@ -59,7 +59,7 @@ func numbersDecide(draw *rand.Rand) error {
 	return nil
 }
 
-// drawLog writes claims of a few lanes and two outboxes into one partition.
+// drawLog returns a random log of one partition: claims of a few lanes of two outboxes.
 func drawLog(draw *rand.Rand) (log []event.Event) {
 	next := map[int]int64{}
 	var claims [][]event.Event

@@ -13,14 +13,13 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// byNumber records how far the numbers of a partition are decided, in a row that a transaction replaces before its
-// effects run.
+// byNumber records the decided numbers of a partition, in rows that a transaction replaces before its effects run.
 type byNumber struct {
 	in     *Inbox
-	offset bool // offsets are the numbers
+	offset bool // offsets serve as numbers
 }
 
-// ready reads the marks of a partition, once for each assignment and whenever they turn out to be old.
+// ready reads the marks of a partition, once per assignment and again when they turn out to be outdated.
 func (d byNumber) ready(ctx context.Context, p partitionName, a *assignment) *failure {
 	if a.getMarks() != nil {
 		return nil
@@ -62,18 +61,18 @@ func readMark(row pgx.CollectableRow) (m mark, err error) {
 	return m, nil
 }
 
-// plan goes by the numbers, and by the age of ids as well while the consumer was moved from them: of one that is older
-// than what was remembered, nobody can tell.
+// plan decides by numbers. Until the ids of a consumer that was moved from ByID expire, it also quarantines events
+// whose id is older than the remembered ids.
 func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*planned, *failure) {
 	m, cfg, s := a.getMarks(), &d.in.cfg, d.in.state.Load()
 	if m == nil {
-		return nil, &failure{kind: stale, err: errStale} // another goroutine found them to be old
+		return nil, &failure{kind: stale, err: errStale} // another goroutine found the marks to be outdated
 	}
 	p, f := m.plan(events, d.offset, cfg.OnFailure == Halt, giveUp)
 	if f != nil {
 		return nil, f
 	}
-	// What a person has decided has its id recorded.
+	// The ids of events that an operator decided are recorded.
 	p.lookup, p.aged = s.IDs || giveUp, s.IDs
 	if !s.IDs {
 		return p, nil
@@ -93,7 +92,8 @@ func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*plann
 	return p, nil
 }
 
-// queue replaces the marks in the order of their numberings: two transactions that share several wait at the first one.
+// queue replaces the marks in the order of their numberings, so that two transactions with several common marks wait at
+// the first one instead of deadlocking.
 func (d byNumber) queue(b *pgx.Batch, p *planned) {
 	for _, i := range p.moved {
 		m := &p.marks.of[i]

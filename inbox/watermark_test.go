@@ -23,7 +23,7 @@ const (
 	epochOther = "77777777-0c6d-4f57-8d3a-0f1f6f1a2b3c.9"
 )
 
-// number gives events of one lane the numbers that a relay gives: from, and up.
+// number sets the epoch, the lane and consecutive numbers of events, beginning with from.
 func number(events []event.Event, epoch string, from int64) []event.Event {
 	for i := range events {
 		p := &events[i].Position
@@ -32,17 +32,17 @@ func number(events []event.Event, epoch string, from int64) []event.Event {
 	return events
 }
 
-// numbered are events with numbers.
+// numbered returns n events with numbers from from.
 func numbered(from int64, n int) []event.Event { return number(some(n), epochOne, from) }
 
-// byWatermark is an inbox that goes by numbers.
+// byWatermark returns an inbox that deduplicates by watermark.
 func (w *world) byWatermark(cfg inbox.Config) *inbox.Inbox {
 	w.t.Helper()
 	cfg.Dedup = inbox.ByWatermark
 	return w.inbox(cfg)
 }
 
-// noRows asserts that the inbox remembers no id.
+// noRows checks that the inbox has no row of an id.
 func (w *world) noRows() {
 	w.t.Helper()
 	if days, others := w.rows(); days+others != 0 {
@@ -64,7 +64,7 @@ func TestP9_8_AppliesOnceWithoutARow(t *testing.T) {
 			for i := range log {
 				log[i].Position.Lane = int16(i%3) - 1 // -1 is the lane of a log-based relay
 			}
-			log[4].ID = uuid.New() // any id will do
+			log[4].ID = uuid.New() // any id is allowed
 			other := number(some(3), epochOther, 7)
 			log = append(log, other...)
 			same(t, "first", handle(t, h, log[:12]), repeat(inbox.Applied, 12))
@@ -73,7 +73,7 @@ func TestP9_8_AppliesOnceWithoutARow(t *testing.T) {
 			same(t, "mixed", handle(t, h, again), []inbox.Outcome{
 				inbox.Duplicate, inbox.Duplicate, inbox.Applied, inbox.Duplicate, inbox.Applied, inbox.Duplicate,
 			})
-			// Another process, from the offset that was committed last: it knows what the first one decided.
+			// Another process begins at the committed offset and sees what the first one decided.
 			h = handler(w.byWatermark(inbox.Config{}))
 			same(t, "redelivered", handle(t, h, log), append(repeat(inbox.Duplicate, 14), repeat(inbox.Applied, 9)...))
 			same(t, "effects", w.effects(), ids(log))
@@ -87,8 +87,8 @@ func TestP9_8_AppliesOnceWithoutARow(t *testing.T) {
 	}
 }
 
-// TestP9_8_TwinsAtTheSameTime: two members decide the same first events of a partition. The second waits, although
-// there is no row yet that it could lock.
+// TestP9_8_TwinsAtTheSameTime: two members decide the same events. The second waits for the first, even if the
+// partition has no row yet to lock.
 func TestP9_8_TwinsAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]int{"no row yet": 0, "behind a row": 7} {
@@ -128,8 +128,7 @@ func TestP9_8_TwinsAtTheSameTime(t *testing.T) {
 	}
 }
 
-// TestP9_8_ManyTwins: members that know nothing of each other hand the same log to the database at the same time, from
-// the first row on, in batches of their own sizes.
+// TestP9_8_ManyTwins: four members handle the same log at the same time, in batches of different sizes.
 func TestP9_8_ManyTwins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -147,9 +146,9 @@ func TestP9_8_ManyTwins(t *testing.T) {
 	same(t, "effects", w.effects(), ids(log))
 }
 
-// TestP9_8_NewNumberingHalts: what was published before an incarnation rose cannot be told from what is new in it, so
-// each partition stops there until it is accepted. What comes late under the old one is a repeat, or for a person to
-// judge.
+// TestP9_8_NewNumberingHalts: after an incarnation rose, repeats of published events cannot be told from new events, so
+// each partition halts until an operator accepts the numbering. A late event of the old incarnation is a duplicate, or
+// quarantined.
 func TestP9_8_NewNumberingHalts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -165,21 +164,21 @@ func TestP9_8_NewNumberingHalts(t *testing.T) {
 	same(t, "outcomes", out, append(repeat(inbox.Applied, 8), repeat(inbox.Undecided, 6)...))
 	o := w.operator()
 	if _, err := o.AcceptNumbering(t.Context(), "nonsense", "looked"); err == nil {
-		t.Error("it accepts nonsense")
+		t.Error("AcceptNumbering accepts a malformed epoch")
 	}
 	if n, err := o.AcceptNumbering(t.Context(), epochTwo, "looked"); err != nil || n != 1 {
 		t.Fatalf("%d partitions go on: %v", n, err)
 	}
 	same(t, "accepted", handle(t, h, young), repeat(inbox.Applied, 6))
-	// One that was added may get what another partition had: it stops as well, unless its numbering is accepted.
+	// A partition that was added may get repeats of another partition's events, so it halts too.
 	added := number(some(2), strings.TrimSuffix(epochTwo, "2")+"3", 1)
 	for i := range added {
 		added[i].Position.Partition = 9
 	}
 	if _, err := h.Handle(t.Context(), added); err == nil {
-		t.Error("an added partition begins with a numbering that nobody accepted")
+		t.Error("an added partition begins with an unaccepted numbering")
 	}
-	// A partition that is not as far has its old events first, and then goes on by itself.
+	// A partition that is behind gets its old events first, and then goes on by itself.
 	far := func(events []event.Event) []event.Event {
 		for i := range events {
 			events[i].Position.Partition = 1
@@ -188,7 +187,7 @@ func TestP9_8_NewNumberingHalts(t *testing.T) {
 	}
 	same(t, "another partition", handle(t, h, far(append(numbered(100, 3), number(some(3), epochTwo, 50)...))),
 		repeat(inbox.Applied, 6))
-	// Late ones of a relay that has lost its lanes.
+	// Late events of a relay that lost its lanes.
 	late := []event.Event{old[7], old[8], young[2], old[9]}
 	same(t, "late", handle(t, h, late), []inbox.Outcome{
 		inbox.Duplicate, inbox.Quarantined, inbox.Duplicate,
@@ -202,18 +201,19 @@ func TestP9_8_NewNumberingHalts(t *testing.T) {
 	w.noRows()
 }
 
-// TestP9_8_FirstIncarnationIsAccepted: what a consumer has never heard of, it has applied nothing of.
+// TestP9_8_FirstIncarnationIsAccepted: a consumer accepts the first incarnation that it sees, because it has applied
+// nothing of that outbox.
 func TestP9_8_FirstIncarnationIsAccepted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.byWatermark(inbox.Config{}).Batch(writeAll)
 	same(t, "first", handle(t, h, number(some(3), epochTwo, 1)), repeat(inbox.Applied, 3))
-	// An older incarnation that was never met here may have been published under the new one, too.
+	// An event of an older, unseen incarnation may have been published under the new one too.
 	same(t, "older", handle(t, h, numbered(1, 1)), repeat(inbox.Quarantined, 1))
 }
 
-// TestP9_8_MaybePublishedIsParked: a second number for an event is not a second event, and nothing of its key overtakes
-// it before somebody has said what it is.
+// TestP9_8_MaybePublishedIsParked: an event whose earlier number may be in the log is parked with its key, until an
+// operator decides whether it was applied.
 func TestP9_8_MaybePublishedIsParked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -256,12 +256,13 @@ func TestP9_8_MaybePublishedIsParked(t *testing.T) {
 			t.Errorf("event %d has %d effects", e.Position.Seq, got[e.ID])
 		}
 	}
-	// Published once more, under yet another number: what a person has decided stays decided.
+	// Published again under a third number, the event is a duplicate: the operator's decision stays.
 	again.Position.Seq, unseen.Position.Seq = 7, 8
 	same(t, "a third number", handle(t, h, []event.Event{again, unseen}), repeat(inbox.Duplicate, 2))
 }
 
-// TestP9_8_ReplayedIsQuarantined: alone, for it comes after newer ones anyway.
+// TestP9_8_ReplayedIsQuarantined: a replayed event is quarantined without its key, because newer events of the key were
+// applied before it anyway.
 func TestP9_8_ReplayedIsQuarantined(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -296,7 +297,7 @@ func TestP9_8_ReplayedIsQuarantined(t *testing.T) {
 	same(t, "a third number", handle(t, h, []event.Event{again, unseen}), repeat(inbox.Duplicate, 2))
 }
 
-// TestP9_8_HaltInsteadOfQuarantine: Halt means halt.
+// TestP9_8_HaltInsteadOfQuarantine: with Halt an event that would be parked halts its partition.
 func TestP9_8_HaltInsteadOfQuarantine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -310,8 +311,8 @@ func TestP9_8_HaltInsteadOfQuarantine(t *testing.T) {
 	same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Undecided, inbox.Undecided})
 }
 
-// TestP9_8_ParkedAndReleased: a failed event moves the mark, what comes behind it goes behind it, and neither leaves a
-// row before it runs.
+// TestP9_8_ParkedAndReleased: a parked event moves the mark, and later events of its key are parked behind it. Neither
+// has an inbox row before it runs.
 func TestP9_8_ParkedAndReleased(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(*inbox.Inbox, *switchable) inbox.Handler{
@@ -354,8 +355,8 @@ func TestP9_8_ParkedAndReleased(t *testing.T) {
 	}
 }
 
-// TestP9_8_ReleasedIDFromAhead: by number an event whose clock runs ahead is parked with its key like any other. Nobody
-// makes a day for its id when it is released, which a worker's role could not: the soak found one that waited for ever.
+// TestP9_8_ReleasedIDFromAhead: by watermark, an event whose id has a future time is parked like any other. Its release
+// makes no day for the id, which a worker's role may not do, but uses inbox_message_any.
 func TestP9_8_ReleasedIDFromAhead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -386,8 +387,8 @@ func TestP9_8_ReleasedIDFromAhead(t *testing.T) {
 	}
 }
 
-// TestP9_8_ParkingReadsTheMark: an event fails for good in one member while another applies it: it is a repeat, and not
-// parked.
+// TestP9_8_ParkingReadsTheMark: an event fails for good in one member while another member applies it. It is a
+// duplicate and not parked.
 func TestP9_8_ParkingReadsTheMark(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -395,7 +396,7 @@ func TestP9_8_ParkingReadsTheMark(t *testing.T) {
 	other := w.byWatermark(inbox.Config{}).Each(write)
 	var once sync.Once
 	h := w.byWatermark(inbox.Config{MaxAttempts: 3, Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
-		// Rolled back, and before it is tried for the last time.
+		// After a rollback, before the last attempt.
 		if r.Reason == "failed" {
 			once.Do(func() {
 				same(t, "elsewhere", handle(t, other, log), []inbox.Outcome{
@@ -418,7 +419,8 @@ func TestP9_8_ParkingReadsTheMark(t *testing.T) {
 	}
 }
 
-// TestP9_8_RecordWithoutNumber: a topic that no relay writes is a mistake, and halts; a stray record is for a person.
+// TestP9_8_RecordWithoutNumber: a partition that begins with a record without a number halts, because no relay writes
+// its topic. A single such record among numbered ones is quarantined.
 func TestP9_8_RecordWithoutNumber(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -438,7 +440,7 @@ func TestP9_8_RecordWithoutNumber(t *testing.T) {
 	same(t, "again", handle(t, h, []event.Event{stray, broken[0], broken[1]}), repeat(inbox.Duplicate, 3))
 }
 
-// TestP9_8_IDTwiceInBatch: the contract of a batch effect holds, whatever the numbers say.
+// TestP9_8_IDTwiceInBatch: a batch effect gets each id once, even under different numbers.
 func TestP9_8_IDTwiceInBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -463,19 +465,19 @@ func TestP9_8_ProcessTxIsRefused(t *testing.T) {
 	}
 }
 
-// TestP9_8_MarksOfAnotherDatabase: marks in memory are of the database that they were read from.
+// TestP9_8_MarksOfAnotherDatabase: marks in memory are not used for a database that lacks them.
 func TestP9_8_MarksOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.byWatermark(inbox.Config{}).Batch(writeAll)
 	log := numbered(1, 10)
 	handle(t, h, log[:5])
-	w.Exec(t, "delete from effect; delete from inbox_watermark") // a backup of before, in the place of what there was
+	w.Exec(t, "delete from effect; delete from inbox_watermark") // as a restore of an older backup does
 	same(t, "forgotten", handle(t, h, log[4:]), repeat(inbox.Applied, 6))
 }
 
-// TestP9_8_MarksStayFlat: while somebody keeps a snapshot, nothing that a mark was is removed. Moving it must not read
-// all of that.
+// TestP9_8_MarksStayFlat: while a session keeps a snapshot, a mark's old row versions are not removed. Moving the mark
+// must not read them all.
 func TestP9_8_MarksStayFlat(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -489,7 +491,7 @@ func TestP9_8_MarksStayFlat(t *testing.T) {
 	}
 	h := w.byWatermark(inbox.Config{}).Each(func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip })
 	pages := func() (n int) {
-		// The statement of a worker, with the values of the present mark.
+		// The worker's statement, with the values of the current mark.
 		if _, err := w.Pool.Exec(t.Context(), "vacuum analyze inbox_watermark"); err != nil {
 			t.Fatal(err)
 		}
@@ -503,7 +505,7 @@ func TestP9_8_MarksStayFlat(t *testing.T) {
 		handle(t, h, log[i+1:i+2])
 	}
 	if last := pages(); last > first+12 {
-		t.Errorf("a move reads %d pages, and read %d at the start", last, first)
+		t.Errorf("a move reads %d pages, %d at the start", last, first)
 	}
 }
 
@@ -521,8 +523,8 @@ begin
 	raise notice '%', plan;
 end $$`
 
-// TestP9_8_ReleaseStopsAtMaybePublished: releasing a key is a word on its first event, and not on another one of its
-// list that may have been applied.
+// TestP9_8_ReleaseStopsAtMaybePublished: an operator's release of a key decides about its first event only. The release
+// stops at a later event that may have been applied.
 func TestP9_8_ReleaseStopsAtMaybePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -19,6 +19,7 @@ type WrongRegionError struct {
 	Here string // region of this process
 }
 
+// Error names both regions.
 func (e *WrongRegionError) Error() string {
 	return fmt.Sprintf("%v: %s, not %s", ErrWrongRegion, e.Home, e.Here)
 }

@@ -13,61 +13,63 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Program runs a consumer, or has done so within the last three minutes.
+// Program is a program that runs a consumer, or did so within the last three minutes.
 type Program struct {
 	Name  string    `json:"name"`  // inbox.Config.Program
-	Host  string    `json:"host"`  // one of those that it runs on
-	Group string    `json:"group"` // its Kafka group; empty: it has none, or has not told
-	Seen  time.Time `json:"seen"`  // when it last said so
+	Host  string    `json:"host"`  // one of its hosts
+	Group string    `json:"group"` // its Kafka group; empty: none, or unknown
+	Seen  time.Time `json:"seen"`  // when it last reported
+	// Version is the version of the program; empty: unknown. If several versions run at once, it is one of them.
+	Version string `json:"version"`
 }
 
-// ConsumerState is a consumer of the inbox and how far it is.
+// ConsumerState is a consumer of the inbox and its progress.
 type ConsumerState struct {
 	Consumer string `json:"consumer"`
-	// Dedup is how it tells repeats: "id", "watermark" or "offset". Until IDsUntil it looks at ids as well, for it was
-	// moved from them; nil: it does not.
+	// Dedup is the strategy: "id", "watermark" or "offset". A consumer that was moved from ids also checks ids until
+	// IDsUntil; nil: it does not.
 	Dedup     string        `json:"dedup"`
 	IDsUntil  *time.Time    `json:"ids_until"`
-	Floor     time.Time     `json:"floor"` // the day of its first start: ids of earlier days are history
+	Floor     time.Time     `json:"floor"` // the day of its first start; ids of earlier days are history
 	Window    time.Duration `json:"window"`
-	StartedAt time.Time     `json:"started_at"` // for the first time
+	StartedAt time.Time     `json:"started_at"` // its first start
 	SeenAt    time.Time     `json:"seen_at"`    // its last start
-	// RetiredAt is since when its window does not count; nil: it does.
+	// RetiredAt is when the consumer was retired: its window no longer counts. nil: it is not retired.
 	RetiredAt *time.Time `json:"retired_at"`
-	// Programs are those that run it. More than one take events from each other.
+	// Programs are the programs that run the consumer. Several programs take events from each other.
 	Programs []Program `json:"programs"`
-	// Partitions are those with a range that was under way at some time.
+	// Partitions are the partitions that have a row in inbox_progress.
 	Partitions []PartitionState `json:"partitions"`
 }
 
-// PartitionState is the progress of one partition, as far as the inbox writes it down: at an assignment, at a halt, and
-// every ten seconds while it works.
+// PartitionState is the progress of one partition as stored by the inbox: at an assignment, at a halt, and every ten
+// seconds while the partition is handled.
 type PartitionState struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
-	// From is the first offset that is not known to be decided. To is the end of the range that was under way at the
-	// last assignment; From has reached it when all of that was decided.
+	// From is the first offset that is not known to be decided. To is the end of the range that was in progress at the
+	// last assignment. From reaches To when all of that range is decided.
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
-	// Attempts are the counted runs of the event at From that ended with their process.
+	// Attempts is the number of counted runs of the event at From during which the process died.
 	Attempts int `json:"attempts"`
-	// HaltedAt is since when the partition waits for a person; nil: it does not. Code and Error say why.
+	// HaltedAt is when the partition halted; nil: it is not halted. Code and Error give the cause.
 	HaltedAt *time.Time `json:"halted_at"`
 	Code     string     `json:"code"`
 	Error    string     `json:"error"`
-	// TryingAt is since when the event at From, or one behind it in its batch, fails and runs again after long pauses;
-	// nil: none does. Trying is its last error. [Operator.Resume] has it run at once.
+	// TryingAt is since when the event at From, or a later event of its batch, has been failing and retried after long
+	// pauses; nil: no event is. Trying is the last error. [Operator.Resume] retries at once.
 	TryingAt *time.Time `json:"trying_at"`
 	Trying   string     `json:"trying"`
-	// EffectAt is when an effect was last committed; it may be ten seconds behind, and released events are not in it.
-	// nil: not known.
+	// EffectAt is when an effect was last committed; nil: unknown. It may lag by ten seconds and does not include
+	// released events.
 	EffectAt *time.Time `json:"effect_at"`
-	// Unmoved is for how long nothing of this has changed, by the database's clock. A partition that is read to its end
-	// rests.
+	// Unmoved is how long this state has not changed, by the database's clock. It also grows when a partition has no
+	// new events.
 	Unmoved time.Duration `json:"unmoved"`
 }
 
-// Consumers lists the consumers of the schema, or the operator's own, by name.
+// Consumers lists the consumers of the schema by name, or only the operator's own consumer.
 func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 	list, err := consumers(ctx, o.db, o.prefix, o.consumer)
 	if err != nil {
@@ -76,7 +78,7 @@ func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 	return list, nil
 }
 
-// consumers reads a consumer and its partitions, or with an empty name all.
+// consumers reads a consumer and its partitions; an empty name reads all consumers.
 func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) ([]ConsumerState, error) {
 	rows, err := db.Query(ctx, pgschema.Expand(sql.ConsumerList, prefix), consumer)
 	if err != nil {
@@ -113,9 +115,9 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 	return list, err
 }
 
-// Resume lets a halted partition go on, with its count of runs at zero, and has what fails and waits for its next
-// attempt run at once, released events of the partition included: mend the cause first. Its worker notices by itself
-// within seconds. It fails with ErrNotHalted.
+// Resume resumes a halted partition and resets its count of runs. Fix the cause first. Events of the partition that
+// wait for their next attempt, including released events, run at once. The workers notice within seconds. It fails with
+// ErrNotHalted.
 func (o *Operator) Resume(ctx context.Context, topic string, partition int32, reason string) error {
 	return o.ofOne(ctx, "resume partition", reason, func(c change) error {
 		tried, err := c.exec(ctx, sql.TryReleased, o.consumer, topic, partition)
@@ -133,10 +135,10 @@ func (o *Operator) Resume(ctx context.Context, topic string, partition int32, re
 	})
 }
 
-// Retire says that a consumer is gone: from now on days are dropped by the windows of the others. Stop its workers
-// first. It keeps its floor, its account and what it has parked, so that it may come back under its name: it still
-// knows what it applied, and what is older than the days that are left is quarantined. It fails when the account has
-// moved within the last minute.
+// Retire marks a consumer as gone: days are then dropped by the windows of the other consumers. Stop its workers first.
+// The consumer keeps its floor, its progress and its parked events, so it may start again under its name. It still
+// knows the ids of the remaining days; older events are quarantined. Retire fails if the progress moved within the last
+// minute.
 func (o *Operator) Retire(ctx context.Context, reason string) error {
 	return o.ofOne(ctx, "retire consumer", reason, func(c change) error {
 		var retired, runs bool
@@ -159,10 +161,11 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 	})
 }
 
-// SkipTo gives up what a partition holds between the account of the inbox and an offset: a record that halts it and can
-// be neither decided nor parked. It moves the account alone, and returns where that was. The group's offset is Kafka's:
-// stop the workers first, and set it to the same offset before they start again. A group's offset that is moved without
-// the account goes back to it. It fails when nothing of the partition was decided yet, or more than that offset.
+// SkipTo skips the records of a partition between the inbox's progress and an offset, for a record that halts the
+// partition and can be neither decided nor parked. It moves only the progress and returns the previous offset. Stop the
+// workers first, and set the group's offset in Kafka to the same offset before they start again: a group's offset that
+// is ahead of the progress is set back to it. SkipTo fails if nothing of the partition was decided, or if the progress
+// is already at or past the offset.
 func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64,
 	err error,
 ) {

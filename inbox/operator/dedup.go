@@ -12,9 +12,10 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
-// AcceptNumbering lets the partitions of a consumer that goes [inbox.ByWatermark] go on with a new incarnation of an
-// outbox, named as events carry it (ce_epoch), and with those before it. Look first what was published around the rise:
-// what comes again under new numbers is applied again. Halted partitions go on by themselves; it returns how many.
+// AcceptNumbering accepts an incarnation of an outbox, and all earlier ones, for a consumer that uses
+// [inbox.ByWatermark]. epoch names it as events do (ce_epoch). First check which events were published around the
+// change: events that are published again under new numbers are applied again. Halted partitions resume by themselves;
+// AcceptNumbering returns how many.
 func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (partitions int64, err error) {
 	outbox, incarnation, ok := sql.Epoch(epoch)
 	if !ok {
@@ -38,7 +39,7 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 	return partitions, err
 }
 
-// MoveTo is the strategy of a name, of those that [Operator.Move] takes: "watermark" or "offset".
+// MoveTo returns the strategy for a name that [Operator.Move] takes: "watermark" or "offset".
 func MoveTo(name string) (to inbox.Dedup, err error) {
 	for _, to := range []inbox.Dedup{inbox.ByWatermark, inbox.ByOffset} {
 		if name == to.String() {
@@ -48,11 +49,11 @@ func MoveTo(name string) (to inbox.Dedup, err error) {
 	return to, fmt.Errorf("inbox: move consumer: to %q: want watermark or offset", name)
 }
 
-// Move has a consumer that goes [inbox.ByID] go by another strategy from now on. Stop its workers first, and start them
-// afterwards with that Config.Dedup: those that still go by ids are refused from this moment on. Until the time it
-// returns, a window later, the consumer looks at ids as well: what it has applied before is no new event, and what is
-// older than its window is quarantined as before. There is no way back, and none between the others, for they leave no
-// record of an event by which ids could tell it.
+// Move switches a consumer from [inbox.ByID] to another strategy. Stop its workers first, then start them with the new
+// Config.Dedup: workers that still use ids are refused from then on. Until the returned time, one window later, the
+// consumer also checks ids: events that it applied before are duplicates, and events older than its window are
+// quarantined as before. No other move is possible, neither back to ids nor between the other two, because they record
+// no ids.
 func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (idsUntil time.Time, err error) {
 	if to != inbox.ByWatermark && to != inbox.ByOffset {
 		return idsUntil, fmt.Errorf("inbox: move consumer: to %s: want watermark or offset; a consumer that went by "+
@@ -75,9 +76,10 @@ func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (ids
 	return idsUntil, err
 }
 
-// ForgetOffsets lets a consumer that goes [inbox.ByOffset] begin the partitions of a topic anew, after the topic was
-// deleted and made again: whatever it holds now is applied. Of a topic that was not made again, what its group has not
-// committed is applied twice. Halted partitions go on by themselves; it returns how many.
+// ForgetOffsets makes a consumer that uses [inbox.ByOffset] start the partitions of a topic from scratch, after the
+// topic was deleted and created again: all records that the topic now holds are applied. If the topic was not created
+// again, records that the group has not committed are applied twice. Halted partitions resume by themselves;
+// ForgetOffsets returns how many.
 func (o *Operator) ForgetOffsets(ctx context.Context, topic, reason string) (partitions int64, err error) {
 	err = o.ofOne(ctx, "forget offsets", reason, func(c change) error {
 		forgotten, err := c.exec(ctx, sql.ForgetOffsets, o.consumer, topic)
@@ -95,7 +97,7 @@ func (o *Operator) ForgetOffsets(ctx context.Context, topic, reason string) (par
 	return partitions, err
 }
 
-// ofOne is act, for an operator of one consumer.
+// ofOne is act for an Operator that needs a consumer.
 func (o *Operator) ofOne(ctx context.Context, action, reason string, do func(c change) error) error {
 	if o.consumer == "" {
 		return fmt.Errorf("inbox: %s: %w", action, errNoConsumer)

@@ -13,19 +13,19 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Diagnosis is what an inbox shows to who examines it, as `relay doctor` does. It has facts only.
+// Diagnosis is the result of examining an inbox, as `relay doctor` does. It has facts only.
 type Diagnosis struct {
-	// MissingRights are those that a worker needs and the connection's role lacks, as "table inbox_parked: insert".
-	// When there are any, nothing else is filled in.
+	// MissingRights are the rights that a worker needs and the connection's role lacks, such as "table inbox_parked:
+	// insert". If there are any, the other fields are empty.
 	MissingRights []string
-	// ByStart: the server tells workers neither its system identifier nor its timeline, and is known by the time of its
-	// start. Each restart counts as another database: consumers look at their account again.
+	// ByStart: workers cannot read the server's system identifier and timeline, and identify the server by its start
+	// time. Each restart then counts as another database, and consumers read their progress again.
 	ByStart bool
 	// DaysAhead is how many days after today have a partition, without a gap; -1: today has none.
 	DaysAhead int
-	// Missing are days inside the longest window, today included, that have none: ids of those days wait.
+	// Missing are the days within the longest window, including today, that have no partition: ids of those days wait.
 	Missing []string
-	// Pending are partitions whose DETACH was interrupted; the next maintenance finishes them.
+	// Pending are partitions whose DETACH was interrupted; the next maintenance pass finishes them.
 	Pending   []string
 	Consumers []ConsumerDiagnosis
 }
@@ -33,12 +33,12 @@ type Diagnosis struct {
 // ConsumerDiagnosis is one consumer of a Diagnosis.
 type ConsumerDiagnosis struct {
 	ConsumerState
-	Parked      int64 // events that failed, and those behind them
+	Parked      int64 // failed events and the events behind them
 	Quarantined int64
 	ParkedKeys  int64
 }
 
-// rights are what a worker needs that leaves maintenance to others, or what reading takes of that.
+// rights returns the rights that a worker without maintenance needs; readsOnly: only the rights to read.
 func rights(readsOnly bool) (tables, wants []string) {
 	for table, list := range map[string][]string{
 		"inbox_message": {"select", "insert", "delete"}, "inbox_message_any": {"select", "insert", "delete"},
@@ -60,8 +60,8 @@ func rights(readsOnly bool) (tables, wants []string) {
 	return tables, wants
 }
 
-// Diagnose examines the inbox of a schema. It changes nothing. An empty schema is the connection's search_path. With
-// readsOnly the role is one that only looks, and no worker's: its rights to change something are not asked for.
+// Diagnose examines the inbox of a schema. It changes nothing. An empty schema means the connection's search_path.
+// readsOnly says that the role only reads and is not a worker's: rights to write are not checked.
 func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bool) (Diagnosis, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
@@ -98,7 +98,7 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bo
 		if i := slices.IndexFunc(list, func(s ConsumerState) bool { return s.Consumer == name }); i >= 0 {
 			c.ConsumerState = list[i]
 		}
-		c.Consumer = name // it may be new since
+		c.Consumer = name // a consumer that was registered in between is not in list
 		return c, err
 	})
 	if err != nil {

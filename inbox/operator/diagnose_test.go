@@ -60,7 +60,7 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
-// TestDiagnosePrograms: two programs that run one consumer are listed, and one that has ended is not.
+// TestDiagnosePrograms: the programs that run a consumer are listed, without one that has ended.
 func TestDiagnosePrograms(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")

@@ -15,9 +15,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// DiscardEvent gives a parked event up for good: its id stays in the inbox as discarded, so that a duplicate is one,
-// and its record in the audit. Discarding the head of a key's list skips it: what stands behind it goes on with the
-// next release, and the key at once when nothing does. It fails with ErrNotParked.
+// DiscardEvent discards a parked event for good. Its id stays in the inbox as discarded, so that a repeat is a
+// duplicate, and the audit keeps its record. If the event is the first of a key's list, the next release starts with
+// the event behind it; if there is none, the key is unblocked at once. It fails with ErrNotParked.
 func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d DiscardResult, err error) {
 	err = o.discarding(ctx, "discard event", reason, func(c change) error {
 		e, err := c.locked(ctx, id)
@@ -30,7 +30,7 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 	return d, err
 }
 
-// DiscardKey gives the whole list of a parked key up for good; later events of the key are applied again. It fails with
+// DiscardKey discards the whole list of a parked key for good. Later events of the key are applied again. It fails with
 // ErrNotParked.
 func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d DiscardResult, err error) {
 	err = o.discarding(ctx, "discard key", reason, func(c change) error {
@@ -68,13 +68,13 @@ type discardID struct {
 	code string
 }
 
-// missingDays are those that discarded ids need, one of which has no partition.
+// missingDays is the error for discarded ids of which at least one lacks its day partition. days are the days of all.
 type missingDays struct {
 	days []days.Number
 	error
 }
 
-// discarding is act, and makes the days that ids need, as far as this role may.
+// discarding is act. It also creates missing days for the ids, if the role may.
 func (o *Operator) discarding(ctx context.Context, action, reason string, do func(c change) error) error {
 	err := o.act(ctx, action, reason, do)
 	missing, ok := errors.AsType[*missingDays](err)
@@ -90,7 +90,7 @@ func (o *Operator) discarding(ctx context.Context, action, reason string, do fun
 	return o.act(ctx, action, reason, do)
 }
 
-// discard records the ids, keeps the records in the audit, and empties their places in the list.
+// discard records the ids, copies the records to the audit, and removes the events from their list.
 func (c change) discard(ctx context.Context, consumer string, hash []byte, list []discardID) error {
 	var state days.State
 	if err := state.Read(c.query(ctx, sql.State, "", "", consumer, "")); err != nil {

@@ -14,15 +14,15 @@ import (
 	"github.com/effectonce/effectonce/internal/audit"
 )
 
-// FoundEvent is what a consumer knows of an event, without its content.
+// FoundEvent is what a consumer knows about an event, without its content.
 type FoundEvent struct {
 	Consumer string `json:"consumer"`
-	// Where is "decided": applied, or found to need no effect; "discarded" by a person; or why it is parked: "failed",
+	// Where is "decided" (applied or skipped), "discarded" (by an operator), or the kind of a parked event: "failed",
 	// "behind" or "quarantined".
 	Where string    `json:"where"`
 	At    time.Time `json:"at"` // since when
 	Code  string    `json:"code,omitempty"`
-	// The rest is known of what is parked alone; ID is 0 otherwise.
+	// The fields below are set only for parked events; ID is 0 otherwise.
 	ID        int64     `json:"id"`
 	MessageID uuid.UUID `json:"message_id"`
 	Tenant    string    `json:"tenant"`
@@ -34,26 +34,26 @@ type FoundEvent struct {
 	Error     string    `json:"error,omitempty"`
 }
 
-// Found is what Find has found.
+// Found is the result of Find.
 type Found struct {
 	Events []FoundEvent `json:"events"`
-	// Unsearched says, a sentence each, what cannot be told, for want of an index or a record.
+	// Unsearched lists, one sentence each, what could not be searched because an index or a record is missing.
 	Unsearched []string `json:"unsearched"`
 }
 
-// How many parked events Find looks at for a key, and returns.
+// Limits of Find for a key: the parked events that it scans, and the events that it returns.
 const (
 	findRows = 10_000
 	findMost = 100
 )
 
-// Trace returns what each consumer knows of a message id: what its indexes tell at once.
+// Trace returns what each consumer knows about a message id. It uses only indexes.
 func (o *Operator) Trace(ctx context.Context, messageID uuid.UUID) ([]FoundEvent, error) {
 	return o.found(ctx, sql.FindMessage, messageID.String())
 }
 
-// Find looks for events by a text that is a key, a message id, or the id of a parked event: as each of these that it
-// can be. It reads no table as a whole. What was decided is found by its message id, within the consumer's window.
+// Find searches for events by a text: as a key, a message id and the id of a parked event, where the text has that
+// form. It scans no whole table. Decided events are found by their message id only, within the consumer's window.
 func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
 	if text == "" {
 		return f, nil

@@ -1,6 +1,5 @@
-// Package operator is what people see of an inbox and change in it, and what the relay command calls: parked events,
-// consumers and their partitions, and the diagnosis. It works on the database alone, beside running workers or without
-// any.
+// Package operator lets people inspect and change an inbox: parked events, consumers and their partitions, and a
+// diagnosis. The relay command uses it. It needs only the database, with or without running workers.
 package operator
 
 import (
@@ -21,55 +20,53 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// What an operator of an outbox and one of an inbox share. Where go doc shows no fields, it does by the other name:
-// go doc github.com/effectonce/effectonce/internal/audit.Parked.
+// Types that the operators of an outbox and of an inbox share. If go doc shows no fields, use the other name: go doc
+// github.com/effectonce/effectonce/internal/audit.Parked.
 type (
-	// Parked is what a parked event of an outbox and one of an inbox have in common: its ids, tenant, topic, key, type,
-	// Kind, why and since when it is parked, and its payload. Fields: go doc .../internal/audit.Parked.
+	// Parked has the common fields of a parked event of an outbox or an inbox: its ids, tenant, topic, key, type, Kind,
+	// why and since when it is parked, and its payload. Fields: go doc .../internal/audit.Parked.
 	Parked = audit.Parked
-	// ParkedFilter chooses parked events by ids, tenant, topic, key, code, kind and age. The zero value is the first
-	// hundred of all. Fields: go doc .../internal/audit.ParkedFilter.
+	// ParkedFilter selects parked events by ids, tenant, topic, key, code, kind and age. The zero value selects the
+	// first hundred. Fields: go doc .../internal/audit.ParkedFilter.
 	ParkedFilter = audit.ParkedFilter
-	// BlockedFilter chooses parked keys by tenant, topic, key, code and age. The zero value is the first hundred of
-	// all. Fields: go doc .../internal/audit.BlockedFilter.
+	// BlockedFilter selects parked keys by tenant, topic, key, code and age. The zero value selects the first hundred.
+	// Fields: go doc .../internal/audit.BlockedFilter.
 	BlockedFilter = audit.BlockedFilter
-	// BlockedKey is a key whose events wait for an operator, or are being released: since when and why, how many wait,
-	// and the first of them. Fields: go doc .../internal/audit.BlockedKey.
+	// BlockedKey is a key whose events wait for an operator or are being released: since when and why, the number of
+	// events, and the first of them. Fields: go doc .../internal/audit.BlockedKey.
 	BlockedKey = audit.BlockedKey
-	// Failure is what waits for a person as one: a parked key, or an event that is parked alone. Fields: go doc
+	// Failure is one item that waits for an operator: a parked key, or an event that is parked alone. Fields: go doc
 	// .../internal/audit.Failure.
 	Failure = audit.Failure
-	// FailureFilter chooses failures by tenant, topic, type, code, kind and time. Fields: go doc
+	// FailureFilter selects failures by tenant, topic, type, code, kind and time. Fields: go doc
 	// .../internal/audit.FailureFilter.
 	FailureFilter = audit.FailureFilter
-	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are. Before, when it
-	// is not nil, is the SHA-256 of the payload that is changed.
+	// Edit is the change that EditParked makes: Payload, Headers and ContentType; nil fields are not changed. Before,
+	// if not nil, is the SHA-256 of the payload before the change.
 	Edit = audit.Edit
-	// DiscardResult is what a discard did: the count of Events, and of those that MayAppear all the same.
+	// DiscardResult is the result of a discard: the number of Events, and of events that MayAppear anyway.
 	DiscardResult = audit.DiscardResult
-	// AuditEntry is one row of the audit: when, who, what, why, and about which event or key. Fields: go doc
+	// AuditEntry is one row of the audit: when, who, what, why, and which event or key. Fields: go doc
 	// .../internal/audit.Entry.
 	AuditEntry = audit.Entry
 )
 
-// What an operator of either answers.
+// Errors that the operators of an outbox and of an inbox share.
 var (
-	// ErrNotParked: what an Operator was asked to act on is not parked (any more).
+	// ErrNotParked: the event or key is not parked, or is no longer parked.
 	ErrNotParked = audit.ErrNotParked
-	// ErrReleasing: an event cannot be changed while it is being released. Wait until that is done, or it is parked
-	// again.
+	// ErrReleasing: an event cannot be changed while it is being released. Wait until it is decided or parked again.
 	ErrReleasing = audit.ErrReleasing
-	// ErrEdited: the event is not as it was when Edit.Before was computed.
+	// ErrEdited: the event has changed since Edit.Before was computed.
 	ErrEdited = audit.ErrEdited
 )
 
-// ErrNotHalted: the partition does not wait for anybody.
+// ErrNotHalted: the partition is not waiting for an operator.
 var ErrNotHalted = errors.New("neither halted nor waiting: it goes on, or never stopped; list the consumers")
 
-// Operator is what a person may do with an inbox: look at what is parked or quarantined, mend it, release it, discard
-// it. It only changes the database; the workers, which have the effects, do the rest within Config.ReleaseEvery. Every
-// change needs a reason and leaves a row in inbox_audit, in the same transaction. Its methods may be called from
-// several goroutines.
+// Operator lists, edits, releases and discards the parked and quarantined events of an inbox, for one person. It only
+// changes the database; the workers, which have the effects, act on it within Config.ReleaseEvery. Every change needs a
+// reason and adds a row to inbox_audit in the same transaction. An Operator is safe for concurrent use.
 type Operator struct {
 	db       *pgxpool.Pool
 	prefix   string
@@ -77,9 +74,9 @@ type Operator struct {
 	person   *audit.Person
 }
 
-// New makes an Operator. consumer is whose events it sees; empty: those of every consumer of the schema, and
-// then what is done by key or partition needs an Operator of that consumer. name is the person's, for the
-// audit. An empty schema is the connection's search_path.
+// New returns an Operator for the events of consumer. Empty: the events of all consumers of the schema; changes to a
+// key or a partition then need an Operator for a consumer. name is the person's name, for the audit. An empty schema
+// means the connection's search_path.
 func New(db *pgxpool.Pool, schema, consumer, name string) (*Operator, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
@@ -92,10 +89,10 @@ func New(db *pgxpool.Pool, schema, consumer, name string) (*Operator, error) {
 	return &Operator{db, prefix, consumer, person}, nil
 }
 
-// q is a statement with its schema.
+// q returns a statement with the schema filled in.
 func (o *Operator) q(statement string) string { return pgschema.Expand(statement, o.prefix) }
 
-// change is what a person does, in its transaction.
+// change is an operator's change and its transaction.
 type change struct {
 	o              *Operator
 	tx             pgx.Tx
@@ -113,13 +110,13 @@ func (c change) exec(ctx context.Context, statement string, args ...any) (rows i
 	return tag.RowsAffected(), err
 }
 
-// query runs a statement that returns a row, or none.
+// query runs a statement that returns at most one row.
 func (c change) query(ctx context.Context, statement string, args ...any) pgx.Row {
 	return c.tx.QueryRow(ctx, c.o.q(statement), args...)
 }
 
-// EditParked changes a parked event before it is released. Its id, topic and key stay. The record as it was is kept in
-// the audit. It fails with ErrNotParked, ErrReleasing and ErrEdited.
+// EditParked changes a parked event before its release. The event keeps its id, topic and key. The audit keeps the
+// original record. It fails with ErrNotParked, ErrReleasing and ErrEdited.
 func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
 	if err := edit.Check(false); err != nil {
 		return fmt.Errorf("inbox: edit parked: %w", err)
@@ -151,7 +148,7 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 	})
 }
 
-// edited are the new headers of a record: the codec's as they are, then the event's own by name.
+// edited returns the new headers of a record: the codec's headers unchanged, then the event's own headers by name.
 func edited(headers []event.Header, edit Edit) []event.Header {
 	var list []event.Header
 	for _, h := range headers {
@@ -175,11 +172,11 @@ func edited(headers []event.Header, edit Edit) []event.Header {
 	return list
 }
 
-// ReleaseKey lets the events of a parked key go, in order: a worker runs them one after the other, and what came
-// meanwhile goes behind them. When one fails again, the key is parked again, and so it is at an event with
-// [inbox.CodeMaybePublished] that is not the first of the list: look whether it was applied, and then release the key,
-// or discard the event. It returns how many events wait. It fails with ErrNotParked; a key that is being released
-// already is no error.
+// ReleaseKey releases the events of a parked key, in order. A worker runs them one after the other; new events of the
+// key are added behind them. The key is parked again when an event fails again. It is also parked again at an event
+// with [inbox.CodeMaybePublished] that is not the first of the list: check whether that event was applied, then release
+// the key or discard the event. ReleaseKey returns the number of waiting events. It fails with ErrNotParked. Releasing
+// a key that is already being released is not an error.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
 	err = o.act(ctx, "release key", reason, func(c change) error {
 		hash, err := c.lockKey(ctx, tenant, topic, key)
@@ -202,10 +199,9 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 	return events, err
 }
 
-// ReleaseEvent lets one event go that is parked or quarantined alone. Of a quarantined one, look at its business row
-// first: the inbox cannot tell whether it was applied. One that stands in the list of a parked key is not released by
-// itself, which would break the key's order: release the key, or discard what stands before it. It fails with
-// ErrNotParked.
+// ReleaseEvent releases one event that is parked or quarantined alone. Before releasing a quarantined event, check its
+// business row: the inbox cannot tell whether it was applied. An event in the list of a parked key is refused, because
+// it would break the key's order: release the key, or discard the events before it. It fails with ErrNotParked.
 func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
 	return o.act(ctx, "release event", reason, func(c change) error {
 		e, err := c.locked(ctx, id)
@@ -222,8 +218,8 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 	})
 }
 
-// RevealParked is ParkedEvent for somebody who is shown headers and payload: the audit says who has seen them, and why.
-// It fails with ErrNotParked.
+// RevealParked is ParkedEvent with a row in the audit: who saw the headers and payload, and why. It fails with
+// ErrNotParked.
 func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (ParkedEvent, error) {
 	var e ParkedEvent
 	err := o.act(ctx, "reveal parked", reason, func(c change) error {
@@ -243,8 +239,8 @@ func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (P
 	return e, nil
 }
 
-// MayChange tells whether the connection's role may make any change: whether it may write the audit, to a database that
-// is no standby.
+// MayChange reports whether the connection's role can make changes: it may write the audit, and the database is not a
+// standby.
 func (o *Operator) MayChange(ctx context.Context) (may bool, err error) {
 	if err := o.db.QueryRow(ctx, o.q(sql.MayChange)).Scan(&may); err != nil {
 		return false, fmt.Errorf("inbox: asking what this role may do: %w", err)
@@ -254,7 +250,7 @@ func (o *Operator) MayChange(ctx context.Context) (may bool, err error) {
 
 var errNoConsumer = errors.New("name the consumer: a key or partition is one of a consumer")
 
-// locked locks a parked event, its mark first where it has one, and reads it whole.
+// locked locks a parked event and reads all of it. If its key has a mark, locked locks the mark first.
 func (c change) locked(ctx context.Context, id int64) (ParkedEvent, error) {
 	missing := fmt.Errorf("event %d: %w", id, ErrNotParked)
 	read := func() (ParkedEvent, error) {
@@ -303,7 +299,7 @@ func (c change) lockKey(ctx context.Context, tenant, topic, key string) (hash []
 	return hash, err
 }
 
-// audit writes the row of a change of the operator's consumer; what it is not about is empty.
+// audit writes the audit row for a change of the operator's consumer. Arguments that do not apply are empty.
 func (c change) audit(ctx context.Context, tenant, topic, key string, detail map[string]any) error {
 	b, err := json.Marshal(detail)
 	if err != nil {
@@ -314,7 +310,7 @@ func (c change) audit(ctx context.Context, tenant, topic, key string, detail map
 	return err
 }
 
-// auditRecords writes a row for each parked event, with its whole record or without.
+// auditRecords writes an audit row for each parked event, with or without its record.
 func (c change) auditRecords(ctx context.Context, detail map[string]any, whole bool, ids ...int64) error {
 	b, err := json.Marshal(detail)
 	if err != nil {
@@ -324,7 +320,7 @@ func (c change) auditRecords(ctx context.Context, detail map[string]any, whole b
 	return err
 }
 
-// Audit returns the last actions, newest first, at most limit.
+// Audit returns the latest actions, newest first, at most limit.
 func (o *Operator) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
 	return o.person.Log(ctx, o.q(sql.AuditLog), o.consumer, limit)
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/effectonce/effectonce/internal/audit"
 )
 
-// ParkedEvent is an event that finally failed, that waits behind one that did, or that is in quarantine.
+// ParkedEvent is an event that finally failed, waits behind a failed event, or is quarantined.
 type ParkedEvent struct {
 	Parked
 	Consumer  string         `json:"consumer"`
 	Partition int32          `json:"partition"`
 	Offset    int64          `json:"offset"`
-	Time      time.Time      `json:"time"`              // the event's own time, or the record's where it names none
-	Headers   []event.Header `json:"headers,omitempty"` // the record's, in order
+	Time      time.Time      `json:"time"`              // the event's time, or the record's if it has none
+	Headers   []event.Header `json:"headers,omitempty"` // the record's headers, in order
 
 	hash []byte
 }
 
-// Parked lists parked events by ID, without headers and payloads.
+// Parked lists parked events in the order of ID, without headers and payloads.
 func (o *Operator) Parked(ctx context.Context, f ParkedFilter) ([]ParkedEvent, error) {
 	list, err := o.parked(ctx, o.db, f, false)
 	if err != nil {
@@ -83,7 +83,7 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 		if err != nil {
 			return e, err
 		}
-		// As the consumer reads it: the time that the headers name wins over the record's.
+		// As the consumer decodes it: the time in the headers takes precedence over the record's.
 		e.Time = event.Decode(&event.Record{Time: time.UnixMilli(millis), Headers: list}, "").Time
 		if whole {
 			e.Headers = list
@@ -92,7 +92,7 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 	})
 }
 
-// optional are the bytes of a filter that may be anything, the empty one included.
+// optional returns the bytes of a filter value that may be empty; nil: no filter.
 func optional(s *string) []byte {
 	if s == nil {
 		return nil
@@ -100,7 +100,7 @@ func optional(s *string) []byte {
 	return append([]byte{}, *s...) // never nil
 }
 
-// someBytes are the bytes of a filter whose empty value means any.
+// someBytes returns the bytes of a filter value; an empty value means no filter.
 func someBytes(s string) []byte {
 	if s == "" {
 		return nil
@@ -108,8 +108,8 @@ func someBytes(s string) []byte {
 	return []byte(s)
 }
 
-// Failures lists what waits for a person, a key or an event that is parked alone, the longest parked first. What is
-// being released is not among them.
+// Failures lists the parked keys and the events that are parked alone, oldest first, without those that are being
+// released.
 func (o *Operator) Failures(ctx context.Context, f FailureFilter) ([]Failure, error) {
 	return o.person.Failures(ctx, o.q(sql.Failures), f, optional(f.Tenant), o.consumer)
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// detachTimeout bounds one DETACH CONCURRENTLY, which waits for every transaction that used the table. One that is cut
-// is finalized by the next pass.
+// detachTimeout limits one DETACH CONCURRENTLY, which waits for every transaction that used the table. The next pass
+// finalizes one that was cut.
 const detachTimeout = time.Minute
 
-// raise moves dropped_before up to the longest window, and commits that before anything is dropped.
+// raise moves dropped_before up to the longest window, and commits that before any day is dropped.
 func (k *Keeper) raise(ctx context.Context) error {
 	return pgx.BeginTxFunc(ctx, k.DB, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, pgschema.Expand(sqlLockDays, k.Prefix), k.LockTimeout); err != nil {
@@ -42,7 +42,7 @@ func (k *Keeper) raise(ctx context.Context) error {
 	})
 }
 
-// Drop detaches and drops what lies below dropped_before, and finishes what an earlier pass left half done.
+// Drop detaches and drops the days below dropped_before, and completes an interrupted earlier pass.
 func (k *Keeper) Drop(ctx context.Context) (dropped []string, err error) {
 	if err := k.raise(ctx); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (k *Keeper) Drop(ctx context.Context) (dropped []string, err error) {
 
 func (k *Keeper) dropAsOwner(ctx context.Context, d tables) (dropped []string, err error) {
 	for _, table := range d.pending {
-		// First: Postgres allows one pending detach per table.
+		// First, because Postgres allows one pending detach per table.
 		if err := k.detach(ctx, sqlFinalizeDay, d.prefix, table); err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func (k *Keeper) dropAsOwner(ctx context.Context, d tables) (dropped []string, e
 	return dropped, nil
 }
 
-// dropForOwner drops through the owner's function, which needs a moment without a transaction on inbox_message.
+// dropForOwner drops days through the owner's function, which needs a moment without a transaction on inbox_message.
 func (k *Keeper) dropForOwner(ctx context.Context, d tables) (dropped []string, err error) {
 	for _, table := range slices.Concat(d.pending, d.attached, d.detached) {
 		if !below(table, d.dropped) {
@@ -117,7 +117,7 @@ func (k *Keeper) dropForOwner(ctx context.Context, d tables) (dropped []string, 
 	return dropped, nil
 }
 
-// detach takes one partition out, in a statement of its own: CONCURRENTLY forbids a transaction block.
+// detach detaches one partition, in a statement of its own: CONCURRENTLY forbids a transaction block.
 func (k *Keeper) detach(ctx context.Context, sql, prefix, table string) error {
 	ctx, cancel := context.WithTimeout(ctx, detachTimeout)
 	defer cancel()
@@ -132,7 +132,7 @@ func (k *Keeper) detach(ctx context.Context, sql, prefix, table string) error {
 }
 
 func (k *Keeper) drop(ctx context.Context, prefix, table string) error {
-	var b pgx.Batch // one implicit transaction, for the lock time-out
+	var b pgx.Batch // one implicit transaction, for the lock timeout
 	b.Queue(sqlDropLock, k.LockTimeout)
 	b.Queue(dayText(sqlDropDay, prefix, table))
 	err := k.DB.SendBatch(ctx, &b).Close()
@@ -142,17 +142,17 @@ func (k *Keeper) drop(ctx context.Context, prefix, table string) error {
 	return nil
 }
 
-// gone reports that another process has changed the partition or table meanwhile.
+// gone reports whether another process has changed the partition or table in the meantime.
 func gone(err error) bool {
 	return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, pgerr.ObjectNotInState)
 }
 
-// dayText fills in a table's name that came from the catalogue.
+// dayText fills in the name of a table from the catalogue.
 func dayText(sql, prefix, table string) string {
 	return strings.NewReplacer(pgschema.Placeholder, prefix, "{table}", pgx.Identifier{table}.Sanitize()).Replace(sql)
 }
 
-// below reports whether a table is a day before the given one. Any other table is left alone.
+// below reports whether a table is a day before the given one. It returns false for any other table.
 func below(table string, n Number) bool {
 	name, ok := strings.CutPrefix(table, Prefix)
 	if !ok || len(name) != 8 {

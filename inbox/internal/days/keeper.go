@@ -15,29 +15,29 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Keeper makes and drops the days of one schema, as the tables' owner or through its functions.
+// Keeper creates and drops the days of one schema, as the tables' owner or through the owner's functions.
 type Keeper struct {
 	DB          *pgxpool.Pool
-	Prefix      string // the schema's, as pgschema makes it
+	Prefix      string // the prefix of the schema, as pgschema makes it
 	Window      Number // of this process's consumer; 0: none
-	Ahead       int    // how many days are made ahead
+	Ahead       int    // how many days are created in advance
 	Believe     bool   // an operator says that the clock is right
-	LockTimeout string // as Postgres reads it; "": the session's
+	LockTimeout string // in the format of Postgres; "": the session's setting
 	Log         *slog.Logger
 }
 
-// tables are what there is, as the database says it.
+// tables is the state of the day tables in the database.
 type tables struct {
-	prefix                      string // of the schema the table lives in, even when the Config names none
+	prefix                      string // of the tables' schema, even if the Config names none
 	today, dropped              Number
-	longest                     Number // window of all consumers; 0: there is none
+	longest                     Number // the longest window of all consumers; 0: no consumer
 	attached, pending, detached []string
-	released                    []Number // of ids that an operator released
-	owner                       bool     // this role may what the tables' owner may
+	released                    []Number // days of ids that an operator released
+	owner                       bool     // this role has the rights of the tables' owner
 	until                       Number   // the last day until which the clock is believed; -1: any
 }
 
-// pauses makes a growing wait with jitter that never ends by itself.
+// pauses returns a growing wait with jitter and without an end.
 func pauses() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
 		backoff.WithMaxInterval(2*time.Second), backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.2),
@@ -58,19 +58,20 @@ func (k *Keeper) read(ctx context.Context, db querier) (tables, error) {
 	return d, nil
 }
 
-// jumped reports that the clock has passed the last day that was made by more than the next one.
+// jumped reports whether the clock is past the day after the last day until which it is believed.
 func (d *tables) jumped() bool { return d.until >= 0 && d.today > d.until+1 }
 
-// missing lists the days that must exist and do not. Never one below dropped: an empty day would forget what the
-// dropped one knew. While a change of the window is rolled out, the consumer's row and this process differ: the longer
-// one counts. Unless all is set, the days are left out over which the clock has jumped: they may never have been.
+// missing returns the days that must exist and do not. It never returns a day below dropped: an empty day would forget
+// the ids of the dropped one. During the rollout of a new window, the window in the consumer's row and that of this
+// process differ: the longer one counts. Unless all is set, days over which the clock has jumped are left out: they may
+// never have taken place.
 func (k *Keeper) missing(d tables, all bool) (list []Number) {
 	for n := max(d.today-max(d.longest, k.Window), d.dropped); n <= d.today+Number(k.Ahead); n++ {
 		if !slices.Contains(d.attached, Prefix+Name(n)) && (all || !d.jumped() || n <= d.until || n >= d.today) {
 			list = append(list, n)
 		}
 	}
-	// The worker that runs a released event may lack the right to make its day, and waits for a process that may.
+	// The worker that runs a released event may lack the right to create its day. It then waits for a process that may.
 	for _, n := range d.released {
 		if n > d.today+Number(k.Ahead) && n <= d.today+farthest && !slices.Contains(d.attached, Prefix+Name(n)) {
 			list = append(list, n)
@@ -79,8 +80,8 @@ func (k *Keeper) missing(d tables, all bool) (list []Number) {
 	return list
 }
 
-// Make makes what is missing, and returns the names of the days. all: also the days over which the clock has jumped.
-// Several processes may do so at once.
+// Make creates the missing days and returns their names. all includes the days over which the clock has jumped. Several
+// processes may call it at once.
 func (k *Keeper) Make(ctx context.Context, all bool) (made []string, err error) {
 	d, err := k.read(ctx, k.DB)
 	if err != nil {
@@ -93,14 +94,14 @@ func (k *Keeper) Make(ctx context.Context, all bool) (made []string, err error) 
 	}
 	made, err = k.makeMissing(ctx, list)
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) && len(missing) > 0 && missing[0] > d.today {
-		// Another role makes them, and is late; no event waits for them yet.
+		// Another role creates them and is late. No event waits for them yet.
 		k.Log.Warn("inbox: days ahead are missing", "first", Name(missing[0]), "count", len(missing), "error", err)
 		return nil, nil
 	}
 	return made, err
 }
 
-// MakeDay makes one day, for an id that an operator released; never one below dropped_before.
+// MakeDay creates the day of an id that an operator released, but never a day below dropped_before.
 func (k *Keeper) MakeDay(ctx context.Context, n Number) error {
 	_, err := k.makeMissing(ctx, func(d tables) []Number {
 		if n < d.dropped || slices.Contains(d.attached, Prefix+Name(n)) {
@@ -111,8 +112,8 @@ func (k *Keeper) MakeDay(ctx context.Context, n Number) error {
 	return err
 }
 
-// makeMissing makes the days of list, read again while no one else makes days or raises dropped_before. It blocks no
-// insert.
+// makeMissing creates the days of list, which it calls while no other process creates days or raises dropped_before. It
+// blocks no insert.
 func (k *Keeper) makeMissing(ctx context.Context, list func(tables) []Number) (made []string, err error) {
 	tx, err := k.DB.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
@@ -155,7 +156,7 @@ func (k *Keeper) makeMissing(ctx context.Context, list func(tables) []Number) (m
 // cleanBatch is how many rows of inbox_message_any one transaction deletes.
 const cleanBatch = 5000
 
-// Clean deletes what is older than its consumer's window from inbox_message_any, in small transactions.
+// Clean deletes rows of inbox_message_any that are older than their consumer's window, in small transactions.
 func (k *Keeper) Clean(ctx context.Context) (total int64, err error) {
 	rows, err := k.DB.Query(ctx, pgschema.Expand(sqlConsumers, k.Prefix))
 	if err != nil {
@@ -200,7 +201,7 @@ func (k *Keeper) cleanOnce(ctx context.Context, consumer string, windowDays int3
 	return n, err
 }
 
-// Through is the last day that has a partition, counted from today without a hole; yesterday where today has none.
+// Through returns the last day that has a partition, counted from today without a gap; yesterday if today has none.
 func Through(partitions []string, today Number) Number {
 	for slices.Contains(partitions, Prefix+Name(today)) {
 		today++
@@ -208,15 +209,15 @@ func Through(partitions []string, today Number) Number {
 	return today - 1
 }
 
-// Gaps tells how many days after today have a partition, without a hole (-1: today has none), which days inside the
-// longest window have none, today included, and of which partitions a DETACH was interrupted.
+// Gaps returns how many days after today have a partition without a gap (-1: today has none), the days within the
+// longest window that have none, including today, and the partitions whose DETACH was interrupted.
 func Gaps(ctx context.Context, db *pgxpool.Pool, prefix string) (ahead int, missing, pending []string, err error) {
 	k := Keeper{DB: db, Prefix: prefix}
 	have, err := k.read(ctx, db)
 	if err != nil {
 		return 0, nil, nil, err
 	}
-	for _, n := range k.missing(have, true) { // a keeper without days ahead misses none after today
+	for _, n := range k.missing(have, true) { // Ahead is 0, so only days up to today count
 		missing = append(missing, Name(n))
 	}
 	return int(Through(have.attached, have.today) - have.today), missing, have.pending, nil

@@ -1,10 +1,10 @@
 package days
 
-// The days, and the table of what is of no day.
+// SQL on the days and on inbox_message_any.
 
-// What maintenance needs to know: where the table lives, the days, and which partitions there are. A pending one was
-// left by an interrupted DETACH; loose ones were detached and not dropped. Released are the days of ids that an
-// operator released although they are too far ahead. The last column: this role may what the owner may.
+// The state for maintenance: the tables' schema, the days, and the partitions: attached, pending (left by an
+// interrupted DETACH) and detached but not dropped. Then the days of released ids, whether this role has the owner's
+// rights, and the last day until which the clock is believed.
 const sqlDays = `-- inbox: days
 select p.relnamespace::regnamespace::text || '.',
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
@@ -24,12 +24,13 @@ select p.relnamespace::regnamespace::text || '.',
 	coalesce(d.believed_until - date '1970-01-01', -1)
 from {schema}inbox_days d, pg_class p where p.oid = '{schema}inbox_message'::regclass`
 
-// Days are not made while dropped_before is raised. The second number is the table: each schema may have an inbox.
+// No day is created while dropped_before is raised. The second number is the table's oid, because each schema may have
+// an inbox.
 const sqlLockDays = `-- inbox: lock the days
 select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
 	pg_advisory_xact_lock(1701209710, '{schema}inbox_message'::regclass::oid::integer)::text`
 
-// The function has its owner's rights: see the migration.
+// The function runs with its owner's rights: see the migration.
 const sqlMakeDay = `-- inbox: make a day
 select {schema}inbox_make_day($1::text::date)`
 
@@ -40,7 +41,7 @@ const sqlBelieve = `-- inbox: believe the clock
 update {schema}inbox_days set believed_until = greatest(believed_until, date '1970-01-01' + $1::integer)
 where believed_until is null or believed_until < date '1970-01-01' + $1::integer`
 
-// dropped_before only rises, and by the longest window of all consumers: a day is shared.
+// dropped_before only rises. It follows the longest window of all consumers, because they share the days.
 const sqlRaise = `-- inbox: raise the mark
 update {schema}inbox_days set dropped_before = date '1970-01-01' + (t.today - t.longest)
 from (select floor(extract(epoch from clock_timestamp()) / 86400)::integer as today, max(window_days) as longest
@@ -62,8 +63,8 @@ drop table if exists {schema}{table}`
 const sqlConsumers = `-- inbox: consumers
 select consumer_name, window_days from {schema}inbox_consumer order by consumer_name`
 
-// One cleaner at a time. Rows of UUIDv7s are history from before the floor: they are what refuses a late duplicate
-// until dropped_before has passed the floor, and a day more for transactions that still saw it below.
+// Rows of UUIDv7s are history from before the floor. They must refuse late duplicates until dropped_before has passed
+// the floor, and one day longer for transactions that read an older dropped_before.
 const sqlCleanAny = `-- inbox: clean any
 with old as materialized (
 	select a.ctid from {schema}inbox_message_any a, {schema}inbox_consumer c, {schema}inbox_days d

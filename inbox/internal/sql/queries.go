@@ -1,14 +1,14 @@
-// Package sql has the statements of an inbox's operators, and those that its workers share with them.
+// Package sql has the statements of an inbox's operators, and those that workers share with them.
 package sql
 
-// What workers and operators send.
+// Statements of workers and operators.
 
-// First in every writing transaction. Without a synchronous commit the offset could be committed in Kafka for an effect
-// that a crash of the database takes back. Days are counted from 1970-01-01, UTC, whatever the session's time zone is.
+// The first statement of every writing transaction. Without a synchronous commit, an offset could be committed in Kafka
+// for an effect that a crash of the database undoes. Days are counted from 1970-01-01, UTC, in any session time zone.
 //
-// A host that dies within the transaction must not keep its rows locked: the server asks after 10 s of silence whether
-// it is there, and gives it up 15 s later. Where a pooler answers for it, the session ends when it has been idle for
-// too long.
+// A host that dies within the transaction must not keep its rows locked: after 10 s of silence the server probes the
+// connection, and drops it 15 s later. If a pooler answers the probes, the session ends when it has been idle for too
+// long.
 const State = `-- inbox: state
 select set_config('idle_in_transaction_session_timeout', case when $4::text <> '' and s.idle = '0' then $4::text
 	else s.idle end, true),

@@ -1,6 +1,6 @@
 package sql
 
-// What Diagnose asks beside the days. The rights come first: that needs none.
+// Statements of Diagnose, in addition to the days. The rights come first, since reading them needs no right.
 const MissingRights = `-- inbox: missing rights
 select 'table ' || n.name || ': ' || n.want from unnest($1::text[], $2::text[]) n (name, want)
 where not has_table_privilege(to_regclass('{schema}' || n.name), n.want)

@@ -1,7 +1,7 @@
 package sql
 
-// What an inbox knows of an event. The columns of all: consumer, where, since when, code, id of what is parked, message
-// id, tenant, topic, key, type, partition, offset, error.
+// Statements that find events. All return these columns: consumer, where, since when, code, id of the parked event,
+// message id, tenant, topic, key, type, partition, offset, error.
 
 const FindMessage = `-- inbox: find by message id
 select c.consumer_name, case m.status when 'done' then 'decided' else m.status end, m.processed_at,
@@ -23,7 +23,7 @@ select p.consumer_name, p.kind, p.parked_at, p.code, p.id, p.message_id::text, p
 	coalesce(p.record_key, ''), p.type, p.record_partition, p.record_offset, p.reason
 from {schema}inbox_parked p where p.id = $1::bigint`
 
-// No index is kept of keys alone: the first rows are looked at.
+// There is no index on keys alone, so only the first rows are scanned.
 const FindKey = `-- inbox: find by key
 select p.consumer_name, p.kind, p.parked_at, p.code, p.id, p.message_id::text, p.tenant, p.topic,
 	coalesce(p.record_key, ''), p.type, p.record_partition, p.record_offset, p.reason

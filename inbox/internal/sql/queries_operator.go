@@ -1,8 +1,8 @@
 package sql
 
-// SQL of what operators do. An empty consumer is any.
+// Statements of operators. An empty consumer matches all.
 
-// An operator's process that stops between two round trips must not keep a worker waiting for its locks.
+// An operator's process that hangs between two round trips must not keep a worker waiting for its locks.
 const Timeouts = `-- inbox: timeouts
 select set_config('lock_timeout', $1::text, true), set_config('idle_in_transaction_session_timeout', $1::text, true)`
 
@@ -41,7 +41,7 @@ where ($1::text = '' or k.consumer_name = $1::text)
 	and k.since <= clock_timestamp() - make_interval(secs => $6::float8)
 order by k.since, k.consumer_name, k.key_hash limit $7::integer`
 
-// A key is counted by the first event of its list.
+// A parked key is listed by the first event of its list.
 const Failures = `-- inbox: failures
 select u.consumer_name, u.tenant, u.topic, u.key, u.alone, u.id, u.type, u.kind, u.code, u.reason, u.at,
 	case when $9::boolean and not u.alone then (select count(*) from {schema}inbox_parked w
@@ -66,7 +66,7 @@ where ($1::text = '' or u.consumer_name = $1::text)
 	and ($8::timestamptz is null or u.at <= $8::timestamptz)
 order by u.at, u.id limit $10::bigint`
 
-// The mark before the row, as a releaser does it.
+// Callers lock the mark before the row, in the order of a releaser.
 const LockListed = `-- inbox: lock a parked event
 select id from {schema}inbox_parked where id = $1::bigint for update`
 
@@ -74,7 +74,8 @@ const ReleaseKey = `-- inbox: release a key
 update {schema}inbox_parked_key set state = 'releasing', since = clock_timestamp()
 where consumer_name = $1::text and key_hash = $2::bytea and state = 'parked'`
 
-// The one that a person has looked at: behind it, another one stops the release again.
+// Clears the code of the first event, which an operator has checked. A later event with the code stops the release
+// again.
 const Judged = `-- inbox: judged
 update {schema}inbox_parked set code = '' where code = $3::text
 	and id = (select min(id) from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea)`
@@ -98,7 +99,7 @@ update {schema}inbox_parked set record_value = case when $2::boolean then $3::by
 	record_headers = case when $4::text = '' then record_headers else nullif($4::text, '')::jsonb end
 where id = $1::bigint`
 
-// A discarded id stays a duplicate.
+// A repeat of a discarded id is a duplicate.
 const DiscardDay = `-- inbox: discard into the days
 insert into {schema}inbox_message (consumer_name, message_id, status, error_code)
 select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
@@ -112,7 +113,7 @@ on conflict do nothing`
 const LeaveAll = `-- inbox: leave the lists
 delete from {schema}inbox_parked where id = any($1::bigint[])`
 
-// The record as it was goes along where it is changed or thrown away.
+// The original record is kept if it is changed or discarded.
 const AuditRecords = `-- inbox: audit records
 insert into {schema}inbox_audit (operator, action, reason, consumer_name, message_id, tenant, topic, key, detail,
 	record_value, record_headers)
@@ -144,7 +145,7 @@ const TryReleased = `-- inbox: try released events now
 update {schema}inbox_parked set waiting_at = null
 where consumer_name = $1::text and topic = $2::text and record_partition = $3::integer and waiting_at is not null`
 
-// Its account moves at least every ten seconds while it decides anything.
+// The consumer's progress moves at least every ten seconds while it decides events.
 const LockConsumer = `-- inbox: lock a consumer
 select retired_at is not null, exists (select from {schema}inbox_progress p
 	where p.consumer_name = c.consumer_name and p.updated_at > clock_timestamp() - interval '1 minute')
@@ -153,7 +154,7 @@ from {schema}inbox_consumer c where c.consumer_name = $1::text for update`
 const Retire = `-- inbox: retire a consumer
 update {schema}inbox_consumer set retired_at = clock_timestamp() where consumer_name = $1::text`
 
-// Forwards only: what stands before the account is decided.
+// Forwards only: everything before the progress is decided.
 const SkipTo = `-- inbox: skip to an offset
 update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bigint, attempts = 0, halted_at = null,
 	halted_code = '', halted_reason = '',
@@ -182,14 +183,13 @@ select $1::text, $2::text::uuid, $3::integer where exists (select from {schema}i
 	where consumer_name = $1::text and dedup = 'watermark')
 on conflict (consumer_name, outbox_id, incarnation) do update set accepted_at = clock_timestamp()`
 
-// Their workers ask, and go on. One that halted for another numbering halts again.
+// The workers poll for it and resume. A partition that halted for another numbering halts again.
 const AcceptResumes = `-- inbox: resume what waited for a numbering
 update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
 	updated_at = clock_timestamp()
 where consumer_name = $1::text and halted_code = $2::text and ($3::text = '' or topic = $3::text)`
 
-// Every transaction that decides has read this table: the lock waits for their ends, and none can begin until the
-// commit.
+// Every deciding transaction reads this table: the lock waits for those that run, and none can begin until the commit.
 const LockConsumers = `-- inbox: lock the consumers
 lock table {schema}inbox_consumer in access exclusive mode`
 

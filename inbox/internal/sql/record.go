@@ -14,8 +14,9 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// KeyHash names a key in inbox_parked_key: a Kafka key may be longer than an index row. Lengths stand in front, so that
-// no two keys run together. Nil for an event without a key, which is always alone.
+// KeyHash returns the name of a key in inbox_parked_key, because a Kafka key may be longer than an index row. Each part
+// is preceded by its length, so that different keys have different input. Nil for an event without a key, which is
+// always parked alone.
 func KeyHash(tenant, topic, key string) []byte {
 	if key == "" {
 		return nil
@@ -30,8 +31,8 @@ func KeyHash(tenant, topic, key string) []byte {
 	return h.Sum(nil)
 }
 
-// EncodeHeaders writes headers as inbox_parked keeps them: [name, base64 of the value] each, in their order. A name
-// that is no text of Postgres is empty and stands in base64 behind its value; a null value is null.
+// EncodeHeaders returns headers in the format of inbox_parked: [name, base64 of the value] each, in their order. A name
+// that Postgres cannot store as text is empty there and follows the value in base64. A null value is null.
 func EncodeHeaders(headers []event.Header) string {
 	list := make([][]any, len(headers))
 	for i, h := range headers {
@@ -49,7 +50,7 @@ func EncodeHeaders(headers []event.Header) string {
 	return string(b)
 }
 
-// DecodeHeaders reads what [EncodeHeaders] wrote.
+// DecodeHeaders parses the result of [EncodeHeaders].
 func DecodeHeaders(text string) ([]event.Header, error) {
 	var list [][]*string
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
@@ -79,7 +80,7 @@ func DecodeHeaders(text string) ([]event.Header, error) {
 	return headers, nil
 }
 
-// Epoch is the outbox and the incarnation that a ce_epoch names.
+// Epoch returns the outbox and the incarnation of a ce_epoch.
 func Epoch(text string) (outbox uuid.UUID, incarnation int32, ok bool) {
 	dot := strings.LastIndexByte(text, '.')
 	if dot < 0 {

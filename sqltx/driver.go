@@ -1,0 +1,158 @@
+package sqltx
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgtx"
+)
+
+// connector connects to the one transaction.
+type connector struct{ c *conn }
+
+// Connect is called once, by BeginTx.
+func (c connector) Connect(context.Context) (driver.Conn, error) { return c.c, nil }
+
+// Driver is nobody's to open connections with.
+func (c connector) Driver() driver.Driver { return c }
+
+// Open implements [driver.Driver].
+func (connector) Open(string) (driver.Conn, error) { return nil, errors.ErrUnsupported }
+
+// conn is a transaction as a driver's connection. database/sql calls its methods one at a time. It offers no
+// [driver.SessionResetter]: so database/sql closes it when its transaction is done.
+type conn struct {
+	tx       pgx.Tx
+	context  func(given context.Context) context.Context
+	returned atomic.Bool   // do has returned
+	refused  atomic.Bool   // do tried to end the transaction
+	closed   chan struct{} // closed when database/sql has let go
+}
+
+var (
+	_ driver.ConnBeginTx        = (*conn)(nil)
+	_ driver.ConnPrepareContext = (*conn)(nil)
+	_ driver.ExecerContext      = (*conn)(nil)
+	_ driver.QueryerContext     = (*conn)(nil)
+	_ driver.NamedValueChecker  = (*conn)(nil)
+)
+
+// BeginTx sends nothing: the transaction is open.
+func (c *conn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
+
+// Begin implements [driver.Conn].
+func (c *conn) Begin() (driver.Tx, error) { return c, nil }
+
+// Commit refuses.
+func (c *conn) Commit() error { return c.end() }
+
+// Rollback refuses, unless database/sql itself rolls back: because do has returned, or its context has ended.
+func (c *conn) Rollback() error { return c.end() }
+
+func (c *conn) end() error {
+	if c.returned.Load() || c.context(context.Background()).Err() != nil {
+		return nil
+	}
+	return c.refuse()
+}
+
+func (c *conn) refuse() error {
+	c.refused.Store(true)
+	// Whoever lent the transaction hears of it, even if do's errors are dropped.
+	if lender, ok := c.tx.(interface{ Refuse() error }); ok {
+		_ = lender.Refuse()
+	}
+	return errEnded
+}
+
+// Close is the last call of all.
+func (c *conn) Close() error {
+	close(c.closed)
+	return nil
+}
+
+// CheckNamedValue leaves all values to pgx, which knows driver.Valuer too.
+func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
+	if v.Name != "" {
+		return fmt.Errorf("sqltx: argument %d has the name %q: Postgres knows $1, $2 and so on", v.Ordinal, v.Name)
+	}
+	return nil
+}
+
+// ExecContext executes a statement in the transaction.
+func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if pgtx.Ends(query) {
+		return nil, c.refuse()
+	}
+	tag, err := c.tx.Exec(c.context(ctx), query, values(nil, args)...)
+	if err != nil {
+		return nil, err
+	}
+	return driver.RowsAffected(tag.RowsAffected()), nil
+}
+
+// QueryContext runs a query in the transaction.
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if pgtx.Ends(query) {
+		return nil, c.refuse()
+	}
+	of, err := c.tx.Query(c.context(ctx), query, values([]any{formats}, args)...)
+	if err != nil {
+		return nil, err
+	}
+	// The columns are not known in all modes of pgx before the first row was asked for.
+	more := of.Next()
+	if err := of.Err(); err != nil {
+		of.Close()
+		return nil, err
+	}
+	return newRows(of, more), nil
+}
+
+func values(to []any, args []driver.NamedValue) []any {
+	for _, a := range args {
+		to = append(to, a.Value)
+	}
+	return to
+}
+
+// PrepareContext keeps the text: pgx prepares what it executes by itself, or does not where a pooler forbids it.
+func (c *conn) PrepareContext(_ context.Context, query string) (driver.Stmt, error) {
+	return &stmt{c, query}, nil
+}
+
+// Prepare implements [driver.Conn].
+func (c *conn) Prepare(query string) (driver.Stmt, error) { return &stmt{c, query}, nil }
+
+type stmt struct {
+	c     *conn
+	query string
+}
+
+var (
+	_ driver.StmtExecContext  = (*stmt)(nil)
+	_ driver.StmtQueryContext = (*stmt)(nil)
+)
+
+func (s *stmt) Close() error { return nil }
+
+// NumInput leaves it to Postgres to count the arguments.
+func (s *stmt) NumInput() int { return -1 }
+
+func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	return s.c.ExecContext(ctx, s.query, args)
+}
+
+func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	return s.c.QueryContext(ctx, s.query, args)
+}
+
+// Exec and Query are for drivers without contexts.
+func (s *stmt) Exec([]driver.Value) (driver.Result, error) { return nil, errors.ErrUnsupported }
+
+func (s *stmt) Query([]driver.Value) (driver.Rows, error) { return nil, errors.ErrUnsupported }
