@@ -12,13 +12,13 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-// The group is behind the database: what comes again is counted, and told apart by whether the database still has the
-// ids.
+// The group's offset is behind the database's progress. The repeated events are counted, as duplicates while the inbox
+// has their ids and as applied once it has not.
 func TestGroupBehindDatabase(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		ids                          bool // the inbox has them
-		dropped, applied, said, gone int
+		ids                            bool // the inbox still has the ids
+		dropped, applied, behind, gone int
 	}{
 		"dropped":          {true, 15, 0, 1, 0},
 		"the ids are gone": {false, 0, 15, 1, 1},
@@ -28,15 +28,15 @@ func TestGroupBehindDatabase(t *testing.T) {
 			topic := kafkatest.Topic(t, 1)
 			kafkatest.Produce(t, topic, records(20, 0)...)
 			var dropped, applied atomic.Int64
-			said := &logs{}
+			logBuf := &logs{}
 			cfg := config(topic)
-			cfg.Batch, cfg.BatchWait = 4, -1 // the account ends within a batch
-			cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+			cfg.Batch, cfg.BatchWait = 4, -1 // the progress ends within a batch
+			cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 			cfg.Observer.Repeated = func(_ consumer.Partition, d, a int) {
 				dropped.Add(int64(d))
 				applied.Add(int64(a))
 			}
-			h := accounting{newHandler(), 15}
+			h := progressHandler{newHandler(), 15}
 			h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 				out := make([]inbox.Outcome, len(events))
 				for i, e := range events {
@@ -50,20 +50,68 @@ func TestGroupBehindDatabase(t *testing.T) {
 			offsetsOf(t, h.await(t, 20)[0], 0, 20)
 			m.stop(t)
 			if d, a := int(dropped.Load()), int(applied.Load()); d != c.dropped || a != c.applied {
-				t.Errorf("%d dropped and %d applied below the account, want %d and %d", d, a, c.dropped, c.applied)
+				t.Errorf("%d dropped and %d applied below the progress, want %d and %d", d, a, c.dropped, c.applied)
 			}
-			if n := said.count("reading that again"); n != c.said {
-				t.Errorf("said %d times that the group is behind, want %d", n, c.said)
+			if n := logBuf.count("reading that again"); n != c.behind {
+				t.Errorf("%d log lines that the group is behind, want %d", n, c.behind)
 			}
-			if n := said.count("its id is not there"); n != c.gone {
-				t.Errorf("said %d times that ids are gone, want %d", n, c.gone)
+			if n := logBuf.count("its id is not there"); n != c.gone {
+				t.Errorf("%d log lines that ids are gone, want %d", n, c.gone)
 			}
 		})
 	}
 }
 
-// Kafka deletes a group's offsets with its topic: the new log begins at zero, and only the database knows that there
-// was another.
+// A member that reads committed events again commits no lower offset, unless one of them has no effect: then the
+// database was restored.
+func TestRepeatsDoNotMoveTheOffsetBack(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		outcome inbox.Outcome
+		lowest  int64
+	}{
+		"repeats":  {inbox.Duplicate, 11}, // offset 10 is the first that was not committed
+		"restored": {inbox.Applied, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topic := kafkatest.Topic(t, 1)
+			kafkatest.Produce(t, topic, records(10, 0)...)
+			cfg := config(topic)
+			cfg.Batch, cfg.BatchWait, cfg.CommitEvery = 2, -1, -1
+			first := newHandler()
+			m := start(t, first, topic, cfg)
+			first.await(t, 10)
+			m.stop(t)
+
+			kafkatest.Produce(t, topic, records(2, 0)...)
+			committed := make(chan int64, 20)
+			cfg.Observer.Committed = func(_ consumer.Partition, next int64) { committed <- next }
+			h := progressHandler{newHandler(), 3}
+			h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+				out := make([]inbox.Outcome, len(events))
+				for i, e := range events {
+					if out[i] = c.outcome; e.Position.Offset >= 10 {
+						out[i] = inbox.Applied
+					}
+				}
+				return out, nil
+			}
+			start(t, h, topic, cfg)
+			offsetsOf(t, h.await(t, 9)[0], 3, 12)
+			lowest := recv(t, "the first offset", committed)
+			for next := lowest; next != 12; next = recv(t, "the last offset", committed) {
+				lowest = min(lowest, next)
+			}
+			if lowest != c.lowest {
+				t.Errorf("the lowest offset that was committed is %d, want %d", lowest, c.lowest)
+			}
+		})
+	}
+}
+
+// A topic is deleted and created again. Kafka deleted the group's offsets with it, so only the database's progress
+// shows that the log is another one.
 func TestLogEndsBeforeProgress(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]consumer.LostPolicy{
@@ -79,19 +127,19 @@ func TestLogEndsBeforeProgress(t *testing.T) {
 			cfg.OnLost = policy
 			cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
 			cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
-			h := accounting{newHandler(), 11}
+			h := progressHandler{newHandler(), 11}
 			start(t, h, topic, cfg)
 			if policy == consumer.LostHalt {
 				recv(t, "the halt", halted)
 			} else {
 				offsetsOf(t, h.await(t, 5)[0], 0, 5)
 			}
-			oneLoss(t, lost)
+			requireOneLoss(t, lost)
 		})
 	}
 }
 
-// A group that has begun in the new log, or was set to a place in it, goes on there, and does not halt a second time.
+// A group with an offset in the new log goes on there and does not halt again.
 func TestGroupOffsetInNewLog(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
@@ -107,20 +155,20 @@ func TestGroupOffsetInNewLog(t *testing.T) {
 	cfg.OnLost = consumer.LostHalt
 	cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
 	cfg.Observer.Repeated = func(_ consumer.Partition, d, a int) { repeated.Add(int64(d + a)) }
-	h := accounting{newHandler(), 11}
+	h := progressHandler{newHandler(), 11}
 	start(t, h, topic, cfg)
 	offsetsOf(t, h.await(t, 2)[0], 3, 5)
-	oneLoss(t, lost)
+	requireOneLoss(t, lost)
 	if n := repeated.Load(); n != 0 {
-		t.Errorf("%d events of the new log count as repeated", n)
+		t.Errorf("%d events of the new log are counted as repeated", n)
 	}
 }
 
-// oneLoss checks that a log was told to end before offset 11, once.
-func oneLoss(t *testing.T, lost <-chan consumer.LostRange) {
+// requireOneLoss checks that Lost was called once, for a log that ends before offset 11.
+func requireOneLoss(t *testing.T, lost <-chan consumer.LostRange) {
 	t.Helper()
 	if n := len(lost); n != 1 {
-		t.Fatalf("told %d times that the log is another one, want 1", n)
+		t.Fatalf("%d calls of Lost, want 1", n)
 	}
 	if l := <-lost; l.From != 11 || l.To != 11 {
 		t.Errorf("%+v", l)

@@ -18,11 +18,11 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// Heartbeats and commits go through the transport, which finds the coordinator each time and opens a new connection
-// where one is broken: the broker waits for SessionTimeout, so one that fails ends nothing.
+// Heartbeats and commits go through kafka-go's transport. It looks up the coordinator each time and replaces a broken
+// connection. A failed request does not end the membership, because the broker waits for SessionTimeout.
 
-// keep sends heartbeats and looks at the topics, until stop is called. again is closed when the member has to join
-// again.
+// keep sends heartbeats and watches the topics until stop is called. The channel again is closed when the member has to
+// rejoin.
 func (s *session) keep(ctx context.Context) (again <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	joins := make(chan struct{})
@@ -37,8 +37,9 @@ func (s *session) keep(ctx context.Context) (again <-chan struct{}, stop func())
 	}
 }
 
-// heartbeats go on until ctx ends, or until the generation is over by what the broker says, or by the clock. In the
-// first moments of a generation they are frequent: another one follows at once where somebody gives up a partition.
+// heartbeats sends heartbeats until ctx ends, or until the generation is over: the broker says so, or SessionTimeout
+// has passed without an answer. Heartbeats are more frequent at the start of a generation, because the next rebalance
+// follows at once if a member gives up a partition.
 func (s *session) heartbeats(ctx context.Context, join func()) {
 	const part = "heartbeats"
 	cfg := &s.c.cfg
@@ -69,18 +70,18 @@ func (s *session) heartbeats(ctx context.Context, join func()) {
 		default:
 			s.c.outage.fail(part, err)
 			if time.Since(s.contact) >= cfg.SessionTimeout {
-				s.over(err) // the partitions are others' by now
+				s.over(err) // other members may own the partitions now
 				return
 			}
 		}
 	}
 }
 
-// watchTopics has the member join again when topics have come or gone, or have another number of partitions than when
-// they were assigned; and the leader, when a partition that was to be given up still has nobody: a static member that
-// ends before it joins again comes back without a rebalance.
+// watchTopics makes the member rejoin when topics appear or disappear, or when a topic's number of partitions differs
+// from that of the last assignment. The leader also rejoins if a partition that it withheld may still have no owner: a
+// static member that stops before it rejoins comes back without a rebalance.
 func (s *session) watchTopics(ctx context.Context, join func()) {
-	assigned := s.assigned // nil: another member assigned, and notices itself what it overlooked
+	assigned := s.assigned // nil: another member is the leader, and watches its own assignment
 	for began := time.Now(); ; {
 		_ = sleep.For(ctx, 3*s.c.cfg.HeartbeatInterval)
 		if ctx.Err() != nil {
@@ -92,7 +93,7 @@ func (s *session) watchTopics(ctx context.Context, join func()) {
 		}
 		now, missing, err := s.c.client.sizes(ctx, s.c.topics)
 		if err != nil {
-			continue // the fetches report it
+			continue // fetches report the outage
 		}
 		s.c.logMissing(missing)
 		if topics := slices.Sorted(maps.Keys(now)); !slices.Equal(topics, s.topics) {
@@ -112,8 +113,8 @@ func (s *session) watchTopics(ctx context.Context, join func()) {
 	}
 }
 
-// committed asks for the group's offsets of partitions until it gets them; a negative one is none. False: the member
-// has to join again first, or is to stop.
+// committed queries the group's offsets of partitions until it gets an answer. A negative offset means that there is
+// none. It returns false if the member has to rejoin first, or if ctx ended.
 func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Partition) (map[Partition]int64, bool) {
 	at := map[Partition]int64{}
 	if len(ps) == 0 {
@@ -175,8 +176,8 @@ func (c *client) committed(ctx context.Context, group string, ask map[string][]i
 	return nil
 }
 
-// commit commits offsets through the generation, and says when that cannot be done. While the member joins again, the
-// group may have gone on to a generation that it does not know yet: that refuses commits, and ends nothing.
+// commit commits offsets in the adopted generation, and reports an outage if that fails. While the member rejoins, the
+// group may be in a newer generation already. The broker then refuses the commit; the member keeps its partitions.
 func (s *session) commit(ctx context.Context, next offsets) error {
 	s.mu.Lock()
 	id := s.id
@@ -211,7 +212,7 @@ func (c *client) heartbeat(ctx context.Context, cfg *Config, id identity) error 
 	return nil
 }
 
-// commit does not go through kafka.Client's method, which says that all records are of leader epoch 0.
+// commit does not use kafka.Client's method, which sets leader epoch 0 for every offset.
 func (c *client) commit(ctx context.Context, cfg *Config, id identity, next offsets) error {
 	ctx, cancel := context.WithTimeout(ctx, min(netTimeout, cfg.SessionTimeout/3))
 	defer cancel()
@@ -242,8 +243,8 @@ func (c *client) commit(ctx context.Context, cfg *Config, id identity, next offs
 	return nil
 }
 
-// heartbeatRequest is version 3, the first with static members; Kafka 2.3 speaks it. kafka-go's own message does not go
-// to the coordinator, and has fields of version 4 wrong.
+// heartbeatRequest is version 3 of Heartbeat, the first with static members (Kafka 2.3). kafka-go's own message is not
+// routed to the coordinator, and encodes fields of version 4 incorrectly.
 type heartbeatRequest struct {
 	clientID, group string
 	identity
@@ -256,19 +257,19 @@ var (
 	_ protocol.RawExchanger = (*heartbeatRequest)(nil)
 )
 
-// ApiKey makes it a message of kafka-go's protocol.
+// ApiKey implements protocol.Message.
 func (r *heartbeatRequest) ApiKey() protocol.ApiKey { return protocol.Heartbeat }
 
-// ApiKey makes it a message of kafka-go's protocol.
+// ApiKey implements protocol.Message.
 func (r *heartbeatResponse) ApiKey() protocol.ApiKey { return protocol.Heartbeat }
 
-// Group routes it to the group's coordinator.
+// Group routes the request to the group's coordinator.
 func (r *heartbeatRequest) Group() string { return r.group }
 
-// Required asks for the raw exchange.
+// Required selects the raw exchange.
 func (r *heartbeatRequest) Required(map[protocol.ApiKey]int16) bool { return true }
 
-// RawExchange sends the request and reads the answer.
+// RawExchange sends the request and reads the response.
 func (r *heartbeatRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	be := binary.BigEndian
 	b := str(requestHead(protocol.Heartbeat, 3, r.clientID), r.group)

@@ -8,10 +8,10 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// sizes are topics that can be read, with their numbers of partitions.
+// sizes maps each topic that can be read to its number of partitions.
 type sizes map[string]int
 
-// partitions are those of all topics, in order.
+// partitions returns the partitions of all topics, sorted.
 func (s sizes) partitions() (all []Partition) {
 	for _, topic := range slices.Sorted(maps.Keys(s)) {
 		for id := range s[topic] {
@@ -21,20 +21,20 @@ func (s sizes) partitions() (all []Partition) {
 	return all
 }
 
-// claim is what a member says of itself when it joins.
+// claim is a member's subscription: its topics, and the partitions that it owns.
 type claim struct {
 	member     string
 	topics     []string
 	owned      []Partition
-	generation int32 // that it has owned from; -1: none
+	generation int32 // the generation in which it owns them; -1: none
 }
 
-// assignment is what each member is given.
+// assignment maps each member to its partitions.
 type assignment map[string][]Partition
 
-// assignCooperative is Kafka's cooperative-sticky: shares as even as the subscriptions allow, and a partition stays
-// with its owner where that does not stand in the way. What is to move is given to nobody yet: its owner gives it up
-// first, and joins again. So no partition has two owners.
+// assignCooperative is Kafka's cooperative-sticky assignment. Shares are as even as the subscriptions allow, and a
+// partition stays with its owner unless that makes shares uneven. A partition that moves is assigned to nobody until
+// its owner gives it up and rejoins, so no partition has two owners.
 func assignCooperative(claims []claim, topics sizes) assignment {
 	claims = slices.SortedFunc(slices.Values(claims), func(a, b claim) int { return cmp.Compare(a.member, b.member) })
 	b := &balance{topics: map[string][]int{}, load: make([]int, len(claims)), at: map[Partition]int{}}
@@ -73,7 +73,8 @@ func assignCooperative(claims []claim, topics sizes) assignment {
 	return out
 }
 
-// ownersOf are the owners by the newest generation. A partition that two members of it claim has none.
+// ownersOf returns the owner of each partition according to the newest generation. A partition that two members claim
+// in that generation has no owner.
 func ownersOf(claims []claim) map[Partition]int {
 	owners, twice := map[Partition]int{}, map[Partition]bool{}
 	for m, c := range claims {
@@ -91,10 +92,10 @@ func ownersOf(claims []claim) map[Partition]int {
 	return owners
 }
 
-// balance is an assignment that is being made; members are numbers.
+// balance is an assignment in progress. Members are indexes into the claims.
 type balance struct {
 	all    []Partition
-	topics map[string][]int // who subscribes to them
+	topics map[string][]int // each topic's subscribers
 	load   []int
 	at     map[Partition]int
 }
@@ -104,12 +105,13 @@ func (b *balance) give(p Partition, m int) {
 	b.load[m]++
 }
 
-// least is the subscriber with the fewest partitions.
+// least returns the topic's subscriber with the fewest partitions.
 func (b *balance) least(topic string) int {
 	return slices.MinFunc(b.topics[topic], func(x, y int) int { return cmp.Compare(b.load[x], b.load[y]) })
 }
 
-// even moves partitions, each time where the difference is largest, until no move makes the shares more even.
+// even moves one partition at a time, where the difference between two shares is largest, until no move makes the
+// shares more even.
 func (b *balance) even() {
 	for {
 		least := map[string]int{}
@@ -130,7 +132,7 @@ func (b *balance) even() {
 	}
 }
 
-// assignEager has one of kafka-go's balancers assign, which know of no owners.
+// assignEager assigns with one of kafka-go's balancers, which do not consider owners.
 func assignEager(by kafka.GroupBalancer, claims []claim, topics sizes) assignment {
 	var members []kafka.GroupMember
 	for _, c := range claims {

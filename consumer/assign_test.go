@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// group is a group that a test draws; what its members own is from the last assignment that they adopted.
+// group is a random group. Its members own the partitions of the last assignment that they adopted.
 type group struct {
 	claims []claim
 	topics sizes
@@ -38,12 +38,13 @@ func (g *group) join(r *rand.Rand, names []string, same bool) {
 	g.claims = append(g.claims, c)
 }
 
-// settle assigns until nobody gives anything up, as a group does, and returns how often that was. check sees each.
+// settle assigns until no member has to give up a partition, as a group does, and returns the number of rounds. check
+// is called for each assignment.
 func (g *group) settle(t *testing.T, check func(before []claim, after assignment)) (rounds int) {
 	t.Helper()
 	for again := true; again; rounds++ {
 		if rounds > 3 {
-			t.Fatalf("after %d rounds somebody still gives up partitions: %+v", rounds, g)
+			t.Fatalf("after %d rounds members still give up partitions: %+v", rounds, g)
 		}
 		again = false
 		after := assignCooperative(g.claims, g.topics)
@@ -70,8 +71,8 @@ func (g *group) owners() map[Partition]string {
 	return owners
 }
 
-// Whatever happens to a group: no partition ever has two owners, nobody is given what another still has, and soon all
-// partitions are given to those that subscribe to them.
+// Members join and leave, and topics grow. No partition ever has two owners, no member is given a partition that
+// another still owns, and within three rounds every partition that has a subscriber has an owner.
 func TestNoPartitionHasTwoOwners(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {
@@ -88,7 +89,7 @@ func TestNoPartitionHasTwoOwners(t *testing.T) {
 			owners := g.owners()
 			for _, p := range g.topics.partitions() {
 				if _, ok := owners[p]; ok != subscribed[p.Topic] {
-					t.Fatalf("seed %d: %v has an owner: %v", seed, p, ok)
+					t.Fatalf("seed %d: %v has an owner: %t", seed, p, ok)
 				}
 			}
 			switch names := slices.Sorted(maps.Keys(g.topics)); r.IntN(3) {
@@ -115,7 +116,7 @@ func checkRound(t *testing.T, topics sizes, before []claim, after assignment) {
 			}
 			given[p] = member
 			if int(p.ID) >= topics[p.Topic] {
-				t.Fatalf("%v is given and does not exist", p)
+				t.Fatalf("%v is assigned and does not exist", p)
 			}
 		}
 	}
@@ -133,7 +134,8 @@ func checkRound(t *testing.T, topics sizes, before []claim, after assignment) {
 	}
 }
 
-// Where all subscribe to the same, shares differ by one at most, and no more partitions move than that takes.
+// If all members subscribe to the same topics, their shares differ by at most one, and no more partitions move than
+// that takes.
 func TestSharesAreEvenAndFewMove(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {
@@ -147,12 +149,12 @@ func TestSharesAreEvenAndFewMove(t *testing.T) {
 		}
 		owners, before := g.owners(), slices.Clone(g.claims)
 		g.settle(t, func([]claim, assignment) {})
-		all, least, most := len(g.topics.partitions()), 1<<30, 0
+		all, least, maxAlloc := len(g.topics.partitions()), 1<<30, 0
 		for _, c := range g.claims {
-			least, most = min(least, len(c.owned)), max(most, len(c.owned))
+			least, maxAlloc = min(least, len(c.owned)), max(maxAlloc, len(c.owned))
 		}
-		if most-least > 1 {
-			t.Fatalf("seed %d: shares of %d to %d", seed, least, most)
+		if maxAlloc-least > 1 {
+			t.Fatalf("seed %d: shares of %d to %d", seed, least, maxAlloc)
 		}
 		low, moved := all/len(g.claims), 0
 		for p, member := range g.owners() {
@@ -165,19 +167,19 @@ func TestSharesAreEvenAndFewMove(t *testing.T) {
 			lacked += max(0, low-len(c.owned))
 		}
 		if moved > lacked {
-			t.Fatalf("seed %d: %d partitions moved, %d were lacked", seed, moved, lacked)
+			t.Fatalf("seed %d: %d partitions moved, want at most the %d that members lacked", seed, moved, lacked)
 		}
 	}
 }
 
-// A member that was away may claim what another has since: the newer claim holds, and the other gives it up.
+// A member that was away claims a partition that another owns since. The newer claim holds.
 func TestTheNewerClaimHolds(t *testing.T) {
 	t.Parallel()
 	p := Partition{"t", 0}
 	old := claim{member: "a", topics: []string{"t"}, owned: []Partition{p}, generation: 3}
 	newer := claim{member: "b", topics: []string{"t"}, owned: []Partition{p}, generation: 4}
 	if got := assignCooperative([]claim{old, newer}, sizes{"t": 1}); len(got) != 0 {
-		t.Errorf("given while two claim it: %v", got)
+		t.Errorf("assigned while two members claim it: %v", got)
 	}
 	old.owned = nil
 	if got := assignCooperative([]claim{old, newer}, sizes{"t": 1}); !slices.Equal(got["b"], []Partition{p}) {
@@ -185,7 +187,8 @@ func TestTheNewerClaimHolds(t *testing.T) {
 	}
 }
 
-// What members tell each other is read back, and what others write: older versions, and bytes that make no sense.
+// Subscriptions and assignments survive encoding and decoding. Those of other clients are read: older versions, newer
+// ones, and malformed bytes.
 func TestSubscriptions(t *testing.T) {
 	t.Parallel()
 	owned := []Partition{{"a", 1}, {"a", 2}, {"b", 0}}
@@ -194,8 +197,8 @@ func TestSubscriptions(t *testing.T) {
 	if err != nil || c.generation != 7 || !slices.Equal(c.owned, owned) || !slices.Equal(c.topics, []string{"a", "b"}) {
 		t.Errorf("%+v, %v", c, err)
 	}
-	short := append([]byte{0, 1}, encodeEager([]string{"a"})[2:]...) // kafka-go's says 1 and has no partitions
-	newer := append(append([]byte{0, 3}, ours[2:]...), 0xff, 0xff)   // 3 has a rack
+	short := append([]byte{0, 1}, encodeEager([]string{"a"})[2:]...) // kafka-go writes version 1 without partitions
+	newer := append(append([]byte{0, 3}, ours[2:]...), 0xff, 0xff)   // version 3 has a rack
 	for _, b := range [][]byte{encodeEager([]string{"a"}), short, newer} {
 		if c, err := decodeSubscription(b); err != nil || c.topics[0] != "a" {
 			t.Errorf("%x: %+v, %v", b, c, err)
@@ -209,10 +212,10 @@ func TestSubscriptions(t *testing.T) {
 	}
 	for n := range len(ours) {
 		if _, err := decodeSubscription(ours[:n]); err == nil && n != len(ours)-4-len(appendPartitions(nil, owned)) {
-			t.Errorf("the first %d bytes pass", n)
+			t.Errorf("no error for the first %d bytes", n)
 		}
 	}
 	if _, err := decodeSubscription([]byte{0, 2, 0x7f, 0xff, 0xff, 0xff}); err == nil {
-		t.Error("a number of topics that do not follow passes")
+		t.Error("no error for a count of topics without the topics")
 	}
 }

@@ -11,36 +11,36 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Bits of a batch's attributes, and the length of its head.
+// Bits of a batch's attributes, and sizes in bytes.
 const (
 	attrCompression   = 0x07
 	attrLogAppendTime = 1 << 3
 	attrTransactional = 1 << 4
 	attrControl       = 1 << 5
 	batchHead         = 61
-	minRecord         = 7 // the smallest record
+	minRecord         = 7 // size of the smallest record
 )
 
-// What an Event and one of its headers cost beside their bytes in the log, for the memory bound.
+// Memory of an Event and of one header, in addition to their bytes in the log.
 const (
 	eventOverhead  = 320
 	headerOverhead = 128
 )
 
-// The names that a decoder remembers: how many, and how long.
+// Limits of a decoder's cache of header names: entries, and bytes of a name.
 const (
 	maxNames    = 256
 	maxNameSize = 64
 )
 
-// chunk is a piece of a partition's log that was fetched and decoded.
+// chunk is a decoded piece of a partition's log.
 type chunk struct {
 	events []event.Event
-	next   int64 // the offset after it, which may lie behind control records and compacted ones
-	bytes  int64 // memory that it holds, about: its share, and the whole of each batch that it has records of
+	next   int64 // the offset after the chunk, past control and compacted records
+	bytes  int64 // approximate memory: its events, and each whole batch that they are from
 }
 
-// decoder makes events of one partition's record batches. It is not safe for concurrent use.
+// decoder decodes the record batches of one partition into events. It is not safe for concurrent use.
 type decoder struct {
 	topic     string
 	partition int32
@@ -48,22 +48,22 @@ type decoder struct {
 	maxBatch  int
 	table     *crc32.Table
 
-	names   map[string]string // header names seen: a topic repeats few
+	names   map[string]string // header names seen so far: a topic has few
 	headers []event.Header    // reused: event.Decode copies what it keeps
 
-	zstd *zstd.Decoder // nil until it is needed
-	open *openBatch    // the first batch of what comes next, half read
+	zstd *zstd.Decoder // nil until the first zstd batch
+	open *openBatch    // the batch that next continues with
 }
 
-// openBatch is a batch that is being read: it may hold more records than a chunk takes.
+// openBatch is a batch in progress: it may have more records than fit into a chunk.
 type openBatch struct {
 	*batchHeader
 	records reader
-	size    int64 // of all records, uncompressed
-	read    int   // how many records
-	seen    int64 // offset of the last one
+	size    int64 // bytes of all records, uncompressed
+	read    int   // number of records read
+	seen    int64 // offset of the last record read
 	rest    []byte
-	err     error // why its next record cannot be read
+	err     error // why the next record cannot be decoded
 }
 
 func newDecoder(topic string, partition int32, idHeader string, maxBatch int) *decoder {
@@ -73,7 +73,7 @@ func newDecoder(topic string, partition int32, idHeader string, maxBatch int) *d
 	}
 }
 
-// batchHeader is the head of a record batch (format 2).
+// batchHeader is the header of a record batch (format 2).
 type batchHeader struct {
 	base, last       int64
 	attributes       int16
@@ -83,14 +83,15 @@ type batchHeader struct {
 	body             []byte
 }
 
-// transactions follows which producers' records are aborted while the batches of one fetch are read in order.
+// transactions tracks which producers have an aborted transaction open, while the batches of one fetch are read in
+// order.
 type transactions struct {
 	pending []abortedTxn
 	open    map[int64]bool
 }
 
-// skip reports whether a batch belongs to an aborted transaction, by the rules of the broker's answer: a transaction is
-// open from its first offset until its producer's next marker.
+// skip reports whether a batch belongs to an aborted transaction. An aborted transaction begins at the first offset
+// that the broker lists for it, and ends at its producer's next control batch.
 func (t *transactions) skip(h *batchHeader) bool {
 	if len(t.pending) == 0 && len(t.open) == 0 {
 		return false
@@ -114,9 +115,9 @@ func (t *transactions) skip(h *batchHeader) bool {
 	return h.attributes&attrTransactional != 0 && t.open[h.producer]
 }
 
-// next decodes records from b until the chunk has want bytes or b ends, leaving out those below from. It returns what
-// is left of b, which begins with a batch that is half read when the chunk ends within one: nil when nothing whole is
-// left. An error is about what comes next in b; what comes before it is returned first.
+// next decodes records from b until the chunk has want bytes or b ends. It leaves out records below from. It returns
+// the rest of b, which begins with the batch in progress if the chunk ends within one, and is nil if no whole batch is
+// left. If a record cannot be decoded, next returns the events before it; the next call returns the error.
 func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chunk, []byte, error) {
 	c := chunk{next: from}
 	for left := int64(want); left > 0; {
@@ -129,7 +130,7 @@ func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chun
 		}
 		if err != nil {
 			if c.next > from {
-				err = nil // it comes again
+				err = nil // the next call returns it
 			}
 			return c, b, err
 		}
@@ -140,8 +141,8 @@ func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chun
 	return c, b, nil
 }
 
-// begin opens the first batch of b unless it is open; none is when b holds no whole one. A batch of which nothing at or
-// behind from is for handlers is open and read.
+// begin opens the first batch of b unless a batch is open. It opens none if b holds no whole batch. A batch without
+// records for the handler (aborted, control, or all below from) is opened as read.
 func (d *decoder) begin(b []byte, from int64, txns *transactions) error {
 	if d.open != nil {
 		return d.open.err
@@ -163,7 +164,7 @@ func (d *decoder) begin(b []byte, from int64, txns *transactions) error {
 	return nil
 }
 
-// head splits the first batch off b; nil when b holds no whole one.
+// head splits the first batch off b. It returns nil if b holds no whole batch.
 func (d *decoder) head(b []byte) (*batchHeader, []byte, error) {
 	if len(b) < 17 {
 		return nil, nil, nil
@@ -196,7 +197,7 @@ func (d *decoder) head(b []byte) (*batchHeader, []byte, error) {
 	return h, rest, nil
 }
 
-// records appends events of the open batch that are not below c.next, until they have used up what is left.
+// records appends the open batch's events at or above c.next, until they have used the bytes left.
 func (d *decoder) records(c *chunk, left *int64) error {
 	o := d.open
 	from := c.next
@@ -228,7 +229,7 @@ func (d *decoder) records(c *chunk, left *int64) error {
 	return nil
 }
 
-// cost is what an event holds beside its record.
+// cost returns the memory of an event in addition to its record.
 func cost(e *event.Event, rec *event.Record) int64 {
 	n := eventOverhead + len(e.Key) + len(e.Source) + len(e.Tenant) + len(e.Type) + len(e.ContentType) +
 		len(e.Position.Epoch)
@@ -236,12 +237,12 @@ func cost(e *event.Event, rec *event.Record) int64 {
 		n += headerOverhead + len(name) + len(value)
 	}
 	if len(e.Payload) > 0 && &e.Payload[0] != &rec.Value[0] {
-		n += len(e.Payload) // of a structured CloudEvent
+		n += len(e.Payload) // the payload of a structured CloudEvent is a copy
 	}
 	return int64(n)
 }
 
-// record takes a record of the open batch apart.
+// record decodes a record of the open batch.
 func (d *decoder) record(raw []byte, rec *event.Record) error {
 	o, r := d.open, reader{b: raw}
 	r.skip(1) // attributes: unused
@@ -270,7 +271,7 @@ func (d *decoder) record(raw []byte, rec *event.Record) error {
 	return nil
 }
 
-// name is string(b) without an allocation for names that were seen before.
+// name returns string(b), without an allocation for a cached name.
 func (d *decoder) name(b []byte) string {
 	if s, ok := d.names[string(b)]; ok {
 		return s

@@ -47,7 +47,7 @@ func batch(base int64, lastDelta int32, attributes int16, producer int64, record
 		_ = w.Close()
 		body = z.Bytes()
 	}
-	var tail []byte // what the checksum covers
+	var tail []byte // the part that the checksum covers
 	tail = be.AppendUint16(tail, uint16(attributes))
 	tail = be.AppendUint32(tail, uint32(lastDelta))
 	tail = be.AppendUint64(tail, 1000) // first time
@@ -90,16 +90,17 @@ func rec(delta int64, key string) testRecord {
 }
 
 func TestDecodePassesWhatCompactionLeft(t *testing.T) {
-	b := batch(10, 9, 0, -1, rec(0, "a"), rec(3, "b")) // 14..19 are gone
-	b = append(b, batch(20, 4, 0, -1)...)              // and all of 20..24
-	b = append(b, batch(30, 0, 0, -1, rec(0, "c"))...) // 25..29 without a trace
+	b := batch(10, 9, 0, -1, rec(0, "a"), rec(3, "b")) // 14 to 19 are compacted away
+	b = append(b, batch(20, 4, 0, -1)...)              // so are all of 20 to 24
+	b = append(b, batch(30, 0, 0, -1, rec(0, "c"))...) // 25 to 29 have no batch at all
 	for from, want := range map[int64]string{10: "abc", 11: "bc", 14: "c", 22: "c"} {
 		events, next, err := decodeAll(t, b, from)
 		if keys(events) != want || next != 31 || err != nil {
 			t.Errorf("from %d: %q, next %d, %v", from, keys(events), next, err)
 		}
 	}
-	// The last records of the log are gone, too: the position must still move, or the same batch is fetched for ever.
+	// The last records of the log are compacted away too. The position must still move, or the same batch is fetched
+	// forever.
 	events, next, err := decodeAll(t, b[:len(b)-len(batch(30, 0, 0, -1, rec(0, "c")))], 14)
 	if len(events) != 0 || next != 25 || err != nil {
 		t.Errorf("%d events, next %d, %v", len(events), next, err)
@@ -113,8 +114,8 @@ func TestDecodeTransactions(t *testing.T) {
 	b = append(b, batch(1, 0, tx, 8, rec(0, "b"))...)  // another producer's, committed
 	b = append(b, batch(2, 0, 0, 7, rec(0, "c"))...)   // not transactional
 	b = append(b, batch(3, 0, tx, 7, rec(0, "D"))...)  // aborted
-	b = append(b, batch(4, 0, ctl, 7, rec(0, "X"))...) // 7 aborts
-	b = append(b, batch(5, 0, tx, 7, rec(0, "e"))...)  // its next one is committed
+	b = append(b, batch(4, 0, ctl, 7, rec(0, "X"))...) // producer 7 aborts
+	b = append(b, batch(5, 0, tx, 7, rec(0, "e"))...)  // producer 7's next transaction is committed
 	b = append(b, batch(6, 0, ctl, 8, rec(0, "X"))...)
 	b = append(b, batch(7, 0, ctl, 7, rec(0, "X"))...)
 	events, next, err := decodeAll(t, b, 0, abortedTxn{7, 0})
@@ -156,7 +157,7 @@ func TestDecodeErrorsComeAfterWhatIsGood(t *testing.T) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
-	// A batch that was cut off by the broker's limit is left for the next fetch.
+	// A batch that the broker's limit truncated is left for the next fetch.
 	cut := append(bytes.Clone(good), batch(2, 0, 0, -1, rec(0, "c"))[:70]...)
 	if events, next, err := decodeAll(t, cut, 0); keys(events) != "ab" || next != 2 || err != nil {
 		t.Errorf("cut off: %q, next %d, %v", keys(events), next, err)
@@ -171,7 +172,7 @@ func TestEventsDoNotShareMemory(t *testing.T) {
 	}
 }
 
-// FuzzDecodeBatch feeds the decoder batches whose checksum is right and whose content is anything.
+// FuzzDecodeBatch decodes batches with a valid checksum and arbitrary content.
 func FuzzDecodeBatch(f *testing.F) {
 	whole := batch(3, 4, 0, 9, testRecord{
 		value:   []byte("v"),
@@ -184,12 +185,12 @@ func FuzzDecodeBatch(f *testing.F) {
 		f.Add(b.attributes, b.last, b.count, b.body)
 	}
 	f.Fuzz(func(t *testing.T, attributes int16, lastDelta, count int32, body []byte) {
-		b := raw(attributes, lastDelta, count, body)
+		b := rawBatch(attributes, lastDelta, count, body)
 		d, next := newDecoder("t", 1, "", 1<<20), int64(3)
 		var err error
 		for rest := b; len(rest) > 0 && err == nil; {
 			var c chunk
-			if got := allocated(func() { c, rest, err = d.next(rest, next, 64<<10, &transactions{}) }); got > most {
+			if got := allocated(func() { c, rest, err = d.next(rest, next, 64<<10, &transactions{}) }); got > maxAlloc {
 				t.Fatalf("%d MiB allocated for a piece of 64 KiB of a batch of %d bytes", got>>20, len(body))
 			}
 			for _, e := range c.events {
@@ -206,8 +207,8 @@ func FuzzDecodeBatch(f *testing.F) {
 	})
 }
 
-// BenchmarkDecode decodes fetches of 1 MiB of records of 512 bytes with all of our headers: what one core can do
-// without a broker.
+// BenchmarkDecode decodes fetches of 1 MiB: records of 512 bytes with all of this framework's headers. It shows the
+// rate of one core without a broker.
 func BenchmarkDecode(b *testing.B) {
 	const records = 1500
 	e := event.Event{

@@ -19,8 +19,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-// BenchmarkConsume reads 300,000 records of 512 bytes with all of our headers from a real Kafka into a handler that
-// does nothing. Run it with -benchtime 3x; GOMAXPROCS=1 shows the rate of one core.
+// BenchmarkConsume reads 300,000 records of 512 bytes with all of this framework's headers from a real Kafka into a
+// handler that does nothing. Run it with -benchtime 3x; GOMAXPROCS=1 shows the rate of one core.
 func BenchmarkConsume(b *testing.B) {
 	const partitions, each = 4, 75_000
 	topic := kafkatest.Topic(b, partitions)
@@ -62,11 +62,11 @@ func BenchmarkConsume(b *testing.B) {
 		b.StartTimer()
 	}
 	b.ReportMetric(float64(b.N*partitions*each)/b.Elapsed().Seconds(), "records/s")
-	// comparable on a busy machine
+	// varies less on a busy machine
 	b.ReportMetric(float64(b.N*partitions*each)/(cpu()-before).Seconds(), "records/cpu-s")
 }
 
-// cpu is the processor time that this process has used.
+// cpu returns this process's CPU time.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

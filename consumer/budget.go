@@ -6,31 +6,30 @@ import (
 	"sync/atomic"
 )
 
-// minFetchBytes is the least that a fetch asks for.
+// minFetchBytes is the minimum size that a fetch requests.
 const minFetchBytes = 16 << 10
 
-// budget bounds what a member's partitions hold ahead of their handlers.
-//
-// A partition that holds nothing may always fetch, so that partitions whose handlers wait (for a provider, say) can
-// never starve the others; reading ahead needs room. The bound is therefore the larger of the limit and one fetch per
-// partition.
+// budget bounds the memory that a member's partitions hold ahead of their handlers. A partition that holds nothing may
+// always fetch, so partitions with slow handlers cannot starve the others. Only reading ahead waits for room. The bound
+// is therefore the larger of the limit and one fetch per partition.
 type budget struct {
 	limit      int64
 	partitions atomic.Int64
 
 	mu    sync.Mutex
 	used  int64
-	freed chan struct{} // closed when something was released
+	freed chan struct{} // closed when memory is released
 }
 
 func newBudget(limit int) *budget { return &budget{limit: int64(limit), freed: make(chan struct{})} }
 
-// share is what one fetch asks for when all partitions hold two each.
+// share returns the size of one fetch. Two such fetches of every partition fit into the limit, unless the size is
+// minFetchBytes.
 func (b *budget) share(fetchBytes int) int {
 	return max(minFetchBytes, min(fetchBytes, int(b.limit/(2*max(1, b.partitions.Load())))))
 }
 
-// wait returns true once a partition that holds that much may fetch, false when ctx ended.
+// wait waits until a partition may fetch: there is room, or held returns 0. It returns false if ctx ended.
 func (b *budget) wait(ctx context.Context, held func() int64) bool {
 	for {
 		b.mu.Lock()
@@ -47,7 +46,7 @@ func (b *budget) wait(ctx context.Context, held func() int64) bool {
 	}
 }
 
-// room reports whether anybody may read ahead.
+// room reports whether partitions may read ahead.
 func (b *budget) room() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

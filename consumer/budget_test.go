@@ -26,11 +26,11 @@ func TestBudget(t *testing.T) {
 		go func() { ahead <- b.wait(ctx, func() int64 { return 1 }) }()
 		synctest.Wait()
 		if len(ahead) != 0 {
-			t.Error("read ahead without room")
+			t.Error("read ahead with the budget used up")
 		}
 		b.release(1)
 		if !<-ahead {
-			t.Error("no read ahead although there is room")
+			t.Error("no read ahead although the budget has space")
 		}
 		b.add(1)
 		go func() { ahead <- b.wait(ctx, func() int64 { return 1 }) }()

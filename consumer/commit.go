@@ -9,7 +9,7 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// offsets are next offsets by topic and partition, as kafka-go wants them.
+// offsets maps topic and partition to the next offset, in kafka-go's type.
 type offsets map[string]map[int]int64
 
 func (o *offsets) set(p Partition, next int64) {
@@ -22,20 +22,21 @@ func (o *offsets) set(p Partition, next int64) {
 	(*o)[p.Topic][int(p.ID)] = next
 }
 
-// committer commits the decided offsets of the partitions that a member has, through its generation: the broker refuses
-// them once that is over, so that a late commit cannot move the offset of a partition that others read now.
+// committer commits the decided offsets of a member's partitions in its generation. The broker refuses commits of an
+// ended generation, so a late commit cannot move the offset of a partition that another member reads.
 type committer struct {
 	send     func(map[string]map[int]int64) error
-	every    time.Duration // negative: at once
-	fenced   func(error)   // called when the broker says that the generation is over
+	every    time.Duration // negative: after each batch
+	fenced   func(error)   // called when the broker refuses the generation
 	observer *Observer
 
-	flushing sync.Mutex // one commit at a time, so that an older one cannot overtake
+	flushing sync.Mutex // one commit at a time, so that an older one cannot arrive last
 	mu       sync.Mutex
 	dirty    offsets
 }
 
-// decided notes that everything of p before next is decided. What was given up is others' to commit.
+// decided marks the offset next of p for commit. It ignores a partition that was given up, because its next owner
+// commits.
 func (c *committer) decided(p *partition, next int64) {
 	c.mu.Lock()
 	if !p.released {
@@ -47,7 +48,7 @@ func (c *committer) decided(p *partition, next int64) {
 	}
 }
 
-// run flushes now and then until ctx ends.
+// run flushes at intervals until ctx ends.
 func (c *committer) run(ctx context.Context) {
 	if c.every < 0 {
 		<-ctx.Done()
@@ -60,14 +61,15 @@ func (c *committer) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			_ = c.flush() // what failed stays dirty and goes with the next
+			_ = c.flush() // failed offsets stay dirty for the next flush
 		}
 	}
 }
 
-// release drops what is not committed of partitions that are given up: a later generation may have another owner.
+// release drops the uncommitted offsets of partitions that are given up: another member may own them in a later
+// generation.
 func (c *committer) release(rs []*running) {
-	c.flushing.Lock() // one that is under way would put it back
+	c.flushing.Lock() // a flush in progress could put the offsets back
 	defer c.flushing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +82,7 @@ func (c *committer) release(rs []*running) {
 	}
 }
 
-// flushLast flushes before partitions are given up. It tries twice: losing this commit costs nothing but duplicates.
+// flushLast flushes before partitions are given up. It tries twice: a lost commit costs only duplicates.
 func (c *committer) flushLast() error {
 	err := c.flush()
 	if err != nil && !isFenced(err) {
@@ -117,7 +119,7 @@ func (c *committer) flush() error {
 	return nil
 }
 
-// putBack makes offsets dirty again, unless something newer was decided meanwhile.
+// putBack marks offsets dirty again, unless a newer offset was decided meanwhile.
 func (c *committer) putBack(batch offsets) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +132,7 @@ func (c *committer) putBack(batch offsets) {
 	}
 }
 
-// isFenced reports whether the broker says that the generation that committed is over.
+// isFenced reports whether the broker refused the member or its generation.
 func isFenced(err error) bool {
 	return errors.Is(err, kafka.IllegalGeneration) || errors.Is(err, kafka.UnknownMemberId) ||
 		errors.Is(err, kafka.FencedInstanceID)

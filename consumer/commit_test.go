@@ -9,7 +9,7 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// What was decided while a commit was under way goes with the next, though that commit failed.
+// An offset that was decided during a failing commit is sent with the next commit.
 func TestCommitAfterFailedCommit(t *testing.T) {
 	t.Parallel()
 	a, b := &partition{Partition: Partition{"t", 0}}, &partition{Partition: Partition{"t", 1}}
@@ -31,7 +31,7 @@ func TestCommitAfterFailedCommit(t *testing.T) {
 	}
 }
 
-// A commit that the broker refuses because the generation is over ends it here, too.
+// A commit that the broker refuses as of an old generation ends the generation in this member.
 func TestRefusedCommitEndsGeneration(t *testing.T) {
 	t.Parallel()
 	for _, refused := range []error{kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.FencedInstanceID} {
@@ -40,7 +40,7 @@ func TestRefusedCommitEndsGeneration(t *testing.T) {
 		c.send = func(map[string]map[int]int64) error { return refused }
 		c.decided(&partition{Partition: Partition{"t", 0}}, 5)
 		if err := c.flush(); !errors.Is(err, refused) || !errors.Is(told, refused) {
-			t.Errorf("%v: told of %v", refused, told)
+			t.Errorf("%v: fenced was called with %v", refused, told)
 		}
 	}
 }

@@ -13,122 +13,124 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 )
 
-// Start says where a partition begins for which the group has no offset.
+// Start selects the offset at which a partition begins if the group has no offset for it.
 type Start int
 
 const (
-	// StartEarliest begins with the oldest record that Kafka still has.
+	// StartEarliest begins with the oldest record in the log.
 	StartEarliest Start = iota
-	// StartLatest begins with what is produced after the group first sees the partition. That place is committed at
-	// once, so that a restart does not skip what came in between. A handler whose database has decided some of the
-	// partition goes on behind that, also when Kafka has forgotten the group's offset.
+	// StartLatest begins at the end of the log. The consumer commits that offset at once, so that a restart does not
+	// skip records produced in between. If the handler's database has progress for the partition, the partition begins
+	// there instead: Kafka may have deleted the group's offset.
 	StartLatest
 )
 
-// LostPolicy says what to do when Kafka no longer has the record that comes next: retention removed it unread, or the
-// topic was made again.
+// LostPolicy selects what a partition does when Kafka no longer has the next record: retention removed it unread, or
+// the topic was recreated.
 type LostPolicy int
 
 const (
-	// LostContinue logs the exact range that is gone as an error, calls Observer.Lost, and goes on at the oldest record
-	// there is.
+	// LostContinue logs the exact missing range as an error, calls Observer.Lost, and continues at the oldest record in
+	// the log.
 	LostContinue LostPolicy = iota
-	// LostHalt logs the same and halts the partition until somebody sets the group's offset.
+	// LostHalt reports the range in the same way, and halts the partition until an operator sets the group's offset.
 	LostHalt
 )
 
-// BehindPolicy says what to do when the group has committed more than the handler's database knows of.
+// BehindPolicy selects what a partition does when the group's offset is past the progress of the handler's database.
 type BehindPolicy int
 
 const (
-	// BehindRepeat reads again from where the database is. What it knows by id is a duplicate, and the rest is applied,
-	// and said: the database was restored from a backup, or somebody moved the group's offset.
+	// BehindRepeat reads again from the database's progress. An event whose id the database has is a duplicate. An
+	// event whose id it lacks is applied and reported: the database was restored from a backup, or an operator moved
+	// the group's offset.
 	BehindRepeat BehindPolicy = iota
-	// BehindIgnore goes on at the group's offset. For a group whose offset was moved forward on purpose, to leave
-	// events out.
+	// BehindIgnore continues at the group's offset. Use it for a group whose offset was moved forward on purpose, to
+	// skip events.
 	BehindIgnore
 )
 
-// Config has the settings of a [Consumer]. The zero value of each is a safe default; negative durations switch a thing
-// off where that is said.
+// Config has the settings of a [Consumer]. The zero value of each setting is a safe default. A negative duration
+// disables a setting where its comment says so.
 type Config struct {
-	// Group is the Kafka consumer group. Default: the handler's Consumer, which is the inbox's name; required where
-	// that is empty.
+	// Group is the Kafka consumer group. Default: the name that the handler's Consumer method returns, for an inbox its
+	// name; required if that name is empty.
 	Group string
-	// ClientID names this process in the broker's logs and quotas. Default: Group.
+	// ClientID identifies this process in the broker's logs and quotas. Default: Group.
 	ClientID string
-	// InstanceID makes this a static member of the group, with a name that no other worker of the group has and that
-	// it keeps over its restarts: a pod's of a StatefulSet, say. One that comes back within SessionTimeout has its
-	// partitions again, and the others notice nothing. In return it does not leave when it stops: the partitions of a
-	// worker that is gone for good stand still for SessionTimeout. A second process with the name takes the first
-	// one's place. Letters, digits, dots, dashes and underscores, 249 at most. Default: none, a member like any other.
+	// InstanceID makes this a static member of the group. The name is unique in the group and stays the same over
+	// restarts, such as the name of a StatefulSet's pod. A static member that returns within SessionTimeout gets its
+	// partitions back without a rebalance. It does not leave the group when it stops, so the partitions of a worker
+	// that does not return stand still for SessionTimeout. A second process with the same name replaces the first. The
+	// name has at most 249 letters, digits, dots, dashes and underscores. Default: none, a dynamic member.
 	InstanceID string
-	// IDHeader is the header that carries an event's id. Default: ce_id. Debezium's outbox router writes "id".
+	// IDHeader is the header with the event's id. Default: ce_id. Debezium's outbox router writes "id".
 	IDHeader string
-	// Start is where a partition without a committed offset begins. Default: StartEarliest.
+	// Start selects the first offset of a partition without a committed offset. Default: StartEarliest.
 	Start Start
-	// OnLost is what to do when retention removed unread records. Default: LostContinue.
+	// OnLost selects what happens when retention removed unread records. Default: LostContinue.
 	OnLost LostPolicy
-	// OnBehind is what to do when the handler's database is behind the group's offset. Default: BehindRepeat.
+	// OnBehind selects what happens when the handler's database is behind the group's offset. Default: BehindRepeat.
 	OnBehind BehindPolicy
-	// ReadUncommitted delivers records of open and aborted transactions, too. Default: committed ones only.
+	// ReadUncommitted also delivers records of open and aborted transactions. Default: committed records only.
 	ReadUncommitted bool
 
-	// Batch is the most events that one Handle gets. Default: 500.
+	// Batch is the maximum number of events of one Handle call. Default: 500.
 	Batch int
-	// BatchWait is how long an unfilled batch waits for more. It is added to the latency of a lone event. Default: 5
-	// ms; negative: not at all.
+	// BatchWait is how long a batch that is not full waits for more events. It adds to the latency of a lone event.
+	// Default: 5 ms; negative: no wait.
 	BatchWait time.Duration
-	// CommitEvery is how often decided offsets are committed; a crash repeats what was decided since the last time.
-	// Default: 200 ms; negative: after each batch.
+	// CommitEvery is the interval between commits of decided offsets. After a crash, events decided since the last
+	// commit are delivered again. Default: 200 ms; negative: after each batch.
 	CommitEvery time.Duration
-	// DrainTimeout is how long Run lets running handlers finish after its ctx ended, before their ctx ends. Keep it
-	// below the time that the supervisor grants. Default: 20 s; negative: they are cancelled at once.
+	// DrainTimeout is how long running handlers may continue after the ctx of Run ends; then their ctx ends. Keep it
+	// shorter than the supervisor's grace period. Default: 20 s; negative: the handlers' ctx ends at once.
 	DrainTimeout time.Duration
 
-	// ResumeEvery is how often a halted partition asks its handler whether an operator let it go on, and how often the
-	// end of a log is looked at that is not fetched meanwhile. Default: 5 s.
+	// ResumeEvery is how often a halted partition asks its handler whether an operator resumed it. It is also how often
+	// the consumer queries the log end of a partition that it does not fetch from. Default: 5 s.
 	ResumeEvery time.Duration
 
-	// FetchBytes is what one fetch of one partition asks for, before decompression. Kafka answers with at least one
+	// FetchBytes is the requested size of one fetch of one partition, before decompression. Kafka returns at least one
 	// whole batch. Default: 1 MiB.
 	FetchBytes int
-	// FetchWait is how long the broker holds an empty fetch. Shorter costs requests, longer gains nothing. Default: 500
-	// ms.
+	// FetchWait is how long the broker holds a fetch that has no records. A shorter wait costs requests; a longer one
+	// gains nothing. Default: 500 ms.
 	FetchWait time.Duration
-	// BufferBytes is what all partitions together may hold ahead of their handlers. Beyond it a partition still has the
-	// one fetch that it is working on. Each partition holds at most two. Default: 64 MiB.
+	// BufferBytes is the memory that all partitions together may hold ahead of their handlers. Beyond it, a partition
+	// that holds nothing may still fetch once. A partition holds at most two fetches. Default: 64 MiB.
 	BufferBytes int
-	// MaxBatchBytes is the most that one record batch may have after decompression; a larger one halts its partition.
-	// Each partition may hold one batch of that size beyond BufferBytes; its events are made piece by piece. Default:
-	// 64 MiB.
+	// MaxBatchBytes is the maximum size of one record batch after decompression; a larger batch halts its partition.
+	// Each partition may hold one batch of that size beyond BufferBytes; its events are decoded in pieces. Default: 64
+	// MiB.
 	MaxBatchBytes int
 
-	// SessionTimeout is how long the broker waits for a heartbeat before it gives the partitions to others: those of a
-	// process that died stand still for so long. Default: 10 s; 45 s with an InstanceID, as a restart must fit in it.
+	// SessionTimeout is how long the broker waits for a heartbeat before it assigns the member's partitions to others.
+	// The partitions of a process that died stand still for that time. Default: 10 s; 45 s with an InstanceID, because
+	// a restart must fit in it.
 	SessionTimeout time.Duration
-	// RebalanceTimeout is how long the broker waits for members to come back in a rebalance: the time that handlers
-	// have to return once their ctx ended. Default: 30 s.
+	// RebalanceTimeout is how long the broker waits for members to rejoin in a rebalance. Handlers must return within
+	// it once their ctx ends. Default: 30 s.
 	RebalanceTimeout time.Duration
-	// HeartbeatInterval is how soon a rebalance is noticed: a partition that moves stands still for about as long. At
-	// most a third of SessionTimeout. Default: 500 ms, or that third.
+	// HeartbeatInterval bounds how soon the member notices a rebalance; a partition that moves stands still for about
+	// as long. At most a third of SessionTimeout. Default: 500 ms, or that third.
 	HeartbeatInterval time.Duration
 
-	// Dial opens connections to brokers. Default: a net.Dialer with a time-out of 5 s.
+	// Dial opens connections to brokers. Default: a net.Dialer with a timeout of 5 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// TLS encrypts them. Default: no encryption.
+	// TLS encrypts connections to brokers. Default: no encryption.
 	TLS *tls.Config
-	// SASL authenticates them. Its Start is called for each, and may read a password that changes. Default: no
-	// authentication.
+	// SASL authenticates connections to brokers. Its Start is called for each connection, and may read a password that
+	// changes. Default: no authentication.
 	SASL sasl.Mechanism
 
-	// Logger gets what people must know; payloads, keys and headers never appear. Default: slog.Default().
+	// Logger gets the consumer's log. Payloads, keys and headers are never logged. Default: slog.Default().
 	Logger *slog.Logger
-	// Observer has callbacks for what happens. Default: none.
+	// Observer has callbacks for metrics and alarms. Default: none.
 	Observer Observer
 }
 
-// Format prints a Config without what SASL holds: kafka-go's own mechanisms have the password in a field.
+// Format prints a Config without the fields of SASL: kafka-go's mechanisms hold the password in a field.
 func (cfg Config) Format(f fmt.State, verb rune) {
 	type plain Config
 	if cfg.SASL != nil {
@@ -137,18 +139,18 @@ func (cfg Config) Format(f fmt.State, verb rune) {
 	_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), plain(cfg))
 }
 
-// mechanismName stands for a mechanism where a Config is printed.
+// mechanismName replaces a SASL mechanism in a printed Config.
 type mechanismName string
 
-// Name is the mechanism's.
+// Name returns the mechanism's name.
 func (n mechanismName) Name() string { return string(n) }
 
-// Start is never called: nobody logs in with what is printed.
+// Start returns an error: a printed Config is never used to log in.
 func (n mechanismName) Start(context.Context) (sasl.StateMachine, []byte, error) {
 	return nil, nil, errors.New("a printed mechanism")
 }
 
-// withDefaults returns the config that holds, or an error that says what to change.
+// withDefaults returns the config with defaults filled in, or an error that says what to change.
 func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Group == "" {
 		return cfg, errors.New("consumer: no group: set Config.Group to the consumer's name")
@@ -185,7 +187,7 @@ func orDefault[T comparable](v *T, def T) {
 	}
 }
 
-// instances are the names that brokers accept.
+// instances matches the instance ids that brokers accept, and the empty one.
 var instances = regexp.MustCompile(`^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}$|^$`)
 
 func (cfg Config) check() error {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// netTimeout bounds one exchange with a broker, besides the time that the broker itself was asked to wait.
+// netTimeout bounds one exchange with a broker, in addition to the time that the request asks the broker to wait.
 const netTimeout = 5 * time.Second
 
-// conns tracks open connections, because kafka-go cannot be told to stop waiting for an answer: closing the connection
-// under it is the only way, and the only way to know that its goroutines are gone.
+// conns tracks open connections. kafka-go cannot cancel the wait for a response; only closing the connection ends it.
+// Closing all connections also shows that kafka-go's goroutines have ended.
 type conns struct {
 	dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -43,7 +43,7 @@ func (cs *conns) dial(ctx context.Context, network, address string) (net.Conn, e
 	}
 	cs.wg.Add(1)
 	cs.mu.Unlock()
-	// A dial that is under way when all is closed counts as open: shutdown waits for it.
+	// A dial in progress counts as an open connection: shutdown waits for it.
 	ctx, cancel := context.WithTimeout(ctx, netTimeout)
 	defer cancel()
 	nc, err := cs.dialer(ctx, network, address)
@@ -75,7 +75,7 @@ func (c *conn) Close() error {
 	return err
 }
 
-// shutdown closes every connection, refuses new ones and waits until none is left.
+// shutdown closes every connection, refuses new ones, and waits until none is left.
 func (cs *conns) shutdown() {
 	cs.mu.Lock()
 	cs.closed = true

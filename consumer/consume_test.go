@@ -56,7 +56,7 @@ func TestEveryRecordOnceInOrder(t *testing.T) {
 	}
 }
 
-// P9.2: first the transaction, then the offset. While a handler is at work, its events are not committed.
+// P9.2: an offset is committed after its transaction, so not while a handler runs.
 func TestP9_2_OffsetIsCommittedLast(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
@@ -75,11 +75,11 @@ func TestP9_2_OffsetIsCommittedLast(t *testing.T) {
 	}
 	m.stop(t)
 	if at := committed(t, kafkatest.Brokers(t), topic, topic, 1)[0]; at != 3 {
-		t.Errorf("committed %d behind it, want 3", at)
+		t.Errorf("committed %d after the batch, want 3", at)
 	}
 }
 
-// I7, and a halt is its partition's own.
+// I7: only the decided events at the head of a batch are committed. A halt concerns its partition alone.
 func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 5)
@@ -92,7 +92,7 @@ func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
 			if e.Position.Offset != 7 {
 				continue
 			}
-			out[i] = inbox.Undecided // what follows claims to be applied: that must not count
+			out[i] = inbox.Undecided // the outcomes after it must not count
 			switch e.Position.Partition {
 			case 0:
 				return out, &inbox.HaltError{
@@ -111,9 +111,9 @@ func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
 		return out, nil
 	}
 	halted := make(chan consumer.Halt, 10)
-	said := &logs{}
+	logBuf := &logs{}
 	cfg := config(topic)
-	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 	cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
 	cfg.Batch, cfg.BatchWait = 5, -1
 	m := start(t, h, topic, cfg)
@@ -128,9 +128,9 @@ func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
 		t.Errorf("halts %+v", halts)
 	}
 	if n := len(m.Status().Halted()); n != 4 {
-		t.Errorf("status tells of %d halts", n)
+		t.Errorf("%d halts in Status, want 4", n)
 	}
-	// The others go on.
+	// Partition 4 goes on.
 	kafkatest.Produce(t, topic, records(5, 0, 4)...)
 	h.await(t, 7+7+7+5+25)
 	m.stop(t)
@@ -138,11 +138,12 @@ func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
 		got[3] != 5 || got[4] != 25 {
 		t.Errorf("committed %v", got)
 	}
-	if said.count("partition halted") != 4 || said.count("hunter2") != 0 || said.count("the ledger is closed") != 1 {
-		t.Errorf("log:\n%s", said.b.String())
+	if logBuf.count("partition halted") != 4 || logBuf.count("hunter2") != 0 ||
+		logBuf.count("the ledger is closed") != 1 {
+		t.Errorf("log:\n%s", logBuf.b.String())
 	}
 
-	// The next start goes on exactly there: nothing decided and committed comes again.
+	// The next start begins exactly there: no decided and committed event is repeated.
 	h = newHandler()
 	start(t, h, topic, config(topic))
 	seen := h.await(t, 18+13+13+15)
@@ -178,7 +179,7 @@ func TestForeignIDs(t *testing.T) {
 		}
 	}
 	if e[3].Payload != nil || e[3].Key != "\xff\x00" || e[3].Headers["\xff"] != "\x00" || e[4].Payload == nil {
-		t.Errorf("a tombstone or an empty value was mistaken: %+v %+v", e[3], e[4])
+		t.Errorf("tombstone %+v, empty value %+v", e[3], e[4])
 	}
 }
 
@@ -194,7 +195,7 @@ func TestStartLatestIsRemembered(t *testing.T) {
 			1)[0] == 10
 	})
 	m.stop(t)
-	kafkatest.Produce(t, topic, records(5, 0)...) // nobody is there
+	kafkatest.Produce(t, topic, records(5, 0)...) // while the group is empty
 	h := newHandler()
 	start(t, h, topic, cfg)
 	offsetsOf(t, h.await(t, 5)[0], 10, 15)
@@ -206,7 +207,7 @@ func TestPrepareComesFirstAndIsRepeated(t *testing.T) {
 	kafkatest.Produce(t, topic, records(1, 0)...)
 	h := &preparing{handler: newHandler(), fails: 2}
 	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
-		if h.left() != 0 {
+		if h.failuresLeft() != 0 {
 			t.Error("events before Prepare succeeded")
 		}
 		return applied(len(events)), nil
@@ -217,7 +218,7 @@ func TestPrepareComesFirstAndIsRepeated(t *testing.T) {
 		t.Errorf("committed %v", got)
 	}
 	if h.group != h.Consumer() {
-		t.Errorf("the handler was told of group %q, want %q", h.group, h.Consumer())
+		t.Errorf("Prepare got group %q, want %q", h.group, h.Consumer())
 	}
 }
 
@@ -230,7 +231,7 @@ type preparing struct {
 
 func (h *preparing) Consumer() string { return "TestPrepareComesFirstAndIsRepeated" }
 
-func (h *preparing) left() int {
+func (h *preparing) failuresLeft() int {
 	h.once.Lock()
 	defer h.once.Unlock()
 	return h.fails
@@ -250,12 +251,12 @@ func (h *preparing) Prepare(_ context.Context, group string) error {
 func TestMissingTopicIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	topic := strings.ToLower(t.Name()) + uuid.NewString()
-	said := &logs{}
+	logBuf := &logs{}
 	cfg := config(topic)
-	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 	h := newHandler()
 	start(t, h, topic, cfg)
-	await(t, "the complaint", func() bool { return said.count("create them") == 1 })
+	await(t, "the log line", func() bool { return logBuf.count("create them") == 1 })
 	kafkatest.CreateTopic(t, kafkatest.Brokers(t), topic, 2)
 	kafkatest.Produce(t, topic, records(3, 0, 1)...)
 	h.await(t, 6)

@@ -17,7 +17,8 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// Consumer is one member of a consumer group. Make one per process (or more: each is a member), and Run it once.
+// Consumer is one member of a consumer group. Several consumers in one process are several members. Run may be called
+// once.
 type Consumer struct {
 	handler       inbox.Handler
 	brokers       []string
@@ -25,17 +26,17 @@ type Consumer struct {
 	cfg           Config
 	outage        *outage
 	client        *client // set by Run
-	loggedMissing string  // of Run: the topics that cannot be read, as they were logged last
+	loggedMissing string  // the unreadable topics that were logged last
 
 	standstill standstill
 
 	mu      sync.Mutex
 	started bool
-	member  *session // nil: it is in no group
+	member  *session // nil: not in the group
 }
 
-// New returns a consumer that feeds h with the events of topics. It checks everything that can be checked without a
-// broker; Run waits for brokers and topics that are not there.
+// New returns a consumer that passes the events of topics to h. It checks everything that can be checked without a
+// broker; Run waits for missing brokers and topics.
 func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, error) {
 	if h == nil {
 		return nil, errors.New("consumer: no handler: pass what Each or Batch of an inbox returns")
@@ -65,11 +66,11 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 	return c, nil
 }
 
-// Run joins the group and consumes until ctx ends. Then it fetches no more, lets running handlers finish for up to
-// DrainTimeout, commits what they decided, leaves the group and returns nil. The handler's Prepare is called first,
-// again and again until it succeeds. Brokers and topics that are away are waited for, and a topic holds up no other;
-// the only errors are those of using a Consumer twice. Run returns when the handlers have: one that ignores its ctx
-// holds it up.
+// Run joins the group and consumes until ctx ends. It calls the handler's Prepare first, repeatedly until it succeeds.
+// When ctx ends, Run stops fetching, lets running handlers continue for up to DrainTimeout, commits the decided
+// offsets, leaves the group and returns nil. Run waits for unreachable brokers and missing topics; a missing topic does
+// not delay the others. Run returns an error only if it was called before. Run waits for the handlers to return, even
+// for one that ignores its ctx.
 func (c *Consumer) Run(ctx context.Context) error {
 	c.mu.Lock()
 	started := c.started
@@ -95,20 +96,20 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 }
 
-// prepare lets the handler get ready; false: ctx ended first.
+// prepare calls the handler's Prepare until it succeeds. It returns false if ctx ended first.
 func (c *Consumer) prepare(ctx context.Context) bool {
 	said := false
 	return retry(ctx, func() bool {
 		err := c.handler.Prepare(ctx, c.cfg.Group)
 		if err != nil && !said && ctx.Err() == nil {
 			said = true
-			c.cfg.Logger.Error("the handler cannot get ready: trying again until it can", "error", err)
+			c.cfg.Logger.Error("the handler's Prepare failed: retrying until it succeeds", "error", err)
 		}
 		return err == nil
 	})
 }
 
-// retry calls do with growing pauses until it succeeds; false: ctx ended.
+// retry calls do with growing pauses until it returns true. It returns false if ctx ended.
 func retry(ctx context.Context, do func() bool) bool {
 	wait := newBackOff()
 	for ctx.Err() == nil {
@@ -120,7 +121,7 @@ func retry(ctx context.Context, do func() bool) bool {
 	return false
 }
 
-// awaitTopics waits until there is a topic that can be read, and returns those that can. None: ctx ended.
+// awaitTopics waits until at least one topic can be read, and returns all that can. It returns none if ctx ended.
 func (c *Consumer) awaitTopics(ctx context.Context) (topics []string) {
 	const part = "topics"
 	retry(ctx, func() bool {
@@ -139,10 +140,10 @@ func (c *Consumer) awaitTopics(ctx context.Context) (topics []string) {
 	return topics
 }
 
-// logMissing logs once which topics cannot be read.
+// logMissing logs the topics that cannot be read, if they changed since the last call.
 func (c *Consumer) logMissing(missing map[string]error) {
 	before := c.loggedMissing
-	c.loggedMissing = fmt.Sprint(missing) // in the order of its keys
+	c.loggedMissing = fmt.Sprint(missing) // fmt sorts the keys
 	switch {
 	case c.loggedMissing == before:
 	case len(missing) > 0:
@@ -154,7 +155,7 @@ func (c *Consumer) logMissing(missing map[string]error) {
 	}
 }
 
-// client is everything but the group: metadata, list offsets, fetch.
+// client sends the requests that do not belong to the group: metadata, list offsets and fetch.
 type client struct {
 	addr      net.Addr
 	conns     *conns
@@ -165,12 +166,12 @@ func newClient(cfg *Config, brokers, topics []string) *client {
 	cs := newConns(cfg.Dial)
 	return &client{addr: kafka.TCP(brokers...), conns: cs, transport: &kafka.Transport{
 		Dial: cs.dial, DialTimeout: netTimeout, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: cfg.SASL,
-		MetadataTTL:    time.Second, // kafka-go asks for new leaders only that often, whatever error it gets
+		MetadataTTL:    time.Second, // kafka-go looks up new leaders only this often, even after errors
 		MetadataTopics: topics,
 	}}
 }
 
-// sizes looks topics up, each by itself. missing has those that cannot be read, and why.
+// sizes returns the number of partitions of each topic that can be read. missing has the error of each other topic.
 func (c *client) sizes(ctx context.Context, topics []string) (found sizes, missing map[string]error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
 	defer cancel()
@@ -189,7 +190,7 @@ func (c *client) sizes(ctx context.Context, topics []string) (found sizes, missi
 	return found, missing, nil
 }
 
-// fetch asks the leader of a partition once. What is the same for all requests is filled in.
+// fetch sends one fetch request to the partition's leader. It fills in the settings that all requests share.
 func (c *client) fetch(ctx context.Context, cfg *Config, req *fetchRequest) (*fetchResponse, error) {
 	req.clientID, req.maxWait = cfg.ClientID, cfg.FetchWait
 	req.responseLimit = max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20

@@ -1,35 +1,37 @@
-// Package consumer reads topics as a member of a Kafka consumer group and hands their events to an [inbox.Handler]:
-// fetch, handle, commit the offset, in that order.
+// Package consumer reads topics as a member of a Kafka consumer group and passes their events to an [inbox.Handler].
+// It fetches records, calls the handler, and then commits the offset.
 //
-// What it promises:
+// The package guarantees:
 //
-//  1. A committed offset never passes unfinished work. Only the decided head of a batch is committed, and only through
-//     the generation that fetched it: a member that lost its partition cannot move the group's offset.
-//  2. Every record is delivered at least once, those of a partition in log order and by one goroutine; partitions run
-//     at the same time. What was decided and not yet committed is delivered again, which is what the inbox is for.
-//  3. A partition whose event keeps failing halts alone and loudly (log, [Observer], [Status]); the others go on, and
-//     so does the group. It starts again at that event when it is assigned anew: after a restart, or elsewhere.
-//  4. Aborted transactions and control records of other producers are not delivered, gaps of compacted topics are
-//     passed, and bytes that make no sense never panic: they become an event, or they halt their partition.
-//  5. A Kafka that is away is waited for, with backoff and jitter, and said once when it goes and once when it is back.
-//  6. Memory stays bounded: see [Config] FetchBytes and BufferBytes. A record that costs more than its bytes tell is
-//     charged for what it costs; one with more than [event.MaxHeaders] headers halts its partition.
+//  1. A committed offset never passes an undecided event. A member commits only the decided head of a batch, and only
+//     in the generation that fetched it. A member that lost a partition cannot move the group's offset.
+//  2. Every record is delivered at least once. One goroutine delivers the records of a partition, in log order;
+//     partitions run concurrently. Events that were decided but not yet committed are delivered again, and the inbox
+//     drops them.
+//  3. A partition whose event keeps failing halts alone, and reports it to the log, the [Observer] and [Status]. The
+//     other partitions and the group continue. The halted partition starts again at that event when an operator
+//     resumes it, or when it is assigned again: after a restart, or to another member.
+//  4. Records of aborted transactions and control records are not delivered. Offsets that compaction removed are
+//     skipped. Malformed bytes never cause a panic: they become an event, or they halt their partition.
+//  5. The consumer waits for an unreachable Kafka, with backoff and jitter. It logs the start and the end of an outage
+//     once each.
+//  6. Memory is bounded: see FetchBytes and BufferBytes of [Config]. The bound counts the memory of a record's event,
+//     not only the record's bytes. A record with more than [event.MaxHeaders] headers halts its partition.
 //
-// What you must do:
+// The application must:
 //
-//  1. Create the topics first. A missing topic is an error in the log and is waited for; the others are consumed
-//     meanwhile.
-//  2. Let the handler return soon after its ctx ends. Others are given the partition of one that does not, and what it
-//     still does must be harmless twice.
-//  3. Do not keep an event's Payload longer than you must: it shares memory with the records fetched beside it. Clone
-//     what you keep.
-//  4. Retain records in Kafka longer than the longest outage of this group: what retention removes unread is reported
-//     with its exact range, but cannot be read any more ([Config] Lost).
+//  1. Create the topics first. The consumer logs a missing topic as an error, waits for it, and consumes the others.
+//  2. Return from the handler soon after its ctx ends. If a handler does not return, another member gets its partition.
+//     Whatever the handler still does must be harmless when done twice.
+//  3. Keep an event's Payload no longer than needed: it shares memory with the records of the same fetch. Clone a
+//     payload to keep it.
+//  4. Retain records in Kafka for longer than the longest outage of the group. The consumer reports the exact range
+//     that retention removed unread, but cannot read it (OnLost of [Config]).
 //
-// A rebalance stops only what moves: assignment is cooperative-sticky, as Kafka's Java client has it, while all members
-// of the group know that, and one of the eager protocols (range, roundrobin) while a member does not. [Config]
-// InstanceID makes static members, which a restart takes nothing from.
+// A rebalance stops only the partitions that move while all members support cooperative-sticky assignment, as Kafka's
+// Java client does. If a member does not, the group uses an eager protocol (range or roundrobin). InstanceID of
+// [Config] makes a member static: it keeps its partitions over a restart.
 //
-// Limits: record formats from before Kafka 0.11 halt their partition. With [StartLatest], a partition that is added
-// later starts at its end, too.
+// Limits: record formats older than Kafka 0.11 halt their partition. With [StartLatest], a partition that is added
+// later also starts at its end.
 package consumer

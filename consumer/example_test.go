@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// A worker that reads what Debezium's outbox router writes: its id stands in the header "id".
+// A worker that consumes the events of Debezium's outbox router, whose ids are in the header "id".
 func Example() {
 	ctx := context.Background()
 	db, err := pgxpool.New(ctx, "postgres://localhost/app")

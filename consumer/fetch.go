@@ -12,7 +12,8 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// fetch reads the partition into p.chunks until ctx ends (nil) or it can never go on (the reason).
+// fetch reads the partition into p.chunks. It returns nil when ctx ends, or an error if the partition cannot be read
+// further.
 func (p *partition) fetch(ctx context.Context) error {
 	offset, err := p.resolve(ctx)
 	if err != nil || ctx.Err() != nil {
@@ -32,7 +33,7 @@ func (p *partition) fetch(ctx context.Context) error {
 			if offset, err = p.lost(ctx, offset); err != nil {
 				return err
 			}
-			_ = sleep.For(ctx, wait.NextBackOff()) // a leader that has not caught up yet may say so more than once
+			_ = sleep.For(ctx, wait.NextBackOff()) // a leader that lags may return this error more than once
 			continue
 		default:
 			p.c.outage.fail(p.String(), fmt.Errorf("fetch: %w", err))
@@ -47,7 +48,7 @@ func (p *partition) fetch(ctx context.Context) error {
 	return nil
 }
 
-// request asks the leader once.
+// request sends one fetch request to the leader.
 func (p *partition) request(ctx context.Context, offset int64) (*fetchResponse, error) {
 	cfg := &p.c.cfg
 	ctx, cancel := context.WithTimeout(ctx, cfg.FetchWait+2*netTimeout)
@@ -58,10 +59,10 @@ func (p *partition) request(ctx context.Context, offset int64) (*fetchResponse, 
 	})
 }
 
-// deliver decodes an answer piece by piece, each a chunk for run. It returns the offset after the answer.
+// deliver decodes a response in pieces and sends each as a chunk to run. It returns the offset after the response.
 func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchResponse, offset int64) (_ int64, err error) {
 	defer func() {
-		// Decompression of foreign bytes is other people's code: a panic in it must not end the process.
+		// A panic in a decompression library must not end the process.
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the records from offset %d on cannot be decoded: %w", offset, &panicError{value: r})
 		}
@@ -81,7 +82,7 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 		case p.chunks <- c:
 			offset = c.next
 		case <-ctx.Done():
-			return offset, nil // run releases what is held
+			return offset, nil // run releases the memory
 		}
 	}
 	if len(res.records) > 0 && offset == from {
@@ -90,10 +91,10 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 	return offset, nil
 }
 
-// resolve finds where to begin, and commits the place when the group had none: a restart must not choose again. A group
-// may have none any more, because Kafka forgets the offsets of a group that was away for long, and those of a topic
-// that is deleted: then StartLatest would skip what the handler's database has never seen, and that tells where it is.
-// When ctx has ended, nothing is found.
+// resolve returns the offset to begin at. If the group has no offset, resolve commits the one that it chooses, so that
+// a restart does not choose again. A group may lose its offsets: Kafka deletes those of a group that was inactive for
+// long, and those of a deleted topic. StartLatest would then skip events that the handler's database has not decided,
+// so resolve begins at the database's progress. The offset has no meaning if ctx ended.
 func (p *partition) resolve(ctx context.Context) (int64, error) {
 	if p.start >= 0 {
 		at := p.compare(ctx, p.start)
@@ -115,7 +116,7 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 			return 0, err
 		}
 	case p.c.cfg.Start == StartLatest && known:
-		at = next // if the log does not have it, lost reports that
+		at = next // if the log no longer has this offset, lost reports it
 		p.c.cfg.Logger.Warn("the group has no offset (any more): beginning where the handler's database is, not at "+
 			"the end of the log",
 			"topic", p.Topic, "partition", p.ID, "from", at, "log_ends", end)
@@ -129,11 +130,11 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 	return at, nil
 }
 
-// lost reports an offset that Kafka does not have (any more), and returns where to go on.
+// lost reports an offset that Kafka does not have, and returns the offset to continue at.
 func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	first, end, ok := p.bounds(ctx)
 	if !ok || (first <= offset && offset <= end) {
-		return offset, nil // ctx ended, or the leader has changed its mind
+		return offset, nil // ctx ended, or the leader has the offset now
 	}
 	halts := p.c.cfg.OnLost == LostHalt
 	var err error
@@ -146,7 +147,7 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// Nothing is in flight: what was fetched before has been handed over, and decided will be called after it in order.
+	// run has received all earlier chunks, so it decides this one after them.
 	select {
 	case p.chunks <- chunk{next: first}:
 	case <-ctx.Done():
@@ -154,13 +155,12 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	return first, nil
 }
 
-// reportReplaced reports that the log ends before what the group has committed, or before what the handler's database
-// has decided. Nothing is known to be gone, but the log is another one: what the old one had beyond cannot be read any
-// more.
+// reportReplaced reports that the log ends before the group's offset, or before the progress of the handler's database.
+// The log is a different one or was truncated. Unread records of the old log are gone; their number is unknown.
 func (p *partition) reportReplaced(known, first, end int64, halts bool) error {
 	return p.reportLost(LostRange{Partition: p.Partition, From: known, To: known},
-		"the log ends before what was decided of it: the topic was made again or was cut off, and what was not read "+
-			"of the old log is gone", first, end, halts)
+		"the log ends before the decided offset: the topic was recreated or truncated, and unread records of the "+
+			"old log are gone", first, end, halts)
 }
 
 func (p *partition) reportLost(lost LostRange, why string, first, end int64, halts bool) error {
@@ -175,7 +175,7 @@ func (p *partition) reportLost(lost LostRange, why string, first, end int64, hal
 	return nil
 }
 
-// bounds asks for the first offset and the end of the log until it gets an answer; false: ctx ended.
+// bounds queries the first offset and the end of the log until it gets an answer. It returns false if ctx ended.
 func (p *partition) bounds(ctx context.Context) (first, end int64, ok bool) {
 	ok = retry(ctx, func() bool {
 		var err error
@@ -209,7 +209,7 @@ func (p *partition) listOffsets(ctx context.Context) (first, end int64, err erro
 	return 0, 0, fmt.Errorf("the answer lacks partition %d", id)
 }
 
-// newBackOff waits from 100 ms up to 5 s, with jitter, for ever.
+// newBackOff returns a backoff from 100 ms to 5 s, with jitter and without an end.
 func newBackOff() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
 		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))

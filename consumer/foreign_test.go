@@ -17,16 +17,16 @@ import (
 
 func produceAt(t testing.TB, brokers []string, topic string, rs []kafkatest.Record, opts ...kgo.Opt) {
 	t.Helper()
-	client := franz(t, brokers, opts...)
+	client := franzClient(t, brokers, opts...)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	if err := client.ProduceSync(ctx, convert(topic, rs)...).FirstErr(); err != nil {
+	if err := client.ProduceSync(ctx, kgoRecords(topic, rs)...).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func franz(t testing.TB, brokers []string, opts ...kgo.Opt) *kgo.Client {
+func franzClient(t testing.TB, brokers []string, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	client, err := kgo.NewClient(append(opts, kgo.SeedBrokers(brokers...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
@@ -36,7 +36,7 @@ func franz(t testing.TB, brokers []string, opts ...kgo.Opt) *kgo.Client {
 	return client
 }
 
-func convert(topic string, rs []kafkatest.Record) (out []*kgo.Record) {
+func kgoRecords(topic string, rs []kafkatest.Record) (out []*kgo.Record) {
 	for _, r := range rs {
 		k := &kgo.Record{Topic: topic, Partition: r.Partition, Key: r.Key, Value: r.Value}
 		for _, h := range r.Headers {
@@ -47,12 +47,12 @@ func convert(topic string, rs []kafkatest.Record) (out []*kgo.Record) {
 	return out
 }
 
-// Producers such as Kafka Streams write transactions: markers and aborted records are in the log, and not for handlers.
+// Producers such as Kafka Streams write transactions. Handlers get neither their markers nor aborted records.
 func TestTransactionsOfOtherProducers(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 1)
-	client := franz(t, kafkatest.Brokers(t), kgo.TransactionalID(topic), kgo.ProducerLinger(0))
+	client := franzClient(t, kafkatest.Brokers(t), kgo.TransactionalID(topic), kgo.ProducerLinger(0))
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
@@ -61,11 +61,11 @@ func TestTransactionsOfOtherProducers(t *testing.T) {
 		if err := client.BeginTransaction(); err != nil {
 			t.Fatal(err)
 		}
-		if err := client.ProduceSync(ctx, convert(topic, records(3, 0))...).FirstErr(); err != nil {
+		if err := client.ProduceSync(ctx, kgoRecords(topic, records(3, 0))...).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
 		if !commit {
-			// A record of somebody else in the middle of an aborted transaction is not part of it.
+			// Another producer's record in the middle of an aborted transaction is not part of it.
 			kafkatest.Produce(t, topic, kafkatest.Record{Key: []byte("between")})
 		}
 		if err := client.EndTransaction(ctx, end[commit]); err != nil {
@@ -96,7 +96,7 @@ func TestTransactionsOfOtherProducers(t *testing.T) {
 		}
 	}
 	if at := committed(t, kafkatest.Brokers(t), topic, topic, 1); at[0] != 23 {
-		t.Errorf("committed %v, want the end of the log behind the last marker", at)
+		t.Errorf("committed %v, want the end of the log after the last marker", at)
 	}
 
 	cfg := config(topic + "-uncommitted")
@@ -146,10 +146,10 @@ func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 			deleteBefore(t, topic, 12)
 
 			lost, halted := make(chan consumer.LostRange, 10), make(chan consumer.Halt, 10)
-			said := &logs{}
+			logBuf := &logs{}
 			cfg := config(topic)
 			cfg.OnLost = policy
-			cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+			cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 			cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
 			cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
 			h = newHandler()
@@ -167,8 +167,8 @@ func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 			if got := committed(t, kafkatest.Brokers(t), topic, topic, 1); got[0] != want {
 				t.Errorf("committed %v, want %d", got, want)
 			}
-			if said.count("from=5 to=12") != 1 {
-				t.Errorf("log:\n%s", said.b.String())
+			if logBuf.count("from=5 to=12") != 1 {
+				t.Errorf("log:\n%s", logBuf.b.String())
 			}
 		})
 	}
@@ -176,7 +176,7 @@ func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 
 func deleteBefore(t *testing.T, topic string, offset int64) {
 	t.Helper()
-	client := franz(t, kafkatest.Brokers(t))
+	client := franzClient(t, kafkatest.Brokers(t))
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
@@ -198,7 +198,7 @@ func deleteBefore(t *testing.T, topic string, offset int64) {
 	}
 }
 
-// A record that nobody could hold halts its partition and says so; the other goes on.
+// A record with too many headers halts its partition. The other partition goes on.
 func TestTooManyHeadersHaltThePartition(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)

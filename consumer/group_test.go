@@ -25,8 +25,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-// A member that the group took for dead decides its old events at last: its commit is refused, and the offset stays
-// where the new owner put it.
+// The group removed a member whose connections broke. When that member decides its old events, its commit is refused
+// and the new owner's offset stays.
 func TestStaleMemberCannotMoveTheOffset(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
@@ -37,23 +37,23 @@ func TestStaleMemberCannotMoveTheOffset(t *testing.T) {
 	a.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 		if first.Add(1) <= 2 {
 			asleep <- struct{}{}
-			<-wake // ignores its ctx, as a process that is stopped does
+			<-wake // ignores its ctx, as a suspended process does
 		}
 		return applied(len(events)), nil
 	}
 	generations := make(chan int32, 10)
-	wires := &wires{}
+	conns := &conns{}
 	cfg := config(topic)
 	cfg.Batch, cfg.BatchWait = 1, -1
-	cfg.Dial = wires.dial
+	cfg.Dial = conns.dial
 	cfg.Observer.Assigned = func(g int32, _ []consumer.Partition) { generations <- g }
-	said := &logs{}
-	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	logBuf := &logs{}
+	cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 	start(t, a, topic, cfg)
 	recv(t, "the first generation", generations)
 	recv(t, "partition 0 or 1", asleep)
 	recv(t, "the other partition", asleep)
-	wires.cut()
+	conns.cut()
 
 	b := newHandler()
 	start(t, b, topic, config(topic))
@@ -66,19 +66,19 @@ func TestStaleMemberCannotMoveTheOffset(t *testing.T) {
 		return got[0] == 10 &&
 			got[1] == 10
 	})
-	await(t, "the complaint about the handlers", func() bool { return said.count("a handler ignores") > 0 })
-	wires.mend()
+	await(t, "the log line about the handlers", func() bool { return logBuf.count("a handler ignores") > 0 })
+	conns.restore()
 	close(wake)
-	recv(t, "A's next generation", generations) // by then it has tried to commit offset 1
+	recv(t, "A's next generation", generations) // A has tried to commit offset 1 by now
 	if got := committed(t, brokers, topic, topic, 2); got[0] != 10 || got[1] != 10 {
 		t.Errorf("the stale member moved the offset: %v", got)
 	}
-	if said.count("the last offsets were not committed") != 1 || said.count("a handler ignores") != 1 {
-		t.Errorf("log:\n%s", said.b.String())
+	if logBuf.count("the last offsets were not committed") != 1 || logBuf.count("a handler ignores") != 1 {
+		t.Errorf("log:\n%s", logBuf.b.String())
 	}
 }
 
-// A member that shares what it has gives up what moves, and that alone: its handler's ctx ends, the other goes on.
+// In a rebalance a member gives up only the partitions that move: their handler's ctx ends, the other handler goes on.
 func TestHandlerContextEndsWithPartition(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -112,7 +112,7 @@ func TestHandlerContextEndsWithPartition(t *testing.T) {
 	close(goOn)
 	a.await(t, 1)
 	if len(causes) != 0 || len(started) != 0 {
-		t.Error("the partition that stays stopped, too")
+		t.Error("the handler of the kept partition stopped too")
 	}
 	kafkatest.Produce(t, topic, records(20, 0, 1)...)
 	a.await(t, 21)
@@ -145,9 +145,9 @@ func TestDrainFinishesAndCommits(t *testing.T) {
 	close(out)
 	m.stop(t)
 	if got := committed(t, kafkatest.Brokers(t), topic, topic, 1); got[0] != 4 {
-		t.Errorf("committed %v, want what the last handler decided and no more", got)
+		t.Errorf("committed %v, want the offset after the last decided event", got)
 	}
-	// It left: the next member does not wait for a session to expire, and begins right there.
+	// The member left the group: the next one begins there without waiting for a session to expire.
 	h = newHandler()
 	start(t, h, topic, config(topic))
 	offsetsOf(t, h.await(t, 6)[0], 4, 10)
@@ -184,10 +184,10 @@ func TestBrokerRestart(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.NewCluster(t, 1)
 	topic := kafkatest.TopicAt(t, cluster.Brokers(), 2)
-	said := &logs{}
+	logBuf := &logs{}
 	outages := make(chan bool, 100)
 	cfg := config(topic)
-	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 	cfg.Observer.Outage = func(up bool, _ error) { outages <- up }
 	h := newHandler()
 	m := startAt(t, h, cluster.Brokers(), topic, cfg)
@@ -216,16 +216,16 @@ func TestBrokerRestart(t *testing.T) {
 	if got := committed(t, cluster.Brokers(), topic, topic, 2); got[0] != 20 || got[1] != 20 {
 		t.Errorf("committed %v", got)
 	}
-	// However many parts notice, nothing is said twice. How often it comes and goes while the broker starts is the
-	// broker's affair.
-	for i, said := range regexp.MustCompile("cannot be used|can be used again").FindAllString(said.b.String(), -1) {
-		if want := []string{"cannot be used", "can be used again"}[i%2]; said != want {
-			t.Errorf("line %d says %q", i+1, said)
+	// Each change is logged once, however many goroutines see it. The broker may come and go several times while it
+	// starts.
+	for i, line := range regexp.MustCompile("cannot be used|can be used again").FindAllString(logBuf.b.String(), -1) {
+		if want := []string{"cannot be used", "can be used again"}[i%2]; line != want {
+			t.Errorf("line %d is %q", i+1, line)
 		}
 	}
 }
 
-// A process that dies repeats what it decided after its last commit, and nothing before.
+// After a crash only the events after the last commit are repeated.
 func TestCrashRepeatsOnlyUncommittedEvents(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
@@ -240,13 +240,13 @@ func TestCrashRepeatsOnlyUncommittedEvents(t *testing.T) {
 		}
 		return applied(len(events)), nil
 	}
-	wires := &wires{}
+	conns := &conns{}
 	cfg := config(topic)
 	cfg.Batch, cfg.BatchWait, cfg.CommitEvery = 5, -1, -1
-	cfg.Dial = wires.dial
+	cfg.Dial = conns.dial
 	m := start(t, h, topic, cfg)
 	recv(t, "the second batch", in)
-	wires.cut() // from here on this member is dead to Kafka, and decides offsets 5 to 9 all the same
+	conns.cut() // Kafka loses this member, which still decides offsets 5 to 9
 	close(out)
 	h.await(t, 10)
 	m.stop(t)
@@ -258,14 +258,14 @@ func TestCrashRepeatsOnlyUncommittedEvents(t *testing.T) {
 	offsetsOf(t, h.await(t, 5)[0], 5, 10)
 }
 
-// wires are connections that can be cut for good.
-type wires struct {
+// conns dials connections that a test can break.
+type conns struct {
 	mu   sync.Mutex
 	open []net.Conn
 	dead bool
 }
 
-func (w *wires) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (w *conns) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -280,8 +280,8 @@ func (w *wires) dial(ctx context.Context, network, address string) (net.Conn, er
 	return c, nil
 }
 
-// drop breaks what is open now.
-func (w *wires) drop() {
+// closeOpen closes the open connections.
+func (w *conns) closeOpen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.open {
@@ -290,14 +290,14 @@ func (w *wires) drop() {
 	w.open = nil
 }
 
-// mend lets new ones be opened again.
-func (w *wires) mend() {
+// restore allows new connections after cut.
+func (w *conns) restore() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = false
 }
 
-func (w *wires) cut() {
+func (w *conns) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = true
@@ -306,8 +306,8 @@ func (w *wires) cut() {
 	}
 }
 
-// joined is what the broker knows of a group.
-func joined(t *testing.T, group string) kmsg.DescribeGroupsResponseGroup {
+// describeGroup returns the broker's description of a group.
+func describeGroup(t *testing.T, group string) kmsg.DescribeGroupsResponseGroup {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Brokers(t)...))
 	if err != nil {
@@ -323,15 +323,15 @@ func joined(t *testing.T, group string) kmsg.DescribeGroupsResponseGroup {
 	return res.Groups[0]
 }
 
-// A topic that is deleted, or not there yet, holds up no other. It is consumed as soon as it is there.
+// A topic that is deleted or does not exist yet delays no other topic. It is consumed as soon as it exists.
 func TestMissingTopicDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	kept, comes := kafkatest.Topic(t, 2), strings.ToLower(t.Name())+uuid.NewString()
 	brokers := kafkatest.Brokers(t)
 	var generations atomic.Int32
-	said := &logs{}
+	logBuf := &logs{}
 	cfg := config(kept)
-	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 	cfg.Observer.Assigned = func(int32, []consumer.Partition) { generations.Add(1) }
 	h := newHandler()
 	startTopics(t, h, brokers, []string{kept, comes}, cfg)
@@ -349,11 +349,11 @@ func TestMissingTopicDelaysNoOther(t *testing.T) {
 		res.Errors[comes] != nil {
 		t.Fatal(err, res)
 	}
-	await(t, "the complaint about the deleted topic", func() bool { return said.count("create them") == 2 })
+	await(t, "the log line about the deleted topic", func() bool { return logBuf.count("create them") == 2 })
 	before := generations.Load()
 	kafkatest.Produce(t, kept, records(5, 0, 1)...)
 	h.await(t, 25)
-	if n := generations.Load() - before; n > 2 { // one in which the topic is given up, and one without it
+	if n := generations.Load() - before; n > 2 { // one that gives the topic up, and one without it
 		t.Errorf("%d generations without the topic", n)
 	}
 
@@ -362,8 +362,8 @@ func TestMissingTopicDelaysNoOther(t *testing.T) {
 	h.await(t, 30)
 }
 
-// A member that is told to stop while it joins again leaves: nobody waits for it, and its partitions are not given to
-// it.
+// A member that is stopped while it joins leaves the group: the others do not wait for it, and it is assigned no
+// partition.
 func TestStopDuringAJoin(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -375,10 +375,10 @@ func TestStopDuringAJoin(t *testing.T) {
 			cfg.SessionTimeout, cfg.RebalanceTimeout, cfg.HeartbeatInterval = 5*time.Minute, 2*testTimeout,
 				100*time.Millisecond
 			cfg.DrainTimeout = 2 * testTimeout
-			// Until a member that is cut off is back, or RebalanceTimeout is over, a join does not end.
-			wires := &wires{}
+			// A join does not end until the disconnected member is back or RebalanceTimeout is over.
+			conns := &conns{}
 			away := cfg
-			away.Dial = wires.dial
+			away.Dial = conns.dial
 			a := start(t, newHandler(), topic, away)
 			await(t, "the first generation", func() bool { return len(a.Status().Partitions) == 4 })
 			var joins atomic.Int32
@@ -393,17 +393,17 @@ func TestStopDuringAJoin(t *testing.T) {
 				})
 			}
 			before, joinedBefore := a.Status().Generation, joins.Load()
-			wires.cut()
+			conns.cut()
 			c := start(t, newHandler(), topic, cfg)
 			leaves := c
 			if again {
 				await(t, "the join of the second", func() bool { return joins.Load() > joinedBefore })
 				leaves = b
 			}
-			await(t, "the rebalance", func() bool { return joined(t, topic).State == "PreparingRebalance" })
-			leaves.stop(t) // it needs nobody for that
-			wires.mend()
-			await(t, "all partitions with those that stay", func() bool {
+			await(t, "the rebalance", func() bool { return describeGroup(t, topic).State == "PreparingRebalance" })
+			leaves.stop(t) // must not wait for another member
+			conns.restore()
+			await(t, "all partitions with the remaining members", func() bool {
 				s := a.Status()
 				n := len(s.Partitions)
 				if s.Generation == before {
@@ -418,7 +418,7 @@ func TestStopDuringAJoin(t *testing.T) {
 	}
 }
 
-// countJoins counts the requests to join that go through connections.
+// countJoins returns a dialer that counts JoinGroup requests.
 func countJoins(n *atomic.Int32) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
@@ -438,7 +438,7 @@ func (c joinConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A member that stops does not join again before it leaves: the others would wait for it once more.
+// A stopping member leaves without joining again; the others would have to wait for that join.
 func TestStoppingMemberDoesNotRejoin(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
@@ -450,29 +450,29 @@ func TestStoppingMemberDoesNotRejoin(t *testing.T) {
 		h := newHandler()
 		m := start(t, h, topic, cfg)
 		h.await(t, 1)
-		before := joins.Load() // once for its id, and once with it
+		before := joins.Load() // one without a member id and one with it
 		m.stop(t)
 		if n := joins.Load(); n != before {
-			t.Errorf("it joined %d times, and %d times by its end", before, n)
+			t.Errorf("%d joins before the stop, %d after it", before, n)
 		}
 	}
 }
 
-// A connection that breaks costs no generation: heartbeats and commits go on over another.
+// A broken connection does not end the generation: heartbeats and commits use a new connection.
 func TestBrokenConnectionKeepsGeneration(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
-	wires := &wires{}
+	conns := &conns{}
 	var generations atomic.Int32
 	cfg := config(topic)
-	cfg.Dial = wires.dial
+	cfg.Dial = conns.dial
 	cfg.Observer.Assigned = func(int32, []consumer.Partition) { generations.Add(1) }
 	h := newHandler()
 	start(t, h, topic, cfg)
 	kafkatest.Produce(t, topic, records(5, 0, 1)...)
 	h.await(t, 10)
 	for i := range int64(3) {
-		wires.drop()
+		conns.closeOpen()
 		kafkatest.Produce(t, topic, records(5, 0, 1)...)
 		h.await(t, int(10*(i+2)))
 		await(t, "the commit", func() bool {

@@ -11,16 +11,16 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// running is a partition that this member has.
+// running is an assigned partition with its goroutine.
 type running struct {
 	*partition
-	stop   context.CancelFunc      // no new batch shall begin
-	cancel context.CancelCauseFunc // the handler shall end, too
+	stop   context.CancelFunc      // no new batch begins after it
+	cancel context.CancelCauseFunc // ends the handler's ctx, too
 	done   chan struct{}
 }
 
-// take starts what is given and does not run yet, and gives up what runs and is not given any more. False: something
-// was given up, so that this member has to join again, for others to get it.
+// take starts the assigned partitions that do not run yet, and gives up the running ones that are no longer assigned.
+// It returns false if it gave up a partition: the member must then rejoin, so that another can get it.
 func (s *session) take(ctx context.Context, again <-chan struct{}, given []Partition) bool {
 	now := map[Partition]bool{}
 	var added []Partition
@@ -53,7 +53,7 @@ func (s *session) take(ctx context.Context, again <-chan struct{}, given []Parti
 	return false
 }
 
-// announce tells of the generation's partitions, which those that are revoked are not.
+// announce logs and reports the partitions of the generation, without the revoked ones.
 func (s *session) announce(added []Partition, revoked []*running) {
 	c := s.c
 	var names, gone []Partition
@@ -73,7 +73,8 @@ func (s *session) announce(added []Partition, revoked []*running) {
 	}
 }
 
-// start runs a partition. One that was given up before, and whose handler goes on, is waited for.
+// start runs a partition. If this member gave it up before and its handler still runs, the partition waits for that
+// handler.
 func (s *session) start(ctx context.Context, name Partition, offset int64) {
 	r := &running{done: make(chan struct{}), partition: &partition{
 		Partition: name, c: s.c, budget: s.budget, commits: s.commits, start: offset, chunks: make(chan chunk),
@@ -103,8 +104,8 @@ func (s *session) start(ctx context.Context, name Partition, offset int64) {
 	}()
 }
 
-// end stops partitions. Their handlers may finish what they have for as long as drain; then they are told to end. It
-// returns those that do not, in two thirds of the time after which others would take over.
+// end stops partitions. Their handlers may continue for drain; then their ctx ends. It returns the partitions whose
+// handlers have not returned after two thirds of the time after which other members take over.
 func (s *session) end(rs []*running, drain time.Duration, why error) (late []*running) {
 	for _, r := range rs {
 		r.stop()
@@ -124,7 +125,7 @@ func (s *session) end(rs []*running, drain time.Duration, why error) (late []*ru
 	return late
 }
 
-// undone waits for partitions, and returns those that have not ended in time.
+// undone waits for partitions to end, and returns those that have not ended in time.
 func undone(rs []*running, timeout time.Duration) (late []*running) {
 	timer := time.NewTimer(max(0, timeout))
 	defer timer.Stop()
@@ -152,7 +153,7 @@ func isClosed(done <-chan struct{}) bool {
 	}
 }
 
-// giveUpAll ends what runs at once, and waits for it: until then this member stays out of the group.
+// giveUpAll ends all partitions at once and waits for their handlers. The member stays out of the group until then.
 func (s *session) giveUpAll() {
 	why := s.lostWhy()
 	if why == nil {
@@ -171,7 +172,7 @@ func (s *session) giveUpAll() {
 	}
 }
 
-// giveUp commits what was decided of partitions, as the broker allows it, and nothing of them after that.
+// giveUp commits the decided offsets of partitions if the broker accepts them, and then drops the partitions.
 func (s *session) giveUp(rs []*running) {
 	if err := s.commits.flushLast(); err != nil {
 		s.c.cfg.Logger.Warn("the last offsets were not committed: their events will be delivered again", "generation",
@@ -190,8 +191,8 @@ func (s *session) forget(rs []*running) {
 	s.budget.partitions.Store(int64(len(s.running)))
 }
 
-// dropUnowned ends partitions that this member has kept while the group went back to a protocol that knows no owners:
-// another member may read them already, so what was decided last is not committed.
+// dropUnowned ends partitions that this member kept while the group changed to an eager protocol. Another member may
+// read them already, so their last decided offsets are not committed.
 func (s *session) dropUnowned(given []Partition) {
 	if s.protocol == cooperative {
 		return
@@ -203,7 +204,7 @@ func (s *session) dropUnowned(given []Partition) {
 	s.forget(rs)
 }
 
-// all are the partitions that run, in order.
+// all returns the running partitions, sorted.
 func (s *session) all() []*running {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +213,7 @@ func (s *session) all() []*running {
 	})
 }
 
-// owned are their names.
+// owned returns the names of the running partitions.
 func (s *session) owned() (ps []Partition) {
 	for _, r := range s.all() {
 		ps = append(ps, r.Partition)

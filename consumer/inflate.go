@@ -11,7 +11,7 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// inflate returns a batch's records uncompressed.
+// inflate returns a batch's uncompressed records.
 func (d *decoder) inflate(h *batchHeader) (out []byte, err error) {
 	kind := compress.Compression(h.attributes & attrCompression)
 	switch kind {
@@ -37,7 +37,7 @@ func (d *decoder) inflate(h *batchHeader) (out []byte, err error) {
 
 var errLarge = errors.New("it is larger")
 
-// stream inflates with a codec that needs no more memory than it has output and a small window.
+// stream decompresses with a codec whose memory is bounded by its output and a small window.
 func (d *decoder) stream(codec compress.Codec, b []byte) ([]byte, error) {
 	zr := codec.NewReader(bytes.NewReader(b))
 	defer func() { _ = zr.Close() }()
@@ -49,9 +49,9 @@ func (d *decoder) stream(codec compress.Codec, b []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// inflateZstd does not stream, for a stream of ten bytes may ask for a window of 512 MiB, which is allocated at once.
-// The decoder's own limit on memory refuses such a window where the content is small, too; so the output's capacity is
-// the limit.
+// inflateZstd does not stream: a stream of ten bytes may ask for a window of 512 MiB, which a streaming decoder
+// allocates at once. The decoder's memory limit would also refuse a small batch with such a window, so the capacity of
+// the output is the limit.
 func (d *decoder) inflateZstd(b []byte) (out []byte, err error) {
 	if d.zstd == nil {
 		if d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1),
@@ -59,7 +59,7 @@ func (d *decoder) inflateZstd(b []byte) (out []byte, err error) {
 			return nil, err
 		}
 	}
-	// That the output does not fit has several errors.
+	// The decoder has several errors for an output that does not fit.
 	for size := min(4*len(b), d.maxBatch); ; size = min(4*size, d.maxBatch) {
 		if out, err = d.zstd.DecodeAll(b, make([]byte, 0, size)); err == nil || size == d.maxBatch {
 			return out, err
@@ -67,8 +67,8 @@ func (d *decoder) inflateZstd(b []byte) (out []byte, err error) {
 	}
 }
 
-// checkSnappy reads how long what follows says to be, before anything is allocated for it: one block, or Xerial's
-// frames of one block each, as Java writes them.
+// checkSnappy checks the declared lengths before anything is allocated for them. b is one block, or Xerial's frames
+// with one block each, as Java writes them.
 func (d *decoder) checkSnappy(b []byte) error {
 	if !bytes.HasPrefix(b, xerial) || len(b) < xerialHead {
 		return d.checkBlock(b)
@@ -87,8 +87,7 @@ func (d *decoder) checkSnappy(b []byte) error {
 	return nil
 }
 
-// checkBlock reads the length in front of a block. That all of them together are not too long is seen while they are
-// inflated.
+// checkBlock checks the declared length of a block. Decompression checks the sum of all blocks.
 func (d *decoder) checkBlock(b []byte) error {
 	size, n := binary.Uvarint(b)
 	switch {
@@ -100,7 +99,7 @@ func (d *decoder) checkBlock(b []byte) error {
 	return nil
 }
 
-// What Xerial's framing begins with, and how long its head is.
+// xerial begins Xerial's framing. xerialHead is the length of its header.
 var xerial = []byte("\x82SNAPPY\x00")
 
 const xerialHead = 16

@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-// Kafka's own console consumer shares a group with ours: as it is, which knows an eager protocol, too, and as one that
-// is cooperative alone; as the leader that reads our subscription, and as a member that ours reads.
+// Kafka's console consumer and this package share a group. With its defaults the console consumer also knows an eager
+// protocol; in one case it is cooperative only. It is tested as the group's leader and as a member.
 func TestTheConsoleConsumerIsTolerated(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -40,7 +40,7 @@ func TestTheConsoleConsumerIsTolerated(t *testing.T) {
 			var m *member
 			if !c.leads {
 				m = start(t, h, topic, cfg)
-				await(t, "all partitions", has(m, 4))
+				await(t, "all partitions", owns(m, 4))
 			}
 			args := []string{
 				"-Xmx128m", "-XX:+UseSerialGC", "-cp", filepath.Join(libs, "*"),
@@ -62,21 +62,23 @@ func TestTheConsoleConsumerIsTolerated(t *testing.T) {
 				}
 			}()
 			if c.leads {
-				await(t, "the console consumer's group", func() bool { return joined(t, topic).State == "Stable" })
+				await(t, "the console consumer's group", func() bool {
+					return describeGroup(t, topic).State == "Stable"
+				})
 				m = start(t, h, topic, cfg)
 			}
-			await(t, "a share", has(m, 2))
+			await(t, "a share", owns(m, 2))
 			kafkatest.Produce(t, topic, records(10, 0, 1, 2, 3)...)
 			h.await(t, 20)
 			java.Stop(syscall.SIGTERM, testTimeout)
-			await(t, "what it left", has(m, 4))
+			await(t, "the partitions that the console consumer left", owns(m, 4))
 			kafkatest.Produce(t, topic, records(10, 0, 1, 2, 3)...)
 			h.await(t, 60)
 		})
 	}
 }
 
-// consoleConsumer is the main class of kafka-console-consumer.sh, which Kafka 3 has elsewhere.
+// consoleConsumer returns the main class of kafka-console-consumer.sh, which moved in Kafka 4.
 func consoleConsumer(t *testing.T, libs string) string {
 	t.Helper()
 	jars, err := filepath.Glob(filepath.Join(libs, "kafka-tools-*.jar"))

@@ -14,28 +14,28 @@ import (
 	"github.com/segmentio/kafka-go/protocol/syncgroup"
 )
 
-// Why not kafka.ConsumerGroup: it knows neither static members nor cooperative assignment. Why not the JoinGroup and
-// SyncGroup of kafka.Client: they write version 1 of a subscription, which has no generation, and refuse to read what
-// others say in another version. So the messages are kafka-go's, and what members tell each other in them is read and
-// written here.
+// This file does not use kafka.ConsumerGroup, because it supports neither static members nor cooperative assignment. It
+// does not use JoinGroup and SyncGroup of kafka.Client either: they write version 1 of a subscription, which has no
+// generation, and cannot read other versions. The messages are kafka-go's; the subscriptions and assignments inside
+// them are encoded and decoded here.
 
-// cooperative is the name of the protocol in which members keep their partitions while they join.
+// cooperative is the protocol in which members keep their partitions while they join.
 const cooperative = "cooperative-sticky"
 
-// eager are the protocols in which members have given everything up before they join. Members that know nothing else
-// can be in the group, too, and then the broker chooses one of these.
+// eager has the protocols in which members give up all partitions before they join. The broker chooses one of them if a
+// member of the group supports no other.
 var eager = []kafka.GroupBalancer{kafka.RangeGroupBalancer{}, kafka.RoundRobinGroupBalancer{}}
 
-// identity is what the coordinator knows a member by.
+// identity identifies a member to the coordinator.
 type identity struct {
 	member, instance string
 	generation       int32
 }
 
-// join takes the member into the group's next generation, and returns the partitions that it is given there.
+// join joins the group's next generation, and returns the partitions that are assigned to this member.
 func (s *session) join(ctx context.Context) (given []Partition, err error) {
 	cfg := &s.c.cfg
-	timeout := cfg.RebalanceTimeout + cfg.SessionTimeout + 30*time.Second // the broker waits for other members
+	timeout := cfg.RebalanceTimeout + cfg.SessionTimeout + 30*time.Second // the broker waits for the other members
 	res, err := s.askToJoin(ctx, timeout)
 	if err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func (s *session) join(ctx context.Context) (given []Partition, err error) {
 	return given, nil
 }
 
-// askToJoin returns when all members of the group have joined. A new member is told its id first, which it needs to
-// leave: only behind that can ctx end the wait.
+// askToJoin returns when all members of the group have joined. The broker first gives a new member its id, which the
+// member needs to leave the group. ctx cannot cancel that first request.
 func (s *session) askToJoin(ctx context.Context, timeout time.Duration) (*joingroup.Response, error) {
 	cfg := &s.c.cfg
 	for {
@@ -107,7 +107,7 @@ func (s *session) askToJoin(ctx context.Context, timeout time.Duration) (*joingr
 	}
 }
 
-// assign shares out the partitions, as the group's leader.
+// assign assigns the partitions to all members. Only the group's leader calls it.
 func (s *session) assign(ctx context.Context, joined *joingroup.Response) ([]syncgroup.RequestAssignment, error) {
 	claims, subscribed := make([]claim, 0, len(joined.Members)), map[string]bool{}
 	for _, m := range joined.Members {
@@ -123,7 +123,7 @@ func (s *session) assign(ctx context.Context, joined *joingroup.Response) ([]syn
 	}
 	topics, client := slices.Collect(maps.Keys(subscribed)), s.c.client
 	if slices.ContainsFunc(topics, func(t string) bool { return !slices.Contains(s.c.topics, t) }) {
-		client = newClient(&s.c.cfg, s.c.brokers, topics) // ours asks for our topics only
+		client = newClient(&s.c.cfg, s.c.brokers, topics) // s.c.client has metadata of this member's topics only
 		defer client.close()
 	}
 	found, _, err := client.sizes(ctx, topics)
@@ -149,7 +149,8 @@ func (s *session) assign(ctx context.Context, joined *joingroup.Response) ([]syn
 	return out, nil
 }
 
-// encodeSubscription is version 2, the first with a generation; members that know none take it from the user data.
+// encodeSubscription writes version 2, the first with a generation. Members that read only older versions take the
+// generation from the user data.
 func encodeSubscription(topics []string, owned []Partition, generation int32) []byte {
 	be := binary.BigEndian
 	b := subscribe(2, topics)
@@ -157,7 +158,7 @@ func encodeSubscription(topics []string, owned []Partition, generation int32) []
 	return be.AppendUint32(appendPartitions(b, owned), uint32(generation))
 }
 
-// encodeEager is version 0: older versions of this package can read no other.
+// encodeEager writes version 0, the only one that older versions of this package read.
 func encodeEager(topics []string) []byte {
 	const none = ^uint32(0)
 	return binary.BigEndian.AppendUint32(subscribe(0, topics), none)
@@ -172,7 +173,7 @@ func subscribe(version uint16, topics []string) []byte {
 	return b
 }
 
-// decodeSubscription reads any version. kafka-go's groups say 1 and leave out what it has.
+// decodeSubscription reads any version. kafka-go's groups write version 1 without the owned partitions.
 func decodeSubscription(b []byte) (claim, error) {
 	r := reader{b: b}
 	c := claim{generation: -1}
@@ -198,7 +199,7 @@ func encodeAssignment(ps []Partition) []byte {
 	return binary.BigEndian.AppendUint32(appendPartitions(b, ps), 0) // no user data
 }
 
-// decodeAssignment reads any version; one without bytes is empty.
+// decodeAssignment reads any version. Empty bytes are an empty assignment.
 func decodeAssignment(b []byte) ([]Partition, error) {
 	if len(b) == 0 {
 		return nil, nil

@@ -20,17 +20,17 @@ import (
 
 func TestMain(m *testing.M) { kafkatest.Main(m) }
 
-// testTimeout turns a hang into a failure; nothing here takes nearly as long.
+// testTimeout turns a hang into a failure; no test takes nearly as long.
 const testTimeout = 60 * time.Second
 
-// handler is an inbox in memory. do, when set, decides; else everything is applied.
+// handler is an inbox in memory. Without do it applies every event.
 type handler struct {
-	inbox.HandlerFunc // nil: only Handle is its own
+	inbox.HandlerFunc // nil: handler overrides Handle alone
 
 	do func(ctx context.Context, events []event.Event) ([]inbox.Outcome, error)
 
 	mu      sync.Mutex
-	seen    []event.Event // what was decided, in the order of decision
+	seen    []event.Event // the decided events, in the order of decision
 	batches []int
 	changed chan struct{}
 }
@@ -64,7 +64,7 @@ func applied(n int) []inbox.Outcome {
 	return out
 }
 
-// await waits until n events are decided and returns them by partition.
+// await waits until n events are decided and returns the events by partition.
 func (h *handler) await(t testing.TB, n int) map[int32][]event.Event {
 	t.Helper()
 	deadline := time.After(testTimeout)
@@ -93,7 +93,7 @@ func (h *handler) byPartition() map[int32][]event.Event {
 	return out
 }
 
-// config has short times, so that rebalances do not slow the tests down.
+// config returns a Config with short intervals, for fast rebalances.
 func config(group string) consumer.Config {
 	return consumer.Config{
 		Group: group, SessionTimeout: 6 * time.Second, RebalanceTimeout: 3 * time.Second,
@@ -133,7 +133,7 @@ func startTopics(t testing.TB, h inbox.Handler, brokers, topics []string, cfg co
 	return m
 }
 
-// stop drains the member and checks that it does so cleanly.
+// stop drains the member and checks that Run returns nil.
 func (m *member) stop(t testing.TB) {
 	t.Helper()
 	m.once.Do(func() {
@@ -149,7 +149,7 @@ func (m *member) stop(t testing.TB) {
 	})
 }
 
-// await polls cond: for states of the broker, which signals nothing.
+// await polls cond, for state of the broker that no signal announces.
 func await(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -164,7 +164,7 @@ func await(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// recv takes from a channel or fails.
+// recv receives from ch, or fails the test after testTimeout.
 func recv[T any](t testing.TB, what string, ch <-chan T) T {
 	t.Helper()
 	select {
@@ -176,7 +176,7 @@ func recv[T any](t testing.TB, what string, ch <-chan T) T {
 	}
 }
 
-// committed returns a group's offset of each partition, -1 for none.
+// committed returns a group's committed offset of each partition; -1: none.
 func committed(t testing.TB, brokers []string, group, topic string, partitions int) []int64 {
 	t.Helper()
 	transport := &kafka.Transport{}
@@ -204,7 +204,7 @@ func committed(t testing.TB, brokers []string, group, topic string, partitions i
 	return out
 }
 
-// records makes n records with our headers for each partition; their key tells their place.
+// records returns n records with this framework's headers for each partition. A record's key is its index.
 func records(n int, partitions ...int32) (out []kafkatest.Record) {
 	for i := range n {
 		for _, p := range partitions {
@@ -219,7 +219,7 @@ func records(n int, partitions ...int32) (out []kafkatest.Record) {
 	return out
 }
 
-// offsetsOf checks that events are the offsets from..to-1 in order, without a gap or a repetition.
+// offsetsOf checks that the offsets of events are from to to-1, in order, without a gap or a repetition.
 func offsetsOf(t testing.TB, events []event.Event, from, to int64) {
 	t.Helper()
 	if int64(len(events)) != to-from {
@@ -233,7 +233,7 @@ func offsetsOf(t testing.TB, events []event.Event, from, to int64) {
 	}
 }
 
-// logs collects what a consumer said.
+// logs is a consumer's log output.
 type logs struct {
 	mu sync.Mutex
 	b  bytes.Buffer

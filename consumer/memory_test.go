@@ -15,11 +15,11 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// most is what one piece of 64 KiB may allocate, garbage included, when a batch may have 1 MiB: LZ4's blocks are the
-// largest part.
-const most = 24 << 20
+// maxAlloc bounds the allocations, garbage included, of decoding a chunk of 64 KiB with a MaxBatchBytes of 1 MiB. LZ4's
+// blocks are the largest part.
+const maxAlloc = 24 << 20
 
-// allocated is how many bytes do allocates.
+// allocated returns the number of bytes that do allocates.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -28,8 +28,8 @@ func allocated(do func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// raw is a batch at offset 3 with any body.
-func raw(attributes int16, lastDelta, count int32, body []byte) []byte {
+// rawBatch returns a batch at offset 3 with the given body.
+func rawBatch(attributes int16, lastDelta, count int32, body []byte) []byte {
 	b := append(batch(3, lastDelta, 0, 9), body...)
 	be := binary.BigEndian
 	be.PutUint32(b[8:], uint32(len(b)-12))
@@ -47,8 +47,8 @@ func compressed(kind compress.Compression, b []byte) []byte {
 	return z.Bytes()
 }
 
-// tiny is n of the smallest records.
-func tiny(n int) (body []byte) {
+// smallRecords returns n of the smallest possible records.
+func smallRecords(n int) (body []byte) {
 	for i := range n {
 		record := binary.AppendVarint([]byte{0, 0}, int64(i))
 		record = append(record, 1, 1, 0) // neither key nor value nor headers
@@ -57,8 +57,8 @@ func tiny(n int) (body []byte) {
 	return body
 }
 
-// many is a record with n empty headers.
-func many(n int) []byte {
+// manyHeaders returns a record with n empty headers.
+func manyHeaders(n int) []byte {
 	record := binary.AppendVarint([]byte{0, 0, 0, 1, 1}, int64(n))
 	record = append(record, make([]byte, 2*n)...)
 	return append(binary.AppendVarint(nil, int64(len(record))), record...)
@@ -68,25 +68,26 @@ type bomb struct {
 	attributes  int16
 	last, count int32
 	body        []byte
-	err         string // empty: it is read
+	err         string // empty: the batch is read
 }
 
-// bombs are a few bytes each that ask for a lot of memory.
+// bombs returns batches of a few bytes that ask for a lot of memory.
 func bombs() map[string]bomb {
 	const records, headers = 100_000, 500_000
 	return map[string]bomb{
 		"many headers": {
-			int16(compress.Zstd), 0, 1, compressed(compress.Zstd, many(headers)),
+			int16(compress.Zstd), 0, 1, compressed(compress.Zstd, manyHeaders(headers)),
 			"has 500000 headers: at most 10000",
 		},
 		"many records": {
-			int16(compress.Zstd), records - 1, records, compressed(compress.Zstd, tiny(records)),
+			int16(compress.Zstd), records - 1, records, compressed(compress.Zstd, smallRecords(records)),
 			"",
 		},
-		"many records announced": {0, 0, 1 << 30, many(0), "cannot be parsed"},
+		"many records announced": {0, 0, 1 << 30, manyHeaders(0), "cannot be parsed"},
 		"a window of 128 MiB": {
 			int16(compress.Zstd), 0, 1,
-			append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x88, byte(len(many(0))<<3 | 1), 0, 0}, many(0)...), "",
+			append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x88, byte(len(manyHeaders(0))<<3 | 1), 0, 0},
+				manyHeaders(0)...), "",
 		},
 		"a window of 1 GiB": {
 			int16(compress.Zstd), 0, 1,
@@ -109,7 +110,7 @@ func bombs() map[string]bomb {
 	}
 }
 
-// A few foreign bytes must not take a worker's memory: the next member would read them, too.
+// A small batch of another producer must not exhaust a worker's memory: the next member would fail in the same way.
 func TestForeignBytesAllocateLittle(t *testing.T) {
 	for name, b := range bombs() {
 		t.Run(name, func(t *testing.T) {
@@ -117,8 +118,9 @@ func TestForeignBytesAllocateLittle(t *testing.T) {
 			var c chunk
 			var err error
 			next := int64(3)
-			for rest := raw(b.attributes, b.last, b.count, b.body); len(rest) > 0 && err == nil; next = c.next {
-				if got := allocated(func() { c, rest, err = d.next(rest, next, 64<<10, &transactions{}) }); got > most {
+			for rest := rawBatch(b.attributes, b.last, b.count, b.body); len(rest) > 0 && err == nil; next = c.next {
+				got := allocated(func() { c, rest, err = d.next(rest, next, 64<<10, &transactions{}) })
+				if got > maxAlloc {
 					t.Fatalf("%d MiB allocated for %d bytes", got>>20, len(b.body))
 				}
 			}
@@ -132,14 +134,14 @@ func TestForeignBytesAllocateLittle(t *testing.T) {
 	}
 }
 
-// A batch may be exactly as large as it may be, with every codec, and no larger.
+// MaxBatchBytes is exact for every codec: a batch of that size is read, a larger one is not.
 func TestTheLargestBatch(t *testing.T) {
 	const size = 1 << 20
 	for _, kind := range []compress.Compression{compress.Gzip, compress.Snappy, compress.Lz4, compress.Zstd} {
 		for over := range 2 {
 			d := newDecoder("t", 1, "", size)
 			body := batch(3, 0, 0, 9, testRecord{value: make([]byte, size-11+over)})[batchHead:]
-			c, _, err := d.next(raw(int16(kind), 0, 1, compressed(kind, body)), 3, 1, &transactions{})
+			c, _, err := d.next(rawBatch(int16(kind), 0, 1, compressed(kind, body)), 3, 1, &transactions{})
 			if fits := len(body) <= size; fits != (over == 0) || fits != (err == nil && len(c.events) == 1) || !fits &&
 				!strings.Contains(err.Error(), "MaxBatchBytes") {
 				t.Errorf("%v, %d bytes: %d events, %v", kind, len(body), len(c.events), err)
@@ -148,11 +150,11 @@ func TestTheLargestBatch(t *testing.T) {
 	}
 }
 
-// A batch of more records than a chunk takes comes in pieces, whole and in order.
+// A batch that does not fit in one chunk is decoded in pieces, in order and without a gap.
 func TestLargeBatchComesInPieces(t *testing.T) {
 	const n, want = 100_000, 64 << 10
-	body := tiny(n)
-	rest := append(raw(int16(compress.Zstd), n-1, n, compressed(compress.Zstd, body)),
+	body := smallRecords(n)
+	rest := append(rawBatch(int16(compress.Zstd), n-1, n, compressed(compress.Zstd, body)),
 		batch(3+n, 0, 0, -1, rec(0, "a"))...)
 	d, next, pieces := newDecoder("t", 1, "", 1<<20), int64(3), 0
 	for ; len(rest) > 0; pieces++ {
@@ -167,7 +169,7 @@ func TestLargeBatchComesInPieces(t *testing.T) {
 		}
 		if size := len(c.events) * int(unsafe.Sizeof(event.Event{})); size > want || int64(size+len(body)) > c.bytes &&
 			pieces == 0 {
-			t.Fatalf("a piece of %d events has %d bytes and its batch %d: charged are %d, wanted %d", len(c.events),
+			t.Fatalf("a piece of %d events has %d bytes and its batch %d: charged %d, chunk size %d", len(c.events),
 				size, len(body), c.bytes, want)
 		}
 		next, rest = c.next, r
@@ -177,11 +179,11 @@ func TestLargeBatchComesInPieces(t *testing.T) {
 	}
 }
 
-// What stands before a record that cannot be read is handed over first, and what is below the position is not.
+// The records before an unreadable one are returned first, without those below the position.
 func TestPieceEndsBeforeUnreadableRecord(t *testing.T) {
-	body := append(tiny(3), many(event.MaxHeaders+1)...)
+	body := append(smallRecords(3), manyHeaders(event.MaxHeaders+1)...)
 	d := newDecoder("t", 1, "", 1<<20)
-	c, rest, err := d.next(raw(0, 3, 4, body), 4, 1<<20, &transactions{})
+	c, rest, err := d.next(rawBatch(0, 3, 4, body), 4, 1<<20, &transactions{})
 	if err != nil || len(c.events) != 2 || c.next != 6 {
 		t.Fatalf("%d events, next %d, %v", len(c.events), c.next, err)
 	}
@@ -190,7 +192,7 @@ func TestPieceEndsBeforeUnreadableRecord(t *testing.T) {
 	}
 }
 
-// Each header that an event keeps is charged.
+// Each header of an event is charged to the budget.
 func TestHeadersAreCharged(t *testing.T) {
 	var headers []event.Header
 	for i := range event.MaxHeaders {

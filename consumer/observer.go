@@ -8,63 +8,65 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// Observer has callbacks for metrics and alarms. A nil one is skipped. They are called by the
-// goroutines that do the work, of several partitions at the same time, and must not block.
+// Observer has callbacks for metrics and alarms. A nil callback is skipped. The goroutines of several partitions call
+// them concurrently, so they must not block.
 type Observer struct {
-	// Assigned is called when a generation begins, with its partitions; an empty list is a standby.
+	// Assigned is called when a generation begins, with the member's partitions. A member without partitions is a
+	// standby.
 	Assigned func(generation int32, partitions []Partition)
-	// Handled is called after each Handle: how many events it got, their outcomes (the rest is undecided), and how long
-	// it took.
+	// Handled is called after each Handle, with the number of events, the outcomes of the decided ones, and the
+	// duration.
 	Handled func(p Partition, events int, outcomes []inbox.Outcome, took time.Duration)
-	// Committed is called when the group's offset of a partition was committed: the offset of the next event to handle.
+	// Committed is called after a partition's offset was committed: the offset of the next event to handle.
 	Committed func(p Partition, offset int64)
-	// Halted is called when a partition stops until somebody acts.
+	// Halted is called when a partition stops and needs an operator.
 	Halted func(Halt)
-	// Resumed is called when an operator let a halted partition go on.
+	// Resumed is called when a halted partition continues because an operator resumed it.
 	Resumed func(p Partition)
-	// Forgotten is called when events were applied that the group had committed already: the handler's database was
-	// restored from a backup, or somebody moved the group's offset forward.
+	// Forgotten is called when events before the group's committed offset were applied. The handler's database was
+	// restored from a backup, or an operator moved the group's offset forward.
 	Forgotten func(ForgottenRange)
-	// Repeated is called after a Handle of events that the handler's database had decided already when the partition
-	// was assigned, for the group was behind it: how many were dropped as duplicates, and how many were applied,
-	// because their ids are not there.
+	// Repeated is called after a Handle of events that the handler's database had decided before the partition was
+	// assigned, because the group's offset was behind it. dropped counts the duplicates; applied counts the events that
+	// were applied because their ids were not in the database.
 	Repeated func(p Partition, dropped, applied int)
-	// Lost is called when records are gone that were never read, and when the log is another one than it was.
+	// Lost is called when Kafka no longer has unread records, and when the log ends before the known offset because the
+	// topic was recreated or truncated.
 	Lost func(LostRange)
-	// Outage is called when Kafka cannot be used (up false, with the first error) and when it can be used again.
+	// Outage is called when Kafka becomes unusable (up is false, err is the first error) and when it is usable again.
 	Outage func(up bool, err error)
 }
 
-// Partition names a partition of a topic.
+// Partition identifies a partition of a topic.
 type Partition struct {
 	Topic string `json:"topic"`
 	ID    int32  `json:"partition"`
 }
 
-// Halt says where and why a partition stopped.
+// Halt describes where and why a partition stopped.
 type Halt struct {
 	Partition
-	// Offset is the first one that is not decided; nothing from it on is committed.
+	// Offset is the first undecided offset. No later offset is committed.
 	Offset int64 `json:"offset"`
-	// EventID is the event at Offset. Zero when it is not about one event.
+	// EventID is the id of the event at Offset. It is zero if the halt is not about one event.
 	EventID uuid.UUID `json:"event_id"`
-	// Err is why. It never contains a payload of ours; the handler's own errors are as they are.
+	// Err is the cause. This package puts no payload into it; the text of the handler's own errors is kept.
 	Err error `json:"-"`
-	// Since is when it stopped.
+	// Since is when the partition stopped.
 	Since time.Time `json:"since"`
 }
 
-// ForgottenRange is a range of offsets that the group had committed and of which the handler's database did not know
-// everything. To is exclusive.
+// ForgottenRange is a range of offsets that the group had committed and the handler's database had not fully decided.
+// To is exclusive.
 type ForgottenRange struct {
 	Partition
 	From, To int64
-	Applied  int // events of it that were not there
+	Applied  int // events of the range that were applied
 }
 
-// LostRange is a range of offsets that Kafka removed before it was read. To is exclusive. An empty one says that the
-// log ends before From, up to where it was decided: the topic was made again or was cut off, and nobody can tell how
-// much of it was never read.
+// LostRange is a range of offsets that Kafka removed before they were read. To is exclusive. An empty range means that
+// the log ends before From, the offset up to which events were decided. The topic was recreated or truncated, and the
+// number of unread records is unknown.
 type LostRange struct {
 	Partition
 	From, To int64

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// outage logs once that Kafka cannot be used and once that it can again, however many parts of the consumer notice.
+// outage logs the start and the end of an outage of Kafka once each, even if several parts of the consumer notice it.
 type outage struct {
 	log      *slog.Logger
 	observer *Observer
 
-	any   atomic.Bool // whether the lock is worth taking
+	any   atomic.Bool // whether a part may be failing: works skips the lock otherwise
 	mu    sync.Mutex
 	down  bool
 	since time.Time
 	err   error
-	parts map[string]bool // what is failing now
+	parts map[string]bool // the parts that fail now
 }
 
-// fail notes that a part failed, and why.
+// fail records the failure of a part.
 func (o *outage) fail(part string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -39,7 +39,7 @@ func (o *outage) fail(part string, err error) {
 	}
 }
 
-// works notes that a part works; the outage ends when none fails.
+// works records that a part works. The outage ends when no part fails.
 func (o *outage) works(part string) {
 	if !o.any.Load() {
 		return
@@ -58,14 +58,14 @@ func (o *outage) works(part string) {
 	}
 }
 
-// forget drops a part that no longer runs, without ending the outage.
+// forget drops a part that no longer runs. It does not end the outage.
 func (o *outage) forget(part string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.parts, part)
 }
 
-// state returns whether there is an outage, since when, and its last error.
+// state reports whether there is an outage, when the last one began, and its last error.
 func (o *outage) state() (down bool, since time.Time, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -18,37 +18,39 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// partition reads one assigned partition until it is given up: one goroutine fetches and decodes one chunk ahead, one
-// handles.
+// partition reads one assigned partition until it is given up. One goroutine fetches and decodes one chunk ahead;
+// another calls the handler.
 type partition struct {
 	Partition
 	c        *Consumer
 	budget   *budget
 	commits  *committer
-	released bool  // it is given up; commits' lock guards it
-	start    int64 // the group's offset, or negative when it has none
+	released bool  // given up; guarded by commits.mu
+	start    int64 // the group's offset; negative: none
 
 	chunks  chan chunk
-	refused error        // why fetching ended for good; read once chunks is closed
+	refused error        // the error that ended fetching; read after chunks is closed
 	held    atomic.Int64 // bytes fetched and not yet released
 
-	rest chunk // fetched, not yet handed over
+	rest chunk // fetched, not yet passed to the handler
 
-	// reread is what the group has committed and this generation reads again, because the handler's database is behind.
+	// reread is the range that the group has committed and this generation reads again, because the handler's database
+	// is behind.
 	reread ForgottenRange
-	// decidedBefore is the handler's progress at the assignment, where the group was behind it; 0: it was not.
+	// decidedBefore is the handler's progress at the assignment if the group's offset was behind it, otherwise 0.
 	decidedBefore int64
-	loggedDoubled bool // that an event below decidedBefore was applied
+	loggedDoubled bool // an applied event below decidedBefore was logged
 
 	mu       sync.Mutex
-	next     int64     // the first offset that is not decided; -1: not known yet
-	high     int64     // the end of the log, as of seen; -1: not known yet
-	seen     time.Time // when the end was last looked at
-	handling time.Time // since when the handler runs; zero: it does not
+	next     int64     // the first undecided offset; -1: not known yet
+	high     int64     // the end of the log at the time seen; -1: not known yet
+	seen     time.Time // when high was last read
+	handling time.Time // when the running Handle began; zero: none runs
 	halted   *Halt
 }
 
-// run reads until work ends or the partition halts. Handlers run under handle, which may outlive work.
+// run handles the partition's events until work ends or the partition halts for good. Handlers run with the context
+// handle, which may outlive work.
 func (p *partition) run(work, handle context.Context) {
 	p.c.handler.Assigned(p.Topic, p.ID)
 	work, stop := context.WithCancel(work)
@@ -87,8 +89,8 @@ func (p *partition) run(work, handle context.Context) {
 	}
 }
 
-// decide has the handler handle a batch, and notes what it decided. Not done: the partition halts before the rest,
-// until an operator resumes it; without a rest nobody can.
+// decide passes a batch to the handler and records the decided head. If done is false, the partition has stopped before
+// rest. An operator can resume it, unless rest is empty.
 func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done bool) {
 	if len(batch.events) == 0 {
 		p.decided(batch.next)
@@ -113,9 +115,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	case n == len(batch.events) && err == nil:
 		return chunk{}, true
 	case ctx.Err() != nil:
-		return chunk{}, false // the partition is given up; the next owner goes on here
+		return chunk{}, false // the partition is given up; its next owner continues here
 	case isMoved(err):
-		// What was read since is of no use: the new generation begins where the database is.
+		// Later records are useless: the new generation begins at the database's progress.
 		p.c.cfg.Logger.Warn("the handler's database has changed: joining the group again, to begin where it is",
 			"topic", p.Topic, "partition", p.ID, "error", err)
 		p.commits.fenced(err)
@@ -133,7 +135,7 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	return rest, false
 }
 
-// resumed waits until an operator lets the halted partition go on at the rest; false: work ended, or there is no rest.
+// resumed waits until an operator resumes the halted partition. It returns false if work ended, or if rest is empty.
 func (p *partition) resumed(work context.Context, rest chunk) bool {
 	if len(rest.events) == 0 {
 		return false
@@ -143,7 +145,7 @@ func (p *partition) resumed(work context.Context, rest chunk) bool {
 		if work.Err() != nil {
 			return false
 		}
-		// An error is an outage of the handler's database, which says so itself.
+		// An error is an outage of the handler's database. The handler reports it.
 		if ok, err := p.c.handler.Resumed(work, p.Topic, p.ID); ok && err == nil {
 			break
 		}
@@ -158,7 +160,7 @@ func (p *partition) resumed(work context.Context, rest chunk) bool {
 	return true
 }
 
-// decidedHead counts the outcomes before the first Undecided; a missing one is undecided.
+// decidedHead returns the number of outcomes before the first Undecided. A missing outcome is undecided.
 func decidedHead(outcomes []inbox.Outcome, events int) int {
 	for i, o := range outcomes[:min(len(outcomes), events)] {
 		if o == inbox.Undecided {
@@ -168,7 +170,7 @@ func decidedHead(outcomes []inbox.Outcome, events int) int {
 	return min(len(outcomes), events)
 }
 
-// handle calls the handler and turns a panic into an error. Nothing of the batch counts as decided then.
+// handle calls the handler and turns a panic into an error. After a panic, no event of the batch counts as decided.
 func (p *partition) handle(ctx context.Context, events []event.Event) (outcomes []inbox.Outcome, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -184,11 +186,11 @@ type panicError struct {
 	stack []byte
 }
 
-// Error tells what kind of panic it was.
+// Error names the kind of panic.
 func (e *panicError) Error() string { return "the handler panicked" + redact.Panic(e.value) }
 
-// gather returns the next batch: what was fetched, up to Config.Batch events, after waiting up to Config.BatchWait for
-// more. A batch without events only moves the offset. False: work ended, or fetching did.
+// gather returns the next batch: up to Config.Batch fetched events, after a wait of up to Config.BatchWait for more. A
+// batch without events only moves the offset. It returns false if work or fetching ended.
 func (p *partition) gather(work context.Context) (chunk, bool) {
 	if work.Err() != nil {
 		return chunk{}, false
@@ -211,7 +213,7 @@ func (p *partition) gather(work context.Context) (chunk, bool) {
 	for len(batch.events) < most && p.budget.room() {
 		c, ok := p.receive(work, timer.C)
 		if !ok {
-			break // what there is goes first; the next gather sees why
+			break // return the batch first; the next gather sees the cause
 		}
 		if !owned {
 			batch.events, owned = append(make([]event.Event, 0, most), batch.events...), true
@@ -234,7 +236,7 @@ func (p *partition) receive(work context.Context, timeout <-chan time.Time) (chu
 	return chunk{}, false
 }
 
-// cut takes up to n events off the rest. The memory of a chunk counts until its last event is handled.
+// cut takes up to n events from p.rest. The memory of a chunk counts until its last event is handled.
 func (p *partition) cut(n int) chunk {
 	c := p.rest
 	if len(c.events) <= n {
@@ -245,13 +247,18 @@ func (p *partition) cut(n int) chunk {
 	return chunk{events: c.events[:n:n], next: c.events[n-1].Position.Offset + 1}
 }
 
-// decided moves the position and has it committed.
+// decided moves the position and commits it. While the partition rereads a range and every event of it is a duplicate,
+// decided does not commit: the group's offset would go back. Usually the handler's progress was some seconds old, and
+// the group's offset was right.
 func (p *partition) decided(next int64) {
 	p.update(true, func() { p.next = next })
-	p.commits.decided(p, next)
+	if next >= p.reread.To || p.reread.Applied > 0 {
+		p.commits.decided(p, next)
+	}
 }
 
-// update changes the position or the end of the log, and notes whether records wait. decided: something was decided.
+// update changes the position or the end of the log, and records whether records wait. decided reports whether an event
+// was decided.
 func (p *partition) update(decided bool, change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,7 +276,7 @@ func (p *partition) endIsOlder(than time.Duration) bool {
 	return time.Since(p.seen) > than
 }
 
-// setHandling sets since when the handler runs; zero: it does not.
+// setHandling sets when the running Handle began; zero means that none runs.
 func (p *partition) setHandling(since time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -289,8 +296,8 @@ func (p *partition) halt(offset int64, id uuid.UUID, err error) {
 	p.mu.Unlock()
 	attrs := []any{
 		"topic", p.Topic, "partition", p.ID, "offset", offset, "event", id, "error", err,
-		"do", "mend the cause and let an operator resume the partition, or restart this worker: it goes on at this " +
-			"offset, nothing is lost, what follows waits",
+		"do", "fix the cause and let an operator resume the partition, or restart this worker: the partition " +
+			"continues at this offset, nothing is lost, and later events wait",
 	}
 	var panicked *panicError
 	if errors.As(err, &panicked) {
@@ -306,8 +313,8 @@ func (p Partition) compareTo(q Partition) int {
 	return cmp.Or(cmp.Compare(p.Topic, q.Topic), cmp.Compare(p.ID, q.ID))
 }
 
-// fetchBytes is what one fetch asks for.
+// fetchBytes returns the size that one fetch requests.
 func (p *partition) fetchBytes() int { return p.budget.share(p.c.cfg.FetchBytes) }
 
-// String names the partition as Kafka's tools do.
+// String formats the partition as Kafka's tools do.
 func (p Partition) String() string { return fmt.Sprintf("%s-%d", p.Topic, p.ID) }

@@ -16,28 +16,29 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-// resumable is a handler that an operator can resume, and that remembers for 14 days.
+// resumable is a handler with a window of 14 days whose halts end once resume is set.
 type resumable struct {
 	*handler
-	go_      atomic.Bool
+	resume   atomic.Bool
 	assigned atomic.Int64
 }
 
 func (r *resumable) Assigned(string, int32) { r.assigned.Add(1) }
 
-func (r *resumable) Resumed(context.Context, string, int32) (bool, error) { return r.go_.Load(), nil }
+func (r *resumable) Resumed(context.Context, string, int32) (bool, error) {
+	return r.resume.Load(), nil
+}
 
 func (r *resumable) Window() time.Duration { return 14 * 24 * time.Hour }
 
-// logged wraps a handler as the docs of [inbox.Handler] say.
-type logged struct{ inbox.Handler }
+// wrappedHandler wraps a handler as the documentation of [inbox.Handler] recommends.
+type wrappedHandler struct{ inbox.Handler }
 
-func (l logged) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
+func (l wrappedHandler) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
 	return l.Handler.Handle(ctx, events)
 }
 
-// A halted partition goes on where it stopped when an operator says so, without a restart, whatever is wrapped around
-// its handler.
+// An operator resumes a halted partition. It goes on where it stopped, without a restart, also with a wrapped handler.
 func TestHaltedPartitionIsResumed(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
@@ -46,7 +47,7 @@ func TestHaltedPartitionIsResumed(t *testing.T) {
 	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 		out := applied(len(events))
 		for i, e := range events {
-			if e.Position.Partition == 0 && e.Position.Offset == 7 && !h.go_.Load() {
+			if e.Position.Partition == 0 && e.Position.Offset == 7 && !h.resume.Load() {
 				return out[:i], &inbox.HaltError{
 					Event: event.Event{ID: e.ID, Position: e.Position},
 					Err:   errors.New("broken"),
@@ -60,12 +61,12 @@ func TestHaltedPartitionIsResumed(t *testing.T) {
 	cfg.ResumeEvery = time.Millisecond
 	cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
 	cfg.Observer.Resumed = func(p consumer.Partition) { resumed <- p }
-	m := start(t, logged{h}, topic, cfg)
+	m := start(t, wrappedHandler{h}, topic, cfg)
 	if x := recv(t, "the halt", halted); x.ID != 0 || x.Offset != 7 || x.EventID == uuid.Nil {
 		t.Errorf("%+v", x)
 	}
 	h.await(t, 27)
-	h.go_.Store(true)
+	h.resume.Store(true)
 	if p := recv(t, "the resumption", resumed); p.ID != 0 {
 		t.Errorf("%+v", p)
 	}
@@ -73,21 +74,21 @@ func TestHaltedPartitionIsResumed(t *testing.T) {
 	offsetsOf(t, seen[0], 0, 20)
 	offsetsOf(t, seen[1], 0, 20)
 	if n := len(m.Status().Halted()); n != 0 {
-		t.Errorf("status tells of %d halts", n)
+		t.Errorf("%d halts in Status, want 0", n)
 	}
 	if n := h.assigned.Load(); n != 2 {
-		t.Errorf("told of %d assignments", n)
+		t.Errorf("%d calls of Assigned, want 2", n)
 	}
 }
 
-// TestP9_7_WindowAgainstRetention: a topic that keeps records for longer than ids are remembered is said, with the
-// setting.
+// TestP9_7_WindowAgainstRetention: a topic that keeps records for longer than the window is logged, with the setting to
+// raise.
 func TestP9_7_WindowAgainstRetention(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	for name, c := range map[string]struct {
 		config map[string]string
-		said   int
+		lines  int
 	}{
 		"default":  {nil, 0},
 		"longer":   {map[string]string{"retention.ms": "2592000000"}, 1},
@@ -97,43 +98,43 @@ func TestP9_7_WindowAgainstRetention(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic := kafkatest.Topic(t, 1, c.config)
-			h, said := &resumable{handler: newHandler()}, &logs{}
+			h, logBuf := &resumable{handler: newHandler()}, &logs{}
 			cfg := config(topic)
-			cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+			cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 			m := start(t, h, topic, cfg)
 			kafkatest.Produce(t, topic, records(1, 0)...)
 			h.await(t, 1)
 			m.stop(t)
-			if n := said.count("raise inbox.Config.Window"); n != c.said || said.count("DescribeConfigs") != 0 {
-				t.Errorf("said %d times, want %d:\n%s", n, c.said, said.b.String())
+			if n := logBuf.count("raise inbox.Config.Window"); n != c.lines || logBuf.count("DescribeConfigs") != 0 {
+				t.Errorf("%d log lines, want %d:\n%s", n, c.lines, logBuf.b.String())
 			}
 		})
 	}
 }
 
-// accounting is a handler whose database has decided everything below an offset.
-type accounting struct {
+// progressHandler is a handler whose progress is the offset next.
+type progressHandler struct {
 	*handler
 	next int64
 }
 
-func (a accounting) Progress(context.Context, string, int32) (int64, bool, error) {
+func (a progressHandler) Progress(context.Context, string, int32) (int64, bool, error) {
 	return a.next, true, nil
 }
 
-// Kafka forgets the offsets of a group that was away for long. The database knows them.
+// Kafka deleted the offsets of a group that was away for long. The consumer begins at the database's progress.
 func TestStartLatestOfAGroupThatIsNotNew(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(21, 0)...)
 	cfg := config(topic)
 	cfg.Start = consumer.StartLatest
-	h := accounting{newHandler(), 11}
+	h := progressHandler{newHandler(), 11}
 	start(t, h, topic, cfg)
 	offsetsOf(t, h.await(t, 10)[0], 11, 21)
 }
 
-// The log ends before the place that the database knows: it is another one, and all of it is new.
+// The log ends before the database's progress: the topic was created again, and all its events are new.
 func TestStartLatestOfATopicThatWasMadeAgain(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
@@ -142,7 +143,7 @@ func TestStartLatestOfATopicThatWasMadeAgain(t *testing.T) {
 	cfg := config(topic)
 	cfg.Start = consumer.StartLatest
 	cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
-	h := accounting{newHandler(), 11}
+	h := progressHandler{newHandler(), 11}
 	start(t, h, topic, cfg)
 	if l := recv(t, "the loss", lost); l.From != 11 {
 		t.Errorf("%+v", l)
@@ -150,13 +151,14 @@ func TestStartLatestOfATopicThatWasMadeAgain(t *testing.T) {
 	offsetsOf(t, h.await(t, 5)[0], 0, 5)
 }
 
-// The handler's database is another one than before: nothing halts, and the partition begins where that database is.
+// The handler's database was replaced by another one. No partition halts; the partition begins at the new database's
+// progress.
 func TestMovedDatabaseIsFollowed(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(10, 0)...)
 	var generations, moved, halts atomic.Int32
-	h := accounting{newHandler(), 3}
+	h := progressHandler{newHandler(), 3}
 	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 		if events[0].Position.Offset >= 5 && moved.Add(1) == 1 {
 			return make([]inbox.Outcome, len(events)), &inbox.MovedError{From: "a", To: "b"}
@@ -170,9 +172,9 @@ func TestMovedDatabaseIsFollowed(t *testing.T) {
 	start(t, h, topic, cfg)
 	await(t, "the end", func() bool { return halts.Load() > 0 || len(h.byPartition()[0]) == 12 })
 	if halts.Load() > 0 {
-		t.Fatal("the partition halts")
+		t.Fatal("the partition halted")
 	}
-	seen := h.byPartition()[0] // 0 to 4, and from 3 to the end
+	seen := h.byPartition()[0] // 0 to 4, then 3 to the end
 	offsetsOf(t, seen[:5], 0, 5)
 	offsetsOf(t, seen[5:], 3, 10)
 	if n := generations.Load(); n != 2 {
@@ -180,23 +182,23 @@ func TestMovedDatabaseIsFollowed(t *testing.T) {
 	}
 }
 
-type leaving struct {
+type revokedHandler struct {
 	*handler
 	revoked chan int
 }
 
-func (l leaving) Revoked(context.Context, string, int32) { l.revoked <- len(l.byPartition()[0]) }
+func (l revokedHandler) Revoked(context.Context, string, int32) { l.revoked <- len(l.byPartition()[0]) }
 
-// The handler is told behind its last batch, so that its account is complete when the next member reads it.
+// Revoked is called after the last batch, so that the progress is complete when the next member reads it.
 func TestHandlerLearnsOfRevocation(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(5, 0)...)
-	h := leaving{newHandler(), make(chan int, 10)}
+	h := revokedHandler{newHandler(), make(chan int, 10)}
 	m := start(t, h, topic, config(topic))
 	h.await(t, 5)
 	m.stop(t)
-	if n := recv(t, "the word", h.revoked); n != 5 {
-		t.Errorf("told behind %d events, want 5", n)
+	if n := recv(t, "the call of Revoked", h.revoked); n != 5 {
+		t.Errorf("Revoked was called after %d events, want 5", n)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// checkRetention compares how long the topics keep records with how long the handler remembers ids, and logs what does
-// not fit. It refuses nothing: a topic's retention is changed by other people at any time, and ids older than the
-// window are quarantined, so nothing is applied twice in silence.
+// checkRetention logs an error for each topic that keeps records for the handler's window of ids or longer. It does not
+// stop the consumer: the retention of a topic may change at any time, and events older than the window are quarantined,
+// so none is applied twice unnoticed.
 func (c *Consumer) checkRetention(ctx context.Context, topics []string) {
 	window := c.handler.Window()
 	if window <= 0 {
@@ -32,7 +32,7 @@ func (c *Consumer) checkRetention(ctx context.Context, topics []string) {
 				"window are quarantined when they are read again",
 				"topic", topic, "retention", retentionText(r), "window", window,
 				"do", "raise inbox.Config.Window above retention.ms plus the longest outage, or lower retention.ms; "+
-					"inbox.Config.AllowShortWindow if it is meant so")
+					"set inbox.Config.AllowShortWindow if this is intended")
 		}
 	}
 }
@@ -44,7 +44,7 @@ func retentionText(d time.Duration) string {
 	return d.String()
 }
 
-// retentions is how long each topic keeps its records by time; negative: for ever.
+// retentions returns how long each topic keeps its records by time. Negative means for ever.
 func (c *Consumer) retentions(ctx context.Context, topics []string) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
 	defer cancel()
@@ -77,7 +77,7 @@ func (c *Consumer) retentions(ctx context.Context, topics []string) (map[string]
 				}
 			case "cleanup.policy":
 				if !strings.Contains(e.ConfigValue, "delete") {
-					keeps[r.ResourceName] = -1 // compaction only: the last record of a key stays
+					keeps[r.ResourceName] = -1 // compaction only: each key keeps its last record
 				}
 			}
 		}

@@ -8,10 +8,10 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// compare returns where to begin when the group has committed an offset: there, or where the handler's database is when
-// that is earlier. A database that was restored from a backup has forgotten effects whose offsets the group has
-// committed; reading them again costs duplicates, and not reading them would lose them. Usually the progress is some
-// seconds behind, and those are read again, too.
+// compare returns the offset to begin at if the group has committed one: that offset, or the progress of the handler's
+// database if it is lower. A database that was restored from a backup lacks effects of offsets that the group has
+// committed. Reading them again costs duplicates; skipping them would lose them. Usually the progress is only some
+// seconds old, and those events are read again, too.
 func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 	if p.c.cfg.OnBehind == BehindIgnore {
 		return committed
@@ -22,10 +22,10 @@ func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 	}
 	first, end, ok := p.bounds(ctx)
 	switch {
-	case !ok, committed > end: // the fetch reports it, and asks once more
+	case !ok, committed > end: // the fetch reports it, after it has read the bounds again
 		return committed
 	case end < next:
-		// The group has begun in the new log already, and goes on at its offset: nothing to halt for.
+		// The group has begun in the new log already and continues at its offset. There is no reason to halt.
 		_ = p.reportReplaced(next, first, end, false)
 		return committed
 	case next > committed:
@@ -36,10 +36,9 @@ func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 		return committed
 	}
 	if next < first {
-		p.c.cfg.Logger.Warn("the handler's database is behind the group's offset, and some of what is between is no "+
-			"longer in the topic: "+
-			"if the database was restored from a backup, those events are lost to it", "topic", p.Topic, "partition",
-			p.ID, "from", next, "to", first)
+		p.c.cfg.Logger.Warn("the handler's database is behind the group's offset, and the topic no longer has some "+
+			"of the events between them: if the database was restored from a backup, it has lost these events",
+			"topic", p.Topic, "partition", p.ID, "from", next, "to", first)
 	}
 	p.reread = ForgottenRange{Partition: p.Partition, From: at, To: committed}
 	p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID,
@@ -47,7 +46,7 @@ func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 	return at
 }
 
-// expectRepeats notes that the handler's database has decided the offsets in [from, next) already.
+// expectRepeats records that the handler's database has already decided the offsets in [from, next).
 func (p *partition) expectRepeats(from, next int64) {
 	if p.decidedBefore = next; from < next {
 		p.c.cfg.Logger.Info("the group is behind what the handler's database has decided: reading that again, to "+
@@ -56,8 +55,9 @@ func (p *partition) expectRepeats(from, next int64) {
 	}
 }
 
-// countRepeated counts the outcomes of events that the handler's database had decided already. Each should be a
-// duplicate; of one that is applied, the database has the progress and has lost the id: its effect is a second one.
+// countRepeated counts the outcomes of events that the handler's database had already decided. Each should be a
+// duplicate. If one is applied, the database has the progress but has lost the id, and the effect has run a second
+// time.
 func (p *partition) countRepeated(events []event.Event, outcomes []inbox.Outcome) {
 	var dropped, applied int
 	for i, o := range outcomes {
@@ -84,7 +84,7 @@ func (p *partition) countRepeated(events []event.Event, outcomes []inbox.Outcome
 	}
 }
 
-// handlerProgress asks the handler how far its database is until it gets an answer; not ok: ctx ended.
+// handlerProgress asks for the progress of the handler's database until it gets an answer. ok is false if ctx ended.
 func (p *partition) handlerProgress(ctx context.Context) (next int64, known, ok bool) {
 	ok = retry(ctx, func() bool {
 		var err error
@@ -97,8 +97,8 @@ func (p *partition) handlerProgress(ctx context.Context) (next int64, known, ok 
 	return next, known, ok
 }
 
-// countReread counts what was applied of the range that is read again, and logs at its end when anything was: after a
-// restore people want to know what has come back; without one, something is wrong.
+// countReread counts the events of the reread range that were applied, and logs the number at the end of the range
+// unless it is zero. After a restore, it shows which effects came back. Without a restore, it indicates an error.
 func (p *partition) countReread(events []event.Event, outcomes []inbox.Outcome) {
 	if p.reread.To == 0 {
 		return
@@ -131,7 +131,7 @@ func (p *partition) countReread(events []event.Event, outcomes []inbox.Outcome) 
 	}
 }
 
-// isMoved: the handler's database may be behind the group's offset, as it may be at an assignment.
+// isMoved reports whether the handler's database may be behind the group's offset again, as at an assignment.
 func isMoved(err error) bool {
 	_, ok := errors.AsType[*inbox.MovedError](err)
 	return ok

@@ -15,37 +15,37 @@ import (
 )
 
 const (
-	// leaveTimeout is how long leaving the group may take. The broker then notices by itself, after SessionTimeout.
+	// leaveTimeout bounds the request to leave the group. If it fails, the broker notices after SessionTimeout.
 	leaveTimeout = 5 * time.Second
-	// handOver is how long a handler may go on with a partition that another member waits for.
+	// handOver is how long a handler may continue with a partition that another member waits for.
 	handOver = time.Second
 )
 
-// session is this process as a member of the group, over generations. One goroutine joins, starts partitions and ends
-// them; mu guards what others look at.
+// session is this process's membership of the group, over all its generations. One goroutine joins, starts partitions
+// and ends them. mu guards the fields that other goroutines read.
 type session struct {
 	c        *Consumer
-	topics   []string // those that it subscribes to
-	member   string   // id that the broker gave this member; empty: none
-	protocol string   // that the group has chosen
-	next     identity // of the generation that was joined last
+	topics   []string // the subscribed topics
+	member   string   // the id from the broker; empty: none
+	protocol string   // the protocol that the group chose
+	next     identity // in the generation that was joined last
 	contact  time.Time
-	assigned sizes // what this member assigned in this generation; nil: another member did
-	withheld bool  // it left out partitions that their owners are to give up first
+	assigned sizes // the topics that this member assigned as leader; nil: another member is the leader
+	withheld bool  // as leader, it withheld partitions that their owners must give up first
 	commits  *committer
 	budget   *budget
-	zombies  map[Partition]*running // given up, and their handlers go on
+	zombies  map[Partition]*running // given up, but their handlers still run
 
 	mu      sync.Mutex
-	id      identity // of the generation that is adopted
+	id      identity // in the adopted generation
 	joined  bool
 	joining bool // the group may be in a newer generation than id's
 	running map[Partition]*running
-	lost    error         // why all partitions are to be given up
+	lost    error         // why all partitions must be given up; nil: they need not
 	isLost  chan struct{} // closed when lost is set
 }
 
-// session is a member of the group until ctx ends, or until there is no topic any more.
+// session is a member of the group until ctx ends or no topic is left.
 func (c *Consumer) session(ctx context.Context, topics []string) {
 	s := &session{
 		c: c, topics: topics, budget: newBudget(c.cfg.BufferBytes), zombies: map[Partition]*running{},
@@ -68,7 +68,7 @@ func (c *Consumer) session(ctx context.Context, topics []string) {
 	c.outage.forget(commitPart)
 }
 
-// follow goes from generation to generation. When it returns, no handler runs.
+// follow joins one generation after another, until ctx ends or no topic is left. When it returns, no handler runs.
 func (s *session) follow(ctx context.Context) {
 	wait := newBackOff()
 	stop := func() {}
@@ -97,7 +97,7 @@ func (s *session) follow(ctx context.Context) {
 			}
 		}
 		if ctx.Err() != nil {
-			break // the heartbeats go on while the handlers finish
+			break // heartbeats continue while the handlers finish
 		}
 		stop()
 		if s.lostWhy() != nil || s.protocol != cooperative {
@@ -114,13 +114,13 @@ func (s *session) follow(ctx context.Context) {
 
 const groupPart = "group"
 
-// failed decides what becomes of the member when it could not join.
+// failed handles a failed join: it gives up the partitions if the membership is over, and waits for pause.
 func (s *session) failed(ctx context.Context, err error, pause time.Duration) {
 	switch {
-	case ctx.Err() != nil, errors.Is(err, kafka.RebalanceInProgress): // another member came or went meanwhile
+	case ctx.Err() != nil, errors.Is(err, kafka.RebalanceInProgress): // a member joined or left meanwhile
 		return
 	case isFenced(err), time.Since(s.contact) >= s.c.cfg.SessionTimeout:
-		s.over(err) // the partitions are others' by now
+		s.over(err) // other members may own the partitions now
 	}
 	s.c.outage.fail(groupPart, err)
 	if s.lostWhy() != nil {
@@ -129,7 +129,7 @@ func (s *session) failed(ctx context.Context, err error, pause time.Duration) {
 	_ = sleep.For(ctx, pause)
 }
 
-// beginAnew gives everything up, before this member joins again.
+// beginAnew gives up all partitions before this member rejoins.
 func (s *session) beginAnew(ctx context.Context) {
 	why := s.lostWhy()
 	s.giveUpAll()
@@ -137,7 +137,7 @@ func (s *session) beginAnew(ctx context.Context) {
 	case errors.Is(why, kafka.UnknownMemberId):
 		s.member = ""
 	case errors.Is(why, kafka.FencedInstanceID):
-		// Two processes that take one InstanceID from each other all the time would get nothing done.
+		// Without a pause, two processes with one InstanceID would replace each other all the time.
 		s.member = ""
 		s.c.cfg.Logger.Error("another process has joined the group with this InstanceID: give each worker its own",
 			"instance", s.c.cfg.InstanceID, "stays_out_for", s.c.cfg.SessionTimeout)
@@ -145,7 +145,7 @@ func (s *session) beginAnew(ctx context.Context) {
 	}
 }
 
-// over has all partitions given up at once: they are others' now, or are to be begun anew.
+// over stops all partitions at once: other members own them now, or the member must begin anew.
 func (s *session) over(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +172,7 @@ func (s *session) setJoining() {
 	s.joining = true
 }
 
-// adopt makes the generation that was joined the one that heartbeats and commits are of.
+// adopt makes the joined generation the one of heartbeats and commits.
 func (s *session) adopt() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +191,7 @@ func (s *session) generation() int32 {
 	return s.id.generation
 }
 
-// leave takes a member out of the group, so that nobody waits for it. A static one stays, to come back.
+// leave removes the member from the group, so that the group does not wait for it. A static member stays in the group.
 func (s *session) leave(ctx context.Context) {
 	if s.member == "" || s.c.cfg.InstanceID != "" {
 		return

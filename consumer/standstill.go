@@ -12,14 +12,14 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// standstill measures since when nothing was decided although records wait. Rebalances do not reset it.
+// standstill records since when nothing was decided although records wait. Rebalances do not reset it.
 type standstill struct {
 	mu      sync.Mutex
-	waiting map[Partition]bool // whether it has records that are not decided, or nobody knows yet
-	since   time.Time          // zero: nothing waits
+	waiting map[Partition]bool // whether the partition has undecided records; true while unknown
+	since   time.Time          // zero: no records wait
 }
 
-// assigned replaces the partitions; of the new ones nobody knows yet.
+// assigned replaces the partitions. The state of the added ones is unknown.
 func (s *standstill) assigned(partitions, added []Partition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,11 +31,11 @@ func (s *standstill) assigned(partitions, added []Partition) {
 	s.clock(false)
 }
 
-// update notes whether records of a partition wait, and whether some were decided just now.
+// update records whether records of a partition wait, and whether some were decided just now.
 func (s *standstill) update(p Partition, waits, decided bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ours := s.waiting[p]; ours { // else it is given up, and its handler still ends
+	if _, ours := s.waiting[p]; ours { // otherwise the partition is given up and its handler still runs
 		s.waiting[p] = waits
 	}
 	s.clock(decided)
@@ -56,8 +56,8 @@ func (s *standstill) began() time.Time {
 	return s.since
 }
 
-// watchEnds looks at the ends of logs that are not fetched, because a handler is busy or a partition is halted, until
-// ctx ends. Otherwise their lag would stay at what it was when the fetching stopped.
+// watchEnds queries the ends of logs that are not fetched, because a handler is busy or a partition is halted, until
+// ctx ends. Without it, their lag would not change after the last fetch.
 func (s *session) watchEnds(ctx context.Context) {
 	every := s.c.cfg.ResumeEvery
 	for {
@@ -80,7 +80,7 @@ func (s *session) watchEnds(ctx context.Context) {
 		res, err := s.c.client.kafka().ListOffsets(asking, &kafka.ListOffsetsRequest{Topics: ask})
 		cancel()
 		if err != nil {
-			continue // the heartbeats report it
+			continue // heartbeats report the outage
 		}
 		for topic, ends := range res.Topics {
 			for _, end := range ends {

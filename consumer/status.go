@@ -2,43 +2,43 @@ package consumer
 
 import "time"
 
-// Status is what a consumer is doing now.
+// Status describes the current state of a consumer.
 type Status struct {
-	// Joined is whether this member is in the group now. A member without partitions is a standby, and well.
+	// Joined reports whether this member is in the group. A member without partitions is a healthy standby.
 	Joined bool `json:"joined"`
-	// Generation counts the group's rebalances. Zero when not joined.
+	// Generation counts the group's rebalances. It is zero when the member has not joined.
 	Generation int32 `json:"generation"`
-	// Partitions are the assigned ones.
+	// Partitions are the assigned partitions.
 	Partitions []PartitionStatus `json:"partitions"`
-	// Down is whether Kafka, or a part of it, cannot be used now; DownSince is since when.
+	// Down reports whether Kafka, or a part of it, is unusable. DownSince is when the outage began.
 	Down      bool      `json:"down"`
 	DownSince time.Time `json:"down_since,omitzero"`
-	// StalledSince is when this process last decided something or, when that is later, when records of its partitions
-	// began to wait. A rebalance does not set it back. Where the end of a log is not known yet, records are taken to
-	// wait. Zero: none do.
+	// StalledSince is when this process last decided an event, or when records of its partitions began to wait,
+	// whichever is later. A rebalance does not reset it. A partition whose log end is unknown counts as having records
+	// that wait. It is zero if no records wait.
 	StalledSince time.Time `json:"stalled_since,omitzero"`
-	// LastError is the last trouble with Kafka, also when it is over. Empty: there was none.
+	// LastError is the last error of Kafka, even if the outage is over. It is empty if there was none.
 	LastError string `json:"last_error,omitempty"`
 }
 
-// PartitionStatus is how far a partition is.
+// PartitionStatus describes the progress of a partition.
 type PartitionStatus struct {
 	Partition
-	// Next is the first offset that is not decided. -1: not known yet.
+	// Next is the first undecided offset, or -1 if it is not known yet.
 	Next int64 `json:"next"`
-	// High is the end of the partition's log, as of the last look, which is seconds ago at most while Kafka answers.
-	// -1: not known yet.
+	// High is the end of the partition's log, or -1 if it is not known yet. It is at most some seconds old while Kafka
+	// answers.
 	High int64 `json:"high"`
-	// Lag is how many offsets are between the two. -1: not known yet.
+	// Lag is the number of offsets from Next to High, or -1 if it is not known yet.
 	Lag int64 `json:"lag"`
-	// HandlingSince is since when the handler has had the batch that it has now. Zero: it has none.
+	// HandlingSince is when the handler got its current batch. It is zero if the handler has none.
 	HandlingSince time.Time `json:"handling_since,omitzero"`
-	// Halted is set when the partition stopped until somebody acts, with Reason as text.
+	// Halted is set when the partition stopped and needs an operator. Reason is its error as text.
 	Halted *Halt  `json:"halted,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// Halted returns the partitions that stopped until somebody acts.
+// Halted returns the partitions that stopped and need an operator.
 func (s Status) Halted() []Halt {
 	var halted []Halt
 	for _, p := range s.Partitions {
@@ -49,7 +49,7 @@ func (s Status) Halted() []Halt {
 	return halted
 }
 
-// Status returns what the consumer is doing now. It may be called at any time, from any goroutine.
+// Status returns the current state of the consumer. It may be called at any time, from any goroutine.
 func (c *Consumer) Status() Status {
 	var s Status
 	var err error

@@ -10,16 +10,16 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Tail reads the last events that each partition of a topic holds now, at most last of a partition, without a group and
-// without moving anybody's offset. Events of other producers come as [event.Decode] makes them; records that it refuses
-// and those of aborted transactions are left out. Of cfg only what opens connections and reads counts (Dial, TLS, SASL,
-// IDHeader, FetchBytes, MaxBatchBytes). A topic that does not exist is an error.
+// Tail reads the last events of each partition of a topic, at most last of each. It joins no group and moves no offset.
+// Records that [event.Decode] refuses, and those of aborted transactions, are left out. Tail uses only the settings of
+// cfg for connecting and reading: Dial, TLS, SASL, IDHeader, FetchBytes and MaxBatchBytes. A topic that does not exist
+// is an error.
 func Tail(ctx context.Context, brokers []string, topic string, last int, cfg Config) ([]event.Event, error) {
 	if last < 1 {
 		return nil, fmt.Errorf("consumer: Tail of %d events: want at least 1", last)
 	}
 	if cfg.Group == "" {
-		cfg.Group = "effectonce-tail" // nothing joins it: the name is only the client's id
+		cfg.Group = "effectonce-tail" // used as the client id only
 	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -42,7 +42,7 @@ func Tail(ctx context.Context, brokers []string, topic string, last int, cfg Con
 	return events, nil
 }
 
-// ends lists the first and the next offset of each partition.
+// ends returns the first offset and the end of each partition.
 func (c *client) ends(ctx context.Context, topic string) ([]kafka.PartitionOffsets, error) {
 	meta, err := c.kafka().Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *client) ends(ctx context.Context, topic string) ([]kafka.PartitionOffse
 	return res.Topics[topic], nil
 }
 
-// tail reads one partition from last offsets before its end, or from its beginning.
+// tail reads one partition, from last offsets before its end or from its beginning.
 func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.PartitionOffsets, last int) (
 	[]event.Event, error,
 ) {
@@ -96,7 +96,7 @@ func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.
 			events, offset = append(events, c.events...), c.next
 		}
 		if offset == from {
-			// An open transaction: what is behind it cannot be read yet.
+			// An open transaction: records after it cannot be read yet.
 			return events, nil
 		}
 		if ctx.Err() != nil {

@@ -10,19 +10,19 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// Why not kafka.Client.Fetch: it drops what correctness needs. It hides the list of aborted transactions; it hides the
-// last offset of a batch, so that a batch whose last records were compacted away is fetched for ever; it ignores errors
-// behind the first good batch; and a hostile record count panics in a goroutine of its own. The transport (connections,
-// TLS, SASL, leaders) is kafka-go's; only this one request and its answer are read and written here, through its
-// RawExchanger hook.
+// This file does not use kafka.Client.Fetch, which drops information that correctness needs. It hides the list of
+// aborted transactions. It hides the last offset of a batch, so a batch whose last records were compacted away is
+// fetched for ever. It ignores errors after the first good batch. A malformed record count panics in a goroutine of its
+// own. The transport (connections, TLS, SASL, leaders) is kafka-go's; only the fetch request and its response are
+// encoded and decoded here, through kafka-go's RawExchanger hook.
 
-// Versions of the Fetch API that are spoken here: 4 is the first with transactions, 12 would be the first flexible one.
+// Supported versions of the Fetch API: 4 is the first with transactions, 12 is the first flexible one.
 const (
 	minFetchVersion = 4
 	maxFetchVersion = 11
 )
 
-// fetchRequest asks the leader of one partition for records. Use it once.
+// fetchRequest asks the leader of one partition for records. It may be used once.
 type fetchRequest struct {
 	clientID      string
 	topic         string
@@ -36,12 +36,12 @@ type fetchRequest struct {
 	version int16
 }
 
-// fetchResponse is the leader's answer.
+// fetchResponse is the leader's response.
 type fetchResponse struct {
 	errorCode     int16
 	highWatermark int64
 	aborted       []abortedTxn
-	records       []byte // record batches, the last one possibly cut off
+	records       []byte // record batches; the last one may be incomplete
 }
 
 type abortedTxn struct{ producer, first int64 }
@@ -51,10 +51,10 @@ var (
 	_ protocol.RawExchanger  = (*fetchRequest)(nil)
 )
 
-// ApiKey makes it a message of kafka-go's protocol.
+// ApiKey implements protocol.Message.
 func (r *fetchRequest) ApiKey() protocol.ApiKey { return protocol.Fetch }
 
-// ApiKey makes it a message of kafka-go's protocol.
+// ApiKey implements protocol.Message.
 func (r *fetchResponse) ApiKey() protocol.ApiKey { return protocol.Fetch }
 
 // Broker routes the request to the partition's leader.
@@ -70,13 +70,13 @@ func (r *fetchRequest) Broker(cluster protocol.Cluster) (protocol.Broker, error)
 	return b, nil
 }
 
-// Required keeps the version that the connection negotiated and asks for the raw exchange.
+// Required stores the version to use on this connection, and selects the raw exchange.
 func (r *fetchRequest) Required(versions map[protocol.ApiKey]int16) bool {
 	r.version = min(versions[protocol.Fetch], maxFetchVersion)
 	return true
 }
 
-// RawExchange sends the request and reads the whole answer into one allocation, which the events' payloads then share.
+// RawExchange sends the request and reads the whole response into one allocation, which the events' payloads share.
 func (r *fetchRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	if r.version < minFetchVersion {
 		return nil, fmt.Errorf("the broker speaks Fetch v%d: Kafka 0.11 or newer is needed", r.version)
@@ -91,7 +91,7 @@ func (r *fetchRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	return decodeFetch(b, r.version)
 }
 
-// exchange sends a request and reads its answer, behind the correlation id: one connection has one request at a time.
+// exchange sends a request and returns its response without the correlation id: a connection has one request at a time.
 func exchange(rw io.ReadWriter, request []byte, limit int) ([]byte, error) {
 	if _, err := rw.Write(request); err != nil {
 		return nil, err
@@ -109,15 +109,15 @@ func exchange(rw io.ReadWriter, request []byte, limit int) ([]byte, error) {
 	return b[4:], err
 }
 
-var errAnswerSize = errors.New("an answer of a size that was not asked for")
+var errAnswerSize = errors.New("the size of the answer is out of range")
 
 func (r *fetchRequest) encode() []byte {
 	be := binary.BigEndian
 	const none = ^uint32(0)
 	b := requestHead(protocol.Fetch, r.version, r.clientID)
-	b = be.AppendUint32(b, none) // replica: a consumer
+	b = be.AppendUint32(b, none) // replica id: none, as a consumer
 	b = be.AppendUint32(b, uint32(max(1, r.maxWait.Milliseconds())))
-	b = be.AppendUint32(b, 1) // min bytes: answer as soon as there is something
+	b = be.AppendUint32(b, 1) // min bytes: answer as soon as there is a record
 	b = be.AppendUint32(b, uint32(r.maxBytes))
 	if r.uncommitted {
 		b = append(b, 0)
@@ -126,7 +126,7 @@ func (r *fetchRequest) encode() []byte {
 	}
 	if r.version >= 7 {
 		b = be.AppendUint32(b, 0)    // no fetch session
-		b = be.AppendUint32(b, none) // and none wanted
+		b = be.AppendUint32(b, none) // session epoch: start no session
 	}
 	b = be.AppendUint32(b, 1)
 	b = str(b, r.topic)
@@ -137,7 +137,7 @@ func (r *fetchRequest) encode() []byte {
 	}
 	b = be.AppendUint64(b, uint64(r.offset))
 	if r.version >= 5 {
-		b = be.AppendUint64(b, ^uint64(0)) // log start: for followers
+		b = be.AppendUint64(b, ^uint64(0)) // log start offset: used by followers only
 	}
 	b = be.AppendUint32(b, uint32(r.maxBytes))
 	if r.version >= 7 {
@@ -150,7 +150,7 @@ func (r *fetchRequest) encode() []byte {
 	return b
 }
 
-// requestHead is what every request begins with; the first four bytes are for its length.
+// requestHead returns the header of a request. The first four bytes are reserved for its length.
 func requestHead(key protocol.ApiKey, version int16, clientID string) []byte {
 	be := binary.BigEndian
 	b := be.AppendUint16(make([]byte, 4, 256), uint16(key))
@@ -203,7 +203,7 @@ func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
 	return res, nil
 }
 
-// reader takes values off a byte slice. Once something does not fit, short is set and every value is zero.
+// reader reads values from a byte slice. After a value does not fit, short is set and every value is zero.
 type reader struct {
 	b     []byte
 	short bool
@@ -252,7 +252,7 @@ func (r *reader) varint() int64 {
 	return v
 }
 
-// bytes takes a length and that many bytes; nil for the length -1.
+// bytes reads a length and that many bytes. It returns nil for the length -1.
 func (r *reader) bytes() []byte {
 	n := r.varint()
 	if n == -1 {
