@@ -48,8 +48,7 @@ type Appender struct {
 // SQLTx is a transaction of database/sql: *sql.Tx, or what embeds it and leaves ExecContext alone (sqlx). It is an
 // interface only a transaction fits, because an event appended outside of one is an event about nothing. ORMs that
 // rewrite the arguments of a query must be asked for what is below: tx.Tx in bun, tx.Statement.ConnPool.(outbox.SQLTx)
-// in GORM, with and without PrepareStmt. Consumers' effects have no such form: their transaction is the inbox's, and
-// pgx's.
+// in GORM, with and without PrepareStmt. An effect's transaction is pgx's: package sqltx lends it.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	Commit() error

@@ -14,7 +14,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// TestVerdictClasses: what an answer says of the records, and whether they may have been written without one.
+// TestVerdictClasses checks the class of each error, and whether the records may have been written despite it.
 func TestVerdictClasses(t *testing.T) {
 	t.Parallel()
 	for want, errs := range map[class][]error{
@@ -53,18 +53,18 @@ func TestVerdictClasses(t *testing.T) {
 		}
 	}
 	for _, err := range []error{protocol.ErrNoTopic, protocol.ErrNoPartition, protocol.ErrNoLeader} {
-		// The transport says so even where its time is over: nothing was sent.
+		// The transport returns these errors also after the deadline. Nothing was sent.
 		err = errors.Join(context.DeadlineExceeded, err)
 		if got := classify(err); got != misrouted || answerLost(err) {
 			t.Errorf("%v: class %d; the answer is lost: %v", err, got, answerLost(err))
 		}
 	}
 	if got := classify(errors.Join(context.DeadlineExceeded, io.EOF)); got != unknown {
-		t.Errorf("a connection that ended because the time was over: class %d", got)
+		t.Errorf("a connection that was closed at the deadline: class %d", got)
 	}
 }
 
-// TestVerdictRefusals: what an operator reads and searches by.
+// TestVerdictRefusals checks the text and the code of refusals: operators read the one and search by the other.
 func TestVerdictRefusals(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{
@@ -87,7 +87,7 @@ func TestVerdictRefusals(t *testing.T) {
 	}
 	r := &Rejection{maybe: true}
 	if !r.MaybeWritten() {
-		t.Error("a lost answer is forgotten")
+		t.Error("MaybeWritten is false although an answer was lost")
 	}
 	changed := &PartitionsChangedError{Topic: "orders", Pinned: 6, Found: 12}
 	if !isRejection(fmt.Errorf("wrapped: %w", changed)) || changed.Scope() != ScopeTopic ||
@@ -99,7 +99,7 @@ func TestVerdictRefusals(t *testing.T) {
 	}
 }
 
-// TestVerdictNotSent: what stands behind a refused event is not refused itself.
+// TestVerdictNotSent checks that an event after a refused one is not refused itself.
 func TestVerdictNotSent(t *testing.T) {
 	t.Parallel()
 	refused := rejection(ScopeRecord, "orders", 3, kafka.InvalidRecord)
@@ -115,6 +115,6 @@ func TestVerdictNotSent(t *testing.T) {
 		}
 	}
 	if !errors.Is(stopped(context.Canceled), context.Canceled) {
-		t.Error("who stopped it is not told")
+		t.Error("the error does not wrap the cause of the stop")
 	}
 }

@@ -22,7 +22,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-// load makes n events as a relay claims them: 512 bytes of JSON that compresses as business data does, 100,000 keys.
+// load returns n events as a relay claims them: 512 bytes of JSON that compresses as business data does, with 100,000
+// keys.
 func load(topic string, n int) []event.Event {
 	rng := rand.New(rand.NewPCG(3, 4))
 	out := make([]event.Event, n)
@@ -71,7 +72,7 @@ func BenchmarkReal(b *testing.B) {
 			for c := range sets {
 				sets[c] = load(topic, per)
 			}
-			allAcked(b, k.Publish(b.Context(), sets[0])) // connections and the topic's files are there
+			allAcked(b, k.Publish(b.Context(), sets[0])) // opens the connections and creates the topic's files
 			sent = 0
 			ours, theirs := cpu(b)
 			started := time.Now()
@@ -102,8 +103,8 @@ func BenchmarkReal(b *testing.B) {
 	}
 }
 
-// cpu is the CPU time that this process and its children, the broker, have used: on a machine that does other things
-// too it says more than a rate. Zero where there is no /proc.
+// cpu returns the CPU time of this process and of its children, the brokers. On a busy machine it varies less than a
+// rate. It is zero without /proc.
 func cpu(b *testing.B) (self, children time.Duration) {
 	b.Helper()
 	of := func(pid string) time.Duration {
@@ -177,7 +178,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// BenchmarkPublish is the whole of Publish without a network: what a call of 4,000 events costs this process.
+// BenchmarkPublish measures a Publish call of 4,000 events without a network.
 func BenchmarkPublish(b *testing.B) {
 	k := newKafka(b, []string{"nowhere:1"}, Config{
 		Compression: CompressionNone,
@@ -195,7 +196,7 @@ func BenchmarkPublish(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(events)), "ns/event")
 }
 
-// discard encodes a request as the transport would, and acknowledges it.
+// discard encodes a request as the transport does, and acknowledges it.
 func discard(_ context.Context, r request) *produce.ResponsePartition {
 	if err := protocol.WriteRequest(io.Discard, 8, 1, "c", r.message); err != nil {
 		panic(err)

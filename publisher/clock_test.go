@@ -14,7 +14,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// TestSlowClockMakesNoOldRecords: by this machine's clock the records might be older than retention keeps any.
+// TestSlowClockMakesNoOldRecords: the publisher's clock is five days slow. With its time, retention might delete the
+// records at once; they get the events' own time instead.
 func TestSlowClockMakesNoOldRecords(t *testing.T) {
 	t.Parallel()
 	var first, last time.Time
@@ -27,7 +28,7 @@ func TestSlowClockMakesNoOldRecords(t *testing.T) {
 	for name, c := range map[string]struct{ told, want time.Duration }{
 		"a slow clock": {5 * days, 5 * days}, "a fast clock": {-5 * days, 0}, "no other clock": {},
 	} {
-		events := []event.Event{some("t", "k", "0"), some("t", "k", "1")}
+		events := []event.Event{newEvent("t", "k", "0"), newEvent("t", "k", "1")}
 		if c.told != 0 {
 			events[1].Position.Timestamp = time.Now().Add(c.told)
 		}
@@ -39,8 +40,8 @@ func TestSlowClockMakesNoOldRecords(t *testing.T) {
 	}
 }
 
-// TestFastDatabaseClock: where brokers refuse the time that events come with, as too far ahead, records get
-// this machine's.
+// TestFastDatabaseClock: brokers refuse the events' own time as too far in the future. The records then get the
+// publisher's time.
 func TestFastDatabaseClock(t *testing.T) {
 	t.Parallel()
 	refused, refuseAll := 0, false
@@ -52,21 +53,21 @@ func TestFastDatabaseClock(t *testing.T) {
 		return &produce.ResponsePartition{}
 	}}
 	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
-	e := some("t", "k", "0")
+	e := newEvent("t", "k", "0")
 	e.Position.Timestamp = time.Now().Add(48 * time.Hour)
 	allAcked(t, k.Publish(t.Context(), []event.Event{e}))
 	if refused != 1 {
-		t.Errorf("%d requests were refused, want 1", refused)
+		t.Errorf("%d refused requests, want 1", refused)
 	}
 	refuseAll = true
 	var r *Rejection
 	if err := k.Publish(t.Context(), []event.Event{e})[0]; !errors.As(err, &r) || r.Scope() != ScopeTopic ||
 		refused != 3 {
-		t.Errorf("%v after %d requests that were refused, want the topic's refusal after 3", err, refused)
+		t.Errorf("%v after %d refused requests, want the topic's refusal after 3", err, refused)
 	}
 }
 
-// times are the batch's first and last timestamp, as brokers read them.
+// times returns the batch's first and last timestamp.
 func (r request) times() (first, last time.Time) {
 	raw := r.records.Reader.(*bytes.Reader)
 	b := make([]byte, raw.Len())

@@ -13,7 +13,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 )
 
-// What Config.Compression may be.
+// The values of Config.Compression.
 const (
 	CompressionNone   = "none"
 	CompressionGzip   = "gzip"
@@ -22,63 +22,63 @@ const (
 	CompressionZstd   = "zstd"
 )
 
-// defaultCompression was measured, see docs/decisions/0002-compression.md.
+// defaultCompression is explained in docs/decisions/0002-compression.md.
 const defaultCompression = CompressionSnappy
 
-// Config tunes a Kafka. The zero value is safe and is what a relay wants. Acks are not in it: they are always "all".
+// Config tunes a Kafka. The zero value is safe and suits a relay. Acks cannot be set: they are always "all".
 type Config struct {
 	// ClientID names this client in the broker's logs and quotas. Default "effectonce".
 	ClientID string
 	// Compression is the codec of record batches: one of the constants above. Default "snappy".
 	Compression string
 	// Timeout bounds one request, connecting included; the broker gets half of it for its replicas. After it the
-	// outcome is unknown. Too short repeats events that were written. Default 10 s; at least 100 ms.
+	// outcome is unknown. A Timeout that is too short repeats events that were written. Default 10 s; at least 100 ms.
 	Timeout time.Duration
-	// BatchBytes bounds the uncompressed records of one request; an event that is larger travels alone. Keep it under
-	// the topics' max.message.bytes (Kafka's default is 1,048,588): a batch that is too large is split, which costs a
+	// BatchBytes bounds the uncompressed records of one request; a larger event is sent alone. Keep it under the
+	// topics' max.message.bytes (Kafka's default is 1,048,588): a batch that is too large is split, which costs a
 	// request. Default 1,000,000.
 	BatchBytes int
-	// RequestBytes is the largest request that the brokers take (their socket.request.max.bytes). A larger one would
-	// only end the connection, for ever: an event that needs one is refused here as too large. Default 104,857,600, as
-	// Kafka's; at least 2 MiB and BatchBytes.
+	// RequestBytes is the largest request that the brokers accept (their socket.request.max.bytes). They close the
+	// connection at a larger one, so an event that needs one is refused as too large. Default 104,857,600, as Kafka's;
+	// at least 2 MiB and BatchBytes.
 	RequestBytes int
-	// UnknownTopicGrace is how long a topic that the broker does not know counts as "being created" and the verdict as
-	// unknown, before it is a refusal. Default 10 s; negative: none.
+	// UnknownTopicGrace is how long the outcome for a topic that the broker does not know counts as unknown, because
+	// the topic may be about to be created. After it the topic is refused. Default 10 s; negative: none.
 	UnknownTopicGrace time.Duration
-	// RecheckEvery is how long a topic's partition count is believed before metadata and Pin are asked again. Default
-	// 30 s. After twice as long nothing is sent by it before they have answered, unless no broker does: accept a count
-	// that changed no sooner than that.
+	// RecheckEvery is how long a topic's partition count is used before metadata and Pin are asked again. Default 30 s.
+	// A count that is twice as old is not used until they have answered, unless no broker answers. Accept a changed
+	// count only after that time.
 	RecheckEvery time.Duration
 
 	// TLS encrypts connections. Nil: plaintext.
 	TLS *tls.Config
-	// SASL authenticates connections. Its Start is called for each, and may read a password that changes. Nil: none.
+	// SASL authenticates connections. Its Start is called for each connection and may read a rotated password. Nil:
+	// none.
 	SASL sasl.Mechanism
 	// Dial makes network connections. Nil: a dialer with a 3 s time-out and TCP keepalive every 15 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Transport replaces the whole way to the brokers; TLS, SASL, Dial and ClientID are then its own business and must
-	// not be set here. If it has a method CloseIdleConnections(), that is called to make it forget stale metadata, and
-	// by Close.
+	// Transport replaces the connections to the brokers. TLS, SASL, Dial and ClientID are then the Transport's own and
+	// must not be set here. Its method CloseIdleConnections(), if any, is called to drop stale metadata, and by Close.
 	Transport kafka.RoundTripper
 
-	// Pin answers the partition count to use for a topic that has that many now, storing it when the topic is new.
-	// cluster is the id of the Kafka cluster, "" from brokers that do not tell: Pin refuses one that is not where the
-	// topics are. An error makes the verdicts of that call unknown if the topic is new, has grown or is in another
-	// cluster, or a refusal when the error has Rejected() == true. It is called at a topic's first use, every
-	// RecheckEvery, after a failure, and at each Publish while the topic is refused; by one goroutine at a time per
-	// topic. Nil: the first count seen is kept in memory for the life of the Kafka.
+	// Pin returns the partition count to use for a topic that has partitions partitions now, and stores that count if
+	// the topic is new. cluster is the id of the Kafka cluster, or "" if the brokers do not send one; Pin returns an
+	// error for a cluster other than the topic's. An error with Rejected() == true refuses the topic. Another error
+	// makes the verdicts of the call unknown if the topic is new, has grown or is in another cluster. Pin is called at
+	// a topic's first use, every RecheckEvery, after a failure, and at each Publish while the topic is refused; by one
+	// goroutine at a time per topic. Nil: the first count is kept in memory for the life of the Kafka.
 	Pin func(ctx context.Context, cluster, topic string, partitions int) (int, error)
 
-	// Logger gets what an operator should see once: topics refused and well again. Nil: slog.Default().
+	// Logger gets one line when a topic is refused and one when it is accepted again. Nil: slog.Default().
 	Logger *slog.Logger
-	// Observer is told about every request.
+	// Observer is called for every request.
 	Observer Observer
 }
 
-// Observer is told what a Kafka does; nil functions are left out. They are called on the sending goroutines, from
-// several at a time, and must return quickly.
+// Observer has functions that a Kafka calls; each may be nil. They run on the sending goroutines, several at a time,
+// and must return quickly.
 type Observer struct {
-	// Produced: a request was acknowledged. bytes are as sent, compressed; took is the time from sending to the ack.
+	// Produced: a request was acknowledged. bytes is its compressed size; took is the time from sending to the ack.
 	Produced func(topic string, partition, events, bytes int, took time.Duration)
 	// Failed: a request was not acknowledged; it may be repeated or split at once.
 	Failed func(topic string, partition, events int, err error)
@@ -129,7 +129,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-// Format prints a Config without what SASL holds: kafka-go's own mechanisms have the password in a field.
+// Format prints a Config without the fields of SASL: kafka-go's mechanisms hold the password in one.
 func (cfg Config) Format(f fmt.State, verb rune) {
 	type plain Config
 	if cfg.SASL != nil {
@@ -138,18 +138,18 @@ func (cfg Config) Format(f fmt.State, verb rune) {
 	_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), plain(cfg))
 }
 
-// mechanismName stands for a mechanism where a Config is printed.
+// mechanismName replaces a mechanism in a printed Config.
 type mechanismName string
 
-// Name is the mechanism's.
+// Name returns the mechanism's name.
 func (n mechanismName) Name() string { return string(n) }
 
-// Start is never called: nobody logs in with what is printed.
+// Start is never called.
 func (n mechanismName) Start(context.Context) (sasl.StateMachine, []byte, error) {
 	return nil, nil, errors.New("a printed mechanism")
 }
 
-// codecOf translates a name to kafka-go's number.
+// codecOf returns kafka-go's codec of a name.
 func codecOf(name string) (kafka.Compression, error) {
 	switch name {
 	case CompressionNone:

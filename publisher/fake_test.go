@@ -15,11 +15,11 @@ import (
 	"github.com/segmentio/kafka-go/protocol/rawproduce"
 )
 
-// fake is a way to brokers that answers as a test wants.
+// fake is a transport whose answers a test sets.
 type fake struct {
 	partitions int
 	cluster    string
-	produce    func(context.Context, request) *produce.ResponsePartition // nil answer: the error below
+	produce    func(context.Context, request) *produce.ResponsePartition // nil: the request fails with err
 	err        error
 
 	mu        sync.Mutex
@@ -28,16 +28,16 @@ type fake struct {
 	refreshes int
 }
 
-// request is a produce request.
+// request is one partition's part of a produce request.
 type request struct {
 	topic     string
 	partition int
 	message   *rawproduce.Request
 	records   protocol.RawRecordSet
-	joined    int // how many partitions the request has
+	joined    int // number of partitions in the request
 }
 
-// values decodes what a request holds, with kafka-go's decoder.
+// values returns the values of the request's records, decoded by kafka-go.
 func (r request) values() []string {
 	var rs protocol.RecordSet
 	raw := r.records.Reader.(*bytes.Reader)
@@ -93,12 +93,12 @@ func (f *fake) RoundTrip(ctx context.Context, _ net.Addr, req kafka.Request) (ka
 		for _, t := range m.Topics {
 			answers := produce.ResponseTopic{Topic: t.Topic}
 			for _, p := range t.Partitions {
-				said := f.produce(ctx, request{t.Topic, int(p.Partition), m, p.RecordSet, joined})
-				if said == nil {
+				answered := f.produce(ctx, request{t.Topic, int(p.Partition), m, p.RecordSet, joined})
+				if answered == nil {
 					return nil, f.err
 				}
-				said.Partition = p.Partition
-				answers.Partitions = append(answers.Partitions, *said)
+				answered.Partition = p.Partition
+				answers.Partitions = append(answers.Partitions, *answered)
 			}
 			res.Topics = append(res.Topics, answers)
 		}

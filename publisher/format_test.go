@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/publisher"
 )
 
-// TestI10PrintedConfig: a Config that somebody prints or logs shows no password.
+// TestI10PrintedConfig checks that a Config that is printed or logged shows no password.
 func TestI10PrintedConfig(t *testing.T) {
 	t.Parallel()
 	const password = "canary-51c9"

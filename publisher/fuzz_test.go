@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// FuzzBatch: what the publisher writes of any events is one well-formed batch, and the codec reads from each record the
-// event that was written: no key, value or header runs into its neighbour.
+// FuzzBatch encodes arbitrary events. The result is one well-formed batch, and each record decodes to the event that
+// was encoded: no key, value or header overlaps the next.
 func FuzzBatch(f *testing.F) {
 	f.Add("k", []byte("v"), "T", "acme", "name", "value", uint8(3), uint8(0))
 	f.Add("", []byte(nil), "", "", "", "", uint8(1), uint8(2))
@@ -73,7 +73,7 @@ func FuzzBatch(f *testing.F) {
 			}
 		}
 		if len(records) != 0 {
-			t.Fatalf("%d bytes behind the last record", len(records))
+			t.Fatalf("%d bytes after the last record", len(records))
 		}
 	})
 }

@@ -6,21 +6,21 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// group is what one Publish call has for one partition: indexes into its events, in order.
+// group is a Publish call's events for one partition: indexes into the call's events, in order.
 type group struct {
 	to    *partition
 	order []int32
 }
 
-// route is what one call knows of a topic.
+// route is one call's view of a topic.
 type route struct {
 	parts []*partition
-	slots []int32 // partition to group, -1: none yet
-	err   error   // the verdict of all its events, if any
+	slots []int32 // group of each partition; -1: none yet
+	err   error   // verdict of all its events, if it cannot be sent to
 }
 
-// group sorts events by partition and keeps their order. Events of a topic that cannot be sent to get their verdict.
-// It allocates per call and per group, not per event.
+// group groups events by partition, in their order, and writes the verdict of events whose topic cannot be sent to. It
+// allocates per call and per group, not per event.
 func (k *Kafka) group(ctx context.Context, events []event.Event, verdicts []error) []group {
 	routes := map[string]*route{}
 	slotOf := make([]int32, len(events))
@@ -59,7 +59,7 @@ func (k *Kafka) group(ctx context.Context, events []event.Event, verdicts []erro
 	return groups
 }
 
-// route is the route of the first event's topic.
+// route returns the route of the first event's topic.
 func (k *Kafka) route(ctx context.Context, routes map[string]*route, events []event.Event) *route {
 	name := events[0].Topic
 	if r := routes[name]; r != nil {
@@ -76,8 +76,8 @@ func (k *Kafka) route(ctx context.Context, routes map[string]*route, events []ev
 	return r
 }
 
-// choose is the partition of an event: by its key, or else by the text of its id, which spreads keyless events and
-// sends a repeated one to the same partition.
+// choose returns an event's partition: by its key, or without one by its id, which spreads keyless events and sends a
+// repeated event to the same partition.
 func choose(e *event.Event, count int) int {
 	if e.Key != "" {
 		return partitionOf(e.Key, count)

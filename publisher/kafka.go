@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// mostAtOnce bounds the requests that one Publish has in flight. kafka-go takes a connection for each.
+// mostAtOnce bounds a Publish call's requests in flight. kafka-go uses a connection for each.
 const mostAtOnce = 64
 
 // Kafka publishes events to a cluster. Its methods may be called from several goroutines.
@@ -30,7 +30,7 @@ type Kafka struct {
 	done    chan struct{} // closed by Close
 	closed  bool
 	running sync.WaitGroup
-	shared  bool // the wire is another's
+	shared  bool // the wire belongs to another Kafka
 }
 
 // NewKafka makes a Kafka of bootstrap addresses ("host:port"). It starts nothing and connects to nothing: brokers that
@@ -54,14 +54,14 @@ func NewKafka(brokers []string, cfg Config) (*Kafka, error) {
 		return nil, fmt.Errorf("publisher: %w", err)
 	}
 	k := &Kafka{cfg: cfg, codec: codec, wire: newWire(cfg), topics: map[string]*topic{}, done: make(chan struct{})}
-	// Without a time-out of its own the client tells brokers to give their replicas 500 ms.
+	// Without a time-out the client gives brokers 500 ms for replication.
 	k.client = &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: cfg.Timeout, Transport: k.wire}
 	k.pool.New = func() any { return &batch{compression: codec} }
 	return k, nil
 }
 
-// Share makes a Kafka over k's connections, for another outbox: with a Config.Pin, Logger and Observer of its own, and
-// all else as k has it. It knows nothing of what k knows of topics, and waits for no request of k's. Close it before k.
+// Share makes a Kafka for another outbox over k's connections, with its own Pin, Logger and Observer and otherwise k's
+// Config. It shares no knowledge of topics with k and does not wait for k's requests. Close it before k.
 func (k *Kafka) Share(pin func(ctx context.Context, cluster, topic string, partitions int) (int, error),
 	log *slog.Logger, observer Observer,
 ) *Kafka {
@@ -74,8 +74,8 @@ func (k *Kafka) Share(pin func(ctx context.Context, cluster, topic string, parti
 	return s
 }
 
-// Close makes running Publish calls send nothing more, waits for what they have in flight (at most Config.Timeout) and
-// closes the connections, unless they are shared. Later calls get ErrClosed. It always returns nil.
+// Close stops running Publish calls: it waits for their requests in flight (at most Config.Timeout), then closes the
+// connections unless they are shared. Later calls get ErrClosed. It always returns nil.
 func (k *Kafka) Close() error {
 	k.mu.Lock()
 	if !k.closed {
@@ -90,7 +90,7 @@ func (k *Kafka) Close() error {
 	return nil
 }
 
-// Reach asks a broker for the versions of its API: nil says that one answers.
+// Reach asks a broker for its API versions. It returns nil if one answers.
 func (k *Kafka) Reach(ctx context.Context) error {
 	if _, err := k.client.ApiVersions(ctx, &kafka.ApiVersionsRequest{}); err != nil {
 		return fmt.Errorf("publisher: no broker answers: %w", err)
@@ -98,12 +98,12 @@ func (k *Kafka) Reach(ctx context.Context) error {
 	return nil
 }
 
-// Publish sends events and returns a verdict for each, in their order; see the package's text for what verdicts mean.
+// Publish sends events and returns a verdict for each, in their order; see the package comment for their meaning.
 // Events of one partition are sent in the order of the slice; after the first that is not acknowledged, nothing later
 // of that partition is sent by this call, and other partitions go on. Small batches for partitions of one broker share
 // a request.
 //
-// The end of ctx stops new requests. What is in flight then still gets its verdict, within Config.Timeout.
+// The end of ctx stops new requests. Requests in flight still get their verdicts, within Config.Timeout.
 func (k *Kafka) Publish(ctx context.Context, events []event.Event) []error {
 	verdicts := make([]error, len(events))
 	if !k.begin() {
@@ -140,8 +140,8 @@ func (k *Kafka) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-// Route returns the function that chooses the partition of a topic's events, by the pinned count. A topic that was sent
-// to before is answered from memory; another one is asked for, which fails when no broker answers or the topic is
+// Route returns the function that chooses the partition of a topic's events, by the pinned count. For a topic that was
+// published to before it needs no request; for another one it asks a broker, and fails if none answers or the topic is
 // refused.
 func (k *Kafka) Route(ctx context.Context, topic string) (func(e *event.Event) int32, error) {
 	t := k.topic(topic)
@@ -160,8 +160,8 @@ func (k *Kafka) Route(ctx context.Context, topic string) (func(e *event.Event) i
 	return func(e *event.Event) int32 { return int32(choose(e, count)) }, nil
 }
 
-// Partitions returns how many partitions a topic has now, by the cluster's metadata (at most some seconds old).
-// A topic that does not exist is an error that wraps kafka.UnknownTopicOrPartition.
+// Partitions returns a topic's number of partitions, from metadata that is at most some seconds old. For a topic that
+// does not exist the error wraps kafka.UnknownTopicOrPartition.
 func (k *Kafka) Partitions(ctx context.Context, topic string) (int, error) {
 	if !k.begin() {
 		return 0, ErrClosed
@@ -181,7 +181,7 @@ func (k *Kafka) begin() bool {
 	return true
 }
 
-// halted says why nothing more may be sent; nil: go on.
+// halted returns why nothing more may be sent, or nil.
 func (k *Kafka) halted(ctx context.Context) error {
 	select {
 	case <-k.done:
@@ -191,7 +191,7 @@ func (k *Kafka) halted(ctx context.Context) error {
 	}
 }
 
-// acquire takes a semaphore of one, unless ctx or the Kafka ends first.
+// acquire acquires a binary semaphore, unless ctx or the Kafka ends first.
 func (k *Kafka) acquire(ctx context.Context, sem chan struct{}) error {
 	select {
 	case sem <- struct{}{}:

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// The values are those of Kafka's own UtilsTest.testMurmur2.
+// TestMurmur2IsJavas uses the values of Kafka's UtilsTest.testMurmur2.
 func TestMurmur2IsJavas(t *testing.T) {
 	for s, want := range map[string]int32{
 		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536,

@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-// TestReach: a publisher that has sent nothing yet knows whether a broker answers.
+// TestReach checks Reach on a publisher that has sent nothing yet.
 func TestReach(t *testing.T) {
 	t.Parallel()
 	k := newKafka(t, kafkatest.Brokers(t), Config{})
@@ -18,11 +18,11 @@ func TestReach(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	refused := errors.New("nobody there")
+	refused := errors.New("connection refused")
 	k = newKafka(t, kafkatest.Brokers(t), Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 		return nil, refused
 	}})
 	if err := k.Reach(t.Context()); err == nil {
-		t.Error("a broker that nobody can dial is reached")
+		t.Error("Reach returns nil although no broker can be dialed")
 	}
 }

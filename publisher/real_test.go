@@ -26,7 +26,7 @@ func newKafka(t testing.TB, brokers []string, cfg Config) *Kafka {
 	return k
 }
 
-func some(topic, key string, payload string) event.Event {
+func newEvent(topic, key string, payload string) event.Event {
 	return event.Event{ID: event.NewID(), Topic: topic, Key: key, Type: "T", Payload: []byte(payload)}
 }
 
@@ -71,7 +71,7 @@ func TestTheWireIsAsDesigned(t *testing.T) {
 			t.Errorf("%s: key %q value %q", compression, got[0].Key, got[0].Value)
 		}
 		if got[0].Time.Before(before) {
-			t.Errorf("%s: the record's time is %s and not the time of publishing", compression, got[0].Time)
+			t.Errorf("%s: the record's time is %s, want the time of publishing", compression, got[0].Time)
 		}
 		if got[1].Value != nil || got[2].Value == nil || len(got[2].Value) != 0 {
 			t.Errorf("%s: tombstone %#v, empty %#v", compression, got[1].Value, got[2].Value)
@@ -93,7 +93,7 @@ func TestConcurrentCallsKeepTheOrderOfTheirKeys(t *testing.T) {
 			for r := range rounds {
 				events := make([]event.Event, per)
 				for i := range events {
-					events[i] = some(topic, fmt.Sprintf("%d-%d", c, i%7), fmt.Sprintf("%06d", r*per+i))
+					events[i] = newEvent(topic, fmt.Sprintf("%d-%d", c, i%7), fmt.Sprintf("%06d", r*per+i))
 				}
 				for i, err := range k.Publish(context.Background(), events) {
 					if err != nil {
@@ -126,18 +126,18 @@ func TestTooLargeIsSplitAndOnlyASingleOneRefused(t *testing.T) {
 	k := newKafka(t, kafkatest.Brokers(t), Config{Compression: CompressionNone})
 	var events []event.Event
 	for i := range 100 {
-		events = append(events, some(topic, "k", fmt.Sprintf("%03d%s", i, strings.Repeat("x", 500))))
+		events = append(events, newEvent(topic, "k", fmt.Sprintf("%03d%s", i, strings.Repeat("x", 500))))
 	}
 	events[70].Payload = make([]byte, 5000)
 	verdicts := k.Publish(t.Context(), events)
 	allAcked(t, verdicts[:70])
 	var r *Rejection
 	if !errors.As(verdicts[70], &r) || r.Scope() != ScopeRecord || r.Code != kafka.MessageSizeTooLarge {
-		t.Fatalf("the large one: %v", verdicts[70])
+		t.Fatalf("the event that is too large: %v", verdicts[70])
 	}
 	for _, err := range verdicts[71:] {
 		if !errors.Is(err, ErrNotSent) || isRejection(err) {
-			t.Fatalf("behind the large one: %v", err)
+			t.Fatalf("after the event that is too large: %v", err)
 		}
 	}
 	got := kafkatest.ReadAll(t, topic)
@@ -158,18 +158,18 @@ func TestRecordRefusedByTopic(t *testing.T) {
 	k := newKafka(t, kafkatest.Brokers(t), Config{})
 	var events []event.Event
 	for i := range 20 {
-		events = append(events, some(topic, "k", fmt.Sprint(i)))
+		events = append(events, newEvent(topic, "k", fmt.Sprint(i)))
 	}
 	events[7].Key, events[13].Key = "", ""
 	verdicts := k.Publish(t.Context(), events)
 	allAcked(t, verdicts[:7])
 	var r *Rejection
 	if !errors.As(verdicts[7], &r) || r.Scope() != ScopeRecord || r.Code != kafka.InvalidRecord {
-		t.Fatalf("the keyless one: %v", verdicts[7])
+		t.Fatalf("the keyless event: %v", verdicts[7])
 	}
 	for _, err := range verdicts[8:] {
 		if !errors.Is(err, ErrNotSent) {
-			t.Fatalf("behind it: %v", err)
+			t.Fatalf("after the keyless event: %v", err)
 		}
 	}
 	if got := kafkatest.ReadAll(t, topic); len(got) != 7 {
@@ -181,7 +181,7 @@ func TestUnknownTopicIsUnknownUntilTheGraceIsOver(t *testing.T) {
 	t.Parallel()
 	topic := "not-there-" + event.NewID().String()
 	verdict := func(k *Kafka) error {
-		return k.Publish(t.Context(), []event.Event{some(topic, "k", "v")})[0]
+		return k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")})[0]
 	}
 	patient := newKafka(t, kafkatest.Brokers(t), Config{UnknownTopicGrace: time.Hour})
 	hasty := newKafka(t, kafkatest.Brokers(t), Config{UnknownTopicGrace: -1})
@@ -197,7 +197,7 @@ func TestUnknownTopicIsUnknownUntilTheGraceIsOver(t *testing.T) {
 	awaitAck(t, hasty, topic)
 }
 
-// awaitAck publishes until an event is acknowledged.
+// awaitAck publishes events until one is acknowledged.
 func awaitAck(t *testing.T, k *Kafka, topic string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -205,7 +205,7 @@ func awaitAck(t *testing.T, k *Kafka, topic string) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := k.Publish(ctx, []event.Event{some(topic, "k", "v")})[0]
+		err := k.Publish(ctx, []event.Event{newEvent(topic, "k", "v")})[0]
 		if err == nil {
 			return
 		}
@@ -221,7 +221,7 @@ func TestChangedPartitionCountIsRefused(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
 	k := newKafka(t, kafkatest.Brokers(t), Config{RecheckEvery: time.Nanosecond})
-	allAcked(t, k.Publish(t.Context(), []event.Event{some(topic, "k", "v")}))
+	allAcked(t, k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")}))
 	client := &kafka.Client{Addr: kafka.TCP(kafkatest.Brokers(t)...), Transport: &kafka.Transport{}}
 	defer client.Transport.(*kafka.Transport).CloseIdleConnections()
 	res, err := client.CreatePartitions(t.Context(), &kafka.CreatePartitionsRequest{
@@ -236,7 +236,7 @@ func TestChangedPartitionCountIsRefused(t *testing.T) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for range tick.C {
-		err := k.Publish(t.Context(), []event.Event{some(topic, "k", "v")})[0]
+		err := k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")})[0]
 		if err == nil {
 			continue // metadata is a few seconds old at most
 		}
@@ -259,11 +259,13 @@ func TestUnreachableBrokerIsUnknownOutcome(t *testing.T) {
 	k := newKafka(t, c.Brokers(), Config{Timeout: 2 * time.Second, UnknownTopicGrace: -1})
 	awaitAck(t, k, topic)
 	c.Kill(0)
-	late := newKafka(t, c.Brokers(), Config{Timeout: 2 * time.Second, UnknownTopicGrace: -1}) // never saw it alive
+	// late is made while the broker is down.
+	late := newKafka(t, c.Brokers(), Config{Timeout: 2 * time.Second, UnknownTopicGrace: -1})
 	for range 3 {
 		for _, k := range []*Kafka{k, late} {
-			if err := k.Publish(t.Context(), []event.Event{some(topic, "k", "v")})[0]; err == nil || isRejection(err) {
-				t.Fatalf("away: %v", err)
+			err := k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")})[0]
+			if err == nil || isRejection(err) {
+				t.Fatalf("while the broker is down: %v", err)
 			}
 		}
 	}
@@ -272,34 +274,34 @@ func TestUnreachableBrokerIsUnknownOutcome(t *testing.T) {
 	awaitAck(t, late, topic)
 }
 
-// closes counts how often its connections are closed.
-type closes struct {
+// closeCounter counts the calls of CloseIdleConnections.
+type closeCounter struct {
 	*kafka.Transport
 	n atomic.Int64
 }
 
-func (c *closes) CloseIdleConnections() {
+func (c *closeCounter) CloseIdleConnections() {
 	c.n.Add(1)
 	c.Transport.CloseIdleConnections()
 }
 
-// TestShare: a Kafka over another's connections does not close them, and asks its own Pin about topics.
+// TestShare: a shared Kafka does not close the connections, and calls its own Pin.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
-	wire, pins := &closes{Transport: &kafka.Transport{}}, 0
+	wire, pins := &closeCounter{Transport: &kafka.Transport{}}, 0
 	pin := func(_ context.Context, _, _ string, partitions int) (int, error) {
 		pins++
 		return partitions, nil
 	}
 	k := newKafka(t, kafkatest.Brokers(t), Config{Pin: pin, Transport: wire})
-	allAcked(t, k.Publish(t.Context(), []event.Event{some(topic, "k", "")}))
+	allAcked(t, k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "")}))
 	before := wire.n.Load()
 	for range 3 {
 		s := k.Share(pin, k.cfg.Logger, k.cfg.Observer)
-		allAcked(t, s.Publish(t.Context(), []event.Event{some(topic, "k", "")}))
+		allAcked(t, s.Publish(t.Context(), []event.Event{newEvent(topic, "k", "")}))
 		_ = s.Close()
-		if err := s.Publish(t.Context(), []event.Event{some(topic, "k", "")})[0]; !errors.Is(err, ErrClosed) {
+		if err := s.Publish(t.Context(), []event.Event{newEvent(topic, "k", "")})[0]; !errors.Is(err, ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 	}
@@ -307,9 +309,9 @@ func TestShare(t *testing.T) {
 		t.Errorf("the shared connections were closed %d times", n)
 	}
 	if pins != 4 {
-		t.Errorf("%d pins were asked for, want one of each", pins)
+		t.Errorf("%d calls of Pin, want one for each of 4 Kafkas", pins)
 	}
 	if _ = k.Close(); wire.n.Load() == before {
-		t.Error("their owner does not close them")
+		t.Error("the owner does not close the connections")
 	}
 }

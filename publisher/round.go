@@ -15,26 +15,25 @@ import (
 )
 
 const (
-	// joinBelow is up to which size a batch waits for others to share a request with. A larger one is a request's
-	// worth, and several of them are faster side by side.
+	// joinBelow is the size up to which a batch waits for others to share a request. Larger batches are faster in
+	// parallel requests of their own.
 	joinBelow = 64 << 10
-	// joinMost bounds the batches of a request that are joined.
+	// joinMost bounds the size of a request of joined batches.
 	joinMost = 1 << 20
-	// tardy is from when on a partition's answers are late: its batches go alone, for a broker answers a request when
-	// its last partition has its replicas.
+	// tardy is the time after which a partition counts as slow. Its batches are sent alone, because a broker answers a
+	// request only when all its partitions are replicated.
 	tardy = time.Second
 )
 
-// round joins what one Publish call has for partitions of one broker at a time into one request: a broker's and a
-// network's work is mostly by the request, and a call with few events has some for many partitions.
+// round joins the batches of one Publish call for the partitions of one broker into one request. Most of the cost, in
+// the broker and the network, is per request, and a call with few events has some for many partitions.
 //
-// A batch waits until no worker of the call may come with another one: each of them waits for an answer too, or for
-// something else (rest), or has ended.
+// A batch waits until no worker of the call can add another: each worker waits for an answer, rests, or has ended.
 type round struct {
 	k *Kafka
 
 	mu      sync.Mutex
-	busy    int // workers that may come with a batch
+	busy    int // workers that may still post a batch
 	waiting []*post
 }
 
@@ -45,13 +44,13 @@ type post struct {
 	answer chan answer
 }
 
-// answer is what a broker says of a batch, or why it said nothing.
+// answer is a broker's answer for a batch, or the error of the request.
 type answer struct {
 	said produce.ResponsePartition
 	err  error
 }
 
-// rest: the worker waits for something else, and nothing waits for it meanwhile.
+// rest marks that the worker waits for something other than an answer. Batches do not wait for it until resume.
 func (r *round) rest() {
 	r.mu.Lock()
 	r.busy--
@@ -60,7 +59,7 @@ func (r *round) rest() {
 	r.send(due)
 }
 
-// resume ends a rest.
+// resume ends the rest.
 func (r *round) resume() {
 	r.mu.Lock()
 	r.busy++
@@ -92,12 +91,12 @@ func (r *round) post(ctx context.Context, to *partition, b *batch) (*produce.Res
 	return &a.said, a.err
 }
 
-// due takes what waits, as requests, when nothing else can come.
+// due removes the waiting batches and returns them as requests, once no worker can add another.
 func (r *round) due() (requests [][]*post) {
 	if r.busy > 0 || len(r.waiting) == 0 {
 		return nil
 	}
-	at, size := map[int32]int{}, map[int32]int{} // by leader: the request that has room, and its bytes
+	at, size := map[int32]int{}, map[int32]int{} // by leader: index of the request with space left, and its size
 	for _, p := range r.waiting {
 		leader := p.to.leader.Load()
 		if i, ok := at[leader]; ok && size[leader]+len(p.b.frame) <= joinMost {
@@ -117,7 +116,7 @@ func (r *round) send(requests [][]*post) {
 		go func() {
 			answers := r.k.answers(context.Background(), posts)
 			r.mu.Lock()
-			r.busy += len(posts) // before the first of them is back with another batch
+			r.busy += len(posts) // before the first worker can post its next batch
 			r.mu.Unlock()
 			for i, p := range posts {
 				p.answer <- answers[i]
@@ -126,7 +125,7 @@ func (r *round) send(requests [][]*post) {
 	}
 }
 
-// answers sends posts in one request, and each by itself where they turn out to have several leaders.
+// answers sends posts in one request, or each by itself if they have several leaders after all.
 func (k *Kafka) answers(ctx context.Context, posts []*post) []answer {
 	out := make([]answer, len(posts))
 	res, err := k.roundTrip(ctx, posts)
@@ -148,8 +147,7 @@ func (k *Kafka) answers(ctx context.Context, posts []*post) []answer {
 	return out
 }
 
-// roundTrip makes a request of posts. The time that the broker has for its replicas is half of ours, as kafka-go's
-// client gives it.
+// roundTrip sends posts as one request. The broker gets half of the time-out for replication, as in kafka-go's client.
 func (k *Kafka) roundTrip(ctx context.Context, posts []*post) (*produce.Response, error) {
 	req := &rawproduce.Request{Acks: int16(kafka.RequireAll), Timeout: int32((k.cfg.Timeout / 2).Milliseconds())}
 	at := map[string]int{}
@@ -175,7 +173,7 @@ func (k *Kafka) roundTrip(ctx context.Context, posts []*post) (*produce.Response
 	return said, nil
 }
 
-// answerOf finds what a response says of a partition.
+// answerOf returns a response's answer for a partition.
 func answerOf(res *produce.Response, to *partition) answer {
 	for i := range res.Topics {
 		if t := &res.Topics[i]; t.Topic == to.topic.name {
@@ -189,7 +187,7 @@ func answerOf(res *produce.Response, to *partition) answer {
 	return answer{err: fmt.Errorf("publisher: the broker did not answer for %s-%d", to.topic.name, to.id)}
 }
 
-// refusalOf is the broker's error, nil when it took the batch.
+// refusalOf returns the broker's error; nil means that the batch was written.
 func refusalOf(said *produce.ResponsePartition) error {
 	switch {
 	case said.ErrorCode == 0:

@@ -18,30 +18,30 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-// spread are events for every partition of a topic in turn, each with its number.
-func spread(topic string, partitions, from, n int) (events []event.Event) {
+// eventsForEach returns n events, for the partitions of a topic in turn. Their payloads count from from.
+func eventsForEach(topic string, partitions, from, n int) (events []event.Event) {
 	names := keys(partitions)
 	for i := range n {
-		events = append(events, some(topic, names[i%partitions], fmt.Sprint(from+i)))
+		events = append(events, newEvent(topic, names[i%partitions], fmt.Sprint(from+i)))
 	}
 	return events
 }
 
-// joins are how many partitions each request of a fake had.
-type joins struct {
+// requestLog records how many partitions each request had, and what was written.
+type requestLog struct {
 	mu    sync.Mutex
 	of    map[int][]int // by partition
 	wrote map[int][]string
 }
 
-func (j *joins) note(r request) {
+func (j *requestLog) note(r request) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.of[r.partition] = append(j.of[r.partition], r.joined)
 	j.wrote[r.partition] = append(j.wrote[r.partition], r.values()...)
 }
 
-func (j *joins) take() map[int][]int {
+func (j *requestLog) take() map[int][]int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	of := j.of
@@ -49,13 +49,13 @@ func (j *joins) take() map[int][]int {
 	return of
 }
 
-func newJoins() *joins { return &joins{of: map[int][]int{}, wrote: map[int][]string{}} }
+func newRequestLog() *requestLog { return &requestLog{of: map[int][]int{}, wrote: map[int][]string{}} }
 
-// TestFewEventsShareARequest: what a call has for eight partitions goes in one request. A partition that fails gets its
-// own verdict, and requests of its own until it answers again.
+// TestFewEventsShareARequest: a call sends its events for eight partitions in one request. The events of a partition
+// that fails get that partition's error, and the partition gets requests of its own until one succeeds.
 func TestFewEventsShareARequest(t *testing.T) {
 	t.Parallel()
-	seen, fails := newJoins(), false
+	seen, fails := newRequestLog(), false
 	f := &fake{partitions: 8, produce: func(_ context.Context, r request) *produce.ResponsePartition {
 		seen.note(r)
 		if fails && r.partition == 3 {
@@ -69,15 +69,15 @@ func TestFewEventsShareARequest(t *testing.T) {
 		of := seen.take()
 		for p, joined := range want {
 			if !slices.Equal(of[p], []int{joined}) {
-				t.Errorf("partition %d was sent to in requests of %v partitions, want one of %d", p, of[p], joined)
+				t.Errorf("partition %d was in requests of %v partitions, want one request of %d", p, of[p], joined)
 			}
 		}
 	}
-	allAcked(t, k.Publish(t.Context(), spread("t", 8, 0, 40)))
+	allAcked(t, k.Publish(t.Context(), eventsForEach("t", 8, 0, 40)))
 	requests(8, 8, 8, 8, 8, 8, 8, 8)
 	fails = true
 	for turn := range 2 {
-		for i, err := range k.Publish(t.Context(), spread("t", 8, 40, 40)) {
+		for i, err := range k.Publish(t.Context(), eventsForEach("t", 8, 40, 40)) {
 			if bad := i%8 == 3; bad != (err != nil) || bad && !errors.Is(err, kafka.NotEnoughReplicas) {
 				t.Errorf("turn %d, event %d: %v", turn, i, err)
 			}
@@ -89,17 +89,17 @@ func TestFewEventsShareARequest(t *testing.T) {
 		}
 	}
 	fails = false
-	allAcked(t, k.Publish(t.Context(), spread("t", 8, 80, 40)))
+	allAcked(t, k.Publish(t.Context(), eventsForEach("t", 8, 80, 40)))
 	requests(7, 7, 7, 1, 7, 7, 7, 7)
-	allAcked(t, k.Publish(t.Context(), spread("t", 8, 120, 40)))
+	allAcked(t, k.Publish(t.Context(), eventsForEach("t", 8, 120, 40)))
 	requests(8, 8, 8, 8, 8, 8, 8, 8)
 }
 
-// TestLeadersThatDiffer: a request that was made by old metadata is for several brokers now. It is not sent, and each
-// part is.
+// TestLeadersThatDiffer: a request was combined by old metadata, and its partitions now have several leaders. It is not
+// sent as a whole: each batch is sent by itself.
 func TestLeadersThatDiffer(t *testing.T) {
 	t.Parallel()
-	seen := newJoins()
+	seen := newRequestLog()
 	f := &fake{
 		partitions: 4, err: rawproduce.NewError(errors.New("mismatching leaders (1!=2)")),
 		produce: func(_ context.Context, r request) *produce.ResponsePartition {
@@ -111,7 +111,7 @@ func TestLeadersThatDiffer(t *testing.T) {
 		},
 	}
 	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
-	allAcked(t, k.Publish(t.Context(), spread("t", 4, 0, 20)))
+	allAcked(t, k.Publish(t.Context(), eventsForEach("t", 4, 0, 20)))
 	for p := range 4 {
 		if want := []string{
 			fmt.Sprint(p), fmt.Sprint(p + 4), fmt.Sprint(p + 8), fmt.Sprint(p + 12),
@@ -122,8 +122,8 @@ func TestLeadersThatDiffer(t *testing.T) {
 	}
 }
 
-// TestCombinedRequestLosesItsAnswer: nothing of such a request is known, and a part that is refused when it is sent
-// again may have been written.
+// TestCombinedRequestLosesItsAnswer: the outcome of every batch of the request is unknown. A batch that is refused when
+// it is sent again may have been written.
 func TestCombinedRequestLosesItsAnswer(t *testing.T) {
 	t.Parallel()
 	f := &fake{
@@ -139,7 +139,7 @@ func TestCombinedRequestLosesItsAnswer(t *testing.T) {
 		},
 	}
 	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
-	for i, err := range k.Publish(t.Context(), spread("t", 4, 0, 20)) {
+	for i, err := range k.Publish(t.Context(), eventsForEach("t", 4, 0, 20)) {
 		var refused *Rejection
 		if i%4 == 2 {
 			if !errors.As(err, &refused) || !refused.MaybeWritten() {
@@ -151,14 +151,14 @@ func TestCombinedRequestLosesItsAnswer(t *testing.T) {
 	}
 }
 
-// counting counts the produce requests on their way to a real broker.
-type counting struct {
+// produceCounter counts the produce requests to a real broker.
+type produceCounter struct {
 	kafka.Transport
 	mu       sync.Mutex
 	produced int
 }
 
-func (c *counting) RoundTrip(ctx context.Context, addr net.Addr, req kafka.Request) (kafka.Response, error) {
+func (c *produceCounter) RoundTrip(ctx context.Context, addr net.Addr, req kafka.Request) (kafka.Response, error) {
 	if _, ok := req.(*rawproduce.Request); ok {
 		c.mu.Lock()
 		c.produced++
@@ -167,14 +167,15 @@ func (c *counting) RoundTrip(ctx context.Context, addr net.Addr, req kafka.Reque
 	return c.Transport.RoundTrip(ctx, addr, req)
 }
 
-// TestCombinedRequestIsWritten: a real broker takes it, and has every record in its partition, in order.
+// TestCombinedRequestIsWritten: a real broker accepts a combined request and writes each record to its partition, in
+// order.
 func TestCombinedRequestIsWritten(t *testing.T) {
 	t.Parallel()
 	topic, other := kafkatest.Topic(t, 8), kafkatest.Topic(t, 3)
-	by := &counting{}
+	by := &produceCounter{}
 	t.Cleanup(by.CloseIdleConnections)
 	k := newKafka(t, kafkatest.Brokers(t), Config{Transport: by})
-	allAcked(t, k.Publish(t.Context(), append(spread(topic, 8, 0, 80), spread(other, 3, 0, 30)...)))
+	allAcked(t, k.Publish(t.Context(), append(eventsForEach(topic, 8, 0, 80), eventsForEach(other, 3, 0, 30)...)))
 	if by.produced != 1 {
 		t.Errorf("%d produce requests for 11 partitions of a broker, want 1", by.produced)
 	}
@@ -182,7 +183,7 @@ func TestCombinedRequestIsWritten(t *testing.T) {
 		next, records := map[int32]int{}, kafkatest.ReadAll(t, name)
 		for _, r := range records {
 			if want := fmt.Sprint(next[r.Partition]*partitions + int(r.Partition)); string(r.Value) != want {
-				t.Fatalf("%s-%d has %s where %s was due", name, r.Partition, r.Value, want)
+				t.Fatalf("%s-%d has %s, want %s", name, r.Partition, r.Value, want)
 			}
 			next[r.Partition]++
 		}

@@ -13,22 +13,22 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// A misrouted request is repeated this often at once: enough to see a leader that moved in order. What lasts longer is
-// the caller's to repeat.
+// A misrouted request is repeated this often at once, which covers a planned move of a leader. After that the caller
+// repeats it.
 const (
 	repeats     = 3
 	repeatAfter = 50 * time.Millisecond
 )
 
-// outcome of a group: the first acked events are in the log; the tried ones after them share err; what follows was not
-// sent, unless maybe: then a request before the last may have written any of them.
+// outcome is the result of a group. The first acked events are in the log. The next tried events have err. The rest was
+// not sent, but if maybe is set, an earlier request may have written any of them.
 type outcome struct {
 	acked, tried int
 	err          error
 	maybe        bool
 }
 
-// sendGroup sends the events of one partition and writes their verdicts (nil is there already).
+// sendGroup sends the events of one partition and writes the verdicts that are not nil.
 func (k *Kafka) sendGroup(ctx context.Context, r *round, g group, events []event.Event, verdicts []error) {
 	out := k.deliver(ctx, r, g, events)
 	if out.err == nil {
@@ -51,7 +51,8 @@ func (k *Kafka) sendGroup(ctx context.Context, r *round, g group, events []event
 	}
 }
 
-// deliver sends batch after batch while the partition is ours, smaller ones where the broker wants that.
+// deliver sends one batch after the other while it holds the partition's semaphore, and splits a batch that the broker
+// finds too large.
 func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.Event) outcome {
 	select {
 	case g.to.send <- struct{}{}:
@@ -95,11 +96,12 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 		}
 		switch c := classify(err); {
 		case errors.Is(err, kafka.InvalidTimestamp) && !b.floor.IsZero():
-			ownTime = true // the clock that the events' time is of may be the wrong one
+			ownTime = true // the clock of the events' own time may be fast
 		case c == tooLarge && n > 1:
 			t.limit.Store(int64(max(len(b.records)/2, 1)))
 		case c == badRecord && n > 1:
-			// The broker may name the first record it refuses; what is before it goes first, then it alone, to be sure.
+			// The broker may name the first record that it refuses. The records before it are sent first, then it
+			// alone, so that the refusal is certain.
 			if most = n / 2; first >= 0 && first < n {
 				most = max(first, 1)
 			}
@@ -110,8 +112,8 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 	return outcome{acked: acked}
 }
 
-// verdictOf is the verdict of events that a request with this error was the last try for. maybe: an earlier one may
-// have written them.
+// verdictOf returns the verdict of events whose last request failed with this error. maybe: an earlier request may have
+// written them.
 func verdictOf(c class, to *partition, err error, maybe bool) error {
 	scope := ScopeRecord
 	switch c {
@@ -126,10 +128,10 @@ func verdictOf(c class, to *partition, err error, maybe bool) error {
 	return r
 }
 
-// requestRest is more than a request has beside a batch: its header, and the topic's name.
+// requestRest bounds the size of a request without its batch: the header and the topic's name.
 const requestRest = 4 << 10
 
-// fits refuses a batch that no broker reads: it would end the connection instead of answering.
+// fits refuses a batch above RequestBytes: a broker would close the connection without an answer.
 func (k *Kafka) fits(b *batch) error {
 	if n := len(b.frame) + requestRest; n > k.cfg.RequestBytes {
 		return fmt.Errorf("publisher: a request of %d bytes, and the brokers take %d: %w", n, k.cfg.RequestBytes,
@@ -138,9 +140,9 @@ func (k *Kafka) fits(b *batch) error {
 	return nil
 }
 
-// produce sends a sealed batch, again when the way to the leader was wrong. first is the lowest index among the records
-// that the broker named as refused, or -1. lost: the answer to an earlier request for it was lost, so the batch may be
-// in the log whatever err says.
+// produce sends a sealed batch, and sends it again if it was misrouted. first is the lowest index of the records that
+// the broker named as refused, or -1. lost: the answer to an earlier request was lost, so the batch may be in the log
+// whatever err says.
 func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) (first int, lost bool, err error) {
 	var waits backoff.BackOff
 	for {
@@ -157,7 +159,7 @@ func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) 
 		}
 		to.topic.doubt()
 		if c != misrouted && c != noTopic {
-			// The transport asks for metadata by itself soon; to start it over would disturb the other partitions.
+			// The transport reads metadata soon by itself; a forced refresh would disturb the other partitions.
 			return first, lost, err
 		}
 		k.wire.refresh()
@@ -175,8 +177,8 @@ func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) 
 	}
 }
 
-// attempt makes one request, or has a part of one. It outlives ctx on purpose: a request that was sent has an outcome,
-// and dropping the answer would only make it unknown. Config.Timeout bounds it.
+// attempt sends a batch in a request of its own or a shared one. It does not end with ctx: a request that was sent has
+// an outcome, which is unknown without the answer. Config.Timeout bounds it.
 func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) (first int, err error) {
 	started := time.Now()
 	said, err := r.post(context.WithoutCancel(ctx), to, b)
@@ -201,7 +203,7 @@ func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) 
 	return -1, nil
 }
 
-// metadataError replaces "topic not found" of the transport, which also means that it could reach no broker.
+// metadataError replaces the transport's "topic not found", which it returns also if it could reach no broker.
 func (k *Kafka) metadataError(ctx context.Context, topic string, err error) error {
 	if errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) ||
 		errors.Is(err, kafka.BrokerNotAvailable) {
@@ -212,7 +214,7 @@ func (k *Kafka) metadataError(ctx context.Context, topic string, err error) erro
 	return err
 }
 
-// pause waits; false: do not go on.
+// pause waits for d. It returns false if the call is to stop.
 func (k *Kafka) pause(ctx context.Context, d time.Duration) bool {
 	if d == backoff.Stop {
 		return false

@@ -11,24 +11,24 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// topic is what a Kafka knows of a topic, for all calls.
+// topic is the state of a topic, shared by all calls.
 type topic struct {
 	name     string
-	checking chan struct{} // semaphore: one asks at a time
+	checking chan struct{} // semaphore: one check at a time
 
 	mu      sync.Mutex
-	parts   []*partition // as many as are pinned; replaced, never changed
-	cluster string       // where they are
-	checked time.Time    // when metadata and pin were last asked; zero: ask again
-	known   time.Time    // when they last answered
-	// metadata has told of another count or cluster since, and the pin was not answered: parts are not to be used
+	parts   []*partition // as many as pinned; replaced, never changed
+	cluster string       // id of their cluster
+	checked time.Time    // last check of metadata and Pin, answered or not; zero: check again
+	known   time.Time    // last check that both answered
+	// moved: metadata shows another count or cluster and Pin has not answered since, so parts must not be used.
 	moved   bool
-	round   int   // how many times that was
-	refused error // the verdict of all events, since then
+	round   int   // number of checks
+	refused error // verdict of all events since the last check
 
-	missing time.Time // since when the broker does not know it; zero: it does. Guarded by checking.
+	missing time.Time // since when the broker does not know the topic; zero: it does. Guarded by checking.
 
-	// limit is a batch size in bytes that the broker is not known to refuse; 0: Config.BatchBytes.
+	// limit is the largest batch, in bytes, that the broker is not known to refuse; 0: Config.BatchBytes.
 	limit atomic.Int64
 }
 
@@ -37,8 +37,8 @@ type partition struct {
 	topic  *topic
 	id     int
 	send   chan struct{} // semaphore: one request in flight
-	leader atomic.Int32  // the broker, as of the last metadata; -1: none
-	alone  atomic.Bool   // its batches share no request: the last one failed or was late
+	leader atomic.Int32  // broker id in the last metadata; -1: none
+	alone  atomic.Bool   // batches share no request: the last one failed or was slow
 }
 
 func (k *Kafka) topic(name string) *topic {
@@ -52,11 +52,11 @@ func (k *Kafka) topic(name string) *topic {
 	return t
 }
 
-// resolve returns the partitions to send to, or the verdict of everything for that topic.
+// resolve returns the topic's partitions, or the verdict of all its events.
 //
-// While a known topic is asked about again by one caller, the others go on with what they have, unless it is old:
-// another relay may send by another count by then, which was accepted. When no broker answers, all go on: the requests
-// themselves will show what is wrong.
+// While one caller checks a known topic again, the others use the known partitions, unless these are old: another relay
+// may send by a count that was accepted since. If no broker answers, all callers use the known partitions, and their
+// requests show the error.
 func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
 	t.mu.Lock()
 	parts, usable, round := t.parts, t.parts != nil && t.refused == nil, t.round
@@ -78,7 +78,7 @@ func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
 	defer func() { <-t.checking }()
 
 	t.mu.Lock()
-	if t.round != round { // somebody asked while we waited
+	if t.round != round { // another caller checked meanwhile
 		defer t.mu.Unlock()
 		if t.refused != nil {
 			return nil, t.refused
@@ -90,7 +90,7 @@ func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
 	return k.note(ctx, t, leaders, err)
 }
 
-// count asks for the partitions to use, by their leaders: metadata, then the pinned count. Errors are verdicts.
+// count reads the topic's leaders from metadata and asks Pin for the count to use. Its errors are verdicts.
 func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
 	cluster, leaders, err := k.describe(ctx, t.name)
 	found := len(leaders)
@@ -130,7 +130,7 @@ func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
 	return leaders, nil
 }
 
-// note keeps what count answered and says it as resolve does. The topic becomes refused, usable, or stays what it was.
+// note stores count's result and returns resolve's. The topic becomes refused or usable, or keeps its state.
 func (k *Kafka) note(ctx context.Context, t *topic, leaders []int32, err error) ([]*partition, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +139,7 @@ func (k *Kafka) note(ctx context.Context, t *topic, leaders []int32, err error) 
 		if t.parts == nil || was != nil || t.moved {
 			return nil, err
 		}
-		// Ask again in a second rather than in each call.
+		// Check again after a second, not in each call.
 		t.checked = time.Now().Add(min(time.Second, k.cfg.RecheckEvery) - k.cfg.RecheckEvery)
 		return t.parts, nil
 	}
@@ -158,7 +158,7 @@ func (k *Kafka) note(ctx context.Context, t *topic, leaders []int32, err error) 
 	}
 	if len(t.parts) != len(leaders) {
 		parts := make([]*partition, len(leaders))
-		// Partitions keep their semaphores: an older call may have a request in flight.
+		// Partitions keep their semaphores: an earlier call may have a request in flight.
 		for i := copy(parts, t.parts); i < len(parts); i++ {
 			parts[i] = &partition{topic: t, id: i, send: make(chan struct{}, 1)}
 		}
@@ -176,14 +176,15 @@ func (t *topic) snapshot() []*partition {
 	return t.parts
 }
 
-// doubtCount keeps the partitions from being used when there are others by now: whether that was accepted is not known.
+// doubtCount marks the partitions as unusable if their count or cluster has changed and it is not known whether the
+// change was accepted.
 func (t *topic) doubtCount(cluster string, found int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.moved = len(t.parts) != found || t.cluster != cluster
 }
 
-// clusterChanged reports whether the brokers belong to another cluster than when the topic was last asked about.
+// clusterChanged reports whether the brokers belong to another cluster than at the topic's last check.
 func (k *Kafka) clusterChanged(ctx context.Context, t *topic) bool {
 	cluster, _, err := k.describe(ctx, t.name)
 	t.mu.Lock()
@@ -191,14 +192,14 @@ func (k *Kafka) clusterChanged(ctx context.Context, t *topic) bool {
 	return err == nil && cluster != t.cluster
 }
 
-// doubt makes the next call ask for the topic again.
+// doubt makes the next call check the topic again.
 func (t *topic) doubt() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.checked = time.Time{}
 }
 
-// describe returns the cluster's id and the leaders of the partitions in the metadata; -1: none.
+// describe returns the cluster's id and the partitions' leaders from metadata; -1: no leader.
 func (k *Kafka) describe(ctx context.Context, name string) (cluster string, leaders []int32, err error) {
 	k.wire.learn(name, nil)
 	res, err := k.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{name}})

@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// pinned is a topic whose pin answers as a test wants, and waits for gate when there is one.
+// pinned is a Kafka whose Pin returns err, once gate is closed if there is one.
 type pinned struct {
 	*fake
 	k *Kafka
@@ -59,9 +59,9 @@ func (p *pinned) grow(partitions int) {
 	p.partitions = partitions
 }
 
-// grown publishes twice at a time while the pin answers for a topic that has grown, and wants both sent by the new
+// requireNewCount publishes twice at a time while Pin accepts a grown topic's count. Both events must be sent by that
 // count.
-func (p *pinned) grown(t *testing.T, e event.Event, count int) {
+func (p *pinned) requireNewCount(t *testing.T, e event.Event, count int) {
 	t.Helper()
 	gate, verdicts, before := make(chan struct{}), make(chan error, 2), len(p.sent)
 	p.set(nil, gate)
@@ -82,12 +82,12 @@ func (p *pinned) grown(t *testing.T, e event.Event, count int) {
 	}
 }
 
-// TestP4_ChangedCountIsNotUsedUnpinned: metadata has told of another count, and the pin was not answered. Who comes
-// while another asks again waits too.
+// TestP4_ChangedCountIsNotUsedUnpinned: metadata shows another count, and Pin fails. No event is sent by the old count.
+// While one caller asks Pin again, the others wait.
 func TestP4_ChangedCountIsNotUsedUnpinned(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p, e := newPinned(t, 2), some("t", "k", "v")
+		p, e := newPinned(t, 2), newEvent("t", "k", "v")
 		allAcked(t, p.k.Publish(t.Context(), []event.Event{e}))
 		p.grow(97)
 		<-time.After(31 * time.Second)
@@ -95,31 +95,32 @@ func TestP4_ChangedCountIsNotUsedUnpinned(t *testing.T) {
 		if err := p.k.Publish(t.Context(), []event.Event{e})[0]; err == nil || isRejection(err) {
 			t.Fatalf("verdict %v, want an unknown outcome", err)
 		}
-		p.grown(t, e, 97)
+		p.requireNewCount(t, e, 97)
 	})
 }
 
-// TestP4_UnansweredPinKeepsCountOld: what was asked a moment ago in vain is as old as the last answer.
+// TestP4_UnansweredPinKeepsCountOld: the age of a count runs from Pin's last answer. A call that failed does not renew
+// it.
 func TestP4_UnansweredPinKeepsCountOld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p, e := newPinned(t, 2), some("t", "k", "v")
+		p, e := newPinned(t, 2), newEvent("t", "k", "v")
 		allAcked(t, p.k.Publish(t.Context(), []event.Event{e}))
 		<-time.After(31 * time.Second)
 		p.set(errors.New("database away"), nil)
 		allAcked(t, p.k.Publish(t.Context(), []event.Event{e}))
 		p.grow(97)
 		<-time.After(30 * time.Second)
-		p.grown(t, e, 97)
+		p.requireNewCount(t, e, 97)
 	})
 }
 
-// TestGrownTopicWithRequestInFlight: a request to a partition is in flight while the topic's new count is
-// accepted.
+// TestGrownTopicWithRequestInFlight: the topic's new count is accepted while a request is in flight. There is still one
+// request to a partition at a time.
 func TestGrownTopicWithRequestInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p, e := newPinned(t, 1), some("t", "k", "v")
+		p, e := newPinned(t, 1), newEvent("t", "k", "v")
 		for choose(&e, 2) != 0 {
 			e.Key += "k"
 		}
@@ -150,7 +151,8 @@ func TestGrownTopicWithRequestInFlight(t *testing.T) {
 	})
 }
 
-// TestRaisedLimitIsUsed: batches were split for a topic's limit. It is asked for anew with the topic.
+// TestRaisedLimitIsUsed: batches were split for the topic's max.message.bytes. Once the topic's metadata is read again,
+// whole batches are tried.
 func TestRaisedLimitIsUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +166,7 @@ func TestRaisedLimitIsUsed(t *testing.T) {
 		}
 		batch := make([]event.Event, 8)
 		for i := range batch {
-			batch[i] = some("t", "k", "v")
+			batch[i] = newEvent("t", "k", "v")
 		}
 		allAcked(t, p.k.Publish(t.Context(), batch))
 		most = len(batch)
@@ -177,11 +179,12 @@ func TestRaisedLimitIsUsed(t *testing.T) {
 	})
 }
 
-// TestEachAbsenceHasItsGrace: a topic was missing, was there, and is missing again much later.
+// TestEachAbsenceHasItsGrace: a topic was missing, existed, and is missing again. The second absence has a grace of its
+// own.
 func TestEachAbsenceHasItsGrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p, e := newPinned(t, 1), some("t", "k", "v")
+		p, e := newPinned(t, 1), newEvent("t", "k", "v")
 		missing := func(is kafka.Error) {
 			p.fake.mu.Lock()
 			defer p.fake.mu.Unlock()

@@ -15,44 +15,44 @@ import (
 
 // The scopes of a refusal.
 const (
-	ScopeRecord = "record" // this event, and no other for the same reason
-	ScopeTopic  = "topic"  // whatever is sent to the topic
+	ScopeRecord = "record" // only this event is refused
+	ScopeTopic  = "topic"  // every event of the topic is refused
 )
 
 // ErrNotSent is matched by the verdict of an event that this call did not send, because an earlier event of its
-// partition was not acknowledged or because the call was told to stop. Whether an earlier call wrote it is not known.
+// partition was not acknowledged or because the call was told to stop. An earlier call may have written it.
 var ErrNotSent = errors.New("not sent")
 
 // ErrClosed is matched by verdicts of a Kafka that was closed.
 var ErrClosed = errors.New("publisher: closed")
 
-// Rejection is a certain refusal: the event will not be written until something changes. Nor was it, but see
-// MaybeWritten.
+// Rejection is a certain refusal: the event cannot be written until the topic, the broker or the event changes. It was
+// not written, unless MaybeWritten says otherwise.
 type Rejection struct {
 	Topic     string
 	Partition int         // -1 when the topic as a whole refuses
 	Code      kafka.Error // the broker's error code
-	Err       error       // the broker's error with its own words
+	Err       error       // the broker's error with its message
 	scope     string
 	maybe     bool
 }
 
-// Rejected is true: a refusal is certain.
+// Rejected returns true: the refusal is certain.
 func (r *Rejection) Rejected() bool { return true }
 
-// MaybeWritten reports whether the answer to an earlier request of the same call was lost: the event was refused when
-// it was sent again, and the first one may have written it.
+// MaybeWritten reports whether the answer to an earlier request of the same call was lost. That request may have
+// written the event, which was refused when it was sent again.
 func (r *Rejection) MaybeWritten() bool { return r.maybe }
 
-// Scope is ScopeRecord or ScopeTopic.
+// Scope returns ScopeRecord or ScopeTopic.
 func (r *Rejection) Scope() string { return r.scope }
 
-// RefusalCode is the broker's error by Kafka's own name, as operators search for it, such as "MESSAGE_TOO_LARGE".
+// RefusalCode returns Kafka's name of the error, such as "MESSAGE_TOO_LARGE".
 func (r *Rejection) RefusalCode() string {
 	switch r.Code {
 	case 0:
 		return "REFUSED"
-	case kafka.MessageSizeTooLarge: // kafka-go has another name for it
+	case kafka.MessageSizeTooLarge: // kafka-go names it differently
 		return "MESSAGE_TOO_LARGE"
 	}
 	return strings.ToUpper(strings.ReplaceAll(r.Code.Title(), " ", "_"))
@@ -61,13 +61,13 @@ func (r *Rejection) RefusalCode() string {
 // Unwrap returns the broker's error.
 func (r *Rejection) Unwrap() error { return r.Err }
 
-// Error says what was refused and why.
+// Error names the refused record or topic and the reason.
 func (r *Rejection) Error() string {
 	return fmt.Sprintf("publisher: topic %s refuses this %s: %v", r.Topic, r.scope, r.Err)
 }
 
 // PartitionsChangedError refuses a topic whose partition count is no longer the pinned one: with another count keys
-// move to other partitions, and their order is lost on the way.
+// move to other partitions and lose their order.
 type PartitionsChangedError struct {
 	Topic         string
 	Pinned, Found int
@@ -79,14 +79,14 @@ func (e *PartitionsChangedError) Rejected() bool { return true }
 // Scope is ScopeTopic.
 func (e *PartitionsChangedError) Scope() string { return ScopeTopic }
 
-// Error names both counts and what an operator does about them.
+// Error names both counts and what an operator can do.
 func (e *PartitionsChangedError) Error() string {
 	return fmt.Sprintf("publisher: topic %s has %d partitions and is pinned to %d: a changed count moves keys to "+
 		"other partitions; "+
 		"let everything published so far be consumed, then run `relay topics accept`", e.Topic, e.Found, e.Pinned)
 }
 
-// notSentError gives the reason of an ErrNotSent.
+// notSentError is an ErrNotSent with its reason.
 type notSentError struct {
 	what  string
 	cause error
@@ -96,32 +96,32 @@ func (e *notSentError) Error() string {
 	return "publisher: not sent: " + e.what + ": " + e.cause.Error()
 }
 
-// NotSent is true: this call did not send the event.
+// NotSent returns true: this call did not send the event.
 func (e *notSentError) NotSent() bool { return true }
 
 func (e *notSentError) Unwrap() []error { return []error{ErrNotSent, e.cause} }
 
-// behind is the verdict of what stands behind an event that was not acknowledged. It is not a rejection even when its
-// cause is: only the text of the cause is kept.
+// behind returns the verdict of the events after one that was not acknowledged. It keeps only the text of its cause, so
+// it is not a rejection even if the cause is.
 func behind(cause error) error {
 	return &notSentError{"an earlier event of its partition was not acked", errors.New(cause.Error())}
 }
 
 func stopped(cause error) error { return &notSentError{"told to stop", cause} }
 
-// class is what to do about a request that was not acknowledged.
+// class says how to go on after a request that was not acknowledged.
 type class int
 
 const (
-	unknown     class = iota // the relay sends it again
-	misrouted                // certainly or probably not written; ask for the leader and repeat at once
-	tooLarge                 // split; one record alone is refused
-	badRecord                // some record of the batch is refused, nothing was written
+	unknown     class = iota // outcome unknown; the relay sends it again
+	misrouted                // certainly or probably not written; find the leader and repeat at once
+	tooLarge                 // split; a single record is refused
+	badRecord                // a record of the batch is refused; nothing was written
 	topicRefuse              // nothing can be written to the topic
 	noTopic                  // the broker does not know the topic: refused after a grace
 )
 
-// classify sorts what Kafka answered and what the way to it answered.
+// classify returns the class of an error of Kafka or of the transport.
 func classify(err error) class {
 	var code kafka.Error
 	if errors.As(err, &code) {
@@ -130,21 +130,20 @@ func classify(err error) class {
 	switch {
 	case errors.Is(err, protocol.ErrNoTopic), errors.Is(err, protocol.ErrNoPartition),
 		errors.Is(err, protocol.ErrNoLeader):
-		// The transport's cached metadata says so. It says the same when it could reach no broker at all.
+		// From the transport's cached metadata, which is also empty if it could reach no broker.
 		return misrouted
 	case errors.Is(err, context.DeadlineExceeded):
 		return unknown
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
 		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		// Most often a pooled connection that the broker closed while it was idle. The same batch again keeps the
-		// order.
+		// Usually the broker closed an idle pooled connection. Repeating the same batch keeps the order.
 		return misrouted
 	}
 	return unknown
 }
 
-// answerLost reports whether a request that failed so may have been written: no broker has answered, and it was not the
-// transport that found nobody to send it to.
+// answerLost reports whether a request with this error may have been written: no broker answered, and the transport had
+// a broker to send it to.
 func answerLost(err error) bool {
 	var code kafka.Error
 	if errors.As(err, &code) {
@@ -168,17 +167,17 @@ func classifyCode(code kafka.Error) class {
 		return badRecord
 	case kafka.TopicAuthorizationFailed, kafka.InvalidTopic, kafka.PolicyViolation, kafka.UnsupportedForMessageFormat,
 		kafka.UnsupportedCompressionType,
-		// Timestamps are ours, of the moment of publishing: a clock that is wrong must not park every key it touches.
+		// The publisher sets the timestamps: a wrong clock must not park keys.
 		kafka.InvalidTimestamp:
 		return topicRefuse
 	}
-	// Among these: failed authentication and ClusterAuthorizationFailed, which are no refusal of records.
+	// These include failed authentication and ClusterAuthorizationFailed, which refuse no particular record.
 	return unknown
 }
 
 func rejection(scope, topic string, partition int, err error) *Rejection {
 	r := &Rejection{Topic: topic, Partition: partition, Err: err, scope: scope}
-	_ = errors.As(err, &r.Code) // stays 0 when no broker said it
+	_ = errors.As(err, &r.Code) // stays 0 if the error is not the broker's
 	return r
 }
 

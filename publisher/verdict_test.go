@@ -20,7 +20,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// keys are keys of the partitions 0 to n-1, in that order.
+// keys returns a key for each of the partitions 0 to n-1, in that order.
 func keys(n int) []string {
 	out := make([]string, n)
 	for i, left := 0, n; left > 0; i++ {
@@ -36,8 +36,8 @@ func code(c kafka.Error) *produce.ResponsePartition {
 	return &produce.ResponsePartition{ErrorCode: int16(c)}
 }
 
-// faked is a Kafka over f with batches of about ten events.
-func faked(t *testing.T, f *fake) *Kafka {
+// fakeKafka returns a Kafka over f with batches of about ten events.
+func fakeKafka(t *testing.T, f *fake) *Kafka {
 	t.Helper()
 	return newKafka(t, []string{"nowhere:1"}, Config{Transport: f, BatchBytes: 1024})
 }
@@ -55,10 +55,10 @@ func TestOnePartitionFailsAndTheOthersGoOn(t *testing.T) {
 		}
 		return code(kafka.NotEnoughReplicas)
 	}}
-	k := faked(t, f)
+	k := fakeKafka(t, f)
 	var events []event.Event
 	for i := range 300 {
-		events = append(events, some("t", keys(3)[i%3], string(rune('0'+i/100))+string(rune('0'+i/10%10))+
+		events = append(events, newEvent("t", keys(3)[i%3], string(rune('0'+i/100))+string(rune('0'+i/10%10))+
 			string(rune('0'+i%10))))
 	}
 	verdicts := k.Publish(t.Context(), events)
@@ -94,18 +94,18 @@ func TestRequestsToOnePartitionNeverOverlap(t *testing.T) {
 		}
 		defer flying[r.partition].Add(-1)
 		if requests.Add(1)%5 == 0 {
-			return code(kafka.NotLeaderForPartition) // repeated inside
+			return code(kafka.NotLeaderForPartition) // Publish repeats the request
 		}
 		_ = r.values() // takes a while
 		return &produce.ResponsePartition{}
 	}}
-	k := faked(t, f)
+	k := fakeKafka(t, f)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			var events []event.Event
 			for i := range 400 {
-				events = append(events, some("t", keys(4)[i%4], "v"))
+				events = append(events, newEvent("t", keys(4)[i%4], "v"))
 			}
 			_ = k.Publish(context.Background(), events)
 		})
@@ -124,7 +124,7 @@ func TestClassesOfAnswers(t *testing.T) {
 		kafka.InvalidRequiredAcks: "",
 	} {
 		f := &fake{partitions: 1, produce: func(context.Context, request) *produce.ResponsePartition { return code(c) }}
-		err := faked(t, f).Publish(t.Context(), []event.Event{some("t", "k", "v")})[0]
+		err := fakeKafka(t, f).Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0]
 		scope := ""
 		var r *Rejection
 		if errors.As(err, &r) {
@@ -160,7 +160,7 @@ func TestRefusedRecordIsFoundInOrder(t *testing.T) {
 		}}
 		var events []event.Event
 		for _, v := range strings.Split("a b c d e bad f g bad h", " ") {
-			events = append(events, some("t", "k", v))
+			events = append(events, newEvent("t", "k", v))
 		}
 		verdicts := newKafka(t, []string{"nowhere:1"}, Config{Transport: f}).Publish(t.Context(), events)
 		var r *Rejection
@@ -171,8 +171,8 @@ func TestRefusedRecordIsFoundInOrder(t *testing.T) {
 	}
 }
 
-// TestP4_RefusalAfterLostAnswerMayBeWritten: the first request may have been written, the repeated one is refused.
-// Neither the refused event nor what stood behind it in that request is certain not to be in the log.
+// TestP4_RefusalAfterLostAnswerMayBeWritten: the answer to the first request is lost, and the repeated request is
+// refused. The refused event may be in the log, and so may the events after it in that request.
 func TestP4_RefusalAfterLostAnswerMayBeWritten(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"lost": true, "no leader": false, "disk": true} {
@@ -183,7 +183,7 @@ func TestP4_RefusalAfterLostAnswerMayBeWritten(t *testing.T) {
 		}
 		f.produce = func(_ context.Context, r request) *produce.ResponsePartition {
 			switch requests++; {
-			case requests == 1 && name == "disk": // it failed while it wrote
+			case requests == 1 && name == "disk": // failed while writing
 				return code(kafka.KafkaStorageError)
 			case requests == 1:
 				return nil
@@ -193,9 +193,9 @@ func TestP4_RefusalAfterLostAnswerMayBeWritten(t *testing.T) {
 			}
 			return &produce.ResponsePartition{}
 		}
-		verdicts := faked(t, f).Publish(t.Context(), []event.Event{
-			some("t", "k", "a"), some("t", "k", "bad"),
-			some("t", "k", "b"),
+		verdicts := fakeKafka(t, f).Publish(t.Context(), []event.Event{
+			newEvent("t", "k", "a"), newEvent("t", "k", "bad"),
+			newEvent("t", "k", "b"),
 		})
 		var r *Rejection
 		if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.MaybeWritten() != lost ||
@@ -223,7 +223,8 @@ func TestMovedLeaderIsFoundAtOnce(t *testing.T) {
 			}
 			return code(answer.code)
 		}
-		allAcked(t, faked(t, f).Publish(t.Context(), []event.Event{some("t", "k", "a"), some("t", "k", "b")}))
+		events := []event.Event{newEvent("t", "k", "a"), newEvent("t", "k", "b")}
+		allAcked(t, fakeKafka(t, f).Publish(t.Context(), events))
 		if len(requests) != 2 || !slices.Equal(requests[0], requests[1]) || f.refreshes != 1 {
 			t.Errorf("%s: requests %v, metadata refreshed %d times", name, requests, f.refreshes)
 		}
@@ -244,10 +245,10 @@ func TestTheEndOfContextLetsTheRequestInFlightFinish(t *testing.T) {
 				return nil
 			}
 		}}
-		k := faked(t, f)
+		k := fakeKafka(t, f)
 		var events []event.Event
 		for range 100 {
-			events = append(events, some("t", "k", "v"))
+			events = append(events, newEvent("t", "k", "v"))
 		}
 		result, closed := make(chan []error), make(chan struct{})
 		go func() { result <- k.Publish(ctx, events) }()
@@ -272,7 +273,7 @@ func TestTheEndOfContextLetsTheRequestInFlightFinish(t *testing.T) {
 			}
 		}
 		if last := verdicts[99]; !errors.Is(last, ErrNotSent) || !errors.Is(last, want) {
-			t.Errorf("what was not sent: %v", last)
+			t.Errorf("the last event: %v", last)
 		}
 		cancel()
 	}
@@ -290,7 +291,7 @@ func TestUnknownTopicBecomesARefusalAndComesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdict := func() error { return k.Publish(t.Context(), []event.Event{some("t", "k", "v")})[0] }
+		verdict := func() error { return k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0] }
 		for range 9 {
 			if err := verdict(); err == nil || isRejection(err) {
 				t.Fatal(err)
@@ -301,7 +302,7 @@ func TestUnknownTopicBecomesARefusalAndComesBack(t *testing.T) {
 		if err := verdict(); !isRejection(err) {
 			t.Fatal(err)
 		}
-		// An outage says nothing about the topic.
+		// An outage is no evidence about the topic.
 		f.metaErr = io.ErrUnexpectedEOF
 		if err := verdict(); err == nil || isRejection(err) {
 			t.Fatal(err)
@@ -328,28 +329,27 @@ func TestThePinDecides(t *testing.T) {
 			return pinned, pinErr
 		},
 	})
-	verdict := func() error { return k.Publish(t.Context(), []event.Event{some("t", "k", "v")})[0] }
+	verdict := func() error { return k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0] }
 	if err := verdict(); err != nil {
 		t.Fatal(err)
 	}
 	f.partitions = 12
 	var changed *PartitionsChangedError
 	if err := verdict(); !errors.As(err, &changed) || changed.Pinned != 8 || changed.Found != 12 {
-		t.Fatalf("a topic with 12 partitions, pinned to 8, is sent to: %v", err)
+		t.Fatalf("a topic with 12 partitions, pinned to 8: %v, want a PartitionsChangedError", err)
 	}
-	pinned = 12 // an operator accepted it
+	pinned = 12 // an operator accepted the new count
 	if err := verdict(); err != nil {
 		t.Fatal(err)
 	}
 	pinErr = errors.New("database away")
 	if err := verdict(); err != nil {
-		t.Fatalf("a pin that cannot be asked stops a topic that was fine: %v", err)
+		t.Fatalf("Pin fails for an unchanged topic, and publishing stops: %v", err)
 	}
 	f.partitions = 13
 	for range 2 {
 		if err := verdict(); err == nil || isRejection(err) {
-			t.Fatalf("a topic that grew is sent to by the old count, which another relay may not have any more: %v",
-				err)
+			t.Fatalf("topic grown, Pin failed: %v, want an unknown outcome: other relays may use the new count", err)
 		}
 	}
 	pinErr, pinned = nil, 13
@@ -358,7 +358,7 @@ func TestThePinDecides(t *testing.T) {
 	}
 	pinErr, f.cluster = errors.New("database away"), "other"
 	if err := verdict(); err == nil || isRejection(err) {
-		t.Fatalf("another cluster is sent to, which nobody may have accepted: %v", err)
+		t.Fatalf("the cluster changed and Pin fails: %v, want an unknown outcome", err)
 	}
 	pinErr = nil
 	if err := verdict(); err != nil {
@@ -366,7 +366,7 @@ func TestThePinDecides(t *testing.T) {
 	}
 }
 
-// TestRetryStaysInCluster: the way to the leader breaks, and leads to another cluster afterwards.
+// TestRetryStaysInCluster: the connection to the leader breaks, and the address then leads to another cluster.
 func TestRetryStaysInCluster(t *testing.T) {
 	t.Parallel()
 	f, sent := &fake{partitions: 1, cluster: "one", err: io.EOF}, 0
@@ -384,17 +384,17 @@ func TestRetryStaysInCluster(t *testing.T) {
 		return 1, nil
 	}})
 	for range 2 {
-		if err := k.Publish(t.Context(), []event.Event{some("t", "k", "v")})[0]; err == nil || isRejection(err) {
+		if err := k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0]; err == nil || isRejection(err) {
 			t.Errorf("verdict %v, want an unknown outcome", err)
 		}
 	}
 	if sent != 1 {
-		t.Errorf("%d requests, want the one to the first cluster", sent)
+		t.Errorf("%d requests, want one, to the first cluster", sent)
 	}
 }
 
-// TestP4_OldCountIsNotUsedWhileAsking: who has not sent to a topic for long waits until it is known how many partitions
-// it has, also while another asks: the count may have been accepted long ago, and other relays send by it.
+// TestP4_OldCountIsNotUsedWhileAsking: the known partition count is old. Every caller waits until one of them has asked
+// for the new count: an operator may have accepted it long ago, and other relays already send by it.
 func TestP4_OldCountIsNotUsedWhileAsking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -413,7 +413,7 @@ func TestP4_OldCountIsNotUsedWhileAsking(t *testing.T) {
 				<-gate
 				return partitions, nil
 			}})
-		e := some("t", "k", "v")
+		e := newEvent("t", "k", "v")
 		if err := k.Publish(t.Context(), []event.Event{e})[0]; err != nil {
 			t.Fatal(err)
 		}
@@ -438,7 +438,8 @@ func TestP4_OldCountIsNotUsedWhileAsking(t *testing.T) {
 	})
 }
 
-// TestTooLargeRequestIsRefused: Kafka answers a request that is larger than it takes by closing the connection.
+// TestTooLargeRequestIsRefused: Kafka closes the connection at a request above socket.request.max.bytes, so the
+// publisher refuses the event itself.
 func TestTooLargeRequestIsRefused(t *testing.T) {
 	t.Parallel()
 	sent := 0
@@ -451,9 +452,9 @@ func TestTooLargeRequestIsRefused(t *testing.T) {
 		return &produce.ResponsePartition{}
 	}
 	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, RequestBytes: 2 << 20, Compression: CompressionNone})
-	huge := some("t", "k", "v")
+	huge := newEvent("t", "k", "v")
 	huge.Payload = make([]byte, 2<<20)
-	verdicts := k.Publish(t.Context(), []event.Event{some("t", "k", "v"), huge, some("t", "k", "v")})
+	verdicts := k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v"), huge, newEvent("t", "k", "v")})
 	var r *Rejection
 	if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.Scope() != ScopeRecord ||
 		r.RefusalCode() != "MESSAGE_TOO_LARGE" || r.MaybeWritten() ||
@@ -461,7 +462,7 @@ func TestTooLargeRequestIsRefused(t *testing.T) {
 		t.Errorf("verdicts %v", verdicts)
 	}
 	if sent != 1 {
-		t.Errorf("%d requests, want one with what goes before", sent)
+		t.Errorf("%d requests, want one with the event before it", sent)
 	}
 }
 

@@ -16,14 +16,14 @@ import (
 // refreshEvery bounds how often forced refreshes of metadata may reconnect.
 const refreshEvery = 250 * time.Millisecond
 
-// wire is the way to the brokers: kafka-go's Transport with two things added.
+// wire is kafka-go's Transport with two additions.
 //
-// A Transport asks for the metadata of every topic of the cluster again and again unless it is told which, and it is
-// told only when it is made: so it is replaced when a new topic is used. Naming a topic also makes the broker say "not
-// authorised" where it would otherwise leave the topic out.
+// A Transport refreshes the metadata of every topic of the cluster unless it is made with a list of topics. So it is
+// replaced when a new topic is used. For a topic on the list a broker also answers "not authorised"; otherwise it
+// leaves the topic out.
 //
-// And it has no way to ask for metadata now: closing its idle connections makes it start over, while requests in flight
-// end undisturbed.
+// A Transport has no method that refreshes metadata at once. Closing its idle connections does, and lets requests in
+// flight finish.
 type wire struct {
 	make func(topics []string) kafka.RoundTripper
 
@@ -48,15 +48,15 @@ func newWire(cfg Config) *wire {
 			// Shorter than the 350 s after which common load balancers forget a connection, and than the broker's 10
 			// min.
 			IdleTimeout: 4 * time.Minute,
-			// Also the time-out of a metadata request. Leaders that moved in order show in errors, which refresh at
+			// Also the time-out of a metadata request. A planned move of a leader shows as an error, which refreshes at
 			// once.
 			MetadataTTL: 3 * time.Second, MetadataTopics: topics,
 		}
 	}}
 }
 
-// learn makes metadata of a topic available and, when it is new, of those of the events behind it: all by one
-// Transport, for a Transport costs connections and a request.
+// learn makes the metadata of a topic available. If the topic is new, it includes the topics of the events after it in
+// the same Transport: each Transport costs connections and a request.
 func (w *wire) learn(topic string, behind []event.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,7 +71,7 @@ func (w *wire) learn(topic string, behind []event.Event) {
 	w.current = w.make(slices.Sorted(maps.Keys(w.topics)))
 }
 
-// refresh makes the next request ask for metadata first, unless that was done a moment ago.
+// refresh makes the next request read metadata first, at most once every refreshEvery.
 func (w *wire) refresh() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,7 +99,7 @@ func (w *wire) RoundTrip(ctx context.Context, addr net.Addr, req kafka.Request) 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.current != current {
-		// It was replaced and closed, perhaps before this request made it open connections again.
+		// The Transport was replaced and closed, and this request may have opened connections since.
 		closeIdle(current)
 	}
 	return res, err
