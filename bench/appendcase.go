@@ -36,11 +36,11 @@ func nameWith(writers int) string    { return fmt.Sprintf("with Append, %d write
 
 // appendCase measures what an event adds to the cost of a business transaction.
 func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("append", fmt.Sprintf("transactions a second: begin, insert a payment, update one of %d accounts, "+
-		"(Append of one event of %d bytes, pg_notify,) commit, a round trip each but where it says batch, writers on "+
-		"connections of their own, for %v; "+
-		"p50 and p99 are of a whole transaction. The large Appends' rate is in events", accounts, payloadSize,
-		o.live.tax))
+	rep.note("append", fmt.Sprintf("Transactions per second. A transaction begins, inserts a payment, updates one "+
+		"of %d accounts, calls Append with one event of %d bytes and pg_notify where the row says so, and commits, "+
+		"with one round trip per statement unless the row says batch. Each writer has its own connection and runs "+
+		"for %v. p50 and p99 are those of a whole transaction. The rate of the large Appends is in events", accounts,
+		payloadSize, o.live.tax))
 	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts); err != nil {
 		return err
 	}

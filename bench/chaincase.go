@@ -31,9 +31,9 @@ const (
 
 // chainCase measures the time from the start of the three processes until the last payment is in the ledger.
 func chainCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("chain", fmt.Sprintf("%d payments of %d bytes: %d transactions at a time append %d each, a relay "+
-		"publishes, the worker of examples/ledger books two "+
-		"entries for each; from the start of the processes to the last entry", o.chain, payloadSize, chainCallers,
+	rep.note("chain", fmt.Sprintf("%d payments of %d bytes. %d concurrent transactions append %d events each, one "+
+		"relay publishes them, and the worker of examples/ledger books two entries for each payment. The time is from "+
+		"the start of the processes to the last entry", o.chain, payloadSize, chainCallers,
 		chainBatch))
 	prefix, err := pgschema.Prefix("public")
 	if err != nil {

@@ -24,9 +24,9 @@ const (
 // claimsCase: an open snapshot keeps the dead rows of all settled claims and events. A claim of few events must be as
 // fast after an hour's worth of claims as at the start. The figures are claims per second of claiming.
 func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("claims", fmt.Sprintf("%d claims under a pinned snapshot, %d pumps, no Kafka; before and after them %d "+
-		"slices of %v with %d events a second; the figures are 1/median claim time",
-		o.claims, claimsPumps, claimsSlices, o.claimsSlice, claimsCalm*int(time.Second/claimsTick)))
+	rep.note("claims", fmt.Sprintf("%d claims under a pinned snapshot by %d pumps, without Kafka. Before and after "+
+		"them, %d slices of %v with %d events per second are measured. A rate is 1/median claim time", o.claims,
+		claimsPumps, claimsSlices, o.claimsSlice, claimsCalm*int(time.Second/claimsTick)))
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return err
 	}

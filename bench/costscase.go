@@ -49,8 +49,8 @@ func (o *options) planFlags(f *flag.FlagSet) {
 // costsCase measures the cost of an event in each step of the chain, each step alone and in batches of two sizes, and
 // writes costs.json for -model.
 func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("costs", fmt.Sprintf("%d events of %d bytes in large batches and a quarter of them in small ones; CPU, "+
-		"log and network of each step alone", o.costEvents, payloadSize))
+	rep.note("costs", fmt.Sprintf("%d events of %d bytes in large batches, and a quarter as many in small ones. "+
+		"CPU, WAL and network traffic are those of each step alone", o.costEvents, payloadSize))
 	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
 		return err
 	}

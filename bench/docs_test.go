@@ -67,8 +67,8 @@ func TestReportedFiguresReachPage(t *testing.T) {
 	for _, want := range []string{
 		"| relay | relay drain / ProducerPerformance | **1.1** (1.1 to 1.1) | at least 1.5 | **not met** |",
 		"how it was set.",
-		"| | events/s, median (min to max) | p50, ms | p99, ms | own CPU an event, µs | Postgres' CPU | Kafka's CPU " +
-			"| log an event, bytes | peak, MiB |",
+		"| | events/s, median (min to max) | p50, ms | p99, ms | own CPU per event, µs | Postgres' CPU | Kafka's CPU " +
+			"| WAL per event, bytes | peak, MiB |",
 		"| relay drain | 110,000 (110,000 to 110,000) | 12 | 34 | 3.5 | 8.5 | 2.5 | 113 | 10 |",
 	} {
 		if !strings.Contains(string(doc), want) {

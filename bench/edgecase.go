@@ -43,9 +43,10 @@ type order struct {
 // edgeCase measures what idempotency adds to an HTTP handler, clients included: the header, the fingerprint, the key
 // and the stored response.
 func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("edge", fmt.Sprintf("requests a second over HTTP on the loopback, clients and server in one process: "+
-		"the handler of the idempotency case, which answers %d bytes; with the edge it reads the Idempotency-Key, "+
-		"makes the command's fingerprint, and calls InTx; for %v each", payloadSize, o.live.tax))
+	rep.note("edge", fmt.Sprintf("Requests per second over HTTP on the loopback interface, with clients and server "+
+		"in one process. The handler is that of the idempotency case, and answers %d bytes. With the edge it reads "+
+		"the Idempotency-Key, computes the command's fingerprint, and calls InTx. Each row runs for %v", payloadSize,
+		o.live.tax))
 	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts,
 		queryKeysByHand); err != nil {
 		return err

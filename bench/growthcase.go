@@ -14,9 +14,9 @@ func growthCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	big, small := nameBacklog(o.backlog), nameBacklog(o.backlogSmall)
 	fresh := small + ", no checkpoint since"
-	rep.note("growth", fmt.Sprintf("backlogs of %d-byte events, %d keys; from Run to the last settle; a checkpoint "+
-		"between fill and drain unless it says otherwise; "+
-		"the big one is drained once, and its first, middle and last tenth are shown", payloadSize, keys))
+	rep.note("growth", fmt.Sprintf("Backlogs of %d-byte events with %d keys. Each time is from Run to the last "+
+		"settle. There is a checkpoint between fill and drain unless the row says otherwise. The largest backlog is "+
+		"drained once, and its first, middle and last tenth are shown", payloadSize, keys))
 	once := func(name string, turn, mark int, f filling) (answer, figure, error) {
 		got, a, err := s.drainFilled(ctx, o, name, f, mark)
 		if err == nil {

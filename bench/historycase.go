@@ -35,9 +35,9 @@ const (
 // historyCase compares an inbox with many millions of ids with an empty one, in one database and with one ledger. Then
 // it drops the days of the history, one by one, while batches continue.
 func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("history", fmt.Sprintf("%d rows of history in %d days; %d messages in batches of %d, 4 partitions, one "+
-		"ledger row for each; replays are %d ids in a row of each old day",
-		o.history, historyDays, o.inboxBatched, inboxBatch, o.inboxBatched/historyDays))
+	rep.note("history", fmt.Sprintf("%d rows of history in %d days. %d messages in batches of %d over 4 partitions, "+
+		"with one ledger row for each. A replay is %d consecutive ids of each old day", o.history, historyDays,
+		o.inboxBatched, inboxBatch, o.inboxBatched/historyDays))
 	old, bare, err := s.inboxes(ctx)
 	if err != nil {
 		return err

@@ -30,8 +30,8 @@ const (
 // of the others, from the moment at which the relay holds the dead partition (every lane waits for it for HoldAfter).
 func holdCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
-	rep.note("hold", fmt.Sprintf("%d events of %d bytes over %d partitions; the figures are of the partitions beside "+
-		"the one that may be dead", o.events, payloadSize, partitions))
+	rep.note("hold", fmt.Sprintf("%d events of %d bytes over %d partitions. The rates are those of the partitions "+
+		"other than the one that may be dead", o.events, payloadSize, partitions))
 	for _, half := range []struct {
 		kind, alive, dead string
 		events            int

@@ -36,10 +36,10 @@ const replayed = 1000
 
 // idempotencyCase measures what a key adds to a handler, in time and round trips, and how fast a replay is.
 func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("idempotency", fmt.Sprintf("requests a second: a handler inserts a payment, updates one of %d accounts "+
-		"and appends an event, then commits, and answers %d bytes; "+
-		"InTx adds the key and keeps the answer; by hand is the key's row inserted first and updated last, each in a "+
-		"statement of its own; for %v each", accounts, payloadSize, o.live.tax))
+	rep.note("idempotency", fmt.Sprintf("Requests per second. A handler inserts a payment, updates one of %d "+
+		"accounts, appends an event, commits, and answers %d bytes. InTx adds the key and stores the answer. By "+
+		"hand means that the key's row is inserted first and updated last, each in a separate statement. Each row "+
+		"runs for %v", accounts, payloadSize, o.live.tax))
 	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts,
 		queryKeysByHand); err != nil {
 		return err

@@ -49,7 +49,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err != nil {
 		return err
 	}
-	rep.note("inbox", fmt.Sprintf("one ledger row for each message; %d messages in batches of %d, %d one by one",
+	rep.note("inbox", fmt.Sprintf("One ledger row for each message: %d messages in batches of %d, and %d one by one",
 		o.inboxBatched, inboxBatch, o.inboxSingle))
 	plain := inbox.HandlerFunc(s.plainOne)
 	many, single := partitioned(newEvents(o.inboxBatched), inboxBatch, 4), partitioned(newEvents(o.inboxSingle), 1, 32)

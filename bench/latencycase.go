@@ -27,9 +27,10 @@ const (
 // event. The schedule is fixed in advance, so a stall counts for every event that was due in it. Then it measures the
 // cost of an idle relay.
 func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("latency", fmt.Sprintf("%d transactions a second with one event of %d bytes each, every event with a "+
-		"key of its own; from when it was due to when a fetch that waits for it has it; %v a turn. "+
-		"The idle relay's events are statements", latencyRate, payloadSize, o.live.latency))
+	rep.note("latency", fmt.Sprintf("%d transactions per second with one event of %d bytes each; every event has "+
+		"its own key. The latency is from the time at which an event is due until a waiting fetch returns it. A "+
+		"turn takes %v. The rates of the empty outbox are statements per second", latencyRate, payloadSize,
+		o.live.latency))
 	payload := payloads(distinct)
 	all := map[string][]time.Duration{}
 	for turn := range o.repeats + 1 {

@@ -37,8 +37,8 @@ func manyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if o.quick {
 		databases, schemas, m.window = 2, 5, time.Second
 	}
-	rep.note("many", fmt.Sprintf("relay run, %d outboxes in %d databases of one server; a busy one's events are "+
-		"committed at once, and drained by a relay that is awake", databases*schemas, databases))
+	rep.note("many", fmt.Sprintf("relay run with %d outboxes in %d databases of one server. The events of a busy "+
+		"outbox are committed together, and drained by a relay that is awake", databases*schemas, databases))
 	began := time.Now()
 	idle, err := s.manyOutboxes(ctx, databases, schemas)
 	if err != nil {

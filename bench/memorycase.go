@@ -9,7 +9,7 @@ import (
 // memoryCase measures the peak memory of a relay that drains large events, and very many events.
 func memoryCase(ctx context.Context, s *stack, o options, rep *report) error {
 	const mebi = 1 << 20
-	rep.note("memory", "the peak (VmHWM) of a process that is the relay and nothing else; goal: under 200 MiB")
+	rep.note("memory", "Peak memory (VmHWM) of a process that runs only the relay. The goal is less than 200 MiB")
 	for _, one := range []struct {
 		name    string
 		events  int

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	nameRiver = "River, one job an event"
+	nameRiver = "River, one job per event"
 	kindRiver = "river"
 	// As in River's benchmark.
 	riverWorkers = 2000

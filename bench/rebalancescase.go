@@ -40,8 +40,8 @@ func rebalancesCase(ctx context.Context, s *stack, o options, rep *report) error
 	if o.live.static {
 		kind = "static members"
 	}
-	rep.note("rebalances", fmt.Sprintf("%d %s with the defaults of consumer.Config, %d partitions, %d events/s; "+
-		"%v between two replacements; seconds are those of standstill", o.live.workers, kind, rebalancePartitions,
+	rep.note("rebalances", fmt.Sprintf("%d %s with the defaults of consumer.Config, %d partitions, %d events/s; %v "+
+		"between two replacements. The seconds are those without progress", o.live.workers, kind, rebalancePartitions,
 		rebalanceRate, o.live.rebalancePause))
 	topic := fmt.Sprintf("bench-rebalances-%d", time.Now().UnixNano())
 	if err := s.createTopic(ctx, kafka.TopicConfig{

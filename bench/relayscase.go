@@ -31,9 +31,10 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if lease == 0 {
 		lease = defaultLease
 	}
-	rep.note("relays", fmt.Sprintf("%d events, drained by one, two or four relays that share the lanes already; "+
-		"then, at %d events a second, one of two relays leaves: p50 is the time from its signal until the other owns "+
-		"every lane and has published from each that it took; the lease is %v", o.live.relayEvents, flowRate, lease))
+	rep.note("relays", fmt.Sprintf("%d events, drained by one, two or four relays that already share the lanes. "+
+		"Then one of two relays ends, at %d events per second: p50 is the time from its signal until the other owns "+
+		"every lane and has published from each lane that it took. The lease is %v", o.live.relayEvents, flowRate,
+		lease))
 	payload := payloads(distinct)
 	var shareDifferences []float64
 	names := []string{"one relay", "two relays", "four relays"}

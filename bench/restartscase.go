@@ -51,9 +51,8 @@ var brokerFaults = []struct {
 // same time, to their own topics in one cluster, so that the same faults affect them.
 func restartsCase(ctx context.Context, _ *stack, o options, rep *report) error {
 	rep.note("restarts", fmt.Sprintf("three brokers, replication factor 3, min.insync.replicas 2; %d pumps for each "+
-		"client, %d events at a time each, every %v; each fault at each broker, "+
-		"one after the other; the rate is that of events, the peak is nobody's", restartPumps, restartBatch,
-		restartPause))
+		"client send %d events each, every %v. Each fault occurs at each broker, one after the other. The rate is in "+
+		"events; the peak does not apply", restartPumps, restartBatch, restartPause))
 	cluster, err := kafkatest.Standalone(3)
 	if err != nil {
 		return err

@@ -9,10 +9,9 @@ import (
 
 // shapesCase measures drains with few keys, large payloads or an open snapshot: anything that could slow them down.
 func shapesCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("shapes", fmt.Sprintf("drains of %d events of %d bytes: with %d keys, with one key in each lane, and "+
-		"while a snapshot is open that was taken before the "+
-		"first delete; then payloads of three sizes against plain Publish of as many bytes", o.events, payloadSize,
-		keys))
+	rep.note("shapes", fmt.Sprintf("Drains of %d events of %d bytes: with %d keys, with one key in each lane, and "+
+		"with an open snapshot that was taken before the first delete. Then payloads of three sizes, compared with "+
+		"plain Publish of as many bytes", o.events, payloadSize, keys))
 	if err := s.shapesOfKeys(ctx, o, rep); err != nil {
 		return err
 	}

@@ -31,10 +31,9 @@ func simulationCase(ctx context.Context, s *stack, o options, rep *report) error
 		return err
 	}
 	cores := float64(runtime.NumCPU())
-	rep.note("simulation", fmt.Sprintf("append (%d a transaction, %d producers), relay, Kafka, inbox with a ledger's "+
-		"row; simulated with measured costs on %.0f cores. CPU is of one event; the latency is until the effect is "+
-		"committed",
-		steadyAppend, steadyProducers, cores))
+	rep.note("simulation", fmt.Sprintf("The chain of append (%d events per transaction, %d producers), relay, Kafka "+
+		"and an inbox with a ledger row, simulated with measured costs on %.0f cores. CPU is per event. The latency "+
+		"ends when the effect is committed", steadyAppend, steadyProducers, cores))
 	costs.Checks = nil
 	for _, text := range append(strings.Split(o.rates, ","), "") {
 		l := plan.Load{

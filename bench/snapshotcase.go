@@ -25,8 +25,8 @@ const snapshotRate = 1000
 // snapshot.
 func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	each := min(snapshotSlice, o.snapshot/4)
-	rep.note("snapshot", fmt.Sprintf("%d events a second appended for %v under a pinned snapshot; the figures are "+
-		"1/median claim time, in each %v", snapshotRate, o.snapshot, each))
+	rep.note("snapshot", fmt.Sprintf("%d events per second are appended for %v under a pinned snapshot. The figures "+
+		"are 1/median claim time, in each %v", snapshotRate, o.snapshot, each))
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return err

@@ -20,9 +20,9 @@ const (
 // walCase compares a relay that reads the WAL with one that polls, in turns: the latency, the rate of a drain of a
 // backlog that grew while the relay was paused, and the cost while idle.
 func walCase(ctx context.Context, s *stack, o options, rep *report) (err error) {
-	rep.note("wal", fmt.Sprintf("latency as in that case, at %d a second, %v a turn; drains as in the case relays, "+
-		"%d events that were appended while the relay was stopped. The idle relay's events are statements",
-		latencyRate, o.live.latency, o.live.relayEvents))
+	rep.note("wal", fmt.Sprintf("The latency is measured as in the case latency, at %d events per second, in turns "+
+		"of %v. The drains are as in the case relays, of %d events that were appended while the relay was stopped. "+
+		"The rates of the empty outbox are statements per second", latencyRate, o.live.latency, o.live.relayEvents))
 	if _, err := operator.SetUpWAL(ctx, s.db, "public"); err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ const (
 	archiveEvery = time.Hour
 )
 
-// Archived is what one pass over the archive did.
+// Archived is the result of one pass over the archive.
 type Archived struct {
 	Made    []string `json:"made"`    // days, as 20260102
 	Dropped []string `json:"dropped"` // days
@@ -45,7 +45,7 @@ type Archived struct {
 
 // MaintainArchive makes the coming days of the archive and drops those that are older than keepDays (at least 1), in
 // UTC. It must run as the owner of the tables: call it daily at least, or let the relays do it, or run `relay archive
-// maintain`. It waits for no lock longer than 200 ms and holds none longer than 2 s, for settles would wait behind it.
+// maintain`. It waits for no lock longer than 200 ms and holds none longer than 2 s, because settles wait behind it.
 // Several may run at once: one of them works.
 func MaintainArchive(ctx context.Context, db *pgxpool.Pool, schema string, keepDays int) (Archived, error) {
 	in, err := sql.For(schema)
@@ -123,7 +123,8 @@ func (d *Archived) note(ok bool, list *[]string, day string) {
 	*list = append(*list, day)
 }
 
-// change runs statements about one day in a transaction. False: not now, and nothing has changed.
+// change runs statements about one day in a transaction. It returns false if they cannot run now; then nothing has
+// changed.
 func (a archivist) change(ctx context.Context, prefix string, day int, statements ...string) (bool, error) {
 	text := strings.NewReplacer(pgschema.Placeholder, prefix, "{day}", archiveDay(day),
 		"{from}", archiveStart(day).Format(time.RFC3339), "{to}", archiveStart(day+1).Format(time.RFC3339))
@@ -144,7 +145,7 @@ func (a archivist) change(ctx context.Context, prefix string, day int, statement
 	case pgerr.LockNotAvailable, // a lock was not free in time
 		pgerr.QueryCanceled,  // the default partition has too many rows to be read under it
 		pgerr.CheckViolation, // the default partition has rows of this day
-		pgerr.DuplicateTable: // somebody else has made it meanwhile
+		pgerr.DuplicateTable: // another session has made it meanwhile
 		return false, nil
 	}
 	return mine && err == nil, err
@@ -154,7 +155,7 @@ func archiveStart(day int) time.Time { return time.Unix(int64(day)*86400, 0).UTC
 
 func archiveDay(day int) string { return archiveStart(day).Format("20060102") }
 
-// queueSettled settles lanes of which everything is acked and stands in the outbox: deleted, or moved to the archive.
+// queueSettled settles lanes whose events are all acked and in the outbox: they are deleted, or moved to the archive.
 func (r *Relay) queueSettled(b *pgx.Batch, set *settling, k *laneKeys) *pgx.QueuedQuery {
 	if r.cfg.ArchiveDays > 0 {
 		return b.Queue(r.sql(sql.SettleArchived), k.lanes, k.fences, r.owner, k.firsts, set.epoch)
@@ -162,7 +163,7 @@ func (r *Relay) queueSettled(b *pgx.Batch, set *settling, k *laneKeys) *pgx.Queu
 	return b.Queue(r.sql(sql.Settle), k.lanes, k.fences, r.owner, k.firsts)
 }
 
-// queueAcked does the same with what is acked of other lanes.
+// queueAcked does the same with the acked events of other lanes.
 func (r *Relay) queueAcked(b *pgx.Batch, set *settling, k *laneKeys) {
 	a := &set.acked
 	if r.cfg.ArchiveDays > 0 {

@@ -19,7 +19,7 @@ const archiveDays = `select coalesce(string_agg(right(c.relname, 8), ' ' order b
 	join pg_class c on c.oid = i.inhrelid
 	where i.inhparent = 'outbox_archive'::regclass and c.relname <> 'outbox_archive_default'`
 
-// archivedAt puts a published event into the archive.
+// archivedAt inserts an archived event with the given time of publishing.
 func archivedAt(t *testing.T, db *pgtest.DB, at time.Time, key, payload string) {
 	t.Helper()
 	db.Exec(t,
@@ -36,21 +36,21 @@ func TestArchiveDaysAreMadeAndDropped(t *testing.T) {
 	db := outboxDB(t)
 	now := time.Now().UTC()
 	archivedAt(t, db, now.AddDate(0, 0, -40), "old", "in the default partition")
-	archivedAt(t, db, now.AddDate(0, 0, -2), "young", "there too")
+	archivedAt(t, db, now.AddDate(0, 0, -2), "young", "in the default partition")
 	if done, err := relay.MaintainArchive(t.Context(), db.Pool, db.Schema, 30); err != nil || len(done.Made) != 8 ||
 		done.Cleaned != 1 || len(done.Left) > 0 {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	if got := pgtest.One[string](t, db, archiveDays); !strings.HasPrefix(got, day(0)) ||
 		!strings.HasSuffix(got, day(7)) {
-		t.Errorf("days %s", got)
+		t.Errorf("archive partitions: %s", got)
 	}
 	archivedAt(t, db, now, "k", "today")
 	if got := pgtest.One[string](t, db,
 		`select string_agg(key, ',' order by key) from only outbox_archive_default`); got != "young" {
-		t.Errorf("the default partition has %s", got)
+		t.Errorf("rows left in the default partition: %s", got)
 	}
-	// Its day is over, as days ahead become with time.
+	// A past day gets a partition, as it would have got in advance.
 	text := strings.NewReplacer("{day}", day(-31), "{from}", day(-31), "{to}", day(-30))
 	db.Exec(t,
 		text.Replace(
@@ -61,15 +61,15 @@ func TestArchiveDaysAreMadeAndDropped(t *testing.T) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_archive`); n != 2 {
-		t.Errorf("%d rows are left, want 2", n)
+		t.Errorf("%d archived rows left, want 2", n)
 	}
 	if _, err := relay.MaintainArchive(t.Context(), db.Pool, "", 0); err == nil {
-		t.Error("an archive of no day was accepted")
+		t.Error("zero days of archive were accepted")
 	}
 }
 
-// TestArchiveMaintenanceWaitsForNobody: a day whose rows stand in the default partition is left, and so is what
-// somebody reads; the rest is done.
+// TestArchiveMaintenanceWaitsForNobody: maintenance skips a day that has rows in the default partition, and a partition
+// that a transaction is reading, and does the rest.
 func TestArchiveMaintenanceWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -87,9 +87,9 @@ func TestArchiveMaintenanceWaitsForNobody(t *testing.T) {
 	}
 	done, err = relay.MaintainArchive(t.Context(), db.Pool, "", 30)
 	if err != nil || len(done.Made) != 0 || len(done.Left) != 2 {
-		t.Errorf("beside a reader: %+v, %v", done, err)
+		t.Errorf("while a transaction reads a partition: %+v, %v", done, err)
 	}
-	archivedAt(t, db, time.Now(), "k", "a settle goes on meanwhile")
+	archivedAt(t, db, time.Now(), "k", "archived during the maintenance")
 }
 
 func TestArchiveNeedsItsOwner(t *testing.T) {
@@ -118,7 +118,7 @@ func TestArchiveNeedsItsOwner(t *testing.T) {
 	}
 }
 
-// TestReplay: chosen events enter the outbox again in their old order, under their own ids and with their own time.
+// TestReplay: the chosen events enter the outbox again in their old order, with their ids and their times.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -128,7 +128,7 @@ func TestReplay(t *testing.T) {
 		archivedAt(t, db, start.Add(time.Duration(i)*time.Minute), "other", payload)
 	}
 	db.Exec(t, `update outbox_archive set type = 'Other' where payload = '5'`)
-	// Their order is that of the archive, whatever a clock said.
+	// The archive's order counts, not the clock.
 	db.Exec(t, `update outbox_archive set published_at = $1 where payload = '1'`, start.Add(4*time.Minute))
 	o, key := newOperator(t, db), "k"
 	choice := operator.Replay{From: start, Topic: "payments", Key: &key, Type: "T"}
@@ -139,27 +139,27 @@ func TestReplay(t *testing.T) {
 	}
 	if n := pgtest.One[int](t, db,
 		`select (select count(*) from outbox_event) + (select count(*) from outbox_audit)`); n != 0 {
-		t.Fatal("a plan has changed something")
+		t.Fatal("the plan appended events")
 	}
 	done, err := o.Replay(t.Context(), choice, "the ledger lost them")
 	if err != nil || done.Events != 5 || done.Last != plan.Head[4].Pos {
-		t.Fatalf("done %+v, %v", done, err)
+		t.Fatalf("replayed %+v, %v", done, err)
 	}
 	if again, err := o.Replay(t.Context(), operator.Replay{
 		From: start, Topic: "payments", Key: &key, Type: "T",
 		After: done.Last,
 	}, "go on"); err != nil || again.Events != 0 {
-		t.Errorf("after the last: %+v, %v", again, err)
+		t.Errorf("replay behind the last event: %+v, %v", again, err)
 	}
-	stop := running(t, newRelay(t, db, to, config()))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, to.events(), 5)
+	checkOrder(t, to.events(), 5)
 	for i, e := range to.events() {
 		if e.ID != plan.Head[i].MessageID || !e.Time.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
-			t.Errorf("event %d came as %+v, was %+v", i, e, plan.Head[i])
+			t.Errorf("event %d replayed as %+v, want %+v", i, e, plan.Head[i])
 		}
 	}
 	if got := pgtest.One[string](t, db,
@@ -168,7 +168,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayInBatchesAtARate, waiting while the outbox is full.
+// TestReplayInBatchesAtARate: a replay also waits while the outbox is full.
 func TestReplayInBatchesAtARate(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -191,23 +191,23 @@ func TestReplayInBatchesAtARate(t *testing.T) {
 	}()
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_audit)`)
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 10_000 {
-		t.Errorf("it did not wait for room: %d", n)
+		t.Errorf("the replay did not wait for a full outbox: %d events", n)
 	}
 	db.Exec(t, `truncate outbox_event`)
 	if err := <-ended; err != nil || done.Events != 1200 {
 		t.Errorf("%+v, %v", done, err)
 	}
 	if n := pgtest.One[int](t, db, `select count(distinct message_id) from outbox_event`); n != 1200 {
-		t.Errorf("%d events", n)
+		t.Errorf("%d events replayed", n)
 	}
 }
 
-// TestReplayDoesNotMeetItself: what it publishes is archived again, and is not chosen again, neither by a replay whose
-// end lies in the future nor by one that goes on.
+// TestReplayDoesNotMeetItself: replayed events are archived again, and no replay chooses them a second time: not one
+// whose range ends in the future, and not one that continues after an interruption.
 func TestReplayDoesNotMeetItself(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
-	const events = 60 // more than a replay at that rate gets to on a slow machine before the relay's third call ends it
+	const events = 60 // more than a replay at this rate appends before the relay's third call stops it
 	for i := range events {
 		archivedAt(t, db, time.Now().Add(-time.Hour), "k", fmt.Sprint(i))
 	}
@@ -219,8 +219,8 @@ func TestReplayDoesNotMeetItself(t *testing.T) {
 		}
 		return nil
 	}
-	// Each batch is one event, and all that it publishes is in the archive before the next.
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ArchiveDays = 3 })))
+	// A batch is one event, and its events are archived before the next batch.
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ArchiveDays = 3 })))
 	choice := operator.Replay{
 		From: time.Now().Add(-2 * time.Hour), To: time.Now().Add(time.Minute), Topic: "payments",
 		Rate: 4,
@@ -230,18 +230,18 @@ func TestReplayDoesNotMeetItself(t *testing.T) {
 	if err == nil || first.Events < 3 || first.Events == events || first.To.After(time.Now().Add(30*time.Second)) {
 		t.Fatalf("first %+v, %v", first, err)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	choice.After, choice.To, choice.Rate = first.Last, first.To, 0
 	second, err := o.Replay(t.Context(), choice, "r")
 	if err != nil || first.Events+second.Events != events || second.To != first.To {
 		t.Errorf("first %+v, second %+v, %v", first, second, err)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	// A batch is one event: the one whose commit was not heard of any more may come twice.
-	if twice := inOrder(t, to.events(), events); twice > 1 {
+	// A batch is one event: the one whose COMMIT was interrupted may be replayed twice.
+	if twice := checkOrder(t, to.events(), events); twice > 1 {
 		t.Errorf("%d events were published twice", twice)
 	}
 }

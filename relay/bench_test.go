@@ -19,7 +19,7 @@ func (discard) Publish(_ context.Context, events []event.Event) []error {
 	return make([]error, len(events))
 }
 
-// BenchmarkDrain is the relay's and the database's part of a drain: claim and settle, with nothing to publish to.
+// BenchmarkDrain measures claims and settles, with a publisher that acks at once.
 func BenchmarkDrain(b *testing.B) {
 	const events = 100_000
 	db := pgtest.NewDatabase(b, migrations.Outbox)
@@ -55,7 +55,7 @@ func BenchmarkDrain(b *testing.B) {
 	b.ReportMetric(float64(events)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// deadPartition acks everything but one partition of eight.
+// deadPartition acks everything but the events of one of eight partitions.
 type deadPartition struct {
 	b    *broker
 	dead atomic.Int32 // -1: none
@@ -76,8 +76,8 @@ func (d *deadPartition) Publish(_ context.Context, events []event.Event) []error
 	return verdicts
 }
 
-// BenchmarkDeadPartition drains 100,000 events to eight partitions, of which none or one is away and known to be: what
-// the others get a second. The difference is what holding costs them.
+// BenchmarkDeadPartition drains 100,000 events to eight partitions, of which none or one is closed. The difference in
+// events per second of the others is the cost of holding.
 func BenchmarkDeadPartition(b *testing.B) {
 	for name, dead := range map[string]int32{"none": -1, "one": 3} {
 		b.Run(name, func(b *testing.B) {

@@ -13,19 +13,19 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// broker is a publisher with partitions, as exact as a test wants it: of each partition it writes what comes until the
-// first event that is not acked.
+// broker is a publisher with partitions. In each partition it writes the events of a call up to the first that is not
+// acked.
 type broker struct {
 	mu         sync.Mutex
 	partitions uint32
-	log        []event.Event // in the order written, Position.Partition set
+	log        []event.Event // in the order of writing, with Position.Partition set
 	late       [][]event.Event
 	calls      int
-	// verdict decides for an event in its partition; nil acks. It runs under the lock.
+	// verdict decides about an event in its partition; nil acks. It is called with the lock held.
 	verdict func(e *event.Event, partition int32) answer
 }
 
-// answer is what becomes of an event: its verdict, and whether it is written all the same, now or late.
+// answer is the fate of an event: its error, and whether the event is written in spite of it, at once or later.
 type answer struct {
 	err           error
 	written, late bool
@@ -69,7 +69,7 @@ func (b *broker) Publish(ctx context.Context, events []event.Event) []error {
 		partition int32
 	}
 	stopped := map[place]bool{}
-	request := map[place][]event.Event{} // what the partition has got in this call
+	request := map[place][]event.Event{} // events per partition in this call
 	for i := range events {
 		e := events[i]
 		e.Position.Partition = b.partition(&e)
@@ -96,7 +96,7 @@ func (b *broker) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-// set changes the verdicts.
+// set replaces the verdict function.
 func (b *broker) set(verdict func(e *event.Event, partition int32) answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +109,7 @@ func (b *broker) events() []event.Event {
 	return append([]event.Event(nil), b.log...)
 }
 
-// firsts are the first occurrences of a key's payloads, in their order.
+// firsts returns the payloads of a key in the order of their first occurrences.
 func (b *broker) firsts(key string) (payloads []string) {
 	seen := map[uuid.UUID]bool{}
 	for _, e := range b.events() {
@@ -121,15 +121,15 @@ func (b *broker) firsts(key string) (payloads []string) {
 	return payloads
 }
 
-// watermark reads the log as a consumer does that remembers one number per lane and partition, and checks that it
-// applies every event once: not again, and not less. Events that said that they may be repeats are left out.
-func watermark(t *testing.T, log []event.Event) {
+// checkWatermark checks that a consumer which remembers the highest number per lane and partition applies every event
+// exactly once. It ignores events that are marked as possible repetitions.
+func checkWatermark(t *testing.T, log []event.Event) {
 	t.Helper()
-	watermarkBut(t, log, nil)
+	checkWatermarkExcept(t, log, nil)
 }
 
-// watermarkBut leaves some more out.
-func watermarkBut(t *testing.T, log []event.Event, but map[uuid.UUID]bool) {
+// checkWatermarkExcept also ignores the given events.
+func checkWatermarkExcept(t *testing.T, log []event.Event, but map[uuid.UUID]bool) {
 	t.Helper()
 	type mark struct {
 		topic, epoch string
@@ -150,13 +150,13 @@ func watermarkBut(t *testing.T, log []event.Event, but map[uuid.UUID]bool) {
 	}
 	for id, n := range applied {
 		if n != 1 && !excused[id] && !but[id] {
-			t.Errorf("event %s is applied %d times by a consumer that goes by numbers", id, n)
+			t.Errorf("event %s is applied %d times by a consumer in watermark mode", id, n)
 		}
 	}
 }
 
-// counting checks that the first occurrences of a key are want payloads, which count from 0.
-func counting(t *testing.T, b *broker, key string, want int) {
+// checkKey checks that the first occurrences of a key's payloads are 0, 1, ... want-1.
+func checkKey(t *testing.T, b *broker, key string, want int) {
 	t.Helper()
 	got := b.firsts(key)
 	for i, payload := range got {

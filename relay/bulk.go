@@ -16,26 +16,27 @@ import (
 )
 
 // Lanes that had more events than a claim takes are read in bulk the next time: one statement reads their rows up to an
-// id, in the order in which they lie in the table, the relay puts them in order, and a second pipeline of the same
-// transaction journals them and commits. The lanes stay locked between the two. What a lane has up to an id is the next
-// that it has, so this is a claim like any other; it costs Postgres a third (docs/decisions/0021).
+// id, in the order in which the table stores them; the relay sorts them; and a second pipeline of the same transaction
+// journals them and commits. The lanes stay locked in between. The rows of a lane up to an id are its next rows, so
+// this is a claim like any other; its cost for Postgres is a third (docs/decisions/0021).
 //
-// Floors that fell, with a connection for example, must be found again first: below them may be millions of dead rows,
-// which a scan by a bitmap would visit each time, while take leaves a mark in the index at each that it meets.
+// Floors that fell, for example with a connection, must be found again first: below them may be millions of dead rows,
+// which a bitmap scan would visit each time, while take marks each that it meets as dead in the index.
 //
-// How much is read follows from the ids and the sizes that the last events had, and not from a count of bytes as in
-// take, hence only small rows travel: a large one ends the lane's part of the claim, and the lane's next claim is a
+// The range of ids follows from the density and the size of the last events, not from a count of bytes as in take.
+// Therefore only small rows are read: a large one ends the lane's part of the claim, and the lane's next claim is a
 // take.
 const (
-	// bulkFrom is how many events of a lane a claim must have had besides (Relay.bulkFrom, which tests lower).
+	// bulkFrom is how many events of a lane a full claim must have had for the lane to be read in bulk next
+	// (Relay.bulkFrom, which tests lower).
 	bulkFrom = 2
-	// largePayload is from how many bytes of payload and texts, or of headers, on an event is large. Postgres stores it
-	// beside the table, or compressed, from there on.
+	// largePayload is the number of bytes of payload and texts, or of headers, from which an event is large. Postgres
+	// stores such values out of line, or compressed.
 	largePayload = 2000
 )
 
-// window chooses how far lanes are read in bulk: so far that as many events are expected as a claim takes. Lanes that
-// are further than that already, which others would keep waiting, are claimed the ordinary way.
+// window chooses up to which id lanes are read in bulk, so that about as many events are expected as a claim takes.
+// Lanes that are past that id already are claimed by take: otherwise they would wait for the others.
 func (k *claiming) window() {
 	if len(k.many) == 0 {
 		return
@@ -71,9 +72,9 @@ func (k *claiming) readBulk(rows pgx.Rows) error {
 	return err
 }
 
-// cut takes the events of each lane up to its first large one, and of all lanes the same share when they are more, or
-// larger, than a claim may have. It takes nothing when they were so many that not all were read: ids stand closer than
-// they did, behind a hole for example. The lanes' next claim is a take then.
+// cut takes the events of each lane up to its first large one, and the same share of each lane if they exceed a claim's
+// limits. It takes none if there were too many rows to read all: ids are denser than before, for example behind a hole.
+// The lanes' next claim is then a take.
 func (k *claiming) cut() {
 	type run struct {
 		l       *laneClaim
@@ -111,7 +112,7 @@ func (k *claiming) cut() {
 	c.events, c.items = c.events[:kept], c.items[:kept]
 }
 
-// measure notes what the next claim's window follows from, and the floors that the settle leaves.
+// measure records the figures that the next claim's window uses, and the floors for the settle.
 func (k *claiming) measure() {
 	for l, s := range k.c.runs(k.at) {
 		first, last := k.c.items[s.from].ID, k.c.items[s.to-1].ID
@@ -123,8 +124,8 @@ func (k *claiming) measure() {
 	}
 }
 
-// journal makes the entries of what was read in bulk and commits. It does so on the connection that holds the locks, or
-// not at all.
+// journal writes the entries of the rows that were read in bulk, and commits. It runs on the connection that holds the
+// locks, or fails.
 func (k *claiming) journal(ctx context.Context, s *session) error {
 	var b pgx.Batch
 	var lanes laneKeys
@@ -144,7 +145,7 @@ func (k *claiming) journal(ctx context.Context, s *session) error {
 	if len(lanes.lanes) > 0 {
 		b.Queue(k.r.sql(sql.Journal), lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, pg.IDs(ids), low, high).Exec(
 			func(tag pgconn.CommandTag) error {
-				if int(tag.RowsAffected()) != len(lanes.lanes) { // cannot be: they are locked
+				if int(tag.RowsAffected()) != len(lanes.lanes) { // cannot happen: the lanes are locked
 					return fmt.Errorf("relay: %d of %d entries were made", tag.RowsAffected(), len(lanes.lanes))
 				}
 				return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// bulky drives a relay whose lanes are read in bulk after their first claim, five events of each lane at a time.
-func bulky(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floors, *relay.Relay) {
+// drivenInBulk drives a relay that reads lanes in bulk after their first claim, five events of each lane at a time.
+func drivenInBulk(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floors, *relay.Relay) {
 	t.Helper()
 	to := &memory{}
 	r := newRelay(t, db, to, config(append([]func(*relay.Config){func(c *relay.Config) {
@@ -30,8 +30,8 @@ func bulky(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floors,
 	return &floors{Driver: d, t: t, db: db, to: to}, r
 }
 
-// steps makes steps until nothing is left, and counts the lanes that were read in bulk. A step may take nothing of what
-// there is: a large row ends a lane's part.
+// steps runs steps until the outbox is empty, and counts the lanes that were read in bulk. A step may take no event of
+// a lane: a large row ends the lane's part of a claim.
 func (f *floors) steps(r *relay.Relay) (bulk int) {
 	f.t.Helper()
 	for range 1000 {
@@ -43,28 +43,28 @@ func (f *floors) steps(r *relay.Relay) (bulk int) {
 		}
 		bulk += relay.BulkLanes(r)
 	}
-	f.t.Fatal("something is never taken")
+	f.t.Fatal("some events are never claimed")
 	return 0
 }
 
-// TestP3Bulk: many small claims, read in bulk, publish everything once, in order, under numbers without a hole.
+// TestP3Bulk: many small claims, read in bulk, publish every event once, in order, and with consecutive numbers.
 func TestP3Bulk(t *testing.T) {
 	t.Parallel()
-	f, r := bulky(t, outboxDB(t))
+	f, r := drivenInBulk(t, outboxDB(t))
 	fill(t, f.db, 5000, 200)
 	if _, err := f.Step(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := relay.BulkLanes(r); n != relay.Lanes {
-		t.Errorf("%d lanes are read in bulk next, want all", n)
+		t.Errorf("%d lanes will be read in bulk, want all", n)
 	}
-	f.rise()
+	f.riseFully()
 	f.drain()
 	if n := relay.BulkLanes(r); n != 0 {
-		t.Errorf("%d lanes had nothing and are read in bulk next", n)
+		t.Errorf("%d empty lanes will be read in bulk", n)
 	}
 	log := f.to.events()
-	if n := inOrder(t, log, 5000); n != 0 {
+	if n := checkOrder(t, log, 5000); n != 0 {
 		t.Errorf("%d events were published twice", n)
 	}
 	next := map[int16]int64{}
@@ -74,15 +74,15 @@ func TestP3Bulk(t *testing.T) {
 		}
 		next[e.Position.Lane] = e.Position.Seq + 1
 	}
-	drained(t, f.db)
+	awaitDrained(t, f.db)
 }
 
-// TestP3BulkLarge: a row too large to travel for nothing, or with large headers, comes by the ordinary way, in its
-// place.
+// TestP3BulkLarge: a row that is large, or has large headers, is not read in bulk but by its id, and keeps its place in
+// the order.
 func TestP3BulkLarge(t *testing.T) {
 	t.Parallel()
-	f, r := bulky(t, outboxDB(t), func(c *relay.Config) { c.ClaimBytes = 33_000 * relay.Lanes })
-	for i := range 100 { // of one lane
+	f, r := drivenInBulk(t, outboxDB(t), func(c *relay.Config) { c.ClaimBytes = 33_000 * relay.Lanes })
+	for i := range 100 { // all of one lane
 		size, headers := 1500, "null"
 		switch i {
 		case 17, 18:
@@ -121,15 +121,14 @@ func TestP3BulkLarge(t *testing.T) {
 	if len(log) != 100 {
 		t.Errorf("%d events are published, want 100", len(log))
 	}
-	drained(t, f.db)
+	awaitDrained(t, f.db)
 }
 
-// TestP3BulkBounds: where events stand closer, or are larger, than those before them, a claim takes what it may and no
-// more.
+// TestP3BulkBounds: a claim keeps its limits when ids are denser, or events larger, than those before.
 func TestP3BulkBounds(t *testing.T) {
 	t.Parallel()
-	f, r := bulky(t, outboxDB(t), func(c *relay.Config) { c.ClaimEvents, c.ClaimBytes = 20*relay.Lanes, 1<<20 })
-	// Every tenth id first, then every one; small first, then as large as may be.
+	f, r := drivenInBulk(t, outboxDB(t), func(c *relay.Config) { c.ClaimEvents, c.ClaimBytes = 20*relay.Lanes, 1<<20 })
+	// Every tenth id first, then every id; small events first, then the largest that are allowed.
 	f.db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select case when g % 10 = 0 then 'payments'
 			else 'gone' end,
@@ -158,21 +157,21 @@ func TestP3BulkBounds(t *testing.T) {
 	if n := len(f.to.events()); n != 6400 || relay.BulkLanes(r) == 0 {
 		t.Errorf("%d events are published, want 6400; %d lanes are read in bulk", n, relay.BulkLanes(r))
 	}
-	drained(t, f.db)
+	awaitDrained(t, f.db)
 }
 
-// TestP3BulkHole: behind a hole of ids, which somebody's roll-back has left, events stand much closer than the last
-// ones did. The claim that reads far too many takes none of them, and the lanes are claimed the ordinary way.
+// TestP3BulkHole: behind a hole of ids, which a roll-back has left, events are much denser than the last ones. A claim
+// that reads far too many takes none of them, and its lanes are claimed one by one.
 func TestP3BulkHole(t *testing.T) {
 	t.Parallel()
-	f, r := bulky(t, outboxDB(t))
+	f, r := drivenInBulk(t, outboxDB(t))
 	insert := func(from, to int) {
 		f.db.Exec(t,
 			`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (g % 64), 'T',
 				convert_to((g / 64)::text, 'UTF8')
 			from generate_series($1::int, $2::int) g`, from, to)
 	}
-	insert(0, 703) // so many that a claim has events from before and behind the hole
+	insert(0, 703) // enough for a claim with events from both sides of the hole
 	f.db.Exec(t, `select setval('outbox_event_id_seq', 1000000)`)
 	insert(704, 9_999)
 	tooMany := 0
@@ -187,37 +186,37 @@ func TestP3BulkHole(t *testing.T) {
 			break
 		}
 	}
-	if n := inOrder(t, f.to.events(), 10_000); n != 0 {
+	if n := checkOrder(t, f.to.events(), 10_000); n != 0 {
 		t.Errorf("%d events were published twice", n)
 	}
 	if tooMany == 0 {
-		t.Error("no claim read too many: this shows nothing")
+		t.Error("no claim read too many events: the test proves nothing")
 	}
-	drained(t, f.db)
+	awaitDrained(t, f.db)
 }
 
-// TestP3BulkTooMany: ids stand closer than before, and their rows lie in the table from the highest to the lowest: the
-// rows that a claim gets of too many are not the next ones.
+// TestP3BulkTooMany: ids are denser than before, and their rows are stored from the highest to the lowest. The rows
+// that a claim's limit lets through are then not the next ones.
 func TestP3BulkTooMany(t *testing.T) {
 	t.Parallel()
-	f, r := bulky(t, outboxDB(t))
+	f, r := drivenInBulk(t, outboxDB(t))
 	f.db.Exec(t, `insert into outbox_event (id, topic, key, type, payload) overriding system value
 		select case when g < 10 then 1000 * (g + 1) else 10000 + g end, 'payments', 'k', 'T', convert_to(g::text,
 			'UTF8')
 		from generate_series(0, 99) g order by case when g < 10 then g else 200 - g end`)
 	f.db.Exec(t, `select setval('outbox_event_id_seq', 10099)`)
 	bulk := f.steps(r)
-	if n := inOrder(t, f.to.events(), 100); n != 0 || bulk == 0 {
+	if n := checkOrder(t, f.to.events(), 100); n != 0 || bulk == 0 {
 		t.Errorf("%d events were published twice; lanes were read in bulk %d times", n, bulk)
 	}
-	drained(t, f.db)
+	awaitDrained(t, f.db)
 }
 
-// TestP3BulkTableOrder: rows come in the order in which they lie in the table, which is not that of ids where vacuum
-// has made room between them, or somebody has rewritten it. They are published in the order of ids.
+// TestP3BulkTableOrder: rows are read in the order in which the table stores them. That is not the order of ids after
+// vacuum has freed space between them, or after the table was rewritten. Events are published in the order of ids.
 func TestP3BulkTableOrder(t *testing.T) {
 	t.Parallel()
-	f, r := bulky(t, outboxDB(t))
+	f, r := drivenInBulk(t, outboxDB(t))
 	f.db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (g % 64), 'T',
 			convert_to((g / 64)::text, 'UTF8') from generate_series(0, 5000) g`)
@@ -225,17 +224,17 @@ func TestP3BulkTableOrder(t *testing.T) {
 	f.db.Exec(t, `cluster outbox_event using by_key`)
 	if pgtest.One[bool](t, f.db,
 		`select bool_and(ahead) from (select ctid > lag(ctid) over (order by id) as ahead from outbox_event) o`) {
-		t.Fatal("the rows lie in the order of their ids: this shows nothing")
+		t.Fatal("the rows are stored in the order of their ids: the test proves nothing")
 	}
 	bulk := f.steps(r)
-	if n := inOrder(t, f.to.events(), 5001); n != 0 || bulk == 0 {
+	if n := checkOrder(t, f.to.events(), 5001); n != 0 || bulk == 0 {
 		t.Errorf("%d events were published twice; lanes were read in bulk %d times", n, bulk)
 	}
-	drained(t, f.db)
+	awaitDrained(t, f.db)
 }
 
-// TestP3BulkLocks: who holds the lanes' locks may wait between the two pipelines of a claim; when its connection is cut
-// there, nothing has happened. The second pipeline never goes to another connection, which has no locks.
+// TestP3BulkLocks: a claim that holds its lanes' locks may wait between its two pipelines. If its connection is lost
+// there, nothing has changed. The second pipeline never uses another connection, which would not hold the locks.
 func TestP3BulkLocks(t *testing.T) {
 	t.Parallel()
 	type fault struct {
@@ -263,21 +262,21 @@ func TestP3BulkLocks(t *testing.T) {
 				t.Fatal(err)
 			}
 			relay.SetBulkFrom(r, 1)
-			stop := running(t, r)
-			sprung(t, db, trap, more)
+			stop := startRelay(t, r)
+			awaitTrap(t, db, trap, more)
 			trap.Release()
-			drained(t, db)
+			awaitDrained(t, db)
 			if err := stop(); err != nil {
 				t.Fatal(err)
 			}
-			numbered(t, to.events())
-			inOrder(t, to.events(), 30*each)
+			checkNumbers(t, to.events())
+			checkOrder(t, to.events(), 30*each)
 		})
 	}
 }
 
-// TestP3BulkMoved: rows that were read in bulk do not lie there any more when they are settled. Each is deleted all the
-// same, and nothing that lies in their place.
+// TestP3BulkMoved: rows that were read in bulk have moved within the table when they are settled. The settle deletes
+// them, and not the rows that took their places.
 func TestP3BulkMoved(t *testing.T) {
 	t.Parallel()
 	for name, move := range map[string]func(f *floors, claimed event.Event) (more int){
@@ -292,8 +291,8 @@ func TestP3BulkMoved(t *testing.T) {
 		"replaced": func(f *floors, claimed event.Event) (more int) {
 			was := pgtest.One[string](f.t, f.db, `delete from outbox_event where message_id = $1 returning ctid::text`,
 				claimed.ID)
-			// after vacuum, which an analyze may keep from it for a while
-			pgtest.Await(f.t, "another row takes the place", func() (bool, error) {
+			// after vacuum, which an analyze may delay
+			pgtest.Await(f.t, "another row in the freed place", func() (bool, error) {
 				f.db.Exec(f.t, `vacuum outbox_event`)
 				f.db.Exec(f.t,
 					`insert into outbox_event (topic, key, type, payload) select 'payments', 'new', 'T',
@@ -309,7 +308,7 @@ func TestP3BulkMoved(t *testing.T) {
 			t.Parallel()
 			var log strings.Builder
 			gone := 0
-			f, r := bulky(t, pgtest.NewDatabase(t, migrations.Outbox), func(c *relay.Config) {
+			f, r := drivenInBulk(t, pgtest.NewDatabase(t, migrations.Outbox), func(c *relay.Config) {
 				c.Observer.Settled = func(_, discarded int, _ time.Duration) { gone += discarded }
 				c.Logger, c.ClaimEvents = slog.New(slog.NewTextHandler(&log, nil)), 50*relay.Lanes
 			})
@@ -325,25 +324,25 @@ func TestP3BulkMoved(t *testing.T) {
 			if bulk := f.steps(r); bulk == 0 || !moved {
 				t.Errorf("lanes were read in bulk %d times", bulk)
 			}
-			if n := inOrder(t, f.to.events(), want); n != 0 {
+			if n := checkOrder(t, f.to.events(), want); n != 0 {
 				t.Errorf("%d events were published twice", n)
 			}
-			drained(t, f.db)
+			awaitDrained(t, f.db)
 			if n := strings.Count(log.String(), "settled by their ids instead"); n != 1 {
-				t.Errorf("%d settles went by ids instead, want 1: %s", n, log.String())
+				t.Errorf("%d settles deleted by ids instead, want 1: %s", n, log.String())
 			}
 			if deleted := map[string]int{"deleted": 1, "replaced": 1}[name]; gone != deleted {
-				t.Errorf("%d were gone at a settle, want %d", gone, deleted)
+				t.Errorf("%d events were missing at a settle, want %d", gone, deleted)
 			}
 		})
 	}
 }
 
-// TestP3_5_LostLaneKeepsItsRows: of lanes that were read in bulk and are settled together, one is lost meanwhile. Its
-// rows and its entry stay for the next owner; the others are settled.
+// TestP3_5_LostLaneKeepsItsRows: several lanes were read in bulk and are settled together, and one was lost meanwhile.
+// Its rows and its entry stay for the next owner; the other lanes are settled.
 func TestP3_5_LostLaneKeepsItsRows(t *testing.T) {
 	t.Parallel()
-	f, r := bulky(t, outboxDB(t))
+	f, r := drivenInBulk(t, outboxDB(t))
 	fill(t, f.db, 1000, 200)
 	_, err := f.Step(t.Context())
 	f.must(err)
@@ -367,18 +366,18 @@ func TestP3_5_LostLaneKeepsItsRows(t *testing.T) {
 	}
 	f.must(f.Beat(t.Context()))
 	f.steps(r)
-	if n := inOrder(t, f.to.events(), 1000); n == 0 {
-		t.Error("nothing was sent again: this shows nothing")
+	if n := checkOrder(t, f.to.events(), 1000); n == 0 {
+		t.Error("no event was sent again: the test proves nothing")
 	}
-	drained(t, f.db)
+	awaitDrained(t, f.db)
 }
 
-// TestP6RescanSkipsLanesWithBacklog: nobody looks below the floors of lanes that have much; when they have caught up,
-// what is there is found.
+// TestP6RescanSkipsLanesWithBacklog: a rescan skips lanes with a backlog. Once they have caught up it finds the rows
+// below their floors.
 func TestP6RescanSkipsLanesWithBacklog(t *testing.T) {
 	t.Parallel()
 	var found []int16
-	f, r := bulky(t, outboxDB(t), func(c *relay.Config) {
+	f, r := drivenInBulk(t, outboxDB(t), func(c *relay.Config) {
 		c.ClaimEvents, c.Observer.BelowFloor = 50*relay.Lanes, func(lane int16) { found = append(found, lane) }
 	})
 	fill(t, f.db, 20_000, 2000)
@@ -389,14 +388,14 @@ func TestP6RescanSkipsLanesWithBacklog(t *testing.T) {
 	}
 	_, floors, _ := f.Floors()
 	if n := relay.BulkLanes(r); n != relay.Lanes || slices.Min(floors) < 2 {
-		t.Fatalf("%d lanes have much, the floors are %v: this shows nothing", n, floors)
+		t.Fatalf("%d lanes have a backlog, the floors are %v: the test proves nothing", n, floors)
 	}
 	f.db.Exec(t,
 		`insert into outbox_event (id, topic, key, type, payload) overriding system value
 			values (1, 'payments', 'below', 'T', '0')`)
 	f.must(f.Rescan(t.Context()))
 	if len(found) > 0 {
-		t.Errorf("lanes %v were looked at", found)
+		t.Errorf("lanes %v were rescanned", found)
 	}
 	for relay.BulkLanes(r) > 0 {
 		_, err := f.Step(t.Context())
@@ -407,5 +406,5 @@ func TestP6RescanSkipsLanesWithBacklog(t *testing.T) {
 	if len(found) != 1 {
 		t.Errorf("lanes %v had a row below their floors, want one", found)
 	}
-	inOrder(t, f.to.events(), 20_001)
+	checkOrder(t, f.to.events(), 20_001)
 }

@@ -26,16 +26,16 @@ const blockSize = 1 << 20
 type laneClaim struct {
 	lanes.Grant
 	work      work
-	first     int64      // the entry's key; 0: the lane had nothing
+	first     int64      // the entry's key; 0: no events
 	count     int        // events that came with it
-	discarded int        // journalled events that are gone
+	discarded int        // journalled events that no longer exist
 	behind    int        // events that moved behind the lists of their keys
-	full      bool       // there may be more
+	full      bool       // there may be more events
 	bulk      bool       // read in bulk
 	large     bool       // has a large event, or one that it left
-	much      bool       // the next claim is to read in bulk
+	much      bool       // the next claim should read in bulk
 	seen      lanes.Pace // of its events
-	// the lane's floor once this is settled, with the exceptions of now: up to it nothing is left then; 0: not known
+	// The lane's floor after the settle, with the current exceptions; 0: not known.
 	floorAfter int64
 }
 
@@ -59,13 +59,13 @@ type claim struct {
 	took    time.Duration // of its transaction
 }
 
-// work is what a claim does for a lane: one thing at a time, in turn while there are several.
+// work is the kind of work that a claim does for a lane. A lane with several kinds takes turns.
 type work int8
 
 const (
 	takeNew  work = iota // the next events of the outbox
 	drain                // held events whose partition answers again
-	takeList             // released ones
+	takeList             // released events
 )
 
 // claiming is a claim transaction while it is built and read.
@@ -81,21 +81,21 @@ type claiming struct {
 	moved   map[int16]int64 // scheduled events that came due
 	groups  heldGroups
 	all     laneSet  // every lane
-	settled laneKeys // entries that must be gone
+	settled laneKeys // entries that a settle must have removed
 	reserve laneSet  // lanes that need numbers
 	plain   laneSet  // lanes with no marks
 	many    []*laneClaim
-	bulk    laneSet // such lanes that have much: see bulk.go
-	highest int64   // up to which id they are read
-	tooMany int     // rows, for that
-	// overflown: there were so many, and perhaps more.
+	bulk    laneSet // lanes that are read in bulk: see bulk.go
+	highest int64   // the id up to which they are read
+	tooMany int     // row limit of the bulk read
+	// overflown: the bulk read hit its limit, and there may be more rows.
 	overflown bool
-	marked    laneSet // lanes that may have marks, or of which nothing is known
+	marked    laneSet // lanes that may have marks, or are unknown
 	lists     laneSet
 	draining  laneSet
 	open      laneSet // lanes that may have an open entry
 	beside    laneSet // lanes that may have marks
-	holding   laneSet // lanes of which it is not known for what they hold events
+	holding   laneSet // lanes whose held groups are not known
 }
 
 // laneSet are parameters of a statement.
@@ -122,16 +122,16 @@ type heldGroups struct {
 	most       []int32
 }
 
-// drainGroups is of how many groups a claim takes held events in each lane.
+// drainGroups is the number of held groups that a claim drains in each lane.
 const drainGroups = 64
 
-// claim runs the claim transaction for the lanes of grants (P3.2, P3.3). Lanes that turned out not to be ours
-// are in lost. An error for which unknown is true may have happened after the commit: the fence of every grant must be
-// raised before anything else is done with it.
+// claim runs the claim transaction for the lanes of grants (P3.2, P3.3). It returns the lanes that are no longer this
+// relay's in lost. After an error with unknown true the COMMIT may have happened: the fence of every grant must be
+// raised before the lanes are used again.
 func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c *claim, lost []lanes.Grant,
 	unknown bool, err error,
 ) {
-	// A connection that is opened now may be one to a server that has crashed since the lanes were picked.
+	// A new connection may lead to a server that has crashed since the lanes were picked.
 	if err := s.Open(ctx); err != nil {
 		return nil, nil, pg.CommitUnknown(err), err
 	}
@@ -197,7 +197,7 @@ func (k *claiming) send(ctx context.Context, s *session) error {
 	return nil
 }
 
-// claiming decides what to do for each lane.
+// claiming chooses the work for each lane.
 func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
 	strikes := 0
 	for _, g := range grants {
@@ -238,7 +238,7 @@ func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
 		case !g.Fresh && !g.Parked && g.Bulk && (g.Reach > 0 || g.Falls == 0) && g.Top == math.MaxInt64:
 			k.many = append(k.many, l)
 			l.floorAfter = l.Reached
-		case !g.Fresh && !g.Parked: // what is held has no marks to compare each key with
+		case !g.Fresh && !g.Parked: // held events need no comparison with marks
 			k.plain.add(l)
 			l.floorAfter = l.Reached
 		default:
@@ -254,8 +254,7 @@ func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
 	return k
 }
 
-// workFor chooses what to do for a lane: one after the other of what there is to do. A fresh one begins with its open
-// entry.
+// workFor chooses the work for a lane, in turn if there are several kinds. A fresh lane begins with its open entry.
 func (k *claiming) workFor(l *laneClaim) work {
 	if l.Fresh {
 		return takeNew
@@ -275,7 +274,7 @@ func (k *claiming) workFor(l *laneClaim) work {
 	w := works[l.Turn%len(works)]
 	if w == drain {
 		n := min(len(open), drainGroups, k.perLane)
-		for _, g := range open[:n] { // in no order: what the bytes leave over is not always the same
+		for _, g := range open[:n] { // in random order, so that the byte limit does not always cut the same ones
 			k.groups.lanes, k.groups.topics = append(k.groups.lanes, l.Lane), append(k.groups.topics, g.Topic)
 			k.groups.partitions, k.groups.most = append(k.groups.partitions, g.Partition),
 				append(k.groups.most, int32(k.perLane/n))
@@ -390,13 +389,13 @@ func (k *claiming) readEmptied(rows pgx.Rows) error {
 	return err
 }
 
-// raiseIncarnation begins a new numbering: the database is another system or on another timeline than the numbers were
-// made on, so numbers may have gone back.
+// raiseIncarnation begins a new numbering: the database is another system or on another timeline than when the numbers
+// were made, so they may repeat.
 func (r *Relay) raiseIncarnation(ctx context.Context, s *pg.Session) (epoch string, err error) {
 	var same, raised bool
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.RaiseIncarnation)).Exec(func(tag pgconn.CommandTag) error {
-			raised = tag.RowsAffected() > 0 // or another pump was quicker
+			raised = tag.RowsAffected() > 0 // or another pump has done it
 			return nil
 		})
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })

@@ -10,12 +10,12 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP3_1_ClaimReadsAfterItsLock: a claim waits for a lane that somebody has locked who discards a released event.
-// It must see that, and not what there was when it began to wait.
+// TestP3_1_ClaimReadsAfterItsLock: a claim waits for a lane that an operator has locked to discard a released event.
+// The claim must see the discard, and not the rows of the time when it began to wait.
 func TestP3_1_ClaimReadsAfterItsLock(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
-	b.set(refusing("0"))
+	b.set(refuseK3("0"))
 	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(func(c *relay.Config) { c.Lease = time.Hour })))
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func TestP3_1_ClaimReadsAfterItsLock(t *testing.T) {
 	b.set(nil)
 	_, err = newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended")
 	f.must(err)
-	_, err = d.Look(t.Context())
+	_, err = d.Probe(t.Context())
 	f.must(err)
 	operating := f.begin(db, `select lane from outbox_lane for update`, `delete from outbox_parked`)
 	stepped := make(chan error, 1)
@@ -37,13 +37,13 @@ func TestP3_1_ClaimReadsAfterItsLock(t *testing.T) {
 	f.exec(operating, "commit")
 	f.must(<-stepped)
 	if got := b.firsts("k3"); len(got) != 0 {
-		t.Fatalf("the claim published what was discarded while it waited: %v", got)
+		t.Fatalf("the claim published an event that was discarded while it waited: %v", got)
 	}
-	empty(t, db)
+	awaitEmpty(t, db)
 }
 
-// TestP3_2_OpenEntryIsSentUnchanged: in the order of its numbers, which is not that of its ids when it was drained from
-// what was held.
+// TestP3_2_OpenEntryIsSentUnchanged: an open entry is sent in the order of its numbers. That is not the order of ids if
+// the entry was drained from held events.
 func TestP3_2_OpenEntryIsSentUnchanged(t *testing.T) {
 	t.Parallel()
 	f := &floors{t: t, db: outboxDB(t), to: &memory{}}
@@ -67,8 +67,8 @@ func TestP3_2_OpenEntryIsSentUnchanged(t *testing.T) {
 	}
 }
 
-// TestP3_2_BlockBelongsToFence: a claim's COMMIT happens, and nobody hears of it. Under the fence that is raised
-// then no number of the old block is given again.
+// TestP3_2_BlockBelongsToFence: a claim commits, and the relay does not get the reply. Under the raised fence no number
+// of the old block is given again.
 func TestP3_2_BlockBelongsToFence(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -93,9 +93,9 @@ func TestP3_2_BlockBelongsToFence(t *testing.T) {
 		t.Fatal("the claim was not cut")
 	}
 	f.must(d.Beat(t.Context()))
-	f.drain() // what the claim had taken, under its numbers
+	f.drain() // the claim's events, under their numbers
 	fillFrom(t, db, 3, 1)
 	f.drain()
-	numbered(t, to.events())
-	inOrder(t, to.events(), 320+40)
+	checkNumbers(t, to.events())
+	checkOrder(t, to.events(), 320+40)
 }

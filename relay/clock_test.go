@@ -12,8 +12,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestEventsHaveTheDatabasesTime: a relay whose clock is days behind the database's tells the publisher the database's
-// time, of what was held, too.
+// TestEventsHaveTheDatabasesTime: the timestamps of published events, held ones included, are the database's even if
+// the relay's clock is days behind.
 func TestEventsHaveTheDatabasesTime(t *testing.T) {
 	t.Parallel()
 	const ahead = 72 * time.Hour
@@ -25,7 +25,7 @@ func TestEventsHaveTheDatabasesTime(t *testing.T) {
 	away := true
 	to.verdict = func(_ int, e event.Event) error {
 		if d := time.Until(e.Position.Timestamp); d < ahead-time.Hour || d > ahead+time.Hour {
-			t.Errorf("event %s has the time %v, %v from this machine's", e.ID, e.Position.Timestamp, d)
+			t.Errorf("event %s has the time %v, %v from this machine's time", e.ID, e.Position.Timestamp, d)
 		}
 		if away && e.Topic == "away" {
 			return refusal{"topic"}
@@ -38,17 +38,17 @@ func TestEventsHaveTheDatabasesTime(t *testing.T) {
 	}
 	fill(t, db, 10, 2)
 	db.Exec(t, `insert into outbox_event (topic, key, type) values ('away', 'k', 'T')`)
-	stop := running(t, r)
+	stop := startRelay(t, r)
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_held)`)
 	to.mu.Lock()
 	away = false
 	to.mu.Unlock()
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_held)`)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	ids := map[uuid.UUID]bool{} // a held one is tried before it goes with the others of its partition
+	ids := map[uuid.UUID]bool{} // a held event is tried alone before the others of its partition
 	for _, e := range to.events() {
 		ids[e.ID] = true
 	}

@@ -33,34 +33,34 @@ type Config struct {
 	// claimed, alone in its lane. Until a partition that does not answer is held, a pump may have two claims' worth in
 	// memory.
 	ClaimBytes int
-	// ProbeAwake is the pause between two looks for events while there are some, ProbeIdle after IdleAfter without any.
-	// Defaults 18 ms, 250 ms and 30 s. They bound the latency of an event that nobody announces with Wake.
+	// ProbeAwake is the pause between two probes for events while there are some, ProbeIdle after IdleAfter without
+	// any. Defaults 18 ms, 250 ms and 30 s. They bound the latency of an event without a Wake.
 	ProbeAwake, ProbeIdle, IdleAfter time.Duration
-	// Sleep is for how long a relay sends nothing to Postgres once no event has come for IdleAfter: for databases that
-	// sleep themselves. It gives its lanes back and closes its connections until Wake is called, a scheduled event is
-	// due, or the time is over. An event that nobody announces with Wake waits for so long, and so does what an
+	// Sleep is for how long a relay sends no statement to Postgres once no event has come for IdleAfter: for databases
+	// that suspend themselves. The relay gives its lanes back and closes its connections until Wake is called, a
+	// scheduled event is due, or the time is over. An event without a Wake waits until then, and so do events that an
 	// operator releases or resumes, and the lanes of a relay that dies meanwhile. Not with SourceWAL. Default 0: it
 	// never sleeps.
 	Sleep time.Duration
-	// DrainTimeout bounds how long Run goes on publishing what it has claimed after its context has ended. Default 20
-	// s; negative: not at all. What is left is sent again by the next owner, under the same numbers.
+	// DrainTimeout bounds how long Run goes on publishing its claims after its context has ended. Default 20 s;
+	// negative: not at all. The rest is sent again by the next owner, under the same numbers.
 	DrainTimeout time.Duration
 	// HoldAfter is how long a partition may leave events without an ack, while others answer, before they are moved to
 	// outbox_held. Default 5 s. Lanes without an event for it go on meanwhile, the others wait for so long. Shorter,
 	// and every election of a leader moves events to and fro. Negative: never. A topic that is refused as a whole is
 	// held at once.
 	HoldAfter time.Duration
-	// Park is what an event takes along when the broker refuses it for certain. Default ParkKey.
+	// Park chooses the events that are parked when the broker certainly refuses one. Default ParkKey.
 	Park Park
 	// FloorEvery is the least pause between two steps toward higher floors: ids below which a lane has nothing left.
-	// Looks for events begin there, which keeps them quick while a long transaction elsewhere keeps vacuum from
-	// removing what was published. Default 250 ms, and an eighth of it while lanes have much to send; longer, and looks
-	// read more dead rows. Negative: no floors.
+	// Probes and claims begin there, which keeps them fast while a long transaction elsewhere keeps vacuum from
+	// removing published rows. Default 250 ms, and an eighth of it while lanes have a backlog. With a longer pause,
+	// probes and claims read more dead rows. Negative: no floors.
 	FloorEvery time.Duration
-	// RescanEvery is the pause between looks below the floors, which check that nothing is there. They read every dead
-	// row, in slices and with a tenth of the time at most, so one may last for minutes. A lane that has a backlog is
-	// looked at when it has caught up. With SourceWAL another one checks that nothing stands in the table that the WAL
-	// has passed. Default 1 min; negative: never.
+	// RescanEvery is the pause between rescans, which check that no row is below the floors. A rescan reads every dead
+	// row, in slices and during at most a tenth of the time, so one may last for minutes. A lane with a backlog is
+	// rescanned when it has caught up. With SourceWAL another check looks for rows in the table that the WAL has
+	// passed. Default 1 min; negative: never.
 	RescanEvery time.Duration
 	// ArchiveDays is for how many days published events are kept, in outbox_archive, instead of being deleted: to look
 	// at them, or to replay them. It doubles what a settle writes. The relays make and drop the days when their role
@@ -78,13 +78,13 @@ type Config struct {
 	TracerProvider trace.TracerProvider
 	// Propagator reads the traces of events from their headers; it must be the Appender's. Nil: W3C trace context.
 	Propagator propagation.TextMapPropagator
-	// Logger takes what a person should know. Default slog.Default().
+	// Logger gets messages for operators. Default slog.Default().
 	Logger *slog.Logger
-	// Observer is told what happens, for metrics and tests.
+	// Observer is told of events inside the relay, for metrics and tests.
 	Observer Observer
 }
 
-// Park says what is parked when an event is refused for certain.
+// Park chooses the events that are parked when one is certainly refused.
 type Park int
 
 const (
@@ -99,33 +99,34 @@ const (
 type Observer struct {
 	// Claimed: a claim of n events is committed and durable; discarded of its journalled events no longer exist.
 	Claimed func(n, discarded int, took time.Duration)
-	// Published: the publisher has acked n events of a claim; attempts is 1 when none had to be sent twice.
+	// Published: the publisher has acked n events of a claim; attempts is 1 if none had to be sent twice.
 	Published func(n, attempts int, took time.Duration)
 	// Due: n scheduled events have come due and stand in the outbox now.
 	Due func(n int)
-	// Settled: n published events are deleted from the outbox; somebody else had deleted discarded of them.
+	// Settled: n published events are deleted from the outbox; discarded of them were already deleted by another
+	// session.
 	Settled func(n, discarded int, took time.Duration)
 	// PublishFailed: an attempt left n events without an ack. They will be sent again.
 	PublishFailed func(n int, err error)
-	// LaneTaken and LaneLeft: the relay begins and ceases to own a lane, under one fence. lost is true when another
-	// took it, when it is not known whose it is, and when the relay takes it back at once under a higher fence.
+	// LaneTaken and LaneLeft: the relay begins and ceases to own a lane, under one fence. lost is true if another relay
+	// took it, if its owner is unknown, and if the relay takes it back at once under a higher fence.
 	LaneTaken func(lane int16, fence int64)
 	LaneLeft  func(lane int16, lost bool)
-	// Closed and Reopened: a partition, or with -1 a topic as a whole, is held from now on, and no longer.
+	// Closed and Reopened: holding begins and ends for a partition, or with -1 for a topic as a whole.
 	Closed   func(topic string, partition int32, err error)
 	Reopened func(topic string, partition int32, took time.Duration)
 	// Held: n events were moved to outbox_held, to wait for a partition or (-1) for the topic as a whole.
 	Held func(topic string, partition int32, n int)
 	// Drained: n of the settled events came from outbox_held.
 	Drained func(n int)
-	// Parked: n events were refused for certain, or stood behind one that was, and are parked.
+	// Parked: n events were certainly refused, or are behind one that was, and are parked.
 	Parked func(n int)
 	// Behind: n new events of parked keys were put behind them.
 	Behind func(n int)
 	// Released: n of the settled events came from outbox_parked.
 	Released func(n int)
-	// BelowFloor: an event stood where none can be (Config.RescanEvery). It is published; its order is not certain. A
-	// bug, or somebody has changed the sequence or the publication.
+	// BelowFloor: an event was found below a floor (Config.RescanEvery). It is published; its order is not certain.
+	// This is a bug, unless somebody has changed the sequence or the publication.
 	BelowFloor func(lane int16)
 	// Outage: Postgres or Kafka ("postgres", "kafka") went away (err != nil) or came back (err == nil).
 	Outage func(what string, err error)

@@ -25,26 +25,26 @@ const (
 	perProducer       = 120
 )
 
-// TestP2_Conflict: 16 producers in conflict on 50 keys, whose transactions get their ids in another order than their
-// locks, beside a long write transaction in the same database, one in another, and one that holds an event back. Two
-// relays publish to Kafka. Every key's first occurrences are in version order, nothing is lost, nothing waits for the
-// long ones.
+// TestP2_Conflict: 16 producers contend for 50 keys, and their transactions get ids in another order than locks. Long
+// transactions write in this database and in another one, and one more keeps an event uncommitted. Two relays publish
+// to Kafka. The first occurrences of every key are in version order, no event is lost, and none waits for the long
+// transactions.
 func TestP2_Conflict(t *testing.T) {
 	t.Parallel()
 	w := newConflict(t)
 	w.produce(t, 1) // a backlog, so that claims see many transactions at once
-	stopA := running(t, w.relay(t))
-	stopB := running(t, w.relay(t))
+	stopA := startRelay(t, w.relay(t))
+	stopB := startRelay(t, w.relay(t))
 	w.produce(t, 2)
 	pgtest.AwaitSQL(t, w.db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
-	if err := w.broken(t, conflictProducers*perProducer*2); err != nil {
+	if err := w.violation(t, conflictProducers*perProducer*2); err != nil {
 		t.Error(err)
 	}
-	if err := w.held.Commit(t.Context()); err != nil { // a low id that becomes visible last is published all the same
+	if err := w.held.Commit(t.Context()); err != nil { // a low id that becomes visible last is published, too
 		t.Fatal(err)
 	}
-	drained(t, w.db)
-	if err := w.broken(t, conflictProducers*perProducer*2+1); err != nil {
+	awaitDrained(t, w.db)
+	if err := w.violation(t, conflictProducers*perProducer*2+1); err != nil {
 		t.Error(err)
 	}
 	for _, stop := range []func() error{stopA, stopB} {
@@ -54,7 +54,7 @@ func TestP2_Conflict(t *testing.T) {
 	}
 }
 
-// TestP2_IDsBeforeTransactions: a transaction that began to write first appends behind another one, on the same key.
+// TestP2_IDsBeforeTransactions: a transaction that was the first to write appends after another one, on the same key.
 func TestP2_IDsBeforeTransactions(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -64,7 +64,7 @@ func TestP2_IDsBeforeTransactions(t *testing.T) {
 	f.exec(early, version+`1')`)
 	f.exec(early, "commit")
 	f.drain()
-	inOrder(t, f.to.events(), 2)
+	checkOrder(t, f.to.events(), 2)
 }
 
 // TestP2_LateCommit: a lower id becomes visible after a higher one was published.
@@ -84,16 +84,16 @@ func TestP2_LateCommit(t *testing.T) {
 	}
 }
 
-// conflict is the scene: aggregates with versions, and three long transactions.
-type conflict struct {
+// conflictRun has aggregates with versions, and three long transactions.
+type conflictRun struct {
 	db    *pgtest.DB
 	topic string
-	held  pgx.Tx // holds an event of its own key back
+	held  pgx.Tx // keeps an event of its own key uncommitted
 }
 
-func newConflict(t *testing.T) *conflict {
+func newConflict(t *testing.T) *conflictRun {
 	t.Helper()
-	w := &conflict{db: pgtest.NewDatabase(t, migrations.Outbox), topic: kafkatest.Topic(t, 8)}
+	w := &conflictRun{db: pgtest.NewDatabase(t, migrations.Outbox), topic: kafkatest.Topic(t, 8)}
 	w.db.Exec(t, `create table aggregate (key text primary key, version int not null default 0)`)
 	w.db.Exec(t, `create table unrelated (x int)`)
 	w.db.Exec(t, `insert into aggregate (key) select 'k' || g from generate_series(1, $1) g`, conflictKeys)
@@ -118,11 +118,11 @@ func newConflict(t *testing.T) *conflict {
 	return w
 }
 
-func (w *conflict) event(key string, version int) event.Event {
+func (w *conflictRun) event(key string, version int) event.Event {
 	return event.Event{Topic: w.topic, Key: key, Type: "Changed", Payload: []byte(strconv.Itoa(version))}
 }
 
-func (w *conflict) relay(t *testing.T) *relay.Relay {
+func (w *conflictRun) relay(t *testing.T) *relay.Relay {
 	t.Helper()
 	pins, err := relay.Pins(w.db.Pool, "")
 	if err != nil {
@@ -133,15 +133,15 @@ func (w *conflict) relay(t *testing.T) *relay.Relay {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = to.Close() })
-	// Floors are raised as often as can be, and every look checks that nothing is below them.
+	// Floors rise as often as possible, and every rescan checks that no row is below them.
 	return newRelay(t, w.db, to, config(func(c *relay.Config) {
 		c.FloorEvery, c.RescanEvery = 1, 1
 		c.Observer.BelowFloor = func(lane int16) { t.Errorf("an event stood below the floor of lane %d", lane) }
 	}))
 }
 
-// produce runs the producers to their end.
-func (w *conflict) produce(t *testing.T, seed uint64) {
+// produce runs the producers until all are done.
+func (w *conflictRun) produce(t *testing.T, seed uint64) {
 	t.Helper()
 	var wg sync.WaitGroup
 	errs := make(chan error, conflictProducers)
@@ -165,9 +165,9 @@ func (w *conflict) produce(t *testing.T, seed uint64) {
 	}
 }
 
-// change draws its transaction id first, by a write elsewhere, then waits for its aggregate behind others that drew
-// theirs later.
-func (w *conflict) change(tx pgx.Tx, rnd *rand.Rand) error {
+// change gets its transaction id first, by writing elsewhere, and then waits for its aggregate behind transactions with
+// later ids.
+func (w *conflictRun) change(tx pgx.Tx, rnd *rand.Rand) error {
 	ctx := context.Background()
 	if rnd.IntN(3) > 0 {
 		if _, err := tx.Exec(ctx, `insert into unrelated values ($1)`, 2); err != nil {
@@ -183,8 +183,8 @@ func (w *conflict) change(tx pgx.Tx, rnd *rand.Rand) error {
 	return outbox.Append(ctx, tx, w.event(key, version))
 }
 
-// broken reads the topic and says what is wrong with it: a version out of order, a lost event, a repeated number.
-func (w *conflict) broken(t *testing.T, want int) error {
+// violation reads the topic and returns the first violation: a version out of order, a lost event, a number used twice.
+func (w *conflictRun) violation(t *testing.T, want int) error {
 	t.Helper()
 	next, seen := map[string]int{}, map[string]bool{}
 	for _, r := range kafkatest.ReadAll(t, w.topic) {

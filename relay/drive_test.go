@@ -12,14 +12,14 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
-// Driver makes a relay's steps one by one, for tests of interleavings: nothing happens in between.
+// Driver runs a relay's steps one at a time, for tests of interleavings: nothing runs between two calls.
 type Driver struct {
 	r     *Relay
 	s     *session
 	probe *session
 	floor floorFinder
 
-	pid, probePID uint32 // of the sessions' backends
+	pid, probePID uint32 // of the backends
 }
 
 func (d *Driver) session(name string, pid *uint32) *session {
@@ -35,7 +35,7 @@ func (d *Driver) session(name string, pid *uint32) *session {
 	return s
 }
 
-// Drive starts a relay that does only what it is told.
+// Drive starts a relay that runs only the steps that the Driver is called for.
 func Drive(ctx context.Context, r *Relay) (*Driver, error) {
 	if err := r.start(lanes.Pumps); err != nil {
 		return nil, err
@@ -45,20 +45,20 @@ func Drive(ctx context.Context, r *Relay) (*Driver, error) {
 	return d, r.beat(ctx, d.s)
 }
 
-// Close leaves the lanes to others.
+// Close releases the lanes.
 func (d *Driver) Close() {
 	_ = d.r.resign(context.Background(), d.s)
 	d.s.Close()
 	d.probe.Close()
 }
 
-// Beat is one heartbeat.
+// Beat runs one heartbeat.
 func (d *Driver) Beat(ctx context.Context) error { return d.r.beat(ctx, d.s) }
 
-// BeatBeside is one heartbeat while a step is under way.
+// BeatBeside runs one heartbeat on the prober's session, while a step uses the other.
 func (d *Driver) BeatBeside(ctx context.Context) error { return d.r.beat(ctx, d.probe) }
 
-// Step claims, publishes and settles once, in every lane that it may claim.
+// Step claims, publishes and settles once, in all lanes that may be claimed.
 func (d *Driver) Step(ctx context.Context) (int, error) {
 	d.r.lanes.Found(d.r.lanes.All(), nil, nil)
 	grants := d.r.lanes.Take(0, 1, time.Now())
@@ -68,7 +68,7 @@ func (d *Driver) Step(ctx context.Context) (int, error) {
 	return d.r.step(ctx, d.s, grants, nil)
 }
 
-// Work is what the pumps do: it claims, publishes and settles in lanes that are ready, until none is.
+// Work runs the pumps' loop: it claims, publishes and settles until no lane is ready.
 func (d *Driver) Work(ctx context.Context) error {
 	for {
 		grants := d.r.lanes.Take(0, 1, time.Now())
@@ -81,8 +81,8 @@ func (d *Driver) Work(ctx context.Context) error {
 	}
 }
 
-// StepAfter is Step, but do happens between the pump's taking the lanes and its claim. It returns the lanes that are
-// ready when the pump has given them back.
+// StepAfter is Step, with a call of do between taking the lanes and the claim. It returns the lanes that are ready
+// after the pump has given them back.
 func (d *Driver) StepAfter(ctx context.Context, do func()) (ready []int16, err error) {
 	d.r.lanes.Found(d.r.lanes.All(), nil, nil)
 	grants := d.r.lanes.Take(0, 1, time.Now())
@@ -91,10 +91,10 @@ func (d *Driver) StepAfter(ctx context.Context, do func()) (ready []int16, err e
 	return inside(d.r.lanes).list((*laneState).isReady), err
 }
 
-// Woken is what the prober does before it looks, when Wake was called.
+// Woken does what the prober does after Wake, before it probes.
 func (d *Driver) Woken() { d.r.lanes.Woken() }
 
-// Told reports whether the prober was told to look at once, and takes that.
+// Told reports whether the prober was told to probe at once, and consumes the request.
 func (d *Driver) Told() bool {
 	select {
 	case <-d.r.woken:
@@ -104,14 +104,14 @@ func (d *Driver) Told() bool {
 	}
 }
 
-// Expire puts the local deadline of every lane into the past, as a heartbeat that is late does.
+// Expire moves the local deadline of every lane into the past, as a late heartbeat does.
 func (d *Driver) Expire() {
 	for _, l := range inside(d.r.lanes).owned {
 		l.deadline = time.Now().Add(-time.Second)
 	}
 }
 
-// Kicked reports whether the pumps were told that there is work, and takes the kick.
+// Kicked reports whether the pumps were told of work, and consumes the kick.
 func (d *Driver) Kicked() bool {
 	select {
 	case <-d.r.kicks[0]:
@@ -121,31 +121,31 @@ func (d *Driver) Kicked() bool {
 	}
 }
 
-// FloorStep makes one step toward higher floors.
+// FloorStep runs one step of raising floors.
 func (d *Driver) FloorStep(ctx context.Context) error { return d.r.floorStep(ctx, d.probe, &d.floor) }
 
-// InSlices makes claims go only so far above floors that are on their way, which rise by slices of so many ids.
+// InSlices limits claims to far ids above floors that are still rising, and makes these rise by slice ids at a time.
 func (d *Driver) InSlices(far, slice int64) {
 	inside(d.r.lanes).far, d.floor.slice, d.floor.deep = far, sliceSize(slice), sliceSize(slice)
 	d.r.lanes.ExpectFloors()
 }
 
-// Look is one probe. It returns the lanes that it found something in.
-func (d *Driver) Look(ctx context.Context) ([]int16, error) {
+// Probe runs one probe. It returns the lanes in which it found events.
+func (d *Driver) Probe(ctx context.Context) ([]int16, error) {
 	for _, l := range inside(d.r.lanes).owned {
 		l.ready = false
 	}
 	ask, floors, ids := d.r.lanes.ToProbe()
-	_, err := d.r.look(ctx, d.probe, ask, floors, ids)
+	_, err := d.r.probeOnce(ctx, d.probe, ask, floors, ids)
 	return inside(d.r.lanes).list((*laneState).isReady), err
 }
 
-// Floors are the lanes' floors, and the numbering that they are in.
+// Floors returns the floors of the lanes, and the numbering of ids that they are in.
 func (d *Driver) Floors() (lanes []int16, floors []int64, ids string) {
 	return d.r.lanes.Reaches()
 }
 
-// Fences are the lanes' fences, in the order of lanes.
+// Fences returns the fences of the given lanes, in their order.
 func (d *Driver) Fences(lanes []int16) (fences []int64) {
 	for _, lane := range lanes {
 		fences = append(fences, inside(d.r.lanes).owned[lane].fence)
@@ -153,20 +153,20 @@ func (d *Driver) Fences(lanes []int16) (fences []int64) {
 	return fences
 }
 
-// ProberPID is the backend of the prober's connection.
+// ProberPID returns the process id of the prober's backend.
 func (d *Driver) ProberPID() int32 { return int32(d.probePID) }
 
-// PID is the backend of the connection that claims go over.
+// PID returns the process id of the backend that runs claims.
 func (d *Driver) PID() uint32 { return d.pid }
 
-// Relay is what is driven.
+// Relay returns the driven relay.
 func (d *Driver) Relay() *Relay { return d.r }
 
-// Rescan is one look below the floors.
+// Rescan runs one complete rescan.
 func (d *Driver) Rescan(ctx context.Context) error { return d.r.rescan(ctx, d.probe, &floorFinder{}) }
 
-// Renamed gives those who are waited for other names than they have now, as a crash of the server does with prepared
-// transactions. It returns how many they are.
+// Renamed renames the transactions that floors wait for, as a server crash does with prepared ones. It returns their
+// number.
 func (d *Driver) Renamed() int {
 	n := len(d.floor.waitsFor)
 	d.floor.waitsFor = pg.Holders{}
@@ -176,34 +176,34 @@ func (d *Driver) Renamed() int {
 	return n
 }
 
-// RescanSlice is a part of one.
+// RescanSlice runs one slice of a rescan.
 func (d *Driver) RescanSlice(ctx context.Context) error { return d.r.rescan(ctx, d.probe, &d.floor) }
 
-// Behind is how many lanes have floors that are on their way.
+// Behind returns the number of lanes whose floors are still rising.
 func (d *Driver) Behind() int { return d.r.lanes.Behind() }
 
-// Reconnect replaces the connection that claims go over, as if another statement had found the old one dead.
+// Reconnect replaces the connection that runs claims, as if another statement had found the old one dead.
 func (d *Driver) Reconnect(ctx context.Context) error {
 	d.s.Close()
 	return d.s.Open(ctx)
 }
 
-// Disconnect ends the connection that claims go over: the next claim opens one.
+// Disconnect closes the connection that runs claims; the next claim opens another.
 func (d *Driver) Disconnect() { d.s.Close() }
 
-// Unpause is the late news of somebody who read what is paused before a topic was.
+// Unpause is the late result of a read of outbox_paused_topic from before a pause.
 func Unpause(r *Relay) { r.setPaused(nil) }
 
-// Try is one try of a closed topic.
+// Try tries a closed topic once.
 func (d *Driver) Try(ctx context.Context, topic string) error {
 	return d.r.tryClosed(ctx, d.probe, []delivery.Place{delivery.Whole(topic)})
 }
 
-// Reach looks for floors as if everything up to an id were decided.
+// Reach raises floors as if all ids up to highest were decided.
 func (d *Driver) Reach(ctx context.Context, highest int64) error {
 	d.r.reach(&d.floor, highest)
 	return d.r.raiseFloors(ctx, d.probe, &d.floor)
 }
 
-// Slice is how many ids the next look for floors reads.
+// Slice returns how many ids the next slice has.
 func (d *Driver) Slice() int64 { return int64(d.floor.slice) }

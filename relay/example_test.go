@@ -44,8 +44,8 @@ func Example() {
 	}
 }
 
-// The password is a token of the platform, which ends after minutes: each connection asks for one, those that the relay
-// opens beside the pool as well.
+// The password is a token of the platform that expires after minutes. Each new connection asks for one, including those
+// that the relay opens outside the pool.
 func Example_token() {
 	ctx := context.Background()
 	var token func(ctx context.Context) (string, error) // of RDS, Cloud SQL, Entra or Vault

@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// Queries are the statements, by the constant's name with a small letter. Those about one day of the archive, a
-// publication or a person's query are no statements yet, or need that one.
+// Queries returns the statements by their constants' names, with a lower-case first letter. It leaves out those that
+// need a day of the archive, a publication or an operator's query.
 func Queries(t testing.TB) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -23,7 +23,7 @@ func Queries(t testing.TB) map[string]string {
 	return all
 }
 
-// Expanded is a query for the connection's own search_path.
+// Expanded returns a query for the connection's own search_path.
 func Expanded(t testing.TB, query string) string {
 	t.Helper()
 	sql := Queries(t)[query]
@@ -33,7 +33,7 @@ func Expanded(t testing.TB, query string) string {
 	return pgschema.Expand(sql, "")
 }
 
-// LowestFloor is the lowest of the floors of a relay's lanes.
+// LowestFloor returns the lowest floor of a relay's lanes.
 func LowestFloor(r *Relay) int64 {
 	_, floors, _ := r.lanes.Reaches()
 	if len(floors) == 0 {
@@ -42,19 +42,19 @@ func LowestFloor(r *Relay) int64 {
 	return slices.Min(floors)
 }
 
-// SetBulkFrom lets lanes that had so many events be read in bulk.
+// SetBulkFrom sets the number of events in a claim from which a lane is read in bulk.
 func SetBulkFrom(r *Relay, events int) { r.bulkFrom = events }
 
-// SetExceptFrom lets transactions that stay open be excepted once so many ids were drawn beyond the floors.
+// SetExceptFrom sets how many ids beyond the floors must be drawn before open transactions are excepted.
 func SetExceptFrom(r *Relay, ids int64) { r.exceptFrom = ids }
 
-// BulkLanes is how many lanes the next claim reads in bulk.
+// BulkLanes returns the number of lanes that the next claim reads in bulk.
 func BulkLanes(r *Relay) int {
 	return len(inside(r.lanes).list(func(l *laneState) bool { return l.bulk }))
 }
 
-// LowerNumbers makes a relay number only that many events of a transaction.
+// LowerNumbers limits the number of events in a transaction that a relay numbers.
 func LowerNumbers(r *Relay, most int32) { r.numbers = most }
 
-// LowerSpan makes a relay's numbers last for only so many bytes of the WAL.
+// LowerSpan limits the bytes of the WAL for which a relay's numbers last.
 func LowerSpan(r *Relay, bytes int64) { r.span = bytes }

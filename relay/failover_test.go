@@ -12,9 +12,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// promoted is what the outbox looks like on a standby that has taken over, and that lacks what the statements take
-// back.
-func (f *floors) promoted(lacking ...string) {
+// promoteStandby makes the outbox that of a promoted standby, which lacks the changes that the given statements undo.
+func (f *floors) promoteStandby(lacking ...string) {
 	f.t.Helper()
 	f.db.Exec(f.t, `update outbox_meta set timeline = 'FFFFFFFF'`)
 	for _, sql := range lacking {
@@ -27,8 +26,8 @@ func (f *floors) append() {
 	f.db.Exec(f.t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
 }
 
-// TestP5_BlockEndsWithIncarnation: a standby takes over that lacks a lane's last reservation of numbers, and the
-// relay keeps its lanes. It must not go on in its block: the next block of the new incarnation begins below it.
+// TestP5_BlockEndsWithIncarnation: a standby that lacks a lane's last reservation of numbers takes over, and the relay
+// keeps its lanes. It must not use the rest of its block: the next block of the new incarnation begins below it.
 func TestP5_BlockEndsWithIncarnation(t *testing.T) {
 	t.Parallel()
 	for name, hide := range map[string]func(f *floors){
@@ -40,7 +39,7 @@ func TestP5_BlockEndsWithIncarnation(t *testing.T) {
 			f := driven(t, outboxDB(t))
 			f.append()
 			f.drain()
-			f.promoted(`update outbox_lane set reserved_seq = reserved_seq - 1048576 where reserved_seq > 0`)
+			f.promoteStandby(`update outbox_lane set reserved_seq = reserved_seq - 1048576 where reserved_seq > 0`)
 			hide(f)
 			for range 3 {
 				f.append()
@@ -55,7 +54,7 @@ func TestP5_BlockEndsWithIncarnation(t *testing.T) {
 				f.drain()
 			}
 			log := f.to.events()
-			numbered(t, log)
+			checkNumbers(t, log)
 			if len(log) != 7 || log[0].Position.Epoch == log[1].Position.Epoch ||
 				log[1].Position.Epoch != log[6].Position.Epoch {
 				t.Errorf("published: %+v", log)
@@ -64,8 +63,8 @@ func TestP5_BlockEndsWithIncarnation(t *testing.T) {
 	}
 }
 
-// TestP5_NewIncarnationIsNoCrash: an incarnation begins while a claim waits for its lanes, and the heartbeat meets it
-// first. Nobody says that the database has crashed.
+// TestP5_NewIncarnationIsNoCrash: an incarnation begins while a claim waits for its lanes, and the heartbeat is the
+// first to meet it. The relay does not log a crash of the database.
 func TestP5_NewIncarnationIsNoCrash(t *testing.T) {
 	t.Parallel()
 	var said bytes.Buffer
@@ -86,12 +85,12 @@ func TestP5_NewIncarnationIsNoCrash(t *testing.T) {
 		t.Errorf("%d events published, want 1", n)
 	}
 	if strings.Contains(said.String(), "crashed") {
-		t.Errorf("a new incarnation is called a crash: %s", &said)
+		t.Errorf("a new incarnation is logged as a crash: %s", &said)
 	}
 }
 
-// TestP3_2_FailoverReopensEntry: behind a pooler, a standby takes over on which an entry is open that
-// the relay has settled some claims ago.
+// TestP3_2_FailoverReopensEntry: behind a pooler, a standby takes over on which an entry is open that the relay settled
+// some claims ago.
 func TestP3_2_FailoverReopensEntry(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -106,11 +105,11 @@ func TestP3_2_FailoverReopensEntry(t *testing.T) {
 	f.db.Exec(t, row, 2, second.ID)
 	f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, first.Position.Lane,
 		first.Position.Seq)
-	f.promoted()
+	f.promoteStandby()
 	f.append()
 	f.drain()
 	log := f.to.events()
-	numbered(t, log)
+	checkNumbers(t, log)
 	if len(log) != 5 || log[2].ID != first.ID || log[2].Position.Seq != first.Position.Seq || log[3].ID != second.ID {
 		t.Errorf("published: %+v", log)
 	}
@@ -120,9 +119,9 @@ func TestP3_2_FailoverReopensEntry(t *testing.T) {
 	}
 }
 
-// TestP3_5_SettleEndsWithIncarnation: a standby takes over that lacks a relay's take-over of a lane. Another relay
-// claims there, and the first one takes the lane again, under the fence that it had and while it still publishes: the
-// entry under its number is not its own.
+// TestP3_5_SettleEndsWithIncarnation: a standby that lacks a relay's take-over of a lane takes over. Another relay
+// claims there. The first relay takes the lane again, under the fence that it had, while it still publishes: it must
+// not settle the other's entry, which has the same number.
 func TestP3_5_SettleEndsWithIncarnation(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -143,7 +142,7 @@ func TestP3_5_SettleEndsWithIncarnation(t *testing.T) {
 			where e.id <> all (ids)`)
 	db.Exec(t, `update outbox_meta set incarnation = incarnation + 1`)
 	close(to.gate)
-	<-stepped // it failed or not
+	<-stepped // successful or not
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 2 {
 		t.Fatalf("%d of the 2 events of another relay's claim are left", n)
 	}
@@ -155,7 +154,7 @@ func TestP3_5_SettleEndsWithIncarnation(t *testing.T) {
 }
 
 // TestP4HeldAfterAFailover: a topic is refused, its events are held, and a standby takes over. When the topic is
-// accepted again they go, though nothing is appended that makes the relay claim.
+// accepted again the events are published, although no new event makes the relay claim.
 func TestP4HeldAfterAFailover(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -168,19 +167,19 @@ func TestP4HeldAfterAFailover(t *testing.T) {
 	}
 	f.append()
 	f.drain()
-	f.promoted()
+	f.promoteStandby()
 	refused = false
 	f.must(f.Try(t.Context(), "payments"))
 	f.must(f.Work(t.Context()))
 	log := f.to.events()
-	numbered(t, log)
+	checkNumbers(t, log)
 	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_held`); n != 0 || len(log) == 0 {
-		t.Errorf("%d events are published, and %d are held still", len(log), n)
+		t.Errorf("%d events are published, and %d are still held", len(log), n)
 	}
 }
 
-// TestP4FailoverRestoresHeldEvent: behind a pooler, a standby takes over on which an event is held that was sent and
-// settled. Nothing is appended: it goes again after a heartbeat.
+// TestP4FailoverRestoresHeldEvent: behind a pooler, a standby takes over on which an event is held that was published
+// and settled. It is published again after a heartbeat, although nothing is appended.
 func TestP4FailoverRestoresHeldEvent(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -193,12 +192,12 @@ func TestP4FailoverRestoresHeldEvent(t *testing.T) {
 				content_type, created_at)
 		values ($1, 1, 'payments', 0, $2, true, false, $3, '', '', 'k', 'T', 'c', now())`, sent.Position.Lane,
 		sent.Position.Seq, sent.ID)
-	f.promoted()
+	f.promoteStandby()
 	f.must(f.Beat(t.Context()))
 	f.must(f.Work(t.Context()))
 	log := f.to.events()
-	numbered(t, log)
+	checkNumbers(t, log)
 	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_held`); n != 0 || len(log) != 2 {
-		t.Errorf("%d events are published, and %d are held still", len(log), n)
+		t.Errorf("%d events are published, and %d are still held", len(log), n)
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// numbered checks the numbering: in one lane a number means one event for ever, an event keeps its number, and first
-// occurrences rise.
-func numbered(t *testing.T, log []event.Event) {
+// checkNumbers checks that within a lane a number belongs to one event, that an event keeps its number, and that the
+// numbers of first occurrences rise.
+func checkNumbers(t *testing.T, log []event.Event) {
 	t.Helper()
 	type lane struct {
 		epoch string
@@ -51,12 +51,12 @@ func numbered(t *testing.T, log []event.Event) {
 	}
 }
 
-// statement matches one of the relay's statements by its first line.
+// statement matches a statement of the relay by its first line.
 func statement(name string) func(sql string) bool {
 	return func(sql string) bool { return strings.HasPrefix(sql, "-- relay: "+name+"\n") }
 }
 
-// commitAfter matches the first commit that follows a statement.
+// commitAfter matches the first COMMIT after a statement.
 func commitAfter(name string) func(sql string) bool {
 	var seen atomic.Bool
 	return func(sql string) bool {
@@ -77,9 +77,9 @@ func poolAt(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-// sprung waits for a trap at a claim that reads in bulk, and appends more whenever everything is published: the first
-// look for floors puts them at zero, and nothing is read in bulk from there until they are found.
-func sprung(t *testing.T, db *pgtest.DB, trap *pgtest.Trap, more func()) {
+// awaitTrap waits until a trap has sprung at a claim that reads in bulk, and appends more events whenever all are
+// published: at first the floors are zero, and lanes are read in bulk only once the floors are found.
+func awaitTrap(t *testing.T, db *pgtest.DB, trap *pgtest.Trap, more func()) {
 	t.Helper()
 	pgtest.Await(t, "the fault", func() (bool, error) {
 		select {
@@ -120,20 +120,20 @@ func TestP3_7_UnknownCommits(t *testing.T) {
 				if inBulk {
 					relay.SetBulkFrom(r, 1)
 				}
-				stop := running(t, r)
+				stop := startRelay(t, r)
 				if inBulk {
-					sprung(t, db, trap, more)
+					awaitTrap(t, db, trap, more)
 				} else {
 					<-trap.Fired()
 				}
-				more() // a ghost claim that still runs must not take these under numbers of others
+				more() // a late claim must not take these under other events' numbers
 				trap.Release()
-				drained(t, db)
+				awaitDrained(t, db)
 				if err := stop(); err != nil {
 					t.Fatal(err)
 				}
 				log := to.events()
-				numbered(t, log)
+				checkNumbers(t, log)
 				seen := map[uuid.UUID]bool{}
 				for _, e := range log {
 					seen[e.ID] = true
@@ -155,8 +155,8 @@ func TestP5_RelaysShareLanes(t *testing.T) {
 					group by owner) o`)
 	}
 	fill(t, db, 3000, 60)
-	stopA := running(t, newRelay(t, db, to, config()))
-	stopB := running(t, newRelay(t, db, to, config()))
+	stopA := startRelay(t, newRelay(t, db, to, config()))
+	stopB := startRelay(t, newRelay(t, db, to, config()))
 	pgtest.Await(t, "two relays with 16 lanes each", func() (bool, error) { return shares() == 2, nil })
 	fill2 := func() {
 		db.Exec(t, `insert into outbox_event (topic, key, type, payload)
@@ -167,20 +167,20 @@ func TestP5_RelaysShareLanes(t *testing.T) {
 	if err := stopA(); err != nil {
 		t.Fatal(err)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	pgtest.AwaitSQL(t, db, `select count(distinct owner) = 1 and count(*) = 32 from outbox_lane`)
 	if err := stopB(); err != nil {
 		t.Fatal(err)
 	}
 	log := to.events()
-	numbered(t, log)
-	if dup := inOrder(t, log, 6000); dup != 0 {
+	checkNumbers(t, log)
+	if dup := checkOrder(t, log, 6000); dup != 0 {
 		t.Errorf("%d duplicates in a clean hand-over", dup)
 	}
 }
 
-// TestP3_6_Zombie: a relay loses its connection while Kafka has its request, another takes over and sends the open
-// entry again under the same numbers; the first wakes up and may not settle.
+// TestP3_6_Zombie: a relay loses its connection while Kafka has its request. Another relay takes over and sends the
+// open entry again under the same numbers. Then the first relay continues, and must not settle.
 func TestP3_6_Zombie(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -192,23 +192,23 @@ func TestP3_6_Zombie(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := running(t, r)
+	stop := startRelay(t, r)
 	claimed := <-zombie.entered
 	proxy.Refuse(true)
 	proxy.CutAll()
 	heir := &memory{}
-	stopHeir := running(t, newRelay(t, db, heir, config(func(c *relay.Config) { c.Lease = time.Second })))
-	drained(t, db)
+	stopHeir := startRelay(t, newRelay(t, db, heir, config(func(c *relay.Config) { c.Lease = time.Second })))
+	awaitDrained(t, db)
 	numbers := map[uuid.UUID]event.Position{}
 	for _, e := range heir.events() {
 		numbers[e.ID] = e.Position
 	}
 	for _, e := range claimed {
 		if p, ok := numbers[e.ID]; !ok || p.Seq != e.Position.Seq || p.Lane != e.Position.Lane {
-			t.Fatalf("event %s was claimed as %+v and taken over as %+v", e.ID, e.Position, p)
+			t.Fatalf("event %s was claimed at %+v, and sent after the take-over at %+v", e.ID, e.Position, p)
 		}
 		if numbers[e.ID].First {
-			t.Fatal("an event of an open entry claims to be sent for the first time")
+			t.Fatal("an event of an open entry is not marked as a possible repetition")
 		}
 	}
 	close(zombie.gate)
@@ -220,7 +220,7 @@ func TestP3_6_Zombie(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Logf("the zombie ended with: %v", err)
 	}
-	numbered(t, append(append([]event.Event(nil), claimed...), heir.events()...))
+	checkNumbers(t, append(append([]event.Event(nil), claimed...), heir.events()...))
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_claim`); n != 0 {
 		t.Errorf("%d journal entries left", n)
 	}
@@ -238,10 +238,10 @@ func TestP3_2_DiscardedEventsLeaveAGap(t *testing.T) {
 	db.Exec(t, `delete from outbox_event where payload = '2'`)
 	var gone int
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) {
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) {
 		c.Observer.Claimed = func(_, discarded int, _ time.Duration) { gone += discarded }
 	})))
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -259,14 +259,14 @@ func TestP3_5_EntryOfDeletedEventsIsSettled(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	db.Exec(t, `insert into outbox_claim values (3, 7, '{1,2}', '{7,8}')`)
-	stop := running(t, newRelay(t, db, &memory{}, config()))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, &memory{}, config()))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestP5NewSystemRaisesTheIncarnation: the row was made on another system, as after a logical restore.
+// TestP5NewSystemRaisesTheIncarnation: outbox_meta was written on another system, as after a logical restore.
 func TestP5NewSystemRaisesTheIncarnation(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]string{
@@ -278,10 +278,10 @@ func TestP5NewSystemRaisesTheIncarnation(t *testing.T) {
 			db, to := outboxDB(t), &memory{}
 			db.Exec(t, change)
 			fill(t, db, 100, 10)
-			stop := running(t, newRelay(t, db, to, config()))
-			drained(t, db)
+			stop := startRelay(t, newRelay(t, db, to, config()))
+			awaitDrained(t, db)
 			fill(t, db, 100, 10)
-			drained(t, db)
+			awaitDrained(t, db)
 			if err := stop(); err != nil {
 				t.Fatal(err)
 			}
@@ -296,8 +296,8 @@ func TestP5NewSystemRaisesTheIncarnation(t *testing.T) {
 	}
 }
 
-// TestP3_3_FailedBarrierPublishesNothing: the claim's commit waits for a synchronous standby that does not exist, and
-// somebody cancels the wait. The commit is visible then, and may be lost: it must not be published.
+// TestP3_3_FailedBarrierPublishesNothing: the claim's COMMIT waits for a synchronous standby that does not exist, and
+// the wait is cancelled. The claim is then visible but may be lost: its events must not be published.
 func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -306,9 +306,9 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 	db.Exec(t, `alter system set synchronous_commit = 'local'`)
 	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
 	db.Exec(t, `select pg_reload_conf()`)
-	// It is the checkpointer that makes commits wait, some time after the reload.
+	// The checkpointer makes commits wait, some time after the reload.
 	probe := db.Connect(t)
-	pgtest.Await(t, "a commit that waits", func() (bool, error) {
+	pgtest.Await(t, "a COMMIT that waits", func() (bool, error) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -331,7 +331,7 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 		}
 	})
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Lease = 2 * time.Second })))
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Lease = 2 * time.Second })))
 	waiting := `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'
 		and application_name like 'effectonce relay%'`
 	cancelled := 0
@@ -348,11 +348,11 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 	}
 	db.Exec(t, `alter system set synchronous_standby_names = ''`)
 	db.Exec(t, `select pg_reload_conf()`)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, to.events(), 10)
+	checkOrder(t, to.events(), 10)
 }
 
 func TestPostgresAwayIsSaidOnce(t *testing.T) {
@@ -367,7 +367,7 @@ func TestPostgresAwayIsSaidOnce(t *testing.T) {
 	var mu sync.Mutex
 	var said []string
 	back := make(chan struct{}, 10)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) {
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) {
 		c.Observer.Outage = func(what string, err error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -379,47 +379,47 @@ func TestPostgresAwayIsSaidOnce(t *testing.T) {
 			back <- struct{}{}
 		}
 	})))
-	drained(t, db)
+	awaitDrained(t, db)
 	server.StopImmediate()
-	db.Pool.Reset() // its connections are dead and do not know it
+	db.Pool.Reset() // its connections are dead, and it does not know
 	server.Start(t)
 	<-back
-	pgtest.Await(t, "a connection to the server that is back", func() (bool, error) {
+	pgtest.Await(t, "a connection to the restarted server", func() (bool, error) {
 		return db.Pool.Ping(t.Context()) == nil, nil
 	})
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
 		select 'payments', 'k' || (g % 20), 'T', convert_to((25 + g / 20)::text, 'UTF8')
 		from generate_series(0, 499) g`)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, to.events(), 1000)
+	checkOrder(t, to.events(), 1000)
 	mu.Lock()
 	defer mu.Unlock()
 	if len(said) != 2 || said[0] != "postgres away" || said[1] != "postgres back" {
-		t.Errorf("said %v", said)
+		t.Errorf("logged %v", said)
 	}
 }
 
-// TestDrainGivesUp: Kafka does not answer while the relay is told to stop.
+// TestDrainGivesUp: Kafka does not answer while the relay shuts down.
 func TestDrainGivesUp(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
 	fill(t, db, 100, 10)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.DrainTimeout = -1; c.Pumps = 1 })))
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.DrainTimeout = -1; c.Pumps = 1 })))
 	<-to.entered
 	if err := stop(); err == nil || !strings.Contains(err.Error(), "DrainTimeout") {
 		t.Errorf("error %v", err)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_lane where owner is not null`); n != 0 {
-		t.Errorf("%d lanes were kept", n)
+		t.Errorf("%d lanes are still owned", n)
 	}
 	heir := &memory{}
-	stopHeir := running(t, newRelay(t, db, heir, config()))
-	drained(t, db)
+	stopHeir := startRelay(t, newRelay(t, db, heir, config()))
+	awaitDrained(t, db)
 	if err := stopHeir(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, heir.events(), 100)
+	checkOrder(t, heir.events(), 100)
 }

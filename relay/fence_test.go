@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// reused counts the numbers that mean two events within one (epoch, lane).
+// reused returns how many numbers of one (epoch, lane) belong to two events.
 func reused(log []event.Event) (n int) {
 	type place struct {
 		epoch string
@@ -32,7 +32,7 @@ func reused(log []event.Event) (n int) {
 	return n
 }
 
-// fillFrom appends n events of each of 20 keys; the payload is the event's number within its key, beginning with from.
+// fillFrom appends n events of each of 20 keys; payloads count up from the given number.
 func fillFrom(t *testing.T, db *pgtest.DB, from, n int) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
@@ -42,30 +42,31 @@ func fillFrom(t *testing.T, db *pgtest.DB, from, n int) {
 
 func publishAll(t *testing.T, db *pgtest.DB, to *memory) {
 	t.Helper()
-	stop := running(t, newRelay(t, db, to, config()))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestP5FenceAfterARestore: the database goes back to its backup, on the same server: nothing in it tells. Fenced, it
-// goes on with a new numbering, and what the backup had open or waiting is published again under the same ids.
+// TestP5FenceAfterARestore: the database is restored from its backup on the same server, and nothing in it shows that.
+// After the fence it uses a new numbering, and events that were open or waiting in the backup are published again under
+// the same ids.
 func TestP5FenceAfterARestore(t *testing.T) {
 	t.Parallel()
-	for name, fence := range map[string]bool{"fenced": true, "not fenced, which this test must notice": false} {
+	for name, fence := range map[string]bool{"fenced": true, "not fenced, which the test must detect": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, to := pgtest.NewDatabase(t, migrations.Outbox), &memory{}
 			fillFrom(t, db, 0, 10)
 			publishAll(t, db, to)
 			fillFrom(t, db, 10, 10)
-			interrupted(t, db)
+			leaveOpenEntries(t, db)
 			backup := db.Copy(t)
 			publishAll(t, db, to)
-			fillFrom(t, db, 20, 10) // appended after the backup: published, and forgotten by the restore
+			fillFrom(t, db, 20, 10) // appended after the backup: published, and lost by the restore
 			publishAll(t, db, to)
-			inOrder(t, to.events(), 600)
+			checkOrder(t, to.events(), 600)
 			before := len(to.events())
 
 			var f operator.FenceResult
@@ -82,12 +83,12 @@ func TestP5FenceAfterARestore(t *testing.T) {
 				}
 			}
 			publishAll(t, backup, to)
-			fillFrom(t, backup, 20, 20) // the business goes on from the backup
+			fillFrom(t, backup, 20, 20) // producers continue from the backup
 			publishAll(t, backup, to)
 			again := to.events()[before:]
-			inOrder(t, append(to.events()[:200:200], again...), 800)
+			checkOrder(t, append(to.events()[:200:200], again...), 800)
 			if n := reused(to.events()); (n == 0) != fence {
-				t.Errorf("%d numbers mean two events", n)
+				t.Errorf("%d numbers belong to two events", n)
 			}
 			for _, e := range again {
 				if fence && e.Position.Epoch != f.Epoch {
@@ -98,22 +99,22 @@ func TestP5FenceAfterARestore(t *testing.T) {
 	}
 }
 
-// interrupted leaves open journal entries: a relay has claimed, and Kafka never answers.
-func interrupted(t *testing.T, db *pgtest.DB) {
+// leaveOpenEntries leaves open journal entries: a relay has claimed events, and Kafka never answers.
+func leaveOpenEntries(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.DrainTimeout, c.Pumps = -1, 1 })))
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.DrainTimeout, c.Pumps = -1, 1 })))
 	<-to.entered
 	_ = stop()
 }
 
-// TestP5FenceWhileRelayRuns: it loses its lanes, takes them again, and publishes what it had claimed under the new
-// epoch; its old settle does nothing.
+// TestP5FenceWhileRelayRuns: the relay loses its lanes, takes them again, and publishes its claimed events under the
+// new epoch. Its old settle changes nothing.
 func TestP5FenceWhileRelayRuns(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
 	fillFrom(t, db, 0, 10)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1 })))
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1 })))
 	claimed := <-to.entered
 	f, err := newOperator(t, db).Fence(t.Context(), "a drill")
 	if err != nil {
@@ -123,19 +124,19 @@ func TestP5FenceWhileRelayRuns(t *testing.T) {
 	again := <-to.entered
 	if again[0].Position.Epoch != f.Epoch || claimed[0].Position.Epoch != f.Before || again[0].ID != claimed[0].ID ||
 		again[0].Position.Seq != claimed[0].Position.Seq {
-		t.Errorf("claimed as %+v and again as %+v, fenced %+v", claimed[0].Position, again[0].Position, f)
+		t.Errorf("claimed at %+v and again at %+v, fenced %+v", claimed[0].Position, again[0].Position, f)
 	}
 	close(to.gate)
 	go func() {
 		for range to.entered {
 		}
 	}()
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	close(to.entered)
-	inOrder(t, to.events(), 200)
+	checkOrder(t, to.events(), 200)
 }
 
 func TestP5FenceMovesSequenceOnlyForward(t *testing.T) {
@@ -145,11 +146,11 @@ func TestP5FenceMovesSequenceOnlyForward(t *testing.T) {
 		want    int64
 		forward bool
 	}{
-		"behind its table":   {`select setval('outbox_event_id_seq', 7)`, 100, true},
-		"never called":       {`select setval('outbox_event_id_seq', 1, false)`, 100, true},
-		"ahead":              {`select setval('outbox_event_id_seq', 5000)`, 5000, false},
-		"behind a parked id": {`update outbox_event set tenant = tenant`, 900, true},
-		"behind the journal": {`insert into outbox_claim values (1, 5, '{900}', '{5}')`, 900, true},
+		"below its table":   {`select setval('outbox_event_id_seq', 7)`, 100, true},
+		"never called":      {`select setval('outbox_event_id_seq', 1, false)`, 100, true},
+		"ahead":             {`select setval('outbox_event_id_seq', 5000)`, 5000, false},
+		"below a parked id": {`update outbox_event set tenant = tenant`, 900, true},
+		"below the journal": {`insert into outbox_claim values (1, 5, '{900}', '{5}')`, 900, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -165,7 +166,7 @@ func TestP5FenceMovesSequenceOnlyForward(t *testing.T) {
 			}
 			if got := pgtest.One[int64](t, db, `select last_value from outbox_event_id_seq`); got != c.want ||
 				f.Forwarded != c.forward {
-				t.Errorf("the sequence stands at %d, want %d: %+v", got, c.want, f)
+				t.Errorf("the sequence is at %d, want %d: %+v", got, c.want, f)
 			}
 			db.Exec(t, `insert into outbox_event (topic, type) values ('t', 'T')`)
 			if got := pgtest.One[int64](t, db, `select max(id) from outbox_event`); got != c.want+1 {
@@ -180,7 +181,7 @@ func TestP5FenceIsAudited(t *testing.T) {
 	db := outboxDB(t)
 	o := newOperator(t, db)
 	if _, err := o.Fence(t.Context(), " "); err == nil {
-		t.Error("it needs no reason")
+		t.Error("a fence without a reason was accepted")
 	}
 	epoch := `select outbox_id || '.' || incarnation from outbox_meta`
 	before := pgtest.One[string](t, db, epoch)
@@ -190,7 +191,7 @@ func TestP5FenceIsAudited(t *testing.T) {
 	}
 	second, err := o.Fence(context.WithoutCancel(t.Context()), "restored")
 	if err != nil || second.Epoch == f.Epoch || second.Before != f.Epoch {
-		t.Errorf("within the same second: %+v, %v", second, err)
+		t.Errorf("a second fence within the same second: %+v, %v", second, err)
 	}
 	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 2 || log[0].Action != "fence" ||
 		!strings.Contains(string(log[0].Detail), second.Epoch) {

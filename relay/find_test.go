@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// everywhere puts an event of a key into each place where one can be; its type says which.
-func everywhere(t *testing.T, db *pgtest.DB, key string) {
+// insertEverywhere puts one event of a key into each place where an event can be; its type names the place.
+func insertEverywhere(t *testing.T, db *pgtest.DB, key string) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
 		select 'payments', $1, p, 'x' from unnest(array['waiting', 'claimed', 'held', 'parked', 'archived']) p`, key)
@@ -42,11 +42,11 @@ func places(f operator.Found) string {
 	return strings.Join(all, " ")
 }
 
-// TestFind: an event is found wherever it is by its key, its message id and its id, as far as there are indexes.
+// TestFind: an event is found in every place, by its key, by its message id and by its id where an index allows it.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	everywhere(t, db, "4711")
+	insertEverywhere(t, db, "4711")
 	fill(t, db, 100, 10)
 	o := newOperator(t, db)
 	find := func(text string) operator.Found {
@@ -94,7 +94,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestFindSaysWhatItLeavesOut: behind ten thousand others of its lane an event is not found, and Find says so.
+// TestFindSaysWhatItLeavesOut: an event behind ten thousand others of its lane is not found, and Find reports the
+// limit.
 func TestFindSaysWhatItLeavesOut(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)

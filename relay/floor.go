@@ -17,49 +17,50 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// A floor is an id at and below which a lane has no row any more and will never have one. Looks begin above it, so that
-// rows which are dead, but not yet vacuumed away, cost nothing. P6 (docs/protocol.md) has the four steps in which a
-// floor rises, and why their order makes them right.
+// A floor is an id at and below which a lane has no row any more and will never have one. Probes and claims begin above
+// it, so that they skip rows which are dead but not yet vacuumed. P6 (docs/protocol.md) has the four steps in which a
+// floor rises, and the reason for their order.
 //
-// A claim whose snapshot is later than step 3 is such a look as well: it takes all that its lane has up to its last id.
-// Once it is settled, the lane has nothing left up to that id, or up to the highest if that is lower. So a lane's floor
-// follows its claims, which would read what they have just deleted again and again otherwise.
+// A claim whose snapshot is later than step 3 serves as step 4: it takes all rows of its lane up to its last id. Once
+// it is settled, the lane has none left up to that id, or up to the highest decided id if that is lower. So a lane's
+// floor follows its claims; otherwise each would read the rows that the last ones have deleted.
 //
 // Floors are an optimisation and live in memory only. Every statement that uses them compares the numbering of ids that
-// they were found in with what it finds there, and reads from zero when it is another: behind a pooler nobody else
-// notices that the server has changed.
+// they belong to with the current one, and reads from zero if they differ: behind a pooler nothing else shows that the
+// server has changed.
 //
-// Nobody waits for a producer that keeps its transaction open: it is excepted, and floors rise beyond its ids for as
-// long as its rows cannot be seen. Each statement compares that with its own snapshot, and finds nothing when it shows
-// them. Floors fall then to where they stood without the exception.
+// A producer's open transaction does not stop floors for ever: it is excepted, and floors rise beyond its ids while its
+// rows are invisible. Each statement compares the exceptions with its own snapshot, and finds no rows if it shows an
+// excepted transaction. Floors then fall to where they would be without the exception.
 //
-// What is dead between a floor and the end of what is decided is passed in slices of ids, on a session that nothing
-// else waits for. Claims and looks do not go far above a floor that is on its way.
+// Dead rows between a floor and the decided ids are read in slices of ids, on a separate session. Claims and probes do
+// not read far above a floor that is still rising.
 type floorFinder struct {
 	stepped  time.Time // when the last step was made
-	steps    int       // made since the numbering was met
+	steps    int       // made since the numbering was read
 	ids      string    // the numbering of ids; "": none that allows a floor
 	reached  int64     // every id up to this one is decided, or was drawn by one of except
-	risen    time.Time // when that was last found
-	except   []string  // open transactions that are not waited for, by their ids
-	hi       int64     // the one that is waited for; 0: none
+	risen    time.Time // when reached last rose
+	except   []string  // ids of open transactions that are not waited for
+	hi       int64     // the id that is waited for; 0: none
 	since    time.Time // when it was read
 	waitsFor pg.Holders
 	slice    sliceSize
 
 	scanned   time.Time // when the last rescan ended
-	below     int64     // up to where the one under way has come
-	deep      sliceSize // of it
+	below     int64     // the id that the current rescan has reached
+	deep      sliceSize // its slice
 	nextSlice time.Time // when its next slice is due
 
-	behind int // how many lanes were behind after the last step
+	behind int // how many lanes had rising floors after the last step
 }
 
 const (
-	// firstSteps are made without a pause between them: a relay that starts over a long backlog has floors at once.
+	// firstSteps are made without a pause between them, so that a relay that starts with a long backlog has floors at
+	// once.
 	firstSteps = 3
-	// passingShare is how much shorter the pause is while lanes that have much to send are past what is decided, and
-	// while transactions are excepted.
+	// passingShare is the divisor of the pause while lanes with a backlog are past the decided ids, and while
+	// transactions are excepted.
 	passingShare = 8
 	// waitPauses is the number of pauses before a transaction that holds floors back is excepted, one while there are
 	// no floors. exceptFrom is how many ids must have been drawn beyond the floors meanwhile: fewer cost less than an
@@ -98,8 +99,8 @@ func (r *Relay) findFloors(ctx context.Context) {
 	}
 }
 
-// floorStep makes one step when it is time. Nobody else looks at lanes that are behind, and the prober may have been
-// told meanwhile of events in one: when a lane is behind no more, the prober looks at once.
+// floorStep runs one step when it is due. Probes leave out lanes whose floors are still rising, and may have missed a
+// Wake for one: when the last of them has risen, the prober probes at once.
 func (r *Relay) floorStep(ctx context.Context, s *session, f *floorFinder) (err error) {
 	before := max(f.behind, r.lanes.Behind())
 	defer func() {
@@ -120,7 +121,7 @@ func (r *Relay) floorStep(ctx context.Context, s *session, f *floorFinder) (err 
 	f.stepped = time.Now()
 	f.steps++
 	if f.scanned.IsZero() {
-		f.scanned = f.stepped // every lane begins with a look from zero
+		f.scanned = f.stepped // every lane was read from zero
 	}
 	if err := r.decide(ctx, s, f); err != nil || f.ids == "" {
 		return err
@@ -134,7 +135,7 @@ func (r *Relay) floorStep(ctx context.Context, s *session, f *floorFinder) (err 
 	return r.rescan(ctx, s, f)
 }
 
-// decide is steps 1 to 3, one of them at a time.
+// decide runs one of the steps 1 to 3.
 func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	var ids string
 	var highest int64
@@ -155,8 +156,8 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	case err != nil:
 		return err
 	case ids != f.ids || ids != r.lanes.IDs() || highest < f.reached || highest < f.hi:
-		// Another server or sequence, one that went back, or a new connection: nothing that was known holds. The next
-		// step begins again.
+		// Another server or sequence, a sequence that went back, or a new connection: all results are void. The next
+		// step starts over.
 		f.ids, f.reached, f.hi, f.except, f.steps = ids, 0, 0, nil, 1
 		r.lanes.ResetFloors(ids)
 		return nil
@@ -183,10 +184,9 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	return nil
 }
 
-// begin is steps 1 and 2. The highest id is read by a transaction that writes, by a lock on our own row, and whose
-// commit waits for the disk. One that began later would not do: behind a pooler it may have run on a server that has
-// crashed in between and come back with the sequence where it stood before. The holders are asked for in a later round
-// trip than that.
+// begin is steps 1 and 2. The highest id is read by a transaction that writes, by locking the relay's own row, and
+// whose COMMIT waits for the disk. A write in a later transaction would not do: behind a pooler it may run on a server
+// that has crashed in between and has set the sequence back. The lock holders are read in a later round trip.
 func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 	var ids string
 	var highest int64
@@ -224,8 +224,8 @@ func (r *Relay) reach(f *floorFinder, highest int64) {
 	r.lanes.Decided(f.ids, f.reached, f.except)
 }
 
-// exceptThem excepts the transactions that are waited for, when that has lasted and much has been drawn meanwhile. One
-// without an id cannot be excepted: no snapshot tells whether its rows can be seen.
+// exceptThem excepts the transactions that floors wait for, if they have waited long and many ids were drawn meanwhile.
+// A transaction without an id cannot be excepted: a snapshot cannot tell whether its rows are visible.
 func (r *Relay) exceptThem(f *floorFinder, now pg.Holders, highest int64) bool {
 	little, wait := highest-f.reached < r.exceptFrom, r.cfg.FloorEvery
 	if f.reached > 0 {
@@ -239,7 +239,7 @@ func (r *Relay) exceptThem(f *floorFinder, now pg.Holders, highest int64) bool {
 		xids = append(xids, now[name].XID)
 	}
 	if little || slices.Contains(xids, "") {
-		r.lanes.Undecidable() // nobody knows for how long
+		r.lanes.Undecidable() // for an unknown time
 		return false
 	}
 	f.except = append(slices.Clone(f.except), xids...)
@@ -247,7 +247,7 @@ func (r *Relay) exceptThem(f *floorFinder, now pg.Holders, highest int64) bool {
 	return true
 }
 
-// xidList is a parameter.
+// xidList formats a parameter.
 func xidList(xids []string) string { return "{" + strings.Join(xids, ",") + "}" }
 
 func readEnded(rows pgx.Rows, into map[string]bool) error {
@@ -257,7 +257,7 @@ func readEnded(rows pgx.Rows, into map[string]bool) error {
 	return err
 }
 
-// raiseFloors is step 4, one slice of it.
+// raiseFloors is one slice of step 4.
 func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) error {
 	f.slice = cmp.Or(f.slice, firstSlice)
 	lanes, floors, tops, falls := r.lanes.NextSlice(f.reached, int64(f.slice))
@@ -276,7 +276,7 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 		return err
 	}
 	if ids != f.ids || highest < f.reached {
-		return nil // the next step sees it too, and begins again
+		return nil // the next step notices it, too, and starts over
 	}
 	raised := map[int16]int64{}
 	for i, lane := range lanes {
@@ -293,10 +293,10 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 	return nil
 }
 
-// errOtherSequence: floors would follow a sequence that says nothing of the table's ids.
+// errOtherSequence: the floors would follow a sequence that does not number the table's ids.
 var errOtherSequence = errors.New("relay: outbox_event takes its ids from another sequence than outbox_event_id_seq")
 
-// checkSequence fails when ids do not come from the sequence that floors are found by.
+// checkSequence fails if ids do not come from the sequence that floors use.
 func (r *Relay) checkSequence(ctx context.Context, s *session) error {
 	var other string
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {

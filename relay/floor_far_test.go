@@ -12,62 +12,62 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// excepting is driven, with floors that leave out whoever keeps a transaction open.
-func excepting(t *testing.T) *floors {
+// drivenExcepting is driven, with floors that except open transactions.
+func drivenExcepting(t *testing.T) *floors {
 	t.Helper()
 	f := driven(t, outboxDB(t))
 	relay.SetExceptFrom(f.Relay(), 0)
 	return f
 }
 
-// TestP6FloorPassesAnOpenTransaction: a producer has appended and keeps its transaction open. Floors do not wait for
-// it, and hide nothing of it when it commits.
+// TestP6FloorPassesAnOpenTransaction: a producer has appended and keeps its transaction open. Floors rise past it, and
+// its events are still published when it commits.
 func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	const second = `insert into outbox_event (topic, key, type, payload) values ('payments', 'slow', 'T', '1')`
-	t.Run("looks stay flat", func(t *testing.T) {
+	t.Run("probes stay flat", func(t *testing.T) {
 		t.Parallel()
-		f := excepting(t)
+		f := drivenExcepting(t)
 		f.begin(f.db, insertOne)
 		fill(t, f.db, 20_000, 200)
 		f.drain()
-		f.rise()
+		f.riseFully()
 		f.at(20_001, "the transaction is excepted")
 		lanes, found, ids := f.Floors()
 		zero, owner := make([]int64, len(lanes)),
 			pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
 		if n := f.pages("probe", lanes, "3 s", found, ids, []int16{}); n > 100 {
-			t.Errorf("a look reads %d pages", n)
+			t.Errorf("a probe reads %d pages", n)
 		}
 		if n := f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, found, ids,
-			tops(lanes)); n > 1000 {
+			upperBounds(lanes)); n > 1000 {
 			t.Errorf("a claim reads %d pages", n)
 		}
 		fill(t, f.db, 10, 10)
 		f.drain()
-		f.rise()
-		f.at(20_011, "and floors go on")
+		f.riseFully()
+		f.at(20_011, "floors rise further")
 		if n := f.to.count(); n != 20_010 {
 			t.Errorf("%d events published", n)
 		}
 	})
-	t.Run("it commits, and an event that it caused comes right behind", func(t *testing.T) {
+	t.Run("it commits, and an event that it caused follows", func(t *testing.T) {
 		t.Parallel()
-		f := excepting(t)
+		f := drivenExcepting(t)
 		slow := f.begin(f.db, insertOne)
 		fill(t, f.db, 100, 10)
 		f.drain()
-		f.rise()
+		f.riseFully()
 		f.at(101, "the transaction is excepted")
 		f.exec(slow, "commit")
 		f.db.Exec(t, second)
 		f.step() // before the floors have fallen
 		if n := f.to.count(); n != 100 {
-			t.Errorf("%d events published: floors that do not hold were used", n)
+			t.Errorf("%d events published: invalid floors were used", n)
 		}
 		f.must(f.FloorStep(t.Context()))
 		if n := relay.LowestFloor(f.Relay()); n != 0 {
-			t.Errorf("the lowest floor is %d: what the transaction wrote stands below it", n)
+			t.Errorf("the lowest floor is %d: the transaction's event is below it", n)
 		}
 		f.drain()
 		var payloads string
@@ -79,40 +79,40 @@ func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 		if payloads != "01" {
 			t.Errorf("the key's events are published as %q", payloads)
 		}
-		f.rise()
-		f.at(102, "nobody is open")
+		f.riseFully()
+		f.at(102, "no transaction is open")
 	})
 	t.Run("it rolls back", func(t *testing.T) {
 		t.Parallel()
-		f := excepting(t)
+		f := drivenExcepting(t)
 		slow := f.begin(f.db, insertOne)
 		fill(t, f.db, 100, 10)
 		f.drain()
-		f.rise()
+		f.riseFully()
 		f.exec(slow, "rollback")
 		f.must(f.FloorStep(t.Context()))
-		f.at(101, "its rows never were")
-		f.rise()
+		f.at(101, "its row never existed")
+		f.riseFully()
 		fill(t, f.db, 10, 10)
 		f.drain()
 		if n := f.to.count(); n != 110 {
 			t.Errorf("%d events published, want 110", n)
 		}
 	})
-	t.Run("it is prepared, and commits then", func(t *testing.T) {
+	t.Run("it is prepared, then commits", func(t *testing.T) {
 		t.Parallel()
-		f := excepting(t)
+		f := drivenExcepting(t)
 		slow := f.begin(f.db, "savepoint s", insertOne, "release savepoint s", "savepoint s")
 		fill(t, f.db, 100, 10)
 		f.drain()
-		f.rise()
+		f.riseFully()
 		f.at(101, "the transaction is excepted")
 		f.exec(slow, "prepare transaction '"+f.db.Schema+"'")
 		t.Cleanup(func() { _, _ = slow.Exec(context.Background(), "rollback prepared '"+f.db.Schema+"'") })
 		fill(t, f.db, 100, 10)
 		f.drain()
-		f.rise()
-		f.at(201, "it still is, under another name")
+		f.riseFully()
+		f.at(201, "the transaction is still excepted, under another name")
 		f.exec(slow, "commit prepared '"+f.db.Schema+"'")
 		f.must(f.FloorStep(t.Context()))
 		f.drain()
@@ -120,22 +120,22 @@ func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 			t.Errorf("%d events published, want 201", n)
 		}
 	})
-	t.Run("one that has no id yet is waited for", func(t *testing.T) {
+	t.Run("floors wait for one without an id", func(t *testing.T) {
 		t.Parallel()
-		f := excepting(t)
+		f := drivenExcepting(t)
 		slow := f.begin(f.db, `insert into outbox_event (topic, key, type) select 't', 'k', 'T' where false`)
 		fill(t, f.db, 100, 10)
 		f.drain()
-		f.rise()
-		f.at(0, "no snapshot tells whether its rows can be seen")
+		f.riseFully()
+		f.at(0, "a snapshot cannot tell whether its rows are visible")
 		f.exec(slow, "commit")
-		f.rise()
+		f.riseFully()
 		f.at(100, "it has ended")
 	})
 }
 
-// TestP6FloorsRiseInSlices: a relay starts above many dead rows. Nothing reads them all at once: what stands behind
-// them is found when the floors have come there, and what they have passed stays passed when a slice takes too long.
+// TestP6FloorsRiseInSlices: a relay starts above many dead rows, and no statement reads all of them. Events behind them
+// are found when the floors have risen that far. If a slice takes too long, floors keep the height that they have.
 func TestP6FloorsRiseInSlices(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -154,21 +154,21 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 	}
 	for _, height := range []int64{0, 50} {
 		f.must(f.FloorStep(t.Context()))
-		f.at(height, "a slice has 50 ids")
+		f.at(height, "one slice of 50 ids was read")
 	}
 	if f.Behind() == 0 {
-		t.Error("no lane is behind")
+		t.Error("no lane's floor is still rising")
 	}
-	// A slice meets a lock, and its statement ends by the time-out.
+	// A slice waits for a lock until its statement times out.
 	lock := f.begin(db, `lock table outbox_event in access exclusive mode`)
 	var refused *pgconn.PgError
 	if err := f.FloorStep(t.Context()); !errors.As(err, &refused) || refused.Code != "55P03" {
-		t.Fatalf("the slice meets the lock: %v", err)
+		t.Fatalf("a slice that waits for a lock: %v", err)
 	}
 	f.exec(lock, "rollback")
 	f.must(f.FloorStep(t.Context()))
 	if n := relay.LowestFloor(f.Relay()); n <= 50 {
-		t.Errorf("the lowest floor is %d: floors fall with a statement that takes too long", n)
+		t.Errorf("the lowest floor is %d: floors fell after a slow statement", n)
 	}
 	for f.Behind() > 0 {
 		f.must(f.FloorStep(t.Context()))
@@ -181,8 +181,8 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 	f.exec(pin, "commit")
 }
 
-// TestP6OnlyFullSlicesGrow: while floors follow new ids at once, that says nothing of how long a slice
-// takes. One that takes too long is tried again as a smaller one, and is no outage.
+// TestP6OnlyFullSlicesGrow: steps that only follow new ids do not make the slices larger. A slice that takes too long
+// is tried again with fewer ids, and is not an outage.
 func TestP6OnlyFullSlicesGrow(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Lease = 3 * time.Second })
@@ -190,7 +190,7 @@ func TestP6OnlyFullSlicesGrow(t *testing.T) {
 		fill(t, f.db, 10, 10)
 		f.drain()
 		f.must(f.Beat(t.Context()))
-		f.rise()
+		f.riseFully()
 	}
 	if f.at(100, "everything is published"); f.Slice() > 1<<16 {
 		t.Errorf("the next slice has %d ids", f.Slice())
@@ -205,7 +205,7 @@ func TestP6OnlyFullSlicesGrow(t *testing.T) {
 	}
 }
 
-// TestP6RescanRunsInSlices: what lies below the floors is not read at once either.
+// TestP6RescanRunsInSlices: a rescan does not read all rows below the floors at once, either.
 func TestP6RescanRunsInSlices(t *testing.T) {
 	t.Parallel()
 	var found []int16
@@ -216,7 +216,7 @@ func TestP6RescanRunsInSlices(t *testing.T) {
 	})
 	fill(t, f.db, 1000, 10)
 	f.drain()
-	f.rise()
+	f.riseFully()
 	f.at(1000, "everything is published")
 	f.db.Exec(t,
 		`insert into outbox_event (id, topic, key, type, payload) overriding system value values (900, 'payments', 'k1',
@@ -225,11 +225,11 @@ func TestP6RescanRunsInSlices(t *testing.T) {
 	slices := 0
 	for len(found) == 0 {
 		if slices++; slices > 1000 {
-			t.Fatal("not found")
+			t.Fatal("the row was not found")
 		}
 		f.must(f.RescanSlice(t.Context()))
 	}
 	if slices < 3 {
-		t.Errorf("found by slice %d, of 1, 2, 4... ids", slices)
+		t.Errorf("the row was found by slice %d; slices have 1, 2, 4 ... ids", slices)
 	}
 }

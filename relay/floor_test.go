@@ -32,7 +32,7 @@ func driven(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) *floors 
 	to := &memory{}
 	r := newRelay(t, db, to, config(append([]func(*relay.Config){func(c *relay.Config) {
 		c.FloorEvery, c.RescanEvery = 1, -1
-		c.Lease = time.Hour // nobody beats between the steps
+		c.Lease = time.Hour // no heartbeat between the steps
 	}}, change...)...))
 	d, err := relay.Drive(t.Context(), r)
 	if err != nil {
@@ -49,7 +49,7 @@ func (f *floors) must(err error) {
 	}
 }
 
-// drain publishes what is there.
+// drain publishes all events of the outbox.
 func (f *floors) drain() {
 	f.t.Helper()
 	for {
@@ -61,8 +61,8 @@ func (f *floors) drain() {
 	}
 }
 
-// rise makes as many steps as any look for the floor needs, with durable commits between.
-func (f *floors) rise() {
+// riseFully runs as many steps of the floor as raising one can need, with durable commits in between.
+func (f *floors) riseFully() {
 	f.t.Helper()
 	for range 8 {
 		f.must(f.FloorStep(f.t.Context()))
@@ -70,7 +70,7 @@ func (f *floors) rise() {
 	}
 }
 
-// at checks the floor of most lanes: every lane but those that have a row is at the same one.
+// at checks the floor of most lanes: all lanes without a row have the same one.
 func (f *floors) at(want int64, why string) {
 	f.t.Helper()
 	_, all, _ := f.Floors()
@@ -97,9 +97,9 @@ func (f *floors) exec(conn *pgx.Conn, sql string) {
 
 const insertOne = `insert into outbox_event (topic, key, type, payload) values ('payments', 'slow', 'T', '0')`
 
-// TestP6FloorKeepsLooksFlat: a snapshot stays open, so that nothing published can be vacuumed away. 50,000 dead rows
-// cost the looks nothing; with the floor at zero they cost thousands of pages.
-func TestP6FloorKeepsLooksFlat(t *testing.T) {
+// TestP6FloorKeepsProbesFlat: a snapshot stays open, so that vacuum cannot remove published rows. A probe or a claim
+// reads none of the 50,000 dead rows; with the floor at zero it reads thousands of pages.
+func TestP6FloorKeepsProbesFlat(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes many dead rows")
 	}
@@ -108,20 +108,20 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	pin := f.begin(f.db, `set transaction isolation level repeatable read`, `select count(*) from outbox_event`)
 	fill(t, f.db, 50_000, 200)
 	f.drain()
-	f.rise()
+	f.riseFully()
 	f.at(50_000, "everything is published")
 	lanes, found, ids := f.Floors()
 	zero := make([]int64, len(lanes))
 	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
 	look := func(floors []int64) int { return f.pages("probe", lanes, "3 s", floors, ids, []int16{}) }
 	claim := func(floors []int64) int {
-		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids, tops(lanes))
+		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids,
+			upperBounds(lanes))
 	}
 	bulk := func(floors []int64) int {
 		return f.pages("read", lanes, f.Fences(lanes), owner, zero, int64(1)<<40, floors, ids, 2000, 100_000)
 	}
-	// Vacuum cannot remove the rows, and tells the planner that the table is empty: plans must not change for the
-	// worse.
+	// Vacuum cannot remove the rows, and records the table as empty: plans must not get worse.
 	f.db.Exec(t, `vacuum outbox_event`)
 	f.db.Exec(t,
 		`insert into outbox_claim select 0, 1 << 20, array_agg(g), array_agg(g) from generate_series(50001, 50020) g`)
@@ -134,7 +134,7 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 		"look": look, "claim": claim, "bulk": bulk,
 		"sample": sample,
 	} {
-		// From zero, too, a bulk read visits each page once.
+		// Even from zero, a bulk read visits each page once.
 		if flat, full := pages(found), pages(zero); flat > 1000 || (full < 10*flat && name != "bulk") || full < flat ||
 			(name == "look" && flat > 100) {
 			t.Errorf("a %s reads %d pages from the floor and %d from zero", name, flat, full)
@@ -150,8 +150,8 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	f.exec(pin, "commit")
 }
 
-// TestP6SettledEntriesKeepClaimsFlat: under a pinned snapshot the journal's settled entries stay, too. A claim does not
-// visit them.
+// TestP6SettledEntriesKeepClaimsFlat: under a pinned snapshot the journal's settled entries also stay. A claim does not
+// read them.
 func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes many dead rows")
@@ -171,15 +171,15 @@ func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 		}
 		read := f.pages("read", lanes, f.Fences(lanes), owner, nexts, int64(1)<<40, floors, ids, 2000, 100_000)
 		return max(read, f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids,
-			tops(lanes)))
+			upperBounds(lanes)))
 	}
 	settled := make([]int64, len(lanes))
 	for i := range settled {
 		settled[i] = 1999 // each lane's last entry
 	}
-	f.db.Exec(t, `vacuum outbox_claim`) // removes nothing, and tells the planner that the table is empty
+	f.db.Exec(t, `vacuum outbox_claim`) // removes no row, and records the table as empty
 	if n := f.pages("asKnown", lanes, f.Fences(lanes), owner, settled, epoch); n > 400 {
-		t.Errorf("the look for a settle that was taken back reads %d pages", n)
+		t.Errorf("the check for a settle that was undone reads %d pages", n)
 	}
 	rescan := func(firsts []int64) int { return f.pages("unsettled", lanes, firsts) }
 	if flat, full := rescan(settled), rescan(make([]int64, len(lanes))); flat > 400 || full < 10*flat {
@@ -191,15 +191,15 @@ func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 	f.exec(pin, "commit")
 }
 
-// tops are no bounds.
-func tops(lanes []int16) (ids []int64) {
+// upperBounds returns upper bounds that exclude no id.
+func upperBounds(lanes []int16) (ids []int64) {
 	for range lanes {
 		ids = append(ids, math.MaxInt64)
 	}
 	return ids
 }
 
-// pages counts the buffers that a statement touches.
+// pages returns the number of buffers that a statement reads.
 func (f *floors) pages(query string, args ...any) int {
 	f.t.Helper()
 	var plan []struct {
@@ -219,7 +219,7 @@ func (f *floors) pages(query string, args ...any) int {
 		_, err := tx.Exec(f.t.Context(), `select set_config($1, 'off', true)`, set)
 		f.must(err)
 	}
-	// As the relay's own connection plans it: once, without its arguments.
+	// Planned as on the relay's own connection: once, without its arguments.
 	_, err = tx.Exec(f.t.Context(), "set local plan_cache_mode = force_generic_plan; prepare planned as "+
 		relay.Expanded(f.t, query), pgx.QueryExecModeSimpleProtocol)
 	f.must(err)
@@ -227,8 +227,8 @@ func (f *floors) pages(query string, args ...any) int {
 	for i, arg := range args {
 		values[i] = f.literal(arg)
 	}
-	// The least of three: the first one, and one after a neighbour's DDL, read what outbox_server is made of into the
-	// session's caches.
+	// The least of three: the first run reads outbox_server's definition into the session's caches, and so does a run
+	// after another test's DDL.
 	least := math.MaxInt
 	for range 3 {
 		var text []byte
@@ -245,9 +245,12 @@ func (f *floors) pages(query string, args ...any) int {
 	return least
 }
 
-// literal is a value as it is written in a statement.
+// literal formats a value for a statement.
 func (f *floors) literal(v any) string {
 	f.t.Helper()
+	if v == nil {
+		return "null"
+	}
 	if n, ok := v.(int); ok {
 		return strconv.Itoa(n)
 	}
@@ -269,11 +272,11 @@ func TestP6FloorWaitsForOpenInserts(t *testing.T) {
 		slow := f.begin(f.db, insertOne)
 		fill(t, f.db, 10, 10)
 		f.drain()
-		f.rise()
+		f.riseFully()
 		f.at(0, "the transaction that drew id 1 is open")
 		f.exec(slow, "commit")
-		f.rise()
-		f.at(11, "it has ended")
+		f.riseFully()
+		f.at(11, "the transaction has ended")
 		f.drain()
 		if n := f.to.count(); n != 11 {
 			t.Errorf("%d events published, want 11", n)
@@ -289,11 +292,11 @@ func TestP6FloorWaitsForOpenInserts(t *testing.T) {
 		f.must(f.FloorStep(t.Context()))
 		f.must(f.FloorStep(t.Context()))
 		f.exec(slow, "prepare transaction '"+gid+"'")
-		f.rise()
+		f.riseFully()
 		f.at(0, "the transaction that drew id 1 is prepared")
 		f.exec(slow, "commit prepared '"+gid+"'")
-		f.rise()
-		f.at(11, "it has ended")
+		f.riseFully()
+		f.at(11, "the transaction has ended")
 		f.drain()
 		if n := f.to.count(); n != 11 {
 			t.Errorf("%d events published, want 11", n)
@@ -307,12 +310,12 @@ func TestP6FloorWaitsForOpenInserts(t *testing.T) {
 		f.must(f.FloorStep(t.Context()))
 		f.must(f.FloorStep(t.Context()))
 		if n := f.Renamed(); n != 1 {
-			t.Fatalf("%d transactions are waited for", n)
+			t.Fatalf("floors wait for %d transactions", n)
 		}
-		f.rise()
+		f.riseFully()
 		f.at(0, "the transaction that drew id 1 is still prepared")
 		f.exec(slow, "commit prepared '"+f.db.Schema+"'")
-		f.rise()
+		f.riseFully()
 		f.drain()
 		if n := f.to.count(); n != 1 {
 			t.Errorf("%d events published, want 1", n)
@@ -322,20 +325,20 @@ func TestP6FloorWaitsForOpenInserts(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))
 		slow := f.begin(f.db, "savepoint s", insertOne, "release savepoint s")
-		f.rise()
+		f.riseFully()
 		f.at(0, "its transaction is open")
 		f.exec(slow, "rollback")
-		f.rise()
-		f.at(1, "it has ended")
+		f.riseFully()
+		f.at(1, "the transaction has ended")
 	})
-	t.Run("one that rolled back to before it", func(t *testing.T) {
+	t.Run("a rolled-back savepoint", func(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))
 		f.begin(f.db, "savepoint s", insertOne, "rollback to savepoint s")
-		f.rise()
-		f.at(1, "the row is dead, whatever becomes of its transaction")
+		f.riseFully()
+		f.at(1, "the row is dead, whether its transaction commits or not")
 	})
-	t.Run("not one that never touched the outbox, nor another database", func(t *testing.T) {
+	t.Run("not a transaction elsewhere or in another database", func(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))
 		other := pgtest.NewDatabase(t, migrations.Outbox)
@@ -343,37 +346,37 @@ func TestP6FloorWaitsForOpenInserts(t *testing.T) {
 		f.begin(f.db, "create table unrelated (x int)", "insert into unrelated values (1)")
 		fill(t, f.db, 10, 10)
 		f.drain()
-		f.rise()
-		f.at(10, "nobody who could have drawn an id is open")
+		f.riseFully()
+		f.at(10, "no open transaction could have drawn an id")
 	})
-	t.Run("not whoever vacuums, analyses or indexes", func(t *testing.T) {
+	t.Run("not a vacuum, an analyze or a new index", func(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))
 		fill(t, f.db, 10, 10)
 		f.drain()
 		f.begin(f.db, "lock table outbox_event in share update exclusive mode")
-		f.rise()
-		f.at(10, "who holds this lock has drawn no id")
+		f.riseFully()
+		f.at(10, "a holder of this lock has drawn no id")
 	})
-	t.Run("whatever else it holds", func(t *testing.T) {
+	t.Run("with any other lock", func(t *testing.T) {
 		t.Parallel()
 		for _, mode := range []string{"share update exclusive", "share row exclusive", "exclusive"} {
 			f := driven(t, outboxDB(t))
 			f.begin(f.db, "lock table outbox_event in "+mode+" mode", insertOne)
-			f.rise()
+			f.riseFully()
 			f.at(0, "the transaction that drew id 1 is open, and has a stronger lock")
 		}
 	})
-	t.Run("and for a durable commit", func(t *testing.T) {
+	t.Run("a durable commit", func(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))
-		// so that the transaction which reads the highest id has nothing to lock
+		// The transaction that reads the highest id shall have nothing to lock.
 		f.db.Exec(t, "delete from relay_member")
 		fill(t, f.db, 10, 10)
 		for range 8 {
 			f.must(f.FloorStep(t.Context()))
 		}
-		f.at(0, "a commit that wrote nothing has waited for nothing: a crash could take the sequence back")
+		f.at(0, "a COMMIT without writes waits for no flush: a crash could set the sequence back")
 		f.must(f.Beat(t.Context()))
 		f.must(f.FloorStep(t.Context()))
 		conn := f.db.Connect(t)
@@ -387,16 +390,16 @@ func TestP6FloorWaitsForOpenInserts(t *testing.T) {
 			f.must(f.FloorStep(t.Context()))
 		}
 		if !pgtest.One[bool](t, f.db, "select pg_current_wal_flush_lsn() >= $1::text::pg_lsn", drawn) {
-			t.Error("the highest id was read, and what drew it is not on the disk")
+			t.Error("the highest id was read before its record was on the disk")
 		}
 		f.drain()
-		f.rise()
-		f.at(11, "it is on the disk")
+		f.riseFully()
+		f.at(11, "its record is on the disk")
 	})
 }
 
-// TestP6FloorIgnoresSnapshots: a transaction has drawn an id, and the snapshot's xmax says that everything below it is
-// decided, for it is one past the highest completed transaction and not past the highest one.
+// TestP6FloorIgnoresSnapshots: a transaction has drawn an id, and a snapshot's xmax suggests that all ids are decided:
+// xmax is one past the highest completed transaction, not past the highest transaction.
 func TestP6FloorIgnoresSnapshots(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -417,7 +420,7 @@ func TestP6FloorIgnoresSnapshots(t *testing.T) {
 			t.Fatal(err)
 		}
 		if unseen {
-			return // other tests of the server complete transactions all the time: not every try shows it
+			return // other tests complete transactions on this server: a try may not show it
 		}
 	}
 	t.Error("no snapshot in 200 had its xmax at or below an open transaction that had drawn an id")
@@ -431,28 +434,28 @@ func ownXID(t *testing.T, tx pgx.Tx) (xid string) {
 	return xid
 }
 
-// TestP6FloorFallsWhenIDsMayGoBack: at once in claims and looks, which compare the numbering themselves, and then in
-// memory.
+// TestP6FloorFallsWhenIDsMayGoBack: claims and probes compare the numbering themselves and see a change at once; then
+// the floors in memory fall.
 func TestP6FloorFallsWhenIDsMayGoBack(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
-		"set back":        `select setval('outbox_event_id_seq', 1)`,
-		"restarted":       `alter sequence outbox_event_id_seq restart`,
-		"another cache":   `alter table outbox_event alter column id set cache 10; select setval('outbox_event_id_seq', 1, false)`,
-		"another cycle":   `alter table outbox_event alter column id set cycle; select setval('outbox_event_id_seq', 1, false)`,
-		"made once again": `alter table outbox_event alter column id drop identity; alter table outbox_event alter column id add generated always as identity (cache 1)`,
+		"set back":      `select setval('outbox_event_id_seq', 1)`,
+		"restarted":     `alter sequence outbox_event_id_seq restart`,
+		"another cache": `alter table outbox_event alter column id set cache 10; select setval('outbox_event_id_seq', 1, false)`,
+		"another cycle": `alter table outbox_event alter column id set cycle; select setval('outbox_event_id_seq', 1, false)`,
+		"recreated":     `alter table outbox_event alter column id drop identity; alter table outbox_event alter column id add generated always as identity (cache 1)`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := driven(t, outboxDB(t))
 			fill(t, f.db, 100, 10)
 			f.drain()
-			f.rise()
+			f.riseFully()
 			f.at(100, "everything is published")
 			f.exec(f.db.Connect(t), sql)
 			fill(t, f.db, 20, 10)
-			if found, err := f.Look(t.Context()); err != nil || len(found) == 0 {
-				t.Errorf("a look finds the low ids in lanes %v, error %v", found, err)
+			if found, err := f.Probe(t.Context()); err != nil || len(found) == 0 {
+				t.Errorf("a probe found the low ids in lanes %v, error %v", found, err)
 			}
 			f.drain()
 			if n := f.to.count(); n != 120 {
@@ -464,8 +467,8 @@ func TestP6FloorFallsWhenIDsMayGoBack(t *testing.T) {
 	}
 }
 
-// TestP6FloorNeedsTableSequence: outbox_event_id_seq is a sequence of another's, far ahead of the one that ids come
-// from.
+// TestP6FloorNeedsTableSequence: outbox_event_id_seq belongs to another table, and is far ahead of the sequence that
+// ids come from.
 func TestP6FloorNeedsTableSequence(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -473,8 +476,8 @@ func TestP6FloorNeedsTableSequence(t *testing.T) {
 	f.db.Exec(t, `create sequence outbox_event_id_seq start 5000000; select nextval('outbox_event_id_seq')`)
 	fill(t, f.db, 100, 10)
 	f.drain()
-	f.rise()
-	f.at(0, "the sequence of that name says nothing of these ids")
+	f.riseFully()
+	f.at(0, "that sequence does not number these ids")
 	fill(t, f.db, 20, 10)
 	f.drain()
 	if n := f.to.count(); n != 120 {
@@ -492,7 +495,7 @@ func TestP6FloorNeedsTableSequence(t *testing.T) {
 	}
 	if d, err := operator.Diagnose(t.Context(), f.db.Pool, f.db.Schema, false); err != nil ||
 		!strings.HasSuffix(d.Sequence.Other, "ids") {
-		t.Errorf("the sequence is said to be %q: %v", d.Sequence.Other, err)
+		t.Errorf("the diagnosis names the sequence %q: %v", d.Sequence.Other, err)
 	}
 }
 
@@ -501,17 +504,17 @@ func TestP6FloorFallsWithTheConnection(t *testing.T) {
 	f := driven(t, outboxDB(t))
 	fill(t, f.db, 100, 10)
 	f.drain()
-	f.rise()
+	f.riseFully()
 	f.at(100, "everything is published")
 	f.db.Exec(t, `select pg_terminate_backend($1, 10000)`, f.ProberPID())
-	_ = f.FloorStep(t.Context()) // meets the end of its connection
+	_ = f.FloorStep(t.Context()) // fails, for its connection has ended
 	f.must(f.FloorStep(t.Context()))
-	f.at(0, "what answers now may be another server")
-	f.rise()
-	f.at(100, "it was the same")
+	f.at(0, "the new connection may lead to another server")
+	f.riseFully()
+	f.at(100, "it was the same server")
 }
 
-// TestP6RescanFindsSuppliedID: somebody writes an id of his own.
+// TestP6RescanFindsSuppliedID: somebody inserts an explicit id.
 func TestP6RescanFindsSuppliedID(t *testing.T) {
 	t.Parallel()
 	var found []int16
@@ -521,7 +524,7 @@ func TestP6RescanFindsSuppliedID(t *testing.T) {
 	})
 	fill(t, f.db, 100, 10)
 	f.drain()
-	f.rise()
+	f.riseFully()
 	f.at(100, "everything is published")
 	if len(found) > 0 {
 		t.Fatalf("lanes %v have rows below their floors", found)
@@ -531,27 +534,27 @@ func TestP6RescanFindsSuppliedID(t *testing.T) {
 				'T', '10')`)
 	f.drain()
 	if n := f.to.count(); n != 100 {
-		t.Fatalf("%d events: the floor hides nothing, and this test shows nothing", n)
+		t.Fatalf("%d events: the floor hides no row, and the test proves nothing", n)
 	}
 	f.must(f.FloorStep(t.Context()))
 	if lane := pgtest.One[int16](t, f.db, `select lane from outbox_event`); len(found) != 1 || found[0] != lane {
-		t.Errorf("the look from zero found lanes %v", found)
+		t.Errorf("the probe from zero found lanes %v", found)
 	}
 	f.drain()
-	inOrder(t, f.to.events(), 101)
+	checkOrder(t, f.to.events(), 101)
 }
 
-// TestP6FloorsOfARunningRelay: the same without a driver.
+// TestP6FloorsOfARunningRelay: the same without a Driver.
 func TestP6FloorsOfARunningRelay(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	f := &floors{t: t, db: db}
 	f.begin(db, `set transaction isolation level repeatable read`, `select count(*) from outbox_event`)
 	r := newRelay(t, db, to, config(func(c *relay.Config) { c.FloorEvery = 1 }))
-	stop := running(t, r)
+	stop := startRelay(t, r)
 	for round := range 5 {
 		fill(t, db, 1000, 1000/(round+1))
-		drained(t, db)
+		awaitDrained(t, db)
 	}
 	pgtest.Await(t, "floors at the last id", func() (bool, error) { return relay.LowestFloor(r) == 5000, nil })
 	if err := stop(); err != nil {
@@ -562,22 +565,22 @@ func TestP6FloorsOfARunningRelay(t *testing.T) {
 	}
 }
 
-// TestP6RescanFindsReopenedEntry: a pooler hides that the server has crashed and taken a settle back.
+// TestP6RescanFindsReopenedEntry: a pooler hides that the server has crashed and undone a settle.
 func TestP6RescanFindsReopenedEntry(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) {
-		c.Observer.BelowFloor = func(lane int16) { t.Errorf("lane %d is said to have a row below its floor", lane) }
+		c.Observer.BelowFloor = func(lane int16) { t.Errorf("a row below the floor of lane %d was reported", lane) }
 	})
 	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
 	f.drain()
-	f.rise()
-	f.at(1, "it is published")
+	f.riseFully()
+	f.at(1, "the event is published")
 	e := f.to.events()[0]
 	f.db.Exec(t,
 		`insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value
 			values (1, $1, 'payments', 'k', 'T', '0')`, e.ID)
 	f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, e.Position.Lane, e.Position.Seq)
-	_, err := f.Look(t.Context()) // finds nothing: its lanes are idle
+	_, err := f.Probe(t.Context()) // finds no lane, for all are idle
 	f.must(err)
 	f.must(f.Rescan(t.Context()))
 	f.drain()

@@ -18,14 +18,14 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// topics refuses topics, until it is told not to, and keeps how much it was given at once.
-type topics struct {
+// topicPublisher is a publisher that refuses some topics. It records the largest number of events in a call.
+type topicPublisher struct {
 	refused func(topic string) bool
 	most    int
 	n       int
 }
 
-func (p *topics) Publish(_ context.Context, events []event.Event) []error {
+func (p *topicPublisher) Publish(_ context.Context, events []event.Event) []error {
 	verdicts := make([]error, len(events))
 	p.most = max(p.most, len(events))
 	for i := range events {
@@ -44,8 +44,8 @@ func (topicRefused) Error() string  { return "not authorised" }
 func (topicRefused) Rejected() bool { return true }
 func (topicRefused) Scope() string  { return delivery.ScopeTopic }
 
-// drivenTopics drives a relay beside n topics, of each of which lane 0 holds two events of 64 KiB.
-func drivenTopics(t *testing.T, n int, to *topics) (*Driver, *pgtest.DB) {
+// drivenTopics drives a relay whose lane 0 has two events of 64 KiB in each of n topics.
+func drivenTopics(t *testing.T, n int, to *topicPublisher) (*Driver, *pgtest.DB) {
 	t.Helper()
 	db := pgtest.New(t, migrations.Outbox)
 	db.Exec(t,
@@ -67,14 +67,15 @@ func drivenTopics(t *testing.T, n int, to *topics) (*Driver, *pgtest.DB) {
 	return d, db
 }
 
-// TestP4RefusedTopicsCostOthersNothing: once it is known what the lanes hold, claims beside it do not look it up.
+// TestP4RefusedTopicsCostOthersNothing: once the relay knows which topics its lanes hold, claims for other topics do
+// not read them again.
 func TestP4RefusedTopicsCostOthersNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("holds events of thousands of topics")
 	}
 	t.Parallel()
 	const many = 200
-	to := &topics{refused: func(topic string) bool { return topic != "payments" }}
+	to := &topicPublisher{refused: func(topic string) bool { return topic != "payments" }}
 	d, db := drivenTopics(t, many, to)
 	step := func() {
 		t.Helper()
@@ -97,13 +98,13 @@ func TestP4RefusedTopicsCostOthersNothing(t *testing.T) {
 	k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
 	k.queue(b)
 	if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.sql(sql.LookHeld) }) {
-		t.Errorf("a claim beside %d refused topics looks up all that is held", many)
+		t.Errorf("with %d refused topics, a claim reads all held events", many)
 	}
 	giveBack(d, grants)
 	if n := len(inside(d.r.lanes).owned[0].groups); n != many {
-		t.Errorf("the lane is known to hold %d topics, want %d", n, many)
+		t.Errorf("the relay knows %d held topics of the lane, want %d", n, many)
 	}
-	// One topic comes back: claims drain it, and visit none of the others.
+	// One topic is accepted again: claims drain it, and read none of the others.
 	to.refused = func(topic string) bool { return topic != "payments" && topic != "t1" }
 	d.r.reopen(delivery.Whole("t1"))
 	for range 20 {
@@ -113,16 +114,16 @@ func TestP4RefusedTopicsCostOthersNothing(t *testing.T) {
 		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool {
 			return q.SQL == d.r.sql(sql.LookHeld)
 		}) || len(k.groups.topics) > 1 {
-			t.Fatalf("a claim that drains one of %d topics looks up all that is held", many)
+			t.Fatalf("a claim that drains one of %d topics reads all held events", many)
 		}
 		giveBack(d, grants)
-		step() // an odd number of claims, or all would be of the same work
+		step() // an odd number of claims, or all would do the same work
 		if step(); len(inside(d.r.lanes).owned[0].groups) < many {
 			break
 		}
 	}
 	if groups := inside(d.r.lanes).owned[0].groups; len(groups) != many-1 || len(groups["t1"]) != 0 {
-		t.Errorf("the lane is known to hold %d topics, want %d", len(groups), many-1)
+		t.Errorf("the relay knows %d held topics of the lane, want %d", len(groups), many-1)
 	}
 	if places, _ := d.r.health.Due(time.Now().Add(time.Hour)); len(places) > 64 {
 		t.Errorf("%d topics are tried at once, each with an event in memory", len(places))
@@ -136,7 +137,7 @@ func TestP4RefusedTopicsCostOthersNothing(t *testing.T) {
 			return
 		}
 	}
-	t.Error("what was held is not published")
+	t.Error("the held events are not published")
 }
 
 func giveBack(d *Driver, grants []lanes.Grant) {
@@ -145,11 +146,11 @@ func giveBack(d *Driver, grants []lanes.Grant) {
 	}
 }
 
-// TestP4ResumedTopicsShareOneClaim: all groups of a lane share a claim's bytes.
+// TestP4ResumedTopicsShareOneClaim: all groups of a lane together are limited by a claim's bytes.
 func TestP4ResumedTopicsShareOneClaim(t *testing.T) {
 	t.Parallel()
 	const many = 100
-	to := &topics{refused: func(string) bool { return false }}
+	to := &topicPublisher{refused: func(string) bool { return false }}
 	d, _ := drivenTopics(t, many, to)
 	for range 2 * many * 3 {
 		if _, err := d.Step(t.Context()); err != nil {

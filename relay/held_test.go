@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestHeldEventsAreDiscarded: one event that no answer comes for holds its partition. Without it the rest goes, in
-// order.
+// TestHeldEventsAreDiscarded: one event without an answer holds its partition. After its discard the rest is published,
+// in order.
 func TestHeldEventsAreDiscarded(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -32,7 +32,7 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 		`insert into outbox_event (topic, key, type, payload) select 'payments', 'poison', 'T', convert_to(g::text,
 				'UTF8') from generate_series(1, 5) g`)
 	appendTo(t, db, "payments", 200, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(quick)))
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold)))
 	pgtest.AwaitSQL(t, db, `select count(*) = 6 from outbox_held where key = 'poison'`)
 	list, err := o.HeldEvents(t.Context(), "payments", 1000)
 	var behind []operator.HeldEvent
@@ -46,20 +46,20 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 		t.Fatalf("listed %+v: %v", behind, err)
 	}
 	if _, err := o.DiscardHeld(t.Context(), "payments", uuid.New(), "r"); !errors.Is(err, operator.ErrNotHeld) {
-		t.Errorf("another event: %v", err)
+		t.Errorf("a discard of an unknown event: %v", err)
 	}
 	if _, err := o.DiscardHeld(t.Context(), "payments", poison, " "); err == nil {
-		t.Error("no reason was asked for")
+		t.Error("a discard without a reason was accepted")
 	}
 	d, err := o.DiscardHeld(t.Context(), "payments", poison, "nobody reads it")
 	if err != nil || d.Events != 1 || d.MayAppear != 1 {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 10)
+	checkEveryKey(t, b, 20, 10)
 	rest, seen := "", map[uuid.UUID]bool{}
 	for _, e := range b.events() {
 		if e.Key == "poison" && !seen[e.ID] {
@@ -68,7 +68,7 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 		}
 	}
 	if rest != "12345" {
-		t.Errorf("behind it went %q", rest)
+		t.Errorf("published after it: %q", rest)
 	}
 	if got := pgtest.One[string](t, db,
 		`select string_agg(concat_ws(' ', operator, action, topic, message_id, detail->>'events'), ', ')
@@ -77,16 +77,17 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 	}
 }
 
-// TestHeldEventsAreDiscardedOnTheirWay: what is discarded while it is being published may be there; the lanes go on.
+// TestHeldEventsAreDiscardedOnTheirWay: events that are discarded while they are being published may be in Kafka; the
+// lanes continue.
 func TestHeldEventsAreDiscardedOnTheirWay(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
 	o := newOperator(t, db)
 	b.set(func(*event.Event, int32) answer { return forbidden })
 	appendTo(t, db, "payments", 100, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(quick)))
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold)))
 	pgtest.AwaitSQL(t, db, `select count(*) = 100 from outbox_held`)
-	drained(t, db)
+	awaitDrained(t, db)
 	var once atomic.Bool
 	gone := make(chan error, 1)
 	var d operator.DiscardResult
@@ -106,7 +107,7 @@ func TestHeldEventsAreDiscardedOnTheirWay(t *testing.T) {
 	}
 	before := len(b.events())
 	appendTo(t, db, "payments", 40, 40, 5)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

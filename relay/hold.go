@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 )
 
-// routes tells where events go, as the publisher would choose now.
+// routes returns the partitions of events, as the publisher would choose them now.
 func (r *Relay) routes(ctx context.Context) delivery.Route {
 	router, ok := r.to.(Router)
 	if !ok {
@@ -33,10 +33,10 @@ func (r *Relay) routes(ctx context.Context) delivery.Route {
 	}
 }
 
-// holdBack holds, before anything is sent, what cannot go now.
+// holdBack holds, before anything is sent, the events that cannot be sent now.
 func (r *Relay) holdBack(ctx context.Context, d *delivery.Delivery, grants []lanes.Grant, paused []string) {
 	closed := r.health.Closed()
-	if len(paused) > 0 { // somebody who read earlier may have spoken later
+	if len(paused) > 0 { // the prober may have set an older list since
 		both := make(map[delivery.Place]bool, len(closed)+len(paused))
 		maps.Copy(both, closed)
 		for _, topic := range paused {
@@ -53,8 +53,9 @@ func (r *Relay) holdBack(ctx context.Context, d *delivery.Delivery, grants []lan
 	d.HoldBack(closed, holds, r.routes(ctx))
 }
 
-// judge gives the events that an attempt left without an ack their fates. began is when the attempt did; counts is
-// false when it was cut short, which says nothing about any place. It reports whether anything was refused.
+// judge decides the fates of the events that an attempt left without an ack. began is the time of the attempt's start;
+// counts is false for an attempt that was cut short, which tells nothing about any place. It reports whether an event
+// was refused.
 func (r *Relay) judge(d *delivery.Delivery, verdicts []error, route delivery.Route, began time.Time, counts bool) (
 	refusals bool,
 ) {
@@ -79,7 +80,7 @@ func (r *Relay) closeTopic(topic string, err error) {
 	}
 }
 
-// reportClosed says that a place is held from now on.
+// reportClosed reports that events of a place are held from now on.
 func (r *Relay) reportClosed(at delivery.Place, err error) {
 	if at.Partition == delivery.WholeTopic {
 		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on",

@@ -15,8 +15,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// appendTo appends n events by plain SQL, spread over keys k0, k1, ...; payloads count up within their key from a
-// number.
+// appendTo appends n events by plain SQL, spread over keys k0, k1, ...; the payloads of a key count up from a number.
 func appendTo(t *testing.T, db *pgtest.DB, topic string, n, keys, from int) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
@@ -24,9 +23,9 @@ func appendTo(t *testing.T, db *pgtest.DB, topic string, n, keys, from int) {
 		from generate_series(0, $2 - 1) g`, topic, n, keys, from)
 }
 
-func quick(c *relay.Config) { c.HoldAfter = 30 * time.Millisecond }
+func quickHold(c *relay.Config) { c.HoldAfter = 30 * time.Millisecond }
 
-func empty(t *testing.T, db *pgtest.DB) {
+func awaitEmpty(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	pgtest.AwaitSQL(t, db,
 		`select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select
@@ -34,16 +33,16 @@ func empty(t *testing.T, db *pgtest.DB) {
 		and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)`)
 }
 
-func everyKey(t *testing.T, b *broker, keys, each int) {
+func checkEveryKey(t *testing.T, b *broker, keys, each int) {
 	t.Helper()
 	for k := range keys {
-		counting(t, b, fmt.Sprint("k", k), each)
+		checkKey(t, b, fmt.Sprint("k", k), each)
 	}
-	watermark(t, b.events())
+	checkWatermark(t, b.events())
 }
 
-// TestP4HoldsUnansweringPartition: the others go on, what comes later for it waits behind it, and when it
-// answers again it gets everything in order, before anything newer.
+// TestP4HoldsUnansweringPartition: the other partitions continue, and later events of this one wait behind its first.
+// When it answers again it gets all of them in order, before newer ones.
 func TestP4HoldsUnansweringPartition(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -56,7 +55,7 @@ func TestP4HoldsUnansweringPartition(t *testing.T) {
 	b.set(dead)
 	appendTo(t, db, "payments", 1000, 20, 0)
 	var closed, reopened, drainedEvents atomic.Int64
-	stop := running(t, newRelay(t, db, b, config(quick, func(c *relay.Config) {
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold, func(c *relay.Config) {
 		c.Observer.Closed = func(topic string, partition int32, err error) {
 			if topic == "payments" && partition == 1 && err != nil {
 				closed.Add(1)
@@ -65,17 +64,17 @@ func TestP4HoldsUnansweringPartition(t *testing.T) {
 		c.Observer.Reopened = func(string, int32, time.Duration) { reopened.Add(1) }
 		c.Observer.Drained = func(n int) { drainedEvents.Add(int64(n)) }
 	})))
-	drained(t, db)
+	awaitDrained(t, db)
 	appendTo(t, db, "payments", 1000, 20, 50)
-	drained(t, db)
+	awaitDrained(t, db)
 	waiting := 0
 	for k := range 20 {
 		key := fmt.Sprint("k", k)
 		if b.partition(&event.Event{Key: key}) == 1 {
 			waiting += 100
-			counting(t, b, key, 0)
+			checkKey(t, b, key, 0)
 		} else {
-			counting(t, b, key, 100)
+			checkKey(t, b, key, 100)
 		}
 	}
 	held, err := newOperator(t, db).Held(t.Context())
@@ -83,27 +82,28 @@ func TestP4HoldsUnansweringPartition(t *testing.T) {
 		t.Errorf("held %+v, want %d: %v", held, waiting, err)
 	}
 	b.set(nil)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 100)
+	checkEveryKey(t, b, 20, 100)
 	if closed.Load() != 1 || reopened.Load() != 1 || drainedEvents.Load() != int64(waiting) {
 		t.Errorf("closed %d times, reopened %d, drained %d of %d", closed.Load(), reopened.Load(), drainedEvents.Load(),
 			waiting)
 	}
 }
 
-// stuck is a broker whose dead partition takes one request at a time and does not answer it until it is told to.
-type stuck struct {
+// stuckBroker is a broker whose dead partition takes one request at a time, and does not answer it until the test
+// allows it.
+type stuckBroker struct {
 	*broker
 	dead    int32
-	turn    chan struct{} // one may wait for the partition's answer, and nobody after it
+	turn    chan struct{} // one call may wait for the partition's answer, and no other behind it
 	waiting chan struct{}
 	answer  chan struct{}
 }
 
-func (s *stuck) Publish(ctx context.Context, events []event.Event) []error {
+func (s *stuckBroker) Publish(ctx context.Context, events []event.Event) []error {
 	verdicts := make([]error, len(events))
 	var rest []event.Event
 	var at []int
@@ -124,7 +124,7 @@ func (s *stuck) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-func (s *stuck) wait(ctx context.Context) error {
+func (s *stuckBroker) wait(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
 		<-s.answer
@@ -136,58 +136,58 @@ func (s *stuck) wait(ctx context.Context) error {
 	return errNotSent
 }
 
-// TestP4HoldFreesWaitingPump: two pumps send to a partition that takes one request at a time. When the first has found
-// it dead, the second does not wait for its own turn to find out.
+// TestP4HoldFreesWaitingPump: two pumps send to a partition that takes one request at a time. When the first finds it
+// dead, the second does not wait for its own request to time out.
 func TestP4HoldFreesWaitingPump(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	s := &stuck{
+	s := &stuckBroker{
 		broker: newBroker(2), dead: 1, turn: make(chan struct{}, 1), waiting: make(chan struct{}, 100),
 		answer: make(chan struct{}),
 	}
 	appendTo(t, db, "payments", 2000, 200, 0)
-	stop := running(t, newRelay(t, db, s, config(
+	stop := startRelay(t, newRelay(t, db, s, config(
 		func(c *relay.Config) { c.HoldAfter = time.Nanosecond; c.Lease = time.Minute })))
 	<-s.waiting
 	close(s.answer)
-	drained(t, db)
+	awaitDrained(t, db)
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n == 0 || n+len(s.events()) < 2000 {
 		t.Errorf("%d held, %d published", n, len(s.events()))
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	watermark(t, s.events())
+	checkWatermark(t, s.events())
 }
 
-// TestP4KeepsTheClaimWhenNothingAnswers: an outage of all of Kafka moves nothing.
+// TestP4KeepsTheClaimWhenNothingAnswers: in an outage of all of Kafka no event is held.
 func TestP4KeepsTheClaimWhenNothingAnswers(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
 	appendTo(t, db, "payments", 200, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(quick)))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold)))
+	awaitDrained(t, db)
 	b.set(func(*event.Event, int32) answer { return answer{err: errAway} })
 	appendTo(t, db, "payments", 1000, 20, 10)
 	calls := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.calls }
 	before := calls()
 	pgtest.Await(t, "many attempts", func() (bool, error) { return calls() > before+10, nil })
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n != 0 {
-		t.Errorf("%d events were held in an outage of everything", n)
+		t.Errorf("%d events were held in an outage of all partitions", n)
 	}
 	if n := pgtest.One[int](t, db, `select coalesce(sum(cardinality(ids)), 0) from outbox_claim`); n == 0 || n > 1000 {
 		t.Errorf("%d events are claimed", n)
 	}
 	b.set(nil)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 60)
+	checkEveryKey(t, b, 20, 60)
 }
 
 // TestP4OtherLanesContinue: until a partition that does not answer is held, only lanes with an event for it wait. The
-// pump claims for the others, and what was acked of such a lane is not sent again.
+// pump claims the other lanes, and does not send acked events of the waiting lanes again.
 func TestP4OtherLanesContinue(t *testing.T) {
 	t.Parallel()
 	const dead = 1
@@ -195,7 +195,7 @@ func TestP4OtherLanesContinue(t *testing.T) {
 	lane := func(key string) int {
 		return pgtest.One[int](t, db, `select (hashtextextended($1::text collate "C", 0) & 31)::int`, key)
 	}
-	var stuck, beside, free []string // keys of the dead partition, others of their lanes, and of other lanes
+	var stuck, beside, free []string // of the dead partition, of others in the same lanes, of other lanes
 	waits := map[int]bool{}
 	for i := 0; len(stuck) < 2; i++ {
 		if key := fmt.Sprint("s", i); b.partition(&event.Event{Key: key}) == dead && !waits[lane(key)] {
@@ -232,7 +232,7 @@ func TestP4OtherLanesContinue(t *testing.T) {
 	add(stuck[0])
 	add(beside...)
 	add(free...)
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) {
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) {
 		c.Pumps, c.HoldAfter = 1, time.Hour
 		c.Observer.Held = func(string, int32, int) { t.Error("an event was held") }
 	})))
@@ -255,17 +255,17 @@ func TestP4OtherLanesContinue(t *testing.T) {
 	goOn()
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_event where key = any ($1)`,
 		append(stuck, beside...)); n != 30+10*len(beside) {
-		t.Errorf("%d events of the lanes that wait are left, want %d", n, 30+10*len(beside))
+		t.Errorf("%d events of the waiting lanes are left, want %d", n, 30+10*len(beside))
 	}
 	b.set(nil)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	watermark(t, b.events())
+	checkWatermark(t, b.events())
 	want := 0
 	for key, n := range next {
-		counting(t, b, key, n)
+		checkKey(t, b, key, n)
 		want += n
 	}
 	if n := len(b.events()); n != want {
@@ -273,18 +273,18 @@ func TestP4OtherLanesContinue(t *testing.T) {
 	}
 }
 
-// answering is a broker that can be asked whether it is there.
-type answering struct{ *broker }
+// reachableBroker is a broker that also implements Reach.
+type reachableBroker struct{ *broker }
 
-func (answering) Reach(context.Context) error { return nil }
+func (reachableBroker) Reach(context.Context) error { return nil }
 
-// TestP4OtherLanesContinueFromStart: the first event of a relay goes to a partition that does not answer, and no other
-// one was ever sent. Its pump claims for other lanes all the same; once they are acked the partition is held.
+// TestP4OtherLanesContinueFromStart: a relay's first event goes to a partition that does not answer, before any other
+// was acked. Its pump claims the other lanes all the same; once their events are acked, the partition is held.
 func TestP4OtherLanesContinueFromStart(t *testing.T) {
 	t.Parallel()
 	const dead = 1
 	db, b := outboxDB(t), newBroker(4)
-	keys := map[bool]string{} // of the dead partition, and of another one in another lane
+	keys := map[bool]string{} // true: of the dead partition; false: of another one, in another lane
 	lane := func(key string) int {
 		return pgtest.One[int](t, db, `select (hashtextextended($1::text collate "C", 0) & 31)::int`, key)
 	}
@@ -310,7 +310,7 @@ func TestP4OtherLanesContinueFromStart(t *testing.T) {
 		db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', $1, 'T', '0')`, key)
 	}
 	add(keys[true])
-	stop := running(t, newRelay(t, db, answering{b},
+	stop := startRelay(t, newRelay(t, db, reachableBroker{b},
 		config(func(c *relay.Config) { c.Pumps, c.HoldAfter = 1, time.Millisecond })))
 	<-tries
 	add(keys[false])
@@ -320,18 +320,18 @@ func TestP4OtherLanesContinueFromStart(t *testing.T) {
 		}
 	}
 	if len(b.events()) == 0 {
-		t.Fatal("another lane waits for a partition that does not answer, and nothing else was ever sent")
+		t.Fatal("another lane waits for a partition that does not answer, before any event was acked")
 	}
 	pgtest.AwaitSQL(t, db, `select count(*) = 1 from outbox_held`)
 	b.set(nil)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // TestP4KeepsTheClaimOfASlowOutage: an attempt may last longer than HoldAfter. When it ends, every partition has failed
-// for long enough, and none of them may be judged before the others are known to fail, too.
+// for long enough, and none may be judged before all are known to fail.
 func TestP4KeepsTheClaimOfASlowOutage(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -360,7 +360,7 @@ func TestP4KeepsTheClaimOfASlowOutage(t *testing.T) {
 	}
 }
 
-// TestP4NegativeHoldAfterNeverHolds: HoldAfter below zero.
+// TestP4NegativeHoldAfterNeverHolds: with HoldAfter below zero no partition is held.
 func TestP4NegativeHoldAfterNeverHolds(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -373,19 +373,19 @@ func TestP4NegativeHoldAfterNeverHolds(t *testing.T) {
 		return answer{}
 	})
 	appendTo(t, db, "payments", 200, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) {
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) {
 		c.HoldAfter = -1
 		c.Observer.Held = func(string, int32, int) { t.Error("an event was held") }
 	})))
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 10)
+	checkEveryKey(t, b, 20, 10)
 }
 
-// TestP4HoldsARefusedTopic: a slip of an access list refuses a topic with very many keys. No key is parked, claims stay
-// bounded, other topics go on, and it resumes by itself.
+// TestP4HoldsARefusedTopic: a wrong access list refuses a topic with very many keys. No key is parked, claims stay
+// bounded, other topics continue, and the topic resumes by itself.
 func TestP4HoldsARefusedTopic(t *testing.T) {
 	if testing.Short() {
 		t.Skip("100,000 keys")
@@ -403,13 +403,13 @@ func TestP4HoldsARefusedTopic(t *testing.T) {
 	appendTo(t, db, "payments", keys, keys, 0)
 	appendTo(t, db, "payments", keys/10, keys, 1)
 	appendTo(t, db, "orders", 1000, 100, 0)
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) {
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) {
 		c.Observer.Claimed = func(n, _ int, _ time.Duration) { claimed.Store(max(claimed.Load(), int64(n))) }
 		c.Observer.Parked = func(n int) { t.Errorf("%d events were parked", n) }
 	})))
-	drained(t, db)
+	awaitDrained(t, db)
 	appendTo(t, db, "orders", 1000, 100, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	topics := map[string]int{}
 	for _, e := range b.events() {
 		topics[e.Topic]++
@@ -418,7 +418,7 @@ func TestP4HoldsARefusedTopic(t *testing.T) {
 		t.Errorf("published while one topic is refused: %v", topics)
 	}
 	b.set(nil)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -442,11 +442,11 @@ func TestP4HoldsARefusedTopic(t *testing.T) {
 	if len(seen) != keys+keys/10 || claimed.Load() > 8000 {
 		t.Errorf("%d events of %d; the largest claim had %d", len(seen), keys+keys/10, claimed.Load())
 	}
-	watermark(t, b.events())
+	checkWatermark(t, b.events())
 }
 
-// TestP4TopicAndPartition: a partition is held, then its topic is refused, then both come back: what was held for the
-// partition stays before what was held for the topic.
+// TestP4TopicAndPartition: a partition is held, then its topic is refused, then both answer again: the partition's held
+// events are published before the topic's.
 func TestP4TopicAndPartition(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -458,31 +458,31 @@ func TestP4TopicAndPartition(t *testing.T) {
 	}
 	b.set(away)
 	appendTo(t, db, "payments", 400, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(quick)))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold)))
+	awaitDrained(t, db)
 	b.set(func(*event.Event, int32) answer { return forbidden })
 	appendTo(t, db, "payments", 400, 20, 20)
-	drained(t, db)
+	awaitDrained(t, db)
 	b.set(away)
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_held where partition <> 1)`)
 	appendTo(t, db, "payments", 400, 20, 40)
-	drained(t, db)
-	// Some may have been held once more, for the topic.
+	awaitDrained(t, db)
+	// Some may have been held again, for the topic.
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_held where partition <> 1)`)
 	for k := range 20 {
 		if key := fmt.Sprint("k", k); b.partition(&event.Event{Key: key}) != 1 {
-			counting(t, b, key, 60)
+			checkKey(t, b, key, 60)
 		}
 	}
 	b.set(nil)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 60)
+	checkEveryKey(t, b, 20, 60)
 }
 
-// TestP4HeldSurvivesATakeOver: the next owner knows nothing of what its predecessor knew, but for what is held.
+// TestP4HeldSurvivesATakeOver: the next owner knows only the held events.
 func TestP4HeldSurvivesATakeOver(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -493,22 +493,22 @@ func TestP4HeldSurvivesATakeOver(t *testing.T) {
 		return answer{}
 	})
 	appendTo(t, db, "payments", 400, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(quick)))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold)))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	b.set(nil)
 	appendTo(t, db, "payments", 400, 20, 20)
-	stop = running(t, newRelay(t, db, b, config(quick)))
-	empty(t, db)
+	stop = startRelay(t, newRelay(t, db, b, config(quickHold)))
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 40)
+	checkEveryKey(t, b, 20, 40)
 }
 
-// TestOnceDrainsWhatIsHeld: what a Run has held, a later Once finds and sends.
+// TestOnceDrainsWhatIsHeld: a Once finds and publishes the events that an earlier Run has held.
 func TestOnceDrainsWhatIsHeld(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -519,8 +519,8 @@ func TestOnceDrainsWhatIsHeld(t *testing.T) {
 		return answer{}
 	})
 	appendTo(t, db, "payments", 400, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(quick)))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold)))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -529,10 +529,10 @@ func TestOnceDrainsWhatIsHeld(t *testing.T) {
 	if n, err := newRelay(t, db, b, config()).Once(t.Context()); err != nil || n != waiting || waiting == 0 {
 		t.Errorf("Once published %d of %d: %v", n, waiting, err)
 	}
-	everyKey(t, b, 20, 20)
+	checkEveryKey(t, b, 20, 20)
 }
 
-// TestP4PublisherWithoutPartitions: a publisher that cannot tell where events go.
+// TestP4PublisherWithoutPartitions: holding works with a publisher that does not know partitions.
 func TestP4PublisherWithoutPartitions(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -544,22 +544,22 @@ func TestP4PublisherWithoutPartitions(t *testing.T) {
 	})
 	appendTo(t, db, "dead", 100, 10, 0)
 	appendTo(t, db, "payments", 1000, 20, 0)
-	stop := running(t, newRelay(t, db, struct{ relay.Publisher }{b}, config(quick)))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, struct{ relay.Publisher }{b}, config(quickHold)))
+	awaitDrained(t, db)
 	held, err := newOperator(t, db).Held(t.Context())
 	if err != nil || len(held) != 1 || held[0].Topic != "dead" || held[0].Partition != 0 || held[0].Events != 100 {
 		t.Errorf("held %+v: %v", held, err)
 	}
 	b.set(nil)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	watermark(t, b.events())
+	checkWatermark(t, b.events())
 }
 
 // TestP4TryWaitsForOlderEvents: a settle has moved the first of a topic's held events to its partition, which does not
-// answer, and the relay's memory does not know it yet. A try of the topic must not send what comes after it.
+// answer, and the relay does not know that yet. A try of the topic must not send the events behind it.
 func TestP4TryWaitsForOlderEvents(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -583,6 +583,6 @@ func TestP4TryWaitsForOlderEvents(t *testing.T) {
 	}
 	db.Exec(t, `update outbox_held set partition = -1`)
 	if err := d.Try(t.Context(), "payments"); err != nil || len(b.events()) != 1 || b.events()[0].Position.Seq != 1 {
-		t.Errorf("then it sent %+v, %v", b.events(), err)
+		t.Errorf("then the try sent %+v, %v", b.events(), err)
 	}
 }

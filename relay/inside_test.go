@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 )
 
-// laneTable and laneState are the fields of lanes.Table and of a lane in it. Models put a relay into every state that
-// it can be in, and look at all of it; the product has no door for that.
+// laneTable and laneState have the fields of lanes.Table and of its lanes. Models use them to put a relay into every
+// state, and to read the whole state; the product has no API for that.
 type laneTable struct {
 	mu               sync.Mutex
 	owned            map[int16]*laneState
@@ -45,13 +45,13 @@ type laneState struct {
 	pace                             lanes.Pace
 }
 
-// inside opens a table for tests.
+// inside gives access to a table's fields.
 func inside(t *lanes.Table) *laneTable { return (*laneTable)(unsafe.Pointer(t)) }
 
-// table makes the table of these fields.
+// table returns the table of these fields.
 func (t *laneTable) table() *lanes.Table { return (*lanes.Table)(unsafe.Pointer(t)) }
 
-// list lists the lanes that are as a test wants them.
+// list returns the lanes for which want is true.
 func (t *laneTable) list(want func(l *laneState) bool) (found []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,15 +72,15 @@ func sameFields(product, test reflect.Type) {
 	switch {
 	case product == test:
 	case product.Kind() != test.Kind() || product.Size() != test.Size():
-		panic(fmt.Sprintf("%v is not %v any more: change it as the product was changed", test, product))
+		panic(fmt.Sprintf("%v differs from %v: apply the product's change to it", test, product))
 	case product.Kind() == reflect.Map || product.Kind() == reflect.Pointer:
 		sameFields(product.Elem(), test.Elem())
 	case product.Kind() != reflect.Struct || product.NumField() != test.NumField():
-		panic(fmt.Sprintf("%v is not %v any more: change it as the product was changed", test, product))
+		panic(fmt.Sprintf("%v differs from %v: apply the product's change to it", test, product))
 	default:
 		for i := range product.NumField() {
 			if p, t := product.Field(i), test.Field(i); p.Name != t.Name || p.Offset != t.Offset {
-				panic(fmt.Sprintf("%v.%s is not %v.%s: change it as the product was changed", test, t.Name, product,
+				panic(fmt.Sprintf("%v.%s is not %v.%s: apply the product's change to it", test, t.Name, product,
 					p.Name))
 			}
 			sameFields(product.Field(i).Type, test.Field(i).Type)

@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// toKafka makes a publisher as cmd/relay does.
+// toKafka makes a publisher with the options of cmd/relay.
 func toKafka(t *testing.T, db *pgtest.DB, brokers []string, cfg publisher.Config) *publisher.Kafka {
 	t.Helper()
 	pins, err := relay.Pins(db.Pool, "")
@@ -30,8 +30,8 @@ func toKafka(t *testing.T, db *pgtest.DB, brokers []string, cfg publisher.Config
 	return to
 }
 
-// published reads a topic and checks that first occurrences of each key count up without a hole, and that a consumer
-// that goes by numbers applies each event once.
+// published reads a topic and checks that the first occurrences of each key are 0, 1, 2, ... and that a consumer in
+// watermark mode applies each event once.
 func published(t *testing.T, brokers []string, topic string, keys, each int) {
 	t.Helper()
 	next, seen := map[string]int{}, map[string]bool{}
@@ -61,13 +61,13 @@ func published(t *testing.T, brokers []string, topic string, keys, each int) {
 	}
 	for id := range seen {
 		if applied[id] != 1 {
-			t.Errorf("event %s is applied %d times by a consumer that goes by numbers", id, applied[id])
+			t.Errorf("event %s is applied %d times by a consumer in watermark mode", id, applied[id])
 		}
 	}
 }
 
-// TestP4HoldWithRealBrokers: two brokers, partitions without replicas, and one broker dies. Its partitions are held,
-// the others go on; when it is back, everything is in order.
+// TestP4HoldWithRealBrokers: one of two brokers, whose partitions have no replicas, dies. Its partitions are held, and
+// the others continue; when it is back, all events are in order.
 func TestP4HoldWithRealBrokers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two brokers")
@@ -90,27 +90,27 @@ func TestP4HoldWithRealBrokers(t *testing.T) {
 	db := outboxDB(t)
 	appendTo(t, db, topic, keys*each, keys, 0)
 	to := toKafka(t, db, cluster.Brokers(), publisher.Config{Timeout: 2 * time.Second})
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.HoldAfter = 200 * time.Millisecond })))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.HoldAfter = 200 * time.Millisecond })))
+	awaitDrained(t, db)
 
 	cluster.Kill(1)
 	appendTo(t, db, topic, keys*each, keys, each)
-	drained(t, db)
+	awaitDrained(t, db)
 	held := pgtest.One[int](t, db, `select count(*) from outbox_held`)
 	if held == 0 || held >= keys*each {
-		t.Errorf("%d of %d events are held while half of the partitions are away", held, keys*each)
+		t.Errorf("%d of %d events are held while half of the partitions are down", held, keys*each)
 	}
 	appendTo(t, db, topic, keys*each, keys, 2*each)
-	drained(t, db) // those of living partitions go on
+	awaitDrained(t, db) // those of the live partitions are published
 	cluster.Start(t, 1)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	published(t, cluster.Brokers(), topic, keys, 3*each)
 }
 
-// TestP4RefusedByRealBroker: a record that is too large for its topic, and an access list that slips.
+// TestP4RefusedByRealBroker: a record is too large for its topic, and an access list refuses a topic for a while.
 func TestP4RefusedByRealBroker(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -123,8 +123,8 @@ func TestP4RefusedByRealBroker(t *testing.T) {
 		`insert into outbox_event (topic, key, type, payload) select $1, 'k3', 'T',
 			convert_to(string_agg(md5(g::text), ''), 'UTF8') from generate_series(1, 2000) g`, topic)
 	appendTo(t, db, topic, keys*each, keys, each)
-	stop := running(t, newRelay(t, db, toKafka(t, db, kafkatest.Brokers(t), publisher.Config{}), config()))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, toKafka(t, db, kafkatest.Brokers(t), publisher.Config{}), config()))
+	awaitNoneHeld(t, db)
 	list, err := o.Parked(t.Context(), operator.ParkedFilter{Code: "MESSAGE_TOO_LARGE"})
 	if err != nil || len(list) != 1 || list[0].MaybePublished || list[0].Key != "k3" {
 		t.Fatalf("parked %+v: %v", list, err)
@@ -135,15 +135,15 @@ func TestP4RefusedByRealBroker(t *testing.T) {
 	if _, err := o.ReleaseKey(t.Context(), "", topic, "k3", "its head is gone"); err != nil {
 		t.Fatal(err)
 	}
-	empty(t, db)
+	awaitEmpty(t, db)
 	allow := kafkatest.Deny(t, kafkatest.Brokers(t), topic)
 	appendTo(t, db, topic, keys*each, keys, 2*each)
-	drained(t, db)
+	awaitDrained(t, db)
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held where partition = -1`); n != keys*each {
 		t.Errorf("%d events are held for the topic, want %d", n, keys*each)
 	}
 	allow()
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

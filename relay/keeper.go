@@ -11,27 +11,31 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/redact"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// beat is one heartbeat: say that we live, renew our lanes, raise the fence of those in doubt, take free ones up to our
-// share, and mark what is beyond it as leaving. No other step of a relay changes fences; operators do, by
+// beat is one heartbeat: record that this relay lives, renew its lanes, raise the fences of lanes in doubt, take free
+// lanes up to its share, and mark those beyond it as leaving. No other step of a relay changes fences; operators do, by
 // `relay: fence` and `relay: refence`.
 func (r *Relay) beat(ctx context.Context, s *session) error {
-	before := time.Now() // the local deadline counts from before the database's clock was asked
+	before := time.Now() // the local deadline counts from before the database's clock was read
 	doubted := r.lanes.InDoubt()
 	owned := make(map[int16]int64, Lanes)
 	var members members
 	var epoch string
 	var same bool
 	lease, well := sql.Interval(r.cfg.Lease), r.reachesKafka(ctx)
+	trouble, troubled := r.trouble()
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Present), r.owner)
 		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(readByLane(owned))
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
-		b.Queue(r.sql(sql.Join), r.owner, r.cfg.Name, lease, well).QueryRow(func(row pgx.Row) error {
+		b.Queue(r.sql(sql.Join), r.owner, r.cfg.Name, lease, well, r.version, trouble, troubled,
+			r.lastAcked()).QueryRow(func(row pgx.Row) error {
 			now := reading{local: time.Now()}
 			err := row.Scan(&now.database)
 			r.clock.Store(&now)
@@ -50,8 +54,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 		r.beatFailed(err)
 		return err
 	}
-	// Not only for lanes that were taken: one that was past its deadline, or leaving, when a pump looked is ready and
-	// waits.
+	// Not only for taken lanes: one that a pump skipped, because it was late or leaving, is ready and waits.
 	defer r.kickPumps()
 	r.adopt(owned, before)
 	if !same {
@@ -112,7 +115,7 @@ func (r *Relay) release(ctx context.Context, s *session) error {
 	return err
 }
 
-// releaseLanes gives up what of these lanes is this relay's. Said twice, the second time finds nothing to give.
+// releaseLanes gives up those of these lanes that this relay owns. Repeated, it changes nothing.
 func (r *Relay) releaseLanes(ctx context.Context, s *session, lanes []int16) error {
 	var gone []int16
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
@@ -127,7 +130,7 @@ func (r *Relay) releaseLanes(ctx context.Context, s *session, lanes []int16) err
 	return nil
 }
 
-// beatFailed: a take-over or a release may still happen after an unknown commit, so no lane is certain any more.
+// beatFailed: after an unknown COMMIT a take-over or a release may still happen, so no lane is certain any more.
 func (r *Relay) beatFailed(err error) {
 	if pg.CommitUnknown(err) {
 		r.lanes.DoubtAll()
@@ -160,8 +163,8 @@ func (r *Relay) reportLeft(lanes []int16, lost bool) {
 	}
 }
 
-// reachesKafka reports whether this relay reaches what it publishes to. One that owns lanes knows from what it sends
-// there; another one asks, but not at its start, when nobody counts it yet.
+// reachesKafka reports whether this relay reaches its publisher. A relay with lanes knows from its attempts; another
+// one asks, but not at its start, when it does not count yet.
 func (r *Relay) reachesKafka(ctx context.Context) bool {
 	var err error
 	if to, ok := r.to.(Reacher); ok && r.beaten.Load() != 0 && len(r.lanes.All()) == 0 {
@@ -171,13 +174,39 @@ func (r *Relay) reachesKafka(ctx context.Context) bool {
 	return !r.kafka.Away()
 }
 
+// trouble is what fails while this relay tries again and again, and for how long: no value of an event is in it.
+func (r *Relay) trouble() (text string, lasts *string) {
+	for _, m := range []*outage.Monitor{r.kafka, r.postgres} {
+		if since, err := m.Trouble(); err != nil {
+			return m.System + ": " + delivery.ErrorText(redact.Error(err), longestTrouble), interval(time.Since(since))
+		}
+	}
+	return "", nil
+}
+
+// longestTrouble bounds what a heartbeat carries of an error, in bytes.
+const longestTrouble = 200
+
+// lastAcked is how long ago Kafka last acked an event; nil: it has not.
+func (r *Relay) lastAcked() *string {
+	if ago, ever := r.health.LastAcked(time.Now()); ever {
+		return interval(ago)
+	}
+	return nil
+}
+
+func interval(d time.Duration) *string {
+	text := sql.Interval(d)
+	return &text
+}
+
 func (r *Relay) askKafka(ctx context.Context, to Reacher) error {
 	asking, cancel := context.WithTimeout(ctx, r.cfg.Lease/3)
 	defer cancel()
 	return to.Reach(asking)
 }
 
-// members are the relays for whom the lanes are: those that count, and this one.
+// members are the relays that share the lanes: those that count, and this one.
 type members struct {
 	ids     []uuid.UUID
 	counted int64
@@ -190,7 +219,7 @@ func (m *members) add(id uuid.UUID, counts bool) {
 	}
 }
 
-// takenOver are lanes that were taken from relays, and whose they were.
+// takenOver are lanes that were taken from relays, and their former owners.
 type takenOver struct {
 	lanes []int16
 	from  []string
@@ -213,8 +242,8 @@ func (t *takenOver) read(rows pgx.Rows, into map[int16]int64) error {
 	return err
 }
 
-// fairShare is how many lanes one of several relays should own: equal, and the first by id one more while it does not
-// divide.
+// fairShare returns how many lanes each of several relays should own: equal shares, and the first relays by id own one
+// more if 32 does not divide.
 func fairShare(members []uuid.UUID, me uuid.UUID) int {
 	slices.SortFunc(members, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
 	rank := slices.Index(members, me)
@@ -229,7 +258,7 @@ func fairShare(members []uuid.UUID, me uuid.UUID) int {
 }
 
 // keep runs heartbeats until the pumps are done, then gives every lane back. It fails only at the start of Run (first),
-// when no waiting would help.
+// if waiting cannot help.
 func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}, first bool) error {
 	s := r.session("keeper")
 	defer s.Close()
@@ -276,8 +305,8 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}, first bool
 	}
 }
 
-// startError is what Run returns when its very first heartbeat meets something that waiting does not mend; nil when it
-// may mend itself. The same errors later, a revoked grant say, are an outage.
+// startError returns the error of Run if its first heartbeat fails in a way that waiting cannot repair, and nil
+// otherwise. Later, the same errors count as an outage: a revoked grant, for example.
 func startError(err error) error {
 	if errors.Is(err, errOtherSequence) {
 		return err
@@ -297,11 +326,11 @@ func startError(err error) error {
 const beatAtLeast = 500 * time.Millisecond
 
 // resign gives all lanes back and leaves the members, so that the others need not wait for leases to run out. It has a
-// few seconds of its own: what the drain left over is no reason to keep the lanes.
+// few seconds of its own, whatever the drain has used.
 func (r *Relay) resign(work context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), 5*time.Second)
 	defer cancel()
-	defer func() { // what is in doubt is not ours to give: its lease runs out
+	defer func() { // lanes in doubt may be another's: their lease runs out
 		rest := r.lanes.All()
 		r.lanes.Forget(rest)
 		r.reportLeft(rest, true)

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// lanesOf is how many lanes a driven relay believes to own, and the sum of their fences.
+// lanesOf returns the number of lanes that a driven relay believes to own, and the sum of their fences.
 func lanesOf(d *relay.Driver) (n int, fences int64) {
 	lanes, _, _ := d.Floors()
 	for _, f := range d.Fences(lanes) {
@@ -19,12 +19,12 @@ func lanesOf(d *relay.Driver) (n int, fences int64) {
 	return len(lanes), fences
 }
 
-// TestP5Lease: a relay's lease is one row. Heartbeats leave the lanes alone, and a take-over and a heartbeat exclude
-// each other.
+// TestP5Lease: a relay's lease is one row. Heartbeats do not write lanes, and a take-over and a heartbeat exclude each
+// other.
 func TestP5Lease(t *testing.T) {
 	t.Parallel()
 	lapse := `update relay_member set lease_until = now() - interval '1 s'`
-	old := `update outbox_lane set lease_until = now() - interval '1 s'` // as when they were taken long ago
+	old := `update outbox_lane set lease_until = now() - interval '1 s'` // as if they were taken long ago
 	another := func(t *testing.T, f *floors) *relay.Driver {
 		t.Helper()
 		d, err := relay.Drive(t.Context(), newRelay(t, f.db, &memory{},
@@ -48,7 +48,7 @@ func TestP5Lease(t *testing.T) {
 			t.Errorf("%d lanes with fences of %d in sum, then %d with %d", n, fences, m, again)
 		}
 	})
-	t.Run("nobody takes the lanes of a live relay", func(t *testing.T) {
+	t.Run("a live relay keeps its lanes", func(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))
 		f.db.Exec(t, old)
@@ -58,7 +58,7 @@ func TestP5Lease(t *testing.T) {
 			t.Errorf("another relay took %d lanes", n)
 		}
 	})
-	t.Run("a heartbeat under way keeps a lease that has run out", func(t *testing.T) {
+	t.Run("an unfinished heartbeat keeps an expired lease", func(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))
 		f.db.Exec(t, old)
@@ -66,17 +66,17 @@ func TestP5Lease(t *testing.T) {
 		beating := f.begin(f.db, `select from relay_member for update`)
 		other := another(t, f)
 		if n, _ := lanesOf(other); n != 0 {
-			t.Errorf("another relay took %d lanes beside the heartbeat of their owner", n)
+			t.Errorf("another relay took %d lanes during the heartbeat of their owner", n)
 		}
 		f.exec(beating, "rollback")
-		f.db.Exec(t, age)
+		f.db.Exec(t, makeCounted)
 		f.must(other.Beat(t.Context()))
 		if n, _ := lanesOf(other); n != relay.Lanes/2 {
-			t.Errorf("another relay took %d lanes of one whose lease has run out, want its half", n)
+			t.Errorf("another relay took %d lanes after the lease had expired, want half", n)
 		}
 		f.must(f.Beat(t.Context()))
 		if n, _ := lanesOf(f.Driver); n != relay.Lanes/2 {
-			t.Errorf("the first relay believes to own %d lanes, want the half that is left", n)
+			t.Errorf("the first relay believes to own %d lanes, want the other half", n)
 		}
 	})
 	t.Run("a take-over raises the fence", func(t *testing.T) {
@@ -88,14 +88,14 @@ func TestP5Lease(t *testing.T) {
 		n, _ := lanesOf(another(t, f))
 		after := pgtest.One[int64](t, f.db, `select sum(fence)::bigint from outbox_lane`)
 		if n == 0 || after != before+int64(n) {
-			t.Errorf("another relay took %d lanes, and fences of %d in sum are %d: each of them must rise by one", n,
+			t.Errorf("another relay took %d lanes, sum of fences %d, then %d: each of them must rise by one", n,
 				before, after)
 		}
 	})
 	for name, sql := range map[string]string{
-		"its own lease had run out":                lapse,
-		"its row is gone":                          `delete from relay_member`,
-		"its lease is further off than any can be": `update relay_member set lease_until = now() + interval '3 hours'`,
+		"its own lease had expired":         lapse,
+		"its row is gone":                   `delete from relay_member`,
+		"its lease ends later than any can": `update relay_member set lease_until = now() + interval '3 hours'`,
 	} {
 		t.Run("a fence rises when "+name, func(t *testing.T) {
 			t.Parallel()
@@ -105,15 +105,15 @@ func TestP5Lease(t *testing.T) {
 			_, before := lanesOf(f.Driver)
 			f.must(f.Beat(t.Context()))
 			if n, after := lanesOf(f.Driver); n != relay.Lanes || after != before+relay.Lanes {
-				t.Errorf("%d lanes, and fences of %d in sum where they were %d: each must rise by one", n, after,
+				t.Errorf("%d lanes, sum of fences %d, before %d: each must rise by one", n, after,
 					before)
 			}
 		})
 	}
 }
 
-// TestP5_LaneStaysWhileItIsPublished: another relay has come for its share. The lanes that the first one is publishing
-// from stay its own until it has settled.
+// TestP5_LaneStaysWhileItIsPublished: another relay asks for its share. The first one keeps the lanes that it is
+// publishing from until it has settled.
 func TestP5_LaneStaysWhileItIsPublished(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -134,14 +134,14 @@ func TestP5_LaneStaysWhileItIsPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	db.Exec(t, age) // it counts, and is to have its half
+	db.Exec(t, makeCounted) // the other relay now counts, and is due half of the lanes
 	if err := first.Beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	kept := pgtest.One[int](t, db,
 		`select count(*) from outbox_claim c join outbox_lane l on l.lane = c.lane where l.owner is not null`)
 	if kept != lanes {
-		t.Errorf("%d of %d lanes that are being published from were given away", lanes-kept, lanes)
+		t.Errorf("%d of %d lanes were given away during their publishing", lanes-kept, lanes)
 	}
 	close(to.gate)
 	if err := <-stepped; err != nil {
@@ -149,7 +149,7 @@ func TestP5_LaneStaysWhileItIsPublished(t *testing.T) {
 	}
 }
 
-// TestSilentRelayIsFound: a relay that was killed, or is frozen, has not left. One that stops has.
+// TestSilentRelayIsFound: a relay that was killed, or hangs, is reported as silent. One that has stopped is not.
 func TestSilentRelayIsFound(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Name = "host:7" })

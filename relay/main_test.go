@@ -18,13 +18,13 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
 
-// memory is a publisher that keeps what it acks. verdict, when set, decides: nil acks.
+// memory is a publisher that keeps the events that it acks. verdict, if set, decides; nil acks.
 type memory struct {
 	mu      sync.Mutex
 	log     []event.Event
 	calls   int
 	verdict func(call int, e event.Event) error
-	entered chan []event.Event // when set, every call is announced here and waits for gate
+	entered chan []event.Event // if set, every call sends its events here and then waits for gate
 	gate    chan struct{}
 }
 
@@ -45,7 +45,7 @@ func (m *memory) Publish(ctx context.Context, events []event.Event) []error {
 	defer m.mu.Unlock()
 	m.calls++
 	verdicts := make([]error, len(events))
-	failed := map[string]bool{} // the memory's partitions are its keys
+	failed := map[string]bool{} // this publisher's partitions are the keys
 	for i, e := range events {
 		if failed[e.Key] {
 			verdicts[i] = errors.New("not sent")
@@ -91,7 +91,7 @@ func (r refusal) Scope() string  { return r.scope }
 
 func outboxDB(t *testing.T) *pgtest.DB { return pgtest.New(t, migrations.Outbox) }
 
-// fill appends n events by plain SQL, spread over keys; the payload is the event's number within its key.
+// fill appends n events by plain SQL, spread over keys; the payloads of a key count up from 0.
 func fill(t *testing.T, db *pgtest.DB, n, keys int) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
@@ -118,8 +118,8 @@ func newRelay(t *testing.T, db *pgtest.DB, to relay.Publisher, cfg relay.Config)
 	return r
 }
 
-// running starts a relay and returns a function that stops it and gives Run's error.
-func running(t *testing.T, r *relay.Relay) (stop func() error) {
+// startRelay starts a relay and returns a function that stops it and returns Run's error.
+func startRelay(t *testing.T, r *relay.Relay) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -134,15 +134,15 @@ func running(t *testing.T, r *relay.Relay) (stop func() error) {
 	return stop
 }
 
-// drained waits until nothing is in the outbox or on its way: what is left is held or parked.
-func drained(t *testing.T, db *pgtest.DB) {
+// awaitDrained waits until the outbox and the journal are empty; events may still be held or parked.
+func awaitDrained(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
 }
 
-// inOrder checks that first occurrences of every key count up from zero without a hole, and returns how many events
-// occurred more than once.
-func inOrder(t *testing.T, log []event.Event, want int) (duplicates int) {
+// checkOrder checks that the first occurrences of every key are 0, 1, 2, ... and returns how many events occurred more
+// than once.
+func checkOrder(t *testing.T, log []event.Event, want int) (duplicates int) {
 	t.Helper()
 	next, seen := map[string]int{}, map[string]bool{}
 	for _, e := range log {

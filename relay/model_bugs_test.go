@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/explore"
 )
 
-// modelBug is a rule left out, the smallest world that shows it, and what is found there.
+// modelBug is a rule to leave out, the smallest world that shows it, and the violation found there.
 type modelBug struct {
 	rule  string
 	bug   modelRules
@@ -66,7 +66,7 @@ func modelBugs() []modelBug {
 			"P3.5.ghost-settle",
 			modelRules{ghostSettles: true},
 			modelWorld{keys: "A", budget: modelBudget{refuse: 2, discard: 1}},
-			"nothing in its list",
+			"with an empty list",
 		},
 		{
 			"P3.6.settle-undecided",
@@ -157,8 +157,7 @@ func modelBugs() []modelBug {
 	}
 }
 
-// TestModelFindsBugs leaves out one rule at a time: a rule whose absence is not found would be a step that the model
-// lacks.
+// TestModelFindsBugs leaves out one rule at a time. If the model did not find one, it would lack a step.
 func TestModelFindsBugs(t *testing.T) {
 	t.Parallel()
 	for _, bug := range modelBugs() {
@@ -169,7 +168,7 @@ func TestModelFindsBugs(t *testing.T) {
 			found := w.explore(t)
 			if bug.want == "none" {
 				if found.Violation != nil || !found.Complete {
-					t.Fatalf("this alone should show nothing: %v", found)
+					t.Fatalf("this rule alone should cause no violation: %v", found)
 				}
 				return
 			}

@@ -16,22 +16,22 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// What becomes of a transaction on its way.
+// Fates of a transaction.
 const (
 	txRuns        = iota
-	txUnanswered  // it commits, and the answer is lost
-	txNeverCame   // it is lost, and the sender cannot know
-	txStillToCome // it is lost to the sender, and runs later
-	txFails       // it certainly did not happen
+	txUnanswered  // it commits, and the reply is lost
+	txNeverCame   // it is lost, and the sender cannot know that
+	txStillToCome // its sender gives up, and it runs later
+	txFails       // it is certainly refused
 	txFates
 )
 
 var txFateNames = [txFates]string{
-	"", ", committed, but the answer is lost", ", lost on its way", ", which does not run yet and will not be answered",
+	"", ", committed, but the reply is lost", ", lost on its way", ", which runs later without a reply",
 	", refused by the database",
 }
 
-// modelConn is a connection to the model's database. It runs a pipeline at one moment.
+// modelConn is a connection to the model's database. It runs a whole pipeline in one step.
 type modelConn struct {
 	m      *modelRun
 	closed bool
@@ -43,7 +43,7 @@ func (c *modelConn) IsClosed() bool { return c.closed }
 // Close implements pg.Conn.
 func (*modelConn) Close(context.Context) error { return nil }
 
-// errModelLost is what a session sees of a connection that is lost.
+// errModelLost is the error that a session gets from a lost connection.
 var errModelLost = errors.New("the model lost the connection")
 
 // SendBatch implements pg.Conn.
@@ -74,7 +74,7 @@ func (c *modelConn) SendBatch(_ context.Context, b *pgx.Batch) pgx.BatchResults 
 	return &modelResults{batch: b, results: results, err: err}
 }
 
-// statementName is what stands in a statement's first line.
+// statementName returns the name in a statement's first line.
 func statementName(sql string) string {
 	const head = "-- relay: "
 	if end := strings.IndexByte(sql, '\n'); end > len(head) {
@@ -83,7 +83,7 @@ func statementName(sql string) string {
 	return sql
 }
 
-// ghostTable numbers transactions that were sent and not run, so that a state can name one.
+// ghostTable numbers transactions that were sent but have not run, so that a state can refer to one.
 type ghostTable struct {
 	numbers map[string]uint16
 	batches []*pgx.Batch
@@ -106,7 +106,7 @@ func (g *ghostTable) number(b *pgx.Batch) uint16 {
 	return n
 }
 
-// modelResults are the answers to a batch.
+// modelResults are the results of a batch.
 type modelResults struct {
 	batch   *pgx.Batch
 	results []modelRows
@@ -143,7 +143,7 @@ func (r *modelResults) Close() error {
 	return r.err
 }
 
-// modelOne is the first row.
+// modelOne is the first row of a result.
 type modelOne struct{ rows *modelRows }
 
 // Scan implements pgx.Row.
@@ -154,7 +154,7 @@ func (o *modelOne) Scan(to ...any) error {
 	return o.rows.Scan(to...)
 }
 
-// modelRows are rows of values.
+// modelRows is a result.
 type modelRows struct {
 	all [][]any
 	at  int
@@ -194,7 +194,7 @@ func (*modelRows) TypeMap() *pgtype.Map { return nil }
 func (r *modelRows) Scan(to ...any) error {
 	row := r.all[r.at-1]
 	if len(to) != len(row) {
-		return fmt.Errorf("the model has %d columns where %d are read", len(row), len(to))
+		return fmt.Errorf("the model has %d columns, and %d are read", len(row), len(to))
 	}
 	for i, t := range to {
 		if err := modelScan(t, row[i]); err != nil {
@@ -243,7 +243,7 @@ func modelScan(to, v any) error {
 		}
 		return errors.Join(to.ScanBytes(b), scanned(ok, to, v))
 	default:
-		panic(fmt.Sprintf("the model has no values for %T: an error would only look like the server's", to))
+		panic(fmt.Sprintf("the model has no values of type %T", to))
 	}
 	return scanned(ok, to, v)
 }

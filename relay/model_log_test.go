@@ -7,12 +7,12 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
-// placeOf is where an event goes.
+// placeOf returns the place that an event is published to.
 func (m *modelRun) placeOf(e *event.Event) delivery.Place {
 	return delivery.At(e.Topic, m.world.partition(eventOf(e.ID)))
 }
 
-// underWay keeps events of a request that nobody waits for any more.
+// underWay keeps events of a request whose sender has given up.
 func (m *modelRun) underWay(events []event.Event, which []int) {
 	if len(which) == 0 {
 		return
@@ -32,28 +32,28 @@ func (m *modelRun) underWay(events []event.Event, which []int) {
 	}
 }
 
-// consume is an event written to the log, and read by both consumers.
+// consume adds an event to the log. Both consumers read it.
 func (m *modelRun) consume(e *event.Event) {
 	ev := eventOf(e.ID)
 	s, bit := &m.s, uint8(1)<<ev
 	if m.forbidden&topicBits([]string{e.Topic}) != 0 {
-		m.fail("paused: a claim that began after the pause has sent")
+		m.fail("paused: a claim that began after the pause sent an event of the topic")
 	}
 	if s.tx[ev] != txDone && s.lost&bit == 0 {
 		m.fail("phantom: an event was published that was never committed")
 	}
 	if s.inLog&bit == 0 {
-		m.inOrder(ev)
+		m.checkOrder(ev)
 	}
 	s.inLog |= bit
-	m.byNumber(e, ev, bit)
+	m.checkByNumber(e, ev, bit)
 }
 
-// inOrder checks the order of first occurrences: what an event was caused by comes before it.
-func (m *modelRun) inOrder(ev uint8) {
+// checkOrder checks the order of first occurrences: an event's cause comes before it.
+func (m *modelRun) checkOrder(ev uint8) {
 	s := &m.s
 	if m.world.park == ParkEvent || s.discarded>>ev&1 == 1 {
-		return // events parked alone are overtaken, and what was discarded may come once, late
+		return // events parked alone are overtaken, and a discarded event may come once, late
 	}
 	for other := range uint8(len(m.world.keys)) {
 		if other == ev || m.world.keys[other] != m.world.keys[ev] || m.world.keys[ev] == '-' {
@@ -72,16 +72,16 @@ func (m *modelRun) inOrder(ev uint8) {
 	}
 }
 
-// byNumber is a consumer in watermark mode.
-func (m *modelRun) byNumber(e *event.Event, ev, bit uint8) {
+// checkByNumber is a consumer in watermark mode.
+func (m *modelRun) checkByNumber(e *event.Event, ev, bit uint8) {
 	s := &m.s
 	if e.Position.Maybe {
-		s.excused |= bit // in quarantine until somebody decides
+		s.excused |= bit // quarantined until an operator decides
 		return
 	}
 	epoch := epochNumber(e.Position.Epoch)
 	if epoch >= modelEpochs {
-		m.fail("the model has no room for so many incarnations")
+		m.fail("the model has too few incarnations")
 		return
 	}
 	mark := &s.marks[epoch][e.Position.Lane][placeIndex(m.placeOf(e))]
@@ -95,7 +95,7 @@ func (m *modelRun) byNumber(e *event.Event, ev, bit uint8) {
 	s.applied[epoch] |= bit
 }
 
-// bad is what is wrong with a state.
+// bad returns the violation in a state, or "".
 func (w *modelWorld) bad(s *modelState) string {
 	if s.bad != 0 {
 		return w.bads[s.bad-1]
@@ -108,7 +108,7 @@ func (w *modelWorld) bad(s *modelState) string {
 	m := &modelRun{world: w, s: *s}
 	for _, k := range modelKeyOf {
 		if k.mark >= 0 && s.db.marks[k.mark] == markParked && len(m.listed(k.mark)) == 0 {
-			return "a key is parked with nothing in its list"
+			return "a key is parked with an empty list"
 		}
 	}
 	for ev := range uint8(len(w.keys)) {
@@ -123,13 +123,13 @@ func (w *modelWorld) bad(s *modelState) string {
 		case s.inLog>>ev&1 == 0:
 			return "lost: an event left the outbox and never came to the log"
 		case applied>>ev&1 == 0:
-			return "numbers: a consumer that compares numbers dropped an event that it had not seen"
+			return "numbers: a consumer that compares numbers dropped an event that it had not applied"
 		}
 	}
 	return ""
 }
 
-// good: the outbox is drained, but for what waits for a person.
+// good reports whether the outbox is drained, but for events that wait for an operator.
 func (w *modelWorld) good(s *modelState) bool {
 	if s.db.paused != 0 {
 		return false

@@ -90,7 +90,7 @@ func opHighest(m *modelRun, _ []any) ([][]any, error) {
 	return [][]any{{numbering(m.s.server), int64(m.s.db.last)}}, nil
 }
 
-// opHolders names transactions by their events.
+// opHolders names transactions after their events.
 func opHolders(m *modelRun, _ []any) (rows [][]any, _ error) {
 	for ev := range uint8(len(m.world.keys)) {
 		if m.s.tx[ev] == txOpen && !m.world.rules.noHolders {

@@ -76,7 +76,7 @@ func opSettlePark(m *modelRun, a []any) ([][]any, error) {
 	return nil, nil
 }
 
-// markOf is the bug ghostSettles: the key of an event is parked though no row of it was moved.
+// markOf is the bug ghostSettles: an event's key is parked although no row of the event was moved.
 func (m *modelRun) markOf(lane int16, id int64) {
 	for _, ev := range m.allByID(lane) {
 		if int64(m.s.drawn[ev]) == id && m.world.of(ev).mark >= 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
-// modelOps are the statements of the room as the model's database runs them, by the name in their first line.
+// modelOps are the model's versions of the room's statements, by the name in the statement's first line.
 var modelOps map[string]func(m *modelRun, a []any) ([][]any, error)
 
 func init() { //nolint:gochecknoinits // the operations call each other through the table's users
@@ -38,7 +38,7 @@ func init() { //nolint:gochecknoinits // the operations call each other through 
 	}
 }
 
-// execute runs a pipeline: a transaction, or statements by themselves.
+// execute runs a pipeline: one transaction, or separate statements.
 func (m *modelRun) execute(b *pgx.Batch) (results []modelRows, err error) {
 	before, level, locked, locks, floor := m.s.db, "", 0, false, false
 	results = make([]modelRows, 0, len(b.QueuedQueries))
@@ -63,7 +63,7 @@ func (m *modelRun) execute(b *pgx.Batch) (results []modelRows, err error) {
 			}
 			m.world.ran[name] = true
 			if rows, err = op(m, q.Arguments); err != nil {
-				last := m.s.db.last // a sequence does not go back
+				last := m.s.db.last // a sequence is not rolled back
 				m.s.db = before
 				m.s.db.last = last
 				return results, err
@@ -78,7 +78,7 @@ func (m *modelRun) execute(b *pgx.Batch) (results []modelRows, err error) {
 	return results, nil
 }
 
-// commit makes what it covers durable, when it waits for that. One that has written nothing waits for nothing.
+// commit makes the writes that it covers durable if it waits for that. A COMMIT without writes waits for nothing.
 func (m *modelRun) commit(level string, wrote bool) {
 	switch {
 	case !wrote || m.world.lagging || level == pg.Async || level == "":
@@ -95,13 +95,13 @@ func pgFailure(code string) error {
 
 func opNothing(*modelRun, []any) ([][]any, error) { return nil, nil }
 
-// owns compares owner and fence, as every statement of a claim and of a settle does.
+// owns compares owner and fence, as every statement of a claim or settle does.
 func (m *modelRun) owns(lane int16, fence int64, owner any) bool {
 	l := &m.s.db.lanes[lane]
 	return ownerID(l.owner) == owner.(uuid.UUID) && l.owner != 0 && (int64(l.fence) == fence || m.world.rules.noFence)
 }
 
-// own lists which of the lanes are the owner's, as indexes into the parameters.
+// own returns the lanes that the owner owns, as indexes into the parameters.
 func (m *modelRun) own(a []any) (at []int) {
 	lanes, fences := a[0].([]int16), a[1].([]int64)
 	for i, lane := range lanes {
@@ -112,7 +112,7 @@ func (m *modelRun) own(a []any) (at []int) {
 	return at
 }
 
-// entry finds an open entry by its number; nil: it is gone.
+// entry returns an open entry by its number, or nil if it is gone.
 func (m *modelRun) entry(lane int16, first int64) *modelEntry {
 	for i := range m.s.db.lanes[lane].journal {
 		if e := &m.s.db.lanes[lane].journal[i]; e.first != 0 && int64(e.first) == first {
@@ -122,7 +122,7 @@ func (m *modelRun) entry(lane int16, first int64) *modelEntry {
 	return nil
 }
 
-// ownEntries is own, of lanes whose entry is there.
+// ownEntries is own, restricted to lanes whose entry is there.
 func (m *modelRun) ownEntries(a []any) (lanes []int16) {
 	firsts := a[3].([]int64)
 	for _, i := range m.own(a) {
@@ -140,7 +140,7 @@ func (m *modelRun) write(lane int16, e modelEntry) error {
 		return pgFailure("23505")
 	}
 	if j[modelEntries-1].first != 0 {
-		m.fail("a lane has more open entries than the model has room for")
+		m.fail("a lane has more open entries than the model can store")
 		return nil
 	}
 	j[modelEntries-1] = e
@@ -172,7 +172,7 @@ func (m *modelRun) remove(lane int16, first int64) {
 	}
 }
 
-// find returns the event whose row stands in one of the tables under an id.
+// find returns the event whose row has an id in one of the tables.
 func (m *modelRun) find(lane int16, id int64) (ev uint8, row *modelRow) {
 	for ev := range uint8(len(m.world.keys)) {
 		r := &m.s.db.rows[ev]
@@ -184,7 +184,7 @@ func (m *modelRun) find(lane int16, id int64) (ev uint8, row *modelRow) {
 	return 0, nil
 }
 
-// rows lists the events of a lane that stand in a table, by id or by seq.
+// rows returns the events that a lane has in a table, by id or by seq.
 func (m *modelRun) rows(lane int16, in uint8, bySeq bool) (evs []uint8) {
 	for ev := range uint8(len(m.world.keys)) {
 		if m.s.db.rows[ev].place == in && m.world.of(ev).lane == lane {
@@ -201,7 +201,7 @@ func (m *modelRun) rows(lane int16, in uint8, bySeq bool) (evs []uint8) {
 	return evs
 }
 
-// columns are those of an event that every claim reads.
+// columns returns the columns of an event that every claim reads.
 func (m *modelRun) columns(ev uint8) []any {
 	k := m.world.of(ev)
 	return []any{modelIDs[ev], "", "", k.topic, k.key, "T", "c", []byte(nil), []byte(nil), modelTime}
@@ -354,7 +354,7 @@ func (m *modelRun) misorder(lane int16, part [][]any) {
 	}
 }
 
-// blocked: the lane has an open entry from a number on.
+// blocked reports whether the lane has an open entry from a number on.
 func (m *modelRun) blocked(lane int16, from int64) bool {
 	for _, e := range m.s.db.lanes[lane].journal {
 		if e.first != 0 && int64(e.first) >= from {
@@ -364,7 +364,7 @@ func (m *modelRun) blocked(lane int16, from int64) bool {
 	return false
 }
 
-// next is where the new numbers of a lane begin.
+// next returns the first of a lane's new numbers.
 func (m *modelRun) next(lane int16, next, block int64) int64 {
 	if next == 0 {
 		return int64(m.s.db.lanes[lane].reserved) - block + 1
@@ -372,8 +372,8 @@ func (m *modelRun) next(lane int16, next, block int64) int64 {
 	return next
 }
 
-// above is what take reads: the next rows of a lane above its floor, up to an id. There are none when an excepted
-// transaction can be seen.
+// above returns the rows that take reads: the next ones of a lane above its floor, up to an id. There are none if an
+// excepted transaction is visible.
 func (m *modelRun) above(lane int16, floor, top int64, ids string) (evs []uint8) {
 	ids, except, _ := strings.Cut(ids, " ")
 	for _, ev := range eventsIn(except) {
@@ -385,7 +385,7 @@ func (m *modelRun) above(lane int16, floor, top int64, ids string) (evs []uint8)
 		floor = 0
 	}
 	evs = m.rows(lane, inEvent, false)
-	if m.snapped { // the bug oneStatement: as of before the lane was locked
+	if m.snapped { // the bug oneStatement: the state before the lane was locked
 		return slices.DeleteFunc(m.allByID(lane), func(ev uint8) bool { return m.s.snap>>ev&1 == 0 })
 	}
 	if m.world.rules.cursor {
@@ -397,7 +397,7 @@ func (m *modelRun) above(lane int16, floor, top int64, ids string) (evs []uint8)
 	})
 }
 
-// eventsIn are the events whose transactions a list of ids names.
+// eventsIn returns the events whose transactions a list of ids names.
 func eventsIn(xids string) (evs []uint8) {
 	for _, c := range []byte(xids) {
 		if c >= '0' && c <= '9' {
@@ -421,7 +421,7 @@ func opTake(m *modelRun, a []any) ([][]any, error) { return m.take(a, false) }
 
 func opTakeMarked(m *modelRun, a []any) ([][]any, error) { return m.take(a, true) }
 
-// take is both of them.
+// take is opTake and opTakeMarked.
 func (m *modelRun) take(a []any, marked bool) (rows [][]any, err error) {
 	nexts, limit, block, floors, ids := a[3].([]int64), a[4].(int), a[7].(int64), a[8].([]int64), a[9].(string)
 	for _, i := range m.own(a) {
@@ -430,11 +430,11 @@ func (m *modelRun) take(a []any, marked bool) (rows [][]any, err error) {
 		if marked && a[10].([]bool)[i] {
 			from = 0
 		}
-		tops := a[len(a)-1].([]int64)
+		upperBounds := a[len(a)-1].([]int64)
 		if m.blocked(lane, from) {
 			continue
 		}
-		evs := m.above(lane, floors[i], tops[i], ids)
+		evs := m.above(lane, floors[i], upperBounds[i], ids)
 		evs = evs[:min(len(evs), limit)]
 		e := modelEntry{first: int32(m.next(lane, nexts[i], block))}
 		for _, ev := range evs {
@@ -487,7 +487,7 @@ func opDrain(m *modelRun, a []any) (rows [][]any, err error) {
 			}
 		}
 		slices.SortFunc(evs, func(a, b uint8) int { return int(m.s.db.rows[a].seq) - int(m.s.db.rows[b].seq) })
-		before := m.s.db // what a row joins is what there was, and not what another one made of it
+		before := m.s.db // a row joins a list as it was before the statement, not as another row has left it
 		var e modelEntry
 		for _, ev := range evs {
 			row := &m.s.db.rows[ev]
@@ -518,7 +518,7 @@ func (m *modelRun) heldRow(lane int16, ev uint8, sent bool) []any {
 	return append([]any{lane, int64(row.id), int64(row.seq), int32(row.partition), sent, row.maybe}, m.columns(ev)...)
 }
 
-// behind: an event that is held stands behind one of its key that is parked.
+// behind reports whether a held event is behind a parked one of its key.
 func (m *modelRun) behind(db *modelDB, ev uint8) bool {
 	k := m.world.of(ev)
 	for other := range uint8(len(m.world.keys)) {
@@ -531,7 +531,7 @@ func (m *modelRun) behind(db *modelDB, ev uint8) bool {
 	return false
 }
 
-// listed lists the rows of a key that wait in its list.
+// listed returns the events in a key's list.
 func (m *modelRun) listed(mark int) (evs []uint8) {
 	for ev := range uint8(len(m.world.keys)) {
 		if row := &m.s.db.rows[ev]; row.place == inParked && !row.alone && m.world.of(ev).mark == mark {
@@ -541,7 +541,7 @@ func (m *modelRun) listed(mark int) (evs []uint8) {
 	return evs
 }
 
-// releasing counts the keys of a lane that are being released.
+// releasing returns the number of a lane's keys that are being released.
 func (m *modelRun) releasing(lane int16) (n int) {
 	for _, k := range modelKeyOf {
 		if k.mark >= 0 && k.lane == lane && m.s.db.marks[k.mark] == markReleasing {

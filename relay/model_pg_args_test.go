@@ -4,18 +4,18 @@ package relay
 
 import "math"
 
-// args makes random parameters of a statement. They are what the relay gives it, and some that are beside the point.
+// args makes random parameters of a statement: mostly those that the relay would use, and some others.
 func (c *modelCompare) args(name string, m *modelRun) []any {
 	rnd := c.rnd
 	lanes, fences, owner := c.ownership(m)
 	own := []any{lanes, fences, ownerID(owner)}
 	firsts, nexts, floors, fresh := make([]int64, len(lanes)), make([]int64, len(lanes)), make([]int64, len(lanes)),
 		make([]bool, len(lanes))
-	tops := make([]int64, len(lanes))
+	upperBounds := make([]int64, len(lanes))
 	for i, lane := range lanes {
 		firsts[i] = int64(m.s.db.lanes[lane].journal[rnd.IntN(modelEntries)].first)
 		nexts[i] = []int64{0, 5, 100}[rnd.IntN(3)]
-		floors[i], tops[i] = int64(rnd.IntN(12)), []int64{int64(rnd.IntN(12)), math.MaxInt64}[rnd.IntN(2)]
+		floors[i], upperBounds[i] = int64(rnd.IntN(12)), []int64{int64(rnd.IntN(12)), math.MaxInt64}[rnd.IntN(2)]
 		fresh[i] = rnd.IntN(2) == 0
 	}
 	ids := []string{numbering(1), "", "another"}[rnd.IntN(3)]
@@ -37,12 +37,12 @@ func (c *modelCompare) args(name string, m *modelRun) []any {
 	case "move due":
 		return append(own, most, bytes, eventOverhead)
 	case "take", "list":
-		if name == "list" { // it reads no more keys than that, the oldest first: all of them, here
+		if name == "list" { // it reads no more keys than that, the oldest first; here all of them
 			return append(own, nexts, limit+2, bytes, eventOverhead, int64(blockSize))
 		}
-		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, tops)
+		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, upperBounds)
 	case "take marked":
-		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, fresh, tops)
+		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, fresh, upperBounds)
 	case "drain":
 		return append(own, c.groups(lanes)...)
 	case "emptied":
@@ -82,7 +82,7 @@ func (c *modelCompare) otherArgs(name string, m *modelRun, owner uint8, lanes []
 	case "renew":
 		return []any{ownerID(owner), lease, lanes[:rnd.IntN(len(lanes)+1)]}
 	case "join":
-		return []any{ownerID(owner), "n", lease, rnd.IntN(2) == 0}
+		return []any{ownerID(owner), "n", lease, rnd.IntN(2) == 0, "v", "", nil, nil}
 	case "members":
 		return []any{lease, ownerID(owner)}
 	case "take over":
@@ -96,11 +96,11 @@ func (c *modelCompare) otherArgs(name string, m *modelRun, owner uint8, lanes []
 	case "unsettled":
 		return []any{lanes, floors}
 	case "smallest":
-		tops := make([]int64, len(lanes))
-		for i := range tops {
-			tops[i] = int64(rnd.IntN(12))
+		upperBounds := make([]int64, len(lanes))
+		for i := range upperBounds {
+			upperBounds[i] = int64(rnd.IntN(12))
 		}
-		return []any{lanes, floors, tops}
+		return []any{lanes, floors, upperBounds}
 	case "below":
 		return []any{lanes, floors, int64(rnd.IntN(6)), int64(rnd.IntN(12))}
 	case "release key":
@@ -139,7 +139,7 @@ func (c *modelCompare) ownership(m *modelRun) (lanes []int16, fences []int64, ow
 	return lanes, fences, owner
 }
 
-// groups are some of held events.
+// groups chooses some groups of held events.
 func (c *modelCompare) groups(lanes []int16) []any {
 	glanes, topics, partitions, most := []int16{}, []string{}, []int32{}, []int32{}
 	for _, lane := range lanes {
@@ -165,7 +165,7 @@ func (c *modelCompare) someIDs(m *modelRun, lanes []int16) []int64 {
 	return ids
 }
 
-// moves are events that a settle names, with what becomes of them.
+// moves chooses the events of a settle, and what becomes of each.
 func (c *modelCompare) moves(name string, m *modelRun) []any {
 	rnd := c.rnd
 	lanes, ids, seqs, partitions := []int16{}, []int64{}, []int64{}, []int32{}

@@ -25,8 +25,8 @@ import (
 )
 
 // TestModelIsPostgres runs each statement of the model on random small tables, in the model's database and in Postgres,
-// and compares the answers and the tables afterwards. What the model leaves out is not compared: times, attempts,
-// reasons. EFFECTONCE_TEST_SEED repeats a run, EFFECTONCE_TEST_RUNS makes more cases of each statement.
+// and compares the results and the tables afterwards. Columns that the model lacks are not compared: times, attempts,
+// reasons. EFFECTONCE_TEST_SEED repeats a run, EFFECTONCE_TEST_RUNS sets the number of cases of each statement.
 func TestModelIsPostgres(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs each operation of the model on Postgres")
@@ -51,7 +51,7 @@ func TestModelIsPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(modelOps)) {
-		// transactions are no table; nobody is gone for ten leases here
+		// transactions have no table, and no relay is gone for ten leases here
 		if name == "holders" || name == "ended" || name == "prune" {
 			continue
 		}
@@ -71,7 +71,7 @@ type modelCompare struct {
 	rnd  *rand.Rand
 	sql  map[string]string
 	ids  string // the real numbering of ids
-	// epoch is the real incarnation that cases begin with.
+	// epoch is the real incarnation at the beginning of each case.
 	epoch string
 
 	changed, answered int
@@ -92,7 +92,7 @@ func (c *modelCompare) compare(name string) bool {
 	before := m.s.db
 	c.load(m)
 	rows, err := modelOps[name](m, args)
-	if m.s.bad != 0 { // more open entries than the model has room for
+	if m.s.bad != 0 { // more open entries than the model can store
 		return true
 	}
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *modelCompare) compare(name string) bool {
 	}
 	realRows, realErr := c.run(c.sql[name], realArgs)
 	if name == "settle acked" {
-		realRows = nil // a count that nobody reads
+		realRows = nil // a count that the relay ignores
 	}
 	got, want := c.text(realRows, name), c.text(rows, name)
 	after := c.read(m, &before)
@@ -139,7 +139,7 @@ func code(err error) string {
 	return ""
 }
 
-// run runs a statement as a claim does, with its settings.
+// run runs a statement as a claim does, with the same settings.
 func (c *modelCompare) run(statement string, args []any) (all [][]any, err error) {
 	ctx := c.t.Context()
 	err = pgx.BeginFunc(ctx, c.conn, func(tx pgx.Tx) error {
@@ -156,7 +156,7 @@ func (c *modelCompare) run(statement string, args []any) (all [][]any, err error
 	return all, err
 }
 
-// text writes rows in a common form. Only where the statement promises an order it is kept.
+// text formats rows for the comparison. It keeps their order only if the statement promises one.
 func (c *modelCompare) text(rows [][]any, name string) string {
 	lines := make([]string, 0, len(rows))
 	for _, row := range rows {
@@ -186,7 +186,7 @@ func (c *modelCompare) text(rows [][]any, name string) string {
 	return strings.Join(lines, "\n")
 }
 
-// common translates names of numberings: of ids, and of incarnations, whose numbers are times once they have risen.
+// common translates numberings of ids, and incarnations, into the model's.
 func (c *modelCompare) common(v string) string {
 	if v == c.ids {
 		return numbering(1)
@@ -198,7 +198,7 @@ func (c *modelCompare) common(v string) string {
 	return v
 }
 
-// modelIncarnation is the model's number of a real incarnation: the tests' are small, one that was raised is a time.
+// modelIncarnation translates a real incarnation: those of the tests are small, a raised one is a time.
 func modelIncarnation(n int) uint8 {
 	if n > 1000 {
 		return 1
@@ -206,7 +206,7 @@ func modelIncarnation(n int) uint8 {
 	return 0
 }
 
-// random makes tables.
+// random makes a state with random tables.
 func (c *modelCompare) random() *modelRun {
 	rnd := c.rnd
 	w := &modelWorld{}
@@ -259,7 +259,7 @@ func (c *modelCompare) random() *modelRun {
 	return m
 }
 
-// entry makes an open entry: of rows that are there, and of some that are gone.
+// entry makes an open entry with existing and missing rows.
 func (c *modelCompare) entry(m *modelRun, lane, n int) modelEntry {
 	e := modelEntry{first: int32(n*20) + 1}
 	for ev := range uint8(modelEvents) {
@@ -278,7 +278,7 @@ func (c *modelCompare) entry(m *modelRun, lane, n int) modelEntry {
 	return e
 }
 
-// load writes the model's tables into Postgres.
+// load writes the model's tables to Postgres.
 func (c *modelCompare) load(m *modelRun) {
 	c.t.Helper()
 	db, b := &m.s.db, &pgx.Batch{}
@@ -365,7 +365,7 @@ func (c *modelCompare) loadRow(b *pgx.Batch, m *modelRun, ev uint8) {
 	}
 }
 
-// read reads Postgres' tables into the model's.
+// read reads Postgres' tables into the model.
 func (c *modelCompare) read(m *modelRun, before *modelDB) (db modelDB) {
 	c.t.Helper()
 	ctx := c.t.Context()
@@ -387,7 +387,7 @@ func (c *modelCompare) read(m *modelRun, before *modelDB) (db modelDB) {
 	put := func(id any, row modelRow) {
 		ev := eventOf(uuid.UUID(id.([16]byte)))
 		if db.rows[ev].place != nowhere {
-			c.t.Errorf("e%d stands in two tables", ev)
+			c.t.Errorf("e%d is in two tables", ev)
 		}
 		db.rows[ev] = row
 	}

@@ -2,31 +2,28 @@
 
 package relay
 
-// The model of the relay: all states that a few events, relays, partitions and faults can come to, walked through by
-// internal/testenv/explore. Its relays are the production's: each step restores a Relay's memory from the state, calls
-// the very function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, look,
-// floorStep, tryClosed), and stores the memory again. What stands in for Postgres is a small database of one operation
-// for each statement of queries*.go (model_ops_*_test.go), which TestModelIsPostgres compares with the real statement
-// on the real server. What stands in for Kafka is a log with requests that may be late, and two consumers: one by ids,
-// one by numbers.
-//
-// A transaction runs at one moment, as it does under the locks of its lanes; where others need no such lock (producers,
-// a pause), the worlds with inside let them come between two statements of it.
+// The model of the relay: all states that a few events, relays, partitions and faults can lead to, enumerated by
+// internal/testenv/explore. Its relays run the production code: each step restores a Relay's memory from the state,
+// calls the function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, probeOnce,
+// floorStep, tryClosed), and stores the memory again. Postgres is replaced by a small database with one operation for
+// each statement of queries*.go (model_ops_*_test.go); TestModelIsPostgres compares them with the real statements on a
+// real server. Kafka is replaced by a log with requests that may be late, and two consumers: one by ids, one by
+// numbers.
 
-// How large a world can be. Everything is an array, so that a state is one comparable value.
+// Bounds of a world. Everything is an array, so that states are comparable.
 const (
 	modelEvents  = 4
 	modelLanes   = 2
 	modelRelays  = 2
-	modelOwners  = 4 // a relay that starts again is another owner
+	modelOwners  = 4 // a restarted relay is another owner
 	modelKeys    = 4
 	modelDelayed = 2
 	modelEpochs  = 3
-	modelPlaces  = 6 // two topics: as a whole, and two partitions each
-	modelEntries = 2 // open ones of a lane; two are one too many
+	modelPlaces  = 6 // two topics: each as a whole, and with two partitions
+	modelEntries = 2 // open ones of a lane; two are already a violation
 )
 
-// Where an event's row stands.
+// Tables that an event's row may be in.
 const (
 	nowhere = iota // not committed, or deleted
 	inEvent
@@ -42,7 +39,7 @@ type modelRow struct {
 	seq                           int32
 	partition                     int8
 	sent, maybe, alone, releasing bool
-	due                           bool // scheduled, and its time has come
+	due                           bool // scheduled, and due
 }
 
 // modelEntry is a row of outbox_claim.
@@ -75,7 +72,7 @@ const (
 	memberExpired
 )
 
-// modelDB is what transactions change.
+// modelDB is the state of the database's tables.
 type modelDB struct {
 	rows        [modelEvents]modelRow
 	lanes       [modelLanes]modelLane
@@ -84,7 +81,7 @@ type modelDB struct {
 	paused      uint8                  // topics, as bits
 	last        uint8                  // of the sequence of ids
 	incarnation uint8
-	system      uint8 // as outbox_meta has it
+	system      uint8 // as outbox_meta records it
 }
 
 // Transactions of producers.
@@ -92,7 +89,7 @@ const (
 	txNone = iota
 	txOpen // an id is drawn
 	txDone
-	txLost // a crash took it, or the failover
+	txLost // undone by a crash or a failover
 )
 
 // modelOwned is laneState.
@@ -107,7 +104,7 @@ type modelOwned struct {
 	turn                                                  uint8
 }
 
-// modelItem is an event of a claim with its item.
+// modelItem is an event of a claim, with its delivery state.
 type modelItem struct {
 	ev, id, from, fate                         uint8
 	seq                                        int32
@@ -144,11 +141,11 @@ const (
 // modelRelay is the memory of one relay.
 type modelRelay struct {
 	owner uint8 // 0: it is down
-	cut   uint8 // sessions whose connection is lost, and which do not know yet
+	cut   uint8 // sessions whose connection is lost, and which have not noticed
 	lanes [modelLanes]modelOwned
 	ids   uint8 // the numbering that the floors are in; 0: none
 	epoch uint8 // 1 + the incarnation; 0: none
-	// up to which id everything is decided, as the pumps know; reached: but for the transactions of except
+	// The id up to which all are decided, as the pumps know it; reached: but for the transactions of except.
 	known                  uint8
 	reached, except, limit uint8
 	closed                 uint8 // places
@@ -159,7 +156,7 @@ type modelRelay struct {
 	}
 }
 
-// modelRequest is a produce request that is still under way, though its sender has given up waiting.
+// modelRequest is a produce request that is still in flight although its sender has given up.
 type modelRequest struct {
 	n     uint8
 	epoch uint8
@@ -170,7 +167,7 @@ type modelRequest struct {
 	}
 }
 
-// modelBudget counts what may still go wrong, or be done by a person.
+// modelBudget counts the faults and operators' actions that may still happen.
 type modelBudget struct {
 	expire, crash, lost, ghost, fail, lostAck, delay, away, topic, refuse, discard, pause, dbCrash, failover, restore,
 	stop, late uint8
@@ -178,28 +175,28 @@ type modelBudget struct {
 
 // modelState is the whole world.
 type modelState struct {
-	db, disk modelDB // what everybody sees, and what a crash or a failover leaves
-	server   uint8   // system and timeline, as the server says
+	db, disk modelDB // the visible tables, and those that survive a crash or a failover
+	server   uint8   // the server's system and timeline
 	tx       [modelEvents]uint8
 	diskTx   [modelEvents]uint8 // as of disk
 	drawn    [modelEvents]uint8 // ids of open transactions
 	relays   [modelRelays]modelRelay
 	net      [modelDelayed]modelRequest
-	ghost    uint16 // a transaction that was sent and may still run: its number in the model's table; 0: none
+	ghost    uint16 // the number of a transaction in the model's table that was sent and may still run; 0: none
 	stale    uint8  // with the bug oneStatement: 1 + the relay whose claim has read, and waits for a lane
-	snap     uint8  // what it has read
+	snap     uint8  // the events that it has read
 	budget   modelBudget
 
 	inLog     uint8              // by ids: at least once
-	applied   [modelEpochs]uint8 // by numbers, within each incarnation
+	applied   [modelEpochs]uint8 // by numbers, in each incarnation
 	excused   uint8              // released with ce_maybe: the consumer by numbers quarantines it
 	discarded uint8
-	lost      uint8 // committed events that a failover took, as it may
+	lost      uint8 // committed events that a failover has lost, as it may
 	marks     [modelEpochs][modelLanes][modelPlaces]int32
 
 	cursor [modelLanes]uint8 // of the bug cursor
 	unmark uint8             // of the bug blindUnmark: 1 + the mark
-	moved  uint8             // scheduled events that are in the outbox, or were
+	moved  uint8             // scheduled events that were moved to the outbox
 
-	bad uint8 // 1 + index into the model's list of what was wrong
+	bad uint8 // 1 + index into the model's list of violations
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// modelSteps lists the steps of a state.
+// modelSteps enumerates the steps that are possible in a state.
 type modelSteps struct {
 	w    *modelWorld
 	s    *modelState
@@ -34,11 +34,11 @@ func (w *modelWorld) next(s *modelState, emit func(explore.Step[modelState])) {
 			x.relay(i)
 		}
 	}
-	x.machines()
-	x.people()
+	x.environmentSteps()
+	x.operatorSteps()
 }
 
-// try emits a step if it changes anything, and returns what it took.
+// try emits a step if it changes the state, and returns its run.
 func (x *modelSteps) try(fault bool, name func() string, do func(m *modelRun)) *modelRun {
 	m := &modelRun{world: x.w, s: *x.s}
 	do(m)
@@ -48,7 +48,7 @@ func (x *modelSteps) try(fault bool, name func() string, do func(m *modelRun)) *
 	return m
 }
 
-// tryTx is try for a step with transactions, each of which may meet every fate.
+// tryTx is try for a step with transactions: it tries each fate for each of them.
 func (x *modelSteps) tryTx(fault bool, name func() string, do func(m *modelRun)) {
 	sends := x.try(fault, name, do).sends
 	for at := 1; at <= sends; at++ {
@@ -77,7 +77,7 @@ func (x *modelSteps) tryTx(fault bool, name func() string, do func(m *modelRun))
 	}
 }
 
-func saying(format string, args ...any) func() string {
+func stepName(format string, args ...any) func() string {
 	return func() string { return fmt.Sprintf(format, args...) }
 }
 
@@ -99,7 +99,7 @@ func (m *modelRun) commitTx(ev uint8) {
 	m.commit(pg.Standby, !m.world.async)
 }
 
-// producers draw ids and commit in any order, but an event of a key begins after its cause is committed.
+// producers draw ids and commit in any order, but the producer of an event begins after the event's cause is committed.
 func (x *modelSteps) producers() {
 	for ev := range uint8(len(x.w.keys)) {
 		switch x.s.tx[ev] {
@@ -107,41 +107,41 @@ func (x *modelSteps) producers() {
 			if cause, ok := x.w.cause(ev); ok && x.s.tx[cause] != txDone && x.s.tx[cause] != txLost {
 				continue
 			}
-			x.try(false, saying("the producer of e%d begins, and draws its id", ev), func(m *modelRun) { m.draw(ev) })
+			x.try(false, stepName("the producer of e%d begins, and draws its id", ev), func(m *modelRun) { m.draw(ev) })
 		case txOpen:
-			x.try(false, saying("the producer of e%d commits", ev), func(m *modelRun) { m.commitTx(ev) })
+			x.try(false, stepName("the producer of e%d commits", ev), func(m *modelRun) { m.commitTx(ev) })
 			if x.w.excepts {
-				x.try(true, saying("the producer of e%d rolls back", ev),
+				x.try(true, stepName("the producer of e%d rolls back", ev),
 					func(m *modelRun) { m.s.tx[ev], m.s.drawn[ev] = txLost, 0 })
 			}
 		}
 		if row := &x.s.db.rows[ev]; row.place == inScheduled && !row.due {
-			x.try(false, saying("the time of e%d comes", ev), func(m *modelRun) { m.s.db.rows[ev].due = true })
+			x.try(false, stepName("the time of e%d comes", ev), func(m *modelRun) { m.s.db.rows[ev].due = true })
 		}
 	}
 }
 
-// relay are the steps of one relay.
+// relay emits the steps of one relay.
 func (x *modelSteps) relay(i int) {
 	me := &x.s.relays[i]
 	ctx := context.Background()
 	if !me.claim.active {
 		x.claims(i, nil)
 		if x.w.inside {
-			x.claimsWithSomebodyBetween(i)
+			x.claimsInterleaved(i)
 		}
 	} else {
 		x.publishes(i)
 	}
 	x.beats(i)
-	x.try(false, saying("R%d: probe", i), func(m *modelRun) {
+	x.try(false, stepName("R%d: probe", i), func(m *modelRun) {
 		m.with(i, proberSession, func(r *Relay, s *session) {
 			r.dueNext = time.Time{}
 			if err := s.Open(ctx); err != nil {
 				return
 			}
 			ask, floors, ids := r.lanes.ToProbe()
-			_, _ = r.look(ctx, s, ask, floors, ids)
+			_, _ = r.probeOnce(ctx, s, ask, floors, ids)
 		})
 	})
 	if me.closed != 0 {
@@ -151,13 +151,13 @@ func (x *modelSteps) relay(i int) {
 		x.floorSteps(i)
 	}
 	if x.s.budget.crash > 0 && x.freeOwner() != 0 {
-		x.try(true, saying("R%d is killed, and starts again", i), func(m *modelRun) {
+		x.try(true, stepName("R%d is killed, and starts again", i), func(m *modelRun) {
 			m.s.budget.crash--
 			m.s.relays[i] = modelRelay{owner: x.freeOwner()}
 		})
 	}
 	if x.s.budget.stop > 0 && !me.claim.active {
-		x.tryTx(true, saying("R%d shuts down", i), func(m *modelRun) {
+		x.tryTx(true, stepName("R%d shuts down", i), func(m *modelRun) {
 			m.s.budget.stop--
 			m.with(i, keeperSession, func(r *Relay, s *session) { _ = r.resign(ctx, s) })
 			m.s.relays[i] = modelRelay{}
@@ -165,13 +165,13 @@ func (x *modelSteps) relay(i int) {
 	}
 }
 
-// beats is a heartbeat. One that has nothing to do is left out, unless the world wants them all.
+// beats is a heartbeat. One without effect is left out, unless the world wants all.
 func (x *modelSteps) beats(i int) {
 	me, ctx := &x.s.relays[i], context.Background()
 	if !x.w.allBeats && x.quietBeat(i) {
 		return
 	}
-	x.tryTx(false, saying("R%d: heartbeat", i), func(m *modelRun) {
+	x.tryTx(false, stepName("R%d: heartbeat", i), func(m *modelRun) {
 		m.with(i, keeperSession, func(r *Relay, s *session) {
 			_ = r.beat(ctx, s)
 			for lane, l := range inside(r.lanes).owned { // the model has fewer
@@ -189,7 +189,7 @@ func (x *modelSteps) beats(i int) {
 	})
 }
 
-// quietBeat: a heartbeat now would change nothing.
+// quietBeat reports whether a heartbeat would change nothing.
 func (x *modelSteps) quietBeat(i int) bool {
 	me, db := &x.s.relays[i], &x.s.db
 	if db.members[me.owner] != memberAlive || me.cut>>keeperSession&1 == 1 || me.epoch != 1+db.incarnation ||
@@ -227,15 +227,15 @@ func (x *modelSteps) freeOwner() uint8 {
 	return highest + 1
 }
 
-// claims is a pump's claim with what it sorts out before it sends anything.
+// claims is a pump's claim, up to its first send.
 func (x *modelSteps) claims(i int, between func(m *modelRun) func(statement int)) {
-	x.tryTx(false, saying("R%d: claims", i), func(m *modelRun) { m.claim(i) })
+	x.tryTx(false, stepName("R%d: claims", i), func(m *modelRun) { m.claim(i) })
 	ready := false
 	for _, l := range x.s.relays[i].lanes {
 		ready = ready || l.has && l.ready && !l.busy && !l.doubt && !l.leaving
 	}
 	if x.w.rules.oneStatement && x.s.stale == 0 && ready {
-		x.try(false, saying("R%d: a claim has its snapshot, and waits for the lane", i), func(m *modelRun) {
+		x.try(false, stepName("R%d: a claim has its snapshot, and waits for the lane", i), func(m *modelRun) {
 			m.s.stale = uint8(i) + 1
 			for ev := range uint8(len(x.w.keys)) {
 				if m.s.db.rows[ev].place == inEvent {
@@ -247,7 +247,7 @@ func (x *modelSteps) claims(i int, between func(m *modelRun) func(statement int)
 }
 
 func (m *modelRun) claim(i int) {
-	paused := m.s.db.paused // before it begins: what it must not send
+	paused := m.s.db.paused // read before the claim: it must not send these
 	m.with(i, pumpSession, func(r *Relay, s *session) {
 		grants := r.lanes.Take(0, 1, time.Now())
 		if len(grants) == 0 {
@@ -291,7 +291,7 @@ func (m *modelRun) claim(i int) {
 	})
 }
 
-// oldSeqs is the bug that released events go out under their old numbers... which the model takes to be their ids.
+// oldSeqs is the bug that released events are sent under their old numbers, which are their ids in the model.
 func (m *modelRun) oldSeqs(c *claim) {
 	for k := range c.items {
 		if m.world.rules.oldSeq && c.items[k].From == delivery.FromParked {
@@ -300,8 +300,8 @@ func (m *modelRun) oldSeqs(c *claim) {
 	}
 }
 
-// claimsWithSomebodyBetween lets what needs no lock on a lane happen between two statements of a claim.
-func (x *modelSteps) claimsWithSomebodyBetween(i int) {
+// claimsInterleaved runs actions that need no lane's lock between two statements of a claim.
+func (x *modelSteps) claimsInterleaved(i int) {
 	who := func(at int, name func() string, do func(m *modelRun)) {
 		x.try(false, func() string { return fmt.Sprintf("R%d: claims, and before statement %d %s", i, at, name()) },
 			func(m *modelRun) {
@@ -314,7 +314,7 @@ func (x *modelSteps) claimsWithSomebodyBetween(i int) {
 			})
 	}
 	if x.s.db.paused != 0 {
-		x.try(false, saying("R%d: claims, and a probe that read before the pause tells its finding", i),
+		x.try(false, stepName("R%d: claims, and a probe that read before the pause reports late", i),
 			func(m *modelRun) {
 				m.staleProbe = true
 				m.claim(i)
@@ -324,14 +324,14 @@ func (x *modelSteps) claimsWithSomebodyBetween(i int) {
 		for ev := range uint8(len(x.w.keys)) {
 			switch x.s.tx[ev] {
 			case txOpen:
-				who(at, saying("the producer of e%d commits", ev), func(m *modelRun) { m.commitTx(ev) })
+				who(at, stepName("the producer of e%d commits", ev), func(m *modelRun) { m.commitTx(ev) })
 			}
 		}
 		if x.s.budget.pause > 0 {
-			who(at, saying("an operator pauses topic t"), func(m *modelRun) { m.pause() })
+			who(at, stepName("an operator pauses topic t"), func(m *modelRun) { m.pause() })
 		}
 		if x.s.db.paused != 0 {
-			who(at, saying("an operator resumes topic t"), func(m *modelRun) { m.operate(sql.Resume, "t") })
+			who(at, stepName("an operator resumes topic t"), func(m *modelRun) { m.operate(sql.Resume, "t") })
 		}
 	}
 }
@@ -342,16 +342,16 @@ type modelVerdict struct{ scope, code string }
 // Error implements error.
 func (v *modelVerdict) Error() string { return v.code }
 
-// Rejected, Scope, NotSent and MaybeWritten are those of a publisher's errors.
+// Rejected, Scope, NotSent and MaybeWritten are the methods of a publisher's errors.
 func (v *modelVerdict) Rejected() bool { return v.scope != "" }
 
-// Scope tells what is refused.
+// Scope returns the scope of a refusal.
 func (v *modelVerdict) Scope() string { return v.scope }
 
-// NotSent tells that the event was not sent.
+// NotSent reports whether the event was certainly not sent.
 func (v *modelVerdict) NotSent() bool { return v == modelUnsent }
 
-// MaybeWritten tells that an earlier attempt of the call may have written it.
+// MaybeWritten reports whether an earlier attempt of the call may have written the event.
 func (v *modelVerdict) MaybeWritten() bool { return v == modelMaybe }
 
 var (
@@ -362,16 +362,16 @@ var (
 	modelTopic      = &modelVerdict{scope: delivery.ScopeTopic, code: "topic refused"}
 )
 
-// answerOf makes a broker that takes the events of one place: the first n are written or not, and get a verdict; a
-// later one at n gets another; the rest is not sent.
+// modelAnswer is the answer of a broker that takes the events of one place: the first n are written or not, and get a
+// verdict; the one at n may get another; the rest is not sent.
 type modelAnswer struct {
-	n        int   // how many are tried together
-	written  bool  // they are in the log
-	delayed  bool  // they are under way still
+	n        int   // events that are tried together
+	written  bool  // they reach the log
+	delayed  bool  // they are still in flight
 	verdict  error // nil: acked
-	then     error // verdict of the one behind them; nil: not sent, as those that follow
-	thenLate bool  // the one behind them is under way still
-	skip     int   // the bug sendAhead: so many are left out first
+	then     error // verdict of the event behind them; nil: not sent, like the rest
+	thenLate bool  // the event behind them is still in flight
+	skip     int   // the bug sendAhead: the number of events to leave out first
 	close    bool  // the place is closed meanwhile
 }
 
@@ -411,7 +411,7 @@ func (m *modelRun) answers(r *Relay, at delivery.Place, a modelAnswer) {
 	}
 }
 
-// publishes are the attempts of a claim, and its settle once every event has a fate.
+// publishes are the attempts of a claim, and its settle when every event has a fate.
 func (x *modelSteps) publishes(i int) {
 	m := &modelRun{world: x.w, s: *x.s}
 	r := m.load(i)
@@ -421,7 +421,9 @@ func (x *modelSteps) publishes(i int) {
 		todo[m.placeOf(&e)]++
 	}
 	if len(todo) == 0 {
-		x.tryTx(false, saying("R%d: settles", i), func(m *modelRun) { m.settle(i, published{left: map[int16]bool{}}) })
+		x.tryTx(false, stepName("R%d: settles", i), func(m *modelRun) {
+			m.settle(i, published{left: map[int16]bool{}})
+		})
 		return
 	}
 	for index := range modelPlaces {
@@ -432,7 +434,7 @@ func (x *modelSteps) publishes(i int) {
 	}
 	if x.s.budget.late > 0 {
 		for _, late := range []bool{false, true} {
-			x.tryTx(true, saying("R%d: gives up sending; its lease may be over: %v", i, late), func(m *modelRun) {
+			x.tryTx(true, stepName("R%d: gives up sending; its lease may be over: %v", i, late), func(m *modelRun) {
 				m.s.budget.late--
 				m.settle(i, published{left: d.Lanes(), late: late})
 			})
@@ -496,11 +498,11 @@ func (x *modelSteps) attempts(i int, at delivery.Place, n int) {
 	for _, size := range sizes {
 		attempt(false, "acked", modelAnswer{n: size, written: true}, free)
 		if b.lostAck > 0 {
-			attempt(true, "written, the answer is lost", modelAnswer{n: size, written: true, verdict: errModelUnknown},
+			attempt(true, "written, the reply is lost", modelAnswer{n: size, written: true, verdict: errModelUnknown},
 				func(b *modelBudget) { b.lostAck-- })
 		}
 		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-			attempt(true, "no answer; it is under way still",
+			attempt(true, "no reply; it is still in flight",
 				modelAnswer{n: size, delayed: true, verdict: errModelUnknown}, func(b *modelBudget) { b.delay-- })
 		}
 	}
@@ -514,7 +516,7 @@ func (x *modelSteps) attempts(i int, at delivery.Place, n int) {
 				func(b *modelBudget) { b.away--; b.lostAck-- })
 		}
 		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-			attempt(true, "under way still, and does not answer for long: closed",
+			attempt(true, "still in flight, and does not answer for long: closed",
 				modelAnswer{n: n, delayed: true, verdict: errModelUnknown, close: true},
 				func(b *modelBudget) { b.away--; b.delay-- })
 		}
@@ -524,7 +526,7 @@ func (x *modelSteps) attempts(i int, at delivery.Place, n int) {
 			attempt(true, "refused", modelAnswer{n: k, written: true, then: modelRefused},
 				func(b *modelBudget) { b.refuse-- })
 			if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-				attempt(true, "refused, after a request that is under way still",
+				attempt(true, "refused, after a request that is still in flight",
 					modelAnswer{n: k, written: true, then: modelMaybe, thenLate: true},
 					func(b *modelBudget) { b.refuse--; b.delay-- })
 			}
@@ -539,7 +541,7 @@ func (x *modelSteps) attempts(i int, at delivery.Place, n int) {
 	}
 }
 
-// described names the events of an attempt with their numbers.
+// described lists the events of an attempt with their numbers.
 func (x *modelSteps) described(i int, at delivery.Place, a modelAnswer) (text string) {
 	m := &modelRun{world: x.w, s: *x.s}
 	c := &m.s.relays[i].claim
@@ -587,7 +589,7 @@ func (x *modelSteps) revives(i int) {
 					m.answers(r, at, a)
 					heads := m.broker
 					m.broker = func(events []event.Event) []error {
-						// It may go elsewhere than the place that it was held for.
+						// It may be routed to another place than the one that holds it.
 						m.answers(r, m.placeOf(&events[0]), a)
 						return m.broker(events)
 					}
@@ -595,7 +597,7 @@ func (x *modelSteps) revives(i int) {
 					_ = r.tryClosed(context.Background(), s, []delivery.Place{at})
 				})
 			}
-			name := saying("R%d: tries %s/%d: %s", i, at.Topic, at.Partition, what)
+			name := stepName("R%d: tries %s/%d: %s", i, at.Topic, at.Partition, what)
 			if fault {
 				x.try(fault, name, do)
 			} else {
@@ -605,11 +607,11 @@ func (x *modelSteps) revives(i int) {
 		b := &x.s.budget
 		try(false, "acked", modelAnswer{n: 1, written: true}, func(*modelBudget) {})
 		if b.lostAck > 0 {
-			try(true, "written, the answer is lost", modelAnswer{n: 1, written: true, verdict: errModelUnknown},
+			try(true, "written, the reply is lost", modelAnswer{n: 1, written: true, verdict: errModelUnknown},
 				func(b *modelBudget) { b.lostAck-- })
 		}
 		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-			try(true, "under way still", modelAnswer{n: 1, delayed: true, verdict: errModelUnknown},
+			try(true, "still in flight", modelAnswer{n: 1, delayed: true, verdict: errModelUnknown},
 				func(b *modelBudget) { b.delay-- })
 		}
 		if b.refuse > 0 {
@@ -622,14 +624,14 @@ func (x *modelSteps) revives(i int) {
 	}
 }
 
-// floorSteps are the steps of the floor.
+// floorSteps emits the steps of the floor.
 func (x *modelSteps) floorSteps(i int) {
-	x.try(false, saying("R%d: a step toward a higher floor", i), func(m *modelRun) { m.floorStep(i) })
+	x.try(false, stepName("R%d: a step of the floor", i), func(m *modelRun) { m.floorStep(i) })
 	if x.w.inside {
-		x.floorStepsWithSomebodyBetween(i)
+		x.floorStepsInterleaved(i)
 	}
 	if x.w.rescans {
-		x.try(false, saying("R%d: looks below its floors", i), func(m *modelRun) {
+		x.try(false, stepName("R%d: rescans below its floors", i), func(m *modelRun) {
 			m.with(i, floorSession, func(r *Relay, s *session) {
 				r.cfg.Observer.BelowFloor = func(int16) { m.fail("an event stood below the floor") }
 				_ = r.rescan(context.Background(), s, &floorFinder{})
@@ -638,7 +640,7 @@ func (x *modelSteps) floorSteps(i int) {
 	}
 }
 
-// floorStep is one step of the floor.
+// floorStep runs one step of the floor.
 func (m *modelRun) floorStep(i int) {
 	m.with(i, floorSession, func(r *Relay, s *session) {
 		from := &m.s.relays[i].floor
@@ -661,8 +663,8 @@ func (m *modelRun) floorStep(i int) {
 	})
 }
 
-// floorStepsWithSomebodyBetween lets producers come between two statements of a step of the floor.
-func (x *modelSteps) floorStepsWithSomebodyBetween(i int) {
+// floorStepsInterleaved runs producers between two statements of a step of the floor.
+func (x *modelSteps) floorStepsInterleaved(i int) {
 	for at := range 12 {
 		for ev := range uint8(len(x.w.keys)) {
 			do := func(*modelRun) {}
@@ -674,7 +676,7 @@ func (x *modelSteps) floorStepsWithSomebodyBetween(i int) {
 			default:
 				continue
 			}
-			x.try(false, saying("R%d: a step toward a higher floor, and the producer of e%d before statement %d", i, ev,
+			x.try(false, stepName("R%d: a step of the floor, and the producer of e%d before statement %d", i, ev,
 				at), func(m *modelRun) {
 				statements := 0
 				m.between = func(int) {
@@ -688,11 +690,11 @@ func (x *modelSteps) floorStepsWithSomebodyBetween(i int) {
 	}
 }
 
-// machines are the steps of the network, of servers and of time.
-func (x *modelSteps) machines() {
+// environmentSteps emits the steps of the network, of servers and of time.
+func (x *modelSteps) environmentSteps() {
 	for k := range x.s.net {
 		if x.s.net[k].n > 0 {
-			x.try(false, saying("a request that was under way is written:%s", x.s.net[k].describe()),
+			x.try(false, stepName("a request in flight is written:%s", x.s.net[k].describe()),
 				func(m *modelRun) {
 					q := m.s.net[k]
 					copy(m.s.net[k:], m.s.net[k+1:])
@@ -708,31 +710,31 @@ func (x *modelSteps) machines() {
 	}
 	if g := x.s.ghost; g != 0 {
 		b := x.w.ghosts.batches[g-1]
-		x.try(true, func() string { return "the transaction that was not answered runs now:" + describeBatch(b) },
+		x.try(true, func() string { return "the transaction without a reply runs now:" + describeBatch(b) },
 			func(m *modelRun) {
 				m.s.ghost = 0
 				_, _ = m.execute(b)
 			})
-		x.try(false, saying("the transaction that was not answered never runs"), func(m *modelRun) { m.s.ghost = 0 })
+		x.try(false, stepName("the transaction without a reply never runs"), func(m *modelRun) { m.s.ghost = 0 })
 	}
 	if k := x.s.unmark; k != 0 {
-		x.try(false, saying("the mark that was seen empty is removed"), func(m *modelRun) {
+		x.try(false, stepName("the mark that was seen empty is removed"), func(m *modelRun) {
 			m.s.unmark, m.s.db.marks[k-1] = 0, unmarked
 		})
 	}
 	x.leases()
 	if x.s.budget.dbCrash > 0 {
-		x.try(true, saying("the database crashes, and comes back"),
+		x.try(true, stepName("the database crashes, and comes back"),
 			func(m *modelRun) { m.s.budget.dbCrash--; m.crash(false) })
 	}
 	if x.s.budget.failover > 0 {
-		x.try(true, saying("the standby is promoted"), func(m *modelRun) { m.s.budget.failover--; m.crash(true) })
+		x.try(true, stepName("the standby is promoted"), func(m *modelRun) { m.s.budget.failover--; m.crash(true) })
 	}
 	if x.s.budget.restore > 0 {
-		x.try(true, saying("the database is restored from its backup, and fenced"), func(m *modelRun) {
+		x.try(true, stepName("the database is restored from its backup, and fenced"), func(m *modelRun) {
 			m.s.budget.restore--
 			m.crash(true)
-			m.s.server-- // the same system and timeline: nobody could tell
+			m.s.server-- // the same system and timeline: the database cannot tell
 			if !m.world.rules.noFenceAfterRestore {
 				m.operate(sql.Fence)
 				m.operate(sql.NewIncarnation)
@@ -740,7 +742,7 @@ func (x *modelSteps) machines() {
 		})
 	}
 	if m := (&modelRun{world: x.w}); m.keepsDisk() && (x.w.async || x.w.lagging) {
-		x.try(false, saying("the log is flushed"), func(m *modelRun) { m.flush() })
+		x.try(false, stepName("the log is flushed"), func(m *modelRun) { m.flush() })
 	}
 }
 
@@ -758,7 +760,7 @@ func (q modelRequest) describe() (text string) {
 	return text
 }
 
-// leases run out: of who lives as a fault, of who is gone by itself.
+// leases expire: those of live owners as a fault, others by themselves.
 func (x *modelSteps) leases() {
 	alive := map[uint8]bool{}
 	for i := range x.s.relays {
@@ -768,7 +770,7 @@ func (x *modelSteps) leases() {
 		if alive[owner] && x.s.budget.expire == 0 {
 			continue
 		}
-		x.try(alive[owner], saying("the lease of owner %d runs out", owner), func(m *modelRun) {
+		x.try(alive[owner], stepName("the lease of owner %d runs out", owner), func(m *modelRun) {
 			if m.s.db.members[owner] == memberAlive {
 				m.s.db.members[owner] = memberExpired
 			}
@@ -780,7 +782,7 @@ func (x *modelSteps) leases() {
 			if m.s.db != x.s.db && alive[owner] {
 				m.s.budget.expire--
 			}
-			if m.keepsDisk() { // time passes for the disk, too
+			if m.keepsDisk() { // time passes on the disk, too
 				m.expireOnDisk(owner)
 			}
 		})
@@ -798,7 +800,7 @@ func (m *modelRun) expireOnDisk(owner uint8) {
 	}
 }
 
-// crash takes back what was not durable.
+// crash undoes changes that were not durable.
 func (m *modelRun) crash(promoted bool) {
 	was := m.s.tx
 	m.s.db, m.s.ghost = m.s.disk, 0
@@ -831,11 +833,11 @@ func (m *modelRun) crash(promoted bool) {
 	}
 }
 
-// people are the steps of an operator.
-func (x *modelSteps) people() {
+// operatorSteps emits the steps of an operator.
+func (x *modelSteps) operatorSteps() {
 	for _, letter := range []byte("ABCU") {
 		if k := modelKeyOf[letter]; x.s.db.marks[k.mark] == markParked {
-			x.try(false, saying("an operator releases key %c", letter), func(m *modelRun) { m.releaseKey(k) })
+			x.try(false, stepName("an operator releases key %c", letter), func(m *modelRun) { m.releaseKey(k) })
 		}
 	}
 	for ev := range uint8(len(x.w.keys)) {
@@ -844,11 +846,11 @@ func (x *modelSteps) people() {
 			continue
 		}
 		if row.alone && !row.releasing {
-			x.try(false, saying("an operator releases e%d", ev),
+			x.try(false, stepName("an operator releases e%d", ev),
 				func(m *modelRun) { m.operate(sql.ReleaseEvent, k.lane, int64(row.id)) })
 		}
 		if x.s.budget.discard > 0 {
-			x.try(true, saying("an operator discards e%d", ev), func(m *modelRun) {
+			x.try(true, stepName("an operator discards e%d", ev), func(m *modelRun) {
 				m.s.budget.discard--
 				m.s.discarded |= 1 << ev
 				m.operate(sql.DiscardEvent, k.lane, int64(row.id))
@@ -859,10 +861,10 @@ func (x *modelSteps) people() {
 		}
 	}
 	if x.s.budget.pause > 0 {
-		x.try(true, saying("an operator pauses topic t"), func(m *modelRun) { m.pause() })
+		x.try(true, stepName("an operator pauses topic t"), func(m *modelRun) { m.pause() })
 	}
 	if x.s.db.paused != 0 {
-		x.try(false, saying("an operator resumes topic t"), func(m *modelRun) { m.operate(sql.Resume, "t") })
+		x.try(false, stepName("an operator resumes topic t"), func(m *modelRun) { m.operate(sql.Resume, "t") })
 	}
 }
 
@@ -887,7 +889,7 @@ func (m *modelRun) releaseKey(k modelKey) {
 	m.s.db.marks[k.mark] = unmarked
 }
 
-// operate runs a statement of an operator, whose transaction has the locks that it needs.
+// operate runs a statement of an operator, whose transaction has the required locks.
 func (m *modelRun) operate(sql string, args ...any) {
 	m.world.ran[statementName(sql)] = true
 	if _, err := modelOps[statementName(sql)](m, args); err != nil {

@@ -22,7 +22,7 @@ func (w *modelWorld) explore(t *testing.T) explore.Result {
 	return found
 }
 
-// modelWorlds are explored whole.
+// modelWorlds are explored completely.
 func modelWorlds() []*modelWorld {
 	return []*modelWorld{
 		// Leases, zombies and late requests.
@@ -57,7 +57,7 @@ func modelWorlds() []*modelWorld {
 		{name: "topic refused, parked", keys: "AAB", preload: 2, budget: modelBudget{topic: 1, refuse: 1}},
 		{name: "paused", keys: "AA", inside: true, preload: 1, budget: modelBudget{pause: 2}},
 		{name: "paused, held", keys: "AB", apart: true, preload: 1, budget: modelBudget{pause: 1, away: 1, crash: 1}},
-		// What is for later, and floors.
+		// Scheduled events, and floors.
 		{name: "scheduled", keys: "AAA", scheduled: "yny", inside: true, budget: modelBudget{crash: 1}},
 		{name: "scheduled, late transaction", keys: "AA", scheduled: "y", budget: modelBudget{ghost: 1}},
 		{name: "floors", keys: "AB", floors: true, rescans: true, budget: modelBudget{crash: 1}},
@@ -65,7 +65,7 @@ func modelWorlds() []*modelWorld {
 			name: "floors, crash", keys: "AA", preload: 1, floors: true, rescans: true, async: true,
 			budget: modelBudget{dbCrash: 1},
 		},
-		{name: "floors, somebody between", keys: "AB", inside: true, floors: true, rescans: true},
+		{name: "floors, interleaved", keys: "AB", inside: true, floors: true, rescans: true},
 		{
 			name: "floors, in slices", keys: "AAB", preload: 2, floors: true, rescans: true, far: 1,
 			budget: modelBudget{crash: 1},
@@ -130,7 +130,7 @@ func modelWorlds() []*modelWorld {
 	}
 }
 
-// TestModelWorlds explores every world whole. Together they run every statement that the model has.
+// TestModelWorlds explores every world completely. Together they run every statement that the model has.
 func TestModelWorlds(t *testing.T) {
 	t.Parallel()
 	worlds := modelWorlds()

@@ -23,41 +23,41 @@ import (
 // modelWorld is a bounded world.
 type modelWorld struct {
 	name string
-	// keys has a letter for each event, in causal order per letter: A and B are keys of lane 0, C is one of lane 1, U
-	// is one of lane 0 and topic u, and - is no key.
+	// keys has a letter for each event, in causal order per letter: A and B are keys of lane 0, C is a key of lane 1, U
+	// is a key of lane 0 and topic u, and - is no key.
 	keys      string
-	scheduled string // so many letters, y for events that are appended for later
+	scheduled string // a letter per event; y: it is appended for later
 	apart     bool   // B goes to partition 1, not 0
 	relays    int    // default 1
 	max       int    // events per lane and claim; default 2
 	park      Park
-	preload   int  // so many events are committed before the first step
+	preload   int  // the number of events that are committed before the first step
 	async     bool // producers do not wait for the disk
 	floors    bool
-	excepts   bool  // transactions that stay open are excepted
-	far       int64 // how far claims go above a floor that is on its way; 0: farther than ids
-	inside    bool  // producers, and who pauses, come between the statements of a claim
+	excepts   bool  // open transactions are excepted
+	far       int64 // how far claims read above a rising floor; 0: farther than all ids
+	inside    bool  // producers and pauses come between the statements of a claim
 	hidden    bool  // connections survive a crash: a pooler hides it
-	lagging   bool  // a standby gets what is committed later, and commits do not wait for it
-	standby   bool  // what survives is what the standby has: commits that waited for it
+	lagging   bool  // a standby gets commits later, and COMMIT does not wait for it
+	standby   bool  // a crash keeps only commits that waited for the standby
 	rescans   bool
-	// lateSettles: of a relay's transactions, only its settle may come late.
+	// lateSettles: of a relay's transactions, only settles may come late.
 	lateSettles bool
-	allBeats    bool // heartbeats that have nothing to do, too
+	allBeats    bool // also heartbeats without effect
 	budget      modelBudget
 	rules       modelRules
 	limit       int // states
 
 	ghosts ghostTable
-	ran    map[string]bool // statements
+	ran    map[string]bool // statements that were run
 	schema *sql.Schema
-	lanes  int // that its keys use
+	lanes  int // number of lanes that its keys use
 	log    *slog.Logger
 	bads   []string
 }
 
-// modelKey is what a letter stands for. The lanes are what Postgres makes of the keys, and of the ids of events without
-// one.
+// modelKey is the meaning of a letter. The lanes are those that Postgres computes for the keys, and for the message ids
+// of events without a key.
 type modelKey struct {
 	lane  int16
 	key   string
@@ -91,7 +91,7 @@ func (w *modelWorld) partition(ev uint8) int32 {
 	return 0
 }
 
-// cause is the event before one on its key.
+// cause returns the event before this one on its key.
 func (w *modelWorld) cause(ev uint8) (uint8, bool) {
 	for i := int(ev) - 1; i >= 0; i-- {
 		if w.keys[i] == w.keys[ev] && w.keys[ev] != '-' {
@@ -206,7 +206,7 @@ func (w *modelWorld) prepare() {
 	}
 }
 
-// start is the first state: all lanes are the first relay's.
+// start returns the first state: the first relay owns all lanes.
 func (w *modelWorld) start() modelState {
 	var s modelState
 	s.budget, s.server = w.budget, 1
@@ -237,20 +237,20 @@ func (w *modelWorld) usesLane(lane int16) bool {
 	return false
 }
 
-// modelRun is one step being taken: a copy of the state, and what the step is to meet.
+// modelRun is one step: a copy of the state, and the faults that the step meets.
 type modelRun struct {
 	world *modelWorld
 	s     modelState
 
 	sends  int // transactions so far
-	failAt int // which of them meets fate; 0: none
+	failAt int // the transaction that meets fate; 0: none
 	fate   int
 	// between is called before each statement of a transaction.
 	between    func(statement int)
 	forbidden  uint8 // topics that the claim must not send
-	snapped    bool  // the bug oneStatement: the claim reads what it saw before it waited
-	staleProbe bool  // a probe that read before the claim speaks after it
-	reads      int   // of the relay's lanes, as the claim that is under way knows them
+	snapped    bool  // the bug oneStatement: the claim reads the state from before its wait
+	staleProbe bool  // a probe that read before the claim reports after it
+	reads      int   // the relay's count of reads of its lanes, as the current claim knows it
 	broker     func(events []event.Event) []error
 }
 
@@ -268,7 +268,7 @@ func (m *modelRun) fail(what string) {
 	m.s.bad = uint8(len(m.world.bads))
 }
 
-// flush makes all that is committed durable.
+// flush makes all commits durable.
 func (m *modelRun) flush() {
 	if m.keepsDisk() {
 		m.s.disk, m.s.diskTx = m.s.db, m.s.tx
@@ -287,7 +287,7 @@ func (m *modelRun) Route(_ context.Context, topic string) (func(e *event.Event) 
 	return func(e *event.Event) int32 { return m.world.partition(eventOf(e.ID)) }, nil
 }
 
-// session is one of a relay's, with a connection that works or that is lost.
+// session returns a session of a relay, with a working or a lost connection.
 func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
 	conn := &modelConn{m: m}
 	s := &session{Session: &pg.Session{Name: "model", Timeout: time.Hour}}
@@ -299,13 +299,13 @@ func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
 	return s
 }
 
-// with restores relay i, does something with one of its sessions, and stores what it then remembers.
+// with restores relay i, runs do with one of its sessions, and stores its memory again.
 func (m *modelRun) with(i int, kind uint8, do func(r *Relay, s *session)) {
 	r := m.load(i)
 	s := m.session(r, i, kind)
 	do(r, s)
 	m.s.relays[i].cut &^= 1 << kind
-	s.Reopened = func() { m.s.relays[i].cut |= 1 << kind } // as it will find out
+	s.Reopened = func() { m.s.relays[i].cut |= 1 << kind } // as it will notice
 	_ = s.Open(context.Background())
 	m.store(i, r)
 }
@@ -401,7 +401,7 @@ func (m *modelRun) store(i int, r *Relay) {
 	to.paused = topicBits(paused)
 }
 
-// loadClaim restores a claim that is under way, and its delivery.
+// loadClaim restores an unfinished claim and its delivery.
 func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery.Delivery) {
 	from := &m.s.relays[i].claim
 	c := &claim{epoch: epochName(from.epoch), paused: topicsOf(from.paused)}
@@ -454,7 +454,7 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 		t.groups |= bitsOf(l.Groups)
 		t.sure = min(t.floorAfter, uint8(l.Decided))
 	}
-	inside(r.lanes).falls, m.reads = 0, inside(r.lanes).reads // the claim knows of those before it
+	inside(r.lanes).falls, m.reads = 0, inside(r.lanes).reads // the claim knows of earlier ones
 	for k := range c.events {
 		it, p := &c.items[k], &c.events[k].Position
 		to.items[k] = modelItem{
@@ -469,7 +469,7 @@ func epochName(incarnation uint8) string { return string([]byte{'m', '.', '0' + 
 
 func epochNumber(epoch string) (n uint8) { return epoch[2] - '0' }
 
-// epochOf and numberOfEpoch are those of an epoch that may be unknown.
+// epochOf and numberOfEpoch translate an epoch that may be unknown.
 func epochOf(n uint8) string {
 	if n == 0 {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestQueryModes: poolers forbid prepared statements, so the relay works in every mode of pgx, and with its schema
-// named.
+// TestQueryModes: poolers forbid prepared statements, so the relay works in every query mode of pgx, also with a
+// configured schema.
 func TestQueryModes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
@@ -38,8 +38,8 @@ func TestQueryModes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stop := running(t, r)
-			drained(t, db)
+			stop := startRelay(t, r)
+			awaitDrained(t, db)
 			if _, err := operator.ReadStatus(t.Context(), pool, db.Schema); err != nil {
 				t.Error(err)
 			}

@@ -20,7 +20,7 @@ func newOperator(t *testing.T, db *pgtest.DB) *operator.Operator {
 	return o
 }
 
-// parkedRow puts an event beside the outbox as a settle does, with the mark of its key unless it is alone.
+// parkedRow inserts a parked event as a settle does, with the mark of its key unless it is parked alone.
 func parkedRow(t *testing.T, db *pgtest.DB, id int64, key string, alone, maybe bool) {
 	t.Helper()
 	db.Exec(t,
@@ -52,9 +52,9 @@ func TestOperatorListsAndReads(t *testing.T) {
 			Key: "k", Topic: "payments",
 			Tenant: &tenant,
 		}, 5},
-		"no tenant": {operator.ParkedFilter{Tenant: &none}, 0},
-		"code":      {operator.ParkedFilter{Code: "MESSAGE_TOO_LARGE", Limit: 2}, 2},
-		"page":      {operator.ParkedFilter{After: 4}, 2}, "age": {operator.ParkedFilter{OlderThan: 1e12}, 0},
+		"the empty tenant": {operator.ParkedFilter{Tenant: &none}, 0},
+		"code":             {operator.ParkedFilter{Code: "MESSAGE_TOO_LARGE", Limit: 2}, 2},
+		"page":             {operator.ParkedFilter{After: 4}, 2}, "age": {operator.ParkedFilter{OlderThan: 1e12}, 0},
 		"id": {operator.ParkedFilter{ID: 3}, 1},
 	} {
 		list, err := o.Parked(t.Context(), c.filter)
@@ -111,7 +111,7 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 	if err := o.ReleaseEvent(t.Context(), 2, "r"); err == nil {
 		t.Error("an event was released past its key's list")
 	}
-	if err := o.ReleaseEvent(t.Context(), 3, "topic was mended"); err != nil {
+	if err := o.ReleaseEvent(t.Context(), 3, "topic was repaired"); err != nil {
 		t.Error(err)
 	}
 	if n, err := o.ReleaseKey(t.Context(), "t", "payments", "k", "r"); n != 1 || err != nil {
@@ -120,7 +120,7 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 	for _, id := range []int64{2, 3} {
 		if err := o.EditParked(t.Context(), id, operator.Edit{Payload: &payload}, "r"); !errors.Is(err,
 			operator.ErrReleasing) {
-			t.Errorf("edit of what is being released: %v", err)
+			t.Errorf("edit of a released event: %v", err)
 		}
 	}
 	if d, err := o.DiscardKey(t.Context(), "t", "payments", "k", "give up"); err != nil ||
@@ -143,15 +143,15 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 	}
 }
 
-// TestOperatorReveals: whoever is shown a payload stands in the audit, and an edit of what somebody has seen changes
-// nothing that somebody else has changed since.
+// TestOperatorReveals: every look at a payload is audited, and an edit fails if the event has changed since it was
+// shown.
 func TestOperatorReveals(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	o := newOperator(t, db)
 	parkedRow(t, db, 1, "k", false, false)
 	if may, err := o.MayChange(t.Context()); err != nil || !may {
-		t.Errorf("the owner may change nothing: %v", err)
+		t.Errorf("the owner may not edit: %v", err)
 	}
 	if e, err := o.RevealParked(t.Context(), 1, " "); err == nil || e.Payload != nil {
 		t.Errorf("revealed without a reason: %+v", e)
@@ -191,8 +191,8 @@ func TestOperatorSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestOperatorThatFallsSilentKeepsNoLane: a person's process may stop in the middle of a change, which has a lane
-// locked.
+// TestOperatorThatFallsSilentKeepsNoLane: an operator's process may hang in the middle of a change that has locked a
+// lane.
 func TestOperatorThatFallsSilentKeepsNoLane(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -208,9 +208,9 @@ func TestOperatorThatFallsSilentKeepsNoLane(t *testing.T) {
 	}
 }
 
-// TestP4DiscardSeesLaterEvents: an event goes behind a parked one while the discard of that waits for the lane's
-// lock. The key stays parked, whatever isolation the database gives by default: without its mark the event would be
-// forgotten.
+// TestP4DiscardSeesLaterEvents: while the discard of a parked event waits for the lane's lock, another event is put
+// behind the parked one. The key must stay parked, whatever the database's default isolation level is: without the
+// key's mark the event would never be released.
 func TestP4DiscardSeesLaterEvents(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))

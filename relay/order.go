@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
-// buffers are slices to be used again.
+// buffers are reused slices.
 type buffers struct {
 	events []event.Event
 	items  []delivery.Item
@@ -30,13 +30,13 @@ func (c *claim) sort() {
 	for _, o := range order {
 		events, items = append(events, c.events[o.at]), append(items, c.items[o.at])
 	}
-	clear(c.events) // nothing keeps the payloads
+	clear(c.events) // release the payloads
 	clear(c.items)
 	c.scratch.events, c.scratch.items = c.events, c.items
 	c.events, c.items = events, items
 }
 
-// ordinal is where an event stands in its lane, and in the claim.
+// ordinal is the position of an event in its lane, and in the claim.
 type ordinal struct {
 	lane int16
 	at   int32
@@ -50,12 +50,12 @@ func (o ordinal) compare(b ordinal) int {
 	return cmp.Compare(o.seq, b.seq)
 }
 
-// span is where the events of one lane stand in a claim: from it on, up to the one before to.
+// span is the range of a lane's events in a claim, to excluded.
 type span struct{ from, to int }
 
 func (s span) len() int { return s.to - s.from }
 
-// runs are the lanes that have events in a sorted claim, and where these stand.
+// runs yields the lanes that have events in a sorted claim, with their spans.
 func (c *claim) runs(at map[int16]*laneClaim) iter.Seq2[*laneClaim, span] {
 	return func(yield func(*laneClaim, span) bool) {
 		for from, to := 0, 0; from < len(c.events); from = to {
@@ -70,8 +70,8 @@ func (c *claim) runs(at map[int16]*laneClaim) iter.Seq2[*laneClaim, span] {
 	}
 }
 
-// number gives the new events the numbers that the journal has for them: from the lane's next one on, in the order of
-// ids, which stand in the number's place until here. Events of an open entry have theirs.
+// number gives the new events their journalled numbers: from the lane's next one on, in the order of ids, which are in
+// the number's place until here. Events of an open entry have numbers already.
 func (c *claim) number(at map[int16]*laneClaim) {
 	for l, s := range c.runs(at) {
 		if l.first != 0 {

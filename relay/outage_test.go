@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// outages counts what a relay says of outages.
+// outages counts the outages that a relay reports.
 type outages struct{ away, back atomic.Int32 }
 
 func (o *outages) observe(c *relay.Config) {
@@ -34,7 +34,7 @@ func (o *outages) is(t *testing.T, when string, away, back int32) {
 	}
 }
 
-// TestOutageLastsUntilClaimsWork: claims fail while heartbeats and probes work. It is one outage until claims work too.
+// TestOutageLastsUntilClaimsWork: claims fail while heartbeats and probes work. The outage ends when claims work again.
 func TestOutageLastsUntilClaimsWork(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -52,10 +52,10 @@ func TestOutageLastsUntilClaimsWork(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	var said outages
-	stop := running(t, newRelay(t, &pgtest.DB{Pool: pool}, to,
+	stop := startRelay(t, newRelay(t, &pgtest.DB{Pool: pool}, to,
 		config(func(c *relay.Config) { c.Pumps = 1; said.observe(c) })))
 	fill(t, db, 100, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	said.is(t, "before", 0, 0)
 
 	db.Exec(t, `alter table outbox_claim rename to outbox_claim_away`)
@@ -67,17 +67,16 @@ func TestOutageLastsUntilClaimsWork(t *testing.T) {
 	said.is(t, "while claims fail", 1, 0)
 
 	db.Exec(t, `alter table outbox_claim_away rename to outbox_claim`)
-	drained(t, db)
+	awaitDrained(t, db)
 	pgtest.Await(t, "the end of the outage", func() (bool, error) { return said.back.Load() > 0, nil })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	said.is(t, "afterwards", 1, 1)
-	inOrder(t, to.events(), 110)
+	checkOrder(t, to.events(), 110)
 }
 
-// TestOutageLastsUntilAllLanesAreSent: some of the lanes cannot be sent while others can. It is one outage until all
-// can.
+// TestOutageLastsUntilAllLanesAreSent: some lanes cannot be sent while others can. The outage ends when all lanes can.
 func TestOutageLastsUntilAllLanesAreSent(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -91,7 +90,7 @@ func TestOutageLastsUntilAllLanesAreSent(t *testing.T) {
 		return nil
 	}}
 	var said outages
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.HoldAfter = -1; said.observe(c) })))
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.HoldAfter = -1; said.observe(c) })))
 	fill(t, db, 100, 100)
 	pgtest.Await(t, "the outage", func() (bool, error) { return said.away.Load() > 0, nil })
 	for range 5 {
@@ -103,7 +102,7 @@ func TestOutageLastsUntilAllLanesAreSent(t *testing.T) {
 	}
 	said.is(t, "while some lanes cannot be sent", 1, 0)
 	mended.Store(true)
-	drained(t, db)
+	awaitDrained(t, db)
 	pgtest.Await(t, "the end of the outage", func() (bool, error) { return said.back.Load() > 0, nil })
 	if err := stop(); err != nil {
 		t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// refusing refuses one event of key k3, in its partition.
-func refusing(payload string) func(e *event.Event, _ int32) answer {
+// refuseK3 refuses one event of key k3.
+func refuseK3(payload string) func(e *event.Event, _ int32) answer {
 	return func(e *event.Event, _ int32) answer {
 		if e.Key == "k3" && string(e.Payload) == payload {
 			return tooLarge
@@ -25,25 +25,25 @@ func refusing(payload string) func(e *event.Event, _ int32) answer {
 	}
 }
 
-// TestP4ParksTheKey: a record that is refused for certain parks its key and nothing else; what is appended later waits
-// behind it and never reaches the log.
+// TestP4ParksTheKey: a record that is certainly refused parks its key and nothing else. Later events wait behind it and
+// never reach the log.
 func TestP4ParksTheKey(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
-	b.set(refusing("5"))
+	b.set(refuseK3("5"))
 	appendTo(t, db, "payments", 400, 20, 0)
 	var behind atomic.Int64
-	stop := running(t, newRelay(t, db, b, config(
+	stop := startRelay(t, newRelay(t, db, b, config(
 		func(c *relay.Config) { c.Observer.Behind = func(n int) { behind.Add(int64(n)) } })))
-	drainedOf(t, db)
+	awaitNoneHeld(t, db)
 	appendTo(t, db, "payments", 400, 20, 20)
-	drainedOf(t, db)
+	awaitNoneHeld(t, db)
 	for k := range 20 {
 		want := 40
 		if k == 3 {
 			want = 5
 		}
-		counting(t, b, fmt.Sprint("k", k), want)
+		checkKey(t, b, fmt.Sprint("k", k), want)
 	}
 	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{Key: "k3"})
 	if err != nil || len(list) != 35 || behind.Load() != 20 {
@@ -62,29 +62,29 @@ func TestP4ParksTheKey(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	watermark(t, b.events())
+	checkWatermark(t, b.events())
 }
 
-// drainedOf waits until nothing is in the outbox, on its way, or held.
-func drainedOf(t *testing.T, db *pgtest.DB) {
+// awaitNoneHeld waits until no event is in the outbox, in the journal, or held.
+func awaitNoneHeld(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	pgtest.AwaitSQL(t, db,
 		`select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select
 				from outbox_held)`)
 }
 
-// TestP4Release: an operator releases a key; it is refused once more, mended, and released again. Its events come in
-// order, under new numbers and the same ids, and what was appended meanwhile comes after them.
+// TestP4Release: an operator releases a key; it is refused again, corrected, and released again. Its events are
+// published in order, under new numbers and the same ids, and before events that were appended meanwhile.
 func TestP4Release(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
 	o := newOperator(t, db)
-	b.set(refusing("5"))
+	b.set(refuseK3("5"))
 	appendTo(t, db, "payments", 200, 20, 0)
 	var released atomic.Int64
-	stop := running(t, newRelay(t, db, b, config(
+	stop := startRelay(t, newRelay(t, db, b, config(
 		func(c *relay.Config) { c.Observer.Released = func(n int) { released.Add(int64(n)) } })))
-	drainedOf(t, db)
+	awaitNoneHeld(t, db)
 	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "try again"); n != 5 || err != nil {
 		t.Fatalf("released %d: %v", n, err)
 	}
@@ -103,7 +103,7 @@ func TestP4Release(t *testing.T) {
 	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n < 5 || err != nil {
 		t.Fatalf("released %d: %v", n, err)
 	}
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -115,22 +115,23 @@ func TestP4Release(t *testing.T) {
 		t.Errorf("key k3: %v", got)
 	}
 	if released.Load() < 5 {
-		t.Errorf("%d events were said to be released", released.Load())
+		t.Errorf("%d events were reported as released", released.Load())
 	}
 	log := b.events()
-	watermark(t, log)
+	checkWatermark(t, log)
 	for _, e := range log {
 		if e.Position.Maybe {
-			t.Errorf("event %s says that it may be a repetition: every attempt was refused for certain", e.ID)
+			t.Errorf("event %s is marked as a possible repetition, but every attempt was certainly refused", e.ID)
 		}
 	}
 }
 
-// TestP4ReleaseIsNotOvertaken: an event that was drawn before the release, and commits after it, goes behind the list.
+// TestP4ReleaseIsNotOvertaken: an event that got its id before the release, and commits after it, is put behind the
+// list.
 func TestP4ReleaseIsNotOvertaken(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
-	b.set(refusing("0"))
+	b.set(refuseK3("0"))
 	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(func(c *relay.Config) { c.Lease = time.Hour })))
 	if err != nil {
 		t.Fatal(err)
@@ -145,23 +146,23 @@ func TestP4ReleaseIsNotOvertaken(t *testing.T) {
 	_, err = newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended")
 	f.must(err)
 	f.exec(late, "commit")
-	_, err = d.Look(t.Context())
+	_, err = d.Probe(t.Context())
 	f.must(err)
 	for range 4 {
 		_, err = d.Step(t.Context())
 		f.must(err)
 	}
-	counting(t, b, "k3", 2)
+	checkKey(t, b, "k3", 2)
 }
 
-// TestP4ReleaseUnderLoad: the key goes on being appended to while its list is published a few events at a time.
+// TestP4ReleaseUnderLoad: events are appended to the key while its list is published a few events at a time.
 func TestP4ReleaseUnderLoad(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
-	b.set(refusing("0"))
+	b.set(refuseK3("0"))
 	appendTo(t, db, "payments", 2000, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ClaimEvents = 64 })))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ClaimEvents = 64 })))
+	awaitNoneHeld(t, db)
 	b.set(nil)
 	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
 		t.Fatal(err)
@@ -169,14 +170,14 @@ func TestP4ReleaseUnderLoad(t *testing.T) {
 	for i := range 20 {
 		appendTo(t, db, "payments", 20, 20, 100+i)
 	}
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 120)
+	checkEveryKey(t, b, 20, 120)
 }
 
-// TestP4ParksTheEventAlone: by option, and for events without a key. The others go on, and a release needs no list.
+// TestP4ParksTheEventAlone: by option, and for events without a key. Others continue, and a release needs no list.
 func TestP4ParksTheEventAlone(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
@@ -191,8 +192,8 @@ func TestP4ParksTheEventAlone(t *testing.T) {
 	db.Exec(t,
 		`insert into outbox_event (topic, type, payload) select 'payments', 'T', convert_to(g::text, 'UTF8')
 			from generate_series(0, 9) g`)
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Park = relay.ParkEvent })))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Park = relay.ParkEvent })))
+	awaitNoneHeld(t, db)
 	if got := b.firsts("k3"); !slices.Equal(got, []string{"0", "1", "2", "3", "4", "6", "7", "8", "9"}) {
 		t.Errorf("key k3: %v", got)
 	}
@@ -209,17 +210,17 @@ func TestP4ParksTheEventAlone(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.firsts("k3"); len(got) != 10 || got[9] != "5" || len(b.firsts("")) != 10 {
 		t.Errorf("key k3: %v, keyless: %v", got, b.firsts(""))
 	}
-	watermark(t, b.events())
+	checkWatermark(t, b.events())
 }
 
-// TestP4KeylessIsParkedAlone without any option.
+// TestP4KeylessIsParkedAlone: an event without a key is parked alone without any option.
 func TestP4KeylessIsParkedAlone(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
@@ -232,8 +233,8 @@ func TestP4KeylessIsParkedAlone(t *testing.T) {
 	db.Exec(t,
 		`insert into outbox_event (topic, type, payload) select 'payments', 'T', convert_to(g::text, 'UTF8')
 			from generate_series(0, 99) g`)
-	stop := running(t, newRelay(t, db, b, config()))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config()))
+	awaitNoneHeld(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -243,8 +244,8 @@ func TestP4KeylessIsParkedAlone(t *testing.T) {
 	}
 }
 
-// TestP4NothingLaterIsSentBeforePark: after a refusal, nothing later of that lane and partition is sent by the
-// claim, or a take-over could write the refused event after it.
+// TestP4NothingLaterIsSentBeforePark: after a refusal, the claim sends no later event of that lane and partition.
+// Otherwise a take-over could write the refused event after it.
 func TestP4NothingLaterIsSentBeforePark(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
@@ -261,13 +262,13 @@ func TestP4NothingLaterIsSentBeforePark(t *testing.T) {
 		}
 		if r := refused[lane]; r.seq > 0 && e.Position.Seq > r.seq &&
 			pgtest.One[int](t, db, `select count(*) from outbox_parked where message_id = $1`, r.id) == 0 {
-			t.Errorf("lane %d: number %d is sent while %d is refused and not parked", lane, e.Position.Seq, r.seq)
+			t.Errorf("lane %d: number %d was sent while %d was refused and not parked", lane, e.Position.Seq, r.seq)
 		}
 		return answer{}
 	})
 	appendTo(t, db, "payments", 1000, 100, 0)
-	stop := running(t, newRelay(t, db, b, config()))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config()))
+	awaitNoneHeld(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -276,8 +277,8 @@ func TestP4NothingLaterIsSentBeforePark(t *testing.T) {
 	}
 }
 
-// TestP4ParkTakesHeldEventsOfKey: many events of two keys are held for a partition; when it answers, it refuses the
-// first of one key. The rest of that key is in outbox_held, beyond the claim, and joins the list.
+// TestP4ParkTakesHeldEventsOfKey: many events of two keys are held for a partition. When it answers, it refuses the
+// first event of one key. The rest of that key is in outbox_held, outside of the claim, and joins the list.
 func TestP4ParkTakesHeldEventsOfKey(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
@@ -289,16 +290,16 @@ func TestP4ParkTakesHeldEventsOfKey(t *testing.T) {
 		return answer{}
 	})
 	appendTo(t, db, "payments", 2000, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(quick, func(c *relay.Config) { c.ClaimEvents = 32 })))
-	drained(t, db)
-	b.set(refusing("0"))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold, func(c *relay.Config) { c.ClaimEvents = 32 })))
+	awaitDrained(t, db)
+	b.set(refuseK3("0"))
+	awaitNoneHeld(t, db)
 	for k := range 20 {
 		want := 100
 		if k == 3 {
 			want = 0
 		}
-		counting(t, b, fmt.Sprint("k", k), want)
+		checkKey(t, b, fmt.Sprint("k", k), want)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked`); n != 100 {
 		t.Errorf("%d parked", n)
@@ -307,22 +308,21 @@ func TestP4ParkTakesHeldEventsOfKey(t *testing.T) {
 	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
 		t.Fatal(err)
 	}
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 100)
+	checkEveryKey(t, b, 20, 100)
 }
 
-// TestP4ReleaseToUnansweringPartition: released events are held like others, and keep their place before what
-// was appended later.
+// TestP4ReleaseToUnansweringPartition: released events are held like others, and stay before later ones.
 func TestP4ReleaseToUnansweringPartition(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
-	b.set(refusing("0"))
+	b.set(refuseK3("0"))
 	appendTo(t, db, "payments", 200, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(quick)))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold)))
+	awaitNoneHeld(t, db)
 	partition := b.partition(&event.Event{Key: "k3"})
 	b.set(func(_ *event.Event, p int32) answer {
 		if p == partition {
@@ -337,15 +337,15 @@ func TestP4ReleaseToUnansweringPartition(t *testing.T) {
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)
 		and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)`)
 	b.set(nil)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 20)
+	checkEveryKey(t, b, 20, 20)
 }
 
-// TestP9_8_ReleaseCarriesMaybe: an attempt was written and its answer lost, the next was refused. Released, the event
-// says that it may be a repetition; what only stood behind it does not.
+// TestP9_8_ReleaseCarriesMaybe: an attempt was written and its reply lost, and the next was refused. When the event is
+// released it is marked as a possible repetition; the events behind it are not.
 func TestP9_8_ReleaseCarriesMaybe(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
@@ -361,8 +361,8 @@ func TestP9_8_ReleaseCarriesMaybe(t *testing.T) {
 		return tooLarge
 	})
 	appendTo(t, db, "payments", 200, 20, 0)
-	stop := running(t, newRelay(t, db, b, config()))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config()))
+	awaitNoneHeld(t, db)
 	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 5 || !list[0].MaybePublished || list[1].MaybePublished {
 		t.Fatalf("parked %+v: %v", list, err)
@@ -371,7 +371,7 @@ func TestP9_8_ReleaseCarriesMaybe(t *testing.T) {
 	if _, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
 		t.Fatal(err)
 	}
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -380,32 +380,32 @@ func TestP9_8_ReleaseCarriesMaybe(t *testing.T) {
 		if e.Position.Maybe {
 			said++
 			if e.Key != "k3" || string(e.Payload) != "5" || e.Position.First {
-				t.Errorf("event %s of key %s says that it may be a repetition", e.Payload, e.Key)
+				t.Errorf("event %s of key %s is marked as a possible repetition", e.Payload, e.Key)
 			}
 		}
 	}
 	if said != 1 {
-		t.Errorf("%d events say so", said)
+		t.Errorf("%d events are marked as possible repetitions", said)
 	}
-	everyKey(t, b, 20, 10)
+	checkEveryKey(t, b, 20, 10)
 }
 
-// TestP4ParkedSurvivesATakeOver: marks, and a release that was asked for while no relay ran.
+// TestP4ParkedSurvivesATakeOver: marks, and a release that was requested while no relay was running, survive.
 func TestP4ParkedSurvivesATakeOver(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
 	o := newOperator(t, db)
-	b.set(refusing("5"))
+	b.set(refuseK3("5"))
 	appendTo(t, db, "payments", 200, 20, 0)
-	stop := running(t, newRelay(t, db, b, config()))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config()))
+	awaitNoneHeld(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	appendTo(t, db, "payments", 200, 20, 10)
-	stop = running(t, newRelay(t, db, b, config()))
-	drainedOf(t, db)
-	counting(t, b, "k3", 5)
+	stop = startRelay(t, newRelay(t, db, b, config()))
+	awaitNoneHeld(t, db)
+	checkKey(t, b, "k3", 5)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -416,24 +416,24 @@ func TestP4ParkedSurvivesATakeOver(t *testing.T) {
 	if _, err := newRelay(t, db, b, config()).Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stop = running(t, newRelay(t, db, b, config()))
-	empty(t, db)
+	stop = startRelay(t, newRelay(t, db, b, config()))
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 20)
+	checkEveryKey(t, b, 20, 20)
 }
 
-// TestP3_2_DiscardedWhileJournalled: an operator discards a released event that is on its way. Its settle parks and
-// deletes nothing, the mark goes, and the answer says that the event may still appear.
+// TestP3_2_DiscardedWhileJournalled: an operator discards a released event during its publishing. The settle parks and
+// deletes nothing, the mark goes, and the result says that the event may still be published.
 func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	o := newOperator(t, db)
-	b.set(refusing("0"))
+	b.set(refuseK3("0"))
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '0')`)
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.HoldAfter = -1 })))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.HoldAfter = -1 })))
+	awaitNoneHeld(t, db)
 	b.set(func(*event.Event, int32) answer { return answer{err: errAway} })
 	if _, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "try"); err != nil {
 		t.Fatal(err)
@@ -444,10 +444,10 @@ func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 		d != (operator.DiscardResult{Events: 1, MayAppear: 1}) {
 		t.Fatalf("discarded %+v: %v", d, err)
 	}
-	b.set(refusing("0"))
-	empty(t, db)
+	b.set(refuseK3("0"))
+	awaitEmpty(t, db)
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '1')`)
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -456,19 +456,19 @@ func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	}
 }
 
-// TestParkedReasonsAreText: what a broker says may be no text that a column takes.
+// TestParkedReasonsAreText: a broker's error may not be valid text for a column.
 func TestParkedReasonsAreText(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	b.set(func(e *event.Event, _ int32) answer {
 		if e.Key == "k3" {
-			return answer{err: worded{}}
+			return answer{err: badTextError{}}
 		}
 		return answer{}
 	})
 	appendTo(t, db, "payments", 40, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ProbeIdle = 250 * time.Millisecond })))
-	drainedOf(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ProbeIdle = 250 * time.Millisecond })))
+	awaitNoneHeld(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -478,8 +478,8 @@ func TestParkedReasonsAreText(t *testing.T) {
 	}
 }
 
-type worded struct{}
+type badTextError struct{}
 
-func (worded) Error() string       { return "bad \x00 \xff" + fmt.Sprintf("%2000s", "long") }
-func (worded) Rejected() bool      { return true }
-func (worded) RefusalCode() string { return "CODE\x00" }
+func (badTextError) Error() string       { return "bad \x00 \xff" + fmt.Sprintf("%2000s", "long") }
+func (badTextError) Rejected() bool      { return true }
+func (badTextError) RefusalCode() string { return "CODE\x00" }

@@ -1,10 +1,10 @@
 package relay
 
-// A paused topic is a place that an operator has closed (P4): its events are held as a whole, in order, and nothing
-// tries whether it answers. Claims read what is paused in their own transaction, so that a claim that follows the
-// pause's commit sends nothing of the topic; the probe reads it too, to go on soon after a resume.
+// A paused topic is a place that an operator has closed (P4): its events are held as a whole, in order, and it is not
+// tried. Claims read the paused topics in their own transaction, so that a claim after the pause's commit sends none of
+// the topic's events; the probe reads them too, to continue soon after a resume.
 
-// setPaused takes over which topics are paused.
+// setPaused replaces the list of paused topics.
 func (r *Relay) setPaused(topics []string) {
 	paused, resumed := r.health.Pause(topics)
 	for _, topic := range paused {

@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// fillTopic appends n events of each of 20 keys of a topic; the payload is the event's number within its key.
+// fillTopic appends n events of each of 20 keys of a topic; the payloads of a key count up from a number.
 func fillTopic(t *testing.T, db *pgtest.DB, topic string, from, n int) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
@@ -34,28 +34,28 @@ func topicOf(log []event.Event, topic string) (of []event.Event) {
 const nothingLeft = `select not exists (select from outbox_event) and not exists (select from outbox_claim)
 	and not exists (select from outbox_held)`
 
-// TestP4PauseHoldsOnlyItsTopic: its events leave the others' way, over a restart of the relay too, and come in
-// order when it is resumed.
+// TestP4PauseHoldsOnlyItsTopic: the events of a paused topic are held, also over a restart of the relay, and published
+// in order when it is resumed.
 func TestP4PauseHoldsOnlyItsTopic(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	o := newOperator(t, db)
 	fillTopic(t, db, "slow", 0, 50)
 	fillTopic(t, db, "fast", 0, 50)
-	if err := o.PauseTopic(t.Context(), "slow", "its consumer is being mended"); err != nil {
+	if err := o.PauseTopic(t.Context(), "slow", "its consumer is being repaired"); err != nil {
 		t.Fatal(err)
 	}
 	for round := range 2 {
-		stop := running(t, newRelay(t, db, to, config()))
-		drained(t, db)
+		stop := startRelay(t, newRelay(t, db, to, config()))
+		awaitDrained(t, db)
 		fillTopic(t, db, "slow", 50+25*round, 25)
 		fillTopic(t, db, "fast", 50+25*round, 25)
-		drained(t, db)
+		awaitDrained(t, db)
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	inOrder(t, topicOf(to.events(), "fast"), 2000)
+	checkOrder(t, topicOf(to.events(), "fast"), 2000)
 	if n := len(topicOf(to.events(), "slow")); n != 0 {
 		t.Fatalf("%d events of the paused topic were published", n)
 	}
@@ -63,8 +63,8 @@ func TestP4PauseHoldsOnlyItsTopic(t *testing.T) {
 		`select count(*) || ' ' || min(topic) || ' ' || max(partition) || ' ' || bool_or(sent) from outbox_held`); got != "2000 slow -1 false" {
 		t.Errorf("held: %s", got)
 	}
-	stop := running(t, newRelay(t, db, to, config()))
-	if err := o.ResumeTopic(t.Context(), "slow", "it is mended"); err != nil {
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	if err := o.ResumeTopic(t.Context(), "slow", "it is repaired"); err != nil {
 		t.Fatal(err)
 	}
 	fillTopic(t, db, "slow", 100, 25)
@@ -72,13 +72,13 @@ func TestP4PauseHoldsOnlyItsTopic(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	numbered(t, topicOf(to.events(), "slow")) // numbers rise in a lane of a topic: held events keep theirs
-	if dup := inOrder(t, topicOf(to.events(), "slow"), 2500); dup != 0 {
+	checkNumbers(t, topicOf(to.events(), "slow")) // held events keep their numbers
+	if dup := checkOrder(t, topicOf(to.events(), "slow"), 2500); dup != 0 {
 		t.Errorf("%d duplicates", dup)
 	}
 }
 
-// messages are those that a relay logs.
+// messages is a slog.Handler that sends the messages to a channel.
 type messages chan string
 
 func (m messages) Enabled(context.Context, slog.Level) bool { return true }
@@ -90,16 +90,16 @@ func (m messages) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestP4ResumedWhileBeingHeld: a topic is resumed while a settle is about to hold its events. They are published,
-// though no event comes after them.
+// TestP4ResumedWhileBeingHeld: a topic is resumed while a settle is about to hold its events. They are published
+// although no event follows them.
 func TestP4ResumedWhileBeingHeld(t *testing.T) {
 	t.Parallel()
 	db, to, logged := outboxDB(t), &memory{}, make(messages, 1000)
 	o := newOperator(t, db)
-	running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Logger = slog.New(logged) })))
+	startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Logger = slog.New(logged) })))
 	fillTopic(t, db, "slow", 0, 1)
-	drained(t, db)
-	if err := o.PauseTopic(t.Context(), "slow", "its consumer is being mended"); err != nil {
+	awaitDrained(t, db)
+	if err := o.PauseTopic(t.Context(), "slow", "its consumer is being repaired"); err != nil {
 		t.Fatal(err)
 	}
 	noSettles, err := db.Connect(t).Begin(t.Context())
@@ -112,7 +112,7 @@ func TestP4ResumedWhileBeingHeld(t *testing.T) {
 	fillTopic(t, db, "slow", 1, 1)
 	pgtest.AwaitSQL(t, db,
 		`select exists (select from pg_locks where relation = 'outbox_held'::regclass and not granted)`)
-	if err := o.ResumeTopic(t.Context(), "slow", "it is mended"); err != nil {
+	if err := o.ResumeTopic(t.Context(), "slow", "it is repaired"); err != nil {
 		t.Fatal(err)
 	}
 	for said := ""; said != "a topic was resumed by an operator"; {
@@ -122,11 +122,11 @@ func TestP4ResumedWhileBeingHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.AwaitSQL(t, db, nothingLeft)
-	inOrder(t, to.events(), 40)
+	checkOrder(t, to.events(), 40)
 }
 
 // TestP4PauseCostsOtherTopicsNothing: 20,000 events of a paused topic leave the outbox once; after that, claims and
-// looks of the others do not visit them.
+// probes for other topics do not read them.
 func TestP4PauseCostsOtherTopicsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tables")
@@ -135,29 +135,29 @@ func TestP4PauseCostsOtherTopicsNothing(t *testing.T) {
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.ClaimEvents = 20_000 })
 	f.must(newOperator(t, f.db).PauseTopic(t.Context(), "slow", "a drill"))
 	fillTopic(t, f.db, "slow", 0, 1000)
-	for range 40 { // a claim that holds everything publishes nothing
+	for range 40 { // a claim that holds all its events publishes none
 		_, err := f.Step(t.Context())
 		f.must(err)
 		if pgtest.One[int](t, f.db, `select count(*) from outbox_held`) == 20_000 {
 			break
 		}
 	}
-	f.rise()
+	f.riseFully()
 	lanes, floors, ids := f.Floors()
 	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
-	tops := slices.Repeat([]int64{math.MaxInt64}, len(lanes))
+	upperBounds := slices.Repeat([]int64{math.MaxInt64}, len(lanes))
 	claim := f.pages("takeMarked", lanes, f.Fences(lanes), owner, make([]int64, len(lanes)), 250, 1<<20, 512, 1<<20,
-		floors, ids, make([]bool, len(lanes)), tops)
+		floors, ids, make([]bool, len(lanes)), upperBounds)
 	groups := f.pages("lookHeld", lanes, f.Fences(lanes), owner)
 	look := f.pages("probe", lanes, "3 s", floors, ids, lanes)
 	if claim > 500 || groups > 500 || look > 200 || f.to.count() > 0 {
-		t.Errorf("beside 20,000 held events a claim reads %d and %d pages, a look %d; %d were published", claim, groups,
+		t.Errorf("with 20,000 held events a claim reads %d and %d pages, a probe %d; %d were published", claim, groups,
 			look, f.to.count())
 	}
-	t.Logf("a claim reads %d and %d pages, a look %d", claim, groups, look)
+	t.Logf("a claim reads %d and %d pages, a probe %d", claim, groups, look)
 }
 
-// TestP4PauseOfRefusedTopic: nothing is tried until it is resumed.
+// TestP4PauseOfRefusedTopic: a paused topic is not tried before it is resumed.
 func TestP4PauseOfRefusedTopic(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -176,22 +176,22 @@ func TestP4PauseOfRefusedTopic(t *testing.T) {
 		}
 	}
 	fillTopic(t, db, "slow", 0, 5)
-	stop := running(t, newRelay(t, db, to, config()))
+	stop := startRelay(t, newRelay(t, db, to, config()))
 	pgtest.AwaitSQL(t, db, `select count(*) = 100 from outbox_held`)
 	if err := o.PauseTopic(t.Context(), "slow", "we know"); err != nil {
 		t.Fatal(err)
 	}
-	// A round after the pause is committed, every relay knows.
+	// One round after the pause was committed, every relay knows of it.
 	for range 3 {
 		fillTopic(t, db, "fast", 0, 1)
-		drained(t, db)
+		awaitDrained(t, db)
 	}
 	for len(tried) > 0 {
 		<-tried
 	}
 	for range 3 {
 		fillTopic(t, db, "fast", 0, 1)
-		drained(t, db)
+		awaitDrained(t, db)
 	}
 	if len(tried) > 0 {
 		t.Errorf("a paused topic was tried %d times", len(tried))
@@ -204,22 +204,22 @@ func TestP4PauseOfRefusedTopic(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, topicOf(to.events(), "slow"), 100)
+	checkOrder(t, topicOf(to.events(), "slow"), 100)
 }
 
-// TestArchiveKeepsWhatWasPublished, by either kind of settle, under the numbers that it had; and it can be replayed.
+// TestArchiveKeepsWhatWasPublished: both kinds of settle archive events with their numbers, and a replay restores them.
 func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	o := newOperator(t, db)
-	if err := o.PauseTopic(t.Context(), "slow", "so that some are settled in the other way"); err != nil {
+	if err := o.PauseTopic(t.Context(), "slow", "so that some are held first"); err != nil {
 		t.Fatal(err)
 	}
 	fillTopic(t, db, "slow", 0, 20)
 	fillTopic(t, db, "fast", 0, 20)
 	start := pgtest.One[time.Time](t, db, `select clock_timestamp()`)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ArchiveDays = 30 })))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ArchiveDays = 30 })))
+	awaitDrained(t, db)
 	if err := o.ResumeTopic(t.Context(), "slow", "go"); err != nil {
 		t.Fatal(err)
 	}
@@ -231,14 +231,14 @@ func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 			`select count(*) = 1 from outbox_archive where message_id = $1 and epoch = $2 and lane = $3 and seq = $4
 			and topic = $5 and key = $6 and payload = $7 and published_at >= $8`, e.ID, p.Epoch, p.Lane, p.Seq, e.Topic,
 			e.Key, e.Payload, start) {
-			t.Fatalf("the archive has not event %+v", e)
+			t.Fatalf("the archive lacks event %+v", e)
 		}
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_archive`); n != 800 {
 		t.Errorf("%d events in the archive, want 800", n)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from only outbox_archive_default`); n > 0 {
-		t.Logf("%d events were settled before their day was made", n)
+		t.Logf("%d events were settled before their day had a partition", n)
 	}
 	done, err := o.Replay(t.Context(), operator.Replay{
 		From: pgtest.One[time.Time](t, db, `select min(published_at) from outbox_archive`), Topic: "slow",
@@ -250,14 +250,14 @@ func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, topicOf(to.events()[len(first):], "slow"), 400)
+	checkOrder(t, topicOf(to.events()[len(first):], "slow"), 400)
 	if n := pgtest.One[int](t, db, `select count(distinct message_id) from outbox_archive`); n != 800 {
-		t.Errorf("a replay has made new ids: %d", n)
+		t.Errorf("the replay made new ids: %d", n)
 	}
 }
 
-// TestP4ClaimUsesItsOwnReadOfPauses: pumps and prober read what is paused each in its own time. Whoever read it before
-// the pause and says so after a claim that follows it does not make that claim send.
+// TestP4ClaimUsesItsOwnReadOfPauses: pumps and the prober read outbox_paused_topic at different times. A claim that has
+// read a pause does not send the topic's events when a probe from before the pause reports later.
 func TestP4ClaimUsesItsOwnReadOfPauses(t *testing.T) {
 	t.Parallel()
 	var f *floors

@@ -9,24 +9,24 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestP3_3_Phantom: a producer commits without waiting for the disk, the relay publishes, the server crashes. What is
-// published must have survived: the claim's own commit put it on the disk first.
+// TestP3_3_Phantom: a producer commits without waiting for the disk, the relay publishes, and the server crashes. The
+// published event must survive: the claim's own COMMIT has flushed it.
 func TestP3_3_Phantom(t *testing.T) {
 	t.Parallel()
 	db, server := asyncServer(t)
-	f := driven(t, db) // no heartbeat's commit comes between: the claim's own must do it
+	f := driven(t, db) // without heartbeats, whose COMMIT would flush
 	asyncPay(t, db)
 	if n, err := f.Step(t.Context()); n != 1 || err != nil {
 		t.Fatalf("%d events published: %v", n, err)
 	}
 	crash(t, db, server)
 	if n := pgtest.One[int](t, db, `select count(*) from payment`); n != 1 {
-		t.Errorf("an event was published whose payment is gone")
+		t.Errorf("an event was published, but its payment is gone")
 	}
 }
 
-// TestP3_3_PhantomWithoutBarrier shows that the test above can fail: a reader that does not commit anything
-// durable sees the row, and the crash takes it back.
+// TestP3_3_PhantomWithoutBarrier shows that TestP3_3_Phantom can fail: a reader without a durable COMMIT sees the row,
+// and the crash undoes it.
 func TestP3_3_PhantomWithoutBarrier(t *testing.T) {
 	t.Parallel()
 	db, server := asyncServer(t)
@@ -36,11 +36,11 @@ func TestP3_3_PhantomWithoutBarrier(t *testing.T) {
 	}
 	crash(t, db, server)
 	if n := pgtest.One[int](t, db, `select count(*) from payment`); n != 0 {
-		t.Error("the server had written the commit by itself before it was killed: the test above shows nothing")
+		t.Error("the server flushed the commit by itself before it was killed: TestP3_3_Phantom proves nothing")
 	}
 }
 
-// asyncServer is a server whose WAL writer stands still, so that an asynchronous commit stays in memory.
+// asyncServer starts a server whose WAL writer is stopped, so that an asynchronous commit stays in memory.
 func asyncServer(t *testing.T) (*pgtest.DB, *pgtest.Server) {
 	t.Helper()
 	server := pgtest.NewServer(t)
@@ -74,14 +74,14 @@ func asyncPay(t *testing.T, db *pgtest.DB) {
 func crash(t *testing.T, db *pgtest.DB, server *pgtest.Server) {
 	t.Helper()
 	server.Kill()
-	db.Pool.Reset() // its connections are dead and do not know it
+	db.Pool.Reset() // its connections are dead, and it does not know
 	server.Start(t)
-	pgtest.Await(t, "a connection to the server that is back",
+	pgtest.Await(t, "a connection to the restarted server",
 		func() (bool, error) { return db.Pool.Ping(t.Context()) == nil, nil })
 }
 
-// TestP3LostSettle: a settle does not wait for the disk, and the server crashes: its entries and its events are back.
-// They are published again under the numbers that they had, although no claim of theirs has failed.
+// TestP3LostSettle: a settle does not wait for the disk, and the server crashes. Its entries and events are back, and
+// are published again under their numbers although none of the relay's claims failed.
 func TestP3LostSettle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("restarts a server")
@@ -90,7 +90,7 @@ func TestP3LostSettle(t *testing.T) {
 	db, server := asyncServer(t)
 	f := driven(t, db)
 	var done int
-	for round := range 3 { // a lane's first claim comes with a second one, whose commit brings its settle to the disk
+	for round := range 3 { // a lane's second claim flushes the settle of its first
 		fillFrom(t, db, 10*round, 10)
 		n, err := f.Step(t.Context())
 		f.must(err)
@@ -102,7 +102,7 @@ func TestP3LostSettle(t *testing.T) {
 	crash(t, db, server)
 	back := pgtest.One[int](t, db, `select count(*) from outbox_event`)
 	if back == 0 {
-		t.Fatal("the server had written the settles by itself before it was killed: this shows nothing")
+		t.Fatal("the server flushed the settles by itself before it was killed: the test proves nothing")
 	}
 	f.must(f.Reconnect(t.Context()))
 	fillFrom(t, db, 30, 1)
@@ -110,8 +110,8 @@ func TestP3LostSettle(t *testing.T) {
 		_, err := f.Step(t.Context())
 		f.must(err)
 	}
-	numbered(t, f.to.events())
-	if dup := inOrder(t, f.to.events(), 620); dup != back {
+	checkNumbers(t, f.to.events())
+	if dup := checkOrder(t, f.to.events(), 620); dup != back {
 		t.Errorf("%d events were published again, %d are back", dup, back)
 	}
 	if n := pgtest.One[int](t, db,

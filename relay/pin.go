@@ -11,10 +11,10 @@ import (
 )
 
 // Pins returns a function that pins a topic's partition count, and the Kafka cluster of all topics, in the outbox's
-// database: the first count that is given for a topic stays, and so does the first cluster. The function returns the
-// pinned count. It refuses another cluster, until an operator accepts it. Give it to the publisher: a topic that grew
-// would send a key's next events to another partition, past the ones before, and what goes to another cluster leaves
-// the outbox for where its consumers do not read.
+// database: the first count of a topic stays, and so does the first cluster. The function returns the pinned count. It
+// refuses another cluster, until an operator accepts it. Give it to the publisher: without it, a topic that grew would
+// get a key's next events in another partition, past the earlier ones, and a wrong cluster would get events that its
+// consumers do not read.
 func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, topic string, partitions int) (int,
 	error), error,
 ) {
@@ -23,7 +23,7 @@ func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, t
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	return func(ctx context.Context, cluster, topic string, partitions int) (int, error) {
-		for range 3 { // what another relay writes at the same moment is seen by the next look
+		for range 3 { // another relay may write at the same moment: the next read sees it
 			var home string
 			var pinned int
 			err := db.QueryRow(ctx, in.Expand(sql.Pin), topic, partitions, cluster).Scan(&home, &pinned)
@@ -49,7 +49,7 @@ func (e *otherClusterError) Rejected() bool { return true }
 // Scope is the topic.
 func (e *otherClusterError) Scope() string { return delivery.ScopeTopic }
 
-// Error names both clusters, and what an operator does about them.
+// Error names both clusters, and the operator's remedy.
 func (e *otherClusterError) Error() string {
 	return fmt.Sprintf("relay: the brokers are those of Kafka cluster %s, and the outbox publishes to %s: look at "+
 		"the brokers' addresses; "+

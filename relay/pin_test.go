@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP4ClusterIsPinned: the first cluster stays, and another one is refused for all topics until somebody accepts
+// TestP4ClusterIsPinned: the first cluster is pinned. Another one is refused for all topics until an operator accepts
 // it.
 func TestP4ClusterIsPinned(t *testing.T) {
 	t.Parallel()
@@ -40,7 +40,7 @@ func TestP4ClusterIsPinned(t *testing.T) {
 			t.Errorf("topic %s in cluster %q: %d, %v", topic, cluster, n, err)
 		}
 	}
-	pinned("", "early") // a broker that does not tell
+	pinned("", "early") // a broker that does not report its cluster
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() { pinned("one", fmt.Sprint("t", i%2)) })
@@ -62,19 +62,19 @@ func TestP4ClusterIsPinned(t *testing.T) {
 		t.Errorf("audit: %s", got)
 	}
 	if err := newOperator(t, db).AcceptCluster(t.Context(), "", "r"); err == nil {
-		t.Error("no cluster at all was accepted")
+		t.Error("an empty cluster was accepted")
 	}
 }
 
-// TestP4AnotherClusterIsRefused: a relay with another cluster's brokers leaves every event where it is.
+// TestP4AnotherClusterIsRefused: a relay with the brokers of another cluster publishes none of its events.
 func TestP4AnotherClusterIsRefused(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	db, topic, brokers := outboxDB(t), kafkatest.Topic(t, 2), kafkatest.Brokers(t)
 	db.Exec(t, `update outbox_meta set kafka_cluster = 'another'`)
 	appendTo(t, db, topic, 200, 20, 0)
-	stop := running(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}), config()))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}), config()))
+	awaitDrained(t, db)
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n != 200 {
 		t.Errorf("%d of 200 events are held", n)
 	}
@@ -91,7 +91,7 @@ func TestP4AnotherClusterIsRefused(t *testing.T) {
 	if err := newOperator(t, db).AcceptCluster(t.Context(), meta.ClusterID, "it has moved"); err != nil {
 		t.Fatal(err)
 	}
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

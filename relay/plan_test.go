@@ -6,9 +6,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP6PlansOfOtherTables: under a pinned snapshot a vacuum removes nothing and says that the tables are empty. What
-// a claim or settle looks up beside the ordinary way costs a step in an index for each event all the same, and does not
-// read them.
+// TestP6PlansOfOtherTables: under a pinned snapshot vacuum removes nothing and records the tables as empty. Claims and
+// settles must still look events up by index in the tables beside the outbox, and not scan them.
 func TestP6PlansOfOtherTables(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tables")

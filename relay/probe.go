@@ -10,14 +10,13 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// probe looks for events in all of the relay's lanes at once, often while there are some and rarely when it has been
-// quiet, and wakes the pumps of the lanes that have them. It also notices relays that come and go, and lanes that
-// nobody owns, long before the next heartbeat would.
-// When the relay may sleep, it is told by idle.
+// probe checks all of the relay's lanes for events, often while there are some and rarely when there are none, and
+// wakes the pumps of lanes with events. It also notices relays that start and stop, and free lanes, long before the
+// next heartbeat. It calls idle when the relay may sleep.
 func (r *Relay) probe(ctx context.Context, idle func()) {
 	s := r.session("prober")
 	defer s.Close()
-	pause, active, looked := outage.NewBackOff(), time.Now(), time.Time{}
+	pause, active, probed := outage.NewBackOff(), time.Now(), time.Time{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -29,13 +28,13 @@ func (r *Relay) probe(ctx context.Context, idle func()) {
 		case <-timer.C:
 		}
 		ask, floors, ids := r.lanes.ToProbe()
-		if len(ask) == 0 && time.Since(looked) < r.cfg.ProbeIdle {
-			timer.Reset(r.cfg.ProbeAwake) // every lane is at work: only the other relays are worth a look now and then
+		if len(ask) == 0 && time.Since(probed) < r.cfg.ProbeIdle {
+			timer.Reset(r.cfg.ProbeAwake) // all lanes are busy: probe for other relays only
 			continue
 		}
-		looked = time.Now()
-		r.tired = r.cfg.Sleep > 0 && looked.Sub(active) > r.cfg.IdleAfter
-		found, err := r.look(ctx, s, ask, floors, ids)
+		probed = time.Now()
+		r.tired = r.cfg.Sleep > 0 && probed.Sub(active) > r.cfg.IdleAfter
+		found, err := r.probeOnce(ctx, s, ask, floors, ids)
 		r.postgres.Report(s.Name, err, s.Heard())
 		if found {
 			active = time.Now()
@@ -60,8 +59,10 @@ func (r *Relay) probe(ctx context.Context, idle func()) {
 	}
 }
 
-// look is one probe. It reports whether events wait in the relay's lanes.
-func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int64, ids string) (found bool, err error) {
+// probeOnce runs one probe. It reports whether events wait in the relay's lanes.
+func (r *Relay) probeOnce(ctx context.Context, s *session, ask []int16, floors []int64, ids string) (found bool,
+	err error,
+) {
 	now := time.Now()
 	working := r.lanes.Working()
 	var ready, releasing, due []int16
@@ -76,7 +77,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	})
 	soon := !now.Before(r.dueNext)
 	if soon {
-		r.queueLookDue(&b, &due)
+		r.queueProbeDue(&b, &due)
 	}
 	b.Queue(r.sql(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
 	if r.resting() || r.tired {

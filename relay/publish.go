@@ -12,16 +12,16 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
-// published is what became of a claim's events at the publisher.
+// published is the result of publishing a claim.
 type published struct {
 	acked int
-	left  map[int16]bool // lanes with events whose outcome is unknown, when there was no more time
-	late  bool           // no more time because the lease may have run out
-	rest  *claim         // what goes on by itself
+	left  map[int16]bool // lanes with events whose outcome is unknown when time was up
+	late  bool           // time was up because the lease may have run out
+	rest  *claim         // the part that is retried apart
 }
 
-// publish sends a claim's events until each has its fate, or there is no more time for it. What fails while others
-// answer is left to be retried apart, if all is not nil.
+// publish sends a claim's events until each has its fate, or time is up. Lanes that fail while others answer are
+// retried apart, if all is not nil.
 func (r *Relay) publish(ctx context.Context, c *claim, all *remainders) (result published) {
 	d := delivery.New(c.events, c.items)
 	leave := func(failure error, since time.Time) bool {
@@ -29,7 +29,7 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *remainders) (result 
 			return false
 		}
 		result.rest = c.split(d.Lanes())
-		r.kafka.Report(result.rest.by, failure, time.Now()) // its trouble, from now on
+		r.kafka.Report(result.rest.by, failure, time.Now()) // its failures count on their own from now on
 		r.kafka.Report(c.by, nil, time.Now())
 		return true
 	}
@@ -41,9 +41,9 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *remainders) (result 
 }
 
 // deliver sends events of granted lanes, for a part of the relay, until each has its fate. Events whose outcome is
-// unknown are sent again, the same and in the same order, with growing pauses and without counting: an unreachable
-// broker costs nobody anything but time. It gives up when ctx ends, when a lease is not certain any more (late), and
-// when leave says so after an attempt that failed. Since is when the delivery began.
+// unknown are sent again, the same and in the same order, with growing pauses and without a limit: an unreachable
+// broker costs only time. It gives up when ctx ends, when a lease is no longer certain (late), and when leave returns
+// true after a failed attempt. since is the start of the delivery.
 func (r *Relay) deliver(ctx context.Context, part string, grants []lanes.Grant, d *delivery.Delivery, paused []string,
 	leave func(failure error, since time.Time) bool,
 ) (acked int, late bool) {
@@ -81,8 +81,8 @@ func (r *Relay) deliver(ctx context.Context, part string, grants []lanes.Grant, 
 	return acked, late
 }
 
-// attempt sends what is undecided once, for a part of the relay. failure is nil when refusals explain all that is left:
-// then the rest goes at once.
+// attempt sends the undecided events once, for a part of the relay. failure is nil if refusals explain every missing
+// ack: then the rest is sent at once.
 func (r *Relay) attempt(ctx context.Context, part string, d *delivery.Delivery) (n int, failure error) {
 	began := time.Now()
 	verdicts := r.send(ctx, d.Events())
@@ -102,18 +102,18 @@ func (r *Relay) attempt(ctx context.Context, part string, d *delivery.Delivery) 
 	}
 	d.DropDecided()
 	if n > 0 && d.Len() == 0 {
-		r.kafka.Report(part, nil, time.Now()) // what has no ack is held or parked
+		r.kafka.Report(part, nil, time.Now()) // events without an ack are held or parked
 	} else if context.Cause(ctx) != errLeaseOver {
 		r.kafka.Report(part, failure, time.Now())
 	}
 	return n, failure
 }
 
-// reading is what the database's clock said, and when by this machine's.
+// reading is a reading of the database's clock, and the local time of it.
 type reading struct{ database, local time.Time }
 
-// send gives events to the publisher, with the database's time: this machine's clock may be days behind, and records of
-// then would be deleted at once.
+// send gives events to the publisher, with the database's time: this machine's clock may be days behind, and Kafka
+// would delete such records at once.
 func (r *Relay) send(ctx context.Context, events []event.Event) []error {
 	if c := r.clock.Load(); c != nil {
 		now := c.database.Add(time.Since(c.local))
@@ -124,10 +124,10 @@ func (r *Relay) send(ctx context.Context, events []event.Event) []error {
 	return r.to.Publish(ctx, events)
 }
 
-// errLeaseOver ends an attempt whose lanes may be another relay's by now.
+// errLeaseOver ends an attempt whose lanes another relay may own by now.
 var errLeaseOver = errors.New("relay: the lease ran out")
 
-// errClosing ends an attempt because a place was closed by another pump: it may be the one that this attempt waits for.
+// errClosing ends an attempt because another pump has closed a place: it may be the one that this attempt waits for.
 var errClosing = errors.New("relay: a partition or topic is held from now on")
 
 // whileHeld returns a context that ends when the lease of one of the lanes runs out on the local clock. Heartbeats that

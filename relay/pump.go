@@ -12,8 +12,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
-// pump owns some of a relay's lanes (lane modulo pumps) and repeats one step: claim, publish, settle. It takes nothing
-// new once ctx has ended, and finishes what it has while work lives.
+// pump owns some of a relay's lanes (lane modulo pumps) and repeats one step: claim, publish, settle. It makes no new
+// claim once ctx has ended, and finishes its claim while work lives.
 func (r *Relay) pump(ctx, work context.Context, number int) {
 	s := r.session(fmt.Sprintf("pump %d", number))
 	defer s.Close()
@@ -24,7 +24,7 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 		}
 		grants := r.lanes.Take(number, r.cfg.Pumps, time.Now())
 		if len(grants) == 0 {
-			if r.lanes.Idle(number, r.cfg.Pumps) { // what it failed at is another's, or gone
+			if r.lanes.Idle(number, r.cfg.Pumps) { // the lanes that it failed at are gone
 				r.postgres.Report(s.Name, nil, s.Heard())
 				r.kafka.Report(s.Name, nil, s.Heard())
 			}
@@ -49,9 +49,9 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 	}
 }
 
-// step claims, publishes and settles once for lanes that were taken, and gives each of them back to the table. Some of
-// the claim may be retried apart, if rest is not nil. Its error is the database's: what Kafka does is retried within,
-// or left to the next claim of the lane.
+// step claims, publishes and settles once for the granted lanes, and gives each back to the table. Part of the claim
+// may be retried apart, if rest is not nil. Its error is the database's: failures of Kafka are retried within, or left
+// to the next claim of the lane.
 func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant, rest *remainders) (published int,
 	err error,
 ) {
@@ -69,13 +69,13 @@ func (r *Relay) complete(ctx context.Context, s *session, c *claim, rest *remain
 		r.retryApart(ctx, rest, result.rest)
 	}
 	err = r.finish(ctx, s, c, result)
-	clear(c.events) // nothing keeps the payloads, and the next claim uses the slices
+	clear(c.events) // release the payloads; the next claim reuses the slices
 	clear(c.items)
 	s.claimed, s.scratch = buffers{c.events, c.items}, c.scratch
 	return result.acked, err
 }
 
-// claimLanes claims for lanes that were taken, and gives those back that cannot be worked on.
+// claimLanes claims the granted lanes, and gives those back that cannot be worked on.
 func (r *Relay) claimLanes(ctx context.Context, s *session, grants []lanes.Grant) (*claim, error) {
 	since := time.Now()
 	c, lost, unknown, err := r.claim(ctx, s, grants)
@@ -112,7 +112,7 @@ func (r *Relay) claimLanes(ctx context.Context, s *session, grants []lanes.Grant
 	return c, nil
 }
 
-// doubt puts lanes in doubt: they need a heartbeat before anything else.
+// doubt puts lanes in doubt: they need a heartbeat before any other step.
 func (r *Relay) doubt(grants []lanes.Grant) {
 	for _, g := range grants {
 		r.lanes.Doubt(g.Lane, g.Fence)
@@ -120,7 +120,7 @@ func (r *Relay) doubt(grants []lanes.Grant) {
 	r.beatIf(len(grants) > 0)
 }
 
-// overran notes that a claim or settle of lanes did not fit into its time, if that is what the error says.
+// overran records that a claim or settle of lanes timed out, if the error says so.
 func (r *Relay) overran(grants []lanes.Grant, err error) {
 	if !pgerr.Is(err, pgerr.QueryCanceled) && (!errors.Is(err, context.DeadlineExceeded) || pgerr.Away(err)) {
 		return

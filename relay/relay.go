@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/build"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/tracing"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
@@ -22,8 +23,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
-// ErrNotDrained is in the error of a Run that was told to stop and whose claimed events were not acked within
-// DrainTimeout.
+// ErrNotDrained is in the error of a Run that was stopped and whose claimed events were not acked within DrainTimeout.
 var ErrNotDrained = errors.New("relay: not acked within DrainTimeout")
 
 // Relay publishes what producers append. Make one with [New].
@@ -39,7 +39,7 @@ type Relay struct {
 	running       atomic.Bool
 	owner         uuid.UUID // of this start
 	lanes         *lanes.Table
-	table         atomic.Pointer[lanes.Table] // lanes, for who is not of this start
+	table         atomic.Pointer[lanes.Table] // lanes, for callers outside of this start
 	postgres      *outage.Monitor
 	kafka         *outage.Monitor
 	woken         chan struct{}
@@ -55,14 +55,16 @@ type Relay struct {
 
 	wal       atomic.Int32 // wal.Mode
 	walWhy    atomic.Pointer[error]
-	streaming atomic.Int64 // since when events from the WAL are being sent, 0: none are
+	streaming atomic.Int64 // since when events from the WAL are being sent; 0: none are
 
-	dueNext time.Time // the prober's: no look for scheduled events before it
-	dueAt   time.Time // the prober's, while it rests or is about to sleep: when something is due
-	tired   bool      // the prober's: nothing has come for IdleAfter, and the relay may sleep
+	dueNext time.Time // the prober's: no probe for scheduled events before it
+	dueAt   time.Time // the prober's, while it rests or is about to sleep: when the next event is due
+	tired   bool      // the prober's: no event has come for IdleAfter, and the relay may sleep
 	asleep  atomic.Bool
 
 	health *delivery.Health
+
+	version string // of this program
 
 	undrained atomic.Int64 // events that the end of work left without an ack
 
@@ -72,11 +74,11 @@ type Relay struct {
 	span       int64 // for how many bytes of WAL the numbers of a base last: wal.Span, which tests lower
 }
 
-// New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts and dials nothing.
-// It fails when the configuration cannot work.
+// New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts nothing and dials
+// no server. It fails if the configuration cannot work.
 //
-// Of db it uses the configuration, for Pumps+3 connections of its own, one more once a topic or partition was held, and
-// the pool itself for Status.
+// It uses the configuration of db for Pumps+3 connections of its own, and one more after a topic or partition was held.
+// It uses the pool itself for Status.
 func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	if db == nil || to == nil {
 		return nil, errors.New("relay: New needs a pool and a publisher")
@@ -95,7 +97,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		postgres: &outage.Monitor{System: "postgres", Log: log, Notify: cfg.Observer.Outage},
 		kafka:    &outage.Monitor{System: "kafka", Log: log, Notify: cfg.Observer.Outage},
 		woken:    make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),
-		bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: wal.MostNumbers, span: wal.Span,
+		version: build.Version(), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: wal.MostNumbers, span: wal.Span,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))
@@ -106,10 +108,10 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 // sql is a statement with the relay's schema.
 func (r *Relay) sql(statement string) string { return r.schema.Expand(statement) }
 
-// Run publishes until ctx ends, then finishes what it has claimed within DrainTimeout, gives its lanes to the others
-// and returns nil. It waits out a Postgres or a Kafka that is away, at the start too. It returns an error when the
-// first contact shows what no waiting mends (no tables, no grant, a wrong password), and when the drain could not
-// finish: what is left is published by the next owner. Nothing outlives Run.
+// Run publishes until ctx ends, then finishes its claims within DrainTimeout, gives its lanes to the others and returns
+// nil. It waits out an outage of Postgres or Kafka, at the start too. It returns an error if the first contact shows a
+// problem that waiting cannot repair (no tables, no grant, a wrong password), or if the drain could not finish: the
+// next owner publishes the rest. Nothing outlives Run.
 func (r *Relay) Run(ctx context.Context) error {
 	if err := r.start(lanes.Unassigned); err != nil {
 		return err
@@ -126,7 +128,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// awake runs until ctx ends, or until the relay is to sleep: then it fails with errIdle. Nothing outlives it.
+// awake runs until ctx ends, or until the relay is to sleep: then it returns errIdle. Nothing outlives it.
 func (r *Relay) awake(ctx context.Context, first bool) error {
 	if r.cfg.FloorEvery > 0 {
 		r.lanes.ExpectFloors()
@@ -163,7 +165,7 @@ func (r *Relay) awake(ctx context.Context, first bool) error {
 	abandon()
 	others.Wait()
 	if idle {
-		if err != nil { // what it owns is free when its lease has run out
+		if err != nil { // its lanes are free when their lease has run out
 			r.log.Warn("the relay goes to sleep and could not say so", "err", err)
 		}
 		return errIdle
@@ -182,10 +184,9 @@ func (r *Relay) limitDrain(work context.Context, abandon func()) {
 	abandon()
 }
 
-// Once does one step without loop, timer or goroutine: it joins, takes its share of the lanes, claims once (again for
-// what is held or to be released), publishes, settles, and gives the lanes back. It returns how many events the
-// publisher acked; 0 when nothing waits or when others own every lane. It blocks while the publisher is away, until ctx
-// ends.
+// Once runs one step without loop, timer or goroutine: it joins, takes its share of the lanes, claims once (more often
+// for held and released events), publishes, settles, and gives the lanes back. It returns how many events the publisher
+// acked; 0 if none wait or if others own every lane. It blocks while the publisher is down, until ctx ends.
 func (r *Relay) Once(ctx context.Context) (published int, err error) {
 	if err := r.start(lanes.Unassigned); err != nil {
 		return 0, err
@@ -207,7 +208,7 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 		return 0, err
 	}
 	for step := range onceSteps {
-		// What is held or to be released is found by the first claim, and sent by the next.
+		// Held and released events are found by the first claim, and sent by the next.
 		if err != nil || step > 0 && !r.lanes.Beside() {
 			break
 		}
@@ -222,10 +223,10 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 	return published, errors.Join(err, r.resign(ctx, s))
 }
 
-// onceSteps: one for what is open, and one each for what is held, released and new.
+// onceSteps: one for an open entry, and one each for held, released and new events.
 const onceSteps = 4
 
-// start makes sure that there is one start at a time. Lanes have this source at first.
+// start makes sure that only one start runs. Lanes have this source at first.
 func (r *Relay) start(first lanes.Source) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("relay: this Relay runs already; make another one with New")
@@ -234,7 +235,7 @@ func (r *Relay) start(first lanes.Source) error {
 	return nil
 }
 
-// identify makes another identity, which knows nothing of lanes.
+// identify makes another identity, without knowledge of lanes.
 func (r *Relay) identify(first lanes.Source) {
 	r.owner, r.lanes = uuid.New(), lanes.New(first)
 	r.table.Store(r.lanes)
@@ -249,8 +250,8 @@ func (r *Relay) identify(first lanes.Source) {
 
 func newPauses() delivery.Pauses { return outage.NewBackOff() }
 
-// Wake makes the relay look for events at once, and wakes one that sleeps. Call it after the commit of a transaction
-// that appended, when producer and relay share a process. It never blocks.
+// Wake makes the relay probe for events at once, and wakes a sleeping one. Call it after the commit of a transaction
+// that appended, if producer and relay share a process. It never blocks.
 func (r *Relay) Wake() {
 	select {
 	case r.woken <- struct{}{}:
@@ -271,7 +272,7 @@ func (r *Relay) Stalled() time.Duration {
 	return max(time.Since(time.Unix(0, max(since, r.moved.Load()))), 0)
 }
 
-// session is a session with Postgres, and the slices of its last claim, for the next one.
+// session is a session with Postgres, and the slices of its last claim for reuse.
 type session struct {
 	*pg.Session
 	claimed, scratch buffers

@@ -27,7 +27,7 @@ func TestOnceEmptiesTheOutboxInOrder(t *testing.T) {
 			break
 		}
 	}
-	if dup := inOrder(t, to.events(), 3000); dup != 0 {
+	if dup := checkOrder(t, to.events(), 3000); dup != 0 {
 		t.Errorf("%d duplicates without a fault", dup)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_lane where owner is not null`); n != 0 {
@@ -39,10 +39,10 @@ func TestRunPublishesWhatArrives(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	fill(t, db, 2000, 100)
-	stop := running(t, newRelay(t, db, to, config()))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	awaitDrained(t, db)
 	fill(t, db, 2000, 100)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -55,13 +55,13 @@ func TestRunPublishesWhatArrives(t *testing.T) {
 	}
 }
 
-// TestEmptyPayloadIsNoTombstone, not even the first that a session reads.
+// TestEmptyPayloadIsNoTombstone: not even the first one that a session reads.
 func TestEmptyPayloadIsNoTombstone(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '')`)
-	stop := running(t, newRelay(t, db, to, config()))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -78,8 +78,8 @@ func TestNumbersRiseInEachLaneAndEventsAreWhole(t *testing.T) {
 		('s', 't', 'payments', 'k', 'T', 'text/plain', '{"a": "b", "traceparent": "p"}', 'hello',
 			'2026-01-02 03:04:05.678901+00'),
 		('', '', 'payments', 'k', 'T', '', null, null, null), ('', '', 'payments', 'k', 'T', '', '{}', '', null)`)
-	stop := running(t, newRelay(t, db, to, config()))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -95,10 +95,10 @@ func TestNumbersRiseInEachLaneAndEventsAreWhole(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	if log[1].Payload != nil || log[1].Headers != nil || log[1].Time.IsZero() {
-		t.Errorf("a tombstone came as %+v", log[1])
+		t.Errorf("a tombstone was published as %+v", log[1])
 	}
 	if log[2].Payload == nil || len(log[2].Payload) != 0 {
-		t.Errorf("an empty payload came as %v", log[2].Payload)
+		t.Errorf("an empty payload was published as %v", log[2].Payload)
 	}
 	meta := pgtest.One[string](t, db, `select outbox_id::text || '.' || incarnation from outbox_meta`)
 	for i, e := range log {
@@ -120,17 +120,17 @@ func TestP4_UnknownOutcomesAreSentAgainInOrder(t *testing.T) {
 	}
 	fill(t, db, 1000, 20)
 	said := make(chan string, 100)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) {
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) {
 		c.Pumps = 1
 		c.Observer.Outage = func(what string, err error) { said <- fmt.Sprint(what, " ", err) }
 	})))
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, to.events(), 1000)
+	checkOrder(t, to.events(), 1000)
 	if len(said) != 2 || <-said != "kafka timed out" || <-said != "kafka <nil>" {
-		t.Errorf("three failed attempts were not said once, and once that they ended: %d more", len(said))
+		t.Errorf("the outage of three attempts and its end were not reported once each: %d more reports", len(said))
 	}
 }
 
@@ -147,9 +147,9 @@ func TestP3_2_ClaimsAreBoundedByBytes(t *testing.T) {
 			claimed := func(n, _ int, _ time.Duration) { largest = max(largest, n) }
 			db.Exec(t, `insert into outbox_event (topic, key, type, headers, payload) select 'payments', 'k', 'T', `+
 				columns+` from generate_series(1, 20)`)
-			stop := running(t, newRelay(t, db, to,
+			stop := startRelay(t, newRelay(t, db, to,
 				config(func(c *relay.Config) { c.ClaimBytes = 1 << 20; c.Pumps = 1; c.Observer.Claimed = claimed })))
-			drained(t, db)
+			awaitDrained(t, db)
 			if err := stop(); err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +194,7 @@ func TestRunTwiceIsRefused(t *testing.T) {
 	db, to := outboxDB(t), &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
 	fill(t, db, 1, 1)
 	r := newRelay(t, db, to, config())
-	stop := running(t, r)
+	stop := startRelay(t, r)
 	<-to.entered
 	if err := r.Run(context.Background()); err == nil {
 		t.Error("a second Run was accepted")

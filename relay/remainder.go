@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
-// remainder is what a claim has left while others answer: lanes of which something is not acked. It is retried apart,
-// so that the pump's other lanes do not wait.
+// remainder is the part of a claim that fails while others answer: lanes with events that are not acked. It is retried
+// apart, so that the pump's other lanes do not wait.
 type remainder struct {
 	c      *claim
 	result published
@@ -32,26 +32,26 @@ func (s *remainders) count(c *claim, sign int) {
 	}
 }
 
-// retryApart publishes what a claim has left, on a goroutine of its own. All remainders of a pump together are no
-// larger than a claim may be, but for the last.
+// retryApart publishes the rest of a claim on a goroutine of its own. All remainders of a pump together are no larger
+// than a claim may be, but for the last.
 func (r *Relay) retryApart(work context.Context, all *remainders, c *claim) {
 	all.count(c, 1)
 	go func() {
 		_ = sleep.For(work, outage.NewBackOff().NextBackOff())
 		result := r.publish(work, c, nil)
-		r.kafka.Report(c.by, nil, time.Now()) // if it failed until now, it is another's
+		r.kafka.Report(c.by, nil, time.Now()) // if it has failed so far, the remainder reports that now
 		all.done <- remainder{c, result}
 	}()
 }
 
-// settleRemainder settles one whose publishing has ended.
+// settleRemainder settles a remainder whose publishing has ended.
 func (r *Relay) settleRemainder(work context.Context, s *session, all *remainders, one remainder) {
 	all.count(one.c, -1)
 	r.postgres.Report(s.Name, r.finish(work, s, one.c, one.result), s.Heard())
 }
 
-// mayRetryApart reports whether what an attempt has left may be retried apart. While nothing answers, the claim is
-// kept, and nothing more is claimed. Where nothing else was sent, nothing can have been acked: then Kafka is asked.
+// mayRetryApart reports whether the rest of an attempt may be retried apart. While no place answers, the claim is kept,
+// and no more is claimed. If nothing else was sent, no place can have acked: then the publisher is asked.
 func (r *Relay) mayRetryApart(ctx context.Context, all *remainders, since time.Time) bool {
 	if all == nil || all.events >= r.cfg.ClaimEvents || all.bytes >= r.cfg.ClaimBytes {
 		return false

@@ -14,8 +14,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestReplayQuery: the rows of a query enter the outbox in their order, each as the event that it was, under its own
-// id.
+// TestReplayQuery: the rows of a query enter the outbox in their order, each with its message id and all its columns.
 func TestReplayQuery(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -38,14 +37,14 @@ func TestReplayQuery(t *testing.T) {
 	}
 	if n := pgtest.One[int](t, db,
 		`select (select count(*) from outbox_event) + (select count(*) from outbox_audit)`); n != 0 {
-		t.Fatal("a plan has changed something")
+		t.Fatal("the plan appended events")
 	}
 	done, err := o.Replay(t.Context(), choice, "the topic was deleted")
 	if err != nil || done.Events != 3 || done.Last != 3 {
-		t.Fatalf("done %+v, %v", done, err)
+		t.Fatalf("replayed %+v, %v", done, err)
 	}
-	stop := running(t, newRelay(t, db, to, config()))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +64,7 @@ func TestReplayQuery(t *testing.T) {
 	}
 	for _, w := range want {
 		if !hasEvent(to.events(), w) {
-			t.Errorf("%s did not come as it was: %+v", w.ID, to.events())
+			t.Errorf("%s was replayed with other columns: %+v", w.ID, to.events())
 		}
 	}
 	if got := pgtest.One[string](t, db,
@@ -88,8 +87,8 @@ func hasEvent(log []event.Event, w event.Event) bool {
 	return false
 }
 
-// TestReplayQueryOfACopy: `select *` of a copy of the outbox or of the archive does, and what the replay itself appends
-// to the very table is not chosen. A replay that ended early goes on behind a row.
+// TestReplayQueryOfACopy: a `select *` of a copy of the outbox or of the archive works, and does not choose events that
+// the replay itself appends to the same table. An interrupted replay continues behind a given row.
 func TestReplayQueryOfACopy(t *testing.T) {
 	t.Parallel()
 	for _, table := range []string{"outbox_event", "outbox_archive"} {
@@ -121,7 +120,7 @@ func TestReplayQueryOfACopy(t *testing.T) {
 			if n := pgtest.One[int](t, db, `select count(*) from outbox_event a join `+table+
 				` b using (message_id, topic, key, payload)
 				where a.headers ? 'effectonce_replay' and (b.headers is null or not b.headers ? 'effectonce_replay')`); n != events {
-				t.Errorf("%d events are those of the table, want %d", n, events)
+				t.Errorf("%d events of the table were replayed, want %d", n, events)
 			}
 			if !pgtest.One[bool](t, db, `select bool_and(n = convert_from(payload, 'UTF8')::integer + 1)
 				from (select payload, row_number() over (order by id) as n from outbox_event
@@ -187,7 +186,7 @@ func TestReplayQueryRefuses(t *testing.T) {
 	}
 	if n := pgtest.One[int](t, db,
 		`select (select count(*) from outbox_event) + 32 - (select count(*) from outbox_lane)`); n != 0 {
-		t.Errorf("something was changed: %d", n)
+		t.Errorf("a refused query changed the database: %d", n)
 	}
 	if _, err := o.Replay(t.Context(), operator.Replay{Query: row(id, topic, payload), Topic: "t"}, "r"); err == nil {
 		t.Error("a topic beside a query was accepted")
@@ -197,8 +196,8 @@ func TestReplayQueryRefuses(t *testing.T) {
 	}
 }
 
-// TestReplayQueryGoesOn: what was committed before a row that is refused stays, and the error says behind which row to
-// go on.
+// TestReplayQueryGoesOn: events that were committed before a refused row stay, and the error names the row behind which
+// to continue.
 func TestReplayQueryGoesOn(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -213,13 +212,13 @@ func TestReplayQueryGoesOn(t *testing.T) {
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 500 {
 		t.Errorf("%d events, want 500", n)
 	}
-	// Large ones go in batches of fewer.
+	// Large events go in smaller batches.
 	db.Exec(t, `truncate outbox_event`)
 	if done, err = o.Replay(t.Context(), operator.Replay{
 		Query: `select gen_random_uuid() as message_id, case g when 12 then '' else 'payments' end as topic,
 		''::text as key, 'T'::text as type, convert_to(repeat('x', 1000000), 'UTF8') as payload
 		from generate_series(1, 12) g`,
 	}, "r"); err == nil || done.Events != 10 {
-		t.Errorf("large ones: %+v, %v", done, err)
+		t.Errorf("large events: %+v, %v", done, err)
 	}
 }

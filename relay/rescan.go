@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// A slice of ids is halved when it takes longer than a sliceTime, and doubled when it takes much less.
+	// A slice of ids is halved if it took longer than a sliceTime, and doubled if it took much less.
 	sliceTime             = 200 * time.Millisecond
 	firstSlice, lastSlice = 1 << 16, 1 << 20
-	// belowShare is how much of the time is spent below the floors at most: one part of so many.
+	// belowShare limits the time that is spent on rescans: one part of so many.
 	belowShare = 10
 )
 
-// rescan looks for open entries of lanes that nobody works on: behind a pooler a server may have crashed, and taken a
-// settle back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the
-// floors, where nothing can be, a slice at a time. What is there all the same is published, for the lane begins at zero
-// again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
+// rescan reads the open entries of lanes that no pump works on: behind a pooler a server may have crashed and undone a
+// settle, without the end of any connection of this relay. Such a lane reads its journal again. It also reads below the
+// floors, where no row can be, one slice at a time. A row that it finds is published, because the lane begins at zero
+// again. It is a bug of the rules, or of a program that writes ids of its own or has set the sequence back.
 func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
-	// a new connection may put the floors at zero: they must not be read before that
+	// A new connection may reset the floors to zero: open it before they are read.
 	if err := s.Open(ctx); err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	if again, err := f.deep.fit(since, err, len(lanes) > 0 && to < slices.Max(floors)); err != nil || again {
 		return err
 	}
-	if now != ids { // behind a pooler it is another server: the next step sees it too
+	if now != ids { // behind a pooler it is another server: the next step notices it, too
 		found = nil
 	}
 	again := slices.DeleteFunc(slices.Clone(open), func(lane int16) bool { return !slices.Contains(idle, lane) })
@@ -68,8 +68,7 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 			f.below, f.nextSlice, f.scanned = 0, time.Time{}, time.Now()
 		}
 	}
-	// Rows of an open entry may stand there, when a crash has taken its settle back. A lane at work finds that by
-	// itself.
+	// Rows of an open entry may be there, after a crash has undone its settle. A lane at work finds them by itself.
 	found = slices.DeleteFunc(found, func(lane int16) bool { return slices.Contains(open, lane) })
 	if len(found) > 0 {
 		r.belowFloor(found)
@@ -77,7 +76,7 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	return nil
 }
 
-// belowFloor has rows published that stand where none can be.
+// belowFloor has rows published that were found below the floors.
 func (r *Relay) belowFloor(found []int16) {
 	r.lanes.DropFloors(found)
 	r.kickPumps()
@@ -91,10 +90,10 @@ func (r *Relay) belowFloor(found []int16) {
 	}
 }
 
-// sliceSize is how many ids a look reads at a time.
+// sliceSize is the number of ids in a slice.
 type sliceSize int64
 
-// fit fits the next slice to what this one took, when it was a whole one. A slice that took too long is no failure.
+// fit adapts the next slice to the time of this one, if it was a full one. A slice that took too long is no failure.
 func (n *sliceSize) fit(since time.Time, err error, whole bool) (again bool, _ error) {
 	was := *n
 	switch took := time.Since(since); {

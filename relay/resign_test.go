@@ -9,15 +9,17 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP5LanesAreReleasedAfterServerRestart: the server was restarted since the last heartbeat, so the relay that stops
-// finds its connection dead. It gives its lanes back over another, instead of leaving the next one to wait for a lease.
+// TestP5LanesAreReleasedAfterServerRestart: the server was restarted since the last heartbeat, so a relay that stops
+// finds its connection dead. It releases its lanes over another one; otherwise the next relay would wait for the lease.
 func TestP5LanesAreReleasedAfterServerRestart(t *testing.T) {
 	t.Parallel()
-	// of its own, or the relays of other tests would lose their connections
+	// A database of its own: other tests' relays would lose their connections.
 	db := pgtest.NewDatabase(t, migrations.Outbox)
-	stop := running(t, newRelay(t, db, &memory{}, config(func(c *relay.Config) { c.Lease = time.Hour })))
+	stop := startRelay(t, newRelay(t, db, &memory{}, config(func(c *relay.Config) { c.Lease = time.Hour })))
 	pgtest.AwaitSQL(t, db, `select count(*) filter (where owner is not null) = $1 from outbox_lane`, relay.Lanes)
-	drained(t, db)
+	// A relay that publishes knows what it owns. It would leave lanes whose taking is in doubt to their lease.
+	db.Exec(t, `insert into outbox_event (topic, key, type) select 't', 'k' || n, 'T' from generate_series(1, 500) n`)
+	awaitDrained(t, db)
 	db.Exec(t, `select pg_terminate_backend(pid, 10000) from pg_stat_activity
 		where datname = current_database() and application_name = 'effectonce relay keeper'`)
 	if err := stop(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// P10: a restore does not carry what was published after the backup. What the log holds tells.
+// P10: a restored database lacks the events that were published after the backup. The Kafka log reveals it.
 func TestP10LogIsAheadOfDatabase(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -27,13 +27,13 @@ func TestP10LogIsAheadOfDatabase(t *testing.T) {
 
 	if err := check(at(outbox+".1", 3, 300), at(other+".1", 3, 9999), at("", 3, 9999), at("nonsense", 3, 9999),
 		at(outbox+".x", 3, 9999)); err != nil {
-		t.Errorf("numbers that were given out, and those of others, are no evidence: %v", err)
+		t.Errorf("reserved numbers, and another outbox's, are no evidence: %v", err)
 	}
 	var behind *operator.BehindError
 	if err := check(at(outbox+".1", 4, 5), at(outbox+".1", 3, 301)); !errors.As(err, &behind) ||
 		behind.Newer || behind.Lane != 3 || behind.Seen != 301 || behind.Reserved != 300 ||
 		behind.Topic != "payments" || behind.Offset != 7 {
-		t.Errorf("a number beyond the reserved ones: %v", err)
+		t.Errorf("a number above the reserved ones: %v", err)
 	}
 	if err := check(at(outbox+".2", 3, 1)); !errors.As(err, &behind) || !behind.Newer ||
 		!strings.Contains(err.Error(), "docs/failover.md") {

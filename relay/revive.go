@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// forgetAfter is how long a place stays closed that no lane of this relay holds anything for.
+// forgetAfter is how long a place stays closed for which no lane of this relay holds events.
 const forgetAfter = 10 * time.Second
 
 // revive tries closed places, with growing pauses, and opens those that answer. It has a goroutine of its own: a try
@@ -45,13 +45,13 @@ func (r *Relay) revive(ctx, work context.Context) {
 	}
 }
 
-// tryClosed sends the first held event of each place. It is the next one that its lane has to send there, so the order
-// holds whatever becomes of it; sent again by the claim that drains, it is a repetition under the same number.
+// tryClosed sends the first held event of each place. It is the next event that its lane has to send there, so the
+// order holds whatever the result is; when a claim drains it, it is a repetition under the same number.
 func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Place) error {
 	found, without := r.lanes.FirstHeld(places)
 	for _, at := range without {
 		if r.health.Age(at, time.Now()) > forgetAfter || (at.Partition == delivery.WholeTopic && r.lanes.Holds(at)) {
-			r.reopen(at) // whoever sends there next finds out
+			r.reopen(at) // the next sender finds out
 		}
 	}
 	if len(found) == 0 {
@@ -62,7 +62,7 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Pla
 		return err
 	}
 	for at := range found {
-		if !slices.Contains(heads, at) { // a claim moves on what it has
+		if !slices.Contains(heads, at) { // a claim is moving its events
 			r.reopen(at)
 		}
 	}
@@ -86,7 +86,7 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Pla
 		}
 		switch scope, refused := delivery.Rejected(err); {
 		case err == nil, refused && scope == delivery.ScopeRecord:
-			// It answers; the claim that drains parks what it refuses.
+			// It answers; the claim that drains parks refused events.
 			r.health.Acked(time.Now(), func() map[delivery.Place]bool {
 				return map[delivery.Place]bool{heads[i]: true}
 			})
@@ -100,7 +100,7 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Pla
 	return r.untry(ctx, s, &unsent)
 }
 
-// untried are held events that a try did not send after all.
+// untried are held events that a try has not sent after all.
 type untried struct {
 	lanes       []int16
 	fences, ids []int64
@@ -110,8 +110,8 @@ func (u *untried) add(g lanes.Grant, id int64) {
 	u.lanes, u.fences, u.ids = append(u.lanes, g.Lane), append(u.fences, g.Fence), append(u.ids, id)
 }
 
-// untry notes that events were not sent. Otherwise nobody could tell them from those that may stand in the log: to
-// accept another partition count, it must be known that none does.
+// untry records that events were not sent. Otherwise they would count as possibly written, and another partition count
+// could be accepted only with a new numbering.
 func (r *Relay) untry(ctx context.Context, s *session, u *untried) error {
 	if len(u.ids) == 0 {
 		return nil
@@ -122,7 +122,7 @@ func (r *Relay) untry(ctx context.Context, s *session, u *untried) error {
 	}))
 }
 
-// heads reads the first held event of each place, after noting that it is sent, and with the barrier of a claim.
+// heads reads the first held event of each place, after recording that it is sent, and with the barrier of a claim.
 func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]lanes.Grant) (heads []delivery.Place,
 	c *claim, err error,
 ) {

@@ -15,8 +15,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
-// rowReader turns rows into events with few allocations: the same few topics, types and sources come again and again,
-// and payloads are cut from slabs. The scanners work in both wire formats, so any query mode of pgx will do.
+// rowReader turns rows into events with few allocations: topics, types and sources repeat, and payloads are cut from
+// slabs. The scanners work in both wire formats, so every query mode of pgx works.
 type rowReader struct {
 	values pg.Copier
 	bytes  map[int16]int // payload bytes and overhead per lane
@@ -31,7 +31,7 @@ func newRowReader(park Park) *rowReader {
 	return &rowReader{bytes: make(map[int16]int, Lanes), parkEvent: park == ParkEvent}
 }
 
-// interned scans a text column into a string of which there are few.
+// interned scans a text column with few distinct values.
 type interned struct {
 	r  *rowReader
 	to *string
@@ -77,7 +77,7 @@ func (r *rowReader) targets() []any {
 	}
 }
 
-// readNew reads rows that have no number yet: their ids stand in its place until [claim.number].
+// readNew reads rows that have no number yet: their ids are in its place until [claim.number].
 func (r *rowReader) readNew(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
@@ -88,7 +88,7 @@ func (r *rowReader) readNew(rows pgx.Rows, c *claim, at map[int16]*laneClaim) er
 	return err
 }
 
-// readMarked reads what [rowReader.readNew] reads, in lanes that may have marks: the rows of marked keys have moved.
+// readMarked is [rowReader.readNew] for lanes that may have marks: the rows of marked keys have moved.
 func (r *rowReader) readMarked(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	var marked bool
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &marked}, r.targets()...)
@@ -117,7 +117,7 @@ func (r *rowReader) readList(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 	return err
 }
 
-// readHeld reads the held rows of a try, whose numbers are theirs already.
+// readHeld reads the held rows of a try, which have their numbers already.
 func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	it := delivery.Item{From: delivery.FromHeld}
 	var maybe bool
@@ -129,7 +129,7 @@ func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 	return err
 }
 
-// readDrained reads held rows of which those that stand behind a parked one of their key have moved.
+// readDrained reads held rows. Those behind a parked event of their key have moved.
 func (r *rowReader) readDrained(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	it := delivery.Item{From: delivery.FromHeld}
 	var maybe, behind bool
@@ -155,14 +155,14 @@ func (r *rowReader) addHeld(c *claim, l *laneClaim, it delivery.Item, maybe bool
 	return r.add(c, l)
 }
 
-// readOpen reads open journal entries. The columns of a discarded event are null and would not scan, so each row's head
-// is looked at first.
+// readOpen reads open journal entries. The columns of a discarded event are null and cannot be scanned, so each row's
+// head is read first.
 func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	defer rows.Close()
 	var first, seq int64
 	var lane int16
 	var gone, maybe bool
-	it := delivery.Item{Sent: true} // whoever made the entry may have sent it
+	it := delivery.Item{Sent: true} // the entry's first owner may have sent it
 	head, columns := []any{&lane, &first, &seq, &gone, &it.ID, &it.From, &it.Partition, &it.Alone, &maybe}, r.targets()
 	headOnly := append(slices.Clone(head), make([]any, len(columns))...) // nil targets are skipped
 	whole := append(slices.Clone(head), columns...)
@@ -188,12 +188,12 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 	return rows.Err()
 }
 
-// textOf is how many bytes of text an event has beside its headers.
+// textOf returns the size of an event's texts, without its headers.
 func textOf(e *event.Event) int {
 	return len(e.Key) + len(e.Tenant) + len(e.Source) + len(e.Type) + len(e.ContentType)
 }
 
-// add appends the row that was just scanned.
+// add appends the scanned row.
 func (r *rowReader) add(c *claim, l *laneClaim) error {
 	r.e.Headers = nil
 	if len(r.headers) > 0 {

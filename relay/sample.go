@@ -16,8 +16,8 @@ import (
 // SampleLimit is where the counts of a Sample end.
 const SampleLimit = 100_000
 
-// Sample is the state of an outbox in figures that are cheap enough to be asked for every few seconds. Counts end at
-// SampleLimit. All but Members are the same whichever relay asks.
+// Sample has figures of an outbox that are cheap enough to read every few seconds. Counts end at SampleLimit. All but
+// Members are the same for every relay.
 type Sample struct {
 	// Backlog is how many events are in the outbox, those under way included. Oldest is the age of the oldest, Lanes
 	// that of each lane's oldest; 0 where there is none.
@@ -28,44 +28,43 @@ type Sample struct {
 	LastID int64
 	// Owned is how many lanes have an owner whose lease runs, of [Lanes]. Members is how many relays are alive.
 	Owned, Members int
-	// Held events wait, those of paused topics included. Without these, they wait for HeldPartitions that do not answer
-	// (a topic that refuses everything counts as one), the oldest since HeldFor.
+	// Held events wait, those of paused topics included. The others wait for HeldPartitions that do not answer (a
+	// refused topic counts as one), the oldest since HeldFor.
 	Held, HeldPartitions int64
 	HeldFor              time.Duration
-	// Parked events wait for a person. Of ParkedKeys, Releasing are on their way out; ParkedFor is the longest that one
-	// is in its state.
+	// Parked events wait for an operator. Of ParkedKeys, Releasing are being released; ParkedFor is the longest time
+	// that a key has been in its state.
 	Parked, ParkedKeys, Releasing int64
 	ParkedFor                     time.Duration
-	// Scheduled events wait for their time; ScheduledLate is how long the one that is due first has been due.
+	// Scheduled events wait for their time; ScheduledLate is how long the first one has been due.
 	Scheduled     int64
 	ScheduledLate time.Duration
 	// PausedTopics were paused by an operator, the first PausedFor ago.
 	PausedTopics int64
 	PausedFor    time.Duration
-	// ArchiveStray is how many archived events are in no day, about: the days were not made in time.
+	// ArchiveStray is about how many archived events are in no day: the days were not made in time.
 	ArchiveStray int64
 	// WAL is nil when no relay has read the WAL for this outbox.
 	WAL *WALStatus
 	// XminAge is how many transactions ago the oldest snapshot or transaction of the database began, and
-	// OldestTransaction how long ago: rows that died since stay in the table, and reading gets slower. The second
-	// leaves out sessions of other roles unless the relay's role is in pg_read_all_stats. Both are -1 when the role may
-	// not look.
+	// OldestTransaction how long ago: rows that died since stay in the table, and reading gets slower.
+	// OldestTransaction leaves out sessions of other roles unless the relay's role is in pg_read_all_stats. Both are -1
+	// if the role lacks the right.
 	XminAge           int64
 	OldestTransaction time.Duration
 }
 
 // Sample reads the figures now, from the pool given to New.
 func (r *Relay) Sample(ctx context.Context) (Sample, error) {
-	look := sampler{db: r.db, schema: r.schema, lease: r.cfg.Lease, lanes: []int16{}, floors: []int64{}}
+	from := sampler{db: r.db, schema: r.schema, lease: r.cfg.Lease, lanes: []int16{}, floors: []int64{}}
 	if table := r.table.Load(); table != nil {
-		look.lanes, look.floors, look.ids = table.Reaches()
+		from.lanes, from.floors, from.ids = table.Reaches()
 	}
-	return look.sample(ctx)
+	return from.sample(ctx)
 }
 
-// ReadSample reads the figures of an outbox for who has no relay of its own. A relay spares itself dead rows at the
-// beginning of the table; this reads over them. Members are those of the last 15 s. An empty schema is the connection's
-// search_path.
+// ReadSample reads the figures of an outbox without a relay. A relay skips dead rows at the beginning of the table;
+// this reads them. Members are those of the last 15 s. An empty schema is the connection's search_path.
 func ReadSample(ctx context.Context, db *pgxpool.Pool, schema string) (Sample, error) {
 	in, err := sql.For(schema)
 	if err != nil {
@@ -78,7 +77,7 @@ func ReadSample(ctx context.Context, db *pgxpool.Pool, schema string) (Sample, e
 	return sampler{db: db, schema: in, lease: cfg.Lease, lanes: []int16{}, floors: []int64{}}.sample(ctx)
 }
 
-// sampler is who reads a Sample, and the floors that are known.
+// sampler reads a Sample, with known floors.
 type sampler struct {
 	db     *pgxpool.Pool
 	schema *sql.Schema
@@ -131,7 +130,7 @@ func (r sampler) sample(ctx context.Context) (Sample, error) {
 	return s, r.horizon(ctx, &s)
 }
 
-// horizon is not part of the other figures: who may not look at sessions still gets those.
+// horizon is separate: a role that may not read sessions still gets the other figures.
 func (r sampler) horizon(ctx context.Context, s *Sample) error {
 	var oldest float64
 	err := r.db.QueryRow(ctx, r.sql(sql.SampleHorizon)).Scan(&s.XminAge, &oldest)

@@ -8,10 +8,10 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestSample: each figure of a Sample moves with what it counts.
+// TestSample: each field of a Sample changes with the rows that it counts.
 func TestSample(t *testing.T) {
 	t.Parallel()
-	db := pgtest.NewDatabase(t, "outbox") // figures about transactions are the database's
+	db := pgtest.NewDatabase(t, "outbox") // the fields about transactions are of the whole database
 	r := newRelay(t, db, new(memory), config())
 	sample := func() relay.Sample {
 		t.Helper()
@@ -86,7 +86,7 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// TestSampleSeesAnOldSnapshot: what keeps dead rows is seen, also a transaction that only reads.
+// TestSampleSeesAnOldSnapshot: a sample reports a transaction that keeps dead rows, also one that only reads.
 func TestSampleSeesAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t, "outbox")
@@ -108,7 +108,7 @@ func TestSampleSeesAnOldSnapshot(t *testing.T) {
 	if _, err := reader.Exec(t.Context(), "rollback"); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Await(t, "nothing holds rows back any more", func() (bool, error) {
+	pgtest.Await(t, "no transaction keeps dead rows", func() (bool, error) {
 		s, err := r.Sample(t.Context())
 		return s.XminAge < 20, err
 	})

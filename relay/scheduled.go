@@ -12,17 +12,17 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// dueShare is how many times as long as a look took the next one for scheduled events waits. There is no floor for
-// them: the rows that were moved while an old transaction is open are read again by each look, and must not slow down
-// the others.
+// dueShare is how many times as long as a probe took the pause before the next one for scheduled events is. They have
+// no floor: rows that were moved during a long transaction are read again by each probe, and must not slow down the
+// others.
 const dueShare = 20
 
-// duePause is the pause after a look that took so long. A process or a server that stood still is no old transaction:
-// what is due waits for a lease at most.
+// duePause is the pause after a probe of that duration. A process or a server may have been suspended, so due events
+// wait for at most a lease.
 func duePause(took, lease time.Duration) time.Duration { return min(dueShare*took, lease) }
 
-// queueDue adds to a claim the move of what has come due in the lanes that may have some (P8): out of the table of
-// the future, behind everything that the lane has. What it moves the same claim may take.
+// queueDue adds to a claim the move of due events in the lanes that may have some (P8): from outbox_scheduled, behind
+// all events of the lane. The same claim may take them.
 func (r *Relay) queueDue(b *pgx.Batch, grants []lanes.Grant, most, bytes int, moved map[int16]int64) {
 	var lanes []int16
 	var fences []int64
@@ -37,7 +37,7 @@ func (r *Relay) queueDue(b *pgx.Batch, grants []lanes.Grant, most, bytes int, mo
 	b.Queue(r.sql(sql.MoveDue), lanes, fences, r.owner, most, bytes, eventOverhead).Query(readByLane(moved))
 }
 
-// movedDue notes after the claim's commit what queueDue has done. A lane that had some may have more.
+// movedDue records after the claim's commit what queueDue has moved. A lane that had due events may have more.
 func (r *Relay) movedDue(grants []lanes.Grant, moved map[int16]int64) {
 	var all int64
 	for _, g := range grants {
@@ -51,8 +51,8 @@ func (r *Relay) movedDue(grants []lanes.Grant, moved map[int16]int64) {
 	}
 }
 
-// queueLookDue asks which lanes have something that is due.
-func (r *Relay) queueLookDue(b *pgx.Batch, due *[]int16) {
+// queueProbeDue asks which lanes have due events.
+func (r *Relay) queueProbeDue(b *pgx.Batch, due *[]int16) {
 	lanes := r.lanes.Certain()
 	if len(lanes) == 0 {
 		return
@@ -60,10 +60,10 @@ func (r *Relay) queueLookDue(b *pgx.Batch, due *[]int16) {
 	b.Queue(r.sql(sql.Due), lanes).Query(readLanes(due))
 }
 
-// While every lane's events come from the WAL, the prober looks rarely: for what has come due, was released or paused.
-// What changes any of it is in the WAL too, and wakes it.
+// While every lane's events come from the WAL, the prober runs rarely: for due, released or paused events. Changes of
+// these are in the WAL too, and wake it.
 
-// restFor is how long the prober rests.
+// restFor returns how long the prober rests.
 func (r *Relay) restFor() time.Duration {
 	wait := r.cfg.Lease / 3
 	if !r.dueAt.IsZero() {
@@ -72,7 +72,7 @@ func (r *Relay) restFor() time.Duration {
 	return max(wait, time.Millisecond)
 }
 
-// queueNextDue asks when something comes due, by the clock of this machine: a look then finds it, or asks again.
+// queueNextDue asks when the next event is due, by the clock of this machine: a probe then finds it, or asks again.
 func (r *Relay) queueNextDue(b *pgx.Batch, now time.Time) {
 	r.dueAt = time.Time{}
 	b.Queue(r.sql(sql.NextDue)).QueryRow(func(row pgx.Row) error {
@@ -85,7 +85,7 @@ func (r *Relay) queueNextDue(b *pgx.Batch, now time.Time) {
 	})
 }
 
-// moveStreamed moves what has come due in lanes whose source the WAL is: it comes back from there. It returns the other
+// moveStreamed moves due events of lanes whose source is the WAL: they come back from there. It returns the other
 // lanes.
 func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (others []int16, err error) {
 	mine, fences := r.lanes.FromWAL()
@@ -114,7 +114,7 @@ func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (othe
 	r.movedDue(grants, moved)
 	if len(moved) > 0 {
 		r.dueNext = time.Time{}
-		r.Wake() // there may be more than fitted
+		r.Wake() // there may be more than a claim's limit
 	}
 	return others, nil
 }

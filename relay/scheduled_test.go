@@ -16,8 +16,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestP8DueEventsMoveInOrder: behind what the key has had until then, by due time and not by when they were scheduled.
-// Order counts from the move.
+// TestP8DueEventsMoveInOrder: behind the key's earlier events, and by due time, not by the time of scheduling. Order
+// counts from the move.
 func TestP8DueEventsMoveInOrder(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -30,19 +30,20 @@ func TestP8DueEventsMoveInOrder(t *testing.T) {
 	f.drain()
 	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '5')`)
 	f.drain()
-	inOrder(t, f.to.events(), 6)
-	numbered(t, f.to.events())
+	checkOrder(t, f.to.events(), 6)
+	checkNumbers(t, f.to.events())
 	for _, e := range f.to.events()[1:5] {
 		if _, ok := event.IDTime(e.ID); !ok || !e.Time.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
-			t.Errorf("a scheduled event came as %+v", e)
+			t.Errorf("a scheduled event was published as %+v", e)
 		}
 	}
 	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_scheduled`); n != 1 {
-		t.Errorf("%d events are scheduled, want the one of the future", n)
+		t.Errorf("%d events are scheduled, want the future one", n)
 	}
 }
 
-// TestP8ManyDueEvents: more than a claim takes, with and without keys, and rows whose id the move makes.
+// TestP8ManyDueEvents: more events than a claim takes are moved, with and without keys, and with ids that the move
+// makes.
 func TestP8ManyDueEvents(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -52,10 +53,10 @@ func TestP8ManyDueEvents(t *testing.T) {
 	db.Exec(t,
 		`insert into outbox_scheduled (due, topic, type) select now(), 'payments', 'T' from generate_series(1, 100)`)
 	moved := make(chan int, 10_000)
-	stop := running(t, newRelay(t, db, to, config(
+	stop := startRelay(t, newRelay(t, db, to, config(
 		func(c *relay.Config) { c.ClaimEvents = 64; c.Observer.Due = func(n int) { moved <- n } })))
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_scheduled)`)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func TestP8ManyDueEvents(t *testing.T) {
 			keyed = append(keyed, e)
 		}
 	}
-	inOrder(t, keyed, 2000)
+	checkOrder(t, keyed, 2000)
 	close(moved)
 	sum := 0
 	for n := range moved {
@@ -78,7 +79,7 @@ func TestP8ManyDueEvents(t *testing.T) {
 	}
 }
 
-// TestP8NotBefore: a running relay wakes up by itself, and never too early by the database's clock.
+// TestP8NotBefore: a running relay wakes up for a due event, and never too early by the database's clock.
 func TestP8NotBefore(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -88,7 +89,7 @@ func TestP8NotBefore(t *testing.T) {
 		return nil
 	}
 	db.Exec(t, `create table due (due timestamptz)`)
-	stop := running(t, newRelay(t, db, to, config()))
+	stop := startRelay(t, newRelay(t, db, to, config()))
 	pgtest.AwaitSQL(t, db, `select count(owner) = 32 from outbox_lane`)
 	err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
 		due := time.Now().Add(400 * time.Millisecond)
@@ -112,7 +113,7 @@ func TestP8NotBefore(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, to.events(), 1)
+	checkOrder(t, to.events(), 1)
 }
 
 func TestP8StatusCountsScheduledEvents(t *testing.T) {
@@ -128,7 +129,7 @@ func TestP8StatusCountsScheduledEvents(t *testing.T) {
 	}
 }
 
-// TestP8StaleOwnerMovesNothing: its fence was raised.
+// TestP8StaleOwnerMovesNothing: a relay whose fence was raised moves no event.
 func TestP8StaleOwnerMovesNothing(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -141,7 +142,7 @@ func TestP8StaleOwnerMovesNothing(t *testing.T) {
 	}
 }
 
-// TestP8UnknownCommitOfMove: whatever became of it, each event is published once and in order.
+// TestP8UnknownCommitOfMove: whether the COMMIT happened or not, each event is published once and in order.
 func TestP8UnknownCommitOfMove(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
@@ -159,16 +160,16 @@ func TestP8UnknownCommitOfMove(t *testing.T) {
 			db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
 				select now() - interval '1 h' + g * interval '1 ms', 'payments', 'k' || (g % 10), 'T',
 					convert_to((g / 10)::text, 'UTF8') from generate_series(0, 199) g`)
-			stop := running(t, r)
+			stop := startRelay(t, r)
 			<-trap.Fired()
 			trap.Release()
 			pgtest.AwaitSQL(t, db, `select not exists (select from outbox_scheduled)`)
-			drained(t, db)
+			awaitDrained(t, db)
 			if err := stop(); err != nil {
 				t.Fatal(err)
 			}
-			numbered(t, to.events())
-			inOrder(t, to.events(), 200)
+			checkNumbers(t, to.events())
+			checkOrder(t, to.events(), 200)
 		})
 	}
 }
@@ -186,10 +187,10 @@ func TestP8ListAndCancel(t *testing.T) {
 		list[0].Bytes != 4 {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if err := o.CancelScheduled(t.Context(), 3, "the customer paid"); err != nil {
+	if err := o.CancelScheduled(t.Context(), 3, list[0].Due, "the customer paid"); err != nil {
 		t.Error(err)
 	}
-	if err := o.CancelScheduled(t.Context(), 3, "again"); !errors.Is(err, operator.ErrNotScheduled) {
+	if err := o.CancelScheduled(t.Context(), 3, list[0].Due, "again"); !errors.Is(err, operator.ErrNotScheduled) {
 		t.Errorf("error %v", err)
 	}
 	if list, err = o.Scheduled(t.Context(), operator.ScheduledFilter{Limit: 3}); err != nil || len(list) != 3 ||

@@ -20,21 +20,21 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// settling is a settle while it is put together: what becomes of the events of the lanes whose claim is complete.
+// settling is a settle while it is put together: the fates of the events of lanes whose claim is complete.
 type settling struct {
 	epoch string
 	lanes []laneClaim
-	// lanes of which everything stands in the outbox: what is not acked moves, and the rest of the entry is deleted
+	// Lanes whose events are all in the outbox: those without an ack are moved, and the rest of the entry is deleted.
 	plain laneKeys
-	moved laneKeys // those of them of which something moves
-	mixed laneKeys // lanes with events that stand beside the outbox: each is named
-	// placed are lanes that were read in bulk and are acked as a whole, with their rows, which lay where rows says.
+	moved laneKeys // those of them with moved events
+	mixed laneKeys // lanes with events outside of the outbox: each is named
+	// placed are lanes that were read in bulk and are acked as a whole. rows are the positions of their rows.
 	placed laneKeys
 	rows   []pg.Row
 	count  outcome
-	added  map[int16][]delivery.Place // groups that lanes have after it
-	parks  map[int16]bool             // lanes that have something parked after it
-	acks   map[int16]int              // how many events of a lane of plain are acked
+	added  map[int16][]delivery.Place // groups that lanes have after the settle
+	parks  map[int16]bool             // lanes that have parked events after the settle
+	acks   map[int16]int              // number of acked events of a lane of plain
 
 	acked struct {
 		lanes     []int16
@@ -53,7 +53,7 @@ type settling struct {
 		attempts      []int32
 		errors, codes []string
 		refused       int
-		first         uuid.UUID // the first event that was refused, for the log
+		first         uuid.UUID // the first refused event, for the log
 		firstTopic    string
 		firstRefusal  delivery.Refusal
 	}
@@ -76,10 +76,10 @@ func concat(a, b *laneKeys) laneKeys {
 	}
 }
 
-// outcome counts events by what a settle did with them.
+// outcome counts events by their fates.
 type outcome struct {
-	acked, drained, released int // published: in all, of those from held, and from the lists of parked keys
-	gone                     int // acked, and somebody had deleted them from the outbox
+	acked, drained, released int // published: all, from outbox_held, and from lists of parked keys
+	gone                     int // acked, and deleted from the outbox by another session
 	parked                   int
 	held                     map[delivery.Place]int // newly held
 }
@@ -132,8 +132,8 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	return nil
 }
 
-// gather sorts the events of complete lanes by their fates.
-// With byPlace, lanes of which all rows may be where they were read are settled by that.
+// gather sorts the events of complete lanes by their fates. With byPlace, lanes whose rows may still be where they were
+// read are settled by those positions.
 func (set *settling) gather(c *claim, byPlace bool) {
 	at := make(map[int16]*laneClaim, len(set.lanes))
 	mixed, moves, placed := map[int16]bool{}, map[int16]bool{}, map[int16]bool{}
@@ -232,7 +232,7 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 }
 
 // settleForSure repeats a settle that certainly did not happen (a lock timeout, a deadlock), as long as the lanes are
-// ours: to claim them again instead would publish everything twice.
+// this relay's: claiming them again instead would publish everything twice.
 func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
 	pause := outage.NewBackOff()
 	for {
@@ -253,8 +253,8 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 	}
 }
 
-// settle deletes the journal entries of the lanes, and the events that they name or moves them to where they wait. It
-// returns the lanes whose entries were there; in the others it changed nothing.
+// settle deletes the journal entries of the lanes, and deletes or moves the events that they name. It returns the lanes
+// whose entries were there; in the others it changed nothing.
 func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
 	settled = make(map[int16]bool, len(set.lanes))
 	read := func(rows pgx.Rows) error {
@@ -275,8 +275,8 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	all, none := concat(&set.placed, &rest), laneKeys{}
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), all.lanes, all.fences, r.owner)
-		// On a server that took over without it, a lane may have come back under the fence that it had, with another
-		// entry under this number.
+		// On a server that took over without the take-over of a lane, the lane may have come back under the fence that
+		// it had, with another entry under this number.
 		b.Queue(r.sql(sql.AsKnown), none.lanes, none.fences, r.owner, none.firsts, set.epoch)
 		if len(set.acked.lanes) > 0 {
 			r.queueAcked(b, set, &set.mixed)
@@ -289,7 +289,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 			b.Queue(r.sql(sql.SettleHold), open.lanes, open.fences, r.owner, open.firsts, h.lanes, h.ids, h.seqs,
 				h.partitions, h.sent)
 		}
-		// What is left of an entry in the outbox now is acked.
+		// The entry's events that are still in the outbox are acked.
 		if k := &set.plain; len(k.lanes) > 0 {
 			r.queueSettled(b, set, k).Query(deleted)
 		}
@@ -304,7 +304,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	return settled, err
 }
 
-// reportSettled says what a settle did.
+// reportSettled reports the result of a settle.
 func (r *Relay) reportSettled(set *settling, took time.Duration) {
 	o, n := &r.cfg.Observer, &set.count
 	if n.acked > 0 && o.Settled != nil {

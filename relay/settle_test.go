@@ -10,14 +10,14 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// slow is a broker whose first call is announced and waits.
-type slow struct {
+// slowBroker is a broker that announces its first call and waits.
+type slowBroker struct {
 	*broker
 	entered, gate chan struct{}
 	calls         int
 }
 
-func (s *slow) Publish(ctx context.Context, events []event.Event) []error {
+func (s *slowBroker) Publish(ctx context.Context, events []event.Event) []error {
 	if s.calls++; s.calls == 1 {
 		close(s.entered)
 		<-s.gate
@@ -25,15 +25,16 @@ func (s *slow) Publish(ctx context.Context, events []event.Event) []error {
 	return s.broker.Publish(ctx, events)
 }
 
-// publishing is a driven relay with the first events of 20 keys on their way to a broker that will answer by verdict.
-func publishing(t *testing.T, db *pgtest.DB, verdict func(e *event.Event, partition int32) answer,
+// startPublishing is a driven relay that is publishing the first events of 20 keys, to a broker that will answer by
+// verdict.
+func startPublishing(t *testing.T, db *pgtest.DB, verdict func(e *event.Event, partition int32) answer,
 	change ...func(*relay.Config),
 ) (d *relay.Driver, answered func() error) {
 	t.Helper()
-	b := &slow{broker: newBroker(2), entered: make(chan struct{}), gate: make(chan struct{})}
+	b := &slowBroker{broker: newBroker(2), entered: make(chan struct{}), gate: make(chan struct{})}
 	b.set(verdict)
 	d, err := relay.Drive(t.Context(), newRelay(t, db, b,
-		config(append(change, quick, func(c *relay.Config) { c.Lease = time.Hour })...)))
+		config(append(change, quickHold, func(c *relay.Config) { c.Lease = time.Hour })...)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,21 +46,20 @@ func publishing(t *testing.T, db *pgtest.DB, verdict func(e *event.Event, partit
 	return d, func() error { close(b.gate); return <-stepped }
 }
 
-// everything is what the outbox has, and how it has it.
-const everything = `select coalesce(string_agg(x, e'\n' order by x), 'nothing') from (
+// allRows lists all rows of the outbox's tables.
+const allRows = `select coalesce(string_agg(x, e'\n' order by x), 'nothing') from (
 	select 'event ' || lane || ' ' || id || ' ' || xmin from outbox_event
 	union all select 'entry ' || lane || ' ' || first_seq || ' ' || xmin from outbox_claim
 	union all select 'held ' || lane || ' ' || id from outbox_held
 	union all select 'parked ' || lane || ' ' || id from outbox_parked
 	union all select 'mark ' || key from outbox_parked_key) as t (x)`
 
-// TestP3_5_OnlyTheOwnerSettles: a relay's lanes were taken from it while it published. Whatever it has to settle then,
-// it changes nothing.
+// TestP3_5_OnlyTheOwnerSettles: a relay loses its lanes while it publishes. Its settle then changes nothing.
 func TestP3_5_OnlyTheOwnerSettles(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]func(e *event.Event, partition int32) answer{
 		"acked":  func(*event.Event, int32) answer { return answer{} },
-		"parked": refusing("0"),
+		"parked": refuseK3("0"),
 		"held": func(_ *event.Event, partition int32) answer {
 			if partition == 1 {
 				return answer{err: refusal{scope: "topic"}}
@@ -70,30 +70,30 @@ func TestP3_5_OnlyTheOwnerSettles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := outboxDB(t)
-			_, answered := publishing(t, db, verdict)
+			_, answered := startPublishing(t, db, verdict)
 			db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), fence = fence + 1`)
-			before := pgtest.One[string](t, db, everything)
+			before := pgtest.One[string](t, db, allRows)
 			if err := answered(); err != nil {
 				t.Fatal(err)
 			}
-			if after := pgtest.One[string](t, db, everything); after != before {
+			if after := pgtest.One[string](t, db, allRows); after != before {
 				t.Errorf("a stale owner's settle changed the outbox from\n%s\nto\n%s", before, after)
 			}
 		})
 	}
 }
 
-// TestP3_5_SettleDeletesItsOwnEntry and no other of its lanes, whoever made that one.
+// TestP3_5_SettleDeletesItsOwnEntry: and no other entry of its lanes, whichever claim wrote that.
 func TestP3_5_SettleDeletesItsOwnEntry(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]func(e *event.Event, partition int32) answer{
 		"acked":  func(*event.Event, int32) answer { return answer{} },
-		"parked": refusing("0"),
+		"parked": refuseK3("0"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := outboxDB(t)
-			_, answered := publishing(t, db, verdict)
+			_, answered := startPublishing(t, db, verdict)
 			db.Exec(t,
 				`insert into outbox_claim (lane, first_seq, ids, seqs) select lane, 1::bigint << 40, array[7],
 					array[1::bigint << 40] from outbox_lane`)
@@ -102,17 +102,17 @@ func TestP3_5_SettleDeletesItsOwnEntry(t *testing.T) {
 			}
 			if n := pgtest.One[int](t, db,
 				`select count(*) from outbox_claim where first_seq = 1::bigint << 40`); n != relay.Lanes {
-				t.Errorf("%d entries that were another claim's are left of %d", n, relay.Lanes)
+				t.Errorf("%d entries of another claim are left of %d", n, relay.Lanes)
 			}
 			if n := pgtest.One[int](t, db, `select count(*) from outbox_claim`); n != relay.Lanes {
-				t.Errorf("%d entries are left in all: its own must go", n)
+				t.Errorf("%d entries are left in all: the settle must delete its own", n)
 			}
 		})
 	}
 }
 
-// TestP3_7_UnknownCommitRaisesFence: the reply to the COMMIT of a claim or settle is lost. The lanes are not
-// claimed before a heartbeat has raised their fences, for the transaction may still be under way.
+// TestP3_7_UnknownCommitRaisesFence: the reply to the COMMIT of a claim or settle is lost. The lanes are not claimed
+// again before a heartbeat has raised their fences, because the transaction may still be running.
 func TestP3_7_UnknownCommitRaisesFence(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"take", "take marked", "settle"} {
@@ -129,7 +129,7 @@ func TestP3_7_UnknownCommitRaisesFence(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(d.Close)
-			if step == "take" { // which is for lanes that are known
+			if step == "take" { // which is the statement for lanes that are known
 				if _, err := d.Step(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -149,31 +149,31 @@ func TestP3_7_UnknownCommitRaisesFence(t *testing.T) {
 				t.Fatal(err)
 			}
 			if after := pgtest.One[int64](t, db, fences); after != before+lanes {
-				t.Errorf("fences of %d in sum are %d after the heartbeat: each of %d must rise by one", before, after,
+				t.Errorf("sum of fences %d, %d after the heartbeat: each of %d must rise by one", before, after,
 					lanes)
 			}
 			if _, err := d.Step(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			numbered(t, to.events())
-			inOrder(t, to.events(), 320)
+			checkNumbers(t, to.events())
+			checkOrder(t, to.events(), 320)
 		})
 	}
 }
 
-// TestP3_5_DeletedEventsAreCounted: somebody deletes events from the outbox while the relay publishes them.
+// TestP3_5_DeletedEventsAreCounted: another session deletes events from the outbox while the relay publishes them.
 func TestP3_5_DeletedEventsAreCounted(t *testing.T) {
 	t.Parallel()
 	acked := func(*event.Event, int32) answer { return answer{} }
 	for name, c := range map[string]struct {
 		verdict func(*event.Event, int32) answer
 		days    int
-	}{"deleted": {acked, 0}, "archived": {acked, 1}, "beside one that is refused": {refusing("1"), 0}} {
+	}{"deleted": {acked, 0}, "archived": {acked, 1}, "with a refused event": {refuseK3("1"), 0}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := outboxDB(t)
 			var settled, gone int
-			_, answered := publishing(t, db, c.verdict, func(cfg *relay.Config) {
+			_, answered := startPublishing(t, db, c.verdict, func(cfg *relay.Config) {
 				cfg.ArchiveDays = c.days
 				cfg.Observer.Settled = func(n, discarded int, _ time.Duration) {
 					settled, gone = settled+n,
@@ -185,7 +185,7 @@ func TestP3_5_DeletedEventsAreCounted(t *testing.T) {
 				t.Fatal(err)
 			}
 			if settled == 0 || gone != 3 {
-				t.Errorf("%d of %d settled events were gone, want 3", gone, settled)
+				t.Errorf("%d of %d settled events were missing, want 3", gone, settled)
 			}
 		})
 	}

@@ -13,98 +13,100 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// age makes relays those that have been there for longer than a heartbeat's time.
-const age = `update relay_member set joined = joined - interval '1 hour'`
+// makeCounted makes all relays older than one heartbeat.
+const makeCounted = `update relay_member set joined = joined - interval '1 hour'`
 
-// beside starts another driven relay.
-func (f *floors) beside(change ...func(*relay.Config)) *floors { return driven(f.t, f.db, change...) }
+// anotherRelay drives another relay of the same outbox.
+func (f *floors) anotherRelay(change ...func(*relay.Config)) *floors {
+	return driven(f.t, f.db, change...)
+}
 
-func (f *floors) owns(want int, why string) {
+func (f *floors) requireLanes(want int, why string) {
 	f.t.Helper()
 	f.must(f.Beat(f.t.Context()))
-	f.must(f.Beat(f.t.Context())) // what it gave back in the first is free for the others
+	f.must(f.Beat(f.t.Context())) // lanes that the first heartbeat gave back are free for others now
 	if n, _ := lanesOf(f.Driver); n != want {
 		f.t.Fatalf("a relay owns %d lanes, want %d: %s", n, want, why)
 	}
 }
 
-// TestP5NewRelayDoesNotCount: a relay that crashes whenever it has started must not take lanes from the
-// others each time, which have to wait for its lease then.
+// TestP5NewRelayDoesNotCount: a relay that crashes after every start must not take lanes from the others, which would
+// have to wait for its lease each time.
 func TestP5NewRelayDoesNotCount(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
-	f.db.Exec(t, age)
+	f.db.Exec(t, makeCounted)
 	for range 3 {
-		crashing := f.beside()
-		f.owns(relay.Lanes, "a relay that has just started does not count")
-		crashing.owns(0, "the lanes are another's")
+		crashing := f.anotherRelay()
+		f.requireLanes(relay.Lanes, "a relay that has just started does not count")
+		crashing.requireLanes(0, "another relay owns the lanes")
 	}
 	f.db.Exec(t, `delete from relay_member where joined > now() - interval '1 minute'`)
-	staying := f.beside()
-	f.db.Exec(t, age)
-	staying.owns(0, "the lanes are another's still")
-	f.owns(relay.Lanes/2, "the other one has been there for a heartbeat's time")
-	staying.owns(relay.Lanes/2, "it has been there for a heartbeat's time")
+	staying := f.anotherRelay()
+	f.db.Exec(t, makeCounted)
+	staying.requireLanes(0, "another relay still owns the lanes")
+	f.requireLanes(relay.Lanes/2, "the other relay counts after one heartbeat")
+	staying.requireLanes(relay.Lanes/2, "the relay counts after one heartbeat")
 }
 
-// TestP5FreeLanesGoToCountedRelays: who has just started takes what was free for a heartbeat's time, and before only
-// when there is nobody else.
+// TestP5FreeLanesGoToCountedRelays: a relay that has just started takes lanes that have been free for the time of a
+// heartbeat; it takes others only if there is no other relay.
 func TestP5FreeLanesGoToCountedRelays(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
-	f.db.Exec(t, age)
-	other := f.beside()
+	f.db.Exec(t, makeCounted)
+	other := f.anotherRelay()
 	f.db.Exec(t,
 		`update outbox_lane set owner = null, fence = fence + 1, lease_until = clock_timestamp() where lane < 8`)
-	other.owns(0, "those that count come first")
+	other.requireLanes(0, "counted relays come first")
 	f.db.Exec(t, `update outbox_lane set lease_until = lease_until - interval '20 minutes' where owner is null`)
-	other.owns(8, "they were free for a heartbeat's time")
+	other.requireLanes(8, "these lanes have been free for the time of a heartbeat")
 	f.Close()
-	other.owns(relay.Lanes, "there is nobody else")
+	other.requireLanes(relay.Lanes, "there is no other relay")
 }
 
-// TestP5HeartbeatInFutureDoesNotCount: the database's clock went back, and a relay that died before has a heartbeat
-// that is to come.
+// TestP5HeartbeatInFutureDoesNotCount: the database's clock was set back, and the last heartbeat of a dead relay is now
+// in the future.
 func TestP5HeartbeatInFutureDoesNotCount(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.db.Exec(t,
 		`insert into relay_member (owner, joined, seen) values (gen_random_uuid(), now(), now() + interval '3 hours')`)
-	f.owns(relay.Lanes, "the other one's heartbeat is in the future")
+	f.requireLanes(relay.Lanes, "the other relay's heartbeat is in the future")
 }
 
-// deaf is a publisher that reaches nothing while it is told so.
-type deaf struct {
+// unreachablePublisher is a publisher whose Reach fails while it is set.
+type unreachablePublisher struct {
 	memory
 	asked   atomic.Int64
 	reaches atomic.Bool
 }
 
-func (d *deaf) Reach(context.Context) error {
+func (d *unreachablePublisher) Reach(context.Context) error {
 	d.asked.Add(1)
 	if d.reaches.Load() {
 		return nil
 	}
-	return errors.New("nothing answers")
+	return errors.New("no broker answers")
 }
 
-// TestP5RelayWithoutKafkaTakesNoLanes: it gets no lanes from others until it reaches what it publishes to.
+// TestP5RelayWithoutKafkaTakesNoLanes: a relay takes no lanes from others while it does not reach its publisher.
 func TestP5RelayWithoutKafkaTakesNoLanes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for leases")
 	}
 	t.Parallel()
 	db := outboxDB(t)
-	running(t, newRelay(t, db, &memory{}, config(func(c *relay.Config) { c.Name = "well" })))
+	startRelay(t, newRelay(t, db, &memory{}, config(func(c *relay.Config) { c.Name = "well" })))
 	pgtest.AwaitSQL(t, db,
 		`select count(owner) = $1 and exists (select from relay_member where seen >= joined + interval '1 s')
 			from outbox_lane`, relay.Lanes)
-	to := &deaf{}
-	running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Name = "deaf" })))
+	to := &unreachablePublisher{}
+	startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Name = "deaf" })))
 	const its = `select count(*) from outbox_lane l join relay_member m on m.owner = l.owner where m.name = 'deaf'`
-	pgtest.Await(t, "heartbeats of a relay that reaches nothing", func() (bool, error) {
+	pgtest.Await(t, "heartbeats of a relay without Kafka", func() (bool, error) {
 		if n := pgtest.One[int](t, db, its); n > 0 {
-			t.Fatalf("a relay that reaches nothing owns %d lanes", n)
+			t.Fatalf("a relay without Kafka owns %d lanes", n)
 		}
 		return to.asked.Load() > 10, nil
 	})
@@ -112,8 +114,8 @@ func TestP5RelayWithoutKafkaTakesNoLanes(t *testing.T) {
 	pgtest.AwaitSQL(t, db, `select ($1 = (`+its+`))`, relay.Lanes/2)
 }
 
-// TestP5LaneChangesAreLogged: lanes that are taken and left are told of alike, whatever becomes of them, and in one
-// line each time. Who takes lanes from a relay that is gone says from whom.
+// TestP5LaneChangesAreLogged: the observer is told of every lane that is taken or left, and each change is one log
+// line. A relay that takes over lanes logs their former owner.
 func TestP5LaneChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	var said bytes.Buffer
@@ -123,7 +125,7 @@ func TestP5LaneChangesAreLogged(t *testing.T) {
 		c.Observer.LaneTaken = func(lane int16, _ int64) { owned[lane]++ }
 		c.Observer.LaneLeft = func(lane int16, _ bool) { owned[lane]-- }
 	})
-	told := func(want int, why string) {
+	reported := func(want int, why string) {
 		t.Helper()
 		n := 0
 		for lane, times := range owned {
@@ -132,28 +134,30 @@ func TestP5LaneChangesAreLogged(t *testing.T) {
 			}
 		}
 		if n != want {
-			t.Errorf("%d lanes are told of, want %d: %s", n, want, why)
+			t.Errorf("%d lanes were reported, want %d: %s", n, want, why)
 		}
 	}
-	told(relay.Lanes, "all of them are taken")
+	reported(relay.Lanes, "all of them are taken")
 	const lapse = `update relay_member set lease_until = now() - interval '1 s' where name = $1`
 	const old = `update outbox_lane set lease_until = now() - interval '1 s'`
 	f.db.Exec(t, old)
 	f.db.Exec(t, lapse, "first")
 	f.must(f.Beat(t.Context()))
-	told(relay.Lanes, "their fences have risen")
+	reported(relay.Lanes, "their fences have risen")
 	f.db.Exec(t, old)
 	f.db.Exec(t, lapse, "first")
-	other := f.beside(func(c *relay.Config) { c.Name, c.Logger = "other", slog.New(slog.NewTextHandler(&said, nil)) })
+	other := f.anotherRelay(func(c *relay.Config) {
+		c.Name, c.Logger = "other", slog.New(slog.NewTextHandler(&said, nil))
+	})
 	f.must(f.Beat(t.Context()))
-	told(0, "another relay has taken them")
+	reported(0, "another relay has taken them")
 	if text := said.String(); strings.Count(text, "lanes were lost") != 1 || strings.Count(text, "taken over") != 1 ||
 		!strings.Contains(text, "count=32") || !strings.Contains(text, "from=[first]") {
-		t.Errorf("said:\n%s", text)
+		t.Errorf("logged:\n%s", text)
 	}
 	other.Close()
 	f.must(f.Beat(t.Context()))
-	told(relay.Lanes, "they are free")
+	reported(relay.Lanes, "they are free")
 	f.Close()
-	told(0, "it has ended")
+	reported(0, "it has ended")
 }

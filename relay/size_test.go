@@ -13,8 +13,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP8DueEventsMoveInParts: large events that come due at once are moved as a claim is bounded, in count and
-// bytes.
+// TestP8DueEventsMoveInParts: large events that come due together are moved within a claim's limits of count and bytes.
 func TestP8DueEventsMoveInParts(t *testing.T) {
 	t.Parallel()
 	const events, size = 24, 256 << 10
@@ -43,7 +42,7 @@ func TestP8DueEventsMoveInParts(t *testing.T) {
 	}
 }
 
-// TestP4ManyListsAreReleasedInOneClaim: what a claim reads does not grow with the number of lists times their length.
+// TestP4ManyListsAreReleasedInOneClaim: the rows that a claim reads are not the number of lists times their length.
 func TestP4ManyListsAreReleasedInOneClaim(t *testing.T) {
 	t.Parallel()
 	const keys, each, limit = 200, 200, 200
@@ -65,8 +64,8 @@ func TestP4ManyListsAreReleasedInOneClaim(t *testing.T) {
 	t.Logf("it reads %d pages", read)
 }
 
-// tooMuch is a database that has no time for a claim of more than so many events of the lane of a key.
-func tooMuch(t *testing.T, db *pgtest.DB, key string, most int) {
+// limitClaims is a database that times out for a claim of more than most events of the lane of a key.
+func limitClaims(t *testing.T, db *pgtest.DB, key string, most int) {
 	t.Helper()
 	db.Exec(t, fmt.Sprintf(`create function too_much() returns trigger language plpgsql as $$ begin
 		if new.lane = hashtextextended('%s' collate "C", 0) & 31 and cardinality(new.ids) > %d then
@@ -76,29 +75,29 @@ func tooMuch(t *testing.T, db *pgtest.DB, key string, most int) {
 	db.Exec(t, `create trigger too_much before insert on outbox_claim for each row execute function too_much()`)
 }
 
-// TestP3_2_SlowClaimIsHalved: what did not fit into the lease's time is not repeated whole for ever.
+// TestP3_2_SlowClaimIsHalved: a claim that did not fit into the lease is not repeated at the same size.
 func TestP3_2_SlowClaimIsHalved(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
-	tooMuch(t, db, "k0", 10)
+	limitClaims(t, db, "k0", 10)
 	fill(t, db, 4000, 40)
-	stop := running(t, newRelay(t, db, to, config()))
-	drained(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	if dup := inOrder(t, to.events(), 4000); dup != 0 {
+	if dup := checkOrder(t, to.events(), 4000); dup != 0 {
 		t.Errorf("%d duplicates", dup)
 	}
 }
 
-// TestP3_2_SlowLaneIsClaimedAlone: a lane of which nothing can be claimed does not take the others along.
+// TestP3_2_SlowLaneIsClaimedAlone: a lane that cannot be claimed does not stop the others.
 func TestP3_2_SlowLaneIsClaimedAlone(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
-	tooMuch(t, db, "k0", 0)
+	limitClaims(t, db, "k0", 0)
 	fill(t, db, 4000, 40)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1 })))
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1 })))
 	pgtest.AwaitSQL(t, db,
 		`select not exists (select from outbox_event where lane <> hashtextextended('k0' collate "C", 0) & 31)`)
 	if err := stop(); err != nil {
@@ -106,8 +105,8 @@ func TestP3_2_SlowLaneIsClaimedAlone(t *testing.T) {
 	}
 }
 
-// TestP3_2_EveryColumnCounts: a claim is bounded by what its events have in memory, in whichever column, however well
-// it compresses.
+// TestP3_2_EveryColumnCounts: a claim is limited by the size of its events in memory, in every column, however well
+// they compress.
 func TestP3_2_EveryColumnCounts(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -145,7 +144,7 @@ func TestP3_2_EveryColumnCounts(t *testing.T) {
 	}
 }
 
-// TestTextsAreBounded: no row has a text that outbox.Append would refuse.
+// TestTextsAreBounded: the tables reject texts that outbox.Append would refuse.
 func TestTextsAreBounded(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -167,11 +166,11 @@ func TestTextsAreBounded(t *testing.T) {
 	}
 }
 
-// held500 are 500 events of key k3 that are held, and the database refuses to park more than 100 in one statement.
+// held500 holds 500 events of key k3, in a database that refuses to park more than 100 in one statement.
 func held500(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floors, *broker) {
 	t.Helper()
 	b := newBroker(1)
-	b.set(refusing("0"))
+	b.set(refuseK3("0"))
 	db.Exec(t,
 		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
 				content_type, payload, created_at)
@@ -195,8 +194,7 @@ func held500(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floor
 	return &floors{Driver: d, t: t, db: db}, b
 }
 
-// TestP4RefusalBeforeManyHeldEvents: the first of them is refused. The others join its list part by part, and none of
-// them is sent.
+// TestP4RefusalBeforeManyHeldEvents: the first of them is refused. The others join its list in parts, and none is sent.
 func TestP4RefusalBeforeManyHeldEvents(t *testing.T) {
 	t.Parallel()
 	f, b := held500(t, outboxDB(t))
@@ -210,14 +208,14 @@ func TestP4RefusalBeforeManyHeldEvents(t *testing.T) {
 	}
 	if parked, held := pgtest.One[int](t, f.db, `select count(*) from outbox_parked`),
 		pgtest.One[int](t, f.db, `select count(*) from outbox_held`); parked != 500 || held != 0 {
-		t.Errorf("%d are parked, %d are held, want 500 and none", parked, held)
+		t.Errorf("%d are parked, %d are held, want 500 and 0", parked, held)
 	}
 	if got := b.firsts("k3"); len(got) != 0 {
 		t.Errorf("events behind the refused one were sent: %.10q", got)
 	}
 }
 
-// TestP4ReleaseBeforeManyHeldEvents: an operator acts on the key while most of it is held still.
+// TestP4ReleaseBeforeManyHeldEvents: an operator acts on the key while most of its events are still held.
 func TestP4ReleaseBeforeManyHeldEvents(t *testing.T) {
 	t.Parallel()
 	begun := func(t *testing.T) (*floors, *broker) {
@@ -228,7 +226,7 @@ func TestP4ReleaseBeforeManyHeldEvents(t *testing.T) {
 			f.must(err)
 		}
 		if n := pgtest.One[int](t, f.db, `select count(*) from outbox_held`); n < 300 {
-			t.Fatalf("only %d are held still", n)
+			t.Fatalf("only %d are still held", n)
 		}
 		f.db.Exec(t, `drop trigger few on outbox_parked`)
 		return f, b
@@ -243,7 +241,7 @@ func TestP4ReleaseBeforeManyHeldEvents(t *testing.T) {
 			t.Fatalf("%d events are released, want 500: %v", n, err)
 		}
 		for range 2000 {
-			_, err := f.Look(t.Context())
+			_, err := f.Probe(t.Context())
 			f.must(err)
 			_, err = f.Step(t.Context())
 			f.must(err)
@@ -251,8 +249,8 @@ func TestP4ReleaseBeforeManyHeldEvents(t *testing.T) {
 				break
 			}
 		}
-		counting(t, b, "k3", 501)
-		watermark(t, b.events())
+		checkKey(t, b, "k3", 501)
+		checkWatermark(t, b.events())
 	})
 	t.Run("discarded", func(t *testing.T) {
 		t.Parallel()
@@ -261,7 +259,7 @@ func TestP4ReleaseBeforeManyHeldEvents(t *testing.T) {
 		if d.Events != 500 || err != nil {
 			t.Errorf("%d events were discarded, want 500: %v", d.Events, err)
 		}
-		empty(t, f.db)
+		awaitEmpty(t, f.db)
 	})
 	t.Run("tried", func(t *testing.T) {
 		t.Parallel()
@@ -273,13 +271,13 @@ func TestP4ReleaseBeforeManyHeldEvents(t *testing.T) {
 		b.set(nil)
 		f.must(f.Try(t.Context(), "payments"))
 		if got := b.firsts("k3"); len(got) != 0 {
-			t.Errorf("a try sent %q past what is parked", got)
+			t.Errorf("a try sent %q before parked events of its key", got)
 		}
 	})
 }
 
-// TestParkedEventsAreFoundByID: what an operator does with one event, with its lane locked, reads little however many
-// are parked.
+// TestParkedEventsAreFoundByID: the statements that lock the lane of one parked event read few pages, however many are
+// parked.
 func TestParkedEventsAreFoundByID(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -298,8 +296,8 @@ func TestParkedEventsAreFoundByID(t *testing.T) {
 	}
 }
 
-// TestP4HeldGroupsAreLookedUpByLane: many refused topics. What a claim looks up follows its lanes: one that did not fit
-// into its time does with fewer.
+// TestP4HeldGroupsAreLookedUpByLane: with many refused topics, the pages that a claim reads follow its number of lanes.
+// A claim that timed out succeeds with fewer lanes.
 func TestP4HeldGroupsAreLookedUpByLane(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -316,8 +314,8 @@ func TestP4HeldGroupsAreLookedUpByLane(t *testing.T) {
 	}
 }
 
-// TestP4LastStepOfAcceptanceReadsRest: the last step of an acceptance, for which every relay waits, reads nothing of
-// what was set together before.
+// TestP4LastStepOfAcceptanceReadsRest: the last step of an acceptance, for which every relay waits, does not read rows
+// that earlier steps have moved.
 func TestP4LastStepOfAcceptanceReadsRest(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -327,11 +325,11 @@ func TestP4LastStepOfAcceptanceReadsRest(t *testing.T) {
 		from generate_series(1, 50000) g`)
 	f.db.Exec(t, `analyze outbox_held`)
 	if n := f.pages("regroup", "payments"); n > 10*relay.Lanes {
-		t.Errorf("with nothing left to set together it read %d pages", n)
+		t.Errorf("with no rows left to move it read %d pages", n)
 	}
 }
 
-// TestArchiveIsCleanedWhole, however much there is, and beside a publication of all tables.
+// TestArchiveIsCleanedWhole: with many rows, and with a publication of all tables.
 func TestArchiveIsCleanedWhole(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t, migrations.Outbox)

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// A relay that sleeps is one that has stopped in order: its lanes are free, its row among the members is gone, and so
-// are its connections. So no rule needs to know of sleep, and the other relays see one that has left. It wakes as
-// another one, under an identity and fences of its own.
+// A sleeping relay is one that has stopped cleanly: its lanes are free, and its row in relay_member and its connections
+// are gone. So no rule depends on sleep, and the other relays see one that has left. It wakes as another relay, with an
+// identity and fences of its own.
 
-// errIdle ends a time of being awake.
+// errIdle ends the awake state.
 var errIdle = errors.New("relay: nothing to publish")
 
-// maySleep reports whether a look at so many lanes, which has found nothing, was a look at all that this relay may
-// have to do. Nobody is waited for, neither Kafka nor a relay that has gone, and nothing is due soon.
-func (r *Relay) maySleep(looked int) bool {
+// maySleep reports whether an empty probe of that many lanes covered all work of this relay. It must not be waiting for
+// Kafka or for another relay's lanes, and no event may be due soon.
+func (r *Relay) maySleep(probed int) bool {
 	due := !r.dueAt.IsZero() && time.Until(r.dueAt) < r.cfg.Lease
-	return !due && r.beaten.Load() != 0 && !r.short.Load() && looked == len(r.lanes.All()) && r.health.Well()
+	return !due && r.beaten.Load() != 0 && !r.short.Load() && probed == len(r.lanes.All()) && r.health.Well()
 }
 
-// sleep waits until somebody calls Wake, something is due, or Config.Sleep is over. It reports whether ctx lives.
+// sleep waits until Wake is called, an event is due, or Config.Sleep is over. It reports whether ctx lives.
 func (r *Relay) sleep(ctx context.Context) bool {
 	wait := r.cfg.Sleep
 	if !r.dueAt.IsZero() {

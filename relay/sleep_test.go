@@ -18,8 +18,8 @@ func awaitAsleep(t *testing.T, r *relay.Relay) {
 	pgtest.Await(t, "a relay that sleeps", func() (bool, error) { return r.Asleep(), nil })
 }
 
-// TestP7Sleep: an idle relay has neither lanes nor a member's row, and sends no statement while three heartbeats would
-// be due, whatever is appended. Told of it, it publishes all of it in order, and sleeps again.
+// TestP7Sleep: a sleeping relay has neither lanes nor a row in relay_member, and sends no statement in the time of
+// three heartbeats, whatever is appended. When it is woken it publishes all events in order, and sleeps again.
 func TestP7Sleep(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -29,12 +29,12 @@ func TestP7Sleep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := running(t, r)
+	stop := startRelay(t, r)
 	for round := range 2 {
 		awaitAsleep(t, r)
 		if !pgtest.One[bool](t, db, `select not exists (select from relay_member)
 			and not exists (select from outbox_lane where owner is not null)`) {
-			t.Fatal("a relay that sleeps has lanes")
+			t.Fatal("a sleeping relay has lanes")
 		}
 		before, since := statements.Load(), time.Now()
 		if before == 0 {
@@ -46,19 +46,18 @@ func TestP7Sleep(t *testing.T) {
 			t.Fatalf("%d statements while it slept; %d events published", n, to.count())
 		}
 		r.Wake()
-		drained(t, db)
+		awaitDrained(t, db)
 	}
 	awaitAsleep(t, r)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	if again := inOrder(t, to.events(), 400); again > 0 {
+	if again := checkOrder(t, to.events(), 400); again > 0 {
 		t.Errorf("%d events were published twice", again)
 	}
 }
 
-// TestP7SleepEnds: a relay that sleeps looks again when its time is over, and when a scheduled event is due, though
-// nobody tells it.
+// TestP7SleepEnds: a sleeping relay probes when its time is over, and when a scheduled event is due, without a Wake.
 func TestP7SleepEnds(t *testing.T) {
 	t.Parallel()
 	for name, sleep := range map[string]time.Duration{"time": time.Second, "due": time.Hour} {
@@ -70,7 +69,7 @@ func TestP7SleepEnds(t *testing.T) {
 					values ('payments', 'k', 'T', '0', now() + interval '6 seconds')`)
 			}
 			r := newRelay(t, db, to, config(sleeping(sleep)))
-			running(t, r)
+			startRelay(t, r)
 			awaitAsleep(t, r)
 			if sleep < time.Hour {
 				fill(t, db, 1, 1)
@@ -81,19 +80,19 @@ func TestP7SleepEnds(t *testing.T) {
 	}
 }
 
-// TestP7SleepWhileAnotherRelayRuns: when one of two relays sleeps, the other sees that it has left, and has all lanes.
+// TestP7SleepWhileAnotherRelayRuns: when one of two relays sleeps, the other sees that it has left, and owns all lanes.
 func TestP7SleepWhileAnotherRelayRuns(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
-	running(t, newRelay(t, db, to, config()))
+	startRelay(t, newRelay(t, db, to, config()))
 	r := newRelay(t, db, to, config(sleeping(time.Hour)))
-	running(t, r)
+	startRelay(t, r)
 	awaitAsleep(t, r)
 	pgtest.AwaitSQL(t, db, `select count(distinct owner) = 1 and count(owner) = 32 from outbox_lane`)
 	fill(t, db, 100, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	if !r.Asleep() {
-		t.Error("it has been woken")
+		t.Error("the relay was woken")
 	}
-	inOrder(t, to.events(), 100)
+	checkOrder(t, to.events(), 100)
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/effectonce/effectonce/publisher"
 )
 
-// TestP4ManyKeysOfRefusedTopic: somebody's slip in the access lists shuts a topic for a while; it has 100,000 keys. No
-// key is parked, another topic goes on meanwhile, and everything is published, once, in order, by itself.
-// EFFECTONCE_TEST_SLIP=1m lets it last longer than it takes to hold them all.
+// TestP4ManyKeysOfRefusedTopic: a wrong access list denies a topic with 100,000 keys for a while. No key is parked,
+// another topic continues, and afterwards all events are published once, in order, without an operator.
+// EFFECTONCE_TEST_SLIP=1m makes the denial last longer than it takes to hold all events.
 func TestP4ManyKeysOfRefusedTopic(t *testing.T) {
 	if testing.Short() {
 		t.Skip("100,000 keys on a real broker")
@@ -23,10 +23,10 @@ func TestP4ManyKeysOfRefusedTopic(t *testing.T) {
 	db := outboxDB(t)
 	const keys = 100_000
 	allow := kafkatest.Deny(t, kafkatest.Brokers(t), topic)
-	stop := running(t, newRelay(t, db, toKafka(t, db, kafkatest.Brokers(t), publisher.Config{}), config()))
+	stop := startRelay(t, newRelay(t, db, toKafka(t, db, kafkatest.Brokers(t), publisher.Config{}), config()))
 	appendTo(t, db, topic, keys, keys, 0)
 	appendTo(t, db, other, 500, 50, 0)
-	drained(t, db)
+	awaitDrained(t, db)
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n != keys {
 		t.Errorf("%d events are held, want %d", n, keys)
 	}
@@ -40,8 +40,8 @@ func TestP4ManyKeysOfRefusedTopic(t *testing.T) {
 	}
 	allow()
 	began := time.Now()
-	empty(t, db)
-	t.Logf("published %v after the slip was over", time.Since(began).Round(10*time.Millisecond))
+	awaitEmpty(t, db)
+	t.Logf("published %v after the end of the denial", time.Since(began).Round(10*time.Millisecond))
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

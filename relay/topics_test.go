@@ -45,7 +45,7 @@ func TestTopicsAreListed(t *testing.T) {
 	}
 }
 
-// TestP4PartitionsAreAccepted by an operator, and not while it is uncertain where an event of the topic is.
+// TestP4PartitionsAreAccepted: by an operator, and not while an event of the topic may have been written.
 func TestP4PartitionsAreAccepted(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -91,16 +91,16 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	}
 	pin(12, 12)
 	if after := pgtest.One[string](t, db, epoch); after != before {
-		t.Errorf("a new numbering has begun, %s: consumers that go by numbers would halt for nothing", after)
+		t.Errorf("a new numbering was begun without need, %s: consumers in watermark mode would halt", after)
 	}
 	db.Exec(t, `update outbox_held set sent = true`)
 	if err := o.AcceptPartitions(t.Context(), "payments", 24, true, "we take the risk"); err != nil {
 		t.Error(err)
 	}
 	pin(24, 24)
-	// In its new partition what is held may have lower numbers than what stands there.
+	// In its new partition a held event may have a lower number than events that are there already.
 	if after := pgtest.One[string](t, db, epoch); after == before {
-		t.Error("no new numbering has begun: a consumer that goes by numbers would drop what is held")
+		t.Error("no new numbering has begun: a consumer in watermark mode would drop the held events")
 	}
 	if got := pgtest.One[string](t, db,
 		`select string_agg(concat_ws(' ', action, detail->>'before', detail->>'partitions', detail->>'held'), ', '
@@ -108,12 +108,12 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 		t.Errorf("audit: %s", got)
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 0, false, "r"); err == nil {
-		t.Error("no partition at all was accepted")
+		t.Error("zero partitions were accepted")
 	}
 }
 
-// TestP4AcceptedHeldEventsKeepOrder: two partitions' held events go to one by the new count. They go as one list, in
-// the order of their numbers, and before what comes later.
+// TestP4AcceptedHeldEventsKeepOrder: the new count maps the held events of two partitions to one. They are published as
+// one list, in the order of their numbers, and before later events.
 func TestP4AcceptedHeldEventsKeepOrder(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
@@ -134,17 +134,17 @@ func TestP4AcceptedHeldEventsKeepOrder(t *testing.T) {
 	db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8')
 			from generate_series(200, 229) g`)
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ClaimEvents = 32 })))
-	empty(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ClaimEvents = 32 })))
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	watermark(t, b.events())
-	counting(t, b, "k", 230)
+	checkWatermark(t, b.events())
+	checkKey(t, b, "k", 230)
 }
 
-// TestP4LargeBacklogIsAcceptedInParts: while it is set together, relays wait for a part at a time, hold what is
-// appended, and send nothing past it.
+// TestP4LargeBacklogIsAcceptedInParts: relays wait only for one part of the held events at a time, hold new events
+// meanwhile, and send none of the topic's events.
 func TestP4LargeBacklogIsAcceptedInParts(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
@@ -175,9 +175,9 @@ func TestP4LargeBacklogIsAcceptedInParts(t *testing.T) {
 		}
 		return answer{}
 	})
-	appendTo(t, db, "payments", 100, 1, 0) // of a key of its own, which tells the relay that Kafka answers
-	stop := running(t, newRelay(t, db, b, config(quick)))
-	drained(t, db)
+	appendTo(t, db, "payments", 100, 1, 0) // of another key, so that the relay knows that Kafka answers
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold)))
+	awaitDrained(t, db)
 	accepted := make(chan error, 1)
 	go func() {
 		accepted <- newOperator(t, db).AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized")
@@ -197,29 +197,29 @@ func TestP4LargeBacklogIsAcceptedInParts(t *testing.T) {
 	if err != nil || len(topics) != 1 || topics[0].PausedAt != nil || topics[0].Partitions != 1 {
 		t.Fatalf("the topic is not as it was accepted: %+v, %v", topics, err)
 	}
-	// Of those that were held before: what comes meanwhile a relay holds, as much as it claims.
+	// Of the events that were held before: a relay holds new ones meanwhile, as many as it claims.
 	most := pgtest.One[int](t, db, `select max(n) from (select count(*) as n from outbox_held
 		where convert_from(payload, 'UTF8')::int < 5000 group by xmin::text) parts`)
 	if most > 2_000 {
-		t.Errorf("%d held events were moved in one transaction, which all relays wait for", most)
+		t.Errorf("%d held events were moved in one transaction, for which all relays wait", most)
 	}
 	b.mu.Lock()
 	b.partitions, b.verdict = 1, nil
 	b.mu.Unlock()
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	counting(t, b, key, n)
+	checkKey(t, b, key, n)
 	log := b.events()
 	for i := range log {
 		log[i].Position.Partition = 0
 	}
-	watermark(t, log)
+	checkWatermark(t, log)
 }
 
-// TestP4InterruptedAcceptanceKeepsOrder: some of what a lane holds was set together, and somebody resumes the
-// topic. The relay knows of it, and sends nothing past it.
+// TestP4InterruptedAcceptanceKeepsOrder: an acceptance has moved some of a lane's held events, and the topic is
+// resumed. The relay knows that, and does not send later events before them.
 func TestP4InterruptedAcceptanceKeepsOrder(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
@@ -245,7 +245,7 @@ func TestP4InterruptedAcceptanceKeepsOrder(t *testing.T) {
 	}
 	t.Cleanup(d.Close)
 	b.set(func(*event.Event, int32) answer { return answer{err: errAway} })
-	if _, err := d.Step(t.Context()); err != nil { // it knows what it holds
+	if _, err := d.Step(t.Context()); err != nil { // now it knows the held events
 		t.Fatal(err)
 	}
 	db.Exec(t, `create function cut() returns trigger language plpgsql as $$ begin raise 'cut off'; end $$`)
@@ -253,13 +253,13 @@ func TestP4InterruptedAcceptanceKeepsOrder(t *testing.T) {
 		`create trigger cut before update on outbox_held for each row when (old.seq = 100) execute function cut()`)
 	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 2, true,
 		"the topic was resized"); err == nil {
-		t.Fatal("it was not interrupted")
+		t.Fatal("the acceptance was not interrupted")
 	}
 	db.Exec(t, `drop trigger cut on outbox_held`)
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held where partition = -1`); n != 14_000 {
-		t.Fatalf("%d events were set together", n)
+		t.Fatalf("%d events were moved", n)
 	}
-	if err := newOperator(t, db).ResumeTopic(t.Context(), "payments", "nobody knows why it is paused"); err != nil {
+	if err := newOperator(t, db).ResumeTopic(t.Context(), "payments", "nobody remembers why"); err != nil {
 		t.Fatal(err)
 	}
 	b.set(nil)
@@ -275,12 +275,12 @@ func TestP4InterruptedAcceptanceKeepsOrder(t *testing.T) {
 			break
 		}
 	}
-	counting(t, b, "k", 15_100)
+	checkKey(t, b, "k", 15_100)
 }
 
-// TestP4OvertakenAndHeld: a partition does not get its events, others of their lanes get later ones, and then the topic
-// is refused as a whole. None of what is held was sent; but by another partition count it may go behind the later ones,
-// where a consumer that goes by numbers would drop it.
+// TestP4OvertakenAndHeld: a partition does not get its events, other partitions get later ones of the same lanes, and
+// then the topic is refused as a whole. No held event was sent; but under another partition count one may follow the
+// later events, and a consumer in watermark mode would drop it.
 func TestP4OvertakenAndHeld(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
@@ -297,21 +297,21 @@ func TestP4OvertakenAndHeld(t *testing.T) {
 		return answer{err: errNotSent}
 	})
 	appendTo(t, db, "payments", 640, 64, 0)
-	// a heartbeat that fails raises the fences, and what was written and not settled yet would be held as well
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Lease = time.Minute })))
-	drained(t, db)
+	// A failed heartbeat would raise the fences, and written events that are not settled yet would be held as well.
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Lease = time.Minute })))
+	awaitDrained(t, db)
 	for _, e := range b.events() {
 		if pgtest.One[bool](t, db, `select exists (select from outbox_held where message_id = $1)`, e.ID) {
-			t.Fatalf("event %s was written and is held: the test shows nothing", e.ID)
+			t.Fatalf("event %s was written and is held: the test proves nothing", e.ID)
 		}
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held where partition = -1`); n == 0 || n == 640 {
-		t.Fatalf("%d of 640 events are held for the topic: the test shows nothing", n)
+		t.Fatalf("%d of 640 events are held for the topic: the test proves nothing", n)
 	}
 	o := newOperator(t, db)
 	if err := o.AcceptPartitions(t.Context(), "payments", 1, false, "the topic was resized"); !errors.Is(err,
 		operator.ErrUncertain) {
-		t.Errorf("accepted without a word, for which a consumer that goes by numbers pays: %v", err)
+		t.Errorf("accepted without a new numbering, which a consumer in watermark mode needs: %v", err)
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized"); err != nil {
 		t.Fatal(err)
@@ -319,53 +319,53 @@ func TestP4OvertakenAndHeld(t *testing.T) {
 	b.mu.Lock()
 	b.partitions, b.verdict = 1, nil
 	b.mu.Unlock()
-	empty(t, db)
+	awaitEmpty(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	// By its new count the topic has one partition: that in which the others stand.
+	// By its new count the topic has one partition, and the other events are in it.
 	log := b.events()
 	for i := range log {
 		log[i].Position.Partition = 0
 	}
-	watermark(t, log)
+	checkWatermark(t, log)
 }
 
-// TestWALResizedTopic: what is read from the WAL is in no journal, and may be read again. A new partition count begins
-// a new numbering then, and what comes from the WAL afterwards goes under it.
+// TestWALResizedTopic: events read from the WAL are not in the journal, and may be read again. Therefore a new
+// partition count begins a new numbering, and later events from the WAL have it.
 func TestWALResizedTopic(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 2)`)
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
 	fill(t, db, 100, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 4, false,
 		"the topic was resized"); err != nil {
 		t.Fatal(err)
 	}
 	appendTo(t, db, "payments", 100, 10, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	log := to.events()
-	inOrder(t, log, 200)
+	checkOrder(t, log, 200)
 	if n := fromLog(t, log[:100]) + fromLog(t, log[100:]); n != 200 {
 		t.Errorf("%d events came from the WAL, want 200", n)
 	}
 	epoch := pgtest.One[string](t, db, `select outbox_id::text || '.' || incarnation from outbox_meta`)
 	for i, e := range log {
 		if (e.Position.Epoch == epoch) != (i >= 100) {
-			t.Fatalf("event %d goes under %s, and the numbering is %s", i, e.Position.Epoch, epoch)
+			t.Fatalf("event %d has the numbering %s, want %s", i, e.Position.Epoch, epoch)
 		}
 	}
 }
 
 // TestP4ResizedTopic: Kafka's topic grows while the relay runs. Its events are held until an operator accepts the new
-// count, which nothing stands against: whatever was tried meanwhile was refused for certain.
+// count. The acceptance needs no new numbering: all attempts meanwhile were certainly refused.
 func TestP4ResizedTopic(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -383,7 +383,7 @@ func TestP4ResizedTopic(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = to.Close() })
 	reopened := make(chan time.Duration, 100)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) {
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) {
 		c.Observer.Reopened = func(_ string, _ int32, after time.Duration) { reopened <- after }
 	})))
 	fillTopic(t, db, topic, 0, 10)
@@ -403,7 +403,7 @@ func TestP4ResizedTopic(t *testing.T) {
 	n += 10
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
 	o := newOperator(t, db)
-	pgtest.Await(t, "an acceptance", func() (bool, error) { // not while one is being tried
+	pgtest.Await(t, "an acceptance", func() (bool, error) { // refused while an event is being tried
 		err := o.AcceptPartitions(t.Context(), topic, 6, false, "the topic was resized")
 		if errors.Is(err, operator.ErrUncertain) {
 			return false, nil

@@ -11,8 +11,8 @@ import (
 )
 
 // startPublish begins the span "publish" of a claim: a trace of its own, with a link to each trace that its events were
-// appended in. It lasts until every event is acked or given up, repetitions included. end takes how many were acked.
-// Without a provider it does nothing.
+// appended in. It lasts until every event is acked or given up, repetitions included. end takes the number of acked
+// events. Without a provider it does nothing.
 func (r *Relay) startPublish(ctx context.Context, events []event.Event) (_ context.Context, end func(acked int)) {
 	if r.tracer == nil || len(events) == 0 {
 		return ctx, func(int) {}
@@ -23,7 +23,7 @@ func (r *Relay) startPublish(ctx context.Context, events []event.Event) (_ conte
 			func(i int) string { return events[i].ID.String() }),
 	}, len(events), func(i int) string { return events[i].Topic })
 	return ctx, func(acked int) {
-		// What is not acked here is sent again, held or parked: the relay's metrics and its log tell which.
+		// The other events are sent again, held or parked: the relay's metrics and its log tell which.
 		span.SetAttributes(attribute.Int("effectonce.acked", acked))
 		span.End()
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP3_7_UnknownCommitsOfHeldAndParked: the outcome of a commit is lost, of claims and settles that hold, drain, park
-// and release. Whether it happened, did not, or happens late: nothing is lost, inverted, or given a number twice, and
-// no key is marked for nothing.
+// TestP3_7_UnknownCommitsOfHeldAndParked: the reply to a COMMIT is lost, of claims and settles that hold, drain, park
+// and release. Whether the COMMIT happened, did not happen, or happens late: no event is lost, inverted, or numbered
+// twice, and no key is marked without parked events.
 func TestP3_7_UnknownCommitsOfHeldAndParked(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
@@ -22,13 +22,13 @@ func TestP3_7_UnknownCommitsOfHeldAndParked(t *testing.T) {
 		for _, step := range []string{"take marked", "drain", "list", "settle entries"} {
 			t.Run(step+" "+name, func(t *testing.T) {
 				t.Parallel()
-				unknownBeside(t, step, action)
+				testUnknownCommit(t, step, action)
 			})
 		}
 	}
 }
 
-func unknownBeside(t *testing.T, step string, action pgtest.Action) {
+func testUnknownCommit(t *testing.T, step string, action pgtest.Action) {
 	db, b := outboxDB(t), newBroker(2)
 	o := newOperator(t, db)
 	away, refusals := 5, 2
@@ -46,13 +46,14 @@ func unknownBeside(t *testing.T, step string, action pgtest.Action) {
 	appendTo(t, db, "payments", 400, 20, 0)
 	proxy := pgtest.NewProxy(t, db.URL)
 	trap := proxy.On(commitAfter(step), 0, action)
-	r, err := relay.New(poolAt(t, proxy.URL()), b, config(quick, func(c *relay.Config) { c.Pumps = 1 }))
+	r, err := relay.New(poolAt(t, proxy.URL()), b, config(quickHold, func(c *relay.Config) { c.Pumps = 1 }))
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := running(t, r)
+	stop := startRelay(t, r)
 	release := func() {
-		// When it is parked. A late commit holds the lane's lock until it is let through: do not wait for that.
+		// Once the key is parked. A late COMMIT holds the lane's lock until the test lets it through: do not wait for
+		// it.
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, _ = o.ReleaseKey(ctx, "", "payments", "k3", "try again")
@@ -78,12 +79,12 @@ func unknownBeside(t *testing.T, step string, action pgtest.Action) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 40)
+	checkEveryKey(t, b, 20, 40)
 }
 
-// TestP3_2_CrashUndoesSettle: settles do not wait for the disk. When the server has crashed, the last entry of
-// a lane may be open again, and its events above the floor; they are sent again under their numbers, whoever hides the
-// crash.
+// TestP3_2_CrashUndoesSettle: settles do not wait for the disk. After a crash of the server a lane's last entry may be
+// open again, and its events are above the floor. They are sent again under their numbers, also when a pooler or a
+// reconnect hides the crash.
 func TestP3_2_CrashUndoesSettle(t *testing.T) {
 	t.Parallel()
 	for name, hide := range map[string]func(f *floors){
@@ -113,7 +114,7 @@ func TestP3_2_CrashUndoesSettle(t *testing.T) {
 			}
 			f.drain()
 			log := f.to.events()
-			numbered(t, log)
+			checkNumbers(t, log)
 			if len(log) != 3 || log[1].ID != e.ID || log[1].Position.Seq != e.Position.Seq ||
 				log[2].Position.Seq <= e.Position.Seq {
 				t.Errorf("published: %+v", log)

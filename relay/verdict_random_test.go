@@ -21,12 +21,12 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestP4EverythingAtOnce: two relays that come and go, a broker that loses answers, refuses records and topics, goes
-// away by partitions and writes late, and an operator who releases, discards, pauses and resumes; some events are
-// scheduled. Floors are raised as often as can be. In the end all that was not discarded is published and archived,
-// first occurrences are in order (where keys are parked, and not events alone), nothing was below a floor, and
-// consumers by id and by number apply each event once. EFFECTONCE_TEST_SEED repeats a run; EFFECTONCE_TEST_RUNS does
-// more of them.
+// TestP4EverythingAtOnce: two relays start and stop; a broker loses answers, refuses records and topics, stops
+// answering for partitions and writes late; an operator releases, discards, pauses and resumes; some events are
+// scheduled. Floors rise as often as possible. In the end all events that were not discarded are published and
+// archived, first occurrences are in order (if keys are parked, not if events are parked alone), no row was below a
+// floor, and consumers by id and by number apply each event once. EFFECTONCE_TEST_SEED repeats a run;
+// EFFECTONCE_TEST_RUNS sets the number of runs.
 func TestP4EverythingAtOnce(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -37,13 +37,13 @@ func TestP4EverythingAtOnce(t *testing.T) {
 	for i := range uint64(max(runs, 3)) {
 		t.Run(strconv.FormatUint(seed+i, 10), func(t *testing.T) {
 			t.Parallel()
-			newWeek(t, seed+i).run(t)
+			newRandomRun(t, seed+i).run(t)
 		})
 	}
 }
 
-// week is the scene.
-type week struct {
+// randomRun is the state of a run.
+type randomRun struct {
 	db     *pgtest.DB
 	b      *broker
 	rnd    *rand.Rand // of the test's goroutine
@@ -51,12 +51,12 @@ type week struct {
 	park   relay.Park
 	bulk   bool // claims read in bulk
 
-	dead      map[int32]int  // partition: calls for which it stays away
-	forbidden map[string]int // topic: calls for which it is refused
+	dead      map[int32]int  // partition: number of calls that it does not answer
+	forbidden map[string]int // topic: number of calls that are refused
 	next      map[string]int // by key
 	discarded map[uuid.UUID]bool
 
-	held, drained, parked, behind, released atomic.Int64
+	held, awaitDrained, parked, behind, released atomic.Int64
 }
 
 const (
@@ -64,8 +64,8 @@ const (
 	weekRounds = 30
 )
 
-func newWeek(t *testing.T, seed uint64) *week {
-	w := &week{
+func newRandomRun(t *testing.T, seed uint64) *randomRun {
+	w := &randomRun{
 		db: pgtest.New(t, migrations.Outbox), b: newBroker(4), rnd: rand.New(rand.NewPCG(seed, 1)),
 		inside: rand.New(rand.NewPCG(seed, 2)), dead: map[int32]int{}, forbidden: map[string]int{},
 		next: map[string]int{}, discarded: map[uuid.UUID]bool{},
@@ -76,8 +76,8 @@ func newWeek(t *testing.T, seed uint64) *week {
 	return w
 }
 
-// verdict is a bad week. It runs under the broker's lock.
-func (w *week) verdict(e *event.Event, partition int32) answer {
+// verdict chooses a random fault. It is called with the broker's lock held.
+func (w *randomRun) verdict(e *event.Event, partition int32) answer {
 	rnd := w.inside
 	if w.dead[partition] > 0 {
 		w.dead[partition]--
@@ -104,7 +104,7 @@ func (w *week) verdict(e *event.Event, partition int32) answer {
 	return answer{}
 }
 
-func (w *week) run(t *testing.T) {
+func (w *randomRun) run(t *testing.T) {
 	o := newOperator(t, w.db)
 	relays := []func(){w.relay(t), w.relay(t)}
 	for range weekRounds {
@@ -117,7 +117,7 @@ func (w *week) run(t *testing.T) {
 		case n < 4:
 			w.operate(t, o)
 		}
-		w.settleDown(t, 200)
+		w.awaitPart(t, 200)
 	}
 	w.b.set(nil)
 	w.lateWrites()
@@ -138,20 +138,20 @@ func (w *week) run(t *testing.T) {
 	w.check(t)
 }
 
-// settleDown waits until some work is done, and not for all of it.
-func (w *week) settleDown(t *testing.T, most int) {
+// awaitPart waits until part of the backlog is published.
+func (w *randomRun) awaitPart(t *testing.T, most int) {
 	t.Helper()
 	pgtest.Await(t, "the backlog to shrink", func() (bool, error) {
 		return pgtest.One[int](t, w.db, `select count(*) from outbox_event`) < most, nil
 	})
 }
 
-// relay starts one that is stopped without mercy: what it has claimed stays open.
-func (w *week) relay(t *testing.T) (stop func()) {
+// relay starts a relay. stop kills it: its claims stay open.
+func (w *randomRun) relay(t *testing.T) (stop func()) {
 	t.Helper()
 	events := 320
 	if w.bulk {
-		events = 2 * relay.Lanes // so few that lanes have more than a claim takes
+		events = 2 * relay.Lanes // so few that lanes have more events than a claim takes
 	}
 	r := newRelay(t, w.db, w.b, config(func(c *relay.Config) {
 		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.Park = time.Second, 20*time.Millisecond, events, -1,
@@ -159,7 +159,7 @@ func (w *week) relay(t *testing.T) (stop func()) {
 		c.FloorEvery, c.RescanEvery, c.ArchiveDays = 1, 1, 30
 		c.Observer.BelowFloor = func(lane int16) { t.Errorf("an event stood below the floor of lane %d", lane) }
 		c.Observer.Held = func(_ string, _ int32, n int) { w.held.Add(int64(n)) }
-		c.Observer.Drained = func(n int) { w.drained.Add(int64(n)) }
+		c.Observer.Drained = func(n int) { w.awaitDrained.Add(int64(n)) }
 		c.Observer.Parked = func(n int) { w.parked.Add(int64(n)) }
 		c.Observer.Behind = func(n int) { w.behind.Add(int64(n)) }
 		c.Observer.Released = func(n int) { w.released.Add(int64(n)) }
@@ -175,12 +175,12 @@ func (w *week) relay(t *testing.T) (stop func()) {
 	return stop
 }
 
-func (w *week) append(t *testing.T, n int) {
+func (w *randomRun) append(t *testing.T, n int) {
 	t.Helper()
 	var keys, topics, payloads []string
 	for range n {
 		key := "k" + strconv.Itoa(w.rnd.IntN(weekKeys))
-		topic := "t" + strconv.Itoa(len(key)%2) // a key stays in its topic
+		topic := "t" + strconv.Itoa(len(key)%2) // a key keeps its topic
 		keys, topics, payloads = append(keys, key), append(topics, topic), append(payloads, strconv.Itoa(w.next[key]))
 		w.next[key]++
 	}
@@ -188,15 +188,15 @@ func (w *week) append(t *testing.T, n int) {
 		`insert into outbox_event (topic, key, type, payload) select topic, key, 'T', convert_to(payload, 'UTF8')
 		from unnest($1::text[], $2::text[], $3::text[]) with ordinality u (topic, key, payload, n)
 		order by n`, topics, keys, payloads)
-	// Without keys, for their order is of when they come due.
+	// Without keys: their order is that of their due times.
 	w.db.Exec(t, `insert into outbox_scheduled (due, topic, type, payload)
 		select clock_timestamp() + $2 * interval '1 ms', 't0', 'T', convert_to(($1 + n)::text, 'UTF8')
 		from generate_series(0, 4) n`, w.next[""], w.rnd.IntN(200))
 	w.next[""] += 5
 }
 
-// lateWrites lets requests arrive that were given up long ago.
-func (w *week) lateWrites() {
+// lateWrites lets old abandoned requests arrive.
+func (w *randomRun) lateWrites() {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	for _, request := range w.b.late {
@@ -205,7 +205,7 @@ func (w *week) lateWrites() {
 	w.b.late = nil
 }
 
-func (w *week) operate(t *testing.T, o *operator.Operator) {
+func (w *randomRun) operate(t *testing.T, o *operator.Operator) {
 	t.Helper()
 	w.release(t, o, 2)
 	for _, topic := range []string{"t0", "t1"} {
@@ -232,8 +232,8 @@ func (w *week) operate(t *testing.T, o *operator.Operator) {
 	}
 }
 
-// release lets one in n go.
-func (w *week) release(t *testing.T, o *operator.Operator, n int) {
+// release releases one in n parked keys or events.
+func (w *randomRun) release(t *testing.T, o *operator.Operator, n int) {
 	t.Helper()
 	keys, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
 	if err != nil {
@@ -241,7 +241,7 @@ func (w *week) release(t *testing.T, o *operator.Operator, n int) {
 	}
 	for _, k := range keys {
 		if !k.Releasing && w.rnd.IntN(n) == 0 {
-			_, _ = o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "a test") // it may be gone by now
+			_, _ = o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "a test") // the key may be gone by now
 		}
 	}
 	alone, err := o.Parked(t.Context(), operator.ParkedFilter{})
@@ -255,7 +255,7 @@ func (w *week) release(t *testing.T, o *operator.Operator, n int) {
 	}
 }
 
-func (w *week) check(t *testing.T) {
+func (w *randomRun) check(t *testing.T) {
 	t.Helper()
 	log := w.b.events()
 	next, seen, total := map[string]int{}, map[uuid.UUID]bool{}, 0
@@ -267,7 +267,7 @@ func (w *week) check(t *testing.T) {
 		seen[e.ID] = true
 		n, _ := strconv.Atoi(string(e.Payload))
 		if w.discarded[e.ID] {
-			continue // it may come once, late
+			continue // it may be published once, late
 		}
 		if w.park == relay.ParkKey && e.Key != "" && n < next[e.Key] {
 			t.Fatalf("key %s: %d first occurs after %d", e.Key, n, next[e.Key]-1)
@@ -296,13 +296,13 @@ func (w *week) check(t *testing.T) {
 		t.Errorf("%d events of %d are missing, %d were discarded, %d of them never sent", missing, total,
 			len(w.discarded), never)
 	}
-	watermarkBut(t, log, w.discarded)
+	checkWatermarkExcept(t, log, w.discarded)
 	if n := pgtest.One[int](t, w.db,
 		`select count(distinct message_id) from outbox_archive where message_id = any ($1)`,
 		slices.Collect(maps.Keys(seen))); n < total-len(w.discarded) {
 		t.Errorf("%d of %d events are in the archive", n, total)
 	}
 	t.Logf("%d events, %d records, %d discarded; %d held, %d drained, %d parked, %d put behind them, %d released",
-		total, len(log), len(w.discarded), w.held.Load(), w.drained.Load(), w.parked.Load(), w.behind.Load(),
+		total, len(log), len(w.discarded), w.held.Load(), w.awaitDrained.Load(), w.parked.Load(), w.behind.Load(),
 		w.released.Load())
 }

@@ -10,20 +10,20 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Waiting is what waits in an outbox.
+// Waiting is the work that waits in an outbox.
 type Waiting struct {
-	// Work: a relay has something to do now, or a person to see. It is also set when the look takes Postgres more than
-	// two seconds, as it does with millions of dead rows; the other fields are zero then.
+	// Work: there is work for a relay or an operator. It is also set if the query takes Postgres more than two seconds,
+	// as it does with millions of dead rows; the other fields are zero then.
 	Work bool
 	// Highest is the id that was drawn last, or 0. While it stays, nothing was appended.
 	Highest int64
-	// Outbox tells this outbox from any other: by its server, the time when that was started, its database and tables.
+	// Outbox identifies this outbox: its server, the server's start time, its database and tables.
 	Outbox string
 }
 
-// Waits reports whether an outbox has anything for a relay to do now, or for a person to see: events, also held and
-// parked ones, scheduled ones that are due, and paused topics. It asks without joining, for whoever runs relays only
-// where there is work. A lock that somebody holds on a table is an error.
+// Waits reports whether an outbox has work for a relay or an operator: events, also held and parked ones, scheduled
+// ones that are due, and paused topics. It asks without joining, for supervisors that run relays only while there is
+// work. A locked table is an error.
 func Waits(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }, schema string,
@@ -45,7 +45,7 @@ func Waits(ctx context.Context, db interface {
 	return Waiting{}, fmt.Errorf("relay: looking whether anything waits in the outbox: %w", err)
 }
 
-// Drawn is [Waiting.Highest] alone, for a tenth of what Waits costs Postgres.
+// Drawn is [Waiting.Highest] alone, for a tenth of the cost of Waits.
 func Drawn(ctx context.Context, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, schema string,

@@ -8,8 +8,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestWaits: whatever a relay or a person has to do in an outbox is something that waits, and nothing else is.
-// Somebody's lock is an error and not a wait.
+// TestWaits: an outbox is waiting if and only if it has work for a relay or an operator. A locked table is an error,
+// not work.
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -23,7 +23,7 @@ func TestWaits(t *testing.T) {
 	}
 	empty := asked(db, "")
 	if empty.Work {
-		t.Error("something waits in an empty outbox")
+		t.Error("an empty outbox waits")
 	}
 	const columns = `(lane, id, message_id, source, tenant, topic, key, type, content_type, created_at`
 	const values = `(7, 1, gen_random_uuid(), '', '', 't', 'k', 'T', 'text/plain', now()`
@@ -43,13 +43,13 @@ func TestWaits(t *testing.T) {
 		}
 		db.Exec(t, `delete from `+c.table)
 		if asked(db, "").Work {
-			t.Errorf("something waits without a row in %s", c.table)
+			t.Errorf("the outbox waits without a row in %s", c.table)
 		}
 	}
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
 		values (clock_timestamp() + interval '1 hour', 't', 'k', 'T', '')`)
 	if w := asked(db, ""); w.Work || w.Highest == empty.Highest {
-		t.Errorf("with an event that is due in an hour: %+v, before it: %+v", w, empty)
+		t.Errorf("with an event due in an hour: %+v, without it: %+v", w, empty)
 	}
 	if drawn, err := relay.Drawn(t.Context(), db.Pool, ""); err != nil || drawn != asked(db, "").Highest || drawn == 0 {
 		t.Errorf("%d was drawn, %v", drawn, err)
@@ -75,8 +75,8 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestWaitsNotForLong: a look that takes Postgres long is ended, and counts as work: a relay's own looks begin above
-// what makes it slow.
+// TestWaitsNotForLong: a query that Postgres takes long for is ended, and counts as waiting: a relay's own statements
+// begin above the dead rows that make it slow.
 func TestWaitsNotForLong(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)

@@ -7,16 +7,16 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP7Wake: a relay that would look again in an hour finds at once what it is told of.
+// TestP7Wake: a relay whose next probe is an hour away finds new events at once when it is woken.
 func TestP7Wake(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	r := newRelay(t, db, to, config(func(c *relay.Config) { c.ProbeAwake, c.ProbeIdle = time.Hour, time.Hour }))
-	stop := running(t, r)
-	for range 3 { // the first round may still be found by the claims that begin each lane
+	stop := startRelay(t, r)
+	for range 3 { // the claims that begin each lane may find the first round
 		fill(t, db, 500, 500)
 		r.Wake()
-		drained(t, db)
+		awaitDrained(t, db)
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -26,23 +26,22 @@ func TestP7Wake(t *testing.T) {
 	}
 }
 
-// TestP7WakeDuringClaim: an event that becomes visible after a claim has looked, and before the claim's lanes are
-// given back, is not left to the next probe when somebody told of it.
+// TestP7WakeDuringClaim: an event becomes visible after a claim has read, and before its lanes are given back. After a
+// Wake it does not wait for the next probe.
 func TestP7WakeDuringClaim(t *testing.T) {
 	t.Parallel()
-	d := driver(t)
+	d := newDriver(t)
 	ready, err := d.StepAfter(t.Context(), func() {})
 	if err != nil || len(ready) > 0 {
 		t.Fatalf("lanes %v are ready after a claim that found nothing: %v", ready, err)
 	}
 	ready, err = d.StepAfter(t.Context(), d.Woken)
 	if err != nil || len(ready) != relay.Lanes {
-		t.Fatalf("%d lanes are looked at again after a wake: %v", len(ready), err)
+		t.Fatalf("%d lanes are ready again after a wake: %v", len(ready), err)
 	}
 }
 
-// TestP7WakeBeforeFloors: a wake that comes before the relay knows how far its floors rise is not left to the next
-// probe.
+// TestP7WakeBeforeFloors: after a Wake that comes before the relay has floors, events do not wait for the next probe.
 func TestP7WakeBeforeFloors(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -53,8 +52,8 @@ func TestP7WakeBeforeFloors(t *testing.T) {
 	t.Cleanup(d.Close)
 	d.InSlices(1<<18, 1<<16)
 	fill(t, db, 10, 10)
-	if found, err := d.Look(t.Context()); err != nil || len(found) > 0 || d.Told() {
-		t.Fatalf("a look before there are floors finds %v: %v", found, err)
+	if found, err := d.Probe(t.Context()); err != nil || len(found) > 0 || d.Told() {
+		t.Fatalf("a probe without floors found %v: %v", found, err)
 	}
 	for range 3 {
 		if err := d.FloorStep(t.Context()); err != nil {
@@ -62,18 +61,18 @@ func TestP7WakeBeforeFloors(t *testing.T) {
 		}
 	}
 	if !d.Told() {
-		t.Error("nobody looks again")
+		t.Error("no second probe was requested")
 	}
-	if found, err := d.Look(t.Context()); err != nil || len(found) == 0 {
-		t.Errorf("a look finds %v: %v", found, err)
+	if found, err := d.Probe(t.Context()); err != nil || len(found) == 0 {
+		t.Errorf("a probe found %v: %v", found, err)
 	}
 }
 
-// TestP5DeadlinePassed: a lane that a pump skipped because its heartbeat was late is taken up by the next heartbeat,
-// though nobody else took it meanwhile.
+// TestP5DeadlinePassed: a lane that a pump skipped because its heartbeat was late is worked on after the next
+// heartbeat, if no other relay took it.
 func TestP5DeadlinePassed(t *testing.T) {
 	t.Parallel()
-	d := driver(t)
+	d := newDriver(t)
 	d.Kicked()
 	d.Expire()
 	if err := d.Beat(t.Context()); err != nil {
@@ -84,7 +83,7 @@ func TestP5DeadlinePassed(t *testing.T) {
 	}
 }
 
-func driver(t *testing.T) *relay.Driver {
+func newDriver(t *testing.T) *relay.Driver {
 	t.Helper()
 	d, err := relay.Drive(t.Context(), newRelay(t, outboxDB(t), &memory{},
 		config(func(c *relay.Config) { c.Lease = time.Hour })))

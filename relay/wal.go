@@ -20,14 +20,14 @@ type Source int
 const (
 	// SourceTable reads the table of events, as often as Config.ProbeAwake says.
 	SourceTable Source = iota
-	// SourceWAL reads what producers insert from the write-ahead log, through a replication slot, as they commit it. It
+	// SourceWAL reads the inserts of producers from the write-ahead log, through a replication slot, as they commit. It
 	// needs wal_level = logical, a role with REPLICATION, and the publication that [SetUpWAL] makes. One relay reads;
-	// the others stand by. Whatever cannot be read or sent so is published from the table, lane by lane: before there
-	// is a slot, when it is lost, and for a lane of which something is held or parked.
+	// the others stand by. Events that cannot be read or sent this way are published from the table, lane by lane:
+	// before there is a slot, after it is lost, and in a lane with held or parked events.
 	SourceWAL
 )
 
-// followWAL publishes from the WAL until ctx ends, and finishes what it has while work lives.
+// followWAL publishes from the WAL until ctx ends, and finishes events in progress while work lives.
 func (r *Relay) followWAL(ctx, work context.Context) {
 	source := wal.Source{
 		Engine: &walEngine{Relay: r}, DB: r.db, Schema: r.schema, Log: r.log, Owner: r.owner, Lanes: r.lanes,
@@ -39,7 +39,7 @@ func (r *Relay) followWAL(ctx, work context.Context) {
 	source.Run(ctx, work)
 }
 
-// walEngine is the relay for its source.
+// walEngine is the relay, as its WAL source sees it.
 type walEngine struct {
 	*Relay
 	claims session // the buffers of its claims
@@ -51,7 +51,7 @@ func (e *walEngine) Publish(ctx context.Context, grants []lanes.Grant, d *delive
 	e.streaming.Store(time.Now().UnixNano())
 	defer e.streaming.Store(0)
 	_, late = e.deliver(ctx, part, grants, d, nil, nil)
-	e.kafka.Report(part, nil, time.Now()) // what has no ack is held, or another's
+	e.kafka.Report(part, nil, time.Now()) // events without an ack are held, or another relay's
 	return late
 }
 
@@ -120,10 +120,10 @@ func (e *walEngine) BelowFloor(lane int16) {
 
 func (r *Relay) walMode() wal.Mode { return wal.Mode(r.wal.Load()) }
 
-// polls reports whether lanes that have no source are for the pumps.
+// polls reports whether the pumps get the lanes that have no source.
 func (r *Relay) polls() bool { return r.walMode() == wal.Off || r.walMode() == wal.Unavailable }
 
-// share is how many lanes the relay should own, by its fair part of them.
+// share returns how many lanes the relay should own, from its fair share.
 func (r *Relay) share(fair int) int {
 	switch r.walMode() {
 	case wal.Starting, wal.Standby:
@@ -135,7 +135,7 @@ func (r *Relay) share(fair int) int {
 	return fair
 }
 
-// resting: nobody needs to look for events, because they come by themselves or to another relay.
+// resting reports whether no probes are needed, because events come by themselves or to another relay.
 func (r *Relay) resting() bool {
 	switch r.walMode() {
 	case wal.Standby:
@@ -147,7 +147,7 @@ func (r *Relay) resting() bool {
 	return false
 }
 
-// assignPolled gives lanes that have no source yet to the pumps. Where the WAL was their source, and nobody reads it, a
+// assignPolled gives lanes that have no source yet to the pumps. If their source was the WAL, and no relay reads it, a
 // new numbering begins.
 func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 	var set laneKeys
@@ -167,8 +167,8 @@ func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 	return nil
 }
 
-// doubtUnknown puts lanes in doubt when it is not known whether a transaction has changed, or will change, where they
-// are published from: once their fences are raised it cannot any more (P3.7).
+// doubtUnknown puts lanes in doubt if a transaction may have changed, or may still change, their source: once their
+// fences are raised it cannot any more (P3.7).
 func (r *Relay) doubtUnknown(set laneKeys, err error) {
 	if !pg.CommitUnknown(err) {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// interruptions hears why the WAL could not be read.
+// interruptions is a slog.Handler that sends the reasons why the WAL could not be read.
 type interruptions struct{ heard chan string }
 
 func (h interruptions) Enabled(context.Context, slog.Level) bool { return true }
@@ -35,22 +35,22 @@ func (h interruptions) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestWALKeepsItsNumbering: what passes by itself begins no new numbering, however long it takes: nobody could have
-// published from the table meanwhile.
+// TestWALKeepsItsNumbering: an interruption that ends by itself begins no new numbering, however long it takes: no
+// relay could have published from the table meanwhile.
 func TestWALKeepsItsNumbering(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	for name, trouble := range map[string]func(t *testing.T, server *pgtest.Server, db *pgtest.DB, heard <-chan string){
-		"the database is away for long": func(t *testing.T, server *pgtest.Server, _ *pgtest.DB, heard <-chan string) {
+		"a long outage of the database": func(t *testing.T, server *pgtest.Server, _ *pgtest.DB, heard <-chan string) {
 			server.StopImmediate()
 			began := time.Now()
-			pgtest.Await(t, "many tries", func() (bool, error) { // for longer than the relay waits for the WAL alone
+			pgtest.Await(t, "many attempts", func() (bool, error) { // for longer than the relay waits
 				<-heard
 				return time.Since(began) > 3*lease, nil
 			})
 			server.Start(t)
 		},
-		"there is no room for a connection": func(t *testing.T, _ *pgtest.Server, db *pgtest.DB, heard <-chan string) {
+		"no free connection": func(t *testing.T, _ *pgtest.Server, db *pgtest.DB, heard <-chan string) {
 			cfg, err := pgconn.ParseConfig(db.AdminURL)
 			if err != nil {
 				t.Fatal(err)
@@ -89,15 +89,15 @@ func TestWALKeepsItsNumbering(t *testing.T) {
 				c.Lease, c.Logger = lease,
 					slog.New(interruptions{heard: heard})
 			}))
-			running(t, r)
-			streaming(t, db)
+			startRelay(t, r)
+			awaitStreaming(t, db)
 			fill(t, db, 50, 5)
-			drained(t, db)
+			awaitDrained(t, db)
 			before := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`)
 			trouble(t, server, db, heard)
 			db.Pool.Reset()
 			fill(t, db, 50, 5)
-			drained(t, db)
+			awaitDrained(t, db)
 			if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != relay.Lanes {
 				t.Errorf("%d lanes come from the WAL", n)
 			}

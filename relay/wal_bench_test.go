@@ -17,7 +17,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// walBench is a relay that reads the WAL, with every lane handed over, and what it settles.
+// walBench runs a relay that owns every lane. settled receives the size of each settle.
 func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...func(*relay.Config)) (db *pgtest.DB,
 	settled chan int, stop func(),
 ) {
@@ -55,7 +55,7 @@ func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...f
 	}
 }
 
-// gated publishes once it may.
+// gated publishes once its gate is open.
 type gated struct {
 	sync.RWMutex
 	to relay.Publisher
@@ -67,8 +67,8 @@ func (g *gated) Publish(ctx context.Context, events []event.Event) []error {
 	return g.to.Publish(ctx, events)
 }
 
-// BenchmarkSource drains 200,000 events to Kafka that transactions of 100 wrote while nothing could be published, from
-// the table and from the WAL.
+// BenchmarkSource drains 200,000 events to Kafka, from the table and from the WAL. Transactions of 100 events wrote
+// them while the relay could not publish.
 func BenchmarkSource(b *testing.B) {
 	for name, source := range map[string]relay.Source{"table": relay.SourceTable, "wal": relay.SourceWAL} {
 		b.Run(name, func(b *testing.B) {
@@ -102,7 +102,7 @@ func BenchmarkSource(b *testing.B) {
 	}
 }
 
-// timed notes how long ago an acked event was made, by the nanoseconds in its payload.
+// timed records the age of each acked event, by the time in nanoseconds in its payload.
 type timed struct {
 	to   *publisher.Kafka
 	mu   sync.Mutex
@@ -126,8 +126,8 @@ func (p *timed) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-// BenchmarkLatency is from before an insert to the broker's ack, at 1,000 events a second, from the table and from the
-// WAL.
+// BenchmarkLatency measures the time from before an insert to the broker's ack, at 1,000 events per second, from the
+// table and from the WAL.
 func BenchmarkLatency(b *testing.B) {
 	for name, source := range map[string]relay.Source{"table": relay.SourceTable, "wal": relay.SourceWAL} {
 		b.Run(name, func(b *testing.B) {

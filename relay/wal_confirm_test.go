@@ -10,15 +10,14 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestWAL5TableIsWrittenBeforeSlotMoves: the slot goes on to a place when the table has it for certain. Otherwise a
-// crash in between leaves a slot that is ahead of what the table says, which counts as one that somebody else has
-// moved.
+// TestWAL5TableIsWrittenBeforeSlotMoves: the slot moves to a position only when the table has certainly recorded it.
+// Otherwise a crash in between leaves a slot ahead of the table, which counts as one that was moved by somebody else.
 func TestWAL5TableIsWrittenBeforeSlotMoves(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
-	// A lease that outlasts the lock.
-	running(t, newRelay(t, db, &memory{}, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
-	streaming(t, db)
+	// The lease outlasts the lock.
+	startRelay(t, newRelay(t, db, &memory{}, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
+	awaitStreaming(t, db)
 	conn := db.Connect(t)
 	tx, err := conn.Begin(t.Context())
 	if err == nil {
@@ -32,31 +31,31 @@ func TestWAL5TableIsWrittenBeforeSlotMoves(t *testing.T) {
 		`select exists (select from pg_stat_activity where wait_event_type = 'Lock'
 				and query like '%relay: wal confirm%'
 		and datname = current_database())`)
-	// A status that the relay sends from now on has what it would have told the slot.
+	// A status that the relay sends from now on confirms the new position, if the relay confirms it at all.
 	pgtest.AwaitSQL(t, db,
 		`select exists (select from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid
 		where s.slot_name = $1 and r.reply_time > $2)`, slot, pgtest.One[time.Time](t, db, `select clock_timestamp()`))
 	if ahead := pgtest.One[int64](t, db,
 		`select (s.confirmed_flush_lsn - w.confirmed)::bigint from pg_replication_slots s, outbox_wal w
 			where s.slot_name = w.slot`); ahead > 0 {
-		t.Errorf("the slot stands %d bytes ahead of what the table says", ahead)
+		t.Errorf("the slot is %d bytes ahead of the position in the table", ahead)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 }
 
-// TestWAL5SlotWasReplaced: a relay whose slot is another one by now confirms nothing, and ends its session.
+// TestWAL5SlotWasReplaced: a relay whose slot was dropped and recreated confirms nothing, and ends its session.
 func TestWAL5SlotWasReplaced(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	heard := make(chan string, 1000)
-	running(t, newRelay(t, db, &memory{}, config(fromWAL,
+	startRelay(t, newRelay(t, db, &memory{}, config(fromWAL,
 		func(c *relay.Config) { c.Logger = slog.New(interruptions{heard: heard}) })))
-	streaming(t, db)
+	awaitStreaming(t, db)
 	fill(t, db, 10, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	db.Exec(t, `update outbox_wal set slot = 'another'`)
 	since := pgtest.One[string](t, db, `select pg_current_wal_insert_lsn()::text`)
 	fill(t, db, 10, 10)
@@ -64,7 +63,7 @@ func TestWAL5SlotWasReplaced(t *testing.T) {
 		if pgtest.One[bool](t, db,
 			`select confirmed_flush_lsn > $2::text::pg_lsn from pg_replication_slots where slot_name = $1`, slot,
 			since) {
-			t.Fatal("a place was confirmed to a slot that is another one by now")
+			t.Fatal("a position was confirmed to a slot that was replaced")
 		}
 		select {
 		case text := <-heard:
@@ -75,14 +74,14 @@ func TestWAL5SlotWasReplaced(t *testing.T) {
 	})
 }
 
-// TestWAL6NumberingIsReadInStream: a failover between the look at the slot and the begin of the stream:
-// nothing is published in the numbering of before.
+// TestWAL6NumberingIsReadInStream: after a failover between the check of the slot and the start of the stream, no event
+// is published in the old numbering.
 func TestWAL6NumberingIsReadInStream(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +92,7 @@ func TestWAL6NumberingIsReadInStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running(t, newRelay(t, db, to, config(fromWAL)))
+	startRelay(t, newRelay(t, db, to, config(fromWAL)))
 	pgtest.AwaitSQL(t, db,
 		`select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%relay: wal own%'
 		and datname = current_database())`)
@@ -102,13 +101,13 @@ func TestWAL6NumberingIsReadInStream(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	streaming(t, db)
+	awaitStreaming(t, db)
 	fill(t, db, 10, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	for _, e := range to.events() {
 		if e.Position.Epoch == before {
 			t.Fatalf("an event was published in %s, the numbering of another timeline", before)
 		}
 	}
-	inOrder(t, to.events(), 10)
+	checkOrder(t, to.events(), 10)
 }

@@ -12,9 +12,10 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWAL6SlotIsKeptByStandby: a standby that keeps the slot is promoted. Lanes stay with the WAL, nothing is read from
-// the table, and the numbering is a new one. A slot that is behind what was confirmed repeats nothing of it. One that
-// is ahead may have passed what no table knows to be published: then the table is read, as without a slot.
+// TestWAL6SlotIsKeptByStandby: a standby that has synchronized the slot is promoted. Lanes stay with the WAL, no event
+// is read from the table, and a new numbering begins. A slot behind the confirmed position repeats no confirmed event.
+// A slot ahead of it may have passed events that no table records as published: then the table is read, as without a
+// slot.
 func TestWAL6SlotIsKeptByStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two servers")
@@ -42,13 +43,13 @@ func TestWAL6SlotIsKeptByStandby(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stop := running(t, r)
-			streaming(t, old)
+			stop := startRelay(t, r)
+			awaitStreaming(t, old)
 			standby.AwaitSynced(t, primary, slot)
 			db.Exec(t, `alter system set sync_replication_slots = off`)
 			db.Exec(t, `select pg_reload_conf()`)
 			fill(t, old, 1000, 20)
-			drained(t, old)
+			awaitDrained(t, old)
 			published := pgtest.One[string](t, old, `select pg_current_wal_lsn()`)
 			pgtest.AwaitSQL(t, db, `select confirmed >= $1 from outbox_wal`, published)
 			primary.Kill()
@@ -65,16 +66,16 @@ func TestWAL6SlotIsKeptByStandby(t *testing.T) {
 			}
 			proxy.To(t, standby.URL())
 			proxy.CutAll()
-			drained(t, db)
-			streaming(t, db)
+			awaitDrained(t, db)
+			awaitStreaming(t, db)
 			if err := stop(); err != nil {
 				t.Fatal(err)
 			}
 			log := to.events()
-			if again := inOrder(t, log, 1200); again > 0 && !ahead {
+			if again := checkOrder(t, log, 1200); again > 0 && !ahead {
 				t.Errorf("%d events that were confirmed were published again", again)
 			}
-			if n := byNumber(t, log); n < 2 {
+			if n := checkByNumber(t, log); n < 2 {
 				t.Error("the numbering is the one of the old server")
 			}
 			fromTable := 0

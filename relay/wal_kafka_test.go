@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestWALToKafka: through a real broker, with a relay that dies, another that takes over, and a third that polls: each
-// key's first occurrences are in order, and a consumer that goes by numbers applies each event once.
+// TestWALToKafka: on a real broker, with a relay that dies, one that takes over, and a third that polls: the first
+// occurrences of each key are in order, and a consumer in watermark mode applies each event once.
 func TestWALToKafka(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -24,9 +24,9 @@ func TestWALToKafka(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopFirst := running(t, first)
-	streaming(t, db)
-	stopSecond := running(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}),
+	stopFirst := startRelay(t, first)
+	awaitStreaming(t, db)
+	stopSecond := startRelay(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}),
 		config(fromWAL, func(c *relay.Config) { c.Name = "second" })))
 	pgtest.AwaitSQL(t, db, `select count(*) = 2 from relay_member`)
 	for part := 1; part < parts; part++ {
@@ -38,7 +38,7 @@ func TestWALToKafka(t *testing.T) {
 			proxy.Refuse(true)
 			proxy.CutAll()
 		case 7:
-			drained(t, db)
+			awaitDrained(t, db)
 			if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != 32 {
 				t.Errorf("%d lanes come from the WAL after the take-over", n)
 			}
@@ -47,15 +47,15 @@ func TestWALToKafka(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = stopFirst()
-			stopSecond = running(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}), config()))
+			stopSecond = startRelay(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}), config()))
 		}
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stopSecond(); err != nil {
 		t.Fatal(err)
 	}
 	published(t, brokers, topic, keys, parts*each)
 	if n := pgtest.One[int](t, db, `select incarnation from outbox_meta`); n != 1 {
-		t.Errorf("incarnation %d: nobody had to begin a new numbering", n)
+		t.Errorf("incarnation %d: a new numbering was begun without need", n)
 	}
 }

@@ -18,12 +18,11 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// The rules of reading a WAL, each from a bug that somebody had, and a test for each. Their numbers are those of
-// docs/decisions/0023.
+// The rules for reading a WAL, each with a test and a bug that another project had. docs/decisions/0023 numbers them.
 
-// byNumber checks that a consumer that goes by numbers applies each event once within a numbering, and that an event
-// has one number in it. It returns how many numberings there are.
-func byNumber(t *testing.T, log []event.Event) int {
+// checkByNumber checks that a consumer in watermark mode applies each event once within a numbering, and that an event
+// has one number in it. It returns the number of numberings.
+func checkByNumber(t *testing.T, log []event.Event) int {
 	t.Helper()
 	type mark struct {
 		epoch string
@@ -32,7 +31,7 @@ func byNumber(t *testing.T, log []event.Event) int {
 	}
 	highest, applied, epochs := map[mark]int64{}, map[string]int{}, map[string]bool{}
 	for _, e := range log {
-		m := mark{e.Position.Epoch, e.Position.Lane, e.Key} // the memory's partitions are its keys
+		m := mark{e.Position.Epoch, e.Position.Lane, e.Key} // this publisher's partitions are the keys
 		epochs[m.epoch] = true
 		if e.Position.Seq > highest[m] {
 			highest[m] = e.Position.Seq
@@ -41,20 +40,20 @@ func byNumber(t *testing.T, log []event.Event) int {
 	}
 	for id, n := range applied {
 		if n > 1 {
-			t.Errorf("event %s is applied %d times by a consumer that goes by numbers", id, n)
+			t.Errorf("event %s is applied %d times by a consumer in watermark mode", id, n)
 		}
 	}
 	return len(epochs)
 }
 
-// TestWAL1PositionIsCommitAndOrdinal: rows that a COPY writes share an LSN, and transactions commit in another order
-// than they begin: the number is the commit's place and the event's own in the transaction.
+// TestWAL1PositionIsCommitAndOrdinal: rows of one COPY share an LSN, and transactions commit in another order than they
+// begin. Therefore the number consists of the commit's position and the event's ordinal in the transaction.
 func TestWAL1PositionIsCommitAndOrdinal(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
 	early := db.Connect(t)
 	tx, err := early.Begin(t.Context())
 	if err == nil {
@@ -82,9 +81,9 @@ func TestWAL1PositionIsCommitAndOrdinal(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	log := to.events()
-	inOrder(t, log, 101)
+	checkOrder(t, log, 101)
 	if n := fromLog(t, log); n != 101 || log[100].Key != "late" {
 		t.Errorf("%d events came from the WAL, the last of key %s", n, log[100].Key)
 	}
@@ -93,8 +92,8 @@ func TestWAL1PositionIsCommitAndOrdinal(t *testing.T) {
 	}
 }
 
-// told waits until the server has been told once more what is confirmed, a second or more from now.
-func told(t *testing.T, db *pgtest.DB, slot string) {
+// awaitStatus waits until the relay has sent another status to the server, at least a second from now.
+func awaitStatus(t *testing.T, db *pgtest.DB, slot string) {
 	t.Helper()
 	now := pgtest.One[time.Time](t, db, `select clock_timestamp()`)
 	pgtest.AwaitSQL(t, db,
@@ -102,16 +101,16 @@ func told(t *testing.T, db *pgtest.DB, slot string) {
 		join pg_replication_slots s on s.active_pid = r.pid where s.slot_name = $1), false)`, slot, now)
 }
 
-// commitOf is a place within the record of an event's commit: what others wrote before it may be confirmed, and not
-// more. The number has the record's begin in steps of 32 bytes, and the record is longer than one.
+// commitOf returns a position within the record of an event's commit: WAL before it may be confirmed, and no more. The
+// number has the record's start in steps of 32 bytes, and the record is longer than one step.
 func commitOf(t *testing.T, db *pgtest.DB, e event.Event) string {
 	t.Helper()
 	return pgtest.One[string](t, db, `select (base + ($1::bigint / 1048576 + 1) * 32)::text from outbox_wal`,
 		e.Position.Seq)
 }
 
-// TestWAL2ConfirmsOnlyAtTransactionEnds: a transaction is published in parts, and its slot stands before it until the
-// last event is acked; a session that is lost in between sends all of it again, under the same numbers.
+// TestWAL2ConfirmsOnlyAtTransactionEnds: a transaction is published in parts, and its slot stays before it until the
+// last event is acked. A session that is lost in between sends all events again, under the same numbers.
 func TestWAL2ConfirmsOnlyAtTransactionEnds(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
@@ -130,43 +129,43 @@ func TestWAL2ConfirmsOnlyAtTransactionEnds(t *testing.T) {
 		}
 	}
 	parts := func(c *relay.Config) { c.ClaimEvents, c.HoldAfter, c.DrainTimeout = 32, -1, -1 }
-	stop := running(t, newRelay(t, db, to, config(fromWAL, parts)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, parts)))
+	awaitStreaming(t, db)
 	fill(t, db, events, 1)
 	pgtest.Await(t, "the first parts", func() (bool, error) { return to.count() >= 90, nil })
 	place := commitOf(t, db, to.events()[0])
-	told(t, db, slot)
+	awaitStatus(t, db, slot)
 	if err := stop(); !errors.Is(err, relay.ErrNotDrained) {
 		t.Fatalf("stopped with %v", err)
 	}
 	if pgtest.One[bool](t, db,
 		`select confirmed_flush_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place) {
-		t.Fatal("the slot stands behind a transaction that is not acked")
+		t.Fatal("the slot is behind a transaction that is not acked")
 	}
-	stop = running(t, newRelay(t, db, to, config(fromWAL, parts)))
+	stop = startRelay(t, newRelay(t, db, to, config(fromWAL, parts)))
 	pgtest.Await(t, "the first parts again", func() (bool, error) { return to.count() >= 180, nil })
 	close(release)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	log := to.events()
-	if again := inOrder(t, log, events); again < 90 {
+	if again := checkOrder(t, log, events); again < 90 {
 		t.Errorf("%d events were sent again, want the 90 that were acked", again)
 	}
-	numbered(t, log)
-	if n := byNumber(t, log); n != 1 {
+	checkNumbers(t, log)
+	if n := checkByNumber(t, log); n != 1 {
 		t.Errorf("%d numberings", n)
 	}
 }
 
-// TestWAL3KeepalivesConfirmOnlyAcked: the server says that it is further, and an event is not acked.
+// TestWAL3KeepalivesConfirmOnlyAcked: the server reports a later position while an event is not acked.
 func TestWAL3KeepalivesConfirmOnlyAcked(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
 	fill(t, db, 1, 1)
 	sent := <-to.entered
 	before := commitOf(t, db, sent[0])
@@ -181,18 +180,18 @@ func TestWAL3KeepalivesConfirmOnlyAcked(t *testing.T) {
 	if pgtest.One[bool](t, db,
 		`select flush_lsn > $2::pg_lsn from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid
 			where s.slot_name = $1`, slot, before) {
-		t.Error("a place was confirmed behind an event that is not acked")
+		t.Error("a position was confirmed behind an event that is not acked")
 	}
 	if pgtest.One[bool](t, db, `select confirmed_flush_lsn > $2::pg_lsn from pg_replication_slots where slot_name = $1`,
 		slot, before) {
-		t.Error("the slot stands behind an event that is not acked")
+		t.Error("the slot is behind an event that is not acked")
 	}
 	close(to.gate)
 	go func() {
-		for range to.entered { //nolint:revive // whatever comes
+		for range to.entered { //nolint:revive // ignore all calls
 		}
 	}()
-	drained(t, db)
+	awaitDrained(t, db)
 	pgtest.AwaitSQL(t, db, `select confirmed_flush_lsn > $2::pg_lsn from pg_replication_slots where slot_name = $1`,
 		slot, before)
 	if err := stop(); err != nil {
@@ -201,18 +200,19 @@ func TestWAL3KeepalivesConfirmOnlyAcked(t *testing.T) {
 	close(to.entered)
 }
 
-// TestWAL4HeartbeatMovesAnIdleSlot: beside an idle outbox other tables write, and the slot keeps none of their WAL.
+// TestWAL4HeartbeatMovesAnIdleSlot: the outbox is idle while other tables are written, and the slot keeps none of their
+// WAL.
 func TestWAL4HeartbeatMovesAnIdleSlot(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
 	db.Exec(t, `create table noise (text text)`)
 	for range 2 {
 		db.Exec(t, `insert into noise select repeat('x', 500) from generate_series(1, 10000)`)
 		place := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
-		db.Exec(t, `checkpoint`) // writes which transactions run, where a slot may begin
+		db.Exec(t, `checkpoint`) // records the running transactions: a slot may begin there
 		pgtest.AwaitSQL(t, db,
 			`select confirmed_flush_lsn >= $2::pg_lsn and restart_lsn >= $2::pg_lsn from pg_replication_slots
 				where slot_name = $1`, slot, place)
@@ -225,7 +225,7 @@ func TestWAL4HeartbeatMovesAnIdleSlot(t *testing.T) {
 	}
 }
 
-// writer appends events of its own keys in many ways until it is told to stop.
+// writer appends events of its own keys in different ways until it is stopped.
 type writer struct {
 	wg   sync.WaitGroup
 	stop chan struct{}
@@ -258,7 +258,7 @@ func write(t *testing.T, db *pgtest.DB, writers int) *writer {
 	return w
 }
 
-// append is one transaction: a few events of a few keys, some rolled back, some behind a savepoint.
+// append runs one transaction: a few events of a few keys, sometimes rolled back, sometimes after a savepoint.
 func (w *writer) append(t *testing.T, db *pgtest.DB, n, i int, own map[string]int) {
 	tx, err := db.Pool.Begin(t.Context())
 	if err != nil {
@@ -295,7 +295,7 @@ func (w *writer) append(t *testing.T, db *pgtest.DB, n, i int, own map[string]in
 	}
 }
 
-// end stops the writers and returns how many events they committed.
+// end stops the writers and returns the number of committed events.
 func (w *writer) end() (total int) {
 	select {
 	case <-w.stop:
@@ -309,8 +309,8 @@ func (w *writer) end() (total int) {
 	return total
 }
 
-// TestWAL5SlotIsMissing: whatever happens to the slot while producers write, nothing is lost, no key inverted, and
-// the relay goes back to the WAL. Those who go by numbers see a new numbering.
+// TestWAL5SlotIsMissing: whatever happens to the slot while producers write, no event is lost, no key is inverted, and
+// the relay goes back to the WAL. Consumers in watermark mode see a new numbering.
 func TestWAL5SlotIsMissing(t *testing.T) {
 	t.Parallel()
 	end := `select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1
@@ -326,11 +326,11 @@ func TestWAL5SlotIsMissing(t *testing.T) {
 			t.Parallel()
 			db, slot := walDB(t)
 			to := &memory{}
-			stop := running(t, newRelay(t, db, to, config(fromWAL)))
-			streaming(t, db)
+			stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+			awaitStreaming(t, db)
 			w := write(t, db, 4)
 			pgtest.Await(t, "events", func() (bool, error) { return to.count() > 300, nil })
-			pgtest.Await(t, "the slot's ruin", func() (bool, error) {
+			pgtest.Await(t, "the loss of the slot", func() (bool, error) {
 				if _, err := db.Pool.Exec(t.Context(), end, slot); err != nil {
 					return false, err
 				}
@@ -341,15 +341,15 @@ func TestWAL5SlotIsMissing(t *testing.T) {
 			n := to.count()
 			pgtest.Await(t, "more events", func() (bool, error) { return to.count() > n+300, nil })
 			total := w.end()
-			streaming(t, db)
+			awaitStreaming(t, db)
 			fill(t, db, 10, 10)
-			drained(t, db)
+			awaitDrained(t, db)
 			if err := stop(); err != nil {
 				t.Fatal(err)
 			}
 			log := to.events()
-			inOrder(t, log, total+10)
-			if n := byNumber(t, log); n != 2 {
+			checkOrder(t, log, total+10)
+			if n := checkByNumber(t, log); n != 2 {
 				t.Errorf("%d numberings, want 2", n)
 			}
 			if log[len(log)-1].Position.Lane != -1 {
@@ -359,7 +359,7 @@ func TestWAL5SlotIsMissing(t *testing.T) {
 	}
 }
 
-// TestWAL5SlotIsLost: Postgres gives a slot up that keeps too much WAL.
+// TestWAL5SlotIsLost: Postgres invalidates a slot that keeps too much WAL.
 func TestWAL5SlotIsLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -374,8 +374,8 @@ func TestWAL5SlotIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
 	fill(t, db, 10, 10)
 	<-to.entered
 	db.Exec(t, `create table noise (text text)`)
@@ -388,27 +388,27 @@ func TestWAL5SlotIsLost(t *testing.T) {
 	})
 	if st, err := relay.ReadWALStatus(t.Context(), db.Pool, ""); err != nil || st.SafeBytes == nil ||
 		*st.SafeBytes != 0 {
-		t.Errorf("a lost slot is told to have no limit: %+v, %v", st, err)
+		t.Errorf("a lost slot is shown as unlimited: %+v, %v", st, err)
 	}
 	go func() {
-		for range to.entered { //nolint:revive // whatever comes
+		for range to.entered { //nolint:revive // ignore all calls
 		}
 	}()
 	close(to.gate)
 	pgtest.AwaitSQL(t, db, `select incarnation > 1 from outbox_meta`)
-	streaming(t, db)
+	awaitStreaming(t, db)
 	db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '1'
 			from generate_series(0, 9) g`)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	close(to.entered)
-	inOrder(t, to.events(), 20)
+	checkOrder(t, to.events(), 20)
 }
 
-// TestWAL8MemoryIsBounded: a huge transaction comes in parts no larger than a claim may be.
+// TestWAL8MemoryIsBounded: a huge transaction is read in parts no larger than a claim.
 func TestWAL8MemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -421,18 +421,18 @@ func TestWAL8MemoryIsBounded(t *testing.T) {
 		calls[call]++
 		return nil
 	}
-	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) {
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) {
 		c.ClaimEvents, c.ClaimBytes = 1000,
 			1<<20
 	})))
-	streaming(t, db)
+	awaitStreaming(t, db)
 	const events = 30_000
 	fill(t, db, events, 100)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, to.events(), events)
+	checkOrder(t, to.events(), events)
 	for _, n := range calls {
 		if n > 1000 {
 			t.Fatalf("%d events were sent at a time, want 1000 at most", n)
@@ -440,7 +440,7 @@ func TestWAL8MemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestWALStandby: of two relays one reads; the other takes over when it has gone, in order or not.
+// TestWALStandby: one of two relays reads; the other takes over when the first stops or dies.
 func TestWALStandby(t *testing.T) {
 	t.Parallel()
 	for _, orderly := range []bool{true, false} {
@@ -453,9 +453,10 @@ func TestWALStandby(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stopFirst := running(t, first)
-			streaming(t, db)
-			stopSecond := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Name = "second" })))
+			stopFirst := startRelay(t, first)
+			awaitStreaming(t, db)
+			second := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Name = "second" }))
+			stopSecond := startRelay(t, second)
 			pgtest.AwaitSQL(t, db, `select count(*) = 2 from relay_member`)
 			w := write(t, db, 3)
 			pgtest.Await(t, "events", func() (bool, error) { return to.count() > 200, nil })
@@ -473,25 +474,25 @@ func TestWALStandby(t *testing.T) {
 			n := to.count()
 			pgtest.Await(t, "more events", func() (bool, error) { return to.count() > n+200, nil })
 			total := w.end()
-			streaming(t, db)
-			drained(t, db)
+			awaitStreaming(t, db)
+			awaitDrained(t, db)
 			_ = stopFirst()
 			if err := stopSecond(); err != nil {
 				t.Fatal(err)
 			}
 			log := to.events()
-			again := inOrder(t, log, total)
+			again := checkOrder(t, log, total)
 			if orderly && again > 0 {
-				t.Errorf("%d events were published again after an orderly end", again)
+				t.Errorf("%d events were published again after a clean stop", again)
 			}
-			if n := byNumber(t, log); n != 1 {
+			if n := checkByNumber(t, log); n != 1 {
 				t.Errorf("%d numberings: the take-over was not from the WAL to the WAL", n)
 			}
 		})
 	}
 }
 
-// TestWALConnectionsDie: under load every connection of the relay is ended again and again.
+// TestWALConnectionsDie: under load, the relay's connections are killed again and again.
 func TestWALConnectionsDie(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for outages")
@@ -504,8 +505,8 @@ func TestWALConnectionsDie(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := running(t, r)
-	streaming(t, db)
+	stop := startRelay(t, r)
+	awaitStreaming(t, db)
 	w := write(t, db, 4)
 	for range 8 {
 		n := to.count()
@@ -513,52 +514,52 @@ func TestWALConnectionsDie(t *testing.T) {
 		proxy.CutAll()
 	}
 	total := w.end()
-	streaming(t, db)
-	drained(t, db)
-	_ = stop() // its own connection may be a dead one that nobody has used since
+	awaitStreaming(t, db)
+	awaitDrained(t, db)
+	_ = stop() // its own connection may be one of the killed ones
 	log := to.events()
-	again := inOrder(t, log, total)
+	again := checkOrder(t, log, total)
 	t.Logf("%d events, %d again", total, again)
-	byNumber(t, log)
+	checkByNumber(t, log)
 }
 
-// TestWALHandOverUnderLoad: while producers do not stop, lanes are handed over and go back, again and again: each event
-// is published once, in order.
+// TestWALHandOverUnderLoad: lanes are handed over and given back repeatedly while producers write: each event is
+// published once, in order.
 func TestWALHandOverUnderLoad(t *testing.T) {
 	if testing.Short() {
-		t.Skip("a load")
+		t.Skip("runs under load")
 	}
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
 	w := write(t, db, 6)
 	for range 4 {
-		stop := running(t, newRelay(t, db, to, config(fromWAL)))
-		streaming(t, db)
+		stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+		awaitStreaming(t, db)
 		n := to.count()
 		pgtest.Await(t, "events", func() (bool, error) { return to.count() > n+100, nil })
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
 	total := w.end()
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	log := to.events()
-	if again := inOrder(t, log, total); again > 0 {
+	if again := checkOrder(t, log, total); again > 0 {
 		t.Errorf("%d events were published twice", again)
 	}
-	if n := byNumber(t, log); n != 1 {
+	if n := checkByNumber(t, log); n != 1 {
 		t.Errorf("%d numberings", n)
 	}
 	t.Logf("%d events, %d of them from the WAL", total, fromLog(t, log))
 }
 
-// TestWALLongTransaction: a producer's transaction is open while lanes are handed over, and while they go back.
+// TestWALLongTransaction: a producer's transaction is open while lanes are handed over, and while they are given back.
 func TestWALLongTransaction(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -574,47 +575,47 @@ func TestWALLongTransaction(t *testing.T) {
 		}
 		return tx
 	}
-	before := open("0") // no slot can be made meanwhile: everything else is published from the table
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	before := open("0") // no slot can be made meanwhile: all other events are published from the table
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
 	fill(t, db, 500, 50)
-	drained(t, db)
+	awaitDrained(t, db)
 	if n := to.count(); n != 500 {
 		t.Errorf("%d events were published while no slot could be made", n)
 	}
 	if err := before.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	streaming(t, db)
+	awaitStreaming(t, db)
 	tx := open("1")
 	db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select 't', 'k' || g, 'T', '10'
 			from generate_series(0, 49) g`)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	stop = running(t, newRelay(t, db, to, config(fromWAL)))
+	stop = startRelay(t, newRelay(t, db, to, config(fromWAL)))
 	pgtest.AwaitSQL(t, db,
 		`select coalesce((select s.active from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot), false)`)
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != 0 {
-		t.Errorf("%d lanes were handed over while a producer may stand between table and WAL", n)
+		t.Errorf("%d lanes were handed over while a producer's transaction may be missing in both table and WAL", n)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	streaming(t, db)
-	drained(t, db)
+	awaitStreaming(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	log := to.events()
-	if again := inOrder(t, log, 750); again > 0 {
+	if again := checkOrder(t, log, 750); again > 0 {
 		t.Errorf("%d events were published twice", again)
 	}
 }
 
-// TestWALServerCrashes: the server crashes in the middle, and takes deletes back that were not on the disk; later it is
-// shut down in order, which waits for whoever reads its WAL.
+// TestWALServerCrashes: the server crashes during the publishing, and undoes deletes that were not on disk. Later it is
+// shut down cleanly, which waits for the readers of its WAL.
 func TestWALServerCrashes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -635,8 +636,8 @@ func TestWALServerCrashes(t *testing.T) {
 		}
 		return nil
 	}
-	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ClaimEvents = 100 })))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ClaimEvents = 100 })))
+	awaitStreaming(t, db)
 	server.PauseWALWriter(t)
 	crash.Store(true)
 	fill(t, db, events, keys)
@@ -644,29 +645,29 @@ func TestWALServerCrashes(t *testing.T) {
 	server.StopImmediate()
 	server.Start(t)
 	db.Pool.Reset()
-	drained(t, db)
+	awaitDrained(t, db)
 	db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '100'
 			from generate_series(0, $1 - 1) g`, keys)
-	drained(t, db)
+	awaitDrained(t, db)
 	server.Restart(t)
 	db.Pool.Reset()
-	streaming(t, db)
+	awaitStreaming(t, db)
 	db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '101'
 			from generate_series(0, $1 - 1) g`, keys)
-	drained(t, db)
-	_ = stop() // its own connection may be one of before the restart that nobody has used since
+	awaitDrained(t, db)
+	_ = stop() // its own connection may be one from before the restart
 	log := to.events()
-	again := inOrder(t, log, events+2*keys)
+	again := checkOrder(t, log, events+2*keys)
 	t.Logf("%d of %d events were sent again", again, events)
-	if n := byNumber(t, log); n != 1 {
+	if n := checkByNumber(t, log); n != 1 {
 		t.Errorf("%d numberings", n)
 	}
 }
 
-// TestWAL6Failover: the slot dies with its server. On the new one everything that is committed is published, from the
-// table and then from the WAL, under a new numbering; the synchronous standby has whatever was published.
+// TestWAL6Failover: the slot is lost with its server. On the new one all committed events are published, from the table
+// and then from the WAL, under a new numbering; the synchronous standby has every published event.
 func TestWAL6Failover(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two servers")
@@ -687,26 +688,26 @@ func TestWAL6Failover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := running(t, r)
-	streaming(t, old)
+	stop := startRelay(t, r)
+	awaitStreaming(t, old)
 	fill(t, old, 1000, 20)
 	pgtest.Await(t, "half of the events", func() (bool, error) { return to.count() > 500, nil })
 	primary.Kill()
 	standby.Promote(t)
 	proxy.To(t, standby.URL())
 	proxy.CutAll()
-	drained(t, db)
-	streaming(t, db)
+	awaitDrained(t, db)
+	awaitStreaming(t, db)
 	db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '50'
 			from generate_series(0, 19) g`)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	log := to.events()
-	inOrder(t, log, 1020)
-	if n := byNumber(t, log); n < 2 {
+	checkOrder(t, log, 1020)
+	if n := checkByNumber(t, log); n < 2 {
 		t.Error("the numbering is the one of the old server")
 	}
 	if log[len(log)-1].Position.Lane != -1 {

@@ -18,9 +18,9 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWALShutdownDoesNotWaitForDeletes: Postgres is shut down in order while what was published is not deleted yet. It
-// waits for whoever reads its WAL until all of that is confirmed, and lets nobody in who could: the relay lets go of
-// it, and sends those events once more, under the same numbers, when the server is back.
+// TestWALShutdownDoesNotWaitForDeletes: Postgres is shut down cleanly while published events are not yet deleted. It
+// waits until the readers of its WAL have confirmed all of it, and accepts no connection that could delete them. The
+// relay stops reading, and sends those events again under the same numbers when the server is back.
 func TestWALShutdownDoesNotWaitForDeletes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -32,9 +32,9 @@ func TestWALShutdownDoesNotWaitForDeletes(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
-	// A lease that runs out would end the reading as well.
-	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
-	streaming(t, db)
+	// An expired lease would end the reading as well.
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
+	awaitStreaming(t, db)
 	fill(t, db, 10, 10)
 	<-to.entered
 	stopped := make(chan struct{})
@@ -48,7 +48,7 @@ func TestWALShutdownDoesNotWaitForDeletes(t *testing.T) {
 	})
 	close(to.gate)
 	go func() {
-		for range to.entered { //nolint:revive // whatever comes
+		for range to.entered { //nolint:revive // ignore all calls
 		}
 	}()
 	<-stopped
@@ -57,15 +57,15 @@ func TestWALShutdownDoesNotWaitForDeletes(t *testing.T) {
 	}
 	server.Start(t)
 	db.Pool.Reset()
-	drained(t, db)
-	streaming(t, db)
+	awaitDrained(t, db)
+	awaitStreaming(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	close(to.entered)
 	log := to.events()
-	inOrder(t, log, 10)
-	if n := byNumber(t, log); n != 1 {
+	checkOrder(t, log, 10)
+	if n := checkByNumber(t, log); n != 1 {
 		t.Errorf("%d numberings", n)
 	}
 }

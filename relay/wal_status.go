@@ -16,19 +16,19 @@ import (
 // WALStatus is the state of the WAL source, as part of a Status.
 type WALStatus struct {
 	Slot   string `json:"slot"`
-	Exists bool   `json:"exists"` // false: relays publish from the table, and make it when they can
-	Active bool   `json:"active"` // somebody reads it
-	Reader string `json:"reader"` // the relay that does, or did last; empty when it is gone
+	Exists bool   `json:"exists"` // false: relays publish from the table, and make the slot when they can
+	Active bool   `json:"active"` // it is being read
+	Reader string `json:"reader"` // the relay that reads, or read last; empty if it is gone
 	// Lanes is how many lanes have the WAL as their source, of [Lanes]; the others are published from the table.
 	Lanes int `json:"lanes"`
-	// LagBytes is how much WAL lies behind the place that was confirmed, and LagTime how long ago that was: with
-	// nothing to confirm it stays under Config.WALHeartbeat and a little. HeldBytes is how much WAL the server keeps
-	// for the slot.
+	// LagBytes is how much WAL is behind the confirmed position, and LagTime how long ago that was: with nothing to
+	// confirm it stays slightly above Config.WALHeartbeat at most. HeldBytes is how much WAL the server keeps for the
+	// slot.
 	LagBytes  int64         `json:"lag_bytes"`
 	LagTime   time.Duration `json:"lag_time"`
 	HeldBytes int64         `json:"held_bytes"`
 	// State is Postgres' wal_status: reserved, extended, unreserved (the slot is about to be lost) or lost. SafeBytes
-	// is its safe_wal_size: how much may be written before the slot may be lost, 0 when it is; nil: no limit is set.
+	// is its safe_wal_size: how much may be written before the slot may be lost, 0 if it is lost; nil: unlimited.
 	State     string `json:"state"`
 	SafeBytes *int64 `json:"safe_bytes"`
 }
@@ -47,8 +47,8 @@ func ReadWALStatus(ctx context.Context, db *pgxpool.Pool, schema string) (*WALSt
 	return st, nil
 }
 
-// WALUnavailable says why a relay with [SourceWAL] publishes from the table for the time being; nil when it reads the
-// WAL, stands by, or is not meant to.
+// WALUnavailable returns the reason why a relay with [SourceWAL] currently publishes from the table; nil if it reads
+// the WAL, stands by, or has another source.
 func (r *Relay) WALUnavailable() error {
 	if why := r.walWhy.Load(); why != nil && r.walMode() == wal.Unavailable {
 		return *why
@@ -56,7 +56,7 @@ func (r *Relay) WALUnavailable() error {
 	return nil
 }
 
-// readWALStatus is nil for an outbox that no relay reads the WAL for.
+// readWALStatus returns nil for an outbox whose WAL no relay reads.
 func readWALStatus(ctx context.Context, db *pgxpool.Pool, schema *sql.Schema) (*WALStatus, error) {
 	var st WALStatus
 	var lag float64

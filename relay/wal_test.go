@@ -29,7 +29,7 @@ func walDB(t *testing.T) (db *pgtest.DB, slot string) {
 	return db, slot
 }
 
-// dropSlot drops a slot whoever reads it, and its publication.
+// dropSlot drops a slot, even while it is read, and its publication.
 func dropSlot(t *testing.T, db *pgtest.DB, slot string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -57,13 +57,13 @@ func dropSlot(t *testing.T, db *pgtest.DB, slot string) {
 
 func fromWAL(c *relay.Config) { c.Source, c.WALHeartbeat = relay.SourceWAL, time.Second }
 
-// streaming waits until every lane's source is the WAL.
-func streaming(t *testing.T, db *pgtest.DB) {
+// awaitStreaming waits until every lane's source is the WAL.
+func awaitStreaming(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_streamed`)
 }
 
-// fromLog checks that what came from the WAL has numbers that count up, and returns how many events did.
+// fromLog checks that the numbers of events from the WAL rise, and returns the number of these events.
 func fromLog(t *testing.T, log []event.Event) (n int) {
 	t.Helper()
 	last, seen := int64(0), map[string]bool{}
@@ -85,15 +85,15 @@ func fromLog(t *testing.T, log []event.Event) (n int) {
 	return n
 }
 
-// TestWALPublishes: what is in the table when a relay begins to read the WAL is published from there, then everything
-// comes from the WAL, each event once; what was published is deleted; the end gives the lanes back to the table.
+// TestWALPublishes: events that are in the table when a relay begins to read the WAL are published from the table; all
+// later ones come from the WAL, each once. Published events are deleted, and a stop gives the lanes back to the table.
 func TestWALPublishes(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	to := &memory{}
 	fill(t, db, 500, 50)
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
 	if n := to.count(); n != 500 {
 		t.Fatalf("%d events were published before every lane was handed over, want 500", n)
 	}
@@ -105,9 +105,9 @@ func TestWALPublishes(t *testing.T) {
 			`insert into outbox_event (topic, key, type, payload) values ('payments', 'k' || $1::int, 'T',
 					convert_to($2, 'UTF8'))`, i%50, fmt.Sprint(20+i/50))
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	log := to.events()
-	if dup := inOrder(t, log, 1100); dup != 0 {
+	if dup := checkOrder(t, log, 1100); dup != 0 {
 		t.Errorf("%d events were published twice", dup)
 	}
 	if n := fromLog(t, log); n != 600 {
@@ -121,13 +121,13 @@ func TestWALPublishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != 0 {
-		t.Errorf("%d lanes are left to the WAL after an orderly end", n)
+		t.Errorf("%d lanes are left to the WAL after a clean stop", n)
 	}
 	same := pgtest.One[bool](t, db,
 		`select w.confirmed = s.confirmed_flush_lsn and not s.active from outbox_wal w, pg_replication_slots s
 			where s.slot_name = $1`, slot)
 	if !same {
-		t.Error("the slot does not stand where the relay has confirmed")
+		t.Error("the slot is not at the confirmed position")
 	}
 	if e := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`); e != log[len(
 		log)-1].Position.Epoch || !strings.HasSuffix(e, ".1") {
@@ -135,13 +135,13 @@ func TestWALPublishes(t *testing.T) {
 	}
 }
 
-// TestWALLargeValues: values that the table keeps out of line, compressed or not, come whole.
+// TestWALLargeValues: values that the table stores out of line, compressed or not, are published whole.
 func TestWALLargeValues(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
 	noise := make([]byte, 300_000)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
 	long := strings.Repeat("v", 8000)
@@ -151,7 +151,7 @@ func TestWALLargeValues(t *testing.T) {
 			`insert into outbox_event (topic, key, type, payload, headers) values ('t', 'k', 'T', $1,
 					jsonb_build_object('h', $2::text))`, payload, long)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

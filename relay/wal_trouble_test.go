@@ -13,55 +13,55 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWALRefusedEventsPark: an event that is refused gives its lane back to the table, where it parks its key; the
-// other lanes stay with the WAL; once it is released, the lane comes back.
+// TestWALRefusedEventsPark: the lane of a refused event goes back to the table, and the event's key is parked there.
+// The other lanes stay with the WAL. After the release the lane comes back.
 func TestWALRefusedEventsPark(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	b := newBroker(2)
-	b.set(refusing("25"))
-	stop := running(t, newRelay(t, db, b, config(fromWAL)))
-	streaming(t, db)
+	b.set(refuseK3("25"))
+	stop := startRelay(t, newRelay(t, db, b, config(fromWAL)))
+	awaitStreaming(t, db)
 	for from := range 4 {
 		appendTo(t, db, "payments", 200, 20, 10*from)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	pgtest.AwaitSQL(t, db, `select count(*) = 31 from outbox_streamed`)
 	for k := range 20 {
 		want := 40
 		if k == 3 {
 			want = 25
 		}
-		counting(t, b, fmt.Sprint("k", k), want)
+		checkKey(t, b, fmt.Sprint("k", k), want)
 	}
 	b.set(nil)
 	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
 		t.Fatal(err)
 	}
-	streaming(t, db)
+	awaitStreaming(t, db)
 	appendTo(t, db, "payments", 200, 20, 40)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	for k := range 20 {
-		counting(t, b, fmt.Sprint("k", k), 50)
+		checkKey(t, b, fmt.Sprint("k", k), 50)
 	}
 	if n := pgtest.One[int](t, db, `select incarnation from outbox_meta`); n != 1 {
 		t.Errorf("incarnation %d: a refusal is certain and needs no new numbering", n)
 	}
 }
 
-// TestWALHoldsAPartition: a partition that does not answer gives the lanes of its events back to the table, where they
-// are held; whoever goes by numbers is told by a new numbering, because they may have been written.
+// TestWALHoldsAPartition: lanes with events for a partition that does not answer go back to the table, and the events
+// are held there. They may have been written, so a new numbering begins for consumers in watermark mode.
 func TestWALHoldsAPartition(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	b := newBroker(4)
-	stop := running(t, newRelay(t, db, b, config(fromWAL, quick)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, b, config(fromWAL, quickHold)))
+	awaitStreaming(t, db)
 	appendTo(t, db, "payments", 400, 40, 0)
-	drained(t, db)
+	awaitDrained(t, db)
 	b.set(func(_ *event.Event, partition int32) answer {
 		if partition == 1 {
 			return answer{err: errAway}
@@ -71,34 +71,34 @@ func TestWALHoldsAPartition(t *testing.T) {
 	for from := 1; from < 4; from++ {
 		appendTo(t, db, "payments", 400, 40, 10*from)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n == 0 || n == 1200 {
 		t.Errorf("%d events are held", n)
 	}
 	b.set(nil)
-	empty(t, db)
-	streaming(t, db)
+	awaitEmpty(t, db)
+	awaitStreaming(t, db)
 	appendTo(t, db, "payments", 400, 40, 40)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 40, 50)
+	checkEveryKey(t, b, 40, 50)
 	if n := pgtest.One[int](t, db, `select incarnation from outbox_meta`); n == 1 {
 		t.Error("events that may have been written got other numbers in the same numbering")
 	}
 }
 
-// TestWALPausedTopic: nothing of a topic that is paused is sent, and everything in order once it is resumed.
+// TestWALPausedTopic: no event of a paused topic is sent, and all are sent in order once it is resumed.
 func TestWALPausedTopic(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
+	awaitStreaming(t, db)
 	o := newOperator(t, db)
 	fill(t, db, 100, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := o.PauseTopic(t.Context(), "payments", "a test"); err != nil {
 		t.Fatal(err)
 	}
@@ -107,28 +107,28 @@ func TestWALPausedTopic(t *testing.T) {
 			`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T',
 				convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(10+i))
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	if n := to.count(); n != 100 {
 		t.Fatalf("%d events of a paused topic were sent", n-100)
 	}
 	if err := o.ResumeTopic(t.Context(), "payments", "the end"); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Await(t, "what was paused", func() (bool, error) { return to.count() == 150, nil })
-	streaming(t, db)
+	pgtest.Await(t, "the paused events", func() (bool, error) { return to.count() == 150, nil })
+	awaitStreaming(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	if again := inOrder(t, to.events(), 150); again > 0 {
+	if again := checkOrder(t, to.events(), 150); again > 0 {
 		t.Errorf("%d events were sent twice", again)
 	}
-	if n := byNumber(t, to.events()); n != 1 {
+	if n := checkByNumber(t, to.events()); n != 1 {
 		t.Errorf("%d numberings", n)
 	}
 }
 
-// TestWALPauseBeforeItIsVisible: a pause that waits for the synchronous standby stands in the WAL, and in no snapshot.
-// What is committed after it is not sent all the same.
+// TestWALPauseBeforeItIsVisible: a pause that waits for the synchronous standby is in the WAL, but in no snapshot.
+// Events that are committed after it are not sent.
 func TestWALPauseBeforeItIsVisible(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -140,10 +140,10 @@ func TestWALPauseBeforeItIsVisible(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
+	awaitStreaming(t, db)
 	fill(t, db, 10, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
 	db.Exec(t, `select pg_reload_conf()`)
 	paused := make(chan error, 1)
@@ -159,27 +159,27 @@ func TestWALPauseBeforeItIsVisible(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	told(t, db, slot)
+	awaitStatus(t, db, slot)
 	db.Exec(t, `alter system reset synchronous_standby_names`)
 	db.Exec(t, `select pg_reload_conf()`)
 	if err := <-paused; err != nil {
 		t.Fatal(err)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	if n := to.count(); n != 10 {
 		t.Errorf("%d events of a paused topic were sent", n-10)
 	}
 	if err := newOperator(t, db).ResumeTopic(t.Context(), "payments", "the end"); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Await(t, "what was paused", func() (bool, error) { return to.count() == 11, nil })
+	pgtest.Await(t, "the paused events", func() (bool, error) { return to.count() == 11, nil })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestWALStandbyAppears: once commits are to wait for a synchronous standby, so does what is published, soon and
-// without a restart.
+// TestWALStandbyAppears: when commits are set to wait for a synchronous standby, publishing soon does, too, without a
+// restart.
 func TestWALStandbyAppears(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -190,8 +190,8 @@ func TestWALStandbyAppears(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
+	awaitStreaming(t, db)
 	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
 	db.Exec(t, `select pg_reload_conf()`)
 	local := db.Connect(t)
@@ -199,7 +199,7 @@ func TestWALStandbyAppears(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	pgtest.Await(t, "a publishing that waits for the standby", func() (bool, error) {
+	pgtest.Await(t, "a publish that waits for the standby", func() (bool, error) {
 		if _,
 			err := local.Exec(t.Context(),
 			`insert into outbox_event (topic, key, type, payload) values ('t', 'k', 'T', $1)`,
@@ -211,41 +211,41 @@ func TestWALStandbyAppears(t *testing.T) {
 	})
 	db.Exec(t, `alter system reset synchronous_standby_names`)
 	db.Exec(t, `select pg_reload_conf()`)
-	drained(t, db)
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, to.events(), n)
+	checkOrder(t, to.events(), n)
 }
 
-// TestWALScheduled: what is scheduled comes when it is due, through the WAL.
+// TestWALScheduled: scheduled events are published when they are due, through the WAL.
 func TestWALScheduled(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
-	// nobody looks by himself
-	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = 10 * time.Minute })))
-	streaming(t, db)
+	// No heartbeat finds them first.
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = 10 * time.Minute })))
+	awaitStreaming(t, db)
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
 		select now() + interval '300 ms' + g * interval '10 ms', 'payments', 'k' || g % 3, 'T',
 			convert_to((g / 3)::text, 'UTF8') from generate_series(0, 29) g`)
-	pgtest.Await(t, "what came due", func() (bool, error) { return to.count() == 30, nil })
-	drained(t, db)
+	pgtest.Await(t, "the due events", func() (bool, error) { return to.count() == 30, nil })
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, to.events(), 30)
+	checkOrder(t, to.events(), 30)
 	if n := fromLog(t, to.events()); n != 30 {
 		t.Errorf("%d events came from the WAL, want 30", n)
 	}
 }
 
-// TestWALDropped: DropWAL refuses while the slot is read, and leaves nothing behind afterwards.
+// TestWALDropped: DropWAL refuses while the slot is read, and later drops both slot and publication.
 func TestWALDropped(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
-	stop := running(t, newRelay(t, db, &memory{}, config(fromWAL)))
-	streaming(t, db)
+	stop := startRelay(t, newRelay(t, db, &memory{}, config(fromWAL)))
+	awaitStreaming(t, db)
 	st, err := operator.ReadStatus(t.Context(), db.Pool, "")
 	if err != nil || st.WAL == nil || !st.WAL.Active || st.WAL.Slot != slot || st.WAL.Lanes != 32 ||
 		st.WAL.State != "reserved" || st.WAL.Reader == "" {
@@ -264,12 +264,12 @@ func TestWALDropped(t *testing.T) {
 		`select exists (select from pg_replication_slots where slot_name = $1) or exists (select from pg_publication
 				where pubname = $1)
 		or exists (select from outbox_wal where slot <> '')`, slot) {
-		t.Error("something is left")
+		t.Error("the slot or the publication is left")
 	}
 }
 
-// TestWALReleaseAfterTakeOver: what was parked alone before is released although its lane is published from the WAL by
-// a relay that has never looked at it.
+// TestWALReleaseAfterTakeOver: an event that was parked alone is released, although its lane is published from the WAL
+// by a relay that has never claimed in it.
 func TestWALReleaseAfterTakeOver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for leases")
@@ -288,15 +288,15 @@ func TestWALReleaseAfterTakeOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := running(t, first)
-	streaming(t, db)
+	stop := startRelay(t, first)
+	awaitStreaming(t, db)
 	db.Exec(t, `insert into outbox_event (topic, type, payload) values ('payments', 'T', 'bad')`)
 	pgtest.AwaitSQL(t, db, `select count(*) = 1 from outbox_parked`)
-	streaming(t, db)
+	awaitStreaming(t, db)
 	proxy.Refuse(true)
 	proxy.CutAll()
 	_ = stop()
-	stop = running(t, newRelay(t, db, b, config(fromWAL)))
+	stop = startRelay(t, newRelay(t, db, b, config(fromWAL)))
 	pgtest.AwaitSQL(t, db,
 		`select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner
 			join outbox_wal w on w.owner = m.owner and m.name <> ''`)
@@ -309,15 +309,15 @@ func TestWALReleaseAfterTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_parked)`)
-	streaming(t, db)
+	awaitStreaming(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestWALPausedAfterTakeOver: what a relay has published and not deleted comes again to the next one, which may not
-// send it any more, and gives its lanes back to the table. Under other numbers of the same numbering it would have its
-// effect twice.
+// TestWALPausedAfterTakeOver: published events that a relay has not deleted come again to the next relay. Their topic
+// is paused now, so it must not send them, and gives their lanes back to the table. Under other numbers of the same
+// numbering they would be applied twice.
 func TestWALPausedAfterTakeOver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for leases")
@@ -330,27 +330,27 @@ func TestWALPausedAfterTakeOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := running(t, first)
-	streaming(t, db)
+	stop := startRelay(t, first)
+	awaitStreaming(t, db)
 	fill(t, db, 10, 10)
 	<-to.entered
 	keeper := db.Connect(t)
 	rows, err := keeper.Begin(t.Context())
 	if err == nil {
-		_, err = rows.Exec(t.Context(), `select from outbox_event for update`) // it cannot delete them
+		_, err = rows.Exec(t.Context(), `select from outbox_event for update`) // keeps the relay from deleting the rows
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	close(to.gate)
 	go func() {
-		for range to.entered { //nolint:revive // whatever comes
+		for range to.entered { //nolint:revive // ignore all calls
 		}
 	}()
 	pgtest.AwaitBlocking(t, db, keeper.PgConn().PID())
 	proxy.Refuse(true)
 	proxy.CutAll()
-	// Its process would do it in the end.
+	// Its process would end the session in the end.
 	db.Exec(t, `select pg_terminate_backend(pid) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))`,
 		int32(keeper.PgConn().PID()))
 	pgtest.AwaitSQL(t, db, `select not exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))`,
@@ -366,26 +366,26 @@ func TestWALPausedAfterTakeOver(t *testing.T) {
 	if err := o.PauseTopic(t.Context(), "payments", "a test"); err != nil {
 		t.Fatal(err)
 	}
-	stop = running(t, newRelay(t, db, to, config(fromWAL)))
-	drained(t, db)
+	stop = startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitDrained(t, db)
 	if err := o.ResumeTopic(t.Context(), "payments", "the end"); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Await(t, "what was paused", func() (bool, error) { return to.count() == 20, nil })
-	streaming(t, db)
+	pgtest.Await(t, "the paused events", func() (bool, error) { return to.count() == 20, nil })
+	awaitStreaming(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	close(to.entered)
 	log := to.events()
-	inOrder(t, log, 10)
-	if n := byNumber(t, log); n != 2 {
+	checkOrder(t, log, 10)
+	if n := checkByNumber(t, log); n != 2 {
 		t.Errorf("%d numberings", n)
 	}
 }
 
-// TestWALStoppedWhileCatchingUp: a relay that takes over, and is told to stop before it has read what was there when
-// it began, reads that and leaves its lanes to the table: whoever publishes from there goes on under the same
+// TestWALStoppedWhileCatchingUp: a relay takes over, and is stopped before it has read up to the WAL's end at its
+// start. It reads up to there, and gives its lanes back to the table, from which others publish under the same
 // numbering.
 func TestWALStoppedWhileCatchingUp(t *testing.T) {
 	if testing.Short() {
@@ -399,10 +399,10 @@ func TestWALStoppedWhileCatchingUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := running(t, first)
-	streaming(t, db)
+	stop := startRelay(t, first)
+	awaitStreaming(t, db)
 	fill(t, db, 10, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	proxy.Refuse(true)
 	proxy.CutAll()
 	_ = stop()
@@ -421,7 +421,7 @@ func TestWALStoppedWhileCatchingUp(t *testing.T) {
 	<-to.entered
 	cancel()
 	go func() {
-		for range to.entered { //nolint:revive // whatever comes
+		for range to.entered { //nolint:revive // ignore all calls
 		}
 	}()
 	close(to.gate)
@@ -436,14 +436,14 @@ func TestWALStoppedWhileCatchingUp(t *testing.T) {
 	db.Exec(t,
 		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', convert_to($1, 'UTF8')
 			from generate_series(0, 9) g`, fmt.Sprint(each))
-	stop = running(t, newRelay(t, db, after, config()))
-	drained(t, db)
+	stop = startRelay(t, newRelay(t, db, after, config()))
+	awaitDrained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	log := append(append(before.events(), to.events()...), after.events()...)
-	inOrder(t, log, 10*(each+1))
-	if n := byNumber(t, log); n != 1 {
+	checkOrder(t, log, 10*(each+1))
+	if n := checkByNumber(t, log); n != 1 {
 		t.Errorf("%d numberings", n)
 	}
 }

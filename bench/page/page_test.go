@@ -36,7 +36,7 @@ func TestTables(t *testing.T) {
 		"| relay | a / slow | **73.3** (66.7 to 80) | at least 60 | met |\n",
 		"| latency | p50, ms | **25** (20 to 30) | at most 20 | **not met** |\n",
 		"### relay\n\nsettings.\n\ntoday, 2 cores, load average 0.1 at the start, turns: 2.\n\n",
-		"| | events/s, median (min to max) | own CPU an event, µs | peak, MiB | new thing |\n",
+		"| | events/s, median (min to max) | own CPU per event, µs | peak, MiB | new thing |\n",
 		`| a\|b & c | 110,000 (100,000 to 120,000) | 4 | 2 | 21 |` + "\n",
 		"| slow | 1,500 (1,500 to 1,500) | - | - | - |\n",
 	} {

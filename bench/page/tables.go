@@ -14,11 +14,11 @@ var columns = []struct {
 }{
 	{"p50_ms", "p50, ms", 1},
 	{"p99_ms", "p99, ms", 1},
-	{"cpu_us", "own CPU an event, µs", 1},
+	{"cpu_us", "own CPU per event, µs", 1},
 	{"postgres_cpu_us", "Postgres' CPU", 1},
 	{"kafka_cpu_us", "Kafka's CPU", 1},
-	{"wal_bytes", "log an event, bytes", 1},
-	{"wire_bytes", "sent an event, bytes", 1},
+	{"wal_bytes", "WAL per event, bytes", 1},
+	{"wire_bytes", "sent per event, bytes", 1},
 	{"peak_kib", "peak, MiB", 1.0 / 1024},
 }
 

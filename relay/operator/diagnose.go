@@ -12,21 +12,20 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Diagnosis is what an outbox shows to who examines it, as `relay doctor` does. It has facts only; what they mean is
-// for others to say.
+// Diagnosis has facts about an outbox, as `relay doctor` reads them. It does not judge them.
 type Diagnosis struct {
-	// MissingRights are those that a relay needs and the connection's role lacks, as "table outbox_lane: update". When
-	// there are any, nothing else is filled in.
+	// MissingRights are those that a relay needs and the connection's role lacks, as "table outbox_lane: update". If
+	// there are any, no other field is set.
 	MissingRights []string
 	Sequence      SequenceDiagnosis
-	// ChangedHashes are test vectors whose hash is another on this server. The hash decides a key's lane.
+	// ChangedHashes are test vectors with another hash on this server. The hash decides a key's lane.
 	ChangedHashes []string
 	// Misplaced counts events, of the first hundred of each lane, that are not in their key's lane.
 	Misplaced int64
 	// SameSystem is false when the numbering belongs to another system or timeline: a relay begins a new incarnation at
 	// its next claim.
 	SameSystem bool
-	// ByStart: the server tells relays neither its system identifier nor its timeline, and is known by the time of its
+	// ByStart: the server hides its system identifier and timeline from relays, so it is identified by the time of its
 	// start. Each restart begins a new incarnation.
 	ByStart bool
 
@@ -37,7 +36,7 @@ type Diagnosis struct {
 	Oldest                  time.Duration // age of the oldest event; 0 when there is none
 
 	Parked, ParkedKeys int64
-	// Undue counts scheduled events that are due for more than a minute and were not moved.
+	// Undue counts scheduled events that have been due for more than a minute and were not moved.
 	Undue int64
 	// Topics are those that the outbox has published to, has paused, or holds events of. Waiting are those of the first
 	// hundred events of each lane. Cluster is the id of the Kafka cluster that the topics are in; "" when none is
@@ -48,8 +47,8 @@ type Diagnosis struct {
 	Vacuum  VacuumDiagnosis
 }
 
-// SilentRelay is a relay that has not been heard of for a minute, and whose lease is over: it was killed, or it is
-// frozen, for it has not left.
+// SilentRelay is a relay without a heartbeat for a minute, whose lease has expired: it was killed or hangs, because it
+// has not left.
 type SilentRelay struct {
 	Name string
 	Ago  time.Duration // since its last heartbeat
@@ -57,16 +56,16 @@ type SilentRelay struct {
 
 // SequenceDiagnosis is the sequence behind outbox_event.id.
 type SequenceDiagnosis struct {
-	// Other is the sequence that ids come from when it is not outbox_event_id_seq, which the rest is about. Relays do
-	// not start then.
+	// Other is the sequence that ids come from if it is not outbox_event_id_seq, which the other fields are about.
+	// Relays do not start then.
 	Other            string
 	Cache, Increment int64
 	Cycle            bool
-	Last             int64 // the last id that was drawn
-	Highest          int64 // the highest that is in a table; more than Last after a restore that left sequences out
+	Last             int64 // the last drawn id
+	Highest          int64 // the highest id in a table; more than Last after a restore without sequences
 }
 
-// VacuumDiagnosis is what Postgres' statistics say of outbox_event.
+// VacuumDiagnosis has Postgres' statistics of outbox_event.
 type VacuumDiagnosis struct {
 	Live, Dead int64
 	Ago        *time.Duration // since the last vacuum; nil: none is known
@@ -76,7 +75,7 @@ type VacuumDiagnosis struct {
 // reading are the rights that change nothing.
 var reading = []string{"select", "execute"}
 
-// rights are what a relay needs, by kind and name, or what reading takes of that.
+// rights returns the rights that a relay needs, by kind and name, or only those in reading.
 func rights(readsOnly bool) (kinds, names, wants []string) {
 	add := func(kind, name string, want ...string) {
 		for _, w := range want {
@@ -105,8 +104,8 @@ func rights(readsOnly bool) (kinds, names, wants []string) {
 }
 
 // Diagnose examines an outbox. It changes nothing, and reads no more than a few thousand rows. An empty schema is the
-// connection's search_path. With readsOnly the role is one that only looks, and no relay's: its rights to change
-// something are not asked for.
+// connection's search_path. With readsOnly the role only reads, and the rights of a relay to change something are not
+// required.
 func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bool) (Diagnosis, error) {
 	in, err := sql.For(schema)
 	if err != nil {

@@ -46,13 +46,13 @@ func TestP1HashVectors(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
 	if d := diagnose(t, db); len(d.ChangedHashes) > 0 {
-		t.Errorf("this server hashes otherwise: %q; a key's lane is another here", d.ChangedHashes)
+		t.Errorf("this server's hash function differs: %q; keys have other lanes here", d.ChangedHashes)
 	}
 	d, err := operator.DiagnoseWith(t.Context(), db.Pool, map[string]int64{"a": 3591986179850072241, "b": 1})
 	if err != nil || !slices.Equal(d.ChangedHashes, []string{"b"}) {
 		t.Errorf("%q, %v", d.ChangedHashes, err)
 	}
-	// Rows from before such a change: here the column is no generated one, so that a test can misplace them.
+	// Rows from before such a change. The lane column is not generated here, so that the test can set wrong lanes.
 	db.Exec(t, `insert into outbox_event (topic, key, type) select 't', 'k' || g, 'T' from generate_series(1, 20) g`)
 	db.Exec(t, `alter table outbox_event alter lane drop expression`)
 	db.Exec(t, `update outbox_event set lane = (lane + 1) & 31 where key in ('k1', 'k2')`)

@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// DiagnoseWith is Diagnose with other test vectors, as a server has that hashes otherwise.
+// DiagnoseWith is Diagnose with other test vectors, as on a server with another hash function.
 func DiagnoseWith(ctx context.Context, db *pgxpool.Pool, vectors map[string]int64) (Diagnosis, error) {
 	in, err := sql.For("")
 	if err != nil {

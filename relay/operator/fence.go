@@ -10,13 +10,13 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// FenceResult is what Operator.Fence did.
+// FenceResult is the result of Operator.Fence.
 type FenceResult struct {
-	// Before and Epoch name the numbering that was given up and the one that begins, as events carry it (ce_epoch).
+	// Before and Epoch name the old and the new numbering, as events carry them (ce_epoch).
 	Before string `json:"before"`
 	Epoch  string `json:"epoch"`
-	// LastID is where the sequence of ids stood, KnownID the highest id that the outbox still knows. Where LastID was
-	// the lower one, Forwarded is true and the sequence stands at KnownID now.
+	// LastID was the position of the sequence of ids, KnownID the highest id in the outbox. If LastID was lower,
+	// Forwarded is true and the sequence was set to KnownID.
 	LastID    int64 `json:"last_id"`
 	KnownID   int64 `json:"known_id"`
 	Forwarded bool  `json:"forwarded"`
@@ -30,17 +30,18 @@ type FenceResult struct {
 // not make it wait, and every other producer behind it.
 const lockTimeout = "5s"
 
-// Fence begins a new numbering, as it must after a restore from a backup: the numbers of a restored database have been
-// given out before, and consumers that compare numbers would drop what comes under them. It raises the incarnation,
-// takes every lane from its owner and raises its fence, so that no number of an old block is used any more, and turns
-// the sequence of ids forward when it is behind the table, as it may be after a logical copy. It never turns it back.
+// Fence begins a new numbering, as is required after a restore from a backup: the numbers of a restored database have
+// been used before, and consumers in watermark mode would drop events with such numbers. It raises the incarnation,
+// takes every lane from its owner and raises its fence, so that no number of an old block is used any more, and sets
+// the sequence of ids forward if it is behind the table, as it may be after a logical copy. It never sets it back.
 //
-// Running relays take the lanes again by themselves; what they were publishing is published again under the same ids.
-// Inboxes remove what they know. Consumers in watermark mode stop at the first event of the new numbering until
-// somebody accepts it: they cannot tell what they have seen. Fencing when it was not needed costs no more than that.
+// Running relays take the lanes again by themselves; events that were being published are published again under the
+// same ids. Inboxes remove the ids that they know. Consumers in watermark mode stop at the first event of the new
+// numbering until an operator accepts it: they cannot tell which events they have applied. A fence without need costs
+// no more than that.
 //
-// It fails when a sequence that is behind cannot be locked within 5 s, because a producer's transaction is open, or
-// when the role may not set it: then nothing has changed.
+// It fails if a sequence that is behind cannot be locked within 5 s, because a producer's transaction is open, or if
+// the role may not set it: then nothing has changed.
 func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err error) {
 	var waiting, claimed int64 // before any lock: to count a hundred million rows takes minutes
 	if err := o.db.QueryRow(ctx, o.q(sql.Waiting)).Scan(&waiting, &claimed); err != nil {
@@ -71,10 +72,10 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err
 	return f, err
 }
 
-// forward turns the sequence of ids to the highest one known, when it is behind.
+// forward sets the sequence of ids to the highest known id, if it is behind.
 func (o *Operator) forward(ctx context.Context, tx pgx.Tx, f *FenceResult) error {
 	read := func() error {
-		// In this order: an id that is drawn in between must not look like one that the sequence does not know.
+		// In this order: otherwise an id that is drawn in between would seem unknown to the sequence.
 		if err := tx.QueryRow(ctx, o.q(sql.KnownIDs)).Scan(&f.KnownID); err != nil {
 			return err
 		}

@@ -19,44 +19,45 @@ type FoundEvent struct {
 	// Where is "waiting", "claimed" by a relay, "held", "parked", "scheduled" or "archived": published.
 	Where     string    `json:"where"`
 	Lane      int16     `json:"lane"`
-	ID        int64     `json:"id"`         // in the outbox; of what is scheduled its seq
-	MessageID uuid.UUID `json:"message_id"` // zero: it gets one when it comes due
+	ID        int64     `json:"id"`         // in the outbox; the seq of a scheduled event
+	MessageID uuid.UUID `json:"message_id"` // zero: it gets one when it is due
 	Tenant    string    `json:"tenant"`
 	Topic     string    `json:"topic"`
 	Key       string    `json:"key"`
 	Type      string    `json:"type"`
 	Bytes     int       `json:"bytes"` // of the payload; -1: a tombstone
 	CreatedAt time.Time `json:"created_at"`
-	// At is since when it is held or parked, when it is due, or when it was published; nil: it waits.
+	// At is when it was held, parked or published, or when it is due; nil: it waits.
 	At *time.Time `json:"at"`
-	// Seq is the number that it is or was published under, 0: none yet, and Epoch whose number that is; empty: this
-	// outbox's present one.
+	// Seq is the number that it is or was published under, 0: none yet, and Epoch the numbering of that number; empty:
+	// this outbox's current one.
 	Seq   int64  `json:"seq"`
 	Epoch string `json:"epoch,omitempty"`
-	Code  string `json:"code,omitempty"` // why it is parked
+	Code  string `json:"code,omitempty"` // the reason why it is parked
 	Error string `json:"error,omitempty"`
 }
 
-// Found is what Find has found.
+// Found is the result of Find.
 type Found struct {
 	Events []FoundEvent `json:"events"`
-	// Unsearched says, a sentence each, where it may be as well, for want of an index.
+	// Unsearched names, one sentence each, the tables that were not searched completely, because they have no index for
+	// it.
 	Unsearched []string `json:"unsearched"`
 }
 
-// How many rows Find looks at of each table at most, and returns of each.
+// How many rows of each table Find reads and returns at most.
 const (
 	findRows = 10_000
 	findMost = 100
 )
 
-// Trace returns where the events of a message id are parked or archived: what its indexes tell at once.
+// Trace returns where the events of a message id are parked or archived, by indexes only.
 func (o *Operator) Trace(ctx context.Context, messageID uuid.UUID) ([]FoundEvent, error) {
 	return o.found(ctx, sql.FindMessage, messageID, findMost)
 }
 
-// Find looks for events by a text that is a key, a message id or an id: as each of these that it can be. It reads no
-// table as a whole. What is published is found by its message id, if the outbox has an archive.
+// Find looks for events by a text that may be a key, a message id or an id, and tries all that it can be. It reads no
+// table completely. A published event is found by its message id, if the outbox has an archive.
 func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
 	if text == "" || !event.Storable(text) {
 		return f, nil
@@ -107,7 +108,7 @@ func (f *Found) add(list []FoundEvent, err error) error {
 	return err
 }
 
-// unsearched says of which tables FindWaiting has read so many rows of each lane, and there are more.
+// unsearched names the tables of which FindWaiting has not read all rows of each lane.
 func (o *Operator) unsearched(ctx context.Context, f *Found, key *string, rows int) error {
 	tables, err := audit.List(ctx, o.person, "looking for events", pgx.RowTo[string], o.q(sql.FindMore), key, rows)
 	by := "their key"

@@ -21,21 +21,21 @@ type HeldEvent struct {
 	Key       string    `json:"key"`
 	Type      string    `json:"type"`
 	Partition int32     `json:"partition"` // -1: the topic as a whole
-	// MaybePublished: an attempt may have reached the broker, or is under way.
+	// MaybePublished: an attempt may have reached the broker, or is in flight.
 	MaybePublished bool      `json:"maybe_published"`
 	Bytes          int       `json:"bytes"` // of the payload; -1: a tombstone
 	CreatedAt      time.Time `json:"created_at"`
 	HeldAt         time.Time `json:"held_at"`
 }
 
-// ErrNotHeld: what an Operator was asked to discard is not held (any more).
+// ErrNotHeld: the events that an Operator should discard are not held (any more).
 var ErrNotHeld = errors.New("not held: it was published or discarded meanwhile, or never was; list what is held")
 
-// DiscardHeldMost bounds what one DiscardHeld deletes: the relays wait for it with the lanes.
+// DiscardHeldMost limits the events that one DiscardHeld deletes: the relays wait for its locks.
 const DiscardHeldMost = 10_000
 
-// HeldEvents lists held events of a topic, those of each partition and lane in the order in which they will go, at most
-// limit.
+// HeldEvents lists held events of a topic, at most limit; those of each partition and lane are in the order of their
+// publishing.
 func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]HeldEvent, error) {
 	return audit.List(ctx, o.person, "listing held events", func(row pgx.CollectableRow) (e HeldEvent, err error) {
 		err = row.Scan(&e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.Partition, &e.MaybePublished, &e.Bytes,
@@ -45,8 +45,7 @@ func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]H
 }
 
 // DiscardHeld deletes held events of a topic for good: the one with that message id, or with the zero id all of them,
-// at most DiscardHeldMost in a call. What is held behind them goes on without them, in its order. It fails with
-// ErrNotHeld.
+// at most DiscardHeldMost in a call. Events behind them keep their order. It fails with ErrNotHeld.
 func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid.UUID, reason string) (d DiscardResult,
 	err error,
 ) {

@@ -1,6 +1,6 @@
-// Package operator is what people see of an outbox and change in it, and what the relay command calls: parked and held
+// Package operator reads and changes an outbox for operators; the relay command and the pages call it: parked and held
 // events, topics, scheduled events, replays, the fence, the publication of the WAL source, the status and the
-// diagnosis. It works on the database alone, beside running relays or without any.
+// diagnosis. It works on the database alone, with or without running relays.
 package operator
 
 import (
@@ -17,11 +17,11 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// What an operator of an outbox and one of an inbox share. Where go doc shows no fields, it does by the other name:
-// go doc github.com/effectonce/effectonce/internal/audit.Parked.
+// Types that the operators of an outbox and of an inbox share. If go doc shows no fields, use the other name: go doc
+// github.com/effectonce/effectonce/internal/audit.Parked.
 type (
-	// Parked is what a parked event of an outbox and one of an inbox have in common: its ids, tenant, topic, key, type,
-	// Kind, why and since when it is parked, and its payload. Fields: go doc .../internal/audit.Parked.
+	// Parked has the fields that parked events of an outbox and of an inbox have in common: its ids, tenant, topic,
+	// key, type, Kind, the reason and time of parking, and its payload. Fields: go doc .../internal/audit.Parked.
 	Parked = audit.Parked
 	// ParkedFilter chooses parked events by ids, tenant, topic, key, code, kind and age. The zero value is the first
 	// hundred of all. Fields: go doc .../internal/audit.ParkedFilter.
@@ -29,46 +29,48 @@ type (
 	// BlockedFilter chooses parked keys by tenant, topic, key, code and age. The zero value is the first hundred of
 	// all. Fields: go doc .../internal/audit.BlockedFilter.
 	BlockedFilter = audit.BlockedFilter
-	// BlockedKey is a key whose events wait for an operator, or are being released: since when and why, how many wait,
+	// BlockedKey is a key whose events wait for an operator, or are being released: since when and why, their number,
 	// and the first of them. Fields: go doc .../internal/audit.BlockedKey.
 	BlockedKey = audit.BlockedKey
-	// Failure is what waits for a person as one: a parked key, or an event that is parked alone. Fields: go doc
+	// Failure is one thing that waits for an operator: a parked key, or an event that is parked alone. Fields: go doc
 	// .../internal/audit.Failure.
 	Failure = audit.Failure
 	// FailureFilter chooses failures by tenant, topic, type, code, kind and time. The zero value is the first hundred
 	// of all. Fields: go doc .../internal/audit.FailureFilter.
 	FailureFilter = audit.FailureFilter
-	// Edit is what EditParked changes: Payload, Headers and ContentType; nil fields stay as they are. Before and
-	// HeadersBefore, when they are not nil, are the SHA-256 of what was seen. Fields: go doc .../internal/audit.Edit.
+	// Edit has the changes of EditParked: Payload, Headers and ContentType; nil fields stay as they are. Before and
+	// HeadersBefore, if not nil, are the SHA-256 of the payload and headers that the operator has seen. Fields: go doc
+	// .../internal/audit.Edit.
 	Edit = audit.Edit
-	// DiscardResult is what a discard did: the count of Events, and of those that MayAppear all the same.
+	// DiscardResult is the result of a discard: the number of Events, and of those that MayAppear in spite of it.
 	DiscardResult = audit.DiscardResult
-	// AuditEntry is one row of the audit: when, who, what, why, and about which event or key. Fields: go doc
+	// AuditEntry is one row of the audit: time, operator, action, reason, and the event or key. Fields: go doc
 	// .../internal/audit.Entry.
 	AuditEntry = audit.Entry
 )
 
-// What an operator of either answers.
+// Errors of both operators.
 var (
-	// ErrNotParked: what an Operator was asked to act on is not parked (any more).
+	// ErrNotParked: the event or key of the call is not parked (any more).
 	ErrNotParked = audit.ErrNotParked
-	// ErrReleasing: an event cannot be changed while it is being released. Wait until that is done, or it is parked
-	// again.
+	// ErrReleasing: an event cannot be changed while it is being released. Wait until that is done, or until it is
+	// parked again.
 	ErrReleasing = audit.ErrReleasing
-	// ErrEdited: the event is not as it was when Edit.Before was computed.
+	// ErrEdited: the event has changed since Edit.Before was computed.
 	ErrEdited = audit.ErrEdited
 )
 
-// Operator is what a person may do with an outbox: look at what is parked or held, mend it, release it, discard it. It
-// only changes the database; the relays that own the lanes do the rest, within a probe. Every change needs a reason and
-// leaves a row in outbox_audit, in the same transaction. Its methods may be called from several goroutines.
+// Operator reads and changes an outbox for an operator: parked, held and scheduled events, and topics. It only changes
+// the database; the relays that own the lanes do the rest, within a probe. Every change needs a reason and leaves a row
+// in outbox_audit, in the same transaction. Its methods may be called from several goroutines.
 type Operator struct {
 	db     *pgxpool.Pool
 	schema *sql.Schema
 	person *audit.Person
 }
 
-// New makes an Operator. Its name is the person's, for the audit. An empty schema is the connection's search_path.
+// New makes an Operator. name is the name of the person, for the audit. An empty schema is the connection's
+// search_path.
 func New(db *pgxpool.Pool, schema, name string) (*Operator, error) {
 	in, err := sql.For(schema)
 	if err != nil {
@@ -81,10 +83,10 @@ func New(db *pgxpool.Pool, schema, name string) (*Operator, error) {
 	return &Operator{db, in, person}, nil
 }
 
-// q is a statement with its schema.
+// q returns a statement with its schema.
 func (o *Operator) q(statement string) string { return o.schema.Expand(statement) }
 
-// audited is what the audit keeps of an action. Detail never has payloads.
+// audited is the audit's record of an action. Detail never has payloads.
 type audited struct {
 	messageID     *uuid.UUID
 	tenant, topic string
@@ -106,9 +108,9 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 	})
 }
 
-// EditParked changes a parked event before it is released. Its id, topic, key and type stay: they decide who has seen
-// it already. What an earlier attempt may have written keeps its old content: ParkedEvent.MaybePublished tells. It
-// fails with ErrNotParked, ErrReleasing and ErrEdited.
+// EditParked changes a parked event before it is released. Its id, topic, key and type stay: consumers may have
+// recorded them. An earlier attempt may have written the old content: see ParkedEvent.MaybePublished. It fails with
+// ErrNotParked, ErrReleasing and ErrEdited.
 func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
 	if err := edit.Check(true); err != nil {
 		return fmt.Errorf("relay: edit parked: %w", err)
@@ -138,10 +140,10 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 	})
 }
 
-// ReleaseKey lets the events of a parked key go, in order: the owner of its lane publishes them under new numbers and
-// the same ids, and what was appended meanwhile comes after them. When one is refused again, the key is parked again.
-// It returns how many events wait. It fails with ErrNotParked; a key that is being released already is no error, and 0
-// new.
+// ReleaseKey releases the events of a parked key, in order: the owner of its lane publishes them under new numbers and
+// the same ids, and before events that were appended meanwhile. If one is refused again, the key is parked again. It
+// returns the number of released events. It fails with ErrNotParked; for a key that is being released already it
+// returns 0 and no error.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
 		return 0, fmt.Errorf("relay: release key: %w", err)
@@ -159,9 +161,9 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 	return events, err
 }
 
-// ReleaseEvent lets one event go that was parked alone: a keyless one, or one parked without its key. One that stands
-// in the list of a parked key is not released by itself, which would break the key's order: release the key, or discard
-// what stands before it. It fails with ErrNotParked.
+// ReleaseEvent releases one event that was parked alone: one without a key, or one parked without its key. An event in
+// the list of a parked key cannot be released by itself, because that would break the key's order: release the key, or
+// discard the events before it. It fails with ErrNotParked.
 func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
 	return o.act(ctx, "release event", reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
@@ -176,8 +178,8 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 	})
 }
 
-// DiscardEvent deletes a parked event for good. Discarding the head of a key's list skips it: what stands behind it
-// goes on with the next release, and at once when nothing does. It fails with ErrNotParked.
+// DiscardEvent deletes a parked event for good. Discarding the head of a key's list skips it: the events behind it
+// follow at the next release; if there are none, the key is unblocked at once. It fails with ErrNotParked.
 func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d DiscardResult, err error) {
 	err = o.act(ctx, "discard event", reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
@@ -228,8 +230,8 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 	return d, err
 }
 
-// RevealParked is ParkedEvent for somebody who is shown headers and payload: the audit says who has seen them, and why.
-// It fails with ErrNotParked.
+// RevealParked is ParkedEvent for an operator who sees headers and payload: the audit records who has seen them, and
+// why. It fails with ErrNotParked.
 func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (ParkedEvent, error) {
 	var e ParkedEvent
 	err := o.act(ctx, "reveal parked", reason, func(tx pgx.Tx) (audited, error) {
@@ -249,8 +251,8 @@ func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (P
 	return e, nil
 }
 
-// MayChange tells whether the connection's role may make any change: whether it may write the audit, to a database that
-// is no standby.
+// MayChange reports whether the connection's role may make changes: whether it may write the audit, and the database is
+// no standby.
 func (o *Operator) MayChange(ctx context.Context) (may bool, err error) {
 	if err := o.db.QueryRow(ctx, o.q(sql.MayChange)).Scan(&may); err != nil {
 		return false, fmt.Errorf("relay: asking what this role may do: %w", err)
@@ -284,13 +286,13 @@ func (o *Operator) lockKey(ctx context.Context, tx pgx.Tx, tenant, topic, key st
 	return lane, err
 }
 
-// What one transaction moves at most of a key that is held and parked.
+// Limits for moving held events of a parked key in one transaction.
 const (
 	rejoinEvents = 10_000
 	rejoinBytes  = 16 << 20
 )
 
-// rejoin puts what is still held of a parked key behind its list, part by part: the relays wait for the lane meanwhile.
+// rejoin moves the held events of a parked key behind its list, part by part: the relays wait for the lane meanwhile.
 func (o *Operator) rejoin(ctx context.Context, tenant, topic, key string) error {
 	for moved := int64(1); moved > 0; {
 		err := o.person.Begin(ctx, func(tx pgx.Tx) error {
@@ -306,7 +308,7 @@ func (o *Operator) rejoin(ctx context.Context, tenant, topic, key string) error 
 	return nil
 }
 
-// lockWhole locks the lane of a parked key all of which stands in its list, but for what was refused since
+// lockWhole locks the lane of a parked key whose events are all in its list, but for those that were refused since
 // [Operator.rejoin].
 func (o *Operator) lockWhole(ctx context.Context, tx pgx.Tx, tenant, topic, key string) error {
 	_, err := o.lockKey(ctx, tx, tenant, topic, key)

@@ -13,14 +13,14 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// ParkedEvent is an event that was refused for certain, or that waits behind one that was.
+// ParkedEvent is an event that was certainly refused, or that waits behind one that was.
 type ParkedEvent struct {
 	Parked             // its ID is its outbox id
 	Lane        int16  `json:"lane"`
 	Source      string `json:"source"`
 	ContentType string `json:"content_type"`
-	// MaybePublished: an attempt may have reached the broker. Released, it carries the header ce_maybe; discarded, it
-	// may still appear once.
+	// MaybePublished: an attempt may have reached the broker. If the event is released, it carries the header ce_maybe;
+	// if it is discarded, it may still appear once.
 	MaybePublished bool              `json:"maybe_published"`
 	CreatedAt      time.Time         `json:"created_at"`
 	Headers        map[string]string `json:"headers,omitempty"`
@@ -73,7 +73,7 @@ func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole
 		f.Limit = audit.DefaultLimit
 	}
 	if f.ID != 0 {
-		f.After = max(f.After, f.ID-1) // where the index begins to be read
+		f.After = max(f.After, f.ID-1) // where reading of the index begins
 	}
 	var messageID *uuid.UUID
 	if f.MessageID != uuid.Nil {
@@ -103,13 +103,13 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 		f.Limit)
 }
 
-// Failures lists what waits for a person, a key or an event that is parked alone, the longest parked first. What is
-// being released is not among them.
+// Failures lists the failures that wait for an operator, a key or an event that is parked alone, the longest parked
+// first. It leaves out those that are being released.
 func (o *Operator) Failures(ctx context.Context, f FailureFilter) ([]Failure, error) {
 	return o.person.Failures(ctx, o.q(sql.Failures), f, f.Tenant)
 }
 
-// HeldPartition is what waits for one partition, or for a topic as a whole.
+// HeldPartition counts the events that wait for one partition, or for a topic as a whole.
 type HeldPartition struct {
 	Topic     string    `json:"topic"`
 	Partition int32     `json:"partition"` // -1: the topic as a whole is refused
@@ -117,7 +117,7 @@ type HeldPartition struct {
 	Lanes     int       `json:"lanes"`  // in how many lanes
 	Since     time.Time `json:"since"`  // when the first of them was held
 	Oldest    time.Time `json:"oldest"` // when the oldest was appended
-	// MaybePublished counts those of which an attempt may have reached the broker.
+	// MaybePublished counts those that an attempt may have written.
 	MaybePublished int64 `json:"maybe_published"`
 }
 

@@ -12,17 +12,18 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Relays are those of an outbox, as their heartbeats and their lanes show them.
+// Relays are the relays of an outbox, according to their heartbeats and lanes.
 type Relays struct {
-	// Cluster is the id of the Kafka cluster that they publish to, and refuse another than; empty: none is pinned yet.
+	// Cluster is the id of the Kafka cluster that they publish to, and that is the only one they accept; empty: none is
+	// pinned yet.
 	Cluster string        `json:"cluster"`
 	List    []RelayStatus `json:"relays"`
 }
 
-// RelayStatus is a relay, or what nobody has.
+// RelayStatus is a relay, or the free lanes.
 type RelayStatus struct {
 	Owner   *uuid.UUID `json:"owner"` // nil: the lanes are free
-	Name    string     `json:"name"`  // empty when it is not known
+	Name    string     `json:"name"`  // empty if unknown
 	Lanes   []int16    `json:"lanes"`
 	Overdue int64      `json:"overdue"` // lanes whose lease has run out
 	Claimed int64      `json:"claimed"` // events between claim and settle
@@ -34,6 +35,14 @@ type RelayStatus struct {
 	// Well is for how long it has been there and has reached Kafka, as of that heartbeat. Under a second it has just
 	// started, or does not reach it.
 	Well time.Duration `json:"well"`
+	// Version is that of the program that it runs in; empty: not known.
+	Version string `json:"version"`
+	// Trouble is the last error of Kafka, or of Postgres, that keeps it from working as it should, and TroubleFor since
+	// when something fails there; empty and nil: nothing does, as of the last heartbeat. It tries again within 5 s.
+	Trouble    string         `json:"trouble"`
+	TroubleFor *time.Duration `json:"trouble_for"`
+	// Acked is how long ago Kafka last acked an event of it, as of that heartbeat; nil: it never has.
+	Acked *time.Duration `json:"acked"`
 }
 
 // ReadRelays reads the relays of an outbox, those without lanes included. An empty schema is the connection's
@@ -54,12 +63,18 @@ func ReadRelays(ctx context.Context, db *pgxpool.Pool, schema string) (r Relays,
 
 func scanRelay(row pgx.CollectableRow) (r RelayStatus, err error) {
 	var oldest, well float64
-	var heard *float64
-	err = row.Scan(&r.Owner, &r.Name, &r.Lanes, &r.Overdue, &r.Claimed, &oldest, &heard, &r.Alive, &well)
+	var heard, trouble, acked *float64
+	err = row.Scan(&r.Owner, &r.Name, &r.Lanes, &r.Overdue, &r.Claimed, &oldest, &heard, &r.Alive, &well, &r.Version,
+		&r.Trouble, &trouble, &acked)
 	r.Oldest, r.Well = sql.Seconds(oldest), sql.Seconds(max(well, 0))
-	if heard != nil {
-		ago := sql.Seconds(*heard)
-		r.Heard = &ago
-	}
+	r.Heard, r.TroubleFor, r.Acked = seconds(heard), seconds(trouble), seconds(acked)
 	return r, err
+}
+
+func seconds(s *float64) *time.Duration {
+	if s == nil {
+		return nil
+	}
+	d := sql.Seconds(*s)
+	return &d
 }

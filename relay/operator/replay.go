@@ -18,34 +18,34 @@ import (
 const (
 	replayBatch = 500
 	replayHead  = 10
-	// replayRoom is how many events the outbox may hold before a replay waits: what the business appends comes first.
+	// replayRoom is how many events the outbox may have before a replay waits: new events come first.
 	replayRoom = 10_000
 	replayWait = 200 * time.Millisecond
 )
 
 // Replay chooses events to publish once more: archived ones, or those that a query gives.
 type Replay struct {
-	// Query is a select whose rows are the events, in their order; From, To, Topic, Key, Tenant and Type are left out
+	// Query is a select whose rows are the events, in their order; From, To, Topic, Key, Tenant and Type must be unset
 	// then. Its columns are named as those of outbox_event: message_id, topic, key, type and payload are required;
-	// source, tenant, content_type (left out: application/json), headers and event_time (null or left out: created_at
-	// if there is one, or the time in a UUIDv7) are not. The outbox's other columns and the archive's are passed over,
-	// and any further one is refused. It runs once, in a transaction that can change nothing.
+	// source, tenant, content_type (default application/json), headers and event_time (default or null: created_at if
+	// there is one, or the time in a UUIDv7) are optional. The other columns of the outbox and of the archive are
+	// ignored, and any further column is refused. It runs once, in a read-only transaction.
 	Query string
-	// From and To bound when archived events were published, To excluded. From is required. A To that is zero or in the
-	// future is now, by the database's clock: what the replay itself publishes, which is archived again, must not be
+	// From and To bound the time of publishing of archived events, To excluded. From is required. A To that is zero or
+	// in the future means now, by the database's clock: the replay's own events are archived again, and must not be
 	// chosen again.
 	From, To time.Time
 	Topic    string  // required
 	Key      *string // nil: any
 	Tenant   *string // nil: any
 	Type     string  // empty: any
-	// After is where an earlier replay of the same choice has stopped (ReplayResult.Last). 0: from the beginning. To go
-	// on, give its ReplayResult.To as well: what it has published again was published after that. Of a query it is a
-	// number of rows to pass over: to go on, its order must be the same.
+	// After is where an earlier replay of the same choice has stopped (ReplayResult.Last). 0: from the beginning. To
+	// continue, also set To to its ReplayResult.To: its own events were published after that. With a Query it is the
+	// number of rows to skip: to continue, the query's order must be the same.
 	After int64
 	// Rate bounds the events per second. 0: as fast as the relays publish them.
 	Rate int
-	// Progress is told what is done, when the replay has begun and after each batch; it must not block. Nil: nobody is.
+	// Progress is called when the replay has begun and after each batch; it must not block. It may be nil.
 	Progress func(ReplayResult)
 }
 
@@ -74,16 +74,16 @@ type ReplayPlan struct {
 	IDs    int64 `json:"ids"`   // distinct ones
 	Bytes  int64 `json:"bytes"` // of payloads
 	Keys   int64 `json:"keys"`  // distinct ones, by tenant; those of a query by topic
-	// when the first and the last of them were published; nil: there are none, or of a query
+	// When the first and the last of them were published; nil: there are none, or they are of a query.
 	First *time.Time `json:"first"`
 	Last  *time.Time `json:"last"`
 	// Head is the first ten of them.
 	Head []ReplayEvent `json:"head"`
 }
 
-// ReplayEvent is an event to be published once more, without its content.
+// ReplayEvent is an event to replay, without its content.
 type ReplayEvent struct {
-	Pos         int64      `json:"pos"`          // its place in the archive, or the number of its row
+	Pos         int64      `json:"pos"`          // its position in the archive, or the number of its row
 	PublishedAt *time.Time `json:"published_at"` // nil: of a query
 	MessageID   uuid.UUID  `json:"message_id"`
 	Tenant      string     `json:"tenant"`
@@ -93,21 +93,22 @@ type ReplayEvent struct {
 	Bytes       int        `json:"bytes"` // of the payload; -1: a tombstone
 }
 
-// StoppedError is the cause of a ctx by which a person stopped a replay: context.WithCancelCause.
+// StoppedError is the cause of a ctx by which an operator stopped a replay: context.WithCancelCause.
 type StoppedError struct{ Operator, Reason string }
 
+// Error names the operator and the reason.
 func (e *StoppedError) Error() string { return "stopped by " + e.Operator + ": " + e.Reason }
 
-// ReplayResult is what a replay has done so far.
+// ReplayResult is the progress of a replay.
 type ReplayResult struct {
 	Events int64 `json:"events"`
-	Last   int64 `json:"last"` // place of the last one in the archive or among the rows; Replay.After goes on behind it
-	// To is where the choice ended: Replay.To, or when the replay began. Zero: it has not begun.
+	Last   int64 `json:"last"` // position of its last event; Replay.After continues behind it
+	// To is the end of the choice: Replay.To, or the time when the replay began. Zero: it has not begun.
 	To time.Time `json:"to"`
 }
 
-// PlanReplay counts what a Replay would publish and shows its first events. It changes nothing and may take long: the
-// archive has no index by topic or key. Of a query's rows it reads the first ones only: a later one may still be
+// PlanReplay counts the events that a Replay would publish and returns the first ones. It changes nothing and may take
+// long: the archive has no index by topic or key. Of a query it reads only the first rows: a later one may still be
 // refused.
 func (o *Operator) PlanReplay(ctx context.Context, choice Replay) (p ReplayPlan, err error) {
 	if err := choice.validate(); err != nil {
@@ -145,16 +146,15 @@ func (c Replay) args(now time.Time) []any {
 	return []any{c.From, c.To, c.Topic, c.Key, c.Tenant, c.Type, c.After}
 }
 
-// Replay appends events to the outbox once more, in their old order, and leaves the rest to the relays. They keep their
-// message ids, so that an inbox which knows them removes them; ids older than its window go to quarantine. They get new
-// numbers and stand behind whatever the outbox has: of one key, consumers see old facts after newer ones. They say that
-// they are replayed (event.HeaderReplay): a consumer that goes by numbers quarantines them. One without deduplication
-// sees them twice.
+// Replay appends events to the outbox again, in their old order, and the relays publish them. They keep their message
+// ids, so that an inbox which knows the ids drops them as duplicates; ids older than its window go to quarantine. They
+// get new numbers, behind all events of the outbox: of one key, consumers see old facts after newer ones. They are
+// marked as replayed (event.HeaderReplay): a consumer in watermark mode quarantines them. A consumer without
+// deduplication applies them again.
 //
-// It works in batches, each a transaction, waits while the outbox is full, and ends early with ctx. Of a replay that
-// ended early, Last and To tell how to go on (Replay.After, Replay.To); the error of an unknown commit may have
-// repeated at most one batch. The audit has one row at the beginning and one at the end, with the cause of a ctx that
-// ended.
+// It works in batches, each a transaction, waits while the outbox is full, and ends early with ctx. After an early end,
+// Last and To tell how to continue (Replay.After, Replay.To); after an error with an unknown COMMIT at most one batch
+// is repeated. The audit has one row at the beginning and one at the end, with the cause of a ctx that ended.
 func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (done ReplayResult, err error) {
 	if err := choice.validate(); err != nil {
 		return done, fmt.Errorf("relay: replay: %w", err)
@@ -180,7 +180,7 @@ func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (do
 	}
 	choice.Progress(done)
 	err = o.replay(ctx, choice, step, &done)
-	// The audit's own context: a replay that is cut short is exactly what should stand there.
+	// The audit's own context: an interrupted replay must be recorded, too.
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	failed := err
@@ -196,11 +196,11 @@ func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (do
 	return done, nil
 }
 
-// replayEnd is the choice's end, or now if that comes first. Under the locks of all lanes: what a settle under way has
-// archived before now would be seen, or not, by chance.
+// replayEnd returns the choice's end, or now if that is earlier. It runs under the locks of all lanes: otherwise it
+// would depend on chance whether the events of a concurrent settle are included.
 func (o *Operator) replayEnd(ctx context.Context, choice Replay) (end time.Time, err error) {
 	if choice.Query != "" {
-		return time.Now(), nil // its rows are chosen
+		return time.Now(), nil // a query chooses its own rows
 	}
 	var until *time.Time
 	if !choice.To.IsZero() {
@@ -218,7 +218,7 @@ func (o *Operator) replayEnd(ctx context.Context, choice Replay) (end time.Time,
 	return end, err
 }
 
-// replayStep appends the next events in a transaction, at most so many. False: those were the last.
+// replayStep appends the next events in a transaction, at most so many. It returns false after the last.
 type replayStep func(ctx context.Context, most int, done *ReplayResult) (more bool, err error)
 
 func (o *Operator) archiveStep(choice *Replay) replayStep {

@@ -24,7 +24,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// replayBytes is when a batch of a query's rows is full, however few they are.
+// replayBytes is the size at which a batch of a query's rows is full, however few they are.
 const replayBytes = 4 << 20
 
 // queriedRow is a row of Replay.Query.
@@ -40,8 +40,7 @@ type queriedColumn struct {
 	place          func(r *queriedRow) any
 }
 
-// requiredColumns is how many of queriedColumns a query must have: without one of them another event would be
-// published.
+// requiredColumns is how many of queriedColumns a query must have: without one of them the event would be another one.
 const requiredColumns = 5
 
 func queriedColumns() []queriedColumn {
@@ -75,16 +74,16 @@ func queriedColumns() []queriedColumn {
 	}
 }
 
-// ownColumn reports whether the outbox or the archive numbers events by a column: it is passed over, so that `select *`
+// ownColumn reports whether a column has the outbox's or the archive's own numbers: it is ignored, so that `select *`
 // works on copies of the two.
 func ownColumn(name string) bool {
 	return slices.Contains([]string{"lane", "id", "seq", "epoch", "pos", "published_at"}, name)
 }
 
-// queriedShape says where each column of a row goes; nil: nowhere.
+// queriedShape has the target of each column of a row; nil: the column is ignored.
 type queriedShape []func(r *queriedRow) any
 
-// shapeOf refuses a query whose rows are not whole events.
+// shapeOf refuses a query whose rows are not complete events.
 func shapeOf(sd *pgconn.StatementDescription) (queriedShape, error) {
 	if len(sd.ParamOIDs) > 0 {
 		return nil, errors.New("it has parameters: write the values out")
@@ -119,7 +118,7 @@ func shapeOf(sd *pgconn.StatementDescription) (queriedShape, error) {
 	return shape, nil
 }
 
-// read reads rows as events, the first of which is row number first, from 1.
+// read reads rows as events; first is the row number of the first, counted from 1.
 func (s queriedShape) read(rows pgx.Rows, first int64) ([]event.Event, error) {
 	n := first - 1
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (event.Event, error) {
@@ -148,8 +147,8 @@ func (s queriedShape) read(rows pgx.Rows, first int64) ([]event.Event, error) {
 	})
 }
 
-// checkQuery learns what a query returns, without running it. One that is several statements is refused here, for what
-// follows puts its text into another one.
+// checkQuery describes a query without running it. Several statements are refused here, because later steps embed the
+// text in another statement.
 func checkQuery(ctx context.Context, tx pgx.Tx, query string) (queriedShape, error) {
 	sd, err := tx.Conn().PgConn().Prepare(ctx, "", query, nil)
 	if err == nil {
@@ -161,8 +160,8 @@ func checkQuery(ctx context.Context, tx pgx.Tx, query string) (queriedShape, err
 	return nil, err
 }
 
-// queryError keeps the text of what Postgres said of a query and not its code, by which a table or a grant that the
-// query lacks would be taken for one of the outbox's.
+// queryError keeps the text of Postgres' error about a query and drops its code: a missing table or grant of the query
+// would be taken for one of the outbox.
 func queryError(err error) error {
 	if pgerr.Code(err) != "" {
 		return errors.New("the query: " + err.Error())
@@ -170,7 +169,7 @@ func queryError(err error) error {
 	return fmt.Errorf("the query: %w", err)
 }
 
-// readOnly runs do in a transaction in which a query can change nothing.
+// readOnly runs do in a read-only transaction.
 func (o *Operator) readOnly(ctx context.Context, conn *pgxpool.Conn, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
@@ -181,7 +180,7 @@ func (o *Operator) readOnly(ctx context.Context, conn *pgxpool.Conn, do func(tx 
 		})
 }
 
-// queried is a statement on the rows of a query.
+// queried makes a statement on the rows of a query.
 func queried(statement string, c Replay) string {
 	return strings.NewReplacer("{query}", strings.TrimRight(c.Query, "; \t\r\n"), "{after}",
 		strconv.FormatInt(c.After, 10)).Replace(statement)
@@ -231,11 +230,11 @@ type queriedReplay struct {
 	conn   *pgxpool.Conn
 	append outbox.Appender
 	shape  queriedShape
-	ahead  []event.Event // read, and not appended
+	ahead  []event.Event // read, but not appended yet
 }
 
-// openQuery runs a query once and leaves its rows with the server, in their order: what the replay appends, or anybody
-// else does meanwhile, is not among them, and no snapshot is kept for as long as the replay takes.
+// openQuery runs a query once and leaves its rows with the server, in their order: rows that are inserted meanwhile, by
+// the replay or by others, are not among them, and no snapshot is kept during the replay.
 func (o *Operator) openQuery(ctx context.Context, c Replay) (*queriedReplay, error) {
 	if o.db.Config().MaxConns < 2 {
 		return nil, errors.New("the pool has one connection, and a query needs another one: raise its MaxConns")
@@ -244,7 +243,7 @@ func (o *Operator) openQuery(ctx context.Context, c Replay) (*queriedReplay, err
 	if err != nil {
 		return nil, err
 	}
-	// Neither a bound on payloads nor an inbox's window is a reason to refuse what was an event before.
+	// The events were valid before: limits of payloads and the inbox's window do not apply.
 	q := &queriedReplay{conn: conn, append: outbox.Appender{Schema: o.schema.Name(), MaxPayload: -1, InboxWindow: -1}}
 	err = o.readOnly(ctx, conn, func(tx pgx.Tx) (err error) {
 		if q.shape, err = checkQuery(ctx, tx, c.Query); err != nil {
@@ -260,15 +259,15 @@ func (o *Operator) openQuery(ctx context.Context, c Replay) (*queriedReplay, err
 	return q, nil
 }
 
-// close ends the session, and with it what the server keeps for it.
+// close ends the session, and with it the rows on the server.
 func (q *queriedReplay) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = q.conn.Conn().Close(ctx) // the pool throws a closed connection away
+	_ = q.conn.Conn().Close(ctx) // the pool discards a closed connection
 	q.conn.Release()
 }
 
-// step appends the next rows in a transaction, at most so many. False: there are no more.
+// step appends the next rows in a transaction, at most so many. It returns false if there are no more.
 func (q *queriedReplay) step(ctx context.Context, most int, done *ReplayResult) (more bool, err error) {
 	n := 0
 	for size := 0; n < most && size < replayBytes; n++ {
@@ -297,7 +296,7 @@ func (q *queriedReplay) step(ctx context.Context, most int, done *ReplayResult) 
 	return true, nil
 }
 
-// fetch reads some rows ahead; read are those before.
+// fetch reads the next rows; read is the number of rows before them.
 func (q *queriedReplay) fetch(ctx context.Context, read int64) error {
 	rows, err := q.conn.Query(ctx, sql.ReplayFetch)
 	if err != nil {

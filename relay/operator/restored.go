@@ -13,10 +13,10 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// BehindError says that the log holds numbers which the outbox has not given out: its database is older than the log,
+// BehindError reports that the log has numbers which the outbox has not given out: its database is older than the log,
 // because it was restored from a backup, or because another one has taken over from it. A relay would give the same
-// numbers to other events, and consumers that compare numbers (the inbox's watermark mode) would take those for repeats
-// and drop them. Consumers that compare ids lose nothing.
+// numbers to other events, and consumers in watermark mode would take those for repetitions and drop them. Consumers by
+// id lose nothing.
 type BehindError struct {
 	Topic     string // where the first such event was found
 	Lane      int16
@@ -28,7 +28,7 @@ type BehindError struct {
 	Offset    int64
 }
 
-// Error says what went back, and what to do.
+// Error names the regression, and the remedy.
 func (e *BehindError) Error() string {
 	if e.Newer {
 		return fmt.Sprintf("relay: the outbox has been succeeded: %s/%d holds number %d of lane %d at offset %d in "+
@@ -48,9 +48,9 @@ func (e *BehindError) Error() string {
 }
 
 // CheckNumbers compares events that were read back from the log (the last ones of each partition, as consumer.Tail
-// returns them) with the numbering of the outbox. It returns a [*BehindError] when one of them carries a number that
-// this outbox has not given out yet. Events of other outboxes and of earlier incarnations are no evidence. A lane none
-// of whose events are among those given cannot be judged: give it a few hundred of each partition.
+// returns them) with the numbering of the outbox. It returns a [*BehindError] if one of them has a number that this
+// outbox has not given out yet. Events of other outboxes and of earlier incarnations are no evidence. A lane without a
+// given event cannot be judged: pass a few hundred of each partition.
 func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, published []event.Event) error {
 	in, err := sql.For(schema)
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 // ErrNotScheduled: an event is not scheduled (any more).
 var ErrNotScheduled = errors.New("not scheduled: it has come due, was cancelled, or never was; list what is scheduled")
 
-// ScheduledStatus is what is to be published later, as part of a Status.
+// ScheduledStatus counts the scheduled events, as part of a Status.
 type ScheduledStatus struct {
-	Events  int64      `json:"events"`  // all that is set aside
-	Overdue int64      `json:"overdue"` // of them, those whose time has come: a relay takes them within a moment
-	Next    *time.Time `json:"next"`    // when the first is due; nil: there is none
+	Events  int64      `json:"events"`  // all scheduled events
+	Overdue int64      `json:"overdue"` // those that are due: a relay takes them within a moment
+	Next    *time.Time `json:"next"`    // when the next one is due; nil: there is none
 }
 
 // ScheduledFilter chooses scheduled events. The zero value is the first hundred of all.
@@ -29,15 +29,15 @@ type ScheduledFilter struct {
 	Key       *string    // nil: any
 	Tenant    *string    // nil: any
 	MessageID uuid.UUID  // zero: any
-	Until     *time.Time // due then at the latest; nil: whenever
+	Until     *time.Time // due then at the latest; nil: any time
 	Limit     int        // default 100
 }
 
-// ScheduledEvent is an event that is to be published later, without its content.
+// ScheduledEvent is a scheduled event, without its content.
 type ScheduledEvent struct {
-	Seq       int64      `json:"seq"` // its name in CancelScheduled
+	Seq       int64      `json:"seq"` // its name in CancelScheduled, with Due
 	Due       time.Time  `json:"due"`
-	MessageID *uuid.UUID `json:"message_id"` // nil: it gets one when it comes due
+	MessageID *uuid.UUID `json:"message_id"` // nil: it gets one when it is due
 	Tenant    string     `json:"tenant"`
 	Topic     string     `json:"topic"`
 	Key       string     `json:"key"`
@@ -46,7 +46,7 @@ type ScheduledEvent struct {
 	Bytes     int        `json:"bytes"` // of the payload; -1: a tombstone
 }
 
-// Scheduled lists what is to be published later, the first that comes due first.
+// Scheduled lists scheduled events in the order of their due times.
 func (o *Operator) Scheduled(ctx context.Context, f ScheduledFilter) ([]ScheduledEvent, error) {
 	if f.Limit <= 0 {
 		f.Limit = audit.DefaultLimit
@@ -63,16 +63,15 @@ func (o *Operator) Scheduled(ctx context.Context, f ScheduledFilter) ([]Schedule
 	}, o.q(sql.Scheduled), f.Topic, f.Key, f.Tenant, id, f.Until, f.Limit)
 }
 
-// CancelScheduled deletes a scheduled event for good. It fails with ErrNotScheduled when the event has come due: it is
-// published then, or about to be.
-func (o *Operator) CancelScheduled(ctx context.Context, seq int64, reason string) error {
+// CancelScheduled deletes a scheduled event for good, named by the seq and the due time of the list. It fails with
+// ErrNotScheduled if the event has come due: it has been or will soon be published.
+func (o *Operator) CancelScheduled(ctx context.Context, seq int64, due time.Time, reason string) error {
 	return o.act(ctx, "cancel scheduled", reason, func(tx pgx.Tx) (audited, error) {
 		var a audited
 		var key, typ string
-		var due time.Time
-		err := tx.QueryRow(ctx, o.q(sql.Cancel), seq).Scan(&a.messageID, &a.tenant, &a.topic, &key, &typ, &due)
+		err := tx.QueryRow(ctx, o.q(sql.Cancel), seq, due).Scan(&a.messageID, &a.tenant, &a.topic, &key, &typ, &due)
 		if errors.Is(err, pgx.ErrNoRows) {
-			err = fmt.Errorf("event %d: %w", seq, ErrNotScheduled)
+			err = fmt.Errorf("event %d, due at %s: %w", seq, due.UTC().Format(time.RFC3339Nano), ErrNotScheduled)
 		}
 		a.detail = map[string]any{"seq": seq, "key": key, "type": typ, "due": due}
 		return a, err

@@ -14,15 +14,15 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Status is the state of an outbox as its database shows it, whichever relays work on it.
+// Status is the state of an outbox in its database, whichever relays work on it.
 type Status struct {
 	Backlog int64         `json:"backlog"` // events in the outbox, those under way included
 	Oldest  time.Duration `json:"oldest"`  // age of the oldest, in nanoseconds in JSON; 0 when there is none
 	Lanes   []LaneStatus  `json:"lanes"`
 	Topics  []TopicStatus `json:"topics"`
-	// Aside are the topics that are paused or have held events. Those are in no backlog.
+	// Aside are the topics that are paused or have held events. Those events are not in the backlog.
 	Aside []Topic `json:"aside"`
-	// Scheduled is what is set aside for later; it is in no other figure.
+	// Scheduled counts the events for later; no other figure includes them.
 	Scheduled ScheduledStatus `json:"scheduled"`
 	Relays
 	// WAL is nil when no relay has read the WAL for this outbox.
@@ -33,14 +33,14 @@ type Status struct {
 type LaneStatus struct {
 	Lane    int16         `json:"lane"`
 	Owner   *uuid.UUID    `json:"owner"` // nil: free
-	Name    string        `json:"name"`  // of the owner, empty when it is not known
+	Name    string        `json:"name"`  // of the owner; empty if unknown
 	Fence   int64         `json:"fence"`
-	Lease   time.Duration `json:"lease"`   // what is left of it; 0: overdue
+	Lease   time.Duration `json:"lease"`   // remaining time; 0: overdue
 	Claimed int64         `json:"claimed"` // events between claim and settle
 	Oldest  time.Duration `json:"oldest"`  // age of its next event
 	Waiting bool          `json:"waiting"` // it has events
 	Held    int64         `json:"held"`    // events that wait for their partition or topic
-	Parked  int64         `json:"parked"`  // events that wait for a person
+	Parked  int64         `json:"parked"`  // events that wait for an operator
 }
 
 // TopicStatus is one topic of a Status.
@@ -50,7 +50,7 @@ type TopicStatus struct {
 	Oldest  time.Duration `json:"oldest"`
 }
 
-// ReadStatus reads the state of an outbox. It counts every waiting event, which takes a second or so per ten million;
+// ReadStatus reads the state of an outbox. It counts every waiting event, which takes about a second per ten million;
 // for a figure every few seconds use [relay.Relay.Sample]. An empty schema is the connection's search_path.
 func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, error) {
 	in, err := sql.For(schema)

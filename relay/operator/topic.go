@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// TopicState is one topic of an outbox in detail. What is held is counted up to [relay.SampleLimit].
+// TopicState is one topic of an outbox in detail. Held events are counted up to [relay.SampleLimit].
 type TopicState struct {
 	Topic
 	// Cluster is the id of the Kafka cluster that the outbox publishes to; empty: it has published nothing yet.
@@ -25,8 +25,8 @@ type TopicState struct {
 	WAL       bool `json:"wal"`
 }
 
-// HeldUncertain counts the held events that AcceptPartitions calls uncertain: those of a partition, for later ones of
-// their lanes may have been written, and those of the topic as a whole that may have been written themselves.
+// HeldUncertain counts the held events that AcceptPartitions calls uncertain: those of a partition, because later ones
+// of their lanes may have been written, and those of the topic as a whole that may have been written themselves.
 func (s TopicState) HeldUncertain() (n int64) {
 	for _, p := range s.HeldIn {
 		if p.Partition >= 0 {
@@ -38,8 +38,8 @@ func (s TopicState) HeldUncertain() (n int64) {
 	return n
 }
 
-// TopicState reads one topic. It fails with ErrNoTopic for one that was never published to, is not paused, and has
-// nothing held.
+// TopicState reads one topic. It fails with ErrNoTopic for a topic that was never published to, is not paused, and has
+// no held events.
 func (o *Operator) TopicState(ctx context.Context, topic string) (s TopicState, err error) {
 	s.Topic.Topic = topic
 	err = o.db.QueryRow(ctx, o.q(sql.TopicState), topic).Scan(&s.Partitions, &s.PinnedAt, &s.PausedAt, &s.PausedBy,

@@ -9,7 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestTopicState: what accepting a count would risk is counted as AcceptPartitions judges it.
+// TestTopicState: TopicState counts the events whose order an accepted count would put at risk, as AcceptPartitions
+// does.
 func TestTopicState(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
@@ -26,7 +27,7 @@ func TestTopicState(t *testing.T) {
 		return s
 	}
 	if _, err := o.TopicState(t.Context(), "payments"); !errors.Is(err, operator.ErrNoTopic) {
-		t.Errorf("one that nobody knows: %v", err)
+		t.Errorf("an unknown topic: %v", err)
 	}
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 6)`)
 	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
@@ -34,7 +35,7 @@ func TestTopicState(t *testing.T) {
 		select 1, g, 'payments', -1, g, false, gen_random_uuid(), '', '', 'k', 'T', '', now() from generate_series(1, 3) g`)
 	if s := state(); s.Partitions != 6 || s.Held != 3 || len(s.HeldIn) != 1 || s.HeldIn[0].Partition != -1 ||
 		s.HeldUncertain() != 0 || s.Uncertain || s.WAL {
-		t.Errorf("what was never sent is uncertain: %+v", s)
+		t.Errorf("events that were never sent count as uncertain: %+v", s)
 	}
 	db.Exec(t, `update outbox_held set sent = true where id = 1`)
 	db.Exec(t, `update outbox_held set partition = 2 where id = 2`)
@@ -48,7 +49,7 @@ func TestTopicState(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "r"); !errors.Is(err, operator.ErrUncertain) {
-		t.Errorf("AcceptPartitions thinks otherwise: %v", err)
+		t.Errorf("AcceptPartitions disagrees: %v", err)
 	}
 	if err := o.PauseTopic(t.Context(), "payments", "a drill"); err != nil {
 		t.Fatal(err)

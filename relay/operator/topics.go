@@ -55,7 +55,7 @@ func (o *Operator) PauseTopic(ctx context.Context, topic, reason string) error {
 	})
 }
 
-// ResumeTopic ends a pause: the relays publish what was set aside, and then what came later. It fails with ErrNoTopic.
+// ResumeTopic ends a pause: the relays publish the held events, and then later ones. It fails with ErrNoTopic.
 func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error {
 	return o.act(ctx, "resume topic", reason, func(tx pgx.Tx) (audited, error) {
 		tag, err := tx.Exec(ctx, o.q(sql.Resume), topic)
@@ -66,10 +66,9 @@ func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error 
 	})
 }
 
-// AcceptCluster pins the outbox to another Kafka cluster, by the id that its brokers tell, which the relays refuse
-// until then. Partition counts stay pinned. Let every consumer read the old topics to their ends first: what only they
-// hold is not published again, and what is being published at this moment may stand in both. Relays notice within
-// seconds.
+// AcceptCluster pins the outbox to another Kafka cluster, by the id that its brokers report, which the relays refuse
+// until then. Partition counts stay pinned. Let every consumer read the old topics to their ends first: events that
+// only they have are not published again, and events in flight may be in both clusters. Relays notice within seconds.
 func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) error {
 	if cluster == "" {
 		return errors.New("relay: accept cluster: name the cluster by its id, as relays and `relay doctor` show it")
@@ -86,18 +85,19 @@ func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) er
 // key's next event before the ones that it has not read.
 //
 // It fails with ErrUncertain while events of the topic are in the journal, or held after an attempt that may have
-// written them or that wrote later ones of their lane; with anyway it accepts all the same, and such an event may then
-// stand in the log twice, in two partitions. What is held goes first, in its order, whichever partition it was held
-// for. A new incarnation of the numbering begins then, for in its new partition an event may have a lower number than
-// what stands there: consumers that go by numbers stop and ask, instead of dropping it. It begins as well while a relay
-// reads the WAL, for after a crash that reads again what it published last. A consumer that goes by numbers and comes
-// to the topic for the first time has nothing to ask by: what stands in two partitions it applies twice.
+// written them or later ones of their lane. With anyway it accepts in spite of that, and such an event may then be in
+// the log twice, in two partitions. Held events are published first, in their order, whichever partition they were held
+// for. A new incarnation of the numbering begins then, because in its new partition an event may have a lower number
+// than earlier ones: consumers in watermark mode then stop and ask, instead of dropping it. A new incarnation also
+// begins while a relay reads the WAL, because after a crash it reads its last events again. A consumer in watermark
+// mode that reads the topic for the first time cannot notice the change: it applies an event that is in two partitions
+// twice.
 //
-// When more than 2,000 events are held for the topic's partitions, it pauses the topic first and sets them together in
-// parts, so that the relays do not wait for it. Interrupted meanwhile it fails with ErrLeftPaused: call it again.
+// If more than 2,000 events are held for the topic's partitions, it pauses the topic first and moves them in parts, so
+// that the relays do not wait for it. If it is interrupted meanwhile, it fails with ErrLeftPaused: call it again.
 //
-// It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays
-// notice within 30 s.
+// It fails with ErrNoTopic for a topic that was never published to: its first count needs no acceptance. Relays notice
+// within 30 s.
 func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool,
 	reason string,
 ) error {
@@ -127,20 +127,20 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 	}
 }
 
-// regroupMost is how many held events are moved at a time: the relays wait for it with the lane, or at last with all
-// lanes.
+// regroupMost is how many held events are moved at a time: the relays wait for the lane meanwhile, or in the last step
+// for all lanes.
 const regroupMost = 2_000
 
 // lanes is how many lanes an outbox has: relay.Lanes.
 const lanes = 32
 
-// errTooManyHeld: more events are held for the topic's partitions.
+// errTooManyHeld: more events are held for the topic's partitions than one step may move.
 var errTooManyHeld = errors.New("too much is held to be moved at once")
 
-// regrouping is why a topic is paused meanwhile.
+// regrouping is the reason of the topic's pause meanwhile.
 const regrouping = "its partition count is being accepted"
 
-// accept is AcceptPartitions when little is held for the topic's partitions.
+// accept is AcceptPartitions for a topic with few held events in its partitions.
 func (o *Operator) accept(
 	ctx context.Context, tx pgx.Tx, topic string, partitions int, anyway bool, detail map[string]any,
 ) error {
@@ -185,8 +185,8 @@ func (o *Operator) accept(
 	return err
 }
 
-// regroup moves what is held for the partitions of a topic to the topic as a whole, in parts and lane by lane. The
-// topic is paused until the count is accepted: a relay would hold it for its partitions again.
+// regroup moves the events that are held for the partitions of a topic to the topic as a whole, in parts and lane by
+// lane. The topic is paused until the count is accepted: otherwise a relay would hold events for its partitions again.
 func (o *Operator) regroup(ctx context.Context, topic string) error {
 	err := o.act(ctx, "pause topic", regrouping, func(tx pgx.Tx) (audited, error) {
 		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.person.Name, regrouping)

@@ -22,9 +22,9 @@ var ErrSlotInUse = errors.New("a relay reads the replication slot: stop it, or r
 var ErrPublicationLeft = errors.New("the replication slot is dropped; the publication is left, for only the owner of " +
 	"the tables may drop it: run this again as that one")
 
-// SetUpWAL makes, or mends, the publication that relays with [SourceWAL] read, and returns its name, which is that of
-// their replication slot too. It must run as the owner of the tables, with CREATE on the database. The relays make the
-// slot. An empty schema is the connection's search_path.
+// SetUpWAL makes or corrects the publication that relays with [SourceWAL] read, and returns its name, which is also
+// that of their replication slot. It must run as the owner of the tables, with CREATE on the database. The relays make
+// the slot. An empty schema is the connection's search_path.
 func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
 	in, err := sql.For(schema)
 	if err != nil {
@@ -55,11 +55,11 @@ func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string
 	return name, nil
 }
 
-// DropWAL drops the replication slot and the publication, when no relay is to read the WAL any more: a slot that nobody
-// reads keeps all WAL from then on. What comes from the WAL is given back to the table first; where a relay has ended
-// without doing that, a new numbering begins. It needs the relays' role with REPLICATION, and only the owner of the
-// tables may drop the publication: for others it fails with [ErrPublicationLeft] when all the rest is done. It fails
-// with [ErrSlotInUse] while a relay reads the slot.
+// DropWAL drops the replication slot and the publication, for when no relay will read the WAL any more: an unread slot
+// keeps all WAL from then on. Lanes are first given back to the table; if a relay has ended without doing that, a new
+// numbering begins. It needs the relays' role with REPLICATION, and only the owner of the tables may drop the
+// publication: for others it fails with [ErrPublicationLeft] after all other steps. It fails with [ErrSlotInUse] while
+// a relay reads the slot.
 func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
 	in, err := sql.For(schema)
 	if err != nil {
@@ -108,7 +108,7 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 	return name, nil
 }
 
-// unread waits a moment for the slot to be read by nobody: the server does not notice at once that a relay has gone.
+// unread waits a moment until no connection reads the slot: the server does not notice at once that a relay is gone.
 func unread(ctx context.Context, db *pgxpool.Pool, in *sql.Schema) error {
 	const timeout = 2 * time.Second
 	for since := time.Now(); time.Since(since) < timeout && ctx.Err() == nil; _ = sleep.For(ctx, timeout/40) {
@@ -124,7 +124,7 @@ func unread(ctx context.Context, db *pgxpool.Pool, in *sql.Schema) error {
 	return nil
 }
 
-// named puts the publication's name in: DDL takes no parameters. It is made of the outbox's id.
+// named replaces the publication's name: DDL takes no parameters. It is derived from the outbox's id.
 func named(statement, name string) string {
 	return strings.ReplaceAll(statement, "{publication}", name)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Source is the table that a claimed event stands in.
+// Source is the table that a claimed event is in.
 type Source int8
 
 // The tables.
@@ -16,7 +16,7 @@ const (
 	FromParked
 )
 
-// Fate is what a claim decides for an event (P4).
+// Fate is a claim's decision about an event (P4).
 type Fate int8
 
 // The fates.
@@ -27,28 +27,28 @@ const (
 	Parked
 )
 
-// Item is what a claim knows of an event beside the event itself.
+// Item has the data of a claimed event that are not part of the event.
 type Item struct {
 	ID        int64 // in the outbox
 	From      Source
 	Fate      Fate
 	Sent      bool     // an attempt under this number may have reached the broker, now or in an earlier claim
-	Alone     bool     // parked, or to be parked, without its key
+	Alone     bool     // parked, or will be parked, without its key
 	Partition int32    // FromHeld, or Held: of the group
-	Refusal   *Refusal // Parked: why
-	Behind    bool     // Parked: it was not refused itself
-	Large     bool     // read in bulk, without what makes it large
-	At        Row      // read in bulk: where its row lay then
+	Refusal   *Refusal // Parked: the reason
+	Behind    bool     // Parked: it is behind a refused event
+	Large     bool     // read in bulk, without its large columns
+	At        Row      // read in bulk: the position of its row then
 }
 
-// Row is where a row lies: a pgtype.TID.
+// Row is the position of a row: a pgtype.TID.
 type Row struct {
 	BlockNumber  uint32
 	OffsetNumber uint16
 	Valid        bool
 }
 
-// group is where an event is held: where it is already, or else as given.
+// group returns the partition that an event is held for: its present one, or else the given one.
 func (it *Item) group(otherwise int32) int32 {
 	if it.From == FromHeld {
 		return it.Partition
@@ -58,7 +58,7 @@ func (it *Item) group(otherwise int32) int32 {
 
 func (it *Item) hold(partition int32) { it.Fate, it.Partition = Held, it.group(partition) }
 
-// Route tells where an event goes: to the topic as a whole where that is not known at the moment.
+// Route returns the place of an event: the topic as a whole if its partition is unknown at the moment.
 type Route func(e *event.Event) Place
 
 // Delivery is the publishing of a claim's events until each has its fate.
@@ -79,7 +79,7 @@ func New(events []event.Event, items []Item) *Delivery {
 	return d
 }
 
-// DropDecided drops what has a fate from what is to be sent.
+// DropDecided removes the events with a fate from those to be sent.
 func (d *Delivery) DropDecided() {
 	rest := d.undecided[:0]
 	for _, i := range d.undecided {
@@ -90,10 +90,10 @@ func (d *Delivery) DropDecided() {
 	d.undecided = rest
 }
 
-// Len is how many events are to be sent.
+// Len returns the number of events to be sent.
 func (d *Delivery) Len() int { return len(d.undecided) }
 
-// Events returns what is to be sent.
+// Events returns the events to be sent.
 func (d *Delivery) Events() []event.Event {
 	if len(d.undecided) == len(d.events) {
 		return d.events
@@ -105,7 +105,7 @@ func (d *Delivery) Events() []event.Event {
 	return d.batch
 }
 
-// Lanes are those with events that are to be sent.
+// Lanes returns the lanes with events to be sent.
 func (d *Delivery) Lanes() map[int16]bool {
 	lanes := map[int16]bool{}
 	for _, i := range d.undecided {
@@ -114,8 +114,8 @@ func (d *Delivery) Lanes() map[int16]bool {
 	return lanes
 }
 
-// HoldBack holds, before anything is sent, what cannot go now: for a closed place, or behind what its lane holds
-// already.
+// HoldBack holds, before anything is sent, the events that cannot be sent now: those for a closed place, or behind
+// events that their lane holds already.
 func (d *Delivery) HoldBack(closed map[Place]bool, holds map[int16]Groups, route Route) {
 	if len(closed) == 0 && len(holds) == 0 {
 		return
@@ -133,8 +133,8 @@ func (d *Delivery) HoldBack(closed map[Place]bool, holds map[int16]Groups, route
 	d.DropDecided()
 }
 
-// mustHold decides for one event. While the topic has a group as a whole, everything of the topic goes there: so what
-// the partitions' groups hold is always older, and goes first.
+// mustHold decides about one event. While the lane has a group for the topic as a whole, all later events of the topic
+// join it: so the groups of the partitions are always older, and are sent first.
 func mustHold(closed map[Place]bool, groups Groups, it *Item, e *event.Event, route Route) (partition int32,
 	hold bool,
 ) {
@@ -145,7 +145,7 @@ func mustHold(closed map[Place]bool, groups Groups, it *Item, e *event.Event, ro
 	at := route(e)
 	switch {
 	case at.Partition == WholeTopic:
-		// Not known where it goes. Nothing of the topic may go past what some partition's group holds.
+		// Its partition is unknown. No event of the topic may overtake one that a partition's group holds.
 		if it.From == FromHeld && it.Partition != WholeTopic {
 			return it.Partition, false
 		}
@@ -158,15 +158,15 @@ func mustHold(closed map[Place]bool, groups Groups, it *Item, e *event.Event, ro
 	return at.Partition, groups.Has(at)
 }
 
-// Unanswered notes that an attempt ended without verdicts: everything may have been sent.
+// Unanswered records that an attempt ended without verdicts: all events may have been sent.
 func (d *Delivery) Unanswered() {
 	for _, i := range d.undecided {
 		d.items[i].Sent = true
 	}
 }
 
-// Take takes the verdicts of an attempt. It returns how many events were acked, and the first reason of an unknown
-// outcome and of an event that was not sent.
+// Take applies the verdicts of an attempt. It returns the number of acked events, the first error of an unknown
+// outcome, and that of an event that was not sent.
 func (d *Delivery) Take(verdicts []error) (n int, unknown, unsent error) {
 	for k, i := range d.undecided {
 		err := verdicts[k]
@@ -187,7 +187,7 @@ func (d *Delivery) Take(verdicts []error) (n int, unknown, unsent error) {
 	return n, unknown, unsent
 }
 
-// Acked returns where the last attempt was acked.
+// Acked returns the places of the last attempt's acks.
 func (d *Delivery) Acked(route Route) map[Place]bool {
 	places := map[Place]bool{}
 	for _, i := range d.undecided {

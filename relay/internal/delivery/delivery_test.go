@@ -34,7 +34,7 @@ var (
 	topical    = &verdict{scope: ScopeTopic}
 )
 
-// events are of lane 1, one for each word: a topic's letter, a partition and a key; "-" is none.
+// events makes events of lane 1, one for each word: a topic's letter, a partition and a key; "-" is no key.
 func events(words string) (out []event.Event) {
 	for _, w := range strings.Fields(words) {
 		e := event.Event{Topic: w[:1], Tenant: w[1:2], Key: w[2:]}
@@ -53,7 +53,7 @@ func delivered(words string) (*Delivery, []Item) {
 	return New(events, items), items
 }
 
-// toPartition goes by the tenant, which is a digit here.
+// toPartition routes an event by its tenant, which is a digit here.
 func toPartition(e *event.Event) Place {
 	if e.Tenant == "?" {
 		return Whole(e.Topic)
@@ -61,7 +61,7 @@ func toPartition(e *event.Event) Place {
 	return At(e.Topic, int32(e.Tenant[0]-'0'))
 }
 
-// fates names what became of each event.
+// fates formats the fate of each item.
 func fates(items []Item) string {
 	var words []string
 	for _, it := range items {
@@ -90,15 +90,15 @@ func TestP4Judge(t *testing.T) {
 		want     string
 		failing  []Place
 	}{
-		"acked":               {"t0a t0b", []error{nil, nil}, nil, "acked, acked", nil},
-		"unknown":             {"t0a t1b", []error{errUnknown, nil}, nil, "undecided sent, acked", []Place{At("t", 0)}},
-		"not sent":            {"t0a", []error{unsent}, nil, "undecided", []Place{At("t", 0)}},
-		"refused":             {"t0a t1b", []error{refused, nil}, nil, "parked, acked", nil},
-		"refused, perhaps in": {"t0a", []error{written}, nil, "parked sent", nil},
-		"behind, of its key":  {"t0a t0a", []error{refused, unsent}, nil, "parked, parked behind", nil},
-		"behind, of another":  {"t0a t0b", []error{refused, unsent}, nil, "parked, held0", nil},
-		"behind, alone":       {"t0- t0-", []error{refused, unsent}, nil, "parked, held0", nil},
-		"beside":              {"t0a t1a", []error{refused, unsent}, nil, "parked, undecided", []Place{At("t", 1)}},
+		"acked":              {"t0a t0b", []error{nil, nil}, nil, "acked, acked", nil},
+		"unknown":            {"t0a t1b", []error{errUnknown, nil}, nil, "undecided sent, acked", []Place{At("t", 0)}},
+		"not sent":           {"t0a", []error{unsent}, nil, "undecided", []Place{At("t", 0)}},
+		"refused":            {"t0a t1b", []error{refused, nil}, nil, "parked, acked", nil},
+		"maybe written":      {"t0a", []error{written}, nil, "parked sent", nil},
+		"behind, of its key": {"t0a t0a", []error{refused, unsent}, nil, "parked, parked behind", nil},
+		"behind, of another": {"t0a t0b", []error{refused, unsent}, nil, "parked, held0", nil},
+		"behind, alone":      {"t0- t0-", []error{refused, unsent}, nil, "parked, held0", nil},
+		"elsewhere":          {"t0a t1a", []error{refused, unsent}, nil, "parked, undecided", []Place{At("t", 1)}},
 		"topic": {
 			"t0a t1b u0c",
 			[]error{topical, errUnknown, nil},
@@ -112,13 +112,13 @@ func TestP4Judge(t *testing.T) {
 			"held0, acked",
 			[]Place{At("t", 0)},
 		},
-		"topic closed":  {"t0a", []error{unsent}, []Place{Whole("t")}, "held-1", []Place{At("t", 0)}},
-		"unknown where": {"t?a", []error{unsent}, nil, "undecided", []Place{Whole("t")}},
+		"topic closed":       {"t0a", []error{unsent}, []Place{Whole("t")}, "held-1", []Place{At("t", 0)}},
+		"no partition known": {"t?a", []error{unsent}, nil, "undecided", []Place{Whole("t")}},
 		"acked, then closed": {
 			"t0a t0b", []error{nil, unsent}, []Place{At("t", 0)}, "acked, held0", []Place{At("t", 0)},
 		},
 		"refused, then closed": {"t0a", []error{refused}, []Place{At("t", 0)}, "parked", nil},
-		"topic, perhaps in": {
+		"topic, maybe written": {
 			"t0a t0b", []error{&verdict{scope: ScopeTopic, before: true}, unsent}, nil, "held-1 sent, held-1", nil,
 		},
 	} {
@@ -130,48 +130,48 @@ func TestP4Judge(t *testing.T) {
 			failing, refusals := d.Judge(c.verdicts, topics, toPartition)
 			d.HoldClosed(setOf(c.closed), toPartition)
 			if got := fates(items); got != c.want {
-				t.Errorf("they are %s; want %s", got, c.want)
+				t.Errorf("fates are %s; want %s", got, c.want)
 			}
 			if !maps.EqualFunc(failing, setOf(c.failing), func(error, bool) bool { return true }) {
-				t.Errorf("%v fail, want %v", failing, c.failing)
+				t.Errorf("failing places are %v, want %v", failing, c.failing)
 			}
 			if want := strings.Contains(c.want, "parked") || len(topics) > 0; refusals != want {
-				t.Errorf("something was refused: %v", refusals)
+				t.Errorf("there are refusals: %v", refusals)
 			}
 			left := strings.Count(c.want, "undecided")
 			if d.DropDecided(); d.Len() != left || len(d.Events()) != left || d.Lanes()[1] != (left > 0) {
-				t.Errorf("%d events are to be sent again, want %d", d.Len(), left)
+				t.Errorf("%d events remain to be sent, want %d", d.Len(), left)
 			}
 		})
 	}
 }
 
-// TestP4HoldBack: what cannot go now is held before anything is sent.
+// TestP4HoldBack: events that cannot be sent now are held before any is sent.
 func TestP4HoldBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		events string
 		from   Source
-		in     int32 // partition of the group that they come from
+		in     int32 // partition of the events' group
 		closed []Place
 		groups []Place
 		want   string
 	}{
-		"nothing":                {"t0a", FromOutbox, 0, nil, nil, "undecided"},
-		"closed":                 {"t0a t1b", FromOutbox, 0, []Place{At("t", 0)}, nil, "held0, undecided"},
-		"topic closed":           {"t0a u0b", FromOutbox, 0, []Place{Whole("t")}, nil, "held-1, undecided"},
-		"behind a group":         {"t0a t1b", FromOutbox, 0, nil, []Place{At("t", 0)}, "held0, undecided"},
-		"behind the whole":       {"t0a u0b", FromOutbox, 0, nil, []Place{Whole("t")}, "held-1, undecided"},
-		"unknown where":          {"t?a", FromOutbox, 0, nil, []Place{At("u", 0)}, "undecided"},
-		"unknown where, behind":  {"t?a", FromOutbox, 0, nil, []Place{At("t", 3)}, "held-1"},
-		"from its group":         {"t0a", FromHeld, 0, nil, []Place{At("t", 0)}, "undecided"},
-		"from its group, closed": {"t0a", FromHeld, 0, []Place{Whole("t")}, []Place{At("t", 0)}, "held0"},
-		"from the whole":         {"t0a", FromHeld, WholeTopic, nil, []Place{At("t", 0), Whole("t")}, "held0"},
-		"from a group, unknown":  {"t?a", FromHeld, 2, nil, []Place{At("t", 2)}, "undecided"},
-		"from the first group":   {"t?a", FromHeld, 0, nil, []Place{At("t", 0)}, "undecided"},
-		"from a group, closed":   {"t2a", FromHeld, 2, []Place{Whole("t")}, []Place{At("t", 2)}, "held2"},
-		"behind another group":   {"t3a", FromOutbox, 0, nil, []Place{At("t", 3)}, "held3"},
-		"another closed":         {"t3a", FromOutbox, 0, []Place{At("t", 3)}, nil, "held3"},
+		"nothing":                    {"t0a", FromOutbox, 0, nil, nil, "undecided"},
+		"closed":                     {"t0a t1b", FromOutbox, 0, []Place{At("t", 0)}, nil, "held0, undecided"},
+		"topic closed":               {"t0a u0b", FromOutbox, 0, []Place{Whole("t")}, nil, "held-1, undecided"},
+		"behind a group":             {"t0a t1b", FromOutbox, 0, nil, []Place{At("t", 0)}, "held0, undecided"},
+		"behind the topic's group":   {"t0a u0b", FromOutbox, 0, nil, []Place{Whole("t")}, "held-1, undecided"},
+		"no partition known":         {"t?a", FromOutbox, 0, nil, []Place{At("u", 0)}, "undecided"},
+		"no partition, behind":       {"t?a", FromOutbox, 0, nil, []Place{At("t", 3)}, "held-1"},
+		"from its group":             {"t0a", FromHeld, 0, nil, []Place{At("t", 0)}, "undecided"},
+		"from its group, closed":     {"t0a", FromHeld, 0, []Place{Whole("t")}, []Place{At("t", 0)}, "held0"},
+		"from the topic's group":     {"t0a", FromHeld, WholeTopic, nil, []Place{At("t", 0), Whole("t")}, "held0"},
+		"from a group, no partition": {"t?a", FromHeld, 2, nil, []Place{At("t", 2)}, "undecided"},
+		"from the first group":       {"t?a", FromHeld, 0, nil, []Place{At("t", 0)}, "undecided"},
+		"from a group, closed":       {"t2a", FromHeld, 2, []Place{Whole("t")}, []Place{At("t", 2)}, "held2"},
+		"behind another group":       {"t3a", FromOutbox, 0, nil, []Place{At("t", 3)}, "held3"},
+		"another closed":             {"t3a", FromOutbox, 0, []Place{At("t", 3)}, nil, "held3"},
 	} {
 		d, items := delivered(c.events)
 		for i := range items {
@@ -179,26 +179,27 @@ func TestP4HoldBack(t *testing.T) {
 		}
 		d.HoldBack(setOf(c.closed), map[int16]Groups{1: Groups{}.With(c.groups)}, toPartition)
 		if got := fates(items); got != c.want {
-			t.Errorf("%s: they are %s; want %s", name, got, c.want)
+			t.Errorf("%s: fates are %s; want %s", name, got, c.want)
 		}
 		if left := strings.Count(c.want, "undecided"); d.Len() != left || len(d.Events()) != left {
-			t.Errorf("%s: %d are to be sent", name, d.Len())
+			t.Errorf("%s: %d events remain to be sent", name, d.Len())
 		}
 	}
 	d, items := delivered("t0a t1b")
 	if d.HoldBack(setOf([]Place{At("t", 0)}), nil, toPartition); fates(items) != "held0, undecided" {
-		t.Errorf("no lane holds anything: they are %s", fates(items))
+		t.Errorf("with no held events in any lane the fates are %s", fates(items))
 	}
 }
 
-// TestAttempt: it sends what has no fate, and its verdicts say how many were acked, where, and why others were not.
+// TestAttempt: an attempt sends the events without a fate, and returns how many were acked, where, and the errors of
+// the others.
 func TestAttempt(t *testing.T) {
 	t.Parallel()
 	_, items := delivered("t0a t1b t2c t3d t4e")
 	items[0].Fate = Held
 	d := New(events("t0a t1b t2c t3d t4e"), items)
 	if d.Len() != 4 || d.Events()[0].Key != "b" {
-		t.Errorf("%d are to be sent: %v", d.Len(), d.Events())
+		t.Errorf("%d events remain to be sent: %v", d.Len(), d.Events())
 	}
 	other := errors.New("another one")
 	n, unknown, first := d.Take([]error{nil, errUnknown, unsent, other})
@@ -211,12 +212,13 @@ func TestAttempt(t *testing.T) {
 	d.DropDecided()
 	for range 2 {
 		if got := d.Events(); len(got) != 3 || got[0].Key != "c" || got[2].Key != "e" {
-			t.Errorf("sent again: %v", got)
+			t.Errorf("events that remain to be sent: %v", got)
 		}
 	}
 }
 
-// TestRefusalsAreKept: an operator reads why an event was parked, and of one behind it, why that was.
+// TestRefusalsAreKept: an operator can read why an event was parked, and for an event behind it, the refusal of that
+// one.
 func TestRefusalsAreKept(t *testing.T) {
 	t.Parallel()
 	d, items := delivered("t0a t0a t0b")
@@ -226,17 +228,18 @@ func TestRefusalsAreKept(t *testing.T) {
 	if items[0].Refusal == nil || items[1].Refusal != items[0].Refusal || items[2].Refusal != nil {
 		t.Errorf("refusals %v, %v, %v", items[0].Refusal, items[1].Refusal, items[2].Refusal)
 	}
-	for which := range 2 { // one of them was or is to be parked without its key
+	for which := range 2 { // one of them is already, or will be, parked without its key
 		d, items := delivered("t0a t0a")
 		items[which].Alone = true
 		d.Take(verdicts[:2])
 		if d.Judge(verdicts[:2], nil, toPartition); fates(items) != "parked, held0" {
-			t.Errorf("event %d alone: they are %s", which, fates(items))
+			t.Errorf("event %d alone: fates are %s", which, fates(items))
 		}
 	}
 }
 
-// TestNoteOvertaken: what is held for a topic as a whole may stand behind its successor by another partition count.
+// TestNoteOvertaken: an event that is held for a topic as a whole may follow its successor under another partition
+// count.
 func TestNoteOvertaken(t *testing.T) {
 	t.Parallel()
 	list := []struct {
@@ -246,17 +249,17 @@ func TestNoteOvertaken(t *testing.T) {
 		want bool
 	}{
 		{1, "t0a", Item{Fate: Held, Partition: WholeTopic}, true},
-		{1, "u0a", Item{Fate: Held, Partition: WholeTopic}, false}, // acked of another topic
+		{1, "u0a", Item{Fate: Held, Partition: WholeTopic}, false}, // acked in another topic
 		{1, "t0a", Item{Fate: Held, Partition: 0}, false},          // its partition is known
 		{1, "t0a", Item{Fate: Parked, Partition: WholeTopic}, false},
-		{2, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // all of its lane was acked
-		{3, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // acked of another lane
+		{2, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // no other event of its lane
+		{3, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // acked in another lane
 		{3, "u0a", Item{Fate: Held, Partition: WholeTopic, Sent: true}, true},
 		{2, "t0a", Item{Fate: Acked}, false},
 		{1, "w0a", Item{Fate: Acked}, false},
 		{1, "t0b", Item{Fate: Held, Partition: WholeTopic}, true},
 		{1, "t0a", Item{Fate: Acked}, false},
-		{1, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // before it
+		{1, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // acked before it
 		{4, "t0a", Item{Fate: Held, Partition: WholeTopic}, true},
 		{4, "t0a", Item{Fate: Acked}, false},
 	}
@@ -275,14 +278,14 @@ func TestNoteOvertaken(t *testing.T) {
 	}
 }
 
-// TestUnanswered: an attempt without verdicts may have sent everything.
+// TestUnanswered: an attempt without verdicts may have sent all its events.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	d, items := delivered("t0a t1b")
 	items[0].Fate = Acked
 	d.DropDecided()
 	if d.Unanswered(); fates(items) != "acked, undecided sent" {
-		t.Errorf("they are %s", fates(items))
+		t.Errorf("fates are %s", fates(items))
 	}
 }
 
@@ -298,14 +301,14 @@ func TestRefusal(t *testing.T) {
 		}
 	}
 	if scope, ok := Rejected(refused); scope != ScopeRecord || !ok {
-		t.Errorf("a refused record is of scope %q: %v", scope, ok)
+		t.Errorf("a refused record has scope %q: %v", scope, ok)
 	}
 	if r := refusalOf(errors.New("no")); r.Code != "REFUSED" {
-		t.Errorf("without a code it is %q", r.Code)
+		t.Errorf("a refusal without a code has %q", r.Code)
 	}
 }
 
-// TestGroups: they are replaced and not changed, and the group of a topic as a whole goes last.
+// TestGroups: groups are replaced and not modified, and the group of a topic as a whole is sent last.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	first := Groups{}.With([]Place{At("t", 0), Whole("t"), At("u", 1)})
@@ -316,11 +319,11 @@ func TestGroups(t *testing.T) {
 		t.Errorf("groups are %v, %v and %v", first, more, less)
 	}
 	if len(less) != 1 || len(first.With(nil)) != 2 {
-		t.Errorf("%v holds for one topic, and %v for two", less, first.With(nil))
+		t.Errorf("%v is of one topic, and %v of two", less, first.With(nil))
 	}
 	whole := Groups{}.With([]Place{Whole("t")})
 	if whole.HasPartOf("t") || !whole.With([]Place{At("t", 0)}).HasPartOf("t") {
-		t.Error("the group of a topic as a whole is not that of a part")
+		t.Error("the group of a topic as a whole equals that of a partition")
 	}
 	open := func(g Groups, closed ...Place) string {
 		places := g.Open(setOf(closed))
@@ -335,12 +338,12 @@ func TestGroups(t *testing.T) {
 		{open(first, At("t", 0), At("u", 1), At("u", 2)), "[{t -1}]"},
 	} {
 		if c[0] != c[1] {
-			t.Errorf("%s can go, want %s", c[0], c[1])
+			t.Errorf("%s can be sent, want %s", c[0], c[1])
 		}
 	}
 }
 
-// fixed are pauses of a second.
+// fixed always pauses for a second.
 type fixed struct{}
 
 func (fixed) NextBackOff() time.Duration { return time.Second }
@@ -364,29 +367,29 @@ func TestP4Health(t *testing.T) {
 	after := func(d time.Duration) { now = now.Add(d) }
 	began := now
 	after(6 * time.Second)
-	fail(0, began, bad) // nothing was ever acked
+	fail(0, began, bad) // no event was ever acked
 	after(time.Second)
 	h.Acked(now, func() map[Place]bool { return map[Place]bool{good: true} })
 	if !h.OthersAnswer(began) || h.Closed() != nil && len(h.Closed()) > 0 {
-		t.Error("an ack elsewhere is no answer, or closes something")
+		t.Error("an ack of another place does not count, or closes a place")
 	}
 	closing := h.Closing()
 	fail(1, now, bad)
 	select {
 	case <-closing:
 	default:
-		t.Error("attempts that wait for the place are not told")
+		t.Error("waiting attempts are not notified")
 	}
 	<-h.Changed()
 	if !h.Closed()[bad] || h.Age(bad, now.Add(time.Second)) != time.Second || h.Close(bad, now) {
 		t.Error("the place is not closed")
 	}
 	if places, next := h.Due(now); len(places) != 0 || next.Sub(now) != time.Second {
-		t.Errorf("%v are tried, and again at %v", places, next)
+		t.Errorf("%v are tried, next time at %v", places, next)
 	}
 	after(time.Second)
 	if places, next := h.Due(now); len(places) != 1 || next.Sub(now) != time.Second {
-		t.Errorf("%v are tried, and again at %v", places, next)
+		t.Errorf("%v are tried, next time at %v", places, next)
 	}
 	if paused, _ := h.Pause([]string{"t"}); len(paused) != 1 || !h.Closed()[Whole("t")] {
 		t.Error("the topic is not paused")
@@ -398,9 +401,9 @@ func TestP4Health(t *testing.T) {
 		t.Error("the topic is not resumed")
 	}
 	if took, was := h.Open(bad, now); !was || took != time.Second || len(h.Closed()) > 0 {
-		t.Errorf("it was closed for %v: %v", took, was)
+		t.Errorf("the place was closed for %v: %v", took, was)
 	}
-	// Two places in trouble, and nothing else answers: it may be the cluster.
+	// Two places fail and no other answers: it may be the cluster.
 	began = now
 	after(6 * time.Second)
 	fail(0, began, bad, good)
@@ -409,7 +412,7 @@ func TestP4Health(t *testing.T) {
 	}
 }
 
-// TestP4HealthOff: with a negative time nothing is closed but what is refused.
+// TestP4HealthOff: with a negative time only refused places are closed.
 func TestP4HealthOff(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -7,37 +7,37 @@ import (
 	"time"
 )
 
-// Health is what a relay knows of the places that it sends to: which fail, which are closed, and which topics are
-// paused; what goes to closed and paused ones is held. It is in memory only. What is held says by itself that it must
-// go first, whoever owns the lane. It is safe for concurrent use.
+// Health records the state of the places that a relay sends to: which fail, which are closed, and which topics are
+// paused. Events for closed and paused places are held. It is in memory only: the tables of held events show every
+// owner of a lane which events come first. It is safe for concurrent use.
 type Health struct {
 	holdAfter time.Duration
 	pauses    func() Pauses
-	trouble   atomic.Bool  // something fails or is closed: only then does anybody need to know an event's partition
-	pausing   atomic.Bool  // something is paused
-	acked     atomic.Int64 // when anything was last acked, in nanoseconds since born; 0: never
+	trouble   atomic.Bool  // a place fails or is closed: only then the events' partitions are needed
+	pausing   atomic.Bool  // a topic is paused
+	acked     atomic.Int64 // time of the last ack, in nanoseconds since born; 0: never
 	born      time.Time
-	changed   chan struct{} // a place was closed: for who tries them
-	closing   chan struct{} // closed, and made anew, when a place is closed: for attempts that may be waiting for it
+	changed   chan struct{} // a place was closed: for the goroutine that tries them
+	closing   chan struct{} // closed, and replaced, when a place is closed: for attempts that may be waiting for it
 
 	mu      sync.Mutex
 	failing map[Place]time.Time // since when
 	closed  map[Place]*closure
 	paused  map[string]bool // topics, by an operator
-	seen    map[Place]bool  // what Closed returns; nil: it is to be made
+	seen    map[Place]bool  // result of Closed; nil: to be computed
 }
 
-// Pauses are those between tries of a closed place.
+// Pauses are the pauses between tries of a closed place.
 type Pauses interface{ NextBackOff() time.Duration }
 
-// closure is a closed place, and when it is tried next.
+// closure is a closed place, with the time of its next try.
 type closure struct {
 	since, next time.Time
 	pauses      Pauses
 }
 
-// NewHealth knows of no trouble. A place is closed when it has failed for so long while others answer; never, if that
-// is negative.
+// NewHealth makes a Health without failing places. A place is closed when it has failed for holdAfter while others
+// answer; never, if that is negative.
 func NewHealth(holdAfter time.Duration, now time.Time, pauses func() Pauses) *Health {
 	return &Health{
 		holdAfter: holdAfter, born: now, pauses: pauses, changed: make(chan struct{}, 1), closing: make(chan struct{}),
@@ -45,7 +45,7 @@ func NewHealth(holdAfter time.Duration, now time.Time, pauses func() Pauses) *He
 	}
 }
 
-// Acked notes that something was acked, and where: asked only while there is trouble.
+// Acked records that an event was acked, and where: where is called only if a place fails or is closed.
 func (h *Health) Acked(now time.Time, where func() map[Place]bool) {
 	h.acked.Store(int64(now.Sub(h.born)))
 	if !h.trouble.Load() {
@@ -60,16 +60,22 @@ func (h *Health) Acked(now time.Time, where func() map[Place]bool) {
 	h.noteTrouble()
 }
 
-// Failed notes an attempt, begun at a time, that left events of places without an ack. It returns those that have
-// failed for long enough while others answer: from now on they are closed.
+// LastAcked returns how long ago anything was last acked.
+func (h *Health) LastAcked(now time.Time) (ago time.Duration, ever bool) {
+	at := h.acked.Load()
+	return now.Sub(h.born) - time.Duration(at), at != 0
+}
+
+// Failed records an attempt, begun at a time, that left events of places without an ack. It closes and returns the
+// places that have failed for long enough while others answer.
 //
-// Others answer when something was acked since the place began to fail: it was not this one. Where nothing else was
-// tried meanwhile, they count as answering if they ever did and none of them is in trouble too: a cluster that is away
-// shows itself by the second place, and then the claim is kept.
+// Others answer if an event was acked since the place began to fail: it went to another place. If no other place was
+// tried meanwhile, they count as answering if they ever did and none of them fails: in an outage of the cluster a
+// second place fails, and then the claim is kept.
 func (h *Health) Failed(places map[Place]error, began, now time.Time) (closed []Place) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for p := range places { // all of them, before any is judged by how the others do
+	for p := range places { // all of them, before any is judged
 		if _, ok := h.failing[p]; !ok {
 			h.failing[p] = began
 		}
@@ -91,12 +97,12 @@ func (h *Health) Failed(places map[Place]error, began, now time.Time) (closed []
 	return closed
 }
 
-// alone reports whether one place is in trouble, and others answered when they were last tried.
+// alone reports whether only one place fails, and others answered when they were last tried.
 func (h *Health) alone(acked time.Duration) bool {
 	return acked > 0 && len(h.failing) == 1 && len(h.closed) == 0
 }
 
-// OthersAnswer reports whether others than those that fail have answered since a time, as Failed judges it.
+// OthersAnswer reports whether places other than the failing ones have answered since a time, by the rule of Failed.
 func (h *Health) OthersAnswer(since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,17 +139,17 @@ func (h *Health) noteChange() {
 	}
 }
 
-// Changed tells that a place was closed, or a topic resumed.
+// Changed returns a channel that gets a value when a place was closed, or a topic resumed.
 func (h *Health) Changed() <-chan struct{} { return h.changed }
 
-// Closing ends when a place is closed.
+// Closing returns a channel that is closed when a place is closed.
 func (h *Health) Closing() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.closing
 }
 
-// Open ends a closure. It returns how long it lasted; false: there was none.
+// Open ends a closure. It returns its duration, and false if there was none.
 func (h *Health) Open(p Place, now time.Time) (time.Duration, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,8 +163,8 @@ func (h *Health) Open(p Place, now time.Time) (time.Duration, bool) {
 	return now.Sub(c.since), true
 }
 
-// Closed returns the closed places as of now, with the paused topics: one pass over a claim must see one state. It is
-// not to be changed.
+// Closed returns the closed places and the paused topics. A pass over a claim uses one result, so that it sees one
+// state. The caller must not change it.
 func (h *Health) Closed() map[Place]bool {
 	if !h.trouble.Load() && !h.pausing.Load() {
 		return nil
@@ -179,10 +185,10 @@ func (h *Health) Closed() map[Place]bool {
 	return out
 }
 
-// mostTries is how many closed places are tried together: of each, an event is in memory.
+// mostTries is how many closed places are tried together: each has an event in memory.
 const mostTries = 64
 
-// Due returns the closed places to try now, each with its next try set, and when to look again.
+// Due returns the closed places to try now, after setting their next tries, and the time of the next call.
 func (h *Health) Due(now time.Time) (places []Place, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,13 +207,13 @@ func (h *Health) Due(now time.Time) (places []Place, next time.Time) {
 	return places, next
 }
 
-// Well reports whether nothing fails or is closed. What is paused does neither.
+// Well reports whether no place fails or is closed. A paused topic does neither.
 func (h *Health) Well() bool { return !h.trouble.Load() }
 
-// noteTrouble renews trouble.
+// noteTrouble updates trouble.
 func (h *Health) noteTrouble() { h.trouble.Store(len(h.failing)+len(h.closed) > 0) }
 
-// Age is how long a place has been closed; 0: it is not.
+// Age returns how long a place has been closed; 0: it is not closed.
 func (h *Health) Age(p Place, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -217,7 +223,7 @@ func (h *Health) Age(p Place, now time.Time) time.Duration {
 	return 0
 }
 
-// Pause makes topics the paused ones and returns what has changed.
+// Pause replaces the list of paused topics and returns the changes.
 func (h *Health) Pause(topics []string) (paused, resumed []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -239,7 +245,7 @@ func (h *Health) Pause(topics []string) (paused, resumed []string) {
 	h.paused, h.seen = now, nil
 	h.pausing.Store(len(now) > 0)
 	if len(resumed) > 0 {
-		h.noteChange() // its places that are closed by themselves are tried again
+		h.noteChange() // places of the topic that are closed for another reason are tried again
 	}
 	return paused, resumed
 }

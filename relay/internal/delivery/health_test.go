@@ -8,19 +8,19 @@ import (
 
 var born = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// health closes what has failed for five seconds.
+// health closes places that have failed for five seconds.
 func health(pauses func() Pauses) *Health { return NewHealth(5*time.Second, born, pauses) }
 
 func fixedPauses() Pauses { return fixed{} }
 
-// at is so many seconds later.
+// at returns the time of a number of seconds.
 func at(seconds int) time.Time { return born.Add(time.Duration(seconds) * time.Second) }
 
 func ackedAt(places ...Place) func() map[Place]bool {
 	return func() map[Place]bool { return setOf(places) }
 }
 
-// fails is an attempt at places that ended without an ack.
+// fails records an attempt at places that ended without an ack.
 func fails(h *Health, began, now time.Time, places ...Place) int {
 	failing := map[Place]error{}
 	for _, p := range places {
@@ -29,23 +29,23 @@ func fails(h *Health, began, now time.Time, places ...Place) int {
 	return len(h.Failed(failing, began, now))
 }
 
-// TestClosingPlaces: by how long a place has failed, and by whether others answer meanwhile.
+// TestClosingPlaces: a place is closed depending on how long it has failed, and on whether others answer meanwhile.
 func TestClosingPlaces(t *testing.T) {
 	t.Parallel()
 	bad, worse, good := At("t", 0), At("t", 1), At("t", 2)
 	for name, c := range map[string]struct {
 		before     func(h *Health)
-		acked      int // in seconds, as all times; 0: never
+		acked      int // in seconds, like all times; 0: never
 		began, now int
 		places     []Place
 		want       int
 	}{
 		"others answer":             {nil, 2, 1, 6, []Place{bad}, 1},
-		"not for long enough":       {nil, 2, 1, 5, []Place{bad}, 0},
-		"two, and others do":        {nil, 2, 1, 6, []Place{bad, worse}, 2},
-		"nothing else is tried":     {nil, 1, 2, 7, []Place{bad}, 1},
-		"not even once before":      {nil, 0, 2, 7, []Place{bad}, 0},
-		"a second one":              {nil, 1, 2, 7, []Place{bad, worse}, 0},
+		"not long enough":           {nil, 2, 1, 5, []Place{bad}, 0},
+		"two, and others answer":    {nil, 2, 1, 6, []Place{bad, worse}, 2},
+		"no other is tried":         {nil, 1, 2, 7, []Place{bad}, 1},
+		"never acked":               {nil, 0, 2, 7, []Place{bad}, 0},
+		"a second one fails":        {nil, 1, 2, 7, []Place{bad, worse}, 0},
 		"acked as it began to fail": {nil, 2, 2, 7, []Place{bad, worse}, 0},
 		"a closed one as well":      {func(h *Health) { h.Close(worse, at(1)) }, 1, 2, 7, []Place{bad}, 0},
 		"it fails from the start":   {func(h *Health) { fails(h, at(1), at(2), bad) }, 3, 5, 6, []Place{bad}, 1},
@@ -68,22 +68,23 @@ func TestClosingPlaces(t *testing.T) {
 	}
 	h := NewHealth(0, born, fixedPauses)
 	if h.Acked(at(1), nil); fails(h, at(0), at(0), bad) != 1 {
-		t.Error("with a time of zero a place is not closed at once")
+		t.Error("with a limit of zero the place is not closed at once")
 	}
 }
 
-// TestOthersAnswer: for who asks outside of an attempt, by the same rule.
+// TestOthersAnswer: the same rule for a caller outside of an attempt.
 func TestOthersAnswer(t *testing.T) {
 	t.Parallel()
 	h := health(fixedPauses)
 	h.Acked(at(3), nil)
 	fails(h, at(1), at(1), At("t", 0), At("t", 1))
 	if !h.OthersAnswer(at(2)) || h.OthersAnswer(at(3)) || h.OthersAnswer(at(4)) {
-		t.Error("others answer when something was acked since")
+		t.Error("OthersAnswer is wrong about acks since the given time")
 	}
 }
 
-// TestTroubleEnds: nobody is asked where something was acked, nor sees anything closed, once all is well again.
+// TestTroubleEnds: once no place fails or is closed, Acked does not evaluate the places, and claims see no closed
+// place.
 func TestTroubleEnds(t *testing.T) {
 	t.Parallel()
 	bad := At("t", 0)
@@ -95,21 +96,21 @@ func TestTroubleEnds(t *testing.T) {
 	} {
 		h := health(fixedPauses)
 		end(h)
-		h.Acked(at(3), func() map[Place]bool { t.Errorf("%s: it is asked where", name); return nil })
+		h.Acked(at(3), func() map[Place]bool { t.Errorf("%s: the acked places were evaluated", name); return nil })
 		if h.Closed() != nil {
-			t.Errorf("%s: a claim has to look for what is closed: %v", name, h.Closed())
+			t.Errorf("%s: a claim has to check closed places: %v", name, h.Closed())
 		}
 		if !h.Well() {
-			t.Errorf("%s: something is still failing or closed", name)
+			t.Errorf("%s: a place is still failing or closed", name)
 		}
 		fails(h, at(4), at(4), bad)
 		if h.Well() {
-			t.Errorf("%s: a failing place is well", name)
+			t.Errorf("%s: a failing place is not reported", name)
 		}
 	}
 }
 
-// TestClosedPlaces: each is seen from its closing to its opening, beside others and beside paused topics.
+// TestClosedPlaces: claims see each place from its closing to its opening, together with paused topics.
 func TestClosedPlaces(t *testing.T) {
 	t.Parallel()
 	h := health(fixedPauses)

@@ -2,7 +2,7 @@ package delivery
 
 import "github.com/effectonce/effectonce/event"
 
-// RefusedTopics are the topics that the verdicts of an attempt refuse as a whole, each with one of them.
+// RefusedTopics returns the topics that the verdicts of an attempt refuse as a whole, each with one of the verdicts.
 func (d *Delivery) RefusedTopics(verdicts []error) map[string]error {
 	topics := map[string]error{}
 	for k, i := range d.undecided {
@@ -13,14 +13,14 @@ func (d *Delivery) RefusedTopics(verdicts []error) map[string]error {
 	return topics
 }
 
-// lanePlace is where order is kept: one lane's events for one place.
+// lanePlace is the unit of order: one lane's events for one place.
 type lanePlace struct {
 	lane int16
 	Place
 }
 
-// Judge gives the events that an attempt left without an ack their fates, by the table of P4, but for those that are to
-// be sent again. It returns where these go, each place with a verdict, and whether some event was refused.
+// Judge decides the fates of the events that an attempt left without an ack, by the table of P4, but for those that
+// must be sent again. It returns the places of these, each with a verdict, and whether any event was refused.
 func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route) (failing map[Place]error,
 	refusals bool,
 ) {
@@ -55,8 +55,8 @@ func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route)
 	return failing, len(topics)+len(refusedAt) > 0
 }
 
-// waitBehind is the fate of an event behind refused ones of its lane and partition: with its key it is parked, else it
-// waits until they are. Sent now, it could be written, and after a take-over the refused one be written after it.
+// waitBehind is the fate of an event behind refused ones of its lane and partition: it is parked with its key, or held
+// until they are parked. If it were sent now, the refused event could be written after it, after a take-over.
 func (d *Delivery) waitBehind(before []int32, it *Item, e *event.Event, at Place) {
 	for _, i := range before {
 		first, its := &d.events[i], &d.items[i]
@@ -68,7 +68,7 @@ func (d *Delivery) waitBehind(before []int32, it *Item, e *event.Event, at Place
 	it.hold(at.Partition)
 }
 
-// HoldClosed holds what is left for places that are closed, whoever closed them.
+// HoldClosed holds the undecided events for closed places.
 func (d *Delivery) HoldClosed(closed map[Place]bool, route Route) {
 	if len(closed) == 0 {
 		return
@@ -86,9 +86,10 @@ func (d *Delivery) HoldClosed(closed map[Place]bool, route Route) {
 	}
 }
 
-// NoteOvertaken notes what is held for a topic as a whole behind which something of its lane and topic was acked. By
-// another partition count it may get to where that stands, under a lower number: like what may have been sent, it makes
-// that count uncertain to accept. Moves are the lanes of which not everything was acked.
+// NoteOvertaken marks events that are held for a topic as a whole while a later event of their lane and topic was
+// acked. Under another partition count such an event may follow the later one, with a lower number: like an event that
+// may have been sent, it makes the acceptance of that count uncertain. moves are the lanes with events that were not
+// acked.
 func NoteOvertaken(events []event.Event, items []Item, moves map[int16]bool) {
 	passed := map[int16]map[string]bool{}
 	for i := len(items) - 1; i >= 0; i-- {

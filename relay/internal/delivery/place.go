@@ -1,5 +1,5 @@
-// Package delivery decides what becomes of a claim's events: which may be sent, what a verdict means, what is held and
-// what is parked (P4). It has no SQL, no publisher and no clock.
+// Package delivery decides the fates of a claim's events: which may be sent, what a verdict means, which are held and
+// which are parked (P4). It has no SQL, no publisher and no clock.
 package delivery
 
 import (
@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// WholeTopic stands in the place of a partition: the topic as a whole is refused, or it is not known where its events
-// go.
+// WholeTopic is used instead of a partition: the topic as a whole is refused, or its events' partitions are unknown.
 const WholeTopic int32 = -1
 
 // Place is where events go that succeed or fail together.
@@ -17,15 +16,15 @@ type Place struct {
 	Partition int32
 }
 
-// At is the place of a topic's partition.
+// At returns the place of a topic's partition.
 func At(topic string, partition int32) Place { return Place{topic, partition} }
 
-// Whole is the place of a topic as a whole.
+// Whole returns the place of a topic as a whole.
 func Whole(topic string) Place { return Place{topic, WholeTopic} }
 
-// Groups are the places that a lane holds events for, by topic: a group of a lane is what it holds for one partition,
-// or for the topic as a whole. There may be thousands: a relay may lose its rights on all topics at once. Groups are
-// not changed but replaced.
+// Groups are the places that a lane holds events for, by topic. A group has the held events of a lane for one
+// partition, or for the topic as a whole. There may be thousands: a relay may lose its rights on all topics at once.
+// Groups are replaced, not modified.
 type Groups map[string][]int32
 
 // Has reports whether there is a group for a place.

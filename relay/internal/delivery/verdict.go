@@ -11,7 +11,7 @@ const (
 	ScopeTopic  = "topic"
 )
 
-// Rejected reports whether a verdict is a certain refusal, and of what.
+// Rejected reports whether a verdict is a certain refusal, and its scope.
 func Rejected(err error) (scope string, ok bool) {
 	var r interface{ Rejected() bool }
 	if !errors.As(err, &r) || !r.Rejected() {
@@ -36,8 +36,7 @@ func maybeWritten(err error) bool {
 	return errors.As(err, &m) && m.MaybeWritten()
 }
 
-// Refusal is a certain refusal as an operator reads it: a code to search by, and the broker's error as a text
-// column takes it.
+// Refusal is a certain refusal for operators: a code to search by, and the broker's error as valid text for a column.
 type Refusal struct{ Code, Error string }
 
 // longestError bounds what is stored of an error.
@@ -49,11 +48,16 @@ func refusalOf(err error) *Refusal {
 	if errors.As(err, &c) {
 		code = c.RefusalCode()
 	}
+	return &Refusal{text(code), ErrorText(err, longestError)}
+}
+
+// ErrorText is an error as a text column takes it, cut to so many bytes and three dots.
+func ErrorText(err error, longest int) string {
 	message := text(err.Error())
-	if len(message) > longestError {
-		message = strings.ToValidUTF8(message[:longestError], "") + "..."
+	if len(message) > longest {
+		message = strings.ToValidUTF8(message[:longest], "") + "..."
 	}
-	return &Refusal{text(code), message}
+	return message
 }
 
 func text(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?") }

@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
-// next is what a pump's next claim of the only lane knows.
+// next returns the grant of a pump's next claim of the only lane.
 func next(t *testing.T, table *Table) *Grant {
 	t.Helper()
 	grants := table.Take(0, 1, now)
@@ -18,7 +18,7 @@ func next(t *testing.T, table *Table) *Grant {
 	return &grants[0]
 }
 
-// TestNextClaimUsesFindings: the next claim begins with what this one, and its settle, found out.
+// TestNextClaimUsesFindings: the next claim starts with the findings of this one and of its settle.
 func TestNextClaimUsesFindings(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
@@ -28,7 +28,7 @@ func TestNextClaimUsesFindings(t *testing.T) {
 	table.Claimed(g)
 	pace := Pace{Last: 77, Size: 3, Gap: 1.5}
 	if table.Settled(g, &Settlement{First: 4, More: true, Bulk: true, Pace: pace}, nil) {
-		t.Error("a heartbeat is to see to a lane that is ours and stays")
+		t.Error("a heartbeat is requested for an owned lane that stays")
 	}
 	got := next(t, table)
 	if got.Next != 5 || got.End != 9 || !got.Parked || !got.Releasing || !got.Groups.Has(held) || got.Settled != 4 ||
@@ -36,12 +36,12 @@ func TestNextClaimUsesFindings(t *testing.T) {
 		t.Errorf("the next claim is %+v", got)
 	}
 	if !got.Fresh {
-		t.Error("a claim from before the numbering was met makes reading the journal unnecessary")
+		t.Error("a claim under the old numbering made reading the journal unnecessary")
 	}
 	table.Settled(got, &Settlement{More: true}, nil)
 	got = next(t, table)
 	if got.Fresh || got.Bulk || got.Reads != 1 {
-		t.Errorf("behind a claim that read the journal: %+v", got)
+		t.Errorf("after a claim that read the journal: %+v", got)
 	}
 	table.Unsettled(got, false)
 	if got = next(t, table); !got.Fresh {
@@ -49,20 +49,20 @@ func TestNextClaimUsesFindings(t *testing.T) {
 	}
 	table.Empty(got, true, nil)
 	if got = next(t, table); got.Fresh || got.Bulk {
-		t.Errorf("behind an empty claim: %+v", got)
+		t.Errorf("after an empty claim: %+v", got)
 	}
 	table.Reset()
 	table.Empty(got, true, nil)
 	if got = next(t, table); !got.Fresh {
-		t.Error("a claim from before the connection was lost makes reading the journal unnecessary")
+		t.Error("a claim over a lost connection made reading the journal unnecessary")
 	}
 	table.Empty(got, true, nil)
 	if next(t, table).Fresh {
-		t.Error("the journal is read again behind a claim that found it empty")
+		t.Error("the journal is read again after a claim that found it empty")
 	}
 }
 
-// TestDrainedLaneIsNotBulk: a lane that was read empty is no bulk lane any more.
+// TestDrainedLaneIsNotBulk: a lane that was read empty is no longer a bulk lane.
 func TestDrainedLaneIsNotBulk(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
@@ -73,7 +73,7 @@ func TestDrainedLaneIsNotBulk(t *testing.T) {
 	}
 }
 
-// TestBeats: who gives back a lane that is leaving or in doubt has a heartbeat see to it.
+// TestBeats: a claim of a lane that is leaving or in doubt requests a heartbeat when it gives the lane back.
 func TestBeats(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *Table, g *Grant) bool{
@@ -93,17 +93,17 @@ func TestBeats(t *testing.T) {
 		} {
 			table, g := leased(t)
 			if c.before(table); end(table, g) != c.want {
-				t.Errorf("%s, %s: a heartbeat is to see to it: %v", name, kind, !c.want)
+				t.Errorf("%s, %s: a heartbeat is requested: %v", name, kind, !c.want)
 			}
 		}
 	}
 	table, g := leased(t)
 	if !table.Unsettled(g, true) {
-		t.Error("nobody sees to a lane whose claim was late")
+		t.Error("no heartbeat is requested for a lane whose claim was late")
 	}
 }
 
-// TestWokenOnce: what was reported of a busy lane makes it ready once.
+// TestWokenOnce: a report about a busy lane makes the lane ready once.
 func TestWokenOnce(t *testing.T) {
 	t.Parallel()
 	for name, report := range map[string]func(*Table){
@@ -124,10 +124,10 @@ func TestWokenOnce(t *testing.T) {
 		}
 		table.Empty(next(t, table), false, closed)
 		if table.owned[1].ready {
-			t.Errorf("%s: the lane is ready for ever", name)
+			t.Errorf("%s: the lane is ready again", name)
 		}
 		if table.Opened("other"); table.owned[1].ready {
-			t.Error("a topic that the lane holds nothing of makes it ready")
+			t.Error("a topic without held events in the lane makes it ready")
 		}
 		if table.Opened("orders"); !table.owned[1].ready {
 			t.Error("the lane holds events of the topic that was opened, and is not ready")
@@ -135,8 +135,7 @@ func TestWokenOnce(t *testing.T) {
 	}
 }
 
-// TestRenumbered: a lane that has nothing to do reads its journal all the same, unless it is not the pumps', and once
-// for each incarnation.
+// TestRenumbered: an idle lane reads its journal once for each incarnation, if it belongs to the pumps.
 func TestRenumbered(t *testing.T) {
 	t.Parallel()
 	table := of("quiet", "wal", "offered", "unassigned")
@@ -155,7 +154,7 @@ func TestRenumbered(t *testing.T) {
 	}
 }
 
-// TestDueAgain: what a probe found due is looked for by the next claim.
+// TestDueAgain: the next claim moves the events that a probe found due.
 func TestDueAgain(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
@@ -163,11 +162,11 @@ func TestDueAgain(t *testing.T) {
 	table.Empty(g, false, nil)
 	table.Found(nil, nil, []int16{1})
 	if got := next(t, table); !got.Due {
-		t.Error("the claim does not look for what is due")
+		t.Error("the claim does not move due events")
 	}
 }
 
-// TestFoundInSeveral: each lane of a report is ready.
+// TestFoundInSeveral: every lane of a report is ready.
 func TestFoundInSeveral(t *testing.T) {
 	t.Parallel()
 	table := of("quiet", "parked", "holds")
@@ -177,7 +176,7 @@ func TestFoundInSeveral(t *testing.T) {
 	}
 }
 
-// TestUnsettledOffered: what is left of an offered lane is claimed again, although nothing had made it ready.
+// TestUnsettledOffered: an unsettled claim of an offered lane is claimed again, although the lane was not ready.
 func TestUnsettledOffered(t *testing.T) {
 	t.Parallel()
 	table := of("offered")
@@ -187,7 +186,7 @@ func TestUnsettledOffered(t *testing.T) {
 	}
 }
 
-// TestReread: an open entry was found, and its rows may stand anywhere.
+// TestReread: after an open entry is found, its rows may have any ids.
 func TestReread(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
@@ -202,13 +201,13 @@ func TestReread(t *testing.T) {
 	if got.Floor != 0 || got.Reach != 0 || !got.Fresh {
 		t.Errorf("the next claim is %+v", got)
 	}
-	table.Settled(&grants[0], &Settlement{Floor: 90}, nil) // of before
+	table.Settled(&grants[0], &Settlement{Floor: 90}, nil) // from before
 	if l := table.owned[1]; l.floor != 0 || l.reach != 0 {
-		t.Errorf("floor %d and reach %d by a claim of before", l.floor, l.reach)
+		t.Errorf("floor %d and reach %d by an earlier claim", l.floor, l.reach)
 	}
 }
 
-// TestRefresh: a claim that waited for its connection goes by what is known then.
+// TestRefresh: a claim that waited for its connection uses the state after the wait.
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
@@ -223,14 +222,14 @@ func TestRefresh(t *testing.T) {
 	table.Refresh(ours)
 	for _, i := range []int{0, 2} {
 		if o := ours[i]; o.Next != 0 || o.End != 0 || !o.Fresh || o.Epoch != "e.1" || o.IDs != "n" || o.Decided != 50 {
-			t.Errorf("ours is %+v", o)
+			t.Errorf("our lane is granted as %+v", o)
 		}
 	}
-	// Whose lane is another one's by now reads everything, and what it finds out is ignored.
+	// A lane that another relay has taken is granted without knowledge, and its findings are ignored.
 	want := Grant{Lane: 2, Fence: 1, Fresh: true, Epoch: "e.1", Top: math.MaxInt64}
 	if o := ours[1]; o.Floor != want.Floor || o.Reach != 0 || o.Top != want.Top || o.Decided != 0 || o.Reached != 0 ||
 		!o.Fresh || o.Epoch != want.Epoch || o.IDs != "n" {
-		t.Errorf("another one's is %+v, want %+v", o, want)
+		t.Errorf("the other relay's lane is granted as %+v, want %+v", o, want)
 	}
 	same := []Grant{*g}
 	table.Settled(&ours[0], &Settlement{More: true}, nil)
@@ -238,11 +237,11 @@ func TestRefresh(t *testing.T) {
 	again.Next, again.End = 7, 8
 	same[0] = *again
 	if table.Refresh(same); same[0].Next != 7 || same[0].End != 8 {
-		t.Errorf("a claim on the same server begins a new block: %+v", same[0])
+		t.Errorf("a claim on the same server reserves a new block: %+v", same[0])
 	}
 }
 
-// TestStrikes: a lane whose claims fit easily is no slow one any more.
+// TestStrikes: a lane whose claims fit easily is no longer slow.
 func TestStrikes(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
@@ -257,7 +256,8 @@ func TestStrikes(t *testing.T) {
 	}
 }
 
-// TestSlowLanesGoOneByOne: however slow they are, one lane is claimed, and who waited longest comes first.
+// TestSlowLanesGoOneByOne: one lane is claimed at a time, however slow all are, and the one that waited longest comes
+// first.
 func TestSlowLanesGoOneByOne(t *testing.T) {
 	t.Parallel()
 	table := New(Pumps)
@@ -279,11 +279,11 @@ func TestSlowLanesGoOneByOne(t *testing.T) {
 	}
 	table.Forget([]int16{2})
 	if grants := table.Take(0, 1, now); len(grants) != 1 {
-		t.Errorf("where all are slow, %d are claimed together", len(grants))
+		t.Errorf("of slow lanes, %d are claimed together", len(grants))
 	}
 }
 
-// TestPartsOfPumps: a pump claims all lanes of its part together, also of the larger parts.
+// TestPartsOfPumps: a pump claims all lanes of its part together, also if the parts differ in size.
 func TestPartsOfPumps(t *testing.T) {
 	t.Parallel()
 	table := New(Pumps)
@@ -299,8 +299,8 @@ func TestPartsOfPumps(t *testing.T) {
 	}
 }
 
-// floored is a table with lane 1 and its floor and reach at 100, in the numbering n; 300 is decided but for transaction
-// 17.
+// floored returns a table whose lane 1 has floor and reach 100 in the numbering n; all ids up to 300 are decided but
+// for transaction 17.
 func floored(t *testing.T) (*Table, *state) {
 	t.Helper()
 	table, g := leased(t)
@@ -320,7 +320,7 @@ func floored(t *testing.T) (*Table, *state) {
 	return table, l
 }
 
-// TestFloorsFall: with what they rest on, floors and all that is known of them begin anew.
+// TestFloorsFall: floors, and everything derived from them, are discarded with their basis.
 func TestFloorsFall(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -330,7 +330,7 @@ func TestFloorsFall(t *testing.T) {
 	}{
 		"the connection was lost": {(*Table).Reset, "", false},
 		"another numbering":       {func(t *Table) { t.ResetFloors("m") }, "m", false},
-		"something stood below":   {func(t *Table) { t.DropFloors([]int16{1}) }, "n {17}", true},
+		"a row below the floor":   {func(t *Table) { t.DropFloors([]int16{1}) }, "n {17}", true},
 	} {
 		table, l := floored(t)
 		_, _, _, falls := table.NextSlice(300, 50)
@@ -342,7 +342,7 @@ func TestFloorsFall(t *testing.T) {
 		}
 		table.RaiseFloors(table.IDs(), falls, map[int16]int64{1: 150}, nil)
 		if l.reach != 0 {
-			t.Errorf("%s: a look of before raises the floor to %d", name, l.reach)
+			t.Errorf("%s: an earlier read raises the floor to %d", name, l.reach)
 		}
 		if c.ready {
 			continue
@@ -355,24 +355,24 @@ func TestFloorsFall(t *testing.T) {
 	}
 }
 
-// TestWithoutFloorFinder: then claims and probes do not wait for them.
+// TestWithoutFloorFinder: claims and probes do not wait for floors.
 func TestWithoutFloorFinder(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
 	table.Decided("", 3*farIDs, nil)
 	if table.Behind() != 1 {
-		t.Error("the lane is not behind what is decided")
+		t.Error("the lane is not below the decided ids")
 	}
 	if table.Reset(); table.Behind() != 0 {
-		t.Error("a lane waits for a floor that nobody finds")
+		t.Error("a lane waits for a floor without a floor finder")
 	}
 	if g.Top != math.MaxInt64 {
 		t.Errorf("the claim reads up to %d", g.Top)
 	}
 }
 
-// TestExceptedEnded: the floor follows where the claims are once no excepted transaction is left, unless one of them
-// may have committed rows there.
+// TestExceptedEnded: when no excepted transaction is left, the floor rises to where the claims are, unless one of the
+// transactions may have committed rows below that.
 func TestExceptedEnded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -382,11 +382,11 @@ func TestExceptedEnded(t *testing.T) {
 		floor, reach  int64
 		decided, tops int64
 	}{
-		"rolled back":              {"n", nil, false, 200, 200, 300, 250},
-		"one is left":              {"n", []string{"18"}, false, 100, 200, 100, 250},
-		"committed":                {"n", nil, true, 100, 100, 300, 150},
-		"committed, one is left":   {"n", []string{"18"}, true, 100, 100, 100, 150},
-		"in a numbering of before": {"m", nil, true, 100, 200, 100, 250},
+		"rolled back":            {"n", nil, false, 200, 200, 300, 250},
+		"one is left":            {"n", []string{"18"}, false, 100, 200, 100, 250},
+		"committed":              {"n", nil, true, 100, 100, 300, 150},
+		"committed, one is left": {"n", []string{"18"}, true, 100, 100, 100, 150},
+		"in an old numbering":    {"m", nil, true, 100, 200, 100, 250},
 	} {
 		table, l := floored(t)
 		_, _, _, falls := table.NextSlice(300, 100)
@@ -406,7 +406,7 @@ func TestExceptedEnded(t *testing.T) {
 	}
 }
 
-// TestBehind: a lane is looked at in slices as long as a whole slice of what is decided is above its floor.
+// TestBehind: a lane is read in slices while at least one whole slice of decided ids is above its floor.
 func TestBehind(t *testing.T) {
 	t.Parallel()
 	table, l := floored(t)
@@ -425,24 +425,24 @@ func TestBehind(t *testing.T) {
 	}
 	table.Decided("n", 150, []string{"17"})
 	if table.Undecidable(); table.Behind() != 1 {
-		t.Error("until more is decided, nothing is behind what is")
+		t.Error("a lane is behind although no further ids are decided")
 	}
 	table.ResetFloors("n")
 	if table.Behind() != 1 {
-		t.Error("nobody waits for the first floors")
+		t.Error("no lane waits for its first floor")
 	}
 	if table.Undecidable(); table.Behind() != 0 {
-		t.Error("a lane waits for what cannot be decided")
+		t.Error("a lane waits for ids that cannot be decided")
 	}
 }
 
-// TestSlices: lanes below what is reached are looked at next, no further than that; what was found there makes the ones
-// ready that nobody else looks at.
+// TestSlices: lanes below the reached id are read next, up to that id. Found rows make those lanes ready that probes do
+// not cover.
 func TestSlices(t *testing.T) {
 	t.Parallel()
 	table, l := floored(t)
 	if lanes, _, _, _ := table.NextSlice(100, 50); len(lanes) > 0 {
-		t.Errorf("%v are at what is reached, and looked at", lanes)
+		t.Errorf("lanes %v are at the reached id, and are read", lanes)
 	}
 	lanes, floors, tops, falls := table.NextSlice(101, 50)
 	if !slices.Equal(lanes, []int16{1}) || !slices.Equal(floors, []int64{100}) || !slices.Equal(tops, []int64{101}) {
@@ -453,19 +453,19 @@ func TestSlices(t *testing.T) {
 		t.Errorf("the lane is %+v", l)
 	}
 	if table.RaiseFloors("m", falls, map[int16]int64{1: 140}, map[int16]int64{1: 120}) || l.reach != 110 || l.ready {
-		t.Error("a look in another numbering raises a floor, or finds something")
+		t.Error("a slice in another numbering raises a floor, or finds a row")
 	}
 	if !raise(map[int16]int64{1: 1}) || !l.ready {
-		t.Error("what was found makes no lane ready")
+		t.Error("the found row makes no lane ready")
 	}
 	l.ready = false
 	table.Decided("n", 120, nil)
 	if raise(map[int16]int64{1: 115}) || l.ready {
-		t.Error("a lane that the probes look at is made ready")
+		t.Error("a lane that probes cover is made ready")
 	}
 }
 
-// TestFloorsAbove: late events may stand below these; lanes that have much are asked about later.
+// TestFloorsAbove: late events may be below these floors; lanes with a backlog are left out.
 func TestFloorsAbove(t *testing.T) {
 	t.Parallel()
 	table, l := floored(t)
@@ -481,7 +481,7 @@ func TestFloorsAbove(t *testing.T) {
 	}
 	l.bulk = true
 	if lanes, _, _ := table.FloorsAbove(99); len(lanes) > 0 {
-		t.Error("a lane that has much is asked about")
+		t.Error("a lane with a backlog is included")
 	}
 	if lanes, floors, _ := New(Pumps).Reaches(); lanes == nil || floors == nil {
 		t.Error("nil would reach Postgres as null")
@@ -491,7 +491,7 @@ func TestFloorsAbove(t *testing.T) {
 	}
 }
 
-// TestPastDecided: a lane with much to send has left behind what is decided.
+// TestPastDecided: a lane with a large backlog has claimed past the decided ids.
 func TestPastDecided(t *testing.T) {
 	t.Parallel()
 	table, l := floored(t)
@@ -507,7 +507,7 @@ func TestPastDecided(t *testing.T) {
 	}
 }
 
-// TestSources: a lane that was assigned, offered, handed over or given back to the pumps is worked on by one of them.
+// TestSources: a lane that was assigned, offered, handed over or given back to the pumps belongs to exactly one source.
 func TestSources(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -519,11 +519,11 @@ func TestSources(t *testing.T) {
 		"to the pumps, parked": {
 			"unassigned parked", func(t *Table, i int16) { t.Assign([]int16{i}, Pumps) }, "pumps ready parked",
 		},
-		"to the WAL":    {"unassigned", func(t *Table, i int16) { t.Assign([]int16{i}, WAL) }, "wal parked"},
-		"has one":       {"offered", func(t *Table, i int16) { t.Assign([]int16{i}, WAL) }, "offered"},
-		"withdrawn":     {"offered", func(t *Table, _ int16) { t.Withdraw() }, "pumps ready"},
-		"offered again": {"offered doubt", func(t *Table, _ int16) { t.Offer() }, "pumps doubt"},
-		"not followed":  {"wal", func(t *Table, _ int16) { t.Unfollowed() }, "unassigned ready"},
+		"to the WAL":       {"unassigned", func(t *Table, i int16) { t.Assign([]int16{i}, WAL) }, "wal parked"},
+		"already assigned": {"offered", func(t *Table, i int16) { t.Assign([]int16{i}, WAL) }, "offered"},
+		"withdrawn":        {"offered", func(t *Table, _ int16) { t.Withdraw() }, "pumps ready"},
+		"offered again":    {"offered doubt", func(t *Table, _ int16) { t.Offer() }, "pumps doubt"},
+		"not followed":     {"wal", func(t *Table, _ int16) { t.Unfollowed() }, "unassigned ready"},
 		"handed over, woken": {"offered busy", func(t *Table, i int16) {
 			t.Woken()
 			t.HandedOver(i, int64(i)+10)

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// farIDs is how far claims and looks go above a floor that is on its way.
+// farIDs is how far claims and probes read above a floor that is still rising.
 const farIDs = 1 << 18
 
-// ExpectFloors makes claims and looks wait for floors: somebody finds them.
+// ExpectFloors makes claims and probes wait for floors, which will be found.
 func (t *Table) ExpectFloors() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -23,14 +23,14 @@ func (t *Table) IDs() string {
 	return t.ids
 }
 
-// Undecidable notes that until more is decided no floor rises beyond what is. Nobody waits for that.
+// Undecidable records that floors cannot rise further until more ids are decided. No lane waits for that.
 func (t *Table) Undecidable() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limit = t.reached
 }
 
-// ResetFloors puts every floor at zero; those found later belong to the numbering of ids.
+// ResetFloors sets every floor to zero; those found later belong to the numbering ids.
 func (t *Table) ResetFloors(ids string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,7 +48,7 @@ func (t *Table) resetFloors(ids string) {
 	}
 }
 
-// Decided notes up to which id everything is decided, or was drawn by transactions that are excepted.
+// Decided records the id up to which all ids are decided, or were drawn by excepted transactions.
 func (t *Table) Decided(ids string, highest int64, except []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,8 +61,8 @@ func (t *Table) Decided(ids string, highest int64, except []string) {
 	}
 }
 
-// ExceptedEnded notes that excepted transactions have ended, all but those left. When one may have committed, its rows
-// may be anywhere below what lanes have reached.
+// ExceptedEnded records that excepted transactions have ended, all but left. If one may have committed, its rows may be
+// anywhere below the lanes' reaches.
 func (t *Table) ExceptedEnded(ids string, left []string, committed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,7 +86,7 @@ func (t *Table) ExceptedEnded(ids string, left []string, committed bool) {
 	}
 }
 
-// known is the numbering with the excepted transactions, as statements take it.
+// known returns the numbering with the excepted transactions, as statements take it.
 func (t *Table) known() string {
 	if len(t.except) == 0 {
 		return t.ids
@@ -94,13 +94,13 @@ func (t *Table) known() string {
 	return t.ids + " {" + strings.Join(t.except, ",") + "}"
 }
 
-// behind: what is dead above the lane's floor is still to be passed.
+// behind reports whether dead rows above the lane's floor have not been read yet.
 func (t *Table) behind(l *state) bool { return l.reach+t.far <= t.limit }
 
-// Behind is of how many lanes that is so.
+// Behind returns the number of such lanes.
 func (t *Table) Behind() int { return len(t.list(t.behind)) }
 
-// top is up to which id a claim of the lane reads.
+// top returns the id up to which a claim of the lane reads.
 func (t *Table) top(l *state) int64 {
 	if t.behind(l) {
 		return l.reach + t.far
@@ -108,13 +108,13 @@ func (t *Table) top(l *state) int64 {
 	return math.MaxInt64
 }
 
-// PastDecided reports whether lanes that have much to send are past what is decided: their floors do not follow them.
+// PastDecided reports whether lanes with a backlog are past the decided ids: their floors do not follow them.
 func (t *Table) PastDecided() bool {
 	return t.any(func(l *state) bool { return l.bulk && l.pace.Last > t.reached })
 }
 
-// ToProbe lists the quiet lanes with their floors, and the numbering that these are in with the excepted transactions.
-// Lanes that are behind are looked at in slices.
+// ToProbe lists the quiet lanes with their floors, and the numbering of these with the excepted transactions. Lanes
+// that are behind are read in slices instead.
 func (t *Table) ToProbe() (lanes []int16, floors []int64, ids string) {
 	return t.reaches(func(l *state) bool { return l.quiet() && !t.behind(l) })
 }
@@ -136,9 +136,8 @@ func (t *Table) reaches(want func(l *state) bool) (lanes []int16, floors []int64
 	return lanes, floors, t.known()
 }
 
-// FloorsAbove lists the lanes whose floors are above an id, and the numbering that these are in, without exceptions. A
-// lane that has much is left out until it has caught up: below its floor may be millions of rows that it has just
-// deleted.
+// FloorsAbove lists the lanes whose floors are above an id, and the numbering of these, without exceptions. A lane with
+// a backlog is left out until it has caught up: below its floor may be millions of rows that it has just deleted.
 func (t *Table) FloorsAbove(id int64) (lanes []int16, floors []int64, ids string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,8 +150,8 @@ func (t *Table) FloorsAbove(id int64) (lanes []int16, floors []int64, ids string
 	return lanes, floors, t.ids
 }
 
-// Journals lists the lanes with the number that an entry which is open unexpectedly has at least: a crash takes back
-// the last settle of a lane and no earlier one. Where nothing was settled under this fence there is none.
+// Journals lists the lanes, each with the lowest number that an unexpectedly open entry can have: a crash undoes the
+// last settle of a lane and no earlier one. A lane without a settle under this fence has none.
 func (t *Table) Journals() (lanes []int16, firsts []int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,8 +162,8 @@ func (t *Table) Journals() (lanes []int16, firsts []int64) {
 	return lanes, firsts
 }
 
-// NextSlice lists the lanes that are below what is reached, where they are, and up to where they are looked at next: so
-// many ids further. Falls is for RaiseFloors.
+// NextSlice lists the lanes that are below reached, their positions, and the ends of their next slices: so many ids
+// further. falls is for RaiseFloors.
 func (t *Table) NextSlice(reached, ids int64) (lanes []int16, floors, tops []int64, falls int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,9 +175,8 @@ func (t *Table) NextSlice(reached, ids int64) (lanes []int16, floors, tops []int
 	return lanes, floors, tops, t.falls
 }
 
-// RaiseFloors gives lanes their new floors, unless floors fell since they were looked for; what is not known of a lane
-// leaves it as it is. Nobody else looks at lanes that are behind: they are ready when something was found there. It
-// reports whether one is.
+// RaiseFloors sets the floors of lanes, unless floors fell since they were read; a lane that is missing keeps its
+// floor. Probes leave out lanes that are behind, so they are made ready if a row was found. It reports whether one is.
 func (t *Table) RaiseFloors(ids string, falls int, to, found map[int16]int64) (ready bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -202,7 +200,7 @@ func (t *Table) RaiseFloors(ids string, falls int, to, found map[int16]int64) (r
 	return ready
 }
 
-// DropFloors puts the floors of lanes at zero: something stands below them, so the lanes are ready.
+// DropFloors sets the floors of lanes to zero: rows were found below them, so the lanes are ready.
 func (t *Table) DropFloors(lanes []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

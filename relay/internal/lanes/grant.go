@@ -9,42 +9,42 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
-// Grant is a lane as a pump took it from the table.
+// Grant is a lane for one claim of a pump.
 type Grant struct {
 	Lane      int16
 	Fence     int64
-	Next, End int64  // what is left of its block of numbers
+	Next, End int64  // rest of its block of numbers
 	Epoch     string // the incarnation of the numbering
 	Floor     int64  // no row at or below it
 	Reach     int64  // the same but for excepted transactions
-	Top       int64  // up to which id the claim reads
-	Settled   int64  // first number of the entry that was settled last; 0: none under this fence
-	IDs       string // the numbering that the floor is in, and the excepted transactions
+	Top       int64  // the id up to which the claim reads
+	Settled   int64  // first number of the last settled entry; 0: none under this fence
+	IDs       string // the numbering of the floor, and the excepted transactions
 	Decided   int64  // every id up to it was decided before the claim
 	Reached   int64  // the same but for excepted transactions
 	Falls     int    // how often floors fell before the claim
-	Fresh     bool   // the claim is to read the journal
+	Fresh     bool   // the claim must read the journal
 	Reads     int    // how often all journals had to be read before the claim
 	Due       bool   // may have scheduled events whose time has come
 	Parked    bool   // may have events parked, or marks of keys
-	Releasing bool   // some of what is parked is to be released
+	Releasing bool   // some parked events are to be released
 	Groups    delivery.Groups
 	Turn      int  // how often the lane was taken
-	Strikes   int  // how often its claims did not fit into their time
+	Strikes   int  // how often its claims timed out
 	Bulk      bool // had more events than a claim takes, and none of them large
 	Pace      Pace
 }
 
-// Settlement is what a settle leaves of a lane.
+// Settlement is the state of a lane after a settle.
 type Settlement struct {
-	First  int64            // first number of the entry that is gone
-	Floor  int64            // nothing is left up to it but what the claim excepted; 0: not known
-	Held   []delivery.Place // where the lane holds events now, and did not before
-	Parked bool             // some of it is parked
+	First  int64            // first number of the deleted entry
+	Floor  int64            // up to it only excepted rows are left; 0: not known
+	Held   []delivery.Place // the places that the lane holds events for now, and did not before
+	Parked bool             // it has parked events
 	More   bool             // there may be more events
 	Bulk   bool             // there are many more
 	Pace   Pace
-	Easily bool // four times as much would have fitted into its time
+	Easily bool // four times as many would have fitted into the time
 }
 
 // Take grants one of n pumps the ready lanes of its part, for one claim.
@@ -60,7 +60,7 @@ func (t *Table) Take(pump, n int, now time.Time) []Grant {
 	return t.grant(t.together(free, Count/n))
 }
 
-// TakeOffered grants the offered lanes that nobody works on.
+// TakeOffered grants the offered lanes that are not busy.
 func (t *Table) TakeOffered(now time.Time) []Grant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,12 +73,12 @@ func (t *Table) TakeOffered(now time.Time) []Grant {
 	return t.grant(free)
 }
 
-// free: a claim of the lane may begin.
+// free reports whether a claim of the lane may begin.
 func (l *state) free(now time.Time) bool { return !l.busy && l.certain() && now.Before(l.deadline) }
 
-// together chooses which of the lanes go into one claim, of at most so many. Lanes whose claims did not fit into their
-// time go apart from the others, half as many each time: a lane that cannot be claimed must not take the others along.
-// Those that have waited longest come first.
+// together chooses the lanes of one claim, at most so many. Lanes whose claims timed out are claimed apart from the
+// others, half as many each time: a lane that cannot be claimed must not stop the others. Those that have waited
+// longest come first.
 func (t *Table) together(lanes []int16, most int) []int16 {
 	t.takes++
 	if !slices.ContainsFunc(lanes, func(i int16) bool { return t.owned[i].strikes > 0 }) {
@@ -106,14 +106,14 @@ func (t *Table) grant(lanes []int16) []Grant {
 	return out
 }
 
-// fill tells a grant what is known of all lanes' numbers, floors and journals.
+// fill sets the fields of a grant that depend on all lanes: numbers, floors and journals.
 func (t *Table) fill(g *Grant, l *state) {
 	g.Epoch, g.IDs, g.Decided, g.Reached, g.Falls, g.Reads = t.epoch, t.known(), t.decided, t.reached, t.falls, t.reads
 	g.Floor, g.Reach, g.Top, g.Fresh = l.floor, l.reach, t.top(l), l.fresh || l.read != t.reads
 }
 
-// Refresh brings grants up to what is known now, once there is a connection for the claim. What was reserved on another
-// server is not theirs any more.
+// Refresh updates grants once there is a connection for the claim. Blocks that were reserved on another server are
+// dropped.
 func (t *Table) Refresh(grants []Grant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,7 +132,7 @@ func (t *Table) Refresh(grants []Grant) {
 	}
 }
 
-// Idle reports whether one of n pumps has nothing to do, nor waits for anything.
+// Idle reports whether one of n pumps has no work and waits for none.
 func (t *Table) Idle(pump, n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,49 +144,49 @@ func (t *Table) Idle(pump, n int) bool {
 	return true
 }
 
-// Claimed notes what a claim has found out about a lane, once it is committed.
+// Claimed records a claim's findings about a lane, once it is committed.
 func (t *Table) Claimed(g *Grant) {
 	t.update(g.Lane, g.Fence, func(l *state) {
 		l.next, l.end, l.parked, l.releasing, l.groups = g.Next, g.End, g.Parked, g.Releasing, g.Groups
 	})
 }
 
-// MovedDue notes that the scheduled events of a lane that had come due were moved; more: perhaps not all.
+// MovedDue records that due events of a lane were moved; more: perhaps not all.
 func (t *Table) MovedDue(lane int16, fence int64, more bool) {
 	t.update(lane, fence, func(l *state) { l.due = more })
 }
 
-// mostStrikes is with how many a claim is of one lane and one event, whatever the configuration.
+// mostStrikes is the number of strikes at which a claim has one lane and one event, whatever the configuration.
 const mostStrikes = 9
 
-// Overran notes that a claim or settle of the lanes did not fit into its time. What they do next is a quarter of it:
-// half as many lanes, and of each half as much. Repeated whole it would fail for ever.
+// Overran records that a claim or settle of the lanes timed out. Their next claim is a quarter of it: half as many
+// lanes, and half as much of each. Repeated at the same size it would fail for ever.
 func (t *Table) Overran(grants []Grant) {
 	for i := range grants {
 		t.update(grants[i].Lane, grants[i].Fence, func(l *state) { l.strikes = min(l.strikes+1, mostStrikes) })
 	}
 }
 
-// GiveBack ends a pump's work on a lane of which nothing was claimed. It reports whether a heartbeat must see to the
-// lane, as the other methods do that give back.
+// GiveBack ends a pump's work on a lane without a claim. Like the other methods that give back, it reports whether a
+// heartbeat must handle the lane.
 func (t *Table) GiveBack(g *Grant) (beat bool) { return t.end(g, func(*state) {}) }
 
-// Unsettled ends the work on a lane whose entry stays open: the next claim reads it. Late: the lane may be another
-// relay's by now.
+// Unsettled ends the work on a lane whose entry stays open: the next claim reads it. late: another relay may own the
+// lane by now.
 func (t *Table) Unsettled(g *Grant, late bool) (beat bool) {
 	return t.end(g, func(l *state) { l.fresh, l.ready, l.doubt = true, true, l.doubt || late })
 }
 
-// Empty ends the work on a lane that had nothing to send; more: perhaps because its claim did something else. Some
-// places are closed.
+// Empty ends the work on a lane without events to send; more: perhaps because its claim did other work. closed are the
+// closed places.
 func (t *Table) Empty(g *Grant, more bool, closed map[delivery.Place]bool) (beat bool) {
 	return t.end(g, func(l *state) {
 		l.fresh, l.read, l.ready, l.bulk = false, g.Reads, more || l.besideReady(closed), false
 	})
 }
 
-// Settled ends the work on a lane whose entry is gone, while some places are closed. Its floor rises unless floors fell
-// since the claim: what that knew may not hold any more.
+// Settled ends the work on a lane whose entry is deleted. Its floor rises unless floors fell since the claim: the
+// claim's knowledge may be void. closed are the closed places.
 func (t *Table) Settled(g *Grant, s *Settlement, closed map[delivery.Place]bool) (beat bool) {
 	return t.end(g, func(l *state) {
 		if t.falls == g.Falls {
@@ -202,7 +202,7 @@ func (t *Table) Settled(g *Grant, s *Settlement, closed map[delivery.Place]bool)
 	})
 }
 
-// besideReady reports whether the lane has something to do beside its events.
+// besideReady reports whether the lane has held or released events that can be sent.
 func (l *state) besideReady(closed map[delivery.Place]bool) bool {
 	return l.due || l.releasing || len(l.groups.Open(closed)) > 0
 }

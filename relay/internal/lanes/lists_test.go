@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
-// kinds are lanes by what is true of them. A lane's number is the index of its kind, and its fence ten more.
+// kinds are lanes named after their state. A lane's number is the index of its kind, and its fence is ten higher.
 var kinds = []struct {
 	name string
 	is   state
@@ -44,7 +44,7 @@ var kinds = []struct {
 	{"offered doubt", state{source: Offered, doubt: true}},
 }
 
-// of is a table with the lanes of some kinds; none: of all.
+// of returns a table with lanes of some kinds, by default of all.
 func of(names ...string) *Table {
 	table := New(Pumps)
 	for i, k := range kinds {
@@ -57,7 +57,7 @@ func of(names ...string) *Table {
 	return table
 }
 
-// named are the kinds of lanes, in the order of their numbers.
+// named returns the kinds of lanes, in the order of their numbers.
 func named(lanes []int16) string {
 	var names []string
 	for _, i := range slices.Sorted(slices.Values(lanes)) {
@@ -66,7 +66,7 @@ func named(lanes []int16) string {
 	return strings.Join(names, ", ")
 }
 
-// fenced is named for lanes that come with their fences.
+// fenced is named for lanes that are returned with their fences.
 func fenced(t *testing.T, lanes []int16, fences []int64) string {
 	t.Helper()
 	for n, i := range lanes {
@@ -77,7 +77,7 @@ func fenced(t *testing.T, lanes []int16, fences []int64) string {
 	return named(lanes)
 }
 
-// TestLists: which lanes are asked about, claimed, raised and released.
+// TestLists: which lanes are probed, claimed, raised and released.
 func TestLists(t *testing.T) {
 	t.Parallel()
 	var offered []int16
@@ -85,7 +85,7 @@ func TestLists(t *testing.T) {
 		offered = append(offered, g.Lane)
 	}
 	if late := of().TakeOffered(later); len(late) > 0 {
-		t.Errorf("%v are granted behind their deadline", late)
+		t.Errorf("lanes %v are granted after their deadline", late)
 	}
 	unassigned, fences := of().Unassigned()
 	wal, walFences := of().FromWAL()
@@ -123,7 +123,7 @@ func some(table *Table, ask func(*Table) (bool, bool)) string {
 	return words[a] + ", " + words[b]
 }
 
-// TestQuestions: of which kinds of lane a table that has this one says yes.
+// TestQuestions: for which kinds of lane a table with one such lane answers yes.
 func TestQuestions(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -157,22 +157,22 @@ func TestQuestions(t *testing.T) {
 		want := strings.Split(c.want, ", ")
 		for _, i := range yes {
 			if !slices.Contains(want, kinds[i].name) {
-				t.Errorf("%s says yes of %q", name, kinds[i].name)
+				t.Errorf("%s is true of %q", name, kinds[i].name)
 			}
 		}
 		if len(yes) != len(want) {
-			t.Errorf("%s says yes of %q, want %q", name, named(yes), c.want)
+			t.Errorf("%s is true of %q, want %q", name, named(yes), c.want)
 		}
 	}
 	if New(WAL).AllFromWAL() || of("wal", "quiet").AllFromWAL() || !of("wal", "wal parked").AllFromWAL() {
-		t.Error("the pumps have no lanes only where the WAL has all")
+		t.Error("AllFromWAL is true of a table with a lane of the pumps, or false without one")
 	}
 	if !of("ready").Idle(0, 2) || of("ready").Idle(1, 2) {
-		t.Error("a pump asks for the lanes of its own part")
+		t.Error("the answer to a pump includes other pumps' lanes")
 	}
 }
 
-// TestLeave: lanes without work leave first, and those that leave already count.
+// TestLeave: lanes without work leave first, and lanes that are already leaving count.
 func TestLeave(t *testing.T) {
 	t.Parallel()
 	leaving := func(table *Table) (n, busy int) {
@@ -198,13 +198,12 @@ func TestLeave(t *testing.T) {
 		table := of("leaving", "quiet", "ready", "busy", "busy ready")
 		table.Leave(c.ask)
 		if all, busy := leaving(table); all != c.all || busy != c.busy {
-			t.Errorf("of %d that are to leave, %d do, %d of them busy; want %d and %d", c.ask, all, busy, c.all, c.busy)
+			t.Errorf("of %d requested lanes %d leave, %d of them busy; want %d and %d", c.ask, all, busy, c.all, c.busy)
 		}
 	}
 }
 
-// TestLeases: what is taken and what is lost; a lane that could not be claimed in its time stays slow under a new
-// fence.
+// TestLeases: which lanes are taken and which are lost. A lane that timed out in a claim stays slow under a new fence.
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	table := New(Pumps)
@@ -227,7 +226,7 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// TestDeadline: nothing is sent behind the earliest deadline of a claim's lanes.
+// TestDeadline: no event is sent after the earliest deadline of a claim's lanes.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	table := New(Pumps)

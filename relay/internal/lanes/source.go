@@ -6,11 +6,11 @@ type Source int8
 const (
 	// Pumps publish the lane from the table.
 	Pumps Source = iota
-	// WAL is where the follower publishes the lane from.
+	// WAL: the follower publishes the lane from the WAL.
 	WAL
-	// Unassigned: it is not known yet, and nobody publishes the lane.
+	// Unassigned: the source is not known yet, and the lane is not published.
 	Unassigned
-	// Offered to the follower: it publishes from the table what the pumps have left, and then from the WAL.
+	// Offered to the follower: it publishes the lane's rest from the table, and then from the WAL.
 	Offered
 )
 
@@ -22,7 +22,7 @@ func (t *Table) Assign(lanes []int16, source Source) {
 		if l.source == Unassigned {
 			l.source = source
 			l.ready = source == Pumps
-			l.parked = l.parked || source == WAL // it is not known, so the prober asks
+			l.parked = l.parked || source == WAL // unknown, so the prober asks
 		}
 	}
 }
@@ -59,13 +59,13 @@ func (t *Table) AllFromWAL() bool {
 	return all > 0 && streamed == all
 }
 
-// ReleasingFromWAL lists the lanes that are published from the WAL, and of which something parked is to be released.
+// ReleasingFromWAL lists the lanes that are published from the WAL and have parked events to release.
 func (t *Table) ReleasingFromWAL() []int16 {
 	return t.list(func(l *state) bool { return l.source == WAL && l.releasing })
 }
 
-// Unfollowed notes that nobody reads the WAL any more. Who reads it next decides about the lanes that were published
-// from there; those that were offered are the pumps' again.
+// Unfollowed records that no relay reads the WAL any more. The next reader decides about the lanes that were published
+// from it; those that were offered go back to the pumps.
 func (t *Table) Unfollowed() {
 	t.Withdraw()
 	t.all(func(l *state) {
@@ -75,8 +75,8 @@ func (t *Table) Unfollowed() {
 	})
 }
 
-// Offer keeps the lanes that can be handed over from the pumps. It reports whether there are some, and whether some of
-// them are still at work.
+// Offer keeps the lanes that can be handed over from the pumps. It reports whether there are any, and whether any is
+// busy.
 func (t *Table) Offer() (some, busy bool) {
 	t.all(func(l *state) {
 		if !l.polled() {
@@ -99,12 +99,12 @@ func (t *Table) Withdraw() {
 	})
 }
 
-// HandedOver notes that an offered lane is published from the WAL from now on.
+// HandedOver records that an offered lane is published from the WAL from now on.
 func (t *Table) HandedOver(lane int16, fence int64) {
 	t.update(lane, fence, func(l *state) { l.source, l.woken, l.ready = WAL, false, false })
 }
 
-// HandedBack notes that a lane is not published from the WAL any more, but by the pumps.
+// HandedBack records that a lane is no longer published from the WAL, but by the pumps.
 func (t *Table) HandedBack(lane int16, fence int64) {
 	t.update(lane, fence, func(l *state) { l.source, l.fresh, l.ready, l.due = Pumps, true, true, true })
 }

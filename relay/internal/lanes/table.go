@@ -1,8 +1,8 @@
-// Package lanes is what a relay knows of the lanes that it has leased: a state machine. Each change has a method that
-// is named for what happened; nobody else writes a lane's fields. It has no SQL, and times come as arguments.
+// Package lanes is the state of a relay's leased lanes, as a state machine. Each transition is a method that is named
+// after its cause; no other code writes a lane's fields. It has no SQL, and times come as arguments.
 //
-// A lane is published from the table by pumps, or from the WAL by the follower, or nobody knows yet ([Source]). Beside
-// that, it may be
+// A lane is published from the table by pumps, or from the WAL by the follower, or its source is not known yet
+// ([Source]). It may also be
 //
 //   - busy: granted to a pump ([Table.Take]), until that gives it back by one of [Table.GiveBack], [Table.Doubt],
 //     [Table.Empty], [Table.Settled] and [Table.Unsettled];
@@ -25,74 +25,74 @@ import (
 // Count is how many lanes an outbox has.
 const Count = 32
 
-// state is what is known of a leased lane. The database has the last word: every claim and settle compares owner and
-// fence there.
+// state is the state of a leased lane. The database has the last word: every claim and settle compares owner and fence
+// there.
 type state struct {
 	fence    int64
-	deadline time.Time // local and monotonic: nothing is sent for the lane after it
-	// next and end are what is left of the reserved block, end included. A block belongs to its fence, and to the
-	// server that it was reserved on: a lane that comes back, or whose journal must be read again, starts a new one, or
-	// numbers could go back (P3.2).
+	deadline time.Time // local and monotonic: no event of the lane is sent after it
+	// next and end are the rest of the reserved block, end included. A block belongs to its fence, and to the server
+	// that it was reserved on: a lane that comes back, or whose journal must be read again, starts a new one; otherwise
+	// numbers could repeat (P3.2).
 	next, end int64
 	floor     int64 // no row at or below it, now or ever (P6)
 	reach     int64 // the same but for excepted transactions
-	settled   int64 // first number of the entry that was settled last; 0: none under this fence
+	settled   int64 // first number of the last settled entry; 0: none under this fence
 
 	source  Source
-	read    int // of Table.reads, as of when its journal was read
+	read    int // Table.reads when its journal was read
 	fresh   bool
 	due     bool // may have scheduled events whose time has come
 	ready   bool
-	woken   bool // to be ready when it is given back
+	woken   bool // ready as soon as it is given back
 	busy    bool
 	doubt   bool
 	leaving bool
 
-	// What the lane may have beside its events. Only this relay adds to it, so it is never less than there is; the
-	// claim that finds less says so.
+	// What the lane may have beside its events. Only this relay adds to it, so it is never less than the truth; a claim
+	// that finds less corrects it.
 	parked    bool            // events, or marks of keys
-	releasing bool            // some of what is parked is to be released
-	groups    delivery.Groups // where it holds events for
-	turn      int             // how often it was taken: its claims do one kind of work after the other
-	strikes   int             // how often its claims did not fit into their time, less how often they did easily
-	taken     int             // of Table.takes, as of when a pump last took it
+	releasing bool            // some parked events are to be released
+	groups    delivery.Groups // the places that it holds events for
+	turn      int             // how often it was taken: its claims take turns at kinds of work
+	strikes   int             // how often its claims timed out, less how often they were easy
+	taken     int             // Table.takes when a pump last took it
 	bulk      bool            // had more events than a claim takes, and none of them large
 	pace      Pace            // of its last claim
 }
 
-// Pace is how the events of a lane's last claim lay: how far the next one reads in bulk follows from it.
+// Pace has figures of a lane's last claim, from which the range of the next bulk read follows.
 type Pace struct {
 	Last int64   // the highest id
-	Size int     // of an event in memory, on average
-	Gap  float64 // from one id to the next, on average
+	Size int     // average size of an event in memory
+	Gap  float64 // average distance of ids
 }
 
-// Table is the relay's view of its lanes. It is safe for concurrent use.
+// Table is the relay's state of its lanes. It is safe for concurrent use.
 type Table struct {
 	mu    sync.Mutex
 	owned map[int16]*state
-	first Source // of lanes that are leased
+	first Source // of newly leased lanes
 	takes int    // how often pumps have taken lanes
-	epoch string // the incarnation of the numbering that claims expect, as it was met last
+	epoch string // the incarnation of the numbering that claims expect
 	reads int    // how often the journal had to be read again, for every lane
 
 	ids string // the numbering of event ids that the floors are in; "": there are none
 	// decided: every id up to it is decided, in that numbering; reached: but for the transactions of except.
 	decided, reached int64
 	except           []string
-	expected         bool  // somebody finds floors
-	limit            int64 // floors rise up to it, if nothing stands below; 0: nobody knows how far
-	far              int64 // how far claims and looks go above a floor that is on its way
+	expected         bool  // floors will be found
+	limit            int64 // floors rise up to it, if no row is below; 0: not known
+	far              int64 // how far claims and probes read above a floor that is still rising
 	falls            int   // how often floors fell
 }
 
-// New makes a table without lanes. Those that are leased have this source at first.
+// New makes a table without lanes. Leased lanes have this source at first.
 func New(first Source) *Table {
 	return &Table{owned: make(map[int16]*state, Count), first: first, far: farIDs}
 }
 
-// Leased takes over the fences of the lanes that the database says the relay owns until a deadline. A lane with another
-// fence than before begins anew.
+// Leased sets the fences of the lanes that the relay owns until a deadline according to the database. A lane with
+// another fence than before begins anew.
 func (t *Table) Leased(fences map[int16]int64, until time.Time) (taken, lost []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,8 +119,8 @@ func (t *Table) Leased(fences map[int16]int64, until time.Time) (taken, lost []i
 	return taken, lost
 }
 
-// Doubt notes that the outcome of a transaction of a lane is unknown, or that the lane may be another relay's. Who
-// works on the lane has given it back.
+// Doubt records that the outcome of a transaction of a lane is unknown, or that another relay may own the lane. Its
+// worker has given it back.
 func (t *Table) Doubt(lane int16, fence int64) {
 	t.update(lane, fence, func(l *state) { l.doubt = true; l.giveBack() })
 }
@@ -128,7 +128,7 @@ func (t *Table) Doubt(lane int16, fence int64) {
 // DoubtAll puts every lane in doubt: the outcome of a heartbeat is unknown. Busy lanes stay busy.
 func (t *Table) DoubtAll() { t.all(func(l *state) { l.doubt = true }) }
 
-// InDoubt lists the lanes whose fence must be raised, and can be: nobody works on them.
+// InDoubt lists the lanes whose fence must be raised, and can be: they are not busy.
 func (t *Table) InDoubt() []int16 {
 	return t.list(func(l *state) bool { return l.doubt && !l.busy })
 }
@@ -155,20 +155,20 @@ func (t *Table) Leave(n int) {
 	}
 }
 
-// Stay takes back the leaving of every lane: the relay that they were meant for is gone.
+// Stay undoes the leaving of every lane: the relay that they were meant for is gone.
 func (t *Table) Stay() { t.all(func(l *state) { l.leaving = false }) }
 
-// Releasable lists the leaving lanes that can be released. What is in doubt is not ours to give.
+// Releasable lists the leaving lanes that can be released. Lanes in doubt cannot.
 func (t *Table) Releasable() []int16 {
 	return t.list(func(l *state) bool { return l.leaving && !l.busy && !l.doubt })
 }
 
-// Moving reports whether lanes are on their way from this relay, or their fences are to be raised.
+// Moving reports whether lanes are leaving, or their fences must be raised.
 func (t *Table) Moving() bool {
 	return t.any(func(l *state) bool { return l.leaving || l.doubt })
 }
 
-// Forget forgets released lanes.
+// Forget removes released lanes.
 func (t *Table) Forget(lanes []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,7 +180,7 @@ func (t *Table) Forget(lanes []int16) {
 // All lists the lanes.
 func (t *Table) All() []int16 { return t.list(func(*state) bool { return true }) }
 
-// Fence is a lane's fence; 0 when it is not ours for certain.
+// Fence returns a lane's fence; 0 if the relay may not own the lane.
 func (t *Table) Fence(lane int16) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,7 +190,7 @@ func (t *Table) Fence(lane int16) int64 {
 	return 0
 }
 
-// Deadline is the earliest one of the grants, false when one of them is not ours any more.
+// Deadline returns the earliest deadline of the grants, or false if one of them was lost.
 func (t *Table) Deadline(grants []Grant) (earliest time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,9 +206,8 @@ func (t *Table) Deadline(grants []Grant) (earliest time.Time, ok bool) {
 	return earliest, true
 }
 
-// Reset forgets what is only true of a server that has not been away: a crash takes back settles that were not on the
-// disk. Their entries are open again, and their rows stand below the floors. So every lane's next claim reads the
-// journal.
+// Reset drops knowledge that depends on the server's memory: a crash undoes settles that were not on disk. Their
+// entries are open again, and their rows are below the floors. So every lane's next claim reads the journal.
 func (t *Table) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -216,8 +215,8 @@ func (t *Table) Reset() {
 	t.resetFloors("")
 }
 
-// Renumber notes the incarnation that was met. With a new one another server may have taken over, which lacks what the
-// relay knows: every lane reads its journal, also one that nothing is appended to.
+// Renumber records the current incarnation. With a new one, another server may have taken over, which lacks the relay's
+// last changes: every lane reads its journal, even without new events.
 func (t *Table) Renumber(epoch string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,7 +230,7 @@ func (t *Table) Renumber(epoch string) {
 	}
 }
 
-// Reread makes the next claims of lanes read the journal, where they have an open entry, and everything from zero.
+// Reread makes the next claims of lanes read the journal, because it has an open entry, and all rows from zero.
 func (t *Table) Reread(lanes []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -241,7 +240,7 @@ func (t *Table) Reread(lanes []int16) {
 	}
 }
 
-// Found makes lanes ready: they have events, or something to release, or something has come due.
+// Found makes lanes ready that have new, released or due events.
 func (t *Table) Found(events, releasing, due []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -256,12 +255,12 @@ func (t *Table) Found(events, releasing, due []int16) {
 	}
 }
 
-// Woken notes that events may have come anywhere. A probe does not ask about lanes that a pump has: what its claim read
-// may be older than the events.
+// Woken records that there may be events in any lane. Probes leave out busy lanes, whose claims may have read before
+// the events came.
 func (t *Table) Woken() { t.all(func(l *state) { l.woken = l.busy }) }
 
-// Opened makes the lanes ready that hold events of a topic: something there can go again. A lane at work may be about
-// to hold some, for who settles it has looked before.
+// Opened makes the lanes ready that hold events of a topic. A busy lane may be about to hold some, decided by an older
+// state.
 func (t *Table) Opened(topic string) {
 	t.all(func(l *state) {
 		l.ready, l.woken = l.ready || len(l.groups[topic]) > 0, l.busy
@@ -273,24 +272,24 @@ func (t *Table) Working() bool {
 	return t.any(func(l *state) bool { return l.ready || l.busy })
 }
 
-// Beside reports whether a ready lane has something beside its events that can be sent.
+// Beside reports whether a ready lane has held or released events that can be sent.
 func (t *Table) Beside() bool {
 	return t.any(func(l *state) bool { return l.ready && (l.releasing || len(l.groups) > 0) })
 }
 
-// Quiet lists the lanes that nobody works on, and of which it is not known that they have events.
+// Quiet lists the lanes that are not busy and not known to have events.
 func (t *Table) Quiet() []int16 { return t.list((*state).quiet) }
 
-// Parked lists the lanes of which a probe asks whether something parked was released.
+// Parked lists the lanes that a probe checks for released events.
 func (t *Table) Parked() []int16 {
 	return t.list(func(l *state) bool { return l.parked && (l.quiet() || l.source == WAL) })
 }
 
-// Certain lists the lanes that are ours and stay.
+// Certain lists the lanes that the relay certainly owns and keeps.
 func (t *Table) Certain() []int16 { return t.list((*state).certain) }
 
-// FirstHeld chooses a lane for each place whose first held event may be tried: one that holds nothing older of that
-// topic. The places that none can be found for are in without.
+// FirstHeld chooses a lane for each place whose first held event may be tried: one that holds no older event of that
+// topic. Places without such a lane are returned in without.
 func (t *Table) FirstHeld(places []delivery.Place) (found map[delivery.Place]Grant, without []delivery.Place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -315,7 +314,7 @@ func (t *Table) Holds(at delivery.Place) bool {
 	return t.any(func(l *state) bool { return l.groups.Has(at) })
 }
 
-// get returns a lane if it is still the one of the fence.
+// get returns a lane if it has that fence.
 func (t *Table) get(lane int16, fence int64) *state {
 	if l := t.owned[lane]; l != nil && l.fence == fence {
 		return l
@@ -323,7 +322,7 @@ func (t *Table) get(lane int16, fence int64) *state {
 	return nil
 }
 
-// update changes a lane if it is still the one of the fence.
+// update changes a lane if it has that fence.
 func (t *Table) update(lane int16, fence int64, change func(l *state)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -341,7 +340,7 @@ func (t *Table) all(change func(l *state)) {
 	}
 }
 
-// each are those of the lanes that are owned.
+// each yields those of the lanes that are owned.
 func (t *Table) each(lanes []int16) iter.Seq[*state] {
 	return func(yield func(*state) bool) {
 		for _, i := range lanes {
@@ -375,10 +374,10 @@ func (t *Table) any(is func(l *state) bool) bool {
 	return false
 }
 
-// polled: the lane is published from the table.
+// polled reports whether the lane is published from the table.
 func (l *state) polled() bool { return l.source == Pumps || l.source == Offered }
 
 func (l *state) certain() bool { return !l.doubt && !l.leaving }
 
-// quiet: nobody works on the lane, and it is not known to have events.
+// quiet reports whether the lane is not busy and not known to have events.
 func (l *state) quiet() bool { return l.polled() && !l.ready && !l.busy && l.certain() }

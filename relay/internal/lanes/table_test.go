@@ -19,7 +19,7 @@ var (
 	held  = delivery.At("orders", 3)
 )
 
-// leased is a table with lane 1 under fence 7, which a pump has.
+// leased returns a table with lane 1 under fence 7, granted to a pump.
 func leased(t testing.TB) (*Table, *Grant) {
 	t.Helper()
 	table := New(Pumps)
@@ -31,7 +31,7 @@ func leased(t testing.TB) (*Table, *Grant) {
 	return table, &grants[0]
 }
 
-// is names what is true of a lane.
+// is names the state of a lane.
 func (l *state) is() string {
 	if l == nil {
 		return "gone"
@@ -80,7 +80,7 @@ func TestTransitions(t *testing.T) {
 			func(t *Table, g *Grant) { t.MovedDue(1, 7, true); t.Empty(g, false, nil) },
 			"pumps ready due",
 		},
-		"empty, more beside": {
+		"empty, other work left": {
 			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Empty(g, true, nil) },
 			"pumps ready",
 		},
@@ -153,13 +153,13 @@ func TestTransitions(t *testing.T) {
 			t.MovedDue(1, 7, false)
 			t.HandedBack(1, 7)
 		}, "pumps fresh ready due"},
-		"not followed any more": {func(t *Table, g *Grant) {
+		"no longer read": {func(t *Table, g *Grant) {
 			t.Empty(g, false, nil)
 			t.Offer()
 			t.HandedOver(1, 7)
 			t.Unfollowed()
 		}, "unassigned ready due"},
-		"offered, and nobody reads": {
+		"offered, then not read": {
 			func(t *Table, g *Grant) { t.GiveBack(g); t.Offer(); t.Unfollowed() },
 			"pumps fresh ready due",
 		},
@@ -183,7 +183,7 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// TestLaneIsReadAgainOnAnotherServer: what was true of another server is not taken for true of this one.
+// TestLaneIsReadAgainOnAnotherServer: knowledge about one server is not applied to another.
 func TestLaneIsReadAgainOnAnotherServer(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]func(t *Table){
@@ -209,12 +209,12 @@ func TestLaneIsReadAgainOnAnotherServer(t *testing.T) {
 			t.Errorf("%s: the next claim is %+v", name, next)
 		}
 		if table.Refresh(next); name == "a connection was lost" && next[0].Next != 0 {
-			t.Errorf("%s: the next claim goes on in the block of numbers", name)
+			t.Errorf("%s: the next claim uses the old block of numbers", name)
 		}
 	}
 }
 
-// TestFloors: a floor follows the claims, up to what was decided when they read, and falls with what it rests on.
+// TestFloors: a floor follows the claims, up to the id that was decided when they read, and falls when its basis does.
 func TestFloors(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
@@ -241,47 +241,47 @@ func TestFloors(t *testing.T) {
 		t.Errorf("a claim knows of %+v", g)
 	}
 	table.Settled(g, &Settlement{Floor: 150}, nil)
-	at("beside an exception", 100, 150)
+	at("with an excepted transaction", 100, 150)
 	table.ExceptedEnded("n", nil, true)
 	at("the exception may have committed", 100, 100)
 	table.Settled(g, &Settlement{Floor: 180}, nil)
-	at("a claim of before", 100, 100)
+	at("an earlier claim", 100, 100)
 	if table.RaiseFloors("n", g.Falls, map[int16]int64{1: 150}, nil); table.owned[1].reach != 100 {
-		t.Error("a look of before the floors fell raises one")
+		t.Error("a slice from before the fall raises a floor")
 	}
 	_, _, _, falls := table.NextSlice(200, 50)
 	table.RaiseFloors("n", falls, map[int16]int64{1: 150, 2: 150}, nil)
-	at("a look", 150, 150)
+	at("a slice", 150, 150)
 	table.DropFloors([]int16{1})
-	at("something stood below", 0, 0)
+	at("a row below the floor", 0, 0)
 }
 
-// TestFloorsOnTheirWay: a claim does not go far above a floor that will rise, and nobody probes such a lane.
+// TestFloorsOnTheirWay: a claim does not read far above a floor that will rise, and probes leave its lane out.
 func TestFloorsOnTheirWay(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
 	if table.ExpectFloors(); table.Behind() != 1 {
-		t.Error("nobody waits for the first floors")
+		t.Error("no lane waits for its first floor")
 	}
 	table.ResetFloors("n")
 	table.Decided("n", 3*farIDs, nil)
 	table.MovedDue(1, 7, false)
 	table.Empty(g, false, nil)
 	if probe, _, _ := table.ToProbe(); len(probe) > 0 {
-		t.Error("a lane is probed from far below")
+		t.Error("a lane is probed from a low floor")
 	}
 	lanes, floors, tops, falls := table.NextSlice(3*farIDs, 10)
 	if !slices.Equal(lanes, []int16{1}) || floors[0] != 0 || tops[0] != 10 {
 		t.Errorf("the next slice is %v from %v to %v", lanes, floors, tops)
 	}
 	if !table.RaiseFloors("n", falls, map[int16]int64{1: 20}, map[int16]int64{1: 21}) {
-		t.Error("what was found makes no lane ready")
+		t.Error("the found row makes no lane ready")
 	}
 	if next := table.Take(0, 1, now); len(next) != 1 || next[0].Top != 20+farIDs {
 		t.Errorf("the claim is %+v", next)
 	}
 	if table.Undecidable(); table.Behind() != 1 {
-		t.Error("the lane has passed all that is decided")
+		t.Error("the lane has passed all decided ids")
 	}
 	table.RaiseFloors("n", falls, map[int16]int64{1: 3 * farIDs}, nil)
 	if table.Behind() != 0 {
@@ -289,7 +289,7 @@ func TestFloorsOnTheirWay(t *testing.T) {
 	}
 }
 
-// TestTogether: lanes whose claims do not fit into their time are claimed apart from the others, and fewer at a time.
+// TestTogether: lanes whose claims time out are claimed apart from the others, and fewer at a time.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	table := New(Pumps)
@@ -312,9 +312,9 @@ func TestTogether(t *testing.T) {
 		}
 	}
 	round(32, func(i int16) bool { return i < 20 })
-	round(16, func(int16) bool { return true })  // of the slow ones: they come first
-	round(4, func(int16) bool { return true })   // the rest of those
-	round(12, func(int16) bool { return false }) // the others go on
+	round(16, func(int16) bool { return true })  // slow lanes come first
+	round(4, func(int16) bool { return true })   // the rest of the slow lanes
+	round(12, func(int16) bool { return false }) // then the others
 	for range mostStrikes * 3 {
 		table.Overran([]Grant{{Lane: 0, Fence: 1}})
 	}
@@ -323,15 +323,15 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestRandomTransitions: whatever happens in whatever order, a lane is granted once at a time, and only if it is
-// certain, ready and the pumps' own; and what is reported of a busy lane is not lost.
+// TestRandomTransitions: in any order of transitions, a lane has at most one grant, is granted only if it is certain,
+// ready and assigned to the pumps, and a report about a busy lane is not lost.
 func TestRandomTransitions(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		table, clock := New(Pumps), now
 		fence := map[int16]int64{0: 1, 1: 1}
 		out := map[int16]*Grant{} // grants, by lane
-		told := map[int16]bool{}  // of what came while it was busy
+		told := map[int16]bool{}  // reports that came while the lane was busy
 		lane := rapid.Int16Range(0, 1)
 		lease := func() {
 			lost := func(i int16) { delete(out, i); delete(told, i) }
@@ -348,7 +348,7 @@ func TestRandomTransitions(t *testing.T) {
 				}
 				end(g)
 				if l := table.owned[i]; l.busy || told[i] && !l.ready {
-					t.Fatalf("lane %d is given back, and is %s", i, l.is())
+					t.Fatalf("lane %d is %s after it was given back", i, l.is())
 				}
 				delete(out, i)
 				delete(told, i)
@@ -373,19 +373,19 @@ func TestRandomTransitions(t *testing.T) {
 			"offered":        func(*rapid.T) { table.Offer() },
 			"withdrawn":      func(*rapid.T) { table.Withdraw() },
 			"handed back":    func(t *rapid.T) { i := lane.Draw(t, "lane"); table.HandedBack(i, fence[i]) },
-			"nobody reads":   func(*rapid.T) { table.Unfollowed() },
+			"no relay reads": func(*rapid.T) { table.Unfollowed() },
 			"leaving":        func(*rapid.T) { table.Leave(1) },
 			"staying":        func(*rapid.T) { table.Stay() },
 			"all in doubt":   func(*rapid.T) { table.DoubtAll() },
 			"another server": func(*rapid.T) { table.Reset() },
 			"woken":          func(*rapid.T) { table.Woken(); tell() },
 			"found":          func(t *rapid.T) { table.Found([]int16{lane.Draw(t, "lane")}, nil, nil) },
-			"a pump takes some": func(t *rapid.T) {
+			"a pump takes lanes": func(t *rapid.T) {
 				for _, g := range table.Take(0, 1, clock) {
 					l := table.owned[g.Lane]
 					if out[g.Lane] != nil || l.source != Pumps || !l.ready || !l.certain() ||
 						!clock.Before(l.deadline) {
-						t.Fatalf("lane %d is granted, and was %s", g.Lane, l.is())
+						t.Fatalf("lane %d was granted in state %s", g.Lane, l.is())
 					}
 					out[g.Lane] = &g
 				}
@@ -417,7 +417,8 @@ func TestRandomTransitions(t *testing.T) {
 	})
 }
 
-// TestHeadsOfHeldEvents: the first held event of a topic as a whole is tried where nothing older of it is held.
+// TestHeadsOfHeldEvents: the first held event of a topic as a whole is tried only if no older event of the topic is
+// held in the lane.
 func TestHeadsOfHeldEvents(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
@@ -426,16 +427,16 @@ func TestHeadsOfHeldEvents(t *testing.T) {
 	table.Claimed(g)
 	found, without := table.FirstHeld([]delivery.Place{held, whole, delivery.At("other", 0)})
 	if len(found) != 1 || found[held].Fence != 7 || len(without) != 2 {
-		t.Errorf("%v are tried, and %v are not", found, without)
+		t.Errorf("%v are tried, and %v have no head", found, without)
 	}
 	if only, _ := of("whole").FirstHeld([]delivery.Place{whole}); len(only) != 1 {
-		t.Error("the first held event of a topic as a whole is not tried, and nothing older is held")
+		t.Error("the first held event of a topic as a whole is not tried although none older is held")
 	}
 	if !table.Holds(whole) || table.Holds(delivery.At("orders", 4)) {
-		t.Error("it is not known what the lane holds")
+		t.Error("the held events of the lane are unknown")
 	}
 	if table.Doubt(1, 7); fmt.Sprint(table.InDoubt()) != "[1]" || table.Fence(1) != 0 {
-		t.Error("a lane in doubt counts as ours")
+		t.Error("a lane in doubt counts as owned")
 	}
 	if found, _ := table.FirstHeld([]delivery.Place{held}); len(found) > 0 {
 		t.Error("a held event of a lane in doubt is tried")
@@ -445,8 +446,8 @@ func TestHeadsOfHeldEvents(t *testing.T) {
 	}
 }
 
-// TestJournalsAreReadFromTheLastSettle: a look for an entry that is open again reads nothing of what was settled
-// before.
+// TestJournalsAreReadFromTheLastSettle: a check for reopened entries does not read entries before the lane's last
+// settle.
 func TestJournalsAreReadFromTheLastSettle(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
@@ -458,15 +459,15 @@ func TestJournalsAreReadFromTheLastSettle(t *testing.T) {
 		return firsts[0]
 	}
 	if n := first(); n != math.MaxInt64 {
-		t.Errorf("from %d, and nothing was settled", n)
+		t.Errorf("the check begins at %d, and no entry was settled", n)
 	}
 	table.Claimed(g)
 	table.Settled(g, &Settlement{First: 3}, nil)
 	if n := first(); n != 3 {
-		t.Errorf("from %d, and 3 was settled last", n)
+		t.Errorf("the check begins at %d, and 3 was settled last", n)
 	}
 	table.Leased(map[int16]int64{1: 8}, later)
 	if n := first(); n != math.MaxInt64 {
-		t.Errorf("from %d under another fence", n)
+		t.Errorf("the check begins at %d under another fence", n)
 	}
 }

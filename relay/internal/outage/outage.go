@@ -1,4 +1,4 @@
-// Package outage tells when a system that the relay needs is away, and paces the attempts until it is back.
+// Package outage tracks outages of the systems that the relay needs, and paces the attempts until they end.
 package outage
 
 import (
@@ -11,9 +11,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// Monitor says once that a system is away, and once that it is back, however many parts of the relay notice. An outage
-// lasts until each part that failed has succeeded, or has nothing to do any more: what works for one need not work for
-// another.
+// Monitor reports the begin and the end of an outage once each, however many parts of the relay notice. An outage lasts
+// until each part that failed has succeeded, or has no more work: success of one part proves nothing for another.
 type Monitor struct {
 	System string
 	Log    *slog.Logger
@@ -23,11 +22,12 @@ type Monitor struct {
 	failing map[string]bool // parts
 	away    bool
 	since   time.Time // when the last outage began
+	last    error     // of what failed last
 }
 
-// Report takes the outcome of an attempt of a part that last heard of the system at a time; nil, too, when the part has
-// nothing to do any more. An error that is only the end of our own context says nothing, and so does one of a part that
-// has heard nothing since before the last outage: its connection died in that one, and it only notices now.
+// Report records the outcome of an attempt of a part, which last heard of the system at a time; err is nil, too, if the
+// part has no more work. The end of the relay's own context is ignored, and so is an error of a part that has heard
+// nothing since before the last outage: its connection died in that one.
 func (m *Monitor) Report(part string, err error, heard time.Time) {
 	if errors.Is(err, context.Canceled) {
 		return
@@ -48,7 +48,7 @@ func (m *Monitor) Report(part string, err error, heard time.Time) {
 		if m.failing == nil {
 			m.failing = map[string]bool{}
 		}
-		m.failing[part] = true
+		m.failing[part], m.last = true, err
 		if !m.away {
 			m.away, m.since = true, time.Now()
 			m.Log.Error(m.System+" does not answer as it should; trying again until it does", "at", part, "err", err)
@@ -57,11 +57,21 @@ func (m *Monitor) Report(part string, err error, heard time.Time) {
 	}
 }
 
-// Away reports whether an outage lasts.
+// Away reports whether there is an outage.
 func (m *Monitor) Away() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.away
+}
+
+// Trouble returns the last error of an outage that lasts, and since when it does; nil: none does.
+func (m *Monitor) Trouble() (since time.Time, last error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.away {
+		return time.Time{}, nil
+	}
+	return m.since, m.last
 }
 
 func (m *Monitor) notify(err error) {

@@ -2,10 +2,10 @@ package pg
 
 import "github.com/jackc/pgx/v5/pgtype"
 
-// Arrays of thousands, as parameters. pgx allocates for each element of a slice that it encodes, unless it gets
-// pointers that give the value by themselves.
+// Arrays of thousands, as parameters. pgx allocates for each element of a slice that it encodes, unless the elements
+// are pointers that implement its interfaces.
 
-// Row is a row's id and where it lies in its table.
+// Row is a row's id and its position in its table.
 type Row struct {
 	At pgtype.TID
 	ID int64
@@ -35,7 +35,7 @@ func (a RowIDs) Index(i int) any { return (*bigint)(&a[i].ID) }
 // IndexType implements pgtype.ArrayGetter.
 func (RowIDs) IndexType() any { return (*bigint)(nil) }
 
-// RowPlaces is the tid[] of where the rows lie.
+// RowPlaces is the tid[] of the rows' positions.
 type RowPlaces []Row
 
 // Dimensions implements pgtype.ArrayGetter.

@@ -3,9 +3,9 @@ package pg
 import "bytes"
 
 const (
-	// slabSize is how many bytes of small values share an allocation. They live and die together.
+	// slabSize is the number of bytes of small values that share an allocation and are freed together.
 	slabSize = 256 << 10
-	// mostTexts bounds what is kept of texts that were expected to come again.
+	// mostTexts limits the number of cached texts.
 	mostTexts = 10_000
 )
 
@@ -15,7 +15,7 @@ type Copier struct {
 	slab  []byte
 }
 
-// Text is for values of which there are few, such as topics.
+// Text copies a value of a column with few distinct values, such as a topic.
 func (c *Copier) Text(v []byte) string {
 	s, ok := c.texts[string(v)]
 	if !ok {
@@ -31,7 +31,7 @@ func (c *Copier) Text(v []byte) string {
 	return s
 }
 
-// Bytes is for payloads: small ones share allocations. Nil stays nil, and empty does not become nil.
+// Bytes copies a payload: small ones share allocations. Nil stays nil, and empty does not become nil.
 func (c *Copier) Bytes(v []byte) []byte {
 	switch {
 	case v == nil:

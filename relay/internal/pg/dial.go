@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Conn is what a session needs of a *pgx.Conn.
+// Conn is the part of *pgx.Conn that a session uses.
 type Conn interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	IsClosed() bool
@@ -60,7 +60,7 @@ func DialReplication(ctx context.Context, pool *pgxpool.Pool, name string) (*pgc
 	return conn, nil
 }
 
-// config is a copy of the pool's configuration, for a connection of this name.
+// config returns a copy of the pool's configuration, for a connection of this name.
 func config(ctx context.Context, pool *pgxpool.Pool, name string) (*pgxpool.Config, error) {
 	cfg := pool.Config()
 	cfg.ConnConfig.RuntimeParams["application_name"] = name
@@ -72,7 +72,7 @@ func config(ctx context.Context, pool *pgxpool.Pool, name string) (*pgxpool.Conf
 	return cfg, nil
 }
 
-// HangUp ends a connection. It has a context of its own: this often happens because the other one has ended.
+// HangUp closes a connection, with a context of its own: the caller's has often ended.
 func HangUp(conn interface {
 	Close(ctx context.Context) error
 },

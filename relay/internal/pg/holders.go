@@ -6,10 +6,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Holders are the transactions that hold a lock on the table which an insert needs, by their names.
+// Holders are the transactions that hold the lock of an insert on the table, by their names.
 type Holders map[string]Holder
 
-// Holder is one of them. The name of a prepared transaction may change; the id of any, when it has one, stays.
+// Holder is one of them. The name of a prepared transaction may change; an id, if there is one, stays.
 type Holder struct {
 	Prepared bool
 	XID      string
@@ -27,8 +27,8 @@ func ReadHolders(to *Holders) func(rows pgx.Rows) error {
 	}
 }
 
-// Keep drops those that have ended by now. One that is prepared now, and is not in except by its id, may be one of them
-// under its new name.
+// Keep drops the transactions that have ended. A prepared transaction in now, unless its id is in except, may be one of
+// them under its new name.
 func (h Holders) Keep(now Holders, except []string) {
 	if len(h) == 0 {
 		return

@@ -1,5 +1,5 @@
-// Package pg holds what the relay's statements are sent with: sessions of its own, pipelines, transactions and their
-// commit modes, arrays as parameters.
+// Package pg sends the relay's statements: sessions, pipelines, transactions with their commit modes, and arrays as
+// parameters.
 package pg
 
 import (
@@ -15,24 +15,24 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Session is one connection of the relay's own, opened again when it is lost. The relay does not borrow from the pool
-// that it is given: it must see warnings, which are delivered to a connection's config, and a busy application must not
-// starve its lease. A session belongs to one goroutine.
+// Session is a connection of the relay's own, reopened after it is lost. The relay does not borrow from the given pool:
+// it must see warnings, which are delivered to a connection's config, and a busy application must not starve its lease.
+// A session belongs to one goroutine.
 type Session struct {
 	Dial    Dial
 	Name    string        // application_name, for pg_stat_activity
 	Timeout time.Duration // bounds every pipeline, so that a half-open connection fails
-	// Reopened, unless nil, is called when a lost connection was replaced, perhaps by one to another server. One that
-	// was closed here, because a statement was refused or took too long, was not lost.
+	// Reopened, unless nil, is called when a lost connection was replaced, perhaps by one to another server. A
+	// connection that the session closed itself, because a statement was refused or timed out, was not lost.
 	Reopened func()
 
 	conn   Conn
-	lost   bool // when conn is gone: it was not closed here
+	lost   bool // the connection was lost, and not closed here
 	warned bool
 	heard  time.Time
 }
 
-// Heard is when the server last answered, or an attempt to connect to it failed.
+// Heard returns the time when the server last answered, or when an attempt to connect to it failed.
 func (s *Session) Heard() time.Time { return s.heard }
 
 // Open connects unless there is a connection.
@@ -63,8 +63,8 @@ func (s *Session) Close() {
 	s.conn = nil
 }
 
-// Send runs a batch in one round trip. After any error the connection is gone, and with it a transaction that was left
-// open; whether the batch's COMMIT happened is then for CommitUnknown to say.
+// Send runs a batch in one round trip. After any error the connection is closed, and with it an open transaction;
+// CommitUnknown tells whether the batch's COMMIT may have happened.
 func (s *Session) Send(ctx context.Context, b *pgx.Batch) error {
 	if err := s.Open(ctx); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (s *Session) Send(ctx context.Context, b *pgx.Batch) error {
 	return s.Continue(ctx, b)
 }
 
-// Continue is Send on the connection that there is: for the second half of a transaction.
+// Continue is Send on the existing connection: for the second half of a transaction.
 func (s *Session) Continue(ctx context.Context, b *pgx.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -90,12 +90,12 @@ func (s *Session) Continue(ctx context.Context, b *pgx.Batch) error {
 	return nil
 }
 
-// Transaction sends one that may take the session's Timeout.
+// Transaction sends a transaction that may take the session's Timeout.
 func (s *Session) Transaction(ctx context.Context, mode string, queue func(b *pgx.Batch)) error {
 	return s.Send(ctx, Transaction(s.Timeout, mode, queue))
 }
 
-// closedHere: the statement failed, or our own timeout ended, and not the connection.
+// closedHere reports whether the statement failed, or the session's timeout ended it, but the connection was not lost.
 func closedHere(err error) bool {
 	var answer *pgconn.PgError
 	return errors.As(err, &answer) && answer.SeverityUnlocalized == "ERROR" || errors.Is(err, context.DeadlineExceeded)
@@ -109,14 +109,14 @@ var errWarned = errors.New("relay: Postgres warned about a commit (a cancelled w
 // CommitUnknown reports whether a transaction that failed with err may have been committed, or be committed yet.
 func CommitUnknown(err error) bool { return errors.Is(err, errWarned) || pgerr.CommitUnknown(err) }
 
-// Commit modes: what a commit waits for, as values of synchronous_commit.
+// Commit modes: what a COMMIT waits for, as values of synchronous_commit.
 const (
-	// Standby is the disk and, where it is configured, the synchronous standby: for what events are published after.
+	// Standby waits for the disk and, if configured, for the synchronous standby: events are published after it.
 	Standby = "on"
-	// Disk is for leases: they must survive a crash here, and must not stop with a standby. A failover that loses a
-	// take-over is another timeline, which starts a new incarnation.
+	// Disk is for leases: they must survive a crash of this server, and must not stop with a standby. A failover that
+	// loses a take-over is another timeline, which starts a new incarnation.
 	Disk = "local"
-	// Async is for settles: one that a crash takes back is a claim whose outcome is unknown, and is sent again.
+	// Async is for settles: a claim whose settle is lost in a crash has an unknown outcome, and is sent again.
 	Async = "off"
 )
 
@@ -127,7 +127,7 @@ func Transaction(timeout time.Duration, mode string, queue func(b *pgx.Batch)) *
 	return b
 }
 
-// Begin is a transaction that another pipeline ends.
+// Begin is the first part of a transaction that another pipeline ends.
 func Begin(timeout time.Duration, mode string, queue func(b *pgx.Batch)) *pgx.Batch {
 	var b pgx.Batch
 	b.Queue(sql.Begin)

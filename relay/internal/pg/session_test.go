@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
-// TestFailedDialAfterLongSession: a connection that an outage has killed is noticed late, and says nothing. A server
-// that lets nobody in says something, however old the last connection to it was.
+// TestFailedDialAfterLongSession: an error of a connection that an outage has killed, noticed late, is no new outage. A
+// refused connection is one, however old the session's last connection was.
 func TestFailedDialAfterLongSession(t *testing.T) {
 	t.Parallel()
 	told := 0
@@ -36,15 +36,15 @@ func TestFailedDialAfterLongSession(t *testing.T) {
 	o.Report("busy", away, time.Now())
 	o.Report("busy", nil, time.Now())
 	if o.Report(s.Name, errors.New("conn closed"), s.Heard()); told != 1 {
-		t.Errorf("the connection that died in the outage is told as another one: %d", told)
+		t.Errorf("the connection that died in the outage is reported as another outage: %d", told)
 	}
 	err := s.Open(t.Context())
 	if o.Report(s.Name, err, s.Heard()); told != 2 {
-		t.Errorf("a server that lets nobody in is not told: %v, %d", err, told)
+		t.Errorf("a server that refuses connections is not reported: %v, %d", err, told)
 	}
 }
 
-// deadConn is a connection that is gone.
+// deadConn is a closed connection.
 type deadConn struct{}
 
 // SendBatch implements pg.Conn.

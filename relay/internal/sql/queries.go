@@ -1,8 +1,7 @@
-// Package sql has every statement on the tables of an outbox but the append: those of relays and those of their
-// operators.
+// Package sql has all statements on the tables of an outbox but the append: those of relays and those of operators.
 package sql
 
-// What relays and operators send.
+// The statements of relays and operators.
 const (
 	Meta = `-- relay: meta
 select m.outbox_id::text || '.' || m.incarnation,
@@ -22,14 +21,15 @@ set incarnation = greatest(m.incarnation + 1, extract(epoch
 from {schema}outbox_server() c
 returning m.outbox_id::text || '.' || m.incarnation`
 
-	// The sequence that ids are drawn from, when it is not the one that relays read: a table of another's had the name
-	// when this one was made, or somebody has renamed them.
+	// The sequence that ids are drawn from, if it is not the one that relays read: another table's sequence had the
+	// name when this one was made, or it was renamed.
 	OtherSequence = `-- relay: other sequence
 select case when s.name::regclass is distinct from to_regclass('{schema}outbox_event_id_seq') then coalesce(s.name,
 	'none') else '' end
 from pg_get_serial_sequence('{schema}outbox_event', 'id') s (name)`
 
-	// In the WAL, for the relay that reads it: somebody has changed something that it looks at with SQL.
+	// A message in the WAL for the relay that reads it: an operator's statement has changed a table that the relay must
+	// read again.
 	Announce = `-- relay: announce
 select pg_logical_emit_message(true, 'effectonce', '')`
 

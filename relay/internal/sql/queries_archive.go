@@ -15,8 +15,8 @@ select coalesce(to_char(to_date(substring(c.relname from '^outbox_archive_([0-9]
 from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = '{schema}outbox_archive'::regclass
 order by 1 desc`
 
-	// Settles wait behind whoever waits for a table's lock or has it, hence the short time-outs. Only one maintains at
-	// a time.
+	// Settles queue behind a session that waits for the table's lock, hence the short time-outs. Only one session
+	// maintains at a time.
 	ArchiveLock = `-- relay: archive lock
 select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
 	pg_try_advisory_xact_lock(1701209712, '{schema}outbox_archive'::regclass::oid::integer)`

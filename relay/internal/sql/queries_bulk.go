@@ -1,16 +1,16 @@
 package sql
 
-// The claim of lanes that have much to send, in two pipelines: see bulk.go.
+// The claim of lanes with a backlog, in two pipelines: see bulk.go.
 const (
-	// For read, and for what follows it in its transaction.
+	// For read, and for the statements after it in its transaction.
 	ReadSettings = `-- relay: read settings
 select set_config('enable_bitmapscan', 'on', true), set_config('enable_indexscan', 'off', true)`
 
-	// The rows of lanes up to an id, in the order in which they lie in the table: a page has rows of many lanes, and is
-	// read once for all of them. It costs half of what it costs to read lane by lane. Whoever reads them puts them in
-	// order and decides which are claimed, so that nothing is kept here. A large row comes without what makes it large.
-	// As many rows as the limit are too many: others may be missing before them. The limit stands within, or what is
-	// large would be computed for each column that asks for it, which doubled the cost of a row.
+	// The rows of lanes up to an id, in the order in which the table stores them: a page has rows of many lanes, and is
+	// read once for all. It costs half of reading lane by lane. The relay sorts the rows and decides which are claimed.
+	// Large rows are returned without their large columns. If the limit is reached there are too many rows: others may
+	// be missing before them. The limit is in the subquery: otherwise the test for large rows would run for each
+	// column, which doubled the cost of a row.
 	Read = `-- relay: read
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($7::text, ' ', 2), '')::xid8[]) x (xid)
@@ -45,8 +45,8 @@ from (
 	limit $9
 ) r`
 
-	// One entry for each lane that read has found something for: lane $1 from number $4 on, with the ids from the $6th
-	// to the $7th of $5.
+	// One entry for each lane with rows from read: lane $1 from number $4 on, with the ids from the $6th to the $7th of
+	// $5.
 	Journal = `-- relay: journal
 insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
 select l.lane, f.first_seq, ($5::bigint[])[f.low:f.high], array(select generate_series(f.first_seq,
@@ -55,10 +55,9 @@ from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::integer[], $7::integ
 	high)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
-	// As settle, by where read found the rows ($5, in the order of the table, with their ids in $6): that saves a
-	// descent of the index for each. It fails, with a division by zero, when these are not the rows that lie there,
-	// because somebody has rewritten the table or deleted events, and when a lane is lost. A scan by ctids goes in
-	// their order.
+	// As settle, by the positions of the rows in the table ($5, in the order of the table, with their ids in $6): that
+	// saves a descent of the index for each. It fails, with a division by zero, if other rows are there, because the
+	// table was rewritten or events were deleted, and if a lane is lost. A scan by ctids runs in their order.
 	SettlePlaced = `-- relay: settle placed
 with own as materialized (
 	select f.lane, c.entry

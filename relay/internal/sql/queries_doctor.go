@@ -1,6 +1,6 @@
 package sql
 
-// What Diagnose asks. The checks of rights come first: they work without any.
+// The questions of Diagnose. The checks of rights come first: they need no rights.
 const (
 	MissingRights = `-- relay: missing rights
 select n.kind || ' ' || n.name || ': ' || n.want
@@ -31,7 +31,7 @@ select count(*) from {schema}outbox_lane l cross join lateral (
 	where e.lane = l.lane order by e.id limit 100) e
 where e.lane <> (hashtextextended(e.hashed collate "C", 0) & 31)`
 
-	// What is overdue for longer than a heartbeat or two has nobody who takes it.
+	// A lane that is overdue for longer than a few heartbeats has no relay that takes it.
 	Leases = `-- relay: leases
 select count(*) filter (where l.owner is null), count(*) filter (where l.owner is not null
 	and l.lease_until <= clock_timestamp()

@@ -1,6 +1,6 @@
 package sql
 
-// The statements of heartbeats, looks, claims and settles. A claim or a settle is one pipeline: begin, settings, lock,
+// The statements of heartbeats, probes, claims and settles. A claim or a settle is one pipeline: begin, settings, lock,
 // ..., commit (P3.1). Statements after the lock compare owner and fence again: in READ COMMITTED each takes a new
 // snapshot, and the rows that the first statement locked cannot change any more.
 const (
@@ -10,9 +10,8 @@ begin isolation level read committed read write`
 	Commit = `-- relay: commit
 commit`
 
-	// The planner is told what it cannot know: outbox_event is empty or huge, never what its statistics say, and every
-	// look-up here is by the primary key. So a plan needs no parameters, and planning each time took half of a small
-	// claim.
+	// Settings for the planner: outbox_event is empty or huge, whatever its statistics are, and every lookup here is by
+	// the primary key. So a plan does not depend on parameters, and planning each time took half of a small claim.
 	Settings = `-- relay: settings
 select set_config('synchronous_commit', $1, true),
 	set_config('statement_timeout', $2, true),
@@ -38,10 +37,10 @@ where l.owner = $3
 order by l.lane
 for update of l`
 
-	// Fails, with a division by zero, when the database is not as the relay knows it, whatever a pooler hides: a server
-	// has taken over, which may lack reservations of numbers and settles, or the entry that a lane settled last is
-	// there, so that a crash has taken the settle back. Nothing of the claim may happen then: it uses the lanes'
-	// blocks, and takes the journal of those with a last entry as empty.
+	// Fails, with a division by zero, if the database is not as the relay knows it, even if a pooler hides that: either
+	// a server has taken over, which may lack reservations of numbers and settles; or the entry that a lane settled
+	// last is there, because a crash has undone the settle. The claim must then change nothing: it uses the lanes'
+	// blocks, and takes the journal of lanes with a last entry for empty.
 	AsKnown = `-- relay: as known
 select 1 / (m.outbox_id::text || '.' || m.incarnation = $5
 	and m.system_identifier = c.system and m.timeline = c.timeline
@@ -91,13 +90,12 @@ left join lateral (select * from {schema}outbox_parked p where p.lane = c.lane a
 order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
-	// each lane. An event's size is what it has in memory: headers that are stored compressed count as the text that
-	// they are sent as. Floors count only in the numbering of ids that they are in (P6), and while the transactions
-	// named behind it cannot be seen; otherwise nothing is found. Numbers continue the relay's block, or start the
-	// block reserved just before ($4 = 0), in the order of ids: the relay gives them to the rows by itself, which saves
-	// a second window function.
+	// each lane. An event's size is its size in memory: compressed headers count as the text that is sent. Floors apply
+	// only in their own numbering of ids (P6), and while the transactions named behind it are invisible; otherwise no
+	// row is found. Numbers continue the relay's block, or start the block reserved just before ($4 = 0), in the order
+	// of ids: the relay assigns them to the rows itself, which saves a second window function.
 	//
-	// That a lane has no open entry is known, for these lanes are not fresh (and see AsKnown). The journal is asked
+	// These lanes are known to have no open entry, because they are not fresh (and see AsKnown). The journal is read
 	// only from the next number on, where the index ends: settled entries that a snapshot keeps from vacuum would be
 	// visited one by one.
 	Take = `-- relay: take
@@ -147,13 +145,12 @@ with ids as materialized (
 )
 select lane, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
 
-	// Deletes exactly its own entries and their rows; where an entry is gone, nothing. Each lane comes with how many
-	// rows were there, of all lanes.
+	// Deletes exactly its own entries and their rows, and nothing where an entry is gone. Each lane is returned with
+	// the number of deleted rows, of all lanes together.
 	//
-	// Why so roundabout: a vacuum that can remove nothing, because of somebody's snapshot, tells the planner that the
-	// table is empty. Joined, it would then read every dead row of a lane. A limit keeps each look-up one descent of
-	// the index, and an array of ctids leaves no other plan. The rows are the lane's, which is locked: nobody moves
-	// them.
+	// The form is for the planner: a vacuum that can remove nothing, because of an old snapshot, records the table as
+	// empty. A join would then read every dead row of a lane. A limit keeps each lookup one descent of the index, and
+	// an array of ctids allows no other plan. The lanes are locked, so their rows do not move.
 	Settle = `-- relay: settle
 with own as materialized (
 	select f.lane, c.entry, c.ids
@@ -173,8 +170,8 @@ with own as materialized (
 )
 select lane, (select count(*) from gone) from own`
 
-	// The limit keeps the planner from a join that reads the whole table, which it likes once vacuum has told it that
-	// the table is empty.
+	// The limit keeps the planner from a join that reads the whole table, which it prefers once vacuum has recorded the
+	// table as empty.
 	Probe = `-- relay: probe
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($4::text, ' ', 2), '')::xid8[]) x (xid)
@@ -201,36 +198,38 @@ select array(select f.lane from (
 		where exists (select from {schema}outbox_parked_key k where k.lane = r.lane and k.state = 'releasing')
 			or exists (select from {schema}outbox_parked p where p.lane = r.lane and p.releasing))`
 
-	// A relay that does not reach what it publishes to ($4 is false) joins anew each time.
+	// A relay that does not reach its publisher ($4 is false) joins anew each time. Its own report ($5 to $8) is for
+	// readers of its row.
 	Join = `-- relay: join
-insert into {schema}relay_member (owner, name, seen, lease_until) values ($1, $2, clock_timestamp(),
-	clock_timestamp() + $3::interval)
+insert into {schema}relay_member (owner, name, seen, lease_until, version, trouble, trouble_since, acked_at)
+values ($1, $2, clock_timestamp(), clock_timestamp() + $3::interval, $5, $6, clock_timestamp() - $7::interval,
+	clock_timestamp() - $8::interval)
 on conflict (owner) do update set seen = excluded.seen, lease_until = excluded.lease_until,
+	trouble = excluded.trouble, trouble_since = excluded.trouble_since, acked_at = excluded.acked_at,
 	joined = case when $4 then relay_member.joined else clock_timestamp() end
 returning seen`
 
-	// What was seen later than now was seen by a clock that has gone back since.
+	// A member seen later than now was seen before the clock went back.
 	Prune = `-- relay: prune
 delete from {schema}relay_member where owner in (
 	select owner from {schema}relay_member
 	where seen < clock_timestamp() - 10 * $1::interval or seen > clock_timestamp() + 10 * $1::interval
 	for update skip locked)`
 
-	// The relays that count for a share: those that have been there, and well, for a heartbeat's time, and the one that
-	// asks. One that crashes whenever it has started must not take lanes from the others each time.
+	// The relays that count for a share: those that have been members, and well, for the time of a heartbeat, and the
+	// asking one. A relay that crashes after every start must not take lanes from the others each time.
 	Members = `-- relay: members
 with member as (select owner, seen, seen >= joined + $1::interval / 3 as counts from {schema}relay_member)
 select owner, counts from member
 where owner = $2 or (counts and seen > clock_timestamp() - $1::interval and seen <= clock_timestamp()) order by owner`
 
-	// A relay's lease is in its own row, so that a heartbeat writes one row and not all of its lanes. Whoever wants to
-	// take its lanes locks that row first, and so does the heartbeat: what it reads of its lanes in later statements
-	// stays true.
+	// A relay's lease is in its own row, so that a heartbeat writes one row and not all its lanes. A relay that wants
+	// to take its lanes locks that row first, and so does the heartbeat: its later reads of its lanes stay true.
 	Present = `-- relay: present
 select lease_until > clock_timestamp() from {schema}relay_member where owner = $1 for update`
 
-	// Own lanes: kept, or taken back with a higher fence when the lease had run out, when it lies further off than any
-	// lease could (the clock went back), or when the outcome of a transaction of ours is unknown ($3). The own row
+	// Own lanes: kept, or taken back with a higher fence if the lease had expired, if it ends later than any lease
+	// could (the clock went back), or if the outcome of one of the relay's transactions is unknown ($3). The own row
 	// still has the lease of the heartbeat before.
 	Renew = `-- relay: renew
 with own as materialized (
@@ -249,8 +248,8 @@ with own as materialized (
 )
 select lane, fence from own where not again union all select lane, fence from raised`
 
-	// Free lanes: of nobody, or of a relay whose lease has run out or that has left, for so long ($4) already. The
-	// lease in the lane itself is that of its taking, until the first heartbeat.
+	// Free lanes: without an owner, or of a relay that has left or whose lease expired, for at least $4. The lane's own
+	// lease is that of its taking, until the first heartbeat.
 	TakeOver = `-- relay: take over
 with dead as materialized (
 	select m.owner, m.name from {schema}relay_member m
@@ -280,8 +279,8 @@ returning l.lane`
 	Leave = `-- relay: leave
 delete from {schema}relay_member where owner = $1`
 
-	// What another relay commits at the same moment is not seen: then the cluster is '' or the count 0, and it is asked
-	// again.
+	// The commit of another relay at the same moment is invisible: then the cluster is '' or the count 0, and the relay
+	// asks again.
 	Pin = `-- relay: pin
 with home as (
 	update {schema}outbox_meta set kafka_cluster = $3 where kafka_cluster is null and $3 <> '' returning kafka_cluster

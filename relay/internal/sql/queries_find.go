@@ -1,10 +1,9 @@
 package sql
 
-// Where an event is, for whoever knows its id, its message id or its key. No index is kept for that alone: the tables
-// of what waits are read in the order of their primary keys, so many rows of a lane at most, and a key's rows are all
-// in its lane.
+// Finds an event by its id, its message id or its key. There is no index just for that: the tables of waiting events
+// are read in the order of their primary keys, up to a number of rows per lane; all rows of a key are in its lane.
 const (
-	// $1 is an id. The journal has a few entries a lane.
+	// $1 is an id. The journal has a few entries per lane.
 	FindID = `-- relay: find by id
 select case when c.seq is null then 'waiting' else 'claimed' end, e.lane, e.id, e.message_id, e.tenant, e.topic, e.key,
 	e.type, coalesce(octet_length(e.payload), -1), e.created_at, null::timestamptz, coalesce(c.seq, 0), '', '', ''
@@ -22,8 +21,8 @@ select 'parked', e.lane, e.id, e.message_id, e.tenant, e.topic, e.key, e.type, c
 	e.created_at, e.parked_at, 0, '', e.code, e.reason
 from {schema}outbox_parked e where e.id = $1`
 
-	// By message id ($1) or by key ($2), the other one null. $3 is how many rows of a lane are looked at, $4 how many
-	// are returned of each table.
+	// By message id ($1) or by key ($2), the other one null. $3 is the number of rows of a lane that are read, $4 the
+	// number of rows of each table that are returned.
 	FindWaiting = `-- relay: find what waits
 with l as materialized (select n::smallint as lane from generate_series(0, 31) n
 	where $2::text is null or n = hashtextextended($2::text collate "C", 0) & 31)
@@ -53,7 +52,7 @@ from l cross join lateral (
 	select * from {schema}outbox_parked o where o.lane = l.lane order by o.id limit $3::bigint) e
 where e.key = $2::text order by e.id limit $4::bigint)`
 
-	// Of which tables FindWaiting has looked at a part alone.
+	// The tables of which FindWaiting has read only a part.
 	FindMore = `-- relay: find more
 with l as materialized (select n::smallint as lane from generate_series(0, 31) n
 	where $1::text is null or n = hashtextextended($1::text collate "C", 0) & 31)

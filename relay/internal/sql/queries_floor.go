@@ -1,8 +1,8 @@
 package sql
 
-// The floor's statements (P6). The text that names the numbering of ids stands in each of them: system, timeline,
-// sequence and the file of its value. A sequence that hands out ids in another order than it is asked has none, nor has
-// one that is not the table's.
+// The floor's statements (P6). Each contains the text that names the numbering of ids: system, timeline, sequence and
+// the file of its value. A sequence that returns ids out of order has no numbering, nor has one that is not the
+// table's.
 const (
 	Highest = `-- relay: highest
 select coalesce((select c.system || '/' || c.timeline || '/' || q.seqrelid::oid || '/' ||
@@ -13,11 +13,11 @@ select coalesce((select c.system || '/' || c.timeline || '/' || q.seqrelid::oid 
 			and q.seqrelid = pg_get_serial_sequence('{schema}outbox_event', 'id')::regclass), ''),
 	(select case when n.is_called then n.last_value else n.last_value - 1 end from {schema}outbox_event_id_seq n)`
 
-	// Who may have drawn an id and not be decided. An insert holds this lock before it draws its id, under this name
-	// whatever else its transaction holds. Stronger ones alone, as VACUUM, ANALYZE and CREATE INDEX CONCURRENTLY hold
-	// for long, draw none. A prepared transaction has another name here after a restart, and on some servers once it is
-	// prepared: they are told apart. Its id is the lowest that it has: subtransactions come later. The epoch that
-	// pg_locks leaves out is that of the id closest to the next one.
+	// Transactions that may have drawn an id and are not decided. An insert takes this lock before it draws its id, and
+	// the lock is listed under this mode whatever else its transaction holds. Stronger modes alone, such as those of
+	// VACUUM, ANALYZE and CREATE INDEX CONCURRENTLY, draw no id. A prepared transaction gets another name after a
+	// restart, and on some servers when it is prepared, so it is marked. Its id is the lowest that it has:
+	// subtransactions get theirs later. pg_locks lacks the epoch; it is that of the id closest to the next one.
 	Holders = `-- relay: holders
 with held as materialized (
 	select l.virtualtransaction as name, l.pid, l.mode, l.locktype, l.relation, l.database, l.transactionid
@@ -36,13 +36,13 @@ where h.locktype = 'relation' and h.mode = 'RowExclusiveLock' and h.relation = '
 select x.xid::text, pg_xact_status(x.xid) is distinct from 'aborted'
 from unnest($1::text::xid8[]) x (xid) where pg_visible_in_snapshot(x.xid, pg_current_snapshot())`
 
-	// The smallest id of each lane that is still there, from its floor up to an id; 0: none.
+	// The smallest existing id of each lane, from its floor up to an id; 0: none.
 	Smallest = `-- relay: smallest
 select f.lane, coalesce((select e.id from {schema}outbox_event e
 	where e.lane = f.lane and e.id > f.floor and e.id <= f.top order by e.id limit 1), 0)
 from unnest($1::smallint[], $2::bigint[], $3::bigint[]) f (lane, floor, top)`
 
-	// Which lanes have an open entry, of their numbers from one on: as for take, settled entries below may be many.
+	// Lanes with an open entry at or above a number: as in take, there may be many settled entries below.
 	Unsettled = `-- relay: unsettled
 select f.lane from unnest($1::smallint[], $2::bigint[]) f (lane, first_seq)
 where exists (select from (

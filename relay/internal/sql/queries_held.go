@@ -1,9 +1,9 @@
 package sql
 
-// What stands beside the outbox, in claims and settles (P3.2, P3.5, P4). The statements compare owner and fence
-// as those of queries_engine.go do, and those of a settle also that its own journal entry is still there.
+// The tables beside the outbox, in claims and settles (P3.2, P3.5, P4). The statements compare owner and fence as those
+// of queries_engine.go do; those of a settle also check that its own journal entry is still there.
 const (
-	// What a lane has beside its events: whether anything is parked, and whether some of it is to be released.
+	// Whether a lane has parked events, and whether some of them are to be released.
 	Look = `-- relay: look
 select l.lane, exists (select from {schema}outbox_parked_key k where k.lane = l.lane)
 		or exists (select from {schema}outbox_parked p where p.lane = l.lane),
@@ -12,8 +12,8 @@ select l.lane, exists (select from {schema}outbox_parked_key k where k.lane = l.
 from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
-	// The topics and partitions that the lanes hold events of. Each topic is a step in the index, and each group of
-	// these lanes: what did not fit into its time does with fewer lanes.
+	// The places that the lanes hold events for. Each topic is one descent of the index, and so is each group of these
+	// lanes: a claim that timed out succeeds with fewer lanes.
 	LookHeld = `-- relay: look held
 with recursive mine as materialized (
 	select l.lane from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
@@ -34,7 +34,7 @@ with recursive mine as materialized (
 )
 select lane, topic, partition from g`
 
-	// Those of the groups of a drain that have nothing left. There may be thousands of others, which did not change.
+	// The drained groups that are empty now. There may be thousands of others, which did not change.
 	Emptied = `-- relay: emptied
 select g.lane, g.topic, g.partition
 from unnest($4::smallint[], $5::text[], $6::integer[]) g (lane, topic, partition)
@@ -107,11 +107,10 @@ select lane, id, marked, message_id, source, tenant, topic, key, type, content_t
 	when not marked then headers end,
 	case when not marked then payload end, at from picked`
 
-	// Held events of partitions that answer again, under the numbers that they have: of each group as many as its share
-	// of the count allows, and of all groups of a lane together as the bytes do. As in take, the lanes have no open
-	// entry; one with the same number would be refused by the journal's key. What stands behind an event of its key
-	// that is parked joins that list instead (P4): a settle moves no more than its own claim, however much of the key
-	// is held.
+	// Held events of partitions that answer again, under the numbers that they have: the count is shared by the groups,
+	// and the bytes limit all groups of a lane together. As in take, the lanes have no open entry; the journal's key
+	// would refuse one with the same number. Events behind a parked one of their key join its list instead (P4): a
+	// settle moves only its own claim, however many events of the key are held.
 	Drain = `-- relay: drain
 with mine as materialized (
 	select l.lane
@@ -159,7 +158,7 @@ with mine as materialized (
 select lane, id, seq, partition, sent, maybe, behind, message_id, source, tenant, topic, key, type, content_type,
 	case when not behind then headers end, case when not behind then payload end, at from picked`
 
-	// A mark goes only here, under the lane's lock and with an empty list.
+	// A mark is deleted only here, under the lane's lock and with an empty list.
 	Unmark = `-- relay: unmark
 delete from {schema}outbox_parked_key k where k.key_hash in (
 	select r.key_hash from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
@@ -170,8 +169,8 @@ delete from {schema}outbox_parked_key k where k.key_hash in (
 	where not exists (select from {schema}outbox_parked p where p.key_hash = r.key_hash and not p.alone))`
 
 	// Events of keys that are being released, in the order of their lists and under new numbers, straight from the
-	// list: nothing comes back into outbox_event, where a late commit would overtake it. The keys share the limit: what
-	// is read is about as much as is taken, however many lists there are.
+	// list: none goes back into outbox_event, where a late commit would overtake it. The keys share the limit: the
+	// number of rows that are read is about that of the events that are taken, however many lists there are.
 	List = `-- relay: list
 with mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
@@ -246,8 +245,8 @@ with own as materialized (
 )
 select count(*) from v`
 
-	// Refused events and those of their keys. Rows are found as in settle, and for the same reason. A mark stands only
-	// where a row was moved: an event that was discarded meanwhile parks nothing.
+	// Refused events and those of their keys. Rows are found as in settle, and for the same reason. A mark is set only
+	// where a row was moved: an event that was discarded meanwhile parks no key.
 	SettlePark = `-- relay: settle park
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
@@ -301,7 +300,7 @@ order by m.tenant, m.topic, m.key, m.attempts desc
 on conflict (key_hash) do update set state = 'parked', since = clock_timestamp(), reason = excluded.reason,
 	code = excluded.code`
 
-	// Events that cannot be sent now. Those that are held already stay, perhaps for another partition than was thought.
+	// Events that cannot be sent now. Those that are held already stay, but their partition may change.
 	SettleHold = `-- relay: settle hold
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
@@ -340,10 +339,10 @@ using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_s
 where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
 returning c.lane`
 
-	// The first held event of each group, for a try whether its partition answers. It is noted as sent before it is,
-	// and given with what was noted before. Of a topic as a whole only where no partition holds what is older: a settle
-	// may have put it there that this relay's memory does not tell of yet. What is to join a list of parked events is
-	// not sent (see drain); where the first hundred are, none is given.
+	// The first held event of each group, to try whether its place answers. It is recorded as sent before it is, and
+	// returned with its former record. For a topic as a whole there is one only if no partition holds older events: a
+	// settle may have moved some there that this relay does not know of yet. Events that must join a list of parked
+	// events are not sent (see drain); if the first hundred are such, none is returned.
 	Try = `-- relay: try
 update {schema}outbox_held t set sent = true
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
@@ -362,7 +361,7 @@ returning t.lane, t.id, t.seq, t.partition, h.sent, t.maybe, t.message_id, t.sou
 	t.content_type,
 	t.headers, t.payload, coalesce(t.event_time, t.created_at)`
 
-	// Takes the note of a try back: the topic was refused for certain.
+	// Undoes the record of a try: the topic was certainly refused.
 	Untry = `-- relay: untry
 update {schema}outbox_held t set sent = false
 from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, id)

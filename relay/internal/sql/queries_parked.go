@@ -1,6 +1,6 @@
 package sql
 
-// What people see and do. Whatever changes a parked event or a mark locks its lane first, as claims and settles do, so
+// Operators' reads and changes. A change of a parked event or a mark locks its lane first, as claims and settles do, so
 // that the decision of a claim holds until its commit.
 const (
 	Parked = `-- relay: parked
@@ -75,7 +75,7 @@ where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1
 	and state = 'parked'
 returning (select count(*) from {schema}outbox_parked p where p.key_hash = outbox_parked_key.key_hash and not p.alone)`
 
-	// What is still held of a parked key joins its list: no more at once than count and bytes allow.
+	// Held events of a parked key join its list: at most as many at once as count and bytes allow.
 	Rejoin = `-- relay: rejoin
 with k as materialized (
 	select p.key_hash, p.id from {schema}outbox_parked p
@@ -107,7 +107,7 @@ select count(*) from unheld`
 	ReleaseEvent = `-- relay: release event
 update {schema}outbox_parked set releasing = true where lane = $1 and id = $2 and alone and not releasing`
 
-	// An event in the journal may be on its way at this moment.
+	// An event in the journal may be in flight.
 	DiscardEvent = `-- relay: discard event
 delete from {schema}outbox_parked p where p.lane = $1 and p.id = $2
 returning p.maybe_published or exists (select from {schema}outbox_claim c where c.lane = p.lane and p.id = any (c.ids))`
@@ -122,7 +122,7 @@ with gone as (
 )
 select count(*), count(*) filter (where maybe) from gone`
 
-	// A list that a discard has emptied holds nobody back any more.
+	// A list that a discard has emptied blocks no event any more.
 	UnmarkEmpty = `-- relay: unmark empty
 delete from {schema}outbox_parked_key k where k.lane = $1
 	and k.key_hash = sha256(replace($3 || '/' || octet_length($2)::text || '/' || $2 || $4, '\', '\\')::bytea)

@@ -7,8 +7,8 @@ select n.name, exists (select from pg_publication p where p.pubname = n.name),
 	exists (select from pg_publication p where p.pubname = n.name and pg_has_role(p.pubowner, 'usage'))
 from (select 'effectonce_' || replace(m.outbox_id::text, '-', '') as name from {schema}outbox_meta m) n`
 
-	// Inserts only: what relays delete must not come back to them. What is scheduled is published so that relays know
-	// when something comes due.
+	// Inserts only: a relay's deletes must not come back to it. Scheduled events are published so that relays know when
+	// they are due.
 	Publish = `-- relay: publish
 create publication {publication} for table {schema}outbox_event, {schema}outbox_scheduled with (publish = 'insert')`
 
@@ -24,7 +24,7 @@ drop publication {publication}`
 	WALSlot = `-- relay: wal slot
 select count(*) > 0, coalesce(bool_or(active), false) from pg_replication_slots where slot_name = $1`
 
-	// What still came from the WAL may have been published: a new numbering begins.
+	// Events that came from the WAL may have been published: a new numbering begins.
 	WALGiveUp = `-- relay: wal give up
 with gone as (
 	delete from {schema}outbox_streamed s returning s.lane
@@ -36,7 +36,7 @@ set incarnation = greatest(m.incarnation + 1, extract(epoch
 from {schema}outbox_server() c
 where exists (select from gone)`
 
-	// The base stays: numbers of the next slot go on counting from it, in the same incarnation.
+	// The base stays: numbers of the next slot continue from it, in the same incarnation.
 	WALForget = `-- relay: wal forget
 update {schema}outbox_wal set slot = '', owner = null`
 )

@@ -16,8 +16,8 @@ where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::tex
 	and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7
 order by a.pos limit $8`
 
-	// New ids, the same message ids, the time that the event had: it enters the outbox as any other, behind what is
-	// there. The header tells consumers that go by numbers that this is not its first one (event.HeaderReplay).
+	// New ids, the same message ids and times: the event enters the outbox like any other, behind the existing ones.
+	// The header tells consumers in watermark mode that this is a repetition (event.HeaderReplay).
 	Replay = `-- relay: replay
 with chosen as materialized (
 	select a.* from {schema}outbox_archive a
@@ -37,7 +37,7 @@ select count(*), coalesce(max(pos), 0) from chosen`
 	ReplayEnd = `-- relay: replay end
 select least($1::timestamptz, clock_timestamp())`
 
-	// {query} is a person's select, found to be one statement, and {after} a number: neither could be a parameter.
+	// {query} is an operator's select, checked to be one statement, and {after} a number: neither can be a parameter.
 	ReplayCount = `-- relay: replay count
 select count(*), count(distinct q.message_id), coalesce(sum(octet_length(q.payload)), 0),
 	count(distinct (q.topic, q.key))
@@ -50,13 +50,13 @@ select * from (
 {query}
 ) q offset {after} limit $1`
 
-	// With hold: the commit runs the query to its end, and its rows stay with the session.
+	// With hold: the COMMIT runs the query to its end, and the session keeps its rows.
 	ReplayDeclare = `-- relay: replay declare
 declare effectonce_rows no scroll cursor with hold for select * from (
 {query}
 ) q offset {after}`
 
-	// As few as fit into memory, however large they are.
+	// A small number, so that they fit into memory, however large they are.
 	ReplayFetch = `-- relay: replay fetch
 fetch forward 20 from effectonce_rows`
 

@@ -1,6 +1,6 @@
 package sql
 
-// Events from the WAL have the place of their commit for a number (walLane): none is beyond the WAL's end.
+// Events from the WAL are numbered by the position of their commit (walLane): none is beyond the WAL's end.
 const Numbering = `-- relay: numbering
 select l.lane, l.reserved_seq, m.outbox_id::text, m.incarnation
 from {schema}outbox_lane l, {schema}outbox_meta m

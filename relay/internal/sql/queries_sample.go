@@ -1,7 +1,7 @@
 package sql
 
-// The figures of a Sample: every count ends at its limit, and looks begin above the floors that this relay knows, as
-// its probe does. So a sample every few seconds costs little, also beside ten million rows or a pinned snapshot.
+// The figures of a Sample: every count ends at its limit, and reads begin above the floors that this relay knows, as
+// its probe does. So a sample every few seconds is cheap, even with ten million rows or a pinned snapshot.
 const (
 	SampleEvents = `-- relay: sample events
 with ids as materialized (
@@ -49,16 +49,16 @@ select (select count(*) from (select from {schema}outbox_scheduled limit $1) s),
 		cross join lateral (select s.due from {schema}outbox_scheduled s where s.lane = l.lane order by s.due
 			limit 1) d), 0)::float8`
 
-	// The archive's default partition is for what had no day. The statistics' count will do: to count a partition
-	// directly needs a grant on it.
+	// The archive's default partition has the events without a day. The estimate of the statistics suffices: counting
+	// the partition directly needs a grant on it.
 	SampleTopics = `-- relay: sample topics
 select (select count(*) from {schema}outbox_paused_topic),
 	coalesce((select extract(epoch from clock_timestamp() - min(p.paused_at)) from {schema}outbox_paused_topic p),
 		0)::float8,
 	pg_stat_get_live_tuples('{schema}outbox_archive_default'::regclass)`
 
-	// What keeps dead rows from being removed. Sessions of other roles show their transaction's age in ids to
-	// everybody, and when it began only to members of pg_read_all_stats.
+	// Transactions that keep dead rows. The age in ids of another role's transaction is visible to everybody, the time
+	// of its start only to members of pg_read_all_stats.
 	SampleHorizon = `-- relay: sample horizon
 select coalesce(max(age), 0)::bigint, coalesce(extract(epoch from clock_timestamp() - min(since)), 0)::float8
 from (

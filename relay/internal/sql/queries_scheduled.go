@@ -1,14 +1,13 @@
 package sql
 
 const (
-	// The time is the statement's and not the clock's, which the planner would not look up in an index.
+	// now() and not clock_timestamp(), which the planner would not use with an index.
 	Due = `-- relay: due
 select f.lane from unnest($1::smallint[]) f (lane)
 where exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp())`
 
-	// Under the lanes' locks, in the order that the events are to have: their new ids are drawn above the sort. As many
-	// of each lane as count and bytes allow, and at least one: a move that takes longer than the lease would begin
-	// again for ever.
+	// Under the lanes' locks, in the order that the events are to have: their new ids are drawn above the sort. Count
+	// and bytes limit the events of each lane, at least one: a move that exceeds the lease would start over for ever.
 	MoveDue = `-- relay: move due
 with head as materialized (
 	select p.lane, p.due, p.seq
@@ -58,9 +57,11 @@ from l cross join lateral (
 	order by o.due, o.seq limit $6) s
 order by s.due, s.seq limit $6`
 
-	// An event that a move has taken meanwhile is not there any more.
+	// An event that a move has taken meanwhile is gone. With its due time the table's key finds it: a step in a lane.
 	Cancel = `-- relay: cancel
-delete from {schema}outbox_scheduled where seq = $1 returning message_id, tenant, topic, key, type, due`
+delete from {schema}outbox_scheduled
+where lane = any (array(select generate_series(0, 31))::smallint[]) and due = $2 and seq = $1
+returning message_id, tenant, topic, key, type, due`
 
 	StatusScheduled = `-- relay: status scheduled
 select count(*), count(*) filter (where due <= clock_timestamp()), min(due) from {schema}outbox_scheduled`

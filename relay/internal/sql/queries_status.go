@@ -14,7 +14,7 @@ select l.lane, l.owner, coalesce(m.name, ''), l.fence,
 from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner
 order by l.lane`
 
-	// What each relay has, those without lanes included, and what nobody has.
+	// The lanes of each relay, including relays without lanes, and the free lanes.
 	StatusRelays = `-- relay: status relays
 with lane as materialized (
 	select l.lane, l.owner, l.owner is not null
@@ -30,7 +30,9 @@ with lane as materialized (
 select coalesce(s.owner, m.owner), coalesce(m.name, ''), coalesce(s.lanes, '{}'), coalesce(s.overdue, 0),
 	coalesce(s.claimed, 0), coalesce(extract(epoch from clock_timestamp() - s.oldest), 0)::float8,
 	extract(epoch from clock_timestamp() - m.seen)::float8, coalesce(m.lease_until > clock_timestamp(), false),
-	coalesce(extract(epoch from m.seen - m.joined), 0)::float8
+	coalesce(extract(epoch from m.seen - m.joined), 0)::float8, coalesce(m.version, ''), coalesce(m.trouble, ''),
+	extract(epoch from clock_timestamp() - m.trouble_since)::float8,
+	extract(epoch from clock_timestamp() - m.acked_at)::float8
 from share s full join {schema}relay_member m on m.owner = s.owner
 order by 2, 1`
 

@@ -17,11 +17,11 @@ insert into {schema}outbox_paused_topic (topic, paused_by, reason) values ($1, $
 	Resume = `-- relay: resume
 delete from {schema}outbox_paused_topic where topic = $1`
 
-	// As unsure, for people and without a lock: with a hundred million held events it takes minutes. What is held for
-	// the topic as a whole and was never sent has no partition yet, and nothing behind it was sent, or it counts as
-	// sent (noteOvertaken). What is held for a partition has: higher numbers of its lane may stand in others, one of
-	// which it may go to by the new count. What is read from the WAL is in no journal: of whatever lanes that come from
-	// there still have in the table, nobody knows whether it was written.
+	// As unsure, for operators and without a lock: with a hundred million held events it takes minutes. Events that are
+	// held for the topic as a whole and were never sent are certain: they have no partition yet, and no later event was
+	// sent, or they count as sent (noteOvertaken). Those held for a partition are uncertain: later events of their lane
+	// may be in the partition that the new count gives them. Events from the WAL are in no journal: those in the tables
+	// of lanes with that source may have been written.
 	Uncertain = `-- relay: uncertain
 select
 	(select count(*) from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
@@ -33,7 +33,7 @@ select
 	(select count(*) from {schema}outbox_held h where h.topic = $1 and (h.sent or h.partition >= 0)),
 	exists (select from {schema}outbox_streamed)`
 
-	// Under the locks of all lanes: it reads the journal, and of what is held next to nothing.
+	// Under the locks of all lanes: it reads the journal, and hardly any held events.
 	Unsure = `-- relay: unsure
 select exists (select from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
 		where exists (select from {schema}outbox_event e where e.lane = c.lane and e.id = i.id and e.topic = $1)
@@ -51,7 +51,7 @@ select exists (select from {schema}outbox_claim c cross join lateral unnest(c.id
 			select from {schema}outbox_held h where h.topic = $1 and h.lane = l.lane and h.partition >= 0
 			order by h.partition, h.seq limit $2) h limit $2) few)`
 
-	// One topic for people; the journal is as small as the relays' claims.
+	// One topic for operators; the journal is as small as the relays' claims.
 	TopicState = `-- relay: topic state
 select coalesce(t.partitions, 0), t.pinned_at, p.paused_at, coalesce(p.paused_by, ''), coalesce(p.reason, ''),
 	coalesce(m.kafka_cluster, ''),
@@ -64,7 +64,7 @@ from {schema}outbox_meta m
 left join {schema}outbox_topic t on t.topic = $1
 left join {schema}outbox_paused_topic p on p.topic = $1`
 
-	// Not in the order in which they go: it ends after so many rows, whichever these are.
+	// Not in the order of publishing: it ends after so many rows, whichever these are.
 	HeldOfTopic = `-- relay: held of topic
 select h.topic, h.partition, count(*), count(distinct h.lane), min(h.held_at), min(h.created_at),
 	count(*) filter (where h.sent)
@@ -79,15 +79,16 @@ returning old.partitions`
 	LockLane = `-- relay: lock lane
 select from {schema}outbox_lane where lane = $1 for update`
 
-	// The lane's owner does not know yet that it holds events for the topic as a whole: under another fence it looks.
+	// The lane's owner does not know yet that it holds events for the topic as a whole: under another fence it reads
+	// the groups.
 	Refence = `-- relay: refence
 update {schema}outbox_lane l set fence = l.fence + 1
 where l.lane = $1 and not exists (select from (
 	select from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition = -1 order by h.seq
 	limit 1) one)`
 
-	// A part of regroup, beside relays: the newest of each partition first, for what a partition holds goes before what
-	// the topic does. That they had one is noted as in noteOvertaken.
+	// A part of regroup, while relays run: the newest events of each partition first, because a partition's held events
+	// are published before the topic's. The former partition is recorded as in noteOvertaken.
 	RegroupLane = `-- relay: regroup lane
 with recursive g as (
 	select n.* from (
@@ -123,7 +124,7 @@ select lane from {schema}outbox_lane where lane in (
 	select h.lane from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2))
 	order by lane for update`
 
-	// An event in the journal may be on its way at this moment.
+	// An event in the journal may be in flight.
 	DiscardHeld = `-- relay: discard held
 with chosen as (
 	select h.lane, h.id from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2)
@@ -136,9 +137,10 @@ with chosen as (
 )
 select count(*), count(*) filter (where maybe) from gone`
 
-	// By the new count, events that were held for different partitions may go to the same one, and a key's next ones
-	// past them: held for the topic as a whole they go first, in the order of their numbers. All lanes are locked, and
-	// most of what is held has no partition any more: lane by lane the index leads past it.
+	// Under the new count, events that were held for different partitions may go to the same one, and later ones of a
+	// key past them. Therefore they are held for the topic as a whole and published first, in the order of their
+	// numbers. All lanes are locked, and most held events have no partition any more: lane by lane the index skips
+	// them.
 	Regroup = `-- relay: regroup
 update {schema}outbox_held h set partition = -1
 where h.ctid = any (array(

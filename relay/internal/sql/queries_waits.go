@@ -1,11 +1,11 @@
 package sql
 
-// What is asked of an outbox that no relay works on, again and again.
+// Repeated questions to an outbox that no relay works on.
 const (
 	Drawn = `-- relay: drawn
 select case when n.is_called then n.last_value else 0 end from {schema}outbox_event_id_seq n`
 
-	// A lock is not waited for: who asks looks at other outboxes too. The plan is pinned as the probe's.
+	// Without waiting for locks: the caller has other outboxes to ask. The plan is pinned as the probe's.
 	WaitsSettings = `-- relay: waits settings
 select set_config('lock_timeout', '200ms', true), set_config('statement_timeout', '2s', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true)`

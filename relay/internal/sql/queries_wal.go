@@ -2,7 +2,7 @@ package sql
 
 // The statements of the WAL source (docs/decisions/0023). LSNs travel as numbers.
 const (
-	// The columns that Postgres 17 brought are asked for by name, for older ones lack them.
+	// The columns that Postgres 17 added are read by name, because older versions lack them.
 	WALState = `-- relay: wal state
 select current_setting('wal_level'), current_setting('synchronous_standby_names') <> '',
 	'effectonce_' || replace(m.outbox_id::text, '-', ''),
@@ -41,11 +41,11 @@ from {schema}outbox_meta m`
 select u.lane, e.id from unnest($1::smallint[]) u (lane) cross join lateral (
 	select e.id from {schema}outbox_event e where e.lane = u.lane order by e.id limit 1) e`
 
-	// Nothing that is written from here on is before it.
+	// All WAL that is written from here on is behind it.
 	WALUpTo = `-- relay: wal up to
 select (pg_current_wal_insert_lsn() - '0/0')::bigint`
 
-	// One relay at a time makes the slot. A lock that the end of the transaction gives back, for poolers.
+	// One relay at a time makes the slot. The lock ends with the transaction, for poolers.
 	WALAlone = `-- relay: wal alone
 select pg_try_advisory_xact_lock(1701209713, '{schema}outbox_wal'::regclass::oid::integer)`
 
@@ -53,7 +53,7 @@ select pg_try_advisory_xact_lock(1701209713, '{schema}outbox_wal'::regclass::oid
 	WALCreate = `-- relay: wal create
 select (lsn - '0/0')::bigint from pg_create_logical_replication_slot($1, 'pgoutput')`
 
-	// Numbers go on counting from the base that they have, unless they come to their end.
+	// Numbers continue from the base, unless they run out.
 	WALAdopt = `-- relay: wal adopt
 insert into {schema}outbox_wal (slot, system_identifier, timeline, base, confirmed)
 select s.slot_name, c.system, c.timeline, s.confirmed_flush_lsn,
@@ -66,7 +66,7 @@ on conflict (one) do update set slot = excluded.slot, confirmed = excluded.confi
 		then excluded.base else outbox_wal.base end,
 	system_identifier = excluded.system_identifier, timeline = excluded.timeline`
 
-	// The slot came here from the server of before, as it was read.
+	// The slot was synchronized from the old server at the recorded position.
 	WALFollow = `-- relay: wal follow
 update {schema}outbox_wal w set timeline = c.timeline from {schema}outbox_server() c
 where w.slot = $1 and w.confirmed = '0/0'::pg_lsn + $2::bigint and w.system_identifier = c.system`
@@ -74,7 +74,7 @@ where w.slot = $1 and w.confirmed = '0/0'::pg_lsn + $2::bigint and w.system_iden
 	WALOwn = `-- relay: wal own
 update {schema}outbox_wal set owner = $1 where slot = $2`
 
-	// Written before the slot is told: so a slot that is further than this was moved, or made, by somebody else.
+	// Written before the slot is confirmed: so a slot that is ahead of it was moved, or made, by somebody else.
 	WALConfirm = `-- relay: wal confirm
 update {schema}outbox_wal set confirmed = greatest(confirmed, '0/0'::pg_lsn + $2::bigint),
 	confirmed_at = clock_timestamp() where slot = $1
@@ -83,7 +83,7 @@ returning current_setting('synchronous_standby_names') <> ''`
 	WALEnd = `-- relay: wal end
 select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid = $2`
 
-	// A sign of life in the WAL, which lets a slot go on that has nothing else to send.
+	// A message in the WAL, which lets a slot advance that has nothing else to send.
 	WALBeat = `-- relay: wal beat
 select pg_logical_emit_message(false, 'effectonce', '')`
 
@@ -97,9 +97,9 @@ select s.lane, s.snapshot::text, (s.until - '0/0')::bigint, s.done from {schema}
 	Snapshot = `-- relay: snapshot
 select pg_current_snapshot()::text`
 
-	// One snapshot of the lanes that can be handed over: what it shows is, or will be, published from the table, and
-	// what it does not show comes from the WAL. A transaction that it shows has written its commit before the until.
-	// Lanes with more than a few events left are not there.
+	// One snapshot of the lanes that can be handed over: events that it shows are, or will be, published from the
+	// table, and the others come from the WAL. A transaction that it shows has written its commit before the until.
+	// Lanes with more than a few events left are not included.
 	HandOver = `-- relay: hand over
 with ids as materialized (
 	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, {schema}outbox_server() c
@@ -120,11 +120,11 @@ where not exists (select from {schema}outbox_claim c where c.lane = m.lane)
 	and not exists (select from {schema}outbox_parked_key k where k.lane = m.lane)
 	and not exists (select from {schema}outbox_parked p where p.lane = m.lane and p.releasing)`
 
-	// Locked, for whoever begins to read meanwhile writes its name there first, and looks for lanes then.
+	// Locked: a relay that begins to read writes its name there first, and then reads the lanes.
 	WALReads = `-- relay: wal reads
 select w.one from {schema}outbox_wal w where w.slot = $1 and w.owner = $2 for share`
 
-	// Nobody reads it any more.
+	// No relay reads the WAL any more.
 	WALDisown = `-- relay: wal disown
 update {schema}outbox_wal set owner = null`
 
@@ -146,8 +146,7 @@ delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[])
 where s.lane = f.lane and l.lane = f.lane and l.fence = f.fence and l.owner = $3
 returning s.lane`
 
-	// Lanes that are given back without the certainty that nothing of them is left which was published: a new numbering
-	// begins.
+	// Lanes that are given back without certainty that all their published events are deleted: a new numbering begins.
 	Abandon = `-- relay: abandon
 with gone as (
 	delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[]) f (lane, fence),
@@ -163,11 +162,11 @@ from {schema}outbox_server() c
 where exists (select from gone)
 returning m.outbox_id::text || '.' || m.incarnation`
 
-	// Whether the slot is the one that was read, where it was then.
+	// Whether the slot is still the same, at the position that was read.
 	WALStands = `-- relay: wal stands
 select coalesce((select w.slot = $1 and w.confirmed = '0/0'::pg_lsn + $2::bigint from {schema}outbox_wal w), $1 = '')`
 
-	// The same with every lane, all of which are locked, if the slot stands so.
+	// The same with every lane, all of which are locked, if the slot is unchanged.
 	AbandonAll = `-- relay: abandon all
 with gone as (
 	delete from {schema}outbox_streamed s
@@ -182,8 +181,7 @@ from {schema}outbox_server() c
 where exists (select from gone)
 returning m.outbox_id::text || '.' || m.incarnation`
 
-	// An array of ctids leaves the plan no choice, as in settle. Rows of the outbox are never changed, so none has
-	// moved.
+	// An array of ctids allows no other plan, as in settle. Rows of the outbox are never updated, so none has moved.
 	StreamedGone = `-- relay: streamed gone
 delete from {schema}outbox_event e where e.ctid = any (array(
 	select r.ctid from unnest($1::smallint[], $2::bigint[]) u (lane, id) cross join lateral (

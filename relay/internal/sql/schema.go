@@ -13,7 +13,7 @@ type Schema struct {
 	expanded sync.Map // by the statement
 }
 
-// For is the schema of that name; an empty one is the connection's search_path.
+// For returns the schema of that name; an empty name means the connection's search_path.
 func For(schema string) (*Schema, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
@@ -22,10 +22,10 @@ func For(schema string) (*Schema, error) {
 	return &Schema{name: schema, prefix: prefix}, nil
 }
 
-// Name is the schema's; "" for the search_path.
+// Name returns the schema's name; "" for the search_path.
 func (s *Schema) Name() string { return s.name }
 
-// Expand is the statement with the schema's name.
+// Expand returns the statement with the schema's name.
 func (s *Schema) Expand(statement string) string {
 	done, ok := s.expanded.Load(statement)
 	if !ok {

@@ -1,7 +1,6 @@
 package sql
 
-// Vectors are texts and what Postgres' hashtextextended(text, 0) makes of them, on versions 15 to 18 of little-endian
-// machines.
+// Vectors maps texts to their hashtextextended(text, 0), on Postgres 15 to 18 on little-endian machines.
 func Vectors() map[string]int64 {
 	return map[string]int64{
 		"0":                                    2234665679637250028,

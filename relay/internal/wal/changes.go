@@ -13,16 +13,17 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// changes is what operators have changed that the relay looks at.
+// changes are operators' changes that the relay must apply.
 type changes struct {
 	Epoch  string // of the numbering
 	Same   bool   // the numbering is of this server and timeline
 	Paused []string
 }
 
-// readChanges reads what somebody has changed in some transactions, once they show: a commit stands in the WAL before,
-// and for long with a synchronous standby. Events that were committed after a topic was paused must not be sent, and
-// those that were committed after a new numbering began must not go under the old one, which consumers may have left.
+// readChanges reads the changes of some transactions once they are visible: a commit is in the WAL before that, and
+// long before with a synchronous standby. Events that were committed after a pause of their topic must not be sent, and
+// events that were committed after a new numbering began must not be sent under the old one, which consumers may have
+// left.
 func readChanges(ctx context.Context, s *pg.Session, schema *sql.Schema, xids []uint32) (*changes, error) {
 	for pause := outage.NewBackOff(); ; _ = sleep.For(ctx, pause.NextBackOff()) {
 		var c changes

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
-// item is what is known of an event beside the event itself.
+// item has the data of an event that are not part of the event.
 type item struct {
 	ID     int64  // in the outbox
 	Commit uint64 // LSN of its transaction's commit record
@@ -24,24 +24,24 @@ type item struct {
 	Lane   int16
 }
 
-// batch is what was read: events in the order of commits.
+// batch has the read events, in the order of commits.
 type batch struct {
 	Events []event.Event
 	Items  []item
-	// Pos is the end of the last whole transaction, or a later place up to which the server has nothing for us. Every
+	// Pos is the end of the last complete transaction, or a later position up to which the server has no events. Every
 	// event of an earlier transaction is in this batch or in an earlier one.
 	Pos uint64
-	Due time.Time // the earliest time of what was scheduled; zero: nothing was
-	// Changed are the transactions in which somebody has changed something that the relay looks at with SQL.
+	Due time.Time // the earliest due time of scheduled events; zero: none
+	// Changed are the transactions of operators whose changes the relay must read.
 	Changed []uint32
 
 	bytes int
 }
 
-// prefix marks messages of ours in the WAL.
+// prefix marks the relay's own messages in the WAL.
 const prefix = "effectonce"
 
-// errUnread: what came over the replication connection is not what pgoutput sends, or not of our tables.
+// errUnread: a message on the replication connection is not valid pgoutput, or not of the outbox's tables.
 var errUnread = errors.New("relay: the WAL's stream is not understood")
 
 // decoder reads pgoutput's protocol, version 1, with binary values: whole transactions, in the order of their
@@ -50,30 +50,30 @@ type decoder struct {
 	overhead int // of an event in memory, beside its values
 	tables   map[uint32]table
 	values   pg.Copier
-	inside   bool // a transaction
+	inside   bool // inside a transaction
 	commit   uint64
 	xid      uint32
 	nth      int32
-	row      row // that is being read
+	row      row // the row that is being read
 }
 
-// table is one of the publication, with what reads each column that comes; nil: nothing does.
+// table is a table of the publication, with a reader for each column; nil: the column is ignored.
 type table struct {
 	scheduled bool
 	columns   []column
 }
 
-// column reads a value that is not null into the decoder's row.
+// column decodes a non-null value into the decoder's row.
 type column func(d *decoder, v []byte) error
 
-// row is one that was inserted.
+// row is an inserted row.
 type row struct {
 	item
 	event.Event
 	created, due time.Time
 }
 
-// columns are those that are read, by name.
+// columns are the decoded columns by name.
 func columns() map[string]column {
 	text := func(to func(d *decoder) *string) column {
 		return func(d *decoder, v []byte) error { *to(d) = d.values.Text(v); return nil }
@@ -102,7 +102,7 @@ func newDecoder(overhead int) *decoder {
 	return &decoder{overhead: overhead, tables: map[uint32]table{}}
 }
 
-// message is read from its front. A read beyond its end makes it broken.
+// message is read from its front. A read beyond its end marks it as broken.
 type message struct {
 	b      []byte
 	broken bool
@@ -157,7 +157,7 @@ func (m *message) name() string {
 	return v
 }
 
-// decode takes one message into a batch.
+// decode adds one message to a batch.
 func (d *decoder) decode(b []byte, to *batch) error {
 	m := &message{b: b}
 	kind := m.u8()
@@ -177,7 +177,7 @@ func (d *decoder) decode(b []byte, to *batch) error {
 			return fmt.Errorf("%w: %w", errUnread, err)
 		}
 	case 'M':
-		// In a transaction: somebody has changed something. Beside one: a heartbeat, whose work is done.
+		// Inside a transaction: an operator's change. Outside of one: a heartbeat, which needs no action.
 		flags, _, whose, _ := m.u8(), m.u64(), m.name(), m.take(int(m.u32()))
 		if flags&1 != 0 && !m.broken && whose == prefix {
 			to.Changed = append(to.Changed, d.xid)
@@ -204,7 +204,7 @@ func (d *decoder) relation(m *message) {
 	}
 }
 
-// insert takes a row: an event, or news of a scheduled one.
+// insert decodes a row: an event, or the due time of a scheduled one.
 func (d *decoder) insert(m *message, to *batch) error {
 	t, known := d.tables[m.u32()]
 	if tuple := m.u8(); !known || tuple != 'N' || !d.inside {
@@ -222,7 +222,7 @@ func (d *decoder) insert(m *message, to *batch) error {
 		case kind == 'b':
 			v = m.take(int(m.u32()))
 			size += len(v)
-		case kind == 't' && read == nil: // of somebody's own column, whose type has no binary form
+		case kind == 't' && read == nil: // an added column, whose type has no binary form
 			m.take(int(m.u32()))
 		default:
 			return fmt.Errorf("a value in format %q", kind)
@@ -259,14 +259,14 @@ func bigint(v []byte) (int64, error) {
 	return int64(binary.BigEndian.Uint64(v)), nil
 }
 
-// timestamp is a timestamptz: microseconds since 2000.
+// timestamp decodes a timestamptz: microseconds since 2000.
 func timestamp(v []byte) (time.Time, error) {
 	micros, err := bigint(v)
 	const epoch = 946684800
 	return time.Unix(epoch+micros/1_000_000, micros%1_000_000*1000).UTC(), err
 }
 
-// headers is a jsonb object, which begins with the version of its binary format.
+// headers decodes a jsonb object, which begins with the version of its binary format.
 func headers(v []byte, to *map[string]string) error {
 	if len(v) == 0 || v[0] != 1 {
 		return errors.New("headers in another format")

@@ -17,7 +17,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// deletion is published events, whose rows are to be deleted, and a place in the WAL to confirm then.
+// deletion has published events whose rows must be deleted, and the position in the WAL to confirm afterwards.
 type deletion struct {
 	Epoch string
 	Pos   uint64 // 0: none
@@ -26,7 +26,7 @@ type deletion struct {
 	ids   []int64
 	xids  []uint32
 	seqs  []int64
-	done  chan struct{} // closed when it is
+	done  chan struct{} // closed when the rows are deleted
 }
 
 // Add adds an event that was published under a number.
@@ -35,8 +35,9 @@ func (d *deletion) Add(it *item, seq int64) {
 	d.xids, d.seqs = append(d.xids, it.XID), append(d.seqs, seq)
 }
 
-// deleter deletes published events in the background, and confirms places in the WAL whose events are gone from the
-// table: first in the table, then to the slot. So what the slot does not send any more is not left in the table either.
+// deleter deletes published events in the background, and confirms positions in the WAL whose events are gone from the
+// table: first in the table, then to the slot. So an event that the slot does not send again is not in the table
+// either.
 type deleter struct {
 	Ended chan struct{} // closed when Run has returned
 
@@ -52,7 +53,7 @@ type deleter struct {
 	last     time.Time
 }
 
-// newDeleter makes one that goes on where the slot stands.
+// newDeleter makes a deleter that continues at the slot's position.
 func newDeleter(src *Source, st *state, reader *reader) *deleter {
 	d := &deleter{
 		Source: src, session: src.Session("wal deleter"), reader: reader, slot: st.Name,
@@ -66,7 +67,7 @@ func newDeleter(src *Source, st *state, reader *reader) *deleter {
 // Standbys reports whether commits wait for a synchronous standby.
 func (d *deleter) Standbys() bool { return d.standbys.Load() }
 
-// Gone is the place before which every event is gone, after a Flush.
+// Gone returns the position before which every event is deleted, after a Flush.
 func (d *deleter) Gone() uint64 { return d.deleted }
 
 // confirmEvery is the least pause between two confirmations.
@@ -84,10 +85,10 @@ func (d *deleter) Add(ctx context.Context, what *deletion) {
 	}
 }
 
-// errDeleterEnded: the deleter has failed, and says itself why.
+// errDeleterEnded: the deleter has failed, and reports its own error.
 var errDeleterEnded = errors.New("relay: deleting what was published was interrupted")
 
-// Flush waits until everything that was added is deleted.
+// Flush waits until all queued deletions are done.
 func (d *deleter) Flush(ctx context.Context) error {
 	done := make(chan struct{})
 	d.Add(ctx, &deletion{done: done})
@@ -101,7 +102,7 @@ func (d *deleter) Flush(ctx context.Context) error {
 	}
 }
 
-// Run works until ctx ends. It fails when the slot is not the one that we read any more.
+// Run works until ctx ends. It fails if the slot was replaced.
 func (d *deleter) Run(ctx context.Context) error {
 	defer close(d.Ended)
 	defer d.session.Close()
@@ -132,7 +133,7 @@ func (d *deleter) Run(ctx context.Context) error {
 		}
 		switch {
 		case d.deleted == d.marked:
-		// a place without rows waits for the heartbeat
+		// A position without rows waits for the heartbeat.
 		case idle, urged, dirty && time.Since(d.last) >= confirmEvery:
 			if err := d.confirm(ctx, idle); err != nil {
 				return err
@@ -144,7 +145,7 @@ func (d *deleter) Run(ctx context.Context) error {
 	}
 }
 
-// work does one deletion, together with what else has come.
+// work runs one deletion, together with others in the queue.
 func (d *deleter) work(ctx context.Context, first *deletion) error {
 	all, more := first, []*deletion{first}
 	for len(all.ids) < d.Events {
@@ -184,8 +185,8 @@ func (d *deleter) work(ctx context.Context, first *deletion) error {
 	return nil
 }
 
-// delete deletes rows. A row can be published before its transaction is in anybody's snapshot: then the statement does
-// not find it, and is repeated until every transaction shows.
+// delete deletes rows. An event can be published before snapshots show its transaction: then the statement does not
+// find the row, and is repeated until every transaction is visible.
 func (d *deleter) delete(ctx context.Context, what *deletion) error {
 	lanes, ids, xids, seqs := what.lanes, what.ids, what.xids, what.seqs
 	since, pause, all := time.Now(), outage.NewBackOff(), len(what.ids)
@@ -196,8 +197,8 @@ func (d *deleter) delete(ctx context.Context, what *deletion) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			// A server that is shut down in order lets nobody in, and waits for us until all that it has sent is
-			// confirmed: for ever, unless we go. What is not deleted comes again.
+			// A server in a clean shutdown accepts no connections, and waits until the relay has confirmed all WAL: it
+			// would wait for ever, unless the relay ends. Events that are not deleted come again.
 			if pgerr.Is(err, pgerr.CannotConnectNow) {
 				return fmt.Errorf("relay: deleting what was published: %w", err)
 			}
@@ -235,10 +236,13 @@ func (d *deleter) delete(ctx context.Context, what *deletion) error {
 	return nil
 }
 
-// deleteOnce deletes the rows that it finds, and says how many; with look, it takes a snapshot first, as text.
-func (d *deleter) deleteOnce(ctx context.Context, what *deletion, look bool) (snapshot string, gone int64, err error) {
+// deleteOnce deletes the rows that it finds, and returns their number; with snapped, it takes a snapshot first, as
+// text.
+func (d *deleter) deleteOnce(ctx context.Context, what *deletion, snapped bool) (snapshot string, gone int64,
+	err error,
+) {
 	err = d.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
-		if look {
+		if snapped {
 			b.Queue(d.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
 		}
 		count := func(tag pgconn.CommandTag) error { gone = tag.RowsAffected(); return nil }
@@ -251,7 +255,7 @@ func (d *deleter) deleteOnce(ctx context.Context, what *deletion, look bool) (sn
 	return snapshot, gone, err
 }
 
-// confirm writes down up to where everything is published and deleted, on the disk, and then lets the slot go on to
+// confirm records the position up to which all events are published and deleted, on disk, and then lets the slot move
 // there.
 func (d *deleter) confirm(ctx context.Context, idle bool) error {
 	found, standbys := false, false

@@ -10,16 +10,16 @@ import (
 var (
 	// errStandby: another relay reads the WAL.
 	errStandby = errors.New("relay: another relay reads the WAL")
-	// errNotYet: the WAL cannot be read now, and soon can be.
+	// errNotYet: the WAL cannot be read yet, but soon.
 	errNotYet = errors.New("relay: the WAL cannot be read yet")
 )
 
-// unusableError says why the WAL cannot be read until somebody changes something.
+// unusableError is the reason why the WAL cannot be read until somebody changes something.
 type unusableError struct{ Why string }
 
 func (e *unusableError) Error() string { return "relay: the WAL cannot be read: " + e.Why }
 
-// explain turns what Postgres refuses into what a person can do.
+// explain adds the remedy to an error of Postgres.
 func explain(err error) error {
 	switch pgerr.Code(err) {
 	case "42501", "28000", "28P01":

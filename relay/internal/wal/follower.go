@@ -14,9 +14,9 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// follower publishes what one session of reading the WAL brings: it takes batches from the reader, publishes the events
-// of lanes whose source the WAL is, leaves the others to the pumps, and gives what was acked to the deleter. Lanes
-// change their source in between two batches, and nowhere else.
+// follower publishes the events of one session of reading the WAL: it takes batches from the reader, publishes the
+// events of lanes whose source is the WAL, leaves the others to the pumps, and gives acked events to the deleter. Lanes
+// change their source only between two batches.
 type follower struct {
 	*Source
 	session *pg.Session
@@ -25,19 +25,19 @@ type follower struct {
 	slot    string
 	epoch   string
 	numbers numbers
-	since   uint64 // what commits from here on nobody has sent
+	since   uint64 // commits from here on were not sent before
 
 	mine [lanes.Count]streamedLane
-	// transactions of which events were left to the pumps, and which some snapshot may not show yet
+	// Transactions with events that were left to the pumps, and which a snapshot may not show yet.
 	skipped map[uint32]bool
-	guard   pg.Holders // who may have committed before the stream began, and be in no snapshot yet
+	guard   pg.Holders // transactions that may have committed before the stream began, and may be invisible yet
 	spare   *batch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
 	waited  int // ticks, for pumps that are at work
 	scan    tableScan
-	pos     uint64 // what commits before it was taken
-	wake    bool   // what the last batch told of may not have shown yet when the prober looked
+	pos     uint64 // commits before it were taken
+	wake    bool   // changes in the last batch may have been invisible to the prober
 }
 
 // laneSet are lanes under their fences, as parameters.
@@ -46,28 +46,28 @@ type laneSet struct {
 	fences []int64
 }
 
-// streamedLane is a lane whose source the WAL is.
+// streamedLane is a lane whose source is the WAL.
 type streamedLane struct {
-	fence int64 // 0: it is not
-	// What commits before until, and snap shows, was published from the table. A snap of nil: everything that comes is
-	// for us.
+	fence int64 // 0: the lane has another source
+	// Commits before until, and those that snap shows, were published from the table. A nil snap: all events that come
+	// are the follower's.
 	until uint64
 	snap  *snapshot
-	// done are events that the snapshot does not show, and that were published from the table before the hand-over.
+	// done are events that the snapshot does not show, but that were published from the table before the hand-over.
 	done map[int64]bool
-	// before: a reading of before this one may have sent what of it commits before follower.since, and not deleted it.
+	// before: an earlier session may have sent, and not deleted, events that commit before follower.since.
 	before bool
 }
 
-// errLanesChanged: a lane was lost, or its fence was raised. The stream begins again where everything was published.
+// errLanesChanged: a lane was lost, or its fence was raised. The stream begins again behind the published events.
 var errLanesChanged = errors.New("relay: the lanes have changed")
 
 const (
 	walTick      = 100 * time.Millisecond
-	walBeat      = 500 * time.Millisecond // between heartbeats that are asked for
+	walBeat      = 500 * time.Millisecond // between requested heartbeats
 	walPauseLow  = 100 * time.Millisecond
 	walPauseHigh = 5 * time.Second
-	// walPauseEarly is the longest pause while transactions of producers are waited for.
+	// walPauseEarly is the longest pause while the follower waits for transactions of producers.
 	walPauseEarly = 500 * time.Millisecond
 )
 
@@ -80,7 +80,7 @@ func newFollower(src *Source, s *pg.Session, st *state, reader *reader) *followe
 	}
 }
 
-// run reads and publishes until ctx ends, and then leaves nothing behind that is not settled.
+// run reads and publishes until ctx ends, and settles all events that it has sent.
 func (f *follower) run(ctx, work context.Context, try *try) (err error) {
 	reading, stop := context.WithCancel(work)
 	failed := make(chan error, 2)
@@ -123,7 +123,7 @@ func (f *follower) run(ctx, work context.Context, try *try) (err error) {
 	}
 }
 
-// begin waits for the lanes that another relay has read the WAL for, and takes over where it was.
+// begin waits for the lanes of the relay that read the WAL before, and continues at its position.
 func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 	err := f.session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) { b.Queue(f.sql(sql.WALOwn), f.Owner, f.slot) })
 	if err != nil {
@@ -131,7 +131,7 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 	}
 	f.set(Streaming, nil)
 	for {
-		// The fences first: whoever has an older one cannot change the rows any more.
+		// The fences first: a relay with an older one cannot change the rows any more.
 		var fences [lanes.Count]int64
 		for lane := range fences {
 			fences[lane] = f.Lanes.Fence(int16(lane))
@@ -166,10 +166,10 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 		}
 	}
 	f.Lanes.Assign(fromWAL, lanes.WAL)
-	return f.look(ctx)
+	return f.check(ctx)
 }
 
-// rows reads which lanes the WAL is the source of.
+// rows reads the lanes whose source is the WAL.
 func (f *follower) rows(ctx context.Context) (map[int16]streamedLane, error) {
 	out := map[int16]streamedLane{}
 	err := f.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
@@ -194,8 +194,9 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 	return err
 }
 
-// look reads, once the stream has begun, under which numbering events go, and who may have committed before it began.
-func (f *follower) look(ctx context.Context) error {
+// check reads, once the stream has begun, the current numbering, and the transactions that may have committed before
+// the stream began.
+func (f *follower) check(ctx context.Context) error {
 	same := false
 	err := f.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
 		b.Queue(f.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
@@ -230,7 +231,7 @@ func (f *follower) count() (n int) {
 	return n
 }
 
-// owned fails when a lane is not ours any more as it was: what was read since may belong to another by now.
+// owned fails if a lane was lost or its fence was raised: the read events may be another relay's by now.
 func (f *follower) owned() error {
 	for lane := range f.mine {
 		if l := &f.mine[lane]; l.fence != 0 && f.Lanes.Fence(int16(lane)) != l.fence {
@@ -240,7 +241,7 @@ func (f *follower) owned() error {
 	return nil
 }
 
-// take publishes what the reader has.
+// take publishes the reader's batch.
 func (f *follower) take(work context.Context) error {
 	if err := f.owned(); err != nil {
 		return err
@@ -272,7 +273,7 @@ func (f *follower) take(work context.Context) error {
 	return nil
 }
 
-// changed takes over what operators have changed in some transactions.
+// changed applies operators' changes in some transactions.
 func (f *follower) changed(ctx context.Context, xids []uint32) error {
 	c, err := readChanges(ctx, f.session, f.Schema, xids)
 	if err != nil {
@@ -286,7 +287,7 @@ func (f *follower) changed(ctx context.Context, xids []uint32) error {
 	return nil
 }
 
-// choose keeps the events of a batch that are for us, and numbers them.
+// choose keeps the follower's events of a batch, and numbers them.
 func (f *follower) choose(b *batch) {
 	kept := 0
 	for i := range b.Events {
@@ -297,7 +298,7 @@ func (f *follower) choose(b *batch) {
 			continue
 		}
 		if l.snap != nil && it.Commit >= l.until {
-			l.snap = nil // nothing that it shows can come any more
+			l.snap = nil // all commits that it shows have come
 		}
 		if l.snap != nil && l.snap.Shows(it.XID) {
 			continue
@@ -315,19 +316,20 @@ func (f *follower) choose(b *batch) {
 	b.Events, b.Items = b.Events[:kept], b.Items[:kept]
 }
 
-// walLane is what events from the WAL have in place of their lane's number: they are numbered all together.
+// walLane is the lane of events from the WAL: their numbers are common to all lanes.
 const walLane int16 = -1
 
-// errNumbersEnd: the session ends, and the next one begins at another base.
+// errNumbersEnd: the session ends, and the next one begins with another base.
 var errNumbersEnd = errors.New("relay: the numbers of this slot's base have come to their end")
 
-// pending: an earlier reading may have sent events of the lane that are still in the table, and have not come again.
+// pending reports whether an earlier session may have sent events of the lane that are still in the table, and have not
+// come again.
 func (f *follower) pending(l *streamedLane) bool { return l.before && f.pos < f.since }
 
-// pendingLanes are not to go back to the table yet.
+// pendingLanes returns the lanes that must not go back to the table yet.
 func (f *follower) pendingLanes() laneSet { return f.lanesThat(f.pending) }
 
-// lanesThat lists lanes of ours, as parameters.
+// lanesThat returns some of the relay's lanes, as parameters.
 func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneSet) {
 	for lane := range f.mine {
 		if l := &f.mine[lane]; l.fence != 0 && want(l) {
@@ -337,8 +339,8 @@ func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneSet) {
 	return set
 }
 
-// readPending reads on at the end until nothing is pending: it is no more than what had been committed when the session
-// began. It may take half of the time that there is for the end; what is pending then is left to the next reader.
+// readPending continues reading at the end until no lane is pending: that is no more than the WAL that was committed
+// when the session began. It may take half of the time for the drain; the rest is left to the next reader.
 func (f *follower) readPending(work context.Context, failed <-chan error) error {
 	enough := time.NewTimer(f.Drain / 2)
 	defer enough.Stop()
@@ -357,8 +359,8 @@ func (f *follower) readPending(work context.Context, failed <-chan error) error 
 	return nil
 }
 
-// finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where
-// we were. Lanes of which something is pending stay: who reads the WAL next goes on there.
+// finish is the clean end: published events are deleted, the lanes go back to the table, and the slot is at the last
+// position. Pending lanes stay: the next reader of the WAL continues there.
 func (f *follower) finish(work context.Context) error {
 	if err := f.deleter.Flush(work); err != nil {
 		return err

@@ -14,11 +14,11 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// mostSkipped is how many transactions are remembered before it is asked which of them every snapshot shows.
+// mostSkipped is how many transactions are remembered before the follower asks which of them every snapshot shows.
 const mostSkipped = 10_000
 
-// tick looks after the lanes that the pumps have: it gives them those that have no source yet, and takes those that are
-// empty.
+// tick moves lanes between the pumps and the follower: it gives the pumps the lanes that have no source yet, and takes
+// those that are empty.
 func (f *follower) tick(work context.Context) error {
 	if err := f.owned(); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (f *follower) tick(work context.Context) error {
 	if f.count() == lanes.Count {
 		return nil
 	}
-	if len(f.skipped) > mostSkipped { // of lanes that others have
+	if len(f.skipped) > mostSkipped { // of other relays' lanes
 		if _, err := f.decided(work); err != nil {
 			return err
 		}
@@ -50,8 +50,8 @@ func (f *follower) tick(work context.Context) error {
 	return f.handOver(work)
 }
 
-// newLanes gives lanes that came since to the pumps. One that another session read the WAL for may have missed
-// something.
+// newLanes gives newly leased lanes to the pumps. A lane that another session published from the WAL may have missed
+// events.
 func (f *follower) newLanes(work context.Context) error {
 	unassigned, _ := f.Lanes.Unassigned()
 	if len(unassigned) == 0 {
@@ -72,7 +72,7 @@ func (f *follower) newLanes(work context.Context) error {
 	return nil
 }
 
-// released gives lanes back to the pumps of which an operator has released something.
+// released gives lanes with released events back to the pumps.
 func (f *follower) released(work context.Context) error {
 	releasing := f.Lanes.ReleasingFromWAL()
 	if len(releasing) == 0 {
@@ -85,16 +85,16 @@ func (f *follower) released(work context.Context) error {
 	return f.aside(work, which, false, &deletion{})
 }
 
-// mostLeft is how many events a lane may have left to be handed over with them.
+// mostLeft is how many events a lane may have in the table to be handed over with them.
 const mostLeft = 2000
 
-// handOver makes the WAL the source of lanes. The pumps leave them alone for it, and the follower publishes from the
-// table what they have left: all that a snapshot shows, and perhaps some that it does not, which are noted.
+// handOver makes the WAL the source of lanes. The pumps leave them alone meanwhile, and the follower publishes their
+// remaining events from the table: all that a snapshot shows, and perhaps some that it does not, which are recorded.
 //
-// What the snapshot does not show will come from the WAL. That is only true when it shows every transaction that has
-// come already and was left to the pumps; and every one that had committed when the stream began, and then still was in
-// nobody's snapshot: all those hold a lock on the table. A commit stands in the WAL a moment before snapshots show it,
-// and for as long as it waits for a synchronous standby.
+// Events that the snapshot does not show will come from the WAL. For that, the snapshot must show every transaction
+// that was streamed already and left to the pumps; and every one that had committed when the stream began, but was not
+// yet visible: all those hold a lock on the table. A commit is in the WAL a moment before snapshots show it, and long
+// before if it waits for a synchronous standby.
 func (f *follower) handOver(work context.Context) error {
 	if some, busy := f.Lanes.Offer(); !some || busy && f.waited < mostWaits {
 		f.waited++
@@ -117,7 +117,7 @@ func (f *follower) handOver(work context.Context) error {
 	switch f.pause = min(2*f.pause, walPauseHigh); {
 	case len(h.over) > 0:
 		f.pause = walPauseLow
-	case h.early: // what is waited for are transactions, which end soon
+	case h.early: // it waits for transactions, which end soon
 		f.pause = min(f.pause, walPauseEarly)
 	}
 	f.again = time.Now().Add(f.pause)
@@ -127,10 +127,10 @@ func (f *follower) handOver(work context.Context) error {
 	return err
 }
 
-// mostWaits is how many ticks the follower waits for pumps that are at work with lanes that it wants.
+// mostWaits is how many ticks the follower waits for pumps that are working on lanes that it wants.
 const mostWaits = 20
 
-// handOver is one try to hand lanes over.
+// handOver is one attempt to hand lanes over.
 type handOver struct {
 	f      *follower
 	fences map[int16]int64
@@ -139,12 +139,12 @@ type handOver struct {
 	left   map[int16][]int64 // ids that the snapshot shows and that are not published yet
 	done   map[int16][]int64 // ids that were published since the snapshot
 	over   map[int16]streamedLane
-	early  bool // not every transaction that it must show is in a snapshot yet
+	early  bool // some transaction that must be visible is not yet
 }
 
 func (h *handOver) run(work context.Context) error {
 	f := h.f
-	// Only few may be left, and one more look at the journal of each lane.
+	// Only few may be left, and one more read of the journal of each lane.
 	if _, err := h.drain(work); err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (h *handOver) run(work context.Context) error {
 		h.early = err == nil
 		return err
 	}
-	seen, texts, err := h.look(work)
+	seen, texts, err := h.read(work)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,8 @@ func (h *handOver) run(work context.Context) error {
 		f.doubtUnknown(set, err)
 		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
 	}
-	// a claim may have waited for long: somebody else reads by now, and has passed what this hand-over rests on
+	// The claim may have taken long: if another relay reads by now, it has passed the events that this hand-over left
+	// out.
 	if !reads {
 		return errLanesChanged
 	}
@@ -211,7 +212,7 @@ func (h *handOver) run(work context.Context) error {
 	return nil
 }
 
-// notNil is a parameter: a nil slice would reach Postgres as null.
+// notNil returns a non-nil slice: a nil parameter would reach Postgres as null.
 func notNil[T any](s []T) []T {
 	if s == nil {
 		return []T{}
@@ -219,7 +220,7 @@ func notNil[T any](s []T) []T {
 	return s
 }
 
-// some reports whether the snapshot shows something that is not published.
+// some reports whether the snapshot shows events that are not published.
 func (h *handOver) some() bool {
 	for _, ids := range h.left {
 		if len(ids) > 0 {
@@ -229,8 +230,8 @@ func (h *handOver) some() bool {
 	return false
 }
 
-// look takes the snapshot.
-func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16]string, error) {
+// read takes the snapshot.
+func (h *handOver) read(work context.Context) (map[int16]streamedLane, map[int16]string, error) {
 	f := h.f
 	var set laneSet
 	var floors []int64
@@ -265,14 +266,14 @@ func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16
 	return seen, texts, nil
 }
 
-// drain is one claim, as a pump's, of all lanes that the follower wants. It returns how many events it claimed.
+// drain is one claim of all lanes that the follower wants, as by a pump. It returns how many events it claimed.
 func (h *handOver) drain(work context.Context) (n int, err error) {
 	grants, claimed, err := h.f.Engine.Drain(work, h.f.session)
 	if err != nil || len(grants) == 0 {
 		return 0, err
 	}
 	clear(h.fences)
-	h.ids, _, _ = strings.Cut(grants[0].IDs, " ") // without exceptions, as the floors
+	h.ids, _, _ = strings.Cut(grants[0].IDs, " ") // without exceptions, like the floors
 	h.floors = map[int16]int64{}
 	for _, g := range grants {
 		h.fences[g.Lane], h.floors[g.Lane] = g.Fence, g.Floor
@@ -285,7 +286,7 @@ func (h *handOver) drain(work context.Context) (n int, err error) {
 	return n, nil
 }
 
-// decided reports whether a snapshot that is taken from now on shows all that it must.
+// decided reports whether a snapshot taken from now on shows all transactions that it must.
 func (f *follower) decided(work context.Context) (bool, error) {
 	var text string
 	var now pg.Holders

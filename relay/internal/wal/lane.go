@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// hash is hashtextextended, with seed 0, of an event's key, or of its id where there is none. Its lowest bits are the
+// hash is hashtextextended, with seed 0, of an event's key, or of its id if it has no key. Its lowest bits are the
 // generated column outbox_event.lane, which Postgres does not send in the WAL's stream.
 func hash(e *event.Event) uint64 {
 	key := e.Key
@@ -31,7 +31,7 @@ func hashExtended(k []byte) uint64 {
 		a, b, c = mix(a, b, c)
 	}
 	var rest [12]byte
-	// The lowest byte of c is the length's: the last three of the rest go above it.
+	// The lowest byte of c is for the length: the last three bytes of the rest go above it.
 	copy(rest[:8], k)
 	if len(k) > 8 {
 		copy(rest[9:], k[8:])

@@ -6,7 +6,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// TestWALLaneOf: the hash is Postgres' own.
+// TestWALLaneOf: the hash is the same as Postgres'.
 func TestWALLaneOf(t *testing.T) {
 	for text, want := range sql.Vectors() {
 		if got := int64(hashExtended([]byte(text))); got != want {

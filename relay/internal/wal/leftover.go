@@ -12,23 +12,22 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// tableScan looks for events that stand in the table although the WAL has passed them: of lanes that the follower
-// publishes nobody else would ever send them. It cannot happen while the publication stays as it was made. Postgres
-// tells nobody of rows that were inserted while it was another. A look reads every dead row of its lanes, so the
-// follower does not wait for it.
+// tableScan looks for events that are in the table although the WAL has passed them: in lanes that the follower
+// publishes, they would never be sent. They exist only if the publication was changed: Postgres does not report rows
+// that it left out. A scan reads every dead row of its lanes, so the follower does not wait for it.
 type tableScan struct {
 	*Source
 	requests chan laneSet
 	results  chan scanResult
 	ended    chan struct{}
 
-	// Of the follower: the last look, and when the next one is due. Asked: one is under way.
+	// Of the follower: the last scan, and when the next one is due. asked: a scan is running.
 	last  scanResult
 	next  time.Time
 	asked bool
 }
 
-// scanResult is what a scan has seen. Everything in it was committed before the place until.
+// scanResult is the result of a scan. All of it was committed before the position until.
 type scanResult struct {
 	published bool            // the publication is right
 	first     map[int16]int64 // the first event of each lane that has any
@@ -43,23 +42,23 @@ func newTableScan(src *Source) tableScan {
 	}
 }
 
-// run looks when it is asked, until ctx ends.
+// run scans when it is asked, until ctx ends.
 func (l *tableScan) run(ctx context.Context) {
 	defer close(l.ended)
-	s := l.Session("wal look")
-	s.Reopened = nil // nothing that is known depends on this connection
+	s := l.Session("wal scan")
+	s.Reopened = nil // the follower's state does not depend on this connection
 	defer s.Close()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case set := <-l.requests:
-			l.results <- l.look(ctx, s, set)
+			l.results <- l.scan(ctx, s, set)
 		}
 	}
 }
 
-func (l *tableScan) look(ctx context.Context, s *pg.Session, set laneSet) scanResult {
+func (l *tableScan) scan(ctx context.Context, s *pg.Session, set laneSet) scanResult {
 	k := scanResult{first: map[int16]int64{}, fences: map[int16]int64{}}
 	for i, lane := range set.lanes {
 		k.fences[lane] = set.fences[i]
@@ -76,13 +75,13 @@ func (l *tableScan) look(ctx context.Context, s *pg.Session, set laneSet) scanRe
 		b.Queue(q(sql.WALUpTo)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.until) })
 	})
 	if k.failed = err != nil; k.failed && ctx.Err() == nil {
-		l.Log.Warn("a look for events that the WAL has passed failed: looking again later", "error", err)
+		l.Log.Warn("a scan for events that the WAL has passed failed: scanning again later", "error", err)
 	}
 	return k
 }
 
-// leftBehind has somebody look when all that was seen the last time must be gone, and sees to what is still there. It
-// fails when the publication is not right any more.
+// leftBehind requests a scan once all rows of the last one must be gone, and publishes those that are still there. It
+// fails if the publication is no longer correct.
 func (f *follower) leftBehind(work context.Context) error {
 	l := &f.scan
 	if !l.asked {

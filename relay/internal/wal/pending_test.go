@@ -2,8 +2,8 @@ package wal
 
 import "testing"
 
-// TestWALPending: a lane that an earlier reading has published from is pending until everything was read that it may
-// have sent.
+// TestWALPending: a lane from which an earlier session has published is pending until the relay has read everything
+// that session may have sent.
 func TestWALPending(t *testing.T) {
 	t.Parallel()
 	f := &follower{since: 100}

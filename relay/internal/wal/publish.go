@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given
-// back to the pumps, which hold and park. It fails when the work ends before, or the lanes are not ours any more.
+// publish sends the events of a batch until each is acked, or must be published from the table: then its lane goes back
+// to the pumps, which hold and park. It fails if the work ends before, or if lanes were lost.
 func (f *follower) publish(work context.Context, b *batch, done *deletion) error {
 	if f.deleter.Standbys() {
 		err := f.session.Transaction(work, pg.Standby, func(b *pgx.Batch) { b.Queue(f.sql(sql.WALBarrier)) })
@@ -68,9 +68,9 @@ func (f *follower) publish(work context.Context, b *batch, done *deletion) error
 	return f.aside(work, aside, unsure, done)
 }
 
-// aside gives lanes back to the pumps. What of them was acked is deleted first; what is left is published from the
-// table, under other numbers. Where an event may have been written, those who go by numbers must not trust them any
-// more: a new numbering begins.
+// aside gives lanes back to the pumps. Their acked events are deleted first; the rest is published from the table,
+// under other numbers. If an event may have been written, consumers in watermark mode must not trust the old numbers
+// any more: a new numbering begins.
 func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure bool, done *deletion) error {
 	acked := *done
 	acked.Pos, *done = 0, deletion{Pos: done.Pos}
@@ -105,7 +105,7 @@ func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure b
 			_, err := pgx.ForEachRow(rows, []any{&epoch}, func() error { return nil })
 			return err
 		})
-		if unsure { // what comes again after a crash would come under the new numbering
+		if unsure { // events that come again after a crash would get the new numbering
 			b.Queue(f.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
 		}
 	})
@@ -131,8 +131,8 @@ func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure b
 	return nil
 }
 
-// doubtUnknown puts lanes in doubt when it is not known whether a transaction has changed, or will change, where they
-// are published from: once their fences are raised it cannot any more (P3.7).
+// doubtUnknown puts lanes in doubt if a transaction may have changed, or may still change, their source: once their
+// fences are raised it cannot any more (P3.7).
 func (f *follower) doubtUnknown(set laneSet, err error) {
 	if !pg.CommitUnknown(err) {
 		return

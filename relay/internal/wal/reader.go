@@ -18,9 +18,10 @@ import (
 )
 
 const (
-	// statusEvery is the pause between two status messages: what was confirmed, and that we live.
+	// statusEvery is the pause between two status messages, which have the confirmed position and keep the connection
+	// alive.
 	statusEvery = time.Second
-	// silence is how long the server may say nothing although it was asked. Then the connection counts as lost.
+	// silence is how long the server may not answer a request before the connection counts as lost.
 	silence = 30 * time.Second
 )
 
@@ -28,22 +29,22 @@ const (
 // connection knows one deadline for both.
 type reader struct {
 	More  chan struct{} // a signal: there is something for Next
-	Urged chan struct{} // a signal: the server wants to know what is confirmed, as it does before it ends
+	Urged chan struct{} // a signal: the server asks for the confirmed position, as it does before it shuts down
 
 	conn    *pgconn.PgConn
 	src     *Source
 	decoder *decoder
 
-	confirmed atomic.Uint64 // what the server may be told of
+	confirmed atomic.Uint64 // the position that the server may be told
 	told      uint64
 	received  uint64
 
 	mu    sync.Mutex
-	batch *batch        // what Next has not taken yet
-	taken chan struct{} // a signal: it did
+	batch *batch        // events that Next has not taken yet
+	taken chan struct{} // a signal: Next has taken the batch
 }
 
-// openReader connects as the source's pool would, and begins to stream the slot from where it is confirmed.
+// openReader connects as the source's pool would, and starts streaming at the slot's confirmed position.
 func openReader(ctx context.Context, src *Source, st *state) (*reader, error) {
 	slot, from := st.Name, uint64(st.Confirmed)
 	ctx, cancel := context.WithTimeout(ctx, src.Lease)
@@ -74,24 +75,24 @@ func openReader(ctx context.Context, src *Source, st *state) (*reader, error) {
 	return r, nil
 }
 
-// keepInFailover lets standbys keep the slot. No function of SQL changes that for a slot that there is.
+// keepInFailover lets standbys synchronize the slot. No SQL function can change that for an existing slot.
 func keepInFailover(ctx context.Context, conn *pgconn.PgConn, slot string) error {
 	return conn.Exec(ctx, "ALTER_REPLICATION_SLOT "+slot+" (FAILOVER)").Close()
 }
 
-// Confirm lets the server be told that everything before a place was published. Nothing else ever moves the slot.
+// Confirm allows the server to be told that everything before a position was published. Nothing else moves the slot.
 func (r *reader) Confirm(pos uint64) { r.confirmed.Store(pos) }
 
-// Confirmed is the place of the last Confirm, or where reading began.
+// Confirmed returns the position of the last Confirm, or the start of reading.
 func (r *reader) Confirmed() uint64 { return r.confirmed.Load() }
 
-// status tells the server what is confirmed.
+// status tells the server the confirmed position.
 func (r *reader) status(ctx context.Context, ask bool) error {
 	confirmed := r.confirmed.Load()
 	if err := r.conn.Conn().SetWriteDeadline(time.Now().Add(r.src.Lease)); err != nil {
 		return fmt.Errorf("relay: replication connection: %w", err)
 	}
-	// Where it is 0, pglogrepl would confirm what was received.
+	// If it is 0, pglogrepl would confirm the received position.
 	err := pglogrepl.SendStandbyStatusUpdate(ctx, r.conn, pglogrepl.StandbyStatusUpdate{
 		WALWritePosition: pglogrepl.LSN(max(r.received, confirmed)), WALFlushPosition: pglogrepl.LSN(confirmed),
 		WALApplyPosition: pglogrepl.LSN(confirmed), ReplyRequested: ask,
@@ -142,7 +143,7 @@ func (r *reader) Run(ctx context.Context) error {
 	return nil
 }
 
-// take takes one message of the server, and waits while the batch is full.
+// take handles one message of the server, and waits while the batch is full.
 func (r *reader) take(ctx context.Context, msg pgproto3.BackendMessage) error {
 	var data []byte
 	switch m := msg.(type) {
@@ -170,8 +171,8 @@ func (r *reader) take(ctx context.Context, msg pgproto3.BackendMessage) error {
 	return nil
 }
 
-// keepalive: the server has nothing for us up to a place. That is only said further when it is not in the middle of a
-// transaction; it is confirmed when all that came before is.
+// keepalive: the server has no events up to a position. Outside of a transaction the batch's position advances to it;
+// it is confirmed when all events before it are.
 func (r *reader) keepalive(ctx context.Context, b []byte) error {
 	ka, err := pglogrepl.ParsePrimaryKeepaliveMessage(b)
 	if err != nil {
@@ -225,7 +226,7 @@ func (r *reader) decode(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// full reports whether the batch must be taken first. The caller has the lock.
+// full reports whether the batch must be taken first. The caller holds the lock.
 func (r *reader) full() bool {
 	return len(r.batch.Events) >= r.src.Events || r.batch.bytes >= r.src.Bytes
 }
@@ -237,7 +238,7 @@ func (r *reader) announce() {
 	}
 }
 
-// Next takes what there is, and gives the room of an earlier batch to what comes.
+// Next takes the current batch, and reuses the memory of an earlier one.
 func (r *reader) Next(spare *batch) *batch {
 	r.mu.Lock()
 	b := r.batch
@@ -251,7 +252,7 @@ func (r *reader) Next(spare *batch) *batch {
 	return b
 }
 
-// Close ends the connection, after Run; in order, it tells the server the last of what is confirmed.
+// Close ends the connection, after Run. If orderly, it sends the last confirmed position first.
 func (r *reader) Close(orderly bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

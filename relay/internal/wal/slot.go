@@ -19,25 +19,25 @@ type slot struct {
 	session *pg.Session
 }
 
-// state is what the database says of the WAL source.
+// state is the state of the WAL source in the database.
 type state struct {
-	Name            string // that the slot must have
+	Name            string // the name that the slot must have
 	Same            bool   // the numbering is of this server and timeline
 	Standbys        bool   // commits wait for a synchronous standby
 	Now             int64  // the end of the WAL
 	Base, Confirmed int64
-	PID             int32 // of the server's process that reads the slot; 0: nobody does
+	PID             int32 // of the backend that reads the slot; 0: none
 
 	level         string
-	published     bool   // the publication is there and right
-	slot          string // that was made; empty: none was
-	here          bool   // what is known of the slot was noted on this server and timeline
-	mine, alive   bool   // who read it last: this relay; a relay that lives
+	published     bool   // the publication exists and is correct
+	slot          string // the slot that was made; empty: none
+	here          bool   // the recorded state of the slot is of this server and timeline
+	mine, alive   bool   // the relay that read it last is this one; is alive
 	exists, ours  bool
 	slotConfirmed int64
 	walStatus     string
-	failover      bool // standbys may keep the slot; true where no server can (Postgres 16 and older)
-	promoted      bool // Postgres kept the slot on a standby, which was promoted since we noted what we know of it
+	failover      bool // standbys synchronize the slot; true if no server can (Postgres 16 and older)
+	promoted      bool // the slot was synchronized to a standby, which was promoted after the state was recorded
 	hashesDiffer  int64
 }
 
@@ -69,7 +69,7 @@ func (s *slot) State(ctx context.Context) (*state, error) {
 	return st, nil
 }
 
-// Unusable says why the WAL cannot be read until somebody changes something; empty: it can.
+// Unusable returns the reason why the WAL cannot be read until somebody changes something; empty: it can be read.
 func (st *state) Unusable() string {
 	switch {
 	case st.level != "logical":
@@ -86,7 +86,7 @@ func (st *state) Unusable() string {
 	return ""
 }
 
-// Wrong says why the slot may have missed something, or is none; empty: it goes on where we were.
+// Wrong returns the reason why the slot may have missed events, or is missing; empty: the relay can continue with it.
 func (s *slot) Wrong(st *state) string {
 	switch {
 	case st.slot == "" && !st.exists:
@@ -108,10 +108,9 @@ func (s *slot) Wrong(st *state) string {
 	return ""
 }
 
-// Follow takes over a slot that came through a failover, where Wrong has nothing against it. Table and slot are then
-// what a crash of that server would have left: the slot brings all that was committed after the confirmed place, or
-// more. What the failover has lost is nobody's to know. Numbers of lost events come again, so the incarnation was
-// raised before.
+// Follow takes over a slot that was synchronized through a failover, if Wrong has no objection. Table and slot are then
+// as after a crash of that server: the slot streams all commits after the confirmed position, or more. Events that the
+// failover has lost are unknown. Their numbers are used again, so the incarnation was raised before.
 func (s *slot) Follow(ctx context.Context, st *state) error {
 	if st.here {
 		return nil
@@ -126,16 +125,15 @@ func (s *slot) Follow(ctx context.Context, st *state) error {
 	return nil
 }
 
-// place is an LSN as Postgres writes it.
+// place formats an LSN as Postgres does.
 func place(lsn int64) string { return fmt.Sprintf("%X/%X", lsn>>32, uint32(lsn)) }
 
-// Taken decides about a slot that somebody reads: another relay that lives, or one that is gone, whose connection is
-// not.
+// Taken decides about a slot that is being read: by another live relay, or over the remaining connection of a dead one.
 func (s *slot) Taken(ctx context.Context, st *state, try *try) error {
 	if st.alive && !st.mine {
 		return errStandby
 	}
-	if try.stale != st.PID { // it may only just have begun: the next look tells
+	if try.stale != st.PID { // it may have just begun: the next attempt decides
 		try.stale = st.PID
 		if st.mine {
 			return errors.New("relay: the connection of before still reads the replication slot")
@@ -152,9 +150,8 @@ func (s *slot) Taken(ctx context.Context, st *state, try *try) error {
 	return errors.New("relay: the replication slot was read for a relay that is gone")
 }
 
-// Remake begins anew: lanes that came from the WAL are published from the table, under a new numbering, because nobody
-// can tell which of their events were published before; and a slot is made that lanes can be handed over to, one by
-// one.
+// Remake starts over: lanes that came from the WAL are published from the table, under a new numbering, because it is
+// unknown which of their events were published; and a slot is made that lanes can be handed over to, one by one.
 func (s *slot) Remake(ctx context.Context, st *state, why string) error {
 	if st.slot == "" && !st.exists {
 		s.Log.Info("making the replication slot; until it is there, events are published from the table", "slot",
@@ -189,8 +186,8 @@ func (s *slot) Remake(ctx context.Context, st *state, why string) error {
 	return nil
 }
 
-// abandonAll gives every lane back to the table. It does nothing, and fails, when what was read of the slot has changed
-// since: a transaction that is late must not take lanes from the slot that was made meanwhile.
+// abandonAll gives every lane back to the table. It fails, and changes nothing, if the slot has changed since it was
+// read: a late transaction must not take lanes from a slot that was made meanwhile.
 func (s *slot) abandonAll(ctx context.Context, st *state) error {
 	same := false
 	err := s.session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
@@ -210,10 +207,10 @@ func (s *slot) abandonAll(ctx context.Context, st *state) error {
 	return nil
 }
 
-// making is the second half of a transaction: nothing may be written before the slot is made.
+// making is the second half of a transaction: no row may be written before the slot is made.
 func (s *slot) making(st *state) *pgx.Batch {
 	var b pgx.Batch
-	// A new base puts the numbers back to the first.
+	// A new base resets the numbers to the first.
 	rebase := st.Base != 0 && st.Now-st.Base > s.Span/2
 	if st.exists {
 		b.Queue(s.sql(sql.WALDrop), st.Name)
@@ -227,7 +224,7 @@ func (s *slot) making(st *state) *pgx.Batch {
 	return &b
 }
 
-// LogRaised reads the numbering that has begun, if one has, and tells it.
+// LogRaised reads and logs the new numbering, if one has begun.
 func LogRaised(log *slog.Logger) func(rows pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var epoch string

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestWAL6SlotAfterFailover: after a failover the slot that Postgres kept on the standby is read on, unless it may have
-// passed what the table does not know to be published. Any other slot on a new timeline is made anew.
+// TestWAL6SlotAfterFailover: after a failover the relay continues with the slot that the standby has synchronized,
+// unless the slot may have passed events that the table does not record as published. Any other slot on a new timeline
+// is recreated.
 func TestWAL6SlotAfterFailover(t *testing.T) {
 	t.Parallel()
 	s := &slot{Source: &Source{Span: Span}}

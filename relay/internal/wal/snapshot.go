@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// snapshot is a pg_snapshot: which transactions were over when it was taken.
+// snapshot is a pg_snapshot: the transactions that had ended when it was taken.
 type snapshot struct {
 	xmin, xmax uint64
 	running    []uint64 // between the two, ascending
 }
 
-// parseSnapshot reads a pg_snapshot's text: xmin:xmax:running,...
+// parseSnapshot parses a pg_snapshot's text: xmin:xmax:running,...
 func parseSnapshot(text string) (*snapshot, error) {
 	low, rest, ok := strings.Cut(text, ":")
 	high, list, ok2 := strings.Cut(rest, ":")
@@ -38,8 +38,8 @@ func parseSnapshot(text string) (*snapshot, error) {
 	return s, nil
 }
 
-// Shows reports whether a transaction that has committed is in the snapshot. The stream has the lower half of its
-// number only; the upper one is that of the nearest to the snapshot.
+// Shows reports whether a committed transaction is in the snapshot. The stream has only the lower half of its id; the
+// upper half is that of the id nearest to the snapshot.
 func (s *snapshot) Shows(xid uint32) bool {
 	x := s.xmax&^0xffffffff | uint64(xid)
 	switch {

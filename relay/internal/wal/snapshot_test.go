@@ -2,7 +2,7 @@ package wal
 
 import "testing"
 
-// TestWALSnapshot: what a snapshot shows, also around the end of 32 bits.
+// TestWALSnapshot: which transactions a snapshot shows, also where 32-bit ids wrap around.
 func TestWALSnapshot(t *testing.T) {
 	s, err := parseSnapshot("4294967290:4294967305:4294967295,4294967300")
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Source publishes from the WAL what is committed to an outbox, for one relay. Every field is required.
+// Source publishes the committed events of an outbox from the WAL, for one relay. Every field is required.
 type Source struct {
 	Engine   Engine
-	DB       *pgxpool.Pool // whose configuration the replication connection has
+	DB       *pgxpool.Pool // its configuration is that of the replication connection
 	Session  func(name string) *pg.Session
 	Schema   *sql.Schema
 	Log      *slog.Logger
@@ -29,11 +29,10 @@ type Source struct {
 	Postgres *outage.Monitor
 
 	Lease     time.Duration
-	Heartbeat time.Duration // between confirmations while nothing is deleted
-	Rescan    time.Duration // between scans of the table for what the WAL has passed; negative: never
-	Drain     time.Duration // for what was claimed when the relay ends
-	// A batch with as many events or bytes waits until it was taken. Overhead is counted for each event beside its
-	// values.
+	Heartbeat time.Duration // between confirmations while no event is deleted
+	Rescan    time.Duration // between scans of the table for events that the WAL has passed; negative: never
+	Drain     time.Duration // for claimed events when the relay ends
+	// A batch with as many events or bytes waits until it is taken. Overhead is added for each event to its values.
 	Events, Bytes, Overhead int
 	Archive                 bool  // published events go to the archive
 	ParkEvent               bool  // a refused event is parked without its key
@@ -43,37 +42,37 @@ type Source struct {
 	mode Mode
 }
 
-// Engine is what a source needs of its relay.
+// Engine is the relay, as a source needs it.
 type Engine interface {
-	// Publish sends events of granted lanes until each is acked, or is to be published from the table. It gives up when
-	// ctx ends, and when a lease is not certain any more (late).
+	// Publish sends events of granted lanes until each is acked, or must be published from the table. It gives up when
+	// ctx ends, and when a lease is no longer certain (late).
 	Publish(ctx context.Context, grants []lanes.Grant, d *delivery.Delivery) (late bool)
-	// Drain claims, publishes and settles once what offered lanes have in the table. It returns the ids that were
-	// claimed, by lane.
+	// Drain claims, publishes and settles once the events that offered lanes have in the table. It returns the claimed
+	// ids by lane.
 	Drain(ctx context.Context, s *pg.Session) (grants []lanes.Grant, claimed map[int16][]int64, err error)
 	// RaiseIncarnation begins a new numbering: the database is another system or on another timeline.
 	RaiseIncarnation(ctx context.Context, s *pg.Session) error
-	// Pause makes topics the paused ones.
+	// Pause replaces the list of paused topics.
 	Pause(topics []string)
-	// SetMode takes over the mode, and why there is no reading, if that is not nil.
+	// SetMode sets the mode, with the reason why the WAL is not read, or nil.
 	SetMode(mode Mode, why error)
-	// Beat asks for a heartbeat. Wake has the pumps, and who looks for events, go on at once.
+	// Beat asks for a heartbeat. Wake wakes the pumps and the prober.
 	Beat()
 	Wake()
-	// Settled tells that published events are deleted, BelowFloor that one stood where none can be.
+	// Settled reports deleted published events, BelowFloor an event below a floor.
 	Settled(events int, took time.Duration)
 	BelowFloor(lane int16)
 }
 
-// Mode is what a relay does about the WAL.
+// Mode is a relay's part in reading the WAL.
 type Mode int32
 
 const (
-	Off         Mode = iota // it has no source
-	Starting                // it is not known yet who reads: it takes no lanes
+	Off         Mode = iota // it reads no WAL
+	Starting                // it does not know yet which relay reads: it takes no lanes
 	Standby                 // another relay reads: it takes no lanes
 	Streaming               // it reads: it takes all lanes
-	Unavailable             // nobody can: it publishes from the table
+	Unavailable             // no relay can: it publishes from the table
 )
 
 func (src *Source) set(mode Mode, why error) {
@@ -83,16 +82,15 @@ func (src *Source) set(mode Mode, why error) {
 
 func (src *Source) sql(statement string) string { return src.Schema.Expand(statement) }
 
-// retry is the pause before the WAL is tried again when somebody must change something first, or when another relay
-// reads it. It bounds how long events wait when that one dies, beside its lease.
+// retry is the pause before the next attempt to read the WAL if somebody must change something first, or if another
+// relay reads it. It adds to the time that events wait when that relay dies.
 const retry = 2 * time.Second
 
 // unreadableTimeout is how long the WAL may be unreadable, while the database answers, before events are published from
-// the table, which begins a new numbering. It is a heartbeat longer than a lease: a dead relay has a successor by then.
+// the table, which begins a new numbering. It is a heartbeat longer than a lease: by then a dead relay has a successor.
 func unreadableTimeout(lease time.Duration) time.Duration { return lease + lease/3 }
 
-// Run reads the WAL until ctx ends, and gets over whatever keeps it from that. It finishes what it has while work
-// lives.
+// Run reads the WAL until ctx ends, and recovers from all errors. It finishes events in progress while work lives.
 func (src *Source) Run(ctx, work context.Context) {
 	src.mode = Starting
 	pause, logged, try := outage.NewBackOff(), "", try{}
@@ -139,7 +137,7 @@ func (src *Source) Run(ctx, work context.Context) {
 	}
 }
 
-// read finds out whether this relay is to read the WAL, and does so until ctx ends. Nil: try again at once.
+// read finds out whether this relay should read the WAL, and does so until ctx ends. Nil: try again at once.
 func (src *Source) read(ctx, work context.Context, try *try) error {
 	s := src.Session("wal")
 	defer s.Close()

@@ -10,16 +10,16 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// try is what one try to read the WAL tells the next.
+// try carries state from one attempt to read the WAL to the next.
 type try struct {
-	Worked bool // it did read
+	Worked bool // it has read the WAL
 
-	stale int32 // the server's process that read the slot for nobody
-	// reached is since when the database has answered, and the WAL was not read; zero: it does not answer, or the WAL
-	// was read.
+	stale int32 // the backend that read the slot for a dead relay
+	// reached is the time since when the database has answered while the WAL was not read; zero: it does not answer, or
+	// the WAL was read.
 	reached time.Time
-	// failed is how often what stands behind place could not be decoded, since nothing was confirmed; why is the last
-	// error.
+	// failed counts the attempts that could not decode the WAL behind place, since the last confirmation; why is the
+	// last error.
 	place  int64
 	failed int
 	why    error
@@ -27,25 +27,25 @@ type try struct {
 }
 
 const (
-	// mostUndecoded is how often a place may fail to be decoded before its slot is given up.
+	// mostUndecoded is the number of failures to decode at one position before the slot is given up.
 	mostUndecoded = 3
-	// anew is the least pause between two slots that are given up so: what is wrong is not the slot, if the next one
-	// fails too.
+	// anew is the least pause between two slots that are given up this way: if the next one fails too, the slot is not
+	// the problem.
 	anew = 10 * time.Minute
 )
 
-// Answered notes that an ordinary session works.
+// Answered records that an ordinary session works.
 func (t *try) Answered() {
 	if t.reached.IsZero() {
 		t.reached = time.Now()
 	}
 }
 
-// Restart notes that no ordinary session works, so that nobody could publish from the table either; or that it is
-// decided who publishes.
+// Restart records that no ordinary session works, so that no relay can publish from the table either; or that the
+// publishing relay is decided.
 func (t *try) Restart() { t.reached = time.Time{} }
 
-// Reads notes that the WAL is read.
+// Reads records that the WAL is being read.
 func (t *try) Reads() { t.Worked, t.reached = true, time.Time{} }
 
 // TimedOut reports whether the WAL could not be read for the timeout, while the database answered.
@@ -53,14 +53,14 @@ func (t *try) TimedOut(timeout time.Duration) bool {
 	return !t.reached.IsZero() && time.Since(t.reached) > timeout
 }
 
-// Begins notes where a reading begins.
+// Begins records the position where reading begins.
 func (t *try) Begins(st *state) {
 	if t.place != st.Confirmed {
 		t.place, t.failed = st.Confirmed, 0
 	}
 }
 
-// Ended notes how it ended.
+// Ended records how it ended.
 func (t *try) Ended(err error) {
 	if undecoded(err) {
 		t.Worked = false
@@ -69,10 +69,10 @@ func (t *try) Ended(err error) {
 	}
 }
 
-// Stuck: the slot does not get past its place.
+// Stuck reports whether the slot cannot get past its position.
 func (t *try) Stuck(st *state) bool { return t.place == st.Confirmed && t.failed >= mostUndecoded }
 
-// GiveUp makes another slot in the place of one that cannot be decoded, unless that has not helped.
+// GiveUp replaces a slot that cannot be decoded, unless that has not helped before.
 func (s *slot) GiveUp(ctx context.Context, st *state, try *try) error {
 	if !try.remade.IsZero() && time.Since(try.remade) < anew {
 		return &unusableError{fmt.Sprintf("it cannot be decoded, nor could it be before another slot was made %v "+
@@ -86,12 +86,12 @@ func (s *slot) GiveUp(ctx context.Context, st *state, try *try) error {
 	return err
 }
 
-// errServer is what the server says in place of going on.
+// errServer is an error of the server on the replication connection.
 var errServer = errors.New("relay: replication connection")
 
-// undecoded reports whether an error says that the server, or we, cannot make out what stands in the WAL: for the next
-// try it stands there as well. Postgres decodes by the catalogs of that time: rows that were inserted while there was
-// no publication never can be.
+// undecoded reports whether an error means that the server or the relay cannot decode the WAL: the next attempt would
+// fail at the same position. Postgres decodes with the catalogs of the time of the write: rows that were inserted while
+// the publication did not exist can never be decoded.
 func undecoded(err error) bool {
 	if errors.Is(err, errUnread) {
 		return true

@@ -1,0 +1,26 @@
+package doctor
+
+import "fmt"
+
+// Keys says what operations of idempotency keys mean that recovery gave up: so many, or err when they could not be
+// counted. Who examines has counted them, for this module does not import theirs.
+func Keys(s Subject, stuck int64, err error) Finding {
+	const check = "idempotency keys"
+	f := findings{where: s.Flags, inSchema: s.Schema}
+	switch {
+	case err != nil:
+		f.failed(check, err)
+	case stuck == 0:
+		f.ok(check, "no operation waits for a person")
+	default:
+		operations := "operations"
+		if stuck == 1 {
+			operations = "operation"
+		}
+		f.add(Warn, check, fmt.Sprintf("%d %s may or may not have happened, and recovery gave up", stuck, operations),
+			"Whoever repeats such a request is told that its outcome is unknown. Only a person can go on.",
+			"Ask the provider what became of each, by the key that the list shows.")
+		f.run("keys", "stuck")
+	}
+	return f.list[0]
+}

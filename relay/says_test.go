@@ -1,0 +1,63 @@
+package relay_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/build"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// TestRelaySaysWhatFails: a relay's row has its version, when Kafka last acked, and what fails, without the values that
+// an error repeats, as long as it does.
+func TestRelaySaysWhatFails(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	var broken atomic.Bool
+	_, value := strconv.Atoi("4111-private")
+	to := &memory{verdict: func(int, event.Event) error {
+		if broken.Load() {
+			return errors.Join(fmt.Errorf("timed out \x00\xff at %w", value), errors.New(strings.Repeat("é", 300)))
+		}
+		return nil
+	}}
+	startRelay(t, newRelay(t, db, to,
+		config(func(c *relay.Config) { c.Name, c.Lease, c.HoldAfter = "said", time.Second, -1 })))
+	says := func(what string, is func(operator.RelayStatus) bool) (r operator.RelayStatus) {
+		t.Helper()
+		pgtest.Await(t, what, func() (bool, error) {
+			list, err := operator.ReadRelays(t.Context(), db.Pool, db.Schema)
+			for _, one := range list.List {
+				if one.Name == "said" {
+					r = one
+				}
+			}
+			return is(r), err
+		})
+		return r
+	}
+	r := says("a heartbeat", func(r operator.RelayStatus) bool { return r.Name != "" })
+	if r.Version != build.Version() || r.Trouble != "" || r.TroubleFor != nil || r.Acked != nil {
+		t.Errorf("a relay that has nothing to do says %+v", r)
+	}
+	broken.Store(true)
+	fill(t, db, 10, 10)
+	r = says("what fails", func(r operator.RelayStatus) bool { return r.Trouble != "" })
+	if !strings.HasPrefix(r.Trouble, "kafka: ") || !strings.Contains(r.Trouble, "timed out ") ||
+		strings.Contains(r.Trouble, "4111") || len(r.Trouble) > 220 || r.TroubleFor == nil || r.Acked != nil {
+		t.Errorf("while it fails: %+v", r)
+	}
+	broken.Store(false)
+	r = says("that it works", func(r operator.RelayStatus) bool { return r.Trouble == "" && r.Acked != nil })
+	if r.TroubleFor != nil {
+		t.Errorf("once it works: %+v", r)
+	}
+}
