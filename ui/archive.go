@@ -25,19 +25,24 @@ type archiveList struct {
 	More          int // days that are not listed
 	Events, Bytes int64
 	ReadOnly      bool
+	Part          bool // the person sees some topics: what is archived of them is not counted
 }
 
 // mostDays are listed.
 const mostDays = 31
 
 func archive(q *request) error {
-	p := archivePage{Replays: q.h.replays.views(q.h)}
+	p := archivePage{Replays: q.h.replays.views(q.h, q.who.Scope)}
 	for _, d := range q.h.databases {
 		st, _, why := q.stateOf(d)
 		switch {
 		case why != "":
 			p.Lists = append(p.Lists, archiveList{DB: d.Name, Away: why})
 		case st.Outbox != nil:
+			if q.who.Scope != nil { // its days are of all topics
+				p.Lists = append(p.Lists, archiveList{DB: d.Name, ReadOnly: !st.MayChange, Part: true})
+				continue
+			}
 			found, _ := d.archive.get(q.Context(), q.h.cfg.Timeout)
 			one := archiveList{DB: d.Name, ReadOnly: !st.MayChange, Days: found.List}
 			if found.Err != nil {
@@ -81,6 +86,14 @@ func (c replayChoice) replay() operator.Replay {
 		Rate: c.Rate,
 	}
 }
+
+// within tells whether it publishes nothing but what is within a Scope.
+func (c replayChoice) within(s *Scope) bool {
+	return s.whole(c.Topic) || c.Tenant != nil && s.sees(*c.Tenant, c.Topic)
+}
+
+// errNoReplay is the answer to who would publish what is not seen.
+var errNoReplay = notFound("You see no topic of this name, or not all of its tenants: name one of yours.")
 
 // form carries the choice unchanged.
 func (c replayChoice) form() string {
@@ -169,6 +182,9 @@ func planReplay(q *request) error {
 	if err != nil {
 		return err
 	}
+	if !c.within(q.who.Scope) {
+		return errNoReplay
+	}
 	o, err := q.db.outbox(viewer)
 	if err != nil {
 		return err
@@ -202,6 +218,9 @@ func startReplay(q *request) error {
 	if err != nil {
 		return err
 	}
+	if !c.within(q.who.Scope) {
+		return errNoReplay
+	}
 	return q.change(verb{
 		name: "Replay of topic " + c.Topic, command: append([]string{"replay"}, c.flags()...),
 		back: q.h.path("archive"),
@@ -221,7 +240,7 @@ func stopReplay(q *request) error {
 		name: "Stop a replay", back: q.h.path("archive"),
 		do: func(ctx context.Context, reason string) (string, error) {
 			r := q.h.replays.of(id, q.db.Name)
-			if r == nil {
+			if r == nil || !r.choice.within(q.who.Scope) {
 				return "", errNotRunning
 			}
 			done, err := r.stop(ctx, &operator.StoppedError{Operator: q.who.Name, Reason: reason})

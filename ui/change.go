@@ -37,9 +37,6 @@ type outcome struct {
 
 // reason is why, as the form says.
 func (q *request) reason() (string, error) {
-	if err := q.ParseForm(); err != nil {
-		return "", &refusal{http.StatusRequestEntityTooLarge, "This form is too large", "Use the relay command."}
-	}
 	reason := strings.TrimSpace(q.PostForm.Get("reason"))
 	if reason == "" {
 		return "", &refusal{

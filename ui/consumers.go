@@ -68,7 +68,7 @@ func consumers(q *request) error {
 		}
 		for _, f := range x.Findings {
 			if f.Check == "inbox days" && (one.Days == nil || one.Days.Severity == doctor.OK) {
-				days := q.h.guided(f)
+				days := q.h.guided(d, f)
 				one.Days = &days
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/segmentio/kafka-go"
 
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
@@ -323,16 +322,4 @@ func byTopic(consumers []consumer) map[string][]inboxoperator.PartitionState {
 		}
 	}
 	return topics
-}
-
-// away says in a sentence what a database that cannot be looked at means.
-func away(err error) string {
-	if pgerr.Away(err) || errors.Is(err, context.DeadlineExceeded) {
-		return "It does not answer in time. Nothing is known of it at this moment; relays and workers wait for it as " +
-			"well."
-	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pg.Message
-	}
-	return err.Error()
 }

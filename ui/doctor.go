@@ -33,14 +33,10 @@ func doctorPage(q *request) error {
 		st, _, why := q.stateOf(d)
 		if one.Away = why; why == "" {
 			var list []doctor.Finding
-			list, one.At = q.examined(d)
+			list, one.At = q.examined(d, st)
 			for _, f := range list {
 				one.Counts[string(f.Severity)]++
-				one.Findings = append(one.Findings, q.h.guided(f))
-			}
-			if st.Keys != nil && st.Keys.Stuck > 0 {
-				one.Counts[look]++
-				one.Findings = append(one.Findings, q.h.stuckFinding(d, *st.Keys))
+				one.Findings = append(one.Findings, q.h.guided(d, f))
 			}
 			slices.SortStableFunc(one.Findings, func(a, b finding) int {
 				return slices.Index(order, a.Severity) - slices.Index(order, b.Severity)
@@ -51,14 +47,19 @@ func doctorPage(q *request) error {
 	return q.render("doctor", http.StatusOK, view{Title: "Doctor", Nav: "doctor", Live: true, Body: p})
 }
 
-// examined are the doctor's findings, and when it looked. The first who asks waits a little.
-func (q *request) examined(d *database) (list []doctor.Finding, at time.Time) {
+// examined are the doctor's findings, and when it looked. The first who asks waits a little. That of idempotency keys
+// is as new as the state.
+func (q *request) examined(d *database, st state) (list []doctor.Finding, at time.Time) {
 	x, at := d.findings.get(q.Context(), 0)
 	if at.IsZero() {
 		x, at = d.findings.get(q.Context(), min(firstLook, q.left()))
 	}
 	restored, _ := d.restored.get(q.Context(), 0)
-	return slices.Concat(x.Findings, restored), at
+	list = slices.Concat(x.Findings, restored)
+	if st.Keys != nil {
+		list = append(list, doctor.Keys(d.subject(nil, true), st.Keys.Stuck, nil))
+	}
+	return list, at
 }
 
 // examineNow has the doctor look at once, for everybody. It changes nothing.

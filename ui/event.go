@@ -200,9 +200,6 @@ func editEvent(q *request) error {
 	if err != nil {
 		return err
 	}
-	if err := q.ParseForm(); err != nil {
-		return &refusal{http.StatusRequestEntityTooLarge, "This form is too large", "Use the relay command."}
-	}
 	sum, err := hex.DecodeString(q.PostForm.Get("before"))
 	after, err64 := base64.StdEncoding.DecodeString(q.PostForm.Get("after"))
 	if err != nil || err64 != nil || len(sum) != sha256.Size {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
-	"github.com/effectonce/effectonce/internal/doctor"
 )
 
 // inKeys is where the audit of idempotency keys is.
@@ -64,20 +63,6 @@ func (h *Handler) keyFigures(c keysoperator.Counts) []figure {
 			Name: "Unknown", Value: count(c.Unknown), Unit: unit(c.Unknown, "operation"), Href: h.path("idempotency"),
 			Note: "recovery has them",
 		},
-	}
-}
-
-// stuckFinding says what stuck operations mean, as the doctor does of the other tables.
-func (h *Handler) stuckFinding(d *database, c keysoperator.Counts) finding {
-	return finding{
-		Finding: doctor.Finding{
-			Check: "idempotency keys", Severity: doctor.Warn,
-			Found: plural(c.Stuck, "operation") + " may or may not have happened, and recovery gave up.",
-			Means: "Whoever repeats such a request is told that its outcome is unknown. Only a person can go on: ask " +
-				"the provider what became of it.",
-			Command: d.command("keys", "stuck"),
-		},
-		Runbook: "EffectonceOperationStuck", Href: h.path("idempotency"), Do: "Idempotency keys",
 	}
 }
 

@@ -138,9 +138,6 @@ func keyFlags(where, consumer, tenant, topic, key string) (flags []string) {
 type keyOf struct{ consumer, tenant, topic, key string }
 
 func (q *request) keyOf() (k keyOf, err error) {
-	if err := q.ParseForm(); err != nil {
-		return k, errForm
-	}
 	k.consumer, k.topic = q.PostForm.Get("consumer"), q.PostForm.Get("topic")
 	if k.tenant, err = unb64(q.PostForm.Get("tenant")); err == nil {
 		k.key, err = unb64(q.PostForm.Get("key"))

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+
+	"github.com/effectonce/effectonce/internal/loopback"
 )
 
 // Localhost is a Config.Authorize for a server that listens on this machine only: everybody there may operate, in one
@@ -17,15 +19,10 @@ func Localhost(name string) func(*http.Request) (Identity, error) {
 			host = strings.Trim(r.Host, "[]")
 		}
 		from, _, _ := net.SplitHostPort(r.RemoteAddr)
-		if !loopback(host) || !loopback(from) {
+		if !loopback.Is(host) || !loopback.Is(from) {
 			return Identity{}, errors.New("this page answers this machine only, as localhost: for others it must be " +
 				"told who may come in")
 		}
 		return Identity{Name: name, Level: Operate}, nil
 	}
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -120,14 +120,11 @@ func (q *request) overviewOf(d *database) overviewDatabase {
 	}
 	if st.Keys != nil {
 		one.Figures = append(one.Figures, q.h.keyFigures(*st.Keys)...)
-		if st.Keys.Stuck > 0 {
-			one.Wrong = append(one.Wrong, q.h.stuckFinding(d, *st.Keys))
-		}
 	}
-	list, at := q.examined(d)
+	list, at := q.examined(d, st)
 	one.Examined = at
 	for _, f := range list {
-		g := q.h.guided(f)
+		g := q.h.guided(d, f)
 		if f.Severity == doctor.OK {
 			one.Fine = append(one.Fine, g)
 		} else {
@@ -280,15 +277,16 @@ var guides = map[string]guide{
 	"kafka":                 {"EffectonceRelayOutage", "EffectonceRelayOutage", "", ""},
 	"topic":                 {"EffectonceEventsHeld", "", "topics", "Topics"},
 	"slot":                  {"EffectonceSlotBehind", "EffectonceSlotUnread", "", ""},
-	"inbox days":            {"EffectonceInboxDaysShort", "EffectonceInboxDaysShort", "", ""},
+	"inbox days":            {"EffectonceInboxDaysShort", "EffectonceInboxDaysShort", "consumers", "Consumers"},
 	"consumer":              {"EffectoncePartitionHalted", "EffectonceInboxParked", "consumers", "Consumers"},
 	"progress":              {"EffectonceConsumerStalled", "EffectonceConsumerLag", "consumers", "Consumers"},
 	"oldest snapshot":       {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
+	"idempotency keys":      {"", "EffectonceOperationStuck", "idempotency", "Idempotency keys"},
 	"idle in transaction":   {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
 	"prepared transactions": {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
 }
 
-func (h *Handler) guided(f doctor.Finding) finding {
+func (h *Handler) guided(d *database, f doctor.Finding) finding {
 	g, ok := guides[f.Check]
 	if !ok {
 		first, _, _ := strings.Cut(f.Check, " ")
@@ -300,6 +298,18 @@ func (h *Handler) guided(f doctor.Finding) finding {
 	}
 	if g.page != "" {
 		to.Href, to.Do = h.path(g.page), g.name
+	}
+	// Where the finding's own verb is.
+	topic, _ := strings.CutPrefix(f.Check, "topic ")
+	switch {
+	case strings.Contains(f.Command, " topics accept "):
+		to.Href, to.Do = h.path("topic", d.Name, topic), "Topic"
+	case strings.Contains(f.Command, " topics accept-cluster "):
+		to.Href, to.Do = h.path("topics"), "Topics"
+	case strings.Contains(f.Command, " inbox parked list ") && !strings.HasPrefix(f.Found, "0 events parked,"):
+		to.Href, to.Do = h.path("keys"), "Blocked keys"
+	case strings.Contains(f.Next, "`relay replay`"):
+		to.Href, to.Do = h.path("archive"), "Archive"
 	}
 	return to
 }

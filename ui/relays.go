@@ -68,6 +68,8 @@ func (r relayView) State() [2]string {
 		return [2]string{look, "free"}
 	case !r.Alive:
 		return [2]string{bad, "silent"}
+	case r.Trouble != "":
+		return [2]string{look, "something fails"}
 	case r.Well < time.Second: // less than any heartbeat takes
 		return [2]string{look, "not well"}
 	case r.Overdue > 0:
@@ -78,12 +80,12 @@ func (r relayView) State() [2]string {
 
 // workerView is a program that runs a consumer, or a consumer that none runs.
 type workerView struct {
-	Consumer, Program, Host, Group string
-	Heard                          time.Time // zero: nobody says so
-	Started                        time.Time // a worker of the consumer, for the last time
-	Partitions, Halted             int
-	EffectAt                       *time.Time
-	Trouble                        []trouble
+	Consumer, Program, Version, Host, Group string
+	Heard                                   time.Time // zero: nobody says so
+	Started                                 time.Time // a worker of the consumer, for the last time
+	Partitions, Halted                      int
+	EffectAt                                *time.Time
+	Trouble                                 []trouble
 }
 
 // trouble is why one partition does not go on.
@@ -131,7 +133,7 @@ func (q *request) fillRelays(one *relaysList, d *database) {
 	x, _ := d.findings.get(q.Context(), 0)
 	for _, f := range x.Findings {
 		if f.Severity != doctor.OK && slices.Contains(aboutRelays, f.Check) {
-			one.Wrong = append(one.Wrong, q.h.guided(f))
+			one.Wrong = append(one.Wrong, q.h.guided(d, f))
 		}
 	}
 }
@@ -169,7 +171,7 @@ func workersOf(c consumer) (list []workerView) {
 	}
 	for _, p := range c.Programs {
 		of := one
-		of.Program, of.Host, of.Group, of.Heard = p.Name, p.Host, p.Group, p.Seen
+		of.Program, of.Version, of.Host, of.Group, of.Heard = p.Name, p.Version, p.Host, p.Group, p.Seen
 		list = append(list, of)
 	}
 	if len(list) == 0 {

@@ -215,12 +215,14 @@ func (r *replay) view(h *Handler) replayView {
 	return v
 }
 
-// views are all, the newest first.
-func (rs *replays) views(h *Handler) (list []replayView) {
+// views are all that are seen, the newest first.
+func (rs *replays) views(h *Handler, scope *Scope) (list []replayView) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := len(rs.list) - 1; i >= 0; i-- {
-		list = append(list, rs.list[i].view(h))
+		if rs.list[i].choice.within(scope) {
+			list = append(list, rs.list[i].view(h))
+		}
 	}
 	return list
 }

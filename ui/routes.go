@@ -133,6 +133,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, level Level, ser
 	who, _ := r.Context().Value(identity{}).(Identity)
 	q := &request{Request: r, w: w, h: h, who: who}
 	err := q.allowed(level)
+	if err == nil && r.Method == http.MethodPost && r.ParseForm() != nil {
+		err = &refusal{http.StatusRequestEntityTooLarge, "This form is too large", "Use the relay command."}
+	}
 	if err == nil {
 		err = serve(q)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,7 +22,7 @@ type scheduledPage struct {
 // scheduledList is what one outbox publishes later.
 type scheduledList struct {
 	DB, Away string
-	Count    int64
+	Count    int64         // -1: of all, which the person does not see
 	Late     time.Duration // how long the first of them has been due; 0: none is
 	Events   []scheduledEvent
 	More     bool
@@ -33,6 +34,9 @@ type scheduledEvent struct {
 	Overdue bool
 	Cancel  string // command
 }
+
+// DueText is the due time as the command and the form of a cancellation carry it: to the microsecond.
+func (e scheduledEvent) DueText() string { return e.Due.UTC().Format(time.RFC3339Nano) }
 
 func scheduled(q *request) error {
 	form := q.URL.Query()
@@ -56,6 +60,9 @@ func scheduled(q *request) error {
 		case st.Outbox != nil:
 			one := q.scheduledIn(d, p.Filter, f)
 			one.Count, one.Late, one.ReadOnly = st.Outbox.Scheduled, st.Outbox.ScheduledLate, !st.MayChange
+			if q.who.Scope != nil {
+				one.Count, one.Late = -1, 0
+			}
 			p.Lists = append(p.Lists, one)
 		}
 	}
@@ -66,14 +73,14 @@ func scheduled(q *request) error {
 func (q *request) scheduledIn(d *database, shown scheduledFilter, f operator.ScheduledFilter) scheduledList {
 	list := scheduledList{DB: d.Name}
 	var found listed[operator.ScheduledEvent]
-	if shown == (scheduledFilter{}) {
+	if shown == (scheduledFilter{}) && q.who.Scope == nil {
 		found, _ = d.scheduled.get(q.Context(), q.h.cfg.Timeout)
 	} else {
 		ctx, cancel := q.bounded()
 		defer cancel()
 		o, err := d.outbox(viewer)
 		if err == nil {
-			found.List, err = o.Scheduled(ctx, f)
+			found.List, err = q.who.Scope.scheduled(ctx, o, f)
 		}
 		found.Err = err
 	}
@@ -83,11 +90,22 @@ func (q *request) scheduledIn(d *database, shown scheduledFilter, f operator.Sch
 	}
 	found.List, list.More = firstPage(found.List)
 	for _, e := range found.List {
-		list.Events = append(list.Events, scheduledEvent{
-			e, time.Now().After(e.Due), d.withReason("scheduled", "cancel", "--seq", fmt.Sprint(e.Seq)),
-		})
+		one := scheduledEvent{ScheduledEvent: e, Overdue: time.Now().After(e.Due)}
+		one.Cancel = d.withReason("scheduled", "cancel", "--seq", fmt.Sprint(e.Seq), "--due", one.DueText())
+		list.Events = append(list.Events, one)
 	}
 	return list
+}
+
+// scheduled are those that are seen of the first ones that a filter chooses.
+func (s *Scope) scheduled(ctx context.Context, o *operator.Operator, f operator.ScheduledFilter) (
+	[]operator.ScheduledEvent, error,
+) {
+	if s != nil {
+		f.Limit = mostAtOnce
+	}
+	list, err := o.Scheduled(ctx, f)
+	return slices.DeleteFunc(list, func(e operator.ScheduledEvent) bool { return !s.sees(e.Tenant, e.Topic) }), err
 }
 
 // readScheduled is the list that everybody sees.
@@ -121,18 +139,19 @@ func cancelScheduled(q *request) error {
 		return err
 	}
 	seq, err := strconv.ParseInt(q.PostForm.Get("seq"), 10, 64)
-	if err != nil || seq <= 0 {
+	due, dueErr := time.Parse(time.RFC3339, q.PostForm.Get("due"))
+	if err != nil || dueErr != nil || seq <= 0 {
 		return errForm
 	}
 	return q.change(verb{
 		name: fmt.Sprintf("Cancel scheduled event %d", seq), back: q.h.path("scheduled"),
-		command: []string{"scheduled", "cancel", "--seq", fmt.Sprint(seq)},
+		command: []string{"scheduled", "cancel", "--seq", fmt.Sprint(seq), "--due", q.PostForm.Get("due")},
 		do: func(ctx context.Context, reason string) (string, error) {
 			o, err := q.db.outbox(q.who.Name)
 			if err != nil {
 				return "", err
 			}
-			return "It will not be published.", o.CancelScheduled(ctx, seq, reason)
+			return "It will not be published.", o.CancelScheduled(ctx, seq, due, reason)
 		},
 	})
 }

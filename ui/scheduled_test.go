@@ -32,13 +32,17 @@ func TestScheduled(t *testing.T) {
 		t.Errorf("%d %s", status, page)
 	}
 	const cancel = "/db/orders/scheduled/cancel"
-	status, page := s.post(cancel, "seq", "2")
+	const due = "2125-01-02T03:04:05Z"
+	if status, _ := s.post(cancel, "seq", "2"); status != http.StatusBadRequest {
+		t.Errorf("without its time: %d", status)
+	}
+	status, page := s.post(cancel, "seq", "2", "due", due)
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
-	wants(t, page, "It will not be published.", fmt.Sprintf("relay scheduled cancel --schema %s --seq 2 --reason",
-		db.Schema))
-	if status, page = s.post(cancel, "seq", "2"); status != http.StatusConflict {
+	wants(t, page, "It will not be published.",
+		fmt.Sprintf("relay scheduled cancel --schema %s --seq 2 --due %s --reason", db.Schema, due))
+	if status, page = s.post(cancel, "seq", "2", "due", due); status != http.StatusConflict {
 		t.Errorf("what is cancelled: %d %s", status, page)
 	}
 	if n := pgtest.One[int64](t, db, `select count(*) from outbox_scheduled`); n != 2 || audited(t, db,

@@ -44,13 +44,15 @@ var forSome = []string{
 	"POST /db/{db}/{side}/events/{id}/release", "POST /db/{db}/{side}/events/{id}/discard",
 	"POST /db/{db}/{side}/keys/release", "POST /db/{db}/{side}/keys/discard", "GET /db/{db}/{side}/failures",
 	"POST /db/{db}/{side}/failures/release", "POST /db/{db}/{side}/failures/discard",
-	"POST /db/{db}/topics/pause", "POST /db/{db}/topics/resume",
+	"POST /db/{db}/topics/pause", "POST /db/{db}/topics/resume", "GET /topic/{db}/{topic}",
+	"POST /db/{db}/topics/discard", "GET /search", "GET /scheduled", "GET /archive", "GET /db/{db}/replay/plan",
+	"POST /db/{db}/replay", "POST /db/{db}/replay/stop",
 }
 
 // within refuses a page that tells of more than the person may see.
 func (q *request) within() error {
 	method, path, _ := strings.Cut(q.Pattern, " ")
-	if q.who.Scope == nil || slices.Contains(forSome, method+" "+strings.TrimPrefix(path, q.h.cfg.Prefix)) {
+	if q.who.Scope.opens(method + " " + strings.TrimPrefix(path, q.h.cfg.Prefix)) {
 		return nil
 	}
 	return &refusal{
@@ -61,8 +63,13 @@ func (q *request) within() error {
 
 // Shows tells whether somebody has this entry of the navigation.
 func (v view) Shows(nav string) bool {
-	return v.Who.Scope == nil || slices.Contains(forSome, "GET /"+nav)
+	return v.Opens("GET /" + nav)
 }
+
+// Opens tells whether somebody gets to a route.
+func (v view) Opens(route string) bool { return v.Who.Scope.opens(route) }
+
+func (s *Scope) opens(route string) bool { return s == nil || slices.Contains(forSome, route) }
 
 // side opens an outbox or inbox for the person who asks, with what that person sees of it.
 func (q *request) side(where, consumer, name string) (side, error) {

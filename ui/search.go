@@ -60,7 +60,7 @@ func search(q *request) error {
 	if p.Text != "" {
 		p.Lists = make([]searchList, len(q.h.databases))
 		q.everywhere(func(ctx context.Context, i int, d *database) {
-			p.Lists[i] = d.search(ctx, q.h, p.Text)
+			p.Lists[i] = d.search(ctx, q.h, q.who.Scope, p.Text)
 		})
 	}
 	id, err := uuid.Parse(p.Text)
@@ -81,19 +81,27 @@ func search(q *request) error {
 	return q.render("search", http.StatusOK, view{Title: "Search", Nav: "search", Body: p})
 }
 
-// everywhere asks all databases at once, each for as long as a page may take.
+// everywhere asks all databases, as many at a time as are read for all pages together, for as long as a page may take.
 func (q *request) everywhere(ask func(ctx context.Context, i int, d *database)) {
 	ctx, cancel := q.bounded()
 	defer cancel()
 	var all sync.WaitGroup
 	for i, d := range q.h.databases {
-		all.Go(func() { ask(ctx, i, d) })
+		all.Go(func() {
+			select {
+			case q.h.most.looks <- struct{}{}:
+				defer func() { <-q.h.most.looks }()
+			case <-ctx.Done(): // it tells that this database was not asked in time
+			}
+			ask(ctx, i, d)
+		})
 	}
 	all.Wait()
 }
 
-// search asks one database. What is not there is passed over.
-func (d *database) search(ctx context.Context, h *Handler, text string) searchList {
+// search asks one database. What is not there, or not seen, is passed over: of what was decided, and of idempotency
+// keys, nobody knows the topic.
+func (d *database) search(ctx context.Context, h *Handler, scope *Scope, text string) searchList {
 	l := searchList{DB: d.Name, Command: d.command("find", "--text", text)}
 	fail := func(err error) bool {
 		if err != nil && !absent(err) {
@@ -104,7 +112,9 @@ func (d *database) search(ctx context.Context, h *Handler, text string) searchLi
 	if o, err := d.outbox(viewer); !fail(err) {
 		if found, err := o.Find(ctx, text); !fail(err) {
 			for _, e := range found.Events {
-				l.Outbox = append(l.Outbox, foundEvent{e, h.outboxHref(d, e)})
+				if scope.sees(e.Tenant, e.Topic) {
+					l.Outbox = append(l.Outbox, foundEvent{e, h.outboxHref(d, scope, e)})
+				}
 			}
 			l.Unsearched = append(l.Unsearched, found.Unsearched...)
 		}
@@ -112,12 +122,16 @@ func (d *database) search(ctx context.Context, h *Handler, text string) searchLi
 	if o, err := d.inbox("", viewer); !fail(err) {
 		if found, err := o.Find(ctx, text); !fail(err) {
 			for _, e := range found.Events {
-				l.Inbox = append(l.Inbox, foundInboxEvent{e, h.inboxHref(d, e)})
+				if scope.sees(e.Tenant, e.Topic) {
+					l.Inbox = append(l.Inbox, foundInboxEvent{e, h.inboxHref(d, e)})
+				}
 			}
 			l.Unsearched = append(l.Unsearched, found.Unsearched...)
 		}
 	}
-	if o, err := d.idempotency(viewer); !fail(err) {
+	if scope != nil {
+		l.Unsearched = append(l.Unsearched, "What is not of your topics and tenants.")
+	} else if o, err := d.idempotency(viewer); !fail(err) {
 		if found, err := o.Find(ctx, text); !fail(err) {
 			l.Keys = found.Operations
 			l.Unsearched = append(l.Unsearched, found.Unsearched...)
@@ -126,12 +140,12 @@ func (d *database) search(ctx context.Context, h *Handler, text string) searchLi
 	return l
 }
 
-func (h *Handler) outboxHref(d *database, e operator.FoundEvent) string {
-	switch e.Where {
-	case "parked":
+func (h *Handler) outboxHref(d *database, scope *Scope, e operator.FoundEvent) string {
+	switch {
+	case e.Where == "parked":
 		return h.path("db", d.Name, inOutbox, "events", e.ID)
-	case "held":
-		return h.path("topics")
+	case e.Where == "held" && scope.whole(e.Topic):
+		return h.path("topic", d.Name, e.Topic)
 	}
 	return ""
 }
@@ -165,7 +179,7 @@ func (d *database) trace(ctx context.Context, h *Handler, scope *Scope, id uuid.
 	unknown(err)
 	for _, e := range events {
 		if scope.sees(e.Tenant, e.Topic) {
-			path = append(path, outboxMoments(d.Name, foundEvent{e, h.outboxHref(d, e)})...)
+			path = append(path, outboxMoments(d.Name, foundEvent{e, h.outboxHref(d, scope, e)})...)
 		}
 	}
 	in, err := d.inbox("", viewer)

@@ -179,6 +179,10 @@ func showTopic(q *request) error {
 }
 
 func (q *request) fillTopic(p *topicPage, name string) error {
+	unknown := notFound("Neither this outbox nor a consumer here knows this topic.")
+	if !q.who.Scope.whole(name) { // its figures are of all tenants
+		return unknown
+	}
 	readers := q.h.readers(q.Context(), name)
 	// Whoever asks for names that nobody knows leaves nothing in memory, and Kafka is not asked.
 	known, _ := q.db.topics.get(q.Context(), q.h.cfg.Timeout)
@@ -188,7 +192,7 @@ func (q *request) fillTopic(p *topicPage, name string) error {
 		p.Away = away(known.Err)
 		return nil
 	default:
-		return notFound("Neither this outbox nor a consumer here knows this topic.")
+		return unknown
 	}
 	t, at := q.db.detail(q.h, name).get(q.Context(), 2*q.h.cfg.Timeout)
 	switch {

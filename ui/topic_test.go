@@ -1,6 +1,7 @@
 package ui_test
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -36,14 +37,22 @@ func TestTopic(t *testing.T) {
 	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
 	client, name := brokers(t), kafkatest.Topic(t, 3)
 	kafkatest.Produce(t, name, kafkatest.Record{Key: []byte("k"), Value: []byte("v")})
-	res, err := client.OffsetCommit(t.Context(), &kafka.OffsetCommitRequest{
-		GroupID: "g-" + name, GenerationID: -1, Topics: map[string][]kafka.OffsetCommit{
-			name: {{Partition: 0, Offset: 41}},
-		},
+	// The first group of a new cluster has no coordinator for a moment.
+	pgtest.Await(t, "the group's coordinator", func() (bool, error) {
+		res, err := client.OffsetCommit(t.Context(), &kafka.OffsetCommitRequest{
+			GroupID: "g-" + name, GenerationID: -1, Topics: map[string][]kafka.OffsetCommit{
+				name: {{Partition: 0, Offset: 41}},
+			},
+		})
+		if err != nil {
+			return false, err
+		}
+		err = res.Topics[name][0].Error
+		if code, ok := errors.AsType[kafka.Error](err); ok && code.Temporary() {
+			return false, nil
+		}
+		return err == nil, err
 	})
-	if err != nil || res.Topics[name][0].Error != nil {
-		t.Fatalf("%v, %+v", err, res)
-	}
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, 2)`, name)
 	db.Exec(t, `update outbox_meta set kafka_cluster = 'the-old-one'`)
 	first := hold(t, db, name, 1, false)

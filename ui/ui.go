@@ -130,6 +130,7 @@ func (c Config) withDefaults() (Config, error) {
 
 // Handler serves the pages. It is safe for concurrent use.
 type Handler struct {
+	most      limits
 	cfg       Config
 	databases []*database
 	mux       *http.ServeMux
@@ -149,9 +150,10 @@ func New(databases []Database, cfg Config) (*Handler, error) {
 	if len(databases) == 0 {
 		return nil, errors.New("ui: no database is given")
 	}
-	h := &Handler{cfg: cfg, cross: http.NewCrossOriginProtection()}
+	h := &Handler{cfg: cfg, cross: http.NewCrossOriginProtection(), most: limits{
+		looks: make(chan struct{}, mostLooks), examinations: make(chan struct{}, mostExaminations),
+	}}
 	names := map[string]bool{}
-	most := limits{make(chan struct{}, mostLooks), make(chan struct{}, mostExaminations)}
 	for _, d := range databases {
 		switch {
 		case !databaseName.MatchString(d.Name):
@@ -162,7 +164,7 @@ func New(databases []Database, cfg Config) (*Handler, error) {
 			return nil, fmt.Errorf("ui: database %q has no pool", d.Name)
 		}
 		names[d.Name] = true
-		one, err := newDatabase(d, cfg, most)
+		one, err := newDatabase(d, cfg, h.most)
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -98,6 +101,39 @@ func TestShared(t *testing.T) {
 	})
 }
 
+// TestEverywhereSlots: a search of many databases asks no more at a time than are read for all pages, and
+// passes none over.
+func TestEverywhereSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &Handler{cfg: Config{Timeout: time.Minute}, most: limits{looks: make(chan struct{}, 3)}}
+		for range 20 {
+			h.databases = append(h.databases, &database{})
+		}
+		q := &request{Request: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil), h: h}
+		var under, most, asked atomic.Int64
+		q.everywhere(func(context.Context, int, *database) {
+			most.Store(max(most.Load(), under.Add(1)))
+			defer under.Add(-1)
+			asked.Add(1)
+			<-time.After(time.Second)
+		})
+		if most.Load() != 3 || asked.Load() != 20 || len(h.most.looks) != 0 {
+			t.Errorf("%d at once, %d of 20 were asked", most.Load(), asked.Load())
+		}
+		q.h.most.looks = make(chan struct{}) // all places are taken, for longer than a page may take
+		var late atomic.Int64
+		q.everywhere(func(ctx context.Context, _ int, _ *database) {
+			if ctx.Err() != nil {
+				late.Add(1)
+			}
+		})
+		if late.Load() != 20 {
+			t.Errorf("%d of 20 were told that it is too late", late.Load())
+		}
+	})
+}
+
 // TestSharedSlots: of many that are read at once, no more are under way than there are places.
 func TestSharedSlots(t *testing.T) {
 	t.Parallel()
@@ -153,5 +189,52 @@ func TestPlot(t *testing.T) {
 	}
 	if got := p.Area(); got != "0.0,28 0.0,26.0 120.0,2.0 120,28" {
 		t.Error(got)
+	}
+}
+
+// TestGuided: a finding leads to the page that has its verb.
+func TestGuided(t *testing.T) {
+	t.Parallel()
+	h := &Handler{cfg: Config{Prefix: "/ops"}}
+	d := &database{Database: Database{Name: "shop"}}
+	for _, c := range []struct {
+		finding doctor.Finding
+		leads   string
+	}{
+		{
+			doctor.Finding{Check: "topic payments", Command: "relay topics accept --topic payments --partitions 4"},
+			"/ops/topic/shop/payments",
+		},
+		{doctor.Finding{Check: "topic payments", Found: "does not exist"}, "/ops/topics"},
+		{doctor.Finding{Check: "topic payments", Next: "`relay replay` publishes again"}, "/ops/archive"},
+		{doctor.Finding{Check: "kafka", Command: "relay topics accept-cluster --cluster c"}, "/ops/topics"},
+		{doctor.Finding{Check: "kafka"}, ""},
+		{doctor.Finding{
+			Check: "consumer ledger", Found: "2 events parked, 1 keys, 0 quarantined",
+			Command: "relay inbox parked list --consumer ledger",
+		}, "/ops/keys"},
+		{doctor.Finding{
+			Check: "consumer ledger", Found: "0 events parked, 0 keys, 1 quarantined",
+			Command: "relay inbox parked list --consumer ledger",
+		}, "/ops/consumers"},
+		{doctor.Finding{Check: "consumer ledger", Command: "relay inbox resume --consumer ledger"}, "/ops/consumers"},
+	} {
+		if got := h.guided(d, c.finding); got.Href != c.leads || (got.Do == "") != (c.leads == "") {
+			t.Errorf("%+v leads to %q (%q), want %q", c.finding, got.Href, got.Do, c.leads)
+		}
+	}
+}
+
+// TestAwaySays: what a database that cannot be looked at needs.
+func TestAwaySays(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]string{
+		"53300": "no connection left", "0A000": "Connect to the primary", "25006": "Connect to the primary",
+		"57P03": "Look whether Postgres runs", "42601": "as it is",
+	} {
+		err := fmt.Errorf("reading: %w", &pgconn.PgError{Code: code, Message: "as it is"})
+		if got := away(err); !strings.Contains(got, want) {
+			t.Errorf("%s: %q", code, got)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
@@ -70,7 +71,7 @@ func (f flags) check() error {
 	if err != nil {
 		return service.Usage("--listen: want host:port: %w", err)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if !loopback.Is(host) {
 		return service.Usage("--listen=%s: these pages are for this machine only: listen at 127.0.0.1", f.Listen)
 	}
 	return nil

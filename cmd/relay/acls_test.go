@@ -14,10 +14,10 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// aclRow is a row of the table of Kafka's ACLs in docs/security.md.
+// aclRow matches a row in the table of Kafka's ACLs in docs/security.md.
 var aclRow = regexp.MustCompile("(?m)^\\| (relay|worker) \\| `([A-Z_]+)` \\| (topic|group) \\|")
 
-// documentedACLs are the rights that the documents say that a relay or a worker needs.
+// documentedACLs returns the ACLs that a relay or a worker needs according to the documentation.
 func documentedACLs(t *testing.T, who, topic string) []kafkatest.ACL {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/security.md")
@@ -27,24 +27,24 @@ func documentedACLs(t *testing.T, who, topic string) []kafkatest.ACL {
 	var list []kafkatest.ACL
 	for _, row := range aclRow.FindAllStringSubmatch(string(page), -1) {
 		if row[1] == who {
-			list = append(list, kafkatest.ACL{Operation: row[2], On: row[3], Name: topic}) // the group's name as well
+			list = append(list, kafkatest.ACL{Operation: row[2], On: row[3], Name: topic}) // also the group
 		}
 	}
 	if len(list) != 3 {
-		t.Fatalf("docs/security.md gives a %s the rights %v", who, list)
+		t.Fatalf("docs/security.md lists for a %s the rights %v", who, list)
 	}
 	return list
 }
 
-// leastRights: relay and worker do everything with the documented ACLs, and each of them that is missing is missed: the
-// log or doctor names it.
-func leastRights(t *testing.T, kafka *kafkatest.Secure, caFile string) {
+// testLeastRights: relay and worker work with exactly the documented ACLs. Without one of them, the log or doctor names
+// it.
+func testLeastRights(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	newTopic := func(t *testing.T) string { return kafkatest.TopicAt(t, kafka.Brokers(), 2) }
-	for missing, says := range map[string][]string{ // what the relay says, and what doctor says
+	for missing, says := range map[string][]string{ // the texts of the relay and of doctor
 		"":      {`"running"`, "one replica"},
 		"WRITE": {"Topic Authorization Failed", "its brokers and its ACLs"},
 		"READ": {
-			"could not look whether Kafka is ahead of this database",
+			"could not check whether Kafka is ahead of this database",
 			"could not be compared: ",
 		},
 		"DESCRIBE_CONFIGS": {`"running"`, "Allow DESCRIBE_CONFIGS on the topic"},
@@ -63,16 +63,16 @@ func leastRights(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			fill(t, db, topic, 100)
 			first := inProcess(t, env)
 			if missing == "WRITE" {
-				pgtest.Await(t, "the relay says it", func() (bool, error) {
+				pgtest.Await(t, "the missing right in the relay's log", func() (bool, error) {
 					return strings.Contains(first.output(), says[0]), nil
 				})
 			} else {
-				drained(t, db)
+				awaitDrained(t, db)
 				first.signal()
 				<-first.done
-				// What it has published is there to be compared with.
+				// Its events are in Kafka for the comparison.
 				second := inProcess(t, env)
-				pgtest.Await(t, "the relay runs", func() (bool, error) {
+				pgtest.Await(t, "a running relay", func() (bool, error) {
 					return strings.Contains(second.output(), `"running"`), nil
 				})
 				if out := second.output(); !strings.Contains(out, says[0]) {
@@ -82,7 +82,7 @@ func leastRights(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 				}
 			}
 			var text string
-			pgtest.Await(t, "doctor says "+says[1], func() (bool, error) {
+			pgtest.Await(t, "doctor reports "+says[1], func() (bool, error) {
 				_, text, _ = command(t, env, "doctor")
 				return strings.Contains(text, says[1]), nil
 			})
@@ -113,7 +113,7 @@ func leastRights(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 				Username: kafkatest.LimitedUser, Password: secret.Of(kafkatest.SecurePassword),
 			}, topic, slog.New(slog.NewTextHandler(&said, nil)))
 			if says != "" {
-				pgtest.Await(t, "the worker says it", func() (bool, error) {
+				pgtest.Await(t, "the missing right in the worker's log", func() (bool, error) {
 					return strings.Contains(said.String(), says), nil
 				})
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// archiveCommand is what people do with the archive.
+// archiveCommand has the operators' commands for the archive.
 type archiveCommand struct {
 	List     archiveListCommand     `cmd:"" help:"List the days of published events that are kept."`
 	Maintain archiveMaintainCommand `cmd:"" help:"Make the archive's coming days and drop those that are over, once."`
@@ -42,7 +42,7 @@ func (c *archiveListCommand) run(ctx context.Context, p *program) error {
 type archiveMaintainCommand struct {
 	database
 	ArchiveDays int           `default:"0" shown:"(required)" help:"How many days of published events are kept, 1 to 3660; the relays' own setting."`
-	Timeout     time.Duration `default:"30m" help:"How long the pass may take; what it leaves undone the next one does."`
+	Timeout     time.Duration `default:"30m" help:"Time limit of the pass; the next pass continues where it stopped."`
 }
 
 // Help is the longer text of --help.
@@ -76,7 +76,7 @@ type replayCommand struct {
 	Tenant  *string       `shown:"all" help:"Only this tenant."`
 	Type    string        `shown:"all" help:"Only this type."`
 	Query   string        `shown:"(the archive)" help:"In place of all these: a select whose rows are the events, in their order."`
-	After   int64         `default:"0" help:"Go on behind this place, which a replay that ended early has told, together with its --to."`
+	After   int64         `default:"0" help:"Continue after this position. A replay that ended early prints it, with the --to to use."`
 	Rate    int           `default:"0" help:"At most so many events a second; 0 for as many as the relays publish."`
 	DryRun  bool          `help:"Count them, show the first ten, and change nothing."`
 	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
@@ -85,26 +85,27 @@ type replayCommand struct {
 
 // Help is the longer text of --help.
 func (*replayCommand) Help() string {
-	return `Publishes archived events once more (relay run --archive-days), in their old order, under their own ids and new numbers. Do a
+	return `Publishes archived events again (relay run --archive-days), in their old order, with their own ids and new numbers. Do a
 --dry-run first.
 
-Without an archive, --query says what the events were: from a restored copy of the outbox, or from tables of your own that keep
-the ids. Its columns are named as those of outbox_event. message_id (uuid), topic, key, type and payload (bytea) are required;
+Without an archive, --query selects the events: from a restored copy of the outbox, or from tables of your own that keep
+the ids. Its columns have the names of those of outbox_event. message_id (uuid), topic, key, type and payload (bytea) are required;
 source, tenant, content_type, headers and event_time are not. It is run once and can change nothing:
 
   relay replay --dry-run --query "select message_id, 'orders' as topic, customer as key, 'OrderPlaced' as type,
     convert_to(body::text, 'UTF8') as payload from orders where placed > '2026-01-02' order by placed, id"
 
-Who deduplicates by id, as workers with an inbox do, removes what it has applied: to apply an event again there, remove its
-row from the inbox first. Ids older than an inbox remembers go to its quarantine. Consumers without deduplication see every
-event twice. Of one key, old facts come after newer ones: consumers that keep the last state must compare ce_time.`
+Consumers that deduplicate by id, such as workers with an inbox, drop the events that they have applied. To apply an event
+again there, delete its row from the inbox first. An inbox quarantines ids that are older than its window. Consumers without
+deduplication see every event twice. Old events of a key come after newer ones: consumers that keep the last state must
+compare ce_time.`
 }
 
 func (c *replayCommand) run(ctx context.Context, p *program) error {
 	switch archived := !c.From.IsZero() || !c.To.IsZero() || c.Topic != "" || c.Key != nil || c.Tenant != nil ||
 		c.Type != ""; {
 	case c.Query != "" && archived:
-		return service.Usage("--query chooses by itself: leave --from, --to, --topic, --key, --tenant and --type out")
+		return service.Usage("--query excludes --from, --to, --topic, --key, --tenant and --type")
 	case c.Query == "" && (c.From.IsZero() || c.Topic == ""):
 		return service.Usage("--from and --topic, or --query, are needed: say what to publish once more")
 	}
@@ -152,10 +153,10 @@ func (c *replayCommand) replay(ctx context.Context, p *program, o *operator.Oper
 	return nil
 }
 
-// replaySaid is how often a replay says how far it is.
+// replaySaid is the pause between two progress messages of a replay.
 const replaySaid = 10 * time.Second
 
-// every passes on what it is told when that was not done for so long.
+// every calls say at most once per pause.
 func every(pause time.Duration, say func(operator.ReplayResult)) func(operator.ReplayResult) {
 	last := time.Now()
 	return func(done operator.ReplayResult) {

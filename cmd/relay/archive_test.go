@@ -69,7 +69,7 @@ func TestReplayQueryCommand(t *testing.T) {
 		`(?s)^30 events of 30 keys, 240 bytes\. 1 of them repeat the id of another one\. The first:.*\n1 +- +0198c0de.* orders +1 +OrderPlaced +8\n.*\n10 .*Nothing was changed`).MatchString(text) || strings.Contains(text, "\n11 ") {
 		t.Errorf("dry run: exit code %d: %s\n%s", code, stderr, text)
 	}
-	for name, args := range map[string][]string{"leave --from": {"--topic=orders", "--reason=r"}, "--reason": {}} {
+	for name, args := range map[string][]string{"excludes --from": {"--topic=orders", "--reason=r"}, "--reason": {}} {
 		if code, _, stderr := command(t, env, append([]string{"replay", "--query", query},
 			args...)...); code != codeUsage || !strings.Contains(stderr, name) {
 			t.Errorf("%s: exit code %d: %s", name, code, stderr)
@@ -80,13 +80,13 @@ func TestReplayQueryCommand(t *testing.T) {
 		"29 events are in the outbox again") {
 		t.Errorf("exit code %d: %s\n%s", code, stderr, text)
 	}
-	// A table that is not there is the query's, and not the outbox's.
+	// A missing table is an error of the query, not of the outbox.
 	code, _, stderr = command(t, env, "replay", "--query", "select * from nowhere", "--reason=r")
 	if code != codeFailed || !strings.Contains(stderr, `relation "nowhere" does not exist`) ||
 		strings.Contains(stderr, "relay migrate") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
-	// How to go on.
+	// How to continue.
 	code, _, stderr = command(t, env, "replay", "--reason=r", "--query",
 		`select gen_random_uuid() as message_id, case g when 600 then '' else 'orders' end as topic,
 		'' as key, 'T' as type, null::bytea as payload from generate_series(1, 700) g`)

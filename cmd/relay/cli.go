@@ -27,10 +27,10 @@ const (
 	codeFindings  = 6
 )
 
-const footer = `Settings: a flag wins over its variable, that over the file which the _FILE variable names, that over the
-configuration file (--config), that over the default. The configuration file is YAML with one setting a line, named
-as the flag without its dashes (lease: 15s), and may list outboxes; other names are refused. Empty variables count as not set.
-Put the database's URL into a variable or a file rather than a flag: every user of a machine sees its command lines.
+const footer = `Settings, highest precedence first: the flag, its variable, the file that the _FILE variable names, the configuration
+file (--config), the default. The configuration file is YAML with one setting per line, named like the flag without
+its dashes (lease: 15s), and may list outboxes; other names are refused. Empty variables count as not set.
+Put the database's URL into a variable or a file rather than a flag: every user of a machine can see its command lines.
 
 Exit codes:
   0  done; for run also: stopped by a signal, and all that was claimed is published
@@ -53,25 +53,28 @@ type cli struct {
 	Migrate   migrateCommand             `cmd:"" help:"Create and change the tables, or print the SQL that would."`
 	Status    statusCommand              `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic; of several outboxes, a line for each."`
 	Lanes     lanesCommand               `cmd:"" help:"Show every lane: owner, lease, what is under way, held and parked."`
-	Parked    parkedCommand[outboxFlags] `cmd:"" help:"Look at events that Kafka refused for certain, mend, release or discard them."`
-	Find      findCommand                `cmd:"" help:"Say where an event or an idempotency key is, by its id or key."`
+	Parked    parkedCommand[outboxFlags] `cmd:"" help:"List, edit, release and discard events that Kafka refused permanently."`
+	Find      findCommand                `cmd:"" help:"Find an event or an idempotency key by its id or key."`
 	Audit     auditCommand[outboxFlags]  `cmd:"" help:"List what people did with the outbox."`
 	Doctor    doctorCommand              `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
-	UI        uiCommand                  `cmd:"" name:"ui" help:"Serve pages for people: what is wrong, and the verbs that mend it."`
-	Dev       devCommand                 `cmd:"" help:"Says how to run everything on a developer's machine."`
+	UI        uiCommand                  `cmd:"" name:"ui" help:"Serve web pages that show problems, with the actions that resolve them."`
+	Dev       devCommand                 `cmd:"" help:"Print how to run everything on a developer's machine."`
 	Fence     fenceCommand               `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
-	Replay    replayCommand              `cmd:"" help:"Publish events once more: archived ones, or those that a query gives."`
-	Topics    topicsCommand              `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`
-	Scheduled scheduledCommand           `cmd:"" help:"Look at events that are to be published later, and cancel them."`
+	Replay    replayCommand              `cmd:"" help:"Publish events again: archived ones, or the rows of a query."`
+	Topics    topicsCommand              `cmd:"" help:"List topics, accept their partition counts, pause and resume them."`
+	Scheduled scheduledCommand           `cmd:"" help:"List events that are scheduled for later, and cancel them."`
 	WAL       walCommand                 `cmd:"" name:"wal" help:"Set the WAL source up and take it down."`
-	Archive   archiveCommand             `cmd:"" help:"Look after the archive of published events."`
-	Inbox     inboxCommand               `cmd:"" help:"Look after the inbox."`
-	Health    healthCommand              `cmd:"" help:"Ask a running relay on this machine whether it is well, as a container's health check."`
-	Keys      keysCommand                `cmd:"" help:"Look at idempotent operations whose outcome is unknown and that recovery gave up, and end them."`
+	Archive   archiveCommand             `cmd:"" help:"Maintain the archive of published events."`
+	Inbox     inboxCommand               `cmd:"" help:"Maintain and operate the inbox."`
+	Health    healthCommand              `cmd:"" help:"Check the health of a relay on this machine, as a container's health check does."`
+	Keys      keysCommand                `cmd:"" help:"List idempotent operations whose outcome is unknown, and resolve those that recovery gave up."`
 	Build     versionCommand             `cmd:"" name:"version" help:"Print the version, the commit and the version of Go."`
+
+	Completion completionCommand `cmd:"" help:"Print a script that completes commands, flags and values in bash, zsh or fish."`
+	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand at the cursor."`
 }
 
-// database is what every command needs that talks to Postgres.
+// database has the settings of every command that connects to Postgres.
 type database struct {
 	DatabaseURL      secret.Value   `name:"database-url" shown:"(required)" help:"Postgres, as postgres://user@host:5432/database. What it leaves out comes from PGPASSWORD and the like, or ~/.pgpass."`
 	DatabasePassword secret.Value   `name:"database-password" shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection, as the URL is."`
@@ -81,29 +84,30 @@ type database struct {
 	manyOutboxes
 }
 
-// base is the embedded one of a command.
+// base returns the embedded database of a command.
 func (d *database) base() *database { return d }
 
-// runner is what every command of the tree is.
+// runner is implemented by every command of the tree.
 type runner interface {
 	base() *database
 	run(ctx context.Context, p *program) error
 }
 
-// unconnected are commands without a database.
+// unconnected is implemented by commands without a database.
 type unconnected interface {
 	run(ctx context.Context, p *program) error
 	noDatabase()
 }
 
-// program is what commands work with besides their settings.
+// program has the dependencies of commands other than their settings.
 type program struct {
 	log    *slog.Logger
 	env    func(string) string
 	stdout io.Writer
+	tree   *kong.Node // of commands
 }
 
-// run is the program without its process: it returns the exit code. The end of ctx is what a signal is to the process.
+// run is the whole program but for its process: it returns the exit code. The end of ctx stands for a signal.
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
 	var c cli
 	line := service.CommandLine{
@@ -124,12 +128,12 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		fmt.Fprintln(stderr, "relay:", err)
 		return codeUsage
 	}
-	p := &program{log: log, env: env, stdout: stdout}
+	p := &program{log: log, env: env, stdout: stdout, tree: parsed.Model.Node}
 	err = c.runSelected(ctx, p, parsed)
 	code := exitCode(err)
 	switch {
 	case err == nil:
-	case c.LogFormat == "json": // whoever collects JSON wants nothing else
+	case c.LogFormat == "json": // a collector of JSON lines cannot parse anything else
 		log.Error("relay "+parsed.Command()+" failed", "err", err, "exit_code", code)
 	default:
 		fmt.Fprintln(stderr, "relay:", err)
@@ -137,10 +141,10 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	return code
 }
 
-// forAll are commands that work on all outboxes when none is named.
+// forAll is implemented by commands that work on all outboxes if none is named.
 type forAll interface{ all() }
 
-// runSelected runs the command that was given, on the outbox that was named.
+// runSelected runs the selected command on the named outbox.
 func (c *cli) runSelected(ctx context.Context, p *program, parsed *kong.Context) error {
 	target := parsed.Selected().Target.Addr().Interface()
 	if alone, ok := target.(unconnected); ok {
@@ -158,7 +162,7 @@ func (c *cli) runSelected(ctx context.Context, p *program, parsed *kong.Context)
 	return selected.run(ctx, p)
 }
 
-// undrainedError is the end of a run that a signal asked for and that did not finish in time.
+// undrainedError is the error of a run that was stopped and did not finish in time.
 type undrainedError struct{ err error }
 
 func (e *undrainedError) Error() string { return "the drain did not finish: " + e.err.Error() }
@@ -183,7 +187,7 @@ func exitCode(err error) int {
 	return codeFailed
 }
 
-// wrongSchema: the tables are not those that this binary works on.
+// wrongSchema reports whether the tables are missing or not those that this binary works on.
 func wrongSchema(err error) bool {
 	for _, kind := range []error{migrations.ErrPending, migrations.ErrNewer, migrations.ErrForeign} {
 		if errors.Is(err, kind) {
@@ -197,7 +201,7 @@ func wrongSchema(err error) bool {
 	return false
 }
 
-// refusal says what to do when Postgres answers and does not want us; "" for every other error.
+// refusal returns the remedy if Postgres refuses the connection; "" for every other error.
 func refusal(err error) string {
 	switch pgerr.Code(err) {
 	case "28000", "28P01":
@@ -211,7 +215,7 @@ func refusal(err error) string {
 	return ""
 }
 
-// withAdvice adds what to do.
+// withAdvice adds the remedy to an error.
 func withAdvice(err error) error {
 	if err == nil {
 		return nil

@@ -19,13 +19,13 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// identity is an identity service: it gives tokens to one client.
+// identity is an identity service that issues tokens to one client.
 type identity struct {
 	mu      sync.Mutex
-	issue   func() string // a token
+	issue   func() string // makes a token
 	ends    time.Duration
 	secret  string
-	granted int // to the scope doctor
+	granted int // for the scope doctor
 }
 
 // ServeHTTP implements http.Handler.
@@ -40,7 +40,7 @@ func (i *identity) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"error": "invalid_request"}`)
 	case id != "client" || password != i.secret:
 		w.WriteHeader(http.StatusUnauthorized)
-		fmt.Fprintf(w, `{"error": "invalid_client", "error_description": "no %s"}`, // a talkative one
+		fmt.Fprintf(w, `{"error": "invalid_client", "error_description": "no %s"}`, // with the secret
 			password+r.FormValue("client_secret"))
 	default:
 		if r.FormValue("scope") == "doctor" {
@@ -58,9 +58,9 @@ func (i *identity) change(to func()) {
 	to()
 }
 
-// clientCredentials: relay and consumer get their tokens of a token endpoint. When it refuses the client, both wait and
-// say so; they go on with the next secret.
-func clientCredentials(t *testing.T, kafka *kafkatest.Secure, caFile string) {
+// testClientCredentials: relay and consumer get their tokens from a token endpoint. When it refuses the client, both
+// wait and report it; they continue with the next secret.
+func testClientCredentials(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	t.Parallel()
 	const rotated = canary + "-rotated"
 	tokens := &identity{ends: 10 * time.Second, secret: canary}
@@ -86,14 +86,14 @@ func clientCredentials(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		Password: secret.InFile(file), TokenURL: service.URL, TokenParams: map[string]string{"audience": "kafka"},
 	}, topic, slog.New(slog.NewTextHandler(&said, nil)))
 	fill(t, db, topic, 100)
-	drained(t, db)
+	awaitDrained(t, db)
 	h.await(t, 100)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the relay:\n%s\nthe consumer:\n%s", relay.output(), said.String())
 		}
 	})
-	// The service has another secret, and the sessions end with their tokens.
+	// The service gets another secret, and the sessions end with their tokens.
 	tokens.change(func() { tokens.secret, tokens.ends = rotated, time.Hour })
 	const refused = `answers 401 \"invalid_client\"`
 	pgtest.Await(t, "the end of their sessions", func() (bool, error) {
@@ -106,20 +106,20 @@ func clientCredentials(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		t.Errorf("doctor: %s%s", text, stderr)
 	}
 	write(rotated)
-	drained(t, db)
-	pgtest.Await(t, "the consumer has the next ones", func() (bool, error) { return h.n.Load() > 100, nil })
+	awaitDrained(t, db)
+	pgtest.Await(t, "the next events at the consumer", func() (bool, error) { return h.n.Load() > 100, nil })
 	if n := pgtest.One[int](t, db,
 		`select (select count(*) from outbox_parked) + (select count(*) from outbox_held)`); n != 0 {
 		t.Errorf("%d events are parked or held", n)
 	}
-	// A token that lives for long serves all connections.
+	// One token with a long lifetime serves all connections.
 	_, text, _ = command(t, env.with("RELAY_KAFKA_OAUTH_TOKEN_PARAMS", "audience=kafka,scope=doctor"), "doctor")
 	if strings.Contains(text, "fail  kafka") {
 		t.Error(text)
 	}
 	tokens.change(func() {
 		if tokens.granted != 1 {
-			t.Errorf("doctor, with all its connections, got %d tokens", tokens.granted)
+			t.Errorf("doctor got %d tokens for its connections", tokens.granted)
 		}
 	})
 	for _, all := range []string{relay.output(), said.String(), text, stderr} {

@@ -21,7 +21,7 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	env := settings(db, deadBroker)
-	// Filled before: a pump keeps its claim while Kafka is away, and claims nothing that comes later.
+	// Filled before: during an outage of Kafka a pump keeps its claim, and claims no later events.
 	fill(t, db, "payments", 70)
 	fill(t, db, "refunds", 30)
 	running := inProcess(t, env.with("RELAY_NAME", "the-first", "RELAY_DRAIN_TIMEOUT", "0"))
@@ -61,8 +61,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusOfWhatIsAside: events that are held or parked are in no backlog, and are not published either. Whoever
-// looks is told.
+// TestStatusOfWhatIsAside: held and parked events are neither published nor part of the backlog. Status shows them.
 func TestStatusOfWhatIsAside(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -86,7 +85,7 @@ func TestStatusOfWhatIsAside(t *testing.T) {
 	}
 }
 
-// TestStatusOfConsumers: whose inbox is beside the outbox is shown, and an outbox alone is no error.
+// TestStatusOfConsumers: an inbox in the same database is shown, and an outbox without an inbox is no error.
 func TestStatusOfConsumers(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -115,7 +114,7 @@ func TestStatusOfConsumers(t *testing.T) {
 	}
 }
 
-// TestSafe: only a slot that is there may have no limit.
+// TestSafe: only an existing slot may be unlimited.
 func TestSafe(t *testing.T) {
 	t.Parallel()
 	left := int64(5 << 30)
@@ -134,13 +133,13 @@ func TestSafe(t *testing.T) {
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	// The schema by flag, on a URL without a search_path, as an operator has it.
+	// The schema as a flag, with a URL without search_path, as operators use them.
 	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
 	if code, _, stderr := command(t, env, "migrate", "--check"); code != codeSchema ||
 		!strings.Contains(stderr, "relay migrate") {
 		t.Fatalf("before: exit code %d: %s", code, stderr)
 	}
-	for range 2 { // the second has nothing to do
+	for range 2 { // the second has no migration left
 		if code, _, stderr := command(t, env, "migrate"); code != codeOK || !strings.Contains(stderr, "up to date") {
 			t.Fatalf("migrate: exit code %d: %s", code, stderr)
 		}
@@ -164,7 +163,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestPrint: what --print writes makes psql do what migrate does; one set alone leaves the other out.
+// TestPrint: psql with the output of --print does what migrate does; one set leaves the other out.
 func TestPrint(t *testing.T) {
 	t.Parallel()
 	psql, err := exec.LookPath("psql")
@@ -206,7 +205,7 @@ func TestMissingTables(t *testing.T) {
 	}
 }
 
-// TestWrongSettings: each is refused with what to do, and nothing is connected.
+// TestWrongSettings: each is refused with the remedy, before any connection.
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
 	good := environment{
@@ -276,16 +275,16 @@ func TestWrongSettings(t *testing.T) {
 				t.Errorf("exit code %d, want %q in: %s%s", code, c.want, stderr, stdout)
 			}
 			if strings.Count(stderr, "\n") > 2 {
-				t.Errorf("more than a line or two: %s", stderr)
+				t.Errorf("too many lines: %s", stderr)
 			}
 		})
 	}
 }
 
-// TestMisspelledVariable: a broker list that nobody reads would be noticed by its absence only.
+// TestMisspelledVariable: without an error, a misspelled variable would be ignored.
 func TestMisspelledVariable(t *testing.T) {
 	t.Setenv("RELAY_KAFKA_BROKER", "h:1")
-	t.Setenv("RELAY_PORT_9187_TCP", "tcp://10.0.0.1:9187") // as Kubernetes makes it of a service named relay
+	t.Setenv("RELAY_PORT_9187_TCP", "tcp://10.0.0.1:9187") // as Kubernetes sets it for a service named relay
 	code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": "postgres://u@127.0.0.1:1/db"}, "status")
 	if code != codeUsage || !strings.Contains(stderr,
 		`RELAY_KAFKA_BROKER is no setting's variable, did you mean "RELAY_KAFKA_BROKERS"?`) {
@@ -293,7 +292,7 @@ func TestMisspelledVariable(t *testing.T) {
 	}
 }
 
-// TestRefusedByPostgres: what no waiting mends ends the start.
+// TestRefusedByPostgres: errors that do not end by waiting end the start.
 func TestRefusedByPostgres(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -311,7 +310,7 @@ func TestRefusedByPostgres(t *testing.T) {
 	}
 }
 
-// TestSecrets: a password is in no output, whatever is wrong.
+// TestSecrets: no output has a password, whatever the error.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
@@ -406,7 +405,7 @@ func TestSecrets(t *testing.T) {
 	t.Run("run", func(t *testing.T) {
 		relay := inProcess(t, settings(db, deadBroker).with("RELAY_DATABASE_URL",
 			at(func(u *url.URL) { u.Host = "127.0.0.1:1" }), "RELAY_LOG_LEVEL", "debug", "RELAY_PPROF", "true"))
-		pgtest.Await(t, "it waits", func() (bool, error) {
+		pgtest.Await(t, "the relay waits", func() (bool, error) {
 			return strings.Contains(relay.output(), "does not answer"),
 				nil
 		})
@@ -425,7 +424,7 @@ func TestSecrets(t *testing.T) {
 	db.Exec(t, "drop role "+role)
 }
 
-// TestPrecedence over the whole way: the schema decides which tables --check sees.
+// TestPrecedence, end to end: the schema decides which tables --check sees.
 func TestPrecedence(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -475,7 +474,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestHelp: the manual of run lists every setting with its variable.
+// TestHelp: the help of run lists every setting with its variable.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	code, help, _ := command(t, environment{}, "run", "--help")
@@ -484,7 +483,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, want := range []string{
 		"--database-url +RELAY_DATABASE_URL\\[_FILE\\] ", "--lease +RELAY_LEASE +15s ",
-		"--listen +RELAY_LISTEN +127.0.0.1:9187 ", "Exit codes:", "a flag wins over its variable",
+		"--listen +RELAY_LISTEN +127.0.0.1:9187 ", "Exit codes:", "highest precedence first: the flag, its variable",
 	} {
 		if !regexp.MustCompile(want).MatchString(help) {
 			t.Errorf("no %s in\n%s", want, help)

@@ -18,13 +18,13 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// poolSize is enough for status, pins and probes: a relay's own connections are not the pool's.
+// poolSize is enough for status, pins and probes: a relay has its own connections.
 const poolSize = 4
 
 // urlSetting is how errors name the setting.
 const urlSetting = "--database-url (RELAY_DATABASE_URL, RELAY_DATABASE_URL_FILE)"
 
-// config reads the URL. It connects to nothing.
+// config parses the URL. It does not connect.
 func (d database) config() (*pgxpool.Config, error) {
 	password := d.DatabasePassword
 	if d.PasswordCommand.IsSet() {
@@ -50,7 +50,7 @@ func (d database) config() (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-// pool opens the database; it does not wait for it to answer.
+// pool opens the database; it does not wait for an answer.
 func (d database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	cfg, err := d.config()
 	if err != nil {
@@ -77,13 +77,13 @@ func (d database) withPool(ctx context.Context, timeout time.Duration,
 	return do(ctx, pool)
 }
 
-// pauses lie between two looks at what does not answer: from 100 ms to 5 s, without end.
+// pauses are those between attempts to reach a server: from 100 ms to 5 s, without end.
 func pauses() backoff.BackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
 		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
 }
 
-// untilAnswered repeats do while Postgres is away, and says so once. Every other error, and the end of ctx, ends it.
+// untilAnswered repeats do while Postgres is down, and logs that once. Every other error, and the end of ctx, ends it.
 func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Context) error) error {
 	pause := pauses()
 	for said := false; ; said = true {
@@ -100,7 +100,7 @@ func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Contex
 	}
 }
 
-// ensureSchema migrates when told to, and refuses tables that this binary does not work on.
+// ensureSchema migrates if requested, and refuses tables that this binary does not work on.
 func (d database) ensureSchema(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, migrate bool) error {
 	return untilAnswered(ctx, log, func(ctx context.Context) error { return d.checkSchema(ctx, log, pool, migrate) })
 }
@@ -120,8 +120,8 @@ func (d database) checkSchema(ctx context.Context, log *slog.Logger, pool *pgxpo
 	return migrations.Check(ctx, pool, options)
 }
 
-// reportKafka tells once of a Kafka that does not answer at the start, and once that it does. Nobody else would notice
-// before there are events.
+// reportKafka logs once that Kafka does not answer at the start, and once that it does. Without events nothing else
+// would show it.
 func reportKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
 	client, closeIdle := conn.Client(kafkaTimeout)
 	defer closeIdle()

@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestRunHasThePackagesDefaults: `relay run` without flags runs what relay.New and publisher.NewKafka make of a zero
-// Config. The defaults stand twice: in the packages, and in the flags that --help shows.
+// TestRunHasThePackagesDefaults: `relay run` without flags uses the defaults of relay.New and publisher.NewKafka. They
+// are defined twice: in the packages, and in the flags that --help shows.
 func TestRunHasThePackagesDefaults(t *testing.T) {
 	t.Parallel()
 	var c cli
@@ -53,10 +53,10 @@ func TestRunHasThePackagesDefaults(t *testing.T) {
 	}
 }
 
-// configOf is the Config that something was made with, defaults filled in.
+// configOf returns the Config of a value, with defaults filled in.
 func configOf(made any) reflect.Value { return reflect.ValueOf(made).Elem().FieldByName("cfg") }
 
-// sameValues compares the fields of two structs that are plain values, and returns how many they are.
+// sameValues compares the fields of two structs that have plain values, and returns their number.
 func sameValues(t *testing.T, name string, got, want reflect.Value) (compared int) {
 	t.Helper()
 	for i := range got.NumField() {
@@ -64,7 +64,7 @@ func sameValues(t *testing.T, name string, got, want reflect.Value) (compared in
 		case reflect.Int, reflect.Int64, reflect.Bool, reflect.String:
 			compared++
 			if g, w := fmt.Sprint(got.Field(i)), fmt.Sprint(want.Field(i)); g != w {
-				t.Errorf("%s%s is %s by the flags, and %s by default", name, got.Type().Field(i).Name, g, w)
+				t.Errorf("%s%s is %s by the flags, and %s by the package", name, got.Type().Field(i).Name, g, w)
 			}
 		}
 	}

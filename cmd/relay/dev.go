@@ -6,8 +6,7 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// devCommand leads to a program of its own: Postgres' download and the imitation of Kafka would make this one a fifth
-// larger.
+// devCommand names another program: with the download of Postgres and the fake Kafka this one would be a fifth larger.
 type devCommand struct {
 	Args []string `arg:"" optional:"" passthrough:"" help:"Its flags."`
 }

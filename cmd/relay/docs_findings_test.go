@@ -15,8 +15,8 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// text is what a string expression says; what is not known before it runs is "1", which names a topic as well as a
-// partition.
+// text returns the value of a string expression. A part that is unknown before it runs becomes "1", which is valid for
+// a topic and for a partition.
 func text(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -33,7 +33,7 @@ func text(e ast.Expr) string {
 
 var inProse = regexp.MustCompile("`relay ([a-z][^`]*)`")
 
-// TestFindingsNameCommands: what a finding tells people to run exists, with its flags, and lacks none.
+// TestFindingsNameCommands: the commands in findings exist, with all their required flags.
 func TestFindingsNameCommands(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../internal/doctor/*.go")
@@ -79,9 +79,9 @@ func TestFindingsNameCommands(t *testing.T) {
 			}
 			switch {
 			case call.Ellipsis.IsValid():
-				t.Errorf("%s: %s of what is not known here", path, sel.Sel.Name)
+				t.Errorf("%s: %s of an unknown type", path, sel.Sel.Name)
 			case sel.Sel.Name == "tool" && !slices.Contains(tools, args[0]):
-				t.Errorf("%s: no tool of Kafka is named %s", path, args[0])
+				t.Errorf("%s: Kafka has no tool %s", path, args[0])
 			case sel.Sel.Name == "runWhy":
 				parse(path, append(args, "--reason", "..."))
 			case sel.Sel.Name == "run":

@@ -11,14 +11,13 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// quotedCommand is a command as documents show it: in backticks, or in a block, where what it quotes may have several
-// lines.
-var quotedCommand = regexp.MustCompile("(?m)`relay ([a-z][^`|<]*)`|^(?:\\./)?relay " +
+// quotedCommand is a command in a document: in backticks, or in a block, where a quoted argument may span lines.
+var quotedCommand = regexp.MustCompile("(?m)`relay ([a-z][^`|<]*)`|^(?:\\./|bin/)?relay " +
 	"((?:[a-z]|\"[^\"]*\")(?:[^|<>#\n\"]|\"[^\"]*\")*)")
 
 var quotedText = regexp.MustCompile(`"[^"]*"`)
 
-// TestDocumentsNameCommands: what the documents tell people to run at 3 a.m. exists, with its flags.
+// TestDocumentsNameCommands: the commands in the documents exist, with their flags.
 func TestDocumentsNameCommands(t *testing.T) {
 	t.Parallel()
 	var files []string
@@ -44,7 +43,7 @@ func TestDocumentsNameCommands(t *testing.T) {
 			var c cli
 			line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: environment{}.get}
 			_, err := line.Parse(&c, args, io.Discard, io.Discard)
-			// A document may leave out what everybody has to give, and may speak of a group of commands.
+			// A document may leave out required flags, and may name a group of commands.
 			if err != nil && !strings.Contains(err.Error(), "missing flags") &&
 				!strings.HasPrefix(err.Error(), "expected one of") {
 				t.Errorf("%s: relay %s: %v", file, strings.Join(args, " "), err)
@@ -56,7 +55,7 @@ func TestDocumentsNameCommands(t *testing.T) {
 	}
 }
 
-// TestSettingsOfTheUnit: the settings that the packages' file shows are settings of run.
+// TestSettingsOfTheUnit: the settings in the packages' environment file are settings of run.
 func TestSettingsOfTheUnit(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../deploy/systemd/relay.env")

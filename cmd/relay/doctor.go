@@ -9,28 +9,30 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
 type doctorCommand struct {
 	database
 	kafkaconn.Config
-	Topics          []string      `help:"Topics to look at beside those that the outbox has published to or has events for, with commas between."`
-	LongTransaction time.Duration `default:"5m" help:"From when on an open transaction is worth a warning."`
+	Topics          []string      `help:"More topics to examine than those that the outbox has published to or has events for, separated by commas."`
+	LongTransaction time.Duration `default:"5m" help:"Age from which an open transaction is a warning."`
 	JSON            bool          `name:"json" help:"Print JSON instead of text."`
 	Timeout         time.Duration `default:"1m" help:"How long it may take."`
 }
 
-// errFindings is the end of an examination that found a failure; the report has said which.
+// errFindings is the error of an examination that found a failure, which the report has shown.
 var errFindings = errors.New("something fails, see above")
 
 // Help is the longer text of --help.
 func (*doctorCommand) Help() string {
-	return `It changes nothing. Connect as the user that it is about: its grants are examined. Without --kafka-brokers Kafka is not looked
-at, nor how far the consumers are behind it. What it finds is ok, warn (works, look at it) or fail (breaks a promise, or does not work).
-Of several outboxes that are listed, it examines one after another, or --outbox's.`
+	return `It changes nothing. Connect as the user that the relay uses: its grants are examined. Without --kafka-brokers it examines neither Kafka
+nor the lag of the consumers. A finding is ok, warn (it works, but needs attention) or fail (it breaks a guarantee, or does not work).
+If several outboxes are listed, it examines each of them, or only that of --outbox.`
 }
 
 func (c *doctorCommand) run(ctx context.Context, p *program) error {
@@ -75,18 +77,36 @@ func (c *doctorCommand) examine(ctx context.Context, d database, subject doctor.
 	err = d.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		subject.DB = pool
 		list = append(doctor.Examine(ctx, subject), doctor.Restored(ctx, subject)...)
+		list = append(list, stuckKeys(ctx, subject)...)
 		return nil
 	})
 	return list, err
 }
 
-// outboxFindings are those of one of several outboxes.
+// stuckKeys looks at idempotency keys, where there are any that this role may see.
+func stuckKeys(ctx context.Context, s doctor.Subject) []doctor.Finding {
+	o, err := keysoperator.New(s.DB, s.Schema, "doctor")
+	if err != nil {
+		return []doctor.Finding{doctor.Keys(s, 0, err)}
+	}
+	here, _, err := o.Access(ctx)
+	var counts keysoperator.Counts
+	if err == nil && here {
+		counts, err = o.Count(ctx)
+	}
+	if pgerr.Away(err) || wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) || err == nil && !here {
+		return nil // the examination has said so
+	}
+	return []doctor.Finding{doctor.Keys(s, counts.Stuck, err)}
+}
+
+// outboxFindings are the findings of one of several outboxes.
 type outboxFindings struct {
 	Outbox   string           `json:"outbox"`
 	Findings []doctor.Finding `json:"findings"`
 }
 
-// examineAll examines one outbox after another. One that cannot be examined is a finding.
+// examineAll examines one outbox after another. An outbox that cannot be examined is a finding.
 func (c *doctorCommand) examineAll(ctx context.Context, p *program, subject doctor.Subject) error {
 	outboxes, err := c.outboxes(ctx)
 	if err != nil {

@@ -33,7 +33,7 @@ func TestDoctor(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &report); err != nil || len(report.Findings) < 15 {
 		t.Errorf("%v: %s", err, text)
 	}
-	// A test's server may run without fsync, which is one; nothing else fails there.
+	// The test server may run without fsync, which is a failure; no other check fails there.
 	want := codeOK
 	for _, f := range report.Findings {
 		switch {
@@ -51,7 +51,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// TestDoctorAfterARestore: "doctor says whether Kafka is ahead of the database".
+// TestDoctorAfterARestore: doctor reports that Kafka is ahead of the database.
 func TestDoctorAfterARestore(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -59,14 +59,14 @@ func TestDoctorAfterARestore(t *testing.T) {
 	env := settings(db, kafkatest.Brokers(t)...)
 	fill(t, db, topic, 100)
 	running := inProcess(t, env)
-	drained(t, db)
+	awaitDrained(t, db)
 	running.signal()
 	running.end()
 	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "no number in Kafka that this outbox has not "+
 		"given out") {
 		t.Error(text)
 	}
-	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as a backup has it
+	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as in a backup
 	if code, text, _ := command(t, env, "doctor"); code != codeFindings ||
 		!regexp.MustCompile(`(?m)^fail  restored `).MatchString(text) {
 		t.Errorf("exit code %d: %s", code, text)

@@ -19,7 +19,7 @@ type fenceCommand struct {
 func (*fenceCommand) Help() string {
 	return `Run it after the outbox's database was restored from a backup, before the relays start; docs/restore.md has all of it. What
 was published since the backup has numbers that the restored database would give out again. This begins a new numbering, takes
-the lanes from whoever holds them, and turns the sequence of ids forward where it is behind its table.`
+the lanes from their owners, and advances the sequence of ids if it is behind its table.`
 }
 
 func (c *fenceCommand) run(ctx context.Context, p *program) error {
@@ -37,14 +37,14 @@ func (c *fenceCommand) run(ctx context.Context, p *program) error {
 	fmt.Fprintf(p.stdout, "A new numbering has begun: %s (before: %s). Every lane is free; running relays take them "+
 		"again.\n", f.Epoch, f.Before)
 	if f.Forwarded {
-		fmt.Fprintf(p.stdout, "The sequence of ids was behind its table, at %d, and was turned forward to %d.\n",
+		fmt.Fprintf(p.stdout, "The sequence of ids was behind its table, at %d, and was advanced to %d.\n",
 			f.LastID, f.KnownID)
 	}
 	fmt.Fprintf(p.stdout,
-		`%d events wait, %d of them were being published. After a restore many of them are in Kafka already: they come again under the
-same ids. Workers with an inbox remove what they know, and need nothing. Consumers without deduplication see them twice.
-Consumers that go by watermark stop at the first event of the new numbering until somebody accepts it for them (relay inbox
-accept): what was published before cannot be told from what is new there.
+		`%d events wait, %d of them were being published. After a restore many of them are in Kafka already: they are published again
+with the same ids. Workers with an inbox drop the repeats, and nothing is to be done. Consumers without deduplication see them
+twice. Consumers in watermark mode halt at the first event of the new numbering until an operator accepts it for them (relay
+inbox accept), because they cannot tell repeated events from new ones.
 `, f.Waiting, f.Claimed)
 	return nil
 }

@@ -23,11 +23,11 @@ func TestP5FenceCommand(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
 	for _, want := range []string{
-		"A new numbering has begun: ", "turned forward to 10", "10 events wait",
+		"A new numbering has begun: ", "advanced to 10", "10 events wait",
 		"watermark",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("it does not say %q:\n%s", want, text)
+			t.Errorf("no %q in the output:\n%s", want, text)
 		}
 	}
 	code, text, stderr = command(t, env.with("USER", "lee"), "fence", "--reason=again", "--json")

@@ -26,13 +26,13 @@ type findCommand struct {
 
 // Help is the longer text of --help.
 func (*findCommand) Help() string {
-	return `Looks through outbox, archive, inbox and idempotency keys of one database, whichever are there. It reads no table as a whole, and says
-what it therefore has not looked at.`
+	return `Searches outbox, archive, inbox and idempotency keys of one database, as far as they exist. It reads no table as a whole, and reports
+what it did not search for that reason.`
 }
 
-// findings are what is known of a text.
+// findings are the results for a text.
 type findings struct {
-	Outbox *operator.Found      `json:"outbox"` // nil: none is here
+	Outbox *operator.Found      `json:"outbox"` // nil: no outbox here
 	Inbox  *inboxoperator.Found `json:"inbox"`
 	Keys   *keysoperator.Found  `json:"keys"`
 }
@@ -54,7 +54,7 @@ func (c *findCommand) run(ctx context.Context, p *program) error {
 }
 
 func (c *findCommand) find(ctx context.Context, pool *pgxpool.Pool) (f findings, err error) {
-	var none error // why one of them is not here
+	var none error // the reason why one of them is missing
 	out, err := operator.New(pool, c.Schema, nobody)
 	if err != nil {
 		return f, &service.UsageError{Err: err}
@@ -88,13 +88,13 @@ func (c *findCommand) find(ctx context.Context, pool *pgxpool.Pool) (f findings,
 	return f, nil
 }
 
-// notHere: the tables are not there, or not this role's business.
+// notHere reports whether the tables are missing, or this role may not read them.
 func notHere(err error) bool { return wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) }
 
 func (f findings) write(w io.Writer) error {
 	var unsearched []string
 	nothing := true
-	// heading begins a list, if there is any of it.
+	// heading prints the title of a list that is not empty.
 	heading := func(name string, n int, also []string) bool {
 		unsearched = append(unsearched, also...)
 		if n > 0 {

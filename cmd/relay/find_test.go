@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestFindCommand: a text is looked for in whatever tables are here, and what has no index is named.
+// TestFindCommand: a text is searched in the tables that exist, and tables without an index for it are named.
 func TestFindCommand(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)

@@ -20,48 +20,48 @@ import (
 )
 
 const (
-	// listEvery is the time between two looks at what outboxes there are.
+	// listEvery is the time between two reads of the list of outboxes.
 	listEvery = 10 * time.Second
-	// watchEvery is the time between two looks at an outbox that is asleep, for an id that was drawn: what it adds to
-	// an event's latency. wholeEvery is that between two looks for whatever may wait.
+	// watchEvery is the time between two checks of a sleeping outbox for a newly drawn id, which it adds to an event's
+	// latency. wholeEvery is the time between two checks for all kinds of work.
 	watchEvery = time.Second
 	wholeEvery = 5 * time.Second
-	// lookTimeout bounds one look, and watchShare is how many times as long as it took the next one waits.
-	lookTimeout = 5 * time.Second
-	watchShare  = 20
-	// turnTimeout bounds the wait for a connection, behind the looks at the other outboxes of a database.
+	// checkTimeout limits one check. The pause before the next one is watchShare times its duration.
+	checkTimeout = 5 * time.Second
+	watchShare   = 20
+	// turnTimeout limits the wait for a connection, behind the checks of the other outboxes of a database.
 	turnTimeout = 30 * time.Second
-	// archiveTurn is how long an outbox with an archive sleeps at most: its days are made and dropped.
+	// archiveTurn is how long an outbox with an archive sleeps at most: days must be made and dropped.
 	archiveTurn = time.Hour
 )
 
-// fleet serves many outboxes in one process (docs/decisions/0031-many-outboxes.md): each has a relay of its own while
-// there is work, with its own connections to Postgres, and one look a second otherwise.
+// fleet serves many outboxes in one process (docs/decisions/0031-many-outboxes.md). Each has a relay of its own while
+// there is work, with its own connections to Postgres; without work it is checked once per second.
 type fleet struct {
 	*runCommand
 	p         *program
 	conn      *kafkaconn.Conn
-	kafka     *publisher.Kafka // whose connections the outboxes' own share
+	kafka     *publisher.Kafka // its connections are shared by all outboxes
 	metrics   *fleetMetrics
 	pages     *pages        // nil: not wanted
 	listEvery time.Duration // tests lower it
 
-	listed    atomic.Bool // the outboxes are known
+	listed    atomic.Bool // the list was read
 	undrained atomic.Int64
 
 	mu      sync.Mutex
 	members map[string]*member
-	pools   map[string]*sharedPool // by place
-	claims  map[string]*member     // by which outbox it is to its server
+	pools   map[string]*sharedPool // by their databases' places
+	claims  map[string]*member     // by the outbox's identity on its server
 	woken   chan struct{}          // closed at the next SIGUSR1
 }
 
-// runFleet is run for a list of outboxes.
+// runFleet is run with a list of outboxes.
 func (c *runCommand) runFleet(ctx context.Context, p *program) error {
 	if c.Sleep > 0 && c.Source == "wal" {
 		return service.Usage("--sleep: not with --source=wal, whose connection keeps the server awake")
 	}
-	if c.Discover == "" { // what is wrong is refused before anything happens
+	if c.Discover == "" { // the file is checked before anything is started
 		if _, err := c.outboxes(ctx); err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (c *runCommand) runFleet(ctx context.Context, p *program) error {
 	return nil
 }
 
-// newFleet makes what the outboxes share, and connects to nothing.
+// newFleet makes the shared parts, and connects to nothing.
 func (c *runCommand) newFleet(p *program) (*fleet, error) {
 	if err := c.refuseZero(); err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ func (c *runCommand) newFleet(p *program) (*fleet, error) {
 	return f, nil
 }
 
-// follow serves what the list names, looking at it again and again, until ctx ends and all are drained. It fails when
-// the first look does for a reason that no waiting mends.
+// follow serves the listed outboxes, reading the list again and again, until ctx ends and all are drained. It fails if
+// the first read fails in a way that waiting cannot repair.
 func (f *fleet) follow(ctx context.Context) error {
 	defer f.end()
 	list, err := f.firstList(ctx)
@@ -134,7 +134,7 @@ func (f *fleet) follow(ctx context.Context) error {
 				f.p.log.Error("there are no pages; publishing goes on", "err", err)
 			}
 		} else if text := err.Error(); text != said && ctx.Err() == nil {
-			f.p.log.Error("cannot look what outboxes there are; those that are known are served", "err", err)
+			f.p.log.Error("cannot read the list of outboxes; the known ones are still served", "err", err)
 			said = text
 		}
 		if f.Discover == "" {
@@ -155,8 +155,8 @@ func (f *fleet) firstList(ctx context.Context) (list []namedOutbox, err error) {
 	return list, err
 }
 
-// update lets go of what is not listed any more, or is another one now, and begins to serve what is new: what takes
-// another's name, when that has drained.
+// update stops outboxes that are no longer listed, or have changed, and starts new ones; one that takes another's name
+// starts when that one has drained.
 func (f *fleet) update(ctx context.Context, list []namedOutbox) {
 	listed := map[string]namedOutbox{}
 	for _, o := range list {
@@ -167,7 +167,7 @@ func (f *fleet) update(ctx context.Context, list []namedOutbox) {
 	for name, m := range f.members {
 		if o, still := listed[name]; !still || !m.same(o) {
 			m.leave()
-			f.unclaim(m) // it may be served under another name now
+			f.unclaim(m) // another name may serve it now
 		}
 	}
 	for _, o := range list {
@@ -177,7 +177,7 @@ func (f *fleet) update(ctx context.Context, list []namedOutbox) {
 	}
 }
 
-// rest is the pause between two looks at a database. With --sleep it is longer, and ends at the same moments for all: a
+// rest is the pause between two checks of a database. With --sleep it is longer, and ends at the same time for all: a
 // database wakes once for all its outboxes.
 func (f *fleet) rest(ctx context.Context, woken <-chan struct{}, pause time.Duration) {
 	if f.Sleep > 0 {
@@ -192,14 +192,14 @@ func (f *fleet) rest(ctx context.Context, woken <-chan struct{}, pause time.Dura
 	}
 }
 
-// nextWake is closed by the next wake.
+// nextWake returns a channel that the next wake closes.
 func (f *fleet) nextWake() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.woken
 }
 
-// wake has all outboxes looked at now.
+// wake makes the fleet check all outboxes now.
 func (f *fleet) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +207,7 @@ func (f *fleet) wake() {
 	f.woken = make(chan struct{})
 }
 
-// end lets go of all, and returns when they have drained.
+// end stops all outboxes, and returns when they have drained.
 func (f *fleet) end() {
 	f.update(context.Background(), nil)
 	for _, m := range f.served() {
@@ -215,7 +215,7 @@ func (f *fleet) end() {
 	}
 }
 
-// join begins to serve an outbox.
+// join starts to serve an outbox.
 func (f *fleet) join(ctx context.Context, o namedOutbox) *member {
 	ctx, leave := context.WithCancel(ctx)
 	m := &member{
@@ -240,7 +240,7 @@ func (f *fleet) forget(m *member) {
 	delete(f.members, m.name)
 }
 
-// served are the outboxes that are served, by name.
+// served returns the served outboxes by name.
 func (f *fleet) served() []*member {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -252,10 +252,10 @@ func (f *fleet) served() []*member {
 	return all
 }
 
-// mostNamed is how many outboxes a page names.
+// mostNamed is how many outboxes a health page names.
 const mostNamed = 20
 
-// health: an outbox that is ill makes no process unready, for the others need it.
+// health: a failing outbox does not make the process unready, because the others need it.
 func (f *fleet) health(ctx context.Context) service.Health {
 	return service.Health{
 		Registry: f.metrics.registry, Pprof: f.Pprof,
@@ -264,7 +264,7 @@ func (f *fleet) health(ctx context.Context) service.Health {
 			case ctx.Err() != nil:
 				return errors.New("stopping")
 			case !f.listed.Load():
-				return errors.New("starting: it is not known yet what outboxes there are")
+				return errors.New("starting: the list of outboxes has not been read yet")
 			}
 			return nil
 		},

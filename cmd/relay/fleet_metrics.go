@@ -8,14 +8,14 @@ import (
 	"github.com/effectonce/effectonce/metrics"
 )
 
-// fleetMetrics are those of a run of many outboxes. The figures of an outbox have the label outbox, and are shown while
-// it is awake.
+// fleetMetrics are the metrics of a run with many outboxes. An outbox's metrics have the label outbox, and are shown
+// while it is awake.
 type fleetMetrics struct {
 	fleet    *fleet
 	registry *prometheus.Registry
 
 	mu  sync.Mutex
-	all map[*member]*memberMetrics // of those that were ever awake
+	all map[*member]*memberMetrics // of outboxes that were ever awake
 }
 
 func newFleetMetrics(f *fleet) *fleetMetrics {
@@ -32,7 +32,7 @@ func (f *fleetMetrics) Collect(to chan<- prometheus.Metric) {
 	const info, awake, failing = "effectonce_outbox_info", "effectonce_outbox_awake", "effectonce_outbox_failing"
 	awakes := prometheus.NewDesc(awake, "1 while a relay of this process works on the outbox, 0 while it is asleep.",
 		[]string{"outbox"}, nil)
-	failures := prometheus.NewDesc(failing, "1 while the outbox cannot be looked at or served.", []string{"outbox"},
+	failures := prometheus.NewDesc(failing, "1 while the outbox cannot be checked or served.", []string{"outbox"},
 		nil)
 	for _, m := range f.fleet.served() {
 		labels := prometheus.Labels{"outbox": m.name}
@@ -54,7 +54,7 @@ func number(is bool) float64 {
 	return 0
 }
 
-// of shows an outbox's figures. Counters go on where they stood.
+// of shows an outbox's metrics. Counters continue from their last values.
 func (f *fleetMetrics) of(m *member) (*memberMetrics, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,14 +68,14 @@ func (f *fleetMetrics) of(m *member) (*memberMetrics, error) {
 	return made, err
 }
 
-// drop forgets an outbox that is let go.
+// drop forgets a removed outbox.
 func (f *fleetMetrics) drop(m *member) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.all, m)
 }
 
-// memberMetrics are an outbox's, and remember what to show and to hide.
+// memberMetrics are the metrics of an outbox.
 type memberMetrics struct {
 	prometheus.Registerer
 	*runMetrics

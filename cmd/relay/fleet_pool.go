@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// watchConns is how many connections all outboxes of a database that are asleep have together.
+	// watchConns is the number of connections to a database that all its sleeping outboxes share.
 	watchConns = 2
-	// idleConns is how long these stay open after a look with --sleep.
+	// idleConns is how long these stay open after a check with --sleep.
 	idleConns = 5 * time.Second
 )
 
-// sharedPool is a database's, for looks at outboxes that are asleep.
+// sharedPool is a database's pool for checks of sleeping outboxes.
 type sharedPool struct {
 	*pgxpool.Pool
 	users int
 }
 
-// pool is the one that outboxes of a database share; release gives it back.
+// pool returns the pool that the outboxes of a database share; release gives it back.
 func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,7 +39,7 @@ func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) 
 				"host", host)
 		}
 		cfg.MaxConns = watchConns
-		if f.Sleep > 0 { // some databases stay awake for whoever is connected
+		if f.Sleep > 0 { // some databases stay awake while a client is connected
 			cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = idleConns, idleConns
 		}
 		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
@@ -64,10 +64,11 @@ func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) 
 	}, nil
 }
 
-// errListedTwice: two names mean one outbox. Only one of them is served.
+// errListedTwice: two names mean the same outbox. Only one of them is served.
 var errListedTwice = errors.New("the list has this outbox twice")
 
-// claim makes an outbox a member's, until it is let go. What its server calls it changes when that is restarted.
+// claim reserves an outbox for a member, until the member stops. The outbox's identity changes when its server
+// restarts.
 func (f *fleet) claim(ctx context.Context, m *member, outbox string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,7 +86,7 @@ func (f *fleet) claim(ctx context.Context, m *member, outbox string) error {
 	return nil
 }
 
-// unclaim gives a member's outbox free. The caller holds f.mu.
+// unclaim frees a member's outbox. The caller holds f.mu.
 func (f *fleet) unclaim(m *member) {
 	if m.outbox != "" {
 		delete(f.claims, m.outbox)

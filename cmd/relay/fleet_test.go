@@ -33,7 +33,8 @@ func outboxAt(name, url string, more ...string) string {
 	return fmt.Sprintf("- name: %s\n  database-url: %q\n%s", name, url, strings.Join(more, ""))
 }
 
-// startFleet starts what `relay run` with a list starts, at a quicker pace. It is stopped at the end of the test.
+// startFleet starts the supervisor of `relay run` with a list, with shorter intervals. It is stopped at the end of the
+// test.
 func startFleet(t *testing.T, env environment) (f *fleet, logged *output) {
 	t.Helper()
 	if env["RELAY_IDLE_AFTER"] == "" {
@@ -71,8 +72,8 @@ const (
 	somebodys = `select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner`
 )
 
-// TestManyOutboxes: of four outboxes one has no tables, and one's database does not answer. The others are published
-// meanwhile; the process is ready, and says which are ill.
+// TestManyOutboxes: of four outboxes one has no tables, and the database of another does not answer. The others are
+// published meanwhile; the process is ready, and names the failing ones.
 func TestManyOutboxes(t *testing.T) {
 	t.Parallel()
 	one, two, bare, topic := outboxDB(t), outboxDB(t), pgtest.New(t), kafkatest.Topic(t, 2)
@@ -88,12 +89,12 @@ func TestManyOutboxes(t *testing.T) {
 	relay.awaitPage("/readyz", 200)
 	fill(t, one, topic, 300)
 	fill(t, two, topic, 200)
-	drained(t, one)
-	drained(t, two)
+	awaitDrained(t, one)
+	awaitDrained(t, two)
 	if n := len(kafkatest.ReadAll(t, topic)); n != 500 {
-		t.Errorf("%d of 500 events arrived", n)
+		t.Errorf("%d of 500 events were published", n)
 	}
-	pgtest.Await(t, "what is ill is named, and nothing else", func() (bool, error) {
+	pgtest.Await(t, "the failing outboxes, and no others, in the health page", func() (bool, error) {
 		_, page, err := relay.get("/healthz/moving")
 		return strings.Contains(page, "bare: ") && strings.Contains(page, "away: ") &&
 			!strings.Contains(page, "one: ") && !strings.Contains(page, "two: "), err
@@ -120,7 +121,7 @@ func TestManyOutboxes(t *testing.T) {
 	}
 	for _, db := range []*pgtest.DB{one, two} {
 		if !pgtest.One[bool](t, db, nobodys) {
-			t.Error("a relay left its lanes or its membership behind")
+			t.Error("a relay's lanes or its row in relay_member are left")
 		}
 	}
 	if strings.Contains(relay.output(), "postgres://") {
@@ -128,8 +129,8 @@ func TestManyOutboxes(t *testing.T) {
 	}
 }
 
-// TestIdleOutboxSleeps: without events it has no relay, no connection of its own and no series; with one, it has all
-// that again, and its counters go on.
+// TestIdleOutboxSleeps: an outbox without events has no relay, no connection and no series. With an event it has them
+// again, and its counters continue.
 func TestIdleOutboxSleeps(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.NewDatabase(t, migrations.Outbox), kafkatest.Topic(t, 1)
@@ -139,13 +140,13 @@ func TestIdleOutboxSleeps(t *testing.T) {
 	for n := range 2 {
 		fill(t, db, topic, 10)
 		pgtest.AwaitSQL(t, db, somebodys)
-		drained(t, db)
-		pgtest.Await(t, "the counters go on", func() (bool, error) {
-			return figure(t, f, "effectonce_relay_settled_events_total", "one") == float64(10*(n+1)), nil
+		awaitDrained(t, db)
+		pgtest.Await(t, "the counters continue", func() (bool, error) {
+			return metricOf(t, f, "effectonce_relay_settled_events_total", "one") == float64(10*(n+1)), nil
 		})
 		pgtest.AwaitSQL(t, db, nobodys)
 		pgtest.Await(t, "its series are gone", func() (bool, error) {
-			return figure(t, f, "effectonce_relay_settled_events_total", "one") == -1, nil
+			return metricOf(t, f, "effectonce_relay_settled_events_total", "one") == -1, nil
 		})
 		pgtest.AwaitSQL(t, db, `select count(*) = 0 from pg_stat_activity
 			where datname = current_database() and application_name like 'effectonce relay %'`)
@@ -153,11 +154,11 @@ func TestIdleOutboxSleeps(t *testing.T) {
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload) values (clock_timestamp(), $1, 'k', 'T', '')`,
 		topic)
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_scheduled)`)
-	drained(t, db)
+	awaitDrained(t, db)
 }
 
-// TestBusyOutboxStaysAwake: looks seldom find an event waiting, for they are published at once. What keeps the relay
-// is that ids are drawn.
+// TestBusyOutboxStaysAwake: a check rarely finds a waiting event, because events are published at once. The relay stays
+// because ids are drawn.
 func TestBusyOutboxStaysAwake(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
@@ -169,17 +170,17 @@ func TestBusyOutboxStaysAwake(t *testing.T) {
 	const whose = `select coalesce(min(owner::text), 'nobody') from relay_member`
 	owner, tick := pgtest.One[string](t, db, whose), time.NewTicker(500*time.Millisecond)
 	defer tick.Stop()
-	for range 20 { // for several times of what ends it
+	for range 20 { // several times the interval after which an idle relay stops
 		<-tick.C
 		fill(t, db, topic, 1)
 	}
 	if now := pgtest.One[string](t, db, whose); now != owner {
-		t.Errorf("the relay was ended between two events: %s is %s now", owner, now)
+		t.Errorf("the relay was stopped between two events: %s is %s now", owner, now)
 	}
 }
 
-// figure is an outbox's value of a metric; -1: it has none.
-func figure(t *testing.T, f *fleet, name, outbox string) float64 {
+// metricOf returns an outbox's value of a metric, or -1 if it has none.
+func metricOf(t *testing.T, f *fleet, name, outbox string) float64 {
 	t.Helper()
 	families, err := f.metrics.registry.Gather()
 	if err != nil {
@@ -197,8 +198,8 @@ func figure(t *testing.T, f *fleet, name, outbox string) float64 {
 	return -1
 }
 
-// TestTheListIsFollowed: what appears in the file or the query is served, what disappears is let go, and a list that
-// cannot be read changes nothing.
+// TestTheListIsFollowed: an outbox that appears in the file or the query is served, one that disappears is stopped, and
+// a list that cannot be read changes nothing.
 func TestTheListIsFollowed(t *testing.T) {
 	t.Parallel()
 	one, two, topic := outboxDB(t), outboxDB(t), kafkatest.Topic(t, 1)
@@ -208,35 +209,34 @@ func TestTheListIsFollowed(t *testing.T) {
 	f, logged := startFleet(t, settings(two, kafkatest.Brokers(t)...).with("RELAY_CONFIG", path,
 		"RELAY_DISCOVER", `select 'tenant '||schema_name as name, schema_name as schema, plan from tenant`))
 	fill(t, one, topic, 10)
-	drained(t, one)
+	awaitDrained(t, one)
 	two.Exec(t, `insert into tenant values (current_schema(), 'free')`)
 	fill(t, two, topic, 10)
-	drained(t, two)
+	awaitDrained(t, two)
 	name := "tenant " + two.Schema
-	if figure(t, f, "effectonce_outbox_info", name) != 1 {
+	if metricOf(t, f, "effectonce_outbox_info", name) != 1 {
 		t.Errorf("%s has no labels", name)
 	}
 	two.Exec(t, `alter table tenant rename to tenants`)
-	pgtest.Await(t, "it says that the query fails", func() (bool, error) {
-		return strings.Contains(logged.String(), "cannot look what outboxes there are"), nil
+	pgtest.Await(t, "the failed query in the log", func() (bool, error) {
+		return strings.Contains(logged.String(), "cannot read the list of outboxes"), nil
 	})
 	fill(t, two, topic, 10)
-	drained(t, two)
+	awaitDrained(t, two)
 	two.Exec(t, `alter table tenants rename to tenant; delete from tenant`)
-	pgtest.Await(t, "it is let go", func() (bool, error) {
-		return figure(t, f, "effectonce_outbox_info", name) == -1, nil
+	pgtest.Await(t, "the relay of the removed outbox stops", func() (bool, error) {
+		return metricOf(t, f, "effectonce_outbox_info", name) == -1, nil
 	})
 	pgtest.AwaitSQL(t, two, nobodys)
 	fill(t, two, topic, 10)
 	fill(t, one, topic, 10)
-	drained(t, one)
+	awaitDrained(t, one)
 	if n := pgtest.One[int](t, two, `select count(*) from outbox_event`); n != 10 {
-		t.Errorf("an outbox that was let go has %d of 10 events", n)
+		t.Errorf("the removed outbox has %d of 10 events", n)
 	}
 }
 
-// TestOutboxListedTwice: of two names for one outbox, one is served and the other is refused; it is served when the
-// first is let go.
+// TestOutboxListedTwice: of two names for one outbox, one is served and the other refused, until the first is removed.
 func TestOutboxListedTwice(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
@@ -252,30 +252,30 @@ func TestOutboxListedTwice(t *testing.T) {
 	relays := 0
 	pgtest.Await(t, "one of two is refused, or both are served", func() (bool, error) {
 		relays = pgtest.One[int](t, db, `select count(*) from relay_member`)
-		return relays > 1 || figure(t, f, failing, "a")+figure(t, f, failing, "b") == 1, nil
+		return relays > 1 || metricOf(t, f, failing, "a")+metricOf(t, f, failing, "b") == 1, nil
 	})
 	if relays > 1 {
-		t.Fatalf("%d relays of one process work on it", relays)
+		t.Fatalf("%d relays of one process serve the outbox", relays)
 	}
 	refused, served := "a", "b"
-	if figure(t, f, failing, "b") == 1 {
+	if metricOf(t, f, failing, "b") == 1 {
 		refused, served = "b", "a"
 	}
 	if want := fmt.Sprintf("%q is in the same server, database and schema", served); !strings.Contains(logged.String(),
 		strings.Trim(strconv.Quote(want), `"`)) {
 		t.Errorf("the log does not say that %s: %s", want, logged.String())
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	writeOutboxes(t, path, entries[refused])
-	pgtest.Await(t, "the other is served", func() (bool, error) { return figure(t, f, failing, refused) == 0, nil })
+	pgtest.Await(t, "the other is served", func() (bool, error) { return metricOf(t, f, failing, refused) == 0, nil })
 	fill(t, db, topic, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	if n := len(kafkatest.ReadAll(t, topic)); n != 20 {
-		t.Errorf("%d of 20 events arrived", n)
+		t.Errorf("%d of 20 events were published", n)
 	}
 }
 
-// TestTwoProcessesShareOutboxes: both serve every outbox that is awake, and have half of its lanes.
+// TestTwoProcessesShareOutboxes: both serve every active outbox, with half of its lanes each.
 func TestTwoProcessesShareOutboxes(t *testing.T) {
 	t.Parallel()
 	one, two, topic := outboxDB(t), outboxDB(t), kafkatest.Topic(t, 1)
@@ -287,16 +287,16 @@ func TestTwoProcessesShareOutboxes(t *testing.T) {
 	}
 	for _, db := range []*pgtest.DB{one, two} {
 		pgtest.Await(t, "both have half of the lanes", func() (bool, error) {
-			fill(t, db, topic, 1) // both see that something was appended, whoever publishes it
+			fill(t, db, topic, 1) // both notice the append, whichever publishes it
 			return pgtest.One[bool](t, db, `select count(*) filter (where m.name = 'a') = 16
 				and count(*) filter (where m.name = 'b') = 16
 				from outbox_lane l join relay_member m on m.owner = l.owner`), nil
 		})
-		drained(t, db)
+		awaitDrained(t, db)
 	}
 }
 
-// TestOutboxFlag: a verb works on the outbox that is named, and on none by chance.
+// TestOutboxFlag: a command works on the named outbox, and on none by default.
 func TestOutboxFlag(t *testing.T) {
 	t.Parallel()
 	one, two := outboxDB(t), outboxDB(t)
@@ -316,7 +316,7 @@ func TestOutboxFlag(t *testing.T) {
 	if code != codeOK || !strings.Contains(stdout, "payments   7") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
-	// Also where another outbox is that of the flags.
+	// Also if the flags name another outbox.
 	env = env.with("RELAY_DATABASE_URL", one.URL)
 	if code, _, stderr := command(t, env, "topics", "pause", "--outbox=two", "--topic=payments",
 		"--reason=a test"); code != codeOK {
@@ -334,7 +334,7 @@ func TestOutboxFlag(t *testing.T) {
 	}
 }
 
-// TestWrongListIsRefused is refused before anything is connected, without a value of it in the error.
+// TestWrongListIsRefused: before any connection, and without a value of the list in the error.
 func TestWrongListIsRefused(t *testing.T) {
 	t.Parallel()
 	const url = "postgres://relay:" + canary + "@127.0.0.1:1/none"

@@ -16,13 +16,13 @@ import (
 
 type healthCommand struct {
 	Listen string `default:"127.0.0.1:9187" help:"Where the relay listens: its own --listen."`
-	Ready  bool   `help:"Ask /readyz in place of /healthz: is it ready?"`
+	Ready  bool   `help:"Ask /readyz instead of /healthz."`
 }
 
 // Help is the longer text of --help.
 func (*healthCommand) Help() string {
-	return `Exit code 0: the answer was 200; 1: it was another one, or there was none within four seconds. An image without a shell
-has nothing else that could ask. /healthz is what restarts may depend on: it is 200 while Postgres or Kafka is away.`
+	return `Exit code 0: the answer was 200; 1: it was another one, or there was none within four seconds. For images without a shell,
+which have no other client. Let restarts depend on /healthz: it stays 200 while Postgres or Kafka is unavailable.`
 }
 
 func (*healthCommand) noDatabase() {}
@@ -42,7 +42,7 @@ func (c *healthCommand) run(ctx context.Context, p *program) error {
 	if err != nil {
 		return service.Usage("--listen %q: want host:port", c.Listen)
 	}
-	// No proxy of the environment stands between a machine and itself.
+	// Without a proxy of the environment: the server is this machine.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *healthCommand) run(ctx context.Context, p *program) error {
 	return err
 }
 
-// dialled is the address to ask at, of one that is listened at: this machine's, where every address is listened at.
+// dialled returns the address to connect to for a listen address: this machine's if it listens on all.
 func dialled(listen string) (string, error) {
 	if listen == service.Off {
 		return "", service.Usage("--listen=%s: the relay listens nowhere, and cannot be asked", service.Off)

@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// TestHealth: the exit code is the page's answer, whatever address is listened at.
+// TestHealth: the exit code follows the page's status, whatever address the relay listens on.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(service.Health{
@@ -36,7 +36,7 @@ func TestHealth(t *testing.T) {
 		"every address":     {listen: ":" + port, says: "ok"},
 		"every IPv4":        {listen: "0.0.0.0:" + port, says: "ok"},
 		"not ready":         {listen: ":" + port, args: []string{"--ready"}, code: codeFailed, says: "no Postgres"},
-		"nobody":            {listen: gone.Listener.Addr().String(), code: codeFailed, says: "nothing answers at 127."},
+		"closed":            {listen: gone.Listener.Addr().String(), code: codeFailed, says: "nothing answers at 127."},
 		"listens nowhere":   {listen: "off", code: codeUsage, says: "cannot be asked"},
 		"without a port":    {listen: "localhost", code: codeUsage, says: "want host:port"},
 		"no database's":     {listen: ":" + port, args: []string{"--schema=app"}, code: codeUsage, says: "--schema"},

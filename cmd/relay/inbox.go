@@ -11,25 +11,25 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// inboxCommand is what people do with an inbox.
+// inboxCommand has the operators' commands for an inbox.
 type inboxCommand struct {
 	Maintain  maintainCommand           `cmd:"" help:"Make the inbox's coming days and drop those that are over, once."`
 	Consumers inboxConsumersCommand     `cmd:"" help:"Show the consumers, their windows, and which partitions have halted."`
-	Parked    parkedCommand[inboxFlags] `cmd:"" help:"Look at events whose effects finally failed, mend, release or discard them."`
-	Resume    inboxResumeCommand        `cmd:"" help:"Let a halted partition go on, or have an event that fails run at once."`
-	Accept    inboxAcceptCommand        `cmd:"" help:"Let a consumer that goes by watermarks go on with a new numbering of an outbox."`
-	Skip      inboxSkipCommand          `cmd:"" help:"Give up records that halt a partition and can be neither decided nor parked."`
-	Retire    inboxRetireCommand        `cmd:"" help:"Say that a consumer is gone, so that its window does not count."`
-	Move      inboxMoveCommand          `cmd:"" help:"Have a consumer that goes by ids go by watermarks or offsets."`
-	Forget    inboxForgetCommand        `cmd:"" name:"forget-offsets" help:"Let a consumer that goes by offsets begin a topic anew that was made again."`
+	Parked    parkedCommand[inboxFlags] `cmd:"" help:"List, edit, release and discard events whose effects failed permanently."`
+	Resume    inboxResumeCommand        `cmd:"" help:"Resume a halted partition, or retry a failing event at once."`
+	Accept    inboxAcceptCommand        `cmd:"" help:"Let a consumer in watermark mode continue with a new numbering of an outbox."`
+	Skip      inboxSkipCommand          `cmd:"" help:"Skip records that halt a partition and can be neither decided nor parked."`
+	Retire    inboxRetireCommand        `cmd:"" help:"Declare a consumer removed, so that its window no longer counts."`
+	Move      inboxMoveCommand          `cmd:"" help:"Switch a consumer from deduplication by id to watermarks or offsets."`
+	Forget    inboxForgetCommand        `cmd:"" name:"forget-offsets" help:"Let a consumer in offset mode start again on a topic that was created anew."`
 	Audit     auditCommand[inboxFlags]  `cmd:"" help:"List what people did with the inbox."`
 }
 
 type maintainCommand struct {
 	database
 	DaysAhead    int           `default:"7" help:"How many days of partitions are made ahead of time, 1 to 60. More than the workers' own setting does no harm."`
-	BelieveClock bool          `help:"The database's clock is right although it has passed the last day that was made: days are dropped by it again."`
-	Timeout      time.Duration `default:"30m" help:"How long the pass may take; what it leaves undone the next one does."`
+	BelieveClock bool          `help:"Trust the database's clock although it is past the last day that was made, and drop days by it again."`
+	Timeout      time.Duration `default:"30m" help:"Time limit of the pass; the next pass continues where it stopped."`
 }
 
 // Help is the longer text of --help.
@@ -61,9 +61,9 @@ type inboxRetireCommand struct {
 
 // Help is the longer text of --help.
 func (*inboxRetireCommand) Help() string {
-	return `Days of the inbox are kept for the longest window of all consumers. Stop the workers of one that is gone, and run this: its window does
-not count any more. What it has parked stays. When it starts again under this name, it knows what it applied in the days that are left,
-and quarantines what is older.`
+	return `Days of the inbox are kept for the longest window of all consumers. Stop the workers of a consumer that is no longer needed, and run
+this: its window no longer counts. Its parked events stay. If it starts again under this name, it recognizes what it applied in the
+days that are left, and quarantines older events.`
 }
 
 func (c *inboxRetireCommand) run(ctx context.Context, p *program) error {
@@ -80,7 +80,7 @@ type inboxSkipCommand struct {
 	inboxChange
 	Topic     string `shown:"(required)" help:"Topic of the partition."`
 	Partition int32  `default:"-1" shown:"(required)" help:"Its number."`
-	To        int64  `default:"-1" shown:"(required)" help:"The first offset that is handled again: behind the record that halts it."`
+	To        int64  `default:"-1" shown:"(required)" help:"The first offset that is handled again: the one after the record that halts it."`
 }
 
 // Help is the longer text of --help.
@@ -88,7 +88,7 @@ func (*inboxSkipCommand) Help() string {
 	return `For a record that halts its partition and can be neither decided nor parked. Its effect never runs. Stop the consumer's workers, run this,
 set the group to the same offset, and start the workers:
   kafka-consumer-groups.sh --group G --topic T:P --reset-offsets --to-offset N --execute
-A group that is moved without this goes back to where the inbox is.`
+If only the group is moved, it returns to the inbox's position.`
 }
 
 func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
@@ -114,10 +114,10 @@ type inboxAcceptCommand struct {
 
 // Help is the longer text of --help.
 func (*inboxAcceptCommand) Help() string {
-	return `An outbox that was fenced, restored or failed over counts anew. A consumer that goes by watermarks cannot tell what is published again
-under new numbers from what is new, so each of its partitions halts at the first event of the new numbering. Compare its last
-effects with the producers' tables. What comes again and has an effect is applied again after this, unless a business
-key stands behind it.`
+	return `An outbox that was fenced, restored or failed over numbers its events anew. A consumer in watermark mode cannot tell repeated events
+with new numbers from new events, so each of its partitions halts at the first event of the new numbering. Compare its last
+effects with the producers' tables. After this, repeated events are applied again, unless a business key of the effect
+prevents it.`
 }
 
 func (c *inboxAcceptCommand) run(ctx context.Context, p *program) error {
@@ -141,9 +141,9 @@ type inboxMoveCommand struct {
 
 // Help is the longer text of --help.
 func (*inboxMoveCommand) Help() string {
-	return `Stop the consumer's workers, run this, and start them with the new setting (inbox.Config.Dedup). For a window from now on the
-consumer looks at ids as well, so that what it has applied stays applied. There is no way back: a consumer that goes by numbers
-leaves no ids.`
+	return `Stop the consumer's workers, run this, and start them with the new setting (inbox.Config.Dedup). For one window from now on the
+consumer checks ids as well, so that nothing is applied twice. This cannot be undone: a consumer in watermark or offset mode
+stores no ids.`
 }
 
 func (c *inboxMoveCommand) run(ctx context.Context, p *program) error {
@@ -156,21 +156,21 @@ func (c *inboxMoveCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		return c.report(p, map[string]any{"to": c.To, "ids_until": until}, "Consumer %s goes by %s. Start its "+
-			"workers with that setting; until %s they look at ids as well.",
+		return c.report(p, map[string]any{"to": c.To, "ids_until": until}, "Consumer %s deduplicates by %s. Start "+
+			"its workers with that setting; until %s they check ids as well.",
 			c.Consumer, c.To, until.UTC().Format(time.DateOnly))
 	})
 }
 
 type inboxForgetCommand struct {
 	inboxChange
-	Topic string `shown:"(required)" help:"The topic that was deleted and made again."`
+	Topic string `shown:"(required)" help:"The topic that was deleted and created again."`
 }
 
 // Help is the longer text of --help.
 func (*inboxForgetCommand) Help() string {
-	return `A topic that is made again begins its offsets again, and a consumer that goes by offsets halts there. After this it applies whatever the
-topic holds, from where its group is. For a topic that was not made again that would apply events twice.`
+	return `The offsets of a topic that is created again start at zero, and a consumer in offset mode halts there. After this it applies whatever the
+topic holds, from its group's position. For a topic that was not created again, that applies events twice.`
 }
 
 func (c *inboxForgetCommand) run(ctx context.Context, p *program) error {

@@ -14,7 +14,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestP9_8_Commands: a consumer is moved from ids, halts at a new numbering, and goes on when it is accepted.
+// TestP9_8_Commands: a consumer moves from ids to watermarks, halts at a new numbering, and continues when that is
+// accepted.
 func TestP9_8_Commands(t *testing.T) {
 	t.Parallel()
 	f := newFailing(t)
@@ -50,7 +51,7 @@ func TestP9_8_Commands(t *testing.T) {
 		t.Errorf("%s: %v", text, err)
 	}
 	if pgtest.One[int](t, f.DB, `select count(*) from inbox_progress where halted_at is not null`) != 0 {
-		t.Error("it is still halted")
+		t.Error("the consumer is still halted")
 	}
 	if _, err := do.Handle(t.Context(), events); err != nil || n != 2 {
 		t.Errorf("%d applied: %v", n, err)

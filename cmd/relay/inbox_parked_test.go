@@ -22,15 +22,15 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// failing is a worker whose effect refuses payloads that begin with "bad".
-type failing struct {
+// failingWorker is a worker whose effect fails for payloads that begin with "bad".
+type failingWorker struct {
 	*pgtest.DB
 	env    environment
 	do     inbox.Handler
 	offset int64
 }
 
-func newFailing(t *testing.T) *failing {
+func newFailing(t *testing.T) *failingWorker {
 	t.Helper()
 	db := pgtest.New(t, migrations.Inbox)
 	db.Exec(t, `create table effect (n bigserial, key text, payload text)`)
@@ -38,7 +38,7 @@ func newFailing(t *testing.T) *failing {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &failing{DB: db, env: environment{"RELAY_DATABASE_URL": db.URL, "USER": "anna"}}
+	f := &failingWorker{DB: db, env: environment{"RELAY_DATABASE_URL": db.URL, "USER": "anna"}}
 	f.do = in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if strings.HasPrefix(string(e.Payload), "bad") {
 			return inbox.Terminal("bad_payload", errors.New("as the test\nwants it"))
@@ -58,7 +58,7 @@ func newFailing(t *testing.T) *failing {
 	return f
 }
 
-func (f *failing) handle(t *testing.T, key string, payloads ...string) {
+func (f *failingWorker) handle(t *testing.T, key string, payloads ...string) {
 	t.Helper()
 	events := make([]event.Event, len(payloads))
 	for i, p := range payloads {
@@ -73,7 +73,7 @@ func (f *failing) handle(t *testing.T, key string, payloads ...string) {
 	}
 }
 
-func (f *failing) must(t *testing.T, args ...string) string {
+func (f *failingWorker) must(t *testing.T, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := command(t, f.env, append([]string{"inbox"}, args...)...)
 	if code != codeOK {
@@ -82,7 +82,7 @@ func (f *failing) must(t *testing.T, args ...string) string {
 	return stdout
 }
 
-func (f *failing) list(t *testing.T, args ...string) (list []operator.ParkedEvent) {
+func (f *failingWorker) list(t *testing.T, args ...string) (list []operator.ParkedEvent) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(f.must(t, append([]string{"parked", "list", "--json"}, args...)...)),
 		&list); err != nil {
@@ -91,13 +91,13 @@ func (f *failing) list(t *testing.T, args ...string) (list []operator.ParkedEven
 	return list
 }
 
-func (f *failing) awaitApplied(t *testing.T, key, payloads string) {
+func (f *failingWorker) awaitApplied(t *testing.T, key, payloads string) {
 	t.Helper()
 	pgtest.AwaitSQL(t, f.DB, `select coalesce(string_agg(payload, ' ' order by n), '') = $2 from effect where key = $1`,
 		key, payloads)
 }
 
-// TestInboxParkedCommands: the way of a failing event through every verb.
+// TestInboxParkedCommands: failing events, and every command for them.
 func TestInboxParkedCommands(t *testing.T) {
 	t.Parallel()
 	f := newFailing(t)
@@ -178,10 +178,10 @@ func TestInboxParkedCommands(t *testing.T) {
 		t.Error(text)
 	}
 	for want, args := range map[string]string{
-		"not parked":            "parked release --consumer ledger --topic payments --key mended --reason x",
-		"neither halted":        "resume --consumer ledger --topic payments --partition 0 --reason x",
-		"--consumer is missing": "parked discard --topic t --key k --reason x",
-		"what is to go on":      "resume --consumer ledger --reason x",
+		"not parked":               "parked release --consumer ledger --topic payments --key mended --reason x",
+		"neither halted":           "resume --consumer ledger --topic payments --partition 0 --reason x",
+		"--consumer is missing":    "parked discard --topic t --key k --reason x",
+		"--partition are required": "resume --consumer ledger --reason x",
 	} {
 		if code, _, stderr := command(t, f.env,
 			append([]string{"inbox"}, strings.Fields(args)...)...); code == codeOK || !strings.Contains(stderr, want) {
@@ -218,11 +218,11 @@ func TestInboxResume(t *testing.T) {
 	}
 	if n := pgtest.One[int](t, f.DB, `select count(*) from inbox_progress
 		where halted_at is not null or trying_at is not null or partition = 3 and attempts > 0`); n != 0 {
-		t.Error("one is still halted, or waits")
+		t.Error("a partition is still halted or waiting")
 	}
 }
 
-// TestConsumersShowTheirLag: where a consumer stands, and where its log ends.
+// TestConsumersShowTheirLag: the list has a consumer's position and the end of its log.
 func TestConsumersShowTheirLag(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)

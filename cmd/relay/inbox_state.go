@@ -32,7 +32,7 @@ type partitionEnd struct {
 	End *int64 `json:"end"` // nil: Kafka was not asked
 }
 
-// lag are the records that the database does not call decided.
+// lag counts the records that are not decided according to the database.
 func (p partitionEnd) lag() (end, lag string) {
 	if p.End == nil {
 		return "-", "-"
@@ -42,11 +42,11 @@ func (p partitionEnd) lag() (end, lag string) {
 
 // Help is the longer text of --help.
 func (*inboxConsumersCommand) Help() string {
-	return `DATABASE is the first offset that the database does not call decided: it is written at an assignment, at a halt, when a partition is
-idle, and every ten seconds; UNMOVED is for how long it stands there. LAST EFFECT is how long ago an effect was committed, as of then; what was released is
-not in it. PROGRAM ran the consumer within three minutes, in the Kafka group GROUP. With --kafka-brokers END and LAG are the log's. TRIES are the
-counted runs of the event that it stands at. CODE "trying" is an event that fails and waits for its next attempt: relay inbox resume
-makes that at once. The group's own offsets do not matter: a group that is ahead comes back to DATABASE.`
+	return `DATABASE is the first offset that is not decided in the database. It is written at an assignment, at a halt, when a partition is
+idle, and every ten seconds. UNMOVED is the time since it last changed. LAST EFFECT is the time since an effect was committed, as of that write;
+released events do not count. PROGRAM ran the consumer within the last three minutes, in the Kafka group GROUP. END and LAG are those of the log, and need
+--kafka-brokers. TRIES counts the runs of the event at DATABASE. CODE "trying" means that this event fails and waits for its next attempt, which
+relay inbox resume starts at once. The group's own offsets do not matter: a group that is ahead returns to DATABASE.`
 }
 
 func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
@@ -89,7 +89,7 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 	})
 }
 
-// ago is the age of what happened at a time; nil: never.
+// ago formats the time since at; nil: never.
 func ago(at *time.Time) string {
 	if at == nil {
 		return "-"
@@ -97,7 +97,7 @@ func ago(at *time.Time) string {
 	return age(time.Since(*at), true)
 }
 
-// groups are the Kafka groups of the programs that run a consumer.
+// groups lists the Kafka groups of the programs that run a consumer.
 func groups(list []operator.Program) string {
 	var names []string
 	for _, p := range list {
@@ -108,7 +108,7 @@ func groups(list []operator.Program) string {
 	return cmp.Or(strings.Join(names, " AND "), "-")
 }
 
-// programs are those that run a consumer, each with a host.
+// programs lists the programs that run a consumer, each with a host.
 func programs(list []operator.Program) string {
 	names := make([]string, len(list))
 	for i, p := range list {
@@ -117,7 +117,7 @@ func programs(list []operator.Program) string {
 	return cmp.Or(strings.Join(names, " AND "), "-")
 }
 
-// ends asks Kafka, when its brokers are known.
+// ends asks Kafka for the ends of the logs, if its brokers are known.
 func (c *inboxConsumersCommand) ends(ctx context.Context, list []operator.ConsumerState) ([]consumerEnds, error) {
 	var conn *kafkaconn.Conn
 	if len(c.Brokers) > 0 {
@@ -155,8 +155,8 @@ type inboxResumeCommand struct {
 
 // Help is the longer text of --help.
 func (*inboxResumeCommand) Help() string {
-	return `A partition halts where going on would lose an event or break an order. Mend the cause first: relay doctor and relay inbox consumers
-say what it is. The event at which it halted runs again, with its counted runs at zero.
+	return `A partition halts where continuing would lose an event or break the order. Fix the cause first: relay doctor and relay inbox consumers
+show it. The event at which the partition halted runs again, with its counter of runs at zero.
 
 In a partition that has not halted, an event that fails and waits for its next attempt (CODE "trying") runs at once. So
 does a released event of the partition that waits because its effect answers Retryable.`
@@ -164,14 +164,14 @@ does a released event of the partition that waits because its effect answers Ret
 
 func (c *inboxResumeCommand) run(ctx context.Context, p *program) error {
 	if c.Topic == "" || c.Partition < 0 {
-		return service.Usage("--topic and --partition say what is to go on; relay inbox consumers lists what " +
-			"has halted")
+		return service.Usage("--topic and --partition are required; relay inbox consumers lists the halted " +
+			"partitions")
 	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		if err := o.Resume(ctx, c.Topic, c.Partition, c.Reason); err != nil {
 			return err
 		}
 		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition},
-			"Partition %s/%d goes on within seconds, where it stands.", c.Topic, c.Partition)
+			"Partition %s/%d resumes within seconds, at its current event.", c.Topic, c.Partition)
 	})
 }

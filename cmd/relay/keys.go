@@ -16,20 +16,20 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// keysCommand is what people do with operations of idempotency keys of which nobody knows the outcome.
+// keysCommand has the operators' commands for operations of idempotency keys with an unknown outcome.
 type keysCommand struct {
-	Stuck    keysStuckCommand    `cmd:"" help:"List operations of which nobody knows the outcome, and that recovery gave up."`
-	Unknown  keysUnknownCommand  `cmd:"" help:"List operations whose outcome recovery finds out, the next one first."`
-	Retry    keysRetryCommand    `cmd:"" help:"Have recovery try once more, now: one operation, or all of a name."`
-	Complete keysCompleteCommand `cmd:"" help:"Say that an operation has happened, and what its callers are to be told."`
-	Free     keysFreeCommand     `cmd:"" help:"Say that an operation has not happened, nor can: its key is free again."`
+	Stuck    keysStuckCommand    `cmd:"" help:"List operations whose outcome is unknown and that recovery gave up."`
+	Unknown  keysUnknownCommand  `cmd:"" help:"List operations whose outcome recovery is still determining, the next one first."`
+	Retry    keysRetryCommand    `cmd:"" help:"Let recovery try again now: one operation, or all with a name."`
+	Complete keysCompleteCommand `cmd:"" help:"Declare that an operation has happened, and set the answer for its callers."`
+	Free     keysFreeCommand     `cmd:"" help:"Declare that an operation has not happened and cannot happen any more: its key is free again."`
 	Audit    keysAuditCommand    `cmd:"" help:"List what people did with keys, the newest first."`
 }
 
 // keysDatabase opens the keys.
 type keysDatabase struct{ database }
 
-// operate runs do with an operator of the keys that acts in a person's name.
+// operate runs do with an operator of the keys, in the name of a person.
 func (d keysDatabase) operate(ctx context.Context, p *program, timeout time.Duration, name string,
 	do func(ctx context.Context, o *keysoperator.Operator) error,
 ) error {
@@ -50,11 +50,11 @@ func (d keysDatabase) operate(ctx context.Context, p *program, timeout time.Dura
 	})
 }
 
-// ofOperation names one operation, and says why it is changed.
+// ofOperation names one operation, and the reason for its change.
 type ofOperation struct {
 	keysDatabase
 	auditFlags
-	Tenant    string        `shown:"(none)" help:"Whose operation."`
+	Tenant    string        `shown:"(none)" help:"Tenant of the operation."`
 	Operation string        `shown:"(required)" help:"Its name, as relay keys stuck lists it."`
 	Key       string        `shown:"(required)" help:"Its key."`
 	Timeout   time.Duration `default:"30s" help:"How long it may take."`
@@ -115,8 +115,8 @@ type keysStuckCommand struct{ keysList }
 
 // Help is the longer text of --help.
 func (*keysStuckCommand) Help() string {
-	return `Ask the provider what became of the open step, by its downstream key, and then: relay keys complete when it happened, relay keys
-free when it did not and nothing can still make it happen, relay keys retry when recovery can ask again. docs/idempotency.md has all of it.`
+	return `Ask the provider about the open step, by its downstream key. Then run relay keys complete if it happened, relay keys free if it did
+not and cannot happen any more, or relay keys retry if recovery can ask again. See docs/idempotency.md.`
 }
 
 func (c *keysStuckCommand) run(ctx context.Context, p *program) error {

@@ -20,7 +20,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// payment is an operation of which nobody knows the outcome.
+// payment is an operation with an unknown outcome.
 func payment(value string) idempotency.Request {
 	return idempotency.Request{
 		Key:         idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: value},
@@ -28,8 +28,8 @@ func payment(value string) idempotency.Request {
 	}
 }
 
-// giveUp lets recovery give operations to a person.
-func giveUp(t *testing.T, s *pgstore.Store, values ...string) *guard.Guard {
+// makeStuck makes recovery leave operations to an operator.
+func makeStuck(t *testing.T, s *pgstore.Store, values ...string) *guard.Guard {
 	t.Helper()
 	g, err := guard.New(s, guard.Config{RecoverAfter: -1})
 	if err != nil {
@@ -58,7 +58,7 @@ func giveUp(t *testing.T, s *pgstore.Store, values ...string) *guard.Guard {
 	return g
 }
 
-// TestKeysCommands: a person sees what is stuck, and ends each in its way.
+// TestKeysCommands: an operator sees the stuck operations, and ends each in its own way.
 func TestKeysCommands(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Idempotency)
@@ -67,7 +67,7 @@ func TestKeysCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
-	g := giveUp(t, s, "happened", "did-not", "again", "all-1", "all-2")
+	g := makeStuck(t, s, "happened", "did-not", "again", "all-1", "all-2")
 
 	for _, args := range [][]string{{"keys", "stuck"}, {"keys", "stuck", "--json", "--operation=payment.create"}} {
 		code, text, stderr := command(t, env, args...)
@@ -113,7 +113,7 @@ func TestKeysCommands(t *testing.T) {
 		}
 	}
 	never := func(context.Context, *guard.Op) (idempotency.Result, error) {
-		t.Error("it ran")
+		t.Error("an operation ran")
 		return idempotency.Result{}, nil
 	}
 	if res, err := g.Run(t.Context(), payment("happened"), never); err != nil || res.Code != 201 ||
@@ -121,7 +121,7 @@ func TestKeysCommands(t *testing.T) {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if _, found, err := s.Get(t.Context(), payment("did-not").Key); found || err != nil {
-		t.Errorf("the freed key is there: %v", err)
+		t.Errorf("the freed key still exists: %v", err)
 	}
 	taken, err := s.Recover(t.Context(), store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
 	if err != nil || len(taken) != 3 || taken[0].Record.Reason != "by hand: the bank is back" {
@@ -129,7 +129,7 @@ func TestKeysCommands(t *testing.T) {
 	}
 	if code, _, stderr := command(t, env, append([]string{"keys", "free", "--sure", "--reason=r"},
 		of("again")...)...); code == codeOK || !strings.Contains(stderr, "is not stuck") {
-		t.Errorf("what recovery has, exit code %d: %s", code, stderr)
+		t.Errorf("a key that recovery works on: exit code %d: %s", code, stderr)
 	}
 	if code, text, stderr := command(t, env, "keys", "unknown"); code != codeOK || strings.Count(text, "acme") != 3 {
 		t.Errorf("exit code %d: %s\n%s", code, text, stderr)
@@ -141,7 +141,7 @@ func TestKeysCommands(t *testing.T) {
 	}
 }
 
-// TestKeysCommandsSayWhatIsMissing: a database without keys.
+// TestKeysCommandsSayWhatIsMissing: in a database without the tables of keys.
 func TestKeysCommandsSayWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -152,7 +152,7 @@ func TestKeysCommandsSayWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestRoleIdempotency: the role of services and recovery can do what they do, and what people do, and no more.
+// TestRoleIdempotency: the role of services and recovery suffices for them and for operators, and for no more.
 func TestRoleIdempotency(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
@@ -167,7 +167,7 @@ func TestRoleIdempotency(t *testing.T) {
 			t.Errorf("%d: %+v, %v", i, res, err)
 		}
 	}
-	giveUp(t, s, "stuck-1", "stuck-2")
+	makeStuck(t, s, "stuck-1", "stuck-2")
 	env := environment{"RELAY_DATABASE_URL": h.url(t, h.user("idempotency"))}
 	for _, args := range []string{
 		"keys stuck", "keys free --sure --tenant=acme --operation=payment.create --key=stuck-1 --reason=r",
@@ -193,4 +193,32 @@ func TestRoleIdempotency(t *testing.T) {
 		`select from outbox_event`, `insert into outbox_event (topic, type) values ('t', 'T')`,
 		`select from inbox_message`,
 	)
+}
+
+// TestDoctorTellsOfStuckKeys: operations that wait for a person are a finding, with what lists them.
+func TestDoctorTellsOfStuckKeys(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Idempotency)
+	s, err := pgstore.New(db.Pool, pgstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
+	if _, text, stderr := command(t, env, "doctor"); !strings.Contains(text, "no operation waits for a person") {
+		t.Errorf("%s\n%s", text, stderr)
+	}
+	makeStuck(t, s, "a", "b")
+	_, text, stderr := command(t, env, "doctor")
+	for _, want := range []string{
+		"warn  idempotency keys", "2 operations may or may not have happened, and recovery gave up",
+		"run:   relay keys stuck --schema " + db.Schema + "\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s\n%s", want, text, stderr)
+		}
+	}
+	outbox := outboxDB(t)
+	if _, text, _ := command(t, settings(outbox), "doctor"); strings.Contains(text, "idempotency keys") {
+		t.Errorf("it tells of keys where none are:\n%s", text)
+	}
 }

@@ -1,4 +1,4 @@
-// Command relay publishes an outbox in Postgres to Kafka, and looks after its tables. `relay --help` is the manual;
+// Command relay publishes an outbox in Postgres to Kafka, and maintains its tables. `relay --help` is the manual;
 // docs/operations has the rest.
 package main
 

@@ -24,18 +24,18 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop, removeBinary) }
 
-// deadBroker is an address where nothing answers: port 1 is reserved, and connections to it are refused at once.
+// deadBroker is an address without a listener: port 1 is reserved, and connections to it are refused at once.
 const deadBroker = "127.0.0.1:1"
 
 // canary is a password that no output may contain.
 const canary = "canary-7f3a"
 
-// environment are variables for a run; what is not in it is not set.
+// environment holds the variables of a run; other variables are not set.
 type environment map[string]string
 
 func (e environment) get(name string) string { return e[name] }
 
-// with returns a copy that has some more.
+// with returns a copy with more variables.
 func (e environment) with(pairs ...string) environment {
 	out := environment{}
 	for k, v := range e {
@@ -47,7 +47,7 @@ func (e environment) with(pairs ...string) environment {
 	return out
 }
 
-// settings are those of a quick relay on a DB.
+// settings configures a fast relay on a database.
 func settings(db *pgtest.DB, brokers ...string) environment {
 	return environment{
 		"RELAY_DATABASE_URL": db.URL, "RELAY_KAFKA_BROKERS": strings.Join(brokers, ","), "RELAY_LISTEN": "127.0.0.1:0",
@@ -60,7 +60,7 @@ func outboxDB(t *testing.T) *pgtest.DB {
 	return pgtest.New(t, migrations.Outbox)
 }
 
-// fill appends n events over 50 keys; the payload is the event's number within its key. from continues an earlier fill.
+// fill appends n events over 50 keys; the payloads of a key count up from 0. from continues an earlier fill.
 func fill(t *testing.T, db *pgtest.DB, topic string, n int, from ...int) {
 	t.Helper()
 	first := 0
@@ -72,7 +72,7 @@ func fill(t *testing.T, db *pgtest.DB, topic string, n int, from ...int) {
 		from generate_series($2::int, $2::int + $3 - 1) g`, topic, first, n)
 }
 
-// command runs a command to its end within this process.
+// command runs a command in this process and returns its result.
 func command(t *testing.T, env environment, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs output
@@ -80,7 +80,7 @@ func command(t *testing.T, env environment, args ...string) (code int, stdout, s
 	return code, out.String(), errs.String()
 }
 
-// output collects what is written while others read it.
+// output collects text that is written and read concurrently.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -105,7 +105,7 @@ type instance struct {
 	done      <-chan struct{}
 	code      func() int // valid once done is closed
 	signal    func()
-	interrupt func() // of ownProcess
+	interrupt func() // only for ownProcess
 	base      string // of its URLs
 }
 
@@ -131,7 +131,7 @@ func ownProcess(t *testing.T, env environment) (*instance, *child.Process) {
 	return processOf(t, builtBinary(t), env)
 }
 
-// processOf is ownProcess for another build of the binary.
+// processOf is ownProcess with another binary.
 func processOf(t *testing.T, path string, env environment) (*instance, *child.Process) {
 	t.Helper()
 	cmd := exec.Command(path, "run")
@@ -169,17 +169,17 @@ var listening = regexp.MustCompile(`"msg":"listening","address":"([^"]+)"`)
 
 func (i *instance) awaitListening() { i.base = "http://" + i.awaitLine(listening) }
 
-// awaitLine returns what a line of the log has in parentheses.
+// awaitLine returns the text in parentheses of a log line.
 func (i *instance) awaitLine(line *regexp.Regexp) (found string) {
 	i.t.Helper()
-	pgtest.Await(i.t, "the relay listens", func() (bool, error) {
+	pgtest.Await(i.t, "the relay's listening address", func() (bool, error) {
 		if at := line.FindStringSubmatch(i.output()); at != nil {
 			found = at[1]
 			return true, nil
 		}
 		select {
 		case <-i.done:
-			return false, fmt.Errorf("it ended with %d: %s", i.code(), i.output())
+			return false, fmt.Errorf("the relay ended with %d: %s", i.code(), i.output())
 		default:
 			return false, nil
 		}
@@ -187,7 +187,7 @@ func (i *instance) awaitLine(line *regexp.Regexp) (found string) {
 	return found
 }
 
-// get returns status and body of one of its pages.
+// get returns status and body of a page.
 func (i *instance) get(path string) (int, string, error) {
 	resp, err := http.Get(i.base + path)
 	if err != nil {
@@ -224,12 +224,12 @@ func (i *instance) end() int {
 	return i.code()
 }
 
-func drained(t *testing.T, db *pgtest.DB) {
+func awaitDrained(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
 }
 
-// binary is built once for all tests of this package, by the first that needs it.
+// binary is built once, by the first test that needs it.
 var binary struct {
 	sync.Mutex
 	dir string

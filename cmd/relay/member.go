@@ -17,7 +17,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// member is an outbox of a fleet. It is asleep while nothing waits in it: nobody owns its lanes then.
+// member is an outbox of a fleet. It is asleep while it has no work: its lanes have no owner then.
 type member struct {
 	namedOutbox
 	fleet *fleet
@@ -27,19 +27,19 @@ type member struct {
 	done  chan struct{}
 	pause backoff.BackOff
 
-	checked bool   // its tables are right
-	numbers bool   // and so are its numbers (checkRestored)
-	highest int64  // the id that was drawn last; -1: not known
-	outbox  string // which one it is to its server, once that is known; fleet.mu guards it
+	checked bool   // its tables were checked
+	numbers bool   // its numbers were checked (checkRestored)
+	highest int64  // the last id that was drawn; -1: not known
+	outbox  string // its identity on its server, once known; fleet.mu guards it
 
 	mu      sync.Mutex
 	relay   *relay.Relay // nil: asleep
 	metrics *memberMetrics
-	err     error // why it cannot be served
+	err     error // the reason why it cannot be served
 	since   time.Time
 }
 
-// run serves the outbox until ctx ends. What fails is tried again, with growing pauses.
+// run serves the outbox until ctx ends. After an error it tries again, with growing pauses.
 func (m *member) run(ctx context.Context) {
 	defer m.fleet.metrics.drop(m)
 	m.highest = -1
@@ -57,7 +57,7 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// turn is one sleep and the work after it.
+// turn is one sleep and the relay's run after it.
 func (m *member) turn(ctx context.Context) error {
 	pool, release, err := m.fleet.pool(m)
 	if err != nil {
@@ -81,11 +81,11 @@ func (m *member) turn(ctx context.Context) error {
 
 // asleep returns nil when there is work, or when ctx ends.
 func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
-	began, next := time.Now(), time.Time{} // of the looks for all that may wait
+	began, next := time.Now(), time.Time{} // of the checks for all kinds of work
 	for ctx.Err() == nil {
 		before, woken := m.highest, m.fleet.nextWake()
 		whole := m.fleet.Sleep > 0 || time.Now().After(next)
-		pause, work, err := m.look(ctx, pool, whole)
+		pause, work, err := m.checkWork(ctx, pool, whole)
 		if whole {
 			next, pause = time.Now().Add(max(wholeEvery, pause)), watchEvery
 		}
@@ -104,20 +104,20 @@ func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// look asks which id was drawn last and, where all is to be seen, whether there is work. pause is how long the next
-// such look waits at least.
-func (m *member) look(ctx context.Context, pool *pgxpool.Pool, whole bool) (pause time.Duration, work bool,
+// checkWork reads the last drawn id and, if whole, whether there is any work. pause is the least pause before the next
+// whole check.
+func (m *member) checkWork(ctx context.Context, pool *pgxpool.Pool, whole bool) (pause time.Duration, work bool,
 	err error,
 ) {
-	// Waiting for the connections that all share is not the outbox's time.
+	// The wait for a shared connection does not count as the check's time.
 	waiting, got := context.WithTimeout(ctx, turnTimeout)
 	conn, err := pool.Acquire(waiting)
 	got()
 	if err != nil {
-		return watchEvery, false, fmt.Errorf("looking whether anything waits: %w", err)
+		return watchEvery, false, fmt.Errorf("checking whether events wait: %w", err)
 	}
 	defer conn.Release()
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	since := time.Now()
 	var w relay.Waiting
@@ -136,7 +136,7 @@ func (m *member) look(ctx context.Context, pool *pgxpool.Pool, whole bool) (paus
 	return pause, w.Work, err
 }
 
-// awake runs a relay until nothing has waited for a while, or ctx ends.
+// awake runs a relay until there has been no work for a while, or ctx ends.
 func (m *member) awake(ctx context.Context, shared *pgxpool.Pool) error {
 	cfg, err := m.db.config()
 	if err != nil {
@@ -161,7 +161,7 @@ func (m *member) awake(ctx context.Context, shared *pgxpool.Pool) error {
 	defer func() { _ = kafka.Close() }()
 	cfgOf := m.fleet.relayConfig()
 	cfgOf.Schema, cfgOf.Logger, cfgOf.Observer = m.db.Schema, m.log, metrics.Observer()
-	cfgOf.Sleep = 0 // it is ended instead
+	cfgOf.Sleep = 0 // the fleet stops it instead
 	r, err := relay.New(pool, kafka, cfgOf)
 	if err != nil {
 		return service.Usage("%s", asFlags(err))
@@ -189,7 +189,7 @@ func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetric
 	endBeside()
 	others.Wait()
 	if errors.Is(err, relay.ErrNotDrained) {
-		m.log.Warn("the drain did not finish; nothing is lost, the next relay sends it again", "err", err)
+		m.log.Warn("the drain did not finish; nothing is lost, the next relay sends them again", "err", err)
 		if ctx.Err() != nil {
 			m.fleet.undrained.Add(1)
 		}
@@ -198,12 +198,12 @@ func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetric
 	return withAdvice(err)
 }
 
-// awaitIdle returns when nothing was appended and nothing has waited for a while.
+// awaitIdle returns when for a while no event was appended and there was no work.
 func (m *member) awaitIdle(ctx context.Context, pool *pgxpool.Pool) {
 	idle := time.Now()
 	for pause := watchEvery; sleep.For(ctx, pause) == nil; {
 		before := m.highest
-		after, work, err := m.look(ctx, pool, true)
+		after, work, err := m.checkWork(ctx, pool, true)
 		pause = after
 		switch {
 		case errors.Is(err, errListedTwice):
@@ -225,13 +225,13 @@ func (m *member) setRelay(r *relay.Relay, metrics *memberMetrics) {
 	}
 }
 
-// report says once what keeps the outbox from being served, and once that nothing does any more.
+// report logs once why the outbox cannot be served, and once when it can.
 func (m *member) report(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case err == nil && m.err != nil:
-		m.log.Info("the outbox can be looked at again")
+		m.log.Info("the outbox can be checked again")
 	case err != nil && m.err == nil:
 		m.since = time.Now()
 		level := slog.LevelError
@@ -244,14 +244,14 @@ func (m *member) report(err error) {
 	m.err = err
 }
 
-// state is for metrics.
+// state returns the state for metrics.
 func (m *member) state() (awake, failing bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.relay != nil, m.err != nil
 }
 
-// unmoved says why nothing moves that should.
+// unmoved returns the reason why waiting events are not published.
 func (m *member) unmoved(after time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestMemory: the process stays below 200 MB while it drains large events, and many.
+// TestMemory: the process stays below 200 MB while it drains large events, and many of them.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/status"); err != nil {
@@ -21,13 +21,13 @@ func TestMemory(t *testing.T) {
 	}
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
 	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_COMPRESSION", "none", "GOMEMLIMIT", "")
-	// Waiting before the relay comes, so that every claim is as large as it may be.
+	// Inserted before the relay starts, so that every claim has the maximal size.
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
 		select $1, g::text, 'T', convert_to(repeat('x', 1000000), 'UTF8') from generate_series(1, 100) g`, topic)
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
 		select $1, g::text, 'T', convert_to(repeat('x', 512), 'UTF8') from generate_series(1, 50000) g`, topic)
 	relay, process := ownProcess(t, env)
-	drained(t, db)
+	awaitDrained(t, db)
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", process.PID()))
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestMemory(t *testing.T) {
 	}
 	t.Logf("at most %d MB", kB>>10)
 	if kB > 200<<10 {
-		t.Errorf("it took %d MB at its peak, 200 are promised", kB>>10)
+		t.Errorf("peak memory is %d MB, promised are 200", kB>>10)
 	}
 	relay.signal()
 	if code := relay.end(); code != codeOK {

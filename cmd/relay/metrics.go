@@ -9,7 +9,8 @@ import (
 	"github.com/effectonce/effectonce/metrics"
 )
 
-// runMetrics are those of one run: the relay's, which docs/metrics.md lists, and those of the runtime and the process.
+// runMetrics are the metrics of one run: the relay's, which docs/metrics.md lists, and those of the runtime and the
+// process.
 type runMetrics struct {
 	*metrics.Relay
 	registry *prometheus.Registry
@@ -21,7 +22,7 @@ func newRunMetrics() (*runMetrics, error) {
 	return &runMetrics{Relay: m, registry: registry}, err
 }
 
-// newRegistry has what is the process's.
+// newRegistry has the metrics of the process.
 func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
@@ -35,7 +36,7 @@ func newRegistry() *prometheus.Registry {
 	return registry
 }
 
-// away tells what does not answer, for /healthz/moving; "" when all does.
+// away names the servers that do not answer, for /healthz/moving; "" if all answer.
 func (f *runMetrics) away() string {
 	err := f.Away()
 	if err == nil {

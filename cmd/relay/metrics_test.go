@@ -14,15 +14,15 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// TestMetrics: the figures of a run that published, and that the manual lists each of them and no other.
+// TestMetrics: the metrics of a run that published, and docs/metrics.md lists exactly these.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
 	relay := inProcess(t, settings(db, kafkatest.Brokers(t)...))
 	fill(t, db, topic, 700)
-	drained(t, db)
+	awaitDrained(t, db)
 	var figures string
-	pgtest.Await(t, "the settled events are counted", func() (_ bool, err error) {
+	pgtest.Await(t, "the count of settled events", func() (_ bool, err error) {
 		_, figures, err = relay.get("/metrics")
 		return strings.Contains(figures, "effectonce_relay_settled_events_total 700\n"), err
 	})

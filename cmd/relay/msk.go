@@ -14,11 +14,11 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// credentialsWindow is how long before their end AWS's credentials are given up for the next ones: a session at a
-// broker ends no later than the credentials that opened it.
+// credentialsWindow is how long before their end AWS's credentials are replaced: a session at a broker ends no later
+// than its credentials.
 const credentialsWindow = 5 * time.Minute
 
-// kafkaTokens makes the source of the tokens that the settings want.
+// kafkaTokens makes the source of tokens that the settings select.
 func kafkaTokens(c kafkaconn.Config) (kafkaconn.Token, error) {
 	if c.SASL == kafkaconn.AWSMSKIAM {
 		return mskTokens()

@@ -32,24 +32,24 @@ import (
 
 const region = "eu-central-1"
 
-// iam is what stands for AWS: it gives out credentials as STS and as a container's endpoint do, and judges tokens as
-// MSK does, by signing again what they say that they have signed.
-type iam struct {
+// fakeIAM replaces AWS: it issues credentials as STS and a container's endpoint do, and checks tokens as MSK does, by
+// signing their content again.
+type fakeIAM struct {
 	*httptest.Server
-	identity string // of the pod, a file
+	identity string // a file, as in the pod
 
 	mu      sync.Mutex
 	keys    map[string]aws.Credentials // by id
-	next    string                     // is given out
+	next    string                     // is issued next
 	refused map[string]bool
 	session time.Duration
 	logins  map[string]int
-	tokens  []string // that were judged
+	tokens  []string // that were checked
 }
 
-func newIAM(t *testing.T) *iam {
+func newIAM(t *testing.T) *fakeIAM {
 	t.Helper()
-	i := &iam{
+	i := &fakeIAM{
 		keys: map[string]aws.Credentials{}, refused: map[string]bool{}, session: time.Hour, logins: map[string]int{},
 		identity: filepath.Join(t.TempDir(), "identity"),
 	}
@@ -61,8 +61,8 @@ func newIAM(t *testing.T) *iam {
 	return i
 }
 
-// issue makes credentials that last so long from now on, and gives them to whoever asks.
-func (i *iam) issue(id string, lasts time.Duration) aws.Credentials {
+// issue makes credentials with a lifetime, which the next requests get.
+func (i *fakeIAM) issue(id string, lasts time.Duration) aws.Credentials {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.keys[id] = aws.Credentials{
@@ -73,8 +73,8 @@ func (i *iam) issue(id string, lasts time.Duration) aws.Credentials {
 	return i.keys[id]
 }
 
-// secrets is what no output may have.
-func (i *iam) secrets() []string {
+// secrets returns the values that no output may have.
+func (i *fakeIAM) secrets() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	all := append([]string{"secret-of-pod"}, i.tokens...)
@@ -84,8 +84,8 @@ func (i *iam) secrets() []string {
 	return all
 }
 
-// ServeHTTP gives out credentials: to POST as STS does, to GET as a container's endpoint does.
-func (i *iam) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP issues credentials: to POST as STS does, to GET as a container's endpoint does.
+func (i *fakeIAM) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	c, until := i.keys[i.next], i.keys[i.next].Expires.UTC().Format(time.RFC3339)
@@ -110,7 +110,7 @@ func (i *iam) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // judge implements kafkatest.Judge.
-func (i *iam) judge(token string) time.Time {
+func (i *fakeIAM) judge(token string) time.Time {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.tokens = append(i.tokens, token)
@@ -123,7 +123,7 @@ func (i *iam) judge(token string) time.Time {
 		return time.Time{}
 	}
 	asked := at.Query()
-	asked.Del("User-Agent") // is added to what is signed
+	asked.Del("User-Agent") // not part of the signed request
 	at.RawQuery = asked.Encode()
 	signed, err := time.Parse("20060102T150405Z", asked.Get("X-Amz-Date"))
 	id, _, _ := strings.Cut(asked.Get("X-Amz-Credential"), "/")
@@ -139,7 +139,7 @@ func (i *iam) judge(token string) time.Time {
 	return time.Now().Add(i.session)
 }
 
-// presigned is the URL that is a token for MSK.
+// presigned returns the URL that is a token for MSK.
 func presigned(credentials aws.Credentials, at time.Time) (string, error) {
 	r, err := http.NewRequest(http.MethodGet,
 		"https://kafka."+region+".amazonaws.com/?Action=kafka-cluster%3AConnect&X-Amz-Expires=900", nil)
@@ -160,8 +160,8 @@ func presigned(credentials aws.Credentials, at time.Time) (string, error) {
 	return u.String(), nil
 }
 
-// environment is that of a pod with a role; what a developer's own may have is taken away.
-func (i *iam) environment() environment {
+// environment is that of a pod with a role, without a developer's own AWS settings.
+func (i *fakeIAM) environment() environment {
 	env := environment{}
 	for _, name := range []string{
 		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_REGION",
@@ -189,7 +189,7 @@ func TestMSKTokens(t *testing.T) {
 		}
 		return token
 	}
-	// whose is the access key that has signed a token.
+	// whose returns the access key that signed a token.
 	whose := func(token kafkaconn.Token) string {
 		t.Helper()
 		text, err := token(t.Context())
@@ -210,24 +210,24 @@ func TestMSKTokens(t *testing.T) {
 	service.issue("LASTS", time.Hour)
 	lasts := tokens()
 	if id := whose(lasts); id != "LASTS" {
-		t.Errorf("signed by %s", id)
+		t.Errorf("token signed by %s", id)
 	}
 	service.issue("ENDS-SOON", credentialsWindow-time.Second)
 	soon := tokens()
 	if id := whose(soon); id != "ENDS-SOON" {
-		t.Errorf("signed by %s", id)
+		t.Errorf("token signed by %s", id)
 	}
 	service.issue("NEXT", time.Hour)
 	if id := whose(soon); id != "NEXT" {
 		t.Errorf("minutes before the end of its credentials a token was signed by %s", id)
 	}
 	if id := whose(lasts); id != "LASTS" {
-		t.Errorf("credentials that last were given up for %s", id)
+		t.Errorf("valid credentials were replaced by %s", id)
 	}
 
 	setenv(environment{"AWS_WEB_IDENTITY_TOKEN_FILE": "", "AWS_CONTAINER_CREDENTIALS_FULL_URI": service.URL})
 	if id := whose(tokens()); id != "NEXT" {
-		t.Errorf("of a container: signed by %s", id)
+		t.Errorf("container credentials: token signed by %s", id)
 	}
 	own := service.issue("OWN", time.Hour)
 	service.issue("NEXT", time.Hour)
@@ -236,7 +236,7 @@ func TestMSKTokens(t *testing.T) {
 		"AWS_SESSION_TOKEN": own.SessionToken,
 	})
 	if id := whose(tokens()); id != "OWN" {
-		t.Errorf("of the environment: signed by %s", id)
+		t.Errorf("environment credentials: token signed by %s", id)
 	}
 
 	for name, c := range map[string]struct {
@@ -262,7 +262,7 @@ func TestMSKTokens(t *testing.T) {
 	}
 }
 
-// mskLogin is for the SASL of publisher.Config and consumer.Config.
+// mskLogin is a SASL mechanism for publisher.Config and consumer.Config.
 func mskLogin(cfg aws.Config) oauthbearer.Mechanism {
 	return oauthbearer.Mechanism{Token: func(ctx context.Context) (string, error) {
 		token, _, err := signer.GenerateAuthTokenFromCredentialsProvider(ctx, cfg.Region, cfg.Credentials)
@@ -270,7 +270,7 @@ func mskLogin(cfg aws.Config) oauthbearer.Mechanism {
 	}}
 }
 
-// TestMSKPage: the function that the page shows is the one that is tested here.
+// TestMSKPage: the function in the document is the one that is tested here.
 func TestMSKPage(t *testing.T) {
 	t.Parallel()
 	page, err1 := os.ReadFile("../../docs/platforms/msk.md")
@@ -281,11 +281,11 @@ func TestMSKPage(t *testing.T) {
 	_, snippet, _ := strings.Cut(string(page), "```go\n")
 	snippet, _, found := strings.Cut(snippet, "```")
 	if !found || !strings.Contains(snippet, "oauthbearer.Mechanism") || !strings.Contains(string(code), snippet) {
-		t.Errorf("the page shows\n%s", snippet)
+		t.Errorf("the document has\n%s", snippet)
 	}
 }
 
-// doctorOf runs the built binary's doctor.
+// doctorOf runs doctor of the built binary.
 func doctorOf(t *testing.T, env environment) (code int, text string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), builtBinary(t), "doctor")
@@ -297,9 +297,9 @@ func doctorOf(t *testing.T, env environment) (code int, text string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// mskIAM: the broker takes signed tokens alone and ends each session soon. Relay and consumer log in again, the relay
-// with its next credentials; while these are refused it says so and parks nothing.
-func mskIAM(t *testing.T, kafka *kafkatest.Secure, caFile string) {
+// testMSKIAM: the broker accepts only signed tokens and ends each session soon. Relay and consumer log in again, the
+// relay with its next credentials. While these are refused it reports that and parks no event.
+func testMSKIAM(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	t.Parallel()
 	service := newIAM(t)
 	kafka.JudgeTokens(service.judge)
@@ -325,7 +325,7 @@ func mskIAM(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		}),
 	}), topic, slog.New(slog.NewTextHandler(&said, nil)))
 	fill(t, db, topic, 100)
-	drained(t, db)
+	awaitDrained(t, db)
 	h.await(t, 100)
 	logins := func(id string) int {
 		service.mu.Lock()
@@ -346,10 +346,10 @@ func mskIAM(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			return until(), nil
 		})
 	}
-	publish("both log in again, the relay with the next credentials", func() bool {
+	publish("new logins of both, with the relay's next credentials", func() bool {
 		return logins("SECOND") > 0 && logins("EMBEDDER") > before
 	})
-	drained(t, db)
+	awaitDrained(t, db)
 
 	refuse := func(is bool) {
 		service.mu.Lock()
@@ -357,7 +357,7 @@ func mskIAM(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		service.refused["SECOND"] = is
 	}
 	refuse(true)
-	publish("the relay says that it is refused", func() bool {
+	publish("the refusal in the relay's log", func() bool {
 		return strings.Contains(strings.ToLower(relay.output()), "sasl authentication failed")
 	})
 	said.Write([]byte(relay.output()))
@@ -367,7 +367,7 @@ func mskIAM(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	}
 	said.Write([]byte(text))
 	refuse(false)
-	drained(t, db)
+	awaitDrained(t, db)
 	h.await(t, published)
 	if n := pgtest.One[int](t, db,
 		`select (select count(*) from outbox_parked) + (select count(*) from outbox_held)`); n != 0 {

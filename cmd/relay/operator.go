@@ -18,22 +18,22 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// readFlags are those of a command that reads only.
+// readFlags are the flags of a command that only reads.
 type readFlags struct {
 	JSON    bool          `name:"json" help:"Print JSON instead of text."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
-// nobody is the operator who only reads, and leaves no trace.
+// nobody is the operator's name in commands that only read.
 const nobody = "nobody"
 
-// auditFlags are those of every command that changes something: the audit keeps both.
+// auditFlags are the flags of every command that changes something, for the audit.
 type auditFlags struct {
 	Reason   string `shown:"(required)" help:"Why, in a few words. It goes into the audit."`
 	Operator string `shown:"the user of this process" help:"Who you are, for the audit."`
 }
 
-// check refuses a change without a reason before anything is connected.
+// check refuses a change without a reason before any connection.
 func (f auditFlags) check() error {
 	if f.Reason == "" {
 		return service.Usage("--reason is missing: say why, for the audit")
@@ -41,14 +41,14 @@ func (f auditFlags) check() error {
 	return nil
 }
 
-// changeFlags are those of a command that changes something and reports it.
+// changeFlags are the flags of a command that changes something and reports it.
 type changeFlags struct {
 	auditFlags
 	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
 	Timeout time.Duration `default:"5m" help:"How long it may take."`
 }
 
-// report prints what was done, for programs or for people.
+// report prints the result, as JSON or as text.
 func (f changeFlags) report(p *program, done any, format string, args ...any) error {
 	if f.JSON {
 		return writeJSON(p.stdout, done)
@@ -57,7 +57,7 @@ func (f changeFlags) report(p *program, done any, format string, args ...any) er
 	return err
 }
 
-// operatorName is who acts: as said, else the user of the process.
+// operatorName returns the given name, or else the user of the process.
 func operatorName(p *program, name string) (string, error) {
 	if name == "" {
 		if name = p.env("USER"); name == "" {
@@ -73,7 +73,7 @@ func operatorName(p *program, name string) (string, error) {
 	return name, nil
 }
 
-// operate runs do with an operator of the outbox that acts in a person's name, for timeout at most.
+// operate runs do with an operator of the outbox in the name of a person, for timeout at most.
 func (d database) operate(ctx context.Context, p *program, timeout time.Duration, name string,
 	do func(ctx context.Context, o *operator.Operator) error,
 ) error {
@@ -142,7 +142,7 @@ func (c inboxChange) change(ctx context.Context, p *program,
 	return c.operate(ctx, p, c.Timeout, c.Operator, do)
 }
 
-// outboxError adds what to do about an outbox that is not there.
+// outboxError adds the remedy to an error about a missing outbox.
 func outboxError(err error) error {
 	if wrongSchema(err) {
 		return fmt.Errorf("the outbox's tables are missing or old: run `relay migrate`, or set --schema: %w", err)
@@ -150,7 +150,7 @@ func outboxError(err error) error {
 	return withAdvice(err)
 }
 
-// inboxError does the same about an inbox.
+// inboxError adds the remedy to an error about a missing inbox.
 func inboxError(err error) error {
 	if wrongSchema(err) {
 		return fmt.Errorf("the inbox's tables are missing or old: run `relay migrate --sets inbox`, or set "+
@@ -172,7 +172,7 @@ func writeList[T any](w io.Writer, asJSON bool, list []T, head string, line func
 	return table.Flush()
 }
 
-// orEmpty makes [] of nothing, which JSON would write as null.
+// orEmpty returns an empty list for nil, which JSON would write as null.
 func orEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}
@@ -180,7 +180,7 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-// shown is a text that people chose: empty, or with what a terminal would act on, it is quoted.
+// shown quotes a text that is empty or has control characters for a terminal.
 func shown(s string) string {
 	if quoted := strconv.QuoteToGraphic(s); s == "" || quoted != `"`+s+`"` {
 		return quoted
@@ -188,7 +188,7 @@ func shown(s string) string {
 	return s
 }
 
-// errorText is an error's text on one line.
+// errorText returns an error's text on one line.
 func errorText(text string) string {
 	if text == "" {
 		return "-"
@@ -196,7 +196,7 @@ func errorText(text string) string {
 	return shown(text)
 }
 
-// idOrNone is an id that may not be there.
+// idOrNone formats an id that may be missing.
 func idOrNone(id *uuid.UUID) string {
 	if id == nil {
 		return "-"

@@ -19,28 +19,28 @@ import (
 // outboxList is the configuration file's key for a list of outboxes.
 const outboxList = "outboxes"
 
-// manyOutboxes say which outboxes there are, when there are several.
+// manyOutboxes has the settings that list several outboxes.
 type manyOutboxes struct {
 	Outbox   string `shown:"(none)" help:"Name of an outbox of the configuration file's list, or of --discover's."`
 	Discover string `shown:"(none)" help:"Query that names outboxes, asked of --database-url: columns name, schema, database_url; others are labels."`
 
 	file    string // the configuration file
-	several bool   // outboxes are listed, by the file or by a query, and none of them is named
+	several bool   // outboxes are listed, by the file or by a query, and none is selected
 }
 
-// namedOutbox is one of several.
+// namedOutbox is one of several outboxes.
 type namedOutbox struct {
 	name   string
 	url    secret.Value // not set: --database-url
 	schema string
 	labels map[string]string
-	place  string // what the URL was when the list was read; it may hold a password
+	place  string // the URL's value when the list was read; it may contain a password
 }
 
-// labelName is what Prometheus takes.
+// labelName matches the label names that Prometheus accepts.
 var labelName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]*$`)
 
-// outboxes are those of the file and those that the query names, by name.
+// outboxes returns the outboxes of the file and of the query, by name.
 func (d database) outboxes(ctx context.Context) ([]namedOutbox, error) {
 	all, err := d.listed()
 	if err == nil && d.Discover != "" {
@@ -77,7 +77,7 @@ func (d database) listed() ([]map[string]string, error) {
 	return service.List(d.file, outboxList, "name", "schema", "database-url", "database-url-file", "labels.")
 }
 
-// discover asks the query; what is null counts as left out. The simple protocol gives every type as text.
+// discover runs the query; null counts as missing. The simple protocol returns every type as text.
 func discover(ctx context.Context, pool *pgxpool.Pool, query string) (entries []map[string]string, err error) {
 	rows, err := pool.Query(ctx, query, pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
@@ -137,12 +137,12 @@ func (d database) outboxOf(entry map[string]string) (namedOutbox, error) {
 	return o, nil
 }
 
-// same reports whether two lists mean the same by a name.
+// same reports whether a name means the same outbox in two lists.
 func (o namedOutbox) same(other namedOutbox) bool {
 	return o.place == other.place && o.schema == other.schema && maps.Equal(o.labels, other.labels)
 }
 
-// of is the database of an outbox: its own where it names one.
+// of returns the database of an outbox: its own if it names one.
 func (d database) of(o namedOutbox) database {
 	d.manyOutboxes = manyOutboxes{Outbox: o.name, file: d.file}
 	if o.url.IsSet() {
@@ -154,7 +154,7 @@ func (d database) of(o namedOutbox) database {
 	return d
 }
 
-// where are the flags that name one of several, for commands that are shown.
+// where returns the flags that select one of several, for commands in texts.
 func (d database) where() (flags []string) {
 	if d.Outbox == "" {
 		return nil
@@ -165,7 +165,7 @@ func (d database) where() (flags []string) {
 	return append(flags, "--outbox="+d.Outbox)
 }
 
-// choose makes d the database of --outbox. Without, all outboxes are meant, which few commands take.
+// choose makes d the database of --outbox. Without --outbox all outboxes are meant, which few commands accept.
 func (d *database) choose(ctx context.Context, all bool) error {
 	listed, err := d.listed()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// overviewLine is one of several outboxes.
+// overviewLine is the line of one of several outboxes.
 type overviewLine struct {
 	Outbox  string            `json:"outbox"`
 	Labels  map[string]string `json:"labels,omitempty"`
@@ -19,17 +19,17 @@ type overviewLine struct {
 	Oldest  time.Duration     `json:"oldest"`
 	Held    int64             `json:"held"`
 	Parked  int64             `json:"parked"`
-	Relays  int               `json:"relays"` // that own lanes; none while the outbox is asleep
+	Relays  int               `json:"relays"` // relays that own lanes; 0 while the outbox is asleep
 	Error   string            `json:"error,omitempty"`
 }
 
-// overviewAtOnce is how many outboxes are asked at a time.
+// overviewAtOnce is how many outboxes are read at a time.
 const overviewAtOnce = 16
 
 // all: a status without --outbox shows a line for every outbox that is listed.
 func (*statusCommand) all() {}
 
-// overview shows every outbox. One that cannot be read has an error in its line; the others are shown all the same.
+// overview shows every outbox. One that cannot be read has an error in its line.
 func (c *statusCommand) overview(ctx context.Context, p *program) error {
 	list, err := c.outboxes(ctx)
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *statusCommand) overview(ctx context.Context, p *program) error {
 	for i, o := range list {
 		asking.Go(func() error {
 			lines[i], errs[i] = c.line(ctx, o)
-			return nil // the others are asked
+			return nil // the others are read
 		})
 	}
 	_ = asking.Wait()
@@ -60,7 +60,7 @@ func (c *statusCommand) overview(ctx context.Context, p *program) error {
 	return err
 }
 
-// unreadError is the end of an overview that has shown the errors themselves. The exit code is the errors' own.
+// unreadError is the error of an overview that has shown the errors of its outboxes. The exit code is that of these.
 type unreadError struct {
 	of   int
 	errs []error
@@ -75,7 +75,7 @@ func (c *statusCommand) line(ctx context.Context, o namedOutbox) (overviewLine, 
 	l := overviewLine{Outbox: o.name, Labels: o.labels}
 	st, err := c.of(o).status(ctx, c.Timeout)
 	if err != nil {
-		l.Error = strings.Join(strings.Fields(err.Error()), " ") // pgx's have several lines
+		l.Error = strings.Join(strings.Fields(err.Error()), " ") // errors of pgx have several lines
 		return l, err
 	}
 	l.Backlog, l.Oldest = st.Backlog, st.Oldest

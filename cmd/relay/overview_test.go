@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestAllOutboxes: status has a line for each outbox, and doctor findings; those that cannot be read are told beside
-// the others. The exit code is as for one.
+// TestAllOutboxes: status has a line for each outbox, and doctor its findings; outboxes that cannot be read are listed
+// with the others. The exit code is that of a single outbox.
 func TestAllOutboxes(t *testing.T) {
 	t.Parallel()
 	one, two, bare := outboxDB(t), outboxDB(t), pgtest.New(t)
@@ -68,7 +68,7 @@ func TestAllOutboxes(t *testing.T) {
 	} {
 		var fails []string
 		for _, f := range report[i].Findings {
-			if f.Severity == doctor.Fail && f.Check != "durability" { // a test's server may run without fsync
+			if f.Severity == doctor.Fail && f.Check != "durability" { // the test server may run without fsync
 				fails = append(fails, f.Check)
 			}
 		}
@@ -79,12 +79,12 @@ func TestAllOutboxes(t *testing.T) {
 
 	writeOutboxes(t, path, well...)
 	if code, _, stderr := command(t, env, "status"); code != codeOK {
-		t.Errorf("where all can be read: exit code %d: %s", code, stderr)
+		t.Errorf("with all outboxes readable: exit code %d: %s", code, stderr)
 	}
 }
 
-// TestEveryVerbTakesAnOutbox: none ignores --outbox and works on --database-url instead, and where several outboxes are
-// listed, only those that work on all of them run without it.
+// TestEveryVerbTakesAnOutbox: no command ignores --outbox and uses --database-url instead. With several listed
+// outboxes, only the commands that work on all of them run without --outbox.
 func TestEveryVerbTakesAnOutbox(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "relay.yaml")
@@ -99,8 +99,8 @@ func TestEveryVerbTakesAnOutbox(t *testing.T) {
 	leaves := parsed.Model.Leaves(true)
 	for _, leaf := range leaves {
 		verb := strings.Fields(leaf.Path())
-		if slices.Contains([]string{"dev", "health", "version"}, verb[0]) {
-			continue // it works on none
+		if slices.Contains([]string{"completion", "dev", "health", "version"}, verb[0]) {
+			continue // it works on no outbox
 		}
 		if code, _, stderr := command(t, env, append(verb, "--outbox=none")...); code != codeUsage ||
 			!strings.Contains(stderr, `no outbox is named "none"`) {

@@ -14,19 +14,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/ui"
 )
 
-// pageFlags are the settings of the pages for people: those of relay ui, and of relay run with "ui-" before each name.
+// pageFlags are the settings of the pages: those of relay ui, and those of relay run with the prefix "ui-".
 type pageFlags struct {
 	Listen      string   `default:"127.0.0.1:9188" help:"Address of the pages. Beyond this machine it wants users or a proxy header."`
-	Prefix      string   `placeholder:"PATH" help:"Path that the pages stand under, behind a proxy that passes it on."`
+	Prefix      string   `placeholder:"PATH" help:"Path of the pages, behind a proxy that passes it on."`
 	Users       string   `placeholder:"PATH" help:"File with a line for each user, name:bcrypt-hash:level, where the level is view, reveal or operate, and perhaps :topics. Read anew when it changes."`
 	ProxyHeader string   `placeholder:"NAME" help:"Header in which a proxy that logs people in names them."`
-	ProxyFrom   []string `default:"127.0.0.0/8,::1/128" placeholder:"CIDR" help:"Where that proxy connects from. Nobody else's header is believed."`
-	ProxyLevel  string   `default:"view" enum:"view,reveal,operate" help:"Level of people whom the proxy names and the file of users does not."`
+	ProxyFrom   []string `default:"127.0.0.0/8,::1/128" placeholder:"CIDR" help:"Networks from which that proxy connects. The header is ignored from elsewhere."`
+	ProxyLevel  string   `default:"view" enum:"view,reveal,operate" help:"Level of users whom the proxy names and who are not in the file of users."`
 	TraceURL    string   `name:"trace-url" placeholder:"URL" help:"Address of a trace, with {trace_id} in it, to open the one that an event was appended in."`
 }
 
@@ -36,14 +37,14 @@ type pages struct {
 	cfg        ui.Config
 	listener   net.Listener
 	closeKafka func()
-	sleeps     bool // what is shown may sleep: it is asked only while somebody looks
+	sleeps     bool // the outboxes may sleep: they are read only while a page is open
 
-	current atomic.Pointer[ui.Handler] // nil: nothing is known to show
+	current atomic.Pointer[ui.Handler] // nil: no outbox is known yet
 	shown   []namedOutbox
-	end     func() // of what is current; nil: nothing is
+	end     func() // closes current; nil: there is none
 }
 
-// open listens, and connects to nothing else. conn may be nil; prefix is that of the flags.
+// open listens, and connects to no server. conn may be nil; prefix is that of the flags.
 func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages, error) {
 	authorize, err := c.door(p, prefix)
 	if err != nil {
@@ -62,7 +63,7 @@ func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages
 	return g, nil
 }
 
-// ServeHTTP shows what is current.
+// ServeHTTP serves the current pages.
 func (g *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h := g.current.Load(); h != nil {
 		h.ServeHTTP(w, r)
@@ -71,7 +72,7 @@ func (g *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "no outbox is known yet", http.StatusServiceUnavailable)
 }
 
-// serve answers until ctx ends. A nil pages serves nothing.
+// serve serves until ctx ends. A nil pages serves nothing.
 func (g *pages) serve(ctx context.Context) error {
 	if g == nil {
 		return nil
@@ -79,7 +80,7 @@ func (g *pages) serve(ctx context.Context) error {
 	return service.ServeOn(ctx, g.listener, g)
 }
 
-// close ends all that show and open began.
+// close ends everything that show and open have started.
 func (g *pages) close() {
 	if g == nil {
 		return
@@ -91,8 +92,8 @@ func (g *pages) close() {
 	g.closeKafka()
 }
 
-// show shows the database of d, or of several the outboxes of list, and takes samples of them until ctx ends. When the
-// list is what it was, nothing happens: another one begins the plots anew.
+// show sets the database of d, or the outboxes of list, and takes samples of them until ctx ends. For an unchanged list
+// it does nothing: a new one starts the plots over.
 func (g *pages) show(ctx context.Context, d database, list []namedOutbox) error {
 	same := func(a, b namedOutbox) bool { return a.name == b.name && a.same(b) }
 	if g == nil || g.end != nil && slices.EqualFunc(g.shown, list, same) {
@@ -119,8 +120,8 @@ func (g *pages) show(ctx context.Context, d database, list []namedOutbox) error 
 	return nil
 }
 
-// databases opens what is to be shown: outboxes of one place share their connections. What cannot be opened is left
-// out.
+// databases opens the databases of the pages: outboxes of one place share their connections. A database that cannot be
+// opened is left out.
 func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, closeAll func()) {
 	pools := map[string]*pgxpool.Pool{}
 	add := func(d database, one ui.Database, place string) {
@@ -153,13 +154,13 @@ func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, c
 	}
 }
 
-// pool is a small one: a page asks for little, and viewers share it.
+// pool returns a small pool: a page needs few connections, and viewers share them.
 func (g *pages) pool(d database) (*pgxpool.Pool, error) {
 	cfg, err := d.config()
 	if err != nil {
 		return nil, err
 	}
-	if g.sleeps { // some databases stay awake for whoever is connected
+	if g.sleeps { // some databases stay awake while a client is connected
 		cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = idleConns, idleConns
 	}
 	return pgxpool.NewWithConfig(context.Background(), cfg)
@@ -167,7 +168,7 @@ func (g *pages) pool(d database) (*pgxpool.Pool, error) {
 
 var unlikeName = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 
-// pageName is a name that can stand in a URL, and that none of the others has.
+// pageName returns a name that is valid in a URL, and that no other database has.
 func pageName(others []ui.Database, name string) string {
 	name = unlikeName.ReplaceAllString(name, "-")
 	if name = name[:min(len(name), 80)]; name == "" || !regexp.MustCompile(`^[a-zA-Z0-9]`).MatchString(name) {
@@ -182,8 +183,8 @@ func pageName(others []ui.Database, name string) string {
 	return name
 }
 
-// door is who may come in. An address that others reach wants somebody who tells them apart. prefix is that of the
-// flags.
+// door returns the access control. An address that other machines reach requires users or a proxy. prefix is that of
+// the flags.
 func (c pageFlags) door(p *program, prefix string) (func(*http.Request) (ui.Identity, error), error) {
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
@@ -207,12 +208,12 @@ func (c pageFlags) door(p *program, prefix string) (func(*http.Request) (ui.Iden
 		}
 	}
 	if d.users != nil || d.header != "" {
-		if d.users != nil && !loopback(host) {
+		if d.users != nil && !loopback.Is(host) {
 			p.log.Warn("passwords go over the network as they are: put a proxy with TLS before this")
 		}
 		return d.authorize, nil
 	}
-	if !loopback(host) {
+	if !loopback.Is(host) {
 		return nil, service.Usage("--%[1]slisten=%[2]s is open to others: --%[1]susers or --%[1]sproxy-header must "+
 			"say who they are, or listen at 127.0.0.1", prefix, c.Listen)
 	}

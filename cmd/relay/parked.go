@@ -17,8 +17,8 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// parkedCommand is what people do with parked events, of an outbox or of an inbox. A verb of one side alone stands in a
-// struct of its own that embeds the family of that side, beside it.
+// parkedCommand has the operators' commands for parked events, of an outbox or of an inbox. A command of one side only
+// is in a struct of its own that embeds that side's commands.
 type parkedCommand[S side] struct {
 	List     parkedListCommand[S]     `cmd:"" help:"List parked events by their ids."`
 	Failures parkedFailuresCommand[S] `cmd:"" help:"Group what is parked by topic, type, error and time."`
@@ -30,11 +30,11 @@ type parkedCommand[S side] struct {
 	SkipHead parkedSkipHeadCommand[S] `cmd:"" help:"Give up the first event of a key's list, and release the rest."`
 }
 
-// parkedEvent is a parked event as it is shown.
+// parkedEvent is a parked event for display.
 type parkedEvent struct {
 	audit.Parked
 	consumer string
-	details  [][2]string // what only its side knows
+	details  [][2]string // of one side only
 	json     any
 }
 
@@ -48,7 +48,7 @@ func (e *parkedEvent) state() string {
 	return e.Kind
 }
 
-// parkedError is the error for which the event is parked: that of its key, for an event that waits behind another one.
+// parkedError returns the error for which the event is parked: that of its key, for an event behind another one.
 func (e *parkedEvent) parkedError(ctx context.Context, o parkedOperator) (string, error) {
 	if e.Kind != "behind" {
 		return errorText(e.Error), nil
@@ -64,7 +64,7 @@ func (e *parkedEvent) parkedError(ctx context.Context, o parkedOperator) (string
 	return fmt.Sprintf("behind %d: %s", keys[at].HeadID, errorText(keys[at].Error)), nil
 }
 
-// filterFlags cut a list down. The tenant is a pointer: the empty one is one, too.
+// filterFlags filter a list. The tenant is a pointer, because it may be empty.
 type filterFlags struct {
 	Tenant    *string       `shown:"(any)" help:"Only of this tenant."`
 	Topic     string        `shown:"(any)" help:"Only of this topic."`
@@ -81,7 +81,7 @@ func (c filterFlags) check() error {
 	return nil
 }
 
-// messageID reads --message-id; the zero id is any.
+// messageID parses --message-id; the zero id means any.
 func messageID(text string) (id uuid.UUID, err error) {
 	if text == "" {
 		return id, nil
@@ -235,7 +235,7 @@ func sizeOf(n int) string {
 	return fmt.Sprint(n)
 }
 
-// writeLines writes names and values.
+// writeLines prints names and values.
 func writeLines(w io.Writer, lines [][2]string) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, line := range lines {
@@ -244,7 +244,7 @@ func writeLines(w io.Writer, lines [][2]string) error {
 	return table.Flush()
 }
 
-// writePayload writes text as it is, and everything else quoted.
+// writePayload prints text as it is, and other bytes quoted.
 func writePayload(w io.Writer, payload []byte) error {
 	format := "\n%s\n"
 	if !utf8.Valid(payload) {
@@ -254,7 +254,7 @@ func writePayload(w io.Writer, payload []byte) error {
 	return err
 }
 
-// overtaken: somebody else was quicker.
+// overtaken reports whether another operator has changed the event meanwhile.
 func overtaken(err error) bool {
 	return errors.Is(err, audit.ErrNotParked) || errors.Is(err, audit.ErrReleasing)
 }

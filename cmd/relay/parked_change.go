@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// keyFlags name a key. A tenant that is not given is the empty one.
+// keyFlags name a key. A missing tenant means the empty one.
 type keyFlags struct {
 	Tenant string `help:"Tenant of the key."`
 	Topic  string `help:"Topic of the key."`
@@ -28,7 +28,7 @@ func (k keyFlags) chosen(id int64, all bool) error {
 	return nil
 }
 
-// changeParked opens the side for a change. Without an id it is one of a key.
+// changeParked opens the side for a change: of the event with that id, or without an id of a key.
 func changeParked(ctx context.Context, p *program, s side, c changeFlags, id int64,
 	do func(ctx context.Context, o parkedOperator) error,
 ) error {
@@ -191,7 +191,7 @@ type parkedSkipHeadCommand[S side] struct {
 	Keep bool `help:"Leave the rest parked instead of releasing it."`
 }
 
-// run gives up the first event of a key's list and releases the rest, each with its own row in the audit.
+// run discards the first event of a key's list and releases the rest, each with its own row in the audit.
 func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
 	if c.Topic == "" || c.Key == "" {
 		return service.Usage("--topic and --key name the key (and --tenant, if it has one)")

@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// likeFlags choose failures that are alike. Type and code are pointers: the empty ones are some, too.
+// likeFlags choose failures with common properties. Type and code are pointers, because they may be empty.
 type likeFlags struct {
 	Code  *string   `shown:"(any)" help:"Only with this error code."`
 	Type  *string   `shown:"(any)" help:"Only of this type: a key counts by the first event of its list."`
@@ -24,7 +24,7 @@ func (c likeFlags) filter(topic string) audit.FailureFilter {
 	return audit.FailureFilter{Topic: topic, Code: c.Code, Type: c.Type, Since: c.Since, Until: c.Until}
 }
 
-// groupFlags are those of a verb for many.
+// groupFlags are the flags of a command for many failures.
 type groupFlags struct {
 	All bool `help:"Every parked key and every lone event, of --topic and what follows if it is given. Quarantined events stay."`
 	likeFlags
@@ -42,10 +42,10 @@ func (c groupFlags) check() error {
 	return nil
 }
 
-// mostCounted ends a count.
+// mostCounted limits a count.
 const mostCounted = 100_000
 
-// act runs do with an operator: of nobody when it only counts.
+// act runs do with an operator, who is nobody if it only counts.
 func (c groupFlags) act(ctx context.Context, p *program, s side, ch changeFlags, id int64,
 	do func(ctx context.Context, o parkedOperator) error,
 ) error {
@@ -58,7 +58,7 @@ func (c groupFlags) act(ctx context.Context, p *program, s side, ch changeFlags,
 	return s.act(ctx, p, ch.Timeout, nobody, do)
 }
 
-// count says what a change of all would be about.
+// count reports how many failures a change of all would affect.
 func (c groupFlags) count(ctx context.Context, p *program, o parkedOperator, ch changeFlags,
 	f audit.FailureFilter,
 ) error {
@@ -76,7 +76,7 @@ func (c groupFlags) count(ctx context.Context, p *program, o parkedOperator, ch 
 		r.Events)
 }
 
-// each changes page by page. What fails again meanwhile comes last, and ends it.
+// each changes failures page by page. A failure that fails again meanwhile comes last, and ends it.
 func (c groupFlags) each(ctx context.Context, o parkedOperator, f audit.FailureFilter, change func(ctx context.Context,
 	o audit.ParkedOperator, list []audit.Failure, reason string) (audit.GroupResult, error), reason string,
 ) (sum audit.GroupResult, err error) {
@@ -141,7 +141,7 @@ func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o 
 		mayAppear(audit.DiscardResult{MayAppear: r.MayAppear})))
 }
 
-// ended reports also what was done before an error.
+// ended reports the result also if an error has ended it early.
 func (f changeFlags) ended(p *program, r audit.GroupResult, err error, done string) error {
 	if err != nil {
 		return fmt.Errorf("broken off after %d keys and %d lone events: %w", r.Keys, r.Alone, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestParkedGroups: what has failed alike is counted, released and given up by what it has in common.
+// TestParkedGroups: events with a common failure are counted, released and discarded by it.
 func TestParkedGroups(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)

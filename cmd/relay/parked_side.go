@@ -16,40 +16,41 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// parkedOperator acts on parked events: an operator of an outbox, or of an inbox.
+// parkedOperator is an operator of parked events, of an outbox or of an inbox.
 type parkedOperator interface {
 	audit.ParkedOperator
-	// list and event are Parked and ParkedEvent, for display. Without payload the event has neither that nor headers.
+	// list and event are Parked and ParkedEvent, for display. Without payload the event has neither payload nor
+	// headers.
 	list(ctx context.Context, f audit.ParkedFilter) ([]parkedEvent, error)
 	event(ctx context.Context, id int64, payload bool) (parkedEvent, error)
 }
 
-// side is an outbox or an inbox: the flags that name it, and what differs.
+// side is an outbox or an inbox: the flags that name it, and its differences.
 type side interface {
-	// act runs do with an operator that acts in a person's name, for timeout at most.
+	// act runs do with an operator in the name of a person, for timeout at most.
 	act(ctx context.Context, p *program, timeout time.Duration, name string,
 		do func(ctx context.Context, o parkedOperator) error) error
-	// checkKeyFlags refuses flags that leave open which consumer's a key is.
+	// checkKeyFlags refuses flags that do not name the key's consumer.
 	checkKeyFlags() error
 	words() words
 }
 
-// onSide is what a command of either side embeds.
+// onSide is embedded by the commands of both sides.
 type onSide[S side] struct {
 	Side S `embed:""`
 }
 
 func (o *onSide[S]) base() *database { return any(&o.Side).(interface{ base() *database }).base() }
 
-// words are what differs in texts.
+// words are the differences in texts.
 type words struct {
 	consumers              bool     // keys are those of consumers
 	kinds                  []string // of parked events
-	release                string   // who does what with what is released, as the beginning of a clause
+	release                string   // what happens to released events, as the beginning of a clause
 	edited, released, gone string   // longer texts of --help
 }
 
-// column is one that only lists of an inbox have.
+// column returns the text of a column that only lists of an inbox have.
 func (w words) column(consumer string) string {
 	if !w.consumers {
 		return ""
@@ -68,7 +69,7 @@ func (f outboxFlags) act(ctx context.Context, p *program, timeout time.Duration,
 	})
 }
 
-// outboxParked is the operator of an outbox.
+// outboxParked is a parkedOperator of an outbox.
 type outboxParked struct{ *operator.Operator }
 
 func (o outboxParked) list(ctx context.Context, f audit.ParkedFilter) (list []parkedEvent, err error) {
@@ -103,13 +104,13 @@ func (outboxFlags) words() words {
 	return words{
 		kinds:   []string{"refused", "behind"},
 		release: "the owner of its lane publishes",
-		edited: `Its id, topic, key and type stay: they decide who has seen it already. What an earlier attempt may have written keeps its old
-content ("may be in Kafka" in show). The audit says that it was changed, and not what it was.`,
+		edited: `Its id, topic, key and type cannot be changed: consumers recognize a repeat by them. What an earlier attempt may have written keeps
+its old content ("may be in Kafka" in show). The audit records that it was changed, but not the old content.`,
 		released: `Names a key (--topic, --key, and --tenant if it has one), one event (--id), or --all. The relay that owns the lane publishes a key's list in
 its order, under new numbers and the same ids; what was appended meanwhile comes after it. When Kafka refuses one of them again, the
 key is parked again. Nothing happens while no relay runs.`,
-		gone: `Names a key (--topic, --key, and --tenant if it has one) or one event (--id). It cannot be undone. Of an event that may be in Kafka already
-it cannot promise anything: it may still appear once, late.`,
+		gone: `Names a key (--topic, --key, and --tenant if it has one) or one event (--id). It cannot be undone. An event that
+may be in Kafka already may still appear once, late.`,
 	}
 }
 
@@ -119,7 +120,7 @@ type inboxFlags struct {
 	Consumer string `shown:"(any)" help:"Consumer name of the inbox. What is done by key or partition needs it."`
 }
 
-// operate runs do with an operator of the inbox that acts in a person's name, for timeout at most.
+// operate runs do with an operator of the inbox in the name of a person, for timeout at most.
 func (f inboxFlags) operate(ctx context.Context, p *program, timeout time.Duration, name string,
 	do func(ctx context.Context, o *inboxoperator.Operator) error,
 ) error {
@@ -144,7 +145,7 @@ func (f inboxFlags) act(ctx context.Context, p *program, timeout time.Duration, 
 	})
 }
 
-// inboxParked is the operator of an inbox.
+// inboxParked is a parkedOperator of an inbox.
 type inboxParked struct{ *inboxoperator.Operator }
 
 func (o inboxParked) list(ctx context.Context, f audit.ParkedFilter) (list []parkedEvent, err error) {
@@ -187,8 +188,8 @@ func (inboxFlags) words() words {
 		edited:    `Its id, topic, key and type stay. Headers that effectonce writes (ce_...) stay, too. The audit keeps the record as it was.`,
 		released: `Names a key of --consumer (--topic, --key, and --tenant if it has one), one event (--id), or --all of --consumer. A worker runs a key's list in its order, one
 transaction each; what comes meanwhile goes behind it. When one fails again, the key is parked again. Nothing happens while no
-worker runs. Before you release a quarantined event look at its business row: the inbox cannot tell whether it was applied.`,
-		gone: `Names a key of --consumer (--topic, --key, and --tenant if it has one) or one event (--id). The effect never runs; the audit keeps the
-record, and its id stays in the inbox, so that a repeat of it is one.`,
+worker runs. Before you release a quarantined event, check its business row: the inbox cannot tell whether it was applied.`,
+		gone: `Names a key of --consumer (--topic, --key, and --tenant if it has one) or one event (--id). The effect never runs. The audit keeps the
+record, and its id stays in the inbox, so that a repeat is dropped.`,
 	}
 }

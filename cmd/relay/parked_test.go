@@ -15,25 +15,25 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// refusing is an outbox with a relay and a topic that takes small records only.
-type refusing struct {
+// refusingTopic is an outbox with a relay, and a topic that accepts only small records.
+type refusingTopic struct {
 	*pgtest.DB
 	env   environment
 	topic string
 }
 
-func newRefusing(t *testing.T) *refusing {
+func newRefusing(t *testing.T) *refusingTopic {
 	t.Helper()
 	kafkatest.RequireReal(t)
 	db := outboxDB(t)
-	r := &refusing{DB: db, topic: kafkatest.Topic(t, 2, map[string]string{"max.message.bytes": "3000"})}
+	r := &refusingTopic{DB: db, topic: kafkatest.Topic(t, 2, map[string]string{"max.message.bytes": "3000"})}
 	r.env = settings(db, kafkatest.Brokers(t)...).with("USER", "anna")
 	inProcess(t, r.env.with("RELAY_COMPRESSION", "none"))
 	return r
 }
 
-// append writes an event; a large one is refused.
-func (r *refusing) append(t *testing.T, key, payload string, large bool) {
+// append inserts an event; a large one is refused.
+func (r *refusingTopic) append(t *testing.T, key, payload string, large bool) {
 	t.Helper()
 	if large {
 		payload += strings.Repeat(".", 5000)
@@ -42,7 +42,7 @@ func (r *refusing) append(t *testing.T, key, payload string, large bool) {
 		r.topic, key, payload)
 }
 
-func (r *refusing) must(t *testing.T, args ...string) string {
+func (r *refusingTopic) must(t *testing.T, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := command(t, r.env, append([]string{"parked"}, args...)...)
 	if code != codeOK {
@@ -51,7 +51,7 @@ func (r *refusing) must(t *testing.T, args ...string) string {
 	return stdout
 }
 
-func (r *refusing) list(t *testing.T, args ...string) (list []operator.ParkedEvent) {
+func (r *refusingTopic) list(t *testing.T, args ...string) (list []operator.ParkedEvent) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.must(t, append([]string{"list", "--json"}, args...)...)), &list); err != nil {
 		t.Fatal(err)
@@ -59,8 +59,8 @@ func (r *refusing) list(t *testing.T, args ...string) (list []operator.ParkedEve
 	return list
 }
 
-// published are the payloads of a key in the log, first occurrences only.
-func (r *refusing) published(t *testing.T, key string) (payloads []string) {
+// published returns the payloads of a key in the log, first occurrences only.
+func (r *refusingTopic) published(t *testing.T, key string) (payloads []string) {
 	t.Helper()
 	seen := map[string]bool{}
 	for _, record := range kafkatest.ReadAll(t, r.topic) {
@@ -72,13 +72,13 @@ func (r *refusing) published(t *testing.T, key string) (payloads []string) {
 	return payloads
 }
 
-func (r *refusing) awaitParked(t *testing.T, n int) {
+func (r *refusingTopic) awaitParked(t *testing.T, n int) {
 	t.Helper()
-	drained(t, r.DB)
+	awaitDrained(t, r.DB)
 	pgtest.AwaitSQL(t, r.DB, `select count(*) = $1 and not exists (select from outbox_held) from outbox_parked`, n)
 }
 
-// TestParkedCommands: the way of a refused event through every verb, on real Kafka.
+// TestParkedCommands: refused events, and every command for them, on real Kafka.
 func TestParkedCommands(t *testing.T) {
 	t.Parallel()
 	r := newRefusing(t)
@@ -121,7 +121,7 @@ func TestParkedCommands(t *testing.T) {
 			if e.Bytes < 3000 {
 				text := r.must(t, "show", "--id", fmt.Sprint(e.ID))
 				if !strings.Contains(text, fmt.Sprintf("behind %d: %s", list[0].ID, shown(list[0].Error))) {
-					t.Errorf("an event behind another one does not say why it waits:\n%s", text)
+					t.Errorf("for an event behind another one, the reason is not shown:\n%s", text)
 				}
 				continue
 			}
@@ -144,7 +144,7 @@ func TestParkedCommands(t *testing.T) {
 				"too long")
 		}
 	})
-	t.Run("P4.release: in order, the later ones after the earlier", func(t *testing.T) {
+	t.Run("P4.release: in order", func(t *testing.T) {
 		text := r.must(t, "release", "--topic", r.topic, "--key", "mended", "--reason", "mended")
 		if !strings.Contains(text, "publishes the 4 events of its list, in order") {
 			t.Error(text)
@@ -169,7 +169,7 @@ func TestParkedCommands(t *testing.T) {
 		if !strings.Contains(text, "the 3 events behind it are released") {
 			t.Error(text)
 		}
-		// 2 goes out, 3 is refused again, with 4 behind it.
+		// 2 is published, 3 is refused again, with 4 behind it.
 		pgtest.AwaitSQL(t, r.DB, `select count(*) = 1 from outbox_parked_key where key = 'skipped' and state = 'parked'
 			and (select count(*) = 2 from outbox_parked where key = 'skipped')`)
 		r.must(t, "skip-head", "--topic", r.topic, "--key", "skipped", "--reason", "nor that", "--keep")

@@ -14,17 +14,17 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// strict is a Postgres that takes nobody but the superuser without TLS and a password.
-type strict struct {
+// strictServer is a Postgres that requires TLS and a password of every user but the superuser.
+type strictServer struct {
 	*pgtest.Server
 	db   *pgtest.DB
 	ca   *kafkatest.Authority
 	root string // file with the CA's certificate
 }
 
-func newStrict(t *testing.T) *strict {
+func newStrictServer(t *testing.T) *strictServer {
 	t.Helper()
-	s := &strict{Server: pgtest.NewServer(t), ca: kafkatest.NewAuthority(t)}
+	s := &strictServer{Server: pgtest.NewServer(t), ca: kafkatest.NewAuthority(t)}
 	s.db = s.Database(t, migrations.Outbox, migrations.Inbox)
 	s.root = s.ca.File(t)
 	s.db.Exec(t, `set password_encryption = 'scram-sha-256'`)
@@ -39,20 +39,20 @@ func newStrict(t *testing.T) *strict {
 	return s
 }
 
-// serve gives the server a certificate, for connections from a moment later on.
-func (s *strict) serve(t *testing.T, ca *kafkatest.Authority, until time.Time, hosts ...string) {
+// serve gives the server a certificate for new connections.
+func (s *strictServer) serve(t *testing.T, ca *kafkatest.Authority, until time.Time, hosts ...string) {
 	t.Helper()
 	cert, key := ca.IssuePEM(t, until, hosts...)
 	s.UseTLS(t, cert, key)
 }
 
-func (s *strict) password(t *testing.T, text string) {
+func (s *strictServer) password(t *testing.T, text string) {
 	t.Helper()
 	s.db.Exec(t, fmt.Sprintf(`alter role app password '%s'`, text))
 }
 
-// env is that of a command that connects as app over verify-full; pairs change the URL's query.
-func (s *strict) env(t *testing.T, pairs ...string) environment {
+// env is the environment of a command that connects as app with verify-full; pairs change the URL's query.
+func (s *strictServer) env(t *testing.T, pairs ...string) environment {
 	t.Helper()
 	u, err := url.Parse(s.db.AdminURL)
 	if err != nil {
@@ -67,11 +67,11 @@ func (s *strict) env(t *testing.T, pairs ...string) environment {
 	return settings(s.db, deadBroker).with("RELAY_DATABASE_URL", u.String())
 }
 
-// TestPostgresTLS is one test, for it has a server of its own. F20: what is refused is refused with a word about what
-// to do, parks nothing, and goes on when it is mended.
+// TestPostgresTLS is one test, because it has its own server. F20: a refused connection is reported with the remedy,
+// parks no event, and works again when the cause is removed.
 func TestPostgresTLS(t *testing.T) {
 	t.Parallel()
-	s := newStrict(t)
+	s := newStrictServer(t)
 	ok := func(what string, env environment) {
 		t.Helper()
 		if code, _, stderr := command(t, env, "status"); code != codeOK {
@@ -104,7 +104,7 @@ func TestPostgresTLS(t *testing.T) {
 		"RELAY_DATABASE_PASSWORD", canary), "are both set: leave one out")
 	s.serve(t, s.ca, time.Now().Add(time.Hour), "db.example")
 	refused("another name", s.env(t), "the certificate of Postgres is not for 127.0.0.1")
-	ok("another name, and nobody looks", s.env(t, "sslmode", "verify-ca"))
+	ok("another name, not verified", s.env(t, "sslmode", "verify-ca"))
 	s.serve(t, s.ca, time.Now().Add(-time.Minute))
 	refused("an expired certificate", s.env(t), "the certificate of Postgres has run out")
 	s.serve(t, s.ca, time.Now().Add(time.Hour))
@@ -112,7 +112,7 @@ func TestPostgresTLS(t *testing.T) {
 		code, _, _ := command(t, s.env(t), "status")
 		return code == codeOK, nil
 	})
-	t.Run("while it runs", func(t *testing.T) { s.whileItRuns(t) })
+	t.Run("under a running relay", func(t *testing.T) { s.rotateUnderRelay(t) })
 }
 
 // with changes the URL of an environment.
@@ -126,8 +126,8 @@ func with(t *testing.T, env environment, change func(*url.URL)) environment {
 	return env.with("RELAY_DATABASE_URL", u.String())
 }
 
-// whileItRuns: password and certificate are rotated, wrongly at first, under a relay that runs.
-func (s *strict) whileItRuns(t *testing.T) {
+// rotateUnderRelay rotates password and certificate under a running relay, to wrong ones at first.
+func (s *strictServer) rotateUnderRelay(t *testing.T) {
 	topic := kafkatest.Topic(t, 2)
 	file := filepath.Join(t.TempDir(), "password")
 	write := func(text string) {
@@ -141,15 +141,15 @@ func (s *strict) whileItRuns(t *testing.T) {
 		"RELAY_KAFKA_BROKERS", strings.Join(kafkatest.Brokers(t), ","), "RELAY_LOG_LEVEL", "debug")
 	relay := inProcess(t, env)
 	fill(t, s.db, topic, 100)
-	drained(t, s.db)
-	// cut ends all connections of the relay, as a pooler or a failover would: from here on it needs new ones.
+	awaitDrained(t, s.db)
+	// cut ends all connections of the relay, as a pooler or a failover would: from then on it needs new ones.
 	cut := func() {
 		s.db.Exec(t, `select pg_terminate_backend(pid) from pg_stat_activity where usename = 'app'`)
 	}
 	pages := ""
 	says := func(want string) {
 		t.Helper()
-		pgtest.Await(t, "it says "+want, func() (bool, error) {
+		pgtest.Await(t, "the relay logs "+want, func() (bool, error) {
 			cut()
 			_, body, err := relay.get("/readyz")
 			pages += body
@@ -159,7 +159,7 @@ func (s *strict) whileItRuns(t *testing.T) {
 	goesOn := func(what string) {
 		t.Helper()
 		fill(t, s.db, topic, 100, 100)
-		drained(t, s.db)
+		awaitDrained(t, s.db)
 		relay.awaitPage("/readyz", 200)
 		if n := pgtest.One[int](t, s.db, `select count(*) from outbox_parked`); n != 0 {
 			t.Errorf("%s parked %d events", what, n)

@@ -13,19 +13,19 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 )
 
-// kafkaTimeout bounds a request to Kafka beside publishing.
+// kafkaTimeout limits a request to Kafka other than publishing.
 const kafkaTimeout = 15 * time.Second
 
-// checkRestored fails when Kafka holds events with numbers that the outbox has not given out, and logs what could not
-// be looked at.
+// checkRestored fails if Kafka has events with numbers that the outbox has not given out, and logs what could not be
+// checked.
 func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, schema string,
 	conn *kafkaconn.Conn,
 ) error {
 	ends, err := doctor.CompareNumbers(ctx, db, schema, conn)
 	for _, end := range ends {
 		if end.Err != nil {
-			log.Warn("could not look whether Kafka is ahead of this database, as it is after a restore; relay doctor "+
-				"looks again",
+			log.Warn("could not check whether Kafka is ahead of this database, as it is after a restore; relay doctor "+
+				"checks again",
 				"topic", end.Topic, "err", end.Err)
 		}
 		if end.Empty {
@@ -38,7 +38,7 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 	return nil
 }
 
-// warnNeverWritten tells of a topic that was published to and holds nothing, not even what retention has removed.
+// warnNeverWritten reports a topic that was published to, but has never been written to.
 func warnNeverWritten(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn, topic string) {
 	ctx, cancel := context.WithTimeout(ctx, kafkaTimeout)
 	defer cancel()
@@ -49,8 +49,8 @@ func warnNeverWritten(ctx context.Context, log *slog.Logger, conn *kafkaconn.Con
 		return
 	}
 	if written, err := kafkaconn.Written(ctx, client, topic, len(meta.Topics[0].Partitions)); err == nil && !written {
-		log.Error("nothing was ever written to a topic that this outbox has published to: it was deleted and made "+
-			"again, or nothing could be written yet; "+
-			"relay doctor says what it means", "topic", topic)
+		log.Error("nothing was ever written to a topic that this outbox has published to: it was deleted and "+
+			"created again, or no request to it has succeeded yet; "+
+			"relay doctor explains it", "topic", topic)
 	}
 }

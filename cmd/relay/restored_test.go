@@ -8,28 +8,28 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// P10: a relay over a restored database publishes nothing and says what to run.
+// P10: a relay on a restored database publishes no event, and names the command to run.
 func TestP10RestoredOutboxIsNotPublished(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
 	env := settings(db, kafkatest.Brokers(t)...)
 	relay := inProcess(t, env)
 	fill(t, db, topic, 500)
-	drained(t, db)
+	awaitDrained(t, db)
 	relay.signal()
 	if code := relay.end(); code != codeOK {
 		t.Fatalf("exit code %d: %s", code, relay.output())
 	}
-	// A relay that finds the numbers that it left goes on.
+	// A relay that finds its own numbers continues.
 	again := inProcess(t, env)
 	fill(t, db, topic, 50)
-	drained(t, db)
+	awaitDrained(t, db)
 	again.signal()
 	if code := again.end(); code != codeOK {
 		t.Fatalf("exit code %d: %s", code, again.output())
 	}
 
-	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as a backup from before the first event has it
+	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as in a backup from before the first event
 	fill(t, db, topic, 50)
 	code, _, stderr := command(t, env, "run")
 	if code != codeFailed || !strings.Contains(stderr, "relay fence") ||
@@ -44,14 +44,14 @@ func TestP10RestoredOutboxIsNotPublished(t *testing.T) {
 	}
 }
 
-// TestRecreatedTopicIsReported: the outbox has published to it, and it was never written to.
+// TestRecreatedTopicIsReported: the outbox has published to the topic, and the topic is empty.
 func TestRecreatedTopicIsReported(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, 3)`, topic)
 	r := inProcess(t, settings(db, kafkatest.Brokers(t)...))
 	fill(t, db, topic, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	r.signal()
 	if code := r.end(); code != codeOK || !strings.Contains(r.output(), "nothing was ever written to a topic") {
 		t.Errorf("exit code %d: %s", code, r.output())

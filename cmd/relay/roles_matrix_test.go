@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// may is what each role may do with each table, and nothing else: s(elect), i(nsert), u(pdate), d(elete); capitals are
-// for the whole table, small letters for columns of it that the tests above write. Truncate, references and trigger are
-// nobody's.
-var may = map[string]map[string]string{
+// tableRights lists the rights of each role on each table, completely: s(elect), i(nsert), u(pdate), d(elete). A
+// capital letter means the whole table, a small one only the columns that the tests above write. No role may truncate,
+// reference, or create triggers.
+var tableRights = map[string]map[string]string{
 	"append": {"effectonce_migration": "S", "outbox_event": "i", "outbox_scheduled": "i"},
 	"relay": {
 		"effectonce_migration": "S", "outbox_event": "SiD", "outbox_scheduled": "SD", "outbox_lane": "SU",
@@ -37,27 +37,28 @@ var may = map[string]map[string]string{
 	},
 }
 
-// sequences is what each role may do with sequences: s(elect) and (us)e. The table draws its own numbers, nobody else.
-var sequences = map[string]string{
+// sequenceRights lists the rights of each role on sequences: s(elect) and (us)e. Otherwise only a table uses its
+// sequence.
+var sequenceRights = map[string]string{
 	"relay outbox_event_id_seq": "s", "relay outbox_archive_pos_seq": "u",
 	"idempotency idempotency_fence": "u",
 }
 
-// functions is what each role may run: the rules of a table run as who writes to it, and days are made as the tables'
-// owner.
-var functions = map[string]string{
+// functionRights lists the functions that each role may execute: a table's checks run as the role that writes to it,
+// and days are created as the tables' owner.
+var functionRights = map[string]string{
 	"idempotency idempotency_key_valid": "false",
 	"relay outbox_server":               "true", "inbox inbox_server": "true",
 	"inbox_maintainer inbox_make_day": "true", "inbox_maintainer inbox_drop_day": "true",
 }
 
-// columns are what a producer may write: no id, no lane, no time of its own.
-var columns = map[string]string{
+// producerColumns lists the columns that a producer may insert: no id, lane or time.
+var producerColumns = map[string]string{
 	"outbox_event":     "content_type event_time headers key message_id payload source tenant topic type",
 	"outbox_scheduled": "content_type due event_time headers key message_id payload source tenant topic type",
 }
 
-// queryGranted is what the database answers for a role and a table, in the letters of may.
+// queryGranted returns the rights of a role on each table, in the letters of may.
 const queryGranted = `select c.relname::text, case when c.relowner = r.oid then 'owner' else
 	(select coalesce(string_agg(case when has_table_privilege(r.oid, c.oid, p) then upper(left(p, 1))
 		when p <> 'delete' and has_any_column_privilege(r.oid, c.oid, p) then left(p, 1) end, '' order by n), '')
@@ -67,8 +68,8 @@ const queryGranted = `select c.relname::text, case when c.relowner = r.oid then 
 	from pg_class c, pg_roles r
 	where r.rolname = $1 and c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'f')`
 
-// TestRolesMatrix: I10 and least privilege. Over every table, sequence and function there is, a role may what stands
-// here and nothing else; a new table, or a grant too many, fails.
+// TestRolesMatrix: I10 and least privilege. A role has exactly the rights listed here on all tables, sequences and
+// functions; a new table, or one grant too many, fails the test.
 func TestRolesMatrix(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
@@ -87,7 +88,7 @@ func TestRolesMatrix(t *testing.T) {
 		return pairs
 	}
 	tables := 0
-	for role, wanted := range may {
+	for role, wanted := range tableRights {
 		name := h.prefix + "_" + role
 		for _, p := range collect(queryGranted, name) {
 			tables++
@@ -101,7 +102,7 @@ func TestRolesMatrix(t *testing.T) {
 			list := collect(`select '', string_agg(a.attname, ' ' order by a.attname) from pg_attribute a
 				where a.attrelid = $2::regclass and a.attnum > 0 and has_column_privilege($1, a.attrelid, a.attnum,
 					'insert')`, name, p[0])
-			want = cmp.Or(columns[role+" "+p[0]], columns[p[0]])
+			want = cmp.Or(producerColumns[role+" "+p[0]], producerColumns[p[0]])
 			if got := list[0][1]; got != want {
 				t.Errorf("%s may insert the columns %q of %s, want %q", role, got, p[0], want)
 			}
@@ -111,17 +112,17 @@ func TestRolesMatrix(t *testing.T) {
 				when has_sequence_privilege(r.oid, c.oid, 'update') then 'U' else '' end)
 			from pg_class c, pg_roles r where r.rolname = $1 and c.relnamespace = 'public'::regnamespace
 				and c.relkind = 'S'`, name) {
-			if want := sequences[role+" "+p[0]]; p[1] != want {
+			if want := sequenceRights[role+" "+p[0]]; p[1] != want {
 				t.Errorf("%s on the sequence %s: %q, want %q", role, p[0], p[1], want)
 			}
 		}
 		for _, p := range collect(`select p.oid::regprocedure::text, p.prosecdef::text from pg_proc p where p.pronamespace = 'public'::regnamespace
 			and has_function_privilege($1, p.oid, 'execute')`, name) {
-			if name, _, _ := strings.Cut(p[0], "("); functions[role+" "+name] != p[1] {
+			if name, _, _ := strings.Cut(p[0], "("); functionRights[role+" "+name] != p[1] {
 				t.Errorf("%s may run %s (security definer: %s)", role, p[0], p[1])
 			}
 		}
-		// What a role is beyond its grants: nothing that the server would ask for a password for.
+		// Attributes of roles: none that the server would require a password for.
 		for _, p := range collect(`select concat_ws(' ', case when rolsuper then 'superuser' end, case when rolcreaterole then 'createrole' end,
 			case when rolcreatedb then 'createdb' end, case when rolcanlogin then 'login' end, case
 			when rolreplication then 'replication' end,
@@ -133,30 +134,30 @@ func TestRolesMatrix(t *testing.T) {
 		}
 	}
 	if tables < 5*20 {
-		t.Errorf("looked at %d grants", tables)
+		t.Errorf("only %d grants were compared", tables)
 	}
 	for _, p := range collect(`select oid::regprocedure::text, coalesce(array_to_string(proconfig, ' '), '') from pg_proc
 		where pronamespace = 'public'::regnamespace and prosecdef`) {
 		if p[1] != "search_path=pg_catalog, pg_temp" {
-			t.Errorf("%s runs as its owner, and whoever calls it may choose what its names mean: %q", p[0], p[1])
+			t.Errorf("%s runs as its owner, and its caller may set the search_path: %q", p[0], p[1])
 		}
 	}
-	// The matrix names no table that is gone.
+	// The matrix names only existing tables.
 	all := collect(
 		`select c.relname::text, '' from pg_class c where c.relnamespace = 'public'::regnamespace
 			and c.relkind in ('r', 'p')`)
-	for role, wanted := range may {
+	for role, wanted := range tableRights {
 		for table := range wanted {
 			if !slices.Contains(all, [2]string{table, ""}) {
 				t.Errorf("%s: there is no table %s", role, table)
 			}
 		}
 	}
-	// It can fail: one grant too many is seen.
+	// The test can fail: one grant too many is detected.
 	h.Exec(t, "grant truncate on outbox_event to "+h.prefix+"_relay")
 	for _, p := range collect(queryGranted, h.prefix+"_relay") {
 		if p[0] == "outbox_event" && p[1] != "SiD truncate" {
-			t.Errorf("a grant too many looks like %q", p[1])
+			t.Errorf("an extra grant is listed as %q", p[1])
 		}
 	}
 }

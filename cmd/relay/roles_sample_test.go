@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestRolesMayReadTheFigures: the roles of relays and workers are enough for every figure that is read from the
-// database. A metric that only a superuser can read would be missed the day it is needed.
+// TestRolesMayReadTheFigures: the roles of relays and workers suffice for every metric that is read from the database.
+// A metric that only a superuser can read would be missing when it is needed.
 func TestRolesMayReadTheFigures(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
@@ -22,10 +22,10 @@ func TestRolesMayReadTheFigures(t *testing.T) {
 	if err != nil || s.XminAge < 0 || s.OldestTransaction < 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	// What nobody granted costs only what needs it.
+	// A missing right costs only the metric that needs it.
 	h.Exec(t, "revoke all on pg_prepared_xacts from public")
 	if s, err := r.Sample(t.Context()); err != nil || s.XminAge != -1 || s.OldestTransaction != -1 {
-		t.Errorf("without a look at prepared transactions: %+v, %v", s, err)
+		t.Errorf("without the right to read prepared transactions: %+v, %v", s, err)
 	}
 	in, err := inbox.New(h.pool(t, "inbox"), "ledger", inbox.Config{Window: 24 * time.Hour, AllowShortWindow: true})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver that AppendSQL is tested over
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver of the test of AppendSQL
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -29,17 +29,17 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// hardened is a database of its own from which everybody's rights were taken, with the roles in it.
-type hardened struct {
+// hardenedDB is a database without the rights of PUBLIC, with the roles in it.
+type hardenedDB struct {
 	*pgtest.DB
 	prefix string
 }
 
-// openHardened: roles are the server's, so each test has its own.
-func openHardened(t *testing.T) *hardened {
+// openHardened gives each test its own roles: roles belong to the server.
+func openHardened(t *testing.T) *hardenedDB {
 	t.Helper()
 	db := pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox, migrations.Idempotency)
-	h := &hardened{db, fmt.Sprintf("r%d", time.Now().UnixNano())}
+	h := &hardenedDB{db, fmt.Sprintf("r%d", time.Now().UnixNano())}
 	for _, sql := range []string{
 		"do $$ begin execute format('revoke all on database %I from public', current_database()); end $$",
 		"revoke all on schema public from public", "revoke all on all tables in schema public from public",
@@ -52,8 +52,8 @@ func openHardened(t *testing.T) *hardened {
 		h.Exec(t, sql)
 	}
 	names := []string{"append", "relay", "inbox", "inbox_maintainer", "idempotency"}
-	h.removed(t, names...)
-	for range 2 { // again changes nothing
+	h.dropAtEnd(t, names...)
+	for range 2 { // a second run changes nothing
 		h.grant(t)
 	}
 	for _, name := range names {
@@ -64,8 +64,8 @@ func openHardened(t *testing.T) *hardened {
 	return h
 }
 
-// removed drops roles and their users at the end of the test.
-func (h *hardened) removed(t *testing.T, names ...string) {
+// dropAtEnd drops roles and their users at the end of the test.
+func (h *hardenedDB) dropAtEnd(t *testing.T, names ...string) {
 	t.Helper()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -88,7 +88,7 @@ func (h *hardened) removed(t *testing.T, names ...string) {
 	})
 }
 
-func (h *hardened) grant(t *testing.T) {
+func (h *hardenedDB) grant(t *testing.T) {
 	t.Helper()
 	code, sql, stderr := command(t, environment{}, "migrate", "--roles", "--print", "--schema", h.Schema,
 		"--role-prefix", h.prefix)
@@ -98,10 +98,10 @@ func (h *hardened) grant(t *testing.T) {
 	h.Exec(t, sql)
 }
 
-// user logs in and has one of the roles.
-func (h *hardened) user(name string) string { return h.prefix + "_" + name + "_user" }
+// user is the name of a login with one of the roles.
+func (h *hardenedDB) user(name string) string { return h.prefix + "_" + name + "_user" }
 
-func (h *hardened) url(t *testing.T, user string) string {
+func (h *hardenedDB) url(t *testing.T, user string) string {
 	t.Helper()
 	u, err := url.Parse(h.URL)
 	if err != nil {
@@ -111,8 +111,8 @@ func (h *hardened) url(t *testing.T, user string) string {
 	return u.String()
 }
 
-// pool connects as a user of the role.
-func (h *hardened) pool(t *testing.T, name string) *pgxpool.Pool {
+// pool connects as a user with the role.
+func (h *hardenedDB) pool(t *testing.T, name string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), h.url(t, h.user(name)))
 	if err != nil {
@@ -122,7 +122,7 @@ func (h *hardened) pool(t *testing.T, name string) *pgxpool.Pool {
 	return pool
 }
 
-// refused checks that none of the statements is allowed.
+// refused checks that each of the statements is denied.
 func refused(t *testing.T, pool *pgxpool.Pool, statements ...string) {
 	t.Helper()
 	for _, sql := range statements {
@@ -132,12 +132,13 @@ func refused(t *testing.T, pool *pgxpool.Pool, statements ...string) {
 	}
 }
 
-// TestRolesByOwner: the owner of the tables may run the SQL without being a superuser, and goes on migrating after it.
+// TestRolesByOwner: the owner of the tables can run the SQL without being a superuser, and can still migrate
+// afterwards.
 func TestRolesByOwner(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t)
-	h := &hardened{db, fmt.Sprintf("o%d", time.Now().UnixNano())}
-	h.removed(t, "append", "relay", "inbox", "inbox_maintainer", "idempotency", "owner")
+	h := &hardenedDB{db, fmt.Sprintf("o%d", time.Now().UnixNano())}
+	h.dropAtEnd(t, "append", "relay", "inbox", "inbox_maintainer", "idempotency", "owner")
 	owner := h.user("owner")
 	h.Exec(t, "create role "+owner+" login createrole")
 	h.Exec(t, "do $$ begin execute format('grant create on database %I to "+owner+"', current_database()); end $$")
@@ -174,7 +175,7 @@ func TestRolesByOwner(t *testing.T) {
 	}
 }
 
-// TestRolesCoverAllTables: a new table needs a decision who may do what with it.
+// TestRolesCoverAllTables: the roles' rights on a new table must be decided.
 func TestRolesCoverAllTables(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
@@ -261,7 +262,7 @@ func TestRoleRelay(t *testing.T) {
 	h := openHardened(t)
 	topic := kafkatest.Topic(t, 3)
 	fill(t, h.DB, topic, 500)
-	// The user changes while the relay runs, as a rotation does that makes a second user first.
+	// The user changes while the relay runs, as in a rotation that creates a second user first.
 	secret := filepath.Join(t.TempDir(), "url")
 	write := func(user string) {
 		if err := os.WriteFile(secret, []byte(h.url(t, user)), 0o600); err != nil {
@@ -272,7 +273,7 @@ func TestRoleRelay(t *testing.T) {
 	env := settings(h.DB, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", secret,
 		"RELAY_LEASE", "1s")
 	running := inProcess(t, env)
-	drained(t, h.DB)
+	awaitDrained(t, h.DB)
 	running.awaitPage("/readyz", 200)
 	if code, _, stderr := command(t, env, "status"); code != codeOK {
 		t.Errorf("status: exit code %d: %s", code, stderr)
@@ -295,7 +296,7 @@ func TestRoleRelay(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
 	}
-	// A supervisor of many outboxes asks as the role, too. Right after a publication it may find work or none.
+	// A supervisor of many outboxes uses the role, too. Right after a publication it may or may not find work.
 	asking := h.pool(t, "relay")
 	if _, err := relay.Waits(t.Context(), asking, h.Schema); err != nil {
 		t.Error(err)
@@ -303,7 +304,7 @@ func TestRoleRelay(t *testing.T) {
 	if _, err := relay.Drawn(t.Context(), asking, h.Schema); err != nil {
 		t.Error(err)
 	}
-	// What doctor asks for is what the role has.
+	// doctor checks for the rights that the role has.
 	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "all that a relay needs") ||
 		strings.Contains(text, "could not look") {
 		t.Error(text)
@@ -326,7 +327,7 @@ func TestRoleRelay(t *testing.T) {
 	fill(t, h.DB, topic, 500, 500)
 	h.Exec(t, `insert into outbox_scheduled (due, topic, type) values (now(), $1, 'T')`, topic)
 	pgtest.AwaitSQL(t, h.DB, `select not exists (select from outbox_scheduled)`)
-	drained(t, h.DB)
+	awaitDrained(t, h.DB)
 	if n := pgtest.One[int](t, h.DB, "select count(*) from pg_stat_activity where usename = $1", h.user("relay")+
 		"2"); n == 0 {
 		t.Error("the relay is not connected as its second user")
@@ -340,8 +341,7 @@ func TestRoleRelay(t *testing.T) {
 	}
 }
 
-// TestRoleRelayOperates: what people do with the outbox needs no more than what relays need, and archiving does not
-// either.
+// TestRoleRelayOperates: operators' commands need no more rights than relays, and neither does archiving.
 func TestRoleRelayOperates(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
@@ -351,7 +351,7 @@ func TestRoleRelayOperates(t *testing.T) {
 	fill(t, h.DB, topic, 50)
 	running := inProcess(t, env)
 	pgtest.AwaitSQL(t, h.DB, `select count(*) = 50 from outbox_archive`)
-	h.Exec(t, `insert into outbox_scheduled (due, topic, type) values (timestamptz '2126-01-02', $1, 'T')`, topic)
+	h.Exec(t, `insert into outbox_scheduled (due, topic, type) values ('2126-01-02 00:00Z', $1, 'T')`, topic)
 	for _, args := range [][]string{
 		{"topics", "pause", "--topic", topic, "--reason=r"},
 		{"topics", "resume", "--topic", topic, "--reason=r"},
@@ -359,7 +359,7 @@ func TestRoleRelayOperates(t *testing.T) {
 		{"topics", "show", "--topic", topic},
 		{"topics", "accept", "--topic", topic, "--partitions=3", "--reason=r"},
 		{"scheduled", "list"},
-		{"scheduled", "cancel", "--seq=1", "--reason=r"},
+		{"scheduled", "cancel", "--seq=1", "--due=2126-01-02T00:00:00Z", "--reason=r"},
 		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--dry-run"},
 		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--reason=r"},
 		{"replay", "--query", "select * from outbox_archive order by pos", "--dry-run"},
@@ -381,9 +381,9 @@ func TestRoleRelayOperates(t *testing.T) {
 	}
 }
 
-// releaseOfAnotherDay releases an event whose id is of a day too far ahead to have a partition. A worker that may not
-// make the day waits for the maintainer, who makes it.
-func (h *hardened) releaseOfAnotherDay(t *testing.T, do inbox.Handler, person, maintain environment) {
+// releaseOfAnotherDay releases an event whose id is too far in the future to have a partition. A worker without the
+// right to create the day waits for the maintainer.
+func (h *hardenedDB) releaseOfAnotherDay(t *testing.T, do inbox.Handler, person, maintain environment) {
 	t.Helper()
 	ahead := event.Event{
 		ID: event.IDAt(time.Now().AddDate(0, 0, 20)), Topic: "payments", Type: "T",
@@ -427,7 +427,7 @@ func TestRoleInbox(t *testing.T) {
 		return err
 	})
 	e := event.Event{ID: event.NewID(), Topic: "payments", Key: "k", Type: "T"}
-	// At its first start a worker says how long its window is; then maintenance can make its days.
+	// At its first start a worker records its window; then maintenance can create its days.
 	if _, err := do.Handle(t.Context(), []event.Event{e}); err == nil ||
 		!strings.Contains(err.Error(), "relay inbox maintain") {
 		t.Errorf("without days: %v", err)
@@ -457,7 +457,7 @@ func TestRoleInbox(t *testing.T) {
 	if err != nil || out[0] != inbox.Parked || out[1] != inbox.Parked {
 		t.Errorf("parked: %v, %v", out, err)
 	}
-	// Its operator is the same role.
+	// Its operator has the same role.
 	person := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")), "RELAY_CONSUMER", "worker", "RELAY_REASON",
 		"as the test wants it")
 	for _, args := range []string{
@@ -470,7 +470,7 @@ func TestRoleInbox(t *testing.T) {
 			t.Errorf("inbox %s: exit code %d: %s", args, code, stderr)
 		}
 	}
-	// The whole of Run: what is released is applied, and nothing asks for a right that the role lacks.
+	// All of Run: released events are applied, and no statement needs a right that the role lacks.
 	behind.ID, poison.ID = event.NewID(), event.NewID()
 	behind.Key, poison.Key = "q", "q"
 	if _, err := do.Handle(t.Context(), []event.Event{poison, behind}); err != nil {
@@ -495,7 +495,7 @@ func TestRoleInbox(t *testing.T) {
 	if err := <-ran; err != nil {
 		t.Error(err)
 	}
-	// A day that is over goes, although somebody else made it; the next migration still finds its way.
+	// An expired day of another owner is dropped, and the next migration still works.
 	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('old', '2020-01-01', 1) on "+
 		"conflict do nothing")
 	h.Exec(t, "update inbox_consumer set window_days = 1")
@@ -541,8 +541,8 @@ func TestRoleInbox(t *testing.T) {
 	refused(t, pool, `select inbox_make_day(current_date + 100)`, `select inbox_drop_day('2020-01-01')`)
 }
 
-// TestP9_7_DroppingForTheOwner: who does not own the days drops one in a moment without transactions, empties it
-// before, and keeps nobody waiting for that moment.
+// TestP9_7_DroppingForTheOwner: a role that does not own the days drops one when no transaction is open, empties it
+// before, and blocks nobody meanwhile.
 func TestP9_7_DroppingForTheOwner(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
@@ -577,7 +577,7 @@ func TestP9_7_DroppingForTheOwner(t *testing.T) {
 		err := h.Pool.QueryRow(t.Context(), `select count(*) from `+old).Scan(&n)
 		return n == 0, err
 	})
-	// The open transaction stands in its way, and a second worker's does not wait for the drop.
+	// The open transaction blocks the drop, and a second worker's transaction does not wait for it.
 	for range 5 {
 		h.Exec(t, `insert into inbox_message (consumer_name, message_id) values ('worker', $1)`, event.NewID())
 	}
@@ -588,7 +588,7 @@ func TestP9_7_DroppingForTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pgtest.One[bool](t, h.DB, `select to_regclass($1) is not null`, old) {
-		t.Error("the day is still there")
+		t.Error("the day still exists")
 	}
 	if n := pgtest.One[int](t, h.DB, `select count(*) from inbox_message`); n != 6 {
 		t.Errorf("%d ids are left, want 6", n)

@@ -18,8 +18,8 @@ func (acking) Publish(_ context.Context, events []event.Event) []error {
 	return make([]error, len(events))
 }
 
-// TestRoleRelayReadsTheWAL: the relays' role and REPLICATION are enough to read the WAL; without that, the relay
-// publishes from the table and says why.
+// TestRoleRelayReadsTheWAL: the relays' role with REPLICATION suffices to read the WAL; without REPLICATION the relay
+// publishes from the table and reports why.
 func TestRoleRelayReadsTheWAL(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
@@ -81,7 +81,7 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 		`select count(*) from pg_replication_slots where database = current_database()`); n != 0 {
 		t.Errorf("%d slots are left", n)
 	}
-	h.removed(t, "owner")
+	h.dropAtEnd(t, "owner")
 	h.Exec(t, "create role "+h.user("owner")+" login")
 	h.Exec(t, "do $$ begin execute format('alter publication %I owner to "+h.user("owner")+"', (select pubname from "+
 		"pg_publication)); end $$")

@@ -29,17 +29,17 @@ type runCommand struct {
 
 	Source string `default:"table" enum:"table,wal" help:"Where events are read: table, or wal, through a replication slot (see relay wal setup)."`
 
-	Lease         time.Duration `default:"15s" help:"How long lanes stay a relay's that has gone silent. All relays of an outbox need the same; at least 1s."`
+	Lease         time.Duration `default:"15s" help:"How long a silent relay keeps its lanes. All relays of an outbox need the same; at least 1s."`
 	Pumps         int           `default:"2" help:"Claims under way at a time, 1 to 32."`
 	ClaimEvents   int           `default:"8000" help:"Most events of a claim, 32 to 100000."`
 	ClaimBytes    int           `default:"16777216" help:"Most bytes of a claim's payloads, at least 1048576. Memory grows with it."`
-	DrainTimeout  time.Duration `default:"20s" help:"How long a signalled relay may still publish what it has claimed; 0 for not at all."`
-	HoldAfter     time.Duration `default:"5s" help:"How long a partition may not answer while others do, before its events are held and the others go on; negative: never."`
-	Park          string        `default:"key" enum:"key,event" help:"What is parked when Kafka refuses an event for certain: its key (later events wait, in order), or the event alone."`
+	DrainTimeout  time.Duration `default:"20s" help:"How long a relay may still publish its claimed events after a signal; 0: not at all."`
+	HoldAfter     time.Duration `default:"5s" help:"How long a partition may fail to answer while others answer, before its events are held and the others continue; negative: never."`
+	Park          string        `default:"key" enum:"key,event" help:"What is parked when Kafka refuses an event permanently: its key (later events wait, in order), or the event alone."`
 	ArchiveDays   int           `default:"0" help:"For how many days published events are kept in outbox_archive; 0: they are deleted."`
-	ProbeInterval time.Duration `default:"18ms" help:"Pause between two looks for events while there are some; at least 1ms."`
-	IdleAfter     time.Duration `default:"30s" help:"How long no event has come when a relay is idle: it looks every 250ms then, or sleeps."`
-	Sleep         time.Duration `default:"0s" help:"How long an idle relay leaves a database alone that sleeps too, and events may wait; 0: not at all. SIGUSR1 wakes it. Not with --source=wal."`
+	ProbeInterval time.Duration `default:"18ms" help:"Pause between two probes for events while events arrive; at least 1ms."`
+	IdleAfter     time.Duration `default:"30s" help:"Time without an event after which a relay is idle: it then probes every 250ms, or sleeps."`
+	Sleep         time.Duration `default:"0s" help:"How long an idle relay makes no query, so that the database can sleep too; events may wait for so long; 0: it never sleeps. SIGUSR1 wakes it. Not with --source=wal."`
 
 	KafkaClientID  string        `name:"kafka-client-id" default:"effectonce" help:"Name in the brokers' logs and quotas."`
 	Compression    string        `default:"snappy" enum:"none,gzip,snappy,lz4,zstd" help:"none, gzip, snappy, lz4 or zstd."`
@@ -47,28 +47,28 @@ type runCommand struct {
 	BatchBytes     int           `default:"1000000" help:"Most bytes of a request, before compression. Keep it under the topics' max.message.bytes."`
 	RequestBytes   int           `default:"104857600" help:"Largest request that the brokers take (socket.request.max.bytes). An event that needs a larger one is refused, and parked."`
 
-	RestoreCheck bool          `default:"true" negatable:"" help:"Look at the start whether Kafka holds more than this database has published, as after a restore, and refuse to publish then."`
-	StalledAfter time.Duration `default:"60s" help:"How long events may wait unmoved before /healthz/moving answers 503."`
+	RestoreCheck bool          `default:"true" negatable:"" help:"Check at the start whether Kafka holds more than this database has published, as after a restore, and then refuse to publish."`
+	StalledAfter time.Duration `default:"60s" help:"How long events may wait without any being published before /healthz/moving answers 503."`
 	MemoryLimit  int           `default:"150" help:"MiB at which the garbage collector begins to work hard; negative: never. GOMEMLIMIT wins."`
 	UI           bool          `name:"ui" default:"false" help:"Serve the pages of relay ui too, over connections of their own."`
 	Pages        pageFlags     `embed:"" prefix:"ui-"`
-	Pprof        bool          `default:"false" help:"Serve /debug/pprof/ too, to this machine only: it shows memory's content."`
+	Pprof        bool          `default:"false" help:"Serve /debug/pprof/ too, to this machine only: it shows the content of memory."`
 }
 
 // Help is the longer text of --help.
 func (*runCommand) Help() string {
-	return `Run two or more: they share the outbox's lanes, and each takes over from one that has gone. A Postgres or Kafka that
-is away is waited for. SIGTERM or SIGINT drains: what is claimed is published, then the lanes go to the others.`
+	return `Run two or more: they share the outbox's lanes, and take over the lanes of a relay that ends. They wait for a Postgres or
+Kafka that is unavailable. SIGTERM or SIGINT drains: claimed events are published, then the lanes go to the others.`
 }
 
-// components are what run has made and must close.
+// components are made by run, which must close them.
 type components struct {
 	pool        *pgxpool.Pool
 	kafka       *publisher.Kafka
 	relay       *relay.Relay
 	conn        *kafkaconn.Conn
 	metrics     *runMetrics
-	schemaReady atomic.Bool // the schema was found to be right
+	schemaReady atomic.Bool // the tables were found to be right
 }
 
 func (c *runCommand) run(ctx context.Context, p *program) error {
@@ -99,7 +99,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	}
 	if err := c.ensureSchema(ctx, p.log, s.pool, c.Migrate); err != nil {
 		if ctx.Err() != nil {
-			return nil // told to stop before it began
+			return nil // stopped before the start
 		}
 		return err
 	}
@@ -122,7 +122,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	return nil
 }
 
-// openPages is nil without --ui.
+// openPages returns nil without --ui.
 func (c *runCommand) openPages(p *program, conn *kafkaconn.Conn) (*pages, error) {
 	if !c.UI {
 		return nil, nil
@@ -135,8 +135,8 @@ func (c *runCommand) openPages(p *program, conn *kafkaconn.Conn) (*pages, error)
 	return g, nil
 }
 
-// beside starts health, metrics and pages, and wakes what sleeps at a signal. All that goes on during the drain: others
-// get the context that it returns, and end ends them and waits.
+// beside starts health, metrics and pages, and wakes a sleeping relay at a signal. All of them continue during the
+// drain: others get the context that it returns, and end ends them and waits.
 func (c *runCommand) beside(ctx context.Context, p *program, health service.Health, shown *pages, wake func()) (
 	_ context.Context, others *sync.WaitGroup, end func(), err error,
 ) {
@@ -152,18 +152,18 @@ func (c *runCommand) beside(ctx context.Context, p *program, health service.Heal
 	others.Go(func() { wakeOnSignal(ctx, wake) })
 	others.Go(func() {
 		if err := service.ServeOn(ctx, listener, health.Handler()); err != nil {
-			p.log.Error("no more health and metrics; publishing goes on", "err", err)
+			p.log.Error("health and metrics are no longer served; publishing continues", "err", err)
 		}
 	})
 	others.Go(func() {
 		if err := shown.serve(ctx); err != nil {
-			p.log.Error("no more pages; publishing goes on", "err", err)
+			p.log.Error("the pages are no longer served; publishing continues", "err", err)
 		}
 	})
 	return ctx, others, func() { cancel(); others.Wait() }, nil
 }
 
-// start makes everything and connects to nothing, so that what is wrong is refused before anything happens.
+// start makes everything and connects to nothing, so that wrong settings are refused first.
 func (c *runCommand) start(p *program) (_ *components, err error) {
 	s := &components{}
 	cfg, err := c.config()
@@ -213,7 +213,7 @@ func (c *runCommand) start(p *program) (_ *components, err error) {
 	return s, nil
 }
 
-// newKafka makes a publisher that is set by the flags.
+// newKafka makes a publisher with the settings of the flags.
 func (c *runCommand) newKafka(conn *kafkaconn.Conn, cfg publisher.Config) (*publisher.Kafka, error) {
 	cfg.ClientID, cfg.Compression, cfg.Timeout, cfg.BatchBytes = c.KafkaClientID, c.Compression, c.PublishTimeout,
 		c.BatchBytes
@@ -225,7 +225,7 @@ func (c *runCommand) newKafka(conn *kafkaconn.Conn, cfg publisher.Config) (*publ
 	return k, nil
 }
 
-// relayConfig is what the flags say of a relay.
+// relayConfig returns the Config of the flags.
 func (c *runCommand) relayConfig() relay.Config {
 	return relay.Config{
 		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents,
@@ -238,7 +238,7 @@ func (c *runCommand) relayConfig() relay.Config {
 // all: a run without --outbox serves every outbox that is listed.
 func (*runCommand) all() {}
 
-// asFlags is an error about a relay.Config with the flags in place of the fields that they set.
+// asFlags replaces the fields of a relay.Config by their flags in an error.
 func asFlags(err error) string {
 	return strings.NewReplacer("relay: ", "", "Lease is", "--lease is", "Pumps is", "--pumps is", "ClaimEvents is",
 		"--claim-events is",
@@ -247,7 +247,7 @@ func asFlags(err error) string {
 		"--archive-days is").Replace(err.Error())
 }
 
-// refuseZero: to the packages zero is a default, which nobody means who writes it here.
+// refuseZero refuses zero values: the packages would take them for defaults.
 func (c *runCommand) refuseZero() error {
 	for flag, zero := range map[string]bool{
 		"lease": c.Lease == 0, "pumps": c.Pumps == 0, "claim-events": c.ClaimEvents == 0,
@@ -279,7 +279,7 @@ func (c *runCommand) source() relay.Source {
 	return relay.SourceTable
 }
 
-// drainTimeout: zero is none, as it is for everyone who writes it.
+// drainTimeout returns the timeout for Config, in which zero means the default and negative means none.
 func (c *runCommand) drainTimeout() time.Duration {
 	if c.DrainTimeout == 0 {
 		return -1
@@ -287,7 +287,7 @@ func (c *runCommand) drainTimeout() time.Duration {
 	return c.DrainTimeout
 }
 
-// slotReady: a slot that the WAL is read from must not be about to be lost.
+// slotReady fails if the slot that the WAL is read from is about to be lost.
 func (c *runCommand) slotReady(ctx context.Context, s *components) error {
 	if c.Source != "wal" {
 		return nil
@@ -299,7 +299,7 @@ func (c *runCommand) slotReady(ctx context.Context, s *components) error {
 	return slotFallsBehind(st)
 }
 
-// slotFallsBehind: Postgres says that it keeps the slot's WAL no longer than to the next checkpoint.
+// slotFallsBehind fails if Postgres keeps the slot's WAL only until the next checkpoint.
 func slotFallsBehind(st *relay.WALStatus) error {
 	if st == nil || st.State != "unreserved" && st.State != "lost" {
 		return nil
@@ -308,7 +308,7 @@ func slotFallsBehind(st *relay.WALStatus) error {
 		"the relay kept from publishing?", st.Slot, st.State, size(st.LagBytes))
 }
 
-// health: Kafka is not in Ready, because no other relay would be readier.
+// health: Ready does not depend on Kafka, because no other relay would be readier.
 func (c *runCommand) health(ctx context.Context, s *components) service.Health {
 	return service.Health{
 		Registry: s.metrics.registry, Pprof: c.Pprof,
@@ -320,7 +320,7 @@ func (c *runCommand) health(ctx context.Context, s *components) service.Health {
 				return errors.New("starting: Postgres has not answered yet")
 			}
 			if s.relay.Asleep() {
-				return nil // to ask would wake the database
+				return nil // a query would wake the database
 			}
 			if err := s.pool.Ping(asking); err != nil {
 				return fmt.Errorf("no answer from Postgres: %w", err)

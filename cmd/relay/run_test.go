@@ -11,15 +11,15 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestDrain: SIGTERM in the middle of work. What was claimed is in Kafka and gone from the outbox, what was not is as
-// it was; nothing is in both; lanes are free at once.
+// TestDrain: SIGTERM during the publishing. Claimed events are in Kafka and gone from the outbox, the others are still
+// in the outbox, none is in both; the lanes are released at once.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
-	// so that it does not get to the end before the signal
+	// Small claims keep it from finishing before the signal.
 	relay, _ := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "64"))
 	fill(t, db, topic, 500)
-	drained(t, db)
+	awaitDrained(t, db)
 	const n = 20_000
 	fill(t, db, topic, n)
 	pgtest.AwaitSQL(t, db, `select count(*) < $1 from outbox_event`, n)
@@ -30,18 +30,18 @@ func TestDrain(t *testing.T) {
 	if !pgtest.One[bool](t, db,
 		`select not exists (select from outbox_claim) and not exists (select from outbox_lane where owner is not null)
 		and not exists (select from relay_member)`) {
-		t.Error("the relay left claims, lanes or its membership behind")
+		t.Error("claims, lanes or the relay's row in relay_member are left")
 	}
 	left := pgtest.One[int](t, db, `select count(*) from outbox_event`)
 	if left == 0 {
-		t.Error("nothing was left to drain: the test shows nothing")
+		t.Error("no event was left to drain: the test proves nothing")
 	}
 	if got := len(kafkatest.ReadAll(t, topic)); got+left != n+500 {
 		t.Errorf("%d events in Kafka and %d in the outbox of %d: some are in both or in neither", got, left, n+500)
 	}
 }
 
-// TestTakeOver: two relays share the lanes; one is killed; the other publishes everything, in order per key.
+// TestTakeOver: two relays share the lanes; one is killed; the other publishes all events, in order per key.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
@@ -61,8 +61,8 @@ func TestTakeOver(t *testing.T) {
 	if code := first.end(); code != -1 {
 		t.Fatalf("exit code %d of a killed process", code)
 	}
-	fill(t, db, topic, 1000, n-1000) // for all lanes, those of the dead one too
-	drained(t, db)
+	fill(t, db, topic, 1000, n-1000) // for all lanes, also those of the killed relay
+	awaitDrained(t, db)
 	next, seen := map[string]int{}, map[string]bool{}
 	for _, r := range kafkatest.ReadAll(t, topic) {
 		if id := r.Get("ce_id"); !seen[id] {
@@ -74,11 +74,11 @@ func TestTakeOver(t *testing.T) {
 		}
 	}
 	if len(seen) != n {
-		t.Errorf("%d of %d events arrived", len(seen), n)
+		t.Errorf("%d of %d events were published", len(seen), n)
 	}
 }
 
-// TestDrainTooSlow: Kafka does not answer and time is short.
+// TestDrainTooSlow: Kafka does not answer within the drain's time.
 func TestDrainTooSlow(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -94,8 +94,7 @@ func TestDrainTooSlow(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: a second SIGTERM, as supervisors send it, leaves the drain alone; whoever does not want to wait for
-// it interrupts.
+// TestSecondSignal: a second SIGTERM, as supervisors send it, does not end the drain; an interrupt does.
 func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -103,7 +102,7 @@ func TestSecondSignal(t *testing.T) {
 	fill(t, db, "payments", 10)
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
 	relay.signal()
-	pgtest.Await(t, "the relay drains", func() (bool, error) {
+	pgtest.Await(t, "the start of the drain", func() (bool, error) {
 		_, body, err := relay.get("/readyz")
 		return strings.Contains(body, "stopping"), err
 	})
@@ -117,7 +116,7 @@ func TestSecondSignal(t *testing.T) {
 	}
 }
 
-// TestHealthWithoutKafka: an outage of Kafka shows in moving, and not in readiness.
+// TestHealthWithoutKafka: an outage of Kafka fails /healthz/moving, and not /readyz.
 func TestHealthWithoutKafka(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -126,7 +125,7 @@ func TestHealthWithoutKafka(t *testing.T) {
 	relay.awaitPage("/healthz/moving", 200)
 	fill(t, db, "payments", 10)
 	body := relay.awaitPage("/healthz/moving", 503)
-	pgtest.Await(t, "moving says that Kafka is away", func() (bool, error) {
+	pgtest.Await(t, "the outage of Kafka in /healthz/moving", func() (bool, error) {
 		_, text, err := relay.get("/healthz/moving")
 		body = text
 		return strings.Contains(body, "; kafka:"), err
@@ -145,7 +144,7 @@ func TestHealthWithoutKafka(t *testing.T) {
 	}
 }
 
-// TestReadinessFollowsTheSlot: a relay that is to read the WAL, and cannot, is not ready, nor is one whose slot is
+// TestReadinessFollowsTheSlot: a relay with source WAL is not ready while it cannot read the WAL, or while its slot is
 // about to be lost.
 func TestReadinessFollowsTheSlot(t *testing.T) {
 	t.Parallel()
@@ -179,7 +178,7 @@ func TestReadinessFollowsTheSlot(t *testing.T) {
 	}
 }
 
-// TestHealthWithoutPostgres: away at the start, there, away again.
+// TestHealthWithoutPostgres: Postgres is down at the start, comes up, and goes down again.
 func TestHealthWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
@@ -191,13 +190,13 @@ func TestHealthWithoutPostgres(t *testing.T) {
 	if body := relay.awaitPage("/readyz", 503); !strings.Contains(body, "starting") {
 		t.Errorf("readyz says %q", body)
 	}
-	pgtest.Await(t, "it says that it waits", func() (bool, error) {
+	pgtest.Await(t, "the outage in the log", func() (bool, error) {
 		return strings.Contains(relay.output(), "postgres does not answer; waiting for it"), nil
 	})
 	proxy.Refuse(false)
 	relay.awaitPage("/readyz", 200)
 	fill(t, db, topic, 100)
-	drained(t, db)
+	awaitDrained(t, db)
 
 	proxy.Refuse(true)
 	proxy.CutAll()
@@ -208,17 +207,17 @@ func TestHealthWithoutPostgres(t *testing.T) {
 	proxy.Refuse(false)
 	relay.awaitPage("/readyz", 200)
 	fill(t, db, topic, 100)
-	drained(t, db)
+	awaitDrained(t, db)
 	relay.signal()
 	if code := relay.end(); code != codeOK {
 		t.Errorf("exit code %d: %s", code, relay.output())
 	}
 	if n := strings.Count(relay.output(), "postgres does not answer; waiting"); n != 1 {
-		t.Errorf("it said %d times that it waits", n)
+		t.Errorf("the outage was logged %d times", n)
 	}
 }
 
-// TestStopBeforeStart: a signal while the database is still waited for is a clean end.
+// TestStopBeforeStart: a signal during the wait for the database is a clean stop.
 func TestStopBeforeStart(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -232,7 +231,7 @@ func TestStopBeforeStart(t *testing.T) {
 	}
 }
 
-// TestStandby: a relay for which no lane is left is as ready as any.
+// TestStandby: a relay without a lane is ready.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -244,11 +243,11 @@ func TestStandby(t *testing.T) {
 	relay.awaitPage("/healthz/moving", 200)
 	if _, figures, err := relay.get("/metrics"); err != nil ||
 		!strings.Contains(figures, "effectonce_relay_lanes_owned 0\n") {
-		t.Errorf("it owns lanes, or does not say so: %v", err)
+		t.Errorf("the relay owns lanes, or the metric is missing: %v", err)
 	}
 }
 
-// TestMigrateFlag: without tables run refuses, with --migrate it makes them.
+// TestMigrateFlag: without tables run refuses to start; with --migrate it creates them.
 func TestMigrateFlag(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -261,7 +260,7 @@ func TestMigrateFlag(t *testing.T) {
 	relay.awaitPage("/readyz", 200)
 }
 
-// TestPortTaken: two relays on a machine with the default port must say so.
+// TestPortTaken: the second relay on the same port reports the conflict.
 func TestPortTaken(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -275,11 +274,11 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// TestUnreachableKafkaIsReportedAtStart: there are no events yet that would show it.
+// TestUnreachableKafkaIsReportedAtStart: without waiting for the first event.
 func TestUnreachableKafkaIsReportedAtStart(t *testing.T) {
 	t.Parallel()
 	r := inProcess(t, settings(outboxDB(t), "127.0.0.1:1"))
-	pgtest.Await(t, "what the relay says", func() (bool, error) {
+	pgtest.Await(t, "the relay's report", func() (bool, error) {
 		return strings.Contains(r.output(), "kafka does not answer"), nil
 	})
 	r.signal()

@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// scheduledCommand is what people do with events that are to be published later.
+// scheduledCommand has the operators' commands for scheduled events.
 type scheduledCommand struct {
 	List   scheduledListCommand   `cmd:"" help:"List events that are to be published later, the next one first."`
 	Cancel scheduledCancelCommand `cmd:"" help:"Delete one of them for good."`
@@ -39,7 +39,7 @@ func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
 		}
 		const head = "SEQ\tDUE\tTOPIC\tTENANT\tKEY\tTYPE\tBYTES\tID"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e operator.ScheduledEvent) {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%q\t%s\t%d\t%s\n", e.Seq, e.Due.UTC().Format(time.RFC3339), e.Topic,
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%q\t%s\t%d\t%s\n", e.Seq, e.Due.UTC().Format(time.RFC3339Nano), e.Topic,
 				cmp.Or(e.Tenant, "-"), e.Key, e.Type, e.Bytes, idOrNone(e.MessageID))
 		})
 	})
@@ -49,6 +49,7 @@ type scheduledCancelCommand struct {
 	database
 	auditFlags
 	Seq     int64         `default:"0" shown:"(required)" help:"Which event, as the list names it."`
+	Due     string        `shown:"(required)" help:"When it is due, as the list shows it."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
@@ -56,8 +57,12 @@ func (c *scheduledCancelCommand) run(ctx context.Context, p *program) error {
 	if c.Seq <= 0 {
 		return service.Usage("--seq is missing: relay scheduled list shows it")
 	}
+	due, err := time.Parse(time.RFC3339, c.Due)
+	if err != nil {
+		return service.Usage("--due wants the time that relay scheduled list shows, such as 2026-01-02T15:04:05.678Z")
+	}
 	return c.change(ctx, p, c.Timeout, c.auditFlags, func(ctx context.Context, o *operator.Operator) error {
-		err := o.CancelScheduled(ctx, c.Seq, c.Reason)
+		err := o.CancelScheduled(ctx, c.Seq, due, c.Reason)
 		if err == nil {
 			fmt.Fprintf(p.stdout, "Event %d will not be published.\n", c.Seq)
 		}

@@ -23,17 +23,20 @@ func TestP8ScheduledCommands(t *testing.T) {
 		!regexp.MustCompile(`(?m)^SCHEDULED .*\n1 +0 +2126-01-02T03:04:05Z$`).MatchString(text) {
 		t.Errorf("status, exit code %d:\n%s", code, text)
 	}
-	for want, args := range map[string][]string{"--seq": {"--reason=r"}, "--reason": {"--seq=1"}} {
+	const due = "--due=2126-01-02T03:04:05Z"
+	for want, args := range map[string][]string{
+		"--seq": {"--reason=r"}, "--reason": {"--seq=1", due}, "--due": {"--seq=1", "--reason=r"},
+	} {
 		if code, _, stderr := command(t, env, append([]string{"scheduled", "cancel"}, args...)...); code != codeUsage ||
 			!strings.Contains(stderr, want) {
 			t.Errorf("without %s: exit code %d: %s", want, code, stderr)
 		}
 	}
-	if code, _, stderr := command(t, env, "scheduled", "cancel", "--seq=1", "--reason=paid"); code != codeOK {
+	if code, _, stderr := command(t, env, "scheduled", "cancel", "--seq=1", due, "--reason=paid"); code != codeOK {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_scheduled`); n != 0 {
-		t.Error("it is still there")
+		t.Error("the event is still scheduled")
 	}
 	if code, text, _ := command(t, env, "scheduled", "list", "--json"); code != codeOK ||
 		strings.TrimSpace(text) != "[]" {

@@ -21,14 +21,14 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// counting is a handler that counts.
-type counting struct {
-	inbox.HandlerFunc // nil: only Handle is its own
+// eventCounter is a handler that counts events.
+type eventCounter struct {
+	inbox.HandlerFunc // nil: its Handle is not used
 	n                 atomic.Int64
 }
 
 // Handle implements inbox.Handler.
-func (c *counting) Handle(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+func (c *eventCounter) Handle(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 	c.n.Add(int64(len(events)))
 	out := make([]inbox.Outcome, len(events))
 	for i := range out {
@@ -37,11 +37,11 @@ func (c *counting) Handle(_ context.Context, events []event.Event) ([]inbox.Outc
 	return out, nil
 }
 
-// Window is longer than the topics' retention.
-func (*counting) Window() time.Duration { return 30 * 24 * time.Hour }
+// Window is longer than the retention of the topics.
+func (*eventCounter) Window() time.Duration { return 30 * 24 * time.Hour }
 
-// consume runs a consumer over a connection until the end of the test.
-func consume(t *testing.T, cfg kafkaconn.Config, topic string, log *slog.Logger) *counting {
+// consume runs a consumer until the end of the test.
+func consume(t *testing.T, cfg kafkaconn.Config, topic string, log *slog.Logger) *eventCounter {
 	t.Helper()
 	conn, err := cfg.New(kafkaTokens)
 	if err != nil {
@@ -50,10 +50,10 @@ func consume(t *testing.T, cfg kafkaconn.Config, topic string, log *slog.Logger)
 	return consumeAs(t, conn, conn.SASL(), topic, log)
 }
 
-// consumeAs is consume with a way to log in of its own.
-func consumeAs(t *testing.T, conn *kafkaconn.Conn, login sasl.Mechanism, topic string, log *slog.Logger) *counting {
+// consumeAs is consume with a login of its own.
+func consumeAs(t *testing.T, conn *kafkaconn.Conn, login sasl.Mechanism, topic string, log *slog.Logger) *eventCounter {
 	t.Helper()
-	h := &counting{}
+	h := &eventCounter{}
 	c, err := consumer.New(h, conn.Brokers(), []string{topic}, consumer.Config{
 		Group: topic, Dial: conn.Dial, SASL: login, Logger: log,
 	})
@@ -72,12 +72,12 @@ func consumeAs(t *testing.T, conn *kafkaconn.Conn, login sasl.Mechanism, topic s
 	return h
 }
 
-func (c *counting) await(t *testing.T, n int64) {
+func (c *eventCounter) await(t *testing.T, n int64) {
 	t.Helper()
-	pgtest.Await(t, "the consumer has it all", func() (bool, error) { return c.n.Load() >= n, nil })
+	pgtest.Await(t, "all events at the consumer", func() (bool, error) { return c.n.Load() >= n, nil })
 }
 
-// TestSecureKafka is one test, for the broker takes longest.
+// TestSecureKafka is one test, because the broker starts slowly.
 func TestSecureKafka(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a broker")
@@ -86,12 +86,12 @@ func TestSecureKafka(t *testing.T) {
 	kafka := kafkatest.NewSecure(t)
 	kafka.SetPassword(t, kafkatest.SecurePassword)
 	caFile := kafka.CA.File(t)
-	t.Run("ways in", func(t *testing.T) { waysIn(t, kafka, caFile) })
+	t.Run("ways in", func(t *testing.T) { testLogins(t, kafka, caFile) })
 	// The broker has one certificate at a time.
-	t.Run("certificates", func(t *testing.T) { refusedCertificates(t, kafka, caFile) })
+	t.Run("certificates", func(t *testing.T) { testRefusedCertificates(t, kafka, caFile) })
 }
 
-func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
+func testLogins(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	quiet := slog.New(slog.DiscardHandler)
 	with := func(mechanism string, password secret.Value) kafkaconn.Config {
 		return kafkaconn.Config{
@@ -108,14 +108,14 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			inProcess(t, settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile,
 				"RELAY_KAFKA_SASL", mechanism,
 				"RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD", kafkatest.SecurePassword))
-			drained(t, db)
+			awaitDrained(t, db)
 			consume(t, with(mechanism, secret.Of(kafkatest.SecurePassword)), topic, quiet).await(t, 100)
 		})
 	}
-	t.Run("least rights", func(t *testing.T) { leastRights(t, kafka, caFile) })
-	t.Run("tokens", func(t *testing.T) { tokens(t, kafka, caFile) })
-	t.Run("client credentials", func(t *testing.T) { clientCredentials(t, kafka, caFile) })
-	t.Run("aws-msk-iam", func(t *testing.T) { mskIAM(t, kafka, caFile) })
+	t.Run("least rights", func(t *testing.T) { testLeastRights(t, kafka, caFile) })
+	t.Run("tokens", func(t *testing.T) { testTokens(t, kafka, caFile) })
+	t.Run("client credentials", func(t *testing.T) { testClientCredentials(t, kafka, caFile) })
+	t.Run("aws-msk-iam", func(t *testing.T) { testMSKIAM(t, kafka, caFile) })
 	t.Run("client certificate", func(t *testing.T) {
 		t.Parallel()
 		db := outboxDB(t)
@@ -125,7 +125,7 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		without := settings(db, kafka.MTLS).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile)
 		env := without.with("RELAY_KAFKA_CERT_FILE", cert, "RELAY_KAFKA_KEY_FILE", key)
 		inProcess(t, env)
-		drained(t, db)
+		awaitDrained(t, db)
 		consume(t, kafkaconn.Config{
 			Brokers: []string{kafka.MTLS}, TLS: true, CAFile: caFile, CertFile: cert, KeyFile: key,
 		}, topic, quiet).await(t, 100)
@@ -137,7 +137,7 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			t.Errorf("no certificate, exit code %d: %s", code, text)
 		}
 	})
-	t.Run("P4.unknown: a wrong password parks nothing, and the right one is picked up", func(t *testing.T) {
+	t.Run("P4.unknown: a wrong password", func(t *testing.T) {
 		t.Parallel()
 		db := outboxDB(t)
 		topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)
@@ -156,7 +156,7 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		var said output
 		h := consume(t, with(kafkaconn.ScramSHA256, secret.InFile(password)), topic,
 			slog.New(slog.NewTextHandler(&said, nil)))
-		pgtest.Await(t, "both say what is wrong", func() (bool, error) {
+		pgtest.Await(t, "both report the wrong password", func() (bool, error) {
 			const why = "SASL Authentication failed"
 			return strings.Contains(strings.ToLower(relay.output()), strings.ToLower(why)) &&
 				strings.Contains(strings.ToLower(said.String()), strings.ToLower(why)), nil
@@ -172,7 +172,7 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			t.Error("the password is in the output")
 		}
 		write(kafkatest.SecurePassword)
-		drained(t, db)
+		awaitDrained(t, db)
 		h.await(t, 100)
 	})
 	t.Run("doctor", func(t *testing.T) {
@@ -195,15 +195,15 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		relay := inProcess(t, settings(db, kafka.MTLS).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE",
 			kafkatest.NewAuthority(t).File(t),
 			"RELAY_DRAIN_TIMEOUT", "0"))
-		pgtest.Await(t, "it says what is wrong", func() (bool, error) {
+		pgtest.Await(t, "the wrong CA in the log", func() (bool, error) {
 			return strings.Contains(relay.output(), "stands on another CA than those of --kafka-ca-file"), nil
 		})
 	})
 }
 
-// refusedCertificates: F20 of Kafka. Producer, consumer and admin say what is wrong with the broker's certificate,
-// nothing is parked meanwhile, and what was refused goes on by itself once the certificate is right.
-func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
+// testRefusedCertificates: F20 of Kafka. Producer, consumer and admin client report what is wrong with the broker's
+// certificate, no event is parked meanwhile, and all of them continue by themselves once the certificate is right.
+func testRefusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	db := outboxDB(t)
 	topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)
 	env := settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_KAFKA_SASL",
@@ -213,10 +213,10 @@ func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		Brokers: []string{kafka.SASL}, TLS: true, CAFile: caFile, SASL: kafkaconn.ScramSHA512,
 		Username: kafkatest.SecureUser, Password: secret.Of(kafkatest.SecurePassword),
 	}
-	// One that has its connections open while the certificate runs out.
+	// This relay has open connections while the certificate expires.
 	fill(t, db, topic, 100)
 	inProcess(t, env)
-	drained(t, db)
+	awaitDrained(t, db)
 	var outputs []func() string
 	for name, c := range map[string]struct {
 		until time.Time
@@ -237,7 +237,7 @@ func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		var said output
 		log := slog.New(slog.NewTextHandler(&said, nil))
 		h := consume(t, cfg, topic, log)
-		pgtest.Await(t, name+": producer and consumer say it", func() (bool, error) {
+		pgtest.Await(t, name+": reported by producer and consumer", func() (bool, error) {
 			return strings.Contains(relay.output(), c.want) && strings.Contains(said.String(), c.want), nil
 		})
 		if n := pgtest.One[int](t, own, `select count(*) from outbox_event`); n != 100 {
@@ -245,7 +245,7 @@ func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		}
 		outputs = append(outputs, relay.output, said.String)
 		kafka.UseCertificate(t, kafka.CA, time.Now().Add(time.Hour))
-		drained(t, own)
+		awaitDrained(t, own)
 		h.await(t, 100)
 		if n := pgtest.One[int](t, own,
 			`select (select count(*) from outbox_parked) + (select count(*) from outbox_held)`); n != 0 {
@@ -263,9 +263,9 @@ func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	}
 }
 
-// tokens: the broker validates signed tokens, and ends a session with its token. Relay and consumer go on with the next
-// one; one that has ended is refused with a word, and parks nothing.
-func tokens(t *testing.T, kafka *kafkatest.Secure, caFile string) {
+// testTokens: the broker validates signed tokens, and ends a session with its token. Relay and consumer continue with
+// the next token; an expired one is refused with a clear error, and no event is parked.
+func testTokens(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.TopicAt(t, kafka.Brokers(), 2)
 	file := filepath.Join(t.TempDir(), "token")
@@ -288,14 +288,14 @@ func tokens(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	var said output
 	relay, h := inProcess(t, env), consume(t, cfg, topic, slog.New(slog.NewTextHandler(&said, nil)))
 	fill(t, db, topic, 100)
-	drained(t, db)
+	awaitDrained(t, db)
 	h.await(t, 100)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the relay:\n%s\nthe consumer:\n%s", relay.output(), said.String())
 		}
 	})
-	// The token ends, and with it the sessions. The next one has another's signature.
+	// The token expires, and the sessions end. The next token is signed by another key.
 	good := kafka.Token(t, time.Hour)
 	write(good[:strings.LastIndexByte(good, '.')] + ".bm90IHNpZ25lZA")
 	pgtest.Await(t, "the end of their sessions", func() (bool, error) {
@@ -308,12 +308,12 @@ func tokens(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		t.Errorf("doctor: exit code %d: %s", code, text)
 	}
 	write(good)
-	drained(t, db)
+	awaitDrained(t, db)
 	if n := pgtest.One[int](t, db,
 		`select (select count(*) from outbox_parked) + (select count(*) from outbox_held)`); n != 0 {
 		t.Errorf("%d events are parked or held", n)
 	}
-	pgtest.Await(t, "the consumer has the last one", func() (bool, error) { return h.n.Load() > 100, nil })
+	pgtest.Await(t, "the last event at the consumer", func() (bool, error) { return h.n.Load() > 100, nil })
 	if strings.Contains(relay.output()+said.String(), good) {
 		t.Error("the token is in the output")
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// TestSleepsUntilASignal: an idle relay, asked for its health and past the time of its next sample, leaves the database
-// alone until SIGUSR1, and publishes then.
+// TestSleepsUntilASignal: an idle relay sends no statement before SIGUSR1, although its health is requested and its
+// next sample is due; after it, the relay publishes.
 func TestSleepsUntilASignal(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
@@ -24,14 +24,14 @@ func TestSleepsUntilASignal(t *testing.T) {
 	relay, process := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", proxy.URL(),
 		"RELAY_IDLE_AFTER", "1s", "RELAY_SLEEP", "1h"))
 	asleep := func(times int) {
-		pgtest.Await(t, "a relay that sleeps", func() (bool, error) {
+		pgtest.Await(t, "a sleeping relay", func() (bool, error) {
 			return strings.Count(relay.output(), "the relay sleeps") == times, nil
 		})
 	}
 	asleep(1)
 	before, since := statements.Load(), time.Now()
 	fill(t, db, topic, 100)
-	pgtest.Await(t, "the time of a sample", func() (bool, error) {
+	pgtest.Await(t, "the interval of a sample", func() (bool, error) {
 		relay.awaitPage("/readyz", 200)
 		return time.Since(since) > 11*time.Second, nil
 	})
@@ -41,7 +41,7 @@ func TestSleepsUntilASignal(t *testing.T) {
 	if err := process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	drained(t, db)
+	awaitDrained(t, db)
 	asleep(2)
 	if n := len(kafkatest.ReadAll(t, topic)); n != 100 {
 		t.Errorf("%d events published, want 100", n)
@@ -52,8 +52,8 @@ func TestSleepsUntilASignal(t *testing.T) {
 	}
 }
 
-// TestManySleepUntilASignal: between two looks of a supervisor nobody asks the database anything or is connected to it.
-// At SIGUSR1 all its outboxes are looked at.
+// TestManySleepUntilASignal: between two checks a supervisor sends no statement and has no connection. At SIGUSR1 it
+// checks all outboxes.
 func TestManySleepUntilASignal(t *testing.T) {
 	t.Parallel()
 	one, two, topic := outboxDB(t), outboxDB(t), kafkatest.Topic(t, 3)
@@ -65,9 +65,9 @@ func TestManySleepUntilASignal(t *testing.T) {
 		outboxAt("two", url, "  schema: "+two.Schema+"\n"))
 	relay, process := ownProcess(t, settings(one, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", "",
 		"RELAY_CONFIG", path, "RELAY_IDLE_AFTER", "1s",
-		"RELAY_SLEEP", "10000h")) // looks are at the multiples of it: none is near
+		"RELAY_SLEEP", "10000h")) // checks are at multiples of it: none is near
 	relay.awaitPage("/readyz", 200)
-	pgtest.Await(t, "the first look", func() (bool, error) { return statements.Load() > 0, nil })
+	pgtest.Await(t, "the first check", func() (bool, error) { return statements.Load() > 0, nil })
 	asleep := func() {
 		pgtest.AwaitSQL(t, one, `select not exists (select from pg_stat_activity where application_name like $1 || '%')`,
 			one.Schema)
@@ -76,7 +76,7 @@ func TestManySleepUntilASignal(t *testing.T) {
 	before, since := statements.Load(), time.Now()
 	fill(t, one, topic, 100)
 	fill(t, two, topic, 100)
-	pgtest.Await(t, "the time of some looks", func() (bool, error) {
+	pgtest.Await(t, "the interval of some checks", func() (bool, error) {
 		relay.awaitPage("/readyz", 200)
 		return time.Since(since) > 4*watchEvery, nil
 	})
@@ -86,8 +86,8 @@ func TestManySleepUntilASignal(t *testing.T) {
 	if err := process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	drained(t, one)
-	drained(t, two)
+	awaitDrained(t, one)
+	awaitDrained(t, two)
 	asleep()
 	if n := len(kafkatest.ReadAll(t, topic)); n != 200 {
 		t.Errorf("%d events published, want 200", n)

@@ -51,17 +51,17 @@ func (c *statusCommand) run(ctx context.Context, p *program) error {
 	})
 }
 
-// consumerLine is a consumer whose inbox is beside the outbox.
+// consumerLine is a consumer whose inbox is in the same database.
 type consumerLine struct {
 	Consumer    string        `json:"consumer"`
-	Partitions  int           `json:"partitions"` // that it has decided something in
+	Partitions  int           `json:"partitions"` // in which it has decided an event
 	Halted      int           `json:"halted"`
 	Parked      int64         `json:"parked"`
 	Quarantined int64         `json:"quarantined"`
-	Unmoved     time.Duration `json:"unmoved"` // since it decided something in any of them
+	Unmoved     time.Duration `json:"unmoved"` // since it last decided an event, in any of them
 }
 
-// consumers are none where this role may not look at an inbox, or none is here.
+// consumers returns none if there is no inbox, or this role may not read it.
 func (d database) consumers(ctx context.Context, timeout time.Duration) (list []consumerLine, err error) {
 	err = d.withPool(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		found, err := inboxoperator.Diagnose(ctx, pool, d.Schema, false)
@@ -104,7 +104,7 @@ func writeStatus(w io.Writer, st operator.Status) error {
 	for _, l := range st.Lanes {
 		held, parked = held+l.Held, parked+l.Parked
 	}
-	if held+parked > 0 { // they are no backlog, and are not published
+	if held+parked > 0 { // they are neither backlog nor published
 		fmt.Fprintf(table, "\nHELD\tPARKED\n%d\t%d\n", held, parked)
 	}
 	if len(st.Aside) > 0 {
@@ -128,17 +128,16 @@ func writeStatus(w io.Writer, st operator.Status) error {
 			cmp.Or(s.Reader, "-"), s.Lanes, relay.Lanes, size(s.LagBytes), age(s.LagTime, true), size(s.HeldBytes),
 			safe(s))
 	}
-	fmt.Fprintln(table, "\nRELAY\tOWNER\tLANES\tOVERDUE\tCLAIMED\tOLDEST\tLAST HEARD OF\tWELL FOR")
+	fmt.Fprintln(table, "\nRELAY\tOWNER\tLANES\tOVERDUE\tCLAIMED\tOLDEST\tLAST HEARD OF\tWELL FOR\tLAST ACK\t"+
+		"VERSION\tFAILS FOR\tERROR")
 	for _, r := range st.Relays.List {
-		owner, heard := "(free)", time.Duration(0)
+		owner := "(free)"
 		if r.Owner != nil {
 			owner = r.Owner.String()
 		}
-		if r.Heard != nil {
-			heard = *r.Heard
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", cmp.Or(r.Name, "-"), owner, ranges(r.Lanes), r.Overdue,
-			r.Claimed, age(r.Oldest, r.Oldest > 0), age(heard, r.Heard != nil), age(r.Well, r.Alive))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(r.Name, "-"), owner,
+			ranges(r.Lanes), r.Overdue, r.Claimed, age(r.Oldest, r.Oldest > 0), since(r.Heard), age(r.Well, r.Alive),
+			since(r.Acked), cmp.Or(r.Version, "-"), since(r.TroubleFor), errorText(r.Trouble))
 	}
 	if len(st.Topics) > 0 {
 		fmt.Fprintln(table, "\nTOPIC\tBACKLOG\tOLDEST")
@@ -147,6 +146,14 @@ func writeStatus(w io.Writer, st operator.Status) error {
 		}
 	}
 	return table.Flush()
+}
+
+// since formats an age; nil: unknown.
+func since(d *time.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	return age(*d, true)
 }
 
 func age(d time.Duration, known bool) string {
@@ -159,7 +166,7 @@ func age(d time.Duration, known bool) string {
 	return d.Round(time.Second).String()
 }
 
-// ranges writes ascending numbers shortly: 0-3,7.
+// ranges formats ascending numbers as ranges: 0-3,7.
 func ranges(lanes []int16) string {
 	var parts []string
 	for i := 0; i < len(lanes); {
@@ -197,7 +204,7 @@ func safe(s *relay.WALStatus) string {
 	return size(*s.SafeBytes)
 }
 
-// size writes bytes for people.
+// size formats bytes.
 func size(n int64) string {
 	switch {
 	case n >= 1<<30:

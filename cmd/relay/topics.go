@@ -12,16 +12,16 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// topicsCommand is what people do with topics.
+// topicsCommand has the operators' commands for topics.
 type topicsCommand struct {
 	List          topicsListCommand    `cmd:"" help:"Show pinned partition counts, pauses, and what is held."`
 	Show          topicsShowCommand    `cmd:"" help:"Show one topic: its partitions here and in Kafka, what is held, and what accepting a count would risk."`
 	Accept        topicsAcceptCommand  `cmd:"" help:"Accept that a topic has another partition count."`
 	AcceptCluster topicsClusterCommand `cmd:"" help:"Accept that the topics are in another Kafka cluster."`
-	Pause         topicsPauseCommand   `cmd:"" help:"Set a topic's events aside instead of publishing them."`
-	Held          topicsHeldCommand    `cmd:"" help:"List events that are held, in the order in which they will go."`
+	Pause         topicsPauseCommand   `cmd:"" help:"Hold a topic's events instead of publishing them."`
+	Held          topicsHeldCommand    `cmd:"" help:"List held events, in the order in which they will be published."`
 	Discard       topicsDiscardCommand `cmd:"" help:"Delete held events for good."`
-	Resume        topicsResumeCommand  `cmd:"" help:"Publish what was set aside, and go on."`
+	Resume        topicsResumeCommand  `cmd:"" help:"Publish the held events, and continue."`
 }
 
 type topicsListCommand struct {
@@ -71,9 +71,9 @@ type topicsAcceptCommand struct {
 
 // Help is the longer text of --help.
 func (*topicsAcceptCommand) Help() string {
-	return `Relays refuse a topic whose partition count is not the pinned one, for its keys would move. Before you accept the new count,
-let every consumer read the topic to its end: else it may apply a key's next event, from its new partition, before earlier ones
-that it has not read in the old one. Relays go on within 30 s.`
+	return `Relays refuse a topic whose partition count is not the pinned one, because its keys would move to other partitions. Before you
+accept the new count, let every consumer read the topic to its end. Otherwise it may apply a key's next event, from the new
+partition, before earlier ones that it has not read in the old partition. Relays continue within 30 s.`
 }
 
 func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
@@ -96,7 +96,7 @@ type topicsClusterCommand struct {
 // Help is the longer text of --help.
 func (*topicsClusterCommand) Help() string {
 	return `Relays refuse brokers of another cluster than the one that they have published to. Before you accept it, let every consumer
-read the old topics to their ends: what only they hold is not published again. Relays go on within seconds.`
+read the old topics to their ends: events that only they hold are not published again. Relays continue within seconds.`
 }
 
 func (c *topicsClusterCommand) run(ctx context.Context, p *program) error {
@@ -116,8 +116,8 @@ type topicsPauseCommand struct{ topicChange }
 
 // Help is the longer text of --help.
 func (*topicsPauseCommand) Help() string {
-	return `The relays set the topic's events aside, in order, and publish the other topics. What is being sent at this moment is still
-sent. The events stay in the database until relay topics resume.`
+	return `The relays hold the topic's events, in order, and publish the other topics. Requests that are under way still complete.
+The events stay in the database until relay topics resume.`
 }
 
 func (c *topicsPauseCommand) run(ctx context.Context, p *program) error {
@@ -176,8 +176,8 @@ type topicsDiscardCommand struct {
 
 // Help is the longer text of --help.
 func (*topicsDiscardCommand) Help() string {
-	return `Held events go out by themselves once their partition or topic takes them. Discard what never can: the topic is gone for good, or
-one event (--message-id) keeps a partition from going on. What is held behind it goes on without it.`
+	return `Held events are published by themselves once their partition or topic accepts them. Discard those that never can be: the topic no longer
+exists, or one event (--message-id) blocks a partition. The events held behind it are then published without it.`
 }
 
 func (c *topicsDiscardCommand) run(ctx context.Context, p *program) error {

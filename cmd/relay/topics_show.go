@@ -24,11 +24,11 @@ type topicsShowCommand struct {
 // Help is the longer text of --help.
 func (*topicsShowCommand) Help() string {
 	return `PARTITIONS is the pinned count; with --kafka-brokers IN KAFKA is the topic's own, and each partition has its leader and the end of its
-log. HELD ends at 100,000; partition -1 is the topic as a whole. PUBLISHING are events between claim and settle. What may have been
-written is counted before relay topics accept asks about it.`
+log. HELD counts up to 100,000; partition -1 is the topic as a whole. PUBLISHING counts the events between claim and settle. The command
+also counts the events that may have been written already, which relay topics accept asks about.`
 }
 
-// topicShown is a topic here and in Kafka.
+// topicShown is a topic in the outbox and in Kafka.
 type topicShown struct {
 	operator.TopicState
 	HeldUncertain int64              `json:"held_uncertain"`
@@ -93,7 +93,7 @@ type partitionLine struct {
 	leader, inSync, end string
 }
 
-// lines are the partitions that Kafka has, and those that events are held for.
+// lines returns the partitions that Kafka has, and those that events are held for.
 func (s topicShown) lines() (list []partitionLine) {
 	if s.Kafka != nil {
 		for _, p := range s.Kafka.Partitions {

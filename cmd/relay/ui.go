@@ -15,11 +15,11 @@ type uiCommand struct {
 
 // Help is the longer text of --help.
 func (*uiCommand) Help() string {
-	return `Pages for people: what is wrong, what it means, and the verbs that mend it. It connects as --database-url, and what that role may do,
-the pages can do: with one that only reads they only show. Without --kafka-brokers the lag of consumers is not shown.
+	return `Web pages that show problems, what they mean, and the actions that resolve them. They connect as the role of --database-url and can do what
+that role may do: with a role that only reads they only show. Without --kafka-brokers the lag of consumers is not shown.
 
-Without --users and --proxy-header it answers to this machine only, and whoever is on it may operate, in the name of the user of this
-process. Passwords want TLS: put a proxy before it.`
+Without --users and --proxy-header they are served to this machine only, and everyone on it may operate, under the name of the user of
+this process. Passwords need TLS: put a proxy in front.`
 }
 
 // all: without --outbox the pages show every outbox of the list.

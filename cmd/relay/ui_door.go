@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -20,18 +19,12 @@ import (
 	"github.com/effectonce/effectonce/ui"
 )
 
-// loopback tells whether only this machine reaches a host.
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// door lets people in by password, or by the name that a proxy gives them.
+// door authenticates by password, or by the name in a proxy's header.
 type door struct {
-	users  *usersFile // nil: nobody has a password
-	header string     // of the proxy; empty: there is none
+	users  *usersFile // nil: there are no passwords
+	header string     // of the proxy; empty: no proxy
 	from   []netip.Prefix
-	level  ui.Level // of whom only the proxy knows
+	level  ui.Level // of users that only the proxy knows
 }
 
 const challenge = ui.Challenge(`Basic realm="effectonce", charset="UTF-8"`)
@@ -75,22 +68,22 @@ func (d *door) trusted(remote string) bool {
 
 // account is one line of the file.
 type account struct {
-	hash  string // empty: only the proxy lets this one in
+	hash  string // empty: only the proxy admits this user
 	level ui.Level
 	scope *ui.Scope // nil: all
 }
 
-// usersFile is read anew when it has changed.
+// usersFile is read again when it has changed.
 type usersFile struct {
 	path string
 
 	mu     sync.Mutex
-	at     time.Time // when the file that was read was written
+	at     time.Time // modification time of the file that was read
 	size   int64
 	users  map[string]account
-	proven map[[sha256.Size]byte]bool // logins that were right: bcrypt is slow on purpose
-	nobody []byte                     // a hash for names that have none: how long a refusal takes says nothing of names
-	slow   sync.Mutex                 // one at a time: who guesses keeps one core busy at most
+	proven map[[sha256.Size]byte]bool // verified logins: bcrypt is slow
+	nobody []byte                     // a hash for unknown names, so that the time of a refusal does not reveal names
+	slow   sync.Mutex                 // one at a time: guessing uses one core at most
 }
 
 func (f *usersFile) read() (map[string]account, error) {
@@ -116,7 +109,7 @@ func (f *usersFile) read() (map[string]account, error) {
 	return users, nil
 }
 
-// readUsers reads what htpasswd -B writes, with a level behind it. Its errors hold no hash.
+// readUsers parses the output of htpasswd -B, followed by a level. Its errors contain no hash.
 func readUsers(path string) (map[string]account, error) {
 	file, err := os.Open(path)
 	if err != nil {

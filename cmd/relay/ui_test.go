@@ -23,7 +23,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// serveUI starts `relay ui` within this process, and stops it at the end of the test.
+// serveUI starts `relay ui` in this process, and stops it at the end of the test.
 func serveUI(t *testing.T, env environment, args ...string) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -37,7 +37,7 @@ func serveUI(t *testing.T, env environment, args ...string) *instance {
 	t.Cleanup(func() {
 		cancel()
 		if got := i.end(); got != codeOK {
-			t.Errorf("it ended with %d: %s", got, i.output())
+			t.Errorf("relay ui ended with %d: %s", got, i.output())
 		}
 	})
 	i.base = i.awaitLine(pagesAt)
@@ -46,8 +46,8 @@ func serveUI(t *testing.T, env environment, args ...string) *instance {
 
 var pagesAt = regexp.MustCompile(`"msg":"pages","url":"(http://[^/"]+)/`)
 
-// asks a page as somebody, and returns status and body.
-func (i *instance) asks(method, path string, form url.Values, change func(*http.Request)) (int, string) {
+// request requests a page, with a request that change may modify, and returns status and body.
+func (i *instance) request(method, path string, form url.Values, change func(*http.Request)) (int, string) {
 	i.t.Helper()
 	r, err := http.NewRequestWithContext(i.t.Context(), method, i.base+path, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -67,7 +67,7 @@ func (i *instance) asks(method, path string, form url.Values, change func(*http.
 	return resp.StatusCode, string(body)
 }
 
-// TestUI: the pages of a real outbox, a verb, and its row in the audit.
+// TestUI: the pages of a real outbox, a command, and its row in the audit.
 func TestUI(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -76,21 +76,21 @@ func TestUI(t *testing.T) {
 	delete(env, "RELAY_KAFKA_BROKERS")
 	i := serveUI(t, env, "--prefix=/ops")
 	as := func(*http.Request) {}
-	if status, page := i.asks(http.MethodGet, "/ops/", nil, as); status != http.StatusOK ||
+	if status, page := i.request(http.MethodGet, "/ops/", nil, as); status != http.StatusOK ||
 		!strings.Contains(page, "Backlog") || !strings.Contains(page, "ann") {
 		t.Errorf("%d %s", status, page)
 	}
 	name := strings.TrimPrefix(must(url.Parse(db.URL)).Path, "/")
 	form := url.Values{"topic": {"orders"}, "reason": {"late"}}
-	status, page := i.asks(http.MethodPost, "/ops/db/"+name+"/topics/pause", form, as)
+	status, page := i.request(http.MethodPost, "/ops/db/"+name+"/topics/pause", form, as)
 	if status != http.StatusOK || !strings.Contains(page, "Topic orders is paused") {
 		t.Errorf("%d %s", status, page)
 	}
 	if n := pgtest.One[int64](t, db, `select count(*) from outbox_audit where operator = 'ann'`); n != 1 {
-		t.Errorf("the audit has %d rows of it", n)
+		t.Errorf("the audit has %d rows of the pause", n)
 	}
-	// A page of another site, to which a name server has given this machine's address.
-	status, page = i.asks(http.MethodGet, "/ops/", nil, func(r *http.Request) { r.Host = "evil.example" })
+	// A page of another site whose name resolves to this machine's address.
+	status, page = i.request(http.MethodGet, "/ops/", nil, func(r *http.Request) { r.Host = "evil.example" })
 	if status != http.StatusForbidden || strings.Contains(page, "Backlog") {
 		t.Errorf("under another name: %d %s", status, page)
 	}
@@ -103,7 +103,8 @@ func must(u *url.URL, err error) *url.URL {
 	return u
 }
 
-// TestUIUsers: a password lets in at its level, from the file as it is now; a proxy's word counts only from the proxy.
+// TestUIUsers: a user's password grants the user's level, from the current file; a proxy's header counts only if the
+// proxy has sent it.
 func TestUIUsers(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -141,30 +142,30 @@ func TestUIUsers(t *testing.T) {
 		"carl by proxy":    {named("carl"), http.StatusOK, "carl</span> <small>operate"},
 		"dora by proxy":    {named("dora"), http.StatusOK, "dora</span> <small>view"},
 	} {
-		if status, page := i.asks(http.MethodGet, "/topics", nil, c.as); status != c.want ||
+		if status, page := i.request(http.MethodGet, "/topics", nil, c.as); status != c.want ||
 			!strings.Contains(page, c.says) {
 			t.Errorf("%s: %d %s", name, status, page)
 		}
 	}
 	for name, want := range map[string]int{"bob": http.StatusOK, "dan": http.StatusForbidden} {
-		if status, _ := i.asks(http.MethodGet, "/consumers", nil, login(name, canary)); status != want {
+		if status, _ := i.request(http.MethodGet, "/consumers", nil, login(name, canary)); status != want {
 			t.Errorf("%s, on a page of all topics: %d", name, status)
 		}
 	}
 	write("bob:" + string(hash) + ":view\nlonger: \n")
-	if status, _ := i.asks(http.MethodGet, "/topics", nil, login("bob", canary)); status != http.StatusForbidden {
+	if status, _ := i.request(http.MethodGet, "/topics", nil, login("bob", canary)); status != http.StatusForbidden {
 		t.Errorf("a file that cannot be read: %d", status)
 	}
 	write("bob:" + string(hash) + ":view\n")
-	if status, _ := i.asks(http.MethodGet, "/topics", nil, login("ann", canary)); status != http.StatusUnauthorized {
-		t.Errorf("ann is gone: %d", status)
+	if status, _ := i.request(http.MethodGet, "/topics", nil, login("ann", canary)); status != http.StatusUnauthorized {
+		t.Errorf("after ann was removed: %d", status)
 	}
 	if strings.Contains(i.output(), canary) || strings.Contains(i.output(), string(hash)) {
 		t.Errorf("the log has a password or its hash: %s", i.output())
 	}
 }
 
-// TestUIRefuses: nobody opens it to others by accident.
+// TestUIRefuses: relay ui is not opened to other machines by accident.
 func TestUIRefuses(t *testing.T) {
 	t.Parallel()
 	env := environment{"RELAY_DATABASE_URL": "postgres://127.0.0.1:1/none"}
@@ -192,7 +193,7 @@ func TestUIRefuses(t *testing.T) {
 	}
 }
 
-// TestTrusted: the name in a header is a proxy's word only when the proxy has sent it.
+// TestTrusted: a name in a header counts only if the proxy has sent it.
 func TestTrusted(t *testing.T) {
 	t.Parallel()
 	c := pageFlags{
@@ -210,14 +211,14 @@ func TestTrusted(t *testing.T) {
 	}
 }
 
-// pagesOf are the pages beside a relay.
+// pagesOf are the pages that a relay serves.
 func pagesOf(relay *instance) *instance {
 	shown := *relay
 	shown.base = shown.awaitLine(pagesAt)
 	return &shown
 }
 
-// TestRunServesPages: the pages beside a relay, with the same door, over connections that are not the relay's.
+// TestRunServesPages: `relay run` serves the pages, with the same access control, over connections of their own.
 func TestRunServesPages(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
@@ -235,19 +236,19 @@ func TestRunServesPages(t *testing.T) {
 	relay.awaitPage("/readyz", http.StatusOK)
 	shown := pagesOf(relay)
 	fill(t, db, topic, 10)
-	drained(t, db)
+	awaitDrained(t, db)
 	nobody := func(*http.Request) {}
-	if status, _ := shown.asks(http.MethodGet, "/ops/", nil, nobody); status != http.StatusUnauthorized {
+	if status, _ := shown.request(http.MethodGet, "/ops/", nil, nobody); status != http.StatusUnauthorized {
 		t.Errorf("without a password: %d", status)
 	}
 	ann := func(r *http.Request) { r.SetBasicAuth("ann", canary) }
 	name := strings.TrimPrefix(must(url.Parse(db.URL)).Path, "/")
 	form := url.Values{"topic": {topic}, "reason": {"late"}}
-	status, page := shown.asks(http.MethodPost, "/ops/db/"+name+"/topics/pause", form, ann)
+	status, page := shown.request(http.MethodPost, "/ops/db/"+name+"/topics/pause", form, ann)
 	if status != http.StatusOK || !strings.Contains(page, "Topic "+topic+" is paused") {
 		t.Fatalf("%d %s", status, page)
 	}
-	if status, page := shown.asks(http.MethodGet, "/ops/topics", nil, ann); status != http.StatusOK ||
+	if status, page := shown.request(http.MethodGet, "/ops/topics", nil, ann); status != http.StatusOK ||
 		!strings.Contains(page, topic) {
 		t.Errorf("%d %s", status, page)
 	}
@@ -260,7 +261,7 @@ func TestRunServesPages(t *testing.T) {
 	}
 }
 
-// TestRunOfManyServesPages: they show what the list names, and what is wrong of it takes nothing from the others.
+// TestRunOfManyServesPages: the pages show the listed outboxes, and a wrong entry does not affect the others.
 func TestRunOfManyServesPages(t *testing.T) {
 	t.Parallel()
 	one := outboxDB(t)
@@ -271,14 +272,13 @@ func TestRunOfManyServesPages(t *testing.T) {
 		"RELAY_UI", "true", "RELAY_UI_LISTEN", "127.0.0.1:0", "USER", "ann"))
 	shown := pagesOf(relay)
 	pgtest.Await(t, "the pages show the outbox", func() (bool, error) {
-		status, page := shown.asks(http.MethodGet, "/", nil, func(*http.Request) {})
+		status, page := shown.request(http.MethodGet, "/", nil, func(*http.Request) {})
 		return status == http.StatusOK && strings.Contains(page, ">tenant-one<") && !strings.Contains(page, ">wrong<"),
 			nil
 	})
 }
 
-// TestPagesFollowTheList: another list is shown in place of the first, and the outboxes of one place share their
-// connections.
+// TestPagesFollowTheList: a new list replaces the first, and outboxes of one database share their connections.
 func TestPagesFollowTheList(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -300,7 +300,7 @@ func TestPagesFollowTheList(t *testing.T) {
 		return found
 	}
 	if found := names(); found != nil {
-		t.Errorf("before anything is known: %q", found)
+		t.Errorf("before the first list: %q", found)
 	}
 	d := database{DatabaseURL: secret.Of(db.URL), manyOutboxes: manyOutboxes{several: true}}
 	of := func(name string) namedOutbox { return namedOutbox{name: name, schema: db.Schema} }
@@ -318,13 +318,13 @@ func TestPagesFollowTheList(t *testing.T) {
 		}
 		shown := g.current.Load()
 		if shown == before {
-			t.Errorf("%q: the pages are those of before", want)
+			t.Errorf("%q: the pages are the old ones", want)
 		}
 		if found := names(); !slices.Equal(found, want) {
 			t.Errorf("%q are shown, want %q", found, want)
 		}
 		if err := g.show(t.Context(), d, slices.Clone(list)); err != nil || g.current.Load() != shown {
-			t.Errorf("%q: the same list begins everything anew: %v", want, err)
+			t.Errorf("%q: the same list starts new pages: %v", want, err)
 		}
 	}
 	open, closeAll := g.databases(d, []namedOutbox{of("a"), of("b")})
@@ -334,7 +334,7 @@ func TestPagesFollowTheList(t *testing.T) {
 	}
 }
 
-// TestRunRefusesOpenPages: its door is that of relay ui, and named by its own flags.
+// TestRunRefusesOpenPages: access is as strict as in relay ui, and the error names the flags of run.
 func TestRunRefusesOpenPages(t *testing.T) {
 	t.Parallel()
 	env := environment{

@@ -21,14 +21,10 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestUpgrade: the relay of the last release and this one, side by side under load, on one outbox, and two workers
-// behind them. The schemas move on while the old ones work; then the new ones join; then the old ones are started
-// again, as after a rollback. Every event is in Kafka, first occurrences in order per key, and has one effect, in the
-// same order.
-//
-// The workers are this build in both parts: their inbox's next version is always invented. Before there is a release,
-// the old relay is this one, and the schema moves on to an invented version after the present one: what a next release
-// will do to this binary.
+// TestUpgrade: the relay of the last release and the current one share an outbox under load, with two workers behind
+// them. The schemas are migrated while the old ones work; then the new ones join; then the old ones are started again,
+// as after a rollback. Every event is in Kafka, first occurrences are in order per key, and each event has one effect,
+// in the same order.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	old, tag := lastRelease(t)
@@ -42,17 +38,17 @@ func TestUpgrade(t *testing.T) {
 
 	stop, appended := load(t, db, topic)
 	first, _ := processOf(t, old, env.with("RELAY_NAME", "old"))
-	first.settles(200)
+	first.awaitSettled(200)
 	workers := newLedger(t, topic)
 	oldWorker := workers.member()
-	workers.books(1)
+	workers.awaitEffects(1)
 	upgrade()
-	first.settles(200)
+	first.awaitSettled(200)
 	workers.inventNextVersion()
-	workers.books(1)
+	workers.awaitEffects(1)
 	second, _ := ownProcess(t, env.with("RELAY_NAME", "new"))
-	first.settles(200)
-	second.settles(200)
+	first.awaitSettled(200)
+	second.awaitSettled(200)
 	workers.member()
 
 	first.signal()
@@ -61,13 +57,13 @@ func TestUpgrade(t *testing.T) {
 		t.Fatalf("the old relay ended with %d: %s", code, first.output())
 	}
 	again, _ := processOf(t, old, env.with("RELAY_NAME", "old again"))
-	again.settles(200)
-	second.settles(200)
+	again.awaitSettled(200)
+	second.awaitSettled(200)
 	workers.member()
-	workers.books(1)
+	workers.awaitEffects(1)
 
 	stop()
-	drained(t, db)
+	awaitDrained(t, db)
 	workers.judge(appended())
 	count := map[string]int{}
 	next := map[string]int{}
@@ -88,14 +84,14 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// lastRelease builds the relay of the last tag before this commit. Without one it is the present relay, and tag is
-// empty.
+// lastRelease builds the relay of the last tag before this commit. Without a tag it returns the current relay and an
+// empty tag.
 func lastRelease(t *testing.T) (path, tag string) {
 	t.Helper()
 	out, err := exec.Command("git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^").Output()
 	tag = strings.TrimSpace(string(out))
 	if err != nil || tag == "" {
-		t.Log("there is no release before this commit: this relay takes the old one's part, and the schema's next " +
+		t.Log("there is no release before this commit: this relay acts as the old one, and the schema's next " +
 			"version is invented")
 		return builtBinary(t), ""
 	}
@@ -143,7 +139,7 @@ func unpack(t *testing.T, content []byte, dir string) {
 	}
 }
 
-// migrateWith runs a binary's migrate.
+// migrateWith runs the migrate command of a binary.
 func migrateWith(t *testing.T, path string, env environment) {
 	t.Helper()
 	cmd := exec.Command(path, "migrate", "--sets", "outbox")
@@ -153,8 +149,8 @@ func migrateWith(t *testing.T, path string, env environment) {
 	}
 }
 
-// inventNextVersion is a migration that expands what every statement of the relay touches, and two more after it: a
-// release may bring several.
+// inventNextVersion applies a migration that extends every table in the relay's statements, and two more: a release may
+// have several.
 func inventNextVersion(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	list, err := migrations.Applied(t.Context(), db.Pool, migrations.Options{Sets: []migrations.Set{migrations.Outbox}})
@@ -171,7 +167,7 @@ func inventNextVersion(t *testing.T, db *pgtest.DB) {
 	}
 }
 
-// migrateByHand is a migration as a DBA does it: the locks are taken under load, and where that fails, once more.
+// migrateByHand migrates as a DBA does: it takes the locks under load, and retries if that fails.
 func migrateByHand(t *testing.T, db *pgtest.DB, sql string, version int64) {
 	t.Helper()
 	pgtest.Await(t, "migration", func() (bool, error) {
@@ -185,14 +181,14 @@ func migrateByHand(t *testing.T, db *pgtest.DB, sql string, version int64) {
 	})
 }
 
-// load appends to 50 keys until stop, a few at a time; the payload is the event's number within its key.
+// load appends to 50 keys until it is stopped, a few events at a time; the payloads of a key count up from 0.
 func load(t *testing.T, db *pgtest.DB, topic string) (stop func(), appended func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done, n := make(chan error, 1), 0
 	go func() {
 		for ctx.Err() == nil {
-			// Not ctx: a cut statement may have been committed.
+			// Not ctx: an interrupted statement may have been committed.
 			if _, err := db.Pool.Exec(context.WithoutCancel(ctx), `insert into outbox_event (topic, key, type, payload)
 				select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8')
 				from generate_series($2::int, $2::int + 49) g`, topic, n); err != nil {
@@ -218,7 +214,7 @@ func load(t *testing.T, db *pgtest.DB, topic string) (stop func(), appended func
 
 var settledMetric = regexp.MustCompile(`(?m)^effectonce_relay_settled_events_total (\S+)$`)
 
-// settled is the relay's own count.
+// settled returns the relay's own count.
 func (i *instance) settled() (int, error) {
 	_, body, err := i.get("/metrics")
 	if err != nil {
@@ -228,15 +224,15 @@ func (i *instance) settled() (int, error) {
 	if m == nil {
 		return 0, errors.New("no count of settled events")
 	}
-	f, err := strconv.ParseFloat(m[1], 64) // a large one is 1e+06
+	f, err := strconv.ParseFloat(m[1], 64) // a large number is 1e+06
 	return int(f), err
 }
 
-// settles waits until the relay has settled so many more.
-func (i *instance) settles(more int) {
+// awaitSettled waits until the relay has settled more events.
+func (i *instance) awaitSettled(more int) {
 	i.t.Helper()
 	before := -1
-	pgtest.Await(i.t, "the relay settles more", func() (bool, error) {
+	pgtest.Await(i.t, "more settled events", func() (bool, error) {
 		n, err := i.settled()
 		if before < 0 {
 			before = n

@@ -18,7 +18,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// ledger is the consumers' side of an upgrade: one database, one group, members that come and go.
+// ledger is the consumers' side of an upgrade: one database, and one group whose members change.
 type ledger struct {
 	*pgtest.DB
 	t       *testing.T
@@ -33,7 +33,7 @@ func newLedger(t *testing.T, topic string) *ledger {
 	return l
 }
 
-// member starts a worker; stop ends it in order.
+// member starts a worker; stop ends it cleanly.
 func (l *ledger) member() (stop func()) {
 	l.t.Helper()
 	in, err := inbox.New(l.Pool, "ledger", inbox.Config{
@@ -78,14 +78,14 @@ func (l *ledger) member() (stop func()) {
 
 func (l *ledger) count() int { return pgtest.One[int](l.t, l.DB, "select count(*) from effect") }
 
-// books waits until so many more effects are there.
-func (l *ledger) books(more int) {
+// awaitEffects waits until more effects have been applied.
+func (l *ledger) awaitEffects(more int) {
 	l.t.Helper()
 	before := l.count()
 	pgtest.AwaitSQL(l.t, l.DB, "select count(*) >= $1 from effect", before+more)
 }
 
-// inventNextVersion is a migration of the inbox's tables under load, and a partition that comes and goes.
+// inventNextVersion migrates the inbox's tables under load, and creates and drops a partition.
 func (l *ledger) inventNextVersion() {
 	l.t.Helper()
 	list, err := migrations.Applied(l.t.Context(), l.Pool, migrations.Options{Sets: []migrations.Set{migrations.Inbox}})
@@ -101,9 +101,8 @@ func (l *ledger) inventNextVersion() {
 	} {
 		migrateByHand(l.t, l.DB, sql, last+1+int64(n))
 	}
-	l.books(1)
-	// A worker that looks after its days meanwhile finalizes any detach that it finds pending, for Postgres allows one
-	// at a time.
+	l.awaitEffects(1)
+	// A worker that maintains its days may finalize the pending detach first, because Postgres allows only one.
 	_, err = l.Pool.Exec(l.t.Context(), "alter table inbox_message detach partition inbox_message_invented "+
 		"concurrently")
 	if err != nil && !pgerr.Is(err, pgerr.UndefinedTable) {
@@ -112,7 +111,7 @@ func (l *ledger) inventNextVersion() {
 	l.Exec(l.t, "drop table inbox_message_invented")
 }
 
-// judge waits for every effect, and looks that each is there once and in the order of its key.
+// judge waits for all effects, and checks that each was applied once and in the order of its key.
 func (l *ledger) judge(appended int) {
 	l.t.Helper()
 	pgtest.AwaitSQL(l.t, l.DB, "select count(*) >= $1 from effect", appended)

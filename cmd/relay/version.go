@@ -16,7 +16,7 @@ func (versionCommand) run(_ context.Context, p *program) error {
 	return err
 }
 
-// version is the module's, as the go command has stamped it: a build of a checkout names its commit.
+// version returns the module's version as stamped by the go command; a build of a checkout names its commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// walCommand is what people do with the WAL source.
+// walCommand has the operators' commands for the WAL source.
 type walCommand struct {
 	Setup walSetupCommand `cmd:"" help:"Make what relays that read the WAL need: the publication."`
 	Drop  walDropCommand  `cmd:"" help:"Drop the replication slot and the publication, when no relay is to read the WAL any more."`
@@ -22,8 +22,8 @@ type walSetupCommand struct {
 
 // Help is the longer text of --help.
 func (*walSetupCommand) Help() string {
-	return `Run it as the owner of the tables, with CREATE on the database, before relays run with --source=wal. It makes a publication of
-what producers insert, and may run again. Postgres needs wal_level=logical, and should have max_slot_wal_keep_size. The
+	return `Run it as the owner of the tables, with CREATE on the database, before relays run with --source=wal. It creates a publication of
+the events that producers insert, and may run again. Postgres needs wal_level=logical, and should have max_slot_wal_keep_size. The
 relays' role needs REPLICATION. The relays make the replication slot themselves.`
 }
 
@@ -33,7 +33,7 @@ func (c *walSetupCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return outboxError(err)
 		}
-		p.log.Info("the publication is made; relays may run with --source=wal", "publication", name)
+		p.log.Info("the publication is created; relays may run with --source=wal", "publication", name)
 		return nil
 	})
 }

@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"iter"
 	"net/http"
 	"net/url"
 	"os"
@@ -77,11 +78,19 @@ func kind(address string) string {
 	return number.ReplaceAllString(u.Path, "/#") + "?" + strings.Join(names, "&")
 }
 
-// walk shows every kind of page that links lead to, and calls visit on each. What visit makes go away may be missed.
-func (b *tab) walk(r table, visit func(address, route string)) {
+// walk shows every kind of page that links lead to, and no more than so many of a route; those that it is given, first.
+// What its caller makes go away may be missed.
+func (b *tab) walk(r table, most int, first ...string) iter.Seq2[string, string] {
+	return func(yield func(address, route string) bool) { b.visit(r, most, append(first, "/"), yield) }
+}
+
+func (b *tab) visit(r table, most int, first []string, yield func(address, route string) bool) {
 	b.t.Helper()
-	first := b.site.url + "/"
-	queue, queued := []string{first}, map[string]int{first: 1}
+	var queue []string
+	queued := map[string]int{}
+	for _, path := range first {
+		queue, queued[b.site.url+path] = append(queue, b.site.url+path), 1
+	}
 	for len(queue) > 0 {
 		address := queue[0]
 		queue = queue[1:]
@@ -104,9 +113,9 @@ func (b *tab) walk(r table, visit func(address, route string)) {
 				b.t.Errorf("%s links to %s, which is no page", path, link)
 				continue
 			}
-			// One of a kind from each kind of page, and no more than a few of a route.
+			// One of a kind from each kind of page.
 			kindHere := kind(link) + " from " + kind(address)
-			if queued[link] == 0 && queued[kindHere] == 0 && queued[kind(link)] < 2 && queued[to] < 5 {
+			if queued[link] == 0 && queued[kindHere] == 0 && queued[kind(link)] < 2 && queued[to] < most {
 				queue = append(queue, link)
 				queued[link]++
 				queued[kindHere]++
@@ -114,7 +123,9 @@ func (b *tab) walk(r table, visit func(address, route string)) {
 				queued[to]++
 			}
 		}
-		visit(path, route)
+		if !yield(path, route) {
+			return
+		}
 	}
 }
 
@@ -130,10 +141,10 @@ func TestPages(t *testing.T) {
 	s, r := inTrouble(t, ui.Database{Name: "away", Pool: away}), routes(t)
 	b := s.tab(t, "ann", ui.Operate)
 	reached := map[string]bool{}
-	b.walk(r, func(address, route string) {
+	for address, route := range b.walk(r, 5) {
 		reached[route] = true
 		b.examine(address)
-	})
+	}
 	for _, route := range r.all(http.MethodGet) {
 		if !reached[route] && route != "GET /db/{db}/replay/plan" { // a form leads there
 			t.Errorf("no page leads to %s: link to it, and give inTrouble what is shown there", route)

@@ -94,7 +94,7 @@ func TestWithoutScript(t *testing.T) {
 	s, r := inTrouble(t), routes(t)
 	b := s.tab(t, "ann", ui.Operate)
 	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
-	b.walk(r, func(address, _ string) {
+	for address := range b.walk(r, 2) {
 		if len(b.text()) < 100 || b.count("h1") != 1 {
 			t.Errorf("%s says %q", address, b.text())
 		}
@@ -105,7 +105,7 @@ func TestWithoutScript(t *testing.T) {
 		if b.js(`[...document.querySelectorAll("time:not(.ago)")].every(t => t.textContent.endsWith("UTC"))`, &utc); !utc {
 			t.Errorf("%s has a time of no zone", address)
 		}
-	})
+	}
 	b.open("/topics")
 	b.click("details:has(form[action$='/pause']) summary")
 	b.fill("details[open] input[name=reason]", "they are late")

@@ -118,8 +118,9 @@ func outboxInTrouble(t *testing.T) *pgtest.DB {
 			values ('refunds', 'ann', 'their consumer books twice'), ('invoices', 'bob', 'the topic is being moved')`,
 		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
 				content_type, created_at)
-			select 3, nextval('outbox_event_id_seq'), 'refunds', 1, g, false, gen_random_uuid(), '', '', 'account-' || g,
-				'RefundAccepted', 'application/json', now() from generate_series(1, 17) g`,
+			select 3, nextval('outbox_event_id_seq'), case when g > 3 then 'refunds' else 'payments' end, 1, g, false,
+				gen_random_uuid(), '', '', 'account-' || g, 'RefundAccepted', 'application/json', now()
+			from generate_series(1, 20) g`,
 		`insert into outbox_event (topic, key, type, payload, created_at)
 			select 'payments', 'account-' || g, 'PaymentAccepted', '{}', now() - interval '40 s'
 			from generate_series(1, 212) g`,
@@ -129,10 +130,11 @@ func outboxInTrouble(t *testing.T) *pgtest.DB {
 		`insert into outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type,
 				payload, created_at)
 			select '1', g % 32, g, g, gen_random_uuid(), '', '', 'payments', 'account-' || g, 'PaymentAccepted',
-				'application/json', '{}', now() from generate_series(1, 40) g`,
+				'application/json', '{}', now() from generate_series(1, 400) g`,
 		`insert into relay_member (owner, name, seen, lease_until) values
 			('0190a3a0-0000-7000-8000-000000000001', 'relay-0 pid 7', now() + interval '1 h', now() + interval '1 h'),
 			('0190a3a0-0000-7000-8000-000000000002', 'relay-1 pid 7', now() + interval '1 h', now() + interval '1 h')`,
+		`update outbox_meta set kafka_cluster = 'the-old-one'`,
 		`update outbox_lane set fence = 1, lease_until = now() + interval '1 h',
 			owner = ('0190a3a0-0000-7000-8000-00000000000' || 1 + lane % 2)::uuid`,
 	} {
@@ -178,10 +180,35 @@ func inboxInTrouble(t *testing.T) *pgtest.DB {
 	return db
 }
 
-// keysInTrouble are operations that recovery gave up.
+// numbering is one of an outbox's.
+const numbering = "5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.2"
+
+// consumersInTrouble are some that go by numbers, by offsets and by ids, and have halted, the last one an hour ago.
+func consumersInTrouble(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	for _, c := range [][]string{
+		{"numbers", "watermark", "new_numbering", "its numbering " + numbering + " is newer"},
+		{"offsets", "offset", "offsets_went_back", "the topic was made again"},
+		{"books", "id", "", ""},
+	} {
+		db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days, dedup) values ($1, now(), 14, $2)`,
+			c[0], c[1])
+		db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at,
+				halted_code, halted_reason, updated_at)
+			values ($1, 'payments', 3, 41, 50, nullif(now(), case $2 when '' then now() end), $2, $3,
+				now() - interval '1 hour')`,
+			c[0], c[2], c[3])
+	}
+	db.Exec(t, `insert into inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes,
+			seqs, latest)
+		values ('offsets', 'payments', 3, '00000000-0000-0000-0000-000000000000', 0, 1, '{0}', '{40}', 0)`)
+}
+
+// keysInTrouble are operations that recovery gave up, beside an inbox.
 func keysInTrouble(t *testing.T) *pgtest.DB {
 	t.Helper()
-	db := pgtest.New(t, migrations.Idempotency)
+	db := pgtest.New(t, migrations.Idempotency, migrations.Inbox)
+	consumersInTrouble(t, db)
 	store, err := pgstore.New(db.Pool, pgstore.Config{Schema: db.Schema})
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +246,7 @@ func inTrouble(t *testing.T, more ...ui.Database) *site {
 	t.Helper()
 	empty := pgtest.New(t, migrations.Outbox, migrations.Inbox, migrations.Idempotency)
 	databases := []ui.Database{
-		of("orders", outboxInTrouble(t)), of("ledger", inboxInTrouble(t)), of("shop", keysInTrouble(t)),
+		of("orders", outboxInTrouble(t)), of("shop", keysInTrouble(t)), of("ledger", inboxInTrouble(t)),
 		of("new", empty),
 	}
 	return serve(t, ui.Config{}, append(databases, more...)...)

@@ -1,0 +1,33 @@
+package ui
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// featureNotSupported is also what a standby answers to whoever begins a transaction that may write.
+const featureNotSupported = "0A000"
+
+// away says what a database that cannot be looked at means, and what to do.
+func away(err error) string {
+	switch {
+	case pgerr.Is(err, pgerr.TooManyConnections):
+		return "Postgres answers, and has no connection left for this page, nor for relays and workers of its role. " +
+			"As a superuser: select usename, application_name, count(*) from pg_stat_activity group by 1, 2 " +
+			"order by 3 desc; then end what holds them, or raise the limit."
+	case pgerr.Is(err, pgerr.ReadOnlyTransaction), pgerr.Is(err, featureNotSupported):
+		return "This server is a standby, or lets nobody write. Connect to the primary; with several hosts in " +
+			"the URL add target_session_attrs=read-write."
+	case pgerr.Away(err), errors.Is(err, context.DeadlineExceeded):
+		return "It does not answer in time. Nothing is known of it at this moment; relays and workers wait for it " +
+			"as well. Look whether Postgres runs, and whether this machine reaches it."
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Message
+	}
+	return err.Error()
+}
