@@ -16,6 +16,7 @@ func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
 func TestEmbed(t *testing.T) {
 	db := pgtest.New(t)
 	kafkatest.CreateTopic(t, kafkatest.Brokers(t), "orders", 4)
+	kafkatest.CreateTopic(t, kafkatest.Brokers(t), "receipts", 4)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, db.URL, kafkatest.Brokers(t)) }()
@@ -27,8 +28,8 @@ func TestEmbed(t *testing.T) {
 	}
 }
 
-// TestReadmeShowsThisCode checks that section "Embed it" of the README shows this program.
-func TestReadmeShowsThisCode(t *testing.T) {
+// TestDocsShowThisCode checks that docs/embedding.md shows the whole program, and that the README's Go is in it.
+func TestDocsShowThisCode(t *testing.T) {
 	read := func(name string) string {
 		b, err := os.ReadFile(name)
 		if err != nil {
@@ -36,12 +37,22 @@ func TestReadmeShowsThisCode(t *testing.T) {
 		}
 		return string(b)
 	}
-	_, code, _ := strings.Cut(read("main.go"), "// readme:begin\n")
-	code, _, _ = strings.Cut(code, "// readme:end\n")
+	_, code, _ := strings.Cut(read("main.go"), "// docs:begin\n")
+	code, _, _ = strings.Cut(code, "// docs:end\n")
 	if code = strings.TrimSpace(code); code == "" {
-		t.Fatal("main.go has no code between readme:begin and readme:end")
+		t.Fatal("main.go has no code between docs:begin and docs:end")
 	}
-	if !strings.Contains(read("../../README.md"), "```go\n"+code+"\n```") {
-		t.Error("the README differs from examples/embed/main.go: copy the code between readme:begin and readme:end")
+	if !strings.Contains(read("../../docs/embedding.md"), "```go\n"+code+"\n```") {
+		t.Error("docs/embedding.md differs from examples/embed/main.go: copy the code between docs:begin and docs:end")
+	}
+	blocks := strings.Split(read("../../README.md"), "```go\n")[1:]
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "\n```")
+		if !strings.Contains(code, block) {
+			t.Errorf("the README shows code that examples/embed/main.go has not:\n%s", block)
+		}
+	}
+	if len(blocks) == 0 {
+		t.Error("the README shows no Go")
 	}
 }

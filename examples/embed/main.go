@@ -1,5 +1,5 @@
-// Command embed is the smallest complete program, and the code in section "Embed it" of the README: a producer, a relay
-// and a consumer in one process. It needs a Postgres, a Kafka and the topic "orders".
+// Command embed is the smallest complete program, which docs/embedding.md and the README quote: a producer, a relay and
+// a consumer in one process. It needs a Postgres, a Kafka and the topics "orders" and "receipts".
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// readme:begin
+// docs:begin
 
 // Order is the payload of the event.
 type Order struct {
@@ -72,12 +72,7 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 	if err != nil {
 		return err
 	}
-	count := inbox.JSON(func(ctx context.Context, tx pgx.Tx, _ event.Event, o Order) error {
-		_, err := tx.Exec(ctx, `insert into revenue (total) values ($1)
-			on conflict (one) do update set total = revenue.total + excluded.total`, o.Amount)
-		return err
-	})
-	consume, err := consumer.New(in.Each(count), brokers, []string{"orders"}, consumer.Config{})
+	consume, err := consumer.New(in.Each(inbox.JSON(count)), brokers, []string{"orders"}, consumer.Config{})
 	if err != nil {
 		return err
 	}
@@ -92,6 +87,7 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 	return g.Wait()
 }
 
+// placeOrder commits the order and its event together.
 func placeOrder(ctx context.Context, db *pgxpool.Pool, o Order) error {
 	e, err := event.JSON("orders", o.ID, "OrderPlaced", o)
 	if err != nil {
@@ -105,4 +101,18 @@ func placeOrder(ctx context.Context, db *pgxpool.Pool, o Order) error {
 	})
 }
 
-// readme:end
+// count is the effect: tx also records the event's id. It appends an event of its own, whose id is derived from its
+// cause.
+func count(ctx context.Context, tx pgx.Tx, e event.Event, o Order) error {
+	if _, err := tx.Exec(ctx, `insert into revenue (total) values ($1)
+		on conflict (one) do update set total = revenue.total + excluded.total`, o.Amount); err != nil {
+		return err
+	}
+	receipt, err := event.JSON("receipts", o.ID, "ReceiptDue", o)
+	if err != nil {
+		return err
+	}
+	return outbox.Append(ctx, tx, event.Derive(e, "receipt", receipt))
+}
+
+// docs:end
