@@ -24,7 +24,7 @@ help: ## print this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 test: ## every test, with the race detector, on a throwaway Postgres and Kafka
-	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
+	$(STACK) go test -race -p 2 -timeout 15m -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 	cd deploy && go test -count=1 ./...
 	$(if $(filter-out . $(ALL),$(RUN) $(PKG)),,$(MAKE) -j2 -O models interop && $(MAKE) proof)
 
@@ -32,7 +32,7 @@ test-short: ## the quick ones, without the race detector and a real Kafka; of on
 	go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
 
 models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
-	$(STACK) go test -p 2 -timeout 10m -run '^TestModel' ./relay ./inbox
+	$(STACK) go test -p 2 -timeout 15m -run '^TestModel' ./relay ./inbox
 
 proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; CORNER=18.6.0/4.3.1
 	$(if $(CORNER),EFFECTONCE_TEST_POSTGRES_VERSION=$(patsubst %/,%,$(dir $(CORNER))) EFFECTONCE_TEST_KAFKA_VERSION=$(notdir $(CORNER))) \
@@ -60,7 +60,13 @@ matrix-proof: proof
 matrix-soak: soak
 
 debezium: ## the tests with a real Debezium, which Maven fetches the first time
-	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 10m -run Debezium ./internal/verify/foreign
+	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 15m -run Debezium ./internal/verify/foreign
+
+compose: ## start the services of deploy/compose that are built from this tree as processes, with their settings
+	EFFECTONCE_COMPOSE=1 $(STACK) go test -count=1 -timeout 15m -run TestServices -v ./examples/internal/compose
+
+charts: ## lint, render and validate the Helm chart, and compare the plain manifests; its module is not in go.work
+	cd deploy/helm && GOWORK=off go vet ./... && GOWORK=off go test -count=1 -timeout 10m ./...
 
 guarantees: ## every test, and their results into the table of docs/rules.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
@@ -102,6 +108,18 @@ screenshots: ## the pictures of pages in docs, by the tests that visit them
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_SCREENSHOTS=$(CURDIR)/docs/operations/ui \
 		go test -count=1 -run '^TestScreenshots$$' ./ui/browser
 
+# Of a release: make site VERSION=v0.1.0
+VERSION ?= main
+site: ## docs as a site in .cache/site/html, strictly, with its links checked; the generator comes from PyPI, once
+	python3 tools/site/site.py $(VERSION)
+
+first-hour: ## every command of docs/first-hour.md, as it stands there
+	EFFECTONCE_FIRST_HOUR=1 go test -count=1 -timeout 15m -v -run '^TestPageRuns$$' ./examples/firsthour
+
+nightshift: ## stage failures on real servers, mend them from the pages, and write what was seen into docs/operations/ui.md; RUN='a_topic.*'
+	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_NIGHTSHIFT=$(CURDIR)/docs/operations/ui.md \
+		go test -count=1 -timeout 60m -parallel 6 -run '^TestNightShift$$/$(RUN)' ./ui/browser
+
 demo: ## payments to ledger and email in one process, with faults, and the count at the end
 	go run ./examples/demo
 
@@ -119,7 +137,7 @@ kafka: ## fetch the jars of Kafka and of DynamoDB Local ahead of the first test
 	$(STACK) jars
 
 clean: ## remove the caches that tests filled
-	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-*
+	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-* "$$cache"/site-*
 	go clean -testcache
 
-.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots
+.PHONY: charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site first-hour nightshift

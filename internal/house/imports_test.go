@@ -35,6 +35,7 @@ var allowed = map[string][]string{
 	"publisher":                   {"event"},
 	"consumer":                    {"event", "inbox"},
 	"oauthbearer":                 {},
+	"sqltx":                       {},
 	"inbox":                       {"event"},
 	"inbox/operator":              {"event", "inbox"},
 	"ui":                          {"relay", "relay/operator", "inbox/operator", "idempotency", "idempotency/pgstore"},
