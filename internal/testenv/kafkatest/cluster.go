@@ -27,12 +27,23 @@ type Cluster struct {
 // NewCluster starts a cluster. The end of the test removes it. Without a real Kafka it skips the test.
 func NewCluster(t testing.TB, brokers int) *Cluster {
 	t.Helper()
+	return newCluster(t, brokers, nil)
+}
+
+// NewOther is NewCluster with another cluster id than that of all others.
+func NewOther(t testing.TB, brokers int) *Cluster {
+	t.Helper()
+	return newCluster(t, brokers, func(n *node) error { n.cluster = "b3RoZXItdGVzdC1jbHVzdA"; return nil })
+}
+
+func newCluster(t testing.TB, brokers int, prepare func(n *node) error) *Cluster {
+	t.Helper()
 	RequireReal(t)
 	libs, err := Libs()
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
-	c, err := startCluster(libs, brokers, nil)
+	c, err := startCluster(libs, brokers, prepare)
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}

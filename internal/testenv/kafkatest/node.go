@@ -1,6 +1,7 @@
 package kafkatest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// clusterID is the same for all clusters.
+// clusterID is that of all clusters but those of NewOther.
 const clusterID = "ZWZmZWN0b25jZS10ZXN0cw"
 
 // node is a broker process, and a controller if it is one of the voters.
@@ -20,6 +21,7 @@ type node struct {
 	id               int
 	port, controller int
 	dir, libs        string
+	cluster          string         // id; empty: clusterID
 	process          *child.Process // nil while stopped
 	secure           *tlsConfig     // nil: plaintext only
 	shared           bool           // it is not killed and restarted
@@ -121,7 +123,7 @@ func (n *node) format(voters []*node, brokers int) error {
 	if err := os.WriteFile(config, []byte(n.properties(voters, brokers)), 0o600); err != nil {
 		return err
 	}
-	cmd := n.java("kafka.tools.StorageTool", "format", "-t", clusterID, "-c", config)
+	cmd := n.java("kafka.tools.StorageTool", "format", "-t", cmp.Or(n.cluster, clusterID), "-c", config)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("format Kafka's storage: %w\n%s", err, out)
 	}

@@ -137,7 +137,7 @@ func cancel(ctx context.Context, o *operator.Operator) error {
 	list, err := o.Scheduled(ctx, operator.ScheduledFilter{})
 	for _, e := range list {
 		if time.Until(e.Due) > time.Minute {
-			err = errors.Join(err, o.CancelScheduled(ctx, e.Seq, "nobody wants it"))
+			err = errors.Join(err, o.CancelScheduled(ctx, e.Seq, e.Due, "nobody wants it"))
 		}
 	}
 	return err

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/effectonce/effectonce/internal/verify/roles"
 )
 
 // stallLimit bounds the time without progress after the last fault (I8); how fast a backlog shrinks depends on the
@@ -22,7 +24,8 @@ const drainLimit = 6 * time.Minute
 // stopLimit bounds a graceful stop: a drain of 5 s, and more on a busy machine.
 const stopLimit = 30 * time.Second
 
-// drain stops the producers, waits until nothing is left, and stops the other processes. It returns what failed.
+// drain stops the producers, ends the kills, waits until nothing is left, and stops the other processes. It returns the
+// failures.
 func (x *testbed) drain() (failures []string) {
 	for _, p := range x.proxies.all {
 		p.Toxics.ResetToxics(context.Background())
@@ -30,6 +33,7 @@ func (x *testbed) drain() (failures []string) {
 	for _, name := range x.supervisor.names("") {
 		x.supervisor.signal(name, syscall.SIGCONT)
 	}
+	x.supervisor.makeSafe()
 	began := time.Now()
 	for _, p := range producers {
 		x.supervisor.want(p, false)
@@ -39,10 +43,12 @@ func (x *testbed) drain() (failures []string) {
 			failures = append(failures, err.Error())
 		}
 	}
-	tick := time.NewTicker(500 * time.Millisecond)
+	const every = 500 * time.Millisecond
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	leftover, drainedAfter, least, progress := []string(nil), time.Duration(0), int64(math.MaxInt64), began
-	for quiet := 0; quiet < 3; <-tick.C {
+	// For longer than a lease, for what the last dead relay had is overdue only then.
+	for quiet := 0; quiet <= int(roles.Lease/every)+1; <-tick.C {
 		_, _ = x.discardSome(time.Now().Add(2 * time.Second)) // left reports the remaining ones
 		var sum int64
 		if leftover, sum = x.leftover(); len(leftover) > 0 {

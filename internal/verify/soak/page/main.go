@@ -75,7 +75,7 @@ var columns = []struct {
 	{"second effects (I3)", []string{"I3"}},
 	{"inversions (I4)", []string{"I4"}},
 	{"stale writes (I5)", []string{"I5"}},
-	{"offsets too far (I7)", []string{"I7"}},
+	{"offsets beyond decided events (I7)", []string{"I7"}},
 	{"stuck (I8)", []string{"I8"}},
 	{"removed (I9)", []string{"I9"}},
 	{"leaked (I10)", []string{"I10"}},
@@ -84,8 +84,8 @@ var columns = []struct {
 // text returns the generated part: a table of runs, a table of verdicts, and how often each fault was made.
 func text(reports []soak.Report) string {
 	var b strings.Builder
-	b.WriteString("\n| seed | faults for | brokers | faults | lives of processes | killed at statements | events | " +
-		"records | repeated | effects | audited | unknown COMMITs, of them there |\n")
+	b.WriteString("\n| seed | faults for | brokers | faults | processes started | killed at statements | events | " +
+		"records | repeated | effects | audited | unknown COMMITs, of these committed |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	faults, kills, notMade := map[string]int{}, map[string]int{}, 0
 	for _, r := range reports {
@@ -109,9 +109,9 @@ func text(reports []soak.Report) string {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "\nFaults made, in all of these runs: %s. Drawn and not made, because another fault was in the "+
-		"way or the time was over: %d.\n", list(faults), notMade)
-	fmt.Fprintf(&b, "\nKilled at statements by chance: %s.\n\n", list(kills))
+	fmt.Fprintf(&b, "\nFaults in all of these runs: %s. Scheduled faults that were skipped, because another "+
+		"fault was active or the time was over: %d.\n", list(faults), notMade)
+	fmt.Fprintf(&b, "\nRandom kills at statements: %s.\n\n", list(kills))
 	return b.String()
 }
 

@@ -30,7 +30,7 @@ func TestPage(t *testing.T) {
 	for _, want := range []string{
 		"before\n" + begin, end + "\nafter\n", "| 7 | 1m0s | 3 | 3 | 9 | 4 | 100 | 120 | 20 | 99 | 11 | 5, 2 |",
 		"| 7 | 5 | 0 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |", "| 8 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |", "kill 3, pause 1",
-		"not made, because another fault was in the way or the time was over: 1.", "relay: take 4",
+		"skipped, because another fault was active or the time was over: 1.", "relay: take 4",
 	} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("no %q in:\n%s", want, got)
