@@ -70,7 +70,7 @@ type cli struct {
 	Keys      keysCommand                `cmd:"" help:"List idempotent operations whose outcome is unknown, and resolve those that recovery gave up."`
 	Build     versionCommand             `cmd:"" name:"version" help:"Print the version, the commit and the version of Go."`
 
-	Completion completionCommand `cmd:"" help:"Print a script that completes commands, flags and values in bash, zsh or fish."`
+	Completion completionCommand `cmd:"" help:"Print a script that completes commands, flags and values in bash, zsh, fish or PowerShell."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand at the cursor."`
 }
 

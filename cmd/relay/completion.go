@@ -34,17 +34,28 @@ compdef _relay relay
 end
 complete -c relay -a '(__relay)'
 `,
+	// Windows PowerShell drops an empty argument, so "=" stands for it.
+	"powershell": `Register-ArgumentCompleter -Native -CommandName relay -ScriptBlock {
+	param($word, $line, $cursor)
+	$before = @($line.CommandElements | Select-Object -Skip 1 |
+		Where-Object { $_.Extent.EndOffset -lt $cursor } | ForEach-Object { "$_" })
+	$last = if ($word) { $word } else { '=' }
+	relay complete -- @before $last 2>$null |
+		ForEach-Object { [System.Management.Automation.CompletionResult]::new($_) }
+}
+`,
 }
 
 type completionCommand struct {
-	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+	Shell string `arg:"" enum:"bash,zsh,fish,powershell" help:"bash, zsh, fish or powershell."`
 }
 
 // Help is shown below the command's line.
 func (completionCommand) Help() string {
-	return `bash:  source <(relay completion bash)          in ~/.bashrc
-zsh:   source <(relay completion zsh)           in ~/.zshrc, behind compinit
-fish:  relay completion fish | source           in ~/.config/fish/config.fish`
+	return `  bash         source <(relay completion bash)                               in ~/.bashrc
+  zsh          source <(relay completion zsh)                                in ~/.zshrc, behind compinit
+  fish         relay completion fish | source                                in ~/.config/fish/config.fish
+  powershell   relay completion powershell | Out-String | Invoke-Expression  in $PROFILE`
 }
 
 func (completionCommand) noDatabase() {}

@@ -20,6 +20,8 @@ func TestComplete(t *testing.T) {
 		"run --log-format j":        "json",
 		"run --log-format=j":        "--log-format=json",
 		"run --log-format = j":      "json",
+		"run --log-format =":        "json text",
+		"parked =":                  "discard edit",
 		"--log-format json stat":    "status",
 		"run --database-plaintext ": "",
 		"completion z":              "zsh",
@@ -35,7 +37,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// TestCompletionScripts: each shell reads its script, and bash completes with it.
+// TestCompletionScripts: each shell that is installed reads its script, and bash completes with it.
 func TestCompletionScripts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -46,13 +48,14 @@ func TestCompletionScripts(t *testing.T) {
 	}
 	for shell, probe := range map[string]string{
 		"bash": "\nCOMP_WORDS=(relay parked ''); COMP_CWORD=2; _relay; printf '%s\\n' \"${COMPREPLY[@]}\"\n",
-		"zsh":  "\n:\n", "fish": "\n:\n",
+		"zsh":  "\n:\n", "fish": "\n:\n", "pwsh": "\n",
 	} {
 		t.Run(shell, func(t *testing.T) {
 			t.Parallel()
-			code, script, stderr := command(t, environment{}, "completion", shell)
-			if code != codeOK {
-				t.Fatalf("exit code %d: %s", code, stderr)
+			name := strings.Replace(shell, "pwsh", "powershell", 1)
+			code, script, stderr := command(t, environment{}, "completion", name)
+			if code != codeOK || !strings.Contains(script, "relay complete -- ") {
+				t.Fatalf("exit code %d: %s\n%s", code, stderr, script)
 			}
 			path, err := exec.LookPath(shell)
 			if err != nil {
