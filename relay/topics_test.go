@@ -365,7 +365,7 @@ func TestWALResizedTopic(t *testing.T) {
 }
 
 // TestP4ResizedTopic: Kafka's topic grows while the relay runs. Its events are held until an operator accepts the new
-// count. The acceptance needs no new numbering: all attempts meanwhile were certainly refused.
+// count. The acceptance needs no new numbering where all attempts meanwhile were certainly refused.
 func TestP4ResizedTopic(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -403,8 +403,10 @@ func TestP4ResizedTopic(t *testing.T) {
 	n += 10
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
 	o := newOperator(t, db)
+	// A busy broker may have kept a reply to itself while the topic grew. Then only the operator can decide.
+	anyway := pgtest.One[bool](t, db, `select exists (select from outbox_held where sent or partition >= 0)`)
 	pgtest.Await(t, "an acceptance", func() (bool, error) { // refused while an event is being tried
-		err := o.AcceptPartitions(t.Context(), topic, 6, false, "the topic was resized")
+		err := o.AcceptPartitions(t.Context(), topic, 6, anyway, "the topic was resized")
 		if errors.Is(err, operator.ErrUncertain) {
 			return false, nil
 		}
