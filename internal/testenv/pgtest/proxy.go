@@ -19,10 +19,11 @@ const (
 	CutBefore Action = iota
 	// DropReply sends the statement, waits for the server's reply, and closes the connection without forwarding it.
 	DropReply
-	// CutAfter sends the statement and closes the client's side at once. The server may execute it later.
+	// CutAfter sends the statement and closes the client's side at once. The server executes it, perhaps later: from
+	// then on the proxy drops all cancel requests, which pgx sends when it abandons a connection.
 	CutAfter
-	// Late closes the client's side, and sends the statement only when Trap.Release is called. From then on the proxy
-	// drops all cancel requests, which pgx sends when it abandons a connection.
+	// Late closes the client's side, and sends the statement only when Trap.Release is called. It drops cancel requests
+	// as CutAfter does.
 	Late
 )
 
@@ -42,7 +43,7 @@ type Proxy struct {
 	watch  func(Passing) *Trap // may be nil
 	closed bool
 
-	late atomic.Bool // a Late trap has fired
+	uncancelled atomic.Bool // a CutAfter or Late trap has fired
 }
 
 // Passing is a statement that the proxy is about to send to the server.

@@ -93,7 +93,7 @@ func (l *link) start() error {
 	}
 	const cancelRequest = 80877102
 	cancels := binary.BigEndian.Uint32(body) == cancelRequest
-	if cancels && l.proxy.late.Load() {
+	if cancels && l.proxy.uncancelled.Load() {
 		return io.EOF
 	}
 	if _, err := l.server.Write(append(head[:], body...)); err != nil {
@@ -193,12 +193,13 @@ func (l *link) fire(trap *Trap, message []byte) {
 		close(trap.fired)
 	case CutAfter:
 		l.finish(message)
+		l.proxy.uncancelled.Store(true)
 		trap.report(true)
 		l.hangUp()
 		close(trap.fired)
 		l.awaitAnswer()
 	case Late:
-		l.proxy.late.Store(true)
+		l.proxy.uncancelled.Store(true)
 		trap.report(true)
 		l.hangUp()
 		close(trap.fired)
