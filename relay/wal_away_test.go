@@ -15,14 +15,20 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// interruptions is a slog.Handler that sends the reasons why the WAL could not be read.
-type interruptions struct{ heard chan string }
+// interruptions is a slog.Handler that sends the reasons why the WAL could not be read, and that lanes go to the table.
+type interruptions struct{ heard, table chan string }
 
 func (h interruptions) Enabled(context.Context, slog.Level) bool { return true }
 func (h interruptions) WithAttrs([]slog.Attr) slog.Handler       { return h }
 func (h interruptions) WithGroup(string) slog.Handler            { return h }
 
 func (h interruptions) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "cannot be read for a while") {
+		select {
+		case h.table <- r.Message:
+		default:
+		}
+	}
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key == "err" {
 			select {
@@ -83,11 +89,11 @@ func TestWALKeepsItsNumbering(t *testing.T) {
 			if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
 				t.Fatal(err)
 			}
-			heard := make(chan string, 1000)
+			heard, table := make(chan string, 1000), make(chan string, 1)
 			to := &memory{}
 			r := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) {
 				c.Lease, c.Logger = lease,
-					slog.New(interruptions{heard: heard})
+					slog.New(interruptions{heard, table})
 			}))
 			startRelay(t, r)
 			awaitStreaming(t, db)
@@ -95,6 +101,11 @@ func TestWALKeepsItsNumbering(t *testing.T) {
 			awaitDrained(t, db)
 			before := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`)
 			trouble(t, server, db, heard)
+			select {
+			case said := <-table:
+				t.Errorf("the relay says %q", said)
+			default:
+			}
 			db.Pool.Reset()
 			fill(t, db, 50, 5)
 			awaitDrained(t, db)
