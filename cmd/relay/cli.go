@@ -39,7 +39,8 @@ Exit codes:
   3  run: stopped by a signal, but could not publish all that it had claimed, or not give its lanes back; nothing is
      lost, the next relay sends it again
   4  the tables are missing, too old, too new, or another's
-  5  a second SIGINT (Ctrl-C) ended the process at once; nothing is lost, the lanes are free when their leases have run out
+  5  a second SIGINT (Ctrl-C) ended the process at once; nothing is lost, the lanes are free when their leases have
+     run out
   6  doctor: at least one finding is a failure`
 
 // cli is the command tree.
@@ -49,39 +50,41 @@ type cli struct {
 	LogLevel  string           `help:"debug, info, warn or error." default:"info" enum:"debug,info,warn,error"`
 	Version   kong.VersionFlag `help:"Print the version."`
 
-	Run       runCommand                 `cmd:"" help:"Publish the outbox to Kafka until a signal ends it."`
-	Migrate   migrateCommand             `cmd:"" help:"Create and change the tables, or print the SQL that would."`
-	Status    statusCommand              `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic; of several outboxes, a line for each."`
-	Lanes     lanesCommand               `cmd:"" help:"Show every lane: owner, lease, what is under way, held and parked."`
-	Parked    parkedCommand[outboxFlags] `cmd:"" help:"List, edit, release and discard events that Kafka refused permanently."`
-	Find      findCommand                `cmd:"" help:"Find an event or an idempotency key by its id or key."`
-	Audit     auditCommand[outboxFlags]  `cmd:"" help:"List what people did with the outbox."`
-	Doctor    doctorCommand              `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
-	UI        uiCommand                  `cmd:"" name:"ui" help:"Serve web pages that show problems, with the actions that resolve them."`
-	Dev       devCommand                 `cmd:"" help:"Print how to run everything on a developer's machine."`
-	Fence     fenceCommand               `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
-	Replay    replayCommand              `cmd:"" help:"Publish events again: archived ones, or the rows of a query."`
-	Topics    topicsCommand              `cmd:"" help:"List topics, accept their partition counts, pause and resume them."`
-	Scheduled scheduledCommand           `cmd:"" help:"List events that are scheduled for later, and cancel them."`
-	WAL       walCommand                 `cmd:"" name:"wal" help:"Set the WAL source up and take it down."`
-	Archive   archiveCommand             `cmd:"" help:"Maintain the archive of published events."`
-	Inbox     inboxCommand               `cmd:"" help:"Maintain and operate the inbox."`
-	Health    healthCommand              `cmd:"" help:"Check the health of a relay on this machine, as a container's health check does."`
-	Keys      keysCommand                `cmd:"" help:"List idempotent operations whose outcome is unknown, and resolve those that recovery gave up."`
-	Build     versionCommand             `cmd:"" name:"version" help:"Print the version, the commit and the version of Go."`
+	Run     runCommand     `cmd:"" group:"Run and set up:" help:"Publish the outbox to Kafka until a signal ends it."`
+	Migrate migrateCommand `cmd:"" group:"Run and set up:" help:"Create and change the tables, or print the SQL that would."`
+	WAL     walCommand     `cmd:"" group:"Run and set up:" name:"wal" help:"Set the WAL source up and take it down."`
+	UI      uiCommand      `cmd:"" group:"Run and set up:" name:"ui" help:"Serve web pages that show problems, with the actions that resolve them."`
+	Fence   fenceCommand   `cmd:"" group:"Run and set up:" help:"Begin a new numbering, after the database was restored from a backup."`
+	Dev     devCommand     `cmd:"" group:"Run and set up:" help:"Print how to run everything on a developer's machine."`
 
-	Completion completionCommand `cmd:"" help:"Print a script that completes commands, flags and values in bash, zsh, fish or PowerShell."`
+	Status statusCommand             `cmd:"" group:"Look:" help:"Show the backlog, who owns which lanes, and what waits per topic; of several outboxes, a line for each."`
+	Lanes  lanesCommand              `cmd:"" group:"Look:" help:"Show every lane: owner, lease, what is under way, held and parked."`
+	Doctor doctorCommand             `cmd:"" group:"Look:" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
+	Health healthCommand             `cmd:"" group:"Look:" help:"Check the health of a relay on this machine, as a container's health check does."`
+	Find   findCommand               `cmd:"" group:"Look:" help:"Find an event or an idempotency key by its id or key."`
+	Audit  auditCommand[outboxFlags] `cmd:"" group:"Look:" help:"List what people did with the outbox."`
+
+	Parked    parkedCommand[outboxFlags] `cmd:"" group:"Parked events of the outbox:" help:"List, edit, release and discard events that Kafka refused permanently."`
+	Topics    topicsCommand              `cmd:"" group:"Topics:" help:"List topics, accept their partition counts, pause and resume them."`
+	Scheduled scheduledCommand           `cmd:"" group:"Scheduled and published events:" help:"List events that are scheduled for later, and cancel them."`
+	Replay    replayCommand              `cmd:"" group:"Scheduled and published events:" help:"Publish events again: archived ones, or the rows of a query."`
+	Archive   archiveCommand             `cmd:"" group:"Scheduled and published events:" help:"Maintain the archive of published events."`
+	Inbox     inboxCommand               `cmd:"" group:"Inbox:" help:"Maintain and operate the inbox."`
+	Keys      keysCommand                `cmd:"" group:"Idempotency keys:" help:"List idempotent operations whose outcome is unknown, and resolve those that recovery gave up."`
+
+	Completion completionCommand `cmd:"" group:"The command itself:" help:"Print a script that completes commands, flags and values in bash, zsh, fish or PowerShell."`
+	Build      versionCommand    `cmd:"" group:"The command itself:" name:"version" help:"Print the version, the commit and the version of Go."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand at the cursor."`
 }
 
 // database has the settings of every command that connects to Postgres.
 type database struct {
-	DatabaseURL      secret.Value   `name:"database-url" shown:"(required)" help:"Postgres, as postgres://user@host:5432/database. What it leaves out comes from PGPASSWORD and the like, or ~/.pgpass."`
-	DatabasePassword secret.Value   `name:"database-password" shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection, as the URL is."`
-	PasswordCommand  secret.Command `name:"database-password-command" help:"Shell command that prints the password, or {\"password\": ..., \"expires\": time}, for each connection: a token of RDS, Cloud SQL, Entra or Vault."`
-	Plaintext        bool           `name:"database-plaintext" help:"Accept sslmode=disable to another machine: everything can be read and changed on the way."`
-	Schema           string         `shown:"(search_path)" help:"Schema of the tables. Name it behind a pooler, which may lose the search_path."`
-	manyOutboxes
+	DatabaseURL      secret.Value   `group:"Postgres:" name:"database-url" shown:"(required)" help:"Postgres, as postgres://user@host:5432/database. What it leaves out comes from PGPASSWORD and the like, or ~/.pgpass."`
+	DatabasePassword secret.Value   `group:"Postgres:" name:"database-password" shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection, as the URL is."`
+	PasswordCommand  secret.Command `group:"Postgres:" name:"database-password-command" help:"Shell command that prints the password, or {\"password\": ..., \"expires\": time}, for each connection: a token of RDS, Cloud SQL, Entra or Vault."`
+	Plaintext        bool           `group:"Postgres:" name:"database-plaintext" help:"Accept sslmode=disable to another machine: everything can be read and changed on the way."`
+	Schema           string         `group:"Postgres:" shown:"(search_path)" help:"Schema of the tables. Name it behind a pooler, which may lose the search_path."`
+	manyOutboxes     `group:"Postgres:"`
 }
 
 // base returns the embedded database of a command.

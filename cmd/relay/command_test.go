@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"net/url"
 	"os"
 	"os/exec"
@@ -10,7 +11,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
+	"github.com/alecthomas/kong"
+
+	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
@@ -221,7 +226,7 @@ func TestWrongSettings(t *testing.T) {
 		args string
 		want string
 	}{
-		"no command":      {good, "", `expected one of "run", "migrate", "status"`},
+		"no command":      {good, "", `expected one of "run", "migrate", "wal"`},
 		"unknown command": {good, "start", "unexpected argument start"},
 		"unknown flag":    {good, "run --leas=3s", "did you mean"},
 		"no database":     {good.with("RELAY_DATABASE_URL", ""), "run", "RELAY_DATABASE_URL_FILE) is missing"},
@@ -474,7 +479,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestHelp: the help of run lists every setting with its variable.
+// TestHelp: the help of a command lists its settings with their variables, and no line is too long to read.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	code, help, _ := command(t, environment{}, "run", "--help")
@@ -482,23 +487,46 @@ func TestHelp(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	for _, want := range []string{
-		"--database-url +RELAY_DATABASE_URL\\[_FILE\\] ", "--lease +RELAY_LEASE +15s ",
-		"--listen +RELAY_LISTEN +127.0.0.1:9187 ", "Exit codes:", "highest precedence first: the flag, its variable",
+		"--database-url=VALUE .*", `required;\s+\$RELAY_DATABASE_URL\[_FILE\]\)`, `--lease=15s .*`, `\(\$RELAY_LEASE\)`,
+		`\(default:\s+127\.0\.0\.0/8,::1/128;\s+\$RELAY_UI_PROXY_FROM\)`, "Exit codes:",
 	} {
 		if !regexp.MustCompile(want).MatchString(help) {
 			t.Errorf("no %s in\n%s", want, help)
 		}
 	}
-	for _, args := range [][]string{
-		{"--help"},
-		{"migrate", "--help"},
-		{"status", "--help"},
-		{"inbox", "--help"},
-		{"inbox", "maintain", "--help"},
-	} {
-		if code, help, stderr := command(t, environment{}, args...); code != codeOK ||
-			!strings.HasPrefix(help, "Usage: relay") {
+	tree := model(t)
+	if n := len(tree.Leaves(true)); n < 50 {
+		t.Errorf("%d commands", n)
+	}
+	_ = kong.Visit(tree, func(v kong.Visitable, next kong.Next) error {
+		node, ok := v.(*kong.Node)
+		if !ok || node.Hidden {
+			return nil
+		}
+		if len(node.Children) == 0 && node.ClosestGroup() == nil {
+			t.Errorf("%s is in no group of commands", node.FullPath())
+		}
+		args := append(strings.Fields(node.FullPath())[1:], "--help")
+		code, help, stderr := command(t, environment{}, args...)
+		if code != codeOK || !strings.HasPrefix(help, "Usage: relay") {
 			t.Errorf("%v: exit code %d: %s%s", args, code, help, stderr)
 		}
+		for line := range strings.Lines(help) {
+			if utf8.RuneCountInString(line) > 121 {
+				t.Errorf("%v: a line is longer than 120 columns: %s", args, line)
+			}
+		}
+		return next(nil)
+	})
+}
+
+// model is the tree of commands.
+func model(t *testing.T) *kong.Node {
+	t.Helper()
+	line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: environment{}.get}
+	parsed, err := line.Parse(&cli{}, []string{"status"}, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return parsed.Model.Node
 }

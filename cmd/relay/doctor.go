@@ -18,11 +18,11 @@ import (
 
 type doctorCommand struct {
 	database
-	kafkaconn.Config
-	Topics          []string      `help:"More topics to examine than those that the outbox has published to or has events for, separated by commas."`
-	LongTransaction time.Duration `default:"5m" help:"Age from which an open transaction is a warning."`
-	JSON            bool          `name:"json" help:"Print JSON instead of text."`
-	Timeout         time.Duration `default:"1m" help:"How long it may take."`
+	kafkaconn.Config `group:"Kafka:"`
+	Topics           []string      `help:"More topics to examine than those that the outbox has published to or has events for, separated by commas."`
+	LongTransaction  time.Duration `default:"5m" help:"Age from which an open transaction is a warning."`
+	JSON             bool          `name:"json" help:"Print JSON instead of text."`
+	Timeout          time.Duration `default:"1m" help:"How long it may take."`
 }
 
 // errFindings is the error of an examination that found a failure, which the report has shown.

@@ -22,10 +22,10 @@ import (
 
 type runCommand struct {
 	database
-	kafkaconn.Config
-	Listen  string `default:"127.0.0.1:9187" help:"Address of /healthz, /readyz, /healthz/moving and /metrics; off for none."`
-	Migrate bool   `default:"false" help:"Migrate the outbox's tables first. The role then owns them."`
-	Name    string `shown:"host:pid" help:"Shown by status beside the lanes of this relay."`
+	kafkaconn.Config `group:"Kafka:"`
+	Listen           string `default:"127.0.0.1:9187" help:"Address of /healthz, /readyz, /healthz/moving and /metrics; off for none."`
+	Migrate          bool   `default:"false" help:"Migrate the outbox's tables first. The role then owns them."`
+	Name             string `shown:"host:pid" help:"Shown by status beside the lanes of this relay."`
 
 	Source string `default:"table" enum:"table,wal" help:"Where events are read: table, or wal, through a replication slot (see relay wal setup)."`
 
@@ -51,7 +51,7 @@ type runCommand struct {
 	StalledAfter time.Duration `default:"60s" help:"How long events may wait without any being published before /healthz/moving answers 503."`
 	MemoryLimit  int           `default:"150" help:"MiB at which the garbage collector begins to work hard; negative: never. GOMEMLIMIT wins."`
 	UI           bool          `name:"ui" default:"false" help:"Serve the pages of relay ui too, over connections of their own."`
-	Pages        pageFlags     `embed:"" prefix:"ui-"`
+	Pages        pageFlags     `embed:"" prefix:"ui-" group:"Pages (--ui):"`
 	Pprof        bool          `default:"false" help:"Serve /debug/pprof/ too, to this machine only: it shows the content of memory."`
 }
 

@@ -17,8 +17,8 @@ import (
 
 type topicsShowCommand struct {
 	outboxRead
-	kafkaconn.Config
-	Topic string `shown:"(required)" help:"Which topic."`
+	kafkaconn.Config `group:"Kafka:"`
+	Topic            string `shown:"(required)" help:"Which topic."`
 }
 
 // Help is the longer text of --help.

@@ -9,7 +9,7 @@ import (
 
 type uiCommand struct {
 	database
-	kafkaconn.Config
+	kafkaconn.Config `group:"Kafka:"`
 	pageFlags
 }
 

@@ -154,7 +154,7 @@ func TestRefusedSettings(t *testing.T) {
 	}
 }
 
-func TestHelpTable(t *testing.T) {
+func TestHelp(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	var p program
@@ -166,8 +166,8 @@ func TestHelpTable(t *testing.T) {
 		t.Fatalf("%v, %v", parsed, err)
 	}
 	for _, want := range []string{
-		"Usage: thing [flags]\n", "FLAG ", "--item-count   THING_ITEM_COUNT     3 ",
-		"--token        THING_TOKEN[_FILE]", "How long.\n", "\nThe end.\n",
+		"Usage: thing [flags]\n", "    --item-count=3       ($THING_ITEM_COUNT)\n",
+		"    --token=VALUE        ($THING_TOKEN[_FILE])\n", "How long. ($THING_WAIT)\n", "\nThe end.\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
