@@ -46,7 +46,8 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	printed := false
 	sources := &sources{line: c}
 	parser, err := kong.New(target, kong.Name(c.Name), kong.Description(c.Description), kong.Writers(stdout, stderr),
-		c.Vars, kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }), kong.Help(c.help), helpOptions, kong.ValueFormatter(c.meaning),
+		c.Vars, kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }),
+		kong.Help(c.help), helpOptions, kong.ValueFormatter(c.meaning),
 		kong.Resolvers(sources), kong.TypeMapper(reflect.TypeFor[secret.Value](), kong.MapperFunc(decodeSecret)))
 	if err != nil {
 		return nil, fmt.Errorf("the command line of %s is declared wrongly: %w", c.Name, err)
