@@ -16,7 +16,8 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// The exit codes, as the footer documents them. They are an interface: supervisors and scripts decide by them.
+// The exit codes, as docs/operations/running.md documents them. They are an interface: supervisors and scripts decide
+// by them.
 const (
 	codeOK        = service.CodeOK
 	codeFailed    = service.CodeFailed
@@ -26,22 +27,6 @@ const (
 	codeForced    = service.CodeForced
 	codeFindings  = 6
 )
-
-const footer = `Settings, highest precedence first: the flag, its variable, the file that the _FILE variable names, the configuration
-file (--config), the default. The configuration file is YAML with one setting per line, named like the flag without
-its dashes (lease: 15s), and may list outboxes; other names are refused. Empty variables count as not set.
-Put the database's URL into a variable or a file rather than a flag: every user of a machine can see its command lines.
-
-Exit codes:
-  0  done; for run also: stopped by a signal, and all that was claimed is published
-  1  failed
-  2  wrong command line or setting, also a password, database or grant that Postgres refuses; nothing was done
-  3  run: stopped by a signal, but could not publish all that it had claimed, or not give its lanes back; nothing is
-     lost, the next relay sends it again
-  4  the tables are missing, too old, too new, or another's
-  5  a second SIGINT (Ctrl-C) ended the process at once; nothing is lost, the lanes are free when their leases have
-     run out
-  6  doctor: at least one finding is a failure`
 
 // cli is the command tree.
 type cli struct {
@@ -72,6 +57,7 @@ type cli struct {
 	Inbox     inboxCommand               `cmd:"" group:"Inbox:" help:"Maintain and operate the inbox."`
 	Keys      keysCommand                `cmd:"" group:"Idempotency keys:" help:"List idempotent operations whose outcome is unknown, and resolve those that recovery gave up."`
 
+	Help       helpCommand       `cmd:"" group:"The command itself:" help:"Explain a topic, or a command."`
 	Completion completionCommand `cmd:"" group:"The command itself:" help:"Print a script that completes commands, flags and values in bash, zsh, fish or PowerShell."`
 	Build      versionCommand    `cmd:"" group:"The command itself:" name:"version" help:"Print the version, the commit and the version of Go."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand at the cursor."`
@@ -104,17 +90,18 @@ type unconnected interface {
 
 // program has the dependencies of commands other than their settings.
 type program struct {
-	log    *slog.Logger
-	env    func(string) string
-	stdout io.Writer
-	tree   *kong.Node // of commands
+	log      *slog.Logger
+	env      func(string) string
+	stdout   io.Writer
+	terminal terminal
+	tree     *kong.Node // of commands
 }
 
 // run is the whole program but for its process: it returns the exit code. The end of ctx stands for a signal.
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
 	var c cli
 	line := service.CommandLine{
-		Name: "relay", Prefix: "RELAY_", Version: version(), Env: env, Variables: os.Environ(), Footer: footer,
+		Name: "relay", Prefix: "RELAY_", Version: version(), Env: env, Variables: os.Environ(), Footer: footer(),
 		List:        outboxList,
 		Description: "Publishes the events of an outbox in Postgres to Kafka, in order per key, at least once.",
 	}
@@ -131,7 +118,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		fmt.Fprintln(stderr, "relay:", err)
 		return codeUsage
 	}
-	p := &program{log: log, env: env, stdout: stdout, tree: parsed.Model.Node}
+	p := &program{log: log, env: env, stdout: stdout, terminal: terminalOf(stdout, env), tree: parsed.Model.Node}
 	err = c.runSelected(ctx, p, parsed)
 	code := exitCode(err)
 	switch {

@@ -488,7 +488,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, want := range []string{
 		"--database-url=VALUE .*", `required;\s+\$RELAY_DATABASE_URL\[_FILE\]\)`, `--lease=15s .*`, `\(\$RELAY_LEASE\)`,
-		`\(default:\s+127\.0\.0\.0/8,::1/128;\s+\$RELAY_UI_PROXY_FROM\)`, "Exit codes:",
+		`\(default:\s+127\.0\.0\.0/8,::1/128;\s+\$RELAY_UI_PROXY_FROM\)`, "\nTopics of relay help: ",
 	} {
 		if !regexp.MustCompile(want).MatchString(help) {
 			t.Errorf("no %s in\n%s", want, help)

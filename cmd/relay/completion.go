@@ -115,6 +115,9 @@ func completions(node *kong.Node, words []string) []string {
 			may = append(may, "--"+f.Name)
 		}
 	default:
+		if node.Name == "help" {
+			may, node = slices.Collect(maps.Keys(topics)), node.Parent
+		}
 		for _, child := range node.Children {
 			if !child.Hidden {
 				may = append(may, child.Name)

@@ -25,6 +25,7 @@ func TestComplete(t *testing.T) {
 		"--log-format json stat":    "status",
 		"run --database-plaintext ": "",
 		"completion z":              "zsh",
+		"help s":                    "scheduled secrets settings sleeping status stopping",
 		"status --no-such ":         "",
 		"compl":                     "completion",
 	} {

@@ -55,6 +55,7 @@ var allowed = map[string][]string{
 	"idempotency/telemetry":       {"idempotency", "idempotency/store", "idempotency/recovery"},
 	"idempotency/internal/netcut": {}, // for tests
 	"migrations":                  {},
+	"docs":                        {},
 	"cmd":                         {"*"},
 	"bench":                       {"*", "examples"},
 	"examples":                    {"*", "examples"},

@@ -84,7 +84,7 @@ func (c CommandLine) checkVariables(root *kong.Node) error {
 		if c.Prefix == "" || !strings.HasPrefix(name, c.Prefix) || known[name] || ofKubernetes.MatchString(name) {
 			continue
 		}
-		if meant := didYouMean(name, maps.Keys(known)); meant != "" {
+		if meant := DidYouMean(name, maps.Keys(known)); meant != "" {
 			return Usage("%s is no setting's variable%s", name, meant)
 		}
 	}

@@ -77,7 +77,7 @@ func mapping(path string, node *yaml.Node, known map[string]bool,
 		at := fmt.Sprintf("%s:%d", path, name.Line)
 		if !known[name.Value] {
 			return nil, fmt.Errorf("%s: unknown setting%s%s; there are %s", at, mention(name),
-				didYouMean(name.Value, maps.Keys(known)), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+				DidYouMean(name.Value, maps.Keys(known)), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
 		if seen[name.Value] {
 			return nil, fmt.Errorf("%s: %s is set twice", at, name.Value)
@@ -177,8 +177,8 @@ func mention(name *yaml.Node) string {
 	return ""
 }
 
-// didYouMean names what is within two slips of a name, and nothing when nothing is.
-func didYouMean(name string, known iter.Seq[string]) string {
+// DidYouMean names what is within two slips of a name, and nothing when nothing is.
+func DidYouMean(name string, known iter.Seq[string]) string {
 	best, least := "", 3
 	for _, one := range slices.Sorted(known) {
 		if n := slips(name, one); n < least && n < len(one)/2 {

@@ -115,7 +115,8 @@ def index_of(folder, name):
 def stage(version):
     """Writes the source of the site, and returns its navigation."""
     shutil.rmtree(SOURCE, ignore_errors=True)
-    sources = [p.relative_to(ROOT).as_posix() for p in sorted((ROOT / "docs").rglob("*")) if p.is_file()]
+    sources = [p.relative_to(ROOT).as_posix() for p in sorted((ROOT / "docs").rglob("*"))
+               if p.is_file() and p.suffix != ".go"]
     for path in sources + [p for p in RENAMED if p not in sources]:
         to = PAGES / staged(path)
         to.parent.mkdir(parents=True, exist_ok=True)
