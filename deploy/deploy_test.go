@@ -333,3 +333,18 @@ func TestLinks(t *testing.T) {
 		t.Errorf("found %d links", n)
 	}
 }
+
+// TestChart: the Helm chart has copies of the rules, for a packaged chart cannot name files outside of it.
+func TestChart(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"alerts.yml", "idempotency.yml"} {
+		rules, err := os.ReadFile("prometheus/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied, err := os.ReadFile("helm/effectonce/rules/" + file)
+		if err != nil || string(copied) != string(rules) {
+			t.Errorf("cp deploy/prometheus/%s deploy/helm/effectonce/rules/ (%v)", file, err)
+		}
+	}
+}
