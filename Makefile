@@ -104,6 +104,9 @@ fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
 vuln: ## known vulnerabilities in what is built here; says so where their database cannot be reached
 	@tools/vuln.sh
 
+api: ## the exported API compared with the last release, or with SINCE=commit; accepted changes: tools/api-accepted.txt
+	tools/api.sh
+
 screenshots: ## the pictures of pages in docs, by the tests that visit them
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_SCREENSHOTS=$(CURDIR)/docs/operations/ui \
 		go test -count=1 -run '^TestScreenshots$$' ./ui/browser
@@ -140,4 +143,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-* "$$cache"/site-*
 	go clean -testcache
 
-.PHONY: charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site first-hour nightshift
+.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site first-hour nightshift
