@@ -41,6 +41,7 @@ func (c *archiveListCommand) run(ctx context.Context, p *program) error {
 
 type archiveMaintainCommand struct {
 	database
+	jsonFlag
 	ArchiveDays int           `default:"0" shown:"(required)" help:"How many days of published events are kept, 1 to 3660; the relays' own setting."`
 	Timeout     time.Duration `default:"30m" help:"Time limit of the pass; the next pass continues where it stopped."`
 }
@@ -62,24 +63,26 @@ func (c *archiveMaintainCommand) run(ctx context.Context, p *program) error {
 		}
 		p.log.Info("the archive is maintained", "days_made", len(done.Made), "days_dropped", len(done.Dropped),
 			"rows_cleaned", done.Cleaned, "left_for_next_time", done.Left)
-		return nil
+		return c.print(p, relay.Archived{
+			Made: orEmpty(done.Made), Dropped: orEmpty(done.Dropped), Cleaned: done.Cleaned, Left: orEmpty(done.Left),
+		})
 	})
 }
 
 type replayCommand struct {
 	database
 	auditFlags
-	From    time.Time     `shown:"(required)" help:"Events published at or after this time, as 2026-01-02T15:04:05Z. Needed without --query."`
-	To      time.Time     `shown:"now" help:"Events published before this time."`
-	Topic   string        `shown:"(required)" help:"Their topic. Needed without --query."`
-	Key     *string       `shown:"all" help:"Only this key."`
-	Tenant  *string       `shown:"all" help:"Only this tenant."`
-	Type    string        `shown:"all" help:"Only this type."`
-	Query   string        `shown:"(the archive)" help:"In place of all these: a select whose rows are the events, in their order."`
-	After   int64         `default:"0" help:"Continue after this position. A replay that ended early prints it, with the --to to use."`
-	Rate    int           `default:"0" help:"At most so many events a second; 0 for as many as the relays publish."`
-	DryRun  bool          `help:"Count them, show the first ten, and change nothing."`
-	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
+	From   time.Time `shown:"(required)" help:"Events published at or after this time, as 2026-01-02T15:04:05Z. Needed without --query."`
+	To     time.Time `shown:"now" help:"Events published before this time."`
+	Topic  string    `shown:"(required)" help:"Their topic. Needed without --query."`
+	Key    *string   `shown:"all" help:"Only this key."`
+	Tenant *string   `shown:"all" help:"Only this tenant."`
+	Type   string    `shown:"all" help:"Only this type."`
+	Query  string    `shown:"(the archive)" help:"In place of all these: a select whose rows are the events, in their order."`
+	After  int64     `default:"0" help:"Continue after this position. A replay that ended early prints it, with the --to to use."`
+	Rate   int       `default:"0" help:"At most so many events a second; 0 for as many as the relays publish."`
+	DryRun bool      `help:"Count them, show the first ten, and change nothing."`
+	jsonFlag
 	Timeout time.Duration `default:"24h" help:"How long it may take."`
 }
 

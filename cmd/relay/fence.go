@@ -11,7 +11,7 @@ import (
 type fenceCommand struct {
 	database
 	auditFlags
-	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
+	jsonFlag
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 

@@ -17,6 +17,7 @@ import (
 type healthCommand struct {
 	Listen string `default:"127.0.0.1:9187" help:"Where the relay listens: its own --listen."`
 	Ready  bool   `help:"Ask /readyz instead of /healthz."`
+	jsonFlag
 }
 
 // Help is the longer text of --help.
@@ -54,10 +55,12 @@ func (c *healthCommand) run(ctx context.Context, p *program) error {
 		return fmt.Errorf("reading the answer of %s: %w", address, err)
 	}
 	said := strings.TrimSpace(string(body))
+	if c.JSON || response.StatusCode == http.StatusOK {
+		err = c.report(p, map[string]any{"page": page, "status": response.StatusCode, "answer": said}, "%s", said)
+	}
 	if response.StatusCode != http.StatusOK {
 		return errors.New(page + ": " + response.Status + ": " + said)
 	}
-	_, err = fmt.Fprintln(p.stdout, said)
 	return err
 }
 

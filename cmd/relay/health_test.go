@@ -32,10 +32,13 @@ func TestHealth(t *testing.T) {
 		code   int
 		says   string
 	}{
-		"well":              {listen: "127.0.0.1:" + port, says: "ok"},
-		"every address":     {listen: ":" + port, says: "ok"},
-		"every IPv4":        {listen: "0.0.0.0:" + port, says: "ok"},
-		"not ready":         {listen: ":" + port, args: []string{"--ready"}, code: codeFailed, says: "no Postgres"},
+		"well":          {listen: "127.0.0.1:" + port, says: "ok"},
+		"every address": {listen: ":" + port, says: "ok"},
+		"every IPv4":    {listen: "0.0.0.0:" + port, says: "ok"},
+		"not ready":     {listen: ":" + port, args: []string{"--ready"}, code: codeFailed, says: "no Postgres"},
+		"not ready, JSON": {
+			listen: ":" + port, args: []string{"--ready", "--json"}, code: codeFailed, says: `"status": 503`,
+		},
 		"closed":            {listen: gone.Listener.Addr().String(), code: codeFailed, says: "nothing answers at 127."},
 		"listens nowhere":   {listen: "off", code: codeUsage, says: "cannot be asked"},
 		"without a port":    {listen: "localhost", code: codeUsage, says: "want host:port"},

@@ -27,6 +27,7 @@ type inboxCommand struct {
 
 type maintainCommand struct {
 	database
+	jsonFlag
 	DaysAhead    int           `default:"7" help:"How many days of partitions are made ahead of time, 1 to 60. More than the workers' own setting does no harm."`
 	BelieveClock bool          `help:"Trust the database's clock although it is past the last day that was made, and drop days by it again."`
 	Timeout      time.Duration `default:"30m" help:"Time limit of the pass; the next pass continues where it stopped."`
@@ -51,7 +52,9 @@ func (c *maintainCommand) run(ctx context.Context, p *program) error {
 		}
 		p.log.Info("the inbox is maintained", "days_made", len(info.Made), "days_dropped", len(info.Dropped),
 			"rows_cleaned", info.Cleaned)
-		return nil
+		return c.print(p, map[string]any{
+			"made": orEmpty(info.Made), "dropped": orEmpty(info.Dropped), "cleaned": info.Cleaned,
+		})
 	})
 }
 

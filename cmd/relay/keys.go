@@ -54,6 +54,7 @@ func (d keysDatabase) operate(ctx context.Context, p *program, timeout time.Dura
 type ofOperation struct {
 	keysDatabase
 	auditFlags
+	jsonFlag
 	Tenant    string        `shown:"(none)" help:"Tenant of the operation."`
 	Operation string        `shown:"(required)" help:"Its name, as relay keys stuck lists it."`
 	Key       string        `shown:"(required)" help:"Its key."`
@@ -74,10 +75,10 @@ func (c ofOperation) change(ctx context.Context, p *program, done string,
 	err := c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *keysoperator.Operator) error {
 		return do(ctx, o, k)
 	})
-	if err == nil {
-		fmt.Fprintln(p.stdout, done)
+	if err != nil {
+		return err
 	}
-	return err
+	return c.report(p, map[string]any{"tenant": k.Tenant, "operation": k.Operation, "key": k.Value}, "%s", done)
 }
 
 // keysList is a command that lists operations.
@@ -150,10 +151,10 @@ func (c *keysRetryCommand) run(ctx context.Context, p *program) error {
 	}
 	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *keysoperator.Operator) error {
 		n, err := o.RetryAll(ctx, c.Operation, c.Reason)
-		if err == nil {
-			fmt.Fprintf(p.stdout, "Recovery tries %d operations once more.\n", n)
+		if err != nil {
+			return err
 		}
-		return err
+		return c.report(p, map[string]any{"operations": n}, "Recovery tries %d operations once more.", n)
 	})
 }
 

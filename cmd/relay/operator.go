@@ -41,20 +41,33 @@ func (f auditFlags) check() error {
 	return nil
 }
 
+// jsonFlag is the flag of a command that reports what it has done.
+type jsonFlag struct {
+	JSON bool `name:"json" help:"Print JSON instead of sentences."`
+}
+
 // changeFlags are the flags of a command that changes something and reports it.
 type changeFlags struct {
 	auditFlags
-	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
+	jsonFlag
 	Timeout time.Duration `default:"5m" help:"How long it may take."`
 }
 
 // report prints the result, as JSON or as text.
-func (f changeFlags) report(p *program, done any, format string, args ...any) error {
+func (f jsonFlag) report(p *program, done any, format string, args ...any) error {
 	if f.JSON {
 		return writeJSON(p.stdout, done)
 	}
 	_, err := fmt.Fprintf(p.stdout, format+"\n", args...)
 	return err
+}
+
+// print prints the result of a command that otherwise only logs it.
+func (f jsonFlag) print(p *program, done any) error {
+	if !f.JSON {
+		return nil
+	}
+	return writeJSON(p.stdout, done)
 }
 
 // operatorName returns the given name, or else the user of the process.

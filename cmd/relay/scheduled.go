@@ -48,6 +48,7 @@ func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
 type scheduledCancelCommand struct {
 	database
 	auditFlags
+	jsonFlag
 	Seq     int64         `default:"0" shown:"(required)" help:"Which event, as the list names it."`
 	Due     string        `shown:"(required)" help:"When it is due, as the list shows it."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
@@ -62,10 +63,9 @@ func (c *scheduledCancelCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--due wants the time that relay scheduled list shows, such as 2026-01-02T15:04:05.678Z")
 	}
 	return c.change(ctx, p, c.Timeout, c.auditFlags, func(ctx context.Context, o *operator.Operator) error {
-		err := o.CancelScheduled(ctx, c.Seq, due, c.Reason)
-		if err == nil {
-			fmt.Fprintf(p.stdout, "Event %d will not be published.\n", c.Seq)
+		if err := o.CancelScheduled(ctx, c.Seq, due, c.Reason); err != nil {
+			return err
 		}
-		return err
+		return c.report(p, map[string]any{"seq": c.Seq, "due": due}, "Event %d will not be published.", c.Seq)
 	})
 }

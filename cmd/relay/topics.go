@@ -50,6 +50,7 @@ func (c *topicsListCommand) run(ctx context.Context, p *program) error {
 type topicChange struct {
 	database
 	auditFlags
+	jsonFlag
 	Topic   string        `shown:"(required)" help:"Which topic."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
@@ -78,17 +79,18 @@ partition, before earlier ones that it has not read in the old partition. Relays
 
 func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		err := o.AcceptPartitions(ctx, c.Topic, c.Partitions, c.Anyway, c.Reason)
-		if err == nil {
-			fmt.Fprintf(p.stdout, "Topic %s is pinned to %d partitions.\n", c.Topic, c.Partitions)
+		if err := o.AcceptPartitions(ctx, c.Topic, c.Partitions, c.Anyway, c.Reason); err != nil {
+			return err
 		}
-		return err
+		return c.report(p, map[string]any{"topic": c.Topic, "partitions": c.Partitions}, "Topic %s is pinned to %d "+
+			"partitions.", c.Topic, c.Partitions)
 	})
 }
 
 type topicsClusterCommand struct {
 	database
 	auditFlags
+	jsonFlag
 	Cluster string        `shown:"(required)" help:"Id of the cluster, as relays and relay doctor show it."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
@@ -104,11 +106,10 @@ func (c *topicsClusterCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--cluster is missing: relay doctor shows its id")
 	}
 	return c.change(ctx, p, c.Timeout, c.auditFlags, func(ctx context.Context, o *operator.Operator) error {
-		err := o.AcceptCluster(ctx, c.Cluster, c.Reason)
-		if err == nil {
-			fmt.Fprintf(p.stdout, "The outbox is pinned to Kafka cluster %s.\n", c.Cluster)
+		if err := o.AcceptCluster(ctx, c.Cluster, c.Reason); err != nil {
+			return err
 		}
-		return err
+		return c.report(p, map[string]any{"cluster": c.Cluster}, "The outbox is pinned to Kafka cluster %s.", c.Cluster)
 	})
 }
 
@@ -122,11 +123,10 @@ The events stay in the database until relay topics resume.`
 
 func (c *topicsPauseCommand) run(ctx context.Context, p *program) error {
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		err := o.PauseTopic(ctx, c.Topic, c.Reason)
-		if err == nil {
-			fmt.Fprintf(p.stdout, "Topic %s is paused.\n", c.Topic)
+		if err := o.PauseTopic(ctx, c.Topic, c.Reason); err != nil {
+			return err
 		}
-		return err
+		return c.report(p, map[string]any{"topic": c.Topic}, "Topic %s is paused.", c.Topic)
 	})
 }
 
@@ -134,11 +134,10 @@ type topicsResumeCommand struct{ topicChange }
 
 func (c *topicsResumeCommand) run(ctx context.Context, p *program) error {
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		err := o.ResumeTopic(ctx, c.Topic, c.Reason)
-		if err == nil {
-			fmt.Fprintf(p.stdout, "Topic %s goes on.\n", c.Topic)
+		if err := o.ResumeTopic(ctx, c.Topic, c.Reason); err != nil {
+			return err
 		}
-		return err
+		return c.report(p, map[string]any{"topic": c.Topic}, "Topic %s goes on.", c.Topic)
 	})
 }
 

@@ -2,18 +2,17 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"runtime/debug"
 )
 
-type versionCommand struct{}
+type versionCommand struct{ jsonFlag }
 
 func (versionCommand) noDatabase() {}
 
-func (versionCommand) run(_ context.Context, p *program) error {
-	_, err := fmt.Fprintf(p.stdout, "%s %s/%s\n", version(), runtime.GOOS, runtime.GOARCH)
-	return err
+func (c versionCommand) run(_ context.Context, p *program) error {
+	platform := runtime.GOOS + "/" + runtime.GOARCH
+	return c.report(p, map[string]any{"version": version(), "platform": platform}, "%s %s", version(), platform)
 }
 
 // version returns the module's version as stamped by the go command; a build of a checkout names its commit.

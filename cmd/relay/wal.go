@@ -17,6 +17,7 @@ type walCommand struct {
 
 type walSetupCommand struct {
 	database
+	jsonFlag
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
@@ -34,12 +35,13 @@ func (c *walSetupCommand) run(ctx context.Context, p *program) error {
 			return outboxError(err)
 		}
 		p.log.Info("the publication is created; relays may run with --source=wal", "publication", name)
-		return nil
+		return c.print(p, map[string]any{"publication": name})
 	})
 }
 
 type walDropCommand struct {
 	database
+	jsonFlag
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
@@ -57,6 +59,6 @@ func (c *walDropCommand) run(ctx context.Context, p *program) error {
 			return outboxError(err)
 		}
 		p.log.Info("the replication slot and the publication are dropped", "slot", name)
-		return nil
+		return c.print(p, map[string]any{"slot": name})
 	})
 }
