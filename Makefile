@@ -111,6 +111,11 @@ screenshots: ## the pictures of pages in docs, by the tests that visit them
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_SCREENSHOTS=$(CURDIR)/docs/operations/ui \
 		go test -count=1 -run '^TestScreenshots$$' ./ui/browser
 
+diagrams: ## the SVGs of docs/diagrams from their text; a test compares the hashes at their ends
+	@for text in docs/diagrams/*.d2; do \
+		GOWORK=off go tool -modfile=tools/diagrams.mod d2 --scale 1 --theme 0 --dark-theme 200 --pad 8 $$text $${text%.d2}.svg; \
+		echo "<!-- git hash-object $$text: $$(git hash-object $$text) -->" >> $${text%.d2}.svg; done
+
 # Of a release: make site VERSION=v0.1.0
 VERSION ?= main
 site: ## docs as a site in .cache/site/html, strictly, with its links checked; the generator comes from PyPI, once
@@ -143,4 +148,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-* "$$cache"/site-*
 	go clean -testcache
 
-.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site first-hour nightshift
+.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site first-hour nightshift diagrams

@@ -1,6 +1,8 @@
 package house
 
 import (
+	"crypto/sha1"
+	"fmt"
 	"os"
 	"path"
 	"regexp"
@@ -51,6 +53,29 @@ func TestPagesHaveASection(t *testing.T) {
 	}
 }
 
+// TestDiagrams: the diagrams were drawn from their text as it is, and pages show them.
+func TestDiagrams(t *testing.T) {
+	t.Parallel()
+	var pages strings.Builder
+	for _, page := range files(t, ".md") {
+		pages.WriteString(readFile(t, page))
+	}
+	texts := files(t, ".d2")
+	for _, file := range texts {
+		text, drawn := readFile(t, file), strings.TrimSuffix(file, ".d2")+".svg"
+		hash := sha1.Sum(fmt.Appendf(nil, "blob %d\x00%s", len(text), text))
+		if !strings.HasSuffix(readFile(t, drawn), fmt.Sprintf("%s: %x -->\n", file, hash)) {
+			t.Errorf("%s is not drawn from %s: make diagrams", drawn, file)
+		}
+		if !strings.Contains(pages.String(), "(diagrams/"+path.Base(drawn)+")") {
+			t.Errorf("no page shows %s", drawn)
+		}
+	}
+	if len(texts) < 3 {
+		t.Errorf("found the diagrams %v", texts)
+	}
+}
+
 // TestAgents: what AGENTS.md and CONTRIBUTING.md name exists: targets of make, files, folders, tests and patches.
 func TestAgents(t *testing.T) {
 	t.Parallel()
@@ -61,7 +86,7 @@ func TestAgents(t *testing.T) {
 	}
 	for _, page := range []string{"AGENTS.md", "CONTRIBUTING.md"} {
 		text := readFile(t, page)
-		for _, m := range regexp.MustCompile("(?m)(?:`|^    )make ([a-z-]+)").FindAllStringSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile("(?m)(?:`|^)make ([a-z-]+)").FindAllStringSubmatch(text, -1) {
 			if !strings.Contains(makefile, "\n"+m[1]+": ") {
 				t.Errorf("%s names make %s, which the Makefile does not have", page, m[1])
 			}
