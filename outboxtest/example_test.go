@@ -130,6 +130,32 @@ func testAllTogether(t *testing.T, db *pgxpool.Pool) {
 	}
 }
 
+// What the tested code has appended, its delivery to a handler, and Kafka's place.
+func Example() {
+	test := func(ctx context.Context, t *testing.T, db *pgxpool.Pool, tx pgx.Tx, handler inbox.Handler,
+		newHandler func(*pgxpool.Pool) (inbox.Handler, error),
+	) {
+		events := outboxtest.Appended(ctx, t, tx, "payments") // what tx has appended; then roll tx back
+		outcomes, err := outboxtest.Deliver(ctx, t, handler, events...)
+		if err != nil || outcomes[0] != inbox.Applied {
+			t.Errorf("%v, %v", outcomes, err)
+		}
+
+		// The process dies before its COMMIT, two processes get the events at once, all events are delivered again.
+		r, err := outboxtest.Redeliver(ctx, t, db, newHandler, events...)
+		if err != nil || r.Count(0, inbox.Applied) != 1 { // then look at your own tables
+			t.Errorf("%+v, %v", r, err)
+		}
+
+		var published outboxtest.MemoryPublisher // in Kafka's place: relay.New(db, &published, relay.Config{})
+		published.LoseReplies(1)                 // or Refuse, RefuseTopic, Fail, Delay
+		if _, err := published.Await(ctx, 2); err != nil {
+			t.Error(err)
+		}
+	}
+	_ = test
+}
+
 // Begin, call the tested code, check its events, roll back.
 func ExampleAppended() {
 	test := func(t *testing.T, db *pgxpool.Pool) {

@@ -35,3 +35,16 @@ func ExampleDo() {
 	setup := func(in *inbox.Inbox) inbox.Handler { return in.Each(inbox.JSON(book)) }
 	_ = setup
 }
+
+// Any library that works in a *sql.Tx.
+func ExampleDo_library() {
+	type Payment struct{ ID string }
+	_ = func(in *inbox.Inbox, book func(context.Context, *sql.Tx, Payment) error) inbox.Handler {
+		h := in.Each(inbox.JSON(func(ctx context.Context, tx pgx.Tx, e event.Event, p Payment) error {
+			return sqltx.Do(ctx, tx, func(tx *sql.Tx) error {
+				return book(ctx, tx, p) // any of the lines below
+			})
+		}))
+		return h
+	}
+}

@@ -214,6 +214,25 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestValuesOfThePage: the chart takes the values of docs/operations/kubernetes.md.
+func TestValuesOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/operations/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "```yaml title=\"values.yaml\"\n")[1:]
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		if len(objects(t, parse(t, block))) == 0 {
+			t.Errorf("this makes no objects:\n%s", block)
+		}
+	}
+	if len(blocks) == 0 {
+		t.Error("the page has no values")
+	}
+}
+
 // TestManifests: the plain manifests are the chart's, and kustomize builds them and the overlay.
 func TestManifests(t *testing.T) {
 	t.Parallel()

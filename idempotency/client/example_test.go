@@ -1,7 +1,9 @@
 package client_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -32,4 +34,27 @@ func Example() {
 		_ = res.Body.Close()
 	}
 	// Output: done after 3 attempts with 1 key
+}
+
+// What became of a request.
+func ExampleOutcome() {
+	_ = func(url string, body io.Reader, remember func(key string)) error {
+		c := &http.Client{Transport: client.New(client.Config{})} // a key for each POST and PATCH that has none
+		res, err := c.Post(url, "application/json", body)
+		switch client.Outcome(res, err) {
+		case client.Done: // once
+		case client.NotDone: // a new intent may be made of it
+		case client.Unknown: // keep its key, and repeat it later: with a new key it may be done twice
+			key := client.Key(res)
+			var failed *client.Error
+			if errors.As(err, &failed) {
+				key = failed.Key
+			}
+			remember(key)
+		}
+		if err != nil {
+			return err
+		}
+		return res.Body.Close()
+	}
 }

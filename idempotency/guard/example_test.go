@@ -91,3 +91,35 @@ func ExampleOp_Saga() {
 	// cancel flight
 	// 409 no_room <nil>
 }
+
+// A phase of one's own, a call to a provider, and a last phase.
+func ExampleOp_CallAs() {
+	type provider interface {
+		Charge(ctx context.Context, key string, amount int64) ([]byte, error)
+	}
+	type phase = func(context.Context, guard.Call) ([]byte, error)
+	_ = func(ctx context.Context, g *guard.Guard, req idempotency.Request, insertPending, accept phase, bank provider,
+		amount int64, declined idempotency.Result,
+	) (idempotency.Result, error) {
+		pay := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+			id, err := op.Local(ctx, "payment", insertPending) // its row: the key that it gets is unique
+			if err != nil {
+				return idempotency.Result{}, err
+			}
+			charge := func(ctx context.Context, c guard.Call) ([]byte, error) {
+				// Terminal when the card is declined, Retryable when it is certain that nothing was charged.
+				return bank.Charge(ctx, c.Key, amount)
+			}
+			receipt, err := op.CallAs(ctx, "charge", "provider_payment_"+string(id), charge)
+			if err != nil {
+				return declined, err // kept and replayed after a Terminal error, and ignored after any other
+			}
+			if _, err := op.Local(ctx, "accept", accept); err != nil { // the row, and its event
+				return idempotency.Result{}, err
+			}
+			return idempotency.Result{Code: 201, Resource: string(id), Body: receipt}, nil
+		}
+		res, err := g.Run(ctx, req, pay) // req has an input (Fingerprinter.KeepInput), from which recovery goes on
+		return res, err
+	}
+}

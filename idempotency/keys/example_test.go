@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/keys"
 )
 
@@ -39,4 +40,30 @@ func ExampleWatermark() {
 	// Output:
 	// false true {99 [101]}
 	// true {101 []}
+}
+
+// homes are the tenants' home regions.
+type homes map[string]string
+
+func (h homes) Home(tenant string) string { return h[tenant] }
+
+// A tenant's home comes before the region that a key names, and that before the default.
+func ExampleRegions() {
+	tenants := homes{"acme": "us1"}
+	regions := keys.Regions{
+		Here:       "us1",
+		Known:      []string{"eu1", "us1"},
+		TenantHome: tenants.Home, // nil: no tenant has one
+		Default:    "eu1",        // empty: a key that names no region is refused with 400
+	}
+	for _, k := range []idempotency.Key{
+		{Tenant: "acme", Value: "eu1.4711"}, {Value: keys.InRegion("us1", "4711")}, {Value: "4711"},
+	} {
+		home, err := regions.Home(k)
+		fmt.Println(home, err)
+	}
+	// Output:
+	// us1 <nil>
+	// us1 <nil>
+	// eu1 <nil>
 }

@@ -84,34 +84,38 @@ func newPublisher(t testing.TB) *publisher.Kafka {
 	return to
 }
 
-// newWatermillPublisher makes a relay's publisher over watermill-kafka, with the settings of docs/watermill.md.
+// newWatermillPublisher makes a relay's publisher over watermill-kafka.
 func newWatermillPublisher(t testing.TB) *watermill.Publisher {
 	t.Helper()
-	config := wkafka.DefaultSaramaSyncPublisherConfig()
-	config.Producer.RequiredAcks = sarama.WaitForAll
-	config.Producer.Partitioner = sarama.NewHashPartitioner
-	theirs, err := wkafka.NewPublisher(wkafka.PublisherConfig{
-		Brokers: kafkatest.Brokers(t), OverwriteSaramaConfig: config, Marshaler: wkafka.NewWithPartitioningMarshaler(
-			watermill.PartitionKey),
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := watermill.NewPublisher(theirs,
-		watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Refusal {
-			switch {
-			case errors.Is(err, sarama.ErrMessageSizeTooLarge), errors.Is(err, sarama.ErrInvalidRecord):
-				return watermill.RecordRefused
-			case errors.Is(err, sarama.ErrTopicAuthorizationFailed), errors.Is(err, sarama.ErrInvalidTopic):
-				return watermill.TopicRefused
-			}
-			return watermill.NotRefused
-		}})
+	to, err := overWatermillKafka(kafkatest.Brokers(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = to.Close() })
 	return to
+}
+
+// overWatermillKafka is shown by docs/watermill.md.
+func overWatermillKafka(brokers []string) (*watermill.Publisher, error) {
+	config := wkafka.DefaultSaramaSyncPublisherConfig()
+	config.Producer.RequiredAcks = sarama.WaitForAll // its default is one broker's word
+	pub, err := wkafka.NewPublisher(wkafka.PublisherConfig{
+		Brokers: brokers, OverwriteSaramaConfig: config,
+		// DefaultMarshaler writes no key, and so keeps no order.
+		Marshaler: wkafka.NewWithPartitioningMarshaler(watermill.PartitionKey),
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return watermill.NewPublisher(pub, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Refusal {
+		switch {
+		case errors.Is(err, sarama.ErrMessageSizeTooLarge), errors.Is(err, sarama.ErrInvalidRecord):
+			return watermill.RecordRefused
+		case errors.Is(err, sarama.ErrTopicAuthorizationFailed), errors.Is(err, sarama.ErrInvalidTopic):
+			return watermill.TopicRefused
+		}
+		return watermill.NotRefused
+	}})
 }
 
 // subscriber makes a subscriber of watermill-kafka that reads from the beginning.
