@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write deploy/kustomize/base/effectonce.yaml, and the chart's copies of the rules")
+var update = flag.Bool("update", false, "write the plain manifests, and the chart's copies of the rules")
 
 const (
 	dir      = "effectonce"
