@@ -121,6 +121,12 @@ VERSION ?= main
 site: ## docs as a site in .cache/site/html, strictly, with its links checked; the generator comes from PyPI, once
 	python3 tools/site/site.py $(VERSION)
 
+image: ## relay's image for amd64 and arm64 from dist/VERSION in dist/VERSION-image, without an engine: buildah, skopeo, jq
+	tools/image.sh $(VERSION) dist/$(VERSION) dist/$(VERSION)-image
+
+image-check: ## what is in that image, and run it in podman by runc on real servers, and its arm64 in qemu-user-static
+	EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_IMAGE=$(CURDIR)/dist/$(VERSION)-image go test -count=1 -v ./internal/verify/image
+
 first-hour: ## every command of docs/first-hour.md, as it stands there
 	EFFECTONCE_FIRST_HOUR=1 go test -count=1 -timeout 15m -v -run '^TestPageRuns$$' ./examples/firsthour
 
@@ -148,4 +154,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-* "$$cache"/site-*
 	go clean -testcache
 
-.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site first-hour nightshift diagrams
+.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site image image-check first-hour nightshift diagrams

@@ -192,7 +192,6 @@ func TestLint(t *testing.T) {
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{
-		`image: ""`:                                                     "image",
 		`settings: {leese: 15s}`:                                        "leese",
 		`relay: {settings: {leese: 15s}}`:                               "leese",
 		`settings: {kafka-password: hunter2}`:                           "kafka-password",
@@ -263,7 +262,7 @@ func TestManifests(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for text, times := range map[string]int{
-		"\n  namespace: events\n": len(texts), "image: registry.example/effectonce/relay:v0.1.0": 3,
+		"\n  namespace: events\n": len(texts), "image: ghcr.io/effectonce/relay:v0.1.0": 3,
 		"value: kafka-1:9093,kafka-2:9093": 2, "value: kafka:9092": 0, "replicas: 3": 1,
 	} {
 		if n := strings.Count(string(out), text); n != times {

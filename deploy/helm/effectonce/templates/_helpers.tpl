@@ -113,7 +113,7 @@ readinessProbe:
 {{- end }}
 
 {{- define "effectonce.image" -}}
-{{ required "image: name relay's image; deploy/compose/Containerfile builds it (--target relay)" .Values.image }}
+{{ .Values.image | default (printf "ghcr.io/effectonce/relay:v%s" .Chart.AppVersion) }}
 {{- end }}
 
 {{/* At most one pod is evicted at a time: (list $ component name) */}}
