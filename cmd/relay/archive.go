@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -185,7 +184,7 @@ func writePlan(w io.Writer, plan operator.ReplayPlan) error {
 		fmt.Fprintf(w, " %d of them repeat the id of another one.", twice)
 	}
 	fmt.Fprint(w, " The first:\n\n")
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	table := newTable(w)
 	fmt.Fprintln(table, "PLACE\tPUBLISHED\tID\tTENANT\tTOPIC\tKEY\tTYPE\tBYTES")
 	for _, e := range plan.Head {
 		published := "-"

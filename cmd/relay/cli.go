@@ -90,11 +90,10 @@ type unconnected interface {
 
 // program has the dependencies of commands other than their settings.
 type program struct {
-	log      *slog.Logger
-	env      func(string) string
-	stdout   io.Writer
-	terminal terminal
-	tree     *kong.Node // of commands
+	log    *slog.Logger
+	env    func(string) string
+	stdout terminal
+	tree   *kong.Node // of commands
 }
 
 // run is the whole program but for its process: it returns the exit code. The end of ctx stands for a signal.
@@ -118,7 +117,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		fmt.Fprintln(stderr, "relay:", err)
 		return codeUsage
 	}
-	p := &program{log: log, env: env, stdout: stdout, terminal: terminalOf(stdout, env), tree: parsed.Model.Node}
+	p := &program{log: log, env: env, stdout: terminalOf(stdout, env), tree: parsed.Model.Node}
 	err = c.runSelected(ctx, p, parsed)
 	code := exitCode(err)
 	switch {

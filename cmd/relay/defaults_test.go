@@ -25,7 +25,7 @@ func TestRunHasThePackagesDefaults(t *testing.T) {
 	if _, err := line.Parse(&c, []string{"run"}, io.Discard, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Run.start(&program{log: slog.New(slog.DiscardHandler), env: environment{}.get, stdout: io.Discard})
+	s, err := c.Run.start(&program{log: slog.New(slog.DiscardHandler), env: environment{}.get})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -144,15 +143,18 @@ func (c *doctorCommand) examineAll(ctx context.Context, p *program, subject doct
 	return err
 }
 
-func writeFindings(w io.Writer, list []doctor.Finding) error {
+func writeFindings(w terminal, list []doctor.Finding) error {
+	colours := map[doctor.Severity]string{doctor.Fail: red, doctor.Warn: yellow, doctor.OK: green}
 	counts := map[doctor.Severity]int{}
 	for _, f := range list {
 		counts[f.Severity]++
-		if _, err := fmt.Fprintf(w, "%-4s  %-22s  %s\n", f.Severity, f.Check, f.Found); err != nil {
+		if _, err := fmt.Fprintf(w, "%s  %-22s  %s\n", w.paint(colours[f.Severity], fmt.Sprintf("%-4s", f.Severity)),
+			f.Check, w.wrap(30, f.Found)); err != nil {
 			return err
 		}
 		if f.Severity != doctor.OK {
-			for _, line := range [][2]string{{"means", f.Means}, {"next", f.Next}, {"run", f.Command}} {
+			lines := [][2]string{{"means", w.wrap(13, f.Means)}, {"next", w.wrap(13, f.Next)}, {"run", f.Command}}
+			for _, line := range lines {
 				if line[1] == "" {
 					continue
 				}

@@ -48,7 +48,7 @@ func startFleet(t *testing.T, env environment) (f *fleet, logged *output) {
 	c.Run.file = c.Config
 	logged = &output{}
 	log := slog.New(slog.NewTextHandler(logged, nil))
-	f, err := c.Run.newFleet(&program{log: log, env: env.get, stdout: io.Discard})
+	f, err := c.Run.newFleet(&program{log: log, env: env.get})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func (c helpCommand) run(ctx context.Context, p *program) error {
 		if at, ok := topics[c.Topic[0]]; ok {
 			text, err := section(at[0], at[1])
 			if err == nil {
-				_, err = io.WriteString(p.stdout, plain(text, min(cmp.Or(p.terminal.width, 80), 120)))
+				_, err = io.WriteString(p.stdout, plain(text, min(cmp.Or(p.stdout.width, 80), 120)))
 			}
 			return err
 		}
@@ -69,7 +69,7 @@ func (c helpCommand) run(ctx context.Context, p *program) error {
 				service.DidYouMean(c.Topic[0], slices.Values(known)))
 		}
 	}
-	run(ctx, append(slices.Clone(c.Topic), "--help"), p.env, p.stdout, io.Discard)
+	run(ctx, append(slices.Clone(c.Topic), "--help"), p.env, p.stdout.Writer, io.Discard)
 	return nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os/user"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
@@ -177,7 +176,7 @@ func writeList[T any](w io.Writer, asJSON bool, list []T, head string, line func
 	if asJSON {
 		return writeJSON(w, orEmpty(list))
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	table := newTable(w)
 	fmt.Fprintln(table, head)
 	for _, v := range list {
 		line(table, v)

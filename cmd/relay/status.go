@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -98,7 +97,7 @@ func (d database) status(ctx context.Context, timeout time.Duration) (st operato
 }
 
 func writeStatus(w io.Writer, st operator.Status) error {
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	table := newTable(w)
 	fmt.Fprintf(table, "BACKLOG\tOLDEST\n%d\t%s\n", st.Backlog, age(st.Oldest, st.Backlog > 0))
 	var held, parked int64
 	for _, l := range st.Lanes {

@@ -1,26 +1,136 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
+	"go/doc/comment"
 	"io"
 	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 )
 
-// terminal is how stdout shows text.
+// terminal is stdout, and how it shows text.
 type terminal struct {
-	width  int // of a terminal, in columns; 0: stdout is none
+	io.Writer
+	width  int // in columns; 0: stdout is no terminal, and nothing is cut or wrapped
 	colour bool
 }
 
 func terminalOf(stdout io.Writer, env func(string) string) terminal {
 	file, ok := stdout.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return terminal{}
+		return terminal{Writer: stdout}
 	}
 	width, _, err := term.GetSize(int(file.Fd()))
 	if err != nil || width <= 0 {
 		width = 80
 	}
-	return terminal{width, env("NO_COLOR") == "" && env("TERM") != "" && env("TERM") != "dumb"}
+	return terminal{stdout, width, env("NO_COLOR") == "" && env("TERM") != "" && env("TERM") != "dumb"}
+}
+
+// Attributes of text: the parameters of the escape sequence.
+const bold, red, green, yellow = "1", "31", "32", "33"
+
+func (t terminal) paint(attribute, text string) string {
+	if !t.colour {
+		return text
+	}
+	return "\x1b[" + attribute + "m" + text + "\x1b[0m"
+}
+
+// wrap breaks a text that begins in a column, and indents its further lines to there.
+func (t terminal) wrap(column int, text string) string {
+	if t.width-column < 20 {
+		return text
+	}
+	printer := comment.Printer{TextPrefix: strings.Repeat(" ", column), TextWidth: t.width - column}
+	return strings.TrimSpace(string(printer.Text(&comment.Doc{Content: paragraph(text)})))
+}
+
+// table aligns the cells of lines, which are separated by tabs. The first line is the head. Lines without a tab end a
+// table. On a terminal no line is longer than a row of it: the longest cells are cut.
+type table struct {
+	terminal
+	text bytes.Buffer
+}
+
+func newTable(w io.Writer) *table {
+	t, ok := w.(terminal)
+	if !ok {
+		t = terminal{Writer: w}
+	}
+	return &table{terminal: t}
+}
+
+func (t *table) Write(b []byte) (int, error) { return t.text.Write(b) }
+
+// Flush writes the table.
+func (t *table) Flush() error {
+	var out strings.Builder
+	var rows [][]string
+	for line := range strings.Lines(t.text.String()) {
+		if strings.Contains(line, "\t") {
+			rows = append(rows, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
+			continue
+		}
+		out.WriteString(t.lay(rows) + line)
+		rows = nil
+	}
+	_, err := io.WriteString(t.Writer, out.String()+t.lay(rows))
+	return err
+}
+
+// lay aligns the cells of one table.
+func (t *table) lay(rows [][]string) string {
+	if len(rows) == 0 {
+		return ""
+	}
+	padding := 3
+	if t.width > 0 {
+		padding = 2
+		cut(rows, t.width, padding)
+	}
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, padding, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	_ = w.Flush()
+	head, rest, _ := strings.Cut(out.String(), "\n")
+	return t.paint(bold, head) + "\n" + rest
+}
+
+// cut shortens the longest cells until the rows fit.
+func cut(rows [][]string, width, padding int) {
+	var columns []int // widths
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(columns) {
+				columns = append(columns, 0)
+			}
+			columns[i] = max(columns[i], utf8.RuneCountInString(cell))
+		}
+	}
+	most := slices.Max(columns) // columns of a cell
+	for least := 3; most > least; most-- {
+		sum := padding * (len(columns) - 1)
+		for _, n := range columns {
+			sum += min(n, most)
+		}
+		if sum <= width {
+			break
+		}
+	}
+	for _, row := range rows {
+		for i, cell := range row {
+			if r := []rune(cell); len(r) > most {
+				row[i] = string(r[:most-1]) + "…"
+			}
+		}
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/effectonce/effectonce/internal/doctor"
@@ -64,7 +63,7 @@ func (c *topicsShowCommand) run(ctx context.Context, p *program) error {
 }
 
 func (s topicShown) write(w io.Writer) error {
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	table := newTable(w)
 	there, paused := "-", "-"
 	if s.Kafka != nil {
 		there = fmt.Sprint(len(s.Kafka.Partitions))

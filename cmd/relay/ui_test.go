@@ -282,7 +282,7 @@ func TestRunOfManyServesPages(t *testing.T) {
 func TestPagesFollowTheList(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	p := &program{log: slog.New(slog.DiscardHandler), env: environment{"USER": "ann"}.get, stdout: io.Discard}
+	p := &program{log: slog.New(slog.DiscardHandler), env: environment{"USER": "ann"}.get}
 	g, err := pageFlags{Listen: "127.0.0.1:0", ProxyLevel: "view"}.open(p, "", nil)
 	if err != nil {
 		t.Fatal(err)
