@@ -121,6 +121,11 @@ VERSION ?= main
 site: ## docs as a site in .cache/site/html, strictly, with its links checked; the generator comes from PyPI, once
 	python3 tools/site/site.py $(VERSION)
 
+site-seen: site ## and visit its pages in Chromium at two widths; pictures of some, light and dark, in .cache/site/seen
+	mkdir -p .cache/site/seen
+	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_DOCUMENTS=$(CURDIR)/.cache/site/html/$(VERSION) go test -count=1 -timeout 15m \
+		-run '^TestDocuments$$' -artifacts -outputdir $(CURDIR)/.cache/site/seen ./ui/browser
+
 image: ## relay's image for amd64 and arm64 from dist/VERSION in dist/VERSION-image, without an engine: buildah, skopeo, jq
 	tools/image.sh $(VERSION) dist/$(VERSION) dist/$(VERSION)-image
 
@@ -154,4 +159,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-* "$$cache"/site-*
 	go clean -testcache
 
-.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site image image-check first-hour nightshift diagrams
+.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site image image-check first-hour nightshift diagrams site-seen

@@ -98,7 +98,8 @@ func (b *tab) hears(event any) {
 	wrong := func(format string, args ...any) { b.trouble = append(b.trouble, fmt.Sprintf(format, args...)) }
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
-		if !b.site.has(e.Request.URL) && !strings.HasSuffix(e.Request.URL, favicon) {
+		if !b.site.has(e.Request.URL) && !strings.HasSuffix(e.Request.URL, favicon) &&
+			!strings.HasPrefix(e.Request.URL, "data:") {
 			wrong("it asks for %s", e.Request.URL)
 		}
 	case *network.EventResponseReceived:
