@@ -17,10 +17,10 @@ var readers = []string{
 }
 
 // TestPagesHaveASection: docs/llms.txt, which the site's navigation follows, names each page of docs once, itself or by
-// its folder, and nothing that does not exist.
+// its folder, and nothing that does not exist. docs/README.md has the same list.
 func TestPagesHaveASection(t *testing.T) {
 	t.Parallel()
-	index := readFile(t, "docs/llms.txt")
+	index, list := readFile(t, "docs/llms.txt"), readFile(t, "docs/README.md")
 	var sections, named []string
 	for line := range strings.Lines(index) {
 		if section, is := strings.CutPrefix(line, "## "); is {
@@ -32,6 +32,9 @@ func TestPagesHaveASection(t *testing.T) {
 			t.Errorf("docs/llms.txt names %s twice", m[1])
 		case m != nil:
 			named = append(named, m[1])
+			if m[1] != "README.md" && !strings.Contains(list, line) {
+				t.Errorf("docs/README.md has not the line\n%s", line)
+			}
 		case strings.HasPrefix(line, "-"):
 			t.Errorf("docs/llms.txt: want - [title](page or folder/): what it says; got %q", line)
 		}
