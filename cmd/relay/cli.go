@@ -60,6 +60,7 @@ type cli struct {
 	Help       helpCommand       `cmd:"" group:"The command itself:" help:"Explain a topic, or a command."`
 	Completion completionCommand `cmd:"" group:"The command itself:" help:"Print a script that completes commands, flags and values in bash, zsh, fish or PowerShell."`
 	Build      versionCommand    `cmd:"" group:"The command itself:" name:"version" help:"Print the version, the commit and the version of Go."`
+	Man        manCommand        `cmd:"" hidden:"" help:"Print the manual's page, for man."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand at the cursor."`
 }
 
@@ -94,6 +95,7 @@ type program struct {
 	env    func(string) string
 	stdout terminal
 	tree   *kong.Node // of commands
+	about  func(*kong.Value) string
 }
 
 // run is the whole program but for its process: it returns the exit code. The end of ctx stands for a signal.
@@ -117,7 +119,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		fmt.Fprintln(stderr, "relay:", err)
 		return codeUsage
 	}
-	p := &program{log: log, env: env, stdout: terminalOf(stdout, env), tree: parsed.Model.Node}
+	p := &program{log: log, env: env, stdout: terminalOf(stdout, env), tree: parsed.Model.Node, about: line.Meaning}
 	err = c.runSelected(ctx, p, parsed)
 	code := exitCode(err)
 	switch {

@@ -20,13 +20,14 @@ var scripts = map[string]string{
 }
 complete -o default -F _relay relay
 `,
+	// As a file _relay of the fpath it is loaded by the first completion.
 	"zsh": `#compdef relay
 _relay() {
 	local -a found
 	found=(${(f)"$(relay complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)"})
 	(( $#found )) && compadd -a found || _files
 }
-compdef _relay relay
+if [[ $funcstack[1] == _relay ]]; then _relay; else compdef _relay relay; fi
 `,
 	"fish": `function __relay
 	set -l words (commandline -opc) (commandline -ct)

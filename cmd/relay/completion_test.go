@@ -38,7 +38,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// TestCompletionScripts: each shell that is installed reads its script, and bash completes with it.
+// TestCompletionScripts: each shell that is installed reads its script; bash and zsh complete with it.
 func TestCompletionScripts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -49,7 +49,8 @@ func TestCompletionScripts(t *testing.T) {
 	}
 	for shell, probe := range map[string]string{
 		"bash": "\nCOMP_WORDS=(relay parked ''); COMP_CWORD=2; _relay; printf '%s\\n' \"${COMPREPLY[@]}\"\n",
-		"zsh":  "\n:\n", "fish": "\n:\n", "pwsh": "\n",
+		"zsh":  "\ncompadd() { print -l $found }; words=(relay parked ''); CURRENT=3; _relay\n",
+		"fish": "\n:\n", "pwsh": "\n",
 	} {
 		t.Run(shell, func(t *testing.T) {
 			t.Parallel()
@@ -68,7 +69,9 @@ func TestCompletionScripts(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), path, "-c", script+probe)
 			cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "HOME=" + dir}
 			out, err := cmd.CombinedOutput()
-			want := map[string]string{"bash": "complete,--,parked,,\nsecond\n"}[shell]
+			want := map[string]string{
+				"bash": "complete,--,parked,,\nsecond\n", "zsh": "complete,--,parked,,\nsecond\n",
+			}[shell]
 			if err != nil || string(out) != want {
 				t.Errorf("%q, want %q (%v)", out, want, err)
 			}

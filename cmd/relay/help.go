@@ -51,7 +51,7 @@ func (helpCommand) noDatabase() {}
 func (c helpCommand) run(ctx context.Context, p *program) error {
 	if len(c.Topic) == 1 {
 		if at, ok := topics[c.Topic[0]]; ok {
-			text, err := section(at[0], at[1])
+			text, err := section(at)
 			if err == nil {
 				_, err = io.WriteString(p.stdout, plain(text, min(cmp.Or(p.stdout.width, 80), 120)))
 			}
@@ -74,7 +74,8 @@ func (c helpCommand) run(ctx context.Context, p *program) error {
 }
 
 // section returns a section of a page, without its heading.
-func section(page, heading string) (string, error) {
+func section(at [2]string) (string, error) {
+	page, heading := at[0], at[1]
 	text, err := docs.Pages.ReadFile(page)
 	if err != nil {
 		return "", err
@@ -92,8 +93,13 @@ var (
 	listItem     = regexp.MustCompile(`^(?:- |(\d+)\. )`)
 )
 
-// plain formats Markdown for a reader: text is wrapped, links have no targets, and the rows of a table become a list.
+// plain formats Markdown for a reader.
 func plain(markdown string, width int) string {
+	return string((&comment.Printer{TextWidth: width, TextCodePrefix: "    "}).Text(parsed(markdown)))
+}
+
+// parsed reads Markdown. Links lose their targets, and the rows of a table become a list.
+func parsed(markdown string) *comment.Doc {
 	var doc comment.Doc
 	var last comment.Block // that the next line may continue
 	add := func(b comment.Block) { doc.Content, last = append(doc.Content, b), b }
@@ -142,7 +148,7 @@ func plain(markdown string, width int) string {
 			add(paragraph(text)[0])
 		}
 	}
-	return string((&comment.Printer{TextWidth: width, TextCodePrefix: "    "}).Text(&doc))
+	return &doc
 }
 
 func paragraph(text string) []comment.Block {

@@ -18,6 +18,7 @@ func TestJSONEverywhere(t *testing.T) {
 	t.Parallel()
 	without := map[string]string{
 		"run": "it serves", "ui": "it serves", "dev": "it names a program", "help": "it is for people",
+		"man":        "it prints a page",
 		"completion": "it prints a script", "complete": "for the scripts", "migrate": "it prints SQL, or logs",
 	}
 	for _, node := range model(t).Leaves(false) {

@@ -19,8 +19,8 @@ func (c CommandLine) help(options kong.HelpOptions, ctx *kong.Context) error {
 	return err
 }
 
-// meaning is the help text of a flag, with its variable, and with its default where the value does not say it.
-func (c CommandLine) meaning(v *kong.Value) string {
+// Meaning is the help text of a flag, with its variable, and with its default where the value does not say it.
+func (c CommandLine) Meaning(v *kong.Value) string {
 	if v.Flag == nil || v.Name == "help" || v.Name == "version" {
 		return v.Help
 	}

@@ -47,7 +47,7 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	sources := &sources{line: c}
 	parser, err := kong.New(target, kong.Name(c.Name), kong.Description(c.Description), kong.Writers(stdout, stderr),
 		c.Vars, kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }),
-		kong.Help(c.help), helpOptions, kong.ValueFormatter(c.meaning),
+		kong.Help(c.help), helpOptions, kong.ValueFormatter(c.Meaning),
 		kong.Resolvers(sources), kong.TypeMapper(reflect.TypeFor[secret.Value](), kong.MapperFunc(decodeSecret)))
 	if err != nil {
 		return nil, fmt.Errorf("the command line of %s is declared wrongly: %w", c.Name, err)
