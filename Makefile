@@ -121,10 +121,10 @@ VERSION ?= main
 site: ## docs as a site in .cache/site/html, strictly, with its links checked; the generator comes from PyPI, once
 	python3 tools/site/site.py $(VERSION)
 
-site-seen: site ## and visit its pages in Chromium at two widths; pictures of some, light and dark, in .cache/site/seen
+site-seen: site ## and visit its pages in Chromium at two widths, and search them; pictures, light and dark, in .cache/site/seen
 	mkdir -p .cache/site/seen
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_DOCUMENTS=$(CURDIR)/.cache/site/html/$(VERSION) go test -count=1 -timeout 15m \
-		-run '^TestDocuments$$' -artifacts -outputdir $(CURDIR)/.cache/site/seen ./ui/browser
+		-run '^TestDocuments' -artifacts -outputdir $(CURDIR)/.cache/site/seen ./ui/browser
 
 image: ## relay's image for amd64 and arm64 from dist/VERSION in dist/VERSION-image, without an engine: buildah, skopeo, jq
 	tools/image.sh $(VERSION) dist/$(VERSION) dist/$(VERSION)-image

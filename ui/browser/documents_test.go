@@ -86,3 +86,25 @@ func (b *tab) keep(name string, size [2]int64) {
 		b.t.Fatal(err)
 	}
 }
+
+// TestDocumentsAreSearched: the search of pages that are opened as files, without a server, finds a page.
+func TestDocumentsAreSearched(t *testing.T) {
+	folder := os.Getenv(envDocuments)
+	if folder == "" {
+		t.Skip(envDocuments + " names no folder: make site-seen")
+	}
+	b := (&site{url: "file://" + folder}).tab(t, "ann", ui.View)
+	b.loads("the site as files", chromedp.Navigate(b.site.url+"/index.html"))
+	b.awaits("the search", `(() => {
+		document.querySelector(".md-search__button").click();
+		window.search = [...document.querySelectorAll("body > div")].map(e => e.shadowRoot).find(Boolean);
+		return window.search !== undefined && window.search.querySelector("input") !== null;
+	})()`)
+	b.js(`(() => {
+		const input = window.search.querySelector("input");
+		input.value = "quarantined";
+		input.dispatchEvent(new Event("input", {bubbles: true}));
+	})()`, nil)
+	b.awaits("pages that the search finds", `window.search.querySelectorAll("[role=listbox] a").length > 1`)
+	b.forgive() // the menu of versions: a browser lets no page read another file
+}
