@@ -56,6 +56,7 @@ var others = map[string]string{
 	"grep":    "what curl prints",
 	"docker":  "needs an engine; make compose starts the same as processes",
 	"kubectl": "needs a cluster; make charts validates the manifests", "helm": "likewise",
+	"skopeo":  "to a registry; make image-check runs the image",
 	"install": "writes to /usr/bin and /etc", "systemctl": "starts a service", "journalctl": "likewise",
 	"psql": "Postgres' own", "kafka-acls.sh": "Kafka's own", "rpk": "Redpanda's own", "confluent": "Confluent's own",
 }
