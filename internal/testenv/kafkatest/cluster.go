@@ -105,10 +105,10 @@ func (c *Cluster) TryStart(i int) error {
 }
 
 // Pause pauses broker i (SIGSTOP). Its connections stay open without answers.
-func (c *Cluster) Pause(t testing.TB, i int) { c.signal(t, i, syscall.SIGSTOP) }
+func (c *Cluster) Pause(t testing.TB, i int) { c.signal(t, i, child.Pause) }
 
 // Resume ends a Pause.
-func (c *Cluster) Resume(t testing.TB, i int) { c.signal(t, i, syscall.SIGCONT) }
+func (c *Cluster) Resume(t testing.TB, i int) { c.signal(t, i, child.Resume) }
 
 func (c *Cluster) signal(t testing.TB, i int, sig syscall.Signal) {
 	t.Helper()

@@ -149,7 +149,7 @@ func (n *node) stop(sig os.Signal) {
 		return
 	}
 	// A paused broker does not handle SIGTERM.
-	_ = n.process.Signal(syscall.SIGCONT)
+	_ = n.process.Signal(child.Resume)
 	n.process.Stop(sig, 30*time.Second)
 	n.process = nil
 }

@@ -144,7 +144,7 @@ func (s *Server) PauseWALWriter(t testing.TB) {
 		&s.paused); err != nil {
 		t.Fatalf("pgtest: find the WAL writer: %v", err)
 	}
-	if err := syscall.Kill(s.paused, syscall.SIGSTOP); err != nil {
+	if err := signal(s.paused, child.Pause); err != nil {
 		t.Fatalf("pgtest: pause the WAL writer: %v", err)
 	}
 }
@@ -154,13 +154,21 @@ func (s *Server) stop(sig os.Signal) {
 		return
 	}
 	if s.paused != 0 && sig != syscall.SIGKILL {
-		_ = syscall.Kill(s.paused, syscall.SIGCONT) // so that it handles the shutdown
+		_ = signal(s.paused, child.Resume) // so that it handles the shutdown
 	}
 	s.process.Stop(sig, time.Minute)
 	if s.paused != 0 && sig == syscall.SIGKILL {
-		_ = syscall.Kill(s.paused, syscall.SIGKILL) // with SIGCONT it could write before it notices the end
+		_ = signal(s.paused, syscall.SIGKILL) // with SIGCONT it could write before it notices the end
 	}
 	s.process, s.paused = nil, 0
+}
+
+func signal(pid int, sig os.Signal) error {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	return p.Signal(sig)
 }
 
 func startServer(settings []string) (*Server, error) {
