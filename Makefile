@@ -86,6 +86,11 @@ lint: ## formatting, go vet, staticcheck, actionlint, checksums of the dependenc
 	for module in $$(go list -m -f '{{.Dir}}'); do (cd "$$module" && GOWORK=off go list -test -deps ./... > /dev/null); done
 	$$($(TOOL) -n staticcheck) work
 
+# What users may build on other systems. Apart from lint: with a cold cache it takes minutes.
+vet-others: ## go vet of the released modules, with their tests, for Windows and macOS
+	for system in windows darwin; do \
+		GOOS=$$system CGO_ENABLED=0 go vet $$(grep -v '^#' tools/release/modules | sed 's|.*|./&/...|'); done
+
 bugs: ## the gate on the tests: put in each bug of internal/verify/mutations and see it found; some: BUG="name name", a part: PART=1/4
 	$(STACK) go run ./internal/verify/mutations $(if $(PART),-part $(PART)) $(BUG)
 
@@ -132,6 +137,13 @@ image: ## relay's image for amd64 and arm64 from dist/VERSION in dist/VERSION-im
 image-check: ## what is in that image, and run it in podman by runc on real servers, and its arm64 in qemu-user-static
 	EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_IMAGE=$(CURDIR)/dist/$(VERSION)-image go test -count=1 -v ./internal/verify/image
 
+release: ## a release's artefacts in dist/VERSION, of its tags or, before there are any, of HEAD: make release VERSION=v0.1.0
+	rm -rf dist/$(VERSION)
+	tools/release/build.sh $(VERSION) dist/$(VERSION)
+
+release-check: release ## the same, built again and compared, installed, and run on real servers
+	tools/release/check.sh $(VERSION) dist/$(VERSION)
+
 first-hour: ## every command of docs/first-hour.md, as it stands there
 	EFFECTONCE_FIRST_HOUR=1 go test -count=1 -timeout 15m -v -run '^TestPageRuns$$' ./examples/firsthour
 
@@ -159,4 +171,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-* "$$cache"/site-*
 	go clean -testcache
 
-.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site image image-check first-hour nightshift diagrams site-seen
+.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site release release-check vet-others image image-check first-hour nightshift diagrams site-seen

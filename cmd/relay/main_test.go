@@ -229,6 +229,9 @@ func awaitDrained(t *testing.T, db *pgtest.DB) {
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
 }
 
+// envBinary names a built relay, such as a release's; then the tests run that one.
+const envBinary = "EFFECTONCE_TEST_RELAY"
+
 // binary is built once, by the first test that needs it.
 var binary struct {
 	sync.Mutex
@@ -237,6 +240,9 @@ var binary struct {
 
 func builtBinary(t *testing.T) string {
 	t.Helper()
+	if path := os.Getenv(envBinary); path != "" {
+		return path
+	}
 	binary.Lock()
 	defer binary.Unlock()
 	if binary.dir == "" {
