@@ -37,6 +37,7 @@ cp "$work/src/LICENSE" "$work/src/README.md" "$shared/"
 "$host" completion zsh > "$shared/completions/_relay"
 "$host" completion fish > "$shared/completions/relay.fish"
 "$host" completion powershell > "$shared/completions/relay.ps1"
+"$host" man | gzip -n -9 > "$shared/relay.1.gz"
 # The licences of what is linked, which want to be in copies of a binary.
 for binary in "$work"/bin/*/*; do go version -m "$binary"; done | awk '$1 == "dep" { print $2 "@" $3 }' | sort -u |
 	grep -v "^$path[/@]" | while read -r module; do

@@ -27,6 +27,7 @@ done)
 
   def install
     bin.install "relay"
+    man1.install "relay.1.gz"
     bash_completion.install "completions/relay.bash" => "relay"
     zsh_completion.install "completions/_relay"
     fish_completion.install "completions/relay.fish"
