@@ -53,7 +53,8 @@ func (t terminal) wrap(column int, text string) string {
 }
 
 // table aligns the cells of lines, which are separated by tabs. The first line is the head. Lines without a tab end a
-// table. On a terminal no line is longer than a row of it: the longest cells are cut.
+// table. On a terminal no line is longer than a row of it: the longest cells are cut. Where that would cut heads, each
+// cell has a line of its own, as psql's expanded display has it.
 type table struct {
 	terminal
 	text bytes.Buffer
@@ -93,7 +94,9 @@ func (t *table) lay(rows [][]string) string {
 	padding := 3
 	if t.width > 0 {
 		padding = 2
-		cut(rows, t.width, padding)
+		if !cut(rows, t.width, padding) && len(rows) > 1 {
+			return t.expand(rows)
+		}
 	}
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, padding, ' ', 0)
@@ -105,8 +108,39 @@ func (t *table) lay(rows [][]string) string {
 	return t.paint(bold, head) + "\n" + rest
 }
 
-// cut shortens the longest cells until the rows fit.
-func cut(rows [][]string, width, padding int) {
+// expand writes a line for each cell, after its head.
+func (t *table) expand(rows [][]string) string {
+	column := 2
+	for _, head := range rows[0] {
+		column = max(column, utf8.RuneCountInString(head)+2)
+	}
+	var out strings.Builder
+	for n, row := range rows[1:] {
+		if n > 0 {
+			out.WriteByte('\n')
+		}
+		for i, cell := range row[:min(len(row), len(rows[0]))] {
+			head := fmt.Sprintf("%-*s", column, rows[0][i])
+			out.WriteString(t.paint(bold, head) + shorten(cell, t.width-column) + "\n")
+		}
+	}
+	return out.String()
+}
+
+func shorten(cell string, most int) string {
+	if r := []rune(cell); len(r) > max(most, 1) {
+		return string(r[:max(most, 1)-1]) + "…"
+	}
+	return cell
+}
+
+// cut shortens the longest cells until the rows fit. It reports false, and changes nothing, if heads had to be cut, or
+// cells to less than ten columns.
+func cut(rows [][]string, width, padding int) bool {
+	least := 10
+	for _, head := range rows[0] {
+		least = max(least, utf8.RuneCountInString(head))
+	}
 	var columns []int // widths
 	for _, row := range rows {
 		for i, cell := range row {
@@ -117,7 +151,7 @@ func cut(rows [][]string, width, padding int) {
 		}
 	}
 	most := slices.Max(columns) // columns of a cell
-	for least := 3; most > least; most-- {
+	for ; ; most-- {
 		sum := padding * (len(columns) - 1)
 		for _, n := range columns {
 			sum += min(n, most)
@@ -125,12 +159,14 @@ func cut(rows [][]string, width, padding int) {
 		if sum <= width {
 			break
 		}
+		if most <= least {
+			return false
+		}
 	}
 	for _, row := range rows {
 		for i, cell := range row {
-			if r := []rune(cell); len(r) > most {
-				row[i] = string(r[:most-1]) + "…"
-			}
+			row[i] = shorten(cell, most)
 		}
 	}
+	return true
 }

@@ -76,6 +76,7 @@ func TestTerminal(t *testing.T) {
 	}{
 		{70, "topics list", []string{"\x1b[1mTOPIC       PARTITIONS  HELD", "\nnewsletter  0           0     ", "…\n"}},
 		{220, "topics list", []string{reason + "\n"}},
+		{32, "topics list", []string{"\x1b[1mTOPIC ", "newsletter\n\x1b[1mPARTITIONS ", "…\n"}},
 		{60, "status", []string{"\x1b[1mBACKLOG  OLDEST\x1b[0m\n0        -\n", "…"}},
 		{72, "doctor", []string{"\n\x1b[32mok  \x1b[0m  ", "\x1b[31mfail\x1b[0m", "\n" + strings.Repeat(" ", 13)}},
 		{100, "help incidents", []string{"`relay doctor` first. "}},
