@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -11,11 +12,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/sqltx"
 )
 
 func TestInTx_KeyEffectAndEventCommitTogether(t *testing.T) {
@@ -41,6 +45,46 @@ func TestInTx_KeyEffectAndEventCommitTogether(t *testing.T) {
 			t.Errorf("%+v, %v", res, err)
 		}
 		s.requirePayments(r, 2+i)
+	}
+}
+
+// TestInTx_DatabaseSQL: a handler for database/sql writes in the transaction of the key, and cannot end it.
+func TestInTx_DatabaseSQL(t *testing.T) {
+	t.Parallel()
+	s, r := newTestService(t, pgstore.Config{}), pay("100")
+	insert := func(do func(tx *sql.Tx) error) pgstore.Handler {
+		return func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			return created(r), sqltx.Do(ctx, tx, func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "insert into payment (key, amount) values ($1, 100)", r.Key.Value)
+				if err != nil {
+					return err
+				}
+				e := event.Event{Topic: "payments", Key: r.Key.Value, Type: "PaymentCreated", Payload: []byte("{}")}
+				if err := outbox.AppendSQL(ctx, tx, e); err != nil {
+					return err
+				}
+				return do(tx)
+			})
+		}
+	}
+	failed := errors.New("it fails")
+	for name, do := range map[string]func(tx *sql.Tx) error{
+		"an error": func(*sql.Tx) error { return failed },
+		"a COMMIT": func(tx *sql.Tx) error { _ = tx.Commit(); return nil },
+	} {
+		if _, err := s.store.InTx(t.Context(), r, insert(do)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		s.requireNoKey(r)
+		s.requirePayments(r, 0)
+	}
+	for _, replayed := range []bool{false, true} {
+		res, err := s.store.InTx(t.Context(), r, insert(func(*sql.Tx) error { return nil }))
+		if err != nil || res.Replayed != replayed {
+			t.Errorf("%+v, %v", res, err)
+		}
+		s.requireResult(res, created(r))
+		s.requirePayments(r, 1)
 	}
 }
 
