@@ -14,6 +14,8 @@ LONGEST := ./relay ./cmd/relay ./ui/browser ./internal/verify/soak
 MODULES := cmd/relay cmd/relay-dev examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
 	internal/devstack internal/service internal/verify metrics ui ui/browser watermill
 ALL := ./... $(MODULES:%=./%/...)
+# The race detector is for packages with goroutines of their own: it takes five times as long.
+RACED := ./relay/... ./inbox/... ./consumer/... ./publisher/... ./ui/...
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
 PKG ?= $(ALL)
 RUN ?= .
@@ -30,6 +32,11 @@ test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 
 test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
 	go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
+
+RUNS ?= 50
+SIDE ?= 8
+flaky: ## run tests RUNS (50) times, SIDE (8) processes at a time, to find those that fail by chance: make flaky PKG=./relay RUN=TestP5
+	RACED='$(RACED)' RUNS='$(RUNS)' SIDE='$(SIDE)' RUN='$(RUN)' $(STACK) tools/flaky.sh $(PKG)
 
 models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
 	$(STACK) go test -p 2 -timeout 15m -run '^TestModel' ./relay ./inbox
@@ -171,4 +178,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-* "$$cache"/site-*
 	go clean -testcache
 
-.PHONY: api charts compose help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site release release-check vet-others image image-check first-hour nightshift diagrams site-seen
+.PHONY: api charts compose flaky help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site release release-check vet-others image image-check first-hour nightshift diagrams site-seen

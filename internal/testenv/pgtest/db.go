@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// maxConns is the size of DB.Pool. The server accepts 300 connections for the parallel tests of several binaries.
+// maxConns is the size of DB.Pool. The shared server accepts 1,000 connections.
 const maxConns = 20
 
 // DB is the schema or the database of one test.

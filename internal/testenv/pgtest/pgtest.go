@@ -54,7 +54,7 @@ func Shared() (string, error) {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.server == nil {
-		s, err := startServer(fast)
+		s, err := startServer(append(fast, "max_connections=1000")) // many test binaries may share it
 		if err != nil {
 			return "", err
 		}

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# flaky.sh PACKAGE...: runs the tests of packages again and again beside each other, to find those that fail by chance.
+# Each package is built once, as the gate builds it (RACED: packages with the race detector), and run RUNS times, SIDE
+# processes at a time, in random order, on one Postgres and one Kafka; all of them are niced, beside a disk that another
+# process writes to. RUN selects tests. At the end: how often each test failed, and the output of each failed run.
+set -euo pipefail
+root=$PWD out=$PWD/.cache/flaky
+rm -rf "$out" && mkdir -p "$out/log"
+raced=" $(go list $RACED | tr '\n' ' ')"
+while read -r package dir; do
+	name=$(tr '/' '-' <<< "${dir#"$root"/}")
+	go test -c -vet=off $([[ $raced == *" $package "* ]] && echo -race) -o "$out/$name" "$package"
+	for ((i = 1; i <= RUNS; i++)); do echo "$dir $out/$name $out/log/$name-$i"; done
+done < <(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' "$@") > "$out/runs"
+while :; do dd if=/dev/zero of="$out/disk" bs=1M count=64 conv=fsync status=none; done &
+trap 'kill $!' EXIT
+once() { # DIR BINARY LOG
+	cd "$1"
+	if nice -n 10 "$2" -test.timeout 60m -test.run "$RUN" > "$3" 2>&1 < /dev/null; then
+		rm "$3"
+	else
+		echo "${3##*/}: $(grep -cE '^--- FAIL' "$3") failed"
+	fi
+}
+export -f once
+shuf "$out/runs" | xargs -r -P "$SIDE" -L 1 bash -c 'once "$@"' once
+printf '%d runs of %d packages, %d at a time, %d failed\n' "$(wc -l < "$out/runs")" "$(cut -d' ' -f1 "$out/runs" | sort -u | wc -l)" \
+	"$SIDE" "$(find "$out/log" -type f | wc -l)"
+[ -n "$(ls "$out/log")" ] || exit 0
+tail -n +1 "$out"/log/*
+grep -hE '^ *--- FAIL|^panic: |DATA RACE|^a goroutine has leaked' "$out"/log/* | sed -E 's/ \([0-9.]+s\)$//' | sort | uniq -c | sort -rn
+exit 1
