@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -91,15 +90,11 @@ func (p *Process) Stop(sig os.Signal, timeout time.Duration) {
 
 // LogTail is the end of the child's log, for error messages.
 func (p *Process) LogTail() string {
-	b, err := os.ReadFile(p.log)
+	text, err := tail(p.log, 0)
 	if err != nil {
 		return err.Error()
 	}
-	const most = 4000
-	if len(b) > most {
-		b = b[len(b)-most:]
-	}
-	return strings.TrimSpace(string(b))
+	return text
 }
 
 // Main runs the tests of a binary, calls stops, fails if a goroutine has leaked, and exits.

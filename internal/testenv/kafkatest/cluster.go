@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -47,8 +48,17 @@ func newCluster(t testing.TB, brokers int, prepare func(n *node) error) *Cluster
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
-	t.Cleanup(c.Close)
+	c.closeAfter(t)
 	return c
+}
+
+// closeAfter closes the cluster at the end of the test, which shows the brokers' logs if it has failed.
+func (c *Cluster) closeAfter(t testing.TB) {
+	t.Helper()
+	t.Cleanup(c.Close)
+	for _, n := range c.nodes {
+		child.ShowLog(t, "broker "+strconv.Itoa(n.id-1), n.log())
+	}
 }
 
 // Standalone starts a cluster for callers without a testing.TB. The caller closes it.

@@ -1,10 +1,12 @@
 // Package kafkatest provides a real Kafka for tests: a broker in KRaft mode as a child process, and topics in it.
 //
 // EFFECTONCE_TEST_KAFKA_BROKERS names existing brokers to use; otherwise each test binary starts its own. With -short,
-// or without Java or Maven, an in-process imitation (kfake) replaces it, unless EFFECTONCE_REQUIRE_KAFKA=1.
+// or without Java or Maven, an in-process imitation (kfake) replaces it, unless EFFECTONCE_REQUIRE_KAFKA=1. A failed
+// test ends with what its brokers logged meanwhile.
 package kafkatest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -17,8 +19,9 @@ import (
 
 // Environment variables of the package.
 const (
-	EnvBrokers = "EFFECTONCE_TEST_KAFKA_BROKERS" // brokers to share, comma-separated
-	EnvFake    = "EFFECTONCE_TEST_KAFKA_FAKE"    // "1": these brokers are the imitation
+	envBrokers = "EFFECTONCE_TEST_KAFKA_BROKERS" // brokers to share, comma-separated
+	envFake    = "EFFECTONCE_TEST_KAFKA_FAKE"    // "1": these brokers are the imitation
+	envLog     = "EFFECTONCE_TEST_KAFKA_LOG"     // the path of their log; may be missing
 	EnvRequire = "EFFECTONCE_REQUIRE_KAFKA"      // "1": fail instead of using the imitation
 )
 
@@ -27,6 +30,7 @@ var shared struct {
 	sync.Mutex
 	brokers []string
 	fake    bool
+	log     string // its path
 	stop    func()
 }
 
@@ -53,7 +57,18 @@ func Brokers(t testing.TB) []string {
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
+	child.ShowLog(t, "Kafka", cmp.Or(os.Getenv(envLog), shared.log))
 	return brokers
+}
+
+// Environ starts the shared broker, and returns the variables that make test binaries use it.
+func Environ() ([]string, error) {
+	brokers, fake, err := Shared()
+	vars := []string{envBrokers + "=" + strings.Join(brokers, ","), envLog + "=" + shared.log}
+	if fake {
+		vars = append(vars, envFake+"=1")
+	}
+	return vars, err
 }
 
 // RequireReal skips the test if there is no real Kafka.
@@ -62,7 +77,7 @@ func RequireReal(t testing.TB) {
 	if preferFake() {
 		t.Skip("needs a real Kafka, which -short does not start")
 	}
-	if os.Getenv(EnvBrokers) == "" {
+	if os.Getenv(envBrokers) == "" {
 		// Do not start the shared broker: the test may use its own cluster.
 		if _, err := Libs(); err == nil {
 			return
@@ -80,12 +95,12 @@ func RequireReal(t testing.TB) {
 var errShort = errors.New("-short starts no Kafka")
 
 // preferFake reports whether to use the imitation: with -short, unless there are brokers to share.
-func preferFake() bool { return testing.Testing() && testing.Short() && os.Getenv(EnvBrokers) == "" }
+func preferFake() bool { return testing.Testing() && testing.Short() && os.Getenv(envBrokers) == "" }
 
 // Shared is Brokers for callers without a testing.TB. fake says that they are the imitation.
 func Shared() (brokers []string, fake bool, err error) {
-	if env := os.Getenv(EnvBrokers); env != "" {
-		return strings.Split(env, ","), os.Getenv(EnvFake) == "1", nil
+	if env := os.Getenv(envBrokers); env != "" {
+		return strings.Split(env, ","), os.Getenv(envFake) == "1", nil
 	}
 	shared.Lock()
 	defer shared.Unlock()
@@ -101,7 +116,7 @@ func Shared() (brokers []string, fake bool, err error) {
 		if err != nil {
 			return nil, false, err
 		}
-		shared.brokers, shared.fake, shared.stop = c.Brokers(), false, c.Close
+		shared.brokers, shared.fake, shared.log, shared.stop = c.Brokers(), false, c.nodes[0].log(), c.Close
 		return shared.brokers, false, nil
 	}
 	if os.Getenv(EnvRequire) == "1" {

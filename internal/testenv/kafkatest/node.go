@@ -29,6 +29,9 @@ type node struct {
 
 func (n *node) addr() string { return fmt.Sprintf("127.0.0.1:%d", n.port) }
 
+// log is the path of the broker's log, of all its starts.
+func (n *node) log() string { return filepath.Join(n.dir, "server.log") }
+
 // properties is the broker's configuration: small, fast to start, and without automatic creation of topics, which would
 // hide mistakes.
 func (n *node) properties(voters []*node, brokers int) string {
@@ -135,7 +138,7 @@ func (n *node) start() error {
 		return fmt.Errorf("broker %d is already running", n.id)
 	}
 	cmd := n.java("kafka.Kafka", filepath.Join(n.dir, "server.properties"))
-	p, err := child.Start(cmd, filepath.Join(n.dir, "server.log"), syscall.SIGKILL)
+	p, err := child.Start(cmd, n.log(), syscall.SIGKILL)
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,7 @@ func NewSecure(t testing.TB) *Secure {
 	if s.Cluster, err = startCluster(libs, 1, s.prepare); err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
-	t.Cleanup(s.Close)
+	s.closeAfter(t)
 	secure := s.nodes[0].secure
 	s.SASL, s.MTLS, s.Judged = secure.sasl, secure.mtls, secure.judged
 	return s

@@ -40,7 +40,7 @@ func program(name string) (string, error) {
 	}
 	sort.Slice(found, func(i, j int) bool { return version(found[i]) < version(found[j]) })
 	if len(found) == 0 {
-		return "", fmt.Errorf("no %s on PATH or in /usr/lib/postgresql: install PostgreSQL, or set %s", name, EnvURL)
+		return "", fmt.Errorf("no %s on PATH or in /usr/lib/postgresql: install PostgreSQL, or set %s", name, envURL)
 	}
 	return found[len(found)-1], nil
 }

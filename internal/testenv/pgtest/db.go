@@ -196,7 +196,7 @@ func editURL(t testing.TB, rawURL string, edit func(*url.URL)) string {
 	t.Helper()
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		t.Fatalf("pgtest: %s is not a URL: %v", EnvURL, err)
+		t.Fatalf("pgtest: %s is not a URL: %v", envURL, err)
 	}
 	edit(u)
 	return u.String()

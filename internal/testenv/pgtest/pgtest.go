@@ -1,18 +1,22 @@
 // Package pgtest provides a real Postgres for tests: a temporary server, and in it a schema or a database for each
 // test. EFFECTONCE_TEST_DATABASE_URL names an existing server to use, as superuser; otherwise each test binary starts
-// its own.
+// its own. A failed test ends with what the server logged meanwhile.
 package pgtest
 
 import (
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
-// EnvURL is the variable for the URL of a server that test binaries share.
-const EnvURL = "EFFECTONCE_TEST_DATABASE_URL"
+// Environment variables of a server that test binaries share.
+const (
+	envURL = "EFFECTONCE_TEST_DATABASE_URL"
+	envLog = "EFFECTONCE_TEST_DATABASE_LOG" // the path of its log; may be missing
+)
 
 // shared is this binary's server. The first test that needs it starts it.
 var shared struct {
@@ -39,26 +43,32 @@ func Stop() {
 // AdminURL returns the superuser's URL of the shared server. The first call starts it.
 func AdminURL(t testing.TB) string {
 	t.Helper()
-	url, err := Shared()
+	url, log, err := start()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
+	child.ShowLog(t, "Postgres", log)
 	return url
 }
 
-// Shared is AdminURL for callers without a testing.TB.
-func Shared() (string, error) {
-	if url := os.Getenv(EnvURL); url != "" {
-		return url, nil
+// Environ starts the shared server, and returns the variables that make test binaries use it.
+func Environ() ([]string, error) {
+	url, log, err := start()
+	return []string{envURL + "=" + url, envLog + "=" + log}, err
+}
+
+func start() (url, log string, err error) {
+	if url := os.Getenv(envURL); url != "" {
+		return url, os.Getenv(envLog), nil
 	}
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.server == nil {
-		s, err := startServer(append(fast, "max_connections=1000")) // many test binaries may share it
+		s, err := startServer(slices.Concat(fast, []string{"max_connections=1000"})) // many binaries may share it
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
 		shared.server = s
 	}
-	return shared.server.URL(), nil
+	return shared.server.URL(), shared.server.log(), nil
 }

@@ -42,6 +42,7 @@ func NewServer(t testing.TB) *Server {
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(s.Close)
+	child.ShowLog(t, "the test's own Postgres", s.log())
 	return s
 }
 
@@ -83,6 +84,9 @@ func (s *Server) Ended() bool {
 		return false
 	}
 }
+
+// log is the path of the server's log, of all its starts.
+func (s *Server) log() string { return filepath.Join(s.dir, "server.log") }
 
 // Dir is the server's directory. The cluster is in its subdirectory data.
 func (s *Server) Dir() string { return s.dir }
@@ -226,7 +230,7 @@ func (s *Server) start() error {
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	runAs(cmd, uid, gid)
 	// On SIGQUIT the postmaster stops its backends too.
-	s.process, err = child.Start(cmd, filepath.Join(s.dir, "server.log"), syscall.SIGQUIT)
+	s.process, err = child.Start(cmd, s.log(), syscall.SIGQUIT)
 	if err != nil {
 		s.process = nil
 		return err

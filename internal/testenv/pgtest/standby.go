@@ -22,6 +22,7 @@ func (s *Server) Standby(t testing.TB, name string) *Server {
 		t.Fatalf("pgtest: standby: %v", err)
 	}
 	t.Cleanup(standby.Close)
+	child.ShowLog(t, "the standby "+name, standby.log())
 	return standby
 }
 

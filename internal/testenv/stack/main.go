@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
+	"slices"
 	"syscall"
 
 	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
@@ -68,20 +68,17 @@ func runWithServers(args []string) (int, error) {
 	defer stop()
 	defer pgtest.Stop()
 	defer kafkatest.Stop()
-	database, err := pgtest.Shared()
+	database, err := pgtest.Environ()
 	if err != nil {
 		return 1, err
 	}
-	brokers, fake, err := kafkatest.Shared()
+	brokers, err := kafkatest.Environ()
 	if err != nil {
 		return 1, err
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), pgtest.EnvURL+"="+database, kafkatest.EnvBrokers+"="+strings.Join(brokers, ","))
-	if fake {
-		cmd.Env = append(cmd.Env, kafkatest.EnvFake+"=1")
-	}
+	cmd.Env = slices.Concat(os.Environ(), database, brokers)
 	// Interrupt instead of kill, so that the tests can stop their servers.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	err = cmd.Run()
