@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// shows has the logs that a test shows already, so that a test with several databases of a server shows its log once.
+// shows has the logs that a test shows already: a test with several databases of a server shows its log once.
 var shows sync.Map
 
 type shown struct {
@@ -20,8 +20,8 @@ type shown struct {
 // mostShown is how much of the end of a log a failed test shows, in bytes.
 const mostShown = 4000
 
-// ShowLog makes t, if it fails, end with what a server wrote to its log meanwhile. Other tests may use the server at the
-// same time. An empty path has no effect.
+// ShowLog makes t, if it fails, end with what a server wrote to its log meanwhile. Other tests may use the server too.
+// An empty path has no effect.
 func ShowLog(t testing.TB, server, path string) {
 	t.Helper()
 	key := shown{t, path}
