@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,21 +51,27 @@ func size(path string) int64 {
 	return info.Size()
 }
 
-// tail returns the end of a file, at most from an offset on, in whole lines.
+// tail returns the end of a file, at most from an offset on, without the lines that go on with a statement or a stack.
 func tail(path string, from int64) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = f.Close() }()
-	begin := max(from, size(path)-mostShown)
-	b, err := io.ReadAll(io.NewSectionReader(f, begin, mostShown))
+	b, err := io.ReadAll(io.NewSectionReader(f, max(from, size(path)-16*mostShown), 16*mostShown))
 	if err != nil {
 		return "", fmt.Errorf("read: %w", err)
 	}
-	text := string(b)
-	if begin > from {
-		_, text, _ = strings.Cut(text, "\n")
+	lines := slices.Collect(strings.Lines(string(b)))
+	at, shown := len(lines), 0
+	for at > 0 {
+		if strings.HasPrefix(lines[at-1], "\t") {
+			lines[at-1] = ""
+		}
+		if shown += len(lines[at-1]); shown > mostShown {
+			break
+		}
+		at--
 	}
-	return strings.TrimSpace(text), nil
+	return strings.TrimSpace(strings.Join(lines[at:], "")), nil
 }
