@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"sync"
 	"syscall"
 	"testing"
@@ -29,6 +28,7 @@ type cell struct {
 	source string // of the relay, see envSource
 	calm   bool   // see envCalm
 	kills  bool   // a fault kills the process; otherwise it ends the connection
+	byKind bool   // messages go by the name of their kind
 
 	mu         sync.Mutex
 	started    int
@@ -197,24 +197,19 @@ func (c *cell) arm(g *register, roles ...role) {
 	}
 }
 
-var named = regexp.MustCompile(`^-- ([a-z]+: [a-z][a-z0-9 -]*)(\n|$)`)
-
-func nameOf(sql string) string {
-	if m := named.FindStringSubmatch(sql); m != nil {
-		return m[1]
-	}
-	return ""
-}
-
 // passes returns the trap for a statement, if there is one.
 func (c *cell) passes(l *life, s pgtest.Passing) *pgtest.Trap {
 	var names []string
-	if name := nameOf(s.SQL); name != "" {
+	if name := nameOf(s.SQL, c.byKind); name != "" {
 		names = []string{name}
 	}
 	if pgtest.IsCommit(s.SQL) {
 		for _, one := range s.Transaction {
-			if name := nameOf(one); name != "" {
+			name := nameOf(one, c.byKind)
+			if name != "" && c.byKind {
+				name = roomOf(name)
+			}
+			if name != "" {
 				names = append(names, commitOf(name))
 			}
 		}

@@ -3,6 +3,8 @@ package proof
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -54,19 +57,21 @@ var modes = []mode{
 // committed, no effect happens twice, the order of each key holds, and everything drains.
 func TestKills(t *testing.T) {
 	requireProof(t)
-	runModes(t, true, func(string) []fault { return []fault{before, after} })
+	runModes(t, true)
 }
 
 // TestFaults ends the connection there instead. A COMMIT may also take effect at the same time as its sender's next
 // step, or long after it (P3.7, P9.3).
 func TestFaults(t *testing.T) {
 	requireProof(t)
-	runModes(t, false, func(name string) []fault {
-		if strings.HasPrefix(name, "COMMIT") {
-			return []fault{before, after, soon, late}
-		}
-		return []fault{before, after}
-	})
+	runModes(t, false)
+}
+
+func possibleFaults(kills bool, message string) []fault {
+	if !kills && strings.HasPrefix(message, "COMMIT") {
+		return []fault{before, after, soon, late}
+	}
+	return []fault{before, after}
 }
 
 // TestFewKills is one cell with a few kills at the critical messages: at the effect, and between the ack and the
@@ -108,6 +113,54 @@ func (c *cell) fewKills(t *testing.T) {
 	c.finish(t)
 }
 
+// TestKinds kills a process, and cuts a connection, at one message of each kind: at each room's selects, inserts,
+// updates and so on, at its COMMITs, and at each request to Kafka. The seed draws the messages, the faults, and the
+// modes of the two cells.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	seed := draw.Seed(t)
+	kinds := slices.Sorted(maps.Keys(ofKinds(statements(t))))
+	for i, cell := range []string{"kills", "cuts"} {
+		t.Run(cell, func(t *testing.T) {
+			t.Parallel()
+			m := modes[(seed+uint64(i))%uint64(len(modes))]
+			m.roles = modes[0].roles
+			r := &run{statements: kinds, byKind: true, faults: func(kind string) []fault {
+				all := possibleFaults(cell == "kills", kind)
+				return all[drawn(seed, kind)%uint64(len(all)):][:1]
+			}}
+			r.registers = []*register{newRegister(r.faults)}
+			r.registers[0].skip = func(kind string) int { return int(drawn(seed, kind+" of "+cell) % 12) }
+			r.cell(t, m, r.registers[0], cell == "kills")
+			t.Logf("%s: %s", m.name, r.registers[0].summary())
+			for _, m := range r.missing() {
+				t.Errorf("no fault %s", m)
+			}
+		})
+	}
+}
+
+// everyday are the kinds of statements that each cell sends soon; TestKinds does not wait for others.
+var everyday = regexp.MustCompile(" (select|insert|update|delete|with)$")
+
+// ofKinds returns the kinds of everyday statements, of COMMITs, and of the requests that each cell sends.
+func ofKinds(statements map[string]string) map[string]bool {
+	all := map[string]bool{"Kafka Produce": true, "Kafka Fetch": true, "Kafka OffsetCommit": true}
+	for _, kind := range statements {
+		if everyday.MatchString(kind) {
+			all[kind] = true
+			all[commitOf(roomOf(kind))] = true
+		}
+	}
+	return all
+}
+
+func drawn(seed uint64, what string) uint64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, seed, what)
+	return h.Sum64()
+}
+
 // limit bounds the disturbances of a cell. Most need half of it; a busy machine needs more.
 const limit = 10 * time.Minute
 
@@ -118,21 +171,24 @@ const cellIdleLimit = time.Minute
 type run struct {
 	faults     func(name string) []fault
 	statements []string
+	byKind     bool // the names are those of kinds
 	registers  []*register
 }
 
-func runModes(t *testing.T, kills bool, faults func(name string) []fault) {
+func runModes(t *testing.T, kills bool) {
 	t.Helper()
-	r := &run{faults: faults, statements: statements(t)}
+	r := &run{
+		faults:     func(name string) []fault { return possibleFaults(kills, name) },
+		statements: slices.Collect(maps.Keys(statements(t))),
+	}
 	for _, m := range modes {
 		messages := regexp.MustCompile(m.messages)
 		r.registers = append(r.registers, newRegister(func(name string) []fault {
-			all := faults(name)
+			all := r.faults(name)
 			if messages.MatchString(name) {
 				return all
 			}
-			return slices.DeleteFunc(slices.Clone(all),
-				func(d fault) bool { return r.registers[0].times(point{d, name}) > 0 })
+			return slices.DeleteFunc(all, func(d fault) bool { return r.registers[0].times(point{d, name}) > 0 })
 		}))
 	}
 	t.Run("cells", func(t *testing.T) {
@@ -144,13 +200,7 @@ func runModes(t *testing.T, kills bool, faults func(name string) []fault) {
 			for range n {
 				t.Run(m.name, func(t *testing.T) {
 					t.Parallel()
-					c := m.make(t)
-					c.kills = kills
-					c.arm(r.registers[i], m.roles...)
-					c.startAll(t)
-					c.disturb(t, r, r.registers[i], slices.Concat(commonDisturbances, m.extra))
-					c.finish(t)
-					m.verify(c, t)
+					r.cell(t, m, r.registers[i], kills)
 				})
 			}
 		}
@@ -164,6 +214,18 @@ func runModes(t *testing.T, kills bool, faults func(name string) []fault) {
 	for _, m := range r.missing() {
 		t.Errorf("no fault %s: let a process send it, or list it in excused with a reason", m)
 	}
+}
+
+// cell runs a cell until no fault is missing, and checks it.
+func (r *run) cell(t *testing.T, m mode, g *register, kills bool) {
+	t.Helper()
+	c := m.make(t)
+	c.kills, c.byKind = kills, r.byKind
+	c.arm(g, m.roles...)
+	c.startAll(t)
+	c.disturb(t, r, g, slices.Concat(commonDisturbances, m.extra))
+	c.finish(t)
+	m.verify(c, t)
 }
 
 // missing lists the missing faults at the statements.

@@ -2,10 +2,10 @@ package proof
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -15,12 +15,37 @@ const root = "../../.."
 // rooms are the packages whose statements the processes send.
 var rooms = []string{"outbox", "relay", "inbox"}
 
-var inSource = regexp.MustCompile("[`\"]-- ([a-z]+: [a-z][a-z0-9 -]*?)(\n|\\\\n)")
+var inSource = regexp.MustCompile("[`\"]-- ([a-z]+: [a-z][a-z0-9 -]*?)(?:\n|\\\\n)\\s*\\(?([a-z]+)")
 
-// statements lists the statements of the rooms without the excused ones. internal/house checks that all statements
-// have a name and are in files whose names begin with queries.
-func statements(t *testing.T) (all []string) {
+// named matches a statement on its way.
+var named = regexp.MustCompile(`^-- ([a-z]+: [a-z][a-z0-9 -]*)(?:\n\s*\(?([a-z]+)|$)`)
+
+// nameOf returns the name of a statement, or that of its kind; "": it has none.
+func nameOf(sql string, byKind bool) string {
+	m := named.FindStringSubmatch(sql)
+	switch {
+	case m == nil:
+		return ""
+	case byKind:
+		return statementKind(m[1], m[2])
+	}
+	return m[1]
+}
+
+// statementKind is the kind of a statement: its room and its first word, such as "relay: update".
+func statementKind(name, word string) string { return roomOf(name) + " " + word }
+
+// roomOf returns the room in a statement's name, with its colon.
+func roomOf(name string) string {
+	room, _, _ := strings.Cut(name, " ")
+	return room
+}
+
+// statements maps the statements of the rooms, without the excused ones, to their kinds. internal/house checks that all
+// statements have a name and are in files whose names begin with queries.
+func statements(t *testing.T) map[string]string {
 	t.Helper()
+	all := map[string]string{}
 	for _, room := range rooms {
 		err := filepath.WalkDir(filepath.Join(root, room), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasPrefix(filepath.Base(path), "queries") || strings.HasSuffix(path, "_test.go") {
@@ -28,7 +53,7 @@ func statements(t *testing.T) (all []string) {
 			}
 			b, err := os.ReadFile(path)
 			for _, m := range inSource.FindAllStringSubmatch(string(b), -1) {
-				all = append(all, m[1])
+				all[m[1]] = statementKind(m[1], m[2])
 			}
 			return err
 		})
@@ -43,9 +68,8 @@ func statements(t *testing.T) (all []string) {
 		for _, name := range names {
 			n := len(all)
 			prefix, several := strings.CutSuffix(name, "*")
-			all = slices.DeleteFunc(all, func(one string) bool {
-				return one == name || several &&
-					strings.HasPrefix(one, prefix)
+			maps.DeleteFunc(all, func(one, _ string) bool {
+				return one == name || several && strings.HasPrefix(one, prefix)
 			})
 			if n == len(all) {
 				t.Errorf("%q is excused (%s), but does not exist", name, why)

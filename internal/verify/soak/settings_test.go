@@ -14,7 +14,7 @@ import (
 
 // The settings of a run.
 const (
-	envDuration = "EFFECTONCE_SOAK_DURATION" // of the faults; default short
+	envDuration = "EFFECTONCE_SOAK_DURATION" // of the faults; empty: none
 	envSeed     = "EFFECTONCE_SOAK_SEED"     // default: random
 	envFaults   = "EFFECTONCE_SOAK_FAULTS"   // kinds, comma-separated; default: all that are possible
 	envBrokers  = "EFFECTONCE_SOAK_BROKERS"  // 1 or 3; default: 3 from three minutes on
@@ -25,9 +25,6 @@ const (
 	envSource = "EFFECTONCE_SOAK_SOURCE" // the relays' source, table or wal; default table
 	envKeep   = "EFFECTONCE_SOAK_KEEP"   // a directory that keeps histories and logs of a run with violations
 )
-
-// short is the duration in `make test`.
-const short = 40 * time.Second
 
 type settings struct {
 	duration time.Duration
@@ -41,12 +38,11 @@ type settings struct {
 
 func readSettings(t *testing.T) settings {
 	t.Helper()
-	s := settings{duration: short, seed: rand.Uint64() >> 32, rate: 1000}
+	s := settings{seed: rand.Uint64() >> 32, rate: 1000}
 	var err error
-	if v := os.Getenv(envDuration); v != "" {
-		if s.duration, err = time.ParseDuration(v); err != nil || s.duration < 10*time.Second {
-			t.Fatalf("%s=%s: want a duration of at least 10s (%v)", envDuration, v, err)
-		}
+	v := os.Getenv(envDuration)
+	if s.duration, err = time.ParseDuration(v); err != nil || s.duration < 10*time.Second {
+		t.Fatalf("%s=%s: want a duration of at least 10s (%v)", envDuration, v, err)
 	}
 	if v := os.Getenv(envSeed); v != "" {
 		if s.seed, err = strconv.ParseUint(v, 10, 64); err != nil {

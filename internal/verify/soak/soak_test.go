@@ -3,6 +3,7 @@ package soak
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,8 +15,8 @@ import (
 
 // TestSoak is the run. With the seed in its log and the same settings, the same faults are made at the same times.
 func TestSoak(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a soak is long")
+	if os.Getenv(envDuration) == "" {
+		t.Skip("takes minutes: make soak")
 	}
 	kafkatest.RequireReal(t)
 	s := readSettings(t)
