@@ -8,10 +8,8 @@ SHELL := /bin/bash
 TOOL := GOWORK=off go tool -modfile=tools/go.mod
 # One Postgres and one Kafka for all packages of a run.
 STACK := go run ./internal/testenv/stack --
-# They begin first, so that nothing waits for them alone in the end.
-LONGEST := ./relay ./cmd/relay ./ui/browser ./internal/verify/soak
 # The root module, and those whose tests run beside its own. `work` is everything, see go.work.
-MODULES := cmd/relay cmd/relay-dev examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
+MODULES := deploy cmd/relay cmd/relay-dev examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
 	internal/devstack internal/service internal/verify metrics ui ui/browser watermill
 ALL := ./... $(MODULES:%=./%/...)
 # The race detector is for packages with goroutines of their own: it takes five times as long.
@@ -21,17 +19,24 @@ PKG ?= $(ALL)
 RUN ?= .
 FUZZTIME ?= 30s
 PROOF ?= .
+# What the commit draws: the seed of the random tests, and the servers, the oldest and the newest of both.
+SEED ?= $(shell echo $$((0x$$(git rev-parse --short=7 HEAD 2> /dev/null || echo 1))))
+SERVERS := 15.19.0/3.3.2 15.19.0/4.3.1 18.6.0/3.3.2 18.6.0/4.3.1
+CORNER ?= $(word $(shell echo $$(($(SEED) % 4 + 1))),$(SERVERS))
+on = $(if $(1),EFFECTONCE_TEST_POSTGRES_VERSION=$(patsubst %/,%,$(dir $(1))) EFFECTONCE_TEST_KAFKA_VERSION=$(notdir $(1)))
 
 help: ## print this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-test: ## every test, with the race detector, on a throwaway Postgres and Kafka
-	$(STACK) go test -race -p 2 -timeout 15m -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
-	cd deploy && go test -count=1 ./...
-	$(if $(filter-out . $(ALL),$(RUN) $(PKG)),,$(MAKE) -j2 -O models interop && $(MAKE) proof)
+test: ## the tests of every change, on a throwaway Postgres and Kafka; some: make test PKG=./relay RUN=TestP5
+	$(call on,$(CORNER)) RACED='$(RACED)' RUN='$(RUN)' SEED=$(SEED) CORNER=$(CORNER) EFFECTONCE_TEST_SEED=$(SEED) \
+		$(STACK) tools/test.sh $(PKG)
 
 test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
 	go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
+
+nightly: ## what .ci/run has no time for, with a summary at its end; some of it: make nightly ONLY="bugs race"
+	tools/nightly.sh $(ONLY)
 
 RUNS ?= 50
 SIDE ?= 8
@@ -42,8 +47,7 @@ models: ## relay and inbox, every interleaving of small configurations; without 
 	$(STACK) go test -p 2 -timeout 15m -run '^TestModel' ./relay ./inbox
 
 proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; CORNER=18.6.0/4.3.1
-	$(if $(CORNER),EFFECTONCE_TEST_POSTGRES_VERSION=$(patsubst %/,%,$(dir $(CORNER))) EFFECTONCE_TEST_KAFKA_VERSION=$(notdir $(CORNER))) \
-		EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 -run '$(PROOF)' ./internal/verify/proof
+	$(call on,$(CORNER)) EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 -run '$(PROOF)' ./internal/verify/proof
 
 # Modules of their own, for what they need and nobody else does.
 OTHERS := internal/verify/interop internal/verify/routers examples/watermill
@@ -51,18 +55,16 @@ interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it 
 	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go test -count=1 -timeout 5m ./...); done'
 
 # Postgres and Kafka, as in Maven Central: the oldest and the newest of both, and those between.
-CORNERS ?= 15.19.0/3.3.2 18.6.0/4.3.1 15.19.0/4.3.1 18.6.0/3.3.2 16.15.0/3.9.2 17.11.0/4.1.0
+CORNERS ?= $(SERVERS) 16.15.0/3.9.2 17.11.0/4.1.0
 RULES := ./migrations ./outbox ./relay/... ./publisher ./consumer ./inbox/... ./idempotency/pgstore ./internal/verify/failover
 PARTS ?= rules proof soak
 matrix: ## rules, proof and a short soak with other versions of Postgres and Kafka: make matrix CORNERS=18.6.0/4.3.1 PARTS=rules
-	@for corner in $(CORNERS); do \
-		export EFFECTONCE_TEST_POSTGRES_VERSION=$${corner%/*} EFFECTONCE_TEST_KAFKA_VERSION=$${corner#*/}; \
-		echo "Postgres $${corner%/*}, Kafka $${corner#*/}"; \
-		for part in $(PARTS); do $(MAKE) --no-print-directory matrix-$$part || failed+="$$corner $$part; "; done; \
-	done; if [ -n "$${failed:-}" ]; then echo "failed: $$failed"; exit 1; fi
+	@for corner in $(CORNERS); do echo "Postgres $${corner%/*}, Kafka $${corner#*/}"; for part in $(PARTS); do \
+		$(MAKE) --no-print-directory CORNER=$$corner matrix-$$part || failed+="$$corner $$part; "; \
+	done; done; if [ -n "$${failed:-}" ]; then echo "failed: $$failed"; exit 1; fi
 
 matrix-rules:
-	$(STACK) go test -count=1 -p 2 -timeout 15m $(RULES)
+	$(MAKE) --no-print-directory test RACED= PKG="$(RULES)"
 matrix-proof: proof
 matrix-soak: soak
 
@@ -90,6 +92,8 @@ lint: ## formatting, go vet, staticcheck, actionlint, checksums of the dependenc
 	$(TOOL) actionlint
 	@if grep -rnE 'uses: ' .github/workflows | grep -vE '@[0-9a-f]{40} # v'; then echo "name an action by its commit"; exit 1; fi
 	go mod verify > /dev/null
+	@before=$$(cksum go.work.sum); go list -m all > /dev/null; \
+	if [ "$$before" != "$$(cksum go.work.sum)" ]; then echo "go.work.sum lacked lines: go mod download, and commit it"; exit 1; fi
 	for module in $$(go list -m -f '{{.Dir}}'); do (cd "$$module" && GOWORK=off go list -test -deps ./... > /dev/null); done
 	$$($(TOOL) -n staticcheck) work
 
@@ -106,7 +110,8 @@ mutants: ## change the rooms that only decide in one small place at a time, and 
 
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
-	EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
+	$(call on,$(CORNER)) EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) \
+		EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
 		go test -count=1 -timeout 0 -v -run 'TestSoak$$' ./internal/verify/soak
 
 fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
@@ -171,11 +176,11 @@ bench-smoke: ## the benchmark's own tests, and a minute of small numbers: does i
 	@figures=$$(mktemp); trap 'rm -f "$$figures"' EXIT; \
 	cd bench && go run . -quick -only $(SMOKE) -json "$$figures" && go run . -figures "$$figures"
 
-kafka: ## fetch the jars of Kafka and of DynamoDB Local ahead of the first test
-	$(STACK) jars
+servers: ## fetch the servers of the tests ahead of the first one: Postgres, Kafka, DynamoDB Local
+	$(call on,$(CORNER)) $(STACK) fetch
 
 clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-* "$$cache"/site-*
 	go clean -testcache
 
-.PHONY: api charts compose flaky help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site release release-check vet-others image image-check first-hour nightshift diagrams site-seen
+.PHONY: api charts compose flaky help nightly test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke servers clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site release release-check vet-others image image-check first-hour nightshift diagrams site-seen

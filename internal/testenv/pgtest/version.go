@@ -17,6 +17,12 @@ import (
 // Maven Central. It has postgres and initdb; other programs are the machine's. Default: the machine's Postgres.
 const EnvVersion = "EFFECTONCE_TEST_POSTGRES_VERSION"
 
+// Programs returns the directory with Postgres' programs. The first call downloads them if EnvVersion is set.
+func Programs() (string, error) {
+	postgres, err := program("postgres")
+	return filepath.Dir(postgres), err
+}
+
 // download returns the directory with the programs of a version. Several processes may call it concurrently.
 func download(version string) (string, error) {
 	artifact := "embedded-postgres-binaries-" + runtime.GOOS + "-" + runtime.GOARCH

@@ -32,21 +32,19 @@ func run(args []string) (int, error) {
 		args = args[1:]
 	}
 	if len(args) == 0 {
-		return 2, errors.New("want a command, as in teststack -- go test ./... , or `jars` (only download Kafka and " +
-			"DynamoDB Local) or `cache` (print the cache's directory)")
+		return 2, errors.New("want a command, as in teststack -- go test ./... , or `fetch` (only download the " +
+			"servers) or `cache` (print the cache's directory)")
 	}
 	switch args[0] {
-	case "jars":
-		kafka, err := kafkatest.Libs()
-		if err != nil {
-			return 1, err
+	case "fetch":
+		for _, fetch := range []func() (string, error){
+			pgtest.Programs, kafkatest.Libs, kafkatest.HandlerLibs, dynamotest.Libs,
+		} {
+			if code, err := printLine(fetch()); err != nil {
+				return code, err
+			}
 		}
-		handler, err := kafkatest.HandlerLibs()
-		if err != nil {
-			return 1, err
-		}
-		dynamo, err := dynamotest.Libs()
-		return printLine(kafka+"\n"+handler+"\n"+dynamo, err)
+		return 0, nil
 	case "cache":
 		cache, err := os.UserCacheDir()
 		return printLine(filepath.Join(cache, "effectonce"), err)

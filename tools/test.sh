@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# test.sh PACKAGE...: the tests of packages, those of RACED with the race detector; RUN selects by name. A line for each
+# package as it ends; at the end each failed test with what it printed, and the commands that repeat them. What is said
+# there is also left in .cache/test/failed.
+set -euo pipefail
+out=.cache/test
+rm -rf "$out" && mkdir -p "$out"
+
+tested() { go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' "$@"; }
+tested "$@" | awk '!seen[$0]++' > "$out/all"
+{ [ -z "${RACED:-}" ] || tested $RACED; } > "$out/raced"
+{ grep -Fx -f "$out/raced" "$out/all" || true; } > "$out/race"
+{ grep -vFx -f "$out/raced" "$out/all" || true; } > "$out/plain"
+
+# Both at once: one compiles and waits while the other computes. `make lint` has vetted.
+both() {
+	local code=0 flags=(-json -vet=off -timeout 15m -run "$RUN")
+	if [ -s "$out/plain" ]; then
+		xargs go test -p 2 "${flags[@]}" < "$out/plain" > "$out/plain.json" 2> "$out/plain.err" &
+	fi
+	[ ! -s "$out/race" ] || xargs go test -race -p 2 "${flags[@]}" < "$out/race" || code=1
+	if [ -s "$out/plain" ]; then
+		wait $! || code=1
+		cat "$out/plain.json"
+		cat "$out/plain.err" >&2
+	fi
+	return $code
+}
+export -f both
+export out RUN
+code=0
+GOWORK=off go tool -modfile=tools/go.mod -n gotestsum > "$out/gotestsum"
+"$(cat "$out/gotestsum")" --format pkgname --format-icons text --jsonfile "$out/results.json" \
+	--raw-command bash -c both 2>&1 | tee "$out/said" || code=$?
+((code)) || exit 0
+{
+	sed -n '/^=== \(Failed\|Errors\)/,$p' "$out/said"
+	echo "To repeat:"
+	# A package that fails without a failed test has not built, leaked, or run into its time limit.
+	sed -nE 's/.*"Action":"fail","Package":"([^"]*)"(,"Test":"([^"/]*)[^"]*")?.*/\1 \3/p' "$out/results.json" | sort -ur |
+		awk '$2 || !seen[$1]; { seen[$1] = 1 }' | while read -r package test; do
+		echo "  make test PKG=./${package#github.com/effectonce/effectonce/}${test:+ RUN='^$test\$'} SEED=$SEED CORNER=$CORNER"
+	done
+} > "$out/failed"
+sed -n '/^To repeat:/,$p' "$out/failed"
+exit 1
