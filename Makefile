@@ -12,6 +12,9 @@ STACK := go run ./internal/testenv/stack --
 MODULES := deploy cmd/relay cmd/relay-dev examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
 	internal/devstack internal/service internal/verify metrics ui ui/browser watermill
 ALL := ./... $(MODULES:%=./%/...)
+# Modules with other projects' clients, which take minutes to compile: `make interop` has them.
+OTHERS := internal/verify/interop internal/verify/routers examples/watermill
+LINTED = $(shell go list work | grep -vE '/($(subst $() ,|,$(OTHERS)))(/|$$)')
 # The race detector is for packages with goroutines of their own: it takes five times as long.
 RACED := ./relay/... ./inbox/... ./consumer/... ./publisher/... ./ui/...
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
@@ -49,10 +52,9 @@ models: ## relay and inbox, every interleaving of small configurations; without 
 proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; CORNER=18.6.0/4.3.1
 	$(call on,$(CORNER)) EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 -run '$(PROOF)' ./internal/verify/proof
 
-# Modules of their own, for what they need and nobody else does.
-OTHERS := internal/verify/interop internal/verify/routers examples/watermill
 interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it is installed; most of it is waiting for sarama's groups
-	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go test -count=1 -timeout 5m ./...); done'
+	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go vet ./... && go test -count=1 -timeout 5m ./...); done'
+	$$($(TOOL) -n staticcheck) $(OTHERS:%=./%/...)
 
 # Postgres and Kafka, as in Maven Central: the oldest and the newest of both, and those between.
 CORNERS ?= $(SERVERS) 16.15.0/3.9.2 17.11.0/4.1.0
@@ -88,14 +90,14 @@ guarantees: ## every test, and their results into the table of docs/rules.md
 lint: ## formatting, go vet, staticcheck, actionlint, checksums of the dependencies, and that each module stands without go.work
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
-	go vet work
+	@go vet $(LINTED)
 	$(TOOL) actionlint
 	@if grep -rnE 'uses: ' .github/workflows | grep -vE '@[0-9a-f]{40} # v'; then echo "name an action by its commit"; exit 1; fi
 	go mod verify > /dev/null
 	@before=$$(cksum go.work.sum); go list -m all > /dev/null; \
 	if [ "$$before" != "$$(cksum go.work.sum)" ]; then echo "go.work.sum lacked lines: go mod download, and commit it"; exit 1; fi
 	for module in $$(go list -m -f '{{.Dir}}'); do (cd "$$module" && GOWORK=off go list -test -deps ./... > /dev/null); done
-	$$($(TOOL) -n staticcheck) work
+	@$$($(TOOL) -n staticcheck) $(LINTED)
 
 # What users may build on other systems. Apart from lint: with a cold cache it takes minutes.
 vet-others: ## go vet of the released modules, with their tests, for Windows and macOS
