@@ -79,9 +79,11 @@ func lines(t testing.TB, db *pgtest.DB, query string, args ...any) []string {
 	return list
 }
 
-// role makes a login without any right, and returns the database's URL for it.
-func role(t testing.TB, db *pgtest.DB, name string) string {
+// role makes a login without any right, and returns the database's URL for it. Roles are the whole server's, which
+// other processes may use: the database's name is in the role's.
+func role(t testing.TB, db *pgtest.DB) (name, url string) {
 	t.Helper()
+	name = config(t, db.URL).Database + "_role"
 	db.Exec(t, "create role "+name+" login")
 	t.Cleanup(func() {
 		conn, err := pgx.Connect(context.Background(), db.AdminURL)
@@ -96,5 +98,5 @@ func role(t testing.TB, db *pgtest.DB, name string) string {
 		}
 	})
 	cfg := config(t, db.URL)
-	return fmt.Sprintf("postgres://%s@%s:%d/%s?sslmode=disable", name, cfg.Host, cfg.Port, cfg.Database)
+	return name, fmt.Sprintf("postgres://%s@%s:%d/%s?sslmode=disable", name, cfg.Host, cfg.Port, cfg.Database)
 }
