@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -30,7 +31,9 @@ func Deny(t testing.TB, brokers []string, topic string) (allow func()) {
 	createACLs(t, brokers, create)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	awaitDenial(t, ctx, newClient(t, brokers), topic)
+	if err := awaitWritable(ctx, newClient(t, brokers), topic, false); err != nil {
+		t.Fatalf("kafkatest: deny %s: %v", topic, err)
+	}
 	var once sync.Once
 	allow = func() { once.Do(func() { dropACLs(t, brokers, topic) }) }
 	t.Cleanup(allow)
@@ -78,9 +81,10 @@ func createACLs(t testing.TB, brokers []string, create *kmsg.CreateACLsRequest) 
 	}
 }
 
-// awaitDenial waits until the denial takes effect.
-func awaitDenial(t testing.TB, ctx context.Context, client *kgo.Client, topic string) {
-	t.Helper()
+// awaitWritable waits until a change of ACLs has taken effect: the broker answers a moment before that.
+func awaitWritable(ctx context.Context, client *kgo.Client, topic string, want bool) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
 	req := kmsg.NewPtrMetadataRequest()
 	req.IncludeTopicAuthorizedOperations = true
 	req.Topics = []kmsg.MetadataRequestTopic{{Topic: &topic}}
@@ -88,10 +92,19 @@ func awaitDenial(t testing.TB, ctx context.Context, client *kgo.Client, topic st
 	for {
 		res, err := req.RequestWith(ctx, client)
 		if err != nil {
-			t.Fatalf("kafkatest: permissions on %s: %v", topic, err)
+			return err
 		}
-		if len(res.Topics) == 1 && res.Topics[0].ErrorCode == 0 && res.Topics[0].AuthorizedOperations&write == 0 {
-			return
+		if len(res.Topics) == 1 {
+			topic := &res.Topics[0]
+			gone := errors.Is(kerr.ErrorForCode(topic.ErrorCode), kerr.UnknownTopicOrPartition)
+			if want && gone || topic.ErrorCode == 0 && (topic.AuthorizedOperations&write != 0) == want {
+				return nil
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
@@ -117,5 +130,8 @@ func dropACLs(t testing.TB, brokers []string, topic string) {
 		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
 			t.Errorf("kafkatest: allow %s: %v", topic, err)
 		}
+	}
+	if err := awaitWritable(ctx, client, topic, true); err != nil {
+		t.Errorf("kafkatest: allow %s: %v", topic, err)
 	}
 }

@@ -211,7 +211,7 @@ func (c *Cluster) boot(voters []*node) error {
 
 // awaitReady waits until n answers and the cluster lists it.
 func (c *Cluster) awaitReady(n *node) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -232,12 +232,12 @@ func (c *Cluster) awaitReady(n *node) error {
 
 func checkListed(ctx context.Context, n *node) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(n.addr()), kgo.RequestRetries(0), kgo.RetryTimeout(time.Second),
-		kgo.DialTimeout(time.Second))
+		kgo.DialTimeout(5*time.Second))
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	resp, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, client)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // limit is so long that no test fails on a slow machine.
-const limit = 60 * time.Second
+const limit = 2 * time.Minute
 
 // Topic creates a topic with a unique name in the shared broker and waits until every partition has a leader. The end
 // of the test deletes it.
