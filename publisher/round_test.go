@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/produce"
@@ -174,7 +175,7 @@ func TestCombinedRequestIsWritten(t *testing.T) {
 	topic, other := kafkatest.Topic(t, 8), kafkatest.Topic(t, 3)
 	by := &produceCounter{}
 	t.Cleanup(by.CloseIdleConnections)
-	k := newKafka(t, kafkatest.Brokers(t), Config{Transport: by})
+	k := newKafka(t, kafkatest.Brokers(t), Config{Transport: by, Timeout: time.Minute})
 	allAcked(t, k.Publish(t.Context(), append(eventsForEach(topic, 8, 0, 80), eventsForEach(other, 3, 0, 30)...)))
 	if by.produced != 1 {
 		t.Errorf("%d produce requests for 11 partitions of a broker, want 1", by.produced)
