@@ -157,6 +157,8 @@ func TestP5_RelaysShareLanes(t *testing.T) {
 	fill(t, db, 3000, 60)
 	stopA := startRelay(t, newRelay(t, db, to, config()))
 	stopB := startRelay(t, newRelay(t, db, to, config()))
+	pgtest.AwaitSQL(t, db, `select count(*) = 2 from relay_member`)
+	db.Exec(t, makeCounted)
 	pgtest.Await(t, "two relays with 16 lanes each", func() (bool, error) { return shares() == 2, nil })
 	fill2 := func() {
 		db.Exec(t, `insert into outbox_event (topic, key, type, payload)
@@ -188,7 +190,7 @@ func TestP3_6_Zombie(t *testing.T) {
 	zombie := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
 	fill(t, db, 600, 40)
 	r, err := relay.New(poolAt(t, proxy.URL()), zombie,
-		config(func(c *relay.Config) { c.Lease = time.Second; c.Pumps = 1 }))
+		config(func(c *relay.Config) { c.Pumps = 1 }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,8 +199,8 @@ func TestP3_6_Zombie(t *testing.T) {
 	proxy.Refuse(true)
 	proxy.CutAll()
 	heir := &memory{}
-	stopHeir := startRelay(t, newRelay(t, db, heir, config(func(c *relay.Config) { c.Lease = time.Second })))
-	awaitDrained(t, db)
+	stopHeir := startRelay(t, newRelay(t, db, heir, config(func(c *relay.Config) { c.Name = "heir" })))
+	awaitHeir(t, db, "heir", drained)
 	numbers := map[uuid.UUID]event.Position{}
 	for _, e := range heir.events() {
 		numbers[e.ID] = e.Position
@@ -331,7 +333,7 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 		}
 	})
 	to := &memory{}
-	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Lease = 2 * time.Second })))
+	stop := startRelay(t, newRelay(t, db, to, config()))
 	waiting := `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'
 		and application_name like 'effectonce relay%'`
 	cancelled := 0

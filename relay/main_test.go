@@ -101,8 +101,12 @@ func fill(t *testing.T, db *pgtest.DB, n, keys int) {
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+// config has times that a busy machine does not overrun: a lost lease may repeat events, and a slow attempt may hold
+// them. A test of such a time sets its own.
 func config(change ...func(*relay.Config)) relay.Config {
-	c := relay.Config{Lease: 3 * time.Second, Logger: quiet(), ProbeAwake: 5 * time.Millisecond}
+	c := relay.Config{
+		Lease: time.Minute, HoldAfter: time.Hour, Logger: quiet(), ProbeAwake: 5 * time.Millisecond,
+	}
 	for _, f := range change {
 		f(&c)
 	}
@@ -134,11 +138,26 @@ func startRelay(t *testing.T, r *relay.Relay) (stop func() error) {
 	return stop
 }
 
+// awaitHeir is AwaitSQL after the death of all relays but the one of this name, whose leases it ends: a heartbeat that
+// was on its way may renew them once more. An empty name: no relay is alive.
+func awaitHeir(t *testing.T, db *pgtest.DB, name, sql string) {
+	t.Helper()
+	pgtest.Await(t, sql, func() (bool, error) {
+		db.Exec(t, `update relay_member set seen = seen - interval '1 hour', lease_until = now() - interval '1 hour'
+			where name <> $1`, name)
+		db.Exec(t, `update outbox_lane set lease_until = now() - interval '1 hour' where lease_until > now()
+			and owner is distinct from (select owner from relay_member where name = $1)`, name)
+		return pgtest.One[bool](t, db, sql), nil
+	})
+}
+
 // awaitDrained waits until the outbox and the journal are empty; events may still be held or parked.
 func awaitDrained(t *testing.T, db *pgtest.DB) {
 	t.Helper()
-	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
+	pgtest.AwaitSQL(t, db, drained)
 }
+
+const drained = `select not exists (select from outbox_event) and not exists (select from outbox_claim)`
 
 // checkOrder checks that the first occurrences of every key are 0, 1, 2, ... and returns how many events occurred more
 // than once.

@@ -34,7 +34,7 @@ func startPublishing(t *testing.T, db *pgtest.DB, verdict func(e *event.Event, p
 	b := &slowBroker{broker: newBroker(2), entered: make(chan struct{}), gate: make(chan struct{})}
 	b.set(verdict)
 	d, err := relay.Drive(t.Context(), newRelay(t, db, b,
-		config(append(change, quickHold, func(c *relay.Config) { c.Lease = time.Hour })...)))
+		config(append(change, func(c *relay.Config) { c.Lease = time.Hour })...)))
 	if err != nil {
 		t.Fatal(err)
 	}

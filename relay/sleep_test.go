@@ -13,6 +13,9 @@ func sleeping(d time.Duration) func(c *relay.Config) {
 	return func(c *relay.Config) { c.Sleep, c.IdleAfter = d, 100*time.Millisecond }
 }
 
+// shortLease is the lease of relays whose heartbeats a test waits for.
+func shortLease(c *relay.Config) { c.Lease = 3 * time.Second }
+
 func awaitAsleep(t *testing.T, r *relay.Relay) {
 	t.Helper()
 	pgtest.Await(t, "a relay that sleeps", func() (bool, error) { return r.Asleep(), nil })
@@ -25,7 +28,7 @@ func TestP7Sleep(t *testing.T) {
 	db, to := outboxDB(t), &memory{}
 	proxy, statements := pgtest.NewProxy(t, db.URL), atomic.Int64{}
 	proxy.Watch(func(pgtest.Passing) *pgtest.Trap { statements.Add(1); return nil })
-	r, err := relay.New(poolAt(t, proxy.URL()), to, config(sleeping(time.Hour)))
+	r, err := relay.New(poolAt(t, proxy.URL()), to, config(sleeping(time.Hour), shortLease))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +71,8 @@ func TestP7SleepEnds(t *testing.T) {
 				db.Exec(t, `insert into outbox_scheduled (topic, key, type, payload, due)
 					values ('payments', 'k', 'T', '0', now() + interval '6 seconds')`)
 			}
-			r := newRelay(t, db, to, config(sleeping(sleep)))
+			// It does not sleep when an event is due within a lease.
+			r := newRelay(t, db, to, config(sleeping(sleep), shortLease))
 			startRelay(t, r)
 			awaitAsleep(t, r)
 			if sleep < time.Hour {
@@ -87,6 +91,8 @@ func TestP7SleepWhileAnotherRelayRuns(t *testing.T) {
 	startRelay(t, newRelay(t, db, to, config()))
 	r := newRelay(t, db, to, config(sleeping(time.Hour)))
 	startRelay(t, r)
+	pgtest.AwaitSQL(t, db, `select count(*) = 2 from relay_member`)
+	db.Exec(t, makeCounted)
 	awaitAsleep(t, r)
 	pgtest.AwaitSQL(t, db, `select count(distinct owner) = 1 and count(owner) = 32 from outbox_lane`)
 	fill(t, db, 100, 10)

@@ -45,18 +45,24 @@ func (h interruptions) Handle(_ context.Context, r slog.Record) error {
 // relay could have published from the table meanwhile.
 func TestWALKeepsItsNumbering(t *testing.T) {
 	t.Parallel()
-	const lease = time.Second
-	for name, trouble := range map[string]func(t *testing.T, server *pgtest.Server, db *pgtest.DB, heard <-chan string){
-		"a long outage of the database": func(t *testing.T, server *pgtest.Server, _ *pgtest.DB, heard <-chan string) {
+	const short = 3 * time.Second
+	type situation struct {
+		lease time.Duration
+		make  func(t *testing.T, server *pgtest.Server, db *pgtest.DB, heard <-chan string)
+	}
+	for name, trouble := range map[string]situation{
+		"a long outage of the database": {short, func(t *testing.T, server *pgtest.Server, _ *pgtest.DB,
+			heard <-chan string,
+		) {
 			server.StopImmediate()
 			began := time.Now()
 			pgtest.Await(t, "many attempts", func() (bool, error) { // for longer than the relay waits
 				<-heard
-				return time.Since(began) > 3*lease, nil
+				return time.Since(began) > 2*short, nil
 			})
 			server.Start(t)
-		},
-		"no free connection": func(t *testing.T, _ *pgtest.Server, db *pgtest.DB, heard <-chan string) {
+		}},
+		"no free connection": {time.Minute, func(t *testing.T, _ *pgtest.Server, db *pgtest.DB, heard <-chan string) {
 			cfg, err := pgconn.ParseConfig(db.AdminURL)
 			if err != nil {
 				t.Fatal(err)
@@ -80,7 +86,7 @@ func TestWALKeepsItsNumbering(t *testing.T) {
 			for _, conn := range others {
 				_ = conn.Close(context.Background())
 			}
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,15 +98,14 @@ func TestWALKeepsItsNumbering(t *testing.T) {
 			heard, table := make(chan string, 1000), make(chan string, 1)
 			to := &memory{}
 			r := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) {
-				c.Lease, c.Logger = lease,
-					slog.New(interruptions{heard, table})
+				c.Lease, c.Logger = trouble.lease, slog.New(interruptions{heard, table})
 			}))
 			startRelay(t, r)
 			awaitStreaming(t, db)
 			fill(t, db, 50, 5)
 			awaitDrained(t, db)
 			before := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`)
-			trouble(t, server, db, heard)
+			trouble.make(t, server, db, heard)
 			select {
 			case said := <-table:
 				t.Errorf("the relay says %q", said)

@@ -38,7 +38,7 @@ func TestWALToKafka(t *testing.T) {
 			proxy.Refuse(true)
 			proxy.CutAll()
 		case 7:
-			awaitDrained(t, db)
+			awaitHeir(t, db, "second", drained)
 			if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != 32 {
 				t.Errorf("%d lanes come from the WAL after the take-over", n)
 			}

@@ -468,9 +468,9 @@ func TestWALStandby(t *testing.T) {
 				proxy.Refuse(true)
 				proxy.CutAll()
 			}
-			pgtest.AwaitSQL(t, db,
+			awaitHeir(t, db, "second",
 				`select coalesce((select m.name = 'second' from outbox_wal w join relay_member m on m.owner = w.owner),
-						false)`)
+						false) and (select count(distinct owner) = 1 from outbox_lane)`)
 			n := to.count()
 			pgtest.Await(t, "more events", func() (bool, error) { return to.count() > n+200, nil })
 			total := w.end()

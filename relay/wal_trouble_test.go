@@ -296,10 +296,10 @@ func TestWALReleaseAfterTakeOver(t *testing.T) {
 	proxy.Refuse(true)
 	proxy.CutAll()
 	_ = stop()
-	stop = startRelay(t, newRelay(t, db, b, config(fromWAL)))
-	pgtest.AwaitSQL(t, db,
+	stop = startRelay(t, newRelay(t, db, b, config(fromWAL, func(c *relay.Config) { c.Name = "heir" })))
+	awaitHeir(t, db, "heir",
 		`select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner
-			join outbox_wal w on w.owner = m.owner and m.name <> ''`)
+			join outbox_wal w on w.owner = m.owner and m.name = 'heir'`)
 	b.set(nil)
 	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 1 {
@@ -366,8 +366,8 @@ func TestWALPausedAfterTakeOver(t *testing.T) {
 	if err := o.PauseTopic(t.Context(), "payments", "a test"); err != nil {
 		t.Fatal(err)
 	}
-	stop = startRelay(t, newRelay(t, db, to, config(fromWAL)))
-	awaitDrained(t, db)
+	stop = startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Name = "heir" })))
+	awaitHeir(t, db, "heir", drained)
 	if err := o.ResumeTopic(t.Context(), "payments", "the end"); err != nil {
 		t.Fatal(err)
 	}
@@ -413,11 +413,13 @@ func TestWALStoppedWhileCatchingUp(t *testing.T) {
 				convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(n))
 	}
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
-	second := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ClaimEvents = 32 }))
+	second := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Name, c.ClaimEvents = "heir", 32 }))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- second.Run(ctx) }()
+	awaitHeir(t, db, "heir", `select count(owner) = 32 and count(distinct owner) = 1 from outbox_lane
+		where owner in (select owner from relay_member where name = 'heir')`)
 	<-to.entered
 	cancel()
 	go func() {
