@@ -126,7 +126,7 @@ func opTry(m *modelRun, a []any) (rows [][]any, _ error) {
 		lane := a[0].([]int16)[i]
 		held := slices.DeleteFunc(m.rows(lane, inHeld, true),
 			func(ev uint8) bool { return m.world.of(ev).topic != topics[i] })
-		if partitions[i] == delivery.WholeTopic &&
+		if m.s.db.paused&topicBits(topics[i:i+1]) != 0 || partitions[i] == delivery.WholeTopic &&
 			slices.ContainsFunc(held, func(ev uint8) bool { return m.s.db.rows[ev].partition >= 0 }) {
 			continue
 		}

@@ -62,7 +62,7 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Pla
 		return err
 	}
 	for at := range found {
-		if !slices.Contains(heads, at) { // a claim is moving its events
+		if !slices.Contains(heads, at) && !slices.Contains(c.paused, at.Topic) { // a claim is moving its events
 			r.reopen(at)
 		}
 	}
@@ -142,6 +142,7 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]
 		b.Queue(r.sql(sql.Try), set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error {
 			return rows.readHeld(pr, c, perLane)
 		})
+		b.Queue(r.sql(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&c.paused) })
 	}))
 	if err == nil && !same {
 		c.epoch, err = r.raiseIncarnation(ctx, s.Session)

@@ -341,14 +341,15 @@ returning c.lane`
 
 	// The first held event of each group, to try whether its place answers. It is recorded as sent before it is, and
 	// returned with its former record. For a topic as a whole there is one only if no partition holds older events: a
-	// settle may have moved some there that this relay does not know of yet. Events that must join a list of parked
-	// events are not sent (see drain); if the first hundred are such, none is returned.
+	// settle may have moved some there that this relay does not know of yet. For a paused topic there is none. Events
+	// that must join a list of parked events are not sent (see drain); if the first hundred are such, none is returned.
 	Try = `-- relay: try
 update {schema}outbox_held t set sent = true
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3 and (f.partition >= 0
 	or not exists (
 	select from {schema}outbox_held o where o.topic = f.topic and o.partition >= 0 and o.lane = f.lane))
+	and not exists (select from {schema}outbox_paused_topic p where p.topic = f.topic)
 cross join lateral (
 	select h.lane, h.id, h.sent from (
 		select h.lane, h.id, h.seq, h.sent, h.key, h.key_hash from {schema}outbox_held h
