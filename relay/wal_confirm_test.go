@@ -15,8 +15,7 @@ import (
 func TestWAL5TableIsWrittenBeforeSlotMoves(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
-	// The lease outlasts the lock.
-	startRelay(t, newRelay(t, db, &memory{}, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
+	startRelay(t, newRelay(t, db, &memory{}, config(fromWAL)))
 	awaitStreaming(t, db)
 	conn := db.Connect(t)
 	tx, err := conn.Begin(t.Context())
@@ -28,9 +27,8 @@ func TestWAL5TableIsWrittenBeforeSlotMoves(t *testing.T) {
 	}
 	fill(t, db, 10, 10)
 	pgtest.AwaitSQL(t, db,
-		`select exists (select from pg_stat_activity where wait_event_type = 'Lock'
-				and query like '%relay: wal confirm%'
-		and datname = current_database())`)
+		`select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid))
+			and query like '%relay: wal confirm%')`, int32(conn.PgConn().PID()))
 	// A status that the relay sends from now on confirms the new position, if the relay confirms it at all.
 	pgtest.AwaitSQL(t, db,
 		`select exists (select from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid
@@ -85,7 +83,8 @@ func TestWAL6NumberingIsReadInStream(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	tx, err := db.Connect(t).Begin(t.Context())
+	conn := db.Connect(t)
+	tx, err := conn.Begin(t.Context())
 	if err == nil {
 		_, err = tx.Exec(t.Context(), `select from outbox_wal for update`)
 	}
@@ -94,8 +93,8 @@ func TestWAL6NumberingIsReadInStream(t *testing.T) {
 	}
 	startRelay(t, newRelay(t, db, to, config(fromWAL)))
 	pgtest.AwaitSQL(t, db,
-		`select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%relay: wal own%'
-		and datname = current_database())`)
+		`select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid))
+			and query like '%relay: wal own%')`, int32(conn.PgConn().PID()))
 	before := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`)
 	db.Exec(t, `update outbox_meta set timeline = '0000000F'`)
 	if err := tx.Rollback(t.Context()); err != nil {

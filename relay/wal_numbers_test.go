@@ -55,12 +55,13 @@ func publishRound(t *testing.T, db *pgtest.DB, to *memory, from, each int) {
 // TestWALNumbersAfterDrop: after the slot is dropped for good, and another one is made later, numbers continue higher.
 func TestWALNumbersAfterDrop(t *testing.T) {
 	t.Parallel()
-	db, _ := walDB(t)
+	db, slot := walDB(t)
 	to := &memory{}
 	publishRound(t, db, to, 0, 1)
 	// Moves the next numbers far from the base.
 	db.Exec(t, `create table noise as select repeat('x', 100) from generate_series(1, 20000)`)
 	publishRound(t, db, to, 1, 4)
+	awaitUnread(t, db, slot)
 	if _, err := operator.DropWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
