@@ -1,9 +1,7 @@
 package relay_test
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -51,15 +49,20 @@ func testUnknownCommit(t *testing.T, step string, action pgtest.Action) {
 		t.Fatal(err)
 	}
 	stop := startRelay(t, r)
-	release := func() {
-		// Once the key is parked. A late COMMIT holds the lane's lock until the test lets it through: do not wait for
-		// it.
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		defer cancel()
-		_, _ = o.ReleaseKey(ctx, "", "payments", "k3", "try again")
-	}
+	release := func() { _, _ = o.ReleaseKey(t.Context(), "", "payments", "k3", "try again") } // once the key is parked
+	// A late COMMIT holds the lane's lock until the test lets it through: do not wait for it.
+	again, released := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(released)
+		for range again {
+			release()
+		}
+	}()
 	pgtest.Await(t, "the fault", func() (bool, error) {
-		release()
+		select {
+		case again <- struct{}{}:
+		default:
+		}
 		select {
 		case <-trap.Fired():
 			return true, nil
@@ -69,6 +72,8 @@ func testUnknownCommit(t *testing.T, step string, action pgtest.Action) {
 	})
 	appendTo(t, db, "payments", 400, 20, 20)
 	trap.Release()
+	close(again)
+	<-released
 	pgtest.Await(t, "everything to be published", func() (bool, error) {
 		release()
 		return pgtest.One[bool](t, db,
