@@ -92,7 +92,7 @@ func TestP6FloorFollowsClaims(t *testing.T) {
 		fill(t, f.db, 100, 10)
 		f.riseFully()
 		to.do = func() {
-			f.db.Exec(t, `select pg_terminate_backend($1, 10000)`, f.ProberPID())
+			terminate(t, f.db, f.ProberPID())
 			_ = f.FloorStep(t.Context()) // fails, for its connection has ended
 			f.must(f.FloorStep(t.Context()))
 		}

@@ -145,9 +145,11 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 	before.drain()
 	before.Close()
 
-	f := driven(t, db, func(c *relay.Config) { c.Lease = 3 * time.Second })
+	// A slice waits for a lock for a ninth of the lease.
+	f := driven(t, db, func(c *relay.Config) { c.Lease = 9 * time.Second })
 	f.InSlices(100, 50)
 	f.db.Exec(t, insertOne)
+	f.must(f.Beat(t.Context()))
 	f.step()
 	if n := f.to.count(); n != 0 {
 		t.Fatalf("%d events published: the claim read beyond its bound", n)
@@ -185,11 +187,10 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 // is tried again with fewer ids, and is not an outage.
 func TestP6OnlyFullSlicesGrow(t *testing.T) {
 	t.Parallel()
-	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Lease = 3 * time.Second })
+	f := driven(t, outboxDB(t))
 	for range 10 {
 		fill(t, f.db, 10, 10)
 		f.drain()
-		f.must(f.Beat(t.Context()))
 		f.riseFully()
 	}
 	if f.at(100, "everything is published"); f.Slice() > 1<<16 {
@@ -198,8 +199,13 @@ func TestP6OnlyFullSlicesGrow(t *testing.T) {
 	was := f.Slice()
 	f.db.Exec(t, insertOne)
 	f.db.Exec(t, `alter table outbox_event rename to outbox_event_rows`)
-	f.db.Exec(t, `create view outbox_event as select e.* from outbox_event_rows e, pg_sleep(10)`)
-	f.must(f.Reach(t.Context(), 1000))
+	f.db.Exec(t, `create view outbox_event as select e.* from outbox_event_rows e, pg_sleep(600)`)
+	reached := make(chan error, 1)
+	go func() { reached <- f.Reach(t.Context(), 1000) }()
+	const sleeps = `select exists (select from pg_stat_activity where pid = $1 and wait_event = 'PgSleep')`
+	pgtest.AwaitSQL(t, f.db, sleeps, f.ProberPID())
+	f.db.Exec(t, `select pg_cancel_backend($1)`, f.ProberPID()) // as its time-out would
+	f.must(<-reached)
 	if f.Slice() >= was {
 		t.Errorf("a slice of %d ids took too long, and the next has %d", was, f.Slice())
 	}

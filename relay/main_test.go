@@ -138,6 +138,13 @@ func startRelay(t *testing.T, r *relay.Relay) (stop func() error) {
 	return stop
 }
 
+// terminate ends a backend, and waits until it is gone.
+func terminate(t *testing.T, db *pgtest.DB, pid int32) {
+	t.Helper()
+	db.Exec(t, `select pg_terminate_backend($1)`, pid)
+	pgtest.AwaitSQL(t, db, `select not exists (select from pg_stat_activity where pid = $1)`, pid)
+}
+
 // awaitHeir is AwaitSQL after the death of all relays but the one of this name, whose leases it ends: a heartbeat that
 // was on its way may renew them once more. An empty name: no relay is alive.
 func awaitHeir(t *testing.T, db *pgtest.DB, name, sql string) {

@@ -20,8 +20,8 @@ func TestP5LanesAreReleasedAfterServerRestart(t *testing.T) {
 	// A relay that publishes knows what it owns. It would leave lanes whose taking is in doubt to their lease.
 	db.Exec(t, `insert into outbox_event (topic, key, type) select 't', 'k' || n, 'T' from generate_series(1, 500) n`)
 	awaitDrained(t, db)
-	db.Exec(t, `select pg_terminate_backend(pid, 10000) from pg_stat_activity
-		where datname = current_database() and application_name = 'effectonce relay keeper'`)
+	terminate(t, db, pgtest.One[int32](t, db, `select pid from pg_stat_activity
+		where datname = current_database() and application_name = 'effectonce relay keeper'`))
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
