@@ -124,15 +124,7 @@ func (w *conflictRun) event(key string, version int) event.Event {
 
 func (w *conflictRun) relay(t *testing.T) *relay.Relay {
 	t.Helper()
-	pins, err := relay.Pins(w.db.Pool, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{Pin: pins, Logger: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = to.Close() })
+	to := toKafka(t, w.db, kafkatest.Brokers(t), publisher.Config{})
 	// Floors rise as often as possible, and every rescan checks that no row is below them.
 	return newRelay(t, w.db, to, config(func(c *relay.Config) {
 		c.FloorEvery, c.RescanEvery = 1, 1

@@ -14,14 +14,14 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// toKafka makes a publisher with the options of cmd/relay.
+// toKafka makes a publisher with the options of cmd/relay, but for a Timeout that a busy broker does not overrun.
 func toKafka(t *testing.T, db *pgtest.DB, brokers []string, cfg publisher.Config) *publisher.Kafka {
 	t.Helper()
 	pins, err := relay.Pins(db.Pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Pin, cfg.Logger = pins, quiet()
+	cfg.Pin, cfg.Logger, cfg.Timeout = pins, quiet(), time.Minute
 	to, err := publisher.NewKafka(brokers, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestP4HoldWithRealBrokers(t *testing.T) {
 	kafkatest.AwaitLeaders(t, cluster.Brokers(), topic, 8)
 	db := outboxDB(t)
 	appendTo(t, db, topic, keys*each, keys, 0)
-	to := toKafka(t, db, cluster.Brokers(), publisher.Config{Timeout: 2 * time.Second})
+	to := toKafka(t, db, cluster.Brokers(), publisher.Config{})
 	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.HoldAfter = 200 * time.Millisecond })))
 	awaitDrained(t, db)
 
