@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -207,10 +206,11 @@ func TestReplayInBatchesAtARate(t *testing.T) {
 func TestReplayDoesNotMeetItself(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
-	const events = 60 // more than a replay at this rate appends before the relay's third call stops it
-	for i := range events {
-		archivedAt(t, db, time.Now().Add(-time.Hour), "k", fmt.Sprint(i))
-	}
+	const events = 600 // more than a replay at this rate appends before the relay's third call stops it
+	db.Exec(t, `insert into outbox_archive (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key,
+			type, content_type, payload, created_at)
+		select now() - interval '1 hour', 'e.1', 3, g, g, gen_random_uuid(), 's', '', 'payments', 'k', 'T', '',
+			convert_to(g::text, 'UTF8'), now() - interval '1 day' from generate_series(0, $1 - 1) g order by g`, events)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	to.verdict = func(call int, _ event.Event) error {

@@ -47,6 +47,7 @@ func asyncServer(t *testing.T) (*pgtest.DB, *pgtest.Server) {
 	db := server.Database(t, migrations.Outbox)
 	db.Exec(t, `create table payment (id int)`)
 	db.Exec(t, `alter system set autovacuum = off`)
+	db.Exec(t, `alter system set bgwriter_lru_maxpages = 0`) // before it writes a page, it flushes the WAL
 	db.Exec(t, `select pg_reload_conf()`)
 	db.Exec(t, `checkpoint`)
 	server.PauseWALWriter(t)
