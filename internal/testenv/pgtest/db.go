@@ -140,7 +140,7 @@ func closePool(t testing.TB, pool *pgxpool.Pool) {
 		pool.Close()
 		close(closed)
 	}()
-	timer := time.NewTimer(20 * time.Second)
+	timer := time.NewTimer(awaitLimit)
 	defer timer.Stop()
 	select {
 	case <-closed:
@@ -158,13 +158,13 @@ func dropSchema(t testing.TB, admin, name string) {
 		select from pg_locks l join pg_class c on c.oid = l.relation where l.pid = a.pid
 			and c.relnamespace = '`+name+`'::regnamespace
 		and l.database = (select oid from pg_database where datname = current_database()))`)
-	adminExec(t, admin, "set lock_timeout = '30s'; drop schema "+name+" cascade")
+	adminExec(t, admin, "set lock_timeout = '2min'; drop schema "+name+" cascade")
 }
 
 func adminExec(t testing.TB, admin, sql string) {
 	t.Helper()
 	// t.Context is cancelled before cleanups run.
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*awaitLimit)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, admin)
 	if err != nil {
