@@ -32,7 +32,7 @@ type Session struct {
 	heard  time.Time
 }
 
-// Heard returns the time when the server last answered, or when an attempt to connect to it failed.
+// Heard returns the time when the server last answered, or when an attempt to connect to it began that failed.
 func (s *Session) Heard() time.Time { return s.heard }
 
 // Open connects unless there is a connection.
@@ -42,11 +42,12 @@ func (s *Session) Open(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	conn, err := s.Dial(ctx, s.Name, func() { s.warned = true })
 	s.heard = time.Now()
+	conn, err := s.Dial(ctx, s.Name, func() { s.warned = true })
 	if err != nil {
 		return err
 	}
+	s.heard = time.Now()
 	if s.lost && s.Reopened != nil {
 		s.Reopened()
 	}

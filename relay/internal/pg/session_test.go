@@ -44,6 +44,27 @@ func TestFailedDialAfterLongSession(t *testing.T) {
 	}
 }
 
+// TestDialRefusedInAnOutage: a connection that an outage has refused, noticed after its end, is no new outage.
+func TestDialRefusedInAnOutage(t *testing.T) {
+	t.Parallel()
+	told := 0
+	o := &outage.Monitor{System: "postgres", Log: slog.New(slog.DiscardHandler), Notify: func(_ string, err error) {
+		if err != nil {
+			told++
+		}
+	}}
+	away := errors.New("connection refused")
+	s := &pg.Session{Name: "slow", Timeout: time.Minute, Dial: func(context.Context, string, func()) (pg.Conn, error) {
+		o.Report("busy", nil, time.Now())
+		return nil, away
+	}}
+	o.Report("busy", away, time.Now())
+	err := s.Open(t.Context())
+	if o.Report(s.Name, err, s.Heard()); told != 1 || !errors.Is(err, away) {
+		t.Errorf("a connection that was refused in the outage is reported as another outage: %v, %d", err, told)
+	}
+}
+
 // deadConn is a closed connection.
 type deadConn struct{}
 
