@@ -22,7 +22,7 @@ func migrate(t testing.TB, db *DB, sets []Set) {
 	if err != nil {
 		t.Fatalf("pgtest: parse %s: %v", db.AdminURL, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), awaitLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*awaitLimit)
 	defer cancel()
 	if err := migrations.Up(ctx, conn, migrations.Options{Schema: db.Schema, Sets: sets}); err != nil {
 		t.Fatalf("pgtest: migrate %v: %v", sets, err)
