@@ -149,12 +149,14 @@ func startCluster(libs string, brokers int, prepare func(n *node) error) (*Clust
 	// Another process may take a free port first. Then the broker ends at once; try other ports.
 	for range 3 {
 		var c *Cluster
-		if c, err = tryCluster(libs, brokers, prepare); err == nil {
-			return c, nil
+		if c, err = tryCluster(libs, brokers, prepare); !errors.Is(err, errEnded) {
+			return c, err
 		}
 	}
 	return nil, err
 }
+
+var errEnded = errors.New("the broker has ended")
 
 func tryCluster(libs string, brokers int, prepare func(n *node) error) (*Cluster, error) {
 	dir, remove, err := child.TempDir("kafka")
@@ -209,9 +211,10 @@ func (c *Cluster) boot(voters []*node) error {
 	return nil
 }
 
-// awaitReady waits until n answers and the cluster lists it.
+// awaitReady waits until n answers and the cluster lists it. Beside other starts on a busy machine that takes minutes;
+// a broker that cannot start ends.
 func (c *Cluster) awaitReady(n *node) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -222,7 +225,7 @@ func (c *Cluster) awaitReady(n *node) error {
 		}
 		select {
 		case <-n.process.Done():
-			return fmt.Errorf("broker %d ended:\n%s", n.id, n.process.LogTail())
+			return fmt.Errorf("broker %d: %w:\n%s", n.id, errEnded, n.process.LogTail())
 		case <-ctx.Done():
 			return fmt.Errorf("broker %d does not answer: %w\n%s", n.id, err, n.process.LogTail())
 		case <-tick.C:
