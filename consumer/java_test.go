@@ -35,7 +35,6 @@ func TestTheConsoleConsumerIsTolerated(t *testing.T) {
 			t.Parallel()
 			topic := kafkatest.Topic(t, 4)
 			cfg := config(topic)
-			cfg.RebalanceTimeout = 30 * time.Second // a busy machine makes a JVM slow
 			h := newHandler()
 			var m *member
 			if !c.leads {

@@ -177,6 +177,8 @@ func TestMovedDatabaseIsFollowed(t *testing.T) {
 	seen := h.byPartition()[0] // 0 to 4, then 3 to the end
 	offsetsOf(t, seen[:5], 0, 5)
 	offsetsOf(t, seen[5:], 3, 10)
+	// Assigned is called when the partition runs already.
+	await(t, "the second generation", func() bool { return generations.Load() >= 2 })
 	if n := generations.Load(); n != 2 {
 		t.Errorf("%d generations", n)
 	}

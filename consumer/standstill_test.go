@@ -107,7 +107,8 @@ func TestTheLagOfAHaltedPartition(t *testing.T) {
 		kafkatest.Produce(t, topic, records(int(min(n, 10)), 0, 1)...)
 		await(t, "the lag of the halted partition alone", func() bool {
 			s := m.Status()
-			return len(s.Halted()) == 1 && partition(s, 0).Lag == n && partition(s, 1).Lag == 0
+			return len(s.Halted()) == 1 && partition(s, 0).Lag == n && partition(s, 1).Lag == 0 &&
+				partition(s, 1).Next == n
 		})
 		h.await(t, int(n))
 		since := m.Status().StalledSince
