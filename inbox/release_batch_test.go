@@ -18,7 +18,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// counted returns an inbox with a pool of its own, and the count of its COMMITs.
+// counted returns an inbox with a pool of its own, and the count of its COMMITs, which has no other than those of
+// releases.
 func (w *world) counted(cfg inbox.Config) (in *inbox.Inbox, commits *atomic.Int64) {
 	w.t.Helper()
 	pool, err := pgxpool.ParseConfig(w.URL)
@@ -36,6 +37,7 @@ func (w *world) counted(cfg inbox.Config) (in *inbox.Inbox, commits *atomic.Int6
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(db.Close)
+	cfg.MaintainEvery = -1
 	return newInbox(w.t, db, "ledger", small(quick(cfg))), commits
 }
 

@@ -41,7 +41,7 @@ func TestP9_3_DuplicateWaitsForStandby(t *testing.T) {
 	const waits = "select count(*) > 0 from pg_stat_activity where wait_event = 'SyncRep' and datname = " +
 		"current_database()"
 	pgtest.AwaitSQL(t, w.DB, waits)
-	w.Exec(t, "select pg_terminate_backend(pid, 10000) from pg_stat_activity where wait_event = 'SyncRep' and "+
+	w.Exec(t, "select pg_terminate_backend(pid, 60000) from pg_stat_activity where wait_event = 'SyncRep' and "+
 		"datname = current_database()")
 	same(t, "effects to be seen", w.effects(), ids(events)) // the last three are not on the standby
 	pgtest.Await(t, "the twin's wait for the standby", func() (bool, error) {
