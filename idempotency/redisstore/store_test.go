@@ -82,7 +82,8 @@ func retryingStore(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, be
 	direct := redisClient(t)
 	cut = netcut.New(t, direct.Options().Addr)
 	client = redisAt(t, cut.Addr(), func(o *redis.Options) {
-		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 1000, time.Millisecond, 20*time.Millisecond
+		// Each retry of a call may greet the server on a new connection, and repeats that greeting as often.
+		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 200, time.Millisecond, 5*time.Millisecond
 		o.ReadTimeout = 200 * time.Millisecond // of a connection that the cut left half open
 	})
 	prefix := redistest.Prefix()
