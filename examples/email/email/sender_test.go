@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/email/mailbox"
@@ -246,12 +250,40 @@ var (
 	recorded = crashPoint{"-- email: record", 0} // the guard has recorded the reply, the row is not updated
 )
 
-// crash runs a sender up to a crash point.
+// death ends each goroutine that wants a connection of a pool, once the process is dead. It is the pool's tracer.
+type death struct{ dead atomic.Bool }
+
+func (d *death) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool,
+	_ pgxpool.TraceAcquireStartData,
+) context.Context {
+	if d.dead.Load() {
+		runtime.Goexit()
+	}
+	return ctx
+}
+
+func (*death) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquireEndData) {}
+
+func (*death) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (*death) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// crash runs a sender up to a crash point. From that statement on it does nothing more.
 func (f *fixture) crash(t *testing.T, at crashPoint) {
 	t.Helper()
-	proxy := pgtest.NewProxy(t, f.URL)
-	trap := proxy.On(func(sql string) bool { return strings.Contains(sql, at.statement) }, at.skip,
-		pgtest.CutBefore)
+	proxy, process := pgtest.NewProxy(t, f.URL), &death{}
+	seen := 0
+	trap := proxy.On(func(sql string) bool {
+		if strings.Contains(sql, at.statement) {
+			seen++
+		}
+		if seen > at.skip {
+			process.dead.Store(true)
+		}
+		return seen > at.skip
+	}, 0, pgtest.CutBefore)
 	cfg := f.cfg
 	cfg.DatabaseURL = secret.Of(proxy.URL())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -260,7 +292,16 @@ func (f *fixture) crash(t *testing.T, at crashPoint) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := connect(t, proxy.URL())
+	config, err := pgxpool.ParseConfig(proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.Tracer = process
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
