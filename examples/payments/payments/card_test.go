@@ -25,22 +25,12 @@ type cardFixture struct {
 	*fixture
 	bank    *cards.Provider
 	bankURL string
-	timeout time.Duration // of a request to the provider
 	service *payments.Service
 }
 
-// newCards makes a cardFixture with a long time-out for the provider.
 func newCards(t *testing.T, cfg cards.Config) *cardFixture {
 	t.Helper()
-	return newCardsTimeout(t, cfg, time.Minute)
-}
-
-// shortTimeout is for a provider that does not answer.
-const shortTimeout = 300 * time.Millisecond
-
-func newCardsTimeout(t *testing.T, cfg cards.Config, timeout time.Duration) *cardFixture {
-	t.Helper()
-	f := &cardFixture{fixture: newFixture(t), bank: cards.New(cfg), timeout: timeout}
+	f := &cardFixture{fixture: newFixture(t), bank: cards.New(cfg)}
 	server := httptest.NewServer(f.bank.Handler())
 	t.Cleanup(server.Close)
 	f.bankURL = server.URL
@@ -52,7 +42,23 @@ func newCardsTimeout(t *testing.T, cfg cards.Config, timeout time.Duration) *car
 // newService makes another service over the same database and provider.
 func (f *cardFixture) newService(t *testing.T) *payments.Service {
 	t.Helper()
-	provider, err := payments.HTTPProvider(f.bankURL, f.timeout)
+	return f.newServiceTimeout(t, time.Minute)
+}
+
+// timesOut makes the first request, of a service that soon gives up, to a provider that does not answer. It returns
+// when the provider has the request: on a slow machine this may be later.
+func (f *cardFixture) timesOut(t *testing.T) *httptest.ResponseRecorder {
+	t.Helper()
+	w := post(f.newServiceTimeout(t, 2*time.Second), body, "Idempotency-Key", "k")
+	key := "provider_payment_" + pgtest.One[string](t, f.DB, "select payment_id::text from payment")
+	pgtest.Await(t, "the request at the provider", func() (bool, error) { return f.bank.Attempts(key) > 0, nil })
+	return w
+}
+
+// newServiceTimeout is newService with a time-out for requests to the provider.
+func (f *cardFixture) newServiceTimeout(t *testing.T, timeout time.Duration) *payments.Service {
+	t.Helper()
+	provider, err := payments.HTTPProvider(f.bankURL, timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +229,7 @@ func TestRecoversTimeOut(t *testing.T) {
 	for name, verdict := range map[string]cards.Verdict{"before": cards.TimeOutBefore, "after": cards.TimeOutAfter} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newCardsTimeout(t, cards.Config{
+			f := newCards(t, cards.Config{
 				IgnoreKeys: true,
 				Decide: func(_ cards.Charge, attempt int) cards.Verdict {
 					if attempt == 1 {
@@ -231,8 +237,8 @@ func TestRecoversTimeOut(t *testing.T) {
 					}
 					return cards.Accept
 				},
-			}, shortTimeout)
-			first := post(f.handler, body, "Idempotency-Key", "k")
+			})
+			first := f.timesOut(t)
 			if first.Code != http.StatusServiceUnavailable || code(first) != "IDEMPOTENCY_OUTCOME_UNKNOWN" ||
 				first.Header().Get("Retry-After") == "" {
 				t.Errorf("first: %d %s", first.Code, first.Body)
@@ -258,10 +264,10 @@ func TestRecoversTimeOut(t *testing.T) {
 // has its row and its event.
 func TestBusyProviderDuringRecovery(t *testing.T) {
 	t.Parallel()
-	f := newCardsTimeout(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
+	f := newCards(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
 		return []cards.Verdict{cards.TimeOutBefore, cards.Busy, cards.Accept}[min(attempt, 3)-1]
-	}}, shortTimeout)
-	if w := post(f.handler, body, "Idempotency-Key", "k"); code(w) != "IDEMPOTENCY_OUTCOME_UNKNOWN" {
+	}})
+	if w := f.timesOut(t); code(w) != "IDEMPOTENCY_OUTCOME_UNKNOWN" {
 		t.Errorf("first: %d %s", w.Code, w.Body)
 	}
 	w := f.recover(t, "k")
@@ -319,6 +325,8 @@ func TestKilledBetweenChargeAndRecord(t *testing.T) {
 		idempotency.ProviderRequestSent) {
 		t.Errorf("the stage is %s", state)
 	}
+	// As if the killed process's lease had ended.
+	f.Exec(t, "update idempotency_key set lease_until = clock_timestamp(), due_at = clock_timestamp()")
 	w := f.recover(t, "k")
 	var p struct {
 		PaymentID string `json:"payment_id"`
@@ -336,16 +344,16 @@ func TestKilledBetweenChargeAndRecord(t *testing.T) {
 // TestServiceRunsRecovery: Recovery.Run completes a payment with an unknown outcome.
 func TestServiceRunsRecovery(t *testing.T) {
 	t.Parallel()
-	f := newCardsTimeout(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
+	f := newCards(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
 		if attempt == 1 {
 			return cards.TimeOutAfter
 		}
 		return cards.Accept
-	}}, shortTimeout)
+	}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.service.Recovery.Run(ctx) }()
-	if w := post(f.handler, body, "Idempotency-Key", "k"); w.Code != http.StatusServiceUnavailable {
+	if w := f.timesOut(t); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	pgtest.AwaitSQL(t, f.DB, "select count(*) = 1 from idempotency_key where state = 'COMPLETED'")

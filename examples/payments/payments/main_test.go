@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -57,7 +56,7 @@ func serveChild(url string) error {
 	}
 	cfg := payments.Config{
 		DatabaseURL: secret.Of(url), Schema: os.Getenv(envSchema), Listener: listener, SkipMigrate: true, Cards: bank,
-		Guard: guard.Config{Lease: time.Second}, Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler),
 	}
 	cfg.Recovery.Every = time.Hour
 	fmt.Println(listener.Addr())

@@ -66,7 +66,7 @@ func awaitReady(t *testing.T, url string) {
 // request sends a request with the key "k". The status is 0 if there was no answer.
 func request(t *testing.T, method, url, body string) (status int, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
