@@ -44,7 +44,7 @@ func (p *provider) booked() (charges, asked int) {
 	return len(p.ledger), p.asked
 }
 
-// region is a service with a Postgres server of its own.
+// region is a service with a database of its own.
 type region struct {
 	*testService
 	name     string
@@ -133,7 +133,7 @@ func newRegionPair(t *testing.T, routed, forward bool) *regionPair {
 }
 
 func (w *regionPair) region(name string) *region {
-	db := pgtest.NewServer(w.t).Database(w.t, "idempotency", "outbox")
+	db := pgtest.NewDatabase(w.t, "idempotency", "outbox")
 	db.Exec(w.t, "create table payment (id bigint generated always as identity primary key, key text not null, "+
 		"amount int not null)")
 	at := &region{
