@@ -304,7 +304,7 @@ func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for !cond() {
 		select {

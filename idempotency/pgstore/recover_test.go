@@ -38,7 +38,7 @@ func TestRecoverAndSweep_SkipLocked(t *testing.T) {
 		for update`); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a wait would end in an error
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a wait would end in an error
 	defer cancel()
 	opt := store.RecoverOptions{Limit: 10, Lease: time.Hour, Token: "recoverer"}
 	if got, err := s.store.Recover(ctx, opt); err != nil || len(got) != 1 {

@@ -45,6 +45,7 @@ func TestInTx_RoundTrips(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.MaxConns = 1
+	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // as on a fast machine
 	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 		return &tripCounter{Conn: conn, count: &count}, err
