@@ -49,8 +49,8 @@ const (
 	stopTimeout = 15 * time.Second
 	// Recovery takes over the payment of a killed process when its lease has expired and none of its requests to the
 	// bank can still be in flight.
-	cardTimeout  = 700 * time.Millisecond
-	cardLease    = time.Second
+	cardTimeout  = 1500 * time.Millisecond
+	cardLease    = 2 * time.Second
 	recoverEvery = 200 * time.Millisecond
 )
 
