@@ -2,9 +2,11 @@ package child
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 )
 
 // TempDir creates a directory for a child's data, after it has removed those of killed tests: their lock files are not
@@ -42,12 +44,30 @@ func sweep(name string) {
 	}
 }
 
+// lastPort is the port that FreePort looked at last, counted from firstPort. Each process begins elsewhere.
+var lastPort = func() *atomic.Uint32 {
+	var n atomic.Uint32
+	n.Store(rand.Uint32N(ports))
+	return &n
+}()
+
+// The ports are below those that systems give to connections and to listeners on any port, so that a server that is
+// stopped finds its port free when it starts again.
+const (
+	firstPort = 20_000
+	ports     = 12_000
+)
+
 // FreePort returns a TCP port of 127.0.0.1 that was free a moment ago. If another process takes it, the caller retries.
+// It does not return the same one soon again.
 func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+	var err error
+	for range 100 {
+		var l net.Listener
+		port := firstPort + int(lastPort.Add(1)%ports)
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("find a free port: %w", err)
 }

@@ -33,3 +33,18 @@ func TestTempDir(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
+
+// TestFreePort: each port is another one, and no system gives it to a connection: Linux begins at 32768, others later.
+func TestFreePort(t *testing.T) {
+	seen := map[int]bool{}
+	for range 100 {
+		port, err := child.FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if port < 1024 || port >= 32768 || seen[port] {
+			t.Fatal(port, seen)
+		}
+		seen[port] = true
+	}
+}
