@@ -60,10 +60,11 @@ func publish(t *testing.T, events ...event.Event) {
 	}
 }
 
+// config has a session that does not end on a slow machine: a member that the group has lost reads its events again.
 func config(t *testing.T, db *pgtest.DB, topic string) ledger.Config {
 	return ledger.Config{
 		DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: kafkatest.Brokers(t),
-		Topic: topic, Group: topic, Logger: quiet,
+		Topic: topic, Group: topic, Logger: quiet, Consumer: consumer.Config{SessionTimeout: time.Minute},
 	}
 }
 
