@@ -67,12 +67,23 @@ func (q *request) startReplay(ctx context.Context, c replayChoice, reason string
 		r.run(lasting, o)
 		q.db.changed()
 	}()
+	return r.beginning(ctx, q.h)
+}
+
+// beginning waits until the audit has it, and says so. One that is over by then has begun all the same.
+func (r *replay) beginning(ctx context.Context, h *Handler) (string, error) {
+	const runs = "It runs. The page of the archive shows how far it is."
 	select {
 	case <-r.begun:
-		return "It runs. The page of the archive shows how far it is.", nil
+		return runs, nil
 	case <-r.over:
+		select {
+		case <-r.begun:
+			return runs, nil
+		default:
+		}
 		// Nothing was appended, even if nobody knows what became of the audit's row.
-		return "", fmt.Errorf("it has not begun, which the audit may not know: %s", r.view(q.h).Err)
+		return "", fmt.Errorf("it has not begun, which the audit may not know: %s", r.view(h).Err)
 	case <-ctx.Done():
 		return "It waits for the relays, and begins when they leave it a moment. The page of the archive shows how " +
 			"far it is.", nil

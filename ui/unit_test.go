@@ -157,6 +157,24 @@ func TestSharedSlots(t *testing.T) {
 	})
 }
 
+// TestReplayThatIsOverHasBegun: a short replay may be over before anybody looks whether it has begun.
+func TestReplayThatIsOverHasBegun(t *testing.T) {
+	t.Parallel()
+	for range 100 { // of two that are ready, select takes any
+		r := &replay{begun: make(chan struct{}), over: make(chan struct{})}
+		close(r.begun)
+		close(r.over)
+		if text, err := r.beginning(t.Context(), &Handler{}); err != nil || !strings.HasPrefix(text, "It runs.") {
+			t.Fatalf("%q, %v", text, err)
+		}
+	}
+	r := &replay{begun: make(chan struct{}), over: make(chan struct{}), err: errors.New("as the test wants it")}
+	close(r.over)
+	if text, err := r.beginning(t.Context(), &Handler{}); err == nil {
+		t.Errorf("one that was refused: %q", text)
+	}
+}
+
 // TestRates: what goes in is told by ids, what goes out by what does not wait any more; what is not counted to its end
 // tells nothing.
 func TestRates(t *testing.T) {
