@@ -36,6 +36,8 @@ import (
 const (
 	arrow  = "-> " // begins a line of output
 	noRows = "no rows"
+
+	deadlocked = "ERROR 40P01: " // begins the error of a statement that Postgres ends because of a deadlock
 )
 
 var (
@@ -138,16 +140,23 @@ func (p *runner) run(name, sql string) []string {
 	s.running = done
 	ctx := p.t.Context()
 	go func() { done <- execute(ctx, s.conn.PgConn(), strings.ReplaceAll(sql, "{schema}", "")) }()
-	return p.await(s)
+	output := p.await(s)
+	if n := len(output); n > 0 && strings.HasPrefix(output[n-1], deadlocked) {
+		// It has waited, and Postgres has ended it before anybody has seen that.
+		s.running = done
+		done <- output
+		return []string{"blocks"}
+	}
+	return output
 }
 
-func (p *runner) resume(name string, deadlocked bool) []string {
+func (p *runner) resume(name string, loses bool) []string {
 	p.t.Helper()
 	s := p.sessions[name]
 	if s == nil || s.running == nil {
 		p.t.Fatalf("session %s does not block", name)
 	}
-	if deadlocked {
+	if loses {
 		output := <-s.running
 		s.running = nil
 		return output
