@@ -530,3 +530,30 @@ func model(t *testing.T) *kong.Node {
 	}
 	return parsed.Model.Node
 }
+
+// lineParser parses command lines one after the other, without a tree of commands for each. Its errors are kong's own.
+func lineParser(t *testing.T, env environment) func(args []string) error {
+	t.Helper()
+	line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: env.get, List: outboxList}
+	parsed, err := line.Parse(&cli{}, []string{"status"}, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed := false // help
+	parsed.Kong.Exit = func(int) { printed = true }
+	return func(args []string) error {
+		printed = false
+		_ = kong.Visit(parsed.Model.Node, func(v kong.Visitable, next kong.Next) error {
+			if value, ok := v.(*kong.Value); ok {
+				value.Set = false // as Parse expects it
+			} else if flag, ok := v.(*kong.Flag); ok {
+				flag.Set = false
+			}
+			return next(nil)
+		})
+		if _, err := parsed.Kong.Parse(args); !printed {
+			return err
+		}
+		return nil
+	}
+}

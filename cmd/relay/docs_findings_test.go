@@ -4,15 +4,12 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/effectonce/effectonce/internal/service"
 )
 
 // text returns the value of a string expression. A part that is unknown before it runs becomes "1", which is valid for
@@ -41,11 +38,10 @@ func TestFindingsNameCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := environment{"RELAY_DATABASE_URL": "postgres://127.0.0.1:1/none", "RELAY_KAFKA_BROKERS": "127.0.0.1:1"}
+	parseLine := lineParser(t, env)
 	parse := func(where string, args []string) {
 		t.Helper()
-		var c cli
-		line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: env.get}
-		if _, err := line.Parse(&c, args, io.Discard, io.Discard); err != nil {
+		if err := parseLine(args); err != nil {
 			t.Errorf("%s: relay %s: %v", where, strings.Join(args, " "), err)
 		}
 	}

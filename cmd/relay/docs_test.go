@@ -31,7 +31,7 @@ func TestDocumentsNameCommands(t *testing.T) {
 		}
 		files = append(files, found...)
 	}
-	n := 0
+	n, parse := 0, lineParser(t, environment{})
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -40,9 +40,7 @@ func TestDocumentsNameCommands(t *testing.T) {
 		for _, m := range quotedCommand.FindAllStringSubmatch(string(text), -1) {
 			n++
 			args := strings.Fields(quotedText.ReplaceAllString(m[1]+m[2], "text"))
-			var c cli
-			line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: environment{}.get}
-			_, err := line.Parse(&c, args, io.Discard, io.Discard)
+			err := parse(args)
 			// A document may leave out required flags, and may name a group of commands.
 			if err != nil && !strings.Contains(err.Error(), "missing flags") &&
 				!strings.HasPrefix(err.Error(), "expected one of") {
