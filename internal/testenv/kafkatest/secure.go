@@ -115,6 +115,7 @@ func (s *Secure) prepare(n *node) error {
 	if err := os.MkdirAll(n.dir, 0o700); err != nil {
 		return err
 	}
+	n.shared = true // nobody kills it
 	n.secure = &tlsConfig{
 		sasl: fmt.Sprintf("127.0.0.1:%d", ports[0]), mtls: fmt.Sprintf("127.0.0.1:%d", ports[1]),
 		judged: fmt.Sprintf("127.0.0.1:%d", ports[2]), libs: libs, judge: s.asked.URL,
