@@ -39,6 +39,7 @@ func documentedACLs(t *testing.T, who, topic string) []kafkatest.ACL {
 // testLeastRights: relay and worker work with exactly the documented ACLs. Without one of them, the log or doctor names
 // it.
 func testLeastRights(t *testing.T, kafka *kafkatest.Secure, caFile string) {
+	t.Parallel()
 	newTopic := func(t *testing.T) string { return kafkatest.TopicAt(t, kafka.Brokers(), 2) }
 	for missing, says := range map[string][]string{ // the texts of the relay and of doctor
 		"":      {`"running"`, "one replica"},

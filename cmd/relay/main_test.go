@@ -47,11 +47,13 @@ func (e environment) with(pairs ...string) environment {
 	return out
 }
 
-// settings configures a fast relay on a database.
+// settings configures a fast relay on a database. Its time-outs are longer than any stall of a busy machine: what they
+// lead to, such as a repetition in Kafka or a held event, is there only if a test shortens them.
 func settings(db *pgtest.DB, brokers ...string) environment {
 	return environment{
 		"RELAY_DATABASE_URL": db.URL, "RELAY_KAFKA_BROKERS": strings.Join(brokers, ","), "RELAY_LISTEN": "127.0.0.1:0",
-		"RELAY_PROBE_INTERVAL": "5ms", "RELAY_LOG_FORMAT": "json",
+		"RELAY_PROBE_INTERVAL": "5ms", "RELAY_LOG_FORMAT": "json", "RELAY_LEASE": "1m", "RELAY_PUBLISH_TIMEOUT": "2m",
+		"RELAY_DRAIN_TIMEOUT": "2m", "RELAY_HOLD_AFTER": "1h",
 	}
 }
 

@@ -303,7 +303,7 @@ func testMSKIAM(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	t.Parallel()
 	service := newIAM(t)
 	kafka.JudgeTokens(service.judge)
-	service.session = 5 * time.Second
+	service.session = 3 * time.Second
 	embedder := service.issue("EMBEDDER", time.Hour)
 	service.issue("FIRST", credentialsWindow+2*time.Second)
 	db, topic := outboxDB(t), kafkatest.TopicAt(t, kafka.Brokers(), 2)

@@ -284,17 +284,21 @@ func testTokens(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		Brokers: []string{kafka.SASL}, TLS: true, CAFile: caFile, SASL: kafkaconn.OAuthBearer,
 		Password: secret.InFile(file),
 	}
-	write(kafka.Token(t, 10*time.Second))
+	renew := func() { write(kafka.Token(t, 3*time.Second)) }
+	renew()
 	var said output
 	relay, h := inProcess(t, env), consume(t, cfg, topic, slog.New(slog.NewTextHandler(&said, nil)))
-	fill(t, db, topic, 100)
-	awaitDrained(t, db)
-	h.await(t, 100)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the relay:\n%s\nthe consumer:\n%s", relay.output(), said.String())
 		}
 	})
+	fill(t, db, topic, 100)
+	pgtest.Await(t, "all events at the consumer", func() (bool, error) {
+		renew()
+		return h.n.Load() >= 100, nil
+	})
+	awaitDrained(t, db)
 	// The token expires, and the sessions end. The next token is signed by another key.
 	good := kafka.Token(t, time.Hour)
 	write(good[:strings.LastIndexByte(good, '.')] + ".bm90IHNpZ25lZA")
