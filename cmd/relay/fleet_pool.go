@@ -14,7 +14,7 @@ import (
 const (
 	// watchConns is the number of connections to a database that all its sleeping outboxes share.
 	watchConns = 2
-	// idleConns is how long these stay open after a check with --sleep.
+	// idleConns is how long these stay open after a check with --sleep, unless the URL has less.
 	idleConns = 5 * time.Second
 )
 
@@ -40,7 +40,8 @@ func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) 
 		}
 		cfg.MaxConns = watchConns
 		if f.Sleep > 0 { // some databases stay awake while a client is connected
-			cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = idleConns, idleConns
+			cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = min(cfg.MaxConnIdleTime, idleConns),
+				min(cfg.HealthCheckPeriod, idleConns)
 		}
 		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 		if err != nil {

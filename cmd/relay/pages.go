@@ -161,7 +161,8 @@ func (g *pages) pool(d database) (*pgxpool.Pool, error) {
 		return nil, err
 	}
 	if g.sleeps { // some databases stay awake while a client is connected
-		cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = idleConns, idleConns
+		cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = min(cfg.MaxConnIdleTime, idleConns),
+			min(cfg.HealthCheckPeriod, idleConns)
 	}
 	return pgxpool.NewWithConfig(context.Background(), cfg)
 }

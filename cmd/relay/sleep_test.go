@@ -4,6 +4,7 @@ package main
 
 import (
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -13,6 +14,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
+
+var sampledMetric = regexp.MustCompile(`(?m)^effectonce_relay_sampled_timestamp_seconds (\S+)$`)
 
 // TestSleepsUntilASignal: an idle relay sends no statement before SIGUSR1, although its health is requested and its
 // next sample is due; after it, the relay publishes.
@@ -28,12 +31,20 @@ func TestSleepsUntilASignal(t *testing.T) {
 			return strings.Count(relay.output(), "the relay sleeps") == times, nil
 		})
 	}
+	sampled := func() string { // when the last sample was due
+		at := sampledMetric.FindStringSubmatch(relay.awaitPage("/metrics", 200))
+		if at == nil {
+			return "0"
+		}
+		return at[1]
+	}
+	pgtest.Await(t, "the first sample", func() (bool, error) { return sampled() != "0", nil })
 	asleep(1)
-	before, since := statements.Load(), time.Now()
+	before, last := statements.Load(), sampled()
 	fill(t, db, topic, 100)
-	pgtest.Await(t, "the interval of a sample", func() (bool, error) {
+	pgtest.Await(t, "the next sample is due", func() (bool, error) {
 		relay.awaitPage("/readyz", 200)
-		return time.Since(since) > 11*time.Second, nil
+		return sampled() != last, nil
 	})
 	if n := statements.Load() - before; n > 0 || before == 0 {
 		t.Errorf("%d statements while it slept, %d before", n, before)
@@ -57,17 +68,31 @@ func TestSleepsUntilASignal(t *testing.T) {
 func TestManySleepUntilASignal(t *testing.T) {
 	t.Parallel()
 	one, two, topic := outboxDB(t), outboxDB(t), kafkatest.Topic(t, 3)
-	proxy, statements := pgtest.NewProxy(t, one.URL), atomic.Int64{}
-	proxy.Watch(func(pgtest.Passing) *pgtest.Trap { statements.Add(1); return nil })
+	proxy := pgtest.NewProxy(t, one.URL)
+	var statements, checkedOne, checkedTwo atomic.Int64
+	proxy.Watch(func(p pgtest.Passing) *pgtest.Trap {
+		statements.Add(1)
+		switch {
+		case !strings.HasPrefix(p.SQL, "-- relay: waits"):
+		case strings.Contains(p.SQL, one.Schema):
+			checkedOne.Add(1)
+		case strings.Contains(p.SQL, two.Schema):
+			checkedTwo.Add(1)
+		}
+		return nil
+	})
 	path := filepath.Join(t.TempDir(), "relay.yaml")
-	url := proxy.URL() + "&application_name=" + one.Schema
+	url := proxy.URL() + "&application_name=" + one.Schema +
+		"&pool_max_conn_idle_time=100ms&pool_health_check_period=100ms"
 	writeOutboxes(t, path, outboxAt("one", url, "  schema: "+one.Schema+"\n"),
 		outboxAt("two", url, "  schema: "+two.Schema+"\n"))
 	relay, process := ownProcess(t, settings(one, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", "",
 		"RELAY_CONFIG", path, "RELAY_IDLE_AFTER", "1s",
 		"RELAY_SLEEP", "10000h")) // checks are at multiples of it: none is near
 	relay.awaitPage("/readyz", 200)
-	pgtest.Await(t, "the first check", func() (bool, error) { return statements.Load() > 0, nil })
+	pgtest.Await(t, "the first check of both", func() (bool, error) {
+		return checkedOne.Load() > 0 && checkedTwo.Load() > 0, nil
+	})
 	asleep := func() {
 		pgtest.AwaitSQL(t, one, `select not exists (select from pg_stat_activity where application_name like $1 || '%')`,
 			one.Schema)
@@ -78,7 +103,7 @@ func TestManySleepUntilASignal(t *testing.T) {
 	fill(t, two, topic, 100)
 	pgtest.Await(t, "the interval of some checks", func() (bool, error) {
 		relay.awaitPage("/readyz", 200)
-		return time.Since(since) > 4*watchEvery, nil
+		return time.Since(since) > 3*watchEvery, nil
 	})
 	if n := statements.Load() - before; n > 0 {
 		t.Errorf("%d statements while all slept, %d before", n, before)
