@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
@@ -29,7 +30,7 @@ func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	old, tag := lastRelease(t)
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 3)
-	env := settings(db, kafkatest.Brokers(t)...)
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_LEASE", "5s")
 	migrateWith(t, old, env)
 	upgrade := func() { inventNextVersion(t, db) }
 	if tag != "" {
@@ -181,13 +182,17 @@ func migrateByHand(t *testing.T, db *pgtest.DB, sql string, version int64) {
 	})
 }
 
-// load appends to 50 keys until it is stopped, a few events at a time; the payloads of a key count up from 0.
+// load appends to 50 keys until it is stopped, a few events at a time, which a slow machine can follow; the payloads of
+// a key count up from 0.
 func load(t *testing.T, db *pgtest.DB, topic string) (stop func(), appended func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done, n := make(chan error, 1), 0
 	go func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
 		for ctx.Err() == nil {
+			<-tick.C
 			// Not ctx: an interrupted statement may have been committed.
 			if _, err := db.Pool.Exec(context.WithoutCancel(ctx), `insert into outbox_event (topic, key, type, payload)
 				select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8')
