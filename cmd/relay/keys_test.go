@@ -123,7 +123,7 @@ func TestKeysCommands(t *testing.T) {
 	if _, found, err := s.Get(t.Context(), payment("did-not").Key); found || err != nil {
 		t.Errorf("the freed key still exists: %v", err)
 	}
-	taken, err := s.Recover(t.Context(), store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
+	taken, err := s.Recover(t.Context(), store.RecoverOptions{Limit: 10, Lease: time.Hour, Token: "r"})
 	if err != nil || len(taken) != 3 || taken[0].Record.Reason != "by hand: the bank is back" {
 		t.Errorf("%+v, %v", taken, err)
 	}

@@ -137,7 +137,7 @@ func (s *strictServer) rotateUnderRelay(t *testing.T) {
 	}
 	write(canary)
 	env := with(t, s.env(t), func(u *url.URL) { u.User = url.User("app") }).with("RELAY_DATABASE_PASSWORD_FILE", file,
-		"RELAY_LEASE", "1s",
+		"RELAY_LEASE", "5s",
 		"RELAY_KAFKA_BROKERS", strings.Join(kafkatest.Brokers(t), ","), "RELAY_LOG_LEVEL", "debug")
 	relay := inProcess(t, env)
 	fill(t, s.db, topic, 100)

@@ -271,7 +271,7 @@ func TestRoleRelay(t *testing.T) {
 	}
 	write(h.user("relay"))
 	env := settings(h.DB, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", secret,
-		"RELAY_LEASE", "1s")
+		"RELAY_LEASE", "5s")
 	running := inProcess(t, env)
 	awaitDrained(t, h.DB)
 	running.awaitPage("/readyz", 200)

@@ -28,7 +28,7 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 	}
 	run := func() (*relay.Relay, func()) {
 		r, err := relay.New(h.pool(t, "relay"), acking{}, relay.Config{
-			Source: relay.SourceWAL, Lease: 3 * time.Second,
+			Source: relay.SourceWAL, Lease: time.Minute,
 			Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
@@ -73,6 +73,7 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 	stop()
+	awaitUnread(t, h.DB)
 	code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": h.url(t, h.user("relay"))}, "wal", "drop")
 	if code == codeOK || !strings.Contains(stderr, "the replication slot is dropped; the publication is left") {
 		t.Errorf("exit code %d: %s", code, stderr)
