@@ -251,7 +251,7 @@ func (p *Proxy) accept() {
 		l := newLink(p, client, server)
 		p.mu.Lock()
 		p.links[l] = struct{}{}
-		if p.closed {
+		if p.closed || p.refuse { // since: CutAll has not seen it
 			l.cut()
 		}
 		p.mu.Unlock()
