@@ -220,7 +220,12 @@ func TestSessions(t *testing.T) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
-	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, LongTransaction: time.Microsecond})
+	var list []Finding
+	pgtest.Await(t, "its prepared transaction among the first five of the server", func() (bool, error) {
+		list = Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, LongTransaction: time.Microsecond})
+		_, text := worst(list, "prepared transactions")
+		return strings.Contains(text, name), nil
+	})
 	for _, sql := range []string{`rollback`, `rollback prepared '` + name + `'`, `select pg_drop_replication_slot('` +
 		name + `')`} {
 		if _, err := holder.Exec(t.Context(), sql); err != nil {
@@ -381,7 +386,7 @@ func TestProgress(t *testing.T) {
 	kafkatest.RequireReal(t)
 	db := pgtest.New(t, migrations.Inbox)
 	topic := kafkatest.Topic(t, 4)
-	old, young := time.Now().Add(-5*time.Minute), time.Now()
+	old, young := time.Now().Add(-5*time.Minute), time.Now().Add(30*time.Minute)
 	for i, at := range []time.Time{old, old, young, old} {
 		record := kafkatest.Record{Partition: int32(i), Value: []byte("v"), Time: at}
 		kafkatest.Produce(t, topic, record, record)

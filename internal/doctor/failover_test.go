@@ -34,7 +34,12 @@ func TestFailoverSlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = r.Run(t.Context()) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.Run(t.Context())
+	}()
+	t.Cleanup(func() { <-done })
 	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_streamed`)
 	await := func(at *pgtest.DB, severity Severity, part string) {
 		t.Helper()

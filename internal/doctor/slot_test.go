@@ -55,6 +55,7 @@ func TestSlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, examine(), "slot", Warn, "0 of 32 lanes")
+	pgtest.AwaitSQL(t, db, `select not active from pg_replication_slots where slot_name = $1`, slot)
 	db.Exec(t, `select pg_drop_replication_slot($1)`, slot)
 	expect(t, examine(), "slot", Warn, "is missing")
 	if _, err := operator.DropWAL(t.Context(), db.Pool, db.Schema); err != nil {
