@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -51,7 +50,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 	t.Parallel()
 	db, other := outboxDB(t), outboxDB(t)
 	proxy, database := through(t, db)
-	s := serve(t, ui.Config{Timeout: 2 * time.Second}, database, of("billing", other))
+	s := serve(t, ui.Config{}, database, of("billing", other))
 	s.get("/")
 	proxy.Refuse(true)
 	proxy.CutAll()

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -30,7 +29,7 @@ func TestManyDatabases(t *testing.T) {
 		list = append(list, of(fmt.Sprintf("shop-%d", i), db))
 	}
 	list = append(list, of("ill", ill), ui.Database{Name: "gone", Pool: pool})
-	s := serve(t, ui.Config{Timeout: 10 * time.Second}, list...)
+	s := serve(t, ui.Config{}, list...)
 	var page string
 	pgtest.Await(t, "the doctor has looked at all", func() (bool, error) {
 		page = s.get("/")

@@ -55,7 +55,7 @@ func TestSearchAway(t *testing.T) {
 	t.Parallel()
 	db, other := outboxDB(t), outboxDB(t)
 	proxy, database := through(t, db)
-	s := serve(t, ui.Config{Timeout: 2 * time.Second}, database, of("billing", other))
+	s := serve(t, ui.Config{}, database, of("billing", other))
 	other.Exec(t, `insert into outbox_event (topic, key, type) values ('payments', 'pay-1', 'Paid')`)
 	s.get("/")
 	proxy.Refuse(true)
