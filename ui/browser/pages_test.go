@@ -182,10 +182,10 @@ func (b *tab) examine(name string) {
 	if b.js(overflow, &wide); wide != "" {
 		b.t.Errorf("%s is too wide: %s", name, wide)
 	}
-	for _, scheme := range []string{"dark", "light"} {
-		b.theme(scheme)
-		for _, violation := range b.axe() {
-			b.t.Errorf("%s, %s: %s", name, scheme, violation)
+	for _, look := range [][2]string{{"dark", ofColours}, {"light", allRules}} {
+		b.theme(look[0])
+		for _, violation := range b.axe(look[1]) {
+			b.t.Errorf("%s, %s: %s", name, look[0], violation)
 		}
 	}
 }
@@ -203,11 +203,14 @@ func TestExaminationFinds(t *testing.T) {
 	if b.js(overflow, &wide); !strings.Contains(wide, "<h2") {
 		t.Errorf("what is too wide is not found: %q", wide)
 	}
-	found := strings.Join(b.axe(), "\n")
+	found := strings.Join(b.axe(allRules), "\n")
 	for _, rule := range []string{"label (", "color-contrast ("} {
 		if !strings.Contains(found, rule) {
 			t.Errorf("axe does not find %s: %s", rule, found)
 		}
+	}
+	if found = strings.Join(b.axe(ofColours), "\n"); !strings.HasPrefix(found, "color-contrast (") {
+		t.Errorf("of colours axe finds %s", found)
 	}
 	b.js(`console.error("broken"); setTimeout(() => { throw new Error("thrown") });
 		fetch("https://elsewhere.example/").catch(() => 0).then(() => { window.asked = true })`, nil)
