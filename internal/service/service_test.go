@@ -99,50 +99,21 @@ func raise(t *testing.T, s os.Signal) {
 	}
 }
 
-func TestServe(t *testing.T) {
+func TestListen(t *testing.T) {
 	t.Parallel()
 	l, err := service.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = l.Close() }()
 	if _, err := service.Listen(l.Addr().String()); err == nil || !strings.Contains(err.Error(), `or "off"`) {
 		t.Errorf("a taken port: %v", err)
 	}
-	entered, release := make(chan struct{}), make(chan struct{})
+	if _, err := service.Listen("nonsense"); err == nil {
+		t.Error("an address that is none was taken")
+	}
 	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() {
-		served <- service.ServeOn(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			close(entered)
-			<-release
-			_, _ = io.WriteString(w, "done")
-		}))
-	}()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	body := make(chan string, 1)
-	go func() {
-		resp, err := client.Get("http://" + l.Addr().String())
-		if err != nil {
-			body <- err.Error()
-			return
-		}
-		defer func() { _ = resp.Body.Close() }()
-		b, _ := io.ReadAll(resp.Body)
-		body <- string(b)
-	}()
-	<-entered
-	cancel() // the request under way is finished
-	close(release)
-	if got := <-body; got != "done" {
-		t.Errorf("the request under way got %q", got)
-	}
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
-	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
-		_ = c.Close()
-		t.Error("it still listens")
-	}
+	cancel()
 	none, err := service.Listen(service.Off)
 	if err == nil {
 		err = service.ServeOn(ctx, none, nil)
@@ -150,8 +121,62 @@ func TestServe(t *testing.T) {
 	if err != nil {
 		t.Errorf("off: %v", err)
 	}
-	if _, err := service.Listen("nonsense"); err == nil {
-		t.Error("an address that is none was taken")
+}
+
+// TestServe: a request that is under way when the context ends has three seconds to finish, and no other is taken.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	for name, takes := range map[string]time.Duration{"in time": 2 * time.Second, "too late": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &pipes{make(chan net.Conn), make(chan struct{})}
+				ctx, cancel := context.WithCancel(t.Context())
+				entered, left, served := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+				go func() {
+					served <- service.ServeOn(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+						close(entered)
+						defer close(left)
+						<-ctx.Done()
+						<-time.After(takes)
+						_, _ = io.WriteString(w, "done")
+					}))
+				}()
+				dial := func(context.Context, string, string) (net.Conn, error) {
+					select {
+					case <-l.closed:
+						return nil, net.ErrClosed
+					default:
+						return l.dial(), nil
+					}
+				}
+				client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+				body := make(chan string, 1)
+				go func() {
+					resp, err := client.Get("http://service")
+					if err != nil {
+						body <- err.Error()
+						return
+					}
+					defer func() { _ = resp.Body.Close() }()
+					b, _ := io.ReadAll(resp.Body)
+					body <- string(b)
+				}()
+				<-entered
+				cancel()
+				began := time.Now()
+				synctest.Wait()
+				if _, err := client.Get("http://service"); !errors.Is(err, net.ErrClosed) {
+					t.Errorf("it still listens: %v", err)
+				}
+				if got := <-body; (got == "done") != (takes < 3*time.Second) {
+					t.Errorf("the request under way got %q", got)
+				}
+				if err := <-served; err != nil || time.Since(began) > 3*time.Second {
+					t.Errorf("it ended after %v: %v", time.Since(began), err)
+				}
+				<-left
+			})
+		})
 	}
 }
 
