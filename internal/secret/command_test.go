@@ -76,13 +76,13 @@ func TestCommandHangs(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	// The end of the pipe comes when nobody has it open for writing any more.
-	if err := alive.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := alive.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadAll(alive); err != nil {
 		t.Errorf("what it had started lives on: %v", err)
 	}
-	c.line = "echo token"
+	c.timeout, c.line = time.Minute, "echo token"
 	if got, err := c.reveal(); got != "token" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
