@@ -236,3 +236,25 @@ func (s Source) committed(ctx context.Context, c Consumer) ([]history.Offset, er
 	}
 	return out, nil
 }
+
+// CaughtUp reports whether every group has committed the ends of its topics: whether a Read would find no Lag.
+func (s Source) CaughtUp(ctx context.Context) (bool, error) {
+	for _, c := range s.Consumers {
+		committed, err := s.committed(ctx, c)
+		if err != nil {
+			return false, fmt.Errorf("dump: offsets of group %s: %w", c.Group, err)
+		}
+		for _, topic := range c.Topics {
+			ends, err := s.ends(ctx, topic)
+			if err != nil {
+				return false, fmt.Errorf("dump: ends of topic %s: %w", topic, err)
+			}
+			for _, o := range committed {
+				if e := o.Partition; o.Topic == topic && ends[e].First < ends[e].End && o.Committed < ends[e].End {
+					return false, nil
+				}
+			}
+		}
+	}
+	return true, nil
+}
