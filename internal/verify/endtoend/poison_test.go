@@ -12,6 +12,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/effectonce/effectonce/consumer"
@@ -46,8 +49,8 @@ func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic 
 		return nil
 	})
 	c, err := consumer.New(h, brokers, []string{topic}, consumer.Config{
-		Group: topic, Batch: 50, SessionTimeout: 2 * time.Second, HeartbeatInterval: 200 * time.Millisecond,
-		RebalanceTimeout: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Group: topic, Batch: 50, SessionTimeout: time.Minute, // the test removes who has died
+		HeartbeatInterval: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
@@ -58,7 +61,7 @@ func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic 
 	return g.Wait()
 }
 
-// poisonAttempts is low, because the broker takes its time to notice each death.
+// poisonAttempts is low, because each takes a process.
 const poisonAttempts = 2
 
 // TestP9_5_KillingEventIsParked: an event kills its process with SIGKILL every time. It is parked after its counted
@@ -141,8 +144,42 @@ func (s *testbed) runUntil(t *testing.T, condition string) (deaths int) {
 			return deaths
 		}
 		awaitKill(t, p)
+		s.bury(t)
 		if deaths++; deaths > poisonAttempts+3 {
 			t.Fatalf("%d deaths", deaths)
 		}
+	}
+}
+
+// bury removes the members of a group without a living process, as the broker does at the end of their sessions.
+func (s *testbed) bury(t *testing.T) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Brokers(t)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	describe := kmsg.NewPtrDescribeGroupsRequest()
+	describe.Groups = []string{s.topic}
+	described, err := describe.RequestWith(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave := kmsg.NewPtrLeaveGroupRequest()
+	leave.Group = s.topic
+	for _, m := range described.Groups[0].Members {
+		member := kmsg.NewLeaveGroupRequestMember()
+		member.MemberID = m.MemberID
+		leave.Members = append(leave.Members, member)
+	}
+	if len(leave.Members) == 0 {
+		return
+	}
+	left, err := leave.RequestWith(t.Context(), client)
+	if err == nil {
+		err = kerr.ErrorForCode(left.ErrorCode)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -64,7 +64,7 @@ func (s *walTestbed) write(t *testing.T, writers int) {
 	for w := range writers {
 		s.writers.Go(func() {
 			next := map[string]int{}
-			tick := time.NewTicker(2 * time.Millisecond)
+			tick := time.NewTicker(5 * time.Millisecond)
 			defer tick.Stop()
 			for i := 0; ; i++ {
 				select {

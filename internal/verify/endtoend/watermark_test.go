@@ -353,13 +353,13 @@ func TestP9_8_OutboxIDIsNoNumber(t *testing.T) {
 	s.relay(t, s.db.Pool, s.kafka(t), 0)
 	add(s.db.Pool.QueryRow(t.Context(), insert, s.topic))
 	pgtest.Await(t, "the second is published", func() (bool, error) {
-		return len(kafkatest.ReadAll(t, s.topic)) == 1, nil
+		return len(dropRepeats(s.log(t))) == 1, nil
 	})
 	if err := slow.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.drained(t)
-	log := s.log(t)
+	log := dropRepeats(s.log(t))
 	if len(log) != 2 || ids[log[0].ID] < ids[log[1].ID] {
 		t.Fatalf("the log has %d events, with ids %v", len(log), ids)
 	}
