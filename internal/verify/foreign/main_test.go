@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
@@ -47,11 +48,11 @@ func start(t testing.TB, run func(ctx context.Context) error) (stop func()) {
 
 func startRelay(t testing.TB, db *pgtest.DB, brokers []string) (stop func()) {
 	t.Helper()
-	to, err := publisher.NewKafka(brokers, publisher.Config{Logger: quiet()})
+	to, err := publisher.NewKafka(brokers, publisher.Config{Timeout: stall, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Logger: quiet()})
+	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Lease: stall, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +61,10 @@ func startRelay(t testing.TB, db *pgtest.DB, brokers []string) (stop func()) {
 		return r.Run(ctx)
 	})
 }
+
+// stall is longer than a slow machine's Kafka takes to answer: a write that is given up is made again, and tests count
+// the records.
+const stall = 2 * time.Minute
 
 // effects is the table of a consumer's effects.
 const effects = "create table effect (n bigint generated always as identity, id uuid not null, customer text not " +

@@ -146,7 +146,7 @@ func TestMigrateFromAPollingOutbox(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	to := &kafka.Writer{
 		Addr: kafka.TCP(brokers...), Balancer: kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll,
-		BatchTimeout: 1, Transport: transport,
+		BatchTimeout: 1, ReadTimeout: stall, WriteTimeout: stall, Transport: transport,
 	}
 	defer func() { _ = to.Close() }()
 	place(bookOrder, 0, 10)
