@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -242,7 +241,7 @@ func TestReadsKcatRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	for group := range 2 {
-		var decided atomic.Int32
+		var decided distinct
 		h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 			_, err := tx.Exec(ctx, "insert into effect (what) values ($1)", fmt.Sprintf("%s=%s %v %s", e.Key, e.Payload,
 				e.Payload == nil, e.Headers["own"]))
@@ -254,7 +253,7 @@ func TestReadsKcatRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop := start(t, c.Run)
-		await(t, "three records", func() bool { return decided.Load() == 3 })
+		await(t, "three records", func() bool { return decided.len() == 3 })
 		stop()
 	}
 	if got := pgtest.One[string](t, db,
