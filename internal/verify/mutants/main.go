@@ -173,7 +173,7 @@ func (r room) run(ctx context.Context, module, at string) (all, alive []string, 
 	if out, err := test(0, 5*time.Minute); err != nil || strings.Contains(out, "no tests to run") {
 		return nil, nil, fmt.Errorf("without a mutant: %w\n%s", err, out)
 	}
-	limit := 10*time.Since(began) + 5*time.Second // a mutant that does not terminate is killed, too
+	limit := 10*time.Since(began) + 30*time.Second // a mutant that does not terminate is killed, too
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	next := make(chan int)
