@@ -24,6 +24,7 @@ func TestWAL6SlotIsKeptByStandby(t *testing.T) {
 	for name, ahead := range map[string]bool{"behind": false, "ahead": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			pgtest.RequireFailoverSlots(t)
 			primary := pgtest.NewServer(t)
 			old := primary.Database(t, migrations.Outbox)
 			standby := primary.Standby(t, "standby")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -102,8 +103,29 @@ func (s *Server) baseBackup(dir, name string) error {
 	return nil
 }
 
+// RequireFailoverSlots skips the test unless the servers that NewServer starts have failover slots.
+func RequireFailoverSlots(t testing.TB) {
+	t.Helper()
+	postgres, err := program("postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(postgres, "--version").Output() // such as "postgres (PostgreSQL) 15.8 (Debian 15.8-0)"
+	major := 0
+	if err == nil {
+		_, err = fmt.Sscanf(string(out), "postgres (PostgreSQL) %d", &major)
+	}
+	if err != nil {
+		t.Fatalf("pgtest: the version of %s: %v", postgres, err)
+	}
+	if major < 17 {
+		t.Skipf("Postgres %d has no failover slots: %s=18.6.0", major, EnvVersion)
+	}
+}
+
 // KeepSlots makes the standby synchronise its primary's failover slots, and the primary send readers of these slots
-// only WAL that the standby has. name is the name of the standby's slot. Before Postgres 17 it skips the test.
+// only WAL that the standby has. name is the name of the standby's slot. Postgres has them since version 17, see
+// RequireFailoverSlots.
 func (s *Server) KeepSlots(t testing.TB, standby *Server, name string) {
 	t.Helper()
 	ctx := t.Context()
@@ -112,13 +134,6 @@ func (s *Server) KeepSlots(t testing.TB, standby *Server, name string) {
 		t.Fatalf("pgtest: connect to the primary: %v", err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	var version int
-	if err := conn.QueryRow(ctx, `select current_setting('server_version_num')::int`).Scan(&version); err != nil {
-		t.Fatalf("pgtest: version: %v", err)
-	}
-	if version < 170000 {
-		t.Skipf("Postgres %d has no failover slots: %s=18.6.0", version/10000, EnvVersion)
-	}
 	if _, err := conn.Exec(ctx, `select pg_create_physical_replication_slot($1)`, name); err != nil {
 		t.Fatalf("pgtest: the standby's slot: %v", err)
 	}

@@ -23,6 +23,7 @@ func TestFailoverSlot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			pgtest.RequireFailoverSlots(t)
 			s := newTestbed(t, c.synchronous)
 			s.primary.KeepSlots(t, s.standby, "standby")
 			if !c.wait {
