@@ -195,7 +195,7 @@ func load(t *testing.T, db *pgtest.DB, topic string) (stop func(), appended func
 			<-tick.C
 			// Not ctx: an interrupted statement may have been committed.
 			if _, err := db.Pool.Exec(context.WithoutCancel(ctx), `insert into outbox_event (topic, key, type, payload)
-				select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8')
+				select $1, 'k' || (g % 50), 'Load', convert_to((g / 50)::text, 'UTF8')
 				from generate_series($2::int, $2::int + 49) g`, topic, n); err != nil {
 				done <- err
 				return
