@@ -261,10 +261,16 @@ func TestP9_8_TakeOver(t *testing.T) {
 	// The same events, with offsets only.
 	s.db.Exec(t, `truncate effect`)
 	wrong := s.inbox(t, "by-offset", inbox.ByOffset)
+	of := map[int32][]event.Event{}
 	for _, e := range log {
 		e.Position = event.Position{Partition: e.Position.Partition, Offset: e.Position.Offset}
-		if _, err := wrong.Handle(t.Context(), []event.Event{e}); err != nil {
-			t.Fatal(err)
+		of[e.Position.Partition] = append(of[e.Position.Partition], e)
+	}
+	for _, events := range of {
+		for batch := range slices.Chunk(events, 100) {
+			if _, err := wrong.Handle(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	if rows, events := s.effects(t); rows != all+repeats || events != all {
