@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -44,8 +45,7 @@ func TestModelDatabase(t *testing.T) {
 	if err := in.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := draw.Seed(t)
 	r := &mReal{t: t, in: in, random: rand.New(rand.NewPCG(seed, 1))}
 	for e := range r.events {
 		k := string(rune('a' + e%mKeys))

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -32,8 +33,7 @@ func TestP9_6_Random(t *testing.T) {
 }
 
 func random(t *testing.T, dedup inbox.Dedup) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := draw.Seed(t)
 	draw := rand.New(rand.NewPCG(seed, 1))
 	w := newWorld(t)
 	var keys []string

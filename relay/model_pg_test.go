@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -32,10 +33,7 @@ func TestModelIsPostgres(t *testing.T) {
 		t.Skip("runs each operation of the model on Postgres")
 	}
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("EFFECTONCE_TEST_SEED"); s != "" {
-		seed, _ = strconv.ParseUint(s, 10, 64)
-	}
+	seed := draw.Seed(t)
 	runs, _ := strconv.Atoi(os.Getenv("EFFECTONCE_TEST_RUNS"))
 	db := pgtest.New(t, migrations.Outbox)
 	c := &modelCompare{t: t, conn: db.Connect(t), rnd: rand.New(rand.NewPCG(seed, 7)), sql: map[string]string{}}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
@@ -29,10 +30,7 @@ import (
 // EFFECTONCE_TEST_RUNS sets the number of runs.
 func TestP4EverythingAtOnce(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("EFFECTONCE_TEST_SEED"); s != "" {
-		seed, _ = strconv.ParseUint(s, 10, 64)
-	}
+	seed := draw.Seed(t)
 	runs, _ := strconv.Atoi(os.Getenv("EFFECTONCE_TEST_RUNS"))
 	for i := range uint64(max(runs, 3)) {
 		t.Run(strconv.FormatUint(seed+i, 10), func(t *testing.T) {
