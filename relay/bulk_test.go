@@ -342,7 +342,10 @@ func TestP3BulkMoved(t *testing.T) {
 // Its rows and its entry stay for the next owner; the other lanes are settled.
 func TestP3_5_LostLaneKeepsItsRows(t *testing.T) {
 	t.Parallel()
-	f, r := drivenInBulk(t, outboxDB(t))
+	settled := 0
+	f, r := drivenInBulk(t, outboxDB(t), func(c *relay.Config) {
+		c.Observer.Settled = func(events, _ int, _ time.Duration) { settled += events }
+	})
 	fill(t, f.db, 1000, 200)
 	_, err := f.Step(t.Context())
 	f.must(err)
@@ -370,6 +373,9 @@ func TestP3_5_LostLaneKeepsItsRows(t *testing.T) {
 		t.Error("no event was sent again: the test proves nothing")
 	}
 	awaitDrained(t, f.db)
+	if settled != 1000 {
+		t.Errorf("%d events were reported as settled, want 1000", settled)
+	}
 }
 
 // TestP6RescanSkipsLanesWithBacklog: a rescan skips lanes with a backlog. Once they have caught up it finds the rows

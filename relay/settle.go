@@ -31,7 +31,7 @@ type settling struct {
 	// placed are lanes that were read in bulk and are acked as a whole. rows are the positions of their rows.
 	placed laneKeys
 	rows   []pg.Row
-	count  outcome
+	gone   int                        // acked, and deleted from the outbox by another session
 	added  map[int16][]delivery.Place // groups that lanes have after the settle
 	parks  map[int16]bool             // lanes that have parked events after the settle
 	acks   map[int16]int              // number of acked events of a lane of plain
@@ -52,10 +52,6 @@ type settling struct {
 		alone, sent   []bool
 		attempts      []int32
 		errors, codes []string
-		refused       int
-		first         uuid.UUID // the first refused event, for the log
-		firstTopic    string
-		firstRefusal  delivery.Refusal
 	}
 }
 
@@ -76,19 +72,44 @@ func concat(a, b *laneKeys) laneKeys {
 	}
 }
 
-// outcome counts events by their fates.
+// outcome counts the events of one or more lanes by their fates. Events that were held before are not among the held.
 type outcome struct {
 	acked, drained, released int // published: all, from outbox_held, and from lists of parked keys
-	gone                     int // acked, and deleted from the outbox by another session
-	parked                   int
-	held                     map[delivery.Place]int // newly held
+	parked, refused          int // all that are parked, and those of them that were refused themselves
+	held                     map[delivery.Place]int
+	first                    refused
+}
+
+// refused is the first refused event of an outcome, for the log.
+type refused struct {
+	id      uuid.UUID
+	topic   string
+	refusal delivery.Refusal
+}
+
+func (o *outcome) hold(at delivery.Place, events int) {
+	if o.held == nil {
+		o.held = map[delivery.Place]int{}
+	}
+	o.held[at] += events
+}
+
+func (o *outcome) add(other *outcome) {
+	if o.refused == 0 {
+		o.first = other.first
+	}
+	o.acked, o.drained, o.released = o.acked+other.acked, o.drained+other.drained, o.released+other.released
+	o.parked, o.refused = o.parked+other.parked, o.refused+other.refused
+	for at, events := range other.held {
+		o.hold(at, events)
+	}
 }
 
 // finish settles the lanes that are complete and gives all lanes back.
 func (r *Relay) finish(ctx context.Context, s *session, c *claim, result published) error {
 	set := &settling{
 		epoch: c.epoch, added: map[int16][]delivery.Place{}, parks: map[int16]bool{},
-		acks: map[int16]int{}, count: outcome{held: map[delivery.Place]int{}},
+		acks: map[int16]int{},
 	}
 	closed := r.health.Closed()
 	for i := range c.lanes {
@@ -110,6 +131,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	settled, err := r.settleForSure(ctx, s, set)
 	took := c.took + time.Since(since)
 	r.overran(grantsOf(set.lanes), err)
+	var all outcome
 	for i := range set.lanes {
 		l := &set.lanes[i]
 		switch {
@@ -118,6 +140,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 		case err != nil || !settled[l.Lane]:
 			r.doubt([]lanes.Grant{l.Grant})
 		default:
+			all.add(&l.fates)
 			r.beatIf(r.lanes.Settled(&l.Grant, &lanes.Settlement{
 				First: l.first, Floor: l.floorAfter, Held: set.added[l.Lane], Parked: set.parks[l.Lane],
 				More: l.full, Bulk: l.much, Pace: l.seen, Easily: took < r.cfg.Lease/8,
@@ -127,8 +150,10 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	if err != nil {
 		return fmt.Errorf("relay: settle: %w", err)
 	}
-	r.moved.Store(time.Now().UnixNano())
-	r.reportSettled(set, time.Since(since))
+	if len(settled) > 0 {
+		r.moved.Store(time.Now().UnixNano())
+	}
+	r.reportSettled(&all, set.gone, time.Since(since))
 	return nil
 }
 
@@ -159,13 +184,13 @@ func (set *settling) gather(c *claim, byPlace bool) {
 		case byPlace && l.bulk && !moves[l.Lane]:
 			set.placed.add(l)
 			placed[l.Lane] = true
-			set.count.acked += l.count
+			l.fates.acked = l.count
 		default:
 			set.plain.add(l)
 			if moves[l.Lane] {
 				set.moved.add(l)
 			} else {
-				set.count.acked += l.count
+				l.fates.acked = l.count
 			}
 		}
 	}
@@ -195,12 +220,12 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		} else {
 			set.acks[l.Lane]++
 		}
-		set.count.acked++
+		l.fates.acked++
 		switch it.From {
 		case delivery.FromHeld:
-			set.count.drained++
+			l.fates.drained++
 		case delivery.FromParked:
-			set.count.released++
+			l.fates.released++
 		case delivery.FromOutbox:
 		}
 	case delivery.Held:
@@ -208,7 +233,7 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		h.lanes, h.ids, h.seqs = append(h.lanes, l.Lane), append(h.ids, it.ID), append(h.seqs, e.Position.Seq)
 		h.partitions, h.sent = append(h.partitions, it.Partition), append(h.sent, it.Sent)
 		if it.From != delivery.FromHeld {
-			set.count.held[to]++
+			l.fates.hold(to, 1)
 		}
 		if !l.Groups.Has(to) && !slices.Contains(set.added[l.Lane], to) {
 			set.added[l.Lane] = append(set.added[l.Lane], to)
@@ -218,15 +243,15 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		attempts := int32(1)
 		if it.Behind {
 			attempts = 0
-		} else if p.refused++; p.refused == 1 {
-			p.first, p.firstTopic, p.firstRefusal = e.ID, e.Topic, *it.Refusal
+		} else if l.fates.refused++; l.fates.refused == 1 {
+			l.fates.first = refused{e.ID, e.Topic, *it.Refusal}
 		}
 		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.Lane), append(p.ids, it.ID), append(p.alone, it.Alone),
 			append(p.sent, it.Sent)
 		p.attempts, p.errors, p.codes = append(p.attempts, attempts), append(p.errors, it.Refusal.Error),
 			append(p.codes, it.Refusal.Code)
 		set.parks[l.Lane] = true
-		set.count.parked++
+		l.fates.parked++
 	case delivery.Undecided: // not in a lane that is complete
 	}
 }
@@ -268,7 +293,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 			settled[lane], acked = true, acked+set.acks[lane]
 			return nil
 		})
-		set.count.gone = max(0, acked-int(found))
+		set.gone = max(0, acked-int(found))
 		return err
 	}
 	rest, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
@@ -304,15 +329,16 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	return settled, err
 }
 
-// reportSettled reports the result of a settle.
-func (r *Relay) reportSettled(set *settling, took time.Duration) {
-	o, n := &r.cfg.Observer, &set.count
+// reportSettled reports the result of a settle: what became of the events of the lanes that were settled. What became
+// of the others is their next owners' to say.
+func (r *Relay) reportSettled(n *outcome, gone int, took time.Duration) {
+	o := &r.cfg.Observer
 	if n.acked > 0 && o.Settled != nil {
-		o.Settled(n.acked, n.gone, took)
+		o.Settled(n.acked, gone, took)
 	}
-	if n.gone > 0 {
+	if gone > 0 {
 		r.log.Warn("events were deleted from the outbox while the relay published them: somebody else deletes there",
-			"events", n.gone)
+			"events", gone)
 	}
 	if n.drained > 0 && o.Drained != nil {
 		o.Drained(n.drained)
@@ -331,7 +357,6 @@ func (r *Relay) reportSettled(set *settling, took time.Duration) {
 	if o.Parked != nil {
 		o.Parked(n.parked)
 	}
-	p := &set.park
-	r.log.Error("events were refused and are parked; see `relay parked list`", "events", n.parked, "refused", p.refused,
-		"first", p.first, "topic", p.firstTopic, "code", p.firstRefusal.Code, "error", p.firstRefusal.Error)
+	r.log.Error("events were refused and are parked; see `relay parked list`", "events", n.parked, "refused", n.refused,
+		"first", n.first.id, "topic", n.first.topic, "code", n.first.refusal.Code, "error", n.first.refusal.Error)
 }

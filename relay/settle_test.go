@@ -54,7 +54,8 @@ const allRows = `select coalesce(string_agg(x, e'\n' order by x), 'nothing') fro
 	union all select 'parked ' || lane || ' ' || id from outbox_parked
 	union all select 'mark ' || key from outbox_parked_key) as t (x)`
 
-// TestP3_5_OnlyTheOwnerSettles: a relay loses its lanes while it publishes. Its settle then changes nothing.
+// TestP3_5_OnlyTheOwnerSettles: a relay loses its lanes while it publishes. Its settle then changes nothing, and no
+// event is reported as settled, held or parked.
 func TestP3_5_OnlyTheOwnerSettles(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]func(e *event.Event, partition int32) answer{
@@ -70,7 +71,12 @@ func TestP3_5_OnlyTheOwnerSettles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := outboxDB(t)
-			_, answered := startPublishing(t, db, verdict)
+			reported := 0
+			_, answered := startPublishing(t, db, verdict, func(cfg *relay.Config) {
+				cfg.Observer.Settled = func(events, _ int, _ time.Duration) { reported += events }
+				cfg.Observer.Held = func(_ string, _ int32, events int) { reported += events }
+				cfg.Observer.Parked = func(events int) { reported += events }
+			})
 			db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), fence = fence + 1`)
 			before := pgtest.One[string](t, db, allRows)
 			if err := answered(); err != nil {
@@ -78,6 +84,9 @@ func TestP3_5_OnlyTheOwnerSettles(t *testing.T) {
 			}
 			if after := pgtest.One[string](t, db, allRows); after != before {
 				t.Errorf("a stale owner's settle changed the outbox from\n%s\nto\n%s", before, after)
+			}
+			if reported != 0 {
+				t.Errorf("a stale owner's settle reported %d events", reported)
 			}
 		})
 	}
