@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 )
 
 var sampledMetric = regexp.MustCompile(`(?m)^effectonce_relay_sampled_timestamp_seconds (\S+)$`)
@@ -67,7 +68,8 @@ func TestSleepsUntilASignal(t *testing.T) {
 // checks all outboxes.
 func TestManySleepUntilASignal(t *testing.T) {
 	t.Parallel()
-	one, two, topic := outboxDB(t), outboxDB(t), kafkatest.Topic(t, 3)
+	one, topic := outboxDB(t), kafkatest.Topic(t, 3)
+	two := one.Beside(t, migrations.Outbox)
 	proxy := pgtest.NewProxy(t, one.URL)
 	var statements, checkedOne, checkedTwo atomic.Int64
 	proxy.Watch(func(p pgtest.Passing) *pgtest.Trap {

@@ -12,10 +12,22 @@ import (
 // TempDir creates a directory for a child's data, after it has removed those of killed tests: their lock files are not
 // locked. The caller calls remove after the child has ended.
 func TempDir(name string) (dir string, remove func(), err error) {
+	return tempDir(os.TempDir(), name)
+}
+
+// MemoryDir is TempDir in memory, for small data in many files, where TMPDIR does not say otherwise and there is room.
+func MemoryDir(name string) (dir string, remove func(), err error) {
+	if os.Getenv("TMPDIR") == "" && room(memory) >= 4<<30 {
+		return tempDir(memory, name)
+	}
+	return TempDir(name)
+}
+
+func tempDir(base, name string) (dir string, remove func(), err error) {
 	// Another process's sweep must not find a lock file that is not locked yet.
 	defer lockSweep()()
-	sweep(name)
-	dir, err = os.MkdirTemp("", "effectonce-"+name+"-")
+	sweep(base, name)
+	dir, err = os.MkdirTemp(base, "effectonce-"+name+"-")
 	if err != nil {
 		return "", nil, fmt.Errorf("create a directory for %s: %w", name, err)
 	}
@@ -31,8 +43,8 @@ func TempDir(name string) (dir string, remove func(), err error) {
 	}, nil
 }
 
-func sweep(name string) {
-	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), "effectonce-"+name+"-*.lock"))
+func sweep(base, name string) {
+	locks, _ := filepath.Glob(filepath.Join(base, "effectonce-"+name+"-*.lock"))
 	for _, l := range locks {
 		unlock, ok := Lock(l)
 		if !ok {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -24,16 +25,30 @@ type DB struct {
 	AdminURL string        // the same database as superuser, without the search_path
 }
 
-// New creates a schema for this test and migrates it. The end of the test drops it.
+// New creates a database for this test in the shared server, and in it a schema that is migrated. The end of the test
+// drops it.
 func New(t testing.TB, sets ...Set) *DB {
 	t.Helper()
-	admin := AdminURL(t)
-	name := uniqueName(t)
-	adminExec(t, admin, "create schema "+name)
-	t.Cleanup(func() { dropSchema(t, admin, name) })
-	db := open(t, admin, name)
-	migrate(t, db, sets)
-	return db
+	admin, name := AdminURL(t), uniqueName(t)
+	here := withDatabase(t, admin, name)
+	t.Cleanup(func() { adminExec(t, admin, "drop database if exists "+name+" with (force)") })
+	if len(sets) == 0 {
+		adminExec(t, admin, "create database "+name)
+		adminExec(t, here, "create schema "+name)
+	} else {
+		copyTemplate(t, admin, name, sets)
+		adminExec(t, here, strings.ReplaceAll(own, "{schema}", name))
+	}
+	return open(t, here, name)
+}
+
+// Beside creates another schema in the same database.
+func (db *DB) Beside(t testing.TB, sets ...Set) *DB {
+	t.Helper()
+	other := open(t, db.AdminURL, uniqueName(t))
+	adminExec(t, db.AdminURL, "create schema "+other.Schema)
+	migrate(t, other, sets)
+	return other
 }
 
 // NewDatabase creates a database for this test in the shared server and migrates its schema public: for tests of things
@@ -150,30 +165,24 @@ func closePool(t testing.TB, pool *pgxpool.Pool) {
 	}
 }
 
-// dropSchema first ends sessions that hold locks in the schema: the drop would wait for them.
-func dropSchema(t testing.TB, admin, name string) {
-	t.Helper()
-	adminExec(t, admin,
-		`select pg_terminate_backend(pid) from pg_stat_activity a where pid <> pg_backend_pid() and exists (
-		select from pg_locks l join pg_class c on c.oid = l.relation where l.pid = a.pid
-			and c.relnamespace = '`+name+`'::regnamespace
-		and l.database = (select oid from pg_database where datname = current_database()))`)
-	adminExec(t, admin, "set lock_timeout = '2min'; drop schema "+name+" cascade")
-}
-
 func adminExec(t testing.TB, admin, sql string) {
 	t.Helper()
-	// t.Context is cancelled before cleanups run.
+	if err := tryExec(admin, sql); err != nil {
+		t.Fatalf("pgtest: %s: %v", sql, err)
+	}
+}
+
+func tryExec(admin, sql string) error {
+	// A test's context is cancelled before its cleanups run.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*awaitLimit)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, admin)
 	if err != nil {
-		t.Fatalf("pgtest: connect as superuser: %v", err)
+		return fmt.Errorf("connect as superuser: %w", err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatalf("pgtest: %s: %v", sql, err)
-	}
+	_, err = conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
+	return err
 }
 
 // WithSearchPath returns rawURL with the search_path set to schema by the connection's startup options.

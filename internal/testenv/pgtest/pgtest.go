@@ -64,7 +64,8 @@ func start() (url, log string, err error) {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.server == nil {
-		s, err := startServer(slices.Concat(fast, []string{"max_connections=1000"})) // many binaries may share it
+		// Many binaries may share it.
+		s, err := startServer(child.MemoryDir, slices.Concat(fast, []string{"max_connections=1000"}))
 		if err != nil {
 			return "", "", err
 		}

@@ -29,11 +29,11 @@ func (s *Server) Standby(t testing.TB, name string) *Server {
 
 // TryStandby is Standby with an error. The caller closes the standby.
 func (s *Server) TryStandby(name string) (*Server, error) {
-	dir, remove, err := child.TempDir("pg")
+	dir, remove, err := s.temp("pg")
 	if err != nil {
 		return nil, err
 	}
-	standby := &Server{dir: dir, remove: remove, settings: s.settings}
+	standby := &Server{temp: s.temp, dir: dir, remove: remove, settings: s.settings}
 	if err := s.baseBackup(dir, name); err != nil {
 		remove()
 		return nil, err
