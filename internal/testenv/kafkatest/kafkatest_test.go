@@ -38,19 +38,3 @@ func TestProduceAndReadAll(t *testing.T) {
 		t.Fatal("the tombstone has a value")
 	}
 }
-
-func TestClusterFaults(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts three brokers")
-	}
-	t.Parallel()
-	c := NewCluster(t, 3)
-	topic := TopicAt(t, c.Brokers(), 3)
-	c.Kill(0)
-	AwaitLeaders(t, c.Brokers()[1:], topic, 3)
-	c.Start(t, 0)
-	c.Pause(t, 1)
-	c.Resume(t, 1)
-	c.Stop(2)
-	AwaitLeaders(t, c.Brokers()[:2], topic, 3)
-}
