@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
@@ -74,7 +75,7 @@ func TestP4RefusedTopicsCostOthersNothing(t *testing.T) {
 		t.Skip("holds events of thousands of topics")
 	}
 	t.Parallel()
-	const many = 200
+	many := draw.Size(80, 200)
 	to := &topicPublisher{refused: func(topic string) bool { return topic != "payments" }}
 	d, db := drivenTopics(t, many, to)
 	step := func() {

@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/ui"
 )
 
@@ -164,13 +165,10 @@ const overflow = `(() => {
 		wide.slice(0, 4).map(e => e.outerHTML.slice(0, 120)).join("\n");
 })()`
 
-// envNightly is the variable of the nightly run, which has time for more: "1".
-const envNightly = "EFFECTONCE_NIGHTLY"
-
 // looks are the themes that a page is examined in, with axe's rules for each.
 func looks() [][2]string {
 	light := [2]string{"light", allRules}
-	if os.Getenv(envNightly) == "" {
+	if !draw.Nightly() {
 		return [][2]string{light}
 	}
 	return [][2]string{{"dark", ofColours}, light}
