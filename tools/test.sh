@@ -9,7 +9,7 @@ rm -rf "$out" && mkdir -p "$out"
 tested() { go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' "$@"; }
 tested "$@" | awk '!seen[$0]++' > "$out/all"
 { [ -z "${RACED:-}" ] || tested $RACED; } > "$out/raced"
-{ grep -Fx -f "$out/raced" "$out/all" || true; } > "$out/race"
+{ grep -Fx -f "$out/all" "$out/raced" || true; } > "$out/race" # in the order of RACED: the longest first
 { grep -vFx -f "$out/raced" "$out/all" || true; } > "$out/plain"
 
 # Both at once: one compiles and waits while the other computes. `make lint` has vetted.
