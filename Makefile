@@ -43,8 +43,9 @@ nightly: ## what .ci/run has no time for, with a summary at its end; some of it:
 
 RUNS ?= 50
 SIDE ?= 8
+# With TMPDIR set, the servers are on disk.
 flaky: ## run tests RUNS (50) times, SIDE (8) processes at a time, to find those that fail by chance: make flaky PKG=./relay RUN=TestP5
-	RACED='$(RACED)' RUNS='$(RUNS)' SIDE='$(SIDE)' RUN='$(RUN)' $(STACK) tools/flaky.sh $(PKG)
+	TMPDIR=$${TMPDIR:-/tmp} RACED='$(RACED)' RUNS='$(RUNS)' SIDE='$(SIDE)' RUN='$(RUN)' $(STACK) tools/flaky.sh $(PKG)
 
 models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
 	$(STACK) go test -p 2 -timeout 15m -run '^TestModel' ./relay ./inbox

@@ -10,8 +10,13 @@ raced=" $(go list $RACED | tr '\n' ' ')"
 while read -r package dir; do
 	name=$(tr '/' '-' <<< "${dir#"$root"/}")
 	go test -c -vet=off $([[ $raced == *" $package "* ]] && echo -race) -o "$out/$name" "$package"
+	[ -n "$("$out/$name" -test.list "$RUN")" ] || continue
 	for ((i = 1; i <= RUNS; i++)); do echo "$dir $out/$name $out/log/$name-$i"; done
 done < <(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' "$@") > "$out/runs"
+if ! [ -s "$out/runs" ]; then
+	echo "no test of $* is named by RUN='$RUN'"
+	exit 1
+fi
 while :; do dd if=/dev/zero of="$out/disk" bs=1M count=64 conv=fsync status=none; done &
 trap 'kill $!' EXIT
 once() { # DIR BINARY LOG

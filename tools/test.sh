@@ -32,6 +32,10 @@ code=0
 GOWORK=off go tool -modfile=tools/go.mod -n gotestsum > "$out/gotestsum"
 "$(cat "$out/gotestsum")" --format pkgname --format-icons text --jsonfile "$out/results.json" \
 	--raw-command bash -c both 2>&1 | tee "$out/said" || code=$?
+if ! grep -q '"Action":"run"' "$out/results.json" && ((code == 0)); then
+	echo "no test of $* is named by RUN='$RUN'"
+	exit 1
+fi
 ((code)) || exit 0
 {
 	sed -n '/^=== \(Failed\|Errors\)/,$p' "$out/said"

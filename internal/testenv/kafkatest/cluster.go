@@ -67,7 +67,7 @@ func Standalone(brokers int) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return startCluster(libs, brokers, nil)
+	return startCluster(libs, brokers, func(n *node) error { n.optimized = true; return nil })
 }
 
 // Brokers returns all addresses, also of brokers that are down. Restarts keep them.

@@ -63,7 +63,7 @@ func Brokers(t testing.TB) []string {
 
 // Environ starts the shared broker, and returns the variables that make test binaries use it.
 func Environ() ([]string, error) {
-	brokers, fake, err := Shared()
+	brokers, fake, err := start(false)
 	vars := []string{envBrokers + "=" + strings.Join(brokers, ","), envLog + "=" + shared.log}
 	if fake {
 		vars = append(vars, envFake+"=1")
@@ -98,7 +98,9 @@ var errShort = errors.New("-short starts no Kafka")
 func preferFake() bool { return testing.Testing() && testing.Short() && os.Getenv(envBrokers) == "" }
 
 // Shared is Brokers for callers without a testing.TB. fake says that they are the imitation.
-func Shared() (brokers []string, fake bool, err error) {
+func Shared() (brokers []string, fake bool, err error) { return start(!testing.Testing()) }
+
+func start(optimized bool) (brokers []string, fake bool, err error) {
 	if env := os.Getenv(envBrokers); env != "" {
 		return strings.Split(env, ","), os.Getenv(envFake) == "1", nil
 	}
@@ -112,7 +114,10 @@ func Shared() (brokers []string, fake bool, err error) {
 		err = errShort
 	}
 	if err == nil {
-		c, err := startCluster(libs, 1, func(n *node) error { n.shared = true; return nil })
+		c, err := startCluster(libs, 1, func(n *node) error {
+			n.shared, n.optimized = true, optimized
+			return nil
+		})
 		if err != nil {
 			return nil, false, err
 		}

@@ -3,6 +3,7 @@ package kafkatest
 import (
 	"cmp"
 	"os"
+	"strings"
 
 	"github.com/effectonce/effectonce/internal/testenv/maven"
 )
@@ -25,7 +26,17 @@ func HandlerLibs() (string, error) {
 
 // Libs returns the directory with Kafka's jars. The first call downloads them with Maven. Several processes may call it
 // concurrently.
-func Libs() (string, error) {
+func Libs() (string, error) { return libs(version()) }
+
+// SecureLibs is Libs for a Secure: without ZooKeeper, Kafka has passwords for SCRAM from 3.5 on (KIP-900).
+func SecureLibs() (string, error) {
 	v := version()
+	if strings.HasPrefix(v, "3.3.") || strings.HasPrefix(v, "3.4.") {
+		v = "3.9.2"
+	}
+	return libs(v)
+}
+
+func libs(v string) (string, error) {
 	return maven.Jars("kafka-"+v, "org.apache.kafka:kafka_2.13:"+v, "org.apache.kafka:kafka-tools:"+v, logger)
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/effectonce/effectonce/internal/testenv/child"
@@ -28,6 +27,7 @@ type node struct {
 	process          *child.Process // nil while stopped
 	secure           *tlsConfig     // nil: plaintext only
 	shared           bool           // it is not killed and restarted
+	optimized        bool           // by the second compiler: for benchmarks
 }
 
 func (n *node) addr() string { return fmt.Sprintf("127.0.0.1:%d", n.port) }
@@ -109,11 +109,11 @@ func (n *node) java(main string, args ...string) *exec.Cmd {
 	}
 	base := []string{
 		"-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dkafka.logs.dir=" + n.dir, "-cp", classes,
-		main,
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dlog4j.configuration=file:" + n.log4j(),
+		"-Dkafka.logs.dir=" + n.dir, "-cp", classes, main,
 	}
-	if testing.Testing() || main == storageTool {
-		// Half of a short life's processor time is the second compiler's. Benchmarks need it.
+	if !n.optimized || main == storageTool {
+		// Half of a short life's processor time is the second compiler's.
 		base = append([]string{"-XX:TieredStopAtLevel=1"}, base...)
 	}
 	if n.secure != nil {
@@ -124,6 +124,15 @@ func (n *node) java(main string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+func (n *node) log4j() string { return filepath.Join(n.dir, "log4j.properties") }
+
+// Kafka before 4.0 brings a logger of its own, which says nothing without a configuration.
+const log4j = `log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
+`
+
 // format writes the configuration and formats the log directory.
 func (n *node) format(voters []*node, brokers int) error {
 	if err := os.MkdirAll(n.dir, 0o700); err != nil {
@@ -131,6 +140,9 @@ func (n *node) format(voters []*node, brokers int) error {
 	}
 	config := filepath.Join(n.dir, "server.properties")
 	if err := os.WriteFile(config, []byte(n.properties(voters, brokers)), 0o600); err != nil {
+		return err
+	}
+	if err := os.WriteFile(n.log4j(), []byte(log4j), 0o600); err != nil {
 		return err
 	}
 	cmd := n.java(storageTool, "format", "-t", cmp.Or(n.cluster, clusterID), "-c", config)

@@ -65,7 +65,7 @@ type tlsConfig struct {
 func NewSecure(t testing.TB) *Secure {
 	t.Helper()
 	RequireReal(t)
-	libs, err := Libs()
+	libs, err := SecureLibs()
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}

@@ -38,7 +38,7 @@ func run(args []string) (int, error) {
 	switch args[0] {
 	case "fetch":
 		for _, fetch := range []func() (string, error){
-			pgtest.Programs, kafkatest.Libs, kafkatest.HandlerLibs, dynamotest.Libs,
+			pgtest.Programs, kafkatest.Libs, kafkatest.SecureLibs, kafkatest.HandlerLibs, dynamotest.Libs,
 		} {
 			if code, err := printLine(fetch()); err != nil {
 				return code, err
