@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# A clone in another folder finds what this one has compiled.
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell go env GOFLAGS))
 
 # The tools of `make lint` are pinned in a module of their own.
 TOOL := GOWORK=off go tool -modfile=tools/go.mod

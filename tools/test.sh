@@ -18,7 +18,7 @@ both() {
 	if [ -s "$out/plain" ]; then
 		xargs go test -p 2 "${flags[@]}" < "$out/plain" > "$out/plain.json" 2> "$out/plain.err" &
 	fi
-	[ ! -s "$out/race" ] || xargs go test -race -p 2 "${flags[@]}" < "$out/race" || code=1
+	[ ! -s "$out/race" ] || xargs go test -race -p 2 -parallel 4 "${flags[@]}" < "$out/race" || code=1
 	if [ -s "$out/plain" ]; then
 		wait $! || code=1
 		cat "$out/plain.json"
