@@ -4,27 +4,29 @@
 # processes at a time, in random order, on one Postgres and one Kafka; all of them are niced, beside a disk that another
 # process writes to. RUN selects tests. At the end: how often each test failed, and the output of each failed run.
 set -euo pipefail
-root=$PWD out=$PWD/.cache/flaky
+export root=$PWD out=$PWD/.cache/flaky
 rm -rf "$out" && mkdir -p "$out/log"
-raced=" $(go list $RACED | tr '\n' ' ')"
+raced=" $([ -z "$RACED" ] || go list $RACED | tr '\n' ' ')"
+go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' "$@" > "$out/packages"
 while read -r package dir; do
-	name=$(tr '/' '-' <<< "${dir#"$root"/}")
+	dir=${dir#"$root"/} name=${dir//\//-}
 	go test -c -vet=off $([[ $raced == *" $package "* ]] && echo -race) -o "$out/$name" "$package"
 	[ -n "$("$out/$name" -test.list "$RUN")" ] || continue
-	for ((i = 1; i <= RUNS; i++)); do echo "$dir $out/$name $out/log/$name-$i"; done
-done < <(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' "$@") > "$out/runs"
+	for ((i = 1; i <= RUNS; i++)); do echo "$dir $name $i"; done
+done < "$out/packages" > "$out/runs"
 if ! [ -s "$out/runs" ]; then
 	echo "no test of $* is named by RUN='$RUN'"
 	exit 1
 fi
 while :; do dd if=/dev/zero of="$out/disk" bs=1M count=64 conv=fsync status=none; done &
 trap 'kill $!' EXIT
-once() { # DIR BINARY LOG
-	cd "$1"
-	if nice -n 10 "$2" -test.timeout 60m -test.run "$RUN" > "$3" 2>&1 < /dev/null; then
-		rm "$3"
+once() { # DIR BINARY NUMBER
+	local log=$out/log/$2-$3
+	if cd "$root/$1" && nice -n 10 "$out/$2" -test.timeout 60m -test.run "$RUN" > "$log" 2>&1 < /dev/null; then
+		rm "$log"
 	else
-		echo "${3##*/}: $(grep -cE '^--- FAIL' "$3") failed"
+		echo "exit code $?" >> "$log"
+		echo "$2-$3: $(grep -cE '^--- FAIL' "$log") failed"
 	fi
 }
 export -f once
