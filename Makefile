@@ -19,6 +19,8 @@ OTHERS := internal/verify/interop internal/verify/routers examples/watermill
 LINTED = $(shell go list work | grep -vE '/($(subst $() ,|,$(OTHERS)))(/|$$)')
 # The race detector is for packages with goroutines of their own: it takes five times as long.
 RACED := ./relay/... ./inbox/... ./consumer/... ./publisher/... ./ui/...
+# What a command that repeats a test has to say too.
+AGAIN = SEED=$(SEED) CORNER=$(CORNER)$(if $(filter command,$(origin RACED)), RACED="$(RACED)")$(if $(EFFECTONCE_NIGHTLY), EFFECTONCE_NIGHTLY=1)
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
 PKG ?= $(ALL)
 RUN ?= .
@@ -34,11 +36,11 @@ help: ## print this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 test: ## the tests of every change, on a throwaway Postgres and Kafka; some: make test PKG=./relay RUN=TestP5
-	$(call on,$(CORNER)) RACED='$(RACED)' RUN='$(RUN)' SEED=$(SEED) CORNER=$(CORNER) EFFECTONCE_TEST_SEED=$(SEED) \
+	$(call on,$(CORNER)) RACED='$(RACED)' RUN='$(value RUN)' EFFECTONCE_TEST_SEED=$(SEED) AGAIN='$(AGAIN)' \
 		$(STACK) tools/test.sh $(PKG)
 
 test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
-	go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
+	go test -short -p 2 -timeout 5m -run '$(value RUN)' $(PKG)
 
 nightly: ## what .ci/run has no time for, with a summary at its end; some of it: make nightly ONLY="bugs race"
 	tools/nightly.sh $(ONLY)
@@ -47,7 +49,7 @@ RUNS ?= 50
 SIDE ?= 8
 # With TMPDIR set, the servers are on disk.
 flaky: ## run tests RUNS (50) times, SIDE (8) processes at a time, to find those that fail by chance: make flaky PKG=./relay RUN=TestP5
-	TMPDIR=$${TMPDIR:-/tmp} RACED='$(RACED)' RUNS='$(RUNS)' SIDE='$(SIDE)' RUN='$(RUN)' $(STACK) tools/flaky.sh $(PKG)
+	TMPDIR=$${TMPDIR:-/tmp} RACED='$(RACED)' RUNS='$(RUNS)' SIDE='$(SIDE)' RUN='$(value RUN)' $(STACK) tools/flaky.sh $(PKG)
 
 models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
 	$(STACK) go test -p 2 -timeout 15m -run '^TestModel' ./relay ./inbox

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/steps.sh
 export EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_REQUIRE_REDIS=1 EFFECTONCE_REQUIRE_DYNAMODB=1 EFFECTONCE_REQUIRE_PGBOUNCER=1 \
-	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_NIGHTLY=1
+	EFFECTONCE_REQUIRE_CHROMIUM=1
 soak=${SOAK:-20m}
 
 steps=(
@@ -50,7 +50,7 @@ step install .ci/install nightly
 for i in "${!steps[@]}"; do
 	if (($# == 0)) || [[ " $* " == *" ${names[i]} "* ]]; then
 		read -ra command <<< "${steps[i]#*: }"
-		step "${names[i]}" "${command[@]}"
+		step "${names[i]}" "${command[@]}" EFFECTONCE_NIGHTLY=1
 	fi
 done
 steps_end

@@ -1,5 +1,5 @@
 # Sourced. `step NAME COMMAND...` runs a step; `steps_end` prints how long each took and exits: with 1 if one failed,
-# and then the last lines are what it said and the command that repeats it. Logs are in .cache/steps.
+# and then the last lines are what it said and the command that repeats it.
 mkdir -p .cache/steps
 steps_names=() steps_seconds=() steps_codes=() steps_commands=()
 
@@ -7,10 +7,7 @@ step() {
 	local name=$1 began=$SECONDS code=0
 	shift
 	echo "== $name: $*"
-	rm -f .cache/test/failed
 	"$@" < /dev/null 2>&1 | tee ".cache/steps/$name.log" || code=${PIPESTATUS[0]}
-	# What a test run says of its failures is better than its last lines.
-	if ((code)) && [ -e .cache/test/failed ]; then mv .cache/test/failed ".cache/steps/$name.log"; fi
 	steps_names+=("$name") steps_seconds+=($((SECONDS - began))) steps_codes+=("$code") steps_commands+=("$*")
 }
 
@@ -25,9 +22,12 @@ steps_end() {
 	((failed)) || exit 0
 	for i in "${!steps_names[@]}"; do
 		((steps_codes[i])) || continue
-		printf '\n%s failed at %s (exit code %d). To repeat: %s\n' "${steps_names[i]}" "$(git rev-parse --short HEAD)" \
-			"${steps_codes[i]}" "${steps_commands[i]}"
-		tail -n 200 ".cache/steps/${steps_names[i]}.log"
+		printf '\n%s failed at %s (exit code %d). To repeat: %s\nIts log: .cache/steps/%s.log\n' "${steps_names[i]}" \
+			"$(git rev-parse --short HEAD)" "${steps_codes[i]}" "${steps_commands[i]}" "${steps_names[i]}"
+		# The last 200 lines; and the first 200 that a test run says of its failures, which others may follow.
+		awk '/^=== (Failed|Errors)$/ && !first { n = 0; first = 200 } { line[n++] = $0 }
+			END { for (i = 0; i < n; i++) if (i < first || i >= n - 200) print line[i]; else if (i == first) print "..." }' \
+			".cache/steps/${steps_names[i]}.log"
 	done
 	exit 1
 }

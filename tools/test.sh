@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # test.sh PACKAGE...: the tests of packages, those of RACED with the race detector; RUN selects by name. A line for each
-# package as it ends; at the end each failed test with what it printed, and the commands that repeat them. What is said
-# there is also left in .cache/test/failed.
+# package as it ends; at the end each failed test with what it printed, and the commands that repeat them, with AGAIN.
 set -euo pipefail
 out=.cache/test
 rm -rf "$out" && mkdir -p "$out"
@@ -37,14 +36,10 @@ if ! grep -q '"Action":"run"' "$out/results.json" && ((code == 0)); then
 	exit 1
 fi
 ((code)) || exit 0
-{
-	sed -n '/^=== \(Failed\|Errors\)/,$p' "$out/said"
-	echo "To repeat:"
-	# A package that fails without a failed test has not built, leaked, or run into its time limit.
-	sed -nE 's/.*"Action":"fail","Package":"([^"]*)"(,"Test":"([^"/]*)[^"]*")?.*/\1 \3/p' "$out/results.json" | sort -ur |
-		awk '$2 || !seen[$1]; { seen[$1] = 1 }' | while read -r package test; do
-		echo "  make test PKG=./${package#github.com/effectonce/effectonce/}${test:+ RUN='^$test\$'} SEED=$SEED CORNER=$CORNER"
+echo "To repeat:"
+# The whole package, if it has not built, has leaked, or has ended in the middle of a test: another one may be to blame.
+sed -nE 's/^=== FAIL: ([^ ]+) .*\(unknown\)$/\1 /p; s/^=== FAIL: ([^ ]+) ([^ /]*).*/\1 \2/p' "$out/said" | sort -u |
+	while read -r package test; do
+		echo "  make test PKG=./$package${test:+ RUN='^$test\$'} $AGAIN"
 	done
-} > "$out/failed"
-sed -n '/^To repeat:/,$p' "$out/failed"
 exit 1
