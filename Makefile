@@ -93,6 +93,7 @@ guarantees: ## every test, and their results into the table of docs/rules.md
 	go run ./internal/verify/guarantees docs/rules.md < "$$results"
 
 lint: ## formatting, go vet, staticcheck, actionlint, checksums of the dependencies, and that each module stands without go.work
+	@if [ "$$(go env GOWORK)" = off ]; then echo "GOWORK=off hides all modules but one"; exit 1; fi
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
 	@go vet $(LINTED)
@@ -187,7 +188,8 @@ servers: ## fetch the servers of the tests ahead of the first one: Postgres, Kaf
 	$(call on,$(CORNER)) $(STACK) fetch
 
 clean: ## remove the caches that tests filled
-	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* "$$cache"/strimzi-* "$$cache"/site-*
+	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/postgres-[0-9]* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]* \
+		"$$cache"/strimzi-* "$$cache"/debezium-* "$$cache"/site-* "$${TMPDIR:-/tmp}"/effectonce-postgres-[0-9]*
 	go clean -testcache
 
 .PHONY: api charts compose flaky help nightly test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke servers clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site release release-check vet-others image image-check first-hour nightshift diagrams site-seen
