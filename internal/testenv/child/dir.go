@@ -17,16 +17,20 @@ func TempDir(name string) (dir string, remove func(), err error) {
 
 // MemoryDir is TempDir in memory, for small data in many files, where TMPDIR does not say otherwise and there is room.
 func MemoryDir(name string) (dir string, remove func(), err error) {
-	if os.Getenv("TMPDIR") == "" && room(memory) >= 4<<30 {
-		return tempDir(memory, name)
+	if os.Getenv("TMPDIR") != "" || memory == "" {
+		return TempDir(name)
 	}
-	return TempDir(name)
+	sweep(memory, name) // what killed tests have left may be why there is no room
+	if room(memory) < 4<<30 {
+		return TempDir(name)
+	}
+	return tempDir(memory, name)
 }
 
 func tempDir(base, name string) (dir string, remove func(), err error) {
-	// Another process's sweep must not find a lock file that is not locked yet.
-	defer lockSweep()()
 	sweep(base, name)
+	// Another process's sweep must not find a lock file that is not locked yet.
+	defer lockSweep(base)()
 	dir, err = os.MkdirTemp(base, "effectonce-"+name+"-")
 	if err != nil {
 		return "", nil, fmt.Errorf("create a directory for %s: %w", name, err)
@@ -44,6 +48,7 @@ func tempDir(base, name string) (dir string, remove func(), err error) {
 }
 
 func sweep(base, name string) {
+	defer lockSweep(base)()
 	locks, _ := filepath.Glob(filepath.Join(base, "effectonce-"+name+"-*.lock"))
 	for _, l := range locks {
 		unlock, ok := Lock(l)

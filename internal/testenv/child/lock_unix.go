@@ -24,8 +24,8 @@ func Lock(path string) (unlock func(), ok bool) {
 // lockSweep locks out other processes that create or sweep directories. unlock removes the lock file, so a process that
 // was waiting for it starts over with a new one. If the file belongs to another user there is no lock, and none is
 // needed: that user's directories cannot be removed either.
-func lockSweep() (unlock func()) {
-	path := filepath.Join(os.TempDir(), "effectonce.lock")
+func lockSweep(base string) (unlock func()) {
+	path := filepath.Join(base, "effectonce.lock")
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
