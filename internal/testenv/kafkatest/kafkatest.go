@@ -64,7 +64,8 @@ func Brokers(t testing.TB) []string {
 // Environ starts the shared broker, and returns the variables that make test binaries use it.
 func Environ() ([]string, error) {
 	brokers, fake, err := start(false)
-	vars := []string{envBrokers + "=" + strings.Join(brokers, ","), envLog + "=" + shared.log}
+	log := cmp.Or(os.Getenv(envLog), shared.log)
+	vars := []string{envBrokers + "=" + strings.Join(brokers, ","), envLog + "=" + log}
 	if fake {
 		vars = append(vars, envFake+"=1")
 	}

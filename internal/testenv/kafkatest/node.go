@@ -110,7 +110,7 @@ func (n *node) java(main string, args ...string) *exec.Cmd {
 	base := []string{
 		"-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dlog4j.configuration=file:" + n.log4j(),
-		"-Dkafka.logs.dir=" + n.dir, "-cp", classes, main,
+		"-Dkafka.logs.dir=" + n.dir, "-Djava.io.tmpdir=" + n.dir, "-cp", classes, main,
 	}
 	if !n.optimized || main == storageTool {
 		// Half of a short life's processor time is the second compiler's.
