@@ -95,5 +95,7 @@ func makeTemplate(t testing.TB, admin, template string, sets []Set) {
 	made := &DB{Schema: templateSchema, AdminURL: withDatabase(t, admin, unfinished)}
 	adminExec(t, made.AdminURL, "create schema "+templateSchema)
 	migrate(t, made, sets)
+	// A session, such as a monitor's on a server of one's own, would forbid copies.
+	adminExec(t, admin, "alter database "+unfinished+" allow_connections false")
 	adminExec(t, admin, "alter database "+unfinished+" rename to "+template)
 }

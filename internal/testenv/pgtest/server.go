@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,7 +39,8 @@ type Server struct {
 // NewServer starts a server with fsync on. The end of the test removes it.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
-	s, err := startServer(child.MemoryDir, durable)
+	// What a killed server leaves of its dynamic shared memory is in its directory, not in /dev/shm for ever.
+	s, err := startServer(child.MemoryDir, slices.Concat(durable, []string{"dynamic_shared_memory_type=mmap"}))
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
