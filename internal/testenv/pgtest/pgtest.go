@@ -1,7 +1,7 @@
-// Package pgtest provides a real Postgres for tests: a temporary server, and in it a schema or a database for each
-// test. EFFECTONCE_TEST_DATABASE_URL names an existing server to use, as superuser; otherwise each test binary starts
-// its own. On an existing one the databases effectonce_template_* stay, one for each state of the migrations. A failed
-// test ends with what the server logged meanwhile.
+// Package pgtest provides a real Postgres for tests: a temporary server, and in it a database for each test.
+// EFFECTONCE_TEST_DATABASE_URL names an existing server to use, as superuser; otherwise each test binary starts its own.
+// On an existing one the databases effectonce_template_* stay, one for each state of the migrations. A failed test ends
+// with what the server logged meanwhile.
 package pgtest
 
 import (
