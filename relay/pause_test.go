@@ -113,7 +113,8 @@ func TestP4ResumedWhileBeingHeld(t *testing.T) {
 	}
 	fillTopic(t, db, "slow", 1, 1)
 	pgtest.AwaitSQL(t, db,
-		`select exists (select from pg_locks where relation = 'outbox_held'::regclass and not granted)`)
+		`select exists (select from pg_locks where relation = 'outbox_held'::regclass and not granted
+			and database = (select oid from pg_database where datname = current_database()))`)
 	if err := o.ResumeTopic(t.Context(), "slow", "it is repaired"); err != nil {
 		t.Fatal(err)
 	}

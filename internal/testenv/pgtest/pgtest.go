@@ -1,6 +1,6 @@
 // Package pgtest provides a real Postgres for tests: a temporary server, and in it a database for each test.
-// EFFECTONCE_TEST_DATABASE_URL names an existing server to use, as superuser; otherwise each test binary starts its own.
-// On an existing one the databases effectonce_template_* stay, one for each state of the migrations. A failed test ends
+// EFFECTONCE_TEST_DATABASE_URL names an existing server to use, as superuser; otherwise each test binary starts one. On
+// an existing one the databases effectonce_template_* stay, one for each state of the migrations. A failed test ends
 // with what the server logged meanwhile.
 package pgtest
 
