@@ -10,10 +10,10 @@ export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell go env GOFLAGS))
 TOOL := GOWORK=off go tool -modfile=tools/go.mod
 # One Postgres and one Kafka for all packages of a run.
 STACK := go run ./internal/testenv/stack --
-# The root module, and those whose tests run beside its own. `work` is everything, see go.work.
-MODULES := deploy cmd/relay cmd/relay-dev examples idempotency idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests \
-	internal/devstack internal/service internal/verify metrics ui ui/browser watermill
-ALL := ./... $(MODULES:%=./%/...)
+# The modules whose tests run beside the root's; those that take long come first. `work` is everything, see go.work.
+MODULES := cmd/relay ui/browser internal/verify idempotency/recovery/tests idempotency/dynamostore idempotency/redisstore idempotency \
+	examples cmd/relay-dev deploy internal/devstack internal/service metrics ui watermill
+ALL := $(MODULES:%=./%/...) ./...
 # Modules with other projects' clients, which take minutes to compile: `make interop` has them.
 OTHERS := internal/verify/interop internal/verify/routers examples/watermill
 LINTED = $(shell go list work | grep -vE '/($(subst $() ,|,$(OTHERS)))(/|$$)')
