@@ -395,7 +395,7 @@ func TestP4NegativeHoldAfterNeverHolds(t *testing.T) {
 // bounded, other topics continue, and the topic resumes by itself.
 func TestP4HoldsARefusedTopic(t *testing.T) {
 	if testing.Short() {
-		t.Skip("100,000 keys")
+		t.Skip("very many keys")
 	}
 	t.Parallel()
 	keys := draw.Size(20_000, 100_000)

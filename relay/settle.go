@@ -24,6 +24,7 @@ import (
 type settling struct {
 	epoch string
 	lanes []laneClaim
+	at    map[int16]*laneClaim // in lanes
 	// Lanes whose events are all in the outbox: those without an ack are moved, and the rest of the entry is deleted.
 	plain laneKeys
 	moved laneKeys // those of them with moved events
@@ -34,7 +35,6 @@ type settling struct {
 	gone   int                        // acked, and deleted from the outbox by another session
 	added  map[int16][]delivery.Place // groups that lanes have after the settle
 	parks  map[int16]bool             // lanes that have parked events after the settle
-	acks   map[int16]int              // number of acked events of a lane of plain
 
 	acked struct {
 		lanes     []int16
@@ -109,7 +109,6 @@ func (o *outcome) add(other *outcome) {
 func (r *Relay) finish(ctx context.Context, s *session, c *claim, result published) error {
 	set := &settling{
 		epoch: c.epoch, added: map[int16][]delivery.Place{}, parks: map[int16]bool{},
-		acks: map[int16]int{},
 	}
 	closed := r.health.Closed()
 	for i := range c.lanes {
@@ -160,11 +159,11 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 // gather sorts the events of complete lanes by their fates. With byPlace, lanes whose rows may still be where they were
 // read are settled by those positions.
 func (set *settling) gather(c *claim, byPlace bool) {
-	at := make(map[int16]*laneClaim, len(set.lanes))
+	set.at = make(map[int16]*laneClaim, len(set.lanes))
 	mixed, moves, placed := map[int16]bool{}, map[int16]bool{}, map[int16]bool{}
 	for i := range set.lanes {
 		l := &set.lanes[i]
-		at[l.Lane] = l
+		set.at[l.Lane] = l
 		mixed[l.Lane] = l.work != takeNew
 	}
 	for i := range c.items {
@@ -175,8 +174,8 @@ func (set *settling) gather(c *claim, byPlace bool) {
 	delivery.NoteOvertaken(c.events, c.items, moves)
 	for i := range set.lanes {
 		l := &set.lanes[i]
-		if !moves[l.Lane] {
-			set.acks[l.Lane] = l.count
+		if !mixed[l.Lane] && !moves[l.Lane] {
+			l.fates.acked = l.count // those of the others are counted one by one
 		}
 		switch {
 		case mixed[l.Lane]:
@@ -184,18 +183,15 @@ func (set *settling) gather(c *claim, byPlace bool) {
 		case byPlace && l.bulk && !moves[l.Lane]:
 			set.placed.add(l)
 			placed[l.Lane] = true
-			l.fates.acked = l.count
 		default:
 			set.plain.add(l)
 			if moves[l.Lane] {
 				set.moved.add(l)
-			} else {
-				l.fates.acked = l.count
 			}
 		}
 	}
 	for i := range c.items {
-		l := at[c.events[i].Position.Lane]
+		l := set.at[c.events[i].Position.Lane]
 		switch {
 		case l == nil:
 		case mixed[l.Lane] || moves[l.Lane]:
@@ -217,8 +213,6 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		if named {
 			set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.Lane), append(set.acked.ids, it.ID)
 			set.acked.seqs = append(set.acked.seqs, e.Position.Seq)
-		} else {
-			set.acks[l.Lane]++
 		}
 		l.fates.acked++
 		switch it.From {
@@ -290,7 +284,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		var found int64
 		acked := 0
 		_, err := pgx.ForEachRow(rows, []any{&lane, &found}, func() error {
-			settled[lane], acked = true, acked+set.acks[lane]
+			settled[lane], acked = true, acked+set.at[lane].fates.acked
 			return nil
 		})
 		set.gone = max(0, acked-int(found))

@@ -16,7 +16,7 @@ import (
 // EFFECTONCE_TEST_SLIP=1m makes the denial last longer than it takes to hold all events.
 func TestP4ManyKeysOfRefusedTopic(t *testing.T) {
 	if testing.Short() {
-		t.Skip("100,000 keys on a real broker")
+		t.Skip("very many keys on a real broker")
 	}
 	t.Parallel()
 	kafkatest.RequireReal(t)
