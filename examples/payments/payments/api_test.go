@@ -267,8 +267,8 @@ func (f *fixture) postConcurrently(t *testing.T) [2]*httptest.ResponseRecorder {
 		})
 	}
 	pgtest.AwaitSQL(t, f.DB, `select count(*) = 2 from pg_stat_activity where wait_event_type = 'Lock' and
-		datname = current_database() and (query like '-- pgstore:%' or query like '-- outbox:%') and pid in (select pid from pg_locks l
-			join pg_class c on c.oid = l.relation
+		datname = current_database() and (query like '-- pgstore:%' or query like '-- outbox:%') and
+		pid in (select pid from pg_locks l join pg_class c on c.oid = l.relation
 		where c.relnamespace = $1::regnamespace)`, f.Schema)
 	if _, err := gate.Exec(t.Context(), "commit"); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,9 @@ import (
 // TempDir creates a directory for a child's data, after it has removed those of killed tests: their lock files are not
 // locked. The caller calls remove after the child has ended.
 func TempDir(name string) (dir string, remove func(), err error) {
-	return tempDir(os.TempDir(), name)
+	base := os.TempDir()
+	sweep(base, name)
+	return tempDir(base, name)
 }
 
 // MemoryDir is TempDir in memory, for small data in many files, where TMPDIR does not say otherwise and there is room.
@@ -28,7 +30,6 @@ func MemoryDir(name string) (dir string, remove func(), err error) {
 }
 
 func tempDir(base, name string) (dir string, remove func(), err error) {
-	sweep(base, name)
 	// Another process's sweep must not find a lock file that is not locked yet.
 	defer lockSweep(base)()
 	dir, err = os.MkdirTemp(base, "effectonce-"+name+"-")

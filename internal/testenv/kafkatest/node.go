@@ -127,7 +127,7 @@ func (n *node) java(main string, args ...string) *exec.Cmd {
 func (n *node) log4j() string { return filepath.Join(n.dir, "log4j.properties") }
 
 // Kafka before 4.0 brings a logger of its own, which says nothing without a configuration.
-const log4j = `log4j.rootLogger=WARN, out
+const log4jConfig = `log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
@@ -142,7 +142,7 @@ func (n *node) format(voters []*node, brokers int) error {
 	if err := os.WriteFile(config, []byte(n.properties(voters, brokers)), 0o600); err != nil {
 		return err
 	}
-	if err := os.WriteFile(n.log4j(), []byte(log4j), 0o600); err != nil {
+	if err := os.WriteFile(n.log4j(), []byte(log4jConfig), 0o600); err != nil {
 		return err
 	}
 	cmd := n.java(storageTool, "format", "-t", cmp.Or(n.cluster, clusterID), "-c", config)

@@ -17,7 +17,7 @@ import (
 // maxConns is the size of DB.Pool. The shared server accepts 1,000 connections.
 const maxConns = 20
 
-// DB is the schema or the database of one test.
+// DB is the database of one test, and its schema there.
 type DB struct {
 	Pool     *pgxpool.Pool // at most maxConns connections; the search_path is the schema
 	URL      string        // of the pool, with the search_path in `options`; for pgx, lib/pq and psql
@@ -31,7 +31,7 @@ func New(t testing.TB, sets ...Set) *DB {
 	t.Helper()
 	admin, name := AdminURL(t), uniqueName(t)
 	here := withDatabase(t, admin, name)
-	t.Cleanup(func() { adminExec(t, admin, "drop database if exists "+name+" with (force)") })
+	dropAfter(t, admin, name)
 	if len(sets) == 0 {
 		adminExec(t, admin, "create database "+name)
 		adminExec(t, here, "create schema "+name)
@@ -51,28 +51,29 @@ func (db *DB) Beside(t testing.TB, sets ...Set) *DB {
 	return other
 }
 
-// NewDatabase creates a database for this test in the shared server and migrates its schema public: for tests of things
-// per database, such as advisory locks and replication slots. The end of the test drops it.
+// NewDatabase is New with the schema public, as most applications have it.
 func NewDatabase(t testing.TB, sets ...Set) *DB {
 	t.Helper()
-	return databaseAt(t, AdminURL(t), sets)
+	admin, name := AdminURL(t), uniqueName(t)
+	dropAfter(t, admin, name)
+	return databaseAt(t, admin, name, sets)
 }
 
 // Database creates a database in this server, as NewDatabase does in the shared one.
 func (s *Server) Database(t testing.TB, sets ...Set) *DB {
 	t.Helper()
-	name := uniqueName(t)
-	adminExec(t, s.URL(), "create database "+name)
-	db := open(t, withDatabase(t, s.URL(), name), "public")
-	migrate(t, db, sets)
-	return db
+	return databaseAt(t, s.URL(), uniqueName(t), sets)
 }
 
-func databaseAt(t testing.TB, admin string, sets []Set) *DB {
+// dropAfter drops a database at the end of the test.
+func dropAfter(t testing.TB, admin, name string) {
 	t.Helper()
-	name := uniqueName(t)
-	adminExec(t, admin, "create database "+name)
 	t.Cleanup(func() { adminExec(t, admin, "drop database if exists "+name+" with (force)") })
+}
+
+func databaseAt(t testing.TB, admin, name string, sets []Set) *DB {
+	t.Helper()
+	adminExec(t, admin, "create database "+name)
 	db := open(t, withDatabase(t, admin, name), "public")
 	migrate(t, db, sets)
 	return db
@@ -95,7 +96,7 @@ func (db *DB) Copy(t testing.TB) *DB {
 	})
 	db.Pool.Reset()
 	adminExec(t, admin, "create database "+name+" template "+template)
-	t.Cleanup(func() { adminExec(t, admin, "drop database if exists "+name+" with (force)") })
+	dropAfter(t, admin, name)
 	return open(t, withDatabase(t, admin, name), "public")
 }
 
