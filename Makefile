@@ -21,6 +21,9 @@ LINTED = $(shell go list work | grep -vE '/($(subst $() ,|,$(OTHERS)))(/|$$)')
 RACED := ./relay/... ./inbox/... ./consumer/... ./publisher/... ./ui/...
 # What a command that repeats a test has to say too.
 AGAIN = SEED=$(SEED) CORNER=$(CORNER)$(if $(filter command,$(origin RACED)), RACED="$(RACED)")$(if $(EFFECTONCE_NIGHTLY), EFFECTONCE_NIGHTLY=1)
+# go test is green where no test has the name that it was given.
+NAMED := | awk '{ print; fflush() } /^(ok|FAIL)/ && !/no tests to run/ { ran = 1 } \
+	END { if (!ran) { print "no test has this name"; exit 1 } }'
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
 PKG ?= $(ALL)
 RUN ?= .
@@ -40,7 +43,7 @@ test: ## the tests of every change, on a throwaway Postgres and Kafka; some: mak
 		$(STACK) tools/test.sh $(PKG)
 
 test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
-	go test -short -p 2 -timeout 5m -run '$(value RUN)' $(PKG)
+	go test -short -p 2 -timeout 5m -run '$(value RUN)' $(PKG) $(NAMED)
 
 nightly: ## what .ci/run has no time for, with a summary at its end; some of it: make nightly ONLY="bugs race"
 	tools/nightly.sh $(ONLY)
@@ -52,10 +55,10 @@ flaky: ## run tests RUNS (50) times, SIDE (8) processes at a time, to find those
 	TMPDIR=$${TMPDIR:-/tmp} RACED='$(RACED)' RUNS='$(RUNS)' SIDE='$(SIDE)' RUN='$(value RUN)' $(STACK) tools/flaky.sh $(PKG)
 
 models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
-	$(STACK) go test -p 2 -timeout 15m -run '^TestModel' ./relay ./inbox
+	$(STACK) go test -p 2 -timeout 15m -run '^TestModel' ./relay ./inbox $(NAMED)
 
 proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; CORNER=18.6.0/4.3.1
-	$(call on,$(CORNER)) EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 -run '$(PROOF)' ./internal/verify/proof
+	$(call on,$(CORNER)) EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 -run '$(PROOF)' ./internal/verify/proof $(NAMED)
 
 interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it is installed; most of it is waiting for sarama's groups
 	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go vet ./... && go test -count=1 -timeout 5m ./...); done'
@@ -76,10 +79,10 @@ matrix-proof: proof
 matrix-soak: soak
 
 debezium: ## the tests with a real Debezium, which Maven fetches the first time
-	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 15m -run Debezium ./internal/verify/foreign
+	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 15m -run Debezium ./internal/verify/foreign $(NAMED)
 
 compose: ## start the services of deploy/compose that are built from this tree as processes, with their settings
-	EFFECTONCE_COMPOSE=1 $(STACK) go test -count=1 -timeout 15m -run TestServices -v ./examples/internal/compose
+	EFFECTONCE_COMPOSE=1 $(STACK) go test -count=1 -timeout 15m -run TestServices -v ./examples/internal/compose $(NAMED)
 
 charts: ## lint, render and validate the Helm chart, and compare the plain manifests; its module is not in go.work
 	cd deploy/helm && GOWORK=off go vet ./... && GOWORK=off go test -count=1 -timeout 10m ./...
@@ -120,7 +123,7 @@ DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
 	$(call on,$(CORNER)) EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) \
 		EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
-		go test -count=1 -timeout 0 -v -run 'TestSoak$$' ./internal/verify/soak
+		go test -count=1 -timeout 0 -v -run 'TestSoak$$' ./internal/verify/soak $(NAMED)
 
 fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
 	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | \
@@ -134,7 +137,7 @@ api: ## the exported API compared with the last release, or with SINCE=commit; a
 
 screenshots: ## the pictures of pages in docs, by the tests that visit them
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_SCREENSHOTS=$(CURDIR)/docs/operations/ui \
-		go test -count=1 -run '^TestScreenshots$$' ./ui/browser
+		go test -count=1 -run '^TestScreenshots$$' ./ui/browser $(NAMED)
 
 diagrams: ## the SVGs of docs/diagrams from their text; a test compares the hashes at their ends
 	@for text in docs/diagrams/*.d2; do \
@@ -149,7 +152,7 @@ site: ## docs as a site in .cache/site/html, strictly, with its links checked; t
 site-seen: site ## and visit its pages in Chromium at two widths, and search them; pictures, light and dark, in .cache/site/seen
 	mkdir -p .cache/site/seen
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_DOCUMENTS=$(CURDIR)/.cache/site/html/$(VERSION) go test -count=1 -timeout 15m \
-		-run '^TestDocuments' -artifacts -outputdir $(CURDIR)/.cache/site/seen ./ui/browser
+		-run '^TestDocuments' -artifacts -outputdir $(CURDIR)/.cache/site/seen ./ui/browser $(NAMED)
 
 image: ## relay's image for amd64 and arm64 from dist/VERSION in dist/VERSION-image, without an engine: buildah, skopeo, jq
 	tools/image.sh $(VERSION) dist/$(VERSION) dist/$(VERSION)-image
@@ -165,11 +168,11 @@ release-check: release ## the same, built again and compared, installed, and run
 	tools/release/check.sh $(VERSION) dist/$(VERSION)
 
 first-hour: ## every command of docs/first-hour.md, as it stands there
-	EFFECTONCE_FIRST_HOUR=1 go test -count=1 -timeout 15m -v -run '^TestPageRuns$$' ./examples/firsthour
+	EFFECTONCE_FIRST_HOUR=1 go test -count=1 -timeout 15m -v -run '^TestPageRuns$$' ./examples/firsthour $(NAMED)
 
 nightshift: ## stage failures on real servers, mend them from the pages, and write what was seen into docs/operations/ui.md; RUN='a_topic.*'
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_NIGHTSHIFT=$(CURDIR)/docs/operations/ui.md \
-		go test -count=1 -timeout 60m -parallel 6 -run '^TestNightShift$$/$(RUN)' ./ui/browser
+		go test -count=1 -timeout 60m -parallel 6 -run '^TestNightShift$$/$(RUN)' ./ui/browser $(NAMED)
 
 demo: ## payments to ledger and email in one process, with faults, and the count at the end
 	go run ./examples/demo
