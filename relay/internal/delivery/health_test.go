@@ -83,6 +83,20 @@ func TestOthersAnswer(t *testing.T) {
 	}
 }
 
+func TestLastAcked(t *testing.T) {
+	t.Parallel()
+	h := health(fixedPauses)
+	if _, ever := h.LastAcked(at(9)); ever {
+		t.Error("an ack is reported before there was any")
+	}
+	for _, when := range []time.Time{born.Add(1), at(3)} {
+		h.Acked(when, nil)
+		if ago, ever := h.LastAcked(at(9)); ago != at(9).Sub(when) || !ever {
+			t.Errorf("acked at %v: %v ago, %v", when, ago, ever)
+		}
+	}
+}
+
 // TestTroubleEnds: once no place fails or is closed, Acked does not evaluate the places, and claims see no closed
 // place.
 func TestTroubleEnds(t *testing.T) {
