@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,6 +35,15 @@ const canary = "canary-7f3a"
 type environment map[string]string
 
 func (e environment) get(name string) string { return e[name] }
+
+// process is the environment of a process: this one's, without the settings of a relay that its user may run.
+func (e environment) process() []string {
+	all := slices.DeleteFunc(os.Environ(), func(set string) bool { return strings.HasPrefix(set, "RELAY_") })
+	for k, v := range e {
+		all = append(all, k+"="+v)
+	}
+	return all
+}
 
 // with returns a copy with more variables.
 func (e environment) with(pairs ...string) environment {
@@ -137,10 +147,7 @@ func ownProcess(t *testing.T, env environment) (*instance, *child.Process) {
 func processOf(t *testing.T, path string, env environment) (*instance, *child.Process) {
 	t.Helper()
 	cmd := exec.Command(path, "run")
-	cmd.Env = os.Environ()
-	for k, v := range env {
-		cmd.Env = append(cmd.Env, k+"="+v)
-	}
+	cmd.Env = env.process()
 	log := filepath.Join(t.TempDir(), "log")
 	p, err := child.Start(cmd, log, syscall.SIGKILL)
 	if err != nil {

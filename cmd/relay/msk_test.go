@@ -289,10 +289,7 @@ func TestMSKPage(t *testing.T) {
 func doctorOf(t *testing.T, env environment) (code int, text string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), builtBinary(t), "doctor")
-	cmd.Env = os.Environ()
-	for k, v := range env {
-		cmd.Env = append(cmd.Env, k+"="+v)
-	}
+	cmd.Env = env.process()
 	out, _ := cmd.CombinedOutput()
 	return cmd.ProcessState.ExitCode(), string(out)
 }

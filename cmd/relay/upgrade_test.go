@@ -144,7 +144,7 @@ func unpack(t *testing.T, content []byte, dir string) {
 func migrateWith(t *testing.T, path string, env environment) {
 	t.Helper()
 	cmd := exec.Command(path, "migrate", "--sets", "outbox")
-	cmd.Env = append(os.Environ(), "RELAY_DATABASE_URL="+env["RELAY_DATABASE_URL"])
+	cmd.Env = environment{"RELAY_DATABASE_URL": env["RELAY_DATABASE_URL"]}.process()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("migrate: %v\n%s", err, out)
 	}
