@@ -142,7 +142,7 @@ func start(libs string, durable bool) (*Server, error) {
 
 func (s *Server) run() error {
 	cmd := exec.Command("java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-XX:+UseSerialGC", "-Xshare:auto",
-		"-Djava.library.path="+s.libs, "-cp", filepath.Join(s.libs, "*"),
+		"-Djava.library.path="+s.libs, "-Djava.io.tmpdir="+s.dir, "-cp", filepath.Join(s.libs, "*"),
 		"com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-port", fmt.Sprint(s.port), "-disableTelemetry",
 		"-sharedDb")
 	if s.durable {
