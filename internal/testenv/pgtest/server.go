@@ -227,7 +227,7 @@ func (s *Server) start() error {
 			return fmt.Errorf("hand %s to the server's user: %w", s.dir, err)
 		}
 	}
-	args := []string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port), "-h", "127.0.0.1", "-k", s.dir}
+	args := []string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port), "-h", "127.0.0.1", "-k", ""}
 	for _, set := range append([]string{
 		"synchronous_commit=on", "wal_level=logical", "max_connections=300", "shared_buffers=128MB",
 		"max_prepared_transactions=20", "max_locks_per_transaction=256", "max_wal_size=2GB", "timezone=UTC",
