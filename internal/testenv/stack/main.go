@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"time"
 
+	"github.com/effectonce/effectonce/internal/testenv/child"
 	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -64,6 +66,12 @@ func printLine(line string, err error) (int, error) {
 func runWithServers(args []string) (int, error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	go func(parent int) { // `go run` and make end by SIGTERM without a word to this process
+		for !child.Orphaned(parent) {
+			time.Sleep(time.Second)
+		}
+		stop()
+	}(os.Getppid())
 	defer pgtest.Stop()
 	defer kafkatest.Stop()
 	database, err := pgtest.Environ()
@@ -77,8 +85,7 @@ func runWithServers(args []string) (int, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = slices.Concat(os.Environ(), database, brokers)
-	// Interrupt instead of kill, so that the tests can stop their servers.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	child.Group(cmd) // an interrupt, so that the tests can stop their servers
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

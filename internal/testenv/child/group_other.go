@@ -1,0 +1,16 @@
+//go:build !unix
+
+package child
+
+import (
+	"os"
+	"os/exec"
+)
+
+// Group makes cmd's Cancel an interrupt.
+func Group(cmd *exec.Cmd) {
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+}
+
+// Orphaned is not known on this system.
+func Orphaned(int) bool { return false }
