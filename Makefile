@@ -105,7 +105,8 @@ lint: ## formatting, go vet, staticcheck, actionlint, checksums of the dependenc
 	go mod verify > /dev/null
 	@before=$$(cksum go.work.sum); go list -m all > /dev/null; \
 	if [ "$$before" != "$$(cksum go.work.sum)" ]; then echo "go.work.sum lacked lines: go mod download, and commit it"; exit 1; fi
-	for module in $$(go list -m -f '{{.Dir}}'); do (cd "$$module" && GOWORK=off go list -test -deps ./... > /dev/null); done
+	go list -m -f '{{.Dir}}' | while read -r module; do \
+		(cd "$$module" && GOWORK=off go list -test -deps ./... > /dev/null < /dev/null) || exit 1; done
 	@$$($(TOOL) -n staticcheck) $(LINTED)
 
 # What users may build on other systems. Apart from lint: with a cold cache it takes minutes.

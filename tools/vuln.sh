@@ -5,7 +5,8 @@
 set -euo pipefail
 root=$PWD
 found=()
-for folder in $(go list -m -f '{{.Dir}}'); do
+mapfile -t folders < <(go list -m -f '{{.Dir}}')
+for folder in "${folders[@]}"; do
 	module=${folder#"$root"} module=${module#/}
 	code=0
 	out=$(cd "$folder" && GOWORK=off go tool -modfile="$root/tools/vuln.mod" govulncheck ${GOVULNDB:+-db "$GOVULNDB"} ./... \
