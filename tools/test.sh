@@ -2,8 +2,9 @@
 # test.sh PACKAGE...: the tests of packages, those of RACED with the race detector; RUN selects by name. A line for each
 # package as it ends; at the end each failed test with what it printed, and the commands that repeat them, with AGAIN.
 set -euo pipefail
-out=.cache/test
-rm -rf "$out" && mkdir -p "$out"
+# A folder for each run: another one in this clone must not take this one's results for its own.
+mkdir -p .cache && out=$(mktemp -d .cache/test-XXXXXX)
+trap 'rm -rf "$out"' EXIT
 
 tested() { go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' "$@"; }
 tested "$@" | awk '!seen[$0]++' > "$out/all"
@@ -11,9 +12,10 @@ tested "$@" | awk '!seen[$0]++' > "$out/all"
 { grep -Fx -f "$out/all" "$out/raced" || true; } > "$out/race" # in the order of RACED: the longest first
 { grep -vFx -f "$out/raced" "$out/all" || true; } > "$out/plain"
 
-# Both at once: one compiles and waits while the other computes. `make lint` has vetted.
+# Both at once: one compiles and waits while the other computes. `make lint` has vetted. No result is an earlier run's:
+# go test does not notice a change of what a test reads outside of its module, or by git and go.
 both() {
-	local code=0 flags=(-json -vet=off -timeout 15m -run "$RUN")
+	local code=0 flags=(-count=1 -json -vet=off -timeout 15m -run "$RUN")
 	if [ -s "$out/plain" ]; then
 		xargs go test -p 2 "${flags[@]}" < "$out/plain" > "$out/plain.json" 2> "$out/plain.err" &
 	fi
