@@ -188,6 +188,12 @@ func signal(pid int, sig os.Signal) error {
 }
 
 func startServer(temp func(string) (string, func(), error), settings []string) (*Server, error) {
+	// A URL does not override these, which this process' user may have set for databases of his own.
+	for _, name := range []string{"PGOPTIONS", "PGTARGETSESSIONATTRS", "PGSERVICE", "PGSERVICEFILE"} {
+		if err := os.Unsetenv(name); err != nil {
+			return nil, err
+		}
+	}
 	dir, remove, err := temp("pg")
 	if err != nil {
 		return nil, err
@@ -249,7 +255,8 @@ func (s *Server) start() error {
 	return s.awaitReady()
 }
 
-// awaitReady waits until the server accepts a connection, or its process ends.
+// awaitReady waits until the server answers, or its process ends. Where another process has drawn the same port, its
+// server answers until this one has ended for want of it.
 func (s *Server) awaitReady() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -258,7 +265,11 @@ func (s *Server) awaitReady() error {
 	for {
 		conn, err := pgx.Connect(ctx, s.URL())
 		if err == nil {
-			return conn.Close(ctx)
+			var data string
+			err = errors.Join(conn.QueryRow(ctx, "show data_directory").Scan(&data), conn.Close(ctx))
+			if err == nil && data == filepath.Join(s.dir, "data") {
+				return nil
+			}
 		}
 		select {
 		case <-s.process.Done():
