@@ -177,7 +177,12 @@ func tryExec(admin, sql string) error {
 	// A test's context is cancelled before its cleanups run.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*awaitLimit)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, admin)
+	config, err := pgx.ParseConfig(admin)
+	if err != nil {
+		return err
+	}
+	config.RuntimeParams["log_min_messages"] = "fatal" // the caller has the error; a failed test shows the server's log
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return fmt.Errorf("connect as superuser: %w", err)
 	}
