@@ -16,7 +16,7 @@ import (
 )
 
 type flags struct {
-	Dir    string   `shown:"(the user's cache)/effectonce/dev" placeholder:"PATH" help:"Folder that keeps the data of Postgres and Kafka. Delete it to begin anew."`
+	Dir    string   `shown:"effectonce/dev in the user's cache; for root in /var/cache" placeholder:"PATH" help:"Folder that keeps the data of Postgres and Kafka. Delete it to begin anew."`
 	Listen string   `default:"127.0.0.1:9188" help:"Address of the pages, on this machine."`
 	Topics []string `placeholder:"NAME" help:"Topics to create, comma-separated, with 6 partitions each."`
 	Seed   bool     `help:"Fill it with a shop: orders that go on, and one trouble of each kind to look at and to mend."`

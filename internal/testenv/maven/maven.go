@@ -30,7 +30,7 @@ func pom(name string, coordinates []string) string {
 // processes may call it concurrently.
 func Jars(name string, coordinates ...string) (string, error) {
 	if _, err := exec.LookPath("java"); err != nil {
-		return "", errors.New("no java on PATH: install a Java 17 runtime")
+		return "", errors.New("no java on PATH: install a Java 17 runtime (make test CORNER= takes a fake Kafka)")
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
