@@ -5,6 +5,7 @@ package child
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
@@ -97,8 +98,10 @@ func (p *Process) LogTail() string {
 	return text
 }
 
-// Main runs the tests of a binary, calls stops, fails if a goroutine has leaked, and exits.
+// Main runs the tests of a binary, calls stops, fails if a goroutine has leaked, and exits. Only loggers that a test gives
+// log: the lines of others would stand in a neighbour's output.
 func Main(m *testing.M, stops ...func()) {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	code := m.Run()
 	for _, stop := range stops {
 		stop()
