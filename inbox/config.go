@@ -113,7 +113,7 @@ type Config struct {
 	// context.
 	Propagator propagation.TextMapPropagator
 
-	// Logger logs outages, retries, halts and days. It never gets payloads or keys. Nil: no logs.
+	// Logger logs outages, retries, halts and days. It never gets payloads or keys. Default slog.Default().
 	Logger *slog.Logger
 	// Observer has callbacks for the same occasions, for metrics.
 	Observer Observer
@@ -264,7 +264,7 @@ func (c Config) settings(db *pgxpool.Pool) (settings, error) {
 		s.MaintenanceDB = db
 	}
 	if s.Logger == nil {
-		s.Logger = slog.New(slog.DiscardHandler)
+		s.Logger = slog.Default()
 	}
 	return s, nil
 }

@@ -327,6 +327,23 @@ func TestP9_5_RetryableSpendsNoAttempt(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
+// TestFailureIsLogged: a Config that names no Logger is not silent. It runs alone, for the default logger is everybody's.
+func TestFailureIsLogged(t *testing.T) {
+	w := newWorld(t)
+	var said strings.Builder
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	events := some(1)
+	_, err := w.halting(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
+		_, err := tx.Exec(ctx, "insert into no_such_table values (1)")
+		return err
+	}).Handle(t.Context(), events)
+	halted(t, err, events[0].ID)
+	if !strings.Contains(said.String(), "no_such_table") {
+		t.Errorf("the log does not say why:\n%s", &said)
+	}
+}
+
 func TestPanicIsAnErrorOfItsEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -45,7 +45,8 @@ type Config struct {
 	// request may still arrive; default 5 s. Negative: none.
 	RecoverAfter time.Duration
 
-	// Logger logs lost leases, unknown outcomes and failures of the store; never keys, inputs or results. Nil: no log.
+	// Logger logs lost leases, unknown outcomes and failures of the store; never keys, inputs or results.
+	// Default slog.Default().
 	Logger *slog.Logger
 	// Observer has callbacks for metrics.
 	Observer idempotency.Observer
@@ -68,7 +69,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.RecoverAfter = max(c.RecoverAfter, 0)
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	switch {
 	case c.Lease < 100*time.Millisecond:

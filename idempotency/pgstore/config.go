@@ -32,8 +32,8 @@ type Config struct {
 	// Keep is how long InTx's keys are remembered; its zero value is 24 h for the result and 72 h for the tombstone.
 	Keep idempotency.Retention
 
-	// Logger gets a warning for each transaction that runs again and each COMMIT without a reply, never a key. Nil:
-	// nothing is logged.
+	// Logger gets a warning for each transaction that runs again and each COMMIT without a reply, never a key.
+	// Default slog.Default().
 	Logger *slog.Logger
 	// Observer gets the outcome of each InTx and Within, for metrics, as a guard's Observer does.
 	Observer idempotency.Observer
@@ -79,7 +79,7 @@ func New(db *pgxpool.Pool, cfg Config) (*Store, error) {
 		writer: rand.Text(),
 	}
 	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+		s.log = slog.Default()
 	}
 	return s, nil
 }

@@ -45,7 +45,8 @@ type Config struct {
 	// Keep is the retention of the results that recovery records; set it as in the guard.
 	Keep idempotency.Retention
 
-	// Logger logs each processed operation, stuck ones at level Error; never keys, inputs or results. Nil: no log.
+	// Logger logs each processed operation, stuck ones at level Error; never keys, inputs or
+	// results. Default slog.Default().
 	Logger *slog.Logger
 	// Observer is called for each processed operation, too.
 	Observer Observer
@@ -85,7 +86,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.SweepEvery = cmp.Or(c.SweepEvery, time.Minute)
 	c.Drain = cmp.Or(c.Drain, 20*time.Second)
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	if c.Every < 0 || c.Batch < 1 || c.Parallel < 1 || c.Timeout < 0 || c.Backoff < 0 || c.MaxBackoff < c.Backoff ||
 		c.Drain < 0 {
