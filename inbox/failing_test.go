@@ -327,7 +327,7 @@ func TestP9_5_RetryableSpendsNoAttempt(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestFailureIsLogged: a Config that names no Logger is not silent. It runs alone, for the default logger is everybody's.
+// TestFailureIsLogged: a Config that names no Logger is not silent. It runs alone: the default logger is everybody's.
 func TestFailureIsLogged(t *testing.T) {
 	w := newWorld(t)
 	var said strings.Builder

@@ -98,8 +98,8 @@ func (p *Process) LogTail() string {
 	return text
 }
 
-// Main runs the tests of a binary, calls stops, fails if a goroutine has leaked, and exits. Only loggers that a test gives
-// log: the lines of others would stand in a neighbour's output.
+// Main runs the tests of a binary, calls stops, fails if a goroutine has leaked, and exits. Without a test's logger
+// nothing is logged: it would stand in a neighbour's output.
 func Main(m *testing.M, stops ...func()) {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	code := m.Run()
