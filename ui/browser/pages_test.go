@@ -155,14 +155,15 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// overflow names what is wider than the page; empty: nothing.
+// overflow names what is wider than the page; empty: nothing. Text may be wider than the element that has it.
 const overflow = `(() => {
 	const page = document.documentElement;
 	if (page.scrollWidth <= page.clientWidth) return "";
-	const wide = [...document.querySelectorAll("body *")].filter(e =>
-		e.getBoundingClientRect().right > page.clientWidth + 1 && !e.closest(".scroll, nav, pre"));
+	const right = n => { const r = document.createRange(); r.selectNodeContents(n); return r.getBoundingClientRect().right; };
+	const wide = [...document.querySelectorAll("body *")].filter(e => !e.closest(".scroll, nav, pre") &&
+		(e.getBoundingClientRect().right > page.clientWidth || right(e) > page.clientWidth));
 	return page.scrollWidth + " of " + page.clientWidth + ": " +
-		wide.slice(0, 4).map(e => e.outerHTML.slice(0, 120)).join("\n");
+		wide.slice(-4).map(e => e.outerHTML.slice(0, 200)).join("\n") + (wide.length ? "" : page.innerHTML);
 })()`
 
 // looks are the themes that a page is examined in, with axe's rules for each.
