@@ -623,12 +623,15 @@ func TestP9_3_DeadlocksSpendNoAttempt(t *testing.T) {
 	w.Exec(t, "create table account (n int primary key)")
 	w.Exec(t, "insert into account values (1), (2)")
 	events, lock := some(1), "select from account where n = $1 for update"
-	hasTwo, deadlock, first := make(chan struct{}), make(chan struct{}), true
+	hasTwo, deadlock, over, first := make(chan struct{}), make(chan struct{}), make(chan struct{}), true
 	in := w.halting(inbox.Config{MaxAttempts: 1, LockTimeout: -1, Observer: r.observer()})
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
 		handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			if !first {
+				<-over // it could take row 2 again before the other session wakes: a deadlock that none sees
+			}
 			_, err := tx.Exec(ctx, "set local deadlock_timeout = '1ms'")
 			if _, e2 := tx.Exec(ctx, lock, 2); err != nil || e2 != nil {
 				return errors.Join(err, e2)
@@ -655,6 +658,7 @@ func TestP9_3_DeadlocksSpendNoAttempt(t *testing.T) {
 			t.Error("the other session was the deadlock's victim:", err)
 		}
 		_, _ = conn.Exec(t.Context(), "rollback")
+		close(over)
 	})
 	pgtest.AwaitBlocked(t, w.DB, conn.PgConn().PID())
 	close(deadlock)
