@@ -27,7 +27,7 @@ func TestWAL5TableIsWrittenBeforeSlotMoves(t *testing.T) {
 	}
 	fill(t, db, 10, 10)
 	pgtest.AwaitSQL(t, db,
-		`select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid))
+		`select exists (select from pg_stat_activity where datname = current_database() and $1 = any (pg_blocking_pids(pid))
 			and query like '%relay: wal confirm%')`, int32(conn.PgConn().PID()))
 	// A status that the relay sends from now on confirms the new position, if the relay confirms it at all.
 	pgtest.AwaitSQL(t, db,
@@ -93,7 +93,7 @@ func TestWAL6NumberingIsReadInStream(t *testing.T) {
 	}
 	startRelay(t, newRelay(t, db, to, config(fromWAL)))
 	pgtest.AwaitSQL(t, db,
-		`select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid))
+		`select exists (select from pg_stat_activity where datname = current_database() and $1 = any (pg_blocking_pids(pid))
 			and query like '%relay: wal own%')`, int32(conn.PgConn().PID()))
 	before := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`)
 	db.Exec(t, `update outbox_meta set timeline = '0000000F'`)

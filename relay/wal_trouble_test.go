@@ -352,9 +352,11 @@ func TestWALPausedAfterTakeOver(t *testing.T) {
 	proxy.Refuse(true)
 	proxy.CutAll()
 	// Its process would end the session in the end.
-	db.Exec(t, `select pg_terminate_backend(pid) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))`,
+	db.Exec(t, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
+		and $1 = any (pg_blocking_pids(pid))`,
 		int32(keeper.PgConn().PID()))
-	pgtest.AwaitSQL(t, db, `select not exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))`,
+	pgtest.AwaitSQL(t, db, `select not exists (select from pg_stat_activity where datname = current_database()
+		and $1 = any (pg_blocking_pids(pid)))`,
 		int32(keeper.PgConn().PID()))
 	_ = stop()
 	if err := rows.Rollback(t.Context()); err != nil {

@@ -51,5 +51,7 @@ func AwaitBlocked(t testing.TB, db *DB, pid uint32) {
 // AwaitBlocking waits until another session waits for a lock that backend pid holds.
 func AwaitBlocking(t testing.TB, db *DB, pid uint32) {
 	t.Helper()
-	AwaitSQL(t, db, "select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))", int32(pid))
+	// A neighbour that creates a replication slot waits for every transaction of the server.
+	AwaitSQL(t, db, "select exists (select from pg_stat_activity where datname = current_database() and "+
+		"$1 = any (pg_blocking_pids(pid)))", int32(pid))
 }
