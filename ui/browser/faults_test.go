@@ -52,6 +52,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 		t.Errorf("%d", status)
 	}
 	change.wants("Nothing was changed: the database could not be reached.")
+	b.awaitsText("This database cannot be looked at")
 	proxy.Refuse(false)
 
 	b.awaitsText("account-7")

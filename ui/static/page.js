@@ -47,8 +47,10 @@
   const busy = () => main.querySelector("details.verb[open], details.editor[open], button:focus, select:focus") ||
     document.querySelector(":focus-visible:not(main)") || !getSelection().isCollapsed;
 
+  let renewing = false; // a slow answer does not replace a later one
   const renew = async () => {
-    if (document.hidden || busy()) return;
+    if (document.hidden || busy() || renewing) return;
+    renewing = true;
     try {
       const answer = await fetch(location.href, {redirect: "error"});
       if (!answer.ok) throw new Error(answer.status);
@@ -72,6 +74,8 @@
       document.documentElement.classList.add("lost");
       document.querySelector(".live").textContent = " · does not answer: this is how it was";
       document.querySelector(".live").hidden = false;
+    } finally {
+      renewing = false;
     }
   };
   setInterval(renew, every);
