@@ -52,7 +52,7 @@
     if (document.hidden || busy() || renewing) return;
     renewing = true;
     try {
-      const answer = await fetch(location.href, {redirect: "error"});
+      const answer = await fetch(location.href, {redirect: "error", signal: AbortSignal.timeout(30000)});
       if (!answer.ok) throw new Error(answer.status);
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (busy()) return;
