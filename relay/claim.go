@@ -294,7 +294,6 @@ func (k *claiming) queue(b *pgx.Batch) {
 	if len(k.reserve.lanes) > 0 {
 		b.Queue(q(sql.Reserve), k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
 	}
-	b.Queue(q(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.c.paused) })
 	if s := &k.lists; len(s.lanes) > 0 {
 		b.Queue(q(sql.Unmark), s.lanes, s.fences, me, k.perLane)
 	}
@@ -334,6 +333,8 @@ func (k *claiming) queue(b *pgx.Batch) {
 		b.Queue(q(sql.Read), s.lanes, s.fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload),
 			k.tooMany).Query(k.readBulk)
 	}
+	// After the events: each statement sees what was committed before it, and an event that followed a pause waits.
+	b.Queue(q(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.c.paused) })
 }
 
 func (k *claiming) read(how func(*rowReader, pgx.Rows, *claim, map[int16]*laneClaim) error) func(pgx.Rows) error {

@@ -1,8 +1,8 @@
 package relay
 
 // A paused topic is a place that an operator has closed (P4): its events are held as a whole, in order, and it is not
-// tried. Claims and tries read the paused topics in their own transaction, so that one that begins after the pause's
-// commit sends none of the topic's events; the probe reads them too, to continue soon after a resume.
+// tried. Claims and tries read the paused topics in their own transaction, after the events, so that no event is sent
+// that was committed after the pause; the probe reads them too, to continue soon after a resume.
 
 // setPaused replaces the list of paused topics.
 func (r *Relay) setPaused(topics []string) {

@@ -80,6 +80,41 @@ func TestP4PauseHoldsOnlyItsTopic(t *testing.T) {
 	}
 }
 
+// TestP4PausedWithinAClaim: a topic is paused after a claim has begun, and then an event of it is committed, which the
+// claim still takes. It is held.
+func TestP4PausedWithinAClaim(t *testing.T) {
+	t.Parallel()
+	for name, bulkFrom := range map[string]int{"one by one": 1 << 30, "in bulk": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, r := drivenInBulk(t, outboxDB(t))
+			relay.SetBulkFrom(r, bulkFrom)
+			fillTopic(t, f.db, "fast", 0, 200)
+			f.step()
+			f.step()
+			producer := f.begin(f.db, `lock table outbox_event`)
+			stepped := make(chan error, 1)
+			go func() {
+				_, err := f.Step(t.Context())
+				stepped <- err
+			}()
+			pgtest.AwaitBlocking(t, f.db, producer.PgConn().PID())
+			f.must(newOperator(t, f.db).PauseTopic(t.Context(), "slow", "a drill"))
+			f.exec(producer, `insert into outbox_event (topic, key, type, payload)
+				select 'slow', k::text, 'T', '' from generate_series(1, 20) k`)
+			f.exec(producer, `commit`)
+			f.must(<-stepped)
+			f.steps(r)
+			if n := len(topicOf(f.to.events(), "slow")); n != 0 {
+				t.Errorf("%d events that were committed after the pause are published", n)
+			}
+			if n := pgtest.One[int](t, f.db, `select count(*) from outbox_held where topic = 'slow'`); n != 20 {
+				t.Errorf("%d events are held, want 20", n)
+			}
+		})
+	}
+}
+
 // messages is a slog.Handler that sends the messages to a channel.
 type messages chan string
 
