@@ -23,13 +23,7 @@ func TestP9_3_DuplicateWaitsForStandby(t *testing.T) {
 	h := w.inbox(inbox.Config{}).Batch(writeAll)
 	events := some(6)
 	same(t, "with the standby", handle(t, h, events[:3]), repeat(inbox.Applied, 3))
-	standby := func(names string) {
-		t.Helper()
-		w.Exec(t, "alter system set synchronous_standby_names = "+names)
-		w.Exec(t, "select pg_reload_conf()")
-		pgtest.AwaitSQL(t, w.DB, "select current_setting('synchronous_standby_names') = $1", names[1:len(names)-1])
-	}
-	standby("'nobody'")
+	w.RequireStandby(t, pgtest.Nobody)
 	decided := make(chan []inbox.Outcome, 1)
 	go func() {
 		out, err := h.Handle(t.Context(), events[3:])
@@ -52,7 +46,8 @@ func TestP9_3_DuplicateWaitsForStandby(t *testing.T) {
 		}
 		return pgtest.One[bool](t, w.DB, waits), nil
 	})
-	standby("''")
+	w.Exec(t, "alter system reset synchronous_standby_names")
+	w.Exec(t, "select pg_reload_conf()")
 	same(t, "with the standby again", <-decided, repeat(inbox.Duplicate, 3))
 	same(t, "effects", w.effects(), ids(events))
 }

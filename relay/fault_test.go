@@ -306,32 +306,7 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 	db := server.Database(t, migrations.Outbox)
 	fill(t, db, 10, 3)
 	db.Exec(t, `alter system set synchronous_commit = 'local'`)
-	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
-	db.Exec(t, `select pg_reload_conf()`)
-	// The checkpointer makes commits wait, some time after the reload.
-	probe := db.Connect(t)
-	pgtest.Await(t, "a COMMIT that waits", func() (bool, error) {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_, _ = probe.Exec(context.Background(),
-				`set synchronous_commit = on; update outbox_meta set timeline = timeline`)
-		}()
-		for {
-			select {
-			case <-done:
-				return false, nil
-			default:
-			}
-			const cancel = `select pg_cancel_backend(pid) from pg_stat_activity where pid = $1
-				and wait_event = 'SyncRep'`
-			if tag, err := db.Pool.Exec(t.Context(), cancel, probe.PgConn().PID()); err != nil ||
-				tag.RowsAffected() > 0 {
-				<-done
-				return err == nil, err
-			}
-		}
-	})
+	db.RequireStandby(t, pgtest.Nobody)
 	to := &memory{}
 	stop := startRelay(t, newRelay(t, db, to, config()))
 	waiting := `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'

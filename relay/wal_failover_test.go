@@ -29,9 +29,7 @@ func TestWAL6SlotIsKeptByStandby(t *testing.T) {
 			old := primary.Database(t, migrations.Outbox)
 			standby := primary.Standby(t, "standby")
 			primary.KeepSlots(t, standby, "standby")
-			old.Exec(t, `alter system set synchronous_standby_names = 'standby'`)
-			old.Exec(t, `select pg_reload_conf()`)
-			pgtest.AwaitSQL(t, old, `select count(*) = 1 from pg_stat_replication where sync_state = 'sync'`)
+			old.RequireStandby(t, "standby")
 			slot, err := operator.SetUpWAL(t.Context(), old.Pool, "")
 			if err != nil {
 				t.Fatal(err)
@@ -49,6 +47,8 @@ func TestWAL6SlotIsKeptByStandby(t *testing.T) {
 			standby.AwaitSynced(t, primary, slot)
 			db.Exec(t, `alter system set sync_replication_slots = off`)
 			db.Exec(t, `select pg_reload_conf()`)
+			pgtest.AwaitSQL(t, db,
+				`select not exists (select from pg_stat_activity where backend_type = 'slotsync worker')`)
 			fill(t, old, 1000, 20)
 			awaitDrained(t, old)
 			published := pgtest.One[string](t, old, `select pg_current_wal_lsn()`)

@@ -677,9 +677,7 @@ func TestWAL6Failover(t *testing.T) {
 	old := primary.Database(t, migrations.Outbox)
 	standby := primary.Standby(t, "standby")
 	pgtest.AwaitSQL(t, old, `select count(*) = 1 from pg_stat_replication where state = 'streaming'`)
-	old.Exec(t, `alter system set synchronous_standby_names = 'standby'`)
-	old.Exec(t, `select pg_reload_conf()`)
-	pgtest.AwaitSQL(t, old, `select count(*) = 1 from pg_stat_replication where sync_state = 'sync'`)
+	old.RequireStandby(t, "standby")
 	if _, err := operator.SetUpWAL(t.Context(), old.Pool, ""); err != nil {
 		t.Fatal(err)
 	}

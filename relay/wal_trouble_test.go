@@ -144,8 +144,7 @@ func TestWALPauseBeforeItIsVisible(t *testing.T) {
 	awaitStreaming(t, db)
 	fill(t, db, 10, 10)
 	awaitDrained(t, db)
-	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
-	db.Exec(t, `select pg_reload_conf()`)
+	db.RequireStandby(t, pgtest.Nobody)
 	paused := make(chan error, 1)
 	go func() { paused <- newOperator(t, db).PauseTopic(t.Context(), "payments", "a test") }()
 	pgtest.AwaitSQL(t, db,
@@ -192,8 +191,7 @@ func TestWALStandbyAppears(t *testing.T) {
 	to := &memory{}
 	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
 	awaitStreaming(t, db)
-	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
-	db.Exec(t, `select pg_reload_conf()`)
+	db.RequireStandby(t, pgtest.Nobody)
 	local := db.Connect(t)
 	if _, err := local.Exec(t.Context(), `set synchronous_commit = local`); err != nil {
 		t.Fatal(err)

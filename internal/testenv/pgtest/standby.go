@@ -103,6 +103,53 @@ func (s *Server) baseBackup(dir, name string) error {
 	return nil
 }
 
+// RequireStandby makes the server's commits wait for the synchronous standby of a name, and returns once they do: it is
+// the checkpointer that tells sessions to wait, some time after the reload. With Nobody they wait until the setting is
+// reset.
+func (db *DB) RequireStandby(t testing.TB, name string) {
+	t.Helper()
+	set := func(name string) {
+		db.Exec(t, `alter system set synchronous_standby_names = '`+name+`'`)
+		db.Exec(t, `select pg_reload_conf()`)
+	}
+	set(Nobody)
+	probe := db.Connect(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := probe.Exec(ctx, `set synchronous_commit = on`)
+		for err == nil && ctx.Err() == nil {
+			_, err = probe.Exec(context.WithoutCancel(ctx), `select pg_logical_emit_message(true, 'pgtest', '')`)
+		}
+		ended <- err
+	}()
+	pid := probe.PgConn().PID()
+	Await(t, "a COMMIT that waits for a standby", func() (waits bool, err error) {
+		select {
+		case err := <-ended:
+			return false, err
+		default:
+		}
+		err = db.Pool.QueryRow(t.Context(), `select exists (select from pg_stat_activity where pid = $1
+			and wait_event = 'SyncRep')`, pid).Scan(&waits)
+		return waits, err
+	})
+	stop()
+	if name == Nobody {
+		db.Exec(t, `select pg_terminate_backend($1, 60000)`, pid)
+		<-ended
+		return
+	}
+	set(name)
+	if err := <-ended; err != nil {
+		t.Fatalf("pgtest: a COMMIT that waited for %s: %v", name, err)
+	}
+}
+
+// Nobody is the name of a standby that does not exist.
+const Nobody = "nobody"
+
 // RequireFailoverSlots skips the test unless the servers that NewServer starts have failover slots.
 func RequireFailoverSlots(t testing.TB) {
 	t.Helper()

@@ -62,9 +62,7 @@ func newTestbedOn(t *testing.T, synchronous bool, primary *pgtest.Server, db *pg
 	s.standby = s.primary.Standby(t, "standby")
 	pgtest.AwaitSQL(t, s.old, `select count(*) = 1 from pg_stat_replication where state = 'streaming'`)
 	if synchronous {
-		s.old.Exec(t, `alter system set synchronous_standby_names = 'standby'`)
-		s.old.Exec(t, `select pg_reload_conf()`)
-		pgtest.AwaitSQL(t, s.old, `select count(*) = 1 from pg_stat_replication where sync_state = 'sync'`)
+		s.old.RequireStandby(t, "standby")
 	}
 	s.db = s.old.At(t, s.standby)
 	// Otherwise it says only every ten seconds how far it has replayed.
