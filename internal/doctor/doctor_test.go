@@ -417,6 +417,7 @@ func TestProgress(t *testing.T) {
 func TestJudgements(t *testing.T) {
 	t.Parallel()
 	var healthy server
+	healthy.Failsafe = 1_600_000_000
 	healthy.Number, healthy.Fsync, healthy.FullPageWrites, healthy.SynchronousCommit, healthy.Autovacuum = 150003, true,
 		true, "on", true
 	with := func(change func(*server)) func(*findings) {
@@ -461,10 +462,13 @@ func TestJudgements(t *testing.T) {
 			with(func(s *server) { s.Standbys, s.SynchronousStandbys = 1, "a" }), "durability", OK,
 			"synchronous standbys: a",
 		},
-		"no autovacuum": {with(func(s *server) { s.Autovacuum = false }), "autovacuum", Fail, "off"},
-		"clock fits":    {func(f *findings) { f.difference(-time.Second) }, "clock", OK, "1s"},
-		"clock off":     {func(f *findings) { f.difference(-time.Minute) }, "clock", Warn, "1m0s"},
-		"clock far off": {func(f *findings) { f.difference(time.Hour) }, "clock", Fail, "1h0m0s"},
+		"ids for years":    {with(func(s *server) { s.Age = 200_000_000 }), "wraparound", OK, "1947 million"},
+		"vacuum is behind": {with(func(s *server) { s.Age = 1_700_000_000 }), "wraparound", Warn, "447 million"},
+		"ids end":          {with(func(s *server) { s.Age = 2_100_000_000 }), "wraparound", Fail, "47 million"},
+		"no autovacuum":    {with(func(s *server) { s.Autovacuum = false }), "autovacuum", Fail, "off"},
+		"clock fits":       {func(f *findings) { f.difference(-time.Second) }, "clock", OK, "1s"},
+		"clock off":        {func(f *findings) { f.difference(-time.Minute) }, "clock", Warn, "1m0s"},
+		"clock far off":    {func(f *findings) { f.difference(time.Hour) }, "clock", Fail, "1h0m0s"},
 		"hash": {
 			func(f *findings) { f.lanes(operator.Diagnosis{ChangedHashes: []string{"a"}}) },
 			"hash", Fail, "1 of the test vectors",

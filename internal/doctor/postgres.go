@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -26,12 +27,15 @@ type server struct {
 	Autovacuum            bool
 	Standbys              int64
 	Encrypted             bool
+	Age                   int64 // of the oldest transaction or multixact id of any database
+	Failsafe              int64 // vacuum_failsafe_age
 }
 
 func readServer(ctx context.Context, db *pgxpool.Pool) (s server, err error) {
 	err = db.QueryRow(ctx, queryServer).Scan(&s.Recovery, &s.ReadOnly, &s.Version, &s.Number, &s.Fsync,
 		&s.FullPageWrites,
-		&s.SynchronousCommit, &s.SynchronousStandbys, &s.Autovacuum, &s.Standbys, &s.Encrypted)
+		&s.SynchronousCommit, &s.SynchronousStandbys, &s.Autovacuum, &s.Standbys, &s.Encrypted, &s.Age,
+		&s.Failsafe)
 	return s, err
 }
 
@@ -88,12 +92,31 @@ func (f *findings) server(s server) {
 		f.ok("primary", "Postgres %s, a primary", s.Version)
 	}
 	f.durability(s)
+	f.wraparound(s)
 	if s.Autovacuum {
 		f.ok("autovacuum", "on")
 	} else {
 		f.add(Fail, "autovacuum", "autovacuum or track_counts is off", "Every published event leaves a dead row: "+
 			"looks for work become slower and slower.",
 			"alter system set autovacuum = on; alter system set track_counts = on; select pg_reload_conf()")
+	}
+}
+
+// idsLeft are the ids that vacuum must have time for. Postgres warns below 40 million, and refuses below 3.
+const idsLeft = 100_000_000
+
+func (f *findings) wraparound(s server) {
+	left := math.MaxInt32 - s.Age
+	found := fmt.Sprintf("%d million transaction ids are left", left/1_000_000)
+	const remedy = "Vacuum the database that has the oldest: select datname, age(datfrozenxid), mxid_age(datminmxid) " +
+		"from pg_database. What holds vacuum back: an old snapshot, a prepared transaction, a slot."
+	switch {
+	case left < idsLeft:
+		f.add(Fail, "wraparound", found, "Without any, Postgres takes no writes: neither events nor effects.", remedy)
+	case s.Age > s.Failsafe:
+		f.add(Warn, "wraparound", found, "Vacuum does nothing else by now, and is behind.", remedy)
+	default:
+		f.ok("wraparound", "%s", found)
 	}
 }
 

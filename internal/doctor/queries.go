@@ -8,7 +8,9 @@ select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', cur
 	current_setting('synchronous_standby_names'), current_setting('autovacuum') = 'on'
 	and current_setting('track_counts') = 'on',
 	(select count(*) from pg_stat_replication where state = 'streaming'),
-	coalesce((select s.ssl from pg_stat_ssl s where s.pid = pg_backend_pid()), false)`
+	coalesce((select s.ssl from pg_stat_ssl s where s.pid = pg_backend_pid()), false),
+	(select max(greatest(age(d.datfrozenxid), mxid_age(d.datminmxid))) from pg_database d),
+	current_setting('vacuum_failsafe_age')::int`
 
 	// Asked before anything that only Postgres knows.
 	queryVersion = `-- doctor: version
