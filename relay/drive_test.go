@@ -8,6 +8,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
@@ -25,7 +26,7 @@ type Driver struct {
 func (d *Driver) session(name string, pid *uint32) *session {
 	s := d.r.session(name)
 	dial := s.Dial
-	s.Dial = func(ctx context.Context, name string, warned func()) (pg.Conn, error) {
+	s.Dial = func(ctx context.Context, name string, warned func(*pgconn.Notice)) (pg.Conn, error) {
 		conn, err := dial(ctx, name, warned)
 		if err == nil {
 			*pid = conn.(*pgx.Conn).PgConn().PID()

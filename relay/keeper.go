@@ -41,6 +41,13 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 			r.clock.Store(&now)
 			return err
 		})
+		b.Queue(r.sql(sql.MissingLanes)).QueryRow(func(row pgx.Row) error {
+			missing := 0
+			if err := row.Scan(&missing); err != nil || missing == 0 {
+				return err
+			}
+			return fmt.Errorf("%w: %d of %d", errNoLanes, missing, Lanes)
+		})
 		b.Queue(r.sql(sql.Prune), lease)
 		b.Queue(r.sql(sql.Members), lease, r.owner).Query(func(rows pgx.Rows) error {
 			var id uuid.UUID
@@ -308,7 +315,7 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}, first bool
 // startError returns the error of Run if its first heartbeat fails in a way that waiting cannot repair, and nil
 // otherwise. Later, the same errors count as an outage: a revoked grant, for example.
 func startError(err error) error {
-	if errors.Is(err, errOtherSequence) {
+	if errors.Is(err, errOtherSequence) || errors.Is(err, errNoLanes) {
 		return err
 	}
 	switch pgerr.Code(err) {
@@ -321,6 +328,9 @@ func startError(err error) error {
 	}
 	return nil
 }
+
+// errNoLanes: events of such a lane wait for ever, and no other statement notices.
+var errNoLanes = errors.New("relay: rows of outbox_lane are missing: `relay fence` makes them")
 
 // beatAtLeast is the pause between heartbeats while lanes change hands, and the least one before a requested one.
 const beatAtLeast = 500 * time.Millisecond

@@ -28,8 +28,9 @@ func init() { //nolint:gochecknoinits // the operations call each other through 
 		"settle": opSettle, "settle acked": opSettleAcked, "settle park": opSettlePark,
 		"settle hold": opSettleHold, "settle entries": opSettleEntries, "try": opTry, "untry": opUntry,
 		"present": opPresent, "renew": opRenew, "join": opJoin, "prune": opNothing, "members": opMembers,
-		"take over": opTakeOver,
-		"release":   opRelease, "leave": opLeave, "probe": opProbe,
+		"missing lanes": opNone,
+		"take over":     opTakeOver,
+		"release":       opRelease, "leave": opLeave, "probe": opProbe,
 		"highest": opHighest, "holders": opHolders, "ended": opEnded, "smallest": opSmallest, "unsettled": opUnsettled,
 		"below":  opBelow,
 		"rejoin": opRejoin, "release key": opReleaseKey, "release event": opReleaseEvent,
@@ -94,6 +95,9 @@ func pgFailure(code string) error {
 }
 
 func opNothing(*modelRun, []any) ([][]any, error) { return nil, nil }
+
+// opNone counts none.
+func opNone(*modelRun, []any) ([][]any, error) { return [][]any{{0}}, nil }
 
 // owns compares owner and fence, as every statement of a claim or settle does.
 func (m *modelRun) owns(lane int16, fence int64, owner any) bool {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
@@ -291,10 +292,10 @@ func (m *modelRun) Route(_ context.Context, topic string) (func(e *event.Event) 
 func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
 	conn := &modelConn{m: m}
 	s := &session{Session: &pg.Session{Name: "model", Timeout: time.Hour}}
-	s.Dial = func(context.Context, string, func()) (pg.Conn, error) { return conn, nil }
+	s.Dial = func(context.Context, string, func(*pgconn.Notice)) (pg.Conn, error) { return conn, nil }
 	_ = s.Open(context.Background())
 	conn.closed = m.s.relays[i].cut>>kind&1 == 1
-	s.Dial = func(context.Context, string, func()) (pg.Conn, error) { return &modelConn{m: m}, nil }
+	s.Dial = func(context.Context, string, func(*pgconn.Notice)) (pg.Conn, error) { return &modelConn{m: m}, nil }
 	s.Reopened = func() { r.lanes.Reset() }
 	return s
 }

@@ -109,6 +109,11 @@ func (f *findings) leases(d operator.Diagnosis) {
 		found += "; " + strings.Join(silent, ", ")
 	}
 	switch {
+	case d.MissingLanes > 0:
+		f.add(Fail, "leases", fmt.Sprintf("outbox_lane lacks %d of its 32 rows", d.MissingLanes),
+			"No relay works. The tables were truncated, or restored without their data.",
+			"This makes them, and begins a new numbering:")
+		f.run("fence", "--reason", "...")
 	case d.Members == 0 && len(silent) > 0:
 		f.add(Fail, "leases", found, "No relay runs, and what is appended waits. The last ones did not leave: they "+
 			"were killed, or they are frozen.",

@@ -29,6 +29,7 @@ type Diagnosis struct {
 	// start. Each restart begins a new incarnation.
 	ByStart bool
 
+	MissingLanes            int64         // rows that outbox_lane lacks: their events are not published
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
 	Members                 int64         // relays that were alive within the last minute
 	Silent                  []SilentRelay // the first five, the last heard of first
@@ -174,6 +175,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	var oldest float64
 	x.row(ctx, sql.Leases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
 	d.Oldest = sql.Seconds(oldest)
+	x.row(ctx, sql.MissingLanes, nil, []any{&d.MissingLanes})
 	d.Silent = rowsOf(ctx, x, scanSilent, sql.Silent)
 	x.row(ctx, sql.Aside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})
 	var ago *float64

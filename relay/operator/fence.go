@@ -33,7 +33,8 @@ const lockTimeout = "5s"
 // Fence begins a new numbering, as is required after a restore from a backup: the numbers of a restored database have
 // been used before, and consumers in watermark mode would drop events with such numbers. It raises the incarnation,
 // takes every lane from its owner and raises its fence, so that no number of an old block is used any more, and sets
-// the sequence of ids forward if it is behind the table, as it may be after a logical copy. It never sets it back.
+// the sequence of ids forward if it is behind the table, as it may be after a logical copy. It never sets it back. It
+// makes the lanes that are missing.
 //
 // Running relays take the lanes again by themselves; events that were being published are published again under the
 // same ids. Inboxes remove the ids that they know. Consumers in watermark mode stop at the first event of the new
@@ -55,6 +56,9 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err
 		if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}
+		if err := o.makeLanes(ctx, tx); err != nil {
+			return audited{}, err
+		}
 		if err := o.forward(ctx, tx, &f); err != nil {
 			return audited{}, err
 		}
@@ -70,6 +74,20 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err
 		}}, err
 	})
 	return f, err
+}
+
+// makeLanes makes the lanes that are missing.
+func (o *Operator) makeLanes(ctx context.Context, tx pgx.Tx) error {
+	missing := 0
+	if err := tx.QueryRow(ctx, o.q(sql.MissingLanes)).Scan(&missing); err != nil || missing == 0 {
+		return err
+	}
+	_, err := tx.Exec(ctx, o.q(sql.MakeLanes))
+	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
+		return fmt.Errorf("%d of the 32 lanes are missing; run this as the owner of the tables, who may make them: %w",
+			missing, err)
+	}
+	return err
 }
 
 // forward sets the sequence of ids to the highest known id, if it is behind.

@@ -18,18 +18,18 @@ type Conn interface {
 }
 
 // Dial connects for a session of this name, and calls warned at each warning of the server.
-type Dial func(ctx context.Context, name string, warned func()) (Conn, error)
+type Dial func(ctx context.Context, name string, warned func(*pgconn.Notice)) (Conn, error)
 
 // DialAs dials as a pool would.
 func DialAs(pool *pgxpool.Pool) Dial {
-	return func(ctx context.Context, name string, warned func()) (Conn, error) {
+	return func(ctx context.Context, name string, warned func(*pgconn.Notice)) (Conn, error) {
 		cfg, err := config(ctx, pool, name)
 		if err != nil {
 			return nil, err
 		}
 		cfg.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
 			if n.SeverityUnlocalized == "WARNING" {
-				warned()
+				warned(n)
 			}
 		}
 		conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)

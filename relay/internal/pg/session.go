@@ -26,10 +26,10 @@ type Session struct {
 	// connection that the session closed itself, because a statement was refused or timed out, was not lost.
 	Reopened func()
 
-	conn   Conn
-	lost   bool // the connection was lost, and not closed here
-	warned bool
-	heard  time.Time
+	conn    Conn
+	lost    bool           // the connection was lost, and not closed here
+	warning *pgconn.Notice // of the COMMIT that is under way, and once it has returned of that one
+	heard   time.Time
 }
 
 // Heard returns the time when the server last answered, or when an attempt to connect to it began that failed.
@@ -43,7 +43,7 @@ func (s *Session) Open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	s.heard = time.Now()
-	conn, err := s.Dial(ctx, s.Name, func() { s.warned = true })
+	conn, err := s.Dial(ctx, s.Name, func(n *pgconn.Notice) { s.warning = n })
 	if err != nil {
 		return err
 	}
@@ -77,10 +77,11 @@ func (s *Session) Send(ctx context.Context, b *pgx.Batch) error {
 func (s *Session) Continue(ctx context.Context, b *pgx.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	s.warned = false
+	s.warning = nil
+	s.untilCommit(b)
 	err := s.conn.SendBatch(ctx, b).Close()
-	if err == nil && s.warned {
-		err = errWarned
+	if n := s.warning; err == nil && n != nil && endsInCommit(b) {
+		err = fmt.Errorf("%w: %s (SQLSTATE %s, %s)", errWarned, n.Message, n.Code, n.Routine)
 	}
 	if err != nil {
 		s.lost = !closedHere(err)
@@ -89,6 +90,31 @@ func (s *Session) Continue(ctx context.Context, b *pgx.Batch) error {
 	}
 	s.heard = time.Now()
 	return nil
+}
+
+// untilCommit makes the batch forget the warnings of the statements before its COMMIT: they say nothing about it, and
+// each statement that draws a transaction id has one when the database must be vacuumed soon.
+func (s *Session) untilCommit(b *pgx.Batch) {
+	n := len(b.QueuedQueries)
+	if n < 2 || !endsInCommit(b) {
+		return
+	}
+	last := b.QueuedQueries[n-2]
+	read := last.Fn
+	last.Fn = func(br pgx.BatchResults) (err error) {
+		if read != nil {
+			err = read(br)
+		} else {
+			_, err = br.Exec()
+		}
+		s.warning = nil
+		return err
+	}
+}
+
+func endsInCommit(b *pgx.Batch) bool {
+	n := len(b.QueuedQueries)
+	return n > 0 && b.QueuedQueries[n-1].SQL == sql.Commit
 }
 
 // Transaction sends a transaction that may take the session's Timeout.
@@ -104,8 +130,8 @@ func closedHere(err error) bool {
 
 // errWarned: the commit returned, but Postgres warned about it. "Canceling wait for synchronous replication" is such a
 // warning: the commit is visible and may still be lost, so nothing that it covers may be published. Its text depends on
-// the server's language, hence any warning counts.
-var errWarned = errors.New("relay: Postgres warned about a commit (a cancelled wait for synchronous replication?)")
+// the server's language, hence any warning of a COMMIT counts.
+var errWarned = errors.New("relay: Postgres warned about a COMMIT, so what it has committed may be lost")
 
 // CommitUnknown reports whether a transaction that failed with err may have been committed, or be committed yet.
 func CommitUnknown(err error) bool { return errors.Is(err, errWarned) || pgerr.CommitUnknown(err) }

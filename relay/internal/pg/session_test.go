@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -26,9 +27,8 @@ func TestFailedDialAfterLongSession(t *testing.T) {
 	away := errors.New("connection refused")
 	var conn deadConn
 	var refused error
-	s := &pg.Session{Name: "idle", Timeout: time.Minute, Dial: func(context.Context, string, func()) (pg.Conn, error) {
-		return conn, refused
-	}}
+	s := &pg.Session{Name: "idle", Timeout: time.Minute}
+	s.Dial = func(context.Context, string, func(*pgconn.Notice)) (pg.Conn, error) { return conn, refused }
 	if err := s.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -54,10 +54,11 @@ func TestDialRefusedInAnOutage(t *testing.T) {
 		}
 	}}
 	away := errors.New("connection refused")
-	s := &pg.Session{Name: "slow", Timeout: time.Minute, Dial: func(context.Context, string, func()) (pg.Conn, error) {
+	s := &pg.Session{Name: "slow", Timeout: time.Minute}
+	s.Dial = func(context.Context, string, func(*pgconn.Notice)) (pg.Conn, error) {
 		o.Report("busy", nil, time.Now())
 		return nil, away
-	}}
+	}
 	o.Report("busy", away, time.Now())
 	err := s.Open(t.Context())
 	if o.Report(s.Name, err, s.Heard()); told != 1 || !errors.Is(err, away) {

@@ -11,6 +11,10 @@ where not case n.kind
 			n.want)
 	when 'sequence' then has_sequence_privilege(to_regclass('{schema}' || n.name), n.want)
 	else has_function_privilege(to_regprocedure('{schema}' || n.name), n.want) end
+union
+select 'table ' || n.name || ': bypassrls, as row-level security is enabled'
+from unnest($1::text[], $2::text[]) n (kind, name)
+where n.kind = 'table' and row_security_active(to_regclass('{schema}' || n.name))
 order by 1`
 
 	ByStart = `-- relay: by start

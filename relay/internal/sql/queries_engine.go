@@ -10,6 +10,9 @@ begin isolation level read committed read write`
 	Commit = `-- relay: commit
 commit`
 
+	// A session inherits settings from its role and its database. The barrier is a warning, and one that row-level
+	// security hides rows from would neither publish them nor wait for them: without it Postgres refuses.
+	//
 	// Settings for the planner: outbox_event is empty or huge, whatever its statistics are, and every lookup here is by
 	// the primary key. So a plan does not depend on parameters, and planning each time took half of a small claim.
 	Settings = `-- relay: settings
@@ -17,6 +20,8 @@ select set_config('synchronous_commit', $1, true),
 	set_config('statement_timeout', $2, true),
 	set_config('lock_timeout', $3, true),
 	set_config('idle_in_transaction_session_timeout', $2, true),
+	set_config('client_min_messages', 'warning', true),
+	set_config('row_security', 'off', true),
 	set_config('work_mem', '32MB', true),
 	set_config('enable_seqscan', 'off', true),
 	set_config('enable_bitmapscan', 'off', true),
@@ -27,7 +32,7 @@ select set_config('synchronous_commit', $1, true),
 
 	// A pipeline without a begin is one transaction, so this is for the probe alone.
 	ProbeSettings = `-- relay: probe settings
-select set_config('plan_cache_mode', 'force_generic_plan', true)`
+select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('row_security', 'off', true)`
 
 	Lock = `-- relay: lock
 select l.lane
@@ -208,6 +213,9 @@ on conflict (owner) do update set seen = excluded.seen, lease_until = excluded.l
 	trouble = excluded.trouble, trouble_since = excluded.trouble_since, acked_at = excluded.acked_at,
 	joined = case when $4 then relay_member.joined else clock_timestamp() end
 returning seen`
+
+	MissingLanes = `-- relay: missing lanes
+select 32 - count(*) from {schema}outbox_lane`
 
 	// A member seen later than now was seen before the clock went back.
 	Prune = `-- relay: prune

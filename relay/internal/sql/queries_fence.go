@@ -29,6 +29,10 @@ lock table {schema}outbox_event in share row exclusive mode`
 	Forward = `-- relay: forward
 select setval('{schema}outbox_event_id_seq'::regclass, $1)`
 
+	// A dump without data, or a truncate of all tables, leaves an outbox without lanes.
+	MakeLanes = `-- relay: make lanes
+insert into {schema}outbox_lane (lane) select generate_series(0, 31) on conflict do nothing`
+
 	Fence = `-- relay: fence
 update {schema}outbox_lane set fence = fence + 1, owner = null, lease_until = '-infinity'`
 

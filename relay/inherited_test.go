@@ -1,0 +1,119 @@
+package relay_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// poolWith is a pool whose sessions begin with settings, as of a role or a URL.
+func poolWith(t *testing.T, db *pgtest.DB, settings map[string]string) *pgxpool.Pool {
+	t.Helper()
+	cfg := db.Pool.Config()
+	for name, value := range settings {
+		cfg.ConnConfig.RuntimeParams[name] = value
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// TestStatementsMayWarn: shortly before transaction ids run out, each statement that draws one warns, and the server
+// works. So do triggers of users. Only the warning of a COMMIT says that it may be lost.
+func TestStatementsMayWarn(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	db.Exec(t, `create function warns() returns trigger language plpgsql as $$ begin
+		raise warning 'database "app" must be vacuumed within 30000000 transactions'; return null; end $$`)
+	for _, table := range []string{"outbox_lane", "outbox_claim", "relay_member", "outbox_event"} {
+		db.Exec(t, `create trigger warns after insert or update or delete on `+table+` execute function warns()`)
+	}
+	fill(t, db, 10, 10)
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	awaitDrained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if again := checkOrder(t, to.events(), 10); again > 0 {
+		t.Errorf("%d events were sent twice", again)
+	}
+}
+
+// TestRowSecurityIsRefused: rows that row-level security hides would be neither published nor waited for. A relay
+// says so, and the doctor names the table.
+func TestRowSecurityIsRefused(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	role := fmt.Sprintf("rls%d", time.Now().UnixNano())
+	db.Exec(t, "create role "+role)
+	defer func() { db.Exec(t, "drop owned by "+role); db.Exec(t, "drop role "+role) }()
+	for _, sql := range []string{
+		"usage on schema ", "all on all tables in schema ", "all on all sequences in schema ",
+	} {
+		db.Exec(t, "grant "+sql+db.Schema+" to "+role)
+	}
+	as := poolWith(t, db, map[string]string{"role": role})
+	step := func() error {
+		r, err := relay.New(as, to, config())
+		if err != nil {
+			return err
+		}
+		driver, err := relay.Drive(t.Context(), r)
+		if err == nil {
+			_, err = driver.Step(t.Context())
+			driver.Close()
+		}
+		return err
+	}
+	if err := step(); err != nil {
+		t.Fatalf("before: %v", err)
+	}
+	for _, table := range []string{"outbox_event", "outbox_parked_key", "outbox_lane"} {
+		db.Exec(t, "alter table "+table+" enable row level security")
+		d, err := operator.Diagnose(t.Context(), as, db.Schema, false)
+		if err != nil || !strings.Contains(strings.Join(d.MissingRights, "\n"), "table "+table+": bypassrls") {
+			t.Errorf("%s: the doctor finds %q, %v", table, d.MissingRights, err)
+		}
+		err = step()
+		if err == nil || !strings.Contains(err.Error(), `"`+table+`"`) {
+			t.Errorf("a relay from which rows of %s are hidden: %v", table, err)
+		}
+		db.Exec(t, "alter table "+table+" disable row level security")
+	}
+}
+
+// TestLanesAreMissing: a schema without its data has no lanes, and no statement on lanes notices. The relay does not
+// start, and one that runs stops publishing; a fence makes the lanes.
+func TestLanesAreMissing(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	fill(t, db, 10, 10)
+	db.Exec(t, "truncate outbox_lane")
+	r := newRelay(t, db, to, config())
+	if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "relay fence") {
+		t.Fatalf("started without lanes: %v", err)
+	}
+	d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema, false)
+	if err != nil || d.MissingLanes != relay.Lanes {
+		t.Errorf("the doctor misses %d lanes: %v", d.MissingLanes, err)
+	}
+	if _, err := newOperator(t, db).Fence(t.Context(), "the lanes were truncated"); err != nil {
+		t.Fatal(err)
+	}
+	stop := startRelay(t, newRelay(t, db, to, config()))
+	awaitDrained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	checkOrder(t, to.events(), 10)
+}
