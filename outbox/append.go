@@ -81,9 +81,12 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 		if len(b.events) >= copyFrom || b.bytes > maxStatement {
 			return b.copy(ctx, tx)
 		}
-		return b.statements(func(query string, args []any) error {
-			_, err := tx.Exec(ctx, query, args...)
-			return err
+		return b.statements(func(query string, args []any, events int) error {
+			tag, err := tx.Exec(ctx, query, args...)
+			if err != nil {
+				return b.failed(err)
+			}
+			return took(tag.RowsAffected(), events)
 		})
 	})
 }
@@ -95,9 +98,16 @@ func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
 	}
 	return a.write(ctx, events, func(ctx context.Context, b *batch) error {
-		return b.statements(func(query string, args []any) error {
-			_, err := tx.ExecContext(ctx, query, args...)
-			return err
+		return b.statements(func(query string, args []any, events int) error {
+			result, err := tx.ExecContext(ctx, query, args...)
+			var n int64
+			if err == nil {
+				n, err = result.RowsAffected()
+			}
+			if err != nil {
+				return b.failed(err)
+			}
+			return took(n, events)
 		})
 	})
 }

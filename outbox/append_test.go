@@ -344,3 +344,48 @@ func TestQueriesPrepare(t *testing.T) {
 	t.Parallel()
 	pgtest.PrepareAll(t, pgtest.New(t, migrations.Outbox), outbox.Queries)
 }
+
+// TestSwallowedEventsAreRefused: a trigger that swallows rows makes no door say that the events are appended.
+func TestSwallowedEventsAreRefused(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	db.Exec(t, `create function swallows() returns trigger language plpgsql as $$ begin return null; end $$`)
+	for _, table := range []string{"outbox_event", "outbox_scheduled"} {
+		db.Exec(t, `create trigger swallows before insert on `+table+` for each row execute function swallows()`)
+	}
+	doors := map[string]func(events []event.Event) error{
+		"Append": func(events []event.Event) error {
+			return pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+				return outbox.Append(t.Context(), tx, events...)
+			})
+		},
+		"AppendSQL": func(events []event.Event) error {
+			tx, err := openSQL(t, db.URL).BeginTx(t.Context(), nil)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }()
+			return outbox.AppendSQL(t.Context(), tx, events...)
+		},
+		"Queue": func(events []event.Event) error {
+			var b pgx.Batch
+			if err := outbox.Queue(t.Context(), &b, events...); err != nil {
+				return err
+			}
+			return db.Pool.SendBatch(t.Context(), &b).Close()
+		},
+	}
+	for name, door := range doors {
+		for _, n := range sizes[1:] {
+			for _, at := range []time.Time{{}, time.Now().Add(time.Hour)} {
+				events := awkward(n)
+				for i := range events {
+					events[i].NotBefore = at
+				}
+				if err := door(events); err == nil || !strings.Contains(err.Error(), "the table took 0") {
+					t.Errorf("%s of %d events for %v: %v", name, n, at, err)
+				}
+			}
+		}
+	}
+}

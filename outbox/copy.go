@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -22,11 +21,7 @@ func (b *batch) copy(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return b.failed(err)
 	}
-	if n != int64(len(b.events)) {
-		// A trigger can swallow rows of COPY; an event that is silently gone is what this module exists against.
-		return fmt.Errorf("outbox: append %d events: the table took %d: roll back", len(b.events), n)
-	}
-	return nil
+	return took(n, len(b.events))
 }
 
 // source hands the rows to COPY. pgx encodes a row before it asks for the next, so that one slice does for all.

@@ -29,7 +29,7 @@ func ByStatements(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 	if err != nil {
 		return err
 	}
-	return b[0].statements(func(query string, args []any) error {
+	return b[0].statements(func(query string, args []any, _ int) error {
 		_, err := tx.Exec(ctx, query, args...)
 		return err
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/event"
 )
@@ -23,15 +24,18 @@ func Queue(ctx context.Context, batch *pgx.Batch, events ...event.Event) error {
 //
 // An event that cannot be published is refused with an [*EventError], and nothing was queued. It queues one statement
 // for all events, one more for those whose NotBefore lies in the future, and one more for every further 10,000 events
-// or 8 MiB: who reads results one by one should queue the events last. What the database refuses is told by the batch's
-// results, and the transaction must be rolled back. Append is better for fifty events and more.
+// or 8 MiB. What the database refuses is told by the batch's results, and the transaction must be rolled back; so is
+// what a trigger has swallowed, unless the caller reads the results one by one: such a caller queues the events last,
+// and compares RowsAffected. Append is better for fifty events and more.
 func (a Appender) Queue(ctx context.Context, into *pgx.Batch, events ...event.Event) error {
 	if into == nil {
 		return errors.New("outbox: batch is nil: queue within the batch of the business change")
 	}
 	return a.write(ctx, events, func(_ context.Context, b *batch) error {
-		return b.statements(func(query string, args []any) error {
-			into.Queue(query, args...)
+		return b.statements(func(query string, args []any, events int) error {
+			into.Queue(query, args...).Exec(func(tag pgconn.CommandTag) error {
+				return took(tag.RowsAffected(), events)
+			})
 			return nil
 		})
 	})

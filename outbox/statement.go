@@ -21,7 +21,7 @@ const (
 const timeFormat = "2006-01-02T15:04:05.999999Z07:00"
 
 // statements writes the batch by one statement, or by several when it is too large for one.
-func (b *batch) statements(exec func(query string, args []any) error) error {
+func (b *batch) statements(exec func(query string, args []any, events int) error) error {
 	return b.parts(func(from, to int) error {
 		query, args := queryAppendOne, []any(nil)
 		switch {
@@ -34,8 +34,17 @@ func (b *batch) statements(exec func(query string, args []any) error) error {
 		default:
 			query, args = queryAppendMany, b.many(from, to)
 		}
-		return exec(pgschema.Expand(query, b.prefix), args)
+		return exec(pgschema.Expand(query, b.prefix), args, to-from)
 	})
+}
+
+// took refuses what the table has not taken in full: a trigger can swallow rows, and an event that is silently gone is
+// what this module exists against.
+func took(rows int64, of int) error {
+	if rows != int64(of) {
+		return fmt.Errorf("outbox: append %d events: the table took %d: roll back", of, rows)
+	}
+	return nil
 }
 
 // parts cuts the batch into what statements can carry.
@@ -50,7 +59,7 @@ func (b *batch) parts(do func(from, to int) error) error {
 			to++
 		}
 		if err := do(from, to); err != nil {
-			return b.failed(err)
+			return err
 		}
 		from = to
 	}
