@@ -28,6 +28,41 @@ func poolWith(t *testing.T, db *pgtest.DB, settings map[string]string) *pgxpool.
 	return pool
 }
 
+// TestIdleSessionsLast: a role's idle_session_timeout ends no session of a relay that waits for events.
+func TestIdleSessionsLast(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	r, err := relay.New(poolWith(t, db, map[string]string{"idle_session_timeout": "5s"}), to, config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver, err := relay.Drive(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	step := func() int {
+		fill(t, db, 1, 1)
+		if _, err := driver.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return pgtest.One[int](t, db, `select pid from pg_stat_activity where datname = current_database()
+			and application_name = 'effectonce relay driven'`)
+	}
+	pid := step()
+	short := db.Connect(t)
+	if _, err := short.Exec(t.Context(), "set idle_session_timeout = '5s'"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Await(t, "the end of a session with this timeout", func() (bool, error) {
+		return pgtest.One[bool](t, db, `select not exists (select from pg_stat_activity where pid = $1)`,
+			short.PgConn().PID()), nil
+	})
+	if now := step(); now != pid {
+		t.Errorf("session %d has ended, %d goes on", pid, now)
+	}
+}
+
 // TestStatementsMayWarn: shortly before transaction ids run out, each statement that draws one warns, and the server
 // works. So do triggers of users. Only the warning of a COMMIT says that it may be lost.
 func TestStatementsMayWarn(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // Conn is the part of *pgx.Conn that a session uses.
@@ -41,6 +43,10 @@ func DialAs(pool *pgxpool.Pool) Dial {
 				HangUp(conn)
 				return nil, fmt.Errorf("relay: AfterConnect: %w", err)
 			}
+		}
+		if _, err := conn.Exec(ctx, sql.Lasting); err != nil {
+			HangUp(conn)
+			return nil, fmt.Errorf("relay: connecting to Postgres: %w", err)
 		}
 		return conn, nil
 	}

@@ -7,6 +7,11 @@ const (
 	Begin = `-- relay: begin
 begin isolation level read committed read write`
 
+	// A relay's sessions wait for events: an end of one would count as an outage. Behind a pooler it may be another
+	// session that keeps the setting, which asks nothing of anybody.
+	Lasting = `-- relay: lasting
+set idle_session_timeout = 0`
+
 	Commit = `-- relay: commit
 commit`
 
