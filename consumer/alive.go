@@ -113,10 +113,20 @@ func (s *session) watchTopics(ctx context.Context, join func()) {
 	}
 }
 
-// committed queries the group's offsets of partitions until it gets an answer. A negative offset means that there is
-// none. It returns false if the member has to rejoin first, or if ctx ended.
-func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Partition) (map[Partition]int64, bool) {
-	at := map[Partition]int64{}
+// groupOffset is what the group has of a partition: the committed offset, and the one at which its members began. A
+// negative one means that there is none.
+type groupOffset struct{ committed, began int64 }
+
+// beganAt is the metadata of a committed offset. Kafka keeps it with the offset, so that a database which has lost its
+// row of a partition is told from one that never had any.
+const beganAt = "effectonce: began at %d"
+
+// committed queries the group's offsets of partitions until it gets an answer. It returns false if the member has to
+// rejoin first, or if ctx ended.
+func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Partition) (
+	map[Partition]groupOffset, bool,
+) {
+	at := map[Partition]groupOffset{}
 	if len(ps) == 0 {
 		return at, true
 	}
@@ -148,7 +158,9 @@ func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Par
 	return at, ok
 }
 
-func (c *client) committed(ctx context.Context, group string, ask map[string][]int, at map[Partition]int64) error {
+func (c *client) committed(ctx context.Context, group string, ask map[string][]int,
+	at map[Partition]groupOffset,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, netTimeout)
 	defer cancel()
 	res, err := c.kafka().OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: ask})
@@ -163,7 +175,11 @@ func (c *client) committed(ctx context.Context, group string, ask map[string][]i
 			if p.Error != nil {
 				return fmt.Errorf("offset fetch of %s-%d: %w", topic, p.Partition, p.Error)
 			}
-			at[Partition{topic, int32(p.Partition)}] = p.CommittedOffset
+			o := groupOffset{p.CommittedOffset, 0}
+			if n, _ := fmt.Sscanf(p.Metadata, beganAt, &o.began); n == 0 {
+				o.began = o.committed // another program's, or set by a person
+			}
+			at[Partition{topic, int32(p.Partition)}] = o
 		}
 	}
 	for topic, ids := range ask {
@@ -181,8 +197,14 @@ func (c *client) committed(ctx context.Context, group string, ask map[string][]i
 func (s *session) commit(ctx context.Context, next offsets) error {
 	s.mu.Lock()
 	id := s.id
+	running := maps.Clone(s.running)
 	s.mu.Unlock()
-	err := s.c.client.commit(ctx, &s.c.cfg, id, next)
+	err := s.c.client.commit(ctx, &s.c.cfg, id, next, func(p Partition) string {
+		if r := running[p]; r != nil {
+			return r.metadata()
+		}
+		return ""
+	})
 	s.mu.Lock()
 	passing := s.joining || s.id != id
 	s.mu.Unlock()
@@ -213,7 +235,9 @@ func (c *client) heartbeat(ctx context.Context, cfg *Config, id identity) error 
 }
 
 // commit does not use kafka.Client's method, which sets leader epoch 0 for every offset.
-func (c *client) commit(ctx context.Context, cfg *Config, id identity, next offsets) error {
+func (c *client) commit(ctx context.Context, cfg *Config, id identity, next offsets,
+	metadata func(Partition) string,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, min(netTimeout, cfg.SessionTimeout/3))
 	defer cancel()
 	req := &offsetcommit.Request{
@@ -225,6 +249,7 @@ func (c *client) commit(ctx context.Context, cfg *Config, id identity, next offs
 		for id, offset := range partitions {
 			t.Partitions = append(t.Partitions, offsetcommit.RequestPartition{
 				PartitionIndex: int32(id), CommittedOffset: offset, CommitTimestamp: -1, CommittedLeaderEpoch: -1,
+				CommittedMetadata: metadata(Partition{topic, int32(id)}),
 			})
 		}
 		req.Topics = append(req.Topics, t)

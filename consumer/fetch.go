@@ -9,6 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -124,6 +125,9 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 		at = end
 	case known:
 		p.expectRepeats(at, next)
+	}
+	if known || next != inbox.NoProgress {
+		p.begins(at)
 	}
 	p.setPosition(at)
 	p.commits.decided(p, at)

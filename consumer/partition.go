@@ -42,6 +42,7 @@ type partition struct {
 	loggedDoubled bool // an applied event below decidedBefore was logged
 
 	mu       sync.Mutex
+	began    int64     // where the group began, or where this one begins; negative: not to be recorded
 	next     int64     // the first undecided offset; -1: not known yet
 	high     int64     // the end of the log at the time seen; -1: not known yet
 	seen     time.Time // when high was last read
@@ -224,6 +225,23 @@ func (p *partition) gather(work context.Context) (chunk, bool) {
 		batch.next, batch.bytes = more.next, batch.bytes+more.bytes
 	}
 	return batch, true
+}
+
+// metadata of the group's offset; empty: none.
+func (p *partition) metadata() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.began < 0 {
+		return ""
+	}
+	return fmt.Sprintf(beganAt, p.began)
+}
+
+// begins records the offset where the group begins the partition.
+func (p *partition) begins(at int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.began = at
 }
 
 func (p *partition) receive(work context.Context, timeout <-chan time.Time) (chunk, bool) {

@@ -11,13 +11,23 @@ import (
 // compare returns the offset to begin at if the group has committed one: that offset, or the progress of the handler's
 // database if it is lower. A database that was restored from a backup lacks effects of offsets that the group has
 // committed. Reading them again costs duplicates; skipping them would lose them. Usually the progress is only some
-// seconds old, and those events are read again, too.
+// seconds old, and those events are read again, too. A database without any progress has decided nothing since the
+// group began.
 func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 	if p.c.cfg.OnBehind == BehindIgnore {
 		return committed
 	}
 	next, known, ok := p.handlerProgress(ctx)
-	if !ok || !known || next == committed {
+	switch {
+	case !ok:
+		return committed
+	case !known && next == inbox.NoProgress:
+		p.begins(-1)
+		return committed
+	case !known:
+		next = p.began // the database is from before the group began, or is another one
+	}
+	if next == committed {
 		return committed
 	}
 	first, end, ok := p.bounds(ctx)
@@ -41,8 +51,13 @@ func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 			"topic", p.Topic, "partition", p.ID, "from", next, "to", first)
 	}
 	p.reread = ForgottenRange{Partition: p.Partition, From: at, To: committed}
-	p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID,
-		"from", at, "committed", committed)
+	if known {
+		p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID,
+			"from", at, "committed", committed)
+	} else {
+		p.c.cfg.Logger.Warn("the handler's database knows nothing of this partition: reading again from where the "+
+			"group began", "topic", p.Topic, "partition", p.ID, "from", at, "committed", committed)
+	}
 	return at
 }
 

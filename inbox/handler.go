@@ -40,8 +40,8 @@ type Handler interface {
 	// Revoked is called after the last Handle of a partition that this process gives up, also at shutdown.
 	Revoked(ctx context.Context, topic string, partition int32)
 	// Progress returns the offset up to which all events of a partition are decided in the database of the effects. It
-	// may lag by some seconds. known is false if nothing of the partition was decided there, or if the handler keeps no
-	// progress.
+	// may lag by some seconds. known is false if nothing of the partition was decided there: a consumer then begins
+	// where its group began, and not where that is. A handler that keeps no progress returns [NoProgress] and false.
 	Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error)
 	// Resumed reports whether an operator resumed a halted partition. A consumer polls it.
 	Resumed(ctx context.Context, topic string, partition int32) (bool, error)
@@ -72,10 +72,13 @@ func (HandlerFunc) Assigned(string, int32) {}
 // Revoked does nothing.
 func (HandlerFunc) Revoked(context.Context, string, int32) {}
 
-// Progress reports that no progress is known.
+// Progress returns NoProgress.
 func (HandlerFunc) Progress(context.Context, string, int32) (next int64, known bool, err error) {
-	return 0, false, nil
+	return NoProgress, false, nil
 }
+
+// NoProgress is the answer of a [Handler.Progress] that keeps no progress: the partitions begin at the group's offsets.
+const NoProgress = -1
 
 // Resumed returns false: a HandlerFunc has no place to record it.
 func (HandlerFunc) Resumed(context.Context, string, int32) (bool, error) { return false, nil }

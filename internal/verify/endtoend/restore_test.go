@@ -2,12 +2,14 @@ package endtoend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
@@ -52,6 +54,65 @@ func TestP10RestoredConsumer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestP10ConsumerRestoredToBeforeItsTopic: the backup is from before the first event of the topic, or the database is
+// another one under the consumer's name. It has no row of the partitions, and the group is far ahead.
+func TestP10ConsumerRestoredToBeforeItsTopic(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.NewDatabase(t, migrations.Inbox), kafkatest.Topic(t, 3)
+	db.Exec(t, `create table effect (id uuid primary key, at bigint generated always as identity)`)
+	backup := db.Copy(t)
+	produce(t, topic, 0, 300)
+	consume(t, db, topic, consumer.BehindRepeat, 300)
+	produce(t, topic, 300, 50)
+	consume(t, db, topic, consumer.BehindRepeat, 350)
+	produce(t, topic, 350, 50)
+	if n := consume(t, backup, topic, consumer.BehindRepeat, 400); n != 350 {
+		t.Errorf("%d committed events were applied again, want 350", n)
+	}
+	if n := consume(t, backup, topic, consumer.BehindRepeat, 400); n != 0 {
+		t.Errorf("%d committed events were applied a third time", n)
+	}
+}
+
+// TestP10ConsumerTakesOver: a group that another program has moved begins at its offsets, and not at the log's start.
+func TestP10ConsumerTakesOver(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.NewDatabase(t, migrations.Inbox), kafkatest.Topic(t, 3)
+	db.Exec(t, `create table effect (id uuid primary key, at bigint generated always as identity)`)
+	produce(t, topic, 0, 300)
+	commitByHand(t, topic, map[int]int64{0: 90, 1: 100, 2: 100})
+	produce(t, topic, 300, 50)
+	consume(t, db, topic, consumer.BehindRepeat, 60)
+	if n := pgtest.One[int](t, db, `select count(*) from effect`); n != 60 {
+		t.Errorf("%d effects, want those of the 60 events behind the group's offsets", n)
+	}
+}
+
+// commitByHand commits offsets of the topic's group as other programs do.
+func commitByHand(t *testing.T, topic string, offsets map[int]int64) {
+	t.Helper()
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &kafka.Client{Addr: kafka.TCP(kafkatest.Brokers(t)...), Transport: transport}
+	req := &kafka.OffsetCommitRequest{GroupID: topic, GenerationID: -1, Topics: map[string][]kafka.OffsetCommit{}}
+	for p, offset := range offsets {
+		req.Topics[topic] = append(req.Topics[topic], kafka.OffsetCommit{Partition: p, Offset: offset})
+	}
+	// The first group of a new cluster has no coordinator for a moment.
+	pgtest.Await(t, "the group's coordinator", func() (bool, error) {
+		res, err := client.OffsetCommit(t.Context(), req)
+		if err == nil {
+			for _, p := range res.Topics[topic] {
+				err = errors.Join(err, p.Error)
+			}
+		}
+		if code, ok := errors.AsType[kafka.Error](err); ok && code.Temporary() {
+			return false, nil
+		}
+		return err == nil, err
+	})
 }
 
 func produce(t *testing.T, topic string, from, n int) {

@@ -43,7 +43,7 @@ type testbed struct {
 	topic, dir       string
 	source           dump.Source
 	payments         atomic.Int64 // events of known commits
-	log              logBuffer
+	log, workers     logBuffer    // of the relays, and of the workers
 }
 
 func newTestbed(t *testing.T, synchronous bool) *testbed {
@@ -72,6 +72,7 @@ func newTestbedOn(t *testing.T, synchronous bool, primary *pgtest.Server, db *pg
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log of the relays:\n%s", s.log.String())
+			t.Logf("log of the workers:\n%s", s.workers.String())
 		}
 	})
 	s.source = dump.Source{
@@ -246,15 +247,15 @@ func (s *testbed) relay(process, url string, change ...func(*relay.Config)) *tas
 func (s *testbed) worker(process, url string) *task {
 	s.t.Helper()
 	w, db := s.history(process), s.pool(url)
-	quiet := slog.New(slog.DiscardHandler)
-	in, err := inbox.New(db, name, inbox.Config{Observer: tap.Inbox(w, name), Logger: quiet})
+	log := slog.New(slog.NewTextHandler(&s.workers, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	in, err := inbox.New(db, name, inbox.Config{Observer: tap.Inbox(w, name), Logger: log})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	c, err := consumer.New(tap.Handler(w, name, in.Batch(tap.Effect(w, name))), s.source.Brokers, s.source.Topics,
 		consumer.Config{
 			Group: s.topic, Batch: 20, HeartbeatInterval: 200 * time.Millisecond, CommitEvery: 20 * time.Millisecond,
-			DrainTimeout: time.Second, Logger: quiet, Observer: tap.Consumer(w, s.topic),
+			DrainTimeout: time.Second, Logger: log, Observer: tap.Consumer(w, s.topic),
 		})
 	if err != nil {
 		s.t.Fatal(err)
