@@ -134,10 +134,19 @@ func TestLanesAreMissing(t *testing.T) {
 	db, to := outboxDB(t), &memory{}
 	fill(t, db, 10, 10)
 	db.Exec(t, "truncate outbox_lane")
-	r := newRelay(t, db, to, config())
-	if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "relay fence") {
-		t.Fatalf("started without lanes: %v", err)
-	}
+	ended := make(chan error, 1)
+	go func() { ended <- newRelay(t, db, to, config()).Run(t.Context()) }()
+	pgtest.Await(t, "a relay without lanes that ends", func() (bool, error) {
+		select {
+		case err := <-ended:
+			if err == nil || !strings.Contains(err.Error(), "relay fence") {
+				t.Errorf("a relay without lanes ended with %v", err)
+			}
+			return true, nil
+		default:
+			return false, nil
+		}
+	})
 	d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema, false)
 	if err != nil || d.MissingLanes != relay.Lanes {
 		t.Errorf("the doctor misses %d lanes: %v", d.MissingLanes, err)
