@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
 // maxConns is the size of DB.Pool. The shared server accepts 1,000 connections.
@@ -88,12 +90,6 @@ func (db *DB) Copy(t testing.TB) *DB {
 		t.Fatalf("pgtest: parse %s: %v", db.AdminURL, err)
 	}
 	admin, name, template := withDatabase(t, db.AdminURL, "postgres"), uniqueName(t), strings.TrimPrefix(u.Path, "/")
-	db.Pool.Reset()
-	// Backends take a moment to end.
-	Await(t, "a database without connections", func() (bool, error) {
-		return One[bool](t, &DB{Pool: db.Pool}, "select count(*) = 1 from pg_stat_activity where datname = $1",
-			template), nil
-	})
 	db.Pool.Reset()
 	adminExec(t, admin, "create database "+name+" template "+template)
 	dropAfter(t, admin, name)
@@ -187,8 +183,19 @@ func tryExec(admin, sql string) error {
 		return fmt.Errorf("connect as superuser: %w", err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
-	return err
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		// Postgres itself waits for the end of a database's sessions for five seconds only.
+		if _, err = conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); !pgerr.Is(err, "55006") {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // WithSearchPath returns rawURL with the search_path set to schema by the connection's startup options.
