@@ -46,11 +46,13 @@ type walEngine struct {
 }
 
 // Publish implements wal.Engine.
-func (e *walEngine) Publish(ctx context.Context, grants []lanes.Grant, d *delivery.Delivery) (late bool) {
+func (e *walEngine) Publish(ctx context.Context, grants []lanes.Grant, d *delivery.Delivery, paused []string) (
+	late bool,
+) {
 	const part = "effectonce relay wal"
 	e.streaming.Store(time.Now().UnixNano())
 	defer e.streaming.Store(0)
-	_, late = e.deliver(ctx, part, grants, d, nil, nil)
+	_, late = e.deliver(ctx, part, grants, d, paused, nil)
 	e.kafka.Report(part, nil, time.Now()) // events without an ack are held, or another relay's
 	return late
 }

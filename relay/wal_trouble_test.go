@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -124,6 +127,55 @@ func TestWALPausedTopic(t *testing.T) {
 	}
 	if n := checkByNumber(t, to.events()); n != 1 {
 		t.Errorf("%d numberings", n)
+	}
+}
+
+// lateProbe is a TracerProvider that calls a function before each publish.
+type lateProbe struct {
+	noop.TracerProvider
+	report func()
+}
+
+// Tracer implements trace.TracerProvider.
+func (p lateProbe) Tracer(string, ...trace.TracerOption) trace.Tracer {
+	return lateTracer{report: p.report}
+}
+
+type lateTracer struct {
+	noop.Tracer
+	report func()
+}
+
+// Start implements trace.Tracer.
+func (l lateTracer) Start(ctx context.Context, name string, o ...trace.SpanStartOption) (context.Context, trace.Span) {
+	l.report()
+	return l.Tracer.Start(ctx, name, o...)
+}
+
+// TestWALUsesItsOwnReadOfPauses: the reader of the WAL and the prober read outbox_paused_topic at different times.
+// Events that were committed after a pause are not sent when a probe from before the pause reports later.
+func TestWALUsesItsOwnReadOfPauses(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	var r *relay.Relay
+	r = newRelay(t, db, to, config(fromWAL, func(c *relay.Config) {
+		c.TracerProvider = lateProbe{report: func() { relay.Unpause(r) }}
+	}))
+	stop := startRelay(t, r)
+	awaitStreaming(t, db)
+	fill(t, db, 10, 10)
+	awaitDrained(t, db)
+	if err := newOperator(t, db).PauseTopic(t.Context(), "payments", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k0', 'T', '1')`)
+	awaitDrained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := to.count(); n != 10 {
+		t.Errorf("%d events of a paused topic were sent", n-10)
 	}
 }
 

@@ -24,6 +24,7 @@ type follower struct {
 	deleter *deleter
 	slot    string
 	epoch   string
+	paused  []string // topics, as of the last change in the stream
 	numbers numbers
 	since   uint64 // commits from here on were not sent before
 
@@ -194,12 +195,13 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 	return err
 }
 
-// check reads, once the stream has begun, the current numbering, and the transactions that may have committed before
-// the stream began.
+// check reads, once the stream has begun, the current numbering and pauses, and the transactions that may have
+// committed before the stream began.
 func (f *follower) check(ctx context.Context) error {
 	same := false
 	err := f.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
 		b.Queue(f.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
+		b.Queue(f.sql(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.paused) })
 		b.Queue(f.sql(sql.Holders)).Query(pg.ReadHolders(&f.guard))
 	})
 	if err == nil && !same {
@@ -282,7 +284,7 @@ func (f *follower) changed(ctx context.Context, xids []uint32) error {
 	if !c.Same {
 		return errLanesChanged
 	}
-	f.epoch = c.Epoch
+	f.epoch, f.paused = c.Epoch, c.Paused
 	f.Engine.Pause(c.Paused)
 	return nil
 }

@@ -38,7 +38,7 @@ func (f *follower) publish(work context.Context, b *batch, done *deletion) error
 		}
 	}
 	d := delivery.New(b.Events, items)
-	switch late := f.Engine.Publish(work, grants, d); {
+	switch late := f.Engine.Publish(work, grants, d, f.paused); {
 	case late:
 		return errLanesChanged
 	case d.Len() > 0:

@@ -44,9 +44,9 @@ type Source struct {
 
 // Engine is the relay, as a source needs it.
 type Engine interface {
-	// Publish sends events of granted lanes until each is acked, or must be published from the table. It gives up when
-	// ctx ends, and when a lease is no longer certain (late).
-	Publish(ctx context.Context, grants []lanes.Grant, d *delivery.Delivery) (late bool)
+	// Publish sends events of granted lanes, but none of these paused topics, until each is acked, or must be published
+	// from the table. It gives up when ctx ends, and when a lease is no longer certain (late).
+	Publish(ctx context.Context, grants []lanes.Grant, d *delivery.Delivery, paused []string) (late bool)
 	// Drain claims, publishes and settles once the events that offered lanes have in the table. It returns the claimed
 	// ids by lane.
 	Drain(ctx context.Context, s *pg.Session) (grants []lanes.Grant, claimed map[int16][]int64, err error)
