@@ -77,15 +77,20 @@ const (
 )
 
 // FreePort returns a TCP port of 127.0.0.1 that was free a moment ago. If another process takes it, the caller retries.
-// It does not return the same one soon again.
+// It does not return the same one soon again. On Linux the FreePort of another process does not return it before the
+// end of this process: a server that is stopped for a while starts again on its port.
 func FreePort() (int, error) {
 	var err error
 	for range 100 {
 		var l net.Listener
 		port := firstPort + int(lastPort.Add(1)%ports)
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			return port, l.Close()
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+			continue
 		}
+		if err = l.Close(); err != nil || reserve(port) {
+			return port, err
+		}
+		err = fmt.Errorf("port %d is another process'", port)
 	}
 	return 0, fmt.Errorf("find a free port: %w", err)
 }

@@ -1,7 +1,10 @@
 package child_test
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -47,4 +50,40 @@ func TestFreePort(t *testing.T) {
 		}
 		seen[port] = true
 	}
+}
+
+// TestFreePortOfAnotherProcess: a port that another process has got is not free while its server is stopped.
+func TestFreePortOfAnotherProcess(t *testing.T) {
+	if os.Getenv("FREE_PORT") != "" {
+		port, err := child.FreePort()
+		fmt.Println(port, err)
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		return
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("needs Linux")
+	}
+	other := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	other.Env = append(os.Environ(), "FREE_PORT=1")
+	stdin, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var taken int
+	if _, err := fmt.Fscan(stdout, &taken); err != nil {
+		t.Error(err)
+	}
+	child.LookNextAt(taken)
+	if port, err := child.FreePort(); err != nil || port == taken {
+		t.Errorf("port %d, %v; another process has %d", port, err, taken)
+	}
+	_ = stdin.Close()
+	_ = other.Wait()
 }
