@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -22,6 +23,9 @@ func Queries(t testing.TB) map[string]string {
 	}
 	return all
 }
+
+// Patient gives a relay more time to give its lanes back at its end than a stalled server costs.
+func Patient(r *Relay) { r.resignFor = 2 * time.Minute }
 
 // Expanded returns a query for the connection's own search_path.
 func Expanded(t testing.TB, query string) string {

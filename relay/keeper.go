@@ -338,7 +338,7 @@ const beatAtLeast = 500 * time.Millisecond
 // resign gives all lanes back and leaves the members, so that the others need not wait for leases to run out. It has a
 // few seconds of its own, whatever the drain has used.
 func (r *Relay) resign(work context.Context, s *session) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), r.resignFor)
 	defer cancel()
 	defer func() { // lanes in doubt may be another's: their lease runs out
 		rest := r.lanes.All()

@@ -106,6 +106,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func config(change ...func(*relay.Config)) relay.Config {
 	c := relay.Config{
 		Lease: time.Minute, HoldAfter: time.Hour, Logger: quiet(), ProbeAwake: 5 * time.Millisecond,
+		DrainTimeout: time.Minute,
 	}
 	for _, f := range change {
 		f(&c)
@@ -119,6 +120,7 @@ func newRelay(t *testing.T, db *pgtest.DB, to relay.Publisher, cfg relay.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
+	relay.Patient(r)
 	return r
 }
 

@@ -332,7 +332,7 @@ func (m *modelRun) load(i int) *Relay {
 			ids: numbering(from.ids), decided: int64(from.known), reached: int64(from.reached),
 			except: xidsOf(from.except), expected: w.far > 0, limit: int64(from.limit), far: cmp.Or(w.far, 1<<18),
 		}).table(),
-		health: delivery.NewHealth(-1, time.Now(), newPauses), exceptFrom: exceptFrom,
+		health: delivery.NewHealth(-1, time.Now(), newPauses), exceptFrom: exceptFrom, resignFor: time.Minute,
 	}
 	if w.excepts {
 		r.exceptFrom = 0

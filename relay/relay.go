@@ -68,10 +68,11 @@ type Relay struct {
 
 	undrained atomic.Int64 // events that the end of work left without an ack
 
-	bulkFrom   int   // see bulk.go
-	exceptFrom int64 // see floor.go; tests lower it
-	numbers    int32 // how many events of a transaction get a number: wal.MostNumbers, which tests lower
-	span       int64 // for how many bytes of WAL the numbers of a base last: wal.Span, which tests lower
+	bulkFrom   int           // see bulk.go
+	exceptFrom int64         // see floor.go; tests lower it
+	numbers    int32         // how many events of a transaction get a number: wal.MostNumbers, which tests lower
+	span       int64         // for how many bytes of WAL the numbers of a base last: wal.Span, which tests lower
+	resignFor  time.Duration // how long it may take to give the lanes back at the end; tests raise it
 }
 
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts nothing and dials
@@ -98,6 +99,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		kafka:    &outage.Monitor{System: "kafka", Log: log, Notify: cfg.Observer.Outage},
 		woken:    make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),
 		version: build.Version(), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: wal.MostNumbers, span: wal.Span,
+		resignFor: 5 * time.Second,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))
