@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/testenv/draw"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/ui"
 )
 
@@ -197,6 +199,28 @@ func (b *tab) examine(name string) {
 		for _, violation := range b.axe(look[1]) {
 			b.t.Errorf("%s, %s: %s", name, look[0], violation)
 		}
+	}
+}
+
+// TestLongWords: names of slots, databases and consumers are words of up to 63 characters and more, and a phone shows
+// them. The slot is on a server of its own, for the doctor of each neighbour names it.
+func TestLongWords(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	orders, ledger := server.Database(t, migrations.Outbox), server.Database(t, migrations.Inbox)
+	long := strings.Repeat("m", 63)
+	orders.Exec(t, `select pg_create_physical_replication_slot($1, true)`, long)
+	orders.Exec(t, `select pg_create_physical_replication_slot($1, true)`, "effectonce_"+long[:52])
+	ledger.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ($1, now(), 14)`, long)
+	s := serve(t, ui.Config{}, of("orders", orders), of("ledger", ledger))
+	b := s.tab(t, "ann", ui.Operate)
+	for _, path := range []string{"/db/orders", "/db/ledger", "/doctor"} {
+		b.open(path)
+		b.awaits("the doctor's findings",
+			`document.body.innerText.includes("The doctor is looking at it.") ? location.reload() : true`)
+		b.js(`document.querySelectorAll("details").forEach(d => { d.open = true })`, nil)
+		b.wants(long)
+		b.examine(path)
 	}
 }
 
