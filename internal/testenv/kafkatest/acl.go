@@ -47,7 +47,8 @@ type ACL struct {
 	Name      string
 }
 
-// Allow gives permissions to LimitedUser. They take effect a moment later.
+// Allow gives permissions to LimitedUser, and waits until they have taken effect: the controller answers before the
+// broker knows of them.
 func (s *Secure) Allow(t testing.TB, acls ...ACL) {
 	t.Helper()
 	create := kmsg.NewPtrCreateACLsRequest()
@@ -64,6 +65,38 @@ func (s *Secure) Allow(t testing.TB, acls ...ACL) {
 		})
 	}
 	createACLs(t, s.Brokers(), create)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	client := newClient(t, s.Brokers())
+	for _, c := range create.Creations {
+		if err := awaitACL(ctx, client, c); err != nil {
+			t.Fatalf("kafkatest: an ACL on %s: %v", c.ResourceName, err)
+		}
+	}
+}
+
+// awaitACL waits until the broker has an ACL.
+func awaitACL(ctx context.Context, client *kgo.Client, acl kmsg.CreateACLsRequestCreation) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	req := kmsg.NewPtrDescribeACLsRequest()
+	req.ResourceType, req.ResourceName, req.ResourcePatternType = acl.ResourceType, &acl.ResourceName,
+		acl.ResourcePatternType
+	req.Principal, req.Operation, req.PermissionType = &acl.Principal, acl.Operation, acl.PermissionType
+	for {
+		res, err := req.RequestWith(ctx, client)
+		if err == nil {
+			err = kerr.ErrorForCode(res.ErrorCode)
+		}
+		if err != nil || len(res.Resources) > 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func createACLs(t testing.TB, brokers []string, create *kmsg.CreateACLsRequest) {
