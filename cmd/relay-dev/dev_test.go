@@ -15,9 +15,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -181,7 +181,7 @@ func (p *process) cluster() (id string) {
 // interrupt ends it as Ctrl-C does, and sees that nothing is left of it.
 func (p *process) interrupt(dir string) {
 	p.t.Helper()
-	pids := descendants(p.t, p.Process.Pid)
+	pids := descendants(p.Process.Pid)
 	if runtime.GOOS == "linux" && len(pids) == 0 {
 		p.t.Error("Postgres runs as no child of it")
 	}
@@ -192,9 +192,9 @@ func (p *process) interrupt(dir string) {
 	if code := p.ProcessState.ExitCode(); code != 0 {
 		p.t.Errorf("exit code %d: %s", code, p.out)
 	}
-	for _, pid := range pids {
-		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-			p.t.Errorf("process %d is left: %v", pid, err)
+	for pid, began := range pids {
+		if stat, is := statOf(pid); is && stat.began == began {
+			p.t.Errorf("process %d is left, in state %s", pid, stat.state)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "postgres", "data", "postmaster.pid")); !errors.Is(err, os.ErrNotExist) {
@@ -207,25 +207,40 @@ func (p *process) interrupt(dir string) {
 	unlock()
 }
 
-// descendants are the processes below one, none where there is no /proc.
-func descendants(t *testing.T, pid int) (all []int) {
-	t.Helper()
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	children := map[int][]int{}
-	for _, path := range stats {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			continue // ended meanwhile
-		}
-		var id, parent int
-		var state string
-		// The name is in parentheses and may contain any character.
-		_, _ = fmt.Sscan(string(b[bytes.LastIndexByte(b, ')')+1:]), &state, &parent)
-		_, _ = fmt.Sscan(string(b), &id)
-		children[parent] = append(children[parent], id)
+// stat is what /proc tells of a process. When it began is its own: a number is given again once it has ended.
+type stat struct {
+	parent int
+	state  string
+	began  string // ticks since the boot
+}
+
+func statOf(pid int) (s stat, is bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return s, false // ended meanwhile
 	}
+	// The name is in parentheses and may contain any character.
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	s.state, s.began = fields[0], fields[19]
+	_, _ = fmt.Sscan(fields[1], &s.parent)
+	return s, true
+}
+
+// descendants are the processes below one, and when they began; none where there is no /proc.
+func descendants(pid int) (all map[int]string) {
+	paths, _ := filepath.Glob("/proc/[0-9]*")
+	children, began := map[int][]int{}, map[int]string{}
+	for _, path := range paths {
+		id, _ := strconv.Atoi(filepath.Base(path))
+		if s, is := statOf(id); is {
+			children[s.parent], began[id] = append(children[s.parent], id), s.began
+		}
+	}
+	all = map[int]string{}
 	for next := []int{pid}; len(next) > 0; next = next[1:] {
-		all, next = append(all, children[next[0]]...), append(next, children[next[0]]...)
+		for _, child := range children[next[0]] {
+			all[child], next = began[child], append(next, child)
+		}
 	}
 	return all
 }

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
@@ -164,7 +164,7 @@ func TestInterrupt(t *testing.T) {
 		}
 		return regexp.MustCompile(`booked [1-9]`).MatchString(d.out.String()), nil
 	})
-	processes := descendants(t, d.Process.Pid)
+	processes := descendants(d.Process.Pid)
 	// Two relays, two workers, and Postgres with its backends.
 	if runtime.GOOS == "linux" && len(processes) < 5 {
 		t.Errorf("%d processes, want 5 and more", len(processes))
@@ -175,38 +175,48 @@ func TestInterrupt(t *testing.T) {
 	if code := d.wait(t); code != codeInterrupted {
 		t.Errorf("exit code %d, want %d:\n%s", code, codeInterrupted, d.out)
 	}
-	for _, pid := range processes {
-		if err := syscall.Kill(pid, 0); err == nil {
-			t.Errorf("process %d is still there", pid)
+	for pid, began := range processes {
+		if stat, is := statOf(pid); is && stat.began == began {
+			t.Errorf("process %d is still there, in state %s", pid, stat.state)
 		}
 	}
 }
 
-// descendants returns the processes below pid, and none where there is no /proc.
-func descendants(t *testing.T, pid int) (all []int) {
-	t.Helper()
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	children := map[int][]int{}
-	for _, path := range stats {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			continue // ended meanwhile
-		}
-		var id, parent int
-		var state string
-		// The name is in parentheses and may contain any character.
-		_, _ = fmt.Sscan(string(b[bytes.LastIndexByte(b, ')')+1:]), &state, &parent)
-		_, _ = fmt.Sscan(string(b), &id)
-		children[parent] = append(children[parent], id)
+// stat is what /proc tells of a process. When it began is its own: a number is given again once it has ended.
+type stat struct {
+	parent int
+	state  string
+	began  string // ticks since the boot
+}
+
+func statOf(pid int) (s stat, is bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return s, false // ended meanwhile
 	}
-	var walk func(int)
-	walk = func(p int) {
-		for _, c := range children[p] {
-			all = append(all, c)
-			walk(c)
+	// The name is in parentheses and may contain any character.
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	s.state, s.began = fields[0], fields[19]
+	_, _ = fmt.Sscan(fields[1], &s.parent)
+	return s, true
+}
+
+// descendants returns the processes below pid, and when they began; none where there is no /proc.
+func descendants(pid int) (all map[int]string) {
+	paths, _ := filepath.Glob("/proc/[0-9]*")
+	children, began := map[int][]int{}, map[int]string{}
+	for _, path := range paths {
+		id, _ := strconv.Atoi(filepath.Base(path))
+		if s, is := statOf(id); is {
+			children[s.parent], began[id] = append(children[s.parent], id), s.began
 		}
 	}
-	walk(pid)
+	all = map[int]string{}
+	for next := []int{pid}; len(next) > 0; next = next[1:] {
+		for _, child := range children[next[0]] {
+			all[child], next = began[child], append(next, child)
+		}
+	}
 	return all
 }
 
