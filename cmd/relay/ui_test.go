@@ -67,6 +67,20 @@ func (i *instance) request(method, path string, form url.Values, change func(*ht
 	return resp.StatusCode, string(body)
 }
 
+// awaitShown waits until a page shows something: one whose database has not answered within seconds says so instead.
+func (i *instance) awaitShown(path, what string, change func(*http.Request)) (page string) {
+	i.t.Helper()
+	pgtest.Await(i.t, path+" shows "+what, func() (bool, error) {
+		status, text := i.request(http.MethodGet, path, nil, change)
+		page = text
+		if status != http.StatusOK {
+			return false, fmt.Errorf("%d %s", status, text)
+		}
+		return strings.Contains(text, what), nil
+	})
+	return page
+}
+
 // TestUI: the pages of a real outbox, a command, and its row in the audit.
 func TestUI(t *testing.T) {
 	t.Parallel()
@@ -76,9 +90,8 @@ func TestUI(t *testing.T) {
 	delete(env, "RELAY_KAFKA_BROKERS")
 	i := serveUI(t, env, "--prefix=/ops")
 	as := func(*http.Request) {}
-	if status, page := i.request(http.MethodGet, "/ops/", nil, as); status != http.StatusOK ||
-		!strings.Contains(page, "Backlog") || !strings.Contains(page, "ann") {
-		t.Errorf("%d %s", status, page)
+	if page := i.awaitShown("/ops/", "Backlog", as); !strings.Contains(page, "ann") {
+		t.Error(page)
 	}
 	name := strings.TrimPrefix(must(url.Parse(db.URL)).Path, "/")
 	form := url.Values{"topic": {"orders"}, "reason": {"late"}}
@@ -248,10 +261,7 @@ func TestRunServesPages(t *testing.T) {
 	if status != http.StatusOK || !strings.Contains(page, "Topic "+topic+" is paused") {
 		t.Fatalf("%d %s", status, page)
 	}
-	if status, page := shown.request(http.MethodGet, "/ops/topics", nil, ann); status != http.StatusOK ||
-		!strings.Contains(page, topic) {
-		t.Errorf("%d %s", status, page)
-	}
+	shown.awaitShown("/ops/topics", topic, ann)
 	relay.signal()
 	if code := relay.end(); code != codeOK {
 		t.Errorf("exit code %d: %s", code, relay.output())
