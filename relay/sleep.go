@@ -26,9 +26,9 @@ func (r *Relay) sleep(ctx context.Context) bool {
 	if !r.dueAt.IsZero() {
 		wait = min(wait, time.Until(r.dueAt))
 	}
-	r.log.Info("nothing has come for a while: the relay sleeps, with neither lanes nor connections", "for", wait)
-	r.asleep.Store(true)
+	r.asleep.Store(true) // before it says so: from then on nobody asks the database on its behalf
 	defer r.asleep.Store(false)
+	r.log.Info("nothing has come for a while: the relay sleeps, with neither lanes nor connections", "for", wait)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
