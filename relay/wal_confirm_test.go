@@ -110,3 +110,41 @@ func TestWAL6NumberingIsReadInStream(t *testing.T) {
 	}
 	checkOrder(t, to.events(), 10)
 }
+
+// TestWAL6NothingIsWrittenToAnotherServer: a standby has taken over, and the connection that reads the WAL has not
+// noticed. What the old server's WAL has shown is neither deleted nor confirmed on the new one: its rows may be others
+// under the same ids, and the reader would begin behind events that it has not read.
+func TestWAL6NothingIsWrittenToAnotherServer(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL)))
+	awaitStreaming(t, db)
+	fillFrom(t, db, 0, 10)
+	awaitDrained(t, db)
+	for _, sql := range []string{
+		`create table wrong (what text)`,
+		`create function notes() returns trigger language plpgsql as $$ begin
+			if current_setting('application_name') = 'effectonce relay wal deleter' and exists (
+				select from outbox_wal where timeline = '0') then
+				insert into wrong values (tg_op || ' ' || tg_table_name);
+			end if;
+			return coalesce(new, old); end $$`,
+		`create trigger notes before delete on outbox_event for each row execute function notes()`,
+		`create trigger notes before update of confirmed on outbox_wal for each row
+			when (new.confirmed > old.confirmed and new.timeline = '0') execute function notes()`,
+		`update outbox_wal set timeline = '0'`,
+	} {
+		db.Exec(t, sql)
+	}
+	fillFrom(t, db, 10, 10)
+	awaitDrained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	checkOrder(t, to.events(), 400)
+	if wrong := pgtest.One[string](t, db,
+		`select coalesce(string_agg(distinct what, ', '), '') from wrong`); wrong != "" {
+		t.Errorf("written to another server: %s", wrong)
+	}
+}

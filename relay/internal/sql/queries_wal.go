@@ -74,10 +74,18 @@ where w.slot = $1 and w.confirmed = '0/0'::pg_lsn + $2::bigint and w.system_iden
 	WALOwn = `-- relay: wal own
 update {schema}outbox_wal set owner = $1 where slot = $2`
 
+	// Fails, with a division by zero, if a server has taken over since the slot's state was written. Its rows may be
+	// others under the same ids, and its WAL another at the same positions.
+	WALHere = `-- relay: wal here
+select 1 / (w.system_identifier = c.system and w.timeline = c.timeline)::integer
+from {schema}outbox_wal w, {schema}outbox_server() c where w.slot = $1`
+
 	// Written before the slot is confirmed: so a slot that is ahead of it was moved, or made, by somebody else.
 	WALConfirm = `-- relay: wal confirm
-update {schema}outbox_wal set confirmed = greatest(confirmed, '0/0'::pg_lsn + $2::bigint),
-	confirmed_at = clock_timestamp() where slot = $1
+update {schema}outbox_wal w set confirmed = greatest(w.confirmed, '0/0'::pg_lsn + $2::bigint),
+	confirmed_at = clock_timestamp()
+from {schema}outbox_server() c
+where w.slot = $1 and w.system_identifier = c.system and w.timeline = c.timeline
 returning current_setting('synchronous_standby_names') <> ''`
 
 	WALEnd = `-- relay: wal end
@@ -122,7 +130,8 @@ where not exists (select from {schema}outbox_claim c where c.lane = m.lane)
 
 	// Locked: a relay that begins to read writes its name there first, and then reads the lanes.
 	WALReads = `-- relay: wal reads
-select w.one from {schema}outbox_wal w where w.slot = $1 and w.owner = $2 for share`
+select w.one from {schema}outbox_wal w, {schema}outbox_server() c
+where w.slot = $1 and w.owner = $2 and w.system_identifier = c.system and w.timeline = c.timeline for share of w`
 
 	// No relay reads the WAL any more.
 	WALDisown = `-- relay: wal disown
@@ -137,7 +146,8 @@ join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner 
 where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
 	and not exists (select from {schema}outbox_held h where h.lane = l.lane)
 	and not exists (select from {schema}outbox_parked_key k where k.lane = l.lane)
-	and exists (select from {schema}outbox_wal w where w.owner = $3)
+	and exists (select from {schema}outbox_wal w, {schema}outbox_server() c
+		where w.owner = $3 and w.system_identifier = c.system and w.timeline = c.timeline)
 on conflict (lane) do nothing
 returning lane`
 

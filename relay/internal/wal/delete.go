@@ -199,7 +199,7 @@ func (d *deleter) delete(ctx context.Context, what *deletion) error {
 			}
 			// A server in a clean shutdown accepts no connections, and waits until the relay has confirmed all WAL: it
 			// would wait for ever, unless the relay ends. Events that are not deleted come again.
-			if pgerr.Is(err, pgerr.CannotConnectNow) {
+			if pgerr.Is(err, pgerr.CannotConnectNow) || pgerr.Is(err, pgerr.DivisionByZero) { // sql.WALHere
 				return fmt.Errorf("relay: deleting what was published: %w", err)
 			}
 			_ = sleep.For(ctx, pause.NextBackOff())
@@ -242,6 +242,7 @@ func (d *deleter) deleteOnce(ctx context.Context, what *deletion, snapped bool) 
 	err error,
 ) {
 	err = d.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
+		b.Queue(d.sql(sql.WALHere), d.slot)
 		if snapped {
 			b.Queue(d.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
 		}
@@ -275,7 +276,7 @@ func (d *deleter) confirm(ctx context.Context, idle bool) error {
 	case err != nil:
 		return fmt.Errorf("relay: confirming what was published: %w", err)
 	case !found:
-		return errors.New("relay: the replication slot was given up by somebody")
+		return errors.New("relay: the replication slot was given up by somebody, or the server is another one")
 	}
 	d.last, d.marked = time.Now(), d.deleted
 	d.standbys.Store(standbys)
