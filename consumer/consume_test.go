@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -293,4 +294,26 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 	if _, err := consumer.New(newHandler(), brokers, topics, ok); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestHandlerThatEndsItsGoroutineHalts: the partition's own goroutine would end without a word.
+func TestHandlerThatEndsItsGoroutineHalts(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 2)
+	kafkatest.Produce(t, topic, records(5, 0, 1)...)
+	h := newHandler()
+	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		if events[0].Position.Partition == 0 {
+			runtime.Goexit()
+		}
+		return applied(len(events)), nil
+	}
+	halted := make(chan consumer.Halt, 10)
+	cfg := config(topic)
+	cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
+	start(t, h, topic, cfg)
+	if x := recv(t, "the halt", halted); x.ID != 0 || x.Offset != 0 || !strings.Contains(x.Err.Error(), "Goexit") {
+		t.Errorf("%+v", x)
+	}
+	h.await(t, 5)
 }

@@ -171,14 +171,21 @@ func decidedHead(outcomes []inbox.Outcome, events int) int {
 	return min(len(outcomes), events)
 }
 
-// handle calls the handler and turns a panic into an error. After a panic, no event of the batch counts as decided.
+// handle calls the handler and turns a panic into an error, and the end of its goroutine too: the partition's would end
+// without a word. After either, no event of the batch counts as decided.
 func (p *partition) handle(ctx context.Context, events []event.Event) (outcomes []inbox.Outcome, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			outcomes, err = nil, &panicError{value: r, stack: debug.Stack()}
-		}
+	done := make(chan struct{})
+	err = errors.New("the handler called runtime.Goexit")
+	go func() {
+		defer close(done)
+		defer func() {
+			if r := recover(); r != nil {
+				outcomes, err = nil, &panicError{value: r, stack: debug.Stack()}
+			}
+		}()
+		outcomes, err = p.c.handler.Handle(ctx, events)
 	}()
-	outcomes, err = p.c.handler.Handle(ctx, events)
+	<-done
 	return outcomes, redact.Error(err)
 }
 

@@ -107,15 +107,25 @@ func batchFailure(ctx context.Context, g *guardTx, err error, fresh []int) *fail
 	return whole
 }
 
+// errGoexit is the error of an effect that ends its goroutine, as assertions of test libraries do.
+var errGoexit = errors.New("the effect called runtime.Goexit")
+
 // guarded calls an effect, turns a panic into an error and checks the state of the transaction. It removes quotes of
-// the event from the errors of libraries, because callers log, store or show the text.
-func guarded(g *guardTx, do func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = g.check(&panicError{value: p, stack: debug.Stack()})
-		}
+// the event from the errors of libraries, because callers log, store or show the text. The effect has a goroutine of
+// its own, which it may end: the partition's would end without a word.
+func guarded(g *guardTx, do func() error) error {
+	err, done := errGoexit, make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				err = &panicError{value: p, stack: debug.Stack()}
+			}
+		}()
+		err = redact.Error(do())
 	}()
-	return g.check(redact.Error(do()))
+	<-done
+	return g.check(err)
 }
 
 // panicError is the panic of an effect. The stack is only logged.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -364,6 +365,24 @@ func TestPanicIsAnErrorOfItsEvent(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "failing_test.go") {
 		t.Errorf("no stack in the log:\n%s", &log)
+	}
+	same(t, "effects", w.effects(), ids(events[:1]))
+}
+
+// TestGoexitIsAnErrorOfItsEvent: an effect that ends its goroutine, as testify's require does, fails. The partition's
+// goroutine goes on.
+func TestGoexitIsAnErrorOfItsEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	events := some(3)
+	_, err := w.halting(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.ID == events[1].ID {
+			runtime.Goexit()
+		}
+		return write(ctx, tx, e)
+	}).Handle(t.Context(), events)
+	if h := halted(t, err, events[1].ID); h.Attempts != 2 || !strings.Contains(err.Error(), "runtime.Goexit") {
+		t.Errorf("attempts %d, error %v", h.Attempts, err)
 	}
 	same(t, "effects", w.effects(), ids(events[:1]))
 }

@@ -152,7 +152,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	}
 	defer leave()
 	if counted && !b.counted {
-		spent, f := b.in.count(ctx, b.name, offset)
+		spent, f := b.in.count(ctx, b.name, b.assignment, offset)
 		if f != nil {
 			// After a lost answer it is unknown whether the run was counted. Nothing ran, so the count is taken back.
 			b.counted = f.unknown() && !b.in.uncount(ctx, b.name, offset)

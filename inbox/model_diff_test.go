@@ -312,7 +312,11 @@ func (r *mReal) progress() string {
 		p.pass(offset)
 		return "pass"
 	case 2:
-		spent, f := r.in.count(ctx, name, int64(offset))
+		g := &assignment{}
+		if f := r.in.load(ctx, name, g); f != nil {
+			r.t.Fatal(f.err)
+		}
+		spent, f := r.in.count(ctx, name, g, int64(offset))
 		attempts, from := p.count(offset)
 		if f != nil || spent != (from == offset && int(attempts) > r.in.cfg.CrashAttempts) {
 			r.t.Fatalf("count: spent %v, in the model %d from %d", spent, attempts, from)

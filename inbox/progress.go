@@ -160,11 +160,15 @@ func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment,
 }
 
 // count commits that the event at offset is about to run. spent: the event has no counted run left.
-func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spent bool, f *failure) {
+func (in *Inbox) count(ctx context.Context, p partitionName, a *assignment, offset int64) (spent bool, f *failure) {
 	var attempts, from int64
-	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset).Scan(&attempts, &from)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil // the row was deleted: no count is known
+	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset, a.beganIn()).Scan(&attempts, &from)
+	if errors.Is(err, pgx.ErrNoRows) { // the row was deleted, and no count is known; or the database is another one
+		now, f := in.readDatabase(ctx)
+		if f == nil {
+			f = a.checkDatabase(now)
+		}
+		return false, f
 	}
 	if err != nil {
 		return false, in.classify(ctx, fmt.Errorf("inbox: counting a run of %s-%d: %w", p.topic, p.id, err))

@@ -106,11 +106,14 @@ update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, update
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint
 	and $5::text = c.system || '/' || c.timeline`
 
+// Only in the database in which the partition began: it moves the progress to the offset.
 const sqlCount = `-- inbox: count a run
 update {schema}inbox_progress set attempts = case when from_offset < $4::bigint then 1
 	when from_offset = $4::bigint then attempts + 1
 	else attempts end, from_offset = greatest(from_offset, $4::bigint), updated_at = clock_timestamp()
+from {schema}inbox_server() c
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer
+	and $5::text = c.system || '/' || c.timeline
 returning attempts, from_offset`
 
 const sqlUncount = `-- inbox: take a count back

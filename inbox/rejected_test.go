@@ -114,27 +114,42 @@ func TestP9_3_RejectedForAWhile(t *testing.T) {
 }
 
 // TestP9_3_AnotherDatabaseDecidesNothing: a standby was promoted, and connections lead to it. It may lack transactions
-// whose offsets are committed, so a partition that was assigned with the old primary commits nothing on the new one.
+// whose offsets are committed, so a partition that was assigned with the old primary commits nothing on the new one,
+// and moves no progress there, whether its runs are counted or not.
 func TestP9_3_AnotherDatabaseDecidesNothing(t *testing.T) {
 	t.Parallel()
-	server := pgtest.NewServer(t)
-	w := &world{server.Database(t, "inbox"), t}
-	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null "+
-		"default '')")
-	proxy := pgtest.NewProxy(t, w.URL)
-	h, events := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{})).Each(write), some(10)
-	assigned(h)
-	same(t, "on the primary", handle(t, h, events[:5]), repeat(inbox.Applied, 5)) // later batches write no range
-	standby := server.Standby(t, "")
-	standby.Promote(t)
-	promoted := w.At(t, standby)
-	proxy.To(t, promoted.URL)
-	proxy.CutAll()
-	out, err := h.Handle(t.Context(), events[5:])
-	if _, ok := errors.AsType[*inbox.MovedError](err); !ok {
-		t.Errorf("outcomes %v, error %v, want a MovedError", out, err)
-	}
-	if n := pgtest.One[int](t, promoted, "select count(*) from effect"); n > 5 {
-		t.Errorf("%d effects were committed in the other database", n-5)
+	for name, counted := range map[string]bool{"counted": true, "not counted": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := pgtest.NewServer(t)
+			w := &world{server.Database(t, "inbox"), t}
+			w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, "+
+				"what text not null default '')")
+			proxy := pgtest.NewProxy(t, w.URL)
+			h, events := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{})).Each(write), some(10)
+			if counted { // an earlier process ended within this range
+				w.Exec(t, "insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset) "+
+					"values ('ledger', $1, $2, 0, 10)", events[0].Topic, events[0].Position.Partition)
+			}
+			assigned(h)
+			same(t, "on the primary", handle(t, h, events[:5]), repeat(inbox.Applied, 5)) // later ones write no range
+			const progress = "select from_offset from inbox_progress"
+			before := pgtest.One[int](t, w.DB, progress)
+			standby := server.Standby(t, "")
+			standby.Promote(t)
+			promoted := w.At(t, standby)
+			proxy.To(t, promoted.URL)
+			proxy.CutAll()
+			out, err := h.Handle(t.Context(), events[6:])
+			if _, ok := errors.AsType[*inbox.MovedError](err); !ok {
+				t.Errorf("outcomes %v, error %v, want a MovedError", out, err)
+			}
+			if n := pgtest.One[int](t, promoted, "select count(*) from effect"); n > 5 {
+				t.Errorf("%d effects were committed in the other database", n-5)
+			}
+			if now := pgtest.One[int](t, promoted, progress); now > before {
+				t.Errorf("the progress of the other database moved from %d to %d", before, now)
+			}
+		})
 	}
 }
