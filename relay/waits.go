@@ -17,7 +17,8 @@ type Waiting struct {
 	Work bool
 	// Highest is the id that was drawn last, or 0. While it stays, nothing was appended.
 	Highest int64
-	// Outbox identifies this outbox: its server, the server's start time, its database and tables.
+	// Outbox identifies this outbox: its server, the server's start time, its database and tables. It is another one
+	// after a restore into the same database, too, unless that has left the rows of outbox_lane in place.
 	Outbox string
 }
 

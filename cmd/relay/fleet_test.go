@@ -169,6 +169,45 @@ func TestIdleOutboxSleeps(t *testing.T) {
 	awaitDrained(t, db)
 }
 
+// TestFleetChecksARestoredOutbox: a tenant is restored in place while its outbox sleeps. Its numbers have been used
+// since the backup, so nothing is published before it is fenced. One that is made anew is migrated again.
+func TestFleetChecksARestoredOutbox(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.NewDatabase(t, migrations.Outbox), kafkatest.Topic(t, 1)
+	db.Exec(t, `create schema backup`)
+	for _, table := range []string{"outbox_meta", "outbox_lane"} {
+		db.Exec(t, `create table backup.`+table+` as select * from `+table)
+	}
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeOutboxes(t, path, outboxAt("one", db.URL))
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_CONFIG", path, "RELAY_MIGRATE", "true")
+	_, logged := startFleet(t, env)
+	fill(t, db, topic, 3)
+	awaitDrained(t, db)
+	pgtest.AwaitSQL(t, db, nobodys)
+	db.Exec(t, `do $$ begin
+		delete from outbox_meta; insert into outbox_meta select * from backup.outbox_meta;
+		truncate outbox_lane; insert into outbox_lane select * from backup.outbox_lane;
+		end $$`)
+	fill(t, db, topic, 3)
+	pgtest.Await(t, "the refusal", func() (bool, error) {
+		return strings.Contains(logged.String(), "older than what it has published"), nil
+	})
+	if n := len(kafkatest.ReadAll(t, topic)); n != 3 {
+		t.Errorf("%d events were published, want those of before the restore alone", n)
+	}
+	db.Exec(t, `do $$ begin drop schema public cascade; create schema public; end $$`)
+	pgtest.Await(t, "the tables", func() (bool, error) {
+		return pgtest.One[bool](t, db, `select to_regclass('outbox_event') is not null`), nil
+	})
+	pgtest.Await(t, "an event of the outbox that was made anew", func() (bool, error) {
+		if pgtest.One[bool](t, db, `select to_regclass('outbox_lane') is not null`) {
+			fill(t, db, topic, 1)
+		}
+		return len(kafkatest.ReadAll(t, topic)) > 3, nil
+	})
+}
+
 // TestBusyOutboxStaysAwake: a check rarely finds a waiting event, because events are published at once. The relay stays
 // because ids are drawn: here one before each check. Without, it stops at the next.
 func TestBusyOutboxStaysAwake(t *testing.T) {

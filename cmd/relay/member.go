@@ -29,6 +29,7 @@ type member struct {
 
 	checked bool   // its tables were checked
 	numbers bool   // its numbers were checked (checkRestored)
+	of      string // the identity of the outbox that was checked
 	highest int64  // the last id that was drawn; -1: not known
 	outbox  string // its identity on its server, once known; fleet.mu guards it
 
@@ -73,7 +74,7 @@ func (m *member) turn(ctx context.Context) error {
 		}
 		m.checked = true
 	}
-	if err := m.asleep(ctx, pool); err != nil || ctx.Err() != nil {
+	if err := m.asleep(ctx, pool); err != nil || ctx.Err() != nil || !m.checked {
 		return err
 	}
 	return m.awake(ctx, pool)
@@ -92,8 +93,13 @@ func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
 		switch {
 		case err != nil:
 			return withAdvice(err)
-		case work, before >= 0 && m.highest != before, m.fleet.Source == "wal":
+		case !m.checked: // it is another one than before
 			return nil
+		case work, before >= 0 && m.highest != before, m.fleet.Source == "wal":
+			if !whole { // only a whole check tells whether it is the same outbox
+				_, _, err = m.checkWork(ctx, pool, true)
+			}
+			return withAdvice(err)
 		case m.fleet.ArchiveDays > 0 && (before < 0 || time.Since(began) > archiveTurn):
 			return nil
 		}
@@ -130,10 +136,24 @@ func (m *member) checkWork(ctx context.Context, pool *pgxpool.Pool, whole bool) 
 	if err == nil && (!whole || w.Outbox != "") {
 		m.highest = w.Highest
 	}
-	if err == nil && w.Outbox != "" {
+	switch {
+	case err != nil && pgerr.Is(err, pgerr.UndefinedTable):
+		m.checked, m.numbers = false, false
+	case err == nil && w.Outbox != "":
+		m.sees(w.Outbox)
 		err = m.fleet.claim(ctx, m, w.Outbox)
 	}
 	return pause, w.Work, err
+}
+
+// sees compares the identity of the outbox with the one that was checked: its tables were restored or made anew, or
+// another server answers.
+func (m *member) sees(outbox string) {
+	if m.of != "" && m.of != outbox {
+		m.checked, m.numbers = false, false
+		m.log.Info("the outbox's tables or its server are others than before: they are checked again")
+	}
+	m.of = outbox
 }
 
 // awake runs a relay until there has been no work for a while, or ctx ends.
@@ -206,7 +226,7 @@ func (m *member) awaitIdle(ctx context.Context, pool *pgxpool.Pool) {
 		after, work, err := m.checkWork(ctx, pool, true)
 		pause = after
 		switch {
-		case errors.Is(err, errListedTwice):
+		case errors.Is(err, errListedTwice), !m.checked:
 			return
 		case err != nil, work, m.highest != before, m.fleet.Source == "wal":
 			idle = time.Now()

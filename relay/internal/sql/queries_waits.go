@@ -22,6 +22,7 @@ select exists (select from generate_series(0, 31) f (lane)
 			or exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp()))
 		or exists (select from {schema}outbox_paused_topic),
 	case when n.is_called then n.last_value else 0 end,
-	concat_ws(' ', extract(epoch from pg_postmaster_start_time()), current_database(), n.tableoid)
+	concat_ws(' ', extract(epoch from pg_postmaster_start_time()), current_database(), n.tableoid,
+		pg_relation_filenode('{schema}outbox_lane'::regclass))
 from {schema}outbox_event_id_seq n`
 )
