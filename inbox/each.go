@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -74,27 +75,30 @@ func batchRunner(do BatchEffect) runner {
 		if err == nil {
 			return nil, nil
 		}
-		return nil, batchFailure(ctx, g, err, fresh)
+		return nil, batchFailure(ctx, g, err, events, fresh)
 	}
 }
 
 // batchFailure finds the events that the error of a batch effect names. Of several failed events it takes the first in
 // log order: no later event may be decided before it.
-func batchFailure(ctx context.Context, g *guardTx, err error, fresh []int) *failure {
+func batchFailure(ctx context.Context, g *guardTx, err error, events []event.Event, fresh []int) *failure {
 	whole := effectFailure(ctx, g, err, -1)
 	if whole.kind != failed {
 		return whole
 	}
 	var skips []int
-	for _, at := range named(err, nil) {
+	for _, of := range named(err, nil) {
+		i := slices.IndexFunc(fresh, func(i int) bool {
+			return events[i].ID == of.id && events[i].Position == of.position
+		})
 		switch {
-		case at.index < 0 || at.index >= len(fresh):
-			whole.err = fmt.Errorf("inbox.At(%d) names no event of a batch of %d: %w", at.index, len(fresh), err)
+		case i < 0:
+			whole.err = fmt.Errorf("inbox.Of: event %s is none of a batch of %d: %w", of.id, len(fresh), err)
 			return whole
-		case errors.Is(at.err, Skip):
-			skips = append(skips, fresh[at.index])
-		case whole.index < 0 || fresh[at.index] < whole.index:
-			whole.index, whole.err = fresh[at.index], at.err
+		case errors.Is(of.err, Skip):
+			skips = append(skips, fresh[i])
+		case whole.index < 0 || fresh[i] < whole.index:
+			whole.index, whole.err = fresh[i], of.err
 		}
 	}
 	switch {

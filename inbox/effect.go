@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
@@ -20,8 +21,8 @@ import (
 type Effect func(ctx context.Context, tx pgx.Tx, e event.Event) error
 
 // BatchEffect is an [Effect] for several events at once: only new events, in log order, without duplicate ids. An error
-// that carries [At] names the failed event; otherwise the batch is split until the failed event is alone. [Skip] skips
-// the whole batch, At(i, Skip) skips one event, and errors.Join of several At skips several. After a skip the writes of
+// that carries [Of] names the failed event; otherwise the batch is split until the failed event is alone. [Skip] skips
+// the whole batch, Of(e, Skip) skips one event, and errors.Join of several Of skips several. After a skip the writes of
 // the run are rolled back, and the other events run again.
 type BatchEffect func(ctx context.Context, tx pgx.Tx, events []event.Event) error
 
@@ -59,13 +60,13 @@ func Retryable(err error) error {
 	return &retryableError{err: err}
 }
 
-// At marks err as the error of the event at index i of the slice given to a [BatchEffect]. At returns nil if err is
-// nil.
-func At(i int, err error) error {
+// Of marks err as the error of one event of the slice given to a [BatchEffect], in whatever order the effect has put
+// them. Of returns nil if err is nil.
+func Of(e event.Event, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &atError{index: i, err: err}
+	return &eventError{id: e.ID, position: e.Position, err: err}
 }
 
 // TerminalCode returns the code of an error made by [Terminal]. It returns false for any other error.
@@ -128,19 +129,21 @@ type retryableError struct{ err error }
 func (e *retryableError) Error() string { return e.err.Error() }
 func (e *retryableError) Unwrap() error { return e.err }
 
-type atError struct {
-	index int
-	err   error
+// eventError names its event by id and position: a log may have an id twice.
+type eventError struct {
+	id       uuid.UUID
+	position event.Position
+	err      error
 }
 
-func (e *atError) Error() string { return fmt.Sprintf("event %d of the batch: %v", e.index, e.err) }
-func (e *atError) Unwrap() error { return e.err }
+func (e *eventError) Error() string { return fmt.Sprintf("event %s: %v", e.id, e.err) }
+func (e *eventError) Unwrap() error { return e.err }
 
-// named collects the At errors in the tree of err, without descending into them.
-func named(err error, found []*atError) []*atError {
+// named collects the Of errors in the tree of err, without descending into them.
+func named(err error, found []*eventError) []*eventError {
 	switch e := err.(type) {
 	case nil:
-	case *atError:
+	case *eventError:
 		return append(found, e)
 	case interface{ Unwrap() error }:
 		return named(e.Unwrap(), found)

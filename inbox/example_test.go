@@ -50,7 +50,7 @@ func ExampleInbox_Batch() {
 					Amount int64  `json:"amount"`
 				}](e)
 				if err != nil {
-					return inbox.At(i, inbox.Terminal(inbox.CodeMalformed, err))
+					return inbox.Of(e, inbox.Terminal(inbox.CodeMalformed, err))
 				}
 				ids[i], amounts[i] = p.ID, p.Amount
 			}

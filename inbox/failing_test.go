@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,7 +98,7 @@ func TestP9_4_EventsBeforeFailureAreApplied(t *testing.T) {
 				return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 					if i := slices.Index(ids(events), bad); i >= 0 {
 						*runs++
-						return fmt.Errorf("wrapped: %w", inbox.At(i, errBad))
+						return fmt.Errorf("wrapped: %w", inbox.Of(events[i], errBad))
 					}
 					return writeAll(ctx, tx, events)
 				})
@@ -415,9 +416,9 @@ func TestSkip(t *testing.T) {
 				if err := writeAll(ctx, tx, events); err != nil {
 					return err
 				}
-				for i, e := range events {
+				for _, e := range events {
 					if e.Type == "Skip" {
-						return inbox.At(i, inbox.Skip)
+						return inbox.Of(e, inbox.Skip)
 					}
 				}
 				return nil
@@ -426,9 +427,9 @@ func TestSkip(t *testing.T) {
 		"batch, joined": {func(in *inbox.Inbox) inbox.Handler {
 			return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 				err := writeAll(ctx, tx, events)
-				for i, e := range events {
+				for _, e := range events {
 					if e.Type == "Skip" {
-						err = errors.Join(err, inbox.At(i, inbox.Skip))
+						err = errors.Join(err, inbox.Of(e, inbox.Skip))
 					}
 				}
 				return err
@@ -470,16 +471,41 @@ func TestSkipWholeBatch(t *testing.T) {
 	same(t, "effects", w.effects(), nil)
 }
 
-func TestAtOutsideTheBatch(t *testing.T) {
+func TestOfOutsideTheBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events := some(1)
 	_, err := w.halting(inbox.Config{MaxAttempts: 1}).Batch(func(context.Context, pgx.Tx, []event.Event) error {
-		return inbox.At(1, errBad)
+		return inbox.Of(some(1)[0], errBad)
 	}).Handle(t.Context(), events)
-	if halted(t, err, events[0].ID); !strings.Contains(err.Error(), "names no event") {
+	if halted(t, err, events[0].ID); !strings.Contains(err.Error(), "is none of a batch of 1") {
 		t.Error(err)
 	}
+}
+
+// TestBatchMayBeSorted: an effect sorts its slice, as it may, and names an event. That one fails, and no other.
+func TestBatchMayBeSorted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	events := some(5)
+	for i := range events {
+		events[i].Key = strconv.Itoa(i)
+	}
+	h := w.inbox(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx, batch []event.Event) error {
+		slices.Reverse(batch)
+		for _, e := range batch {
+			switch e.ID {
+			case events[1].ID:
+				return inbox.Of(e, inbox.Terminal("bad", errBad))
+			case events[3].ID:
+				return inbox.Of(e, inbox.Skip)
+			}
+		}
+		return writeAll(ctx, tx, batch)
+	})
+	same(t, "outcomes", handle(t, h, events), []inbox.Outcome{
+		inbox.Applied, inbox.Parked, inbox.Applied, inbox.Skipped, inbox.Applied,
+	})
 }
 
 // TestTransactionIsTheInboxs: an effect that ends or breaks the transaction fails, and its event stays undecided.

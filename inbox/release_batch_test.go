@@ -162,12 +162,12 @@ func TestP9_6_ReleasedEventsAreSkippedOrFail(t *testing.T) {
 		"batch": func(in *inbox.Inbox, skipped, bad uuid.UUID) inbox.Handler {
 			return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 				var said error
-				for i, e := range events {
+				for _, e := range events {
 					switch e.ID {
 					case skipped:
-						said = errors.Join(said, inbox.At(i, inbox.Skip))
+						said = errors.Join(said, inbox.Of(e, inbox.Skip))
 					case bad:
-						return inbox.At(i, inbox.Terminal("y", errBad))
+						return inbox.Of(e, inbox.Terminal("y", errBad))
 					}
 					if err := write(ctx, tx, e); err != nil {
 						return err

@@ -83,21 +83,22 @@ func Effect(schema string) (inbox.BatchEffect, error) {
 
 // batch holds the payments as columns for unnest. Ids are text, which has the same type in every query mode of pgx.
 type batch struct {
+	events                                       []event.Event
 	ids, tenants, accounts, currencies, messages []string
 	amounts                                      []int64
 }
 
 func read(events []event.Event) (*batch, error) {
-	b := &batch{}
-	for i, e := range events {
+	b := &batch{events: events}
+	for _, e := range events {
 		if e.Type != "" && e.Type != contract.TypePaymentCreated {
 			// Terminal, not skipped: it could be a refund.
-			return nil, inbox.At(i, inbox.Terminal(inbox.CodeUnknownType,
+			return nil, inbox.Of(e, inbox.Terminal(inbox.CodeUnknownType,
 				fmt.Errorf("the ledger does not handle events of type %q", e.Type)))
 		}
 		p, err := contract.Parse(e)
 		if err != nil {
-			return nil, inbox.At(i, err)
+			return nil, inbox.Of(e, err)
 		}
 		b.ids = append(b.ids, p.PaymentID.String())
 		b.tenants = append(b.tenants, e.Tenant)
@@ -127,11 +128,11 @@ func (b *batch) compare(ctx context.Context, tx pgx.Tx, query string) error {
 	case err != nil:
 		return fmt.Errorf("comparing %d payments with the ledger: %w", len(b.ids), err)
 	case !found:
-		return inbox.At(i, fmt.Errorf("the %s of payment %s was deleted concurrently", side, b.ids[i]))
+		return inbox.Of(b.events[i], fmt.Errorf("the %s of payment %s was deleted concurrently", side, b.ids[i]))
 	}
 	inEvent.tenant = b.tenants[i]
 	mismatch := func(code, field string, booked, inEvent any) error {
-		return inbox.At(i, inbox.Terminal(code,
+		return inbox.Of(b.events[i], inbox.Terminal(code,
 			fmt.Errorf("payment %s is booked (%s) with %s %v, and the event says %v",
 				b.ids[i], side, field, booked, inEvent)))
 	}

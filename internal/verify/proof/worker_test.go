@@ -70,14 +70,14 @@ func insertEffects(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	if os.Getenv(envUnusual) != "" {
 		share = passesUnusual
 	}
-	for i, e := range events {
+	for _, e := range events {
 		if mrand.IntN(share) == 0 && os.Getenv(envCalm) == "" {
-			errs = append(errs, inbox.At(i, errPasses))
+			errs = append(errs, inbox.Of(e, errPasses))
 			continue
 		}
 		switch e.Headers["kind"] {
 		case kindSkip:
-			errs = append(errs, inbox.At(i, inbox.Skip))
+			errs = append(errs, inbox.Of(e, inbox.Skip))
 			continue
 		case kindPoison, kindDrop:
 			var ok bool
@@ -86,7 +86,7 @@ func insertEffects(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 				return err
 			}
 			if !ok {
-				errs = append(errs, inbox.At(i, inbox.Terminal("POISON", errPoison)))
+				errs = append(errs, inbox.Of(e, inbox.Terminal("POISON", errPoison)))
 				continue
 			}
 		}

@@ -89,9 +89,9 @@ func (x *effect) one(ctx context.Context, tx pgx.Tx, e event.Event) error {
 
 func (x *effect) batch(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	x.maybeHang(ctx)
-	for i, e := range events {
+	for _, e := range events {
 		if err := x.maybeFail(ctx, tx, e); err != nil {
-			return inbox.At(i, err)
+			return inbox.Of(e, err)
 		}
 	}
 	return x.insert(ctx, tx, events)

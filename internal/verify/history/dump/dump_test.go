@@ -157,12 +157,12 @@ func (s *scene) run(done func()) {
 	}
 	apply := tap.Effect(w, name)
 	effect := func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
-		for i, e := range events {
+		for _, e := range events {
 			switch string(e.Payload) {
 			case "broken":
-				return inbox.At(i, inbox.Terminal("broken", errors.New("cannot be booked")))
+				return inbox.Of(e, inbox.Terminal("broken", errors.New("cannot be booked")))
 			case "skip":
-				return inbox.At(i, inbox.Skip)
+				return inbox.Of(e, inbox.Skip)
 			}
 		}
 		return apply(ctx, tx, events)
