@@ -42,7 +42,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 			return err
 		})
 		b.Queue(r.sql(sql.MissingLanes)).QueryRow(func(row pgx.Row) error {
-			missing := 0
+			var missing int64
 			if err := row.Scan(&missing); err != nil || missing == 0 {
 				return err
 			}

@@ -97,7 +97,7 @@ func pgFailure(code string) error {
 func opNothing(*modelRun, []any) ([][]any, error) { return nil, nil }
 
 // opNone counts none.
-func opNone(*modelRun, []any) ([][]any, error) { return [][]any{{0}}, nil }
+func opNone(*modelRun, []any) ([][]any, error) { return [][]any{{int64(0)}}, nil }
 
 // owns compares owner and fence, as every statement of a claim or settle does.
 func (m *modelRun) owns(lane int16, fence int64, owner any) bool {
