@@ -88,6 +88,9 @@ func (d *deleter) Add(ctx context.Context, what *deletion) {
 // errDeleterEnded: the deleter has failed, and reports its own error.
 var errDeleterEnded = errors.New("relay: deleting what was published was interrupted")
 
+// errAnotherServer: what this reader has published is unknown there.
+var errAnotherServer = errors.New("relay: the server is another one than the WAL was read from")
+
 // Flush waits until all queued deletions are done.
 func (d *deleter) Flush(ctx context.Context) error {
 	done := make(chan struct{})
@@ -199,7 +202,7 @@ func (d *deleter) delete(ctx context.Context, what *deletion) error {
 			}
 			// A server in a clean shutdown accepts no connections, and waits until the relay has confirmed all WAL: it
 			// would wait for ever, unless the relay ends. Events that are not deleted come again.
-			if pgerr.Is(err, pgerr.CannotConnectNow) || pgerr.Is(err, pgerr.DivisionByZero) { // sql.WALHere
+			if pgerr.Is(err, pgerr.CannotConnectNow) || errors.Is(err, errAnotherServer) {
 				return fmt.Errorf("relay: deleting what was published: %w", err)
 			}
 			_ = sleep.For(ctx, pause.NextBackOff())
@@ -253,6 +256,9 @@ func (d *deleter) deleteOnce(ctx context.Context, what *deletion, snapped bool) 
 		}
 		b.Queue(d.sql(sql.StreamedGone), what.lanes, what.ids).Exec(count)
 	})
+	if pgerr.Is(err, pgerr.DivisionByZero) { // sql.WALHere
+		err = errAnotherServer
+	}
 	return snapshot, gone, err
 }
 
