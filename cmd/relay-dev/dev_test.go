@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/effectonce/effectonce/internal/devstack"
+	"github.com/effectonce/effectonce/internal/testenv/child"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -181,7 +181,7 @@ func (p *process) cluster() (id string) {
 // interrupt ends it as Ctrl-C does, and sees that nothing is left of it.
 func (p *process) interrupt(dir string) {
 	p.t.Helper()
-	pids := descendants(p.Process.Pid)
+	pids := child.Below(p.Process.Pid)
 	if runtime.GOOS == "linux" && len(pids) == 0 {
 		p.t.Error("Postgres runs as no child of it")
 	}
@@ -192,10 +192,8 @@ func (p *process) interrupt(dir string) {
 	if code := p.ProcessState.ExitCode(); code != 0 {
 		p.t.Errorf("exit code %d: %s", code, p.out)
 	}
-	for pid, began := range pids {
-		if stat, is := statOf(pid); is && stat.began == began {
-			p.t.Errorf("process %d is left, in state %s", pid, stat.state)
-		}
+	for _, left := range pids.Left() {
+		p.t.Error(left)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "postgres", "data", "postmaster.pid")); !errors.Is(err, os.ErrNotExist) {
 		p.t.Errorf("Postgres has left its lock: %v", err)
@@ -205,44 +203,6 @@ func (p *process) interrupt(dir string) {
 		p.t.Fatalf("the folder is still taken: %v", err)
 	}
 	unlock()
-}
-
-// stat is what /proc tells of a process. When it began is its own: a number is given again once it has ended.
-type stat struct {
-	parent int
-	state  string
-	began  string // ticks since the boot
-}
-
-func statOf(pid int) (s stat, is bool) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return s, false // ended meanwhile
-	}
-	// The name is in parentheses and may contain any character.
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	s.state, s.began = fields[0], fields[19]
-	_, _ = fmt.Sscan(fields[1], &s.parent)
-	return s, true
-}
-
-// descendants are the processes below one, and when they began; none where there is no /proc.
-func descendants(pid int) (all map[int]string) {
-	paths, _ := filepath.Glob("/proc/[0-9]*")
-	children, began := map[int][]int{}, map[int]string{}
-	for _, path := range paths {
-		id, _ := strconv.Atoi(filepath.Base(path))
-		if s, is := statOf(id); is {
-			children[s.parent], began[id] = append(children[s.parent], id), s.began
-		}
-	}
-	all = map[int]string{}
-	for next := []int{pid}; len(next) > 0; next = next[1:] {
-		for _, child := range children[next[0]] {
-			all[child], next = began[child], append(next, child)
-		}
-	}
-	return all
 }
 
 // TestSeed: each trouble stands on the pages; a key is mended there; an interrupt leaves nothing behind, and the next

@@ -7,14 +7,13 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/effectonce/effectonce/internal/testenv/child"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
@@ -164,7 +163,7 @@ func TestInterrupt(t *testing.T) {
 		}
 		return regexp.MustCompile(`booked [1-9]`).MatchString(d.out.String()), nil
 	})
-	processes := descendants(d.Process.Pid)
+	processes := child.Below(d.Process.Pid)
 	// Two relays, two workers, and Postgres with its backends.
 	if runtime.GOOS == "linux" && len(processes) < 5 {
 		t.Errorf("%d processes, want 5 and more", len(processes))
@@ -175,49 +174,9 @@ func TestInterrupt(t *testing.T) {
 	if code := d.wait(t); code != codeInterrupted {
 		t.Errorf("exit code %d, want %d:\n%s", code, codeInterrupted, d.out)
 	}
-	for pid, began := range processes {
-		if stat, is := statOf(pid); is && stat.began == began {
-			t.Errorf("process %d is still there, in state %s", pid, stat.state)
-		}
+	for _, left := range processes.Left() {
+		t.Error(left)
 	}
-}
-
-// stat is what /proc tells of a process. When it began is its own: a number is given again once it has ended.
-type stat struct {
-	parent int
-	state  string
-	began  string // ticks since the boot
-}
-
-func statOf(pid int) (s stat, is bool) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return s, false // ended meanwhile
-	}
-	// The name is in parentheses and may contain any character.
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	s.state, s.began = fields[0], fields[19]
-	_, _ = fmt.Sscan(fields[1], &s.parent)
-	return s, true
-}
-
-// descendants returns the processes below pid, and when they began; none where there is no /proc.
-func descendants(pid int) (all map[int]string) {
-	paths, _ := filepath.Glob("/proc/[0-9]*")
-	children, began := map[int][]int{}, map[int]string{}
-	for _, path := range paths {
-		id, _ := strconv.Atoi(filepath.Base(path))
-		if s, is := statOf(id); is {
-			children[s.parent], began[id] = append(children[s.parent], id), s.began
-		}
-	}
-	all = map[int]string{}
-	for next := []int{pid}; len(next) > 0; next = next[1:] {
-		for _, child := range children[next[0]] {
-			all[child], next = began[child], append(next, child)
-		}
-	}
-	return all
 }
 
 func TestUsage(t *testing.T) {
