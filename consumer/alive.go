@@ -113,26 +113,13 @@ func (s *session) watchTopics(ctx context.Context, join func()) {
 	}
 }
 
-// groupOffset is what the group has of a partition: the committed offset, and the one at which its members began. A
-// negative one means that there is none.
-type groupOffset struct{ committed, began int64 }
-
-// beganAt is the metadata of a committed offset. Kafka keeps it with the offset, so that a database which has lost its
-// row of a partition is told from one that never had any.
-const beganAt = "effectonce: began at %d"
-
 // committed queries the group's offsets of partitions until it gets an answer. It returns false if the member has to
 // rejoin first, or if ctx ended.
 func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Partition) (
 	map[Partition]groupOffset, bool,
 ) {
-	at := map[Partition]groupOffset{}
 	if len(ps) == 0 {
-		return at, true
-	}
-	ask := map[string][]int{}
-	for _, p := range ps {
-		ask[p.Topic] = append(ask[p.Topic], int(p.ID))
+		return nil, true
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -145,8 +132,10 @@ func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Par
 		}
 		cancel()
 	}()
+	var at map[Partition]groupOffset
 	ok := retry(ctx, func() bool {
-		err := s.c.client.committed(ctx, s.c.cfg.Group, ask, at)
+		var err error
+		at, err = s.c.client.committed(ctx, s.c.cfg.Group, ps)
 		switch {
 		case err == nil:
 			s.c.outage.works(groupPart)
@@ -158,38 +147,56 @@ func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Par
 	return at, ok
 }
 
-func (c *client) committed(ctx context.Context, group string, ask map[string][]int,
-	at map[Partition]groupOffset,
-) error {
+// committed returns what the group has of the partitions. It asks for all partitions of their topics: the others tell
+// how many there were when the group first saw the topic.
+func (c *client) committed(ctx context.Context, group string, ps []Partition) (map[Partition]groupOffset, error) {
+	topics := map[string]bool{}
+	for _, p := range ps {
+		topics[p.Topic] = true
+	}
+	now, _, err := c.sizes(ctx, slices.Collect(maps.Keys(topics)))
+	if err != nil {
+		return nil, err
+	}
+	ask := map[string][]int{}
+	for _, p := range ps {
+		now[p.Topic] = max(now[p.Topic], int(p.ID)+1)
+	}
+	for _, p := range now.partitions() {
+		ask[p.Topic] = append(ask[p.Topic], int(p.ID))
+	}
 	ctx, cancel := context.WithTimeout(ctx, netTimeout)
 	defer cancel()
 	res, err := c.kafka().OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: ask})
 	if err != nil {
-		return fmt.Errorf("offset fetch: %w", err)
+		return nil, fmt.Errorf("offset fetch: %w", err)
 	}
 	if res.Error != nil {
-		return fmt.Errorf("offset fetch: %w", res.Error)
+		return nil, fmt.Errorf("offset fetch: %w", res.Error)
 	}
-	for topic, ps := range res.Topics {
-		for _, p := range ps {
+	at := map[Partition]groupOffset{}
+	for topic, answers := range res.Topics {
+		for _, p := range answers {
 			if p.Error != nil {
-				return fmt.Errorf("offset fetch of %s-%d: %w", topic, p.Partition, p.Error)
+				return nil, fmt.Errorf("offset fetch of %s-%d: %w", topic, p.Partition, p.Error)
 			}
-			o := groupOffset{p.CommittedOffset, 0}
-			if n, _ := fmt.Sscanf(p.Metadata, beganAt, &o.began); n == 0 {
-				o.began = o.committed // another program's, or set by a person
-			}
-			at[Partition{topic, int32(p.Partition)}] = o
+			at[Partition{topic, int32(p.Partition)}] = newGroupOffset(p.CommittedOffset, p.Metadata)
 		}
 	}
-	for topic, ids := range ask {
-		for _, id := range ids {
-			if _, ok := at[Partition{topic, int32(id)}]; !ok {
-				return fmt.Errorf("offset fetch: the answer lacks %s-%d", topic, id)
+	for _, p := range ps {
+		o, ok := at[p]
+		if !ok {
+			return nil, fmt.Errorf("offset fetch: the answer lacks %s", p)
+		}
+		o.topic = now[p.Topic]
+		for q, other := range at {
+			if q.Topic == p.Topic {
+				o.learn(other)
 			}
 		}
+		at[p] = o
 	}
-	return nil
+	return at, nil
 }
 
 // commit commits offsets in the adopted generation, and reports an outage if that fails. While the member rejoins, the
@@ -197,14 +204,8 @@ func (c *client) committed(ctx context.Context, group string, ask map[string][]i
 func (s *session) commit(ctx context.Context, next offsets) error {
 	s.mu.Lock()
 	id := s.id
-	running := maps.Clone(s.running)
 	s.mu.Unlock()
-	err := s.c.client.commit(ctx, &s.c.cfg, id, next, func(p Partition) string {
-		if r := running[p]; r != nil {
-			return r.metadata()
-		}
-		return ""
-	})
+	err := s.c.client.commit(ctx, &s.c.cfg, id, next)
 	s.mu.Lock()
 	passing := s.joining || s.id != id
 	s.mu.Unlock()
@@ -235,24 +236,22 @@ func (c *client) heartbeat(ctx context.Context, cfg *Config, id identity) error 
 }
 
 // commit does not use kafka.Client's method, which sets leader epoch 0 for every offset.
-func (c *client) commit(ctx context.Context, cfg *Config, id identity, next offsets,
-	metadata func(Partition) string,
-) error {
+func (c *client) commit(ctx context.Context, cfg *Config, id identity, next offsets) error {
 	ctx, cancel := context.WithTimeout(ctx, min(netTimeout, cfg.SessionTimeout/3))
 	defer cancel()
 	req := &offsetcommit.Request{
 		GroupID: cfg.Group, GenerationID: id.generation, MemberID: id.member, GroupInstanceID: id.instance,
 		RetentionTimeMs: -1,
 	}
-	for topic, partitions := range next {
-		t := offsetcommit.RequestTopic{Name: topic}
-		for id, offset := range partitions {
-			t.Partitions = append(t.Partitions, offsetcommit.RequestPartition{
-				PartitionIndex: int32(id), CommittedOffset: offset, CommitTimestamp: -1, CommittedLeaderEpoch: -1,
-				CommittedMetadata: metadata(Partition{topic, int32(id)}),
-			})
-		}
-		req.Topics = append(req.Topics, t)
+	topics := map[string][]offsetcommit.RequestPartition{}
+	for p, m := range next {
+		topics[p.Topic] = append(topics[p.Topic], offsetcommit.RequestPartition{
+			PartitionIndex: p.ID, CommittedOffset: m.next, CommitTimestamp: -1, CommittedLeaderEpoch: -1,
+			CommittedMetadata: m.metadata,
+		})
+	}
+	for topic, partitions := range topics {
+		req.Topics = append(req.Topics, offsetcommit.RequestTopic{Name: topic, Partitions: partitions})
 	}
 	res, err := c.transport.RoundTrip(ctx, c.addr, req)
 	if err != nil {

@@ -38,7 +38,12 @@ type chunk struct {
 	events []event.Event
 	next   int64 // the offset after the chunk, past control and compacted records
 	bytes  int64 // approximate memory: its events, and each whole batch that they are from
+	epoch  int32 // the leader epoch of its last batch; -1: not known
+
+	begins *beginning // the log begins, or continues elsewhere, at next: the chunk has no events; nil: it does not
 }
+
+func (c chunk) empty() bool { return len(c.events) == 0 && c.begins == nil && c.next == 0 }
 
 // decoder decodes the record batches of one partition into events. It is not safe for concurrent use.
 type decoder struct {
@@ -76,6 +81,7 @@ func newDecoder(topic string, partition int32, idHeader string, maxBatch int) *d
 // batchHeader is the header of a record batch (format 2).
 type batchHeader struct {
 	base, last       int64
+	epoch            int32 // of the leader that appended it
 	attributes       int16
 	firstTime, stamp int64
 	producer         int64
@@ -119,7 +125,7 @@ func (t *transactions) skip(h *batchHeader) bool {
 // the rest of b, which begins with the batch in progress if the chunk ends within one, and is nil if no whole batch is
 // left. If a record cannot be decoded, next returns the events before it; the next call returns the error.
 func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chunk, []byte, error) {
-	c := chunk{next: from}
+	c := chunk{next: from, epoch: -1}
 	for left := int64(want); left > 0; {
 		err := d.begin(b, c.next, txns)
 		if err == nil && d.open == nil {
@@ -134,7 +140,7 @@ func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chun
 			}
 			return c, b, err
 		}
-		if d.open.read >= d.open.count {
+		if c.epoch = d.open.epoch; d.open.read >= d.open.count {
 			c.next, b, d.open = max(c.next, d.open.last+1), d.open.rest, nil
 		}
 	}
@@ -186,8 +192,9 @@ func (d *decoder) head(b []byte) (*batchHeader, []byte, error) {
 		return nil, nil, fmt.Errorf("the record batch at offset %d has a wrong checksum", base)
 	}
 	h := &batchHeader{
-		base: base, last: base + int64(int32(be.Uint32(batch[23:]))), attributes: int16(be.Uint16(batch[21:])),
-		firstTime: int64(be.Uint64(batch[27:])), stamp: int64(be.Uint64(batch[35:])),
+		base: base, last: base + int64(int32(be.Uint32(batch[23:]))), epoch: int32(be.Uint32(batch[12:])),
+		attributes: int16(be.Uint16(batch[21:])),
+		firstTime:  int64(be.Uint64(batch[27:])), stamp: int64(be.Uint64(batch[35:])),
 		producer: int64(be.Uint64(batch[43:])), count: int(int32(be.Uint32(batch[57:]))),
 		body: batch[batchHead:len(batch):len(batch)],
 	}

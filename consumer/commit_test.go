@@ -1,9 +1,12 @@
 package consumer
 
 import (
+	"context"
 	"errors"
 	"maps"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -13,21 +16,77 @@ import (
 func TestCommitAfterFailedCommit(t *testing.T) {
 	t.Parallel()
 	a, b := &partition{Partition: Partition{"t", 0}}, &partition{Partition: Partition{"t", 1}}
-	sent := map[int]int64{}
+	sent := offsets{}
 	c := &committer{every: time.Hour, observer: &Observer{}}
-	c.send = func(batch map[string]map[int]int64) error {
-		if len(sent) == 0 {
-			sent[-1] = -1
-			c.decided(a, 7)
+	tried := false
+	c.send = func(batch offsets) error {
+		if !tried {
+			tried = true
+			c.decided(a, 7, "of a")
 			return errors.New("the broker is away")
 		}
-		maps.Copy(sent, batch["t"])
+		maps.Copy(sent, batch)
 		return nil
 	}
-	c.decided(a, 5)
-	c.decided(b, 3)
-	if err := c.flushLast(); err != nil || sent[0] != 7 || sent[1] != 3 {
-		t.Errorf("committed %v, want 7 and 3: %v", sent, err)
+	c.decided(a, 5, "of a")
+	c.decided(b, 3, "")
+	want := offsets{a.Partition: {7, "of a"}, b.Partition: {3, ""}}
+	if err := c.flushLast(); err != nil || !maps.Equal(sent, want) {
+		t.Errorf("committed %v, want %v: %v", sent, want, err)
+	}
+}
+
+// passes lets time pass in a bubble of synctest.
+func passes(d time.Duration) { <-time.After(d) }
+
+// A commit that had no answer is handled after a newer one: the group's offset has gone back. It is committed again,
+// while it is quiet and when the partition is given up.
+func TestLateCommitIsMadeGood(t *testing.T) {
+	t.Parallel()
+	for name, leaves := range map[string]bool{"quiet": false, "leaves": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := &partition{Partition: Partition{"t", 0}}
+				var group int64
+				tries := 0
+				c := &committer{every: 200 * time.Millisecond, observer: &Observer{}}
+				c.send = func(batch offsets) error {
+					if tries++; tries == 1 {
+						return errors.New("no answer")
+					}
+					group = batch[p.Partition].next
+					return nil
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				var runs sync.WaitGroup
+				runs.Go(func() { c.run(ctx) })
+				c.decided(p, 5, "")
+				passes(time.Second)
+				c.decided(p, 9, "")
+				passes(time.Second)
+				if group != 9 {
+					t.Errorf("the group is at %d before the late commit", group)
+				}
+				group = 5 // it is handled
+				if !leaves {
+					passes(lateEvery)
+				} else if err := c.flushLast(); err != nil {
+					t.Error(err)
+				}
+				if group != 9 {
+					t.Errorf("the group is at %d", group)
+				}
+				passes(2 * lateFor)
+				before := tries
+				passes(lateFor)
+				if tries != before {
+					t.Errorf("%d commits long after the last event", tries-before)
+				}
+				stop()
+				runs.Wait()
+			})
+		})
 	}
 }
 
@@ -37,9 +96,9 @@ func TestRefusedCommitEndsGeneration(t *testing.T) {
 	for _, refused := range []error{kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.FencedInstanceID} {
 		var told error
 		c := &committer{every: time.Hour, observer: &Observer{}, fenced: func(err error) { told = err }}
-		c.send = func(map[string]map[int]int64) error { return refused }
-		c.decided(&partition{Partition: Partition{"t", 0}}, 5)
-		if err := c.flush(); !errors.Is(err, refused) || !errors.Is(told, refused) {
+		c.send = func(offsets) error { return refused }
+		c.decided(&partition{Partition: Partition{"t", 0}}, 5, "")
+		if err := c.flush(false); !errors.Is(err, refused) || !errors.Is(told, refused) {
 			t.Errorf("%v: fenced was called with %v", refused, told)
 		}
 	}

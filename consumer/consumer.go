@@ -192,7 +192,10 @@ func (c *client) sizes(ctx context.Context, topics []string) (found sizes, missi
 
 // fetch sends one fetch request to the partition's leader. It fills in the settings that all requests share.
 func (c *client) fetch(ctx context.Context, cfg *Config, req *fetchRequest) (*fetchResponse, error) {
-	req.clientID, req.maxWait = cfg.ClientID, cfg.FetchWait
+	req.clientID = cfg.ClientID
+	if req.maxWait == 0 {
+		req.maxWait = cfg.FetchWait
+	}
 	req.responseLimit = max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20
 	res, err := c.transport.RoundTrip(ctx, c.addr, req)
 	if err != nil {

@@ -7,11 +7,15 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/google/uuid"
 	"github.com/segmentio/kafka-go"
 
-	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
+
+// badAnswers is how many answers in a row may be undecodable before the partition halts. It is fetched on: a flipped
+// byte, or a bad replica, does not last.
+const badAnswers = 5
 
 // fetch reads the partition into p.chunks. It returns nil when ctx ends, or an error if the partition cannot be read
 // further.
@@ -20,14 +24,13 @@ func (p *partition) fetch(ctx context.Context) error {
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	dec := newDecoder(p.Topic, p.ID, p.c.cfg.IDHeader, p.c.cfg.MaxBatchBytes)
-	wait := newBackOff()
+	dec := p.newDecoder()
+	wait, bad := newBackOff(), 0
 	for p.budget.wait(ctx, p.held.Load) {
 		res, err := p.request(ctx, offset)
 		switch {
 		case err == nil:
 			p.c.outage.works(p.String())
-			wait.Reset()
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, kafka.OffsetOutOfRange):
@@ -36,17 +39,51 @@ func (p *partition) fetch(ctx context.Context) error {
 			}
 			_ = sleep.For(ctx, wait.NextBackOff()) // a leader that lags may return this error more than once
 			continue
+		case errors.Is(err, kafka.UnknownTopicID), errors.Is(err, kafka.UnknownTopicOrPartition):
+			if next, remade, lost := p.remade(ctx, offset); lost != nil {
+				return lost
+			} else if remade {
+				offset = next
+				continue
+			}
+			fallthrough
 		default:
 			p.c.outage.fail(p.String(), fmt.Errorf("fetch: %w", err))
 			_ = sleep.For(ctx, wait.NextBackOff())
 			continue
 		}
-		p.setEnd(res.highWatermark)
+		if res.highWatermark >= 0 {
+			p.setEnd(res.highWatermark)
+		}
+		if 0 <= res.diverged && res.diverged < offset {
+			if offset, err = p.wasCut(ctx, res.diverged, offset); err != nil {
+				return err
+			}
+			continue
+		}
 		if offset, err = p.deliver(ctx, dec, res, offset); err != nil {
-			return err
+			if bad++; bad == badAnswers {
+				p.halt(offset, uuid.Nil, err, "look at the partition's replicas, and at what is between them and this "+
+					"worker, which fetches again every few seconds")
+			}
+			dec = p.newDecoder()
+			_ = sleep.For(ctx, wait.NextBackOff())
+			continue
+		}
+		if bad >= badAnswers {
+			p.goesOn()
+		}
+		bad = 0
+		wait.Reset()
+		if res.throttle > 0 {
+			_ = sleep.For(ctx, res.throttle)
 		}
 	}
 	return nil
+}
+
+func (p *partition) newDecoder() *decoder {
+	return newDecoder(p.Topic, p.ID, p.c.cfg.IDHeader, p.c.cfg.MaxBatchBytes)
 }
 
 // request sends one fetch request to the leader.
@@ -55,7 +92,8 @@ func (p *partition) request(ctx context.Context, offset int64) (*fetchResponse, 
 	ctx, cancel := context.WithTimeout(ctx, cfg.FetchWait+2*netTimeout)
 	defer cancel()
 	return p.c.client.fetch(ctx, cfg, &fetchRequest{
-		topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.fetchBytes()),
+		topic: p.Topic, log: p.reading.log, partition: p.ID, offset: offset,
+		epoch: p.reading.group.epoch, maxBytes: int32(p.fetchBytes()),
 		uncommitted: cfg.ReadUncommitted,
 	})
 }
@@ -81,7 +119,7 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 		p.budget.add(c.bytes)
 		select {
 		case p.chunks <- c:
-			offset = c.next
+			offset, p.reading.group.epoch = c.next, c.epoch
 		case <-ctx.Done():
 			return offset, nil // run releases the memory
 		}
@@ -92,79 +130,118 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 	return offset, nil
 }
 
-// resolve returns the offset to begin at. If the group has no offset, resolve commits the one that it chooses, so that
-// a restart does not choose again. A group may lose its offsets: Kafka deletes those of a group that was inactive for
-// long, and those of a deleted topic. StartLatest would then skip events that the handler's database has not decided,
-// so resolve begins at the database's progress. The offset has no meaning if ctx ended.
+// resolve returns the offset to begin at. It has no meaning if ctx ended.
 func (p *partition) resolve(ctx context.Context) (int64, error) {
-	if p.start >= 0 {
-		at := p.compare(ctx, p.start)
-		p.setPosition(at)
-		return at, nil
+	f, ok := p.facts(ctx)
+	if ok {
+		f.diverged, ok = p.divergence(ctx, f.fetch)
 	}
-	first, end, ok := p.bounds(ctx)
+	if ok {
+		f.db, ok = p.handlerProgress(ctx)
+	}
 	if !ok {
 		return 0, nil
 	}
-	next, known, ok := p.handlerProgress(ctx)
-	if !ok {
-		return 0, nil
+	p.reading.kept = f.db.Kept
+	return p.begin(ctx, f, f.begin())
+}
+
+// facts returns what Kafka and the group know. The log is asked for before its bounds: if it is another one by then, it
+// has no fetch.
+func (p *partition) facts(ctx context.Context) (f facts, ok bool) {
+	f = facts{id: p.ID, group: p.group, start: p.c.cfg.Start, behind: p.c.cfg.OnBehind}
+	if ok = p.identify(ctx, &f); ok {
+		f.first, f.end, ok = p.bounds(ctx)
 	}
-	at := first
-	switch {
-	case known && next > end:
-		if err := p.reportReplaced(next, first, end, p.c.cfg.OnLost == LostHalt); err != nil {
+	f.diverged = -1
+	return f, ok
+}
+
+// divergence returns where the log was cut below the group's offset and grew again; -1: it was not, or that is not
+// known. ok is false if ctx ended.
+func (p *partition) divergence(ctx context.Context, log uuid.UUID) (at int64, ok bool) {
+	at = -1
+	if p.group.committed < 0 || p.group.epoch < 0 || p.group.log != log {
+		return at, true
+	}
+	ok = retry(ctx, func() bool {
+		ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
+		defer cancel()
+		res, err := p.c.client.fetch(ctx, &p.c.cfg, &fetchRequest{
+			topic: p.Topic, log: log, partition: p.ID, offset: p.group.committed, epoch: p.group.epoch, maxBytes: 1,
+			maxWait: time.Millisecond,
+		})
+		switch {
+		case err == nil:
+			at = res.diverged
+		case errors.Is(err, kafka.OffsetOutOfRange), errors.Is(err, kafka.UnknownTopicID): // the fetch reports it
+		case ctx.Err() == nil:
+			p.c.outage.fail(p.String(), fmt.Errorf("fetch: %w", err))
+			return false
+		}
+		p.c.outage.works(p.String())
+		return true
+	})
+	return at, ok
+}
+
+// begin reports a beginning, and passes it on to run behind all earlier chunks.
+func (p *partition) begin(ctx context.Context, f facts, b beginning) (int64, error) {
+	if b.lost != nil {
+		b.lost.Partition = p.Partition
+		halts := b.undecided || p.c.cfg.OnLost == LostHalt && !b.goesOn
+		if err := p.reportLost(*b.lost, b.lostWhy, f.first, f.end, halts); err != nil {
 			return 0, err
 		}
-	case p.c.cfg.Start == StartLatest && known:
-		at = next // if the log no longer has this offset, lost reports it
-		p.c.cfg.Logger.Warn("the group has no offset (any more): beginning where the handler's database is, not at "+
-			"the end of the log",
-			"topic", p.Topic, "partition", p.ID, "from", at, "log_ends", end)
-	case p.c.cfg.Start == StartLatest:
-		at = end
-	case known:
-		p.expectRepeats(at, next)
 	}
-	if known || next != inbox.NoProgress {
-		p.begins(at)
+	p.reading.group, p.reading.log = b.group, f.fetch
+	select {
+	case p.chunks <- chunk{next: b.at, begins: &b}:
+	case <-ctx.Done():
 	}
-	p.setPosition(at)
-	p.commits.decided(p, at)
-	return at, nil
+	return b.at, nil
 }
 
 // lost reports an offset that Kafka does not have, and returns the offset to continue at.
 func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
-	first, end, ok := p.bounds(ctx)
-	if !ok || (first <= offset && offset <= end) {
-		return offset, nil // ctx ended, or the leader has the offset now
+	f, ok := p.facts(ctx)
+	if !ok || (f.first <= offset && offset <= f.end && !another(f.log, p.reading.group.log)) {
+		p.reading.group.epoch = -1 // it may be what the leader does not know
+		return offset, nil         // ctx ended, or the leader has the offset now
 	}
-	halts := p.c.cfg.OnLost == LostHalt
-	var err error
-	if offset > end {
-		err = p.reportReplaced(offset, first, end, halts)
-	} else {
-		err = p.reportLost(LostRange{Partition: p.Partition, From: offset, To: first},
-			"retention removed records that were never read", first, end, halts)
+	b := beginning{group: p.reading.group, next: -1, write: p.reading.kept}
+	switch {
+	case another(f.log, b.group.log), offset > f.end && f.log == uuid.Nil:
+		f.remade(&b, offset)
+	case offset > f.end:
+		f.truncated(&b, -1, b.group.began, offset)
+	default:
+		b.at, b.write, b.commit = f.first, false, true
+		b.loses(whyUnread, offset, f.first)
 	}
-	if err != nil {
-		return 0, err
-	}
-	// run has received all earlier chunks, so it decides this one after them.
-	select {
-	case p.chunks <- chunk{next: first}:
-	case <-ctx.Done():
-	}
-	return first, nil
+	b.group.setLog(f.log)
+	return p.begin(ctx, f, b)
 }
 
-// reportReplaced reports that the log ends before the group's offset, or before the progress of the handler's database.
-// The log is a different one or was truncated. Unread records of the old log are gone; their number is unknown.
-func (p *partition) reportReplaced(known, first, end int64, halts bool) error {
-	return p.reportLost(LostRange{Partition: p.Partition, From: known, To: known},
-		"the log ends before the decided offset: the topic was recreated or truncated, and unread records of the "+
-			"old log are gone", first, end, halts)
+// wasCut reports that the log was cut below the position and grew again, and returns the offset to continue at.
+func (p *partition) wasCut(ctx context.Context, at, offset int64) (int64, error) {
+	f, ok := p.facts(ctx)
+	if !ok {
+		return offset, nil
+	}
+	b := beginning{group: p.reading.group, next: -1, write: p.reading.kept}
+	f.truncated(&b, at, b.group.began, offset)
+	return p.begin(ctx, f, b)
+}
+
+// remade looks whether the topic was made again. If so, it reports that and returns the offset to continue at.
+func (p *partition) remade(ctx context.Context, offset int64) (next int64, remade bool, err error) {
+	now, _, err := p.c.client.logID(ctx, &p.c.cfg, p.Topic)
+	if err != nil || !another(now, p.reading.group.log) {
+		return offset, false, nil // the brokers do not know it yet, or any more
+	}
+	next, err = p.lost(ctx, offset)
+	return next, true, err
 }
 
 func (p *partition) reportLost(lost LostRange, why string, first, end int64, halts bool) error {
@@ -174,9 +251,27 @@ func (p *partition) reportLost(lost LostRange, why string, first, end int64, hal
 		p.c.cfg.Observer.Lost(lost)
 	}
 	if halts {
-		return fmt.Errorf("%s: the log has offsets %d to %d; set the group's offset to go on", why, first, end)
+		return fmt.Errorf("%s: the log has offsets %d to %d; stop the group's workers, set its offset and start them",
+			why, first, end)
 	}
 	return nil
+}
+
+// identify queries the id of the topic's log until it gets an answer. It returns false if ctx ended.
+func (p *partition) identify(ctx context.Context, f *facts) bool {
+	return retry(ctx, func() bool {
+		log, fetched, err := p.c.client.logID(ctx, &p.c.cfg, p.Topic)
+		switch {
+		case err == nil:
+			p.c.outage.works(p.String())
+			if f.log, f.fetch = log, uuid.Nil; fetched {
+				f.fetch = log
+			}
+		case ctx.Err() == nil:
+			p.c.outage.fail(p.String(), err)
+		}
+		return err == nil
+	})
 }
 
 // bounds queries the first offset and the end of the log until it gets an answer. It returns false if ctx ended.

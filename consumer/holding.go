@@ -77,8 +77,8 @@ func (s *session) announce(added []Partition, revoked []*running) {
 // handler.
 func (s *session) start(ctx context.Context, name Partition, at groupOffset) {
 	r := &running{done: make(chan struct{}), partition: &partition{
-		Partition: name, c: s.c, budget: s.budget, commits: s.commits, start: at.committed,
-		began: at.began, chunks: make(chan chunk), next: -1, high: -1,
+		Partition: name, c: s.c, budget: s.budget, commits: s.commits, group: at,
+		chunks: make(chan chunk), next: -1, high: -1,
 	}}
 	work, stop := context.WithCancel(ctx)
 	handle, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -25,8 +25,13 @@ type partition struct {
 	c        *Consumer
 	budget   *budget
 	commits  *committer
-	released bool  // given up; guarded by commits.mu
-	start    int64 // the group's offset; negative: none
+	released bool        // given up; guarded by commits.mu
+	group    groupOffset // what the group knows; run changes it
+	reading  struct {    // of fetch
+		group groupOffset // of the log that is fetched
+		log   uuid.UUID   // its id; zero: fetched by the topic's name
+		kept  bool        // the handler keeps progress
+	}
 
 	chunks  chan chunk
 	refused error        // the error that ended fetching; read after chunks is closed
@@ -42,7 +47,6 @@ type partition struct {
 	loggedDoubled bool // an applied event below decidedBefore was logged
 
 	mu       sync.Mutex
-	began    int64     // where the group began, or where this one begins; negative: not to be recorded
 	next     int64     // the first undecided offset; -1: not known yet
 	high     int64     // the end of the log at the time seen; -1: not known yet
 	seen     time.Time // when high was last read
@@ -69,11 +73,14 @@ func (p *partition) run(work, handle context.Context) {
 	}()
 	for {
 		batch, ok := p.gather(work)
-		if !ok {
-			if work.Err() == nil {
-				p.halt(p.position(), uuid.Nil, p.refused)
-			}
+		switch {
+		case !ok && work.Err() == nil:
+			p.halt(p.position(), uuid.Nil, p.refused, "do what the error says")
 			return
+		case !ok, batch.begins != nil && !p.begins(work, batch.begins):
+			return
+		case batch.begins != nil:
+			continue
 		}
 		for bytes := batch.bytes; ; batch.bytes = bytes {
 			rest, done := p.decide(handle, batch)
@@ -93,6 +100,9 @@ func (p *partition) run(work, handle context.Context) {
 // decide passes a batch to the handler and records the decided head. If done is false, the partition has stopped before
 // rest. An operator can resume it, unless rest is empty.
 func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done bool) {
+	if batch.epoch >= 0 {
+		p.group.epoch = batch.epoch
+	}
 	if len(batch.events) == 0 {
 		p.decided(batch.next)
 		return chunk{}, true
@@ -119,9 +129,7 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 		return chunk{}, false // the partition is given up; its next owner continues here
 	case isMoved(err):
 		// Later records are useless: the new generation begins at the database's progress.
-		p.c.cfg.Logger.Warn("the handler's database has changed: joining the group again, to begin where it is",
-			"topic", p.Topic, "partition", p.ID, "error", err)
-		p.commits.fenced(err)
+		p.databaseMoved(err)
 		return chunk{}, false
 	case err == nil:
 		err = errors.New("the handler returned no error and left the event undecided")
@@ -130,9 +138,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	var halt *inbox.HaltError
 	if errors.As(err, &halt) && halt.Event.ID != uuid.Nil {
 		at = halt.Event
-		rest = chunk{events: batch.events[n:], next: batch.next}
+		rest = chunk{events: batch.events[n:], next: batch.next, epoch: batch.epoch}
 	}
-	p.halt(p.position(), at.ID, err)
+	p.halt(p.position(), at.ID, err, "fix the cause and let an operator resume the partition, or restart this worker")
 	return rest, false
 }
 
@@ -151,6 +159,12 @@ func (p *partition) resumed(work context.Context, rest chunk) bool {
 			break
 		}
 	}
+	p.goesOn()
+	return true
+}
+
+// goesOn ends a halt.
+func (p *partition) goesOn() {
 	p.mu.Lock()
 	p.halted = nil
 	p.mu.Unlock()
@@ -158,7 +172,6 @@ func (p *partition) resumed(work context.Context, rest chunk) bool {
 	if p.c.cfg.Observer.Resumed != nil {
 		p.c.cfg.Observer.Resumed(p.Partition)
 	}
-	return true
 }
 
 // decidedHead returns the number of outcomes before the first Undecided. A missing outcome is undecided.
@@ -203,12 +216,17 @@ func (p *partition) gather(work context.Context) (chunk, bool) {
 	if work.Err() != nil {
 		return chunk{}, false
 	}
-	if len(p.rest.events) == 0 {
+	if p.rest.empty() {
 		c, ok := p.receive(work, nil)
-		if !ok || len(c.events) == 0 {
-			return c, ok
+		if !ok {
+			return c, false
 		}
 		p.rest = c
+	}
+	if len(p.rest.events) == 0 {
+		c := p.rest
+		p.rest = chunk{}
+		return c, true
 	}
 	most := p.c.cfg.Batch
 	batch := p.cut(most)
@@ -223,32 +241,17 @@ func (p *partition) gather(work context.Context) (chunk, bool) {
 		if !ok {
 			break // return the batch first; the next gather sees the cause
 		}
+		if p.rest = c; c.begins != nil {
+			break // the events before it are of another log
+		}
 		if !owned {
 			batch.events, owned = append(make([]event.Event, 0, most), batch.events...), true
 		}
-		p.rest = c
 		more := p.cut(most - len(batch.events))
 		batch.events = append(batch.events, more.events...)
-		batch.next, batch.bytes = more.next, batch.bytes+more.bytes
+		batch.next, batch.bytes, batch.epoch = more.next, batch.bytes+more.bytes, more.epoch
 	}
 	return batch, true
-}
-
-// metadata of the group's offset; empty: none.
-func (p *partition) metadata() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.began < 0 {
-		return ""
-	}
-	return fmt.Sprintf(beganAt, p.began)
-}
-
-// begins records the offset where the group begins the partition.
-func (p *partition) begins(at int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.began = at
 }
 
 func (p *partition) receive(work context.Context, timeout <-chan time.Time) (chunk, bool) {
@@ -269,7 +272,7 @@ func (p *partition) cut(n int) chunk {
 		return c
 	}
 	p.rest.events = c.events[n:]
-	return chunk{events: c.events[:n:n], next: c.events[n-1].Position.Offset + 1}
+	return chunk{events: c.events[:n:n], next: c.events[n-1].Position.Offset + 1, epoch: c.epoch}
 }
 
 // decided moves the position and commits it. While the partition rereads a range and every event of it is a duplicate,
@@ -278,7 +281,7 @@ func (p *partition) cut(n int) chunk {
 func (p *partition) decided(next int64) {
 	p.update(true, func() { p.next = next })
 	if next >= p.reread.To || p.reread.Applied > 0 {
-		p.commits.decided(p, next)
+		p.commits.decided(p, next, p.group.metadata())
 	}
 }
 
@@ -314,15 +317,14 @@ func (p *partition) position() int64 {
 	return p.next
 }
 
-func (p *partition) halt(offset int64, id uuid.UUID, err error) {
+func (p *partition) halt(offset int64, id uuid.UUID, err error, do string) {
 	h := Halt{Partition: p.Partition, Offset: offset, EventID: id, Err: err, Since: time.Now()}
 	p.mu.Lock()
 	p.halted = &h
 	p.mu.Unlock()
 	attrs := []any{
 		"topic", p.Topic, "partition", p.ID, "offset", offset, "event", id, "error", err,
-		"do", "fix the cause and let an operator resume the partition, or restart this worker: the partition " +
-			"continues at this offset, nothing is lost, and later events wait",
+		"do", do + ": the partition continues at this offset, nothing is lost, and later events wait",
 	}
 	var panicked *panicError
 	if errors.As(err, &panicked) {

@@ -118,8 +118,8 @@ type progressHandler struct {
 	next int64
 }
 
-func (a progressHandler) Progress(context.Context, string, int32) (int64, bool, error) {
-	return a.next, true, nil
+func (a progressHandler) Progress(context.Context, string, int32) (inbox.Progress, error) {
+	return inbox.Progress{Kept: true, Next: a.next}, nil
 }
 
 // Kafka deleted the offsets of a group that was away for long. The consumer begins at the database's progress.

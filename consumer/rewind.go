@@ -8,66 +8,65 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// compare returns the offset to begin at if the group has committed one: that offset, or the progress of the handler's
-// database if it is lower. A database that was restored from a backup lacks effects of offsets that the group has
-// committed. Reading them again costs duplicates; skipping them would lose them. Usually the progress is only some
-// seconds old, and those events are read again, too. A database without any progress has decided nothing since the
-// group began.
-func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
-	if p.c.cfg.OnBehind == BehindIgnore {
-		return committed
-	}
-	next, known, ok := p.handlerProgress(ctx)
+// begins records where the consumer begins the log: before the first event of it is handled, in the handler's database,
+// and with the group's offset. It returns false if the partition cannot begin.
+func (p *partition) begins(ctx context.Context, b *beginning) bool {
+	log := p.c.cfg.Logger.With("topic", p.Topic, "partition", p.ID, "at", b.at, "why", b.why)
 	switch {
-	case !ok:
-		return committed
-	case !known && next == inbox.NoProgress:
-		p.begins(-1)
-		return committed
-	case !known:
-		next = p.began // the database is from before the group began, or is another one
+	case b.lost != nil: // it is said already
+	case b.reread > 0 && b.why == whyNoRow:
+		log.Warn("reading again from where the group began", "committed", b.reread)
+	case b.reread > 0:
+		log.Debug("reading again from where the handler's database is", "committed", b.reread)
+	case b.known > 0:
+		log.Info("the group is behind what the handler's database has decided: reading that again, to drop it",
+			"decided", b.known)
+	case b.why == whyGone, b.why == whyBeyond:
+		log.Warn("beginning where the handler's database is")
+	case b.why != whyGroup && b.why != whyBehind:
+		log.Info("beginning a partition")
 	}
-	if next == committed {
-		return committed
+	p.setPosition(b.at)
+	p.reread, p.decidedBefore = ForgottenRange{}, b.known
+	if b.reread > 0 {
+		p.reread = ForgottenRange{Partition: p.Partition, From: b.at, To: b.reread}
 	}
-	first, end, ok := p.bounds(ctx)
-	switch {
-	case !ok, committed > end: // the fetch reports it, after it has read the bounds again
-		return committed
-	case end < next:
-		// The group has begun in the new log already and continues at its offset. There is no reason to halt.
-		_ = p.reportReplaced(next, first, end, false)
-		return committed
-	case next > committed:
-		p.expectRepeats(max(committed, first), next)
-		return committed
+	p.group = b.group
+	if b.write && !p.record(ctx, b) {
+		return false
 	}
-	if at = max(next, first); at >= committed {
-		return committed
+	if b.commit {
+		p.commits.decided(p, b.at, p.group.metadata())
 	}
-	if next < first {
-		p.c.cfg.Logger.Warn("the handler's database is behind the group's offset, and the topic no longer has some "+
-			"of the events between them: if the database was restored from a backup, it has lost these events",
-			"topic", p.Topic, "partition", p.ID, "from", next, "to", first)
-	}
-	p.reread = ForgottenRange{Partition: p.Partition, From: at, To: committed}
-	if known {
-		p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID,
-			"from", at, "committed", committed)
-	} else {
-		p.c.cfg.Logger.Warn("the handler's database knows nothing of this partition: reading again from where the "+
-			"group began", "topic", p.Topic, "partition", p.ID, "from", at, "committed", committed)
-	}
-	return at
+	return true
 }
 
-// expectRepeats records that the handler's database has already decided the offsets in [from, next).
-func (p *partition) expectRepeats(from, next int64) {
-	if p.decidedBefore = next; from < next {
-		p.c.cfg.Logger.Info("the group is behind what the handler's database has decided: reading that again, to "+
-			"drop it",
-			"topic", p.Topic, "partition", p.ID, "from", from, "to", next)
-	}
+// record writes the beginning into the handler's database, until it succeeds. It returns false if ctx ended, or if the
+// database is another one now.
+func (p *partition) record(ctx context.Context, b *beginning) bool {
+	moved := false
+	ok := retry(ctx, func() bool {
+		err := p.c.handler.Begin(ctx, p.Topic, p.ID, b.next, inbox.Beginning{
+			Log: b.group.log, Offset: b.group.began, Partitions: int32(b.group.seen), Reason: b.why,
+		})
+		if moved = isMoved(err); moved {
+			p.databaseMoved(err)
+			return true
+		}
+		if err != nil && ctx.Err() == nil {
+			p.c.cfg.Logger.Warn("cannot write where the partition begins; waiting for the handler's database", "topic",
+				p.Topic, "partition", p.ID, "error", err)
+		}
+		return err == nil
+	})
+	return ok && !moved
+}
+
+// databaseMoved joins the group again, to begin where the handler's database is now.
+func (p *partition) databaseMoved(err error) {
+	p.c.cfg.Logger.Warn("the handler's database has changed: joining the group again, to begin where it is", "topic",
+		p.Topic, "partition", p.ID, "error", err)
+	p.commits.fenced(err)
 }
 
 // countRepeated counts the outcomes of events that the handler's database had already decided. Each should be a
@@ -100,16 +99,16 @@ func (p *partition) countRepeated(events []event.Event, outcomes []inbox.Outcome
 }
 
 // handlerProgress asks for the progress of the handler's database until it gets an answer. ok is false if ctx ended.
-func (p *partition) handlerProgress(ctx context.Context) (next int64, known, ok bool) {
+func (p *partition) handlerProgress(ctx context.Context) (at inbox.Progress, ok bool) {
 	ok = retry(ctx, func() bool {
 		var err error
-		if next, known, err = p.c.handler.Progress(ctx, p.Topic, p.ID); err != nil {
+		if at, err = p.c.handler.Progress(ctx, p.Topic, p.ID); err != nil {
 			p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic,
 				"partition", p.ID, "error", err)
 		}
 		return err == nil
 	})
-	return next, known, ok
+	return at, ok
 }
 
 // countReread counts the events of the reread range that were applied, and logs the number at the end of the range

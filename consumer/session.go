@@ -53,7 +53,7 @@ func (c *Consumer) session(ctx context.Context, topics []string) {
 	}
 	s.commits = &committer{
 		every: c.cfg.CommitEvery, observer: &c.cfg.Observer, fenced: s.over,
-		send: func(next map[string]map[int]int64) error { return s.commit(context.WithoutCancel(ctx), next) },
+		send: func(next offsets) error { return s.commit(context.WithoutCancel(ctx), next) },
 	}
 	c.setSession(s)
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))

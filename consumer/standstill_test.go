@@ -119,8 +119,8 @@ func TestTheLagOfAHaltedPartition(t *testing.T) {
 	}
 }
 
-// The lag is unknown until the first fetch is answered.
-func TestTheLagIsUnknownAtFirst(t *testing.T) {
+// The lag is known with the position, although the broker holds the fetch: the log is read to its end.
+func TestTheLagIsKnownWithThePosition(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(10, 0)...)
@@ -129,14 +129,13 @@ func TestTheLagIsUnknownAtFirst(t *testing.T) {
 	m := start(t, h, topic, cfg)
 	h.await(t, 10)
 	m.stop(t)
-	// The log is read to its end, so the broker holds the fetch.
 	cfg.FetchWait, cfg.ResumeEvery = time.Minute, time.Hour
 	m = start(t, h, topic, cfg)
 	await(t, "the position", func() bool {
 		s := m.Status()
 		return len(s.Partitions) == 1 && s.Partitions[0].Next == 10
 	})
-	if s := m.Status(); s.Partitions[0].High != -1 || s.Partitions[0].Lag != -1 || s.StalledSince.IsZero() {
-		t.Errorf("before the log's end is known: %+v", s)
+	if s := m.Status(); s.Partitions[0].High != 10 || s.Partitions[0].Lag != 0 || !s.StalledSince.IsZero() {
+		t.Errorf("with the position: %+v", s)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // Tail reads the last events of each partition of a topic, at most last of each. It joins no group and moves no offset.
@@ -82,10 +83,17 @@ func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.
 	var events []event.Event
 	for offset := max(end.FirstOffset, end.LastOffset-int64(last)); offset < end.LastOffset; {
 		answer, err := c.fetch(ctx, cfg, &fetchRequest{
-			topic: topic, partition: int32(end.Partition), offset: offset, maxBytes: int32(cfg.FetchBytes),
+			topic: topic, partition: int32(end.Partition), offset: offset, epoch: -1,
+			maxBytes: int32(cfg.FetchBytes),
 		})
 		if err != nil {
 			return nil, err
+		}
+		if answer.highWatermark < 0 { // above the client's quota
+			if sleep.For(ctx, answer.throttle) != nil {
+				return nil, errors.Join(errors.New("stopped"), ctx.Err())
+			}
+			continue
 		}
 		txns, from := &transactions{pending: answer.aborted}, offset
 		for rest := answer.records; len(rest) > 0; {

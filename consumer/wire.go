@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/segmentio/kafka-go/protocol"
 )
 
@@ -16,18 +18,21 @@ import (
 // own. The transport (connections, TLS, SASL, leaders) is kafka-go's; only the fetch request and its response are
 // encoded and decoded here, through kafka-go's RawExchanger hook.
 
-// Supported versions of the Fetch API: 4 is the first with transactions, 12 is the first flexible one.
+// Supported versions of the Fetch API: 4 is the first with transactions, 12 is the first flexible one, 13 names a topic
+// by its id. By name, a topic that was made again looks like the old one.
 const (
 	minFetchVersion = 4
-	maxFetchVersion = 11
+	logFetchVersion = 13
 )
 
 // fetchRequest asks the leader of one partition for records. It may be used once.
 type fetchRequest struct {
 	clientID      string
 	topic         string
+	log           uuid.UUID // the topic's id; zero: ask by name
 	partition     int32
 	offset        int64
+	epoch         int32 // the leader epoch of the record before offset; -1: not known
 	maxBytes      int32
 	maxWait       time.Duration
 	uncommitted   bool
@@ -39,7 +44,9 @@ type fetchRequest struct {
 // fetchResponse is the leader's response.
 type fetchResponse struct {
 	errorCode     int16
-	highWatermark int64
+	throttle      time.Duration // how long the broker reads no further request of this client
+	highWatermark int64         // -1: not known
+	diverged      int64         // where the log was cut below the asked offset, and grew again; -1: it was not
 	aborted       []abortedTxn
 	records       []byte // record batches; the last one may be incomplete
 }
@@ -72,7 +79,10 @@ func (r *fetchRequest) Broker(cluster protocol.Cluster) (protocol.Broker, error)
 
 // Required stores the version to use on this connection, and selects the raw exchange.
 func (r *fetchRequest) Required(versions map[protocol.ApiKey]int16) bool {
-	r.version = min(versions[protocol.Fetch], maxFetchVersion)
+	r.version = versions[protocol.Fetch] // at most the newest one that kafka-go knows, see topicIDRequest
+	if r.log != uuid.Nil {
+		r.version = logFetchVersion
+	}
 	return true
 }
 
@@ -114,7 +124,9 @@ var errAnswerSize = errors.New("the size of the answer is out of range")
 func (r *fetchRequest) encode() []byte {
 	be := binary.BigEndian
 	const none = ^uint32(0)
+	flexible := r.version >= logFetchVersion
 	b := requestHead(protocol.Fetch, r.version, r.clientID)
+	b = tags(b, flexible)
 	b = be.AppendUint32(b, none) // replica id: none, as a consumer
 	b = be.AppendUint32(b, uint32(max(1, r.maxWait.Milliseconds())))
 	b = be.AppendUint32(b, 1) // min bytes: answer as soon as there is a record
@@ -128,24 +140,35 @@ func (r *fetchRequest) encode() []byte {
 		b = be.AppendUint32(b, 0)    // no fetch session
 		b = be.AppendUint32(b, none) // session epoch: start no session
 	}
-	b = be.AppendUint32(b, 1)
-	b = str(b, r.topic)
-	b = be.AppendUint32(b, 1)
+	b = length(b, 1, flexible)
+	if flexible {
+		b = append(b, r.log[:]...)
+	} else {
+		b = str(b, r.topic)
+	}
+	b = length(b, 1, flexible)
 	b = be.AppendUint32(b, uint32(r.partition))
 	if r.version >= 9 {
 		b = be.AppendUint32(b, none) // leader epoch: unknown
 	}
 	b = be.AppendUint64(b, uint64(r.offset))
+	if flexible {
+		b = be.AppendUint32(b, uint32(r.epoch))
+	}
 	if r.version >= 5 {
 		b = be.AppendUint64(b, ^uint64(0)) // log start offset: used by followers only
 	}
 	b = be.AppendUint32(b, uint32(r.maxBytes))
+	b = tags(tags(b, flexible), flexible) // the partition's, the topic's
 	if r.version >= 7 {
-		b = be.AppendUint32(b, 0) // forgotten topics
+		b = length(b, 0, flexible) // forgotten topics
 	}
-	if r.version >= 11 {
+	if flexible {
+		b = length(b, 0, flexible) // rack
+	} else if r.version >= 11 {
 		b = str(b, "") // rack
 	}
+	b = tags(b, flexible)
 	be.PutUint32(b, uint32(len(b)-4))
 	return b
 }
@@ -163,22 +186,43 @@ func str(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
 }
 
+// length writes the number of an array's elements, or of a string's bytes in a flexible version.
+func length(b []byte, n int, flexible bool) []byte {
+	if flexible {
+		return binary.AppendUvarint(b, uint64(n)+1)
+	}
+	return binary.BigEndian.AppendUint32(b, uint32(n))
+}
+
+// tags writes that there are no tagged fields, in a flexible version.
+func tags(b []byte, flexible bool) []byte {
+	if flexible {
+		return append(b, 0)
+	}
+	return b
+}
+
 func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
-	r := reader{b: b}
-	r.skip(4) // throttle time
-	res := &fetchResponse{}
+	r := reader{b: b, flexible: version >= logFetchVersion}
+	r.tag(0)
+	res := &fetchResponse{highWatermark: -1, diverged: -1}
+	res.throttle = time.Duration(max(0, r.int32())) * time.Millisecond
 	if version >= 7 {
 		res.errorCode = r.int16()
 		r.skip(4) // session
 	}
-	if topics := r.int32(); topics != 1 {
-		if res.errorCode != 0 {
-			return res, nil
+	if topics := r.length(); topics != 1 {
+		if res.errorCode != 0 || topics == 0 && res.throttle > 0 && !r.short {
+			return res, nil // a client above its quota gets an answer without topics (KIP-219)
 		}
 		return nil, fmt.Errorf("a fetch answer with %d topics instead of one", topics)
 	}
-	r.skip(int(r.int16())) // topic
-	if partitions := r.int32(); partitions != 1 {
+	if r.flexible {
+		r.skip(16) // the topic's id
+	} else {
+		r.skip(int(r.int16())) // topic
+	}
+	if partitions := r.length(); partitions != 1 {
 		return nil, fmt.Errorf("a fetch answer with %d partitions instead of one", partitions)
 	}
 	r.skip(4) // partition
@@ -190,13 +234,18 @@ func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
 	if version >= 5 {
 		r.skip(8) // log start offset
 	}
-	for n := r.int32(); n > 0 && !r.short; n-- {
+	for n := r.length(); n > 0 && !r.short; n-- {
 		res.aborted = append(res.aborted, abortedTxn{producer: r.int64(), first: r.int64()})
+		r.tag(0)
 	}
 	if version >= 11 {
 		r.skip(4) // preferred read replica
 	}
-	res.records = r.take(int(max(0, r.int32())))
+	res.records = r.take(max(0, r.length()))
+	if cut := (reader{b: r.tag(0)}); len(cut.b) > 0 {
+		cut.skip(4) // the epoch in which the log was cut
+		res.diverged, r.short = cut.int64(), r.short || cut.short
+	}
 	if r.short {
 		return nil, errors.New("a fetch answer that ends too early")
 	}
@@ -205,8 +254,41 @@ func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
 
 // reader reads values from a byte slice. After a value does not fit, short is set and every value is zero.
 type reader struct {
-	b     []byte
-	short bool
+	b        []byte
+	short    bool
+	flexible bool // the version has compact lengths and tagged fields
+}
+
+// length reads the number of an array's elements, or of a record set's bytes; -1: null.
+func (r *reader) length() int {
+	if !r.flexible {
+		return int(r.int32())
+	}
+	return int(min(r.uvarint(), math.MaxInt32)) - 1
+}
+
+// tag reads tagged fields, in a flexible version, and returns the one with the number.
+func (r *reader) tag(number uint64) (found []byte) {
+	if !r.flexible {
+		return nil
+	}
+	for n := r.uvarint(); n > 0 && !r.short; n-- {
+		tag := r.uvarint()
+		if b := r.take(int(min(r.uvarint(), math.MaxInt32))); tag == number {
+			found = b
+		}
+	}
+	return found
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.short, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
 }
 
 func (r *reader) take(n int) []byte {

@@ -26,6 +26,7 @@ type assignment struct {
 	movedAt   time.Time // when the progress was last written
 	unwritten int64     // the progress that is not yet stored; 0: none
 	database  string    // the database in which the partition began; empty: unknown
+	log       *string   // the id of the topic's log, of which the progress is; nil: unknown
 	effectAt  time.Time // when the last effect that is not in the progress was applied; zero: none
 	marks     *marks    // for byNumber: the decided numbers, never modified; nil: unknown
 
@@ -115,6 +116,20 @@ func (a *assignment) beganIn() string {
 	return a.database
 }
 
+func (a *assignment) logID() *string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.log
+}
+
+// reload has the next Handle read the partition's row again: its beginning was written.
+func (a *assignment) reload() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.loaded, a.marks, a.unwritten, a.effectAt = false, nil, 0, time.Time{}
+	a.span = span{armed: true}
+}
+
 // checkDatabase compares the database of a transaction with the one in which the partition began. It fails once: a
 // caller that calls Handle again, unlike a consumer, continues in the new database.
 func (a *assignment) checkDatabase(now string) *failure {
@@ -162,11 +177,11 @@ func (a *assignment) sinceEffect(out []Outcome) *float64 {
 	return &seconds
 }
 
-// unwrittenProgress returns the progress to write and the database for it; 0: nothing to write.
-func (a *assignment) unwrittenProgress() (next int64, database string) {
+// unwrittenProgress returns the progress to write, the database for it and the log that it is of; 0: nothing to write.
+func (a *assignment) unwrittenProgress() (next int64, database string, log *string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.unwritten, a.database
+	return a.unwritten, a.database, a.log
 }
 
 // setWritten records that the progress was written outside of a deciding transaction.
@@ -203,6 +218,18 @@ func (s *assignments) due() map[partitionName]*assignment {
 	due := maps.Clone(s.of)
 	maps.DeleteFunc(due, func(_ partitionName, a *assignment) bool { return !a.progressIsDue() })
 	return due
+}
+
+// has reports whether a partition of the topic is assigned.
+func (s *assignments) has(topic string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range s.of {
+		if p.topic == topic {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *assignments) forget(p partitionName) {

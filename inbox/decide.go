@@ -86,7 +86,7 @@ func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target
 		// Last, because the partition's next owner writes the same row and must not wait for an effect of this process.
 		if target != nil {
 			if _, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, target.topic, target.id, target.next,
-				a.sinceEffect(target.out)); err != nil {
+				a.sinceEffect(target.out), a.logID()); err != nil {
 				err = fmt.Errorf("inbox: moving the progress of %s-%d: %w", target.topic, target.id, err)
 				return in.classify(ctx, err)
 			}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/effectonce/effectonce/event"
 )
 
@@ -39,10 +41,12 @@ type Handler interface {
 	Assigned(topic string, partition int32)
 	// Revoked is called after the last Handle of a partition that this process gives up, also at shutdown.
 	Revoked(ctx context.Context, topic string, partition int32)
-	// Progress returns the offset up to which all events of a partition are decided in the database of the effects. It
-	// may lag by some seconds. known is false if nothing of the partition was decided there: a consumer then begins
-	// where its group began, and not where that is. A handler that keeps no progress returns [NoProgress] and false.
-	Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error)
+	// Progress returns what the database of the effects knows of a partition. A handler that keeps no progress returns
+	// a zero Progress.
+	Progress(ctx context.Context, topic string, partition int32) (Progress, error)
+	// Begin records where a consumer begins a partition, before the first Handle for it, and again when the log is
+	// another one. The partition's progress becomes next; if that is negative, the progress stays.
+	Begin(ctx context.Context, topic string, partition int32, next int64, b Beginning) error
 	// Resumed reports whether an operator resumed a halted partition. A consumer polls it.
 	Resumed(ctx context.Context, topic string, partition int32) (bool, error)
 }
@@ -72,13 +76,37 @@ func (HandlerFunc) Assigned(string, int32) {}
 // Revoked does nothing.
 func (HandlerFunc) Revoked(context.Context, string, int32) {}
 
-// Progress returns NoProgress.
-func (HandlerFunc) Progress(context.Context, string, int32) (next int64, known bool, err error) {
-	return NoProgress, false, nil
+// Progress returns that nothing is kept.
+func (HandlerFunc) Progress(context.Context, string, int32) (Progress, error) { return Progress{}, nil }
+
+// Begin does nothing.
+func (HandlerFunc) Begin(context.Context, string, int32, int64, Beginning) error { return nil }
+
+// Progress is what the database of the effects knows of a partition.
+type Progress struct {
+	// Kept is false if the handler keeps no progress: its partitions begin at the group's offsets.
+	Kept bool
+	// Next is the offset up to which all events are decided. It may lag by some seconds. It is -1 if nothing of the
+	// partition is known.
+	Next int64
+	// Beginning is where the consumer began the partition. If nothing of the partition is known, it has what other
+	// partitions of the topic tell: a Log and the number of Partitions.
+	Beginning
 }
 
-// NoProgress is the answer of a [Handler.Progress] that keeps no progress: the partitions begin at the group's offsets.
-const NoProgress = -1
+// Beginning is where a consumer begins a partition.
+type Beginning struct {
+	// Log is the id that Kafka gave to the topic when it was created: the offsets are of this log. It is zero if it is
+	// not known.
+	Log uuid.UUID
+	// Offset is the first offset that the consumer reads, or has read.
+	Offset int64
+	// Partitions is how many partitions the topic had when the consumer first saw it. Those that were added later begin
+	// at their first record.
+	Partitions int32
+	// Reason says why the consumer began there, for people.
+	Reason string
+}
 
 // Resumed returns false: a HandlerFunc has no place to record it.
 func (HandlerFunc) Resumed(context.Context, string, int32) (bool, error) { return false, nil }

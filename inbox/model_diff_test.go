@@ -308,7 +308,7 @@ func (r *mReal) progress() string {
 		p.write(offset, offset+2)
 		return "range"
 	case 1:
-		r.exec(sqlPass, "ledger", "payments", q, offset, nil)
+		r.exec(sqlPass, "ledger", "payments", q, offset, nil, nil)
 		p.pass(offset)
 		return "pass"
 	case 2:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -28,6 +29,7 @@ func (h *handler) Revoked(ctx context.Context, topic string, partition int32) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
 	p := partitionName{topic, partition}
+	defer h.assignments.forget(p)
 	if err := h.writeProgress(ctx, p, h.assignments.get(p)); err != nil {
 		h.log.Warn("inbox: the progress of a partition that is given away stays some seconds behind", "topic", topic,
 			"partition", partition, "error", err)
@@ -50,11 +52,12 @@ func (in *Inbox) writeIdleProgress(ctx context.Context) error {
 
 // writeProgress stores the current progress, but only in the database in which the events were decided.
 func (in *Inbox) writeProgress(ctx context.Context, p partitionName, a *assignment) error {
-	next, database := a.unwrittenProgress()
+	next, database, log := a.unwrittenProgress()
 	if next == 0 {
 		return nil
 	}
-	_, err := in.db.Exec(ctx, in.q(sqlWriteProgress), in.consumer, p.topic, p.id, next, database, a.sinceEffect(nil))
+	_, err := in.db.Exec(ctx, in.q(sqlWriteProgress), in.consumer, p.topic, p.id, next, database, a.sinceEffect(nil),
+		log)
 	if err != nil {
 		return fmt.Errorf("inbox: moving the progress of %s-%d: %w", p.topic, p.id, err)
 	}
@@ -75,40 +78,75 @@ func (in *Inbox) load(ctx context.Context, p partitionName, a *assignment) *fail
 			return f
 		}
 	}
-	from, to, attempts, _, err := in.readProgress(ctx, p)
+	row, err := in.readProgress(ctx, p)
 	if err != nil {
 		return in.classify(ctx, err)
 	}
-	if a.span.from, a.span.to = 0, 0; from < to {
-		a.span.from, a.span.to = from, to
+	if a.span.from, a.span.to = 0, 0; row.from < row.to {
+		a.span.from, a.span.to = row.from, row.to
 		in.log.Warn("inbox: an earlier process ended within this range: its events run one at a time, counted",
-			"topic", p.topic, "partition", p.id, "from", from, "to", to, "attempts", attempts)
+			"topic", p.topic, "partition", p.id, "from", row.from, "to", row.to, "attempts", row.attempts)
 	}
-	a.loaded = true
+	a.loaded, a.log = true, row.log
 	return nil
 }
 
-// Progress returns the offset up to which the database of the effects knows all events of a partition to be decided. It
-// may lag by some seconds. If the group's committed offset is further ahead, the database has lost effects: it was
-// restored. known is false until the inbox has decided an event of the partition.
-func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
-	next, _, _, known, err = in.readProgress(ctx, partitionName{topic, partition})
-	return next, known, err
+// Progress returns what the database of the effects knows of a partition. If the group's committed offset is further
+// ahead, the database has lost effects: it was restored.
+func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (Progress, error) {
+	row, err := in.readProgress(ctx, partitionName{topic, partition})
+	if err != nil {
+		return Progress{}, err
+	}
+	at := Progress{Kept: true, Next: row.from, Beginning: Beginning{Offset: row.began, Partitions: row.seen}}
+	if !row.known {
+		at.Next = -1
+		if err = in.db.QueryRow(ctx, in.q(sqlSeen), in.consumer, topic).Scan(&at.Partitions, &row.log); err != nil {
+			return Progress{}, fmt.Errorf("inbox: reading what is known of topic %s: %w", topic, err)
+		}
+	}
+	if row.log != nil {
+		if at.Log, err = uuid.Parse(*row.log); err != nil {
+			return Progress{}, fmt.Errorf("inbox: the log of %s-%d: %w", topic, partition, err)
+		}
+	}
+	return at, nil
 }
 
 // Progress is [Inbox.Progress]. It also records which database answered: one that takes over later may know less.
-func (h *handler) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
+func (h *handler) Progress(ctx context.Context, topic string, partition int32) (Progress, error) {
 	// Read the database first. If it changes in between, the progress is the new one's, and at worst a change is
 	// reported needlessly. The other order could miss a change.
 	database, f := h.readDatabase(ctx)
 	if f != nil {
-		return 0, false, f.err
+		return Progress{}, f.err
 	}
 	a := h.assignments.get(partitionName{topic, partition})
 	a.mu.Lock()
 	a.database = database
 	a.mu.Unlock()
 	return h.Inbox.Progress(ctx, topic, partition)
+}
+
+// Begin implements [Handler]. It fails with a [*MovedError] if the database is another one than Progress asked.
+func (h *handler) Begin(ctx context.Context, topic string, partition int32, next int64, b Beginning) error {
+	p := partitionName{topic, partition}
+	a := h.assignments.get(p)
+	var log *string
+	if b.Log != uuid.Nil {
+		id := b.Log.String()
+		log = &id
+	}
+	tag, err := h.db.Exec(ctx, h.q(sqlBeginPartition), h.consumer, topic, partition, next, log, b.Offset, b.Reason,
+		b.Partitions, a.beganIn())
+	switch {
+	case err != nil:
+		return fmt.Errorf("inbox: beginning %s-%d: %w", topic, partition, err)
+	case tag.RowsAffected() == 0:
+		return a.checkDatabase("another database").err
+	}
+	a.reload()
+	return nil
 }
 
 func (in *Inbox) readDatabase(ctx context.Context) (database string, f *failure) {
@@ -133,25 +171,31 @@ func (e *MovedError) Error() string {
 		"backup was restored; it may have forgotten what was decided", e.From, e.To)
 }
 
-// readProgress reads the row of a partition; known is false if there is none.
-func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to int64, attempts int32, known bool,
-	err error,
-) {
-	err = in.db.QueryRow(ctx, in.q(sqlProgress), in.consumer, p.topic, p.id).Scan(&from, &to, &attempts)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return 0, 0, 0, false, nil
-	case err != nil:
-		return 0, 0, 0, false, fmt.Errorf("inbox: reading the progress of %s-%d: %w", p.topic, p.id, err)
+// progressRow is the row of a partition in inbox_progress.
+type progressRow struct {
+	known    bool // there is a row
+	from, to int64
+	attempts int32
+	log      *string // the topic's id; nil: not known
+	began    int64
+	seen     int32
+}
+
+func (in *Inbox) readProgress(ctx context.Context, p partitionName) (row progressRow, err error) {
+	err = in.db.QueryRow(ctx, in.q(sqlProgress), in.consumer, p.topic, p.id).Scan(&row.from, &row.to, &row.attempts,
+		&row.log, &row.began, &row.seen)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return row, fmt.Errorf("inbox: reading the progress of %s-%d: %w", p.topic, p.id, err)
 	}
-	return from, to, attempts, true, nil
+	row.known = err == nil
+	return row, nil
 }
 
 // writeRange stores the range of the next batch, in a transaction of its own.
 func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment, from, to int64) *failure {
-	tag, err := in.db.Exec(ctx, in.q(sqlRange), in.consumer, p.topic, p.id, from, to, a.beganIn())
+	tag, err := in.db.Exec(ctx, in.q(sqlRange), in.consumer, p.topic, p.id, from, to, a.beganIn(), a.logID())
 	if err == nil && tag.RowsAffected() == 0 {
-		return a.checkDatabase("another database")
+		return a.checkDatabase("another database, or another log of the topic")
 	}
 	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: writing the range of %s-%d: %w", p.topic, p.id, err))
@@ -162,8 +206,10 @@ func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment,
 // count commits that the event at offset is about to run. spent: the event has no counted run left.
 func (in *Inbox) count(ctx context.Context, p partitionName, a *assignment, offset int64) (spent bool, f *failure) {
 	var attempts, from int64
-	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset, a.beganIn()).Scan(&attempts, &from)
-	if errors.Is(err, pgx.ErrNoRows) { // the row was deleted, and no count is known; or the database is another one
+	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset, a.beganIn(), a.logID()).
+		Scan(&attempts, &from)
+	if errors.Is(err, pgx.ErrNoRows) {
+		// The row was deleted, and no count is known; or the database, or the topic's log, is another one.
 		now, f := in.readDatabase(ctx)
 		if f == nil {
 			f = a.checkDatabase(now)

@@ -71,17 +71,48 @@ const sqlForgetAny = `-- inbox: take ids back from any
 delete from {schema}inbox_message_any where consumer_name = $1::text and message_id = any($2::text::uuid[])`
 
 const sqlProgress = `-- inbox: progress
-select from_offset, to_offset, attempts from {schema}inbox_progress
-where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
+select from_offset, to_offset, attempts, topic_id::text, coalesce(began_offset, from_offset), seen_partitions
+from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
+
+// What other partitions of a topic tell of it.
+const sqlSeen = `-- inbox: see a topic
+select coalesce(min(seen_partitions) filter (where seen_partitions > 0), 0), max(topic_id::text)
+from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text`
+
+// Only in the database that was asked for the progress. The offsets of another log are no marks of this one.
+const sqlBeginPartition = `-- inbox: begin a partition
+with began as (
+	insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset, topic_id,
+		began_offset, began_at, began_reason, seen_partitions)
+	select $1::text, $2::text, $3::integer, greatest($4::bigint, $6::bigint), greatest($4::bigint, $6::bigint),
+		$5::text::uuid, $6::bigint, clock_timestamp(), $7::text, $8::integer
+	from {schema}inbox_server() c where $9::text = c.system || '/' || c.timeline
+	on conflict (consumer_name, topic, partition) do update set
+		from_offset = case when $4::bigint < 0 then p.from_offset else $4::bigint end,
+		to_offset = case when $4::bigint < 0 then p.to_offset else $4::bigint end,
+		attempts = case when $4::bigint < 0 then p.attempts else 0 end,
+		topic_id = excluded.topic_id, began_offset = excluded.began_offset, began_at = excluded.began_at,
+		began_reason = excluded.began_reason, seen_partitions = excluded.seen_partitions,
+		updated_at = clock_timestamp()
+	returning 1
+), forgotten as (
+	delete from {schema}inbox_watermark m using {schema}inbox_progress p
+	where m.consumer_name = $1::text and m.topic = $2::text and m.partition = $3::integer
+		and m.outbox_id = '00000000-0000-0000-0000-000000000000' and p.consumer_name = m.consumer_name
+		and p.topic = m.topic and p.partition = m.partition and p.topic_id <> $5::text::uuid
+		and exists (select from began)
+)
+select from began`
 
 const sqlRange = `-- inbox: write the range
-insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset)
-select $1::text, $2::text, $3::integer, $4::bigint, $5::bigint from {schema}inbox_server() c
+insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset, topic_id)
+select $1::text, $2::text, $3::integer, $4::bigint, $5::bigint, $7::text::uuid from {schema}inbox_server() c
 where $6::text = c.system || '/' || c.timeline
 on conflict (consumer_name, topic, partition) do update set from_offset = excluded.from_offset,
 	to_offset = excluded.to_offset,
 	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null,
-	updated_at = clock_timestamp()`
+	updated_at = clock_timestamp()
+where p.topic_id is not distinct from $7::text::uuid`
 
 // A live process closes its range, but not the range of a successor or one in which a successor already counts.
 const sqlCloseRange = `-- inbox: close the range
@@ -89,13 +120,15 @@ update {schema}inbox_progress set to_offset = from_offset, updated_at = clock_ti
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and attempts = 0
 	and from_offset >= $4::bigint and to_offset = $5::bigint`
 
-// In the deciding transaction. A zombie that is behind does not move the progress back.
+// In the deciding transaction. A zombie that is behind does not move the progress back, and one that reads an earlier
+// log does not move it at all.
 const sqlPass = `-- inbox: pass
 update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, halted_at = null, halted_code = '',
 	halted_reason = '',
 	trying_at = null, updated_at = clock_timestamp(),
 	effect_at = coalesce(clock_timestamp() - make_interval(secs => $5::float8), effect_at)
-where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint`
+where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint
+	and topic_id is not distinct from $6::text::uuid`
 
 // Outside of a deciding transaction. Only in the database in which the events were decided: one that took over may lack
 // them.
@@ -104,7 +137,7 @@ update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, update
 	effect_at = coalesce(clock_timestamp() - make_interval(secs => $6::float8), effect_at)
 	from {schema}inbox_server() c
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint
-	and $5::text = c.system || '/' || c.timeline`
+	and $5::text = c.system || '/' || c.timeline and topic_id is not distinct from $7::text::uuid`
 
 // Only in the database in which the partition began: it moves the progress to the offset.
 const sqlCount = `-- inbox: count a run
@@ -113,7 +146,7 @@ update {schema}inbox_progress set attempts = case when from_offset < $4::bigint 
 	else attempts end, from_offset = greatest(from_offset, $4::bigint), updated_at = clock_timestamp()
 from {schema}inbox_server() c
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer
-	and $5::text = c.system || '/' || c.timeline
+	and $5::text = c.system || '/' || c.timeline and topic_id is not distinct from $6::text::uuid
 returning attempts, from_offset`
 
 const sqlUncount = `-- inbox: take a count back

@@ -81,6 +81,54 @@ func Grow(t testing.TB, brokers []string, name string, partitions int) {
 	AwaitLeaders(t, brokers, name, partitions)
 }
 
+// Remake deletes a topic and creates it again, with another id.
+func Remake(t testing.TB, brokers []string, name string, partitions int) {
+	t.Helper()
+	client := newClient(t, brokers)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	topic := kmsg.NewDeleteTopicsRequestTopic()
+	topic.Topic = &name
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.TopicNames, req.Topics, req.TimeoutMillis = []string{name}, append(req.Topics, topic), 30_000
+	resp, err := req.RequestWith(ctx, client)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatalf("kafkatest: delete topic %s: %v", name, err)
+	}
+	CreateTopic(t, brokers, name, partitions)
+}
+
+// SetQuota limits the clients with an id, such as to a consumer_byte_rate. The end of the test ends it.
+func SetQuota(t testing.TB, clientID, name string, value float64) {
+	t.Helper()
+	client := newClient(t, Brokers(t))
+	set := func(remove bool) error {
+		entry := kmsg.NewAlterClientQuotasRequestEntry()
+		entity := kmsg.NewAlterClientQuotasRequestEntryEntity()
+		entity.Type, entity.Name = "client-id", &clientID
+		entry.Entity = append(entry.Entity, entity)
+		op := kmsg.NewAlterClientQuotasRequestEntryOp()
+		op.Key, op.Value, op.Remove = name, value, remove
+		entry.Ops = append(entry.Ops, op)
+		req := kmsg.NewPtrAlterClientQuotasRequest()
+		req.Entries = append(req.Entries, entry)
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		resp, err := req.RequestWith(ctx, client)
+		if err == nil && len(resp.Entries) == 1 {
+			err = kerr.ErrorForCode(resp.Entries[0].ErrorCode)
+		}
+		return err
+	}
+	if err := set(false); err != nil {
+		t.Fatalf("kafkatest: quota of %s: %v", clientID, err)
+	}
+	t.Cleanup(func() { _ = set(true) })
+}
+
 // countLeaders returns the number of partitions of a topic, and an error unless all have a leader.
 func countLeaders(ctx context.Context, client *kgo.Client, name string) (int, error) {
 	req := kmsg.NewPtrMetadataRequest()

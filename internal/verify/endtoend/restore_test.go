@@ -90,6 +90,69 @@ func TestP10ConsumerTakesOver(t *testing.T) {
 	}
 }
 
+// TestP10TopicIsMadeAgain: a topic is made again under a running worker, and has grown past its position at once. All
+// of it is applied, by ids and by offsets, and the database says where the consumer began. A group of another name goes
+// on where the database is: it reads nothing twice.
+func TestP10TopicIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	for name, dedup := range map[string]inbox.Dedup{"by id": inbox.ByID, "by offset": inbox.ByOffset} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, topic := pgtest.NewDatabase(t, migrations.Inbox), kafkatest.Topic(t, 3)
+			db.Exec(t, `create table effect (id uuid primary key, at bigint generated always as identity)`)
+			var lost, repeated atomic.Int64
+			work := func(group string, do func(c *consumer.Consumer)) {
+				t.Helper()
+				h := restored(t, db, inbox.Config{Dedup: dedup})
+				c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{
+					Group: group, Logger: slog.New(slog.DiscardHandler), Observer: consumer.Observer{
+						Lost: func(consumer.LostRange) { lost.Add(1) },
+						Repeated: func(_ consumer.Partition, dropped, applied int) {
+							repeated.Add(int64(dropped + applied))
+						},
+					},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				done := make(chan error, 1)
+				go func() { done <- c.Run(ctx) }()
+				do(c)
+				stop()
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+				db.Pool.Reset()
+			}
+			work(topic, func(c *consumer.Consumer) {
+				produce(t, topic, 0, 15)
+				awaitEffects(t, db, c, 15)
+				kafkatest.Remake(t, kafkatest.Brokers(t), topic, 3)
+				produce(t, topic, 15, 60)
+				awaitEffects(t, db, c, 75)
+			})
+			if n := lost.Load(); n != 3 {
+				t.Errorf("%d losses are reported, want one of each partition", n)
+			}
+			if n := pgtest.One[int](t, db, `select count(*) from inbox_progress where from_offset = 20
+				and began_offset = 0 and began_reason like '%made again%' and began_at is not null
+				and topic_id is not null and seen_partitions = 3`); n != 3 {
+				t.Errorf("%d partitions began in the new log", n)
+			}
+			work(topic+"-renamed", func(c *consumer.Consumer) {
+				produce(t, topic, 75, 30)
+				awaitEffects(t, db, c, 105)
+			})
+			if n := repeated.Load(); n != 0 {
+				t.Errorf("%d events were read that the database had decided", n)
+			}
+		})
+	}
+}
+
 // commitByHand commits offsets of the topic's group as other programs do.
 func commitByHand(t *testing.T, topic string, offsets map[int]int64) {
 	t.Helper()
@@ -133,18 +196,9 @@ func produce(t *testing.T, topic string, from, n int) {
 // applied although the group had committed them before.
 func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPolicy, effects int) (forgotten int64) {
 	t.Helper()
-	in, err := inbox.New(db.Pool, "restored",
-		inbox.Config{AllowShortWindow: true, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var again atomic.Int64
-	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-		_, err := tx.Exec(ctx, `insert into effect (id) values ($1::text::uuid)`, e.ID.String())
-		return err
-	})
-	var c *consumer.Consumer
-	c, err = consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{
+	h := restored(t, db, inbox.Config{})
+	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{
 		Group: topic, OnBehind: behind, Logger: slog.New(slog.DiscardHandler), Observer: consumer.Observer{
 			Forgotten: func(f consumer.ForgottenRange) { again.Add(int64(f.Applied)) },
 		},
@@ -156,9 +210,35 @@ func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPo
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
+	awaitEffects(t, db, c, effects)
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	db.Pool.Reset()
+	return again.Load()
+}
+
+// restored returns a handler that writes one row for each event.
+func restored(t *testing.T, db *pgtest.DB, cfg inbox.Config) inbox.Handler {
+	t.Helper()
+	cfg.AllowShortWindow, cfg.Logger = true, slog.New(slog.DiscardHandler)
+	in, err := inbox.New(db.Pool, "restored", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		_, err := tx.Exec(ctx, `insert into effect (id) values ($1::text::uuid)`, e.ID.String())
+		return err
+	})
+}
+
+// awaitEffects waits until the database has that many effects and the lag of the three partitions is zero.
+func awaitEffects(t *testing.T, db *pgtest.DB, c *consumer.Consumer, effects int) {
+	t.Helper()
 	pgtest.Await(t, "everything is read and applied", func() (bool, error) {
 		var n int
-		err := db.Pool.QueryRow(ctx, `select count(*) from effect`).Scan(&n)
+		err := db.Pool.QueryRow(t.Context(), `select count(*) from effect`).Scan(&n)
 		lag := int64(0)
 		partitions := c.Status().Partitions
 		for _, p := range partitions {
@@ -169,10 +249,4 @@ func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPo
 		}
 		return n >= effects && len(partitions) == 3 && lag == 0, err
 	})
-	stop()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	db.Pool.Reset()
-	return again.Load()
 }

@@ -19,8 +19,9 @@
 //     Fixed in relay, which sends them first as one list; TestP4AcceptedHeldEventsKeepOrder. Numbers may still be lower
 //     than those in the partition before, which the checker excuses for this topic.
 //   - 21, 60s: a topic was recreated under a running group, which skipped the first 60 records because its offset in
-//     the old topic was higher. A limit: a fetch by name cannot distinguish the two topics. Excused for this topic.
-//   - 20261122, 30m: the same limit. A group continued at offset 1000 of the recreated topic, among the last records of
+//     the old topic was higher. Fixed in consumer, whose fetch names the topic by its id;
+//     consumer.TestP10TopicIsMadeAgain.
+//   - 20261122, 30m: the same. A group continued at offset 1000 of the recreated topic, among the last records of
 //     a first attempt; the ones before came with the second attempt: three effects after a later one. Excused for this
 //     topic and for events that were sent again. The harness also gave up a resize while the workers were still
 //     catching up: now it accepts without waiting for them.
