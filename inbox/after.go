@@ -22,6 +22,12 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 	case skipping:
 		b.skipped(f)
 		return nil
+	case apart:
+		if !b.in.apart.Swap(true) {
+			b.in.log.Warn("inbox: an effect changes settings of its transaction (SET, set_config, a temporary table): "+
+				"each event has a transaction of its own from now on", "topic", b.name.topic)
+		}
+		return nil
 	case refused, bounded:
 		if b.upTo(f.index) {
 			return nil // the events before it go first
@@ -86,15 +92,17 @@ func (b *batch) refused(ctx context.Context) error {
 	return nil
 }
 
-// answers reports whether the database answers right after a session ended in an effect. If it does, answers makes f a
-// failure of that effect. Callers ask from the second time on, since a server or a pooler may have restarted once.
+// answers reports whether the database answers right after a session, or a statement, failed in an effect. If it does,
+// answers makes f a failure of that effect. Callers ask from the second time on, since a server or a pooler may have
+// restarted once.
 func (in *Inbox) answers(ctx context.Context, f *failure) bool {
-	if in.db.Ping(ctx) != nil {
+	// By a write: a disk may be full, or the server a standby.
+	if _, err := in.db.Exec(ctx, sqlBarrier); err != nil {
 		return false
 	}
 	// The new error drops the class that the effect gave.
-	f.kind, f.err = failed, errors.New("the effect's session ended again, while the database answers others: "+
-		f.err.Error())
+	f.kind, f.err = failed, errors.New("the effect lost its session, or a statement of it, again, while the database "+
+		"answers others: "+f.err.Error())
 	return true
 }
 

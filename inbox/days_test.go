@@ -190,12 +190,13 @@ func TestP9_7_LongestWindowRules(t *testing.T) {
 		DaysAhead: 1, OnFailure: inbox.Halt,
 	})
 	old := of(idAt(w.noon(-8)))
-	handle(t, long.Each(write), old)
+	h := long.Each(write)
+	handle(t, h, old)
 	if err := short.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w.Exec(t, "update inbox_consumer set floor = floor - 30")
-	same(t, "long", handle(t, long.Each(write), old), repeat(inbox.Duplicate, 1))
+	same(t, "long", handle(t, h, old), repeat(inbox.Duplicate, 1))
 	_, err := short.Each(write).Handle(t.Context(), old)
 	if err == nil {
 		t.Fatal("an id older than the consumer's own window is not refused")
@@ -457,9 +458,10 @@ func TestP9_7_NotTheOwner(t *testing.T) {
 		w.Exec(t, "grant "+grant+" to "+role)
 	}
 	alone := newInbox(t, app, "ledger", small(inbox.Config{}))
+	h := alone.Each(write)
 	for what, err := range map[string]error{
 		"Prepare": alone.Prepare(t.Context()), "Maintain": alone.Maintain(t.Context()),
-		"Handle": func() error { _, err := alone.Each(write).Handle(t.Context(), some(1)); return err }(),
+		"Handle": func() error { _, err := h.Handle(t.Context(), some(1)); return err }(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "MaintenanceDB") {
 			t.Errorf("%s: %v", what, err)
@@ -470,7 +472,7 @@ func TestP9_7_NotTheOwner(t *testing.T) {
 	if err := helped.Maintain(t.Context()); err != nil {
 		t.Error(err)
 	}
-	same(t, "with days made by others", handle(t, alone.Each(write), some(2)), repeat(inbox.Applied, 2))
+	same(t, "with days made by others", handle(t, h, some(2)), repeat(inbox.Applied, 2))
 	w.Exec(t, "drop table "+w.table(1))
 	late := newInbox(t, app, "ledger", small(inbox.Config{}))
 	same(t, "with a late cron job", handle(t, late.Each(write), some(2)), repeat(inbox.Applied, 2))

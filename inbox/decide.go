@@ -32,6 +32,7 @@ type work struct {
 	out        []Outcome       // the outcomes, when decide returns nil
 	progress   *progressTarget // nil: the progress is not moved
 	assignment *assignment
+	set        bool // the effects changed settings of their transaction
 }
 
 // decide handles events in one transaction.
@@ -45,13 +46,14 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 		return f
 	}
 	a := &aside{}
-	f = in.transact(ctx, p, w.assignment, w.progress, func(conn *pgx.Conn, open bool) (wrote bool, f *failure) {
+	f = in.transact(ctx, p, w.assignment, w.progress, func(conn *pgx.Conn, open bool) (_ did, f *failure) {
 		if open || p.refused > 0 {
 			if a, f = in.setAside(ctx, conn, p, w.events, in.cfg.ParkedPerKey > 0); f != nil {
-				return false, f
+				return did{}, f
 			}
 		}
-		return a.written > 0, in.apply(ctx, conn, nil, w, p.fresh(w.events, w.skip, a, w.out))
+		f = in.apply(ctx, conn, nil, w, p.fresh(w.events, w.skip, a, w.out))
+		return did{a.written > 0, w.set}, f
 	})
 	if f == nil {
 		in.logQuarantined(w.events, a)
@@ -59,24 +61,27 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	return f
 }
 
+// did is what was done in a transaction: whether it wrote rows of the inbox, and whether it changed settings.
+type did struct{ wrote, set bool }
+
 // transact records a plan, runs do and moves the progress, in one transaction. open says whether any event of the
-// consumer is parked; wrote says whether do wrote rows of the inbox.
+// consumer is parked.
 func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target *progressTarget,
-	do func(conn *pgx.Conn, open bool) (wrote bool, f *failure),
+	do func(conn *pgx.Conn, open bool) (did, *failure),
 ) *failure {
 	return in.withConn(ctx, func(conn *pgx.Conn) *failure {
 		open, f := in.insert(ctx, conn, p, a)
 		if f != nil {
 			return f
 		}
-		wrote, f := do(conn, open)
+		did, f := do(conn, open)
 		if f != nil {
 			return f
 		}
 		if ctx.Err() != nil {
 			return &failure{kind: canceled, err: ctx.Err()}
 		}
-		if !wrote && !p.wrote() {
+		if !did.wrote && !p.wrote() {
 			// Other transactions committed every row. If the wait of their COMMIT for the standby was cut, a row is
 			// visible before it is durable. The barrier makes this COMMIT wait for the standby.
 			if _, err := conn.Exec(ctx, sqlBarrier); err != nil {
@@ -84,7 +89,8 @@ func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target
 			}
 		}
 		// Last, because the partition's next owner writes the same row and must not wait for an effect of this process.
-		if target != nil {
+		// If an effect changed settings, such as its role, the progress is written later, by another session.
+		if target != nil && !did.set {
 			if _, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, target.topic, target.id, target.next,
 				a.sinceEffect(target.out), a.logID()); err != nil {
 				err = fmt.Errorf("inbox: moving the progress of %s-%d: %w", target.topic, target.id, err)
@@ -108,6 +114,9 @@ func (in *Inbox) withConn(ctx context.Context, do func(conn *pgx.Conn) *failure)
 	defer pooled.Release() // closes a connection that is still in a transaction
 	conn := pooled.Conn()
 	f := do(conn)
+	if _, lasts := conn.PgConn().CustomData()[lastsKey]; lasts {
+		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	}
 	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' && !conn.PgConn().IsBusy() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 		defer cancel()
@@ -115,6 +124,10 @@ func (in *Inbox) withConn(ctx context.Context, do func(conn *pgx.Conn) *failure)
 	}
 	return f
 }
+
+// lastsKey marks a connection in which an effect has left more than its transaction: settings, locks or temporary
+// tables of the session. It serves no other transaction.
+const lastsKey = "effectonce: an effect left something in the session"
 
 // errOverdue is the cause of an effect's context that Config.EffectTimeout ended.
 var errOverdue = errors.New("the effect took longer than Config.EffectTimeout")
@@ -133,6 +146,9 @@ func (in *Inbox) apply(ctx context.Context, conn *pgx.Conn, tx pgx.Tx, w *work, 
 	g := newGuardTx(conn, tx)
 	skipped, f := w.run(ctx, g, w.events, fresh, w.careful)
 	g.Close()
+	if w.set = g.Set; g.Lasts {
+		conn.PgConn().CustomData()[lastsKey] = true
+	}
 	switch {
 	case f != nil:
 		return f

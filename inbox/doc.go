@@ -16,7 +16,10 @@
 //
 //  1. Do everything through the given tx. Package sqltx lends it to GORM, ent and other code for database/sql. A
 //     rollback does not undo work done elsewhere (another connection, an HTTP call, a mail), and a retry repeats that
-//     work. Record such work in tx, and let another process do it under a stable key.
+//     work. Record such work in tx, and let another process do it under a stable key. Settings and names (SET, SET
+//     LOCAL, set_config, cursors, temporary tables) are allowed: once an effect of [Inbox.Each] uses one, each event
+//     gets a transaction of its own, and a connection with what outlives it is closed. This goes by the statement's
+//     text; an SQL function that changes settings must restore them, and so must a batch effect between its events.
 //  2. Be ready to run again. A deadlock, a lost connection, a failed event of the same batch or an unknown COMMIT rolls
 //     back the transaction, and the effect runs again for the same event. The rollback does not restore memory that the
 //     effect changed.

@@ -1,9 +1,11 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
 
@@ -14,16 +16,22 @@ import (
 	"github.com/effectonce/effectonce/internal/redact"
 )
 
-// eachRunner runs an effect for one event at a time, so that a failed event is known without splitting the batch.
+// errApart is why a run of several events begins again with one: what an event set would hold for the others.
+var errApart = errors.New("inbox: an effect changes settings of its transaction")
+
+// eachRunner runs an effect for one event at a time, so that a failed event is known without splitting the batch. Each
+// event has a transaction object of its own, which is closed behind its effect.
 func eachRunner(do Effect) runner {
 	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
 		f *failure,
 	) {
 		for _, i := range fresh {
-			g.Touched = false
-			skip, err := runOne(ctx, g, events[i], careful, do)
+			skip, err := runOne(ctx, g.next(), lend(events[i]), careful, do)
 			if err != nil {
 				return nil, effectFailure(ctx, g, err, i)
+			}
+			if g.Set && len(fresh) > 1 {
+				return nil, &failure{kind: apart, err: errApart}
 			}
 			if !skip {
 				continue
@@ -69,7 +77,7 @@ func batchRunner(do BatchEffect) runner {
 	) {
 		batch := make([]event.Event, len(fresh))
 		for n, i := range fresh {
-			batch[n] = events[i]
+			batch[n] = lend(events[i])
 		}
 		err := guarded(g, func() error { return do(ctx, g, batch) })
 		if err == nil {
@@ -77,6 +85,13 @@ func batchRunner(do BatchEffect) runner {
 		}
 		return nil, batchFailure(ctx, g, err, events, fresh)
 	}
+}
+
+// lend returns the event for one run of an effect, which may work in place: another run, and the list of parked events,
+// get what was read.
+func lend(e event.Event) event.Event {
+	e.Payload, e.Headers = bytes.Clone(e.Payload), maps.Clone(e.Headers)
+	return e
 }
 
 // batchFailure finds the events that the error of a batch effect names. Of several failed events it takes the first in
@@ -161,7 +176,8 @@ func effectFailure(ctx context.Context, g *guardTx, err error, index int) *failu
 	case gone:
 		return &failure{kind: lost, index: index, err: err}
 	case aborted && pgerr.Away(err):
-		return &failure{kind: away, err: err}
+		// The server has answered this session, so it may be the statement: resources, or another server behind it.
+		return &failure{kind: lost, index: index, err: err}
 	case aborted && pgerr.Retry(err):
 		return &failure{kind: contended, err: err}
 	}

@@ -18,7 +18,7 @@ const (
 	conflict                         // a conflict with another transaction
 	contended                        // a conflict in the effect or at COMMIT
 	away                             // the database is unreachable
-	lost                             // the session ended in the effect; the database or the effect ended it
+	lost                             // the session or a statement failed in the effect, by the database or the effect
 	commitUnknown                    // the COMMIT may have succeeded
 	dayMissing                       // a day partition is missing
 	stale                            // the cached state was old: the plan put an id into the wrong table
@@ -26,6 +26,7 @@ const (
 	unsure                           // the event at index may have been applied: it is parked without a run
 	bounded                          // the list for the event at index is full
 	skipping                         // the effect skipped an event after writing
+	apart                            // the effect changed settings of a transaction that has more events
 	failed                           // the effect failed; index -1: any of the events
 	moved                            // the database is not the one in which the partition began
 )

@@ -35,7 +35,7 @@ func (h *handler) Prepare(ctx context.Context, group string) error {
 // Assigned implements [Handler]: the next batch is the first one after an assignment.
 func (h *handler) Assigned(topic string, partition int32) {
 	h.assignments.forget(partitionName{topic, partition})
-	h.consumes(topic, h)
+	_ = h.consumes(topic, h) // Handle returns the error
 }
 
 // Window implements [Handler]. It is zero if a short window is allowed or if ids do not decide.
@@ -52,7 +52,9 @@ func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, 
 		return nil, ctx.Err()
 	}
 	name := partitionName{events[0].Topic, events[0].Position.Partition}
-	h.consumes(name.topic, h)
+	if err := h.consumes(name.topic, h); err != nil {
+		return make([]Outcome, len(events)), err
+	}
 	b := &batch{
 		walk: startWalk(len(events)), in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)),
 		name: name, assignment: h.assignments.get(name),
@@ -122,6 +124,9 @@ func (b *batch) step(ctx context.Context) error {
 		if width := b.assignment.width(); width > 0 {
 			b.limit = min(b.limit, b.pos+width)
 		}
+		if b.in.apart.Load() {
+			b.limit = b.pos + 1
+		}
 		out = make([]Outcome, b.limit-b.pos)
 		f = b.attempt(ctx, counted, out)
 	}
@@ -175,7 +180,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	}
 	f := b.in.decide(ctx, w)
 	if f == nil {
-		b.assignment.setDecided(target, w.progress != nil)
+		b.assignment.setDecided(target, w.progress != nil && !w.set)
 	}
 	if counted && (f == nil || b.in.uncount(ctx, b.name, offset)) {
 		b.counted = false

@@ -34,6 +34,8 @@ type Inbox struct {
 
 	// state is the state that the last transaction read; nil until the consumer is registered and its days exist.
 	state atomic.Pointer[state]
+	// apart: an effect changes settings of its transaction, so each event has one of its own.
+	apart atomic.Bool
 	// preparing is a lock with one slot, for the goroutine that prepares the inbox. It is a channel so that waiting for
 	// it can end with a context.
 	preparing  chan struct{}
@@ -126,14 +128,20 @@ func (in *Inbox) handler(run runner) *handler {
 	return h
 }
 
-// consumes records that h has the effect for a topic's events.
-func (in *Inbox) consumes(topic string, h *handler) {
+// consumes records that h has the effect for a topic's events. It fails if another handler consumes the topic, too: the
+// second one would find every event decided.
+func (in *Inbox) consumes(topic string, h *handler) error {
 	in.handlers.Lock()
 	defer in.handlers.Unlock()
 	if in.handlers.byTopic == nil {
 		in.handlers.byTopic = map[string]*handler{}
 	}
+	if before := in.handlers.byTopic[topic]; before != nil && before != h && before.assignments.has(topic) {
+		return fmt.Errorf("inbox: two handlers of consumer %q consume topic %s: of each event only one effect would "+
+			"run; give each an Inbox of its own, with a consumer name of its own", in.consumer, topic)
+	}
 	in.handlers.byTopic[topic] = h
+	return nil
 }
 
 // releaser returns the handler that has the effect for a topic's events; nil: no handler of this process has it.

@@ -24,19 +24,18 @@ func TestTransactionEndsWithEffect(t *testing.T) {
 		}
 		return write(ctx, inner, e)
 	}
-	in := w.inbox(inbox.Config{})
 	const late = "insert into effect (id) values (gen_random_uuid())"
 	for name, run := range map[string]func() error{
-		"each": func() error { _, err := in.Each(leak).Handle(t.Context(), some(1)); return err },
+		"each": func() error { _, err := w.inbox(inbox.Config{}).Each(leak).Handle(t.Context(), some(1)); return err },
 		"batch": func() error {
-			_, err := in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+			_, err := w.inbox(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 				return leak(ctx, tx, events[0])
 			}).Handle(t.Context(), some(1))
 			return err
 		},
 		"in the caller's transaction": func() error {
 			return pgx.BeginFunc(t.Context(), w.DB.Pool, func(tx pgx.Tx) error {
-				_, err := in.ProcessTx(t.Context(), tx, some(1)[0], leak)
+				_, err := w.inbox(inbox.Config{}).ProcessTx(t.Context(), tx, some(1)[0], leak)
 				return err
 			})
 		},

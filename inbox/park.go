@@ -78,19 +78,19 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 		return Undecided, f
 	}
 	outcome := Duplicate
-	f = in.transact(ctx, p, at, target, func(conn *pgx.Conn, _ bool) (wrote bool, f *failure) {
+	f = in.transact(ctx, p, at, target, func(conn *pgx.Conn, _ bool) (_ did, f *failure) {
 		switch {
 		case p.refused > 0: // its day left the window during the retries
 			a, f := in.setAside(ctx, conn, p, events, in.cfg.ParkedPerKey > 0)
 			if f != nil {
-				return false, f
+				return did{}, f
 			}
 			outcome = a.outcomes[0]
-			return a.written > 0, nil
+			return did{wrote: a.written > 0}, nil
 		case p.inserted > 0:
 			outcome, f = in.parkNew(ctx, conn, e, p.ids[0].place, cause, attempts)
 		}
-		return false, f
+		return did{}, f
 	})
 	if f != nil {
 		return Undecided, f

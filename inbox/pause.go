@@ -41,6 +41,7 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	wait := b.retryPace.NextBackOff()
 	if (f.kind == conflict || f.kind == contended) && b.retries%10 == 0 {
 		b.in.log.Warn("inbox: a transaction keeps losing against others", "times", b.retries, "error", f.err)
+		b.noteTrying(ctx, f.err)
 	}
 	b.retried(reason, b.retries, wait, f.err)
 	return sleep.For(ctx, wait)

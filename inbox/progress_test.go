@@ -108,8 +108,8 @@ func TestP9_5_Spent(t *testing.T) {
 			w := newWorld(t)
 			w.unfinished(0, 3, 2)
 			e := keyed("a", "b", "a")
-			in := w.inbox(inbox.Config{CrashAttempts: 2, OnFailure: policy})
-			h := in.Each(write)
+			cfg := inbox.Config{CrashAttempts: 2, OnFailure: policy}
+			h := w.inbox(cfg).Each(write)
 			out, err := h.Handle(t.Context(), e)
 			if policy == inbox.ParkKey {
 				same(t, "outcomes", out, []inbox.Outcome{inbox.Parked, inbox.Applied, inbox.Parked})
@@ -120,7 +120,7 @@ func TestP9_5_Spent(t *testing.T) {
 			for range 2 { // a restart does not run the event
 				halted(t, err, e[0].ID)
 				same(t, "effects", w.effects(), []uuid.UUID{})
-				h = in.Each(write)
+				h = w.inbox(cfg).Each(write)
 				_, err = h.Handle(t.Context(), e)
 			}
 			resumed := func() bool {

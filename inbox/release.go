@@ -118,7 +118,7 @@ func (h *handler) releaseNext(ctx context.Context, r *released) (decided int, er
 	switch {
 	case f == nil:
 		return len(ids), nil
-	case f.kind != failed && f.kind != dayMissing:
+	case f.kind != failed && f.kind != dayMissing && f.kind != apart:
 		return 0, f.err
 	}
 	h.log.Warn("inbox: released events failed together, and run one at a time",

@@ -224,7 +224,7 @@ func (t *releasing) settle(ctx context.Context) *failure {
 	}
 }
 
-// once runs one transaction: it locks, records the ids, runs the effects, and removes the events from their list.
+// once runs one transaction: it locks, records the ids, removes the events from their list, and runs the effects.
 func (t *releasing) once(ctx context.Context) *failure {
 	in := t.in
 	return in.withConn(ctx, func(conn *pgx.Conn) *failure {
@@ -236,11 +236,12 @@ func (t *releasing) once(ctx context.Context) *failure {
 		if f != nil {
 			return f
 		}
-		if f := in.apply(ctx, conn, tx, &t.work, p.fresh(t.events, t.skip, &aside{}, t.out)); f != nil {
-			return f
-		}
+		// First, for an effect may change the role or other settings of the transaction.
 		if _, err = tx.Exec(ctx, in.q(sqlLeave), in.consumer, t.ids); err != nil {
 			return in.classify(ctx, fmt.Errorf("inbox: taking events off their list: %w", err))
+		}
+		if f := in.apply(ctx, conn, tx, &t.work, p.fresh(t.events, t.skip, &aside{}, t.out)); f != nil {
+			return f
 		}
 		if ctx.Err() != nil {
 			return &failure{kind: canceled, err: ctx.Err()}

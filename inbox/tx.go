@@ -20,6 +20,14 @@ func newGuardTx(conn *pgx.Conn, inner pgx.Tx) *guardTx {
 	return &guardTx{pgtx.New(conn, inner, sqlAdopt, errTransactionControl)}
 }
 
+// next closes the transaction object of the code before, and returns one for the next.
+func (g *guardTx) next() *guardTx {
+	before := g.Tx
+	before.Close()
+	g.Tx = before.Next()
+	return &guardTx{g.Tx}
+}
+
 // check checks what the effect did to the transaction. It costs no round trip.
 func (g *guardTx) check(err error) error {
 	err, ended := g.Left(err)

@@ -11,15 +11,18 @@ import (
 )
 
 // Tx is a transaction as borrowed code sees it: everything but its end. It may have been begun in one pipeline with
-// other statements, so there is no pgx.Tx below it until somebody needs one. Use New.
+// other statements, so there is no pgx.Tx below it until one is needed. Use New.
 type Tx struct {
 	// Raw is the connection; to look at it through Raw does not count as a use.
 	Raw *pgx.Conn
-	// Touched says that somebody used the transaction; Broken that somebody tried to end it.
+	// Touched says that code used the transaction; Broken that it tried to end it.
 	Touched, Broken bool
+	// Set says that a statement changed settings, which what runs next in the transaction inherits; Lasts that what it
+	// did outlives the transaction: the connection is to be closed. Both go by the statements' texts.
+	Set, Lasts bool
 
 	guarded
-	// inner is made when somebody asks for a savepoint or large objects.
+	// inner is made for the first savepoint or large object.
 	inner   pgx.Tx
 	adopt   string
 	refusal error
@@ -34,6 +37,14 @@ func New(conn *pgx.Conn, inner pgx.Tx, adopt string, refusal error) *Tx {
 	t := &Tx{Raw: conn, inner: inner, adopt: adopt, refusal: refusal}
 	t.guarded = guarded{conn, t}
 	return t
+}
+
+// Next lends the same transaction to other code: what the code before is left with is closed. Set and Lasts stay, for
+// they are about the transaction.
+func (t *Tx) Next() *Tx {
+	next := New(t.Raw, t.inner, t.adopt, t.refusal)
+	next.Set, next.Lasts = t.Set, t.Lasts
+	return next
 }
 
 // Close says that the code has returned. A goroutine that it left behind would write into whatever runs on the
@@ -51,10 +62,15 @@ func (t *Tx) use() error {
 
 // admit notes a use by a statement, and refuses one that would end the transaction.
 func (t *Tx) admit(sql string) error {
-	if Ends(sql) {
+	does := look(sql)
+	if does.ends {
 		return t.Refuse()
 	}
-	return t.use()
+	if err := t.use(); err != nil {
+		return err
+	}
+	t.Set, t.Lasts = t.Set || does.sets, t.Lasts || does.lasts
+	return nil
 }
 
 // Begin makes a savepoint.
