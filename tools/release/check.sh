@@ -3,6 +3,7 @@
 # machine's system is built and not run.
 set -euo pipefail
 version=${1:?a version: check.sh v0.1.0 FOLDER} folder=$(realpath "${2:?a folder}") number=${1#v}
+package=${number/-/\~} # in names of packages a tilde comes before a release: 0.1.0~rc1
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 repository=$PWD work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -42,13 +43,13 @@ echo "== go install, and a program of one's own that requires every module"
 echo "== the archive, the deb and the rpm"
 tar -C "$work" -xzf "$folder/relay_${number}_linux_amd64.tar.gz"
 find "$work/relay_${number}_linux_amd64" -type f -printf '%P\n' | sort
-dpkg-deb -x "$folder/effectonce-relay_${number}_amd64.deb" "$work/deb"
-dpkg-deb -c "$folder/effectonce-relay_${number}_amd64.deb" | awk '$1 !~ /^d/ { print $1, $2, $6 }'
+dpkg-deb -x "$folder/effectonce-relay_${package}_amd64.deb" "$work/deb"
+dpkg-deb -c "$folder/effectonce-relay_${package}_amd64.deb" | awk '$1 !~ /^d/ { print $1, $2, $6 }'
 cmp "$work/deb/usr/bin/relay" "$work/relay_${number}_linux_amd64/relay"
 "$work/deb/usr/bin/relay" version
 if command -v rpm > /dev/null; then
 	rpm -qp --qf '[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILENAMES}\n]' \
-		"$folder/effectonce-relay-$number-1.x86_64.rpm"
+		"$folder/effectonce-relay-$package-1.x86_64.rpm"
 fi
 
 echo "== the archive's relay on real servers: load, drain, a kill, an upgrade"
