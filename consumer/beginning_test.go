@@ -51,10 +51,47 @@ func (k keeping) Begin(_ context.Context, _ string, partition int32, next int64,
 	return nil
 }
 
+// decided has the database know an offset as the first undecided one.
+func (k keeping) decided(partition int32, next int64) {
+	k.rows.mu.Lock()
+	defer k.rows.mu.Unlock()
+	p := k.rows.of[partition]
+	p.Next = next
+	k.rows.of[partition] = p
+}
+
 func (k keeping) began(partition int32) inbox.Beginning {
 	k.rows.mu.Lock()
 	defer k.rows.mu.Unlock()
 	return k.rows.of[partition].Beginning
+}
+
+// held holds back fetches while it is locked.
+type held struct {
+	sync.RWMutex
+	waits chan struct{} // gets one for each fetch that waits
+}
+
+func (h *held) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, address)
+	return heldConn{c, h}, err
+}
+
+type heldConn struct {
+	net.Conn
+	by *held
+}
+
+func (c heldConn) Write(b []byte) (int, error) {
+	if len(b) > 6 && b[4] == 0 && b[5] == 1 && !c.by.TryRLock() { // Fetch
+		c.by.waits <- struct{}{}
+		c.by.RLock()
+		c.by.RUnlock()
+	} else if len(b) > 6 && b[4] == 0 && b[5] == 1 {
+		c.by.RUnlock()
+	}
+	return c.Conn.Write(b)
 }
 
 // TestP10TopicIsMadeAgain: the new log has grown past the position before anything notices that it is another one. Its
@@ -71,8 +108,9 @@ func TestP10TopicIsMadeAgain(t *testing.T) {
 				t.Parallel()
 				topic := kafkatest.Topic(t, 1)
 				lost := make(chan consumer.LostRange, 10)
+				hold := &held{waits: make(chan struct{}, 100)}
 				cfg := config(topic)
-				cfg.Start = begin
+				cfg.Start, cfg.Dial = begin, hold.dial
 				cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
 				h := newKeeping()
 				m := start(t, h, topic, cfg)
@@ -82,11 +120,17 @@ func TestP10TopicIsMadeAgain(t *testing.T) {
 				h.await(t, 5)
 				if stopped {
 					m.stop(t)
+				} else {
+					// A fetch that is with the broker is told of the deletion. The next one comes when all is done.
+					hold.Lock()
+					recv(t, "a fetch that is held", hold.waits)
 				}
 				kafkatest.Remake(t, kafkatest.Brokers(t), topic, 1)
 				kafkatest.Produce(t, topic, records(20, 0)...)
 				if stopped {
 					start(t, h, topic, cfg)
+				} else {
+					hold.Unlock()
 				}
 				offsetsOf(t, h.await(t, 25)[0][5:], 0, 20)
 				if l := recv(t, "the loss", lost); l.Topic != topic || l.From != l.To {
@@ -129,16 +173,27 @@ func TestP10AddedPartitions(t *testing.T) {
 func TestP10LogIsCut(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
+	for name, next := range map[string]int64{"at the group's offset": 8, "at the database's": 6} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testLogIsCut(t, next)
+		})
+	}
+}
+
+// testLogIsCut has the handler's database know next as the first undecided offset.
+func testLogIsCut(t *testing.T, next int64) {
 	cluster := kafkatest.NewCluster(t, 1)
 	topic := kafkatest.TopicAt(t, cluster.Brokers(), 1)
 	kafkatest.ProduceAt(t, cluster.Brokers(), topic, records(5, 0)...)
 	lost := make(chan consumer.LostRange, 10)
 	cfg := config(topic)
 	cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
-	h := newHandler()
+	h := newKeeping()
 	m := startAt(t, h, cluster.Brokers(), topic, cfg)
 	h.await(t, 5)
 	m.stop(t)
+	h.decided(0, next)
 	meta := metadataOf(t, cluster.Brokers(), topic)
 
 	// A restart of its only broker is a new epoch of the partition: the records of the old one end at offset 5.

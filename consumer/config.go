@@ -13,15 +13,16 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 )
 
-// Start selects the offset at which a partition begins if the group has no offset for it.
+// Start selects the offset at which a partition begins that neither the group nor the handler's database knows. If the
+// database knows it, the partition begins where that is: Kafka may have deleted the group's offset. A partition that is
+// added to a topic that the group knows begins with its oldest record.
 type Start int
 
 const (
 	// StartEarliest begins with the oldest record in the log.
 	StartEarliest Start = iota
-	// StartLatest begins at the end of the log. The consumer commits that offset at once, so that a restart does not
-	// skip records produced in between. If the handler's database has progress for the partition, the partition begins
-	// there instead: Kafka may have deleted the group's offset.
+	// StartLatest begins at the end of the log. The consumer records that offset at once, so that a restart does not
+	// skip records produced in between.
 	StartLatest
 )
 
@@ -66,7 +67,7 @@ type Config struct {
 	InstanceID string
 	// IDHeader is the header with the event's id. Default: ce_id. Debezium's outbox router writes "id".
 	IDHeader string
-	// Start selects the first offset of a partition without a committed offset. Default: StartEarliest.
+	// Start selects the first offset of a partition that is new to the group. Default: StartEarliest.
 	Start Start
 	// OnLost selects what happens when retention removed unread records. Default: LostContinue.
 	OnLost LostPolicy

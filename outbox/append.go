@@ -72,12 +72,16 @@ func AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
 // they are due.
 //
 // All events are checked first. One that cannot be published is refused with an [*EventError], nothing was sent, and tx
-// is as good as before. Any other error comes from the database, and tx must be rolled back.
+// is as good as before; so is an event that was consumed (its Raw is set), and an ID that was appended in tx before. Any
+// other error comes from the database, and tx must be rolled back.
 func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
 	}
 	return a.write(ctx, events, func(ctx context.Context, b *batch) error {
+		if err := checkGiven(tx, b.events); err != nil {
+			return err
+		}
 		if len(b.events) >= copyFrom || b.bytes > maxStatement {
 			return b.copy(ctx, tx)
 		}
@@ -92,7 +96,7 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 }
 
 // AppendSQL is [Appender.Append] for database/sql, with any Postgres driver. It sends one statement, or one for every
-// 10,000 events or 8 MiB.
+// 10,000 events or 8 MiB. It does not know what earlier calls have appended in tx.
 func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -387,5 +388,43 @@ func TestSwallowedEventsAreRefused(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// An id names an event for ever: one that a transaction has appended before, and a consumed event, are refused, and the
+// transaction is as good as before.
+func TestAppendRefusesAnIDGivenBefore(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "outbox")
+	cause := event.Event{ID: event.NewID(), Topic: "orders", Type: "OrderPlaced"}
+	line := func(name string) event.Event {
+		return event.Derive(cause, name, event.Event{Topic: "lines", Type: "LineAdded"})
+	}
+	refused := func(err error, field string) {
+		t.Helper()
+		if e, ok := errors.AsType[*outbox.EventError](err); !ok || e.Field != field {
+			t.Errorf("%v, want a refusal of %s", err, field)
+		}
+	}
+	err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		if err := outbox.Append(t.Context(), tx, line("line 1"), line("line 2")); err != nil {
+			return err
+		}
+		refused(outbox.Append(t.Context(), tx, line("line 2")), "ID")
+		consumed := event.Event{ID: event.NewID(), Topic: "orders", Type: "OrderPlaced", Raw: []byte{0}}
+		refused(outbox.Append(t.Context(), tx, consumed), "Raw")
+		return outbox.Append(t.Context(), tx, line("line 3"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Another transaction may be a retry, whose first run was rolled back.
+	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		return outbox.Append(t.Context(), tx, line("line 2"))
+	}); err != nil {
+		t.Error(err)
+	}
+	if n := pgtest.One[int](t, db, "select count(*) from outbox_event"); n != 4 {
+		t.Errorf("%d events, want 4", n)
 	}
 }

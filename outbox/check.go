@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
 )
@@ -47,6 +48,10 @@ func (a Appender) check(i int, e *event.Event, trace map[string]string) (int, er
 	}
 	if e.ID == uuid.Max {
 		return refuse("ID", "is the max UUID: leave it zero, or use event.NewID")
+	}
+	if e.Raw != nil {
+		return refuse("Raw", "is set: the event was consumed, and its consumers would take another one of its id for a "+
+			"repeat; give the new event an id of event.Derive, or none, and set Raw to nil")
 	}
 	if !validTopic(e.Topic) {
 		return refuse("Topic", "%.64q is no name that Kafka accepts: want 1 to %d of a-z, A-Z, 0-9, '.', '_' and "+
@@ -105,6 +110,40 @@ func checkTwice(seen map[uuid.UUID]int, i int, id uuid.UUID) error {
 		return &EventError{Index: i, Field: "ID", Reason: fmt.Sprintf("is also the id of event %d", first)}
 	}
 	seen[id] = i
+	return nil
+}
+
+// given are the ids that were appended in a transaction of a connection. It is kept with the connection, and holds the
+// transaction, so that no later one has its address.
+type given struct {
+	tx  pgx.Tx
+	ids map[uuid.UUID]bool
+}
+
+const givenKey = "effectonce: appended ids"
+
+// checkGiven refuses an id that an earlier call has appended in tx, as event.Derive with one name gives it in a loop.
+func checkGiven(tx pgx.Tx, events []event.Event) error {
+	conn := tx.Conn()
+	if conn == nil { // a transaction of a test
+		return nil
+	}
+	g, _ := conn.PgConn().CustomData()[givenKey].(*given)
+	if g == nil || g.tx != tx {
+		g = &given{tx, map[uuid.UUID]bool{}}
+	}
+	for i := range events {
+		if id := events[i].ID; id != uuid.Nil && g.ids[id] {
+			return &EventError{Index: i, Field: "ID", Reason: "was appended in this transaction before: consumers " +
+				"would take one of the two for a repeat; event.Derive needs another name for each event of one cause"}
+		}
+	}
+	for i := range events {
+		if id := events[i].ID; id != uuid.Nil {
+			g.ids[id] = true
+			conn.PgConn().CustomData()[givenKey] = g
+		}
+	}
 	return nil
 }
 

@@ -203,8 +203,9 @@ func TestLargestPayloadFitsIntoARecord(t *testing.T) {
 		if err := (outbox.Appender{MaxPayload: limit - 1}).Append(t.Context(), tx, e); !errors.As(err, &refused) {
 			t.Errorf("%s: over MaxPayload: %v", name, err)
 		}
-		e.Payload, e.ID = make([]byte, 2<<20), event.NewID()
+		e.Payload = make([]byte, 2<<20)
 		for _, a := range []outbox.Appender{{MaxPayload: -1}, {MaxPayload: 2 << 20}} {
+			e.ID = event.NewID()
 			if err := a.Append(t.Context(), tx, e); err != nil {
 				t.Errorf("%s: MaxPayload %d: %v", name, a.MaxPayload, err)
 			}

@@ -33,7 +33,7 @@ type Config struct {
 	// Topic to consume. Default "payments".
 	Topic string
 	// Group is the Kafka consumer group. Default: the worker's name. The inbox's consumer name is always the worker's
-	// name, so that a new group, which reads the topic again, applies nothing twice.
+	// name. A new group goes on where the database is.
 	Group string
 	// IDHeader is the header that carries an event's id. Default ce_id; Debezium's outbox router writes "id".
 	IDHeader string
