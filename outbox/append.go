@@ -72,8 +72,8 @@ func AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
 // they are due.
 //
 // All events are checked first. One that cannot be published is refused with an [*EventError], nothing was sent, and tx
-// is as good as before; so is an event that was consumed (its Raw is set), and an ID that was appended in tx before. Any
-// other error comes from the database, and tx must be rolled back.
+// is as good as before; so is an event that was consumed (its Raw is set), and an ID that was appended in tx before.
+// Any other error comes from the database, and tx must be rolled back.
 func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")

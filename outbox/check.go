@@ -50,7 +50,7 @@ func (a Appender) check(i int, e *event.Event, trace map[string]string) (int, er
 		return refuse("ID", "is the max UUID: leave it zero, or use event.NewID")
 	}
 	if e.Raw != nil {
-		return refuse("Raw", "is set: the event was consumed, and its consumers would take another one of its id for a "+
+		return refuse("Raw", "is set: the event was consumed, and consumers would take another one of its id for a "+
 			"repeat; give the new event an id of event.Derive, or none, and set Raw to nil")
 	}
 	if !validTopic(e.Topic) {
