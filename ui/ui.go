@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -104,13 +105,17 @@ type Config struct {
 	Timeout time.Duration
 }
 
+// prefixes are paths that stand for themselves in a pattern of [http.ServeMux], and in URLs.
+var prefixes = regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)*$`)
+
 func (c Config) withDefaults() (Config, error) {
 	if c.Authorize == nil {
 		return c, errors.New("ui: Config.Authorize is missing: it says who may come in, and nobody may without it")
 	}
 	c.Prefix = strings.TrimSuffix(c.Prefix, "/")
-	if c.Prefix != "" && !strings.HasPrefix(c.Prefix, "/") {
-		return c, fmt.Errorf("ui: Config.Prefix is %q: want a path that begins with /", c.Prefix)
+	if !prefixes.MatchString(c.Prefix) || path.Clean("/"+c.Prefix) != "/"+strings.TrimPrefix(c.Prefix, "/") {
+		return c, fmt.Errorf("ui: Config.Prefix is %q: want a path such as /ops/effectonce, of letters, digits, dots, "+
+			"dashes and underscores", c.Prefix)
 	}
 	if c.Docs == "" {
 		c.Docs = "https://github.com/effectonce/effectonce/blob/main/docs"

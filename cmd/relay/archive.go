@@ -71,16 +71,16 @@ func (c *archiveMaintainCommand) run(ctx context.Context, p *program) error {
 type replayCommand struct {
 	database
 	auditFlags
-	From   time.Time `shown:"(required)" help:"Events published at or after this time, as 2026-01-02T15:04:05Z. Needed without --query."`
-	To     time.Time `shown:"now" help:"Events published before this time."`
-	Topic  string    `shown:"(required)" help:"Their topic. Needed without --query."`
-	Key    *string   `shown:"all" help:"Only this key."`
-	Tenant *string   `shown:"all" help:"Only this tenant."`
-	Type   string    `shown:"all" help:"Only this type."`
-	Query  string    `shown:"(the archive)" help:"In place of all these: a select whose rows are the events, in their order."`
-	After  int64     `default:"0" help:"Continue after this position. A replay that ended early prints it, with the --to to use."`
-	Rate   int       `default:"0" help:"At most so many events a second; 0 for as many as the relays publish."`
-	DryRun bool      `help:"Count them, show the first ten, and change nothing."`
+	From   time.Time `line:"" shown:"(required)" help:"Events published at or after this time, as 2026-01-02T15:04:05Z. Needed without --query."`
+	To     time.Time `line:"" shown:"now" help:"Events published before this time."`
+	Topic  string    `line:"" shown:"(required)" help:"Their topic. Needed without --query."`
+	Key    *string   `line:"" shown:"all" help:"Only this key."`
+	Tenant *string   `line:"" shown:"all" help:"Only this tenant."`
+	Type   string    `line:"" shown:"all" help:"Only this type."`
+	Query  string    `line:"" shown:"(the archive)" help:"In place of all these: a select whose rows are the events, in their order."`
+	After  int64     `line:"" default:"0" help:"Continue after this position. A replay that ended early prints it, with the --to to use."`
+	Rate   int       `line:"" default:"0" help:"At most so many events a second; 0 for as many as the relays publish."`
+	DryRun bool      `line:"" help:"Count them, show the first ten, and change nothing."`
 	jsonFlag
 	Timeout time.Duration `default:"24h" help:"How long it may take."`
 }

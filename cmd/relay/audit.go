@@ -14,7 +14,7 @@ import (
 type auditCommand[S side] struct {
 	onSide[S]
 	readFlags
-	Limit int `default:"100" help:"Most that are listed, the newest first."`
+	Limit int `line:"" default:"100" help:"Most that are listed, the newest first."`
 }
 
 func (c *auditCommand[S]) run(ctx context.Context, p *program) error {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -560,5 +561,70 @@ func lineParser(t *testing.T, env environment) func(args []string) error {
 			return err
 		}
 		return nil
+	}
+}
+
+// ofVerbs are the flags of commands that act, look or set up which say how and where, and not what is to be done.
+var ofVerbs = []string{
+	"consumer", "days-ahead", "json", "lock-timeout", "long-transaction", "operator", "role-prefix", "roles", "sets",
+	"timeout", "topics",
+}
+
+// TestOnlySettingsHaveVariables: what a command is to do, and what confirms it, is accepted on the command line only. A
+// variable of the shell's, or a line of a file, would arm every later command. A new flag needs a decision: the tag
+// line, or a place among the settings.
+func TestOnlySettingsHaveVariables(t *testing.T) {
+	t.Parallel()
+	var c cli
+	tree, err := kong.New(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lasting := map[string]bool{}
+	for _, n := range append([]*kong.Node{tree.Model.Node}, tree.Model.Children...) {
+		if n.Name == "run" || n.Name == "ui" || n == tree.Model.Node {
+			for _, f := range n.Flags {
+				lasting[f.Name] = true
+			}
+		}
+	}
+	lines, flags := 0, 0
+	_ = kong.Visit(tree.Model.Node, func(v kong.Visitable, next kong.Next) error {
+		f, ok := v.(*kong.Flag)
+		if !ok {
+			return next(nil)
+		}
+		flags++
+		switch line := f.Tag.Has("line"); {
+		case line && lasting[f.Name]:
+			t.Errorf("--%s is a setting of relay run or relay ui, and accepted on the command line only", f.Name)
+		case line:
+			lines++
+		case !lasting[f.Name] && !slices.Contains(ofVerbs, f.Name):
+			t.Errorf("--%s: is it a setting, or what one run is to do (tag line)?", f.Name)
+		}
+		return next(nil)
+	})
+	if lines < 50 {
+		t.Errorf("%d of %d flags are accepted on the command line only", lines, flags)
+	}
+}
+
+// What would arm a command is refused, and named, in a variable and in the file.
+func TestVariablesThatActAreRefused(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "relay.yml")
+	if err := os.WriteFile(file, []byte("all: true\nreason: nightly\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"inbox", "parked", "discard", "--consumer=warehouse", "--reason=one event, I thought"}
+	for name, env := range map[string]environment{
+		"a variable": {"RELAY_ALL": "true", "RELAY_DATABASE_URL": "postgres://localhost/none"},
+		"the file":   {"RELAY_CONFIG": file, "RELAY_DATABASE_URL": "postgres://localhost/none"},
+	} {
+		code, _, stderr := command(t, env, args...)
+		if code != codeUsage || !strings.Contains(stderr, "--all is accepted on the command line only") {
+			t.Errorf("%s: exit code %d: %s", name, code, stderr)
+		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 type findCommand struct {
 	database
 	readFlags
-	Text string `shown:"(required)" help:"An event's id, message id or key, or an idempotency key."`
+	Text string `line:"" shown:"(required)" help:"An event's id, message id or key, or an idempotency key."`
 }
 
 // Help is the longer text of --help.

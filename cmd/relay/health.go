@@ -16,7 +16,7 @@ import (
 
 type healthCommand struct {
 	Listen string `default:"127.0.0.1:9187" help:"Where the relay listens: its own --listen."`
-	Ready  bool   `help:"Ask /readyz instead of /healthz."`
+	Ready  bool   `line:"" help:"Ask /readyz instead of /healthz."`
 	jsonFlag
 }
 

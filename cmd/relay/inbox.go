@@ -29,7 +29,7 @@ type maintainCommand struct {
 	database
 	jsonFlag
 	DaysAhead    int           `default:"7" help:"How many days of partitions are made ahead of time, 1 to 60. More than the workers' own setting does no harm."`
-	BelieveClock bool          `help:"Trust the database's clock although it is past the last day that was made, and drop days by it again."`
+	BelieveClock bool          `line:"" help:"Trust the database's clock although it is past the last day that was made, and drop days by it again."`
 	Timeout      time.Duration `default:"30m" help:"Time limit of the pass; the next pass continues where it stopped."`
 }
 
@@ -81,9 +81,9 @@ func (c *inboxRetireCommand) run(ctx context.Context, p *program) error {
 
 type inboxSkipCommand struct {
 	inboxChange
-	Topic     string `shown:"(required)" help:"Topic of the partition."`
-	Partition int32  `default:"-1" shown:"(required)" help:"Its number."`
-	To        int64  `default:"-1" shown:"(required)" help:"The first offset that is handled again: the one after the record that halts it."`
+	Topic     string `line:"" shown:"(required)" help:"Topic of the partition."`
+	Partition int32  `line:"" default:"-1" shown:"(required)" help:"Its number."`
+	To        int64  `line:"" default:"-1" shown:"(required)" help:"The first offset that is handled again: the one after the record that halts it."`
 }
 
 // Help is the longer text of --help.
@@ -112,7 +112,7 @@ func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 
 type inboxAcceptCommand struct {
 	inboxChange
-	Epoch string `shown:"(required)" help:"The numbering, as events carry it (ce_epoch): relay inbox consumers shows it in the error of the halt."`
+	Epoch string `line:"" shown:"(required)" help:"The numbering, as events carry it (ce_epoch): relay inbox consumers shows it in the error of the halt."`
 }
 
 // Help is the longer text of --help.
@@ -139,7 +139,7 @@ func (c *inboxAcceptCommand) run(ctx context.Context, p *program) error {
 
 type inboxMoveCommand struct {
 	inboxChange
-	To string `shown:"(required)" enum:",watermark,offset" default:"" help:"watermark or offset."`
+	To string `line:"" shown:"(required)" enum:",watermark,offset" default:"" help:"watermark or offset."`
 }
 
 // Help is the longer text of --help.
@@ -167,7 +167,7 @@ func (c *inboxMoveCommand) run(ctx context.Context, p *program) error {
 
 type inboxForgetCommand struct {
 	inboxChange
-	Topic string `shown:"(required)" help:"The topic that was deleted and created again."`
+	Topic string `line:"" shown:"(required)" help:"The topic that was deleted and created again."`
 }
 
 // Help is the longer text of --help.

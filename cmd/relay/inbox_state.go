@@ -149,8 +149,8 @@ func (c *inboxConsumersCommand) ends(ctx context.Context, list []operator.Consum
 
 type inboxResumeCommand struct {
 	inboxChange
-	Topic     string `shown:"(required)" help:"Topic of the partition."`
-	Partition int32  `default:"-1" shown:"(required)" help:"Its number."`
+	Topic     string `line:"" shown:"(required)" help:"Topic of the partition."`
+	Partition int32  `line:"" default:"-1" shown:"(required)" help:"Its number."`
 }
 
 // Help is the longer text of --help.

@@ -55,9 +55,9 @@ type ofOperation struct {
 	keysDatabase
 	auditFlags
 	jsonFlag
-	Tenant    string        `shown:"(none)" help:"Tenant of the operation."`
-	Operation string        `shown:"(required)" help:"Its name, as relay keys stuck lists it."`
-	Key       string        `shown:"(required)" help:"Its key."`
+	Tenant    string        `line:"" shown:"(none)" help:"Tenant of the operation."`
+	Operation string        `line:"" shown:"(required)" help:"Its name, as relay keys stuck lists it."`
+	Key       string        `line:"" shown:"(required)" help:"Its key."`
 	Timeout   time.Duration `default:"30s" help:"How long it may take."`
 }
 
@@ -85,8 +85,8 @@ func (c ofOperation) change(ctx context.Context, p *program, done string,
 type keysList struct {
 	keysDatabase
 	readFlags
-	Operation string `shown:"(any)" help:"Only of this name."`
-	Limit     int    `default:"100" help:"Most that are listed."`
+	Operation string `line:"" shown:"(any)" help:"Only of this name."`
+	Limit     int    `line:"" default:"100" help:"Most that are listed."`
 }
 
 func (c *keysList) list(ctx context.Context, p *program,
@@ -132,7 +132,7 @@ func (c *keysUnknownCommand) run(ctx context.Context, p *program) error {
 
 type keysRetryCommand struct {
 	ofOperation
-	All bool `help:"All that are stuck of this name, after an outage of their provider, in place of --key."`
+	All bool `line:"" help:"All that are stuck of this name, after an outage of their provider, in place of --key."`
 }
 
 func (c *keysRetryCommand) run(ctx context.Context, p *program) error {
@@ -160,11 +160,11 @@ func (c *keysRetryCommand) run(ctx context.Context, p *program) error {
 
 type keysCompleteCommand struct {
 	ofOperation
-	Code        int    `shown:"(required)" default:"0" help:"The status that its callers are told: 201."`
-	Resource    string `shown:"(none)" help:"What it made: an id, as the service keeps it."`
-	Body        string `shown:"(none)" help:"File with the answer's body." placeholder:"FILE"`
-	ContentType string `default:"application/json" help:"Of the body."`
-	Failure     string `shown:"(it succeeded)" help:"The stable code of a final refusal: card_declined."`
+	Code        int    `line:"" shown:"(required)" default:"0" help:"The status that its callers are told: 201."`
+	Resource    string `line:"" shown:"(none)" help:"What it made: an id, as the service keeps it."`
+	Body        string `line:"" shown:"(none)" help:"File with the answer's body." placeholder:"FILE"`
+	ContentType string `line:"" default:"application/json" help:"Of the body."`
+	Failure     string `line:"" shown:"(it succeeded)" help:"The stable code of a final refusal: card_declined."`
 }
 
 // Help is the longer text of --help.
@@ -194,7 +194,7 @@ func (c *keysCompleteCommand) run(ctx context.Context, p *program) error {
 
 type keysFreeCommand struct {
 	ofOperation
-	Sure bool `help:"Required: nothing of it has happened, and nothing that is under way can make it happen."`
+	Sure bool `line:"" help:"Required: nothing of it has happened, and nothing that is under way can make it happen."`
 }
 
 func (c *keysFreeCommand) run(ctx context.Context, p *program) error {
@@ -212,7 +212,7 @@ func (c *keysFreeCommand) run(ctx context.Context, p *program) error {
 type keysAuditCommand struct {
 	keysDatabase
 	readFlags
-	Limit int `default:"100" help:"Most that are listed, the newest first."`
+	Limit int `line:"" default:"100" help:"Most that are listed, the newest first."`
 }
 
 func (c *keysAuditCommand) run(ctx context.Context, p *program) error {

@@ -14,9 +14,9 @@ import (
 type migrateCommand struct {
 	database
 	Sets         []string      `shown:"all" help:"Sets of tables: outbox, inbox, idempotency, or some with commas between."`
-	Print        bool          `help:"Print all migrations as SQL for psql instead of running them; needs no database."`
-	PrintPending bool          `help:"Print only what the database lacks; nothing when it lacks nothing."`
-	Check        bool          `help:"Change nothing; exit with 4 when something is to be done."`
+	Print        bool          `line:"" help:"Print all migrations as SQL for psql instead of running them; needs no database."`
+	PrintPending bool          `line:"" help:"Print only what the database lacks; nothing when it lacks nothing."`
+	Check        bool          `line:"" help:"Change nothing; exit with 4 when something is to be done."`
 	Roles        bool          `help:"With --print: print the SQL of roles of least privilege instead, for producers, relays, workers and maintenance."`
 	RolePrefix   string        `default:"effectonce" help:"What their names begin with, as in effectonce_relay."`
 	LockTimeout  time.Duration `default:"500ms" help:"How long a statement waits for a table's lock, and writers behind it; it is tried again for 120 times that. Negative: for ever."`

@@ -28,7 +28,7 @@ const nobody = "nobody"
 
 // auditFlags are the flags of every command that changes something, for the audit.
 type auditFlags struct {
-	Reason   string `shown:"(required)" help:"Why, in a few words. It goes into the audit."`
+	Reason   string `line:"" shown:"(required)" help:"Why, in a few words. It goes into the audit."`
 	Operator string `shown:"the user of this process" help:"Who you are, for the audit."`
 }
 

@@ -66,12 +66,12 @@ func (e *parkedEvent) parkedError(ctx context.Context, o parkedOperator) (string
 
 // filterFlags filter a list. The tenant is a pointer, because it may be empty.
 type filterFlags struct {
-	Tenant    *string       `shown:"(any)" help:"Only of this tenant."`
-	Topic     string        `shown:"(any)" help:"Only of this topic."`
-	Key       string        `shown:"(any)" help:"Only of this key."`
-	Code      string        `shown:"(any)" help:"Only with this error code."`
-	OlderThan time.Duration `default:"0s" shown:"(any)" help:"Only what has waited for at least so long."`
-	Limit     int           `default:"100" help:"Most that are listed."`
+	Tenant    *string       `line:"" shown:"(any)" help:"Only of this tenant."`
+	Topic     string        `line:"" shown:"(any)" help:"Only of this topic."`
+	Key       string        `line:"" shown:"(any)" help:"Only of this key."`
+	Code      string        `line:"" shown:"(any)" help:"Only with this error code."`
+	OlderThan time.Duration `line:"" default:"0s" shown:"(any)" help:"Only what has waited for at least so long."`
+	Limit     int           `line:"" default:"100" help:"Most that are listed."`
 }
 
 func (c filterFlags) check() error {
@@ -96,9 +96,9 @@ type parkedListCommand[S side] struct {
 	onSide[S]
 	readFlags
 	filterFlags
-	Kind      string `shown:"(any)" help:"Only of this kind: refused (by Kafka), failed (in an effect), behind (waits behind one of these) or quarantined."`
-	MessageID string `name:"message-id" shown:"(any)" help:"Only the event with this id (ce_id)."`
-	After     int64  `default:"0" help:"Only ids above this one: the last of the page before."`
+	Kind      string `line:"" shown:"(any)" help:"Only of this kind: refused (by Kafka), failed (in an effect), behind (waits behind one of these) or quarantined."`
+	MessageID string `line:"" name:"message-id" shown:"(any)" help:"Only the event with this id (ce_id)."`
+	After     int64  `line:"" default:"0" help:"Only ids above this one: the last of the page before."`
 }
 
 func (c *parkedListCommand[S]) run(ctx context.Context, p *program) error {
@@ -180,8 +180,8 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 type parkedShowCommand[S side] struct {
 	onSide[S]
 	readFlags
-	ID      int64 `name:"id" shown:"(required)" help:"Id of the event, as list shows it."`
-	Payload bool  `help:"Show payload and headers, too."`
+	ID      int64 `line:"" name:"id" shown:"(required)" help:"Id of the event, as list shows it."`
+	Payload bool  `line:"" help:"Show payload and headers, too."`
 }
 
 func (c *parkedShowCommand[S]) run(ctx context.Context, p *program) error {

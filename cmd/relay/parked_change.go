@@ -12,9 +12,9 @@ import (
 
 // keyFlags name a key. A missing tenant means the empty one.
 type keyFlags struct {
-	Tenant string `help:"Tenant of the key."`
-	Topic  string `help:"Topic of the key."`
-	Key    string `help:"The key."`
+	Tenant string `line:"" help:"Tenant of the key."`
+	Topic  string `line:"" help:"Topic of the key."`
+	Key    string `line:"" help:"The key."`
 }
 
 // chosen refuses a command that names nothing, or two things.
@@ -46,12 +46,12 @@ func changeParked(ctx context.Context, p *program, s side, c changeFlags, id int
 type parkedEditCommand[S side] struct {
 	onSide[S]
 	changeFlags
-	ID          int64             `name:"id" shown:"(required)" help:"Id of the event, as list shows it."`
-	PayloadFile string            `placeholder:"PATH" help:"File with the new payload, byte for byte."`
-	Tombstone   bool              `help:"Make it a tombstone: no payload."`
-	Header      map[string]string `mapsep:"none" placeholder:"NAME=VALUE" help:"All headers that it is to have, each with a flag of its own. Left out: they stay."`
-	NoHeaders   bool              `help:"Take all headers away."`
-	ContentType string            `shown:"(as it is)" help:"The new content type."`
+	ID          int64             `line:"" name:"id" shown:"(required)" help:"Id of the event, as list shows it."`
+	PayloadFile string            `line:"" placeholder:"PATH" help:"File with the new payload, byte for byte."`
+	Tombstone   bool              `line:"" help:"Make it a tombstone: no payload."`
+	Header      map[string]string `line:"" mapsep:"none" placeholder:"NAME=VALUE" help:"All headers that it is to have, each with a flag of its own. Left out: they stay."`
+	NoHeaders   bool              `line:"" help:"Take all headers away."`
+	ContentType string            `line:"" shown:"(as it is)" help:"The new content type."`
 }
 
 // Help is the longer text of --help.
@@ -112,7 +112,7 @@ type parkedReleaseCommand[S side] struct {
 	onSide[S]
 	changeFlags
 	keyFlags
-	ID int64 `name:"id" help:"One event that is parked alone: keyless, parked without its key, or quarantined."`
+	ID int64 `line:"" name:"id" help:"One event that is parked alone: keyless, parked without its key, or quarantined."`
 	groupFlags
 }
 
@@ -147,7 +147,7 @@ type parkedDiscardCommand[S side] struct {
 	onSide[S]
 	changeFlags
 	keyFlags
-	ID int64 `name:"id" help:"One event."`
+	ID int64 `line:"" name:"id" help:"One event."`
 	groupFlags
 }
 
@@ -188,7 +188,7 @@ type parkedSkipHeadCommand[S side] struct {
 	onSide[S]
 	changeFlags
 	keyFlags
-	Keep bool `help:"Leave the rest parked instead of releasing it."`
+	Keep bool `line:"" help:"Leave the rest parked instead of releasing it."`
 }
 
 // run discards the first event of a key's list and releases the rest, each with its own row in the audit.

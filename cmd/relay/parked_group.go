@@ -14,10 +14,10 @@ import (
 
 // likeFlags choose failures with common properties. Type and code are pointers, because they may be empty.
 type likeFlags struct {
-	Code  *string   `shown:"(any)" help:"Only with this error code."`
-	Type  *string   `shown:"(any)" help:"Only of this type: a key counts by the first event of its list."`
-	Since time.Time `shown:"(any)" placeholder:"TIME" help:"Only what was parked at this time (RFC 3339) or later."`
-	Until time.Time `shown:"(any)" placeholder:"TIME" help:"Only what was parked at this time (RFC 3339) or earlier."`
+	Code  *string   `line:"" shown:"(any)" help:"Only with this error code."`
+	Type  *string   `line:"" shown:"(any)" help:"Only of this type: a key counts by the first event of its list."`
+	Since time.Time `line:"" shown:"(any)" placeholder:"TIME" help:"Only what was parked at this time (RFC 3339) or later."`
+	Until time.Time `line:"" shown:"(any)" placeholder:"TIME" help:"Only what was parked at this time (RFC 3339) or earlier."`
 }
 
 func (c likeFlags) filter(topic string) audit.FailureFilter {
@@ -26,10 +26,10 @@ func (c likeFlags) filter(topic string) audit.FailureFilter {
 
 // groupFlags are the flags of a command for many failures.
 type groupFlags struct {
-	All bool `help:"Every parked key and every lone event, of --topic and what follows if it is given. Quarantined events stay."`
+	All bool `line:"" help:"Every parked key and every lone event, of --topic and what follows if it is given. Quarantined events stay."`
 	likeFlags
-	Limit  int  `default:"0" shown:"(none)" help:"With --all: at most so many keys and lone events, the longest parked first."`
-	DryRun bool `help:"With --all: only count."`
+	Limit  int  `line:"" default:"0" shown:"(none)" help:"With --all: at most so many keys and lone events, the longest parked first."`
+	DryRun bool `line:"" help:"With --all: only count."`
 }
 
 func (c groupFlags) check() error {
@@ -153,8 +153,8 @@ type parkedFailuresCommand[S side] struct {
 	onSide[S]
 	readFlags
 	likeFlags
-	Topic string `shown:"(any)" help:"Only of this topic."`
-	By    string `default:"none" enum:"none,hour,day" help:"Also group by the hour or the day (UTC) of parking: none, hour or day."`
+	Topic string `line:"" shown:"(any)" help:"Only of this topic."`
+	By    string `line:"" default:"none" enum:"none,hour,day" help:"Also group by the hour or the day (UTC) of parking: none, hour or day."`
 }
 
 // Help is the longer text of --help.

@@ -291,8 +291,8 @@ func TestRoleRelay(t *testing.T) {
 		"parked edit --id 1 --content-type text/plain", "parked discard --id 1",
 		"topics pause --topic no", "topics resume --topic no",
 	} {
-		if code, _, stderr := command(t, env.with("RELAY_REASON", "as the test wants it"),
-			strings.Fields(args)...); code != codeOK {
+		if code, _, stderr := command(t, env,
+			append(strings.Fields(args), "--reason=as the test wants it")...); code != codeOK {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
 	}
@@ -395,7 +395,7 @@ func (h *hardenedDB) releaseOfAnotherDay(t *testing.T, do inbox.Handler, person,
 	}
 	id := pgtest.One[int64](t, h.DB, `select id from inbox_parked where message_id = $1`, ahead.ID)
 	if code, _, stderr := command(t, person, "inbox", "parked", "release", "--id",
-		strconv.FormatInt(id, 10)); code != codeOK {
+		strconv.FormatInt(id, 10), "--reason", "test"); code != codeOK {
 		t.Fatal(stderr)
 	}
 	if code, _, stderr := command(t, maintain, "inbox", "maintain"); code != codeOK {
@@ -458,12 +458,12 @@ func TestRoleInbox(t *testing.T) {
 		t.Errorf("parked: %v, %v", out, err)
 	}
 	// Its operator has the same role.
-	person := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")), "RELAY_CONSUMER", "worker", "RELAY_REASON",
-		"as the test wants it")
+	person := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")), "RELAY_CONSUMER", "worker")
 	for _, args := range []string{
-		"parked list", "parked keys", "consumers", "parked edit --id 1 --content-type text/plain",
-		"parked skip-head --topic payments --key p --keep",
-		"parked release --topic payments --key p", "parked discard --topic payments --key p", "audit",
+		"parked list", "parked keys", "consumers", "parked edit --id 1 --content-type text/plain --reason test",
+		"parked skip-head --topic payments --key p --keep --reason test",
+		"parked release --topic payments --key p --reason test",
+		"parked discard --topic payments --key p --reason test", "audit",
 	} {
 		if code, _, stderr := command(t, person,
 			append([]string{"inbox"}, strings.Fields(args)...)...); code != codeOK {
@@ -479,8 +479,8 @@ func TestRoleInbox(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ran, before := make(chan error, 1), len(said.String())
 	go func() { ran <- in.Run(ctx) }()
-	if code, _, stderr := command(t, person, "inbox", "parked", "skip-head", "--topic", "payments", "--key",
-		"q"); code != codeOK {
+	if code, _, stderr := command(t, person, "inbox", "parked", "skip-head", "--topic", "payments", "--key", "q",
+		"--reason", "test"); code != codeOK {
 		t.Error(stderr)
 	}
 	pgtest.AwaitSQL(t, h.DB, `select exists (select from effect where id = $1)`, behind.ID)

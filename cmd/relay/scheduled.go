@@ -19,10 +19,10 @@ type scheduledCommand struct {
 
 type scheduledListCommand struct {
 	outboxRead
-	Topic  string  `shown:"(any)" help:"Only of this topic."`
-	Key    *string `shown:"(any)" help:"Only of this key."`
-	Tenant *string `shown:"(any)" help:"Only of this tenant."`
-	Limit  int     `default:"100" help:"Most that are listed."`
+	Topic  string  `line:"" shown:"(any)" help:"Only of this topic."`
+	Key    *string `line:"" shown:"(any)" help:"Only of this key."`
+	Tenant *string `line:"" shown:"(any)" help:"Only of this tenant."`
+	Limit  int     `line:"" default:"100" help:"Most that are listed."`
 }
 
 func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
@@ -49,8 +49,8 @@ type scheduledCancelCommand struct {
 	database
 	auditFlags
 	jsonFlag
-	Seq     int64         `default:"0" shown:"(required)" help:"Which event, as the list names it."`
-	Due     string        `shown:"(required)" help:"When it is due, as the list shows it."`
+	Seq     int64         `line:"" default:"0" shown:"(required)" help:"Which event, as the list names it."`
+	Due     string        `line:"" shown:"(required)" help:"When it is due, as the list shows it."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 

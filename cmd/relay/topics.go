@@ -51,7 +51,7 @@ type topicChange struct {
 	database
 	auditFlags
 	jsonFlag
-	Topic   string        `shown:"(required)" help:"Which topic."`
+	Topic   string        `line:"" shown:"(required)" help:"Which topic."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
@@ -66,8 +66,8 @@ func (c topicChange) change(ctx context.Context, p *program,
 
 type topicsAcceptCommand struct {
 	topicChange
-	Partitions int  `default:"0" shown:"(required)" help:"The count that the topic has now."`
-	Anyway     bool `help:"Accept although events of the topic may be sent again, and then to another partition than the first time."`
+	Partitions int  `line:"" default:"0" shown:"(required)" help:"The count that the topic has now."`
+	Anyway     bool `line:"" help:"Accept although events of the topic may be sent again, and then to another partition than the first time."`
 }
 
 // Help is the longer text of --help.
@@ -91,7 +91,7 @@ type topicsClusterCommand struct {
 	database
 	auditFlags
 	jsonFlag
-	Cluster string        `shown:"(required)" help:"Id of the cluster, as relays and relay doctor show it."`
+	Cluster string        `line:"" shown:"(required)" help:"Id of the cluster, as relays and relay doctor show it."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
@@ -143,8 +143,8 @@ func (c *topicsResumeCommand) run(ctx context.Context, p *program) error {
 
 type topicsHeldCommand struct {
 	outboxRead
-	Topic string `shown:"(required)" help:"Which topic."`
-	Limit int    `default:"100" help:"Most that are listed."`
+	Topic string `line:"" shown:"(required)" help:"Which topic."`
+	Limit int    `line:"" default:"100" help:"Most that are listed."`
 }
 
 func (c *topicsHeldCommand) run(ctx context.Context, p *program) error {
@@ -168,9 +168,9 @@ func (c *topicsHeldCommand) run(ctx context.Context, p *program) error {
 type topicsDiscardCommand struct {
 	database
 	changeFlags
-	Topic     string `shown:"(required)" help:"Which topic."`
-	MessageID string `name:"message-id" help:"Only the event with this id (ce_id)."`
-	All       bool   `help:"All that is held for the topic."`
+	Topic     string `line:"" shown:"(required)" help:"Which topic."`
+	MessageID string `line:"" name:"message-id" help:"Only the event with this id (ce_id)."`
+	All       bool   `line:"" help:"All that is held for the topic."`
 }
 
 // Help is the longer text of --help.

@@ -17,7 +17,7 @@ import (
 type topicsShowCommand struct {
 	outboxRead
 	kafkaconn.Config `group:"Kafka:"`
-	Topic            string `shown:"(required)" help:"Which topic."`
+	Topic            string `line:"" shown:"(required)" help:"Which topic."`
 }
 
 // Help is the longer text of --help.

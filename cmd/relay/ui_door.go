@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
@@ -38,6 +39,10 @@ func (d *door) authorize(r *http.Request) (ui.Identity, error) {
 		}
 	}
 	if d.header != "" && d.trusted(r.RemoteAddr) {
+		if len(r.Header.Values(d.header)) > 1 {
+			return ui.Identity{}, errors.New("the proxy's header names several users: it must replace what a client " +
+				"sends")
+		}
 		if name := r.Header.Get(d.header); name != "" {
 			if u, ok := users[name]; ok {
 				return ui.Identity{Name: name, Level: u.level, Scope: u.scope}, nil
@@ -53,7 +58,11 @@ func (d *door) authorize(r *http.Request) (ui.Identity, error) {
 		return ui.Identity{}, challenge
 	}
 	u, known := users[name]
-	if !d.users.matches(name, u.hash, password) || !known {
+	right, err := d.users.matches(r.Context(), name, u.hash, password)
+	if err != nil {
+		return ui.Identity{}, err
+	}
+	if !right || !known {
 		return ui.Identity{}, challenge
 	}
 	return ui.Identity{Name: name, Level: u.level, Scope: u.scope}, nil
@@ -83,7 +92,31 @@ type usersFile struct {
 	users  map[string]account
 	proven map[[sha256.Size]byte]bool // verified logins: bcrypt is slow
 	nobody []byte                     // a hash for unknown names, so that the time of a refusal does not reveal names
-	slow   sync.Mutex                 // one at a time: guessing uses one core at most
+	slow   turns
+}
+
+// turns gives one comparison of a password after another its turn: guessing uses one core at most. So few wait that a
+// first login is held up for a second or two.
+type turns struct{ runs, waits chan struct{} }
+
+func newTurns() turns { return turns{make(chan struct{}, 1), make(chan struct{}, 10)} }
+
+var errBusy = errors.New("too many logins at once: try again in a moment")
+
+// enter waits for its turn; leave ends it.
+func (t turns) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case t.waits <- struct{}{}:
+		defer func() { <-t.waits }()
+	default:
+		return nil, errBusy
+	}
+	select {
+	case t.runs <- struct{}{}:
+		return func() { <-t.runs }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func (f *usersFile) read() (map[string]account, error) {
@@ -100,12 +133,21 @@ func (f *usersFile) read() (map[string]account, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.nobody == nil {
-		if f.nobody, err = bcrypt.GenerateFromPassword([]byte(rand.Text()), bcrypt.DefaultCost); err != nil {
+	cost := bcrypt.MinCost
+	for _, u := range users {
+		if c, err := bcrypt.Cost([]byte(u.hash)); err == nil {
+			cost = max(cost, c)
+		}
+	}
+	if c, err := bcrypt.Cost(f.nobody); err != nil || c != cost {
+		if f.nobody, err = bcrypt.GenerateFromPassword([]byte(rand.Text()), cost); err != nil {
 			return nil, err
 		}
 	}
-	f.users, f.at, f.size, f.proven = users, info.ModTime(), info.Size(), map[[sha256.Size]byte]bool{}
+	if f.proven == nil { // a proof contains the hash of its line, and ends with it
+		f.proven, f.slow = map[[sha256.Size]byte]bool{}, newTurns()
+	}
+	f.users, f.at, f.size = users, info.ModTime(), info.Size()
 	return users, nil
 }
 
@@ -147,25 +189,28 @@ func readUsers(path string) (map[string]account, error) {
 }
 
 // matches compares a password with a user's hash.
-func (f *usersFile) matches(name, hash, password string) bool {
+func (f *usersFile) matches(ctx context.Context, name, hash, password string) (bool, error) {
 	proof := sha256.Sum256([]byte(name + "\x00" + hash + "\x00" + password))
 	f.mu.Lock()
-	right := hash != "" && f.proven[proof]
+	right, unknown, slow := hash != "" && f.proven[proof], f.nobody, f.slow
 	f.mu.Unlock()
 	if right {
-		return true
+		return true, nil
 	}
-	f.slow.Lock()
-	defer f.slow.Unlock()
+	leave, err := slow.enter(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
 	if hash == "" {
-		_ = bcrypt.CompareHashAndPassword(f.nobody, []byte(password))
-		return false
+		_ = bcrypt.CompareHashAndPassword(unknown, []byte(password))
+		return false, nil
 	}
 	if bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) != nil {
-		return false
+		return false, nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.proven[proof] = true
-	return true
+	return true, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,8 +12,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -154,6 +157,10 @@ func TestUIUsers(t *testing.T) {
 		"ann again":        {login("ann", canary), http.StatusOK, "ann"},
 		"carl by proxy":    {named("carl"), http.StatusOK, "carl</span> <small>operate"},
 		"dora by proxy":    {named("dora"), http.StatusOK, "dora</span> <small>view"},
+		"carl and dora": {func(r *http.Request) {
+			r.Header.Add("X-User", "carl")
+			r.Header.Add("X-User", "dora")
+		}, http.StatusForbidden, "names several users"},
 	} {
 		if status, page := i.request(http.MethodGet, "/topics", nil, c.as); status != c.want ||
 			!strings.Contains(page, c.says) {
@@ -354,5 +361,64 @@ func TestRunRefusesOpenPages(t *testing.T) {
 	code, _, stderr := command(t, env, "run")
 	if code != codeUsage || !strings.Contains(stderr, "--ui-listen=0.0.0.0:0 is open to others: --ui-users") {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// TestLoginsWaitInTurn: guesses hold up nobody for long, and tell no names by the time that a refusal takes.
+func TestLoginsWaitInTurn(t *testing.T) {
+	t.Parallel()
+	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "users")
+	line := "ann:" + string(hash) + ":operate\n"
+	if err := os.WriteFile(path, []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := &usersFile{path: path}
+	if _, err := f.read(); err != nil {
+		t.Fatal(err)
+	}
+	if cost, err := bcrypt.Cost(f.nobody); err != nil || cost != bcrypt.MinCost {
+		t.Errorf("unknown names cost %d, %v: the file's are of %d", cost, err, bcrypt.MinCost)
+	}
+	leave, err := f.slow.enter(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One comparison runs: as many wait as may, and the next one is told so at once.
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	for range cap(f.slow.waits) {
+		waiting.Go(func() { _, _ = f.matches(ctx, "eve", "", "guess") })
+	}
+	for len(f.slow.waits) < cap(f.slow.waits) {
+		runtime.Gosched()
+	}
+	if _, err := f.matches(t.Context(), "eve", "", "guess"); !errors.Is(err, errBusy) {
+		t.Errorf("one more: %v", err)
+	}
+	cancel() // the clients of the guesses are gone
+	waiting.Wait()
+	leave()
+	if ok, err := f.matches(t.Context(), "ann", string(hash), "right"); !ok || err != nil {
+		t.Errorf("%t, %v", ok, err)
+	}
+	// Another user is added: who has proven the password need not wait.
+	if err := os.WriteFile(path, []byte(line+"bob::view\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.read(); err != nil {
+		t.Fatal(err)
+	}
+	if leave, err = f.slow.enter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	if ok, err := f.matches(ctx, "ann", string(hash), "right"); !ok || err != nil {
+		t.Errorf("after the file has changed: %t, %v", ok, err)
 	}
 }

@@ -24,14 +24,14 @@ func (c CommandLine) Meaning(v *kong.Value) string {
 	if v.Flag == nil || v.Name == "help" || v.Name == "version" {
 		return v.Help
 	}
+	if onLine(v.Flag) {
+		return withDefault(v)
+	}
 	variable := "$" + c.Variable(v.Name)
 	if isSecret(v.Flag) {
 		variable += "[_FILE]"
 	}
-	shown := strings.TrimSuffix(strings.TrimPrefix(v.Tag.Get("shown"), "("), ")")
-	if shown == "" && (v.Flag.PlaceHolder != "" || v.Default == "true") {
-		shown = v.Default
-	}
+	shown := shownDefault(v)
 	switch shown {
 	case "":
 	case "required":
@@ -40,4 +40,25 @@ func (c CommandLine) Meaning(v *kong.Value) string {
 		variable = "default: " + shown + "; " + variable
 	}
 	return strings.TrimSpace(v.Help + " (" + variable + ")")
+}
+
+// shownDefault is the default that the value itself does not say, or "required".
+func shownDefault(v *kong.Value) string {
+	shown := strings.TrimSuffix(strings.TrimPrefix(v.Tag.Get("shown"), "("), ")")
+	if shown == "" && (v.Flag.PlaceHolder != "" || v.Default == "true") {
+		shown = v.Default
+	}
+	return shown
+}
+
+// withDefault is the meaning of a flag without a variable.
+func withDefault(v *kong.Value) string {
+	switch shown := shownDefault(v); shown {
+	case "":
+		return v.Help
+	case "required":
+		return v.Help + " (required)"
+	default:
+		return v.Help + " (default: " + shown + ")"
+	}
 }

@@ -108,18 +108,26 @@ func count(w http.ResponseWriter, r *http.Request) {
 func TestPprofIsForThisMachine(t *testing.T) {
 	t.Parallel()
 	h := service.Health{Pprof: true}.Handler()
-	for from, want := range map[string]int{
-		"127.0.0.1:4711": http.StatusOK, "[::1]:4711": http.StatusOK,
-		"192.0.2.7:4711": http.StatusForbidden, "[2001:db8::1]:4711": http.StatusForbidden,
-		"nonsense": http.StatusForbidden,
+	for _, c := range []struct {
+		from, host, header string
+		want               int
+	}{
+		{"127.0.0.1:4711", "127.0.0.1:8080", "Accept", http.StatusOK},
+		{"[::1]:4711", "localhost:8080", "Accept", http.StatusOK},
+		{"127.0.0.1:4711", "evil.example", "Accept", http.StatusForbidden},
+		{"127.0.0.1:4711", "127.0.0.1:8080", "X-Forwarded-For", http.StatusForbidden},
+		{"192.0.2.7:4711", "127.0.0.1:8080", "Accept", http.StatusForbidden},
+		{"[2001:db8::1]:4711", "127.0.0.1:8080", "Accept", http.StatusForbidden},
+		{"nonsense", "127.0.0.1:8080", "Accept", http.StatusForbidden},
 	} {
 		for _, path := range []string{"/debug/pprof/", "/debug/pprof/symbol"} {
 			r := httptest.NewRequest(http.MethodGet, path, nil)
-			r.RemoteAddr = from
+			r.RemoteAddr, r.Host = c.from, c.host
+			r.Header.Set(c.header, "192.0.2.9")
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
-			if w.Code != want {
-				t.Errorf("%s from %s: %d, want %d", path, from, w.Code, want)
+			if w.Code != c.want {
+				t.Errorf("%s from %s to %s with %s: %d, want %d", path, c.from, c.host, c.header, w.Code, c.want)
 			}
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -15,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	pprof "net/http/pprof"
+
+	"github.com/effectonce/effectonce/internal/loopback"
 )
 
 // Off is the address of a listener that is not wanted.
@@ -110,10 +111,9 @@ func (h Health) Handler() http.Handler {
 // onlyHere answers requests of this machine only; a forwarded port (ssh -L, kubectl port-forward) counts as here.
 func onlyHere(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		from, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !from.Addr().IsLoopback() {
-			http.Error(w, "/debug/pprof/ shows memory's content, and answers to this machine only: forward the port",
-				http.StatusForbidden)
+		if !loopback.Request(r) {
+			http.Error(w, "/debug/pprof/ shows memory's content, and answers to this machine only, as localhost and "+
+				"not through a proxy: forward the port", http.StatusForbidden)
 			return
 		}
 		h(w, r)

@@ -18,6 +18,9 @@ import (
 // CommandLine describes the command line of a program; Parse reads it. A setting is looked for in this order: flag,
 // variable, file that a variable names (secrets only), configuration file, default. Empty variables count as not set.
 //
+// A flag with the tag `line` says what one run of the program is to do, or that it may: it is accepted on the command
+// line only, and refused in variables and files, where it would arm every later run.
+//
 // The variable of --some-flag is Prefix + "SOME_FLAG". A flag of the type secret.Value, or with the tag `secret`, has a
 // second one that ends in _FILE and names a file with the value, and its value is in no error; a secret.Value reads
 // that file whenever it is revealed. Kong's own `env` tag is not used: it ranks variables below configuration files,
@@ -133,6 +136,9 @@ func (c CommandLine) Variable(flag string) string {
 	return c.Prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// onLine tells whether a flag is accepted on the command line only.
+func onLine(flag *kong.Flag) bool { return flag.Tag.Has("line") }
+
 // isSecret tells whether a flag's value may be shown.
 func isSecret(flag *kong.Flag) bool {
 	return flag.Tag.Has("secret") || flag.Target.Type() == reflect.TypeFor[secret.Value]()
@@ -188,6 +194,10 @@ func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value any, from stri
 	}
 	variable := s.line.Variable(flag.Name)
 	if value := s.line.Env(variable); value != "" {
+		if onLine(flag) {
+			return "", "", fmt.Errorf("%s is set: --%s is accepted on the command line only, for it says what one run "+
+				"is to do", variable, flag.Name)
+		}
 		return value, variable, nil
 	}
 	if isSecret(flag) {
@@ -210,6 +220,10 @@ func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value any, from stri
 		return "", "", err
 	}
 	if value, ok := s.file[flag.Name]; ok {
+		if onLine(flag) {
+			return "", "", fmt.Errorf("%s: --%s is accepted on the command line only, for it says what one run "+
+				"is to do", s.path, flag.Name)
+		}
 		return value, s.path + ": " + flag.Name, nil
 	}
 	return "", "", nil
