@@ -66,10 +66,24 @@ func (k keeping) began(partition int32) inbox.Beginning {
 	return k.rows.of[partition].Beginning
 }
 
-// held holds back fetches while it is locked.
+// held holds back fetches while it is closed.
 type held struct {
-	sync.RWMutex
-	waits chan struct{} // gets one for each fetch that waits
+	sync.Mutex
+	closed chan struct{} // closed when fetches may pass again; nil: they may
+	waits  chan struct{} // gets one for each fetch that waits
+}
+
+func (h *held) hold() (pass func()) {
+	h.Lock()
+	defer h.Unlock()
+	closed := make(chan struct{})
+	h.closed = closed
+	return func() {
+		h.Lock()
+		defer h.Unlock()
+		h.closed = nil
+		close(closed)
+	}
 }
 
 func (h *held) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -84,12 +98,12 @@ type heldConn struct {
 }
 
 func (c heldConn) Write(b []byte) (int, error) {
-	if len(b) > 6 && b[4] == 0 && b[5] == 1 && !c.by.TryRLock() { // Fetch
+	c.by.Lock()
+	closed := c.by.closed
+	c.by.Unlock()
+	if closed != nil && len(b) > 6 && b[4] == 0 && b[5] == 1 { // Fetch
 		c.by.waits <- struct{}{}
-		c.by.RLock()
-		c.by.RUnlock()
-	} else if len(b) > 6 && b[4] == 0 && b[5] == 1 {
-		c.by.RUnlock()
+		<-closed
 	}
 	return c.Conn.Write(b)
 }
@@ -118,19 +132,19 @@ func TestP10TopicIsMadeAgain(t *testing.T) {
 				before := h.began(0)
 				kafkatest.Produce(t, topic, records(5, 0)...)
 				h.await(t, 5)
+				pass := func() {}
 				if stopped {
 					m.stop(t)
 				} else {
 					// A fetch that is with the broker is told of the deletion. The next one comes when all is done.
-					hold.Lock()
+					pass = hold.hold()
 					recv(t, "a fetch that is held", hold.waits)
 				}
 				kafkatest.Remake(t, kafkatest.Brokers(t), topic, 1)
 				kafkatest.Produce(t, topic, records(20, 0)...)
+				pass()
 				if stopped {
 					start(t, h, topic, cfg)
-				} else {
-					hold.Unlock()
 				}
 				offsetsOf(t, h.await(t, 25)[0][5:], 0, 20)
 				if l := recv(t, "the loss", lost); l.Topic != topic || l.From != l.To {

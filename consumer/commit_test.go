@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,14 +49,13 @@ func TestLateCommitIsMadeGood(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				p := &partition{Partition: Partition{"t", 0}}
-				var group int64
-				tries := 0
+				var group, tries atomic.Int64
 				c := &committer{every: 200 * time.Millisecond, observer: &Observer{}}
 				c.send = func(batch offsets) error {
-					if tries++; tries == 1 {
+					if tries.Add(1) == 1 {
 						return errors.New("no answer")
 					}
-					group = batch[p.Partition].next
+					group.Store(batch[p.Partition].next)
 					return nil
 				}
 				ctx, stop := context.WithCancel(t.Context())
@@ -65,23 +65,23 @@ func TestLateCommitIsMadeGood(t *testing.T) {
 				passes(time.Second)
 				c.decided(p, 9, "")
 				passes(time.Second)
-				if group != 9 {
-					t.Errorf("the group is at %d before the late commit", group)
+				if n := group.Load(); n != 9 {
+					t.Errorf("the group is at %d before the late commit", n)
 				}
-				group = 5 // it is handled
+				group.Store(5) // it is handled
 				if !leaves {
 					passes(lateEvery)
 				} else if err := c.flushLast(); err != nil {
 					t.Error(err)
 				}
-				if group != 9 {
-					t.Errorf("the group is at %d", group)
+				if n := group.Load(); n != 9 {
+					t.Errorf("the group is at %d", n)
 				}
 				passes(2 * lateFor)
-				before := tries
+				before := tries.Load()
 				passes(lateFor)
-				if tries != before {
-					t.Errorf("%d commits long after the last event", tries-before)
+				if n := tries.Load(); n != before {
+					t.Errorf("%d commits long after the last event", n-before)
 				}
 				stop()
 				runs.Wait()

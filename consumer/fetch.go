@@ -149,7 +149,7 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 // facts returns what Kafka and the group know. The log is asked for before its bounds: if it is another one by then, it
 // has no fetch.
 func (p *partition) facts(ctx context.Context) (f facts, ok bool) {
-	f = facts{id: p.ID, group: p.group, start: p.c.cfg.Start, behind: p.c.cfg.OnBehind}
+	f = facts{id: p.ID, group: p.reading.group, start: p.c.cfg.Start, behind: p.c.cfg.OnBehind}
 	if ok = p.identify(ctx, &f); ok {
 		f.first, f.end, ok = p.bounds(ctx)
 	}
@@ -161,14 +161,15 @@ func (p *partition) facts(ctx context.Context) (f facts, ok bool) {
 // known. ok is false if ctx ended.
 func (p *partition) divergence(ctx context.Context, log uuid.UUID) (at int64, ok bool) {
 	at = -1
-	if p.group.committed < 0 || p.group.epoch < 0 || p.group.log != log {
+	group := p.reading.group
+	if group.committed < 0 || group.epoch < 0 || group.log != log {
 		return at, true
 	}
 	ok = retry(ctx, func() bool {
 		ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
 		defer cancel()
 		res, err := p.c.client.fetch(ctx, &p.c.cfg, &fetchRequest{
-			topic: p.Topic, log: log, partition: p.ID, offset: p.group.committed, epoch: p.group.epoch, maxBytes: 1,
+			topic: p.Topic, log: log, partition: p.ID, offset: group.committed, epoch: group.epoch, maxBytes: 1,
 			maxWait: time.Millisecond,
 		})
 		switch {

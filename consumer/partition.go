@@ -26,8 +26,8 @@ type partition struct {
 	budget   *budget
 	commits  *committer
 	released bool        // given up; guarded by commits.mu
-	group    groupOffset // what the group knows; run changes it
-	reading  struct {    // of fetch
+	group    groupOffset // what the group knows; it is run's
+	reading  struct {    // what fetch knows
 		group groupOffset // of the log that is fetched
 		log   uuid.UUID   // its id; zero: fetched by the topic's name
 		kept  bool        // the handler keeps progress
