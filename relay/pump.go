@@ -80,7 +80,7 @@ func (r *Relay) claimLanes(ctx context.Context, s *session, grants []lanes.Grant
 	since := time.Now()
 	c, lost, unknown, err := r.claim(ctx, s, grants)
 	if err != nil {
-		r.overran(grants, err)
+		r.overran(s, grants, err)
 		if unknown {
 			r.doubt(grants)
 		} else {
@@ -120,13 +120,28 @@ func (r *Relay) doubt(grants []lanes.Grant) {
 	r.beatIf(len(grants) > 0)
 }
 
-// overran records that a claim or settle of lanes timed out, if the error says so.
-func (r *Relay) overran(grants []lanes.Grant, err error) {
-	if !pgerr.Is(err, pgerr.QueryCanceled) && (!errors.Is(err, context.DeadlineExceeded) || pgerr.Away(err)) {
+// refusalsEvery is how often a pump says that the server refuses the work on a lane.
+const refusalsEvery = 30 * time.Second
+
+// overran records that a claim or settle of lanes timed out, or that the server refused it, if the error says so: a row
+// that cannot be read, or a user's trigger that fails for one, must not stop the lanes beside it.
+func (r *Relay) overran(s *session, grants []lanes.Grant, err error) {
+	late := pgerr.Is(err, pgerr.QueryCanceled) || errors.Is(err, context.DeadlineExceeded) && !pgerr.Away(err)
+	refused := pgerr.Code(err) != "" && !pgerr.Away(err) && !pgerr.Retry(err)
+	switch {
+	case late:
+		r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants), "err",
+			err)
+	case refused && len(grants) == 1:
+		if time.Since(s.refused) > refusalsEvery {
+			s.refused = time.Now()
+			r.log.Error("the database refuses the work on a lane: its events wait, those of other lanes go on", "lane",
+				grants[0].Lane, "err", err)
+		}
+	case refused: // it is repeated in smaller parts
+	default:
 		return
 	}
-	r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants), "err",
-		err)
 	r.lanes.Overran(grants)
 }
 

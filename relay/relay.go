@@ -278,6 +278,7 @@ func (r *Relay) Stalled() time.Duration {
 type session struct {
 	*pg.Session
 	claimed, scratch buffers
+	refused          time.Time // when it was last said that the server refuses the work on a lane
 }
 
 func (r *Relay) session(name string) *session {

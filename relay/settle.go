@@ -129,7 +129,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	since := time.Now()
 	settled, err := r.settleForSure(ctx, s, set)
 	took := c.took + time.Since(since)
-	r.overran(grantsOf(set.lanes), err)
+	r.overran(s, grantsOf(set.lanes), err)
 	var all outcome
 	for i := range set.lanes {
 		l := &set.lanes[i]
