@@ -130,8 +130,8 @@ func (r *Relay) overran(s *session, grants []lanes.Grant, err error) {
 	refused := pgerr.Code(err) != "" && !pgerr.Away(err) && !pgerr.Retry(err)
 	switch {
 	case late:
-		r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants), "err",
-			err)
+		r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants),
+			"err", err)
 	case refused && len(grants) == 1:
 		if time.Since(s.refused) > refusalsEvery {
 			s.refused = time.Now()
