@@ -127,7 +127,8 @@ const refusalsEvery = 30 * time.Second
 // that cannot be read, or a user's trigger that fails for one, must not stop the lanes beside it.
 func (r *Relay) overran(s *session, grants []lanes.Grant, err error) {
 	late := pgerr.Is(err, pgerr.QueryCanceled) || errors.Is(err, context.DeadlineExceeded) && !pgerr.Away(err)
-	refused := pgerr.Code(err) != "" && !pgerr.Away(err) && !pgerr.Retry(err)
+	// Our own statements divide by zero where the server is not as known: that is no refusal.
+	refused := pgerr.Code(err) != "" && !pgerr.Away(err) && !pgerr.Retry(err) && !pgerr.Is(err, pgerr.DivisionByZero)
 	switch {
 	case late:
 		r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants),
