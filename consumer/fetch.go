@@ -26,6 +26,7 @@ func (p *partition) fetch(ctx context.Context) error {
 	}
 	dec := p.newDecoder()
 	wait, bad := newBackOff(), 0
+	var halted *Halt // by bad answers
 	for p.budget.wait(ctx, p.held.Load) {
 		res, err := p.request(ctx, offset)
 		switch {
@@ -63,17 +64,17 @@ func (p *partition) fetch(ctx context.Context) error {
 		}
 		if offset, err = p.deliver(ctx, dec, res, offset); err != nil {
 			if bad++; bad == badAnswers {
-				p.halt(offset, uuid.Nil, err, "look at the partition's replicas, and at what is between them and this "+
-					"worker, which fetches again every few seconds")
+				halted = p.halt(offset, uuid.Nil, err, "look at the partition's replicas, and at what is between them "+
+					"and this worker, which fetches again every few seconds")
 			}
 			dec = p.newDecoder()
 			_ = sleep.For(ctx, wait.NextBackOff())
 			continue
 		}
-		if bad >= badAnswers {
-			p.goesOn()
+		if halted != nil {
+			p.goesOn(halted)
 		}
-		bad = 0
+		bad, halted = 0, nil
 		wait.Reset()
 		if res.throttle > 0 {
 			_ = sleep.For(ctx, res.throttle)
@@ -99,10 +100,13 @@ func (p *partition) request(ctx context.Context, offset int64) (*fetchResponse, 
 }
 
 // deliver decodes a response in pieces and sends each as a chunk to run. It returns the offset after the response.
-func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchResponse, offset int64) (_ int64, err error) {
+func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchResponse, offset int64) (next int64,
+	err error,
+) {
 	defer func() {
 		// A panic in a decompression library must not end the process.
 		if r := recover(); r != nil {
+			next = offset
 			err = fmt.Errorf("the records from offset %d on cannot be decoded: %w", offset, &panicError{value: r})
 		}
 	}()

@@ -159,15 +159,21 @@ func (p *partition) resumed(work context.Context, rest chunk) bool {
 			break
 		}
 	}
-	p.goesOn()
+	p.goesOn(nil)
 	return true
 }
 
-// goesOn ends a halt.
-func (p *partition) goesOn() {
+// goesOn ends a halt, if it is still the partition's; nil: whichever that is.
+func (p *partition) goesOn(from *Halt) {
 	p.mu.Lock()
-	p.halted = nil
+	is := from == nil || p.halted == from
+	if is {
+		p.halted = nil
+	}
 	p.mu.Unlock()
+	if !is {
+		return
+	}
 	p.c.cfg.Logger.Info("partition resumed", "topic", p.Topic, "partition", p.ID, "offset", p.position())
 	if p.c.cfg.Observer.Resumed != nil {
 		p.c.cfg.Observer.Resumed(p.Partition)
@@ -317,10 +323,10 @@ func (p *partition) position() int64 {
 	return p.next
 }
 
-func (p *partition) halt(offset int64, id uuid.UUID, err error, do string) {
-	h := Halt{Partition: p.Partition, Offset: offset, EventID: id, Err: err, Since: time.Now()}
+func (p *partition) halt(offset int64, id uuid.UUID, err error, do string) *Halt {
+	h := &Halt{Partition: p.Partition, Offset: offset, EventID: id, Err: err, Since: time.Now()}
 	p.mu.Lock()
-	p.halted = &h
+	p.halted = h
 	p.mu.Unlock()
 	attrs := []any{
 		"topic", p.Topic, "partition", p.ID, "offset", offset, "event", id, "error", err,
@@ -332,8 +338,9 @@ func (p *partition) halt(offset int64, id uuid.UUID, err error, do string) {
 	}
 	p.c.cfg.Logger.Error("partition halted: the other partitions go on", attrs...)
 	if p.c.cfg.Observer.Halted != nil {
-		p.c.cfg.Observer.Halted(h)
+		p.c.cfg.Observer.Halted(*h)
 	}
+	return h
 }
 
 func (p Partition) compareTo(q Partition) int {
