@@ -214,14 +214,14 @@ func TestNewRefuses(t *testing.T) {
 		"a wrong schema": {
 			[]ui.Database{{Name: "a", Pool: pool, Schema: "No"}}, ui.Config{Authorize: byHeader}, "No",
 		},
-		"a wrong prefix": {one, ui.Config{Authorize: byHeader, Prefix: "ops"}, "ops"},
-		"the prefix /a{b": {one, ui.Config{Authorize: byHeader, Prefix: "/a{b"}, "want a path"},
-		"the prefix //a": {one, ui.Config{Authorize: byHeader, Prefix: "//a"}, "want a path"},
-		"the prefix /..": {one, ui.Config{Authorize: byHeader, Prefix: "/.."}, "want a path"},
-		"the prefix /a//b": {one, ui.Config{Authorize: byHeader, Prefix: "/a//b"}, "want a path"},
-		"the prefix /{x}": {one, ui.Config{Authorize: byHeader, Prefix: "/{x}"}, "want a path"},
-		"the prefix /x y": {one, ui.Config{Authorize: byHeader, Prefix: "/x y"}, "want a path"},
-		"the prefix /a%2fb": {one, ui.Config{Authorize: byHeader, Prefix: "/a%2fb"}, "want a path"},
+		"a wrong prefix":     {one, ui.Config{Authorize: byHeader, Prefix: "ops"}, "ops"},
+		"the prefix /a{b":    {one, ui.Config{Authorize: byHeader, Prefix: "/a{b"}, "want a path"},
+		"the prefix //a":     {one, ui.Config{Authorize: byHeader, Prefix: "//a"}, "want a path"},
+		"the prefix /..":     {one, ui.Config{Authorize: byHeader, Prefix: "/.."}, "want a path"},
+		"the prefix /a//b":   {one, ui.Config{Authorize: byHeader, Prefix: "/a//b"}, "want a path"},
+		"the prefix /{x}":    {one, ui.Config{Authorize: byHeader, Prefix: "/{x}"}, "want a path"},
+		"the prefix /x y":    {one, ui.Config{Authorize: byHeader, Prefix: "/x y"}, "want a path"},
+		"the prefix /a%2fb":  {one, ui.Config{Authorize: byHeader, Prefix: "/a%2fb"}, "want a path"},
 		"the prefix /a/../b": {one, ui.Config{Authorize: byHeader, Prefix: "/a/../b"}, "want a path"},
 	} {
 		if _, err := ui.New(c.databases, c.cfg); err == nil || !strings.Contains(err.Error(), c.says) {
