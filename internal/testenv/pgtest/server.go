@@ -156,10 +156,15 @@ func (s *Server) PauseWALWriter(t testing.TB) {
 		t.Fatalf("pgtest: connect: %v", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if err := conn.QueryRow(t.Context(), `select pid from pg_stat_activity where backend_type = 'walwriter'`).Scan(
-		&s.paused); err != nil {
-		t.Fatalf("pgtest: find the WAL writer: %v", err)
-	}
+	// A server accepts connections before its WAL writer has started.
+	Await(t, "the WAL writer", func() (bool, error) {
+		err := conn.QueryRow(t.Context(), `select pid from pg_stat_activity where backend_type = 'walwriter'`).Scan(
+			&s.paused)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 	if err := signal(s.paused, child.Pause); err != nil {
 		t.Fatalf("pgtest: pause the WAL writer: %v", err)
 	}
