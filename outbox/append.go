@@ -78,9 +78,13 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
 	}
+	sent := false
 	return a.write(ctx, events, func(ctx context.Context, b *batch) error {
-		if err := checkGiven(tx, b.events); err != nil {
-			return err
+		if !sent { // what is scheduled is a batch of its own
+			if err := give(tx, events); err != nil {
+				return err
+			}
+			sent = true
 		}
 		if len(b.events) >= copyFrom || b.bytes > maxStatement {
 			return b.copy(ctx, tx)

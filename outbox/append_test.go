@@ -411,6 +411,14 @@ func TestAppendRefusesAnIDGivenBefore(t *testing.T) {
 			return err
 		}
 		refused(outbox.Append(t.Context(), tx, line("line 2")), "ID")
+		// Of what is to come now and what is to come later nothing is sent if one is refused.
+		later := line("line 2")
+		later.NotBefore = time.Now().Add(time.Hour)
+		err := outbox.Append(t.Context(), tx, line("line 4"), later)
+		refused(err, "ID")
+		if e, ok := errors.AsType[*outbox.EventError](err); ok && e.Index != 1 {
+			t.Errorf("event %d is refused, want the second", e.Index)
+		}
 		consumed := event.Event{ID: event.NewID(), Topic: "orders", Type: "OrderPlaced", Raw: []byte{0}}
 		refused(outbox.Append(t.Context(), tx, consumed), "Raw")
 		return outbox.Append(t.Context(), tx, line("line 3"))

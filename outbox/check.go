@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -113,8 +114,8 @@ func checkTwice(seen map[uuid.UUID]int, i int, id uuid.UUID) error {
 	return nil
 }
 
-// given are the ids that were appended in a transaction of a connection. It is kept with the connection, and holds the
-// transaction, so that no later one has its address.
+// given are the ids that were appended in a transaction. It is kept with the connection, and holds the transaction, so
+// that no later one has its address.
 type given struct {
 	tx  pgx.Tx
 	ids map[uuid.UUID]bool
@@ -122,18 +123,24 @@ type given struct {
 
 const givenKey = "effectonce: appended ids"
 
-// checkGiven refuses an id that an earlier call has appended in tx, as event.Derive with one name gives it in a loop.
-func checkGiven(tx pgx.Tx, events []event.Event) error {
+// give notes the events' ids. It refuses one that an earlier call has appended in tx, as event.Derive with one name
+// gives it in a loop.
+func give(tx pgx.Tx, events []event.Event) error {
+	if !slices.ContainsFunc(events, func(e event.Event) bool { return e.ID != uuid.Nil }) {
+		return nil
+	}
 	conn := tx.Conn()
 	if conn == nil { // a transaction of a test
 		return nil
 	}
-	g, _ := conn.PgConn().CustomData()[givenKey].(*given)
+	data := conn.PgConn().CustomData()
+	g, _ := data[givenKey].(*given)
 	if g == nil || g.tx != tx {
 		g = &given{tx, map[uuid.UUID]bool{}}
+		data[givenKey] = g
 	}
 	for i := range events {
-		if id := events[i].ID; id != uuid.Nil && g.ids[id] {
+		if g.ids[events[i].ID] {
 			return &EventError{Index: i, Field: "ID", Reason: "was appended in this transaction before: consumers " +
 				"would take one of the two for a repeat; event.Derive needs another name for each event of one cause"}
 		}
@@ -141,7 +148,6 @@ func checkGiven(tx pgx.Tx, events []event.Event) error {
 	for i := range events {
 		if id := events[i].ID; id != uuid.Nil {
 			g.ids[id] = true
-			conn.PgConn().CustomData()[givenKey] = g
 		}
 	}
 	return nil
