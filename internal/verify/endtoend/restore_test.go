@@ -116,15 +116,7 @@ func TestP10TopicIsMadeAgain(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, stop := context.WithCancel(t.Context())
-				defer stop()
-				done := make(chan error, 1)
-				go func() { done <- c.Run(ctx) }()
-				do(c)
-				stop()
-				if err := <-done; err != nil {
-					t.Fatal(err)
-				}
+				whileRunning(t, c, func() { do(c) })
 				db.Pool.Reset()
 			}
 			work(topic, func(c *consumer.Consumer) {
@@ -206,17 +198,23 @@ func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPo
 	if err != nil {
 		t.Fatal(err)
 	}
+	whileRunning(t, c, func() { awaitEffects(t, db, c, effects) })
+	db.Pool.Reset()
+	return again.Load()
+}
+
+// whileRunning runs a consumer during do.
+func whileRunning(t *testing.T, c *consumer.Consumer, do func()) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	awaitEffects(t, db, c, effects)
+	do()
 	stop()
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	db.Pool.Reset()
-	return again.Load()
 }
 
 // restored returns a handler that writes one row for each event.

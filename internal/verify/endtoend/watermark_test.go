@@ -159,23 +159,17 @@ func (s *outboxTestbed) consume(t *testing.T, h inbox.Handler, partitions int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	pgtest.Await(t, "the topic is read", func() (bool, error) {
-		list := c.Status().Partitions
-		for _, p := range list {
-			if p.Lag != 0 {
-				return false, nil
+	whileRunning(t, c, func() {
+		pgtest.Await(t, "the topic is read", func() (bool, error) {
+			list := c.Status().Partitions
+			for _, p := range list {
+				if p.Lag != 0 {
+					return false, nil
+				}
 			}
-		}
-		return len(list) == partitions, nil
+			return len(list) == partitions, nil
+		})
 	})
-	stop()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
 }
 
 // effects counts the effects, and the events that have one.
