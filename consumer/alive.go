@@ -183,17 +183,19 @@ func (c *client) committed(ctx context.Context, group string, ps []Partition) (m
 			at[Partition{topic, int32(p.Partition)}] = newGroupOffset(p.CommittedOffset, p.Metadata)
 		}
 	}
+	known := map[string]groupOffset{} // what all partitions of a topic tell
+	for p, o := range at {
+		of := known[p.Topic]
+		of.learn(o)
+		known[p.Topic] = of
+	}
 	for _, p := range ps {
 		o, ok := at[p]
 		if !ok {
 			return nil, fmt.Errorf("offset fetch: the answer lacks %s", p)
 		}
-		o.topic = now[p.Topic]
-		for q, other := range at {
-			if q.Topic == p.Topic {
-				o.learn(other)
-			}
-		}
+		of := known[p.Topic]
+		o.topic, o.seen, o.logs = now[p.Topic], of.seen, of.logs
 		at[p] = o
 	}
 	return at, nil
@@ -303,7 +305,6 @@ func (r *heartbeatRequest) RawExchange(rw io.ReadWriter) (protocol.Message, erro
 	} else {
 		b = str(b, r.instance)
 	}
-	be.PutUint32(b, uint32(len(b)-4))
 	answer, err := exchange(rw, b, 64)
 	if err != nil {
 		return nil, err

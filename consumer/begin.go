@@ -18,7 +18,7 @@ type groupOffset struct {
 	seen      int         // how many partitions the topic had when the group first saw it; 0: it has not seen it
 	topic     int         // how many it has now
 	epoch     int32       // the leader epoch of the record before committed; -1: not known
-	others    []uuid.UUID // the logs of the topic's other partitions
+	logs      []uuid.UUID // those of the topic's partitions, as the group knows them
 }
 
 const metadataFormat = "effectonce: began at %d in %s of %d, epoch %d"
@@ -42,13 +42,13 @@ func (o groupOffset) metadata() string {
 	return fmt.Sprintf(metadataFormat, o.began, o.log, o.seen, o.epoch)
 }
 
-// learn adds what the offset of another partition of the topic tells.
+// learn adds what the offset of a partition of the topic tells.
 func (o *groupOffset) learn(other groupOffset) {
 	if other.seen > 0 && (o.seen == 0 || other.seen < o.seen) {
 		o.seen = other.seen
 	}
-	if other.log != uuid.Nil && !slices.Contains(o.others, other.log) {
-		o.others = append(o.others, other.log)
+	if other.log != uuid.Nil && !slices.Contains(o.logs, other.log) {
+		o.logs = append(o.logs, other.log)
 	}
 }
 
@@ -107,6 +107,9 @@ const (
 )
 
 func another(a, b uuid.UUID) bool { return a != b && a != uuid.Nil && b != uuid.Nil }
+
+// same reports whether the database's progress is certainly of the log that is there.
+func (f facts) same(d inbox.Progress) bool { return d.Log == f.log && f.log != uuid.Nil }
 
 // begin decides where to begin. A case that it cannot decide either loses nothing, or is reported.
 func (f facts) begin() beginning {
@@ -192,7 +195,8 @@ func (f facts) beginsAnew(b *beginning) {
 	}
 	b.group.seen = seen
 	switch {
-	case slices.ContainsFunc(append(f.group.others, f.db.Log), func(id uuid.UUID) bool { return another(id, f.log) }):
+	case another(f.db.Log, f.log),
+		slices.ContainsFunc(f.group.logs, func(id uuid.UUID) bool { return another(id, f.log) }):
 		b.at, b.why = f.first, whyRemade
 	case seen > 0 && int(f.id) >= seen:
 		b.at, b.why = f.first, whyAdded
@@ -210,7 +214,7 @@ func (f facts) hasNoOffset(b *beginning, d inbox.Progress) {
 	if d.Partitions > 0 {
 		b.group.seen = int(d.Partitions)
 	}
-	same := d.Log == f.log && f.log != uuid.Nil
+	same := f.same(d)
 	switch {
 	case d.Next > f.end && same:
 		f.truncated(b, -1, d.Offset, d.Next)
@@ -231,7 +235,7 @@ func (f facts) compare(b *beginning, g groupOffset, d inbox.Progress) {
 	if b.at, b.why = g.committed, whyGroup; !d.Kept || f.behind == BehindIgnore {
 		return
 	}
-	same, next := d.Log == f.log && f.log != uuid.Nil, d.Next
+	same, next := f.same(d), d.Next
 	b.why = whyBehind
 	if next < 0 {
 		b.why = whyNoRow

@@ -257,6 +257,16 @@ func commitWith(t *testing.T, brokers []string, topic string, offset int64, meta
 	})
 }
 
+// incompressible returns n records with random values of that many bytes.
+func incompressible(n, bytes int) []kafkatest.Record {
+	many := records(n, 0)
+	for i := range many {
+		many[i].Value = make([]byte, bytes)
+		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(many[i].Value)
+	}
+	return many
+}
+
 // spoiled flips a byte in each large answer, so often.
 type spoiled struct {
 	net.Conn
@@ -280,12 +290,7 @@ func TestBadAnswersAreFetchedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic := kafkatest.Topic(t, 1)
-			many := records(20, 0)
-			for i := range many {
-				many[i].Value = make([]byte, 1000)
-				_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(many[i].Value)
-			}
-			kafkatest.Produce(t, topic, many...)
+			kafkatest.Produce(t, topic, incompressible(20, 1000)...)
 			var left atomic.Int32
 			if left.Store(1); halts {
 				left.Store(1 << 20)
@@ -323,12 +328,7 @@ func TestThrottledFetchIsNoOutage(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 1)
-	many := records(20, 0)
-	for i := range many {
-		many[i].Value = make([]byte, 50_000)
-		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(many[i].Value)
-	}
-	kafkatest.Produce(t, topic, many...)
+	kafkatest.Produce(t, topic, incompressible(20, 50_000)...)
 	kafkatest.SetQuota(t, topic, "consumer_byte_rate", 95_000) // a broker measures ten seconds
 	logBuf := &logs{}
 	cfg := config(topic)

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -71,9 +70,7 @@ func (r *topicIDRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error)
 	b = append(length(b, len(r.topic), true), r.topic...)
 	b = tags(b, true)
 	b = append(b, 0, 0, 0) // create no topic, and leave out what the client may do
-	b = tags(b, true)
-	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
-	answer, err := exchange(rw, b, maxTopicIDBytes)
+	answer, err := exchange(rw, tags(b, true), maxTopicIDBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -87,9 +84,7 @@ func (r *topicIDRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error)
 
 // versions returns the newest version of each request that the broker knows.
 func (r *topicIDRequest) versions(rw io.ReadWriter) (map[protocol.ApiKey]int16, error) {
-	b := requestHead(protocol.ApiVersions, 0, r.clientID)
-	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
-	answer, err := exchange(rw, b, maxTopicIDBytes)
+	answer, err := exchange(rw, requestHead(protocol.ApiVersions, 0, r.clientID), maxTopicIDBytes)
 	if err != nil {
 		return nil, err
 	}

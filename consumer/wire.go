@@ -101,8 +101,10 @@ func (r *fetchRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	return decodeFetch(b, r.version)
 }
 
-// exchange sends a request and returns its response without the correlation id: a connection has one request at a time.
+// exchange sends a request that begins with requestHead, and returns its response without the correlation id: a
+// connection has one request at a time.
 func exchange(rw io.ReadWriter, request []byte, limit int) ([]byte, error) {
+	binary.BigEndian.PutUint32(request, uint32(len(request)-4))
 	if _, err := rw.Write(request); err != nil {
 		return nil, err
 	}
@@ -168,9 +170,7 @@ func (r *fetchRequest) encode() []byte {
 	} else if r.version >= 11 {
 		b = str(b, "") // rack
 	}
-	b = tags(b, flexible)
-	be.PutUint32(b, uint32(len(b)-4))
-	return b
+	return tags(b, flexible)
 }
 
 // requestHead returns the header of a request. The first four bytes are reserved for its length.
@@ -281,15 +281,7 @@ func (r *reader) tag(number uint64) (found []byte) {
 	return found
 }
 
-func (r *reader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.short, r.b = true, nil
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
+func (r *reader) uvarint() uint64 { return variable(r, binary.Uvarint) }
 
 func (r *reader) take(n int) []byte {
 	if n < 0 || n > len(r.b) {
@@ -324,8 +316,11 @@ func (r *reader) int64() int64 {
 	return 0
 }
 
-func (r *reader) varint() int64 {
-	v, n := binary.Varint(r.b)
+func (r *reader) varint() int64 { return variable(r, binary.Varint) }
+
+// variable reads a number of variable length.
+func variable[T int64 | uint64](r *reader, decode func([]byte) (T, int)) T {
+	v, n := decode(r.b)
 	if n <= 0 {
 		r.short, r.b = true, nil
 		return 0
