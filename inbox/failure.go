@@ -24,7 +24,7 @@ const (
 	stale                            // the cached state was old: the plan put an id into the wrong table
 	refused                          // the event at index cannot be decided
 	unsure                           // the event at index may have been applied: it is parked without a run
-	bounded                          // the list for the event at index is full
+	bounded                          // the events before that at index go first; alone, it halts its partition
 	skipping                         // the effect skipped an event after writing
 	apart                            // the effect changed settings of a transaction that has more events
 	failed                           // the effect failed; index -1: any of the events

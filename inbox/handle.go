@@ -200,6 +200,9 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 		b.assignment.setHaltNoted(b.in.unhalt(ctx, CodeRejected, true) != nil)
 	}
 	copy(b.out[b.pos:], out)
+	for _, e := range b.events[b.pos:b.limit] {
+		delete(b.skip, e.ID) // by number, a later event may have the id of one that was skipped
+	}
 	b.in.rejections.applied(b.events[b.pos:], out)
 	b.assignment.decided(out, b.offset(b.pos))
 	b.assignment.widen(len(b.events))

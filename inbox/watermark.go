@@ -241,12 +241,12 @@ var errMaybe = Terminal(CodeMaybePublished, errors.New("the relay released it af
 	"under a new number, so a consumer that goes by numbers "+
 	"cannot tell whether it was applied: look at its business row, then release its key to apply it, or skip it"))
 
-// plan judges each event by its number, in log order. If an id occurs twice, only the first event can be new. giveUp:
-// the single event is to be parked.
+// plan judges each event by its number, in log order. New events with one id are two events, of which an effect could
+// name only one: they have a transaction each. giveUp: the single event is to be parked.
 func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned, *failure) {
 	j := newJudge(m, offset)
 	p := &planned{ids: make([]planID, len(events)), name: partitionName{events[0].Topic, events[0].Position.Partition}}
-	seen := make(map[uuid.UUID]struct{}, len(events))
+	seen := make(map[uuid.UUID]bool, len(events))
 	for i := range events {
 		e := &events[i]
 		if e.ID == uuid.Nil {
@@ -263,10 +263,11 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 			}
 			v = verdictNew
 		}
-		_, twice := seen[e.ID]
-		seen[e.ID] = struct{}{}
-		if twice {
-			where = numbered
+		if v == verdictNew {
+			if seen[e.ID] {
+				return nil, &failure{kind: bounded, index: i}
+			}
+			seen[e.ID] = true
 		}
 		if where.undecidable() {
 			if halt {
@@ -277,7 +278,7 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 			}
 			p.refused++
 		}
-		p.ids[i] = planID{id: e.ID, index: int32(i), place: where, isNew: v == verdictNew && !twice}
+		p.ids[i] = planID{id: e.ID, index: int32(i), place: where, isNew: v == verdictNew}
 		if p.ids[i].isNew {
 			p.inserted++
 		}

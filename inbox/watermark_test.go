@@ -440,14 +440,26 @@ func TestP9_8_RecordWithoutNumber(t *testing.T) {
 	same(t, "again", handle(t, h, []event.Event{stray, broken[0], broken[1]}), repeat(inbox.Duplicate, 3))
 }
 
-// TestP9_8_IDTwiceInBatch: a batch effect gets each id once, even under different numbers.
+// TestP9_8_IDTwiceInBatch: events with one id and different numbers are two events, whichever transactions they come
+// in, and skipping one does not skip the other.
 func TestP9_8_IDTwiceInBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	log := numbered(1, 3)
-	log[2].ID = log[0].ID
-	same(t, "outcomes", handle(t, w.byWatermark(inbox.Config{}).Batch(writeAll), log),
-		[]inbox.Outcome{inbox.Applied, inbox.Applied, inbox.Duplicate})
+	log := numbered(1, 5)
+	log[3].ID, log[4].ID = log[1].ID, log[1].ID
+	skipSecond := func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		for _, e := range events {
+			if e.Position.Seq == log[1].Position.Seq {
+				return inbox.Of(e, inbox.Skip)
+			}
+		}
+		return writeAll(ctx, tx, events)
+	}
+	want := []inbox.Outcome{inbox.Applied, inbox.Skipped, inbox.Applied, inbox.Applied, inbox.Applied}
+	same(t, "outcomes", handle(t, w.byWatermark(inbox.Config{}).Batch(skipSecond), log), want)
+	if effects := w.effects(); len(effects) != 4 {
+		t.Errorf("effects: got %v, want 4", effects)
+	}
 }
 
 func TestP9_8_ProcessTxIsRefused(t *testing.T) {
