@@ -109,6 +109,9 @@ func (in *Inbox) answers(ctx context.Context, f *failure) bool {
 // failed handles the failure of the effect of the event at f.index, or of any event that ran.
 func (b *batch) failed(ctx context.Context, f *failure) error {
 	cfg := &b.in.cfg
+	if f.index < b.pos && errors.Is(f.err, errOverdue) {
+		b.assignment.narrow(b.limit - b.pos) // the next transaction of this size would be late, too
+	}
 	c, reason := classOf(f.err)
 	waitedOut := cfg.MaxRetryFor >= 0 && !b.retryableSince.IsZero() && time.Since(b.retryableSince) >= cfg.MaxRetryFor
 	turn := b.walk.failed(f.index, c, cfg.MaxAttempts, waitedOut)

@@ -34,7 +34,7 @@ type assignment struct {
 	// event runs again after a long pause.
 	haltNoted, pauseNoted bool
 
-	maxEvents  int // limit for a transaction because of conflicts; 0: none
+	maxEvents  int // limit for a transaction because of conflicts or EffectTimeout; 0: none
 	undisputed int // consecutive transactions without a conflict
 	widenAfter int // the number of these that doubles maxEvents
 }
@@ -58,8 +58,8 @@ func (a *assignment) width() int {
 	return a.maxEvents
 }
 
-// narrow halves the limit after a transaction of so many events lost a conflict. A conflict may cost a
-// deadlock_timeout, so larger transactions are tried more and more rarely if they keep losing.
+// narrow halves the limit after a transaction of so many events lost a conflict, or was too long for EffectTimeout. A
+// conflict may cost a deadlock_timeout, so larger transactions are tried more and more rarely if they keep losing.
 func (a *assignment) narrow(events int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

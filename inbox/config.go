@@ -102,8 +102,9 @@ type Config struct {
 	StatementTimeout time.Duration
 
 	// EffectTimeout limits the effects of one transaction; default 5 min, negative: no limit. When it expires, the
-	// effects' context ends: the running effect fails, and a batch is split. The server ends a session that is idle in
-	// its transaction for 1.5 times as long, unless the session has its own idle_in_transaction_session_timeout.
+	// effects' context ends: the running effect fails if it took most of the time; otherwise transactions have half of
+	// the events from then on. The server ends a session that is idle in its transaction for 1.5 times as long, unless
+	// the session has its own idle_in_transaction_session_timeout.
 	EffectTimeout time.Duration
 
 	// TracerProvider creates a "process" span for each run of an effect, linked to the traces in which its events were

@@ -120,3 +120,30 @@ func TestP9_4_HangingEffect(t *testing.T) {
 		})
 	}
 }
+
+// TestSlowEffectsRunFewer: events that take too long together run in smaller transactions from then on, and none of
+// them is blamed.
+func TestSlowEffectsRunFewer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var r retries
+	in := w.inbox(inbox.Config{
+		EffectTimeout: 200 * time.Millisecond, MaxAttempts: 1000, Backoff: time.Millisecond, Observer: r.observer(),
+	})
+	h := in.Each(func(ctx context.Context, _ pgx.Tx, _ event.Event) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond): // what the effect does takes a while
+			return nil
+		}
+	})
+	const batches, size = 5, 64
+	for range batches {
+		same(t, "outcomes", handle(t, h, some(size)), repeat(inbox.Applied, size))
+	}
+	// 64, 32, 16, and the sizes that are tried again after 16 transactions. Each batch would split three times.
+	if n := r.count("split"); n == 0 || n > 2*batches {
+		t.Errorf("%d transactions were too long", n)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,10 +26,16 @@ func eachRunner(do Effect) runner {
 	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
 		f *failure,
 	) {
+		began := time.Now()
 		for _, i := range fresh {
+			at := time.Now()
 			skip, err := runOne(ctx, g.next(), lend(events[i]), careful, do)
 			if err != nil {
-				return nil, effectFailure(ctx, g, err, i)
+				f := effectFailure(ctx, g, err, i)
+				if errors.Is(f.err, errOverdue) && time.Since(at) < time.Since(began)/2 {
+					f.index = -1 // the events before it took the time
+				}
+				return nil, f
 			}
 			if g.Set && len(fresh) > 1 {
 				return nil, &failure{kind: apart, err: errApart}
