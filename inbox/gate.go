@@ -2,8 +2,10 @@ package inbox
 
 import (
 	"context"
+	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/effectonce/effectonce/internal/sleep"
@@ -18,12 +20,43 @@ const gateRoom = 1 << 30
 const aloneFor = 5 * time.Second
 
 // Gate lets a counted run be alone in its process. A process death that another event causes must not count against the
-// event of a counted run. Inboxes of one process share a Gate; a single inbox has its own. The zero value is not
-// usable: use [NewGate].
-type Gate struct{ room *semaphore.Weighted }
+// event of a counted run. It also keeps a connection of each pool free, for effects that read through the pool: without
+// one, transactions that hold all connections would wait for each other. Inboxes of one process share a Gate; a single
+// inbox has its own. The zero value is not usable: use [NewGate].
+type Gate struct {
+	room *semaphore.Weighted
+
+	mu    sync.Mutex
+	pools map[*pgxpool.Pool]*semaphore.Weighted // the runs that may have a connection of the pool
+}
 
 // NewGate returns a Gate for Config.Gate of every inbox of a process.
-func NewGate() *Gate { return &Gate{room: semaphore.NewWeighted(gateRoom)} }
+func NewGate() *Gate {
+	return &Gate{room: semaphore.NewWeighted(gateRoom), pools: map[*pgxpool.Pool]*semaphore.Weighted{}}
+}
+
+// begin waits until a run with a transaction of the pool may begin, shared or alone.
+func (g *Gate) begin(ctx context.Context, db *pgxpool.Pool, alone bool) (leave func(), err error) {
+	left, err := g.enter(ctx, alone)
+	if err != nil {
+		return nil, err
+	}
+	pool := g.pool(db)
+	if err := pool.Acquire(ctx, 1); err != nil {
+		left()
+		return nil, err
+	}
+	return func() { pool.Release(1); left() }, nil
+}
+
+func (g *Gate) pool(db *pgxpool.Pool) *semaphore.Weighted {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pools[db] == nil {
+		g.pools[db] = semaphore.NewWeighted(int64(max(1, db.Stat().MaxConns()-1)))
+	}
+	return g.pools[db]
+}
 
 // enter waits until the run may begin, shared or alone. Waiters are served in order, so a stream of batches cannot
 // starve a counted run. A counted run that waits behind a long run does not block the others either: it leaves the

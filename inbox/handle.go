@@ -151,7 +151,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 		}
 		b.written = true
 	}
-	leave, err := b.in.gate.enter(ctx, counted)
+	leave, err := b.in.gate.begin(ctx, b.in.db, counted)
 	if err != nil {
 		return &failure{kind: canceled, err: err}
 	}

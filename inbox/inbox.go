@@ -64,7 +64,8 @@ func (in *Inbox) execLate(ctx context.Context, statement string, args ...any) er
 }
 
 // New returns the inbox of a consumer whose tables are in db. It does not connect: [Inbox.Prepare], or the first event,
-// registers the consumer and creates its days.
+// registers the consumer and creates its days. Transactions take all connections of db but one (and at least one), and
+// other partitions wait.
 //
 // consumer is the name under which applied events are remembered. All processes that share the consumer's work use the
 // same name; under another name every event is applied again. The name is 1 to 255 bytes of text. It is also the

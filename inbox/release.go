@@ -130,7 +130,7 @@ func (h *handler) releaseNext(ctx context.Context, r *released) (decided int, er
 // releaseTogether runs the next events of a list in one transaction, like a batch of a partition: not counted, and next
 // to other runs.
 func (h *handler) releaseTogether(ctx context.Context, r *released, ids []int64) *failure {
-	leave, err := h.gate.enter(ctx, false)
+	leave, err := h.gate.begin(ctx, h.db, false)
 	if err != nil {
 		return &failure{kind: canceled, err: err}
 	}
@@ -151,7 +151,7 @@ func (h *handler) releaseTogether(ctx context.Context, r *released, ids []int64)
 // a released event may kill the process too.
 func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err error) {
 	in := h.Inbox
-	leave, err := in.gate.enter(ctx, true)
+	leave, err := in.gate.begin(ctx, in.db, true)
 	if err != nil {
 		return 0, err
 	}
