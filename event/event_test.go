@@ -179,20 +179,38 @@ func TestDecodeForeignIDs(t *testing.T) {
 		return out
 	}
 	at := time.UnixMilli(5)
+	decoded := func(source string, id uuid.UUID) uuid.UUID {
+		headers := h("ce_source", source, "ce_id", id.String())
+		return event.Decode(&event.Record{Topic: "t", Headers: headers}, "").ID
+	}
+	for _, id := range []uuid.UUID{id, uuid.New()} {
+		shop, store := decoded("shop", id), decoded("store", id)
+		if shop == store || shop == id || shop != decoded("shop", id) {
+			t.Errorf("%s of two sources became %s and %s", id, shop, store)
+		}
+		was, dated := event.IDTime(id)
+		if got, is := event.IDTime(shop); is != dated || !got.Equal(was) {
+			t.Errorf("%s of %v became one of %v", id, was, got)
+		}
+	}
 	for name, c := range map[string]struct {
 		headers  []event.Header
 		idHeader string
 		want     uuid.UUID
 	}{
-		"debezium":              {h("id", id.String()), "id", id},
-		"configured wins":       {h("ce_id", other.String(), "id", id.String()), "id", id},
-		"falls back to ce_id":   {h("ce_id", id.String()), "id", id},
-		"last one counts":       {h("ce_id", other.String(), "ce_id", id.String()), "", id},
-		"no uuid, with source":  {h("ce_source", "shop", "ce_id", "order-1"), "", event.ForeignID("shop", "order-1")},
-		"no uuid, no source":    {h("ce_id", "order-1"), "", event.ForeignID("t", "order-1")},
-		"nil uuid is no id":     {h("ce_id", uuid.Nil.String()), "", event.ForeignID("t", uuid.Nil.String())},
-		"none":                  {nil, "", event.RecordID("t", 2, 3, at)},
-		"id header not adopted": {h("id", id.String()), "", event.RecordID("t", 2, 3, at)},
+		"debezium":            {h("id", id.String()), "id", id},
+		"configured wins":     {h("ce_id", other.String(), "id", id.String()), "id", id},
+		"falls back to ce_id": {h("ce_id", id.String()), "id", id},
+		"last one counts":     {h("ce_id", other.String(), "ce_id", id.String()), "", id},
+		"of a relay, with source": {
+			h("ce_source", "shop", "ce_id", id.String(), "ce_epoch", uuid.NewString()+".1"), "", id,
+		},
+		"configured, with source": {h("ce_source", "shop", "id", id.String()), "id", id},
+		"no uuid, with source":    {h("ce_source", "shop", "ce_id", "order-1"), "", event.ForeignID("shop", "order-1")},
+		"no uuid, no source":      {h("ce_id", "order-1"), "", event.ForeignID("t", "order-1")},
+		"nil uuid is no id":       {h("ce_id", uuid.Nil.String()), "", event.ForeignID("t", uuid.Nil.String())},
+		"none":                    {nil, "", event.RecordID("t", 2, 3, at)},
+		"id header not adopted":   {h("id", id.String()), "", event.RecordID("t", 2, 3, at)},
 	} {
 		e := event.Decode(&event.Record{Topic: "t", Partition: 2, Offset: 3, Time: at, Headers: c.headers}, c.idHeader)
 		if e.ID != c.want {
@@ -262,6 +280,7 @@ func FuzzDecode(f *testing.F) {
 		if e.ID == uuid.Nil || !bytes.Equal(e.Payload, v2) {
 			t.Fatalf("id %s payload %q", e.ID, e.Payload)
 		}
+		e.Position.Epoch = "x.1" // a relay's record keeps its id
 		again := event.Decode(record(e, event.AppendHeaders(nil, &e)), "")
 		if again.ID != e.ID || again.Type != e.Type || again.Tenant != e.Tenant || !again.Time.Equal(e.Time) {
 			t.Fatalf("second round\n got %+v\nwant %+v", again, e)

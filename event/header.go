@@ -155,8 +155,9 @@ type Record struct {
 // Decode makes an Event of a record, whoever produced it. idHeader names the header that carries the id (empty: ce_id;
 // Debezium's outbox router writes "id"); a record without it is looked up under ce_id. It never fails and never panics:
 // what a foreign producer left out is empty, an id that is no UUID becomes [ForeignID] of (ce_source, or else the
-// topic), no id at all becomes [RecordID]. Of a header that occurs twice the last one counts, as Kafka's own lastHeader
-// does. Key and header values that are not UTF-8 are kept byte for byte in their strings, but cannot be stored as text;
+// topic), no id at all becomes [RecordID]. A UUID is the id, but that of a CloudEvent with a ce_source, which no relay
+// wrote, becomes the hash of both. Of a header that occurs twice the last one counts, as Kafka's own lastHeader does.
+// Key and header values that are not UTF-8 are kept byte for byte in their strings, but cannot be stored as text;
 // [Storable] tells.
 //
 // A record in the structured mode of CloudEvents, whose content type is application/cloudevents+json, is taken apart as
@@ -189,6 +190,7 @@ func Decode(r *Record, idHeader string) Event {
 			e.Headers[name] = string(value)
 		}
 	}
+	own := id != "" && idHeader != HeaderID
 	if id == "" {
 		id = ceID
 	}
@@ -200,6 +202,8 @@ func Decode(r *Record, idHeader string) Event {
 	switch {
 	case id == "":
 		e.ID = RecordID(r.Topic, r.Partition, r.Offset, r.Time)
+	case e.Source != "" && e.Position.Epoch == "" && !own:
+		e.ID = sourceID(e.Source, id)
 	case e.Source != "":
 		e.ID = ForeignID(e.Source, id)
 	default:

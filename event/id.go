@@ -85,6 +85,21 @@ func ForeignID(source, id string) uuid.UUID {
 	return uuid.NewSHA1(ForeignNamespace, []byte("id\x00"+source+"\x00"+id))
 }
 
+// sourceID is [ForeignID] for an event that names its source: only source and id together name a CloudEvent, so a UUID
+// becomes the hash of both. The time of a UUIDv7 stays.
+func sourceID(source, id string) uuid.UUID {
+	u := ForeignID(source, id)
+	if given, ok := parseUUID(id); !ok || given != u {
+		return u
+	}
+	h := uuid.NewSHA1(ForeignNamespace, []byte("uuid\x00"+source+"\x00"+u.String()))
+	if t, ok := IDTime(u); ok {
+		putTime(&h, t)
+		h[6] = h[6]&0x0f | 0x70
+	}
+	return h
+}
+
 // parseUUID is uuid.Parse without its ambiguities: of 38 characters that looks at the middle 36 only, so that
 // "1<uuid>1" and "1<uuid>2" were one id, and the second event a duplicate of the first.
 func parseUUID(id string) (uuid.UUID, bool) {

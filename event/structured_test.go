@@ -29,8 +29,11 @@ func TestStructuredMode(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)
 	head := `"specversion":"1.0","source":"shop","type":"Placed","time":"2026-01-02T03:04:05.6Z","id":"` + id.String() +
 		`"`
+	binary := event.Decode(&event.Record{Headers: []event.Header{
+		{Key: "ce_source", Value: []byte("shop")}, {Key: "ce_id", Value: []byte(id.String())},
+	}}, "")
 	want := event.Event{
-		ID: id, Source: "shop", Topic: "t", Key: "k", Type: "Placed", Time: at,
+		ID: binary.ID, Source: "shop", Topic: "t", Key: "k", Type: "Placed", Time: at,
 		Position: event.Position{Lane: -1, Partition: 1, Offset: 2, Timestamp: time.UnixMilli(3)},
 	}
 	for name, c := range map[string]struct {
@@ -86,9 +89,8 @@ func TestStructuredMode(t *testing.T) {
 		"order-1") {
 		t.Errorf("id %s", got.ID)
 	}
-	other := event.NewID()
 	if got := decodeAs(structured, `{`+head+`}`,
-		event.Header{Key: "ce_id", Value: []byte(other.String())}); got.ID != other {
+		event.Header{Key: "ce_id", Value: []byte("order-1")}); got.ID != event.ForeignID("shop", "order-1") {
 		t.Errorf("id %s: a header of the record wins", got.ID)
 	}
 }
