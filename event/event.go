@@ -1,8 +1,11 @@
 package event
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/google/uuid"
@@ -82,13 +85,29 @@ func JSON(topic, key, typ string, v any) (Event, error) {
 	return Event{ID: NewID(), Topic: topic, Key: key, Type: typ, ContentType: ContentTypeJSON, Payload: payload}, nil
 }
 
-// DecodeJSON parses the payload of an event into a T. An error says which event it was and never contains the payload.
+// DecodeJSON parses the payload of an event into a T. The payload null is an error, unless T has a nil value or an
+// UnmarshalJSON of its own. An error says which event it was and never contains the payload.
 func DecodeJSON[T any](e Event) (T, error) {
 	var v T
-	if err := json.Unmarshal(e.Payload, &v); err != nil {
-		return v, fmt.Errorf("event: %s event %s is not the JSON of a %T: %w", e.Type, e.ID, v, redact(err))
+	err := json.Unmarshal(e.Payload, &v)
+	switch {
+	case err != nil:
+		err = redact(err)
+	case string(bytes.TrimSpace(e.Payload)) == "null" && !takesNull(&v):
+		err = errors.New("it is null")
+	default:
+		return v, nil
 	}
-	return v, nil
+	return v, fmt.Errorf("event: %s event %s is not the JSON of a %T: %w", e.Type, e.ID, v, err)
+}
+
+func takesNull[T any](v *T) bool {
+	switch reflect.TypeFor[T]().Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Interface:
+		return true
+	}
+	_, own := any(v).(json.Unmarshaler)
+	return own
 }
 
 // redact keeps the place and kind of a JSON error and drops the value that it quotes.

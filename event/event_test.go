@@ -2,6 +2,7 @@ package event_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"maps"
 	"reflect"
 	"slices"
@@ -264,6 +265,24 @@ func TestJSONErrorsDoNotQuoteThePayload(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "12345") {
 			t.Errorf("payload %s: error %v", bad, err)
 		}
+	}
+}
+
+// TestJSONNull: null is the JSON of what can be nil, and not of a struct or a number.
+func TestJSONNull(t *testing.T) {
+	t.Parallel()
+	e := event.Event{Payload: []byte(" null\n")}
+	if v, err := event.DecodeJSON[struct{ Amount int }](e); err == nil {
+		t.Errorf("a struct: %+v", v)
+	}
+	if v, err := event.DecodeJSON[int](e); err == nil {
+		t.Errorf("a number: %d", v)
+	}
+	if v, err := event.DecodeJSON[*int](e); err != nil || v != nil {
+		t.Errorf("a pointer: %v, %v", v, err)
+	}
+	if v, err := event.DecodeJSON[json.RawMessage](e); err != nil || string(v) != "null" {
+		t.Errorf("raw JSON: %s, %v", v, err)
 	}
 }
 
