@@ -414,10 +414,22 @@ func TestP9_7_CleanAny(t *testing.T) {
 	}
 }
 
-func TestP9_7_NotTheOwner(t *testing.T) {
+// TestP9_7_DaysWithoutRow: a dump without data, or a truncate between tests, took the row of inbox_days.
+func TestP9_7_DaysWithoutRow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	role := w.Schema + "_app"
+	w.Exec(t, "delete from inbox_days")
+	if err := w.inbox(inbox.Config{Dedup: inbox.ByOffset}).Prepare(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "insert into inbox_days") {
+		t.Errorf("%v", err)
+	}
+}
+
+// worker returns the connections of a role without rights, and its name.
+func (w *world) worker() (app *pgxpool.Pool, role string) {
+	t := w.t
+	t.Helper()
+	role = w.Schema + "_app"
 	w.Exec(t, fmt.Sprintf(`create role %s login`, role))
 	t.Cleanup(func() {
 		conn, err := pgx.Connect(context.Background(), w.AdminURL)
@@ -434,20 +446,18 @@ func TestP9_7_NotTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.User = url.User(role)
-	app, err := pgxpool.New(t.Context(), u.String())
+	app, err = pgxpool.New(t.Context(), u.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(app.Close)
-	for _, grant := range []string{"", "usage on schema " + w.Schema} {
-		if grant != "" {
-			w.Exec(t, "grant "+grant+" to "+role)
-		}
-		err := newInbox(t, app, "ledger", small(inbox.Config{Schema: w.Schema})).Prepare(t.Context())
-		if err == nil || strings.Count(err.Error(), "relay migrate --roles --print") != 1 {
-			t.Errorf("with grant %q: %v", grant, err)
-		}
-	}
+	return app, role
+}
+
+// grants gives a role the rights of a worker.
+func (w *world) grants(role string) {
+	t := w.t
+	t.Helper()
 	for _, grant := range []string{
 		"usage on schema " + w.Schema, "select, insert on effect", "select, insert, delete on inbox_message, " +
 			"inbox_message_any",
@@ -457,6 +467,22 @@ func TestP9_7_NotTheOwner(t *testing.T) {
 	} {
 		w.Exec(t, "grant "+grant+" to "+role)
 	}
+}
+
+func TestP9_7_NotTheOwner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	app, role := w.worker()
+	for _, grant := range []string{"", "usage on schema " + w.Schema} {
+		if grant != "" {
+			w.Exec(t, "grant "+grant+" to "+role)
+		}
+		err := newInbox(t, app, "ledger", small(inbox.Config{Schema: w.Schema})).Prepare(t.Context())
+		if err == nil || strings.Count(err.Error(), "relay migrate --roles --print") != 1 {
+			t.Errorf("with grant %q: %v", grant, err)
+		}
+	}
+	w.grants(role)
 	alone := newInbox(t, app, "ledger", small(inbox.Config{}))
 	h := alone.Each(write)
 	for what, err := range map[string]error{

@@ -2,9 +2,14 @@ package inbox_test
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -111,6 +116,64 @@ func TestP9_3_RejectedForAWhile(t *testing.T) {
 		}
 	}
 	same(t, "effects", w.effects(), ids(events))
+}
+
+// TestP9_3_HiddenRowsDecideNothing: row-level security is enabled on a table of the inbox, so the worker's role may see
+// none of its rows, or some. Events would pass a parked key. Nothing is decided until it is off.
+func TestP9_3_HiddenRowsDecideNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	app, role := w.worker()
+	w.grants(role)
+	w.Exec(t, "grant select, insert, delete on inbox_watermark to "+role)
+	w.Exec(t, "grant select on inbox_numbering to "+role)
+	told := make(chan inbox.RetriedInfo, 10000)
+	in := newInbox(t, app, "ledger", small(inbox.Config{
+		Schema: w.Schema, MaintenanceDB: w.Pool,
+		Observer: inbox.Observer{Retried: func(i inbox.RetriedInfo) { told <- i }},
+	}))
+	h := in.Each(write)
+	same(t, "before", handle(t, h, some(2)), repeat(inbox.Applied, 2))
+	rows, err := w.Pool.Query(t.Context(), `select relname from pg_class where relnamespace = $1::regnamespace
+		and relname like 'inbox%' and relkind in ('r', 'p') and not relispartition and relname <> 'inbox_audit'`,
+		w.Schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(tables) < 9 {
+		t.Fatal(tables, err)
+	}
+	for _, table := range tables {
+		w.Exec(t, "alter table "+table+" enable row level security")
+		diagnosis, err := operator.Diagnose(t.Context(), app, w.Schema, false)
+		missing := "table " + table + ": bypassrls, as row-level security is enabled"
+		if err != nil || !slices.Contains(diagnosis.MissingRights, missing) {
+			t.Errorf("%s: the diagnosis says %v, %v", table, diagnosis.MissingRights, err)
+		}
+		decided := make(chan error, 1)
+		events := some(2)
+		go func() {
+			_, err := h.Handle(t.Context(), events)
+			decided <- err
+		}()
+		select {
+		case r := <-told:
+			if r.Reason != "rejected" || !strings.Contains(r.Err.Error(), "row-level security") ||
+				!strings.Contains(r.Err.Error(), table) {
+				t.Errorf("%s: retried as %s: %v", table, r.Reason, r.Err)
+			}
+		case err := <-decided:
+			t.Fatalf("with hidden rows of %s: %v", table, err)
+		}
+		w.Exec(t, "alter table "+table+" disable row level security")
+		if err := <-decided; err != nil {
+			t.Error(err)
+		}
+		for len(told) > 0 {
+			<-told
+		}
+	}
 }
 
 // TestP9_3_AnotherDatabaseDecidesNothing: a standby was promoted, and connections lead to it. It may lack transactions

@@ -5,6 +5,8 @@ package days
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -45,8 +47,22 @@ type State struct {
 // Read reads a row of [sql.State].
 func (s *State) Read(row pgx.Row) error {
 	var set string // the settings, which are not used
-	return row.Scan(&set, &set, &set, &set, &set, &set, &set, &s.Today, &s.Dropped, &s.Until, &s.Floor, &s.Dedup,
-		&s.IDs)
+	var dropped *Number
+	var hidden *string
+	err := row.Scan(&set, &set, &set, &set, &set, &set, &set, &s.Today, &dropped, &s.Until, &s.Floor, &s.Dedup,
+		&s.IDs, &hidden)
+	switch {
+	case err != nil:
+		return err
+	case hidden != nil:
+		return fmt.Errorf("row-level security may hide rows of %s from this role: disable it on these tables, or give "+
+			"the role bypassrls", *hidden)
+	case dropped == nil:
+		return errors.New("inbox_days has lost its row: restore it, or run `insert into inbox_days default values` " +
+			"if the inbox is new")
+	}
+	s.Dropped = *dropped
+	return nil
 }
 
 // farthest is how many days ahead a released id still gets its own day. A later time is garbage.

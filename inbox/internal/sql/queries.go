@@ -9,6 +9,9 @@ package sql
 // A host that dies within the transaction must not keep its rows locked: after 10 s of silence the server probes the
 // connection, and drops it 15 s later. If a pooler answers the probes, the session ends when it has been idle for too
 // long.
+//
+// Row-level security would hide rows without an error: marks of parked keys, so that events pass them. The setting
+// row_security cannot be off, because it would hold for the effect's statements, too.
 const State = `-- inbox: state
 select set_config('idle_in_transaction_session_timeout', case when $4::text <> '' and s.idle = '0' then $4::text
 	else s.idle end, true),
@@ -26,8 +29,13 @@ select set_config('idle_in_transaction_session_timeout', case when $4::text <> '
 	coalesce(d.believed_until - date '1970-01-01', -1),
 	coalesce(c.floor - date '1970-01-01', -1),
 	coalesce(c.dedup, ''),
-	coalesce(c.ids_until > clock_timestamp(), false)
-from {schema}inbox_days d cross join (select current_setting('idle_in_transaction_session_timeout') as idle) s
+	coalesce(c.ids_until > clock_timestamp(), false),
+	s.hidden
+from (select current_setting('idle_in_transaction_session_timeout') as idle, (select string_agg(t::text, ', ')
+	from unnest(array['{schema}inbox_message', '{schema}inbox_message_any', '{schema}inbox_consumer',
+		'{schema}inbox_days', '{schema}inbox_parked_key', '{schema}inbox_parked', '{schema}inbox_progress',
+		'{schema}inbox_watermark', '{schema}inbox_numbering']::regclass[]) t where row_security_active(t)) as hidden) s
+left join {schema}inbox_days d on true
 left join {schema}inbox_consumer c on c.consumer_name = $3::text`
 
 const LockMark = `-- inbox: lock a mark

@@ -4,6 +4,9 @@ package sql
 const MissingRights = `-- inbox: missing rights
 select 'table ' || n.name || ': ' || n.want from unnest($1::text[], $2::text[]) n (name, want)
 where not has_table_privilege(to_regclass('{schema}' || n.name), n.want)
+union
+select 'table ' || n.name || ': bypassrls, as row-level security is enabled'
+from unnest($1::text[]) n (name) where row_security_active(to_regclass('{schema}' || n.name))
 union all select 'function inbox_server(): execute'
 where not has_function_privilege(to_regprocedure('{schema}inbox_server()'), 'execute') order by 1`
 
