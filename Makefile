@@ -10,12 +10,12 @@ export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell go env GOFLAGS))
 TOOL := GOWORK=off go tool -modfile=tools/go.mod
 # One Postgres and one Kafka for all packages of a run.
 STACK := go run ./internal/testenv/stack --
-# The modules whose tests run beside the root's; those that take long come first. `work` is everything, see go.work.
-MODULES := cmd/relay ui/browser internal/verify idempotency/recovery/tests idempotency/dynamostore idempotency/redisstore idempotency \
-	examples cmd/relay-dev deploy internal/devstack internal/service metrics ui watermill
-ALL := $(MODULES:%=./%/...) ./...
 # Modules with other projects' clients, which take minutes to compile: `make interop` has them.
 OTHERS := internal/verify/interop internal/verify/routers examples/watermill
+# The modules of go.work whose tests run beside the root's; those that take long come first. `make bench-smoke` has bench.
+SLOW := cmd/relay ui/browser internal/verify idempotency/recovery/tests idempotency/dynamostore idempotency/redisstore idempotency examples
+MODULES := $(SLOW) $(filter-out ... bench $(SLOW) $(OTHERS),$(patsubst ./%,%,$(filter ./%,$(shell cat go.work))))
+ALL := $(MODULES:%=./%/...) ./...
 LINTED = $(shell go list work | grep -vE '/($(subst $() ,|,$(OTHERS)))(/|$$)')
 # The race detector is for packages with goroutines of their own: it takes five times as long.
 RACED := ./relay/... ./inbox/... ./consumer/... ./publisher/... ./ui/...
