@@ -12,7 +12,7 @@ fi
 modules=(. idempotency idempotency/dynamostore idempotency/redisstore metrics ui watermill)
 
 work=$(mktemp -d)
-trap 'git worktree remove --force "$work/old"; rm -rf "$work"' EXIT
+trap 'git worktree remove --force "$work/old" 2> /dev/null || true; rm -rf "$work"' EXIT
 git worktree add --quiet --detach "$work/old" "$since"
 apidiff=$(GOWORK=off go tool -modfile=tools/go.mod -n apidiff)
 export_of() { # TREE MODULE FILE

@@ -1,8 +1,10 @@
 # Sourced. `step NAME COMMAND...` runs a step; `steps_end` prints how long each took and exits: with 1 if one failed,
 # and then the last lines are what it said and the command that repeats it.
 mkdir -p .cache/steps
-# What a shell may have exported for one test must not make a gate smaller.
-unset PKG RUN PROOF BUG PART ROOM PARTS CORNERS FAULTS
+# What a shell may have exported for one test must not make a gate smaller; MAKEFLAGS would let make ignore errors, and
+# hands on what make was called with.
+unset PKG RUN PROOF BUG PART ROOM PARTS CORNERS FAULTS BROKERS DEDUP SOURCE DURATION MAKEFLAGS GNUMAKEFLAGS \
+	${!EFFECTONCE_TEST_@}
 steps_names=() steps_seconds=() steps_codes=() steps_commands=()
 
 step() {
