@@ -76,6 +76,11 @@ func run(ctx context.Context, names []string, at string) error {
 		return err
 	}
 	module := filepath.Dir(strings.TrimSpace(string(out)))
+	for _, name := range names {
+		if !slices.ContainsFunc(rooms, func(r room) bool { return r.dir == name }) {
+			return fmt.Errorf("%s is no room that is mutated", name)
+		}
+	}
 	for _, r := range rooms {
 		if len(names) > 0 && !slices.Contains(names, r.dir) {
 			continue

@@ -94,6 +94,9 @@ func partOf(list []mutation, part string) (of []mutation, err error) {
 	for at := i - 1; at < len(list); at += n {
 		of = append(of, list[at])
 	}
+	if len(of) == 0 {
+		return nil, fmt.Errorf("-part %s: of %d bugs it has none", part, len(list))
+	}
 	return of, nil
 }
 

@@ -74,7 +74,7 @@ func TestParts(t *testing.T) {
 	if want := []string{"ad", "be", "c", "abcde"}; !slices.Equal(parts, want) {
 		t.Errorf("got %q, want %q", parts, want)
 	}
-	for _, part := range []string{"0/3", "4/3", "3", "1/3x", "1/", "-1/3", "0/0"} {
+	for _, part := range []string{"0/3", "4/3", "3", "1/3x", "1/", "-1/3", "0/0", "6/6"} {
 		if _, err := partOf(list, part); err == nil {
 			t.Errorf("%s is a part", part)
 		}
