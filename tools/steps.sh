@@ -27,7 +27,7 @@ steps_end() {
 	for i in "${!steps_names[@]}"; do
 		((steps_codes[i])) || continue
 		printf '\n%s failed at %s (exit code %d). To repeat: %s\nIts log: .cache/steps/%s.log\n' "${steps_names[i]}" \
-			"$(git rev-parse --short HEAD)" "${steps_codes[i]}" "${steps_commands[i]}" "${steps_names[i]}"
+			"$(git describe --always --dirty --exclude "*")" "${steps_codes[i]}" "${steps_commands[i]}" "${steps_names[i]}"
 		# The last 200 lines; and the first 200 that a test run says of its failures, which others may follow.
 		awk '/^=== (Failed|Errors)$/ && !first { n = 0; first = 200 } { line[n++] = $0 }
 			END { for (i = 0; i < n; i++) if (i < first || i >= n - 200) print line[i]; else if (i == first) print "..." }' \
