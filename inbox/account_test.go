@@ -18,6 +18,7 @@ func TestP9_2_ProgressIsWrittenAtRevocation(t *testing.T) {
 	h, e := w.inbox(inbox.Config{}).Each(write), some(30)
 	assigned(h)
 	handle(t, h, e[:10])
+	inbox.KeepProgressFresh(h)
 	handle(t, h, e[10:20])
 	if w.progress() != [3]int64{10, 10, 0} {
 		t.Fatalf("progress %v: the second batch must not move it", w.progress())
@@ -47,6 +48,7 @@ func TestTheLastEffectIsKept(t *testing.T) {
 	assigned(h)
 	handle(t, h, e[:10])
 	first := last()
+	inbox.KeepProgressFresh(h)
 	handle(t, h, e[10:])
 	if w.progress()[0] != 10 || !last().Equal(first) {
 		t.Fatal("the second batch moved the progress")

@@ -56,6 +56,7 @@ func TestP9_5_RangeIsWrittenFirst(t *testing.T) {
 	if during != [3]int64{0, 10, 0} || w.progress() != [3]int64{10, 10, 0} {
 		t.Errorf("during the first batch %v, after it %v", during, w.progress())
 	}
+	inbox.KeepProgressFresh(h)
 	handle(t, h, e[10:20])
 	if during != [3]int64{10, 10, 0} || w.progress() != [3]int64{10, 10, 0} {
 		t.Errorf("the second batch wrote: %v, %v", during, w.progress())
