@@ -89,6 +89,9 @@ func TestP7SleepWhileAnotherRelayRuns(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	startRelay(t, newRelay(t, db, to, config()))
+	// A relay that is alone sleeps at once, before another has joined. Beside the owner of all lanes it waits for its
+	// share.
+	pgtest.AwaitSQL(t, db, `select count(owner) = 32 from outbox_lane`)
 	r := newRelay(t, db, to, config(sleeping(time.Hour)))
 	startRelay(t, r)
 	pgtest.AwaitSQL(t, db, `select count(*) = 2 from relay_member`)
