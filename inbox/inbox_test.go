@@ -25,6 +25,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{pgtest.New(t, "inbox"), t}
+	pgtest.AwaitDay(t, w.DB)
 	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null "+
 		"default '')")
 	return w

@@ -33,6 +33,7 @@ func day(n int) string { return time.Now().UTC().AddDate(0, 0, n).Format("200601
 func TestArchiveDaysAreMadeAndDropped(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
+	pgtest.AwaitDay(t, db)
 	now := time.Now().UTC()
 	archivedAt(t, db, now.AddDate(0, 0, -40), "old", "in the default partition")
 	archivedAt(t, db, now.AddDate(0, 0, -2), "young", "in the default partition")
@@ -72,6 +73,7 @@ func TestArchiveDaysAreMadeAndDropped(t *testing.T) {
 func TestArchiveMaintenanceWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
+	pgtest.AwaitDay(t, db)
 	archivedAt(t, db, time.Now().AddDate(0, 0, 1), "tomorrow", "")
 	done, err := relay.MaintainArchive(t.Context(), db.Pool, "", 30)
 	if err != nil || len(done.Made) != 7 || len(done.Left) != 1 || done.Left[0] != day(1) {

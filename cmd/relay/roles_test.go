@@ -407,6 +407,7 @@ func (h *hardenedDB) releaseOfAnotherDay(t *testing.T, do inbox.Handler, person,
 func TestRoleInbox(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
+	pgtest.AwaitDay(t, h.DB)
 	maintain := environment{"RELAY_DATABASE_URL": h.url(t, h.user("inbox_maintainer"))}
 	pool := h.pool(t, "inbox")
 	h.Exec(t, "create table effect (id uuid)")
@@ -546,6 +547,7 @@ func TestRoleInbox(t *testing.T) {
 func TestP9_7_DroppingForTheOwner(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
+	pgtest.AwaitDay(t, h.DB)
 	pool := h.pool(t, "inbox_maintainer")
 	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('worker', '2020-01-01', 10)")
 	if _, err := inbox.MaintainAll(t.Context(), pool, inbox.Config{DaysAhead: 1}, false); err != nil {

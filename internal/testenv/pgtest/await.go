@@ -55,3 +55,11 @@ func AwaitBlocking(t testing.TB, db *DB, pid uint32) {
 	AwaitSQL(t, db, "select exists (select from pg_stat_activity where datname = current_database() and "+
 		"$1 = any (pg_blocking_pids(pid)))", int32(pid))
 }
+
+// AwaitDay waits, in the last moments of a day in UTC, for the next one: a test that names days would find others if
+// one ended in its middle.
+func AwaitDay(t testing.TB, db *DB) {
+	t.Helper()
+	// Less than awaitLimit, and more than such a test takes.
+	AwaitSQL(t, db, "select date_trunc('day', now(), 'utc') = date_trunc('day', now() + interval '90 seconds', 'utc')")
+}
