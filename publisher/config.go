@@ -63,7 +63,8 @@ type Config struct {
 
 	// Pin returns the partition count to use for a topic that has partitions partitions now, and stores that count if
 	// the topic is new. cluster is the id of the Kafka cluster, or "" if the brokers do not send one; Pin returns an
-	// error for a cluster other than the topic's. An error with Rejected() == true refuses the topic. Another error
+	// error for a cluster other than the topic's. With no partitions, because the brokers do not know the topic or do
+	// not show it, it only compares the cluster. An error with Rejected() == true refuses the topic. Another error
 	// makes the verdicts of the call unknown if the topic is new, has grown or is in another cluster. Pin is called at
 	// a topic's first use, every RecheckEvery, after a failure, and at each Publish while the topic is refused; by one
 	// goroutine at a time per topic. Nil: the first count is kept in memory for the life of the Kafka.
@@ -114,9 +115,6 @@ func (cfg Config) withDefaults() (Config, error) {
 	} else if least := max(2<<20, cfg.BatchBytes); cfg.RequestBytes < least {
 		errs = append(errs, fmt.Errorf("set RequestBytes to at least %d (or 0 for %d), not %d", least, 100<<20,
 			cfg.RequestBytes))
-	}
-	if cfg.UnknownTopicGrace == 0 {
-		cfg.UnknownTopicGrace = 10 * time.Second
 	}
 	if cfg.RecheckEvery == 0 {
 		cfg.RecheckEvery = 30 * time.Second

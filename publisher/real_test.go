@@ -182,24 +182,18 @@ func TestRecordRefusedByTopic(t *testing.T) {
 	}
 }
 
-func TestUnknownTopicIsUnknownUntilTheGraceIsOver(t *testing.T) {
+// TestUnknownTopicIsRefusedAtOnce: a topic that does not exist stops no other one, and is used once it exists.
+func TestUnknownTopicIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	topic := "not-there-" + event.NewID().String()
-	verdict := func(k *Kafka) error {
-		return k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")})[0]
-	}
-	patient := newKafka(t, kafkatest.Brokers(t), Config{UnknownTopicGrace: time.Hour})
-	hasty := newKafka(t, kafkatest.Brokers(t), Config{UnknownTopicGrace: -1})
-	if err := verdict(patient); err == nil || isRejection(err) || !errors.Is(err, kafka.UnknownTopicOrPartition) {
-		t.Fatalf("within the grace: %v", err)
-	}
+	k := newKafka(t, kafkatest.Brokers(t), Config{})
 	var r *Rejection
-	if err := verdict(hasty); !errors.As(err, &r) || r.Scope() != ScopeTopic {
-		t.Fatalf("after the grace: %v", err)
+	if err := k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")})[0]; !errors.As(err, &r) ||
+		r.Scope() != ScopeTopic || !errors.Is(err, kafka.UnknownTopicOrPartition) {
+		t.Fatalf("verdict %v", err)
 	}
 	kafkatest.CreateTopic(t, kafkatest.Brokers(t), topic, 1)
-	awaitAck(t, patient, topic)
-	awaitAck(t, hasty, topic)
+	awaitAck(t, k, topic)
 }
 
 // awaitAck publishes events until one is acknowledged.
@@ -262,11 +256,11 @@ func TestUnreachableBrokerIsUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	c := kafkatest.NewCluster(t, 1)
 	topic := kafkatest.TopicAt(t, c.Brokers(), 2)
-	k := newKafka(t, c.Brokers(), Config{Timeout: 2 * time.Second, UnknownTopicGrace: -1})
+	k := newKafka(t, c.Brokers(), Config{Timeout: 2 * time.Second})
 	awaitAck(t, k, topic)
 	c.Kill(0)
 	// late is made while the broker is down.
-	late := newKafka(t, c.Brokers(), Config{Timeout: 2 * time.Second, UnknownTopicGrace: -1})
+	late := newKafka(t, c.Brokers(), Config{Timeout: 2 * time.Second})
 	for range 3 {
 		for _, k := range []*Kafka{k, late} {
 			err := k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")})[0]

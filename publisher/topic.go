@@ -93,25 +93,11 @@ func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
 // count reads the topic's leaders from metadata and asks Pin for the count to use. Its errors are verdicts.
 func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
 	cluster, leaders, err := k.describe(ctx, t.name)
-	found := len(leaders)
-	switch {
-	case err == nil:
-		t.missing = time.Time{}
-	case classify(err) == noTopic:
-		k.wire.refresh()
-		if t.missing.IsZero() {
-			t.missing = time.Now()
-		}
-		if time.Since(t.missing) < k.cfg.UnknownTopicGrace {
-			return nil, err
-		}
-		return nil, rejection(ScopeTopic, t.name, -1, err)
-	case classify(err) == topicRefuse:
-		return nil, rejection(ScopeTopic, t.name, -1, err)
-	default:
-		k.wire.refresh()
-		return nil, err
+	if err != nil {
+		return nil, k.absent(ctx, t, cluster, err)
 	}
+	t.missing = time.Time{}
+	found := len(leaders)
 	pinned := found
 	if k.cfg.Pin != nil {
 		if pinned, err = k.cfg.Pin(ctx, cluster, t.name, found); err != nil {
@@ -128,6 +114,36 @@ func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
 	t.cluster = cluster
 	t.mu.Unlock()
 	return leaders, nil
+}
+
+// missingFor is how long a topic that was used may be missing: a broker that has just started may not know it yet. It
+// bounds only the metadata; while it lasts, requests go to the known partitions, and their answers decide.
+const missingFor = 10 * time.Second
+
+// absent returns the verdict of a topic whose metadata is an error. Another cluster's answer says nothing of the topic.
+// A topic that was never used is refused at once: a grace would keep the healthy topics of its lanes waiting.
+func (k *Kafka) absent(ctx context.Context, t *topic, cluster string, err error) error {
+	class := classify(err)
+	if class != topicRefuse {
+		k.wire.refresh()
+	}
+	if class != noTopic && class != topicRefuse {
+		return err
+	}
+	if k.cfg.Pin != nil && cluster != "" {
+		if _, err := k.cfg.Pin(ctx, cluster, t.name, 0); err != nil {
+			return fmt.Errorf("publisher: the cluster of topic %s: %w", t.name, err)
+		}
+	}
+	if class == noTopic && t.snapshot() != nil {
+		if t.missing.IsZero() {
+			t.missing = time.Now()
+		}
+		if time.Since(t.missing) < missingFor {
+			return err
+		}
+	}
+	return rejection(ScopeTopic, t.name, -1, err)
 }
 
 // note stores count's result and returns resolve's. The topic becomes refused or usable, or keeps its state.
@@ -199,7 +215,8 @@ func (t *topic) doubt() {
 	t.checked = time.Time{}
 }
 
-// describe returns the cluster's id and the partitions' leaders from metadata; -1: no leader.
+// describe returns the cluster's id and the partitions' leaders from metadata; -1: no leader. With an error of the
+// topic it returns the id, too.
 func (k *Kafka) describe(ctx context.Context, name string) (cluster string, leaders []int32, err error) {
 	k.wire.learn(name, nil)
 	res, err := k.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{name}})
@@ -211,7 +228,7 @@ func (k *Kafka) describe(ctx context.Context, name string) (cluster string, lead
 		switch {
 		case t.Name != name:
 		case t.Error != nil:
-			return "", nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, t.Error)
+			return res.ClusterID, nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, t.Error)
 		case len(t.Partitions) > 0:
 			return res.ClusterID, leadersOf(t.Partitions), nil
 		}

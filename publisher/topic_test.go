@@ -178,28 +178,3 @@ func TestRaisedLimitIsUsed(t *testing.T) {
 		}
 	})
 }
-
-// TestEachAbsenceHasItsGrace: a topic was missing, existed, and is missing again. The second absence has a grace of its
-// own.
-func TestEachAbsenceHasItsGrace(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p, e := newPinned(t, 1), newEvent("t", "k", "v")
-		missing := func(is kafka.Error) {
-			p.fake.mu.Lock()
-			defer p.fake.mu.Unlock()
-			p.meta = is
-		}
-		missing(kafka.UnknownTopicOrPartition)
-		if err := p.k.Publish(t.Context(), []event.Event{e})[0]; err == nil || isRejection(err) {
-			t.Fatalf("verdict %v, want an unknown outcome", err)
-		}
-		missing(0)
-		allAcked(t, p.k.Publish(t.Context(), []event.Event{e}))
-		<-time.After(31 * time.Second)
-		missing(kafka.UnknownTopicOrPartition)
-		if err := p.k.Publish(t.Context(), []event.Event{e})[0]; isRejection(err) {
-			t.Errorf("refused at once: %v", err)
-		}
-	})
-}

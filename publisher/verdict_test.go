@@ -279,39 +279,69 @@ func TestTheEndOfContextLetsTheRequestInFlightFinish(t *testing.T) {
 	}
 }
 
-func TestUnknownTopicBecomesARefusalAndComesBack(t *testing.T) {
+// TestTopicVanishesAndComesBack: a topic that was used is missing in the metadata. For a while requests go on to its
+// partitions, for a broker that has just started may not know it. Then it is refused, until it is there again.
+func TestTopicVanishesAndComesBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{
-			partitions: 1, meta: kafka.UnknownTopicOrPartition,
-			produce: func(context.Context, request) *produce.ResponsePartition {
+			partitions: 1, produce: func(context.Context, request) *produce.ResponsePartition {
 				return &produce.ResponsePartition{}
 			},
 		}
-		k, err := NewKafka([]string{"nowhere:1"}, Config{Transport: f})
+		k, err := NewKafka([]string{"nowhere:1"}, Config{Transport: f, RecheckEvery: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		verdict := func() error { return k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0] }
-		for range 9 {
+		for range 2 { // each absence has its own while
+			if err := verdict(); err != nil {
+				t.Fatal(err)
+			}
+			f.meta = kafka.UnknownTopicOrPartition
+			for range 10 {
+				<-time.After(time.Second) // the bubble's clock
+				if err := verdict(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-time.After(2 * time.Second)
+			if err := verdict(); !isRejection(err) {
+				t.Fatal(err)
+			}
+			// An outage is no evidence about the topic.
+			f.metaErr = io.ErrUnexpectedEOF
 			if err := verdict(); err == nil || isRejection(err) {
 				t.Fatal(err)
 			}
-			<-time.After(time.Second) // the bubble's clock
+			f.metaErr, f.meta = nil, 0
 		}
-		<-time.After(time.Second)
-		if err := verdict(); !isRejection(err) {
-			t.Fatal(err)
-		}
-		// An outage is no evidence about the topic.
-		f.metaErr = io.ErrUnexpectedEOF
-		if err := verdict(); err == nil || isRejection(err) {
-			t.Fatal(err)
-		}
-		f.metaErr, f.meta = nil, 0
 		if err := verdict(); err != nil {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestOtherClustersTopicError: brokers of another cluster know no topic of this outbox, or do not show it. The refusal
+// is the cluster's, and no grace or topic is blamed.
+func TestOtherClustersTopicError(t *testing.T) {
+	t.Parallel()
+	for _, meta := range []kafka.Error{kafka.UnknownTopicOrPartition, kafka.TopicAuthorizationFailed} {
+		other := &PartitionsChangedError{Topic: "stands for an error of the cluster"}
+		k := newKafka(t, []string{"nowhere:1"}, Config{
+			Transport: &fake{cluster: "other", meta: meta},
+			Pin: func(_ context.Context, cluster, topic string, partitions int) (int, error) {
+				if cluster != "other" || topic != "t" || partitions != 0 {
+					t.Errorf("Pin(%q, %q, %d)", cluster, topic, partitions)
+				}
+				return 0, other
+			},
+		})
+		if err := k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0]; !isRejection(err) ||
+			!errors.Is(err, other) {
+			t.Errorf("%v: verdict %v", meta, err)
+		}
+	}
 }
 
 func TestThePinDecides(t *testing.T) {

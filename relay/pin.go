@@ -14,7 +14,7 @@ import (
 // database: the first count of a topic stays, and so does the first cluster. The function returns the pinned count. It
 // refuses another cluster, until an operator accepts it. Give it to the publisher: without it, a topic that grew would
 // get a key's next events in another partition, past the earlier ones, and a wrong cluster would get events that its
-// consumers do not read.
+// consumers do not read. With zero partitions the function only compares the cluster.
 func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, topic string, partitions int) (int,
 	error), error,
 ) {
@@ -32,6 +32,8 @@ func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, t
 				return 0, fmt.Errorf("relay: pinning the partition count of topic %q: %w", topic, err)
 			case home != "" && cluster != "" && home != cluster:
 				return 0, &otherClusterError{pinned: home, found: cluster}
+			case partitions == 0:
+				return 0, nil
 			case pinned > 0 && (home != "" || cluster == ""):
 				return pinned, nil
 			}

@@ -49,8 +49,14 @@ func TestP4ClusterIsPinned(t *testing.T) {
 	refused("two", "t0")
 	refused("two", "new")
 	pinned("", "t0")
-	if n := pgtest.One[int](t, db, `select count(*) from outbox_topic where topic = 'new'`); n != 0 {
-		t.Error("a topic of another cluster is pinned")
+	if n, err := pins(t.Context(), "one", "absent", 0); n != 0 || err != nil {
+		t.Errorf("a topic that does not exist: %d, %v", n, err)
+	}
+	if _, err := pins(t.Context(), "two", "absent", 0); err == nil {
+		t.Error("a topic that does not exist in another cluster is not refused for its cluster")
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_topic where topic in ('new', 'absent')`); n != 0 {
+		t.Error("a topic of another cluster, or one that does not exist, is pinned")
 	}
 	if err := newOperator(t, db).AcceptCluster(t.Context(), "two", "it has moved"); err != nil {
 		t.Fatal(err)

@@ -296,13 +296,15 @@ delete from {schema}relay_member where owner = $1`
 	// asks again.
 	Pin = `-- relay: pin
 with home as (
-	update {schema}outbox_meta set kafka_cluster = $3 where kafka_cluster is null and $3 <> '' returning kafka_cluster
+	update {schema}outbox_meta set kafka_cluster = $3 where kafka_cluster is null and $3 <> '' and $2 > 0
+	returning kafka_cluster
 ), cluster as (
 	select kafka_cluster from home union all select kafka_cluster from {schema}outbox_meta
 	where kafka_cluster is not null
 ), mine as (
 	insert into {schema}outbox_topic (topic, partitions) select $1::text, $2::integer
-	where $3 = '' or $3 in (select kafka_cluster from cluster) on conflict (topic) do nothing returning partitions
+	where $2 > 0 and ($3 = '' or $3 in (select kafka_cluster from cluster)) on conflict (topic) do nothing
+	returning partitions
 )
 select coalesce((select kafka_cluster from cluster), ''),
 	coalesce((select partitions from mine), (select partitions from {schema}outbox_topic where topic = $1), 0)`
