@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -42,6 +43,9 @@ type Config struct {
 	// operator releases or resumes, and the lanes of a relay that dies meanwhile. Not with SourceWAL. Default 0: it
 	// never sleeps.
 	Sleep time.Duration
+	// Woken is called when a relay has slept, before it takes lanes again: the outbox may have been restored meanwhile,
+	// and what the program checked before Run has to be checked again. Its error ends Run. Nil: nothing is checked.
+	Woken func(ctx context.Context) error
 	// DrainTimeout bounds how long Run goes on publishing its claims after its context has ended. Default 20 s;
 	// negative: not at all. The rest is sent again by the next owner, under the same numbers.
 	DrainTimeout time.Duration

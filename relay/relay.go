@@ -124,6 +124,11 @@ func (r *Relay) Run(ctx context.Context) error {
 		if r.undrained.Load() == 0 && !r.sleep(ctx) {
 			return nil
 		}
+		if r.cfg.Woken != nil {
+			if err := r.cfg.Woken(ctx); err != nil {
+				return err
+			}
+		}
 		r.identify(lanes.Unassigned)
 		err = r.awake(ctx, false)
 	}

@@ -1,6 +1,8 @@
 package relay_test
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,6 +59,41 @@ func TestP7Sleep(t *testing.T) {
 	}
 	if again := checkOrder(t, to.events(), 400); again > 0 {
 		t.Errorf("%d events were published twice", again)
+	}
+}
+
+// TestWokenIsAskedFirst: a relay that has slept takes no lane before Config.Woken has allowed it, and ends if it does
+// not.
+func TestWokenIsAskedFirst(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	restored := errors.New("the outbox was restored")
+	verdicts := make(chan error)
+	r := newRelay(t, db, to, config(sleeping(time.Hour), func(c *relay.Config) {
+		c.Woken = func(ctx context.Context) error {
+			select {
+			case err := <-verdicts:
+				return err
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}))
+	stop := startRelay(t, r)
+	awaitAsleep(t, r)
+	fill(t, db, 1, 1)
+	r.Wake()
+	verdicts <- nil
+	awaitDrained(t, db)
+	awaitAsleep(t, r)
+	fill(t, db, 1, 1)
+	r.Wake()
+	verdicts <- restored
+	if err := stop(); !errors.Is(err, restored) {
+		t.Errorf("Run returned %v", err)
+	}
+	if n := to.count(); n != 1 {
+		t.Errorf("%d events were published, want the first", n)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"runtime/debug"
 	"strings"
@@ -11,11 +12,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtls"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -47,7 +51,7 @@ type runCommand struct {
 	BatchBytes     int           `default:"1000000" help:"Most bytes of a request, before compression. Keep it under the topics' max.message.bytes."`
 	RequestBytes   int           `default:"104857600" help:"Largest request that the brokers take (socket.request.max.bytes). An event that needs a larger one is refused, and parked."`
 
-	RestoreCheck bool          `default:"true" negatable:"" help:"Check at the start whether Kafka holds more than this database has published, as after a restore, and then refuse to publish."`
+	RestoreCheck bool          `default:"true" negatable:"" help:"Check at the start, and after a sleep, whether Kafka holds more than this database has published, as after a restore, and then refuse to publish."`
 	StalledAfter time.Duration `default:"60s" help:"How long events may wait without any being published before /healthz/moving answers 503."`
 	MemoryLimit  int           `default:"150" help:"MiB at which the garbage collector begins to work hard; negative: never. GOMEMLIMIT wins."`
 	UI           bool          `name:"ui" default:"false" help:"Serve the pages of relay ui too, over connections of their own."`
@@ -69,6 +73,7 @@ type components struct {
 	conn        *kafkaconn.Conn
 	metrics     *runMetrics
 	schemaReady atomic.Bool // the tables were found to be right
+	checked     string      // the identity of the outbox whose numbers were checked
 }
 
 func (c *runCommand) run(ctx context.Context, p *program) error {
@@ -104,10 +109,8 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 		return err
 	}
 	s.schemaReady.Store(true)
-	if c.RestoreCheck {
-		if err := checkRestored(ctx, p.log, s.pool, c.Schema, s.conn); err != nil {
-			return err
-		}
+	if err := c.awaitNumbers(ctx, p.log, s); err != nil {
+		return err
 	}
 	others.Go(func() { _ = s.metrics.Run(beside, s.relay) })
 	others.Go(func() { reportKafka(ctx, p.log, s.conn) })
@@ -119,6 +122,39 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 		return withAdvice(err)
 	}
 	p.log.Info("stopped; what was claimed is published, and the lanes are free")
+	return nil
+}
+
+// awaitNumbers compares the outbox's numbers with Kafka's, at the start and when the relay has slept. It waits for a
+// database that is away.
+func (c *runCommand) awaitNumbers(ctx context.Context, log *slog.Logger, s *components) error {
+	pause := backoff.NewExponentialBackOff(backoff.WithMaxElapsedTime(0))
+	for {
+		err := c.checkNumbers(ctx, log, s)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil || !pgerr.Away(err) && !pgerr.Retry(err):
+			return err
+		}
+		log.Warn("cannot check yet whether the outbox was restored", "err", err)
+		_ = sleep.For(ctx, pause.NextBackOff())
+	}
+}
+
+// checkNumbers does nothing if it is the outbox for which that was done last.
+func (c *runCommand) checkNumbers(ctx context.Context, log *slog.Logger, s *components) error {
+	if !c.RestoreCheck {
+		return nil
+	}
+	w, err := relay.Waits(ctx, s.pool, c.Schema)
+	if err != nil || w.Outbox != "" && w.Outbox == s.checked {
+		return err
+	}
+	if err := checkRestored(ctx, log, s.pool, c.Schema, s.conn); err != nil {
+		return err
+	}
+	s.checked = w.Outbox
 	return nil
 }
 
@@ -206,6 +242,7 @@ func (c *runCommand) start(p *program) (_ *components, err error) {
 	}
 	cfgOf := c.relayConfig()
 	cfgOf.Logger, cfgOf.Observer = p.log, s.metrics.Observer()
+	cfgOf.Woken = func(ctx context.Context) error { return c.awaitNumbers(ctx, p.log, s) }
 	if s.relay, err = relay.New(s.pool, s.kafka, cfgOf); err != nil {
 		_ = s.kafka.Close()
 		return nil, service.Usage("%s", asFlags(err))

@@ -64,6 +64,46 @@ func TestSleepsUntilASignal(t *testing.T) {
 	}
 }
 
+// TestSleepDoesNotOutliveARestore: an outbox is restored in place while its relay sleeps. Its numbers have been used
+// since the backup, so the relay that wakes publishes nothing and ends.
+func TestSleepDoesNotOutliveARestore(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.NewDatabase(t, migrations.Outbox), kafkatest.Topic(t, 1)
+	db.Exec(t, `create schema backup`)
+	for _, table := range []string{"outbox_meta", "outbox_lane"} {
+		db.Exec(t, `create table backup.`+table+` as select * from `+table)
+	}
+	relay, process := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_IDLE_AFTER", "1s",
+		"RELAY_SLEEP", "1h"))
+	asleep := func(times int) {
+		pgtest.Await(t, "a sleeping relay", func() (bool, error) {
+			return strings.Count(relay.output(), "the relay sleeps") == times, nil
+		})
+	}
+	wake := func() {
+		if err := process.Signal(syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asleep(1)
+	fill(t, db, topic, 3)
+	wake() // the same outbox: it is published
+	awaitDrained(t, db)
+	asleep(2)
+	db.Exec(t, `do $$ begin
+		delete from outbox_meta; insert into outbox_meta select * from backup.outbox_meta;
+		truncate outbox_lane; insert into outbox_lane select * from backup.outbox_lane;
+		end $$`)
+	fill(t, db, topic, 3)
+	wake()
+	if code := relay.end(); code == codeOK || !strings.Contains(relay.output(), "older than what it has published") {
+		t.Errorf("exit code %d: %s", code, relay.output())
+	}
+	if n := len(kafkatest.ReadAll(t, topic)); n != 3 {
+		t.Errorf("%d events were published, want those of before the restore alone", n)
+	}
+}
+
 // TestManySleepUntilASignal: between two checks a supervisor sends no statement and has no connection. At SIGUSR1 it
 // checks all outboxes.
 func TestManySleepUntilASignal(t *testing.T) {
