@@ -114,7 +114,10 @@ func (c *doctorCommand) examineAll(ctx context.Context, p *program, subject doct
 	var all []outboxFindings
 	failed := false
 	for _, o := range outboxes {
-		list, err := c.examine(ctx, c.of(o), subject)
+		list, err := []doctor.Finding(nil), o.wrong
+		if err == nil {
+			list, err = c.examine(ctx, c.of(o), subject)
+		}
 		if err != nil {
 			list = []doctor.Finding{{
 				Check: "postgres", Severity: doctor.Fail, Found: err.Error(),

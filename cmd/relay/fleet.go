@@ -47,6 +47,7 @@ type fleet struct {
 	listEvery time.Duration // tests lower it
 
 	listed    atomic.Bool // the list was read
+	unlisted  atomic.Pointer[unlisted]
 	undrained atomic.Int64
 
 	mu      sync.Mutex
@@ -54,6 +55,12 @@ type fleet struct {
 	pools   map[string]*sharedPool // by their databases' places
 	claims  map[string]*member     // by the outbox's identity on its server
 	woken   chan struct{}          // closed at the next SIGUSR1
+}
+
+// unlisted says since when the list of outboxes cannot be read, and why.
+type unlisted struct {
+	since time.Time
+	err   error
 }
 
 // runFleet is run with a list of outboxes.
@@ -123,19 +130,17 @@ func (f *fleet) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	said := ""
 	for ctx.Err() == nil {
 		woken := f.nextWake()
 		if err == nil {
 			f.update(ctx, list)
 			f.listed.Store(true)
-			said = ""
+			f.unlisted.Store(nil)
 			if err := f.pages.show(ctx, f.database, list); err != nil {
 				f.p.log.Error("there are no pages; publishing goes on", "err", err)
 			}
-		} else if text := err.Error(); text != said && ctx.Err() == nil {
-			f.p.log.Error("cannot read the list of outboxes; the known ones are still served", "err", err)
-			said = text
+		} else if ctx.Err() == nil {
+			f.unread(err)
 		}
 		if f.Discover == "" {
 			_ = sleep.For(ctx, f.listEvery)
@@ -145,6 +150,20 @@ func (f *fleet) follow(ctx context.Context) error {
 		list, err = f.outboxes(ctx)
 	}
 	return nil
+}
+
+// unread logs once why the list cannot be read.
+func (f *fleet) unread(err error) {
+	before := f.unlisted.Load()
+	if before != nil && before.err.Error() == err.Error() {
+		return
+	}
+	now := &unlisted{time.Now(), err}
+	if before != nil {
+		now.since = before.since
+	}
+	f.unlisted.Store(now)
+	f.p.log.Error("cannot read the list of outboxes; the known ones are still served", "err", err)
 }
 
 func (f *fleet) firstList(ctx context.Context) (list []namedOutbox, err error) {
@@ -270,6 +289,9 @@ func (f *fleet) health(ctx context.Context) service.Health {
 		},
 		Moving: func() error {
 			var ill []string
+			if u := f.unlisted.Load(); u != nil && time.Since(u.since) > f.StalledAfter {
+				ill = append(ill, fmt.Sprintf("new outboxes are not served, as the list cannot be read: %v", u.err))
+			}
 			for _, m := range f.served() {
 				if err := m.unmoved(f.StalledAfter); err != nil {
 					ill = append(ill, fmt.Sprintf("%s: %v", m.name, err))

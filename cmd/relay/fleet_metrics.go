@@ -34,6 +34,9 @@ func (f *fleetMetrics) Collect(to chan<- prometheus.Metric) {
 		[]string{"outbox"}, nil)
 	failures := prometheus.NewDesc(failing, "1 while the outbox cannot be checked or served.", []string{"outbox"},
 		nil)
+	if f.fleet.unlisted.Load() != nil {
+		to <- prometheus.MustNewConstMetric(failures, prometheus.GaugeValue, 1, "the list of outboxes")
+	}
 	for _, m := range f.fleet.served() {
 		labels := prometheus.Labels{"outbox": m.name}
 		for name, value := range m.labels {

@@ -298,6 +298,52 @@ func TestTheListIsFollowed(t *testing.T) {
 	}
 }
 
+// TestWrongRowHidesNoOutbox: rows of --discover that are wrong fail by themselves, at the start and later, while the
+// other rows are served. A list that cannot be read is told by health and metrics.
+func TestWrongRowHidesNoOutbox(t *testing.T) {
+	t.Parallel()
+	one, two, topic := outboxDB(t), outboxDB(t), kafkatest.Topic(t, 1)
+	one.Exec(t, `create table tenant (n bigint generated always as identity, name text, url text)`)
+	one.Exec(t, `insert into tenant (name, url) values ('one', $1), ('', $1)`, one.URL)
+	f, logged := startFleet(t, settings(one, kafkatest.Brokers(t)...).with("RELAY_STALLED_AFTER", "1ms",
+		"RELAY_DISCOVER", `select name, url as database_url from tenant order by n`))
+	fill(t, one, topic, 10)
+	awaitDrained(t, one)
+	one.Exec(t, `insert into tenant (name, url) values ('one', $1), ('two', $2)`, one.URL, two.URL)
+	fill(t, two, topic, 10)
+	awaitDrained(t, two)
+	const failing = "effectonce_outbox_failing"
+	for name, want := range map[string]float64{
+		"one": 0, "two": 0, "row 2 of --discover": 1, "row 3 of --discover": 1,
+	} {
+		pgtest.Await(t, fmt.Sprintf("%s of %s is %v", failing, name, want), func() (bool, error) {
+			return metricOf(t, f, failing, name) == want, nil
+		})
+	}
+	for _, said := range []string{"row 2: every outbox wants a name", `row 3: two outboxes are named \"one\"`} {
+		if !strings.Contains(logged.String(), said) {
+			t.Errorf("the log does not say: %s", said)
+		}
+	}
+	one.Exec(t, `alter table tenant rename to tenants`)
+	pgtest.Await(t, "health tells of the list", func() (bool, error) {
+		err := f.health(t.Context()).Moving()
+		return err != nil && strings.Contains(err.Error(), "the list cannot be read"), nil
+	})
+	if metricOf(t, f, failing, "the list of outboxes") != 1 {
+		t.Error("no metric tells of the list")
+	}
+	one.Exec(t, `alter table tenants rename to tenant; delete from tenant where name = '' or n = 3`)
+	pgtest.Await(t, "all is well", func() (bool, error) { return f.health(t.Context()).Moving() == nil, nil })
+	one.Exec(t, `update tenant set name = ''`)
+	pgtest.Await(t, "a list without a usable row changes nothing", func() (bool, error) {
+		err := f.health(t.Context()).Moving()
+		return err != nil && strings.Contains(err.Error(), "row 1: every outbox wants a name"), nil
+	})
+	fill(t, two, topic, 10)
+	awaitDrained(t, two)
+}
+
 // refusedTwice matches the log: which outbox is refused, and which is served.
 var refusedTwice = regexp.MustCompile(`outbox=(a|b) err="[^\n]*\\"(a|b)\\" is in the same server, database and schema`)
 

@@ -60,6 +60,9 @@ func (m *member) run(ctx context.Context) {
 
 // turn is one sleep and the relay's run after it.
 func (m *member) turn(ctx context.Context) error {
+	if m.wrong != nil {
+		return m.wrong
+	}
 	pool, release, err := m.fleet.pool(m)
 	if err != nil {
 		return err

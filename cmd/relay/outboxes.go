@@ -35,36 +35,46 @@ type namedOutbox struct {
 	schema string
 	labels map[string]string
 	place  string // the URL's value when the list was read; it may contain a password
+	wrong  error  // why its row of --discover is unusable; it has a name to be told by, and is not served
 }
 
 // labelName matches the label names that Prometheus accepts.
 var labelName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]*$`)
 
-// outboxes returns the outboxes of the file and of the query, by name.
+// outboxes returns the outboxes of the file and of the query, by name. A row of the query that is wrong does not hide
+// the others, for tenants choose names; a list without a usable one is an error.
 func (d database) outboxes(ctx context.Context) ([]namedOutbox, error) {
-	all, err := d.listed()
+	listed, err := d.listed()
+	var found []map[string]string
 	if err == nil && d.Discover != "" {
-		var found []map[string]string
 		err = d.withPool(ctx, 30*time.Second, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
 			found, err = discover(ctx, pool, d.Discover)
 			return withAdvice(err)
 		})
-		all = append(all, found...)
 	}
 	if err != nil {
 		return nil, err
 	}
-	list, names := make([]namedOutbox, 0, len(all)), map[string]bool{}
-	for _, entry := range all {
+	list, names := make([]namedOutbox, 0, len(listed)+len(found)), map[string]bool{}
+	var wrong []error
+	for i, entry := range slices.Concat(listed, found) {
 		o, err := d.outboxOf(entry)
 		if err == nil && names[o.name] {
 			err = service.Usage("two outboxes are named %q", o.name)
 		}
-		if err != nil {
+		switch {
+		case err != nil && i < len(listed):
 			return nil, err
+		case err != nil:
+			err = fmt.Errorf("--discover, row %d: %w", i-len(listed)+1, err)
+			o = namedOutbox{name: fmt.Sprintf("row %d of --discover", i-len(listed)+1), wrong: err}
+			wrong = append(wrong, err)
 		}
 		names[o.name] = true
 		list = append(list, o)
+	}
+	if len(wrong) > 0 && len(wrong) == len(list) {
+		return nil, wrong[0]
 	}
 	slices.SortFunc(list, func(a, b namedOutbox) int { return strings.Compare(a.name, b.name) })
 	return list, nil
@@ -109,7 +119,7 @@ func discover(ctx context.Context, pool *pgxpool.Pool, query string) (entries []
 func (d database) outboxOf(entry map[string]string) (namedOutbox, error) {
 	o := namedOutbox{name: entry["name"], schema: entry["schema"], labels: map[string]string{}}
 	if o.name == "" || len(o.name) > 200 {
-		return o, service.Usage("every outbox wants a name of up to 200 characters")
+		return o, service.Usage("every outbox wants a name of up to 200 characters, not %.40q", o.name)
 	}
 	switch {
 	case entry["database-url"] != "" && entry["database-url-file"] != "":
@@ -139,7 +149,8 @@ func (d database) outboxOf(entry map[string]string) (namedOutbox, error) {
 
 // same reports whether a name means the same outbox in two lists.
 func (o namedOutbox) same(other namedOutbox) bool {
-	return o.place == other.place && o.schema == other.schema && maps.Equal(o.labels, other.labels)
+	return o.place == other.place && o.schema == other.schema && maps.Equal(o.labels, other.labels) &&
+		fmt.Sprint(o.wrong) == fmt.Sprint(other.wrong)
 }
 
 // of returns the database of an outbox: its own if it names one.
@@ -189,7 +200,7 @@ func (d *database) choose(ctx context.Context, all bool) error {
 	for _, o := range list {
 		if o.name == d.Outbox {
 			*d = d.of(o)
-			return nil
+			return o.wrong
 		}
 	}
 	return service.Usage("no outbox is named %q; there are %d", d.Outbox, len(list))

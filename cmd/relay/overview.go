@@ -73,6 +73,10 @@ func (e *unreadError) Unwrap() []error { return e.errs }
 
 func (c *statusCommand) line(ctx context.Context, o namedOutbox) (overviewLine, error) {
 	l := overviewLine{Outbox: o.name, Labels: o.labels}
+	if o.wrong != nil {
+		l.Error = o.wrong.Error()
+		return l, o.wrong
+	}
 	st, err := c.of(o).status(ctx, c.Timeout)
 	if err != nil {
 		l.Error = strings.Join(strings.Fields(err.Error()), " ") // errors of pgx have several lines

@@ -145,6 +145,10 @@ func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, c
 		add(d, ui.Database{}, "")
 	}
 	for _, o := range list {
+		if o.wrong != nil {
+			g.log.Error("the pages leave an outbox out", "err", o.wrong)
+			continue
+		}
 		add(d.of(o), ui.Database{Name: o.name}, o.place)
 	}
 	return open, func() {
