@@ -216,10 +216,16 @@ type settings struct {
 }
 
 func (c Config) settings(db *pgxpool.Pool) (settings, error) {
-	if c.Window < 0 || c.DaysAhead < 0 || c.DaysAhead > 60 || c.MaxAttempts < 0 || c.Backoff < 0 ||
-		c.CrashAttempts < 0 {
-		return settings{}, errors.New("inbox: Window, DaysAhead (at most 60), MaxAttempts, CrashAttempts and Backoff " +
-			"must not be negative: leave them zero for their defaults")
+	for name, v := range map[string]int64{
+		"Window": int64(c.Window), "DaysAhead": int64(c.DaysAhead), "MaxAttempts": int64(c.MaxAttempts),
+		"CrashAttempts": int64(c.CrashAttempts), "Backoff": int64(c.Backoff),
+	} {
+		if v < 0 {
+			return settings{}, fmt.Errorf("inbox: %s must not be negative: leave it zero for its default", name)
+		}
+	}
+	if c.DaysAhead > 60 {
+		return settings{}, fmt.Errorf("inbox: DaysAhead %d: want at most 60", c.DaysAhead)
 	}
 	if c.OnFailure < ParkKey || c.OnFailure > Halt {
 		return settings{}, fmt.Errorf("inbox: OnFailure %d: want ParkKey, ParkEvent or Halt", c.OnFailure)

@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,17 +80,20 @@ func TestProcessTx(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for name, cfg := range map[string]inbox.Config{
-		"short window":      {Window: 3 * 24 * time.Hour},
-		"less than a day":   {Window: time.Hour, AllowShortWindow: true},
-		"endless window":    {Window: 500 * 24 * time.Hour},
-		"negative window":   {Window: -1},
-		"negative attempts": {MaxAttempts: -1},
-		"schema":            {Schema: `a"b`},
-		"days ahead":        {DaysAhead: 61},
+	for says, cfg := range map[string]inbox.Config{
+		"a Window of 72h0m0s":            {Window: 3 * 24 * time.Hour},
+		"a Window of 1h0m0s":             {Window: time.Hour, AllowShortWindow: true},
+		"a Window of 12000h0m0s":         {Window: 500 * 24 * time.Hour},
+		"Window must not be negative":    {Window: -1},
+		"DaysAhead must not be negative": {DaysAhead: -1},
+		"MaxAttempts must not be":        {MaxAttempts: -1},
+		"CrashAttempts must not be":      {CrashAttempts: -1},
+		"Backoff must not be negative":   {Backoff: -1},
+		"schema":                         {Schema: `a"b`},
+		"DaysAhead 61: want at most 60":  {DaysAhead: 61},
 	} {
-		if _, err := inbox.New(w.Pool, "ledger", cfg); err == nil {
-			t.Errorf("%s was accepted", name)
+		if _, err := inbox.New(w.Pool, "ledger", cfg); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v: %v, want an error that says %q", cfg, err, says)
 		}
 	}
 	for _, consumer := range []string{"", "a\x00b", "\xff", string(make([]byte, 256))} {
