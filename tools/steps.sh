@@ -1,5 +1,5 @@
-# Sourced. `step NAME COMMAND...` runs a step; `steps_end` prints how long each took and exits: with 1 if one failed,
-# and then the last lines are what it said and the command that repeats it.
+# Sourced. `step NAME COMMAND...` runs a step; `steps_end` prints how long each took, and what it says it has NOT CHECKED,
+# and exits: with 1 if one failed, and then the last lines are what it said and the command that repeats it.
 mkdir -p .cache/steps
 # What a shell may have exported for one test must not make a gate smaller; MAKEFLAGS would let make ignore errors, and
 # hands on what make was called with.
@@ -16,10 +16,12 @@ step() {
 }
 
 steps_end() {
-	local i failed=0 all=0
+	local i said failed=0 all=0
 	echo
 	for i in "${!steps_names[@]}"; do
-		printf '%-16s %6d s%s\n' "${steps_names[i]}" "${steps_seconds[i]}" "$( ((steps_codes[i])) && echo "  FAILED")"
+		said=$(grep -om1 'NOT CHECKED: .*' ".cache/steps/${steps_names[i]}.log" || true)
+		((steps_codes[i])) && said=FAILED
+		printf '%-16s %6d s%s\n' "${steps_names[i]}" "${steps_seconds[i]}" "${said:+  $said}"
 		((all += steps_seconds[i], failed += steps_codes[i] != 0)) || true
 	done
 	printf '%-16s %6d s\n' all "$all"
