@@ -207,11 +207,14 @@ func TestDecodeForeignIDs(t *testing.T) {
 			h("ce_source", "shop", "ce_id", id.String(), "ce_epoch", uuid.NewString()+".1"), "", id,
 		},
 		"configured, with source": {h("ce_source", "shop", "id", id.String()), "id", id},
-		"no uuid, with source":    {h("ce_source", "shop", "ce_id", "order-1"), "", event.ForeignID("shop", "order-1")},
-		"no uuid, no source":      {h("ce_id", "order-1"), "", event.ForeignID("t", "order-1")},
-		"nil uuid is no id":       {h("ce_id", uuid.Nil.String()), "", event.ForeignID("t", uuid.Nil.String())},
-		"none":                    {nil, "", event.RecordID("t", 2, 3, at)},
-		"id header not adopted":   {h("id", id.String()), "", event.RecordID("t", 2, 3, at)},
+		"configured, no uuid, with source": {
+			h("ce_source", "shop", "id", "order-1"), "id", event.ForeignID("shop", "order-1"),
+		},
+		"no uuid, with source":  {h("ce_source", "shop", "ce_id", "order-1"), "", event.ForeignID("shop", "order-1")},
+		"no uuid, no source":    {h("ce_id", "order-1"), "", event.ForeignID("t", "order-1")},
+		"nil uuid is no id":     {h("ce_id", uuid.Nil.String()), "", event.ForeignID("t", uuid.Nil.String())},
+		"none":                  {nil, "", event.RecordID("t", 2, 3, at)},
+		"id header not adopted": {h("id", id.String()), "", event.RecordID("t", 2, 3, at)},
 	} {
 		e := event.Decode(&event.Record{Topic: "t", Partition: 2, Offset: 3, Time: at, Headers: c.headers}, c.idHeader)
 		if e.ID != c.want {
