@@ -205,6 +205,7 @@ func TestP1UnreadableRowsAreRefused(t *testing.T) {
 			{"headers", `'{"a":null}'`},
 			{"headers", `'["x"]'`},
 			{"headers", `'{"ce_id":"x"}'`},
+			{"headers", `(select jsonb_object_agg('h' || i, '') from generate_series(1, 101) i)`},
 			{"event_time", `'infinity'`},
 			{"event_time", `'-infinity'`},
 			{"event_time", `'4000-01-01 BC'`},

@@ -13,7 +13,7 @@ create domain outbox_valid_key as text collate "C" check (octet_length(value) <=
 create domain outbox_valid_time as timestamptz
 	check (value >= timestamptz '0001-01-01 00:00:00+00' and value < timestamptz '10000-01-01 00:00:00+00');
 create domain outbox_valid_headers as jsonb
-	check (jsonb_typeof(value) = 'object'
+	check (jsonb_typeof(value) = 'object' and jsonb_array_length(jsonb_path_query_array(value, '$.*')) <= 100
 		and not value @? 'strict $.* ? (@.type() != "string")'
 		and not value @? 'strict $.keyvalue() ? (@.key starts with "ce_" || @.key == "content-type")');
 
