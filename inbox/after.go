@@ -3,9 +3,12 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
 // after decides what follows a transaction that was not committed, or may not have been.
@@ -51,6 +54,10 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 		if b.retries > 0 {
 			b.assignment.narrow(b.limit - b.pos)
 		}
+		if b.retries >= chanceConflicts && b.limit == b.pos+1 {
+			f.kind, f.err = failed, losing(f.err)
+			return b.failed(ctx, f)
+		}
 	case failed:
 		if !b.undeployed(f) {
 			return b.failed(ctx, f)
@@ -92,12 +99,33 @@ func (b *batch) refused(ctx context.Context) error {
 	return nil
 }
 
+// chanceConflicts is how many conflicts in a row may be chance.
+const chanceConflicts = 5
+
+// errLosing is why an event waits whose effect finds a conflict each time.
+var errLosing = errors.New("the effect, alone, keeps losing against other transactions")
+
+// losing is the error of an effect that keeps losing although no other event is in its transaction. Whatever it waits
+// for may end, like the outage of another system: so it waits as long, and no longer.
+func losing(err error) error { return Retryable(fmt.Errorf("%w: %w", errLosing, err)) }
+
+// serves reports whether the database answers another session right now.
+func (in *Inbox) serves(ctx context.Context) bool {
+	// By a write: a disk may be full, or the server a standby.
+	_, err := in.db.Exec(ctx, sqlBarrier)
+	return err == nil
+}
+
+// refuses reports whether the database serves others, and has answered a statement with the code of an outage.
+func (in *Inbox) refuses(ctx context.Context, err error) bool {
+	return pgerr.Answered(err) && in.serves(ctx)
+}
+
 // answers reports whether the database answers right after a session, or a statement, failed in an effect. If it does,
 // answers makes f a failure of that effect. Callers ask from the second time on, since a server or a pooler may have
 // restarted once.
 func (in *Inbox) answers(ctx context.Context, f *failure) bool {
-	// By a write: a disk may be full, or the server a standby.
-	if _, err := in.db.Exec(ctx, sqlBarrier); err != nil {
+	if !in.serves(ctx) {
 		return false
 	}
 	// The new error drops the class that the effect gave.
@@ -133,6 +161,9 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 		return nil
 	}
 	wait := b.pace.NextBackOff()
+	if errors.Is(f.err, errLosing) {
+		wait = min(wait, longestConflict)
+	}
 	b.in.log.Warn("inbox: an effect failed and runs again",
 		append(failureAttrs(&b.events[b.suspect], f.err), "reason", reason, "attempt", b.runs, "wait", wait)...)
 	b.retried(reason, b.runs, wait, f.err)

@@ -90,8 +90,8 @@ type Config struct {
 	// Backoff is the wait after the first failed attempt; default 200 ms. Each further wait is 2.3 times longer, up to
 	// two minutes, with jitter.
 	Backoff time.Duration
-	// MaxRetryFor is how long an effect may return [Retryable] for an event before OnFailure decides; default 1 h,
-	// negative: no limit.
+	// MaxRetryFor is how long an effect may return [Retryable] for an event, or lose against other transactions
+	// although it is alone in its own, before OnFailure decides; default 1 h, negative: no limit.
 	MaxRetryFor time.Duration
 
 	// LockTimeout limits each wait for a lock in the transaction, mainly for another process that is applying the same

@@ -175,12 +175,13 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 		return nil
 	case silent(err):
 		return in.classify(ctx, err)
+	case pgerr.Answered(err) && (pgerr.Away(err) || pgerr.CommitUnknown(err)):
+		// A deferred trigger may raise any code. Should it be committed all the same, the next run finds its ids.
+		return &failure{kind: lost, index: -1, err: err}
 	case pgerr.CommitUnknown(err):
 		return &failure{kind: commitUnknown, err: fmt.Errorf("inbox: the outcome of COMMIT is unknown: %w", err)}
 	case pgerr.Retry(err):
 		return &failure{kind: contended, err: err}
-	case pgerr.Away(err):
-		return &failure{kind: away, err: err}
 	}
 	// A deferred constraint of the effect's tables: any of the events may have violated it.
 	return &failure{kind: failed, index: -1, err: fmt.Errorf("COMMIT was refused: %w", err), rejects: rejects(err)}

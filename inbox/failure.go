@@ -56,6 +56,11 @@ func silent(err error) bool {
 // rejects reports whether a statement names a missing object or lacks a right (class 42).
 func rejects(err error) bool { return strings.HasPrefix(pgerr.Code(err), "42") }
 
+// ofStandby reports whether an error of the inbox's own statements is what a standby answers.
+func ofStandby(err error) bool {
+	return pgerr.Is(err, pgerr.ReadOnlyTransaction) || pgerr.Is(err, pgerr.ObjectNotInState)
+}
+
 // classify returns the failure for an error of the inbox's own statements.
 func (in *Inbox) classify(ctx context.Context, err error) *failure {
 	switch {
@@ -65,8 +70,8 @@ func (in *Inbox) classify(ctx context.Context, err error) *failure {
 		return &failure{kind: conflict, err: err}
 	case silent(err):
 		return &failure{kind: lost, index: -1, err: err}
-	case pgerr.Is(err, pgerr.ReadOnlyTransaction), pgerr.Is(err, pgerr.ObjectNotInState):
-		// A standby answered. Drop the connections, which would otherwise stay with it after a primary is available.
+	case ofStandby(err):
+		// Drop the connections, which would otherwise stay with it after a primary is available.
 		in.db.Reset()
 		return &failure{kind: away, err: err}
 	case pgerr.Away(err):

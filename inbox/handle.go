@@ -83,6 +83,7 @@ type batch struct {
 	retryPace backoff.BackOff // of retries that no event caused; nil: nothing fails
 	retries   int             // consecutive retries that no event caused
 	losses    int             // consecutive sessions that ended in the effect
+	served    bool            // the database served others when it had refused the last statement
 
 	// For the suspect.
 	retryableSince time.Time
@@ -206,7 +207,7 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	b.in.rejections.applied(b.events[b.pos:], out)
 	b.assignment.decided(out, b.offset(b.pos))
 	b.assignment.widen(len(b.events))
-	b.retries, b.losses, b.retryPace = 0, 0, nil
+	b.retries, b.losses, b.served, b.retryPace = 0, 0, false, nil
 	b.walk.done(len(b.events))
 	if do := b.in.cfg.Observer.Handled; do != nil {
 		var n [Quarantined + 1]int

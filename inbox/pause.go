@@ -15,10 +15,22 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	}
 	b.retries++
 	reason := "conflict"
+	served := b.served
+	b.served = (f.kind == away || f.kind == lost) && b.in.refuses(ctx, f.err)
+	// The connections to a standby are dropped now: if that is all, the next run succeeds.
+	if f.kind == away && b.served && (served || !ofStandby(f.err)) {
+		f.kind, f.err = rejected, advise(f.err)
+	}
 	switch f.kind {
-	case away, lost:
-		reason = "away"
-		b.in.outage.down(f.err)
+	case away:
+		if reason = "away"; !b.served {
+			b.in.outage.down(f.err)
+		}
+	case lost:
+		if reason = "failed"; !b.served {
+			reason = "away"
+			b.in.outage.down(f.err)
+		}
 	case commitUnknown:
 		reason = "commit unknown"
 		b.in.outage.down(f.err)
@@ -28,21 +40,33 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	case dayMissing:
 		reason = "day missing"
 		err := b.in.exclusive(ctx, func() error { _, err := b.in.keeper.Make(ctx, true); return err })
-		if err == nil && b.retries == 1 {
+		switch {
+		case err == nil && b.retries == 1:
 			b.retried(reason, b.retries, 0, f.err)
 			return nil
+		case err == nil: // the day is there: it is another constraint, or a trigger
+			reason = "rejected"
+			b.rejected(ctx, f.err)
+			return b.wait(ctx, reason, f)
 		}
 		b.in.log.Error("inbox: a day of inbox_message is missing and was not made; its events wait", "error",
 			errors.Join(f.err, err))
 	}
-	if b.retryPace == nil {
-		b.retryPace = pauses(20*time.Millisecond, 5*time.Second, 2)
-	}
-	wait := b.retryPace.NextBackOff()
 	if (f.kind == conflict || f.kind == contended) && b.retries%10 == 0 {
 		b.in.log.Warn("inbox: a transaction keeps losing against others", "times", b.retries, "error", f.err)
 		b.noteTrying(ctx, f.err)
 	}
+	return b.wait(ctx, reason, f)
+}
+
+// longestConflict bounds the waits after conflicts, which may end at any moment.
+const longestConflict = 5 * time.Second
+
+func (b *batch) wait(ctx context.Context, reason string, f *failure) error {
+	if b.retryPace == nil {
+		b.retryPace = pauses(20*time.Millisecond, longestConflict, 2)
+	}
+	wait := b.retryPace.NextBackOff()
 	b.retried(reason, b.retries, wait, f.err)
 	return sleep.For(ctx, wait)
 }

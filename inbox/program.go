@@ -78,7 +78,7 @@ func (in *Inbox) present(ctx context.Context) error {
 		})
 	}
 	switch {
-	case pgerr.Away(err): // the next call is soon enough, and other code logs the outage
+	case pgerr.Away(err) && !pgerr.Answered(err): // the next call is soon enough, and other code logs the outage
 		return nil
 	case err != nil:
 		return fmt.Errorf("inbox: saying which program runs the consumer: %w", err)

@@ -225,5 +225,10 @@ func (in *Inbox) count(ctx context.Context, p partitionName, a *assignment, offs
 // uncount takes back the count of a run that this process survived, even if ctx has ended. It reports whether it
 // succeeded.
 func (in *Inbox) uncount(ctx context.Context, p partitionName, offset int64) bool {
-	return in.execLate(ctx, sqlUncount, in.consumer, p.topic, p.id, offset) == nil
+	err := in.execLate(ctx, sqlUncount, in.consumer, p.topic, p.id, offset)
+	if err != nil {
+		in.log.Warn("inbox: the count of a run that this process survived could not be taken back", "topic", p.topic,
+			"partition", p.id, "offset", offset, "error", err)
+	}
+	return err == nil
 }

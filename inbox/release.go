@@ -187,13 +187,18 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	}
 	t := h.releasing(r, []int64{head.id})
 	f = t.settle(ctx)
-	if f != nil && f.kind == lost && h.waits.lost(r, h.cfg.Backoff) > h.cfg.MaxAttempts {
-		in.answers(ctx, f)
+	if f != nil {
+		switch {
+		case f.kind == lost && h.waits.lost(r, h.cfg.Backoff) > h.cfg.MaxAttempts:
+			in.answers(ctx, f)
+		case f.kind == contended && h.waits.lost(r, h.cfg.Backoff) > chanceConflicts:
+			f.kind, f.err = failed, losing(f.err)
+		}
 	}
 	end := releaseEnd(f, func() bool { return h.waitedOut(r) })
 	if end == releaseLater {
 		// This process survived the run: take the count back.
-		waits := f.kind == failed || f.kind == lost
+		waits := f.kind == failed || f.kind == lost || f.kind == contended
 		if h.uncountRelease(ctx, head, waits) && waits {
 			h.waits.noted(r)
 		}

@@ -203,12 +203,15 @@ func (h *handler) releasing(r *released, ids []int64) *releasing {
 
 // settle runs the effects until all are decided or one fails. It uses savepoints if an effect skipped after writing.
 func (t *releasing) settle(ctx context.Context) *failure {
-	for {
+	for made := false; ; {
 		f := t.once(ctx)
 		switch {
 		case f == nil:
 			return nil
+		case f.kind == dayMissing && made: // the day is there: it is another constraint, or a trigger
+			return &failure{kind: rejected, err: f.err}
 		case f.kind == dayMissing && len(t.ids) == 1:
+			made = true
 			d, _ := days.Of(t.events[0].ID)
 			if err := t.in.exclusive(ctx, func() error { return t.in.keeper.MakeDay(ctx, d) }); err != nil {
 				return &failure{kind: rejected, err: err}

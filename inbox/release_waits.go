@@ -6,8 +6,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// releaseWaits holds the waits of releases that run again later: their effect returned Retryable, or their session
-// ended in it.
+// releaseWaits holds the waits of releases that run again later: their effect returned Retryable or lost
+// against another transaction, or their session ended in it.
 type releaseWaits map[releaseName]*releaseWait
 
 // releaseName is the hash of a key, or the id of a single event.
@@ -19,7 +19,7 @@ type releaseName struct {
 type releaseWait struct {
 	since, until time.Time
 	pace         backoff.BackOff
-	losses       int  // sessions that ended in the effect
+	losses       int  // sessions that ended in the effect, and conflicts
 	noted        bool // recorded in the row, where an operator can clear it
 }
 
@@ -43,7 +43,8 @@ func (w releaseWaits) retryable(r *released, first time.Duration) (since time.Ti
 	return w.putOff(r, first).since
 }
 
-// lost delays a release whose session ended in its effect, and returns how often that happened.
+// lost delays a release whose session ended in its effect, or that lost a conflict, and returns how often that
+// happened.
 func (w releaseWaits) lost(r *released, first time.Duration) (times int) {
 	wait := w.putOff(r, first)
 	wait.losses++

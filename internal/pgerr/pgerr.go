@@ -3,6 +3,7 @@
 package pgerr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -90,6 +91,25 @@ func awayCode(code string) bool {
 		code == ReadOnlyTransaction
 }
 
+// Answered reports whether err is the server's answer to a statement, after which the session goes on. Its code may be
+// any, also one of an outage: of a trigger, of a resource that this statement needs, or of another server behind it.
+func Answered(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && isError(pg) && !connecting(err)
+}
+
+// Within reports whether err was raised within a function: that of a trigger, or one that the statement calls.
+func Within(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Where != ""
+}
+
+// isError tells an ERROR, which ends a transaction at most, from a FATAL, which ends the session.
+func isError(pg *pgconn.PgError) bool {
+	// Severity is translated into the server's language, SeverityUnlocalized is not.
+	return cmp.Or(pg.SeverityUnlocalized, pg.Severity) == "ERROR"
+}
+
 // connecting: whatever refuses a new connection, a rotated password included, is for people to repair while we wait.
 func connecting(err error) bool {
 	_, ok := errors.AsType[*pgconn.ConnectError](err)
@@ -104,13 +124,5 @@ func CommitUnknown(err error) bool {
 		return false
 	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || pg.Code == CompletionUnknown {
-		return true
-	}
-	// Severity is translated into the server's language, SeverityUnlocalized is not.
-	severity := pg.SeverityUnlocalized
-	if severity == "" {
-		severity = pg.Severity
-	}
-	return severity != "ERROR"
+	return !ok || pg.Code == CompletionUnknown || !isError(pg)
 }
