@@ -137,7 +137,7 @@ type writeFailure struct {
 
 func (f *writeFailure) note(err error) error {
 	f.keyTaken = f.keyTaken || pgerr.Is(err, pgerr.UniqueViolation)
-	f.txEnded = f.txEnded || pgerr.Is(err, pgerr.DivisionByZero)
+	f.txEnded = f.txEnded || pgerr.Is(err, pgerr.DivisionByZero) && !pgerr.Within(err) // a trigger may divide, too
 	return err
 }
 
