@@ -79,6 +79,7 @@ type claiming struct {
 	perLane int
 	bytes   int // per lane
 	locked  map[int16]bool
+	known   bool            // sql.AsKnown has passed: what divides by zero later is none of ours
 	moved   map[int16]int64 // scheduled events that came due
 	groups  heldGroups
 	all     laneSet  // every lane
@@ -139,7 +140,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 	r.lanes.Refresh(grants)
 	k := r.claiming(s, grants)
 	if err = k.send(ctx, s); err != nil {
-		if pgerr.Is(err, pgerr.DivisionByZero) { // sql.AsKnown: every lane reads its journal
+		if pgerr.Is(err, pgerr.DivisionByZero) && !k.known { // sql.AsKnown: every lane reads its journal
 			r.lanes.Reset()
 			epoch, err := r.raiseIncarnation(ctx, s.Session)
 			if err != nil {
@@ -290,7 +291,8 @@ func (k *claiming) queue(b *pgx.Batch) {
 	b.Queue(q(sql.Lock), k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
 		return eachLane(rows, func(lane int16) { k.locked[lane] = true })
 	})
-	b.Queue(q(sql.AsKnown), k.settled.lanes, k.settled.fences, me, k.settled.firsts, k.c.epoch)
+	b.Queue(q(sql.AsKnown), k.settled.lanes, k.settled.fences, me, k.settled.firsts, k.c.epoch).
+		Exec(func(pgconn.CommandTag) error { k.known = true; return nil })
 	if len(k.reserve.lanes) > 0 {
 		b.Queue(q(sql.Reserve), k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
 	}

@@ -40,7 +40,9 @@ type laneState struct {
 	woken, busy, doubt, leaving      bool
 	parked, releasing                bool
 	groups                           delivery.Groups
-	turn, strikes, taken             int
+	turn, strikes                    int
+	rest                             time.Time
+	taken                            int
 	bulk                             bool
 	pace                             lanes.Pace
 }

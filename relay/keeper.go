@@ -188,7 +188,19 @@ func (r *Relay) trouble() (text string, lasts *string) {
 			return m.System + ": " + delivery.ErrorText(redact.Error(err), longestTrouble), interval(time.Since(since))
 		}
 	}
-	return "", nil
+	// One of the refused lanes stands for all.
+	mine := r.lanes.All()
+	r.refused.Range(func(lane, what any) bool {
+		if !slices.Contains(mine, lane.(int16)) {
+			r.refused.Delete(lane)
+			return true
+		}
+		refused := what.(refusedLane)
+		text = fmt.Sprintf("lane %d: ", lane) + delivery.ErrorText(redact.Error(refused.last), longestTrouble)
+		lasts = interval(time.Since(refused.since))
+		return false
+	})
+	return text, lasts
 }
 
 // longestTrouble bounds what a heartbeat carries of an error, in bytes.

@@ -63,7 +63,7 @@ func TestOutageLastsUntilClaimsWork(t *testing.T) {
 		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '10'
 			from generate_series(0, 9) g`)
 	before := dials.Load()
-	pgtest.Await(t, "five more attempts to claim", func() (bool, error) { return dials.Load() > before+5, nil })
+	pgtest.Await(t, "more attempts to claim", func() (bool, error) { return dials.Load() > before+10, nil })
 	said.is(t, "while claims fail", 1, 0)
 
 	db.Exec(t, `alter table outbox_claim_away rename to outbox_claim`)

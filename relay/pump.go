@@ -28,18 +28,23 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 				r.postgres.Report(s.Name, nil, s.Heard())
 				r.kafka.Report(s.Name, nil, s.Heard())
 			}
+			rested, stop := r.lanes.Rested(number, r.cfg.Pumps, time.Now())
 			select {
 			case <-ctx.Done():
 			case <-r.kicks[number]:
+			case <-rested:
 			case one := <-rest.done:
 				r.settleRemainder(work, s, rest, one)
 			}
+			stop()
 			continue
 		}
 		_, err := r.step(work, s, grants, rest)
-		r.postgres.Report(s.Name, err, s.Heard())
-		if err == nil {
+		switch rests := r.report(s, grants, err); {
+		case err == nil:
 			pause.Reset()
+			continue
+		case rests:
 			continue
 		}
 		_ = sleep.For(ctx, pause.NextBackOff())
@@ -80,7 +85,7 @@ func (r *Relay) claimLanes(ctx context.Context, s *session, grants []lanes.Grant
 	since := time.Now()
 	c, lost, unknown, err := r.claim(ctx, s, grants)
 	if err != nil {
-		r.overran(s, grants, err)
+		r.overran(grants, err)
 		if unknown {
 			r.doubt(grants)
 		} else {
@@ -120,30 +125,95 @@ func (r *Relay) doubt(grants []lanes.Grant) {
 	r.beatIf(len(grants) > 0)
 }
 
-// refusalsEvery is how often a pump says that the server refuses the work on a lane.
+// refusalsEvery is how often it is said that the server refuses the work on a lane.
 const refusalsEvery = 30 * time.Second
 
-// overran records that a claim or settle of lanes timed out, or that the server refused it, if the error says so: a row
-// that cannot be read, or a user's trigger that fails for one, must not stop the lanes beside it.
-func (r *Relay) overran(s *session, grants []lanes.Grant, err error) {
-	late := pgerr.Is(err, pgerr.QueryCanceled) || errors.Is(err, context.DeadlineExceeded) && !pgerr.Away(err)
-	// Our own statements divide by zero where the server is not as known: that is no refusal.
-	refused := pgerr.Code(err) != "" && !pgerr.Away(err) && !pgerr.Retry(err) && !pgerr.Is(err, pgerr.DivisionByZero)
+// chanceRefusals is how many steps in a row may be refused for several lanes before it is no lane's fault. Two lanes
+// are claimed apart after six steps.
+const chanceRefusals = 8
+
+// refusals are the answers of the server that a session's work on lanes cannot be done. A row that cannot be read, or a
+// user's trigger that fails for one, stops its lane and no other.
+type refusals struct {
+	worked  int           // steps that were done
+	inARow  int           // refused steps, without one that was done, that may be the fault of no lane
+	atFirst map[int16]int // lanes whose work was refused, and worked at that time
+}
+
+// report records the end of a step. An answer of the server is an outage only if it refuses the work on several lanes
+// and no step is done; otherwise it is the lane's. rests: the pump need not pause, because the lane does.
+func (r *Relay) report(s *session, grants []lanes.Grant, err error) (rests bool) {
+	n, outage := &s.refused, err
 	switch {
+	case err == nil:
+		n.worked++
+		n.inARow = 0
+		for _, g := range grants {
+			delete(n.atFirst, g.Lane)
+			r.refused.Delete(g.Lane)
+		}
+	case pgerr.Answered(err):
+		if pgerr.Away(err) {
+			r.requestBeat() // which tells whether the server can write
+		}
+		if n.atFirst == nil {
+			n.atFirst = map[int16]int{}
+		}
+		for _, g := range grants {
+			if _, known := n.atFirst[g.Lane]; !known {
+				n.atFirst[g.Lane] = n.worked
+			}
+		}
+		if rests = len(grants) == 1 && n.atFirst[grants[0].Lane] < n.worked; !rests {
+			n.inARow++
+		}
+		if rests || n.inARow < chanceRefusals || len(n.atFirst) == 1 {
+			outage = nil
+		}
+	}
+	r.postgres.Report(s.Name, outage, s.Heard())
+	return rests
+}
+
+// overran records that a claim or settle of lanes timed out, or that the server refused it, if the error says so.
+func (r *Relay) overran(grants []lanes.Grant, err error) {
+	late := pgerr.Is(err, pgerr.QueryCanceled) || errors.Is(err, context.DeadlineExceeded) && !pgerr.Away(err)
+	switch refused := pgerr.Answered(err); {
 	case late:
 		r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants),
 			"err", err)
-	case refused && len(grants) == 1:
-		if time.Since(s.refused) > refusalsEvery {
-			s.refused = time.Now()
-			r.log.Error("the database refuses the work on a lane: its events wait, those of other lanes go on", "lane",
-				grants[0].Lane, "err", err)
-		}
-	case refused: // it is repeated in smaller parts
-	default:
+	case !refused:
 		return
 	}
 	r.lanes.Overran(grants)
+	if len(grants) == 1 {
+		if !late {
+			r.refuse(grants[0].Lane, err)
+		}
+		r.lanes.Rest(grants[0].Lane, time.Now())
+	}
+}
+
+// refusedLane is a lane that the server refuses the work on.
+type refusedLane struct {
+	since, said time.Time
+	last        error
+}
+
+// refuse notes that the work on one lane alone is refused.
+func (r *Relay) refuse(lane int16, err error) {
+	now := time.Now()
+	l := refusedLane{since: now}
+	if before, ok := r.refused.Load(lane); ok {
+		l = before.(refusedLane)
+	}
+	if l.last = err; now.Sub(l.said) > refusalsEvery {
+		l.said = now
+		defer r.requestBeat() // it shows operators the trouble
+		r.log.Error("the database refuses the work on a lane: its events wait, those of other lanes go on", "lane",
+			lane, "err", err)
+	}
+	r.refused.Store(lane, l)
 }
 
 // beatIf asks for a heartbeat now, if lanes need one.

@@ -62,7 +62,8 @@ type Relay struct {
 	tired   bool      // the prober's: no event has come for IdleAfter, and the relay may sleep
 	asleep  atomic.Bool
 
-	health *delivery.Health
+	health  *delivery.Health
+	refused sync.Map // refusedLane by the lane's int16
 
 	version string // of this program
 
@@ -251,6 +252,7 @@ func (r *Relay) identify(first lanes.Source) {
 	r.waiting.Store(0)
 	r.streaming.Store(0)
 	r.undrained.Store(0)
+	r.refused.Clear()
 	r.short.Store(true)
 	r.beaten.Store(0)
 }
@@ -283,7 +285,7 @@ func (r *Relay) Stalled() time.Duration {
 type session struct {
 	*pg.Session
 	claimed, scratch buffers
-	refused          time.Time // when it was last said that the server refuses the work on a lane
+	refused          refusals
 }
 
 func (r *Relay) session(name string) *session {

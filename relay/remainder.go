@@ -47,7 +47,7 @@ func (r *Relay) retryApart(work context.Context, all *remainders, c *claim) {
 // settleRemainder settles a remainder whose publishing has ended.
 func (r *Relay) settleRemainder(work context.Context, s *session, all *remainders, one remainder) {
 	all.count(one.c, -1)
-	r.postgres.Report(s.Name, r.finish(work, s, one.c, one.result), s.Heard())
+	r.report(s, grantsOf(one.c.lanes), r.finish(work, s, one.c, one.result))
 }
 
 // mayRetryApart reports whether the rest of an attempt may be retried apart. While no place answers, the claim is kept,

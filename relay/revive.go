@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -23,6 +24,7 @@ func (r *Relay) revive(ctx, work context.Context) {
 	defer s.Close()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	var said time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -32,7 +34,16 @@ func (r *Relay) revive(ctx, work context.Context) {
 		}
 		due, next := r.health.Due(time.Now())
 		if len(due) > 0 {
-			r.postgres.Report(s.Name, r.tryClosed(work, s, due), s.Heard())
+			err := r.tryClosed(work, s, due)
+			if pgerr.Answered(err) { // it may be the row of one lane; another try takes another lane
+				if time.Since(said) > refusalsEvery {
+					said = time.Now()
+					r.log.Error("the database refuses the note that a held event is tried: its place stays closed",
+						"err", err)
+				}
+				err = nil
+			}
+			r.postgres.Report(s.Name, err, s.Heard())
 			_, next = r.health.Due(time.Time{})
 		}
 		wait := time.Hour

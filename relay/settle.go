@@ -129,7 +129,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	since := time.Now()
 	settled, err := r.settleForSure(ctx, s, set)
 	took := c.took + time.Since(since)
-	r.overran(s, grantsOf(set.lanes), err)
+	r.overran(grantsOf(set.lanes), err)
 	var all outcome
 	for i := range set.lanes {
 		l := &set.lanes[i]
@@ -253,8 +253,10 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 // settleForSure repeats a settle that certainly did not happen (a lock timeout, a deadlock), as long as the lanes are
 // this relay's: claiming them again instead would publish everything twice.
 func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
+	// A conflict that lasts may be one lane's: the lanes are then settled apart.
+	const chanceConflicts = 5
 	pause := outage.NewBackOff()
-	for {
+	for conflicts := 1; ; conflicts++ {
 		settled, err = r.settle(ctx, s, set)
 		if len(set.placed.lanes) > 0 && pgerr.Is(err, pgerr.DivisionByZero) {
 			r.log.Info("rows are not where the claim read them (was the table rewritten, or were events deleted?): " +
@@ -262,10 +264,7 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 			set.plain, set.placed, set.rows = concat(&set.plain, &set.placed), laneKeys{}, nil
 			continue
 		}
-		if err == nil || pgerr.Retry(err) {
-			r.postgres.Report(s.Name, err, s.Heard())
-		}
-		if err == nil || !pgerr.Retry(err) || ctx.Err() != nil {
+		if err == nil || !pgerr.Retry(err) || conflicts >= chanceConflicts || ctx.Err() != nil {
 			return settled, err
 		}
 		_ = sleep.For(ctx, pause.NextBackOff())

@@ -74,7 +74,9 @@ func (t *Table) TakeOffered(now time.Time) []Grant {
 }
 
 // free reports whether a claim of the lane may begin.
-func (l *state) free(now time.Time) bool { return !l.busy && l.certain() && now.Before(l.deadline) }
+func (l *state) free(now time.Time) bool {
+	return !l.busy && l.certain() && now.Before(l.deadline) && !now.Before(l.rest)
+}
 
 // together chooses the lanes of one claim, at most so many. Lanes whose claims timed out are claimed apart from the
 // others, half as many each time: a lane that cannot be claimed must not stop the others. Those that have waited
@@ -166,6 +168,37 @@ func (t *Table) Overran(grants []Grant) {
 		t.update(grants[i].Lane, grants[i].Fence, func(l *state) { l.strikes = min(l.strikes+1, mostStrikes) })
 	}
 }
+
+// Rest has a lane wait before its next claim, the longer the more often it has failed alone.
+func (t *Table) Rest(lane int16, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.owned[lane]; l != nil {
+		l.rest = now.Add(min(10*time.Millisecond<<l.strikes, longestRest))
+	}
+}
+
+// Rested returns a channel that gets the time when the first ready lane of one of n pumps has rested, and how to stop
+// waiting for it. Nothing else tells: a ready lane is not probed.
+func (t *Table) Rested(pump, n int, now time.Time) (rested <-chan time.Time, stop func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var first time.Time
+	for i, l := range t.owned {
+		if int(i)%n == pump && l.source == Pumps && l.ready && now.Before(l.rest) &&
+			(first.IsZero() || l.rest.Before(first)) {
+			first = l.rest
+		}
+	}
+	if first.IsZero() {
+		return nil, func() {}
+	}
+	timer := time.NewTimer(first.Sub(now))
+	return timer.C, func() { timer.Stop() }
+}
+
+// longestRest bounds what a lane still waits once its work is no longer refused.
+const longestRest = 5 * time.Second
 
 // GiveBack ends a pump's work on a lane without a claim. Like the other methods that give back, it reports whether a
 // heartbeat must handle the lane.

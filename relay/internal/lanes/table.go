@@ -54,7 +54,8 @@ type state struct {
 	releasing bool            // some parked events are to be released
 	groups    delivery.Groups // the places that it holds events for
 	turn      int             // how often it was taken: its claims take turns at kinds of work
-	strikes   int             // how often its claims timed out, less how often they were easy
+	strikes   int             // how often its claims failed, less how often they were easy
+	rest      time.Time       // no claim before it
 	taken     int             // Table.takes when a pump last took it
 	bulk      bool            // had more events than a claim takes, and none of them large
 	pace      Pace            // of its last claim
@@ -92,15 +93,16 @@ func New(first Source) *Table {
 }
 
 // Leased sets the fences of the lanes that the relay owns until a deadline according to the database. A lane with
-// another fence than before begins anew.
+// another fence than before begins anew, but as one that failed and was taken when it was: otherwise one whose outcome
+// is unknown each time would always come first.
 func (t *Table) Leased(fences map[int16]int64, until time.Time) (taken, lost []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	strikes := map[int16]int{}
+	before := map[int16]*state{}
 	for i, l := range t.owned {
 		if fence, ok := fences[i]; !ok || fence != l.fence {
 			delete(t.owned, i)
-			strikes[i] = l.strikes
+			before[i] = l
 			lost = append(lost, i)
 		}
 	}
@@ -108,8 +110,10 @@ func (t *Table) Leased(fences map[int16]int64, until time.Time) (taken, lost []i
 		l := t.owned[i]
 		if l == nil {
 			l = &state{
-				fence: fence, source: t.first, read: t.reads, strikes: strikes[i], fresh: true, ready: true,
-				due: true,
+				fence: fence, source: t.first, read: t.reads, fresh: true, ready: true, due: true,
+			}
+			if b := before[i]; b != nil {
+				l.strikes, l.taken, l.rest = b.strikes, b.taken, b.rest
 			}
 			t.owned[i] = l
 			taken = append(taken, i)
