@@ -124,6 +124,11 @@ func TestProvoked(t *testing.T) {
 				returning owner)
 				update outbox_lane set owner = (select owner from gone), lease_until = now() - interval '165 s'`,
 		}, "leases", Fail, "host:7 was last heard of 3m"},
+		"relay in trouble": {[]string{
+			`insert into relay_member (owner, name, seen, lease_until, trouble, trouble_since)
+				values (gen_random_uuid(), 'host:7', now(), now() + interval '1 hour',
+					'lane 3: division by zero (SQLSTATE 22012)', now() - interval '90 s')`,
+		}, "relays", Fail, "host:7, for 00:01:30: lane 3: division by zero"},
 		"parked": {
 			[]string{
 				`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (1, '', 't', 'k',

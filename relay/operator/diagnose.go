@@ -33,6 +33,7 @@ type Diagnosis struct {
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
 	Members                 int64         // relays that were alive within the last minute
 	Silent                  []SilentRelay // the first five, the last heard of first
+	Troubled                []string      // the first five live relays that have met an error for ten seconds, with it
 	WaitingLanes            int64         // lanes that have events
 	Oldest                  time.Duration // age of the oldest event; 0 when there is none
 
@@ -177,6 +178,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	d.Oldest = sql.Seconds(oldest)
 	x.row(ctx, sql.MissingLanes, nil, []any{&d.MissingLanes})
 	d.Silent = rowsOf(ctx, x, scanSilent, sql.Silent)
+	d.Troubled = x.texts(ctx, sql.Troubled)
 	x.row(ctx, sql.Aside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})
 	var ago *float64
 	x.row(ctx, sql.Vacuum, nil, []any{&d.Vacuum.Live, &d.Vacuum.Dead, &ago, &d.Vacuum.Off})

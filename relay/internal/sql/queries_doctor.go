@@ -56,6 +56,13 @@ from {schema}relay_member m
 where m.lease_until <= clock_timestamp() and m.seen <= clock_timestamp() - interval '1 minute' order by m.seen desc
 	limit 5`
 
+	Troubled = `-- relay: troubled
+select coalesce(nullif(m.name, ''), m.owner::text) || ', for ' || date_trunc('second', m.seen - m.trouble_since)
+	|| ': ' || m.trouble
+from {schema}relay_member m
+where m.lease_until > clock_timestamp() and m.trouble <> '' and m.seen - m.trouble_since >= interval '10 seconds'
+order by 1 limit 5`
+
 	Aside = `-- relay: aside
 select (select count(*) from {schema}outbox_parked), (select count(*) from {schema}outbox_parked_key),
 	(select count(*) from {schema}outbox_scheduled where due < clock_timestamp() - interval '1 minute')`
