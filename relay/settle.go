@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
@@ -32,6 +33,7 @@ type settling struct {
 	// placed are lanes that were read in bulk and are acked as a whole. rows are the positions of their rows.
 	placed laneKeys
 	rows   []pg.Row
+	known  bool                       // sql.AsKnown has passed
 	gone   int                        // acked, and deleted from the outbox by another session
 	added  map[int16][]delivery.Place // groups that lanes have after the settle
 	parks  map[int16]bool             // lanes that have parked events after the settle
@@ -129,7 +131,9 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	since := time.Now()
 	settled, err := r.settleForSure(ctx, s, set)
 	took := c.took + time.Since(since)
-	r.overran(grantsOf(set.lanes), err)
+	if set.known || !pgerr.Is(err, pgerr.DivisionByZero) { // sql.AsKnown refuses no lane
+		r.overran(grantsOf(set.lanes), err)
+	}
 	var all outcome
 	for i := range set.lanes {
 		l := &set.lanes[i]
@@ -274,7 +278,7 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 // settle deletes the journal entries of the lanes, and deletes or moves the events that they name. It returns the lanes
 // whose entries were there; in the others it changed nothing.
 func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
-	settled = make(map[int16]bool, len(set.lanes))
+	settled, set.known = make(map[int16]bool, len(set.lanes)), false
 	read := func(rows pgx.Rows) error {
 		return eachLane(rows, func(lane int16) { settled[lane] = true })
 	}
@@ -295,7 +299,8 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		b.Queue(r.sql(sql.Lock), all.lanes, all.fences, r.owner)
 		// On a server that took over without the take-over of a lane, the lane may have come back under the fence that
 		// it had, with another entry under this number.
-		b.Queue(r.sql(sql.AsKnown), none.lanes, none.fences, r.owner, none.firsts, set.epoch)
+		b.Queue(r.sql(sql.AsKnown), none.lanes, none.fences, r.owner, none.firsts, set.epoch).
+			Exec(func(pgconn.CommandTag) error { set.known = true; return nil })
 		if len(set.acked.lanes) > 0 {
 			r.queueAcked(b, set, &set.mixed)
 		}
