@@ -29,7 +29,7 @@ func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 	var overdue [buckets][]item
 	err = eachBucket(ctx, func(ctx context.Context, b int64) error {
 		return s.query(ctx, b, 0, earliest, func(i item) bool {
-			if i.state() == idempotency.InProgress && i.number("ready")+micros(opt.Grace) > earliest {
+			if i.number("lease")+micros(opt.Grace) > earliest {
 				return true
 			}
 			if k, err := parseKey(i.text("key")); err == nil &&
@@ -110,7 +110,7 @@ func (s *Store) claimOverdue(ctx context.Context, found item, opt store.RecoverO
 	end := latest + micros(opt.Lease)
 	got, err := s.update(ctx, k,
 		`set #state = :unknown, #token = :token, #fence = #fence + :one, #attempts = #attempts + :one, #lease = :ends, #span = :span, #ready = :ends, #due = :zero remove #writer, #seq`,
-		`#state = :unknown and attribute_not_exists(#stuck) and #lease <= :now and #due <= :now or #state = :inProgress and #lease <= :grace`,
+		`(#state = :inProgress or #state = :unknown and attribute_not_exists(#stuck) and #due <= :now) and #lease <= :grace`,
 		values{
 			":token": text(opt.Token), ":one": number(1), ":zero": number(0), ":ends": number(end),
 			":span": number(micros(opt.Lease)), ":now": number(earliest),

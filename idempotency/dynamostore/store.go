@@ -138,9 +138,8 @@ func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt store.Cl
 			}.old(old))
 		return now, true, err
 	case inProgress && ended:
-		// The lease is cleared too: a client whose clock is behind could see it as running.
-		now, err = s.update(ctx, r.Key, `set #state = :unknown, #due = #lease, #lease = :zero`, unchanged,
-			values{":zero": number(0)}.old(old))
+		// The lease stays: recovery's grace counts from its end.
+		now, err = s.update(ctx, r.Key, `set #state = :unknown`, unchanged, values{}.old(old))
 		return now, false, err
 	}
 	return old, false, nil

@@ -37,7 +37,7 @@ func Table(name string) *dynamodb.CreateTableInput {
 			IndexName: aws.String(indexName), KeySchema: keys("bucket", "ready"),
 			Projection: &types.Projection{
 				ProjectionType:   types.ProjectionTypeInclude,
-				NonKeyAttributes: []string{"state", "claimed"},
+				NonKeyAttributes: []string{"state", "claimed", "lease"},
 			},
 		}},
 	}

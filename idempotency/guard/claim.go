@@ -42,7 +42,8 @@ func (g *Guard) undoClaim(ctx context.Context, r idempotency.Request, opt store.
 	switch {
 	case err != nil || !c.Won:
 	case takenOver, len(c.Record.Progress.Steps) > 0:
-		err = g.store.MarkUnknown(ctx, c.Lease, "a claim was given up", 0)
+		// The last request of the earlier owner may still arrive.
+		err = g.store.MarkUnknown(ctx, c.Lease, "a claim was given up", g.cfg.RecoverAfter)
 	default:
 		err = g.store.Release(ctx, c.Lease)
 	}

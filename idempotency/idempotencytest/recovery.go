@@ -18,6 +18,7 @@ func recoveries() []testCase {
 		{"Recover_ReturnsRecord", false, recoverReturnsRecord},
 		{"Recover_LongestOverdueFirst", false, recoverLongestOverdueFirst},
 		{"Recover_Grace", false, recoverGrace},
+		{"Recover_GraceAfterARetry", false, recoverGraceAfterARetry},
 		{"Recover_DueNow", false, recoverDueNow},
 		{"Recover_OnlyListedOperations", true, recoverOnlyListedOperations},
 		{"Recover_RecoverersLeaseEnds_DBOSPy716", false, recoverRecoverersLeaseEnds},
@@ -84,6 +85,26 @@ func recoverGrace(t *testing.T, s *suite) {
 	s.awaitLeaseEnd(t, r.Key)
 	if got := s.recoverUpTo(t, 10); len(got) != 1 {
 		t.Fatalf("without grace: %+v", got)
+	}
+}
+
+// recoverGraceAfterARetry: the grace holds whoever noticed that the lease has ended, and for recoverers, who send
+// requests too.
+func recoverGraceAfterARetry(t *testing.T, s *suite) {
+	r := s.fresh()
+	s.claimLapsed(t, r)
+	if got := s.claim(t, r, rand.Text(), long, false); got.Won {
+		t.Fatalf("%+v", got)
+	}
+	wantState(t, s.get(t, r.Key), idempotency.Unknown)
+	for _, of := range []string{"an owner", "a recoverer"} {
+		if got := s.recover(t, store.RecoverOptions{Limit: 10, Lease: long, Grace: long}); len(got) != 0 {
+			t.Errorf("within the grace of %s: %+v", of, got)
+		}
+		if got := s.recover(t, store.RecoverOptions{Limit: 10, Lease: s.tick()}); len(got) != 1 {
+			t.Fatalf("without the grace of %s: %+v", of, got)
+		}
+		s.awaitLeaseEnd(t, r.Key)
 	}
 }
 

@@ -123,8 +123,6 @@ func (m *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 		m.grantLease(e, opt.Token, now.Add(opt.Lease))
 	case regrant:
 		e.lease = now.Add(opt.Lease)
-	case expire:
-		e.due = e.lease
 	}
 	e.setState(act)
 	out := store.ClaimResult{Record: e.record(now)}
@@ -277,8 +275,9 @@ func (m *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 		if opt.Operations != nil && !slices.Contains(opt.Operations, e.Key.Operation) {
 			continue
 		}
-		if at := e.situation(now); m.table[recover][at] == assign &&
-			(at != lapsed || !e.lease.Add(opt.Grace).After(now)) {
+		// A holder that did not end its lease may have a request that still arrives, whoever noticed the end.
+		inGrace := !e.lease.IsZero() && !e.lease.After(now) && e.lease.Add(opt.Grace).After(now)
+		if m.table[recover][e.situation(now)] == assign && !inGrace {
 			found = append(found, e)
 		}
 	}

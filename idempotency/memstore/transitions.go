@@ -54,7 +54,7 @@ const (
 	grant                    // won: a new record with a new fence
 	regrant                  // won again: the lease begins anew
 	takeOver                 // won: a new fence; progress and input are kept
-	expire                   // not won: the lease has ended, so the outcome becomes unknown and due
+	expire                   // not won: the lease has ended, so the outcome becomes unknown
 	renew                    // the lease begins anew
 	update                   // the progress is replaced
 	complete                 // the key is completed

@@ -79,9 +79,9 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	attempts, reason, false, stage, steps, input,
 	finished_at, code, schema_version, failure, resource, header, body`
 
-// The key has been due since the end of the lease.
+// The key is due since the end of the lease, which stays: recovery's grace counts from it.
 const sqlExpireLease = `-- pgstore: expire a lease
-update {schema}idempotency_key set state = 'UNKNOWN_REQUIRES_RECOVERY', lease_until = null
+update {schema}idempotency_key set state = 'UNKNOWN_REQUIRES_RECOVERY'
 where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 	and state = 'IN_PROGRESS' and lease_until <= clock_timestamp()
 returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '',

@@ -3,12 +3,14 @@ package pgstore
 // Statements of recovery and retention. They lock the rows that they select, and compare the same condition again when
 // they write.
 
-// A locked row is skipped: its holder is alive and writes it. The columns are those of claim, then the key and due_at.
+// A locked row is skipped: its holder is alive and writes it. A row with a lease waits for the grace: its holder, an
+// owner or a recoverer, did not end the lease, and its last request may still arrive. The columns are those of claim,
+// then the key and due_at.
 const sqlRecover = `-- pgstore: recover
 with due as materialized (
 	select tenant, operation, key, fence, due_at from {schema}idempotency_key
 	where state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') and due_at <= clock_timestamp()
-		and (state = 'UNKNOWN_REQUIRES_RECOVERY' or due_at <= clock_timestamp() - $1::bigint * interval '1 microsecond')
+		and (lease_until is null or due_at <= clock_timestamp() - $1::bigint * interval '1 microsecond')
 		and ($2::text[] is null or operation = any($2::text[]))
 	order by due_at limit $3::bigint
 	for update skip locked

@@ -22,8 +22,8 @@ type Config struct {
 	Parallel int
 	// Lease is the lease of an operation, which a heartbeat extends; default 30 s.
 	Lease time.Duration
-	// Grace is the time after the end of an owner's lease in which its last request may still arrive; default 5 s,
-	// negative: none.
+	// Grace is the time in which the last request of an owner or a worker may still arrive: after a lease that ended by
+	// itself, and after an attempt of a worker that leaves the outcome unknown. Default 5 s, negative: none.
 	Grace time.Duration
 	// Timeout bounds the processing of an operation, by the context of probes and steps; default 2 min.
 	Timeout time.Duration

@@ -171,7 +171,9 @@ func (w *Worker) giveBack(ctx context.Context, c store.ClaimResult, cause error)
 	stuck := errors.Is(cause, guard.ErrStuck) || w.cfg.MaxAttempts > 0 && c.Record.Attempts >= w.cfg.MaxAttempts
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.Lease)
 	defer cancel()
-	if err := w.store.Postpone(ctx, c.Lease, store.Reason(cause), w.delay(c.Record.Attempts), stuck); err != nil {
+	// This attempt may have called a provider: its request has the grace of any other.
+	after := max(w.delay(c.Record.Attempts), w.cfg.Grace)
+	if err := w.store.Postpone(ctx, c.Lease, store.Reason(cause), after, stuck); err != nil {
 		return Lost, errors.Join(cause, err)
 	}
 	if stuck {

@@ -165,11 +165,11 @@ type Store interface {
 // Recoverer is the part of a Store that recovery uses.
 type Recoverer interface {
 	// Recover claims up to Limit keys for a recoverer, longest overdue first, that are UNKNOWN, due and not Stuck, or
-	// IN_PROGRESS under a lease that ended longer than Grace ago: they become UNKNOWN, with fence + 1 and attempts + 1,
-	// under a new lease. Two recoverers never get the same key. Keys of operations that are not listed do not change;
-	// nil means all. A key that became UNKNOWN because its lease ended is due at once. If the reply is lost, its keys
-	// wait for the end of the lease: the call sent again gets others. A store that claims keys one by one may return an
-	// error together with claimed keys.
+	// IN_PROGRESS: they become UNKNOWN, with fence + 1 and attempts + 1, under a new lease. If the last holder did not
+	// end its lease, it must have ended longer than Grace ago, even if a claim has recorded that. Two recoverers never
+	// get the same key. Keys of operations that are not listed do not change; nil means all. If the reply is lost, its
+	// keys wait for the end of the lease: the call sent again gets others. A store that claims keys one by one may
+	// return an error together with claimed keys.
 	Recover(ctx context.Context, opt RecoverOptions) ([]ClaimResult, error)
 
 	// Postpone ends the lease of the holder's UNKNOWN key, which is due again after the delay, or Stuck if stuck is
@@ -197,7 +197,7 @@ type Recoverable interface {
 type RecoverOptions struct {
 	Limit      int           // of keys; required, positive
 	Lease      time.Duration // of the recoverer; required, positive
-	Grace      time.Duration // after the end of an owner's lease
+	Grace      time.Duration // after a lease that ended by itself
 	Token      string        // of this recoverer's attempt, as in ClaimOptions; required
 	Operations []string      // nil: all
 }

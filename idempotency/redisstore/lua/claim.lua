@@ -35,7 +35,7 @@ if r.state == WORKING then
 	end
 	if r.lease > now then return answer(0) end
 	if rerun then return take() end
-	redis.call('HSET', record, 'state', UNKNOWN, 'due', text(r.lease))
+	redis.call('HSET', record, 'state', UNKNOWN) -- the lease stays: recovery's grace counts from its end
 	place(unknown, r.lease)
 	return answer(0)
 end

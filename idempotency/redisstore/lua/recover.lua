@@ -6,13 +6,9 @@ if r and r.state == UNKNOWN and r.token == token and r.lease > now then -- sent 
 	place(unknown, now + lease)
 	return answer(1)
 end
-local found = false
-if r and r.state == WORKING then
-	found = r.lease + tonumber(ARGV[4]) <= now
-elseif r and r.state == UNKNOWN then
-	found = not r.stuck and r.lease <= now and r.due <= now
-end
-if not found then return {0, text(now), {}, {}} end
+-- A lease that its holder did not end (it is 0 otherwise) has ended at least for the grace.
+local over = r and (r.lease == 0 or r.lease + tonumber(ARGV[4]) <= now)
+if not over or r.state ~= WORKING and (r.state ~= UNKNOWN or r.stuck or r.due > now) then return {0, text(now), {}, {}} end
 grant(token, lease)
 redis.call('HSET', record, 'state', UNKNOWN)
 redis.call('HINCRBY', record, 'tries', 1)
