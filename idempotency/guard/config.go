@@ -35,8 +35,7 @@ type Config struct {
 	// outcome is unknown. Other operations become unknown and wait for recovery. A wrong entry makes an effect happen
 	// twice.
 	Rerun []string
-	// Classify classifies an error without a mark, such as that of a COMMIT. Nil, or Unclassified: see [Guard.Do] and
-	// [Guard.Run].
+	// Classify classifies an error without a mark. Nil, or Unclassified: [ClassifySQL] does.
 	Classify func(error) idempotency.Class
 	// RecordTimeout bounds the retries to record the outcome of the work; default 10 s. The end of the caller's context
 	// does not end them.

@@ -46,11 +46,11 @@ func New(store store.Store, cfg Config) (*Guard, error) {
 // [idempotency.ErrExpired], [store.ErrLeaseLost], [ErrUnrecorded] or [idempotency.ErrInvalidKey], or is the work's or
 // the store's.
 //
-// Errors of the work: [idempotency.Terminal] is recorded and replayed. [idempotency.Retryable], an error without a
-// mark, and a panic mean that the transaction was rolled back, and release the key. [idempotency.OutcomeUnknown], and
-// an error without a mark after the end of the context, make the outcome unknown. A COMMIT whose reply was lost must be
-// [idempotency.OutcomeUnknown], if need be by Config.Classify. After a take-over (Config.Rerun) an error does not
-// release the key, because the earlier owner may have committed.
+// Errors of the work: [idempotency.Terminal] is recorded and replayed. [idempotency.Retryable] means that nothing has
+// happened, and releases the key. So does an error without a mark by which a database has refused the transaction or a
+// connection, see [ClassifySQL]; Config.Classify may know more. Every other one, and a panic, make the outcome unknown:
+// it may be that of a COMMIT whose reply was lost. After a take-over (Config.Rerun) an error does not release the key,
+// because the earlier owner may have committed.
 //
 // If the claim fails because of the store, nothing was run, and the error is [idempotency.Retryable]. For work that
 // needs a fence, use Run and [Op.Fence].

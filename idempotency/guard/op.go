@@ -82,7 +82,7 @@ func (o *Op) step(name string) (store.Step, bool) {
 // attempt runs it again: put a unique constraint on Call.Key, and return the row if it exists.
 //
 // A Terminal error is recorded, and the phase is not run again. After any other error the next attempt runs it again.
-// In the first phase, an error that may follow a COMMIT must be [idempotency.OutcomeUnknown], or the key is released.
+// In the first phase, the key is released after an error by which certainly nothing was committed, see [Guard.Do].
 func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte,
 	error,
 ) {

@@ -58,6 +58,9 @@ func (a *attempt) classify(ctx context.Context, err error) (o outcome, code stri
 	if class == idempotency.Unclassified && err != nil && a.guard.cfg.Classify != nil {
 		class = a.guard.cfg.Classify(err)
 	}
+	if class == idempotency.Unclassified && err != nil {
+		class = ClassifySQL(err)
+	}
 	switch {
 	case err == nil && !isOpen:
 		return finished, ""
@@ -65,7 +68,7 @@ func (a *attempt) classify(ctx context.Context, err error) (o outcome, code stri
 		return finished, cmp.Or(code, "failed")
 	case err == nil, class == idempotency.ClassTerminal, class == idempotency.ClassUnknown, called(steps):
 		return unknown, ""
-	case class == idempotency.Unclassified && ctx.Err() != nil: // it may have been interrupted at its COMMIT
+	case class == idempotency.Unclassified && (len(steps) == 0 || ctx.Err() != nil): // it may have committed
 		return unknown, ""
 	case len(steps) > 0:
 		return phasesDone, ""
@@ -199,12 +202,7 @@ func (a *attempt) unknown(cause error, recorded bool) error {
 
 // recordPanic records an attempt whose work did not return.
 func (a *attempt) recordPanic(ctx context.Context) {
-	err := errors.New("the work panicked")
-	switch {
-	case a.resume:
-	case len(a.op.Steps()) > 0, a.takenOver:
-		_ = a.markUnknown(ctx, err)
-	default:
-		_ = a.release(ctx, nothingDone, err)
+	if !a.resume {
+		_ = a.markUnknown(ctx, errors.New("the work panicked"))
 	}
 }

@@ -90,6 +90,8 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 	var unknown *idempotency.UnknownError
 	var wrong *keys.WrongRegionError
 	switch {
+	case errors.As(err, &unknown): // even if a Problem of the work is the cause
+		e.unknown(w, *unknown)
 	case errors.As(err, &problem):
 		e.Problem(w, *problem)
 	case errors.Is(err, ErrNoKey):
@@ -109,8 +111,6 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.expired(w, err)
 	case errors.As(err, &wrong):
 		e.wrongRegion(w, wrong)
-	case errors.As(err, &unknown):
-		e.unknown(w, *unknown)
 	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, store.ErrLeaseLost),
 		errors.Is(err, guard.ErrUnrecorded):
 		e.unknown(w, idempotency.UnknownError{})

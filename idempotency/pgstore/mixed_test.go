@@ -58,6 +58,64 @@ func TestMixed_GuardAndInTx(t *testing.T) {
 	}
 }
 
+// TestMixed_GuardLostCommit: a guard's transaction has committed, and its reply was lost: the key is not free, for its
+// own command nor for another.
+func TestMixed_GuardLostCommit(t *testing.T) {
+	t.Parallel()
+	s := newTestService(t, pgstore.Config{})
+	through, proxy := s.throughProxy()
+	g, err := guard.New(s.store, guard.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := false
+	insert := func(ctx context.Context, r idempotency.Request) (res idempotency.Result, err error) {
+		return res, pgx.BeginFunc(ctx, through, func(tx pgx.Tx) error {
+			if res, err = insertPayment(r)(ctx, tx); err == nil && refused {
+				_, err = tx.Exec(ctx, "select 1/0")
+			}
+			return err
+		})
+	}
+	for name, attempt := range map[string]func(r idempotency.Request) error{
+		"Do": func(r idempotency.Request) error {
+			_, err := g.Do(t.Context(), r, func(ctx context.Context) (idempotency.Result, error) {
+				return insert(ctx, r)
+			})
+			return err
+		},
+		"the first phase of Run": func(r idempotency.Request) error {
+			_, err := g.Run(t.Context(), r, func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+				_, err := op.Local(ctx, "payment", func(ctx context.Context, _ guard.Call) ([]byte, error) {
+					_, err := insert(ctx, r)
+					return nil, err
+				})
+				return created(r), err
+			})
+			return err
+		},
+	} {
+		r := pay("100")
+		trap := proxy.OnCommit(pgtest.DropReply)
+		s.requireError(attempt(r), idempotency.ErrUnknown)
+		<-trap.Fired()
+		s.requireError(attempt(r), idempotency.ErrUnknown)
+		other := r
+		other.Fingerprint.Sum[0]++
+		s.requireError(attempt(other), idempotency.ErrMismatch)
+		s.requirePayments(r, 1)
+		if t.Failed() {
+			t.Fatal(name)
+		}
+		r, refused = pay("100"), true // by the server, which has rolled back
+		if err := attempt(r); err == nil || errors.Is(err, idempotency.ErrUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.requireNoKey(r)
+		refused = false
+	}
+}
+
 // TestMixed_InTxAfterCrashedOwner: the outcome is unknown, although the work is local.
 func TestMixed_InTxAfterCrashedOwner(t *testing.T) {
 	t.Parallel()

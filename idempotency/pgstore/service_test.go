@@ -46,6 +46,12 @@ func (s *testService) open(pool *pgxpool.Pool, cfg pgstore.Config) *pgstore.Stor
 // storeThroughProxy returns a store whose connections go through a proxy, with the schema as application_name.
 func (s *testService) storeThroughProxy(cfg pgstore.Config) (*pgstore.Store, *pgtest.Proxy) {
 	s.t.Helper()
+	pool, proxy := s.throughProxy()
+	return s.open(pool, cfg), proxy
+}
+
+func (s *testService) throughProxy() (*pgxpool.Pool, *pgtest.Proxy) {
+	s.t.Helper()
 	proxy := pgtest.NewProxy(s.t, s.URL)
 	config, err := pgxpool.ParseConfig(proxy.URL())
 	if err != nil {
@@ -57,7 +63,7 @@ func (s *testService) storeThroughProxy(cfg pgstore.Config) (*pgstore.Store, *pg
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(pool.Close)
-	return s.open(pool, cfg), proxy
+	return pool, proxy
 }
 
 func pay(amount string) idempotency.Request {

@@ -1,0 +1,46 @@
+package guard
+
+import (
+	"errors"
+	"net"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// ClassifySQL classifies the error of a transaction: ClassRetryable if the database has refused it with an SQLSTATE
+// (pgx and lib/pq report one), or no connection to it could be made, else Unclassified. An error without an SQLSTATE
+// may be that of a COMMIT whose reply was lost. So may one that ends the session: a server that waits for a standby has
+// committed already when it is shut down.
+func ClassifySQL(err error) idempotency.Class {
+	if state, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		if mayFollowCommit(state.SQLState()) {
+			return idempotency.Unclassified
+		}
+		return idempotency.ClassRetryable
+	}
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		return idempotency.ClassRetryable
+	}
+	return idempotency.Unclassified
+}
+
+// mayFollowCommit reports whether a server may report the SQLSTATE although it has committed.
+func mayFollowCommit(state string) bool {
+	switch state {
+	case "57P03": // cannot connect now
+		return false
+	case "40003", "25P04": // statement completion unknown, transaction timeout
+		return true
+	}
+	if len(state) != 5 {
+		return true
+	}
+	switch state[:2] {
+	case "08", "58", "XX": // connection, system error, internal error
+		return true
+	}
+	return state[:3] == "57P" // shutdown, crash
+}
