@@ -47,7 +47,8 @@ func givenUp(t *testing.T, db *pgtest.DB, values ...string) *guard.Guard {
 			t.Fatal(err)
 		}
 	}
-	w, err := recovery.New(store, map[string]recovery.Handler{"payment.create": {}}, recovery.Config{Grace: -1})
+	handlers := map[string]recovery.Handler{"payment.create": {}}
+	w, err := recovery.New(store, handlers, recovery.Config{Grace: -1, Parallel: 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -284,7 +284,8 @@ func unanswered(ctx context.Context, s *stack, _ *topics) error {
 	if !errors.Is(err, idempotency.ErrUnknown) {
 		return err
 	}
-	worker, err := recovery.New(keys, map[string]recovery.Handler{"payment.create": {}}, recovery.Config{Grace: -1})
+	handlers := map[string]recovery.Handler{"payment.create": {}}
+	worker, err := recovery.New(keys, handlers, recovery.Config{Grace: -1, Parallel: 20})
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,8 @@ func makeStuck(t *testing.T, s *pgstore.Store, values ...string) *guard.Guard {
 			t.Fatal(err)
 		}
 	}
-	worker, err := recovery.New(s, map[string]recovery.Handler{"payment.create": {}}, recovery.Config{Grace: -1})
+	handlers := map[string]recovery.Handler{"payment.create": {}}
+	worker, err := recovery.New(s, handlers, recovery.Config{Grace: -1, Parallel: 20})
 	if err != nil {
 		t.Fatal(err)
 	}

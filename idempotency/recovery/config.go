@@ -12,13 +12,10 @@ import (
 
 // Config of a [Worker]. The zero value is safe: every field has the default that its comment names.
 type Config struct {
-	// Every is the time between two queries for operations; default 1 s. After a full batch the next query follows at
-	// once.
+	// Every is the time between two queries for operations; default 1 s. If more may be due than could begin, the next
+	// query follows when an operation has ended.
 	Every time.Duration
-	// Batch is the maximum number of operations of a query; default 20. Their leases begin with the query: operations
-	// that then wait for longer than Lease are lost to the next query.
-	Batch int
-	// Parallel is how many operations are processed at a time; default 4.
+	// Parallel is how many operations are processed at a time; default 4. A query claims only what can begin.
 	Parallel int
 	// Lease is the lease of an operation, which a heartbeat extends; default 30 s.
 	Lease time.Duration
@@ -75,7 +72,6 @@ type RecoveredInfo struct {
 
 func (c Config) withDefaults() (Config, error) {
 	c.Every = cmp.Or(c.Every, time.Second)
-	c.Batch = cmp.Or(c.Batch, 20)
 	c.Parallel = cmp.Or(c.Parallel, 4)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
 	c.Grace = max(0, cmp.Or(c.Grace, 5*time.Second))
@@ -88,9 +84,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.Every < 0 || c.Batch < 1 || c.Parallel < 1 || c.Timeout < 0 || c.Backoff < 0 || c.MaxBackoff < c.Backoff ||
+	if c.Every < 0 || c.Parallel < 1 || c.Timeout < 0 || c.Backoff < 0 || c.MaxBackoff < c.Backoff ||
 		c.Drain < 0 {
-		return c, errors.New("recovery: Every, Batch, Parallel, Timeout, Backoff and Drain must be positive, or zero " +
+		return c, errors.New("recovery: Every, Parallel, Timeout, Backoff and Drain must be positive, or zero " +
 			"for their defaults, and MaxBackoff at least Backoff")
 	}
 	return c, nil

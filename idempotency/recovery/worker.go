@@ -57,56 +57,73 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}()
 	var swept time.Time
+	running, ended := 0, make(chan struct{}, w.cfg.Parallel)
 	for ctx.Err() == nil {
-		n, err := w.once(ctx, workCtx)
-		if err != nil && ctx.Err() == nil {
-			w.failed("query", err)
+		more := true // operations may be due that cannot begin yet
+		if free := w.cfg.Parallel - running; free > 0 {
+			claimed, leased, err := w.claim(ctx, free)
+			for _, c := range claimed {
+				running++
+				go func() {
+					defer func() { ended <- struct{}{} }()
+					w.recover(workCtx, c, leased)
+				}()
+			}
+			if err != nil && ctx.Err() == nil {
+				w.failed("query", err)
+			}
+			more = err == nil && len(claimed) == free
 		}
 		if w.cfg.SweepEvery > 0 && time.Since(swept) >= w.cfg.SweepEvery {
 			w.sweep(ctx)
 			swept = time.Now()
 		}
-		if err == nil && n == w.cfg.Batch {
-			continue
-		}
 		timer := time.NewTimer(w.cfg.Every)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				waiting = false
+			case <-timer.C:
+				waiting = false
+			case <-ended:
+				running--
+				waiting = !more
+			}
 		}
+		timer.Stop()
+	}
+	for ; running > 0; running-- {
+		<-ended
 	}
 	return nil
 }
 
-// Once processes one batch of operations that are due, and returns their number. If the store fails within the batch,
-// Once processes the part that it returned.
-func (w *Worker) Once(ctx context.Context) (n int, err error) { return w.once(ctx, ctx) }
-
-func (w *Worker) once(ctx, workCtx context.Context) (int, error) {
-	opt := store.RecoverOptions{Limit: w.cfg.Batch, Lease: w.cfg.Lease, Grace: w.cfg.Grace, Token: rand.Text()}
-	if w.cfg.SkipUnhandled {
-		opt.Operations = slices.Sorted(maps.Keys(w.handlers))
-		if len(opt.Operations) == 0 {
-			return 0, nil
-		}
-	}
-	leased := time.Now()
-	claimed, err := w.store.Recover(ctx, opt)
-	if err != nil {
-		err = fmt.Errorf("recovery: query operations: %w", err)
-	}
+// Once processes up to Config.Parallel operations that are due, and returns their number. If the store fails within the
+// query, Once processes the part that it returned.
+func (w *Worker) Once(ctx context.Context) (n int, err error) {
+	claimed, leased, err := w.claim(ctx, w.cfg.Parallel)
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, w.cfg.Parallel)
 	for _, c := range claimed {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			w.recover(workCtx, c, leased)
-		})
+		wg.Go(func() { w.recover(ctx, c, leased) })
 	}
 	wg.Wait()
 	return len(claimed), err
+}
+
+// claim claims operations that begin at once: a claim counts as an attempt. Their leases began at leased or later.
+func (w *Worker) claim(ctx context.Context, limit int) (claimed []store.ClaimResult, leased time.Time, err error) {
+	opt := store.RecoverOptions{Limit: limit, Lease: w.cfg.Lease, Grace: w.cfg.Grace, Token: rand.Text()}
+	leased = time.Now()
+	if w.cfg.SkipUnhandled {
+		opt.Operations = slices.Sorted(maps.Keys(w.handlers))
+		if len(opt.Operations) == 0 {
+			return nil, leased, nil
+		}
+	}
+	if claimed, err = w.store.Recover(ctx, opt); err != nil {
+		err = fmt.Errorf("recovery: query operations: %w", err)
+	}
+	return claimed, leased, err
 }
 
 // recover processes one operation, and reports its outcome.
@@ -135,7 +152,7 @@ func (w *Worker) recover(ctx context.Context, c store.ClaimResult, leased time.T
 
 // process finishes the operation, or gives it back.
 func (w *Worker) process(ctx context.Context, c store.ClaimResult, leased time.Time) (Outcome, error) {
-	if time.Since(leased) > w.cfg.Lease/10 { // it waited for others of its batch
+	if time.Since(leased) > w.cfg.Lease/10 { // the query took long
 		if err := w.store.Extend(ctx, c.Lease, w.cfg.Lease); err != nil {
 			return Lost, err
 		}

@@ -73,7 +73,8 @@ func (s scene) unknown(t *testing.T, values ...string) {
 func (s scene) stuck(t *testing.T, values ...string) {
 	t.Helper()
 	s.unknown(t, values...)
-	w, err := recovery.New(s.store, map[string]recovery.Handler{"payment.create": {}}, recovery.Config{Grace: -1})
+	handlers := map[string]recovery.Handler{"payment.create": {}}
+	w, err := recovery.New(s.store, handlers, recovery.Config{Grace: -1, Parallel: 20})
 	if err != nil {
 		t.Fatal(err)
 	}
