@@ -18,8 +18,12 @@ type Handler struct {
 	IdempotentProvider bool
 	// ProbeLocal looks up in the service's own database whether work without recovery points, as [guard.Guard.Do] runs
 	// it, was committed: Happened with the result, or NotHappened, which releases the key unless there is a Resume. It
-	// is called only for operations without a recorded step. Nil: such an operation is resumed, or stuck.
+	// is called only for operations without a recorded step. Nil: such an operation is stuck, unless Rerun is set.
 	ProbeLocal func(ctx context.Context, rec store.Record) (ProbeOutcome, idempotency.Result, error)
+	// Rerun: Resume or Compensate is harmless although work without a recorded step may have had its effect. It is for
+	// work of [guard.Guard.Run] whose first local phase has a unique constraint on its key, or no effect. A wrong entry
+	// makes an effect happen twice.
+	Rerun bool
 	// Resume continues the work: normally the function given to [guard.Guard.Run], with its input in
 	// op.Record().Input. Done steps are not run again, the others keep their keys. Nil: an operation is released if
 	// nothing was done, compensated if there is a Compensate, left to its caller if only local phases were done, and

@@ -39,7 +39,9 @@ func (r *resolution) recoverPanics(ctx context.Context, op *guard.Op) (res idemp
 // resolve finds out the outcomes of open steps, and then finishes the operation.
 func (r *resolution) resolve(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	h, rec := r.handler, op.Record()
-	if len(op.Steps()) == 0 && h.ProbeLocal != nil {
+	switch {
+	case len(op.Steps()) > 0:
+	case h.ProbeLocal != nil:
 		outcome, res, err := h.ProbeLocal(ctx, rec)
 		switch {
 		case err != nil:
@@ -51,6 +53,9 @@ func (r *resolution) resolve(ctx context.Context, op *guard.Op) (idempotency.Res
 		case h.Resume == nil:
 			return res, errNothingDone
 		}
+	case !h.Rerun:
+		return idempotency.Result{}, fmt.Errorf("%w: its work may have had an effect before its first recovery point, "+
+			"and its handler has no ProbeLocal", guard.ErrStuck)
 	}
 	for _, s := range op.Steps() {
 		if s.State != store.StepSent {

@@ -153,6 +153,7 @@ func (c *cards) exec(ctx context.Context, sql string, args ...any) error {
 // handler lets recovery ask the provider about a charge and continue the payment.
 func (c *cards) handler() recovery.Handler {
 	return recovery.Handler{
+		Rerun: true, // the first phase makes ids, and has no effect
 		Probe: func(ctx context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
 			found, err := c.provider.Find(ctx, q.Key)
 			switch class, code := idempotency.Classify(err); {
@@ -161,7 +162,7 @@ func (c *cards) handler() recovery.Handler {
 			case err != nil:
 				return recovery.ProbeResult{}, err
 			case found == "":
-				// Recovery starts later than the longest time-out of a request to the provider, so none is in flight.
+				// Nobody asks before settled is over, so no request is at work there.
 				return recovery.ProbeResult{Outcome: recovery.NotHappened}, nil
 			}
 			return recovery.ProbeResult{Outcome: recovery.Happened, Data: []byte(found)}, nil

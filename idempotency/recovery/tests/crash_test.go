@@ -38,7 +38,7 @@ func TestRecovery_CrashAtEveryPoint(t *testing.T) {
 
 func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) (crashed bool) {
 	w, h := newWorld(), recovery.Handler{}
-	h.Resume = w.pay
+	h.Resume, h.Rerun = w.pay, true
 	switch provider {
 	case "cannot be asked":
 		h.IdempotentProvider = true
@@ -103,7 +103,7 @@ func TestRecovery_RecovererCrashes(t *testing.T) {
 				if _, err := g.Run(t.Context(), request(), w.pay); err == nil {
 					t.Fatal("the outcome is not unknown")
 				}
-				h := recovery.Handler{Probe: w.probe, Resume: w.pay}
+				h := recovery.Handler{Rerun: true, Probe: w.probe, Resume: w.pay}
 				advance(recoverDelay)
 				p := &process{Recoverable: w.store, crashAt: points}
 				w.setProcess(p)

@@ -218,7 +218,7 @@ func recoverAndRetry(t *testing.T, db *pgtest.DB, bank string) {
 	}
 	work := payOver(bank, func() {})
 	worker, err := recovery.New(store, map[string]recovery.Handler{operation: {
-		Resume: work,
+		Rerun: true, Resume: work,
 		Probe: func(ctx context.Context, q recovery.ProbeRequest) (a recovery.ProbeResult, err error) {
 			var id string
 			switch err := get(ctx, bank+"/ask?key="+url.QueryEscape(q.Key), &id); {

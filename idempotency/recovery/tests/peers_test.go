@@ -27,7 +27,7 @@ func TestPeer_DBOSJava491_LiveOwnerIsNotRecovered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: {Resume: w.pay}},
+		worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: {Rerun: true, Resume: w.pay}},
 			recovery.Config{Grace: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -56,8 +56,10 @@ func TestPeer_River1302_LateWorkerOverwritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.makeUnknown(t, fakeprovider.LostAnswer)
-		other := recovery.Handler{Probe: w.probe, Resume: w.pay}
-		late := recovery.Handler{Probe: w.probe, Resume: func(context.Context, *guard.Op) (idempotency.Result, error) {
+		other := recovery.Handler{Rerun: true, Probe: w.probe, Resume: w.pay}
+		late := recovery.Handler{Rerun: true, Probe: w.probe, Resume: func(context.Context, *guard.Op) (
+			idempotency.Result, error,
+		) {
 			w.recoverAll(t, other, recovery.Config{})
 			return idempotency.Result{Code: 409, Body: []byte("late")}, nil
 		}}
@@ -106,7 +108,7 @@ func TestPeer_DBOSPy716_RecoveryAfterOutage(t *testing.T) {
 		w, failures := newWorld(), 0
 		w.makeUnknown(t, fakeprovider.LostAnswer)
 		worker, err := recovery.New(&outageStore{Recoverable: w.store, failures: 30},
-			map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}},
+			map[string]recovery.Handler{operation: {Rerun: true, Probe: w.probe, Resume: w.pay}},
 			recovery.Config{Observer: recovery.Observer{Failed: func(error) { failures++ }}})
 		if err != nil {
 			t.Fatal(err)
@@ -138,7 +140,7 @@ func TestWorker_ProcessesPartialBatch(t *testing.T) {
 		w := newWorld()
 		w.makeUnknown(t, fakeprovider.LostAnswer)
 		worker, err := recovery.New(failingRecover{w.store},
-			map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}}, recovery.Config{})
+			map[string]recovery.Handler{operation: {Rerun: true, Probe: w.probe, Resume: w.pay}}, recovery.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

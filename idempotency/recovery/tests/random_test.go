@@ -159,7 +159,7 @@ func newRandomRun(seed uint64, p timing) *randomRun {
 		MaxAttempts: []int{0, 1, 3}[r.random.IntN(3)],
 	}
 	r.http, r.effects = r.guardedHandler, r.charges
-	r.handler = recovery.Handler{Resume: r.pay, Probe: r.probe}
+	r.handler = recovery.Handler{Rerun: true, Resume: r.pay, Probe: r.probe}
 	switch r.random.IntN(4) {
 	case 0: // idempotent providers without queries, and an operation in Rerun
 		r.handler.Probe, r.handler.IdempotentProvider = nil, true

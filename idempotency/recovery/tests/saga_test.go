@@ -86,7 +86,7 @@ func sagaCrashAt(t *testing.T, point int, faults []fakeprovider.Fault) (crashed 
 	}
 	var res idempotency.Result
 	for err = errDead; err != nil; res, err = g.Run(t.Context(), request(), w.book) {
-		w.recoverAll(t, recovery.Handler{Probe: w.probe, Resume: w.book}, recovery.Config{})
+		w.recoverAll(t, recovery.Handler{Rerun: true, Probe: w.probe, Resume: w.book}, recovery.Config{})
 	}
 	effects := append(w.bank.Effects(), w.mail.Effects()...)
 	for _, e := range effects {
@@ -122,7 +122,7 @@ func TestSaga_RefusedUndoIsStuck(t *testing.T) {
 			!errors.Is(err, guard.ErrStuck) {
 			t.Error(err)
 		}
-		w.recoverAll(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
+		w.recoverAll(t, recovery.Handler{Rerun: true, Probe: w.probe, Resume: work}, recovery.Config{})
 		rec, _, err := w.store.Get(t.Context(), request().Key)
 		if err != nil || !rec.Stuck || rec.Attempts != 1 || w.mail.Effects()[0].UndoneBy != "" {
 			t.Errorf("%+v, %v", rec, err)
@@ -206,10 +206,10 @@ func TestCompensate_IsNeverReversed(t *testing.T) {
 			}
 			p := &process{Recoverable: w.store, crashAt: points}
 			w.setProcess(p)
-			died = recoverOnce(t, p, recovery.Handler{Probe: w.probe, Compensate: compensate})
+			died = recoverOnce(t, p, recovery.Handler{Rerun: true, Probe: w.probe, Compensate: compensate})
 			w.setProcess(&process{})
 			calls := w.bank.Calls() + w.mail.Calls()
-			w.recoverAll(t, recovery.Handler{Probe: w.probe, Resume: w.book}, recovery.Config{})
+			w.recoverAll(t, recovery.Handler{Rerun: true, Probe: w.probe, Resume: w.book}, recovery.Config{})
 			res, err := g.Run(t.Context(), request(), w.book)
 			if err != nil || began && res.Failure == "" {
 				t.Errorf("point %d: undone %v, and the answer is %+v, %v", points, began, res, err)
@@ -252,7 +252,7 @@ func TestSaga_UndoneStepsAreNotUndoneAgain(t *testing.T) {
 			t.Error(err)
 		}
 		unavailable = false
-		w.recoverAll(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
+		w.recoverAll(t, recovery.Handler{Rerun: true, Probe: w.probe, Resume: work}, recovery.Config{})
 		if fmt.Sprint(undone) != "map[payment:1 seat:1 stock:2]" {
 			t.Errorf("%v", undone)
 		}

@@ -81,7 +81,7 @@ func crashAndRecover(t *testing.T, s store.Recoverable) {
 			c.bank.Forgetful, c.mail.Forgetful = true, true
 			c.bank.Next(fault)
 			callers = append(callers, c)
-			handlers[c.request.Key.Operation] = recovery.Handler{Probe: c.probe, Resume: c.pay}
+			handlers[c.request.Key.Operation] = recovery.Handler{Rerun: true, Probe: c.probe, Resume: c.pay}
 			p := &process{Recoverable: s, crashAt: point}
 			c.setProcess(p)
 			g, err := guard.New(p, guard.Config{Lease: 3 * time.Second, RecordTimeout: time.Second, RecoverAfter: -1})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -65,17 +66,17 @@ func TestWorker_Outcomes(t *testing.T) {
 		reason  string
 	}{
 		"it happened": {
-			func(w *world) recovery.Handler { return recovery.Handler{Probe: w.probe, Resume: w.pay} },
+			func(w *world) recovery.Handler { return recovery.Handler{Rerun: true, Probe: w.probe, Resume: w.pay} },
 			recovery.Completed, idempotency.Completed, "",
 		},
 		"it was refused": {func(w *world) recovery.Handler {
-			return recovery.Handler{Probe: answer(recovery.Refused), Resume: w.pay}
+			return recovery.Handler{Rerun: true, Probe: answer(recovery.Refused), Resume: w.pay}
 		}, recovery.Failed, idempotency.FailedReplayable, ""},
 		"the outcome is not known yet": {func(w *world) recovery.Handler {
-			return recovery.Handler{Probe: answer(recovery.Undetermined), Resume: w.pay}
+			return recovery.Handler{Rerun: true, Probe: answer(recovery.Undetermined), Resume: w.pay}
 		}, recovery.Postponed, idempotency.Unknown, "not known yet"},
 		"the provider cannot be asked": {
-			func(w *world) recovery.Handler { return recovery.Handler{Resume: w.pay} },
+			func(w *world) recovery.Handler { return recovery.Handler{Rerun: true, Resume: w.pay} },
 			recovery.Stuck, idempotency.Unknown, "neither asked nor called again",
 		},
 		"only its local phase happened": {func(*world) recovery.Handler {
@@ -85,7 +86,7 @@ func TestWorker_Outcomes(t *testing.T) {
 			return recovery.Handler{Probe: answer(recovery.Happened)}
 		}, recovery.Stuck, idempotency.Unknown, "neither resume nor compensate"},
 		"the probe fails": {func(w *world) recovery.Handler {
-			return recovery.Handler{Resume: w.pay, Probe: func(context.Context,
+			return recovery.Handler{Rerun: true, Resume: w.pay, Probe: func(context.Context,
 				recovery.ProbeRequest) (recovery.ProbeResult,
 				error,
 			) {
@@ -93,8 +94,8 @@ func TestWorker_Outcomes(t *testing.T) {
 			}}
 		}, recovery.Postponed, idempotency.Unknown, "no route"},
 		"the handler panics": {func(w *world) recovery.Handler {
-			return recovery.Handler{Probe: w.probe, Resume: func(context.Context, *guard.Op) (idempotency.Result,
-				error,
+			return recovery.Handler{Rerun: true, Probe: w.probe, Resume: func(context.Context, *guard.Op) (
+				idempotency.Result, error,
 			) {
 				panic("boom")
 			}}
@@ -222,6 +223,109 @@ func TestWorker_ProbeLocal(t *testing.T) {
 	}
 }
 
+// TestWorker_NothingRecorded: work without a recovery point may have had its effect, as that of a guard's Do whose
+// process died after COMMIT. It runs again only if its handler says that this is harmless.
+func TestWorker_NothingRecorded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		handler func(run func(context.Context, *guard.Op) (idempotency.Result, error)) recovery.Handler
+		want    recovery.Outcome
+		ran     int
+	}{
+		"Resume": {func(run func(context.Context, *guard.Op) (idempotency.Result, error)) recovery.Handler {
+			return recovery.Handler{Resume: run}
+		}, recovery.Stuck, 0},
+		"Compensate": {func(run func(context.Context, *guard.Op) (idempotency.Result, error)) recovery.Handler {
+			return recovery.Handler{Compensate: run}
+		}, recovery.Stuck, 0},
+		"Rerun": {func(run func(context.Context, *guard.Op) (idempotency.Result, error)) recovery.Handler {
+			return recovery.Handler{Rerun: true, Resume: run}
+		}, recovery.Completed, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, ran := newWorld(), 0
+				p := &process{Recoverable: w.store, crashAt: 2}
+				g, err := guard.New(p, guard.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.run(func() {
+					_, _ = g.Do(t.Context(), request(), func(context.Context) (idempotency.Result, error) {
+						return idempotency.Result{Code: 201}, nil
+					})
+				})
+				h := c.handler(func(context.Context, *guard.Op) (idempotency.Result, error) {
+					ran++
+					return idempotency.Result{Code: 201}, nil
+				})
+				got := w.recoverTimes(t, map[string]recovery.Handler{operation: h}, recovery.Config{}, 1)
+				if len(got) != 1 || got[0].Outcome != c.want || ran != c.ran {
+					t.Errorf("%+v, it ran %d times", got, ran)
+				}
+			})
+		})
+	}
+}
+
+// TestWorker_CountsWhatItBegins: workers of a provider that hangs count the attempts that they make, and no others.
+func TestWorker_CountsWhatItBegins(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const operations = 60
+		m := memstore.New(memstore.Config{})
+		r, step := request(), store.Step{Name: "charge", State: store.StepSent, Key: "k"}
+		progress := store.Progress{Stage: idempotency.ProviderRequestSent, Steps: []store.Step{step}}
+		keyOf := func(i int) idempotency.Key {
+			k := r.Key
+			k.Value = fmt.Sprint(i)
+			return k
+		}
+		for i := range operations {
+			r.Key = keyOf(i)
+			c, err := m.Claim(t.Context(), r, store.ClaimOptions{Token: "an owner", Lease: time.Second})
+			if err == nil {
+				err = m.Save(t.Context(), c.Lease, progress)
+			}
+			if err == nil {
+				err = m.MarkUnknown(t.Context(), c.Lease, "no answer", 0)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		var probes atomic.Int64
+		h := recovery.Handler{Probe: func(ctx context.Context, _ recovery.ProbeRequest) (recovery.ProbeResult, error) {
+			probes.Add(1)
+			<-ctx.Done()
+			return recovery.ProbeResult{}, ctx.Err()
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), 21*time.Minute)
+		defer cancel()
+		var workers sync.WaitGroup
+		for range 10 {
+			worker, err := recovery.New(m, map[string]recovery.Handler{operation: h}, recovery.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			workers.Go(func() { _ = worker.Run(ctx) })
+		}
+		workers.Wait()
+		attempts := 0
+		for i := range operations {
+			rec, _, err := m.Get(t.Context(), keyOf(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			attempts += rec.Attempts
+		}
+		if n := probes.Load(); n == 0 || int64(attempts) != n {
+			t.Errorf("%d attempts are counted, %d were made", attempts, n)
+		}
+	})
+}
+
 // TestWorker_ManyWorkers: each operation is recovered once.
 func TestWorker_ManyWorkers(t *testing.T) {
 	t.Parallel()
@@ -239,7 +343,7 @@ func TestWorker_ManyWorkers(t *testing.T) {
 			}
 		}
 		var runs atomic.Int32
-		h := recovery.Handler{Resume: func(context.Context, *guard.Op) (idempotency.Result, error) {
+		h := recovery.Handler{Rerun: true, Resume: func(context.Context, *guard.Op) (idempotency.Result, error) {
 			runs.Add(1)
 			advance(45 * time.Second) // longer than the lease
 			return idempotency.Result{Code: 200}, nil
