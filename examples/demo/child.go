@@ -127,7 +127,7 @@ func runEmail(ctx context.Context, p settings, log *slog.Logger) error {
 	}
 	return email.Run(ctx, email.Config{
 		Config: p.worker(p.EmailGroup, log), Provider: smtp, Lookup: lookup,
-		SendTimeout: mailTimeout, Lease: mailLease, Backoff: mailBackoff,
+		SendTimeout: mailTimeout, Lease: mailLease, Backoff: mailBackoff, Settled: mailTimeout,
 	})
 }
 

@@ -21,6 +21,7 @@ type flags struct {
 	SMTPUsername    string        `name:"smtp-username" help:"User to log in as."`
 	SMTPPassword    secret.Value  `name:"smtp-password" help:"Password of that user."`
 	LookupURL       string        `placeholder:"URL" help:"Service that says whether a mail was accepted: GET URL?message_id=... answers 200 or 404."`
+	Settled         time.Duration `default:"10m" help:"How long the provider may work at a mail, and its query lag behind: only then --lookup-url is asked about a mail without an answer."`
 	OnUnknown       string        `enum:"hold,resend" default:"hold" help:"What to do without --lookup-url with a mail that may have been accepted: hold leaves it to an operator, resend sends it again with the same Message-ID."`
 	From            string        `default:"receipts@effectonce.example" help:"Sender's address."`
 	RecipientDomain string        `default:"customers.example" help:"Domain of the recipients' addresses; account ids are the local parts."`
@@ -49,7 +50,7 @@ func (f flags) config() (email.Config, error) {
 	}
 	cfg := email.Config{
 		Config: base, From: f.From, RecipientDomain: f.RecipientDomain, Senders: f.Senders, SendTimeout: f.SendTimeout,
-		Lease: f.Lease,
+		Lease: f.Lease, Settled: f.Settled,
 	}
 	if f.OnUnknown == "resend" {
 		cfg.OnUnknown = email.Resend

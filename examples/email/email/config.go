@@ -45,6 +45,10 @@ type Config struct {
 	// PollEvery is the interval of polling for due notifications. Those that this process writes wake a sender at once.
 	// Default 250 ms.
 	PollEvery time.Duration
+	// Settled is how long after an attempt without an answer Lookup may not know a mail yet that the provider has or
+	// will have accepted: the time for which the provider works at a mail, and for which its query lags behind. Until
+	// then nobody asks. Default 10 min; negative: none, for a Lookup that is right at once.
+	Settled time.Duration
 	// Backoff is the wait after the first failed attempt; it doubles up to five minutes, with jitter. Default 1 s.
 	Backoff time.Duration
 	// GiveUpAfter is the age at which a mail that was not accepted gets the status failed. Default 72 h; negative:
@@ -61,6 +65,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.SendTimeout = cmp.Or(c.SendTimeout, 20*time.Second)
 	c.Lease = cmp.Or(c.Lease, max(time.Minute, 2*c.SendTimeout))
 	c.PollEvery = cmp.Or(c.PollEvery, 250*time.Millisecond)
+	c.Settled = cmp.Or(c.Settled, 10*time.Minute)
 	c.Backoff = cmp.Or(c.Backoff, time.Second)
 	c.GiveUpAfter = cmp.Or(c.GiveUpAfter, 72*time.Hour)
 	from, err := netmail.ParseAddress(c.From)

@@ -58,7 +58,7 @@ func config(t *testing.T, db *pgtest.DB, box *mailbox.Mailbox) Config {
 	}
 	return Config{
 		Config: worker.Config{DatabaseURL: secret.Of(db.URL), Schema: db.Schema, Logger: quiet}, Provider: smtp,
-		PollEvery: 10 * time.Millisecond, Backoff: time.Millisecond,
+		PollEvery: 10 * time.Millisecond, Backoff: time.Millisecond, Settled: -1,
 	}
 }
 

@@ -40,7 +40,12 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 	if s.cfg.GiveUpAfter >= 0 {
 		keep.Tombstone = s.cfg.GiveUpAfter + 24*time.Hour // for as long as the row may be sent
 	}
-	cfg := guard.Config{Lease: s.cfg.SendTimeout, Keep: keep, RecordTimeout: grace, RecoverAfter: -1}
+	// Without a Lookup there is nothing to wait for: recovery asks nobody.
+	settled := time.Duration(-1)
+	if s.cfg.Lookup != nil {
+		settled = s.cfg.Settled
+	}
+	cfg := guard.Config{Lease: s.cfg.SendTimeout, Keep: keep, RecordTimeout: grace, RecoverAfter: settled}
 	if s.cfg.OnUnknown == Resend && s.cfg.Lookup == nil {
 		cfg.Rerun = []string{operation}
 	}
@@ -48,6 +53,7 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 		return nil, err
 	}
 	h := recovery.Handler{
+		Rerun: true, // nothing is done before the recorded call
 		Resume: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			var m Message
 			if err := json.Unmarshal(op.Record().Input, &m); err != nil {
@@ -61,7 +67,7 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 		h.Probe = d.probe
 	}
 	d.worker, err = recovery.New(store, map[string]recovery.Handler{operation: h}, recovery.Config{
-		Lease: s.cfg.SendTimeout, Timeout: s.cfg.SendTimeout, Grace: -1, Keep: keep, Backoff: s.cfg.Backoff,
+		Lease: s.cfg.SendTimeout, Timeout: s.cfg.SendTimeout, Grace: settled, Keep: keep, Backoff: s.cfg.Backoff,
 		MaxAttempts: -1, SkipUnhandled: true, Logger: s.log,
 	})
 	return d, err

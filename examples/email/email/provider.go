@@ -25,8 +25,9 @@ type Provider interface {
 	Send(ctx context.Context, m Message) error
 }
 
-// Lookup asks the provider whether it has accepted the mail with this Message-ID. SMTP has no such query; many
-// providers have an API for it.
+// Lookup asks the provider whether it has accepted the mail with this Message-ID. False must be final, because the mail
+// is then sent again; nobody asks before Config.Settled after the last attempt. While the provider cannot know, such as
+// behind a query that lags, return an error. SMTP has no such query; many providers have an API for it.
 type Lookup func(ctx context.Context, messageID string) (accepted bool, err error)
 
 type refusedError struct{ err error }

@@ -163,6 +163,24 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
+// TestSlowProvider: it accepts a mail without an answer in time, and its query does not know the mail yet. Nobody asks
+// before it must, and the mail is not sent again.
+func TestSlowProvider(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, mailbox.Config{Mail: onFirstAttempt(mailbox.AcceptAndDrop)})
+	f.cfg.Settled = time.Hour
+	f.cfg.Lookup = func(context.Context, string) (bool, error) {
+		t.Error("asked too early")
+		return false, nil
+	}
+	p := payment()
+	f.notify(t, p)
+	for range 3 {
+		f.step(t)
+	}
+	f.check(t, p, "pending/", 1)
+}
+
 // TestCrashBeforeRecord: the provider accepted the mail, and the sender died before it recorded that.
 func TestCrashBeforeRecord(t *testing.T) {
 	t.Parallel()

@@ -163,8 +163,8 @@ func newService(db *pgxpool.Pool, ready func(context.Context) error, cfg Config)
 	}
 	cfg.Guard.Logger, cfg.Recovery.Logger = cfg.Logger, cfg.Logger
 	cfg.Guard.Wait = cmp.Or(cfg.Guard.Wait, time.Second)
-	cfg.Guard.RecoverAfter, cfg.Recovery.Grace = cmp.Or(cfg.Guard.RecoverAfter, 10*time.Second),
-		cmp.Or(cfg.Recovery.Grace, 10*time.Second)
+	cfg.Guard.RecoverAfter = cmp.Or(cfg.Guard.RecoverAfter, settled)
+	cfg.Recovery.Grace = cmp.Or(cfg.Recovery.Grace, settled)
 	if a.guard, err = guard.New(a.keys, cfg.Guard); err != nil {
 		return nil, err
 	}

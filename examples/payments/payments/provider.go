@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 )
 
 // Charge is a request to charge a card.
@@ -29,12 +30,17 @@ type Charge struct {
 type Provider interface {
 	// Charge charges a card and returns the provider's reference.
 	Charge(ctx context.Context, c Charge) (reference string, err error)
-	// Find returns the reference of the charge with a key, or "".
+	// Find returns the reference of the charge with a key, or "" if it did not happen and cannot happen any more. While
+	// the provider works at it, it returns an error.
 	Find(ctx context.Context, key string) (reference string, err error)
 }
 
+// settled is the longest time for which the provider works at a request, whether or not its client still waits. Only
+// then may Find's "" count as not charged. Take it from the provider's contract; the client's time-out says nothing.
+const settled = 2 * time.Minute
+
 // HTTPProvider returns the Provider at a URL that has the API of package cards. timeout bounds one request, default 5
-// s. The guard's RecoverAfter and recovery's Grace must be longer.
+// s; the provider may work on after it, see settled.
 func HTTPProvider(base string, timeout time.Duration) (Provider, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -43,7 +49,7 @@ func HTTPProvider(base string, timeout time.Duration) (Provider, error) {
 	if timeout <= 0 {
 		timeout = 5 * time.Second
 	}
-	return &httpProvider{base: u, client: &http.Client{Timeout: timeout}}, nil
+	return &httpProvider{base: u, client: &http.Client{Timeout: timeout, Transport: guard.SendOnce(nil)}}, nil
 }
 
 type httpProvider struct {
