@@ -70,6 +70,12 @@ type Retention struct {
 	Tombstone time.Duration
 }
 
+// Exact returns the retention with the defaults in place of zeros.
+func (r Retention) Exact() Retention {
+	r.Body, r.Tombstone = r.Terms()
+	return r
+}
+
 // Terms returns the retention with its defaults, negative for ever. The tombstone is kept at least as long as the body.
 func (r Retention) Terms() (body, tombstone time.Duration) {
 	body, tombstone = r.Body, r.Tombstone

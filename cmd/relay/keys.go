@@ -169,7 +169,7 @@ type keysCompleteCommand struct {
 
 // Help is the longer text of --help.
 func (*keysCompleteCommand) Help() string {
-	return `Its callers get this answer from now on, as if the service had given it, for 24 hours; the key stays taken for 72. Without --body they
+	return `Its callers get this answer from now on, as if the service had given it, for as long as the service keeps its own. Without --body they
 get an empty one, unless the service renders --resource.`
 }
 

@@ -47,14 +47,16 @@ func parseKey(text string) (idempotency.Key, error) {
 }
 
 // newItem returns the record of a new key. Times are microseconds since 1970.
-func newItem(r idempotency.Request, token string, fence, now, end, span int64) item {
+func newItem(r idempotency.Request, token string, keep idempotency.Retention, fence, now, end, span int64) item {
 	m := keyText(r.Key)
+	keepBody, keepKey := keep.Terms()
 	i := item{
 		"key": text(m), "part": text(partRecord), "state": text(string(idempotency.InProgress)),
 		"fingerprint": text(strconv.Itoa(int(r.Fingerprint.Version)) + ":" + hex.EncodeToString(r.Fingerprint.Sum[:])),
 		"token":       text(token), "fence": number(fence), "lease": number(end),
 		"span": number(span), "due": number(0),
 		"claimed": number(now), "attempts": number(0),
+		"keepBody": number(int64(keepBody)), "keepKey": number(int64(keepKey)),
 		"bucket": number(int64(crc32.ChecksumIEEE([]byte(m)) % buckets)), "ready": number(end),
 	}
 	if r.Input != nil {
@@ -125,6 +127,9 @@ func (s *Store) record(ctx context.Context, k idempotency.Key, i item) (store.Re
 		Key: k, State: i.state(), Fingerprint: i.fingerprint(), Fence: i.number("fence"), Input: i.bytes("input"),
 		Age: max(0, elapsed(earliest,
 			i.number("claimed"))), Attempts: int(i.number("attempts")), Reason: i.text("reason"),
+		Keep: idempotency.Retention{
+			Body: time.Duration(i.number("keepBody")), Tombstone: time.Duration(i.number("keepKey")),
+		},
 		Stuck: i.has("stuck"), LeaseLeft: leaseLeft(i, earliest), Progress: store.Progress{Stage: idempotency.Received},
 	}
 	if !i.finished() {

@@ -113,7 +113,7 @@ func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt store.Cl
 	span := micros(opt.Lease)
 	end := latest + span
 	if old == nil || old.free(earliest) {
-		created := newItem(r, opt.Token, max(latest, old.number("fence")+1), earliest, end, span)
+		created := newItem(r, opt.Token, opt.Keep, max(latest, old.number("fence")+1), earliest, end, span)
 		return created, true, s.put(ctx, created, old)
 	}
 	state, lease := old.state(), old.number("lease")

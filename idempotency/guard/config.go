@@ -28,7 +28,7 @@ type Config struct {
 	// PerTenant is the maximum number of a tenant's keys in progress in this process. Beyond it the key is not claimed,
 	// and the error is [idempotency.Retryable]. Default 1000; negative: no limit.
 	PerTenant int
-	// Keep is the retention of results and keys.
+	// Keep is the retention of results and keys. It is stored with each key, for recovery and for operators.
 	Keep idempotency.Retention
 	// Rerun names the operations whose work may be run again after its owner's crash, because repeating it is harmless
 	// or every effect has a downstream key. After the lease the next caller continues them at once; if it fails, the

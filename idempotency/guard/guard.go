@@ -183,7 +183,7 @@ func (g *Guard) attempt(ctx context.Context, r idempotency.Request, deadline tim
 				g.cfg.PerTenant))
 	}
 	defer g.flights.exit(r.Key.Tenant)
-	opt := store.ClaimOptions{Token: rand.Text(), Lease: g.cfg.Lease}
+	opt := store.ClaimOptions{Token: rand.Text(), Lease: g.cfg.Lease, Keep: g.cfg.Keep}
 	for {
 		if ctx.Err() != nil {
 			return idempotency.Result{}, idempotency.Retryable(fmt.Errorf("idempotency: the key was not claimed: %w",

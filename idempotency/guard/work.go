@@ -119,7 +119,7 @@ func (g *Guard) record(ctx context.Context, write func(ctx context.Context) erro
 func (a *attempt) finish(ctx context.Context, res idempotency.Result) (idempotency.Result, error) {
 	g, l := a.guard, a.op.lease
 	res.Replayed = false
-	err := g.record(ctx, func(ctx context.Context) error { return g.store.Finish(ctx, l, res, g.cfg.Keep) })
+	err := g.record(ctx, func(ctx context.Context) error { return g.store.Finish(ctx, l, res, a.op.record.Keep) })
 	switch {
 	case errors.Is(err, store.ErrLeaseLost):
 		return a.answerOfOther(ctx, fmt.Errorf("idempotency: record the result: %w", err))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
@@ -19,6 +20,7 @@ func recoveries() []testCase {
 		{"Recover_LongestOverdueFirst", false, recoverLongestOverdueFirst},
 		{"Recover_Grace", false, recoverGrace},
 		{"Recover_GraceAfterARetry", false, recoverGraceAfterARetry},
+		{"Recover_HasTheClaimsRetention", false, recoverHasTheClaimsRetention},
 		{"Recover_DueNow", false, recoverDueNow},
 		{"Recover_OnlyListedOperations", true, recoverOnlyListedOperations},
 		{"Recover_RecoverersLeaseEnds_DBOSPy716", false, recoverRecoverersLeaseEnds},
@@ -105,6 +107,34 @@ func recoverGraceAfterARetry(t *testing.T, s *suite) {
 			t.Fatalf("without the grace of %s: %+v", of, got)
 		}
 		s.awaitLeaseEnd(t, r.Key)
+	}
+}
+
+// recoverHasTheClaimsRetention: whoever finishes a key knows what the service that claimed it has promised.
+func recoverHasTheClaimsRetention(t *testing.T, s *suite) {
+	day := 24 * time.Hour
+	month := idempotency.Retention{Body: 2 * day, Tombstone: 30 * day}
+	for _, c := range []struct{ keep, want idempotency.Retention }{
+		{idempotency.Retention{}, idempotency.Retention{Body: day, Tombstone: 3 * day}},
+		{month, month},
+		{idempotency.Retention{Body: -1, Tombstone: -1}, idempotency.Retention{Body: -1, Tombstone: -1}},
+	} {
+		r, opt := s.fresh(), store.ClaimOptions{Token: rand.Text(), Lease: long, Keep: c.keep}
+		claimed, err := s.Store.Claim(t.Context(), r, opt)
+		ok(t, "claim", err)
+		again, err := s.Store.Claim(t.Context(), r, opt)
+		ok(t, "claim again", err)
+		ok(t, "mark unknown", s.Store.MarkUnknown(t.Context(), again.Lease, "", 0))
+		recovered := s.recoverOnly(t, r.Key)
+		for at, rec := range map[string]store.Record{
+			"claimed": claimed.Record, "claimed again": again.Record, "recovered": recovered.Record,
+			"read": s.get(t, r.Key),
+		} {
+			if rec.Keep != c.want {
+				t.Errorf("%s, of %+v: %+v, want %+v", at, c.keep, rec.Keep, c.want)
+			}
+		}
+		s.finish(t, recovered.Lease, result("done"), recovered.Record.Keep)
 	}
 }
 

@@ -114,6 +114,7 @@ func (m *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 		e = &entry{Record: store.Record{
 			Key: r.Key, Fingerprint: r.Fingerprint,
 			Progress: store.Progress{Stage: idempotency.Received}, Input: slices.Clone(r.Input),
+			Keep: opt.Keep.Exact(),
 		}}
 		e.claimed = now
 		m.keys[r.Key] = e

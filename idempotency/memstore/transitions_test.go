@@ -199,6 +199,7 @@ func TestTransitions_Claim(t *testing.T) {
 					Record: store.Record{
 						Key: testKey, State: idempotency.InProgress, Fingerprint: c.r.Fingerprint, Input: c.r.Input,
 						Progress: store.Progress{Stage: idempotency.Received}, Fence: testFence + 1,
+						Keep: c.opt.Keep.Exact(),
 					},
 					token: c.opt.Token, claimed: testNow, lease: until,
 				}

@@ -28,10 +28,12 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 		return store.ClaimResult{}, err
 	}
 	k := r.Key
+	body, tombstone := opt.Keep.Terms()
 	for range maxClaimTries {
 		known, err := scan(s.db.QueryRow(ctx, s.sql.claim, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version,
 			r.Fingerprint.Sum[:],
-			opt.Token, opt.Lease.Microseconds(), r.Input, s.lockTimeout, s.lockID(k)), k)
+			opt.Token, opt.Lease.Microseconds(), r.Input, s.lockTimeout, s.lockID(k), retention(body),
+			retention(tombstone)), k)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			continue // another transaction has committed the key meanwhile
@@ -66,7 +68,7 @@ func newClaim(r idempotency.Request, opt store.ClaimOptions, fence int64) store.
 		Record: store.Record{
 			Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint,
 			Progress: store.Progress{Stage: idempotency.Received}, Input: append([]byte(nil), r.Input...), Fence: fence,
-			LeaseLeft: opt.Lease,
+			LeaseLeft: opt.Lease, Keep: opt.Keep.Exact(),
 		},
 	}
 }
@@ -79,10 +81,11 @@ func (s *Store) claimExisting(ctx context.Context, r idempotency.Request, opt st
 	args := []any{k.Tenant, k.Operation, k.Value, rec.Fence, known.token}
 	lease := opt.Lease.Microseconds()
 	ended := rec.LeaseLeft <= 0
+	body, tombstone := opt.Keep.Terms()
 	switch {
 	case known.forgotten:
 		return s.transition(ctx, k, opt, s.sql.claimTombstone, append(args, opt.Token, lease, r.Fingerprint.Version,
-			r.Fingerprint.Sum[:], r.Input))
+			r.Fingerprint.Sum[:], r.Input, retention(body), retention(tombstone)))
 	case !r.Matches(rec.Fingerprint):
 	case rec.State == idempotency.InProgress && known.token == opt.Token:
 		return s.transition(ctx, k, opt, s.sql.regrant, append(args, lease))

@@ -18,13 +18,14 @@ with known as materialized (
 		coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0) as lease_left,
 		(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint as age,
 		attempts, reason, state = 'UNKNOWN_REQUIRES_RECOVERY' and due_at is null as stuck, stage, steps, input,
+		keep_body, keep_key,
 		finished_at, code, schema_version, failure, resource, header, body
 	from {schema}idempotency_key where tenant = $1::text and operation = $2::text and key = $3::text
 ), made as (
 	insert into {schema}idempotency_key (tenant, operation, key, state, fingerprint_version, fingerprint, fence, token,
-		lease_until, due_at, input)
+		lease_until, due_at, input, keep_body, keep_key)
 	select $1::text, $2::text, $3::text, 'IN_PROGRESS', $4::smallint, $5::bytea,
-		nextval('{schema}idempotency_fence'::regclass), $6::text, t.until, t.until, $8::bytea
+		nextval('{schema}idempotency_fence'::regclass), $6::text, t.until, t.until, $8::bytea, $11::bigint, $12::bigint
 	from (select clock_timestamp() + $7::bigint * interval '1 microsecond' as until,
 		set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'),
 			true) as synchronous,
@@ -35,10 +36,10 @@ with known as materialized (
 	returning fence
 )
 select true, fence, '', false, 0::smallint, null::bytea, '', 0::bigint, 0::bigint, 0, '', false, '', null::jsonb,
-	null::bytea, null::timestamptz, 0, 0, '', '', null::jsonb, null::bytea from made
+	null::bytea, null::bigint, null::bigint, null::timestamptz, 0, 0, '', '', null::jsonb, null::bytea from made
 union all
 select false, fence, state, forgotten, fingerprint_version, fingerprint, token, lease_left, age, attempts, reason,
-	stuck, stage, steps, input, finished_at, code, schema_version, failure, resource, header, body from known`
+	stuck, stage, steps, input, keep_body, keep_key, finished_at, code, schema_version, failure, resource, header, body from known`
 
 // The columns are those of claim.
 const sqlGet = `-- pgstore: get
@@ -48,6 +49,7 @@ select false, fence, case when state in ('COMPLETED', 'FAILED_REPLAYABLE')
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
 	attempts, reason, state = 'UNKNOWN_REQUIRES_RECOVERY' and due_at is null, stage, steps, input,
+	keep_body, keep_key,
 	finished_at, code, schema_version, failure, resource, header, body
 from {schema}idempotency_key where tenant = $1::text and operation = $2::text and key = $3::text`
 
@@ -61,7 +63,7 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	fence, state, false, fingerprint_version, fingerprint, token,
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
-	attempts, reason, false, stage, steps, input,
+	attempts, reason, false, stage, steps, input, keep_body, keep_key,
 	finished_at, code, schema_version, failure, resource, header, body`
 
 // For work that may run again. Saved progress stays.
@@ -76,7 +78,7 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	fence, state, false, fingerprint_version, fingerprint, token,
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
-	attempts, reason, false, stage, steps, input,
+	attempts, reason, false, stage, steps, input, keep_body, keep_key,
 	finished_at, code, schema_version, failure, resource, header, body`
 
 // The key is due since the end of the lease, which stays: recovery's grace counts from it.
@@ -88,7 +90,7 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	fence, state, false, fingerprint_version, fingerprint, token,
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
-	attempts, reason, false, stage, steps, input,
+	attempts, reason, false, stage, steps, input, keep_body, keep_key,
 	finished_at, code, schema_version, failure, resource, header, body`
 
 // An overdue tombstone counts as no row, swept or not.
@@ -96,6 +98,7 @@ const sqlClaimTombstone = `-- pgstore: claim over a tombstone
 update {schema}idempotency_key set state = 'IN_PROGRESS', fence = greatest(fence + 1,
 	nextval('{schema}idempotency_fence'::regclass)), token = $6::text, lease_until = t.until, due_at = t.until,
 	fingerprint_version = $8::smallint, fingerprint = $9::bytea, input = $10::bytea,
+	keep_body = $11::bigint, keep_key = $12::bigint,
 	created_at = clock_timestamp(), attempts = 0, reason = '', stage = 'RECEIVED', steps = null,
 	finished_at = null, body_until = null, forget_at = null, code = 0, schema_version = 0, failure = '', resource = '',
 	header = null, body = null
@@ -106,7 +109,7 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	fence, state, false, fingerprint_version, fingerprint, token,
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
-	attempts, reason, false, stage, steps, input,
+	attempts, reason, false, stage, steps, input, keep_body, keep_key,
 	finished_at, code, schema_version, failure, resource, header, body`
 
 // The writes of the key's holder return whether they wrote, the state that they found otherwise, and whether an earlier

@@ -25,7 +25,7 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 	k.fence, k.state, false, k.fingerprint_version, k.fingerprint, k.token,
 	(extract(epoch from k.lease_until - clock_timestamp()) * 1000000)::bigint,
 	(extract(epoch from clock_timestamp() - k.created_at) * 1000000)::bigint,
-	k.attempts, k.reason, false, k.stage, k.steps, k.input,
+	k.attempts, k.reason, false, k.stage, k.steps, k.input, k.keep_body, k.keep_key,
 	k.finished_at, k.code, k.schema_version, k.failure, k.resource, k.header, k.body,
 	k.tenant, k.operation, k.key, (extract(epoch from d.due_at) * 1000000)::bigint`
 

@@ -29,19 +29,22 @@ func scan(r pgx.Row, key idempotency.Key, more ...any) (row, error) {
 		lease, age    int64
 		steps, header []byte
 		at            *time.Time
+
+		keepBody, keepKey *int64
 	)
 	rec := &found.record
 	res := &rec.Result
 	err := r.Scan(append([]any{
 		&found.won, &rec.Fence, &rec.State, &found.forgotten, &rec.Fingerprint.Version, &sum,
 		&found.token, &lease, &age,
-		&rec.Attempts, &rec.Reason, &rec.Stuck, &rec.Progress.Stage, &steps, &rec.Input,
+		&rec.Attempts, &rec.Reason, &rec.Stuck, &rec.Progress.Stage, &steps, &rec.Input, &keepBody, &keepKey,
 		&at, &res.Code, &res.Schema, &res.Failure, &res.Resource, &header, &res.Body,
 	}, more...)...)
 	if err != nil {
 		return row{}, err
 	}
 	rec.Key = key
+	rec.Keep = idempotency.Retention{Body: kept(keepBody), Tombstone: kept(keepKey)}
 	copy(rec.Fingerprint.Sum[:], sum)
 	rec.LeaseLeft, rec.Age = time.Duration(lease)*time.Microsecond, time.Duration(age)*time.Microsecond
 	if at != nil {
@@ -83,6 +86,14 @@ func retention(d time.Duration) *int64 {
 	}
 	n := d.Microseconds()
 	return &n
+}
+
+// kept is the inverse of retention.
+func kept(us *int64) time.Duration {
+	if us == nil {
+		return -1
+	}
+	return time.Duration(*us) * time.Microsecond
 }
 
 // validText replaces the bytes that Postgres text cannot hold. A reason is often an error's message, which may quote

@@ -39,8 +39,6 @@ type Config struct {
 	SweepEvery time.Duration
 	// Drain is how long operations in progress may continue after the end of Run's context; default 20 s.
 	Drain time.Duration
-	// Keep is the retention of the results that recovery records; set it as in the guard.
-	Keep idempotency.Retention
 
 	// Logger logs each processed operation, stuck ones at level Error; never keys, inputs or
 	// results. Default slog.Default().

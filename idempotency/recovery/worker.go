@@ -35,7 +35,7 @@ func New(store store.Recoverable, handlers map[string]Handler, cfg Config) (*Wor
 	if err != nil {
 		return nil, err
 	}
-	guard, err := guard.New(store, guard.Config{Lease: cfg.Lease, Keep: cfg.Keep, Logger: cfg.Logger})
+	guard, err := guard.New(store, guard.Config{Lease: cfg.Lease, Logger: cfg.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("recovery: %w", err)
 	}

@@ -64,6 +64,11 @@ func (d *decoder) number(name, s string) int64 {
 
 func (d *decoder) int(name string) int64 { return d.number(name, d.fields[name]) }
 
+// kept is the inverse of retention.
+func (d *decoder) kept(s string) time.Duration {
+	return max(time.Duration(d.number("a retention", s))*time.Microsecond, -1)
+}
+
 func (d *decoder) json(name, s string, to any) {
 	if s == "" {
 		return
@@ -83,6 +88,8 @@ func (d *decoder) record(k idempotency.Key) store.Record {
 		Reason: d.fields["reason"], Stuck: d.fields["stuck"] == "1",
 		Progress: store.Progress{Stage: idempotency.Received},
 	}
+	body, tomb, _ := strings.Cut(d.fields["keep"], " ")
+	rec.Keep = idempotency.Retention{Body: d.kept(body), Tombstone: d.kept(tomb)}
 	d.json("progress", d.fields["progress"], &rec.Progress)
 	if input, ok := d.fields["input"]; ok {
 		rec.Input = []byte(input)

@@ -111,7 +111,9 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	if opt.Rerun {
 		rerun = 1
 	}
-	args := []any{opt.Token, micros(opt.Lease), rerun, optional(r.Input), formatFingerprint(r.Fingerprint)}
+	body, tomb := opt.Keep.Terms()
+	keep := fmt.Sprint(retention(body), " ", retention(tomb))
+	args := []any{opt.Token, micros(opt.Lease), rerun, optional(r.Input), keep, formatFingerprint(r.Fingerprint)}
 	for _, old := range r.Older {
 		args = append(args, formatFingerprint(old))
 	}

@@ -29,9 +29,11 @@ type Record struct {
 	Fingerprint idempotency.Fingerprint
 	// Progress is the last saved one, at first the stage Received without steps; removed with the result's body.
 	Progress Progress
-	Input    []byte             // of Request; nil once completed
-	Result   idempotency.Result // of Completed and FailedReplayable; in Expired without header and body
-	Fence    int64
+	Input    []byte // of Request; nil once completed
+	// Keep is that of the claim which made the record, without zeros: the retention to finish it with, whoever does.
+	Keep   idempotency.Retention
+	Result idempotency.Result // of Completed and FailedReplayable; in Expired without header and body
+	Fence  int64
 	// LeaseLeft is the rest of the owner's or the recoverer's lease, by the store's clock; not positive if it has
 	// ended.
 	LeaseLeft time.Duration
@@ -83,6 +85,8 @@ type ClaimOptions struct {
 	Token string
 	// Lease is the lease's duration, by the store's clock. Required, positive.
 	Lease time.Duration
+	// Keep is the retention of the result, stored with the record.
+	Keep idempotency.Retention
 	// Rerun: the work may be run again after its owner's crash, because repeating it is harmless, or its effects have
 	// downstream keys. Then an ended lease is taken over at once, as always at the stage LOCAL_CREATED; otherwise the
 	// outcome becomes unknown.

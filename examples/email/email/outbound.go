@@ -67,7 +67,7 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 		h.Probe = d.probe
 	}
 	d.worker, err = recovery.New(store, map[string]recovery.Handler{operation: h}, recovery.Config{
-		Lease: s.cfg.SendTimeout, Timeout: s.cfg.SendTimeout, Grace: settled, Keep: keep, Backoff: s.cfg.Backoff,
+		Lease: s.cfg.SendTimeout, Timeout: s.cfg.SendTimeout, Grace: settled, Backoff: s.cfg.Backoff,
 		MaxAttempts: -1, SkipUnhandled: true, Logger: s.log,
 	})
 	return d, err

@@ -26,7 +26,6 @@ import (
 
 	"github.com/effectonce/effectonce/examples/internal/contract"
 	"github.com/effectonce/effectonce/examples/internal/worker"
-	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
@@ -155,10 +154,12 @@ func newService(db *pgxpool.Pool, ready func(context.Context) error, cfg Config)
 	s.topic = cmp.Or(cfg.Topic, contract.Topic)
 	s.append = outbox.Appender{Source: Source, Schema: cfg.Schema}
 	a := &api{store: s, wake: cfg.Wake, edge: httpedge.Edge{
-		Policy: httpedge.Policy(idempotency.Retention{}),
+		Policy: httpedge.Policy(cfg.Guard.Keep),
 		Logger: cfg.Logger,
 	}}
-	if a.keys, err = pgstore.New(db, pgstore.Config{Schema: cfg.Schema, Logger: cfg.Logger}); err != nil {
+	if a.keys, err = pgstore.New(db, pgstore.Config{
+		Schema: cfg.Schema, Keep: cfg.Guard.Keep, Logger: cfg.Logger,
+	}); err != nil {
 		return nil, err
 	}
 	cfg.Guard.Logger, cfg.Recovery.Logger = cfg.Logger, cfg.Logger

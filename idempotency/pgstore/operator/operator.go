@@ -221,10 +221,8 @@ func (o *Operator) Complete(ctx context.Context, k idempotency.Key, res idempote
 		}
 		header = string(b)
 	}
-	body, tombstone := idempotency.Retention{}.Terms()
 	n, err := o.change(ctx, "complete", reason, sqlComplete, k.Tenant, k.Operation, k.Value, rand.Text(), o.name,
-		res.Code, res.Schema, res.Failure, res.Resource, header, res.Body, body.Microseconds(),
-		tombstone.Microseconds(), reason)
+		res.Code, res.Schema, res.Failure, res.Resource, header, res.Body, reason)
 	return decided("complete", n, err)
 }
 

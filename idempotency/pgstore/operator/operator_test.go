@@ -30,7 +30,7 @@ func newScene(t *testing.T) scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := guard.New(s, guard.Config{RecoverAfter: -1})
+	g, err := guard.New(s, guard.Config{RecoverAfter: -1, Keep: idempotency.Retention{Tombstone: month}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +40,9 @@ func newScene(t *testing.T) scene {
 	}
 	return scene{db, s, g, o}
 }
+
+// month is the retention that the service promises.
+const month = 30 * 24 * time.Hour
 
 func key(value string) idempotency.Key {
 	return idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: value}
@@ -128,6 +131,10 @@ func TestStuckOperationsAreEnded(t *testing.T) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	if kept := pgtest.One[time.Duration](t, s.db,
+		`select forget_at - finished_at from idempotency_key where key = 'happened'`); kept != month {
+		t.Errorf("the service promised to remember the key for %v, and it is kept for %v", month, kept)
 	}
 	late := store.Lease{Key: key("happened"), Fence: before.Fence, Token: token}
 	if err := s.store.Finish(ctx, late, idempotency.Result{Code: 500}, idempotency.Retention{}); !errors.Is(err,

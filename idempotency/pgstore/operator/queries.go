@@ -51,8 +51,8 @@ with ended as (
 		fence = greatest(fence + 1, nextval('{schema}idempotency_fence'::regclass)), token = $4::text,
 		lease_until = null, due_at = null, input = null, finished_at = t.at, code = $6::integer,
 		schema_version = $7::integer, failure = $8::text, resource = $9::text, header = $10::jsonb, body = $11::bytea,
-		body_until = t.at + $12::bigint * interval '1 microsecond',
-		forget_at = t.at + $13::bigint * interval '1 microsecond'
+		body_until = t.at + keep_body * interval '1 microsecond',
+		forget_at = t.at + keep_key * interval '1 microsecond'
 	from (select clock_timestamp() as at) t
 	where tenant = $1::text and operation = $2::text and key = $3::text and state = 'UNKNOWN_REQUIRES_RECOVERY'
 		and due_at is null
@@ -60,7 +60,7 @@ with ended as (
 		set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true)
 ), noted as (
 	insert into {schema}idempotency_audit (operator, action, tenant, operation, key, reason, detail)
-	select $5::text, 'complete', tenant, operation, key, $14::text, jsonb_build_object('code', code, 'failure', failure,
+	select $5::text, 'complete', tenant, operation, key, $12::text, jsonb_build_object('code', code, 'failure', failure,
 		'resource', resource) from ended
 )
 select count(*) from ended`

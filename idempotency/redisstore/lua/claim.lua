@@ -1,10 +1,12 @@
--- ARGV: member, token, lease, rerun, input ('' or '=' and the input), fingerprint of a new record, older fingerprints...
+-- ARGV: member, token, lease, rerun, input ('' or '=' and the input), retention, fingerprint of a new record, older
+-- fingerprints...
 local token, lease, rerun, input = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5]
 
 local r = load()
 if not r then
 	grant(token, lease)
-	redis.call('HSET', record, 'state', WORKING, 'claimed', text(now), 'print', ARGV[6], 'tries', '0')
+	redis.call('HSET', record, 'state', WORKING, 'claimed', text(now), 'keep', ARGV[6], 'print', ARGV[7],
+		'tries', '0')
 	if input ~= '' then redis.call('HSET', record, 'input', string.sub(input, 2)) end
 	place(working, now + lease)
 	redis.call('ZADD', since, text(now), member)
@@ -12,7 +14,7 @@ if not r then
 end
 
 local same = false
-for i = 6, #ARGV do same = same or r.print == ARGV[i] end
+for i = 7, #ARGV do same = same or r.print == ARGV[i] end
 if not same then return answer(0) end
 
 local function take()
