@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
@@ -39,11 +40,14 @@ type Config struct {
 	// Operation returns the operation's name, stable across releases, at most 255 bytes of printable ASCII. Default:
 	// the request's pattern if the router sets one (net/http, chi), else method and path.
 	Operation func(r *http.Request) string
-	// Validate validates a request before any lookup. Its error is answered with 400, a *Problem with itself. Default:
-	// none.
+	// Validate validates a request before any lookup. Its error is answered with 400, a *Problem with itself, and one
+	// about the key, such as that of a keys.Window, with its own code. Default: none.
 	Validate func(r *http.Request, body []byte) error
 	// Fingerprint returns the request's fingerprint. Default: Canonical.
 	Fingerprint func(r *http.Request, body []byte) idempotency.Fingerprint
+	// Older returns the request's fingerprints in versions that records of earlier releases may have: without it, a
+	// release that changes Fingerprint refuses the retries of requests from before it. Default: none.
+	Older func(r *http.Request, body []byte) []idempotency.Fingerprint
 	// Classify classifies the handler's status; a panic counts as 500. Default: ByStatus. Use Atomic for handlers that
 	// have no effect if they fail.
 	Classify func(status int) idempotency.Class
@@ -92,6 +96,7 @@ func Atomic(status int) idempotency.Class {
 // It reads the whole body, and buffers the answer until it is recorded. An answer above Edge.MaxBody, or one that the
 // handler flushes, is streamed: its request is done once, but a retry gets CodeNotKept. 5xx and panics are never
 // stored; a panic continues to the server, and the log has its type and stack only. Connections cannot be hijacked.
+// Trailers reach the first caller, and are not replayed.
 //
 // A client that hangs up does not end the handler: the request's context ends the guard's Config.Finish later, and a
 // retry gets the answer.
@@ -165,14 +170,25 @@ func (m *middleware) request(w http.ResponseWriter, r *http.Request, value strin
 			return req, nil, asProblem(err, CodeBadRequest)
 		}
 	}
-	return idempotency.Request{Key: key, Fingerprint: m.cfg.Fingerprint(r, body)}, body, nil
+	req = idempotency.Request{Key: key, Fingerprint: m.cfg.Fingerprint(r, body)}
+	if m.cfg.Older != nil {
+		req.Older = m.cfg.Older(r, body)
+	}
+	return req, body, nil
 }
 
-// asProblem returns an error's problem, or one with its text, which a function of the user wrote for the client.
+// asProblem returns an error's problem, or one with its text, which a function of the user wrote for the client. An
+// error about the key is returned unchanged: Write has its code, by which a client does not take the request for not
+// done.
 func asProblem(err error, code Code) error {
 	var p *Problem
 	if errors.As(err, &p) {
 		return p
+	}
+	var wrong *keys.WrongRegionError
+	if errors.Is(err, keys.ErrOutsideWindow) || errors.Is(err, idempotency.ErrInvalidKey) ||
+		errors.Is(err, ErrNoKey) || errors.As(err, &wrong) {
+		return err
 	}
 	return &Problem{Code: code, Detail: err.Error()}
 }
@@ -270,6 +286,7 @@ func (a *attempt) answer(w http.ResponseWriter, res idempotency.Result, err erro
 	case a.panic != nil:
 		panic(a.panic)
 	case a.out.streaming:
+		a.out.copyTrailers()
 	case stored && (res.Replayed || errors.Is(err, store.ErrLeaseLost) || errors.Is(err, idempotency.ErrUnknown)):
 		// Another attempt has finished or will, and its answer counts: this one may be a refusal that is not recorded.
 		a.m.cfg.Edge.Write(w, res, err)

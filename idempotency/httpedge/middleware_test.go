@@ -3,6 +3,7 @@ package httpedge_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/store"
 )
@@ -625,6 +627,84 @@ func TestMiddleware_StreamIsNotKept(t *testing.T) {
 		t.Errorf("again: %+v, %v", p, err)
 	}
 	s.requireRuns(t, 1)
+}
+
+// TestMiddleware_Trailers: the first caller gets the handler's trailers, of a stored answer and of a stream.
+func TestMiddleware_Trailers(t *testing.T) {
+	t.Parallel()
+	for _, flush := range []bool{false, true} {
+		s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum")
+			_, _ = w.Write([]byte("body"))
+			if flush {
+				_ = http.NewResponseController(w).Flush()
+			}
+			w.Header().Set("X-Sum", "42")
+			w.Header().Set(http.TrailerPrefix+"X-Late", "1")
+			w.Header().Set("X-Unannounced", "1")
+		})
+		server := httptest.NewServer(s.handler)
+		defer server.Close()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Idempotency-Key", "k")
+		req.Header.Set("X-Tenant", "a")
+		res, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || string(body) != "body" || res.Trailer.Get("X-Sum") != "42" || res.Trailer.Get("X-Late") != "1" ||
+			len(res.Trailer) != 2 {
+			t.Errorf("flushed %v: %d %q, %v, %v", flush, res.StatusCode, body, res.Trailer, err)
+		}
+	}
+}
+
+// TestMiddleware_Older: a release with another fingerprint recognizes the requests of the one before.
+func TestMiddleware_Older(t *testing.T) {
+	t.Parallel()
+	version := func(v int16) func(*http.Request, []byte) idempotency.Fingerprint {
+		return func(_ *http.Request, body []byte) idempotency.Fingerprint {
+			return idempotency.Fingerprint{Version: v, Sum: sha256.Sum256(body)}
+		}
+	}
+	s := newTestService(t, httpedge.Config{Fingerprint: version(1)}, echo)
+	if w := send(s.handler, "k", "100"); w.Code != 201 {
+		t.Fatal(w.Code, w.Body)
+	}
+	after := s.newHandler(t, httpedge.Config{
+		Fingerprint: version(2), Older: func(r *http.Request, body []byte) []idempotency.Fingerprint {
+			return []idempotency.Fingerprint{version(1)(r, body)}
+		},
+	}, echo)
+	if w := send(after, "k", "100"); w.Code != 201 || w.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := send(after, "k", "200"); w.Code != 422 {
+		t.Errorf("another command: %d %s", w.Code, w.Body)
+	}
+	s.requireRuns(t, 1)
+}
+
+// TestMiddleware_KeyOutsideWindow: a client must not take a key that is too old for a request that was not done.
+func TestMiddleware_KeyOutsideWindow(t *testing.T) {
+	t.Parallel()
+	for code, refusal := range map[httpedge.Code]error{
+		httpedge.CodeKeyOutsideWindow: fmt.Errorf("validate: %w", keys.ErrOutsideWindow),
+		httpedge.CodeKeyInvalid:       idempotency.ErrInvalidKey,
+		httpedge.CodeBadRequest:       errors.New("no amount"),
+	} {
+		s := newTestService(t, httpedge.Config{
+			Validate: func(*http.Request, []byte) error { return refusal },
+		}, echo)
+		if w := send(s.handler, "k", "100"); w.Code != 400 || problem(t, w).Code != code {
+			t.Errorf("%d %s, want %s", w.Code, w.Body, code)
+		}
+	}
 }
 
 func TestMiddleware_LargeAnswerIsNotKept(t *testing.T) {

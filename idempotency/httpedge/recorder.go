@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"strings"
 
 	"github.com/effectonce/effectonce/idempotency"
 )
@@ -128,6 +129,25 @@ func (c *recorder) send(e Edge, res idempotency.Result, recorded bool) {
 	}
 	c.w.WriteHeader(c.status())
 	_, _ = c.w.Write(body)
+	c.copyTrailers()
+}
+
+// copyTrailers copies the trailers that the handler has set: the announced ones, and those with http.TrailerPrefix.
+func (c *recorder) copyTrailers() {
+	to := c.w.Header()
+	for _, names := range c.finalHeader()["Trailer"] {
+		for name := range strings.SplitSeq(names, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			if values := c.Header()[name]; values != nil {
+				to[name] = values
+			}
+		}
+	}
+	for name, values := range c.Header() {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			to[name] = values
+		}
+	}
 }
 
 // result returns the answer to store.
