@@ -195,7 +195,7 @@ func (e Edge) inProgress(w http.ResponseWriter, err error) {
 	}
 	retryAfter(w, wait)
 	if e.StatusURL != "" {
-		e.accepted(w, idempotency.InProgress, "")
+		e.accepted(w, idempotency.InProgress)
 		return
 	}
 	e.Problem(w, Problem{
@@ -217,10 +217,10 @@ func (e Edge) unknown(w http.ResponseWriter, u idempotency.UnknownError) {
 		retryAfter(w, wait)
 	}
 	if e.StatusURL != "" {
-		e.accepted(w, idempotency.Unknown, u.Stage)
+		e.accepted(w, idempotency.Unknown)
 		return
 	}
-	e.Problem(w, Problem{Code: CodeUnknown, State: idempotency.Unknown, Stage: u.Stage, Detail: detail})
+	e.Problem(w, Problem{Code: CodeUnknown, State: idempotency.Unknown, Detail: detail})
 }
 
 func (e Edge) expired(w http.ResponseWriter, err error) {

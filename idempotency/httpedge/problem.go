@@ -94,8 +94,6 @@ type Problem struct {
 	Code   Code   `json:"code"`
 	// State is that of the first command under this key.
 	State idempotency.State `json:"state,omitempty"`
-	// Stage is that of the work, if its outcome is unknown.
-	Stage idempotency.Stage `json:"stage,omitempty"`
 	// Resource is the created one, see idempotency.Result.
 	Resource string `json:"resource,omitempty"`
 	// FirstStatus and Failure are those of the first answer, if it is not kept or no longer true.

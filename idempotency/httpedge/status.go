@@ -13,7 +13,6 @@ import (
 // Operation is the JSON of an operation-status resource.
 type Operation struct {
 	State idempotency.State `json:"state"`
-	Stage idempotency.Stage `json:"stage,omitempty"`
 	// StatusURL is this resource's URL.
 	StatusURL string `json:"status_url,omitempty"`
 	// Status is the HTTP status of the answer, once the request is finished.
@@ -24,9 +23,9 @@ type Operation struct {
 	NeedsPerson bool `json:"needs_person,omitempty"`
 }
 
-func (e Edge) accepted(w http.ResponseWriter, state idempotency.State, stage idempotency.Stage) {
+func (e Edge) accepted(w http.ResponseWriter, state idempotency.State) {
 	w.Header().Set("Location", e.StatusURL)
-	e.send(w, http.StatusAccepted, "application/json", Operation{State: state, Stage: stage, StatusURL: e.StatusURL})
+	e.send(w, http.StatusAccepted, "application/json", Operation{State: state, StatusURL: e.StatusURL})
 }
 
 // StatusHandler serves the operation-status resource: 200 with an Operation, and with Retry-After until it is finished,
@@ -54,8 +53,8 @@ func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (store.Re
 			return
 		}
 		op := Operation{
-			State: rec.State, Stage: rec.Progress.Stage, Status: rec.Result.Code, Failure: rec.Result.Failure,
-			Resource: rec.Result.Resource, NeedsPerson: rec.Stuck,
+			State: rec.State, Status: rec.Result.Code, Failure: rec.Result.Failure, Resource: rec.Result.Resource,
+			NeedsPerson: rec.Stuck,
 		}
 		switch {
 		case rec.State == idempotency.InProgress:
