@@ -118,17 +118,30 @@ func (s *Store) transition(ctx context.Context, k idempotency.Key, opt store.Cla
 	return out, false, nil
 }
 
-// Get implements store.Store.
+// Get implements store.Store. A key that a transaction of InTx holds is IN_PROGRESS, without a fingerprint: its command
+// is not visible before COMMIT.
 func (s *Store) Get(ctx context.Context, k idempotency.Key) (store.Record, bool, error) {
 	if err := k.Check(); err != nil {
 		return store.Record{}, false, err
 	}
-	known, err := scan(s.db.QueryRow(ctx, s.sql.get, k.Tenant, k.Operation, k.Value), k)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && known.forgotten {
-		return store.Record{}, false, nil
+	for _, last := range []bool{false, true} {
+		known, err := scan(s.db.QueryRow(ctx, s.sql.get, k.Tenant, k.Operation, k.Value), k)
+		switch {
+		case err == nil && !known.forgotten:
+			return known.record, true, nil
+		case err != nil && !errors.Is(err, pgx.ErrNoRows):
+			return store.Record{}, false, fmt.Errorf("pgstore: reading a key: %w", err)
+		case last:
+			return store.Record{}, false, nil
+		}
+		var held bool
+		if err := s.db.QueryRow(ctx, sqlIsLocked, s.lockID(k)).Scan(&held); err != nil {
+			return store.Record{}, false, fmt.Errorf("pgstore: reading a key: %w", err)
+		}
+		if held {
+			return s.lockedRecord(idempotency.Request{Key: k}), true, nil
+		}
+		// The transaction that held it may have committed between the two statements: read again.
 	}
-	if err != nil {
-		return store.Record{}, false, fmt.Errorf("pgstore: reading a key: %w", err)
-	}
-	return known.record, true, nil
+	return store.Record{}, false, nil
 }

@@ -22,6 +22,7 @@ type flights struct {
 type flight struct {
 	fingerprint idempotency.Fingerprint
 	started     time.Time
+	won         chan struct{} // closed when its handler runs: the key was free, and is this command's
 	done        chan struct{} // closed at the end; the fields below are written before
 	shared      bool          // res and err answer every caller with the same fingerprint
 	res         idempotency.Result
@@ -38,7 +39,9 @@ func (fs *flights) join(r idempotency.Request) (f *flight, created bool) {
 	if fs.byKey == nil {
 		fs.byKey = map[idempotency.Key]*flight{}
 	}
-	f = &flight{fingerprint: r.Fingerprint, started: time.Now(), done: make(chan struct{})}
+	f = &flight{
+		fingerprint: r.Fingerprint, started: time.Now(), won: make(chan struct{}), done: make(chan struct{}),
+	}
 	fs.byKey[r.Key] = f
 	return f, true
 }
@@ -50,9 +53,9 @@ func (fs *flights) end(k idempotency.Key, f *flight) {
 	close(f.done)
 }
 
-// single runs do for one caller of a key at a time. The others wait, and get its answer or run do after it. shared: the
-// answer is another caller's.
-func (s *Store) single(ctx context.Context, r idempotency.Request, do func() (idempotency.Result, error)) (
+// single runs do for one caller of a key at a time. The others wait, and get its answer or run do after it; another
+// command is refused when do has called won. shared: the answer is another caller's.
+func (s *Store) single(ctx context.Context, r idempotency.Request, do func(won func()) (idempotency.Result, error)) (
 	res idempotency.Result, shared bool, err error,
 ) {
 	var timer *time.Timer
@@ -66,8 +69,14 @@ func (s *Store) single(ctx context.Context, r idempotency.Request, do func() (id
 			timer = time.NewTimer(s.cfg.Wait)
 			defer timer.Stop()
 		}
+		var otherWon <-chan struct{}
+		if !r.Matches(f.fingerprint) {
+			otherWon = f.won
+		}
 		select {
 		case <-f.done:
+		case <-otherWon:
+			return res, false, &idempotency.MismatchError{State: idempotency.InProgress, Version: f.fingerprint.Version}
 		case <-timer.C:
 			return res, false, &idempotency.InProgressError{RetryAfter: s.cfg.Wait, Age: time.Since(f.started)}
 		case <-ctx.Done():
@@ -82,11 +91,13 @@ func (s *Store) single(ctx context.Context, r idempotency.Request, do func() (id
 }
 
 // fly runs do as the key's flight. Waiting callers share a recorded result, and an error that isShared.
-func (s *Store) fly(ctx context.Context, r idempotency.Request, f *flight, do func() (idempotency.Result, error)) (
+func (s *Store) fly(ctx context.Context, r idempotency.Request, f *flight,
+	do func(won func()) (idempotency.Result, error),
+) (
 	idempotency.Result, error,
 ) {
 	defer s.flights.end(r.Key, f) // after a panic, too
-	res, err := do()
+	res, err := do(sync.OnceFunc(func() { close(f.won) }))
 	if f.shared = err == nil || ctx.Err() == nil && isShared(err); f.shared {
 		f.res, f.err = res.Clone(), err
 	}

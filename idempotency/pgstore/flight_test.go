@@ -178,6 +178,32 @@ func TestInTx_FlightIsForOneCommand(t *testing.T) {
 	}
 }
 
+// TestInTx_IsSeenWhileItRuns: its row comes with COMMIT. Until then Get, of another process too, says that the request
+// is in progress, and another command is refused at once.
+func TestInTx_IsSeenWhileItRuns(t *testing.T) {
+	t.Parallel()
+	s, r := newTestService(t, pgstore.Config{Wait: time.Minute}), pay("100")
+	elsewhere, another := s.open(s.Pool, pgstore.Config{}), r
+	another.Fingerprint.Sum[0]++
+	s.requireNoKey(r)
+	_, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		for _, from := range []*pgstore.Store{s.store, elsewhere} {
+			rec, found, err := from.Get(ctx, r.Key)
+			if err != nil || !found || rec.State != idempotency.InProgress || rec.LeaseLeft <= 0 {
+				t.Errorf("%+v, %v, %v", rec, found, err)
+			}
+		}
+		_, err := s.store.InTx(ctx, another, insertPayment(another))
+		s.requireError(err, idempotency.ErrMismatch)
+		return insertPayment(r)(ctx, tx)
+	})
+	if rec, found, getErr := elsewhere.Get(t.Context(), r.Key); err != nil || getErr != nil || !found ||
+		rec.State != idempotency.Completed {
+		t.Errorf("%+v, %v, %v, %v", rec, found, err, getErr)
+	}
+	s.requirePayments(r, 1)
+}
+
 func TestInTx_NextCallerRunsAfterPanic(t *testing.T) {
 	t.Parallel()
 	s, r := newTestService(t, pgstore.Config{Wait: time.Minute}), pay("100")

@@ -50,8 +50,8 @@ func (s *Store) InTx(ctx context.Context, r idempotency.Request, do Handler) (id
 		return idempotency.Result{}, err
 	}
 	began := time.Now()
-	res, shared, err := s.single(ctx, r, func() (idempotency.Result, error) {
-		c := &call{store: s, request: r, token: rand.Text(), do: do}
+	res, shared, err := s.single(ctx, r, func(won func()) (idempotency.Result, error) {
+		c := &call{store: s, request: r, token: rand.Text(), do: do, won: won}
 		return c.run(ctx)
 	})
 	s.observe(ctx, r, began, res, shared, err)
@@ -97,6 +97,7 @@ type call struct {
 	request    idempotency.Request
 	token      string // the same in all attempts: marks a row that this call wrote
 	do         Handler
+	won        func() // called before do
 	attempts   int
 	lostCommit error // set when the last attempt's COMMIT got no reply
 }
@@ -144,6 +145,7 @@ func (c *call) transaction(ctx context.Context) (known *row, res idempotency.Res
 	case !got.won:
 		return &got, res, nil
 	}
+	c.won()
 	res, refused, err := s.runHandler(ctx, conn.Conn(), nil, c.do)
 	if err != nil {
 		return nil, idempotency.Result{}, err

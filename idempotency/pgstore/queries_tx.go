@@ -26,6 +26,10 @@ const sqlAdopt = `-- pgstore: adopt the open transaction`
 const sqlTryLock = `-- pgstore: lock a key
 select pg_try_advisory_xact_lock($1::bigint), set_config('effectonce.key', 'held', true)`
 
+// A shared lock does not keep two of these from each other; an InTx that meets it waits for the end of this statement.
+const sqlIsLocked = `-- pgstore: is a key locked
+select not pg_try_advisory_xact_lock_shared($1::bigint)`
+
 const sqlMark = `-- pgstore: mark a transaction
 select set_config('effectonce.key', 'held', true)`
 
