@@ -131,7 +131,7 @@ func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 			ttl(latest+micros(tomb))
 	}
 	orphaned := false // the body, if another call's result was recorded
-	err = s.write(ctx, "finish", l, change+` remove #input, #progress, #writer, #seq, #stuck, #bucket, #ready`, held, v,
+	err = s.write(ctx, "finish", l, change+` remove #input, #reason, #progress, #writer, #seq, #stuck, #bucket, #ready`, held, v,
 		func(now item) bool {
 			orphaned = bodyPart != "" && now.text("bodyPart") != bodyPart
 			return !now.free(earliest) && now.heldBy(l) && now.finished()

@@ -5,11 +5,14 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
@@ -22,9 +25,10 @@ const headerSealed = "Effectonce-Sealed"
 var ErrSealed = errors.New("a sealed result cannot be opened")
 
 // Sealer encrypts header and body of stored answers with AES-GCM, so that readers of the store or its backups cannot
-// see them. Its Store also encrypts inputs and the data of steps. Code, Failure, Resource and Schema are not encrypted:
-// they are kept after the body. Tenant, operation and key are authenticated: a body that is moved to another record
-// cannot be opened. Bytes that were stored without a Sealer are read unchanged. It is safe for concurrent use.
+// see them. Its Store also encrypts inputs, the data of steps, and reasons, which have providers' texts. Code, Failure,
+// Resource and Schema are not encrypted: they are kept after the body. Tenant, operation and key are authenticated: a
+// body that is moved to another record cannot be opened. Bytes that were stored without a Sealer are read unchanged. It
+// is safe for concurrent use.
 type Sealer struct {
 	current string
 	keys    map[string]cipher.AEAD
@@ -118,9 +122,47 @@ func (s *Sealer) openBytes(data, scope []byte) ([]byte, error) {
 	return s.open(string(id), rest, scope)
 }
 
-// openRecord opens the input, the steps and the result of a record.
+// sealText is sealBytes for text: a reason, which an operator's tool without a Sealer shows as it is.
+func (s *Sealer) sealText(plain string, scope []byte) string {
+	if plain == "" {
+		return ""
+	}
+	return sealedText + s.current + " " + base64.StdEncoding.EncodeToString(s.keys[s.current].Seal(nil, nil,
+		[]byte(plain), scope))
+}
+
+// openText returns text as it was before sealText; text that is not sealed is returned unchanged.
+func (s *Sealer) openText(text string, scope []byte) (string, error) {
+	rest, ok := strings.CutPrefix(text, sealedText)
+	id, encoded, found := cutLast(rest, " ")
+	if !ok || !found {
+		return text, nil
+	}
+	data, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrSealed, err)
+	}
+	plain, err := s.open(id, data, scope)
+	return string(plain), err
+}
+
+// sealedText begins sealed text; the name of the key and a space follow.
+const sealedText = "effectonce sealed "
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return "", "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// openRecord opens the reason, the input, the steps and the result of a record.
 func (s *Sealer) openRecord(rec *store.Record) (err error) {
 	if rec.Result, err = s.Open(rec.Key, rec.Result); err != nil {
+		return err
+	}
+	if rec.Reason, err = s.openText(rec.Reason, scope("reason", rec.Key)); err != nil {
 		return err
 	}
 	if rec.Input, err = s.openBytes(rec.Input, scope("input", rec.Key)); err != nil {
@@ -145,8 +187,8 @@ func scope(field string, k idempotency.Key) []byte {
 }
 
 // Store returns a store for a guard that seals results before it stores them in inner, and opens them; see Recovering
-// for recovery. With pgstore's InTx, call Seal inside the work and Open on the result. Inputs and the data of steps are
-// sealed too; the names and downstream keys of steps are not.
+// for recovery. With pgstore's InTx, call Seal inside the work and Open on the result. Inputs, the data of steps and
+// reasons are sealed too; the names and downstream keys of steps are not.
 func (s *Sealer) Store(inner store.Store) store.Store {
 	return sealedStore{Store: inner, seal: s}
 }
@@ -159,6 +201,13 @@ func (s *Sealer) Recovering(inner store.Recoverable) store.Recoverable {
 type recoveringStore struct {
 	sealedStore
 	store.Recoverer
+}
+
+// Postpone seals the reason.
+func (s recoveringStore) Postpone(ctx context.Context, l store.Lease, reason string, delay time.Duration,
+	stuck bool,
+) error {
+	return s.Recoverer.Postpone(ctx, l, s.seal.sealText(reason, scope("reason", l.Key)), delay, stuck)
 }
 
 // Recover opens the records. It returns none that cannot be opened: another worker, or a person in the end, gets the
@@ -206,6 +255,11 @@ func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt store
 		err = idempotency.OutcomeUnknown(s.seal.openRecord(&c.Record))
 	}
 	return c, err
+}
+
+// MarkUnknown seals the reason.
+func (s sealedStore) MarkUnknown(ctx context.Context, l store.Lease, reason string, delay time.Duration) error {
+	return s.Store.MarkUnknown(ctx, l, s.seal.sealText(reason, scope("reason", l.Key)), delay)
 }
 
 // Save seals the data of the steps.

@@ -131,7 +131,7 @@ func TestSealer_InputAndStepsAreSealed(t *testing.T) {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	p := store.Progress{Stage: idempotency.ProviderConfirmed, Steps: []store.Step{step}}
-	if err := errors.Join(s.Save(t.Context(), c.Lease, p), s.MarkUnknown(t.Context(), c.Lease, "no answer",
+	if err := errors.Join(s.Save(t.Context(), c.Lease, p), s.MarkUnknown(t.Context(), c.Lease, "a secret answer",
 		0)); err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +139,9 @@ func TestSealer_InputAndStepsAreSealed(t *testing.T) {
 		t.Error("the caller's steps were changed")
 	}
 	kept, _, _ := inner.Get(t.Context(), req.Key)
+	if strings.Contains(kept.Reason, "secret") || kept.Reason == "" {
+		t.Errorf("stored the reason %q", kept.Reason)
+	}
 	if bytes.Contains(kept.Input, []byte("secret")) || bytes.Contains(kept.Progress.Steps[0].Data, []byte("secret")) {
 		t.Errorf("stored %q and %q", kept.Input, kept.Progress.Steps[0].Data)
 	}
@@ -150,12 +153,21 @@ func TestSealer_InputAndStepsAreSealed(t *testing.T) {
 	opt.Lease = time.Minute
 	taken, err := s.Recover(t.Context(), opt)
 	if err != nil || len(taken) != 1 || string(taken[0].Record.Input) != "secret input" ||
+		taken[0].Record.Reason != "a secret answer" ||
 		string(taken[0].Record.Progress.Steps[0].Data) != "secret data" {
 		t.Errorf("taken %+v, %v", taken, err)
 	}
 	rec, _, err := s.Get(t.Context(), req.Key)
 	if err != nil || string(rec.Input) != "secret input" || string(rec.Progress.Steps[0].Data) != "secret data" {
 		t.Errorf("got %+v, %v", rec, err)
+	}
+	for _, stuck := range []bool{false, true} {
+		err := s.Postpone(t.Context(), taken[0].Lease, "another secret", 0, stuck)
+		kept, _, _ := inner.Get(t.Context(), req.Key)
+		rec, _, _ := s.Get(t.Context(), req.Key)
+		if err != nil || strings.Contains(kept.Reason, "secret") || rec.Reason != "another secret" {
+			t.Errorf("postponed: stored %q, got %q, %v", kept.Reason, rec.Reason, err)
+		}
 	}
 }
 

@@ -268,7 +268,7 @@ func postponeStuckIsNotRecovered(t *testing.T, s *suite) {
 		}
 	}
 	s.finish(t, l, result("a person found out"), idempotency.Retention{})
-	if rec := s.get(t, r.Key); rec.State != idempotency.Completed || rec.Stuck {
+	if rec := s.get(t, r.Key); rec.State != idempotency.Completed || rec.Stuck || rec.Reason != "" {
 		t.Errorf("%+v", rec)
 	}
 }

@@ -214,7 +214,7 @@ func (m *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 	res = res.Clone()
 	return m.write(ctx, l, kind, func(e *entry, _ action, now time.Time) {
 		res.At, res.Replayed = now, false
-		e.Result, e.Input = res, nil
+		e.Result, e.Input, e.Reason = res, nil, ""
 		e.lease, e.due, e.Stuck = time.Time{}, time.Time{}, false
 		e.body, e.tomb = after(now, body), after(now, tomb)
 	})

@@ -244,7 +244,7 @@ func writes() []write {
 	finishes := func(state idempotency.State, res idempotency.Result, body, tomb time.Time) change {
 		res.At = testNow
 		return open(func(e *entry) {
-			e.State, e.Result, e.Input, e.Stuck = state, res, nil, false
+			e.State, e.Result, e.Input, e.Reason, e.Stuck = state, res, nil, "", false
 			e.lease, e.due, e.body, e.tomb = zero, zero, body, tomb
 		})
 	}

@@ -39,7 +39,8 @@ select true, fence, '', false, 0::smallint, null::bytea, '', 0::bigint, 0::bigin
 	null::bytea, null::bigint, null::bigint, null::timestamptz, 0, 0, '', '', null::jsonb, null::bytea from made
 union all
 select false, fence, state, forgotten, fingerprint_version, fingerprint, token, lease_left, age, attempts, reason,
-	stuck, stage, steps, input, keep_body, keep_key, finished_at, code, schema_version, failure, resource, header, body from known`
+	stuck, stage, steps, input, keep_body, keep_key, finished_at, code, schema_version, failure, resource, header,
+	body from known`
 
 // The columns are those of claim.
 const sqlGet = `-- pgstore: get
@@ -142,7 +143,7 @@ select exists (select from wrote), '', exists (select from {schema}idempotency_k
 const sqlFinish = `-- pgstore: finish
 with wrote as (
 	update {schema}idempotency_key set state = case when $8::text = '' then 'COMPLETED' else 'FAILED_REPLAYABLE' end,
-		lease_until = null, due_at = null, input = null, finished_at = t.at, code = $6::integer,
+		lease_until = null, due_at = null, input = null, reason = '', finished_at = t.at, code = $6::integer,
 		schema_version = $7::integer, failure = $8::text, resource = $9::text, header = $10::jsonb, body = $11::bytea,
 		body_until = t.at + $12::bigint * interval '1 microsecond',
 		forget_at = t.at + $13::bigint * interval '1 microsecond'

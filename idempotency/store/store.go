@@ -39,7 +39,8 @@ type Record struct {
 	LeaseLeft time.Duration
 	// Age is the time since the first claim, by the store's clock.
 	Age time.Duration
-	// Attempts is the number of recovery's attempts, Reason the cause of the last one's failure. Stuck: it gave up.
+	// Attempts is the number of recovery's attempts, Reason the cause of the last one's failure, removed with the
+	// completion: it may have a provider's text. Stuck: it gave up.
 	Attempts int
 	Reason   string
 	Stuck    bool

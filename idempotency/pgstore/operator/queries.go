@@ -49,7 +49,7 @@ const sqlComplete = `-- pgstore: complete a stuck operation
 with ended as (
 	update {schema}idempotency_key set state = case when $8::text = '' then 'COMPLETED' else 'FAILED_REPLAYABLE' end,
 		fence = greatest(fence + 1, nextval('{schema}idempotency_fence'::regclass)), token = $4::text,
-		lease_until = null, due_at = null, input = null, finished_at = t.at, code = $6::integer,
+		lease_until = null, due_at = null, input = null, reason = '', finished_at = t.at, code = $6::integer,
 		schema_version = $7::integer, failure = $8::text, resource = $9::text, header = $10::jsonb, body = $11::bytea,
 		body_until = t.at + keep_body * interval '1 microsecond',
 		forget_at = t.at + keep_key * interval '1 microsecond'

@@ -14,7 +14,7 @@ if #apart > 0 then redis.call('HSET', body, unpack(apart)) end
 
 redis.call('HSET', record, 'state', ARGV[4], 'code', ARGV[5], 'resource', ARGV[6], 'schema', ARGV[7], 'failure', ARGV[8],
 	'at', text(now), 'apart', #apart, 'lease', '0', 'due', '0')
-redis.call('HDEL', record, 'input', 'progress', 'writer', 'seq', 'stuck')
+redis.call('HDEL', record, 'input', 'reason', 'progress', 'writer', 'seq', 'stuck')
 place(nil)
 
 local function ttl(us) return text(math.ceil(us / 1000)) end
