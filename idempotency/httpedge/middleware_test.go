@@ -657,8 +657,8 @@ func TestMiddleware_Trailers(t *testing.T) {
 		}
 		body, err := io.ReadAll(res.Body)
 		_ = res.Body.Close()
-		if err != nil || string(body) != "body" || res.Trailer.Get("X-Sum") != "42" || res.Trailer.Get("X-Late") != "1" ||
-			len(res.Trailer) != 2 {
+		if err != nil || string(body) != "body" || len(res.Trailer) != 2 || res.Trailer.Get("X-Sum") != "42" ||
+			res.Trailer.Get("X-Late") != "1" {
 			t.Errorf("flushed %v: %d %q, %v, %v", flush, res.StatusCode, body, res.Trailer, err)
 		}
 	}

@@ -22,7 +22,7 @@ func ExampleClaimStuck() {
 		}
 		switch answer {
 		case happened:
-			return s.Finish(ctx, c.Lease, result, idempotency.Retention{}) // its callers get the result
+			return s.Finish(ctx, c.Lease, result, c.Record.Keep) // its callers get the result
 		case didNotHappen:
 			return s.Release(ctx, c.Lease) // the key is free
 		default:

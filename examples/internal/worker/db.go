@@ -98,6 +98,9 @@ func (d *DB) Prepare(ctx context.Context) error {
 	return err
 }
 
+// Prepared reports whether the tables exist.
+func (d *DB) Prepared() bool { return d.prepared.Load() }
+
 // Ready returns nil if the tables exist and the database answers.
 func (d *DB) Ready(ctx context.Context) error {
 	if !d.prepared.Load() {

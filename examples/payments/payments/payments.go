@@ -26,6 +26,7 @@ import (
 
 	"github.com/effectonce/effectonce/examples/internal/contract"
 	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
@@ -58,10 +59,10 @@ type Config struct {
 	Topic string
 	// Cards charges a card for each payment. Default: payments need no card.
 	Cards Provider
-	// Guard configures the guard of payments with a card. Default: a lease of 30 s; recovery waits for 10 s, twice the
-	// time-out of a request to the provider.
+	// Guard configures the guard of payments with a card, and its Keep the retention of all keys. Default: a lease of
+	// 30 s; recovery waits for 2 min, the longest time for which the provider works at a request.
 	Guard guard.Config
-	// Recovery configures their recovery. Default: a poll every second, and 10 s of grace.
+	// Recovery configures their recovery. Default: a poll every second, and 2 min of grace.
 	Recovery recovery.Config
 	// SkipMigrate does not create the tables; Run fails if they are missing.
 	SkipMigrate bool
@@ -80,7 +81,7 @@ func Tables() worker.Tables {
 }
 
 // Run serves until ctx ends, finishes the requests in flight, and returns nil. If the database is away at the start,
-// Run waits for it; meanwhile /healthz answers 200 and /readyz 503.
+// Run waits for it. Until the tables exist, /healthz answers 200, /readyz 503, and a request 503 with Retry-After.
 func Run(ctx context.Context, cfg Config) error {
 	listener := cfg.Listener
 	if listener == nil {
@@ -102,7 +103,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("payments: %w", err)
 	}
 	defer db.Close()
-	s, err := newService(db.Pool, db.Ready, cfg)
+	s, err := newService(db.Pool, db.Prepared, db.Ready, cfg)
 	if err != nil {
 		return err
 	}
@@ -137,10 +138,12 @@ func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 	if db == nil {
 		return nil, errors.New("payments: New needs a *pgxpool.Pool")
 	}
-	return newService(db, db.Ping, cfg)
+	return newService(db, func() bool { return true }, db.Ping, cfg)
 }
 
-func newService(db *pgxpool.Pool, ready func(context.Context) error, cfg Config) (*Service, error) {
+func newService(db *pgxpool.Pool, prepared func() bool, ready func(context.Context) error, cfg Config) (
+	*Service, error,
+) {
 	s, err := newStore(db, cfg.Schema)
 	if err != nil {
 		return nil, err
@@ -180,23 +183,34 @@ func newService(db *pgxpool.Pool, ready func(context.Context) error, cfg Config)
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Handler: a.routes(ready), Recovery: w}, nil
+	return &Service{Handler: a.routes(prepared, ready), Recovery: w}, nil
 }
 
 // Handler makes a Service without running its recovery, which payments without a card do not need.
 func Handler(db *pgxpool.Pool, cfg Config) (http.Handler, error) { return New(db, cfg) }
 
-func (a *api) routes(ready func(context.Context) error) http.Handler {
+// errStarting: nothing was done, and a client repeats its request with the same key.
+var errStarting = errors.New("starting: the tables are not there yet")
+
+func (a *api) routes(prepared func() bool, ready func(context.Context) error) http.Handler {
 	health := service.Health{Ready: ready}.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", health)
 	mux.Handle("/healthz/", health)
 	mux.Handle("/readyz", health)
-	mux.HandleFunc("POST /payments", a.create)
-	mux.HandleFunc("GET /payments/{id}", a.get)
-	mux.HandleFunc("POST /notices", a.notice)
-	mux.HandleFunc("/payments", a.notAllowed(http.MethodPost))
-	mux.HandleFunc("/payments/{id}", a.notAllowed(http.MethodGet))
-	mux.HandleFunc("/", a.notFound)
+	api := http.NewServeMux()
+	api.HandleFunc("POST /payments", a.create)
+	api.HandleFunc("GET /payments/{id}", a.get)
+	api.HandleFunc("POST /notices", a.notice)
+	api.HandleFunc("/payments", a.notAllowed(http.MethodPost))
+	api.HandleFunc("/payments/{id}", a.notAllowed(http.MethodGet))
+	api.HandleFunc("/", a.notFound)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if !prepared() {
+			a.edge.Write(w, idempotency.Result{}, idempotency.Retryable(errStarting))
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
 	return mux
 }

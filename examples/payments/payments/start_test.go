@@ -55,6 +55,51 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 	}
 }
 
+// TestRequestBeforeTables: the database answers, and the tables are being made. A client repeats its request.
+func TestRequestBeforeTables(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	hold, err := db.Pool.Begin(t.Context()) // the migration waits for it, and makes the table after its end
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hold.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := hold.Exec(t.Context(), "create table payment (held int)"); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- payments.Run(ctx, payments.Config{
+			DatabaseURL: secret.Of(db.URL), Schema: db.Schema, Listener: listener,
+			Logger: slog.New(slog.DiscardHandler),
+		})
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	url := "http://" + listener.Addr().String()
+	pgtest.AwaitBlocking(t, db, hold.Conn().PgConn().PID())
+	if status, text := request(t, http.MethodPost, url+"/payments", body); status != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "TRY_AGAIN") {
+		t.Errorf("before the tables: %d %s", status, text)
+	}
+	if err := hold.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, url)
+	if status, text := request(t, http.MethodPost, url+"/payments", body); status != http.StatusCreated {
+		t.Errorf("POST /payments: %d %s", status, text)
+	}
+}
+
 func awaitReady(t *testing.T, url string) {
 	t.Helper()
 	pgtest.Await(t, "the server to be ready", func() (bool, error) {
