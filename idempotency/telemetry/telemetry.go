@@ -72,7 +72,9 @@ func New(provider metric.MeterProvider) (*Telemetry, error) {
 	counter(&t.swept, "idempotency.swept.count", "Bodies and tombstones removed after their retention.")
 	var err error
 	t.duration, err = t.meter.Float64Histogram("idempotency.duration", metric.WithUnit("s"),
-		metric.WithDescription("Time from the claim to the recorded result."))
+		metric.WithDescription("Time from the claim to the recorded result."),
+		// The SDK's own boundaries are of milliseconds: below 5 s there is one.
+		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300))
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}

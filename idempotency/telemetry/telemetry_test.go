@@ -30,6 +30,8 @@ type recorder struct {
 	names    map[string]bool
 	values   map[string]float64
 	callback metric.Callback
+
+	boundaries []float64 // of the histogram
 }
 
 func newRecorder() *recorder {
@@ -94,8 +96,11 @@ func (m meter) Int64Counter(name string, _ ...metric.Int64CounterOption) (metric
 	return counter{r: m.r, name: name}, nil
 }
 
-func (m meter) Float64Histogram(name string, _ ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
+func (m meter) Float64Histogram(name string, options ...metric.Float64HistogramOption) (metric.Float64Histogram,
+	error,
+) {
 	m.r.names[name] = true
+	m.r.boundaries = metric.NewFloat64HistogramConfig(options...).ExplicitBucketBoundaries()
 	return histogram{r: m.r, name: name}, nil
 }
 
@@ -259,5 +264,18 @@ func TestOperationsAreBounded(t *testing.T) {
 	}
 	if n := len(r.values); n > 201 || r.values["idempotency.released.count{operation=other}"] != float64(1000-n+1) {
 		t.Errorf("%d series, %v of other", n, r.values["idempotency.released.count{operation=other}"])
+	}
+}
+
+// TestDurationHasBuckets: the boundaries of the SDK begin at 5, which would be seconds.
+func TestDurationHasBuckets(t *testing.T) {
+	t.Parallel()
+	r := newRecorder()
+	if _, err := telemetry.New(provider{r: r}); err != nil {
+		t.Fatal(err)
+	}
+	of := r.boundaries
+	if len(of) == 0 || !slices.IsSorted(of) || of[0] > 0.001 || of[len(of)-1] < 60 {
+		t.Errorf("boundaries %v, in seconds", of)
 	}
 }
