@@ -29,7 +29,8 @@ const defaultCompression = CompressionSnappy
 type Config struct {
 	// ClientID names this client in the broker's logs and quotas. Default "effectonce".
 	ClientID string
-	// Compression is the codec of record batches: one of the constants above. Default "snappy".
+	// Compression is the codec of record batches: one of the constants above. Default "snappy". KafkaJS reads gzip and
+	// none, and the others only with a codec that is registered with it.
 	Compression string
 	// Timeout bounds one request, connecting included; the broker gets half of it for its replicas. After it the
 	// outcome is unknown. A Timeout that is too short repeats events that were written. Default 10 s; at least 100 ms.

@@ -46,7 +46,7 @@ type runCommand struct {
 	Sleep         time.Duration `default:"0s" help:"How long an idle relay makes no query, so that the database can sleep too; events may wait for so long; 0: it never sleeps. SIGUSR1 wakes it. Not with --source=wal."`
 
 	KafkaClientID  string        `name:"kafka-client-id" default:"effectonce" help:"Name in the brokers' logs and quotas."`
-	Compression    string        `default:"snappy" enum:"none,gzip,snappy,lz4,zstd" help:"none, gzip, snappy, lz4 or zstd."`
+	Compression    string        `default:"snappy" enum:"none,gzip,snappy,lz4,zstd" help:"none, gzip, snappy, lz4 or zstd. KafkaJS has only gzip and none by itself."`
 	PublishTimeout time.Duration `default:"10s" help:"How long one request to Kafka may take, at least 100ms. Then it is sent again."`
 	BatchBytes     int           `default:"1000000" help:"Most bytes of a request, before compression. Keep it under the topics' max.message.bytes."`
 	RequestBytes   int           `default:"104857600" help:"Largest request that the brokers take (socket.request.max.bytes). An event that needs a larger one is refused, and parked."`
