@@ -2,19 +2,16 @@ package pgstore
 
 import (
 	"context"
-	"log/slog"
 	"time"
 )
 
 // Sweeper deletes results and tombstones whose retention has ended, for a service that uses only InTx and Within. A
-// recovery.Worker does the same.
+// recovery.Worker does the same. The Store's Logger gets a warning for each sweep that failed; it is retried.
 type Sweeper struct {
 	// Store is the store to sweep. Required.
 	Store *Store
 	// Every is the time between two sweeps. Default 1 min.
 	Every time.Duration
-	// Logger gets a warning for each sweep that failed; it is retried. Nil: nothing is logged.
-	Logger *slog.Logger
 }
 
 // Run sweeps until ctx ends, and returns nil.
@@ -28,8 +25,8 @@ func (w Sweeper) Run(ctx context.Context) error {
 	defer timer.Stop()
 	for {
 		swept, err := w.Store.Sweep(ctx, batch)
-		if err != nil && ctx.Err() == nil && w.Logger != nil {
-			w.Logger.WarnContext(ctx, "old keys were not removed", "error", err)
+		if err != nil && ctx.Err() == nil {
+			w.Store.log.WarnContext(ctx, "old keys were not removed", "error", err)
 		}
 		if err == nil && swept.More && ctx.Err() == nil {
 			continue
