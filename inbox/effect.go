@@ -100,14 +100,20 @@ func Types(m map[string]Effect) Effect {
 	}
 }
 
-// JSON returns an Effect that parses the payload into a T for do. A payload that is not the JSON of a T, a tombstone
-// included, is [Terminal] with [CodeMalformed]; the error never quotes the payload. For a topic with tombstones, check
-// for a nil Payload before calling the Effect. JSON panics if do is nil.
-func JSON[T any](do func(ctx context.Context, tx pgx.Tx, e event.Event, v T) error) Effect {
+// JSON returns an Effect for the events of one type, that parses the payload into a T for do. An event of another type
+// is [Terminal] with [CodeUnknownType], because its payload may parse as well; see [Types] for a topic with several
+// types, or with some to skip. A payload that is not the JSON of a T, a tombstone included, is Terminal with
+// [CodeMalformed]; the error never quotes the payload. For a topic with tombstones, check for a nil Payload before
+// calling the Effect. JSON panics if do is nil.
+func JSON[T any](typ string, do func(ctx context.Context, tx pgx.Tx, e event.Event, v T) error) Effect {
 	if do == nil {
 		panic("inbox: JSON: the effect is nil")
 	}
 	return func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.Type != typ {
+			return Terminal(CodeUnknownType, fmt.Errorf("an event of type %q, and the effect is for %q: inbox.Types "+
+				"takes several, and skips with an entry \"*\"", e.Type, typ))
+		}
 		v, err := event.DecodeJSON[T](e)
 		if err != nil {
 			return Terminal(CodeMalformed, err)

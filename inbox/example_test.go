@@ -25,7 +25,9 @@ func ExampleInbox_Each() {
 			return nil, err
 		}
 		return in.Each(inbox.Types(map[string]inbox.Effect{
-			"PaymentCreated": inbox.JSON(func(ctx context.Context, tx pgx.Tx, _ event.Event, p payment) error {
+			"PaymentCreated": inbox.JSON("PaymentCreated", func(ctx context.Context, tx pgx.Tx, _ event.Event,
+				p payment,
+			) error {
 				if p.Amount <= 0 {
 					return inbox.Terminal("bad_amount", fmt.Errorf("payment %s has amount %d", p.ID, p.Amount))
 				}

@@ -720,7 +720,7 @@ func TestTypesAndJSON(t *testing.T) {
 	type payment struct{ Amount int }
 	var amounts []int
 	h := w.halting(inbox.Config{}).Each(inbox.Types(map[string]inbox.Effect{
-		"Paid": inbox.JSON(func(_ context.Context, _ pgx.Tx, _ event.Event, p payment) error {
+		"Paid": inbox.JSON("Paid", func(_ context.Context, _ pgx.Tx, _ event.Event, p payment) error {
 			amounts = append(amounts, p.Amount)
 			return nil
 		}),
@@ -738,6 +738,18 @@ func TestTypesAndJSON(t *testing.T) {
 	_, err = h.Handle(t.Context(), unknown)
 	if code, _ := inbox.TerminalCode(halted(t, err, unknown[0].ID)); code != inbox.CodeUnknownType {
 		t.Errorf("unknown type: %v", err)
+	}
+	alone := w.halting(inbox.Config{}).Each(inbox.JSON("Paid", func(_ context.Context, _ pgx.Tx, _ event.Event,
+		p payment,
+	) error {
+		amounts = append(amounts, p.Amount)
+		return nil
+	}))
+	other := some(1)
+	other[0].Type, other[0].Payload = "Refunded", []byte(`{"amount":7}`)
+	_, err = alone.Handle(t.Context(), other)
+	if code, _ := inbox.TerminalCode(halted(t, err, other[0].ID)); code != inbox.CodeUnknownType || len(amounts) != 1 {
+		t.Errorf("another type, whose payload parses: %v, amounts %v", err, amounts)
 	}
 	h = w.halting(inbox.Config{}).Each(inbox.Types(
 		map[string]inbox.Effect{"*": func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip }}))

@@ -15,7 +15,7 @@ func TestNilEffectIsRefused(t *testing.T) {
 	for want, give := range map[string]func(){
 		"Each: the effect is nil":         func() { in.Each(nil) },
 		"Batch: the effect is nil":        func() { in.Batch(nil) },
-		"JSON: the effect is nil":         func() { inbox.JSON[int](nil) },
+		"JSON: the effect is nil":         func() { inbox.JSON[int]("T", nil) },
 		`Types: the effect of "T" is nil`: func() { inbox.Types(map[string]inbox.Effect{"T": nil}) },
 	} {
 		func() {

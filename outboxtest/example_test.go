@@ -40,7 +40,7 @@ func newLedger(db *pgxpool.Pool, cfg inbox.Config) (inbox.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return in.Each(inbox.JSON(func(ctx context.Context, tx pgx.Tx, _ event.Event, p payment) error {
+	return in.Each(inbox.JSON("PaymentCreated", func(ctx context.Context, tx pgx.Tx, _ event.Event, p payment) error {
 		_, err := tx.Exec(ctx, "insert into ledger_entry (payment_id, amount) values ($1, $2)", p.ID, p.Amount)
 		return err
 	})), nil

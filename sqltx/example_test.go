@@ -32,7 +32,7 @@ func ExampleDo() {
 			return outbox.AppendSQL(ctx, tx, event.Derive(e, "booked", booked))
 		})
 	}
-	setup := func(in *inbox.Inbox) inbox.Handler { return in.Each(inbox.JSON(book)) }
+	setup := func(in *inbox.Inbox) inbox.Handler { return in.Each(inbox.JSON("PaymentCreated", book)) }
 	_ = setup
 }
 
@@ -40,7 +40,7 @@ func ExampleDo() {
 func ExampleDo_library() {
 	type Payment struct{ ID string }
 	_ = func(in *inbox.Inbox, book func(context.Context, *sql.Tx, Payment) error) inbox.Handler {
-		h := in.Each(inbox.JSON(func(ctx context.Context, tx pgx.Tx, e event.Event, p Payment) error {
+		h := in.Each(inbox.JSON("Paid", func(ctx context.Context, tx pgx.Tx, e event.Event, p Payment) error {
 			return sqltx.Do(ctx, tx, func(tx *sql.Tx) error {
 				return book(ctx, tx, p) // any of the lines below
 			})

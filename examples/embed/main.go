@@ -72,7 +72,8 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 	if err != nil {
 		return err
 	}
-	consume, err := consumer.New(in.Each(inbox.JSON(count)), brokers, []string{"orders"}, consumer.Config{})
+	revenue := in.Each(inbox.JSON("OrderPlaced", count))
+	consume, err := consumer.New(revenue, brokers, []string{"orders"}, consumer.Config{})
 	if err != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func newLedger(db *pgxpool.Pool, cfg inbox.Config) (*inbox.Inbox, inbox.Handler,
 	if err != nil {
 		return nil, nil, err
 	}
-	return in, in.Each(inbox.JSON(book)), nil
+	return in, in.Each(inbox.JSON("PaymentMade", book)), nil
 }
 
 // prepare creates all tables.

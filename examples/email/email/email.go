@@ -93,7 +93,7 @@ func Effect(cfg Config) (inbox.Effect, error) {
 		return nil, fmt.Errorf("email: %w", err)
 	}
 	insert, find := pgschema.Expand(queryInsert, prefix), pgschema.Expand(queryFind, prefix)
-	receipt := inbox.JSON(func(ctx context.Context, tx pgx.Tx, e event.Event, p contract.PaymentCreated) error {
+	receipt := func(ctx context.Context, tx pgx.Tx, e event.Event, p contract.PaymentCreated) error {
 		if err := p.Terminal(); err != nil {
 			return err
 		}
@@ -108,9 +108,13 @@ func Effect(cfg Config) (inbox.Effect, error) {
 			return nil
 		}
 		return compare(ctx, tx, find, e, p)
-	})
+	}
 	skip := func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip }
-	return inbox.Types(map[string]inbox.Effect{contract.TypePaymentCreated: receipt, "": receipt, "*": skip}), nil
+	return inbox.Types(map[string]inbox.Effect{
+		contract.TypePaymentCreated: inbox.JSON(contract.TypePaymentCreated, receipt),
+		"":                          inbox.JSON("", receipt),
+		"*":                         skip,
+	}), nil
 }
 
 // compare returns nil if the payment's notification has the same values: it is a duplicate then.

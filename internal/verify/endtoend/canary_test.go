@@ -252,7 +252,9 @@ func effects() inbox.Effect {
 				return fmt.Errorf("in a savepoint: %w", err)
 			})
 		},
-		"malformed": inbox.JSON(func(context.Context, pgx.Tx, event.Event, struct{ Card int }) error { return nil }),
+		"malformed": inbox.JSON("malformed", func(context.Context, pgx.Tx, event.Event, struct{ Card int }) error {
+			return nil
+		}),
 		"authored": func(context.Context, pgx.Tx, event.Event) error {
 			return inbox.Terminal("refused", errors.New(authored))
 		},
