@@ -183,7 +183,6 @@ func (e Edge) mismatch(w http.ResponseWriter, err error) {
 	if errors.As(err, &m) {
 		p.State, p.Resource = m.State, m.Resource
 	}
-	e.log().Warn("an idempotency key was used with a different request")
 	e.Problem(w, p)
 }
 

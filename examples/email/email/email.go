@@ -12,8 +12,9 @@
 // unknown and leaves the row to an operator; [Resend] sends again with the same Message-ID, by which many mail systems
 // drop the second mail. An operator who knows the outcome resolves a row with
 //
-//	-- not received: forget the attempt (key is the Message-ID) and send again
-//	delete from idempotency_key where operation = 'email.receipt' and key = ...
+//	-- not received: forget the attempt (the key is the Message-ID) by
+//	--   relay keys free --operation email.receipt --key ... --sure --reason "..."
+//	-- and send again
 //	update email_notification set status = 'pending', uncertain = false, due_at = now() where id = ...
 //	-- received
 //	update email_notification set status = 'sent', sent_at = now() where id = ...

@@ -17,6 +17,8 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/email/mailbox"
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -242,9 +244,15 @@ func TestCrashWithoutLookup(t *testing.T) {
 	f.step(t)
 	f.checkIdle(t)
 	f.check(t, p, "unknown/unknown", 1)
-	// The statements of the package comment.
-	f.Exec(t, "delete from idempotency_key where operation = 'email.receipt' and key = (select message_id from "+
-		"email_notification)")
+	// As in the package comment.
+	keys, err := operator.New(f.Pool, f.Schema, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := pgtest.One[string](t, f.DB, "select message_id from email_notification")
+	if err := keys.Free(t.Context(), idempotency.Key{Operation: operation, Value: id}, "not received"); err != nil {
+		t.Fatal(err)
+	}
 	f.Exec(t, "update email_notification set status = 'pending', uncertain = false, due_at = now() where status = "+
 		"'unknown'")
 	f.step(t)

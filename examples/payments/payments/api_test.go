@@ -185,7 +185,7 @@ func TestKeyReuseIsRefused(t *testing.T) {
 		}
 	}
 	log := f.log.String()
-	if !strings.Contains(log, "used with a different request") || strings.Contains(log, "secret-key") {
+	if !strings.Contains(log, "used for another command") || strings.Contains(log, "secret-key") {
 		t.Errorf("log: %s", log)
 	}
 	f.check(t, 1)
