@@ -53,6 +53,17 @@ func TestQueryModes(t *testing.T) {
 				log[0].Headers["a"] != "b" {
 				t.Errorf("published %+v", log)
 			}
+			o, err := operator.New(pool, db.Schema, "kim")
+			if err != nil {
+				t.Fatal(err)
+			}
+			parkedRow(t, db, 1, "k", false, false)
+			if n, err := o.ReleaseKey(t.Context(), "t", "payments", "k", "mended"); err != nil || n != 1 {
+				t.Errorf("an operator releases %d events: %v", n, err)
+			}
+			if done, err := o.Audit(t.Context(), 10); err != nil || len(done) != 1 || done[0].Key != "k" {
+				t.Errorf("the audit has %+v, %v", done, err)
+			}
 		})
 	}
 }

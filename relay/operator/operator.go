@@ -5,6 +5,7 @@ package operator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -93,6 +94,16 @@ type audited struct {
 	detail        map[string]any
 }
 
+// text returns the detail as JSON: in the modes that a pooler needs, pgx does not know that a map is to become that.
+func (a *audited) text() (*string, error) {
+	if a.detail == nil {
+		return nil, nil
+	}
+	b, err := json.Marshal(a.detail)
+	text := string(b)
+	return &text, err
+}
+
 // act runs a change and its audit in one transaction.
 func (o *Operator) act(ctx context.Context, action, reason string, change func(tx pgx.Tx) (audited, error)) error {
 	return o.person.Act(ctx, action, reason, func(tx pgx.Tx) error {
@@ -103,7 +114,11 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 		if _, err = tx.Exec(ctx, o.q(sql.Announce)); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, a.messageID, a.tenant, a.topic, reason, a.detail)
+		detail, err := a.text()
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, a.messageID, a.tenant, a.topic, reason, detail)
 		return err
 	})
 }
