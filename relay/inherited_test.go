@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -60,6 +62,60 @@ func TestIdleSessionsLast(t *testing.T) {
 	})
 	if now := step(); now != pid {
 		t.Errorf("session %d has ended, %d goes on", pid, now)
+	}
+}
+
+// TestFormsOfTexts: a role's forms of times, bytes and literals, and its encoding, change nothing of what is published,
+// in the query modes that poolers need either.
+func TestFormsOfTexts(t *testing.T) {
+	t.Parallel()
+	for setting, value := range map[string]string{
+		"datestyle": "german", "bytea_output": "escape", "standard_conforming_strings": "off",
+		"client_encoding": "latin1",
+	} {
+		for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec} {
+			t.Run(setting+" "+mode.String(), func(t *testing.T) {
+				t.Parallel()
+				db, to := outboxDB(t), &memory{}
+				to.verdict = func(call int, _ event.Event) error {
+					if call == 1 {
+						return refusal{}
+					}
+					return nil
+				}
+				at := time.Date(2026, 2, 28, 23, 59, 59, 123456000, time.UTC)
+				db.Exec(t, `insert into outbox_event (topic, key, type, payload, event_time)
+					values ('payments', 'ü', 'T', $1, $2)`, []byte{0, 255, '\\', 'x'}, at)
+				cfg := poolWith(t, db, map[string]string{setting: value}).Config()
+				cfg.ConnConfig.DefaultQueryExecMode = mode
+				pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(pool.Close)
+				r, err := relay.New(pool, to, config(func(c *relay.Config) { c.Schema = db.Schema }))
+				if err != nil {
+					t.Fatal(err)
+				}
+				stop := startRelay(t, r)
+				pgtest.AwaitSQL(t, db, "select exists (select from outbox_parked)")
+				o, err := operator.New(db.Pool, db.Schema, "kim")
+				if err == nil {
+					_, err = o.ReleaseKey(t.Context(), "", "payments", "ü", "mended")
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				pgtest.AwaitSQL(t, db, "select not exists (select from outbox_parked)")
+				if err := stop(); err != nil {
+					t.Fatal(err)
+				}
+				if log := to.events(); len(log) != 1 || log[0].Key != "ü" || !log[0].Time.Equal(at) ||
+					string(log[0].Payload) != "\x00\xff\\x" {
+					t.Errorf("published %+v", log)
+				}
+			})
+		}
 	}
 }
 

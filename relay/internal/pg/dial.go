@@ -70,6 +70,9 @@ func DialReplication(ctx context.Context, pool *pgxpool.Pool, name string) (*pgc
 func config(ctx context.Context, pool *pgxpool.Pool, name string) (*pgxpool.Config, error) {
 	cfg := pool.Config()
 	cfg.ConnConfig.RuntimeParams["application_name"] = name
+	// Go's strings are UTF-8. In another encoding, which a role or a database may have, the server would take their
+	// bytes for other characters.
+	cfg.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	if cfg.BeforeConnect != nil {
 		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
 			return nil, fmt.Errorf("relay: BeforeConnect: %w", err)

@@ -20,6 +20,9 @@ commit`
 	//
 	// Settings for the planner: outbox_event is empty or huge, whatever its statistics are, and every lookup here is by
 	// the primary key. So a plan does not depend on parameters, and planning each time took half of a small claim.
+	//
+	// Settings of texts: in the query modes that poolers need, pgx reads times and bytes as texts, of one form each.
+	// Postgres has transaction_timeout from 17 on. Each statement has a time-out already.
 	Settings = `-- relay: settings
 select set_config('synchronous_commit', $1, true),
 	set_config('statement_timeout', $2, true),
@@ -33,11 +36,15 @@ select set_config('synchronous_commit', $1, true),
 	set_config('enable_hashjoin', 'off', true),
 	set_config('enable_mergejoin', 'off', true),
 	set_config('jit', 'off', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true)`
+	set_config('plan_cache_mode', 'force_generic_plan', true),
+	set_config('datestyle', 'iso', true),
+	set_config('bytea_output', 'hex', true),
+	case when current_setting('transaction_timeout', true) <> '0' then set_config('transaction_timeout', '0', true) end`
 
 	// A pipeline without a begin is one transaction, so this is for the probe alone.
 	ProbeSettings = `-- relay: probe settings
-select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('row_security', 'off', true)`
+select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('row_security', 'off', true),
+	set_config('datestyle', 'iso', true)`
 
 	Lock = `-- relay: lock
 select l.lane

@@ -69,7 +69,7 @@ with ids as materialized (
 ), picked as materialized (
 	select p.*, m.next, p.key <> '' and exists (select from {schema}outbox_parked_key k
 		where k.key_hash = sha256(replace(p.topic || '/' || octet_length(p.tenant)::text || '/' || p.tenant || p.key,
-			'\', '\\')::bytea)) as marked
+			e'\\', e'\\\\')::bytea)) as marked
 	from mine m cross join lateral (
 		select s.*, sum(s.size) over (order by s.id rows unbounded preceding) as bytes
 		from (

@@ -61,7 +61,7 @@ select lane from {schema}outbox_lane where lane = (select lane from {schema}outb
 
 	LockKey = `-- relay: lock key
 select lane from {schema}outbox_lane where lane = (select lane from {schema}outbox_parked_key
-	where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea))
+	where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, e'\\', e'\\\\')::bytea))
 	for update`
 
 	EditParked = `-- relay: edit parked
@@ -71,7 +71,7 @@ where lane = $1 and id = $2`
 
 	ReleaseKey = `-- relay: release key
 update {schema}outbox_parked_key set state = 'releasing', since = clock_timestamp()
-where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea)
+where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, e'\\', e'\\\\')::bytea)
 	and state = 'parked'
 returning (select count(*) from {schema}outbox_parked p where p.key_hash = outbox_parked_key.key_hash and not p.alone)`
 
@@ -79,7 +79,7 @@ returning (select count(*) from {schema}outbox_parked p where p.key_hash = outbo
 	Rejoin = `-- relay: rejoin
 with k as materialized (
 	select p.key_hash, p.id from {schema}outbox_parked p
-	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea)
+	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, e'\\', e'\\\\')::bytea)
 		and not p.alone
 	order by p.id limit 1
 ), unheld as (
@@ -115,7 +115,7 @@ returning p.maybe_published or exists (select from {schema}outbox_claim c where 
 	DiscardKey = `-- relay: discard key
 with gone as (
 	delete from {schema}outbox_parked p
-	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea)
+	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, e'\\', e'\\\\')::bytea)
 		and not p.alone
 	returning p.maybe_published or exists (select from {schema}outbox_claim c where c.lane = p.lane
 		and p.id = any (c.ids)) as maybe
@@ -125,7 +125,7 @@ select count(*), count(*) filter (where maybe) from gone`
 	// A list that a discard has emptied blocks no event any more.
 	UnmarkEmpty = `-- relay: unmark empty
 delete from {schema}outbox_parked_key k where k.lane = $1
-	and k.key_hash = sha256(replace($3 || '/' || octet_length($2)::text || '/' || $2 || $4, '\', '\\')::bytea)
+	and k.key_hash = sha256(replace($3 || '/' || octet_length($2)::text || '/' || $2 || $4, e'\\', e'\\\\')::bytea)
 	and not exists (select from {schema}outbox_parked p where p.key_hash = k.key_hash and not p.alone)`
 
 	Audit = `-- relay: audit
