@@ -164,6 +164,8 @@ func (b *batch) failed(err error) error {
 		switch state.SQLState() {
 		case "42P01": // undefined_table
 			hint = " (run the outbox migrations, or set Appender.Schema to where they ran)"
+		case "22P02": // invalid_text_representation: of "NULL", in an array
+			hint = " (is array_nulls off in this session? set it to on, for the role and the database)"
 		case "42P02": // undefined_parameter
 			hint = " (this transaction rewrites queries and drops their arguments: hand over its *sql.Tx, which is " +
 				"tx.Tx in bun)"
