@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // runner runs an effect for the events with the given indexes and returns the indexes of the skipped events. With
@@ -113,6 +114,9 @@ func (in *Inbox) withConn(ctx context.Context, do func(conn *pgx.Conn) *failure)
 	}
 	defer pooled.Release() // closes a connection that is still in a transaction
 	conn := pooled.Conn()
+	if err := pgsession.Texts(conn); err != nil {
+		return &failure{kind: rejected, err: fmt.Errorf("inbox: %w", err)}
+	}
 	f := do(conn)
 	if _, lasts := conn.PgConn().CustomData()[lastsKey]; lasts {
 		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // failureKind is the class of a failed transaction; it determines what follows.
@@ -104,5 +105,5 @@ func advise(err error) error {
 		return &advisedError{err, "the tables are missing or older than this program: run `relay migrate` or " +
 			"migrations.Up, and look at Config.Schema"}
 	}
-	return err
+	return pgsession.Advise(err)
 }

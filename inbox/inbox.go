@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/internal/tracing"
 )
 
@@ -176,6 +177,9 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 	return in.exclusive(ctx, func() error {
 		if in.state.Load() != nil {
 			return nil
+		}
+		if err := in.db.AcquireFunc(ctx, func(c *pgxpool.Conn) error { return pgsession.Texts(c.Conn()) }); err != nil {
+			return fmt.Errorf("inbox: preparing consumer %q: %w", in.consumer, err)
 		}
 		if err := in.register(ctx); err != nil {
 			return err

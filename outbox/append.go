@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/internal/tracing"
 )
 
@@ -81,6 +82,9 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 	sent := false
 	return a.write(ctx, events, func(ctx context.Context, b *batch) error {
 		if !sent { // what is scheduled is a batch of its own
+			if err := pgsession.Texts(tx.Conn()); err != nil {
+				return fmt.Errorf("outbox: append %d events: %w", len(events), err)
+			}
 			if err := give(tx, events); err != nil {
 				return err
 			}

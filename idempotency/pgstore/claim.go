@@ -6,10 +6,12 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // maxClaimTries is how often a claim begins again because the key changed between two of its statements. Another caller
@@ -30,10 +32,16 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	k := r.Key
 	body, tombstone := opt.Keep.Terms()
 	for range maxClaimTries {
-		known, err := scan(s.db.QueryRow(ctx, s.sql.claim, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version,
-			r.Fingerprint.Sum[:],
-			opt.Token, opt.Lease.Microseconds(), r.Input, s.lockTimeout, s.lockID(k), retention(body),
-			retention(tombstone)), k)
+		var known row
+		err := s.db.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+			if err = pgsession.Texts(conn.Conn()); err != nil {
+				return err
+			}
+			known, err = scan(conn.QueryRow(ctx, s.sql.claim, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version,
+				r.Fingerprint.Sum[:], opt.Token, opt.Lease.Microseconds(), r.Input, s.lockTimeout, s.lockID(k),
+				retention(body), retention(tombstone)), k)
+			return err
+		})
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			continue // another transaction has committed the key meanwhile

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -136,6 +137,9 @@ func (c *call) transaction(ctx context.Context) (known *row, res idempotency.Res
 		return nil, res, notApplied(fmt.Errorf("pgstore: getting a connection: %w", err))
 	}
 	defer releaseConn(ctx, conn)
+	if err := pgsession.Texts(conn.Conn()); err != nil {
+		return nil, res, fmt.Errorf("pgstore: %w", err)
+	}
 	got, err := s.claimTx(ctx, conn.Conn(), sqlBegin, "", c.request)
 	switch {
 	case pgerr.Retry(err) && !pgerr.Is(err, pgerr.LockNotAvailable), pgerr.Away(err) && ctx.Err() == nil:

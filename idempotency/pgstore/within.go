@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // Within is [Store.InTx] in the caller's own transaction. The key, the effect and the result, a refusal too, are there
@@ -31,6 +32,9 @@ func (s *Store) Within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 }
 
 func (s *Store) within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do Handler) (idempotency.Result, error) {
+	if err := pgsession.Texts(tx.Conn()); err != nil {
+		return idempotency.Result{}, fmt.Errorf("pgstore: %w", err)
+	}
 	savepoint, err := tx.Begin(ctx)
 	if err != nil {
 		return idempotency.Result{}, fmt.Errorf("pgstore: making a savepoint: %w", err)

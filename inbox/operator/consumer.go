@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // Program is a program that runs a consumer, or did so within the last three minutes.
@@ -73,7 +74,7 @@ type PartitionState struct {
 func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 	list, err := consumers(ctx, o.db, o.prefix, o.consumer)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: listing the consumers: %w", err)
+		return nil, fmt.Errorf("inbox: listing the consumers: %w", pgsession.Advise(err))
 	}
 	return list, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // Person is the person who runs an operator's commands.
@@ -59,6 +60,9 @@ func (p *Person) Act(ctx context.Context, action, reason string, change func(tx 
 // whatever the database's default: a read after a wait for a lock must see the current rows.
 func (p *Person) Begin(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, p.DB, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if err := errors.Join(pgsession.Texts(tx.Conn()), pgsession.Times(tx.Conn())); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, p.timeouts, Timeout); err != nil {
 			return err
 		}
@@ -102,7 +106,7 @@ func List[T any](ctx context.Context, p *Person, what string, scan pgx.RowToFunc
 		list, err = pgx.CollectRows(rows, scan)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", p.room, what, err)
+		return nil, fmt.Errorf("%s: %s: %w", p.room, what, pgsession.Advise(err))
 	}
 	return list, nil
 }

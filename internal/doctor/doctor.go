@@ -14,6 +14,7 @@ import (
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -88,7 +89,7 @@ func (f *findings) add(severity Severity, check, found, means, next string) {
 }
 
 func (f *findings) failed(check string, err error) {
-	f.add(Fail, check, "could not look: "+err.Error(), "What cannot be looked at is not known to work.",
+	f.add(Fail, check, "could not look: "+pgsession.Advise(err).Error(), "What cannot be looked at is not known to work.",
 		"Read the error. The role may lack grants; this prints those that each role needs.")
 	f.run("migrate", "--roles", "--print")
 }

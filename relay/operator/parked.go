@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -65,7 +66,8 @@ func read[T any](ctx context.Context, db querier, scan pgx.RowToFunc[T], stateme
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, scan)
+	list, err := pgx.CollectRows(rows, scan)
+	return list, pgsession.Advise(err)
 }
 
 func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole bool) ([]ParkedEvent, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -71,7 +72,7 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 	err = db.QueryRow(ctx, in.Expand(sql.StatusScheduled)).Scan(&st.Scheduled.Events, &st.Scheduled.Overdue,
 		&st.Scheduled.Next)
 	if err != nil {
-		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
+		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", pgsession.Advise(err))
 	}
 	if st.Relays, err = ReadRelays(ctx, db, schema); err != nil {
 		return Status{}, err
