@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // row is a key's row, as a statement returned it.
@@ -41,7 +42,7 @@ func scan(r pgx.Row, key idempotency.Key, more ...any) (row, error) {
 		&at, &res.Code, &res.Schema, &res.Failure, &res.Resource, &header, &res.Body,
 	}, more...)...)
 	if err != nil {
-		return row{}, err
+		return row{}, pgsession.Advise(err)
 	}
 	rec.Key = key
 	rec.Keep = idempotency.Retention{Body: kept(keepBody), Tombstone: kept(keepKey)}

@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // ParkedEvent is an event that finally failed, waits behind a failed event, or is quarantined.
@@ -65,7 +66,7 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ParkedEvent, err error) {
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ParkedEvent, err error) {
 		var id, headers string
 		var tenant, key []byte
 		var millis int64
@@ -90,6 +91,7 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 		}
 		return e, nil
 	})
+	return list, pgsession.Advise(err)
 }
 
 // optional returns the bytes of a filter value that may be empty; nil: no filter.

@@ -89,7 +89,8 @@ func (f *findings) add(severity Severity, check, found, means, next string) {
 }
 
 func (f *findings) failed(check string, err error) {
-	f.add(Fail, check, "could not look: "+pgsession.Advise(err).Error(), "What cannot be looked at is not known to work.",
+	err = pgsession.Advise(err)
+	f.add(Fail, check, "could not look: "+err.Error(), "What cannot be looked at is not known to work.",
 		"Read the error. The role may lack grants; this prints those that each role needs.")
 	f.run("migrate", "--roles", "--print")
 }
