@@ -49,7 +49,7 @@ func (s *State) Read(row pgx.Row) error {
 	var set string // the settings, which are not used
 	var dropped *Number
 	var hidden *string
-	err := row.Scan(&set, &set, &set, &set, &set, &set, &set, &s.Today, &dropped, &s.Until, &s.Floor, &s.Dedup,
+	err := row.Scan(&set, &set, &set, &set, &set, &set, &set, &set, &s.Today, &dropped, &s.Until, &s.Floor, &s.Dedup,
 		&s.IDs, &hidden)
 	switch {
 	case err != nil:

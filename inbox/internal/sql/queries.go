@@ -10,6 +10,8 @@ package sql
 // connection, and drops it 15 s later. If a pooler answers the probes, the session ends when it has been idle for too
 // long.
 //
+// Without array_nulls a tombstone that is parked would be the text NULL, in the query modes that poolers need.
+//
 // Row-level security would hide rows without an error: marks of parked keys, so that events pass them. The setting
 // row_security cannot be off, because it would hold for the effect's statements, too.
 const State = `-- inbox: state
@@ -24,6 +26,7 @@ select set_config('idle_in_transaction_session_timeout', case when $4::text <> '
 	set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
 	set_config('statement_timeout', coalesce(nullif($2::text, ''), current_setting('statement_timeout')), true),
 	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
+	set_config('array_nulls', 'on', true),
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
 	d.dropped_before - date '1970-01-01',
 	coalesce(d.believed_until - date '1970-01-01', -1),

@@ -39,6 +39,7 @@ select set_config('synchronous_commit', $1, true),
 	set_config('plan_cache_mode', 'force_generic_plan', true),
 	set_config('datestyle', 'iso', true),
 	set_config('bytea_output', 'hex', true),
+	set_config('array_nulls', 'on', true),
 	case when current_setting('transaction_timeout', true) <> '0' then set_config('transaction_timeout', '0', true) end`
 
 	// A pipeline without a begin is one transaction, so this is for the probe alone.
