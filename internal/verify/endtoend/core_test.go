@@ -77,8 +77,20 @@ func newCore(t *testing.T, db *pgtest.DB, pool *pgxpool.Pool, log *slog.Logger) 
 	return c
 }
 
-// run goes the whole way. An error says which part of it failed.
-func (c *core) run(ctx context.Context) error {
+// partError says which part of the way failed.
+type partError struct {
+	part string
+	error
+}
+
+func (e *partError) Error() string { return e.part + ": " + e.error.Error() }
+
+func (e *partError) Unwrap() error { return e.error }
+
+// run goes the whole way, the parts in plain over the oracle's pool. It calls begins before each part. An error is a
+// partError.
+func (c *core) run(ctx context.Context, plain map[string]bool, begins func()) error {
+	under := c.pool
 	for _, part := range []struct {
 		name string
 		do   func(context.Context) error
@@ -90,8 +102,12 @@ func (c *core) run(ctx context.Context) error {
 		{"edge", c.edge},
 		{"operators", c.look},
 	} {
+		begins()
+		if c.pool = under; plain[part.name] {
+			c.pool = c.db.Pool
+		}
 		if err := part.do(ctx); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+			return &partError{part.name, err}
 		}
 	}
 	return nil

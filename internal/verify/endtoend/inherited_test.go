@@ -131,13 +131,13 @@ func TestInheritedSettings(t *testing.T) {
 	for _, cell := range cells {
 		group.Go(func() error {
 			t.Run(cell.String(), func(t *testing.T) {
-				v, said := cell.examine(t)
+				v, parts, said := cell.examine(t)
 				if v == unnamed {
 					t.Errorf("nothing names it:\n%s", said)
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				found[v] = append(found[v], cell.String())
+				found[v] = append(found[v], strings.TrimSpace(cell.String()+" "+strings.Join(parts, " and ")))
 			})
 			return nil
 		})
@@ -189,10 +189,25 @@ func drawCells(t *testing.T) (cells []inherited, settings int) {
 // gateCells is how many cells the gate has time for.
 const gateCells = 20
 
-// words are what was logged.
+// words are what a part of the way has logged.
 type words struct {
-	mu sync.Mutex
-	b  strings.Builder
+	mu    sync.Mutex
+	b     strings.Builder
+	parts int
+}
+
+// next begins another part.
+func (w *words) next() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.b.Reset()
+	w.parts++
+}
+
+func (w *words) part() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.parts
 }
 
 // Write implements io.Writer.
@@ -208,8 +223,29 @@ func (w *words) String() string {
 	return w.b.String()
 }
 
-// examine runs a cell in a database of its own.
-func (s inherited) examine(t *testing.T) (v verdict, said string) {
+// examine runs a cell. Where a part is refused by name, the others are examined without it.
+func (s inherited) examine(t *testing.T) (v verdict, parts []string, said string) {
+	t.Helper()
+	plain := map[string]bool{}
+	for {
+		now, part, text := s.once(t, plain)
+		switch {
+		case now != byName:
+			if len(parts) > 0 && now == passed {
+				now = byName
+			}
+			return now, parts, text
+		case !draw.Nightly():
+			return now, []string{part}, text
+		case plain[part]:
+			return unnamed, parts, "without the setting: " + text
+		}
+		plain[part], parts = true, append(parts, part)
+	}
+}
+
+// once runs a cell in a database of its own.
+func (s inherited) once(t *testing.T, plain map[string]bool) (v verdict, part, said string) {
 	t.Helper()
 	db := pgtest.New(t, migrations.Outbox, migrations.Inbox, migrations.Idempotency)
 	cfg := db.Pool.Config()
@@ -224,28 +260,30 @@ func (s inherited) examine(t *testing.T) (v verdict, said string) {
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	if why := s.refused(t, cfg); why != "" {
-		return noServer, why
+		return noServer, "", why
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer pool.Close()
 	out := &words{}
 	c := newCore(t, db, pool, slog.New(slog.NewTextHandler(out, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- c.run(ctx) }()
-	err = s.await(done, out, cancel)
-	pool.Close()
-	if err == nil {
-		return passed, ""
+	go func() { done <- c.run(ctx, plain, out.next) }()
+	if err = s.await(done, out, cancel); err == nil {
+		return passed, "", ""
+	}
+	if failed, ok := errors.AsType[*partError](err); ok {
+		part = failed.part
 	}
 	said = out.String() + "\nTHE END: " + err.Error()
 	if s.named(said) {
-		return byName, said
+		return byName, part, said
 	}
-	return unnamed, said
+	return unnamed, part, said
 }
 
 // refused tells why the server does not take the setting.
@@ -256,9 +294,9 @@ func (s inherited) refused(t *testing.T, cfg *pgxpool.Config) string {
 		defer func() { _ = conn.Close(t.Context()) }()
 		var source string
 		// A session that cannot be asked has the setting.
-		if err := conn.QueryRow(t.Context(), "select source from pg_settings where name = $1", s.name).Scan(&source); err ==
-			nil && source != "client" {
-			t.Logf("HOLD the session has %s from %q", s, source)
+		const from = "select source from pg_settings where name = $1"
+		if err := conn.QueryRow(t.Context(), from, s.name).Scan(&source); err == nil && source != "client" {
+			return "it is from " + source
 		}
 		return ""
 	}
@@ -275,13 +313,17 @@ func (s inherited) await(done <-chan error, out *words, cancel func()) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	var named time.Time
+	part := 0
 	for began := time.Now(); ; {
 		select {
 		case err := <-done:
 			return err
 		case <-tick.C:
 		}
-		if named.IsZero() && s.named(out.String()) {
+		switch {
+		case out.part() != part:
+			part, named = out.part(), time.Time{}
+		case named.IsZero() && s.named(out.String()):
 			named = time.Now()
 		}
 		if !named.IsZero() && time.Since(named) > afterName || time.Since(began) > withoutName {
