@@ -90,7 +90,9 @@ func TestBooksAndMailsEachPaymentOnce(t *testing.T) {
 	})
 	all.start(t, func(ctx context.Context) error { return ledger.Run(ctx, workerConfig(books)) })
 	all.start(t, func(ctx context.Context) error {
-		return email.Run(ctx, email.Config{Config: workerConfig(post), Provider: smtp, Lookup: box.Lookup})
+		return email.Run(ctx, email.Config{
+			Config: workerConfig(post), Provider: smtp, Lookup: box.Lookup, Settled: -1,
+		})
 	})
 	ids := pay(t, "http://"+listener.Addr().String()+"/payments", n)
 

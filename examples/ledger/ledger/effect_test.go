@@ -178,7 +178,7 @@ func TestInvalidPayloadIsTerminalAndNotQuoted(t *testing.T) {
 	for name, c := range map[string]struct{ payload, typ, code string }{
 		"no JSON":    {`hunter2`, contract.TypePaymentCreated, inbox.CodeMalformed},
 		"tombstone":  {"", contract.TypePaymentCreated, inbox.CodeMalformed},
-		"null":       {`null`, contract.TypePaymentCreated, "invalid_payment_id"},
+		"null":       {`null`, contract.TypePaymentCreated, inbox.CodeMalformed},
 		"no UUID":    {body("hunter2", "a", "1", "EUR"), contract.TypePaymentCreated, inbox.CodeMalformed},
 		"nil UUID":   {body(uuid.Nil.String(), "a", "1", "EUR"), contract.TypePaymentCreated, "invalid_payment_id"},
 		"no account": {body(id, " ", "1", "EUR"), contract.TypePaymentCreated, "invalid_account_id"},

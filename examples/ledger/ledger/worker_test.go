@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/internal/contract"
@@ -48,6 +50,9 @@ func startWorker(t *testing.T, cfg ledger.Config) (stop func()) {
 
 func publish(t *testing.T, events ...event.Event) {
 	t.Helper()
+	for i := range events {
+		events[i].Position.Epoch = uuid.NewString() + ".1" // a relay's, so that they keep their ids
+	}
 	k, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -297,6 +297,7 @@ func produceEvents(t *testing.T, topic string, events ...event.Event) {
 	t.Helper()
 	var records []kafkatest.Record
 	for _, e := range events {
+		e.Position.Epoch = uuid.NewString() + ".1"
 		r := kafkatest.Record{Key: []byte(e.Key), Value: e.Payload}
 		for _, h := range event.AppendHeaders(nil, &e) {
 			r.Headers = append(r.Headers, kafkatest.Header(h))

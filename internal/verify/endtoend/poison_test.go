@@ -75,6 +75,7 @@ func TestP9_5_KillingEventIsParked(t *testing.T) {
 	var records []kafkatest.Record
 	for i := range 400 {
 		e := event.Event{ID: event.NewID(), Type: "Fine", Key: fmt.Sprintf("key-%d", i%40)}
+		e.Position.Epoch = uuid.NewString() + ".1" // a relay's, so that it keeps its id
 		if i == 130 {
 			e.Type, poison = "Poison", e.ID
 		}
