@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
@@ -128,8 +127,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 // awaitNumbers compares the outbox's numbers with Kafka's, at the start and when the relay has slept. It waits for a
 // database that is away.
 func (c *runCommand) awaitNumbers(ctx context.Context, log *slog.Logger, s *components) error {
-	pause := backoff.NewExponentialBackOff(backoff.WithMaxElapsedTime(0))
-	for {
+	for pause := pauses(); ; {
 		err := c.checkNumbers(ctx, log, s)
 		switch {
 		case ctx.Err() != nil:
