@@ -43,9 +43,6 @@ type Config struct {
 	// connection at a larger one, so an event that needs one is refused as too large. Default 104,857,600, as Kafka's;
 	// at least 2 MiB and BatchBytes.
 	RequestBytes int
-	// UnknownTopicGrace is how long the outcome for a topic that the broker does not know counts as unknown, because
-	// the topic may be about to be created. After it the topic is refused. Default 10 s; negative: none.
-	UnknownTopicGrace time.Duration
 	// RecheckEvery is how long a topic's partition count is used before metadata and Pin are asked again. Default 30 s.
 	// A count that is twice as old is not used until they have answered, unless no broker answers. Accept a changed
 	// count only after that time.
