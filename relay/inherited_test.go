@@ -218,35 +218,46 @@ func TestLanesAreMissing(t *testing.T) {
 	checkOrder(t, to.events(), 10)
 }
 
-// TestARefusedLaneStopsNoOther: a user's trigger fails for what comes due in one lane, as one does that needs a setting
-// of the session. The other lanes of its pump go on.
-func TestARefusedLaneStopsNoOther(t *testing.T) {
+// TestP8RefusedDueStopsNothing: a user's trigger fails for what comes due in one lane, as one does that needs a setting
+// of the session. What the lane has beside it, what is due in other lanes, and the other lanes of the pump go on.
+func TestP8RefusedDueStopsNothing(t *testing.T) {
 	t.Parallel()
+	refuse := func(t *testing.T, db *pgtest.DB, code string, mode func(c *relay.Config), ready func()) {
+		to := &memory{}
+		fill(t, db, 64, 64)
+		db.Exec(t, `create function tenant() returns trigger language plpgsql as $$ begin
+				if new.key = 'due' then raise exception 'no tenant' using errcode = '`+code+`'; end if;
+				return new; end $$`)
+		db.Exec(t, `create trigger tenant before insert on outbox_event for each row execute function tenant()`)
+		db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, message_id)
+				select now() - interval '1 s', 'payments', k, 'T', gen_random_uuid()
+				from unnest('{due,other,third,fourth}'::text[]) k`)
+		var said outages
+		stop := startRelay(t, newRelay(t, db, to, config(mode, func(c *relay.Config) { c.Pumps = 1; said.observe(c) })))
+		ready()
+		awaitDrained(t, db)
+		pgtest.AwaitSQL(t, db, `select count(*) = 1 and min(s.key) = 'due' from outbox_scheduled s`)
+		fill(t, db, 64, 64)
+		awaitDrained(t, db)
+		pgtest.AwaitSQL(t, db, `select exists (select from relay_member where trouble like '%no tenant%')`)
+		said.is(t, "while a lane is refused", 0, 0)
+		db.Exec(t, "drop trigger tenant on outbox_event")
+		pgtest.AwaitSQL(t, db, "select not exists (select from outbox_scheduled)")
+		awaitDrained(t, db)
+		pgtest.AwaitSQL(t, db, `select bool_and(trouble = '') from relay_member`)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, code := range []string{"42704", "22012", "40001", "40003", "53100"} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
-			db, to := outboxDB(t), &memory{}
-			fill(t, db, 64, 64)
-			db.Exec(t, `create function tenant() returns trigger language plpgsql as $$ begin
-				raise exception 'no tenant' using errcode = '`+code+`'; end $$`)
-			db.Exec(t, `create trigger tenant before insert on outbox_event for each row execute function tenant()`)
-			db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, message_id)
-				values (now() - interval '1 s', 'payments', 'due', 'T', gen_random_uuid())`)
-			lane := pgtest.One[int](t, db, "select lane from outbox_scheduled")
-			var said outages
-			stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1; said.observe(c) })))
-			pgtest.AwaitSQL(t, db, "select not exists (select from outbox_event where lane <> $1)", lane)
-			if n := pgtest.One[int](t, db, "select count(*) from outbox_scheduled"); n != 1 {
-				t.Errorf("%d events are scheduled, want the one that cannot move", n)
-			}
-			pgtest.AwaitSQL(t, db, `select exists (select from relay_member where trouble like '%no tenant%')`)
-			said.is(t, "while a lane is refused", 0, 0)
-			db.Exec(t, "drop trigger tenant on outbox_event")
-			awaitDrained(t, db)
-			pgtest.AwaitSQL(t, db, "select not exists (select from outbox_scheduled)")
-			if err := stop(); err != nil {
-				t.Fatal(err)
-			}
+			refuse(t, outboxDB(t), code, func(*relay.Config) {}, func() {})
 		})
 	}
+	t.Run("from the WAL", func(t *testing.T) {
+		t.Parallel()
+		db, _ := walDB(t)
+		refuse(t, db, "42704", fromWAL, func() { awaitStreaming(t, db) })
+	})
 }

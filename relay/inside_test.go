@@ -36,12 +36,14 @@ type laneState struct {
 	next, end, floor, reach, settled int64
 	source                           lanes.Source
 	read                             int
-	fresh, due, ready                bool
+	fresh, due                       bool
+	dueFail                          int
+	ready                            bool
 	woken, busy, doubt, leaving      bool
 	parked, releasing                bool
 	groups                           delivery.Groups
 	turn, strikes                    int
-	rest                             time.Time
+	rest, dueRest                    time.Time
 	taken                            int
 	bulk                             bool
 	pace                             lanes.Pace

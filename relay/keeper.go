@@ -191,11 +191,11 @@ func (r *Relay) trouble() (text string, lasts *string) {
 	// One of the refused lanes stands for all.
 	mine := r.lanes.All()
 	r.refused.Range(func(lane, what any) bool {
-		if !slices.Contains(mine, lane.(int16)) {
+		refused := what.(refusedLane)
+		if !slices.Contains(mine, lane.(int16)) || refused.over(time.Now()) {
 			r.refused.Delete(lane)
 			return true
 		}
-		refused := what.(refusedLane)
 		text = fmt.Sprintf("lane %d: ", lane) + delivery.ErrorText(redact.Error(refused.last), longestTrouble)
 		lasts = interval(time.Since(refused.since))
 		return false

@@ -85,7 +85,9 @@ func (r *Relay) claimLanes(ctx context.Context, s *session, grants []lanes.Grant
 	since := time.Now()
 	c, lost, unknown, err := r.claim(ctx, s, grants)
 	if err != nil {
-		r.overran(grants, err)
+		if !r.dueRefused(grants, err) {
+			r.overran(grants, err)
+		}
 		if unknown {
 			r.doubt(grants)
 		} else {
@@ -150,7 +152,7 @@ func (r *Relay) report(s *session, grants []lanes.Grant, err error) (rests bool)
 		n.inARow = 0
 		for _, g := range grants {
 			delete(n.atFirst, g.Lane)
-			r.refused.Delete(g.Lane)
+			r.worked(g.Lane, false)
 		}
 	case pgerr.Answered(err):
 		if pgerr.Away(err) {
@@ -177,8 +179,7 @@ func (r *Relay) report(s *session, grants []lanes.Grant, err error) (rests bool)
 
 // overran records that a claim or settle of lanes timed out, or that the server refused it, if the error says so.
 func (r *Relay) overran(grants []lanes.Grant, err error) {
-	late := pgerr.Is(err, pgerr.QueryCanceled) || errors.Is(err, context.DeadlineExceeded) && !pgerr.Away(err)
-	switch refused := pgerr.Answered(err); {
+	switch late, refused := late(err), pgerr.Answered(err); {
 	case late:
 		r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants),
 			"err", err)
@@ -187,26 +188,36 @@ func (r *Relay) overran(grants []lanes.Grant, err error) {
 	}
 	r.lanes.Overran(grants)
 	if len(grants) == 1 {
-		if !late {
-			r.refuse(grants[0].Lane, err)
+		if !late(err) {
+			r.refuse(grants[0].Lane, err, false)
 		}
 		r.lanes.Rest(grants[0].Lane, time.Now())
 	}
 }
 
-// refusedLane is a lane that the server refuses the work on.
-type refusedLane struct {
-	since, said time.Time
-	last        error
+// late reports whether the time for a transaction was over.
+func late(err error) bool {
+	return pgerr.Is(err, pgerr.QueryCanceled) || errors.Is(err, context.DeadlineExceeded) && !pgerr.Away(err)
 }
 
+// refusedLane is a lane that the server refuses the work on.
+type refusedLane struct {
+	since, at, said time.Time
+	last            error
+	due             bool // with the move of due events: other work goes on
+}
+
+// over reports whether due events have not been refused for a while: they were cancelled, or another move succeeded.
+func (l *refusedLane) over(now time.Time) bool { return l.due && now.Sub(l.at) > refusalsEvery }
+
 // refuse notes that the work on one lane alone is refused.
-func (r *Relay) refuse(lane int16, err error) {
+func (r *Relay) refuse(lane int16, err error, due bool) {
 	now := time.Now()
 	l := refusedLane{since: now}
 	if before, ok := r.refused.Load(lane); ok {
 		l = before.(refusedLane)
 	}
+	l.at, l.due = now, due
 	if l.last = err; now.Sub(l.said) > refusalsEvery {
 		l.said = now
 		defer r.requestBeat() // it shows operators the trouble
@@ -214,6 +225,14 @@ func (r *Relay) refuse(lane int16, err error) {
 			lane, "err", err)
 	}
 	r.refused.Store(lane, l)
+}
+
+// worked notes that work on a lane was done: the move of its due events, or other work.
+func (r *Relay) worked(lane int16, due bool) {
+	if was, ok := r.refused.Load(lane); ok && was.(refusedLane).due == due {
+		r.refused.Delete(lane)
+		r.requestBeat()
+	}
 }
 
 // beatIf asks for a heartbeat now, if lanes need one.

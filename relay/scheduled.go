@@ -2,11 +2,13 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -43,6 +45,7 @@ func (r *Relay) movedDue(grants []lanes.Grant, moved map[int16]int64) {
 	for _, g := range grants {
 		if g.Due {
 			r.lanes.MovedDue(g.Lane, g.Fence, moved[g.Lane] > 0)
+			r.worked(g.Lane, true)
 			all += moved[g.Lane]
 		}
 	}
@@ -53,7 +56,7 @@ func (r *Relay) movedDue(grants []lanes.Grant, moved map[int16]int64) {
 
 // queueProbeDue asks which lanes have due events.
 func (r *Relay) queueProbeDue(b *pgx.Batch, due *[]int16) {
-	lanes := r.lanes.Certain()
+	lanes := r.lanes.AskDue(time.Now())
 	if len(lanes) == 0 {
 		return
 	}
@@ -89,7 +92,6 @@ func (r *Relay) queueNextDue(b *pgx.Batch, now time.Time) {
 // lanes.
 func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (others []int16, err error) {
 	mine, fences := r.lanes.FromWAL()
-	var set laneKeys
 	var grants []lanes.Grant
 	for _, lane := range due {
 		i := slices.Index(mine, lane)
@@ -97,24 +99,54 @@ func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (othe
 			others = append(others, lane)
 			continue
 		}
-		set.lanes, set.fences = append(set.lanes, lane), append(set.fences, fences[i])
 		grants = append(grants, lanes.Grant{Lane: lane, Fence: fences[i], Due: true})
 	}
 	if len(grants) == 0 {
 		return others, nil
 	}
+	err = r.moveApart(ctx, s, grants)
+	if len(grants) > 1 && pgerr.Answered(err) {
+		for i := range grants {
+			if err = r.moveApart(ctx, s, grants[i:i+1]); err != nil {
+				break
+			}
+		}
+	}
+	return others, err
+}
+
+// moveApart moves due events in a transaction of its own. That a lane's are refused is its trouble and no error.
+func (r *Relay) moveApart(ctx context.Context, s *session, grants []lanes.Grant) error {
+	var set laneKeys
+	for _, g := range grants {
+		set.lanes, set.fences = append(set.lanes, g.Lane), append(set.fences, g.Fence)
+	}
 	most, bytes, moved := max(r.cfg.ClaimEvents/len(grants), 1), max(r.cfg.ClaimBytes/len(grants), 1), map[int16]int64{}
-	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 		r.queueDue(b, grants, most, bytes, moved)
 	}))
+	if r.dueRefused(grants, err) {
+		return nil
+	}
 	if err != nil {
-		return others, err
+		return err
 	}
 	r.movedDue(grants, moved)
 	if len(moved) > 0 {
 		r.dueNext = time.Time{}
 		r.Wake() // there may be more than a claim's limit
 	}
-	return others, nil
+	return nil
+}
+
+// dueRefused reports whether the server refused the work on a lane that includes the move of its due events. The lane
+// goes on without them; if they were not the cause, the next claim is refused too.
+func (r *Relay) dueRefused(grants []lanes.Grant, err error) bool {
+	if len(grants) != 1 || !grants[0].Due || !pgerr.Answered(err) || late(err) {
+		return false
+	}
+	r.lanes.DueRefused(grants[0].Lane, grants[0].Fence, time.Now())
+	r.refuse(grants[0].Lane, fmt.Errorf("with its due events: %w", err), true)
+	return true
 }

@@ -166,6 +166,45 @@ func TestDueAgain(t *testing.T) {
 	}
 }
 
+// TestDueRefused: a lane whose due events could not be moved is claimed without them for a while, then by itself.
+func TestDueRefused(t *testing.T) {
+	t.Parallel()
+	table := New(Pumps)
+	table.Leased(map[int16]int64{0: 1, 1: 1, 2: 1}, later)
+	grants := table.Take(0, 1, now)
+	table.DueRefused(1, 1, now)
+	for i := range grants {
+		table.GiveBack(&grants[i])
+	}
+	grants = table.Take(0, 1, now)
+	if len(grants) != 3 || !grants[0].Due || grants[1].Due || !grants[2].Due {
+		t.Errorf("claimed %+v, want all three, the second without what is due", grants)
+	}
+	for i := range grants {
+		table.GiveBack(&grants[i])
+	}
+	if got := table.AskDue(now); slices.Contains(got, 1) {
+		t.Error("a probe asks at once whether the lane has due events")
+	}
+	if got := table.AskDue(now.Add(longestRest)); !slices.Contains(got, 1) {
+		t.Error("no probe asks whether the lane has due events")
+	}
+	table.Found(nil, nil, []int16{1})
+	grants = table.Take(0, 1, now)
+	if len(grants) != 1 || grants[0].Lane != 1 || !grants[0].Due {
+		t.Errorf("claimed %+v, want the second lane by itself, with what is due", grants)
+	}
+	table.Leased(map[int16]int64{0: 1, 1: 2, 2: 1}, later)
+	if slices.Contains(table.AskDue(now), 1) {
+		t.Error("under another fence a probe asks at once")
+	}
+	table.Found(nil, nil, []int16{1})
+	table.MovedDue(1, 2, true)
+	if grants = table.Take(0, 1, now); len(grants) != 3 {
+		t.Errorf("after a move %d lanes are claimed together, want 3", len(grants))
+	}
+}
+
 // TestFoundInSeveral: every lane of a report is ready.
 func TestFoundInSeveral(t *testing.T) {
 	t.Parallel()

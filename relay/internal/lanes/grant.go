@@ -80,9 +80,12 @@ func (l *state) free(now time.Time) bool {
 
 // together chooses the lanes of one claim, at most so many. Lanes whose claims timed out are claimed apart from the
 // others, half as many each time: a lane that cannot be claimed must not stop the others. Those that have waited
-// longest come first.
+// longest come first. So is one whose due events could not be moved.
 func (t *Table) together(lanes []int16, most int) []int16 {
 	t.takes++
+	if i := slices.IndexFunc(lanes, func(i int16) bool { return t.owned[i].due && t.owned[i].dueFail > 0 }); i >= 0 {
+		return lanes[i : i+1]
+	}
 	if !slices.ContainsFunc(lanes, func(i int16) bool { return t.owned[i].strikes > 0 }) {
 		return lanes
 	}
@@ -155,8 +158,19 @@ func (t *Table) Claimed(g *Grant) {
 
 // MovedDue records that due events of a lane were moved; more: perhaps not all.
 func (t *Table) MovedDue(lane int16, fence int64, more bool) {
-	t.update(lane, fence, func(l *state) { l.due = more })
+	t.update(lane, fence, func(l *state) { l.due, l.dueFail = more, 0 })
 }
+
+// DueRefused records that the work on a lane was refused, perhaps for its due events: it goes on without them for a
+// while, the longer the more often that happened.
+func (t *Table) DueRefused(lane int16, fence int64, now time.Time) {
+	t.update(lane, fence, func(l *state) {
+		l.dueFail = min(l.dueFail+1, mostStrikes)
+		l.due, l.dueRest = false, now.Add(restFor(l.dueFail))
+	})
+}
+
+func restFor(fails int) time.Duration { return min(10*time.Millisecond<<fails, longestRest) }
 
 // mostStrikes is the number of strikes at which a claim has one lane and one event, whatever the configuration.
 const mostStrikes = 9
@@ -174,7 +188,7 @@ func (t *Table) Rest(lane int16, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if l := t.owned[lane]; l != nil {
-		l.rest = now.Add(min(10*time.Millisecond<<l.strikes, longestRest))
+		l.rest = now.Add(restFor(l.strikes))
 	}
 }
 

@@ -101,7 +101,7 @@ func TestLists(t *testing.T) {
 		"FromWAL":      {fenced(t, wal, walFences), "wal, wal parked, wal releasing"},
 		"of the WAL":   {named(of().ReleasingFromWAL()), "wal releasing"},
 		"TakeOffered":  {named(offered), "offered, offered parked"},
-		"Certain":      {named(of("quiet", "busy", "doubt", "leaving", "wal").Certain()), "quiet, busy, wal"},
+		"AskDue":       {named(of("quiet", "busy", "doubt", "leaving", "wal").AskDue(time.Now())), "quiet, busy, wal"},
 		"All":          {named(of("quiet", "doubt leaving").All()), "quiet, doubt leaving"},
 		"Offer":        {some(of(), (*Table).Offer), "true, true"},
 		"Offer, idle":  {some(of("ready", "doubt"), (*Table).Offer), "true, false"},

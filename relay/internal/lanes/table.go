@@ -42,6 +42,7 @@ type state struct {
 	read    int // Table.reads when its journal was read
 	fresh   bool
 	due     bool // may have scheduled events whose time has come
+	dueFail int  // how often their move was refused
 	ready   bool
 	woken   bool // ready as soon as it is given back
 	busy    bool
@@ -56,6 +57,7 @@ type state struct {
 	turn      int             // how often it was taken: its claims take turns at kinds of work
 	strikes   int             // how often its claims failed, less how often they were easy
 	rest      time.Time       // no claim before it
+	dueRest   time.Time       // no move of due events before it
 	taken     int             // Table.takes when a pump last took it
 	bulk      bool            // had more events than a claim takes, and none of them large
 	pace      Pace            // of its last claim
@@ -113,7 +115,8 @@ func (t *Table) Leased(fences map[int16]int64, until time.Time) (taken, lost []i
 				fence: fence, source: t.first, read: t.reads, fresh: true, ready: true, due: true,
 			}
 			if b := before[i]; b != nil {
-				l.strikes, l.taken, l.rest = b.strikes, b.taken, b.rest
+				l.strikes, l.taken, l.rest, l.dueFail, l.dueRest = b.strikes, b.taken, b.rest, b.dueFail, b.dueRest
+				l.due = l.dueFail == 0
 			}
 			t.owned[i] = l
 			taken = append(taken, i)
@@ -289,8 +292,10 @@ func (t *Table) Parked() []int16 {
 	return t.list(func(l *state) bool { return l.parked && (l.quiet() || l.source == WAL) })
 }
 
-// Certain lists the lanes that the relay certainly owns and keeps.
-func (t *Table) Certain() []int16 { return t.list((*state).certain) }
+// AskDue lists the lanes that a probe asks for due events: those that the relay certainly owns and keeps.
+func (t *Table) AskDue(now time.Time) []int16 {
+	return t.list(func(l *state) bool { return l.certain() && !now.Before(l.dueRest) })
+}
 
 // FirstHeld chooses a lane for each place whose first held event may be tried: one that holds no older event of that
 // topic. Places without such a lane are returned in without.
