@@ -8,8 +8,9 @@ grant insert (due, message_id, source, tenant, topic, key, type, content_type, h
 -- Relays, and `relay status`, `lanes`, `parked` and `doctor`.
 grant select on effectonce_migration to {role}_relay;
 grant select, delete on outbox_event, outbox_scheduled to {role}_relay;
--- What was scheduled or is replayed enters the outbox as a producer's events do.
-grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_relay;
+-- What was scheduled or is replayed enters the outbox as a producer's events do. The event by which a relay proves that it
+-- can work, and that it never commits, has an id.
+grant insert (id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_relay;
 grant select, update on outbox_lane, outbox_meta to {role}_relay;
 grant select, insert, delete on outbox_claim to {role}_relay;
 grant select, insert, update on outbox_topic to {role}_relay;

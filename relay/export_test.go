@@ -27,6 +27,9 @@ func Queries(t testing.TB) map[string]string {
 // Patient gives a relay more time to give its lanes back at its end than a stalled server costs.
 func Patient(r *Relay) { r.resignFor = 2 * time.Minute }
 
+// ProveOften has a relay prove at each heartbeat that it can work.
+func ProveOften(r *Relay) { r.provedEvery = time.Millisecond }
+
 // Expanded returns a query for the connection's own search_path.
 func Expanded(t testing.TB, query string) string {
 	t.Helper()

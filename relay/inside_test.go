@@ -47,6 +47,9 @@ type laneState struct {
 	taken                            int
 	bulk                             bool
 	pace                             lanes.Pace
+	given                            int
+	stood                            time.Time
+	stoodAt                          int
 }
 
 // inside gives access to a table's fields.

@@ -188,6 +188,12 @@ func (r *Relay) trouble() (text string, lasts *string) {
 			return m.System + ": " + delivery.ErrorText(redact.Error(err), longestTrouble), interval(time.Since(since))
 		}
 	}
+	if p := r.proof.Load(); p != nil && p.err != nil {
+		return delivery.ErrorText(redact.Error(p.err), longestTrouble), interval(time.Since(p.since))
+	}
+	if since, err := r.standing(time.Now()); err != nil {
+		return err.Error(), interval(time.Since(since))
+	}
 	// One of the refused lanes stands for all.
 	mine := r.lanes.All()
 	r.refused.Range(func(lane, what any) bool {
@@ -281,7 +287,7 @@ func fairShare(members []uuid.UUID, me uuid.UUID) int {
 func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}, first bool) error {
 	s := r.session("keeper")
 	defer s.Close()
-	pause := outage.NewBackOff()
+	pause, proved := outage.NewBackOff(), time.Time{}
 	for {
 		err := error(nil)
 		if first {
@@ -308,6 +314,10 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}, first bool
 			first = false
 			pause.Reset()
 			r.beaten.Store(time.Now().UnixNano())
+			if now := time.Now(); now.Sub(proved) > r.provedEvery {
+				proved = now
+				r.prove(work, s)
+			}
 			if r.short.Load() || r.lanes.Moving() {
 				wait = min(wait, beatAtLeast)
 			}

@@ -64,16 +64,19 @@ type Relay struct {
 
 	health  *delivery.Health
 	refused sync.Map // refusedLane by the lane's int16
+	proof   atomic.Pointer[proof]
 
 	version string // of this program
 
 	undrained atomic.Int64 // events that the end of work left without an ack
 
-	bulkFrom   int           // see bulk.go
-	exceptFrom int64         // see floor.go; tests lower it
-	numbers    int32         // how many events of a transaction get a number: wal.MostNumbers, which tests lower
-	span       int64         // for how many bytes of WAL the numbers of a base last: wal.Span, which tests lower
-	resignFor  time.Duration // how long it may take to give the lanes back at the end; tests raise it
+	bulkFrom   int   // see bulk.go
+	exceptFrom int64 // see floor.go; tests lower it
+	numbers    int32 // how many events of a transaction get a number: wal.MostNumbers, which tests lower
+	span       int64 // for how many bytes of WAL the numbers of a base last: wal.Span, which tests lower
+	// provedEvery is the constant; tests lower it.
+	provedEvery time.Duration
+	resignFor   time.Duration // how long it may take to give the lanes back at the end; tests raise it
 }
 
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts nothing and dials
@@ -100,7 +103,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		kafka:    &outage.Monitor{System: "kafka", Log: log, Notify: cfg.Observer.Outage},
 		woken:    make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),
 		version: build.Version(), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: wal.MostNumbers, span: wal.Span,
-		resignFor: 5 * time.Second,
+		provedEvery: provedEvery, resignFor: 5 * time.Second,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))
@@ -253,6 +256,7 @@ func (r *Relay) identify(first lanes.Source) {
 	r.streaming.Store(0)
 	r.undrained.Store(0)
 	r.refused.Clear()
+	r.proof.Store(nil)
 	r.short.Store(true)
 	r.beaten.Store(0)
 }

@@ -52,8 +52,10 @@ var functionRights = map[string]string{
 	"inbox_maintainer inbox_make_day": "true", "inbox_maintainer inbox_drop_day": "true",
 }
 
-// producerColumns lists the columns that a producer may insert: no id, lane or time.
+// producerColumns lists the columns that a producer may insert: no id, lane or time. A relay's proof has an id.
 var producerColumns = map[string]string{
+	"relay outbox_event": "content_type event_time headers id key message_id payload source tenant topic type",
+
 	"outbox_event":     "content_type event_time headers key message_id payload source tenant topic type",
 	"outbox_scheduled": "content_type due event_time headers key message_id payload source tenant topic type",
 }

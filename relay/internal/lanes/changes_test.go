@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
@@ -203,6 +204,31 @@ func TestDueRefused(t *testing.T) {
 	if grants = table.Take(0, 1, now); len(grants) != 3 {
 		t.Errorf("after a move %d lanes are claimed together, want 3", len(grants))
 	}
+}
+
+// TestStanding: a lane stands from the first question that finds work which is not given back.
+func TestStanding(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
+	check := func(s int, want time.Time) {
+		t.Helper()
+		if _, since := table.Standing(at(s)); !since.Equal(want) {
+			t.Errorf("after %d s it stands since %v, want %v", s, since, want)
+		}
+	}
+	table.MovedDue(1, 7, false)
+	check(1, time.Time{})
+	check(9, at(1))
+	table.Settled(g, &Settlement{More: true}, nil)
+	check(10, time.Time{})
+	g = next(t, table)
+	check(12, at(10)) // ready or busy, nothing was done
+	table.Empty(g, false, nil)
+	check(13, time.Time{})
+	table.Found([]int16{1}, nil, nil)
+	check(14, time.Time{})
+	check(15, at(14))
 }
 
 // TestFoundInSeveral: every lane of a report is ready.

@@ -264,4 +264,7 @@ func (t *Table) end(g *Grant, change func(l *state)) (beat bool) {
 	return beat
 }
 
-func (l *state) giveBack() { l.busy, l.ready = false, l.ready || l.woken }
+func (l *state) giveBack() {
+	l.busy, l.ready = false, l.ready || l.woken
+	l.given++
+}

@@ -61,6 +61,9 @@ type state struct {
 	taken     int             // Table.takes when a pump last took it
 	bulk      bool            // had more events than a claim takes, and none of them large
 	pace      Pace            // of its last claim
+	given     int             // how often it was given back
+	stood     time.Time       // since when it has had work and was not given back, as of the last question
+	stoodAt   int             // given at that time
 }
 
 // Pace has figures of a lane's last claim, from which the range of the next bulk read follows.
@@ -358,6 +361,24 @@ func (t *Table) each(lanes []int16) iter.Seq[*state] {
 			}
 		}
 	}
+}
+
+// Standing returns the lane of the pumps that has had work for longest without being given back, and since when; a zero
+// time if there is none. It counts from the first question that found it so.
+func (t *Table) Standing(now time.Time) (lane int16, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, l := range t.owned {
+		switch {
+		case l.source != Pumps || !l.ready && !l.busy:
+			l.stood = time.Time{}
+		case l.stood.IsZero() || l.stoodAt != l.given:
+			l.stood, l.stoodAt = now, l.given
+		case since.IsZero() || l.stood.Before(since):
+			lane, since = i, l.stood
+		}
+	}
+	return lane, since
 }
 
 func (t *Table) list(want func(l *state) bool) []int16 {

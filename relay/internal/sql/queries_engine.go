@@ -15,6 +15,9 @@ set idle_session_timeout = 0`
 	Commit = `-- relay: commit
 commit`
 
+	Rollback = `-- relay: rollback
+rollback`
+
 	// A session inherits settings from its role and its database. The barrier is a warning, and one that row-level
 	// security hides rows from would neither publish them nor wait for them: without it Postgres refuses.
 	//
@@ -229,6 +232,18 @@ returning seen`
 
 	MissingLanes = `-- relay: missing lanes
 select 32 - count(*) from {schema}outbox_lane`
+
+	// The events of a proof are always rolled back. Their ids are below those that claims read.
+	ProveAppend = `-- relay: prove append
+insert into {schema}outbox_event (id, topic, key, type) overriding system value
+values ($1, 'effectonce.proof', 'proof', 'proof')`
+
+	ProveSee = `-- relay: prove see
+select count(*) from {schema}outbox_event
+where lane = any (array(select generate_series(0, 31))::smallint[]) and id = $1`
+
+	ProveSettle = `-- relay: prove settle
+delete from {schema}outbox_event where lane = any (array(select generate_series(0, 31))::smallint[]) and id = $1`
 
 	// A member seen later than now was seen before the clock went back.
 	Prune = `-- relay: prune
