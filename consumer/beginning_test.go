@@ -297,6 +297,8 @@ func TestBadAnswersAreFetchedAgain(t *testing.T) {
 			}
 			halted, resumed := make(chan consumer.Halt, 10), make(chan consumer.Partition, 10)
 			cfg := config(topic)
+			logBuf := &logs{}
+			cfg.Logger = logBuf.logger()
 			cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
 			cfg.Observer.Resumed = func(p consumer.Partition) { resumed <- p }
 			cfg.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -316,6 +318,9 @@ func TestBadAnswersAreFetchedAgain(t *testing.T) {
 				t.Errorf("%d halts in Status, %d answers left to spoil", n, left.Load())
 			}
 			m.stop(t)
+			if n := logBuf.count("cannot be read: fetching again"); n != 1 {
+				t.Errorf("%d lines of bad answers", n)
+			}
 			if !halts && len(halted) > 0 {
 				t.Errorf("one bad answer: %+v", <-halted)
 			}

@@ -63,7 +63,11 @@ func (p *partition) fetch(ctx context.Context) error {
 			continue
 		}
 		if offset, err = p.deliver(ctx, dec, res, offset); err != nil {
-			if bad++; bad == badAnswers {
+			switch bad++; bad {
+			case 1:
+				p.c.cfg.Logger.Warn("an answer of Kafka cannot be read: fetching again", "topic", p.Topic,
+					"partition", p.ID, "offset", offset, "error", err)
+			case badAnswers:
 				halted = p.halt(offset, uuid.Nil, err, "look at the partition's replicas, and at what is between them "+
 					"and this worker, which fetches again every few seconds")
 			}
