@@ -19,9 +19,8 @@ type Allowed struct {
 	Unfinished bool
 	// Foreign says that the topics have records of other producers, without our headers.
 	Foreign bool
-	// Gone are topics whose records Kafka may have removed: deleted, created again, or expired. A group may carry its
-	// offset into the new topic of the same name, and so skip records. An event that was sent twice then has its effect
-	// at the second record, after later events of its key.
+	// Gone are topics whose records Kafka may have removed: deleted, created again, or expired. What is there must be
+	// applied all the same.
 	Gone map[string]bool
 	// Grown are topics whose partition count was changed and accepted: keys may move and lose their order, and held
 	// events go to other partitions under their old numbers.
@@ -110,13 +109,12 @@ const (
 type seen uint8
 
 const (
-	seenAppend    seen = 1 << iota // a producer was about to commit it
-	seenOK                         // and its COMMIT succeeded
-	seenFailed                     // or certainly failed
-	seenSent                       // a relay handed it to the publisher
-	seenAcked                      // and it was acknowledged
-	seenRefused                    // or rejected
-	seenSentAgain                  // handed over more than once
+	seenAppend  seen = 1 << iota // a producer was about to commit it
+	seenOK                       // and its COMMIT succeeded
+	seenFailed                   // or certainly failed
+	seenSent                     // a relay handed it to the publisher
+	seenAcked                    // and it was acknowledged
+	seenRefused                  // or rejected
 )
 
 func newRun(in *Input) *run {

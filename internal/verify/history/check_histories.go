@@ -161,9 +161,6 @@ func (r *run) publish(e *Entry) {
 	for _, s := range e.Sent {
 		epoch = cmp.Or(s.Epoch, epoch)
 		if _, state, ok := r.event(s.ID); ok {
-			if state.seen&seenSent != 0 {
-				state.seen |= seenSentAgain
-			}
 			state.seen |= seenSent
 		}
 		n := r.number(epoch, s.Lane, s.Seq)

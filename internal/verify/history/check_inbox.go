@@ -112,7 +112,7 @@ func (r *run) applied(consumer string, e *Event, s *eventState, at inboxState, b
 		switch {
 		case at.effects > 0:
 			say(EffectWithoutRow, "%s has an effect at %s, and no inbox row")
-		case s.records > 0 && !r.in.Allowed.Unfinished && !r.in.Allowed.Gone[e.Topic]:
+		case s.records > 0 && !r.in.Allowed.Unfinished:
 			say(Unapplied, "%s is in Kafka, and neither applied nor parked at %s")
 		}
 		return
@@ -189,7 +189,6 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 	type last struct {
 		version   int64
 		partition int32
-		offset    int64
 		id        uuid.UUID
 	}
 	renumbered := r.renumbered()
@@ -234,15 +233,12 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 		}
 		before := &lists[f.Consumer][s.list]
 		moved := r.in.Allowed.Grown[e.Topic] && before.partition != f.Partition
-		// Its first record may have been skipped; then this is the effect of a later record.
-		unread := r.in.Allowed.Gone[e.Topic] && s.seen&seenSentAgain != 0 && before.partition == f.Partition &&
-			before.offset < f.Offset
-		if e.Version <= before.version && !moved && !unread {
+		if e.Version <= before.version && !moved {
 			r.found.add(AppliedOutOfOrder, []uuid.UUID{before.id, f.ID}, "%s applied version %d of key %q behind "+
 				"version %d", f.Consumer, e.Version, e.Key, before.version)
 			continue
 		}
-		*before = last{e.Version, f.Partition, f.Offset, f.ID}
+		*before = last{e.Version, f.Partition, f.ID}
 	}
 	return booked
 }

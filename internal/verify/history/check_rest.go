@@ -29,7 +29,7 @@ func (r *run) checkOffsets() {
 	for i := range r.dump.Records {
 		rec := &r.dump.Records[i]
 		for _, o := range groups[at{rec.Topic, rec.Partition}] {
-			if rec.Offset >= o.Committed || r.dropped(rec.ID) || r.in.Allowed.Gone[rec.Topic] {
+			if rec.Offset >= o.Committed || r.dropped(rec.ID) {
 				continue
 			}
 			if !known[o.Consumer][rec.ID] {

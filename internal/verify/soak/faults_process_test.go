@@ -11,7 +11,8 @@ var errNobody = errors.New("the process was not running")
 
 // kinds returns all kinds of faults.
 func kinds() []kind {
-	return slices.Concat(processKinds(), networkKinds(), postgresKinds(), sessionKinds(), kafkaKinds())
+	return slices.Concat(processKinds(), networkKinds(), postgresKinds(), sessionKinds(), kafkaKinds(),
+		outsideKinds())
 }
 
 func allProcesses(settings) []string {

@@ -26,35 +26,7 @@ const manyRefused = 1000
 // refuse appends an event to each of a thousand topics that do not exist; its undo discards the held events. Events of
 // other topics must not wait for them.
 func refuse(s *testbed, f fault) (func() error, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*sqlLimit)
-	defer cancel()
-	conn, err := s.connect(ctx, roles.Producer)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close(context.Background()) }()
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	events := make([]event.Event, manyRefused)
-	infos := make([]history.Event, manyRefused)
-	for i := range events {
-		business := fmt.Sprintf("refused.%d", s.held.n.Add(1))
-		events[i] = event.Event{
-			ID: event.NewID(), Topic: fmt.Sprintf("%s%d", refusedTopics, i), Key: business, Type: "Refused",
-			ContentType: event.ContentTypeJSON, Payload: fmt.Appendf(nil, `{"business":%q,"canary":%q}`, business,
-				roles.Canary),
-		}
-		infos[i] = tables.Describe(&events[i], 1, business)
-	}
-	if err := errors.Join(tables.Record(ctx, tx, infos...), outbox.Append(ctx, tx, events...)); err != nil {
-		return nil, errors.Join(err, tx.Rollback(ctx))
-	}
-	op := s.note(history.Entry{Kind: history.KindAppend, Events: infos})
-	err = tx.Commit(ctx)
-	s.appended(op, err)
-	if err != nil {
+	if err := s.appendRefused(manyRefused); err != nil {
 		return nil, errors.Join(err, s.discardRefused()) // it may have been committed
 	}
 	var late outboxMark
@@ -69,6 +41,39 @@ func refuse(s *testbed, f fault) (func() error, error) {
 		}
 		return s.discardRefused()
 	}, nil
+}
+
+// appendRefused appends an event to each of n topics that do not exist, and never did.
+func (x *testbed) appendRefused(n int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*sqlLimit)
+	defer cancel()
+	conn, err := x.connect(ctx, roles.Producer)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	events := make([]event.Event, n)
+	infos := make([]history.Event, n)
+	for i := range events {
+		business := fmt.Sprintf("refused.%d", x.held.n.Add(1))
+		events[i] = event.Event{
+			ID: event.NewID(), Topic: refusedTopics + business, Key: business, Type: "Refused",
+			ContentType: event.ContentTypeJSON, Payload: fmt.Appendf(nil, `{"business":%q,"canary":%q}`, business,
+				roles.Canary),
+		}
+		infos[i] = tables.Describe(&events[i], 1, business)
+	}
+	if err := errors.Join(tables.Record(ctx, tx, infos...), outbox.Append(ctx, tx, events...)); err != nil {
+		return errors.Join(err, tx.Rollback(ctx))
+	}
+	op := x.note(history.Entry{Kind: history.KindAppend, Events: infos})
+	err = tx.Commit(ctx)
+	x.appended(op, err)
+	return err
 }
 
 // refused returns the events of these topics in a table.
