@@ -86,6 +86,9 @@ func (h *Handler) routes() *http.ServeMux {
 	add("POST", "/db/{db}/consumers/move", Operate, moveConsumer)
 	add("POST", "/db/{db}/consumers/forget-offsets", Operate, forgetOffsets)
 	add("POST", "/db/{db}/consumers/retire", Operate, retireConsumer)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		h.request(w, r).refuse(notFound("The pages begin at " + h.path() + "."))
+	})
 	return mux
 }
 
@@ -130,24 +133,49 @@ func (r *refusal) Error() string { return r.title + ": " + r.text }
 
 // serve answers a request that is let in, as far as its level goes.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, level Level, serve func(*request) error) {
-	who, _ := r.Context().Value(identity{}).(Identity)
-	q := &request{Request: r, w: w, h: h, who: who}
+	q := h.request(w, r)
 	err := q.allowed(level)
-	if err == nil && r.Method == http.MethodPost && r.ParseForm() != nil {
-		err = &refusal{http.StatusRequestEntityTooLarge, "This form is too large", "Use the relay command."}
+	if err == nil {
+		err = q.readForm()
 	}
 	if err == nil {
 		err = serve(q)
 	}
-	if err == nil {
-		return
+	if err != nil {
+		q.refuse(err)
 	}
+}
+
+func (h *Handler) request(w http.ResponseWriter, r *http.Request) *request {
+	who, _ := r.Context().Value(identity{}).(Identity)
+	return &request{Request: r, w: w, h: h, who: who}
+}
+
+// readForm reads query and form. Of what stands there twice, or cannot be read, a part would count: it is refused.
+func (q *request) readForm() error {
+	err := q.ParseForm()
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return &refusal{http.StatusRequestEntityTooLarge, "This form is too large", "Use the relay command."}
+	}
+	if err != nil || q.Method == http.MethodPost && len(q.PostForm) == 0 {
+		return errForm
+	}
+	for _, values := range q.Form {
+		if len(values) > 1 {
+			return errForm
+		}
+	}
+	return nil
+}
+
+// refuse answers with an error.
+func (q *request) refuse(err error) {
 	no, ok := errors.AsType[*refusal](err)
 	if !ok {
 		no = &refusal{http.StatusServiceUnavailable, "This cannot be shown now", away(err)}
 	}
 	if err := q.render("message", no.status, view{Title: no.title, Body: no.text}); err != nil {
-		http.Error(w, no.text, no.status)
+		http.Error(q.w, no.text, no.status)
 	}
 }
 
@@ -174,7 +202,10 @@ func (q *request) allowed(level Level) error {
 }
 
 // errForm is the answer to a form that no page of this Handler sends.
-var errForm = &refusal{http.StatusBadRequest, "This form cannot be read", "Go back and load the page anew."}
+var errForm = &refusal{
+	http.StatusBadRequest, "This form cannot be read",
+	"Something in it is missing, malformed or there twice. Go back and load the page anew.",
+}
 
 func notFound(text string) error { return &refusal{http.StatusNotFound, "There is no such page", text} }
 
