@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/ui"
 )
 
@@ -44,6 +45,11 @@ func (d *door) authorize(r *http.Request) (ui.Identity, error) {
 				"sends")
 		}
 		if name := r.Header.Get(d.header); name != "" {
+			// A page of another site whose name has this machine's address has a browser here send any header.
+			if loopback.From(r) && !loopback.Named(r) {
+				return ui.Identity{}, fmt.Errorf("a proxy on this machine must send localhost, or the loopback "+
+					"address that it connects to, as Host, and not %q", r.Host)
+			}
 			if u, ok := users[name]; ok {
 				return ui.Identity{Name: name, Level: u.level, Scope: u.scope}, nil
 			}

@@ -15,13 +15,21 @@ func Is(host string) bool {
 
 // Request reports whether a request is from this machine and for it by name. One that a proxy has forwarded is not,
 // whatever Host the proxy sends; neither is one of a page whose name has this machine's address (DNS rebinding).
-func Request(r *http.Request) bool {
+func Request(r *http.Request) bool { return From(r) && Named(r) && !forwarded(r.Header) }
+
+// From reports whether a request is from this machine: of a client on it, or of a proxy on it.
+func From(r *http.Request) bool {
+	from, _, _ := net.SplitHostPort(r.RemoteAddr)
+	return Is(from)
+}
+
+// Named reports whether a request is for this machine by name.
+func Named(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		host = strings.Trim(r.Host, "[]")
 	}
-	from, _, _ := net.SplitHostPort(r.RemoteAddr)
-	return Is(host) && Is(from) && !forwarded(r.Header)
+	return Is(host)
 }
 
 // forwarded goes by the headers in which proxies say so: RFC 7239, RFC 9110 and what came before them.
