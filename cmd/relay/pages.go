@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -34,6 +35,7 @@ type pageFlags struct {
 // pages are served at one address, over connections of their own.
 type pages struct {
 	log        *slog.Logger
+	flags      string // what those of the pages begin with
 	cfg        ui.Config
 	listener   net.Listener
 	closeKafka func()
@@ -51,7 +53,8 @@ func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages
 		return nil, err
 	}
 	g := &pages{
-		log: p.log, cfg: ui.Config{Authorize: authorize, Prefix: c.Prefix, TraceURL: c.TraceURL}, closeKafka: func() {},
+		log: p.log, flags: "--" + prefix, closeKafka: func() {},
+		cfg: ui.Config{Authorize: authorize, Prefix: c.Prefix, TraceURL: c.TraceURL},
 	}
 	if g.listener, err = service.Listen(c.Listen); err != nil {
 		return nil, &service.UsageError{Err: err}
@@ -59,7 +62,7 @@ func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages
 	if conn != nil {
 		g.cfg.Kafka, g.closeKafka = conn.Client(kafkaTimeout)
 	}
-	p.log.Info("pages", "url", "http://"+g.listener.Addr().String()+c.Prefix+"/")
+	p.log.Info("pages", "url", "http://"+g.listener.Addr().String()+strings.TrimSuffix(c.Prefix, "/")+"/")
 	return g, nil
 }
 
@@ -115,7 +118,8 @@ func (g *pages) show(ctx context.Context, d database, list []namedOutbox) error 
 	}()
 	g.shown, g.end = list, func() { stop(); <-sampled; closeAll() }
 	if err != nil {
-		return &service.UsageError{Err: err}
+		return service.Usage("%s", strings.NewReplacer("ui: ", "", "Config.Prefix is", g.flags+"prefix is",
+			"Config.TraceURL is", g.flags+"trace-url is").Replace(err.Error()))
 	}
 	return nil
 }
