@@ -162,7 +162,7 @@ func decodeSecret(ctx *kong.DecodeContext, target reflect.Value) error {
 type sources struct {
 	line CommandLine
 	file map[string]string // of the configuration file, by flag; nil: not read yet
-	path string
+	at   map[string]string // where they stand in it
 	err  error // the first; Kong's own wrapping shows what should not be seen
 }
 
@@ -222,9 +222,9 @@ func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value any, from stri
 	if value, ok := s.file[flag.Name]; ok {
 		if onLine(flag) {
 			return "", "", fmt.Errorf("%s: --%s is accepted on the command line only, for it says what one run "+
-				"is to do", s.path, flag.Name)
+				"is to do", s.at[flag.Name], flag.Name)
 		}
-		return value, s.path + ": " + flag.Name, nil
+		return value, s.at[flag.Name] + ": " + flag.Name, nil
 	}
 	return "", "", nil
 }
@@ -250,20 +250,21 @@ func (s *sources) read(ctx *kong.Context) error {
 		return nil
 	}
 	s.file = map[string]string{}
+	path := ""
 	for _, flag := range ctx.Model.Flags {
 		if flag.Name != "config" {
 			continue
 		}
-		s.path = s.line.Env(s.line.Variable(flag.Name))
+		path = s.line.Env(s.line.Variable(flag.Name))
 		if given, ok := ctx.FlagValue(flag).(string); ok && given != "" {
-			s.path = given
+			path = given
 		}
 	}
-	if s.path == "" {
+	if path == "" {
 		return nil
 	}
 	var err error
-	s.file, err = readYAML(s.path, settingNames(ctx.Model.Node), s.line.List)
+	s.file, s.at, err = readYAML(path, settingNames(ctx.Model.Node), s.line.List)
 	return err
 }
 

@@ -138,8 +138,8 @@ func TestRefusedSettings(t *testing.T) {
 		"not YAML, 2": {"wait: 2s\n kind: a", "", "not YAML, line 2: mapping values are not allowed in this " +
 			"context"},
 		"two documents":  {"wait: 2s\n---\nwait: 3s", "", "one YAML document"},
-		"wrong type":     {"wait: soon", "", "f: wait: expected duration"},
-		"wrong enum":     {"kind: c", "", `kind: want one of a, b, not "c"`},
+		"wrong type":     {"wait: soon", "", "f:1: wait: expected duration"},
+		"wrong enum":     {"kind: c", "", `f:1: kind: want one of a, b, not "c"`},
 		"wrong variable": {"", "soon", "THING_WAIT: expected duration"},
 	} {
 		env := map[string]string{"THING_WAIT": c.variable}

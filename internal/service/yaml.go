@@ -26,22 +26,25 @@ var (
 
 // readYAML reads a file of settings, one a line: the names of flags without dashes in front, with a value or a list.
 // A name that is not among known is refused, so that a mistyped one does not quietly mean the default. What stands
-// under list is left to List.
-func readYAML(path string, known map[string]bool, list string) (map[string]string, error) {
+// under list is left to List. It also returns where each name stands: the path and the line.
+func readYAML(path string, known map[string]bool, list string) (settings, at map[string]string, err error) {
 	root, err := openYAML(path)
 	if root == nil {
-		return map[string]string{}, err
+		return map[string]string{}, nil, err
 	}
 	if list != "" {
 		known = maps.Clone(known)
 		known[list] = true
 	}
-	return mapping(path, root, known, func(name string, value *yaml.Node, into map[string]string) (err error) {
-		if name != list || list == "" {
-			into[name], err = scalar(value)
+	at = map[string]string{}
+	settings, err = mapping(path, root, known, func(name, value *yaml.Node, into map[string]string) (err error) {
+		if name.Value != list || list == "" {
+			at[name.Value] = fmt.Sprintf("%s:%d", path, name.Line)
+			into[name.Value], err = scalar(value)
 		}
 		return err
 	})
+	return settings, at, err
 }
 
 // openYAML is the mapping that a file has; nil when it has nothing.
@@ -69,7 +72,7 @@ func openYAML(path string) (*yaml.Node, error) {
 
 // mapping reads a mapping of known names, each once; take puts a name's value into what is returned.
 func mapping(path string, node *yaml.Node, known map[string]bool,
-	take func(name string, value *yaml.Node, into map[string]string) error,
+	take func(name, value *yaml.Node, into map[string]string) error,
 ) (map[string]string, error) {
 	settings, seen := map[string]string{}, map[string]bool{}
 	for i := 0; i < len(node.Content); i += 2 {
@@ -83,7 +86,7 @@ func mapping(path string, node *yaml.Node, known map[string]bool,
 			return nil, fmt.Errorf("%s: %s is set twice", at, name.Value)
 		}
 		seen[name.Value] = true
-		if err := take(name.Value, value, settings); err != nil {
+		if err := take(name, value, settings); err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", at, name.Value, err)
 		}
 	}
@@ -114,8 +117,8 @@ func List(path, list string, names ...string) ([]map[string]string, error) {
 			if node.Kind != yaml.MappingNode {
 				return nil, Usage("%s:%d: %s: want entries like `- name: billing`", path, node.Line, list)
 			}
-			entry, err := mapping(path, node, known, func(name string, value *yaml.Node, into map[string]string) error {
-				return takeEntry(name, value, slices.Contains(names, name+"."), into)
+			entry, err := mapping(path, node, known, func(name, value *yaml.Node, into map[string]string) error {
+				return takeEntry(name.Value, value, slices.Contains(names, name.Value+"."), into)
 			})
 			if err != nil {
 				return nil, usageOf(err)
