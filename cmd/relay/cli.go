@@ -119,6 +119,11 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		fmt.Fprintln(stderr, "relay:", err)
 		return codeUsage
 	}
+	if _, alone := parsed.Selected().Target.Addr().Interface().(unconnected); !alone {
+		for _, name := range line.Unknown(parsed.Model.Node) {
+			log.Warn("no setting has this variable", "variable", name)
+		}
+	}
 	p := &program{log: log, env: env, stdout: terminalOf(stdout, env), tree: parsed.Model.Node, about: line.Meaning}
 	err = c.runSelected(ctx, p, parsed)
 	code := exitCode(err)

@@ -34,8 +34,8 @@ type CommandLine struct {
 	List              string    // what a configuration file may have beside settings, for the function List
 	// Env looks a variable up. Nil: os.Getenv, and Variables are os.Environ's.
 	Env func(string) string
-	// Variables are the variables that are set, as os.Environ has them: one that misspells a setting's is refused.
-	// Others are left alone, for Kubernetes makes some of every service's name. Nil: none is looked at.
+	// Variables are the variables that are set, as os.Environ has them: one that misspells a setting's is refused, and
+	// Unknown returns the others but those that Kubernetes makes of every service's name. Nil: none is looked at.
 	Variables []string
 }
 
@@ -65,7 +65,25 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 		return nil, Usage("%s%s; see %s --help", withoutArguments(err.Error(), args, vocabulary(parser.Model.Node)),
 			wants(err), c.Name)
 	}
+	if err := once(ctx); err != nil {
+		return nil, err
+	}
 	return ctx, c.checkVariables(parser.Model.Node)
+}
+
+// once refuses a flag that is given twice and takes one value: the other one would be dropped.
+func once(ctx *kong.Context) error {
+	given := map[string]bool{}
+	for _, p := range ctx.Path {
+		if p.Flag == nil || p.Resolved || p.Flag.IsCumulative() {
+			continue
+		}
+		if given[p.Flag.Name] {
+			return Usage("--%s is given twice", p.Flag.Name)
+		}
+		given[p.Flag.Name] = true
+	}
+	return nil
 }
 
 // ofKubernetes are the variables that a pod gets for each service beside it, "relay" say.
@@ -73,7 +91,23 @@ var ofKubernetes = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT(_\d+_(TCP|UDP|
 
 // checkVariables refuses variables that misspell a setting's.
 func (c CommandLine) checkVariables(root *kong.Node) error {
-	known := map[string]bool{c.Prefix + "CONFIG": true}
+	unknown, known := c.unknown(root)
+	for _, name := range unknown {
+		if meant := DidYouMean(name, maps.Keys(known)); meant != "" {
+			return Usage("%s is no setting's variable%s", name, meant)
+		}
+	}
+	return nil
+}
+
+// Unknown are the variables that have the prefix of settings' and are none's, for the log.
+func (c CommandLine) Unknown(root *kong.Node) []string {
+	unknown, _ := c.unknown(root)
+	return unknown
+}
+
+func (c CommandLine) unknown(root *kong.Node) (unknown []string, known map[string]bool) {
+	known = map[string]bool{c.Prefix + "CONFIG": true}
 	_ = kong.Visit(root, func(n kong.Visitable, next kong.Next) error {
 		if flag, ok := n.(*kong.Flag); ok {
 			known[c.Variable(flag.Name)] = true
@@ -84,14 +118,11 @@ func (c CommandLine) checkVariables(root *kong.Node) error {
 	maps.DeleteFunc(known, func(_ string, is bool) bool { return !is })
 	for _, set := range c.Variables {
 		name, _, _ := strings.Cut(set, "=")
-		if c.Prefix == "" || !strings.HasPrefix(name, c.Prefix) || known[name] || ofKubernetes.MatchString(name) {
-			continue
-		}
-		if meant := DidYouMean(name, maps.Keys(known)); meant != "" {
-			return Usage("%s is no setting's variable%s", name, meant)
+		if c.Prefix != "" && strings.HasPrefix(name, c.Prefix) && !known[name] && !ofKubernetes.MatchString(name) {
+			unknown = append(unknown, name)
 		}
 	}
-	return nil
+	return unknown, known
 }
 
 // wants says what a command takes that was given an argument: flags.
@@ -163,7 +194,7 @@ type sources struct {
 	line CommandLine
 	file map[string]string // of the configuration file, by flag; nil: not read yet
 	at   map[string]string // where they stand in it
-	err  error // the first; Kong's own wrapping shows what should not be seen
+	err  error             // the first; Kong's own wrapping shows what should not be seen
 }
 
 // Validate is called by Kong and has nothing to do: Resolve checks.

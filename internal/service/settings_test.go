@@ -195,9 +195,16 @@ func TestVariablesThatMisspellASetting(t *testing.T) {
 			Name: "thing", Prefix: "THING_", Env: func(string) string { return "" },
 			Variables: []string{set},
 		}
-		_, err := line.Parse(&p, nil, io.Discard, io.Discard)
+		parsed, err := line.Parse(&p, nil, io.Discard, io.Discard)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", set, err, want)
+		}
+		if err != nil {
+			continue
+		}
+		unknown := line.Unknown(parsed.Model.Node)
+		if (len(unknown) > 0) != (set == "THING_ELSEWHERE=1") {
+			t.Errorf("%s: unknown are %q", set, unknown)
 		}
 	}
 }
