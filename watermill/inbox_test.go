@@ -460,6 +460,35 @@ func TestPublishInHandlerTransaction(t *testing.T) {
 	}
 }
 
+// TestConsumedUUIDIsRefused: a handler that passes the UUID of its message on would publish an event that consumers of
+// both drop.
+func TestConsumedUUIDIsRefused(t *testing.T) {
+	t.Parallel()
+	db := newEffectDB(t, migrations.Outbox)
+	_, w := newInboxes(t, db, "test", inbox.Config{}, watermill.InboxConfig{})
+	out := watermill.NewOutboxFromContext(watermill.OutboxConfig{})
+	refused := make(chan error, 10)
+	f := &feed{}
+	runRouter(t, func(r *message.Router) {
+		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, _ pgx.Tx) error {
+			refused <- out.Publish("next", message.NewMessageWithContext(m.Context(), m.UUID, nil))
+			e, _ := watermill.Event(m.Context())
+			next := event.Derive(e, "next", event.Event{Topic: "next"})
+			return out.Publish("next", message.NewMessageWithContext(m.Context(), next.ID.String(), nil))
+		}))
+	})
+	m := newMessage("k", "a")
+	f.send("t", m)
+	if err := <-refused; err == nil || !strings.Contains(err.Error(), "event.Derive") {
+		t.Errorf("the same UUID: %v", err)
+	}
+	await(t, "an ack", func() bool { return f.acked.Load() == 1 })
+	if n := pgtest.One[int](t, db, "select count(*) from outbox_event where message_id <> $1::text::uuid",
+		m.UUID); n != 1 {
+		t.Errorf("%d events, want the one with a UUID of its own", n)
+	}
+}
+
 // TestTraceThroughHandler: the span of a handler's run is linked to its message's trace; messages that the handler
 // publishes continue the run's trace.
 func TestTraceThroughHandler(t *testing.T) {

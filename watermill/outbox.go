@@ -97,6 +97,10 @@ func newOutbox(cfg OutboxConfig) *Outbox {
 	return &Outbox{cfg: cfg}
 }
 
+// errConsumedUUID: two events of one id are one to every consumer that reads both.
+var errConsumedUUID = errors.New("it has the UUID of the message that is handled, and an inbox that reads both would " +
+	"drop one: give it a new one, or one that follows from that message: event.Derive")
+
 // Publish appends the messages in their order and does not change them. An event's trace is that of its message's
 // context; the first message's context bounds the statement. The error for a refused message has its index from 0 (an
 // [*outbox.EventError] if its event is not valid); roll the transaction back after any error.
@@ -109,6 +113,9 @@ func (o *Outbox) Publish(topic string, messages ...*message.Message) error {
 		var err error
 		if events[i], err = toEvent(topic, m, &o.cfg); err != nil {
 			return fmt.Errorf("watermill: message %d (%.64q): %w", i, m.UUID, err)
+		}
+		if d, ok := m.Context().Value(deliveryKey{}).(*delivery); ok && d.event.ID == events[i].ID {
+			return fmt.Errorf("watermill: message %d (%.64q): %w", i, m.UUID, errConsumedUUID)
 		}
 	}
 	if o.mu != nil {
