@@ -247,6 +247,9 @@ func (a alone) walk(t *testing.T, flag *kong.Flag, found *tally, third int) {
 	if !flag.IsCumulative() {
 		refused("a flag twice", "flag", "twice", given{flag: one, again: other})
 	}
+	if flag.Target.Kind() == reflect.Map {
+		refused("a name twice", "flag", "twice", given{flag: one, again: one})
+	}
 	same("a variable", given{variable: one}, right)
 	same("a file", given{file: one}, right)
 	same("flag before variable", given{flag: one, variable: other}, right)

@@ -51,7 +51,8 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	parser, err := kong.New(target, kong.Name(c.Name), kong.Description(c.Description), kong.Writers(stdout, stderr),
 		c.Vars, kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }),
 		kong.Help(c.help), helpOptions, kong.ValueFormatter(c.Meaning),
-		kong.Resolvers(sources), kong.TypeMapper(reflect.TypeFor[secret.Value](), kong.MapperFunc(decodeSecret)))
+		kong.Resolvers(sources), kong.TypeMapper(reflect.TypeFor[secret.Value](), kong.MapperFunc(decodeSecret)),
+		kong.TypeMapper(reflect.TypeFor[map[string]string](), kong.MapperFunc(decodeMap)))
 	if err != nil {
 		return nil, fmt.Errorf("the command line of %s is declared wrongly: %w", c.Name, err)
 	}
@@ -186,6 +187,33 @@ func decodeSecret(ctx *kong.DecodeContext, target reflect.Value) error {
 		value = secret.Of(token.String())
 	}
 	target.Set(reflect.ValueOf(value))
+	return nil
+}
+
+// decodeMap takes names with their values, each name once: of two values one would be dropped.
+func decodeMap(ctx *kong.DecodeContext, target reflect.Value) error {
+	token, err := ctx.Scan.PopValue("map")
+	if err != nil {
+		return err
+	}
+	parts := []string{token.String()}
+	if sep := ctx.Value.Tag.MapSep; sep != -1 {
+		parts = kong.SplitEscaped(token.String(), sep)
+	}
+	if target.IsNil() {
+		target.Set(reflect.ValueOf(map[string]string{}))
+	}
+	for _, part := range parts {
+		name, value, ok := strings.Cut(part, "=")
+		if !ok {
+			return errors.New("want NAME=VALUE")
+		}
+		key := reflect.ValueOf(name)
+		if target.MapIndex(key).IsValid() {
+			return errors.New("a name is there twice")
+		}
+		target.SetMapIndex(key, reflect.ValueOf(value))
+	}
 	return nil
 }
 
