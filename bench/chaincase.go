@@ -14,7 +14,6 @@ import (
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/outbox"
 )
 
@@ -155,7 +154,7 @@ func workerChild(ctx context.Context, j job) (a answer, err error) {
 	defer cancel()
 	started, ended, parked := time.Now(), make(chan error, 1), make(chan error, 1)
 	cfg := ledger.Config{
-		DatabaseURL: secret.Of(j.URL), Schema: "public", Brokers: j.Brokers, Topic: j.Topic, Group: "ledger-" + j.Topic,
+		DB: pool, Schema: "public", Brokers: j.Brokers, Topic: j.Topic, Group: "ledger-" + j.Topic,
 		Listen: "off", Logger: quiet(),
 	}
 	cfg.Inbox.Observer.Parked = func(p inbox.ParkedInfo) {

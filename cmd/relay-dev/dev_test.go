@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-// process is a relay-dev of its own.
-type process struct {
+// running is a relay-dev of its own.
+type running struct {
 	*exec.Cmd
 	t    *testing.T
 	out  *output
@@ -74,13 +74,13 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-func start(t *testing.T, dir string, args ...string) *process {
+func start(t *testing.T, dir string, args ...string) *running {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{
+	p := &running{
 		Cmd: exec.Command(self, append([]string{"--listen=127.0.0.1:0", "--dir=" + dir}, args...)...), t: t,
 		out: &output{}, done: make(chan struct{}),
 	}
@@ -95,7 +95,7 @@ func start(t *testing.T, dir string, args ...string) *process {
 }
 
 // find waits for a line, and returns what it has in parentheses.
-func (p *process) find(line string) (found string) {
+func (p *running) find(line string) (found string) {
 	p.t.Helper()
 	pattern := regexp.MustCompile(line)
 	pgtest.Await(p.t, line, func() (bool, error) {
@@ -119,7 +119,7 @@ func (p *process) find(line string) (found string) {
 var tags = regexp.MustCompile(`(?s)<[^>]*>`)
 
 // page is the text of a page.
-func (p *process) page(path string) (string, error) {
+func (p *running) page(path string) (string, error) {
 	resp, err := http.Get(strings.TrimSuffix(p.find(`the pages +(http\S+)`), "/") + path)
 	if err != nil {
 		return "", err
@@ -133,7 +133,7 @@ func (p *process) page(path string) (string, error) {
 }
 
 // examined is page. The overview is one that the doctor has looked at just now; by itself it does so every 15 seconds.
-func (p *process) examined(path string) (string, error) {
+func (p *running) examined(path string) (string, error) {
 	if path == "/" {
 		if _, err := p.page("/doctor/examine"); err != nil {
 			return "", err
@@ -143,7 +143,7 @@ func (p *process) examined(path string) (string, error) {
 }
 
 // shows waits until a page says all of it.
-func (p *process) shows(path string, wants ...string) {
+func (p *running) shows(path string, wants ...string) {
 	p.t.Helper()
 	var missing, text string
 	defer func() {
@@ -166,7 +166,7 @@ func (p *process) shows(path string, wants ...string) {
 }
 
 // cluster is that of Kafka, as the doctor names it.
-func (p *process) cluster() (id string) {
+func (p *running) cluster() (id string) {
 	p.t.Helper()
 	pgtest.Await(p.t, "the doctor has asked Kafka", func() (bool, error) {
 		text, err := p.examined("/")
@@ -179,7 +179,7 @@ func (p *process) cluster() (id string) {
 }
 
 // interrupt ends it as Ctrl-C does, and sees that nothing is left of it.
-func (p *process) interrupt(dir string) {
+func (p *running) interrupt(dir string) {
 	p.t.Helper()
 	pids := child.Below(p.Process.Pid)
 	if runtime.GOOS == "linux" && len(pids) == 0 {

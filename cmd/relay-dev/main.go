@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/process"
 )
 
 type flags struct {
@@ -32,7 +33,7 @@ Exit codes:
   5  a second SIGINT ended it at once; the data is as after a crash, which Postgres repairs at the next start`
 
 func main() {
-	ctx, stop := service.Signals(context.Background(), func(os.Signal) { os.Exit(service.CodeForced) })
+	ctx, stop := process.Signals(context.Background(), func(os.Signal) { os.Exit(process.CodeForced) })
 	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -47,7 +48,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	parsed, err := line.Parse(&f, args, stdout, stderr)
 	if err == nil && parsed == nil {
-		return service.CodeOK
+		return process.CodeOK
 	}
 	if err == nil {
 		err = f.check()
@@ -56,13 +57,13 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = run(ctx, f, stdout)
 	}
 	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return service.CodeOK
+		return process.CodeOK
 	}
 	fmt.Fprintln(stderr, "relay-dev:", err)
 	if _, usage := errors.AsType[*service.UsageError](err); usage {
-		return service.CodeUsage
+		return process.CodeUsage
 	}
-	return service.CodeFailed
+	return process.CodeFailed
 }
 
 // check: nobody is asked for a password here.

@@ -19,6 +19,7 @@ import (
 	"github.com/effectonce/effectonce/internal/devstack"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/ui"
@@ -90,7 +91,7 @@ func run(ctx context.Context, f flags, stdout io.Writer) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.relay(ctx) })
 	g.Go(func() error { return pages.Run(ctx) })
-	g.Go(func() error { return service.ServeOn(ctx, s.listener, pages) })
+	g.Go(func() error { return process.Serve(ctx, s.listener, pages) })
 	g.Go(func() error { return streamed.run(ctx) })
 	if f.Seed {
 		g.Go(func() error { return s.shop(ctx, topics) })

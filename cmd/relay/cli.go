@@ -10,21 +10,23 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/process"
 )
 
 // The exit codes, as docs/operations/running.md documents them. They are an interface: supervisors and scripts decide
 // by them.
 const (
-	codeOK        = service.CodeOK
-	codeFailed    = service.CodeFailed
-	codeUsage     = service.CodeUsage
+	codeOK        = process.CodeOK
+	codeFailed    = process.CodeFailed
+	codeUsage     = process.CodeUsage
 	codeUndrained = 3
 	codeSchema    = 4
-	codeForced    = service.CodeForced
+	codeForced    = process.CodeForced
 	codeFindings  = 6
 )
 
@@ -219,7 +221,7 @@ func withAdvice(err error) error {
 	if what := refusal(err); what != "" {
 		return service.Usage("%s: %w", what, err)
 	}
-	if what := service.CertificateAdvice(err); what != "" {
+	if what := pgconf.CertificateAdvice(err); what != "" {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/sleep"
@@ -33,7 +34,7 @@ func (d database) config() (*pgxpool.Config, error) {
 		}
 		password = d.PasswordCommand.Value
 	}
-	cfg, err := service.Database{URL: d.DatabaseURL, Password: password, AllowPlain: d.Plaintext}.PoolConfig(urlSetting)
+	cfg, err := pgconf.Database{URL: d.DatabaseURL, Password: password, AllowPlain: d.Plaintext}.PoolConfig(urlSetting)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func (d database) ensureSchema(ctx context.Context, log *slog.Logger, pool *pgxp
 func (d database) checkSchema(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, migrate bool) error {
 	options := migrations.Options{Schema: d.Schema, Sets: []migrations.Set{migrations.Outbox}, Logger: log}
 	if migrate {
-		conn, err := service.ConnConfig(ctx, pool)
+		conn, err := pgconf.ConnConfig(ctx, pool)
 		if err != nil {
 			return err
 		}

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -275,9 +277,9 @@ func (f *fleet) served() []*member {
 const mostNamed = 20
 
 // health: a failing outbox does not make the process unready, because the others need it.
-func (f *fleet) health(ctx context.Context) service.Health {
-	return service.Health{
-		Registry: f.metrics.registry, Pprof: f.Pprof,
+func (f *fleet) health(ctx context.Context) process.Health {
+	return process.Health{
+		Metrics: promhttp.HandlerFor(f.metrics.registry, promhttp.HandlerOpts{}),
 		Ready: func(context.Context) error {
 			switch {
 			case ctx.Err() != nil:

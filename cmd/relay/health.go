@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/process"
 )
 
 type healthCommand struct {
@@ -66,8 +67,8 @@ func (c *healthCommand) run(ctx context.Context, p *program) error {
 
 // dialled returns the address to connect to for a listen address: this machine's if it listens on all.
 func dialled(listen string) (string, error) {
-	if listen == service.Off {
-		return "", service.Usage("--listen=%s: the relay listens nowhere, and cannot be asked", service.Off)
+	if listen == process.Off {
+		return "", service.Usage("--listen=%s: the relay listens nowhere, and cannot be asked", process.Off)
 	}
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

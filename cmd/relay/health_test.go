@@ -10,13 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/process"
 )
 
 // TestHealth: the exit code follows the page's status, whatever address the relay listens on.
 func TestHealth(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(service.Health{
+	server := httptest.NewServer(process.Health{
 		Ready: func(context.Context) error { return errors.New("no Postgres") },
 	}.Handler())
 	t.Cleanup(server.Close) // after the parallel subtests

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/process"
 )
 
 func main() {
-	ctx, stop := service.Signals(context.Background(), func(s os.Signal) {
+	ctx, stop := process.Signals(context.Background(), func(s os.Signal) {
 		fmt.Fprintf(os.Stderr, "relay: another signal (%v): ending at once, nothing is lost\n", s)
 		os.Exit(codeForced)
 	})

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -85,7 +86,7 @@ func (c *migrateCommand) work(ctx context.Context, p *program, options migration
 	case c.Check:
 		return migrations.Check(ctx, pool, options)
 	}
-	conn, err := service.ConnConfig(ctx, pool)
+	conn, err := pgconf.ConnConfig(ctx, pool)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/ui"
 )
 
@@ -56,7 +57,7 @@ func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages
 		log: p.log, flags: "--" + prefix, closeKafka: func() {},
 		cfg: ui.Config{Authorize: authorize, Prefix: c.Prefix, TraceURL: c.TraceURL},
 	}
-	if g.listener, err = service.Listen(c.Listen); err != nil {
+	if g.listener, err = process.Listen(c.Listen); err != nil {
 		return nil, &service.UsageError{Err: err}
 	}
 	if conn != nil {
@@ -80,7 +81,7 @@ func (g *pages) serve(ctx context.Context) error {
 	if g == nil {
 		return nil
 	}
-	return service.ServeOn(ctx, g.listener, g)
+	return process.Serve(ctx, g.listener, g)
 }
 
 // close ends everything that show and open have started.

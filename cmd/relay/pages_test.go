@@ -220,7 +220,7 @@ func (c *commands) golang(at, dir string, args []string) {
 	if args[0] != "run" {
 		return
 	}
-	source := c.sources(folder, "../../examples/internal/worker", "../../internal/kafkaconn")
+	source := c.sources(folder)
 	for _, arg := range args {
 		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		if strings.HasPrefix(arg, "-") && arg != "-h" && !strings.Contains(source, `"`+name+`"`) &&

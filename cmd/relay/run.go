@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtls"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -171,10 +173,10 @@ func (c *runCommand) openPages(p *program, conn *kafkaconn.Conn) (*pages, error)
 
 // beside starts health, metrics and pages, and wakes a sleeping relay at a signal. All of them continue during the
 // drain: others get the context that it returns, and end ends them and waits.
-func (c *runCommand) beside(ctx context.Context, p *program, health service.Health, shown *pages, wake func()) (
+func (c *runCommand) beside(ctx context.Context, p *program, health process.Health, shown *pages, wake func()) (
 	_ context.Context, others *sync.WaitGroup, end func(), err error,
 ) {
-	listener, err := service.Listen(c.Listen)
+	listener, err := process.Listen(c.Listen)
 	if err != nil {
 		return nil, nil, nil, &service.UsageError{Err: err}
 	}
@@ -184,8 +186,12 @@ func (c *runCommand) beside(ctx context.Context, p *program, health service.Heal
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	others = &sync.WaitGroup{}
 	others.Go(func() { wakeOnSignal(ctx, wake) })
+	handler := health.Handler()
+	if c.Pprof {
+		handler = service.Pprof(handler)
+	}
 	others.Go(func() {
-		if err := service.ServeOn(ctx, listener, health.Handler()); err != nil {
+		if err := process.Serve(ctx, listener, handler); err != nil {
 			p.log.Error("health and metrics are no longer served; publishing continues", "err", err)
 		}
 	})
@@ -344,9 +350,9 @@ func slotFallsBehind(st *relay.WALStatus) error {
 }
 
 // health: Ready does not depend on Kafka, because no other relay would be readier.
-func (c *runCommand) health(ctx context.Context, s *components) service.Health {
-	return service.Health{
-		Registry: s.metrics.registry, Pprof: c.Pprof,
+func (c *runCommand) health(ctx context.Context, s *components) process.Health {
+	return process.Health{
+		Metrics: promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}),
 		Ready: func(asking context.Context) error {
 			switch {
 			case ctx.Err() != nil:

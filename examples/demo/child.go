@@ -13,13 +13,12 @@ import (
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/examples/email/email"
-	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/payments"
+	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
-	"github.com/effectonce/effectonce/internal/secret"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -70,9 +69,9 @@ func childMain(role string) int {
 	var p settings
 	if err := json.Unmarshal([]byte(os.Getenv(envSettings)), &p); err != nil {
 		fmt.Fprintln(os.Stderr, "demo: reading the child's settings:", err)
-		return service.CodeUsage
+		return process.CodeUsage
 	}
-	return service.Main(func(ctx context.Context) error {
+	return process.Main(func(ctx context.Context) error {
 		// The demo holds the other end of standard input. It closes when the demo ends, also where the kernel does not
 		// kill orphans.
 		ctx, cancel := context.WithCancel(ctx)
@@ -81,42 +80,47 @@ func childMain(role string) int {
 			cancel()
 		}()
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+		db, err := pgxpool.New(ctx, p.DatabaseURL)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
 		switch role {
 		case roleRelay:
-			return runRelay(ctx, p, log)
+			return runRelay(ctx, db, p, log)
 		case roleLedger:
-			return ledger.Run(ctx, p.worker(p.LedgerGroup, log))
+			return ledger.Run(ctx, p.worker(db, p.LedgerGroup, log))
 		case roleEmail:
-			return runEmail(ctx, p, log)
+			return runEmail(ctx, db, p, log)
 		case rolePayments:
-			return runPayments(ctx, p, log)
+			return runPayments(ctx, db, p, log)
 		}
 		return fmt.Errorf("no such role: %q", role)
 	})
 }
 
-func (p settings) worker(group string, log *slog.Logger) worker.Config {
+func (p settings) worker(db *pgxpool.Pool, group string, log *slog.Logger) worker.Config {
 	return worker.Config{
-		DatabaseURL: secret.Of(p.DatabaseURL), Schema: p.Schema, Brokers: p.Brokers, Topic: p.Topic, Group: group,
+		DB: db, Schema: p.Schema, Brokers: p.Brokers, Topic: p.Topic, Group: group,
 		SkipMigrate: true, Logger: log,
 		Consumer: consumer.Config{SessionTimeout: session, RebalanceTimeout: session, HeartbeatInterval: session / 6},
 	}
 }
 
 // runPayments accepts payments with a card. The demo's own process accepts those without one.
-func runPayments(ctx context.Context, p settings, log *slog.Logger) error {
+func runPayments(ctx context.Context, db *pgxpool.Pool, p settings, log *slog.Logger) error {
 	bank, err := payments.HTTPProvider(p.Bank, cardTimeout)
 	if err != nil {
 		return err
 	}
-	return payments.Run(ctx, payments.Config{
-		DatabaseURL: secret.Of(p.DatabaseURL), Schema: p.Schema, Listen: p.CardAPI, Topic: p.Topic, SkipMigrate: true,
+	return payments.Run(ctx, db, payments.Config{
+		Schema: p.Schema, Listen: p.CardAPI, Topic: p.Topic, SkipMigrate: true,
 		Logger: log, Cards: bank, Guard: guard.Config{Lease: cardLease, RecoverAfter: 2 * cardTimeout},
 		Recovery: recovery.Config{Every: recoverEvery, Grace: 2 * cardTimeout, Backoff: recoverEvery, SweepEvery: -1},
 	})
 }
 
-func runEmail(ctx context.Context, p settings, log *slog.Logger) error {
+func runEmail(ctx context.Context, db *pgxpool.Pool, p settings, log *slog.Logger) error {
 	smtp, err := email.NewSMTP(email.SMTPConfig{Addr: p.SMTPAddr, TLS: email.TLSNone, Timeout: mailTimeout})
 	if err != nil {
 		return err
@@ -126,17 +130,12 @@ func runEmail(ctx context.Context, p settings, log *slog.Logger) error {
 		return err
 	}
 	return email.Run(ctx, email.Config{
-		Config: p.worker(p.EmailGroup, log), Provider: smtp, Lookup: lookup,
+		Config: p.worker(db, p.EmailGroup, log), Provider: smtp, Lookup: lookup,
 		SendTimeout: mailTimeout, Lease: mailLease, Backoff: mailBackoff, Settled: mailTimeout,
 	})
 }
 
-func runRelay(ctx context.Context, p settings, log *slog.Logger) error {
-	db, err := pgxpool.New(ctx, p.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
+func runRelay(ctx context.Context, db *pgxpool.Pool, p settings, log *slog.Logger) error {
 	pin, err := relay.Pins(db, p.Schema)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"os"
 
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/process"
 )
 
 type flags struct {
@@ -36,7 +37,7 @@ const footer = `Exit codes:
   130  ended by a signal before the results were compared`
 
 const (
-	codeDiffer      = service.CodeFailed
+	codeDiffer      = process.CodeFailed
 	codeInterrupted = 130
 )
 
@@ -47,7 +48,7 @@ func main() {
 	if role := os.Getenv(envRole); role != "" {
 		os.Exit(childMain(role))
 	}
-	ctx, stop := service.Signals(context.Background(), func(os.Signal) { os.Exit(service.CodeForced) })
+	ctx, stop := process.Signals(context.Background(), func(os.Signal) { os.Exit(process.CodeForced) })
 	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr, nil)
 	stop()
 	os.Exit(code)
@@ -65,7 +66,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer, befor
 	}
 	parsed, err := line.Parse(&f, args, stdout, stderr)
 	if err == nil && parsed == nil {
-		return service.CodeOK
+		return process.CodeOK
 	}
 	if err == nil {
 		err = f.check()
@@ -76,7 +77,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer, befor
 	usage, isUsage := errors.AsType[*service.UsageError](err)
 	switch {
 	case err == nil:
-		return service.CodeOK
+		return process.CodeOK
 	case errors.Is(err, errDiffer):
 		return codeDiffer
 	case ctx.Err() != nil:
@@ -84,10 +85,10 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer, befor
 		return codeInterrupted
 	case isUsage:
 		fmt.Fprintln(stderr, "demo:", usage)
-		return service.CodeUsage
+		return process.CodeUsage
 	}
 	fmt.Fprintln(stderr, "demo:", err)
-	return service.CodeFailed
+	return process.CodeFailed
 }
 
 func (f flags) check() error {

@@ -9,14 +9,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/pgconf"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/ui"
 )
 
 // openPages serves the pages over what the demo does, on this machine, until the stack is closed. It returns their
 // address.
 func (s *stack) openPages(ctx context.Context) (string, error) {
-	cfg, err := service.PoolConfig("--database-url", s.settings.DatabaseURL)
+	cfg, err := pgconf.PoolConfig("--database-url", s.settings.DatabaseURL)
 	if err != nil {
 		return "", err
 	}
@@ -44,7 +45,7 @@ func (s *stack) openPages(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = pages.Run(ctx) })
-	serving.Go(func() { _ = service.ServeOn(ctx, l, pages) })
+	serving.Go(func() { _ = process.Serve(ctx, l, pages) })
 	s.onClose(func() {
 		cancel()
 		serving.Wait()

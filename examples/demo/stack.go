@@ -18,15 +18,15 @@ import (
 
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/email/mailbox"
-	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/cards"
 	"github.com/effectonce/effectonce/examples/payments/payments"
+	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/internal/devstack"
+	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/internal/secret"
-	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/child"
+	"github.com/effectonce/effectonce/process"
 )
 
 // stack holds the servers, the tables, and the parts that run in this process.
@@ -133,11 +133,11 @@ func (s *stack) openDatabase(ctx context.Context, suffix string, printf func(str
 	if s.prefix, err = pgschema.Prefix(s.settings.Schema); err != nil {
 		return err
 	}
-	cfg, err := service.PoolConfig("--database-url", s.settings.DatabaseURL)
+	cfg, err := pgconf.PoolConfig("--database-url", s.settings.DatabaseURL)
 	if err != nil {
 		return err
 	}
-	cfg.MaxConns = 4
+	cfg.MaxConns = 8 // the payments API uses it too
 	if s.db, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return err
 	}
@@ -156,12 +156,9 @@ func (s *stack) openDatabase(ctx context.Context, suffix string, printf func(str
 		s.warnCleanup(err)
 	})
 	for _, tables := range []worker.Tables{payments.Tables(), ledger.Tables(), email.Tables()} {
-		pool, err := worker.Open(ctx, service.Database{URL: secret.Of(s.settings.DatabaseURL)}, s.settings.Schema,
-			tables, false, slog.New(slog.DiscardHandler))
-		if err != nil {
+		if err := tables.Prepare(s.db, s.settings.Schema, false)(ctx); err != nil {
 			return fmt.Errorf("creating the tables: %w", err)
 		}
-		pool.Close()
 	}
 	return nil
 }
@@ -209,11 +206,11 @@ func (s *stack) openServers(ctx context.Context, faults *faults) (err error) {
 	var wg sync.WaitGroup
 	for name, run := range map[string]func() error{
 		"the mail server": func() error { return s.box.Run(ctx) },
-		"the mail lookup": func() error { return service.ServeOn(ctx, lookup, s.box.Handler()) },
-		"the bank":        func() error { return service.ServeOn(ctx, bank, s.bank.Handler()) },
+		"the mail lookup": func() error { return process.Serve(ctx, lookup, s.box.Handler()) },
+		"the bank":        func() error { return process.Serve(ctx, bank, s.bank.Handler()) },
 		"the payments API": func() error {
-			return payments.Run(ctx, payments.Config{
-				DatabaseURL: secret.Of(s.settings.DatabaseURL), Schema: s.settings.Schema, Listener: api,
+			return payments.Run(ctx, s.db, payments.Config{
+				Schema: s.settings.Schema, Listener: api,
 				Topic: s.settings.Topic, SkipMigrate: true, Logger: slog.New(slog.NewTextHandler(log, nil)),
 			})
 		},

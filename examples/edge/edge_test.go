@@ -24,7 +24,7 @@ func TestEdge(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, db.URL, listener) }()
+	go func() { done <- run(ctx, db.Pool, listener) }()
 	client := &http.Client{Transport: &http.Transport{}}
 	post := func(key, body string) (int, string, string) {
 		t.Helper()

@@ -4,35 +4,36 @@ package main
 
 import (
 	"context"
-	"errors"
-	"log"
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/process"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	listener, err := net.Listen("tcp", "127.0.0.1:8080")
-	if err == nil {
-		err = run(ctx, os.Getenv("DATABASE_URL"), listener)
+func main() { os.Exit(process.Main(start)) }
+
+func start(ctx context.Context) error {
+	env, address := process.NewEnv(""), "127.0.0.1:8080"
+	db := env.Pool()
+	env.Set("LISTEN", &address)
+	if err := env.Err(); err != nil {
+		return err
 	}
+	defer db.Close()
+	listener, err := process.Listen(address)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
+	return run(ctx, db, listener)
 }
 
 // docs:begin
@@ -79,20 +80,7 @@ func (s shop) order(w http.ResponseWriter, r *http.Request) (res idempotency.Res
 	})
 }
 
-func run(ctx context.Context, databaseURL string, listener net.Listener) error {
-	db, err := pgxpool.New(ctx, databaseURL)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	sets := []migrations.Set{migrations.Idempotency}
-	if err := migrations.Up(ctx, db.Config().ConnConfig, migrations.Options{Sets: sets}); err != nil {
-		return err
-	}
-	const orders = "create table if not exists orders (id text primary key, item text, amount bigint)"
-	if _, err := db.Exec(ctx, orders); err != nil {
-		return err
-	}
+func run(ctx context.Context, db *pgxpool.Pool, listener net.Listener) error {
 	keys, err := pgstore.New(db, pgstore.Config{}) // answers are kept for 24 hours, keys for 72
 	if err != nil {
 		return err
@@ -100,21 +88,22 @@ func run(ctx context.Context, databaseURL string, listener net.Listener) error {
 	sweeper := pgstore.Sweeper{Store: keys} // deletes expired answers and keys; so does a recovery.Worker
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", shop{keys}.create)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	// Until the tables are there, a request is answered with 503 and Retry-After. A signal ends ctx: requests that are
+	// under way have 20 seconds to finish.
+	health := process.Health{
+		Prepare: func(ctx context.Context) error { return prepare(ctx, db) }, Ready: db.Ping,
+	}
+	return health.Run(ctx, listener, mux, sweeper.Run)
+}
 
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return sweeper.Run(ctx) })
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-ctx.Done()
-		return server.Shutdown(context.WithoutCancel(ctx))
-	})
-	return group.Wait()
+// prepare creates the tables.
+func prepare(ctx context.Context, db *pgxpool.Pool) error {
+	sets := []migrations.Set{migrations.Idempotency}
+	if err := migrations.Up(ctx, db.Config().ConnConfig, migrations.Options{Sets: sets}); err != nil {
+		return err
+	}
+	_, err := db.Exec(ctx, "create table if not exists orders (id text primary key, item text, amount bigint)")
+	return err
 }
 
 // docs:end

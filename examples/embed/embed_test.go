@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/process"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
@@ -19,7 +20,7 @@ func TestEmbed(t *testing.T) {
 	kafkatest.CreateTopic(t, kafkatest.Brokers(t), "receipts", 4)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, db.URL, kafkatest.Brokers(t)) }()
+	go func() { done <- run(ctx, db.Pool, process.Kafka{Brokers: kafkatest.Brokers(t)}, nil) }()
 	pgtest.AwaitSQL(t, db, `select to_regclass('revenue') is not null`)
 	pgtest.AwaitSQL(t, db, `select total = 1999 from revenue union all select false limit 1`)
 	cancel()

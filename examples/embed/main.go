@@ -4,30 +4,37 @@ package main
 
 import (
 	"context"
-	"log"
+	"net"
 	"os"
-	"os/signal"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Getenv("DATABASE_URL"), strings.Split(os.Getenv("KAFKA_BROKERS"), ",")); err != nil {
-		log.Fatal(err)
+func main() { os.Exit(process.Main(start)) }
+
+func start(ctx context.Context) error {
+	env, address := process.NewEnv(""), "127.0.0.1:8080"
+	db, kafka := env.Pool(), env.Kafka()
+	env.Set("LISTEN", &address)
+	if err := env.Err(); err != nil {
+		return err
 	}
+	defer db.Close()
+	listener, err := process.Listen(address)
+	if err != nil {
+		return err
+	}
+	return run(ctx, db, kafka, listener)
 }
 
 // docs:begin
@@ -38,31 +45,18 @@ type Order struct {
 	Amount int64  `json:"amount"`
 }
 
-func run(ctx context.Context, databaseURL string, brokers []string) error {
-	db, err := pgxpool.New(ctx, databaseURL)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	if err := migrations.Up(ctx, db.Config().ConnConfig, migrations.Options{}); err != nil {
-		return err
-	}
-	if _, err := db.Exec(ctx, `create table if not exists orders (id text primary key, amount bigint);
-		create table if not exists revenue (one bool primary key default true, total bigint)`); err != nil {
-		return err
-	}
-
+func run(ctx context.Context, db *pgxpool.Pool, kafka process.Kafka, listener net.Listener) error {
 	// 1. The relay: outbox -> Kafka. Run it here, or run the relay binary instead.
 	pin, err := relay.Pins(db, "")
 	if err != nil {
 		return err
 	}
-	kafka, err := publisher.NewKafka(brokers, publisher.Config{Pin: pin})
+	topics, err := publisher.NewKafka(kafka.Brokers, publisher.Config{Pin: pin, Dial: kafka.Dial, SASL: kafka.SASL})
 	if err != nil {
 		return err
 	}
-	defer kafka.Close()
-	publish, err := relay.New(db, kafka, relay.Config{})
+	defer topics.Close()
+	publish, err := relay.New(db, topics, relay.Config{})
 	if err != nil {
 		return err
 	}
@@ -73,19 +67,34 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 		return err
 	}
 	revenue := in.Each(inbox.JSON("OrderPlaced", count))
-	consume, err := consumer.New(revenue, brokers, []string{"orders"}, consumer.Config{})
+	consume, err := consumer.New(revenue, kafka.Brokers, []string{"orders"},
+		consumer.Config{Dial: kafka.Dial, SASL: kafka.SASL})
 	if err != nil {
 		return err
 	}
 
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return publish.Run(ctx) })
-	g.Go(func() error { return consume.Run(ctx) })
-	g.Go(func() error { return in.Run(ctx) }) // creates and drops daily partitions, applies released events
-
 	// 3. The producer: the row and the event in one transaction.
-	g.Go(func() error { return placeOrder(ctx, db, Order{ID: event.NewID().String(), Amount: 1999}) })
-	return g.Wait()
+	produce := func(ctx context.Context) error {
+		return placeOrder(ctx, db, Order{ID: event.NewID().String(), Amount: 1999})
+	}
+
+	// All of them run until a signal, and drain. Meanwhile /healthz, /readyz and /healthz/moving answer. in.Run creates
+	// and drops daily partitions, and applies released events.
+	health := process.Health{
+		Prepare: func(ctx context.Context) error { return prepare(ctx, db) }, Ready: db.Ping,
+		Moving: process.Moving(consume),
+	}
+	return health.Run(ctx, listener, nil, publish.Run, consume.Run, in.Run, produce)
+}
+
+// prepare creates the tables.
+func prepare(ctx context.Context, db *pgxpool.Pool) error {
+	if err := migrations.Up(ctx, db.Config().ConnConfig, migrations.Options{}); err != nil {
+		return err
+	}
+	_, err := db.Exec(ctx, `create table if not exists orders (id text primary key, amount bigint);
+		create table if not exists revenue (one bool primary key default true, total bigint)`)
+	return err
 }
 
 // placeOrder commits the order and its event together.

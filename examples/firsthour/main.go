@@ -6,19 +6,14 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"log"
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
-	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
@@ -29,22 +24,27 @@ import (
 	"github.com/effectonce/effectonce/metrics"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/process"
 )
 
 //go:embed schema.sql
 var schema string
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	listener, err := net.Listen("tcp", "127.0.0.1:8080")
-	if err == nil {
-		brokers := strings.Split(os.Getenv("KAFKA_BROKERS"), ",")
-		err = run(ctx, os.Getenv("DATABASE_URL"), brokers, "payments", listener)
+func main() { os.Exit(process.Main(start)) }
+
+func start(ctx context.Context) error {
+	env, address := process.NewEnv(""), "127.0.0.1:8080"
+	db, kafka := env.Pool(), env.Kafka()
+	env.Set("LISTEN", &address)
+	if err := env.Err(); err != nil {
+		return err
 	}
+	defer db.Close()
+	listener, err := process.Listen(address)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
+	return run(ctx, db, kafka, "payments", listener)
 }
 
 // Payment is what a client asks for.
@@ -154,15 +154,7 @@ func prepare(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-func run(ctx context.Context, databaseURL string, brokers []string, topic string, listener net.Listener) error {
-	db, err := pgxpool.New(ctx, databaseURL)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	if err := prepare(ctx, db); err != nil {
-		return err
-	}
+func run(ctx context.Context, db *pgxpool.Pool, kafka process.Kafka, topic string, listener net.Listener) error {
 	keys, err := pgstore.New(db, pgstore.Config{})
 	if err != nil {
 		return err
@@ -176,19 +168,20 @@ func run(ctx context.Context, databaseURL string, brokers []string, topic string
 	if err != nil {
 		return err
 	}
-	consume, err := consumer.New(handler, brokers, []string{topic}, consumer.Config{Observer: figures.Consumer()})
+	consume, err := consumer.New(handler, kafka.Brokers, []string{topic},
+		consumer.Config{Dial: kafka.Dial, SASL: kafka.SASL, Observer: figures.Consumer()})
 	if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return in.Run(ctx) })
-	g.Go(func() error { return consume.Run(ctx) })
-	g.Go(func() error { return figures.Run(ctx, in, consume) })
-	g.Go(func() error { return serve(ctx, listener, shop{db, keys, topic}, registry) })
-	return g.Wait()
+	health := process.Health{
+		Prepare: func(ctx context.Context) error { return prepare(ctx, db) }, Ready: db.Ping,
+		Moving: process.Moving(consume), Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+	}
+	return health.Run(ctx, listener, shop{db, keys, topic}.routes(), in.Run, consume.Run,
+		func(ctx context.Context) error { return figures.Run(ctx, in, consume) })
 }
 
-func serve(ctx context.Context, listener net.Listener, s shop, registry *prometheus.Registry) error {
+func (s shop) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
 		res, err := s.pay(w, r)
@@ -196,12 +189,5 @@ func serve(ctx context.Context, listener net.Listener, s shop, registry *prometh
 	})
 	mux.HandleFunc("PUT /accounts/{name}", s.open)
 	mux.HandleFunc("GET /accounts/{name}", s.balance)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Shutdown(context.WithoutCancel(ctx)) })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return mux
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/child"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -129,7 +130,7 @@ func (h *hour) serve() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(h.Context()))
 	done := make(chan error, 2)
 	go func() { done <- publish.Run(ctx) }()
-	go func() { done <- run(ctx, db.URL, brokers, topic, listener) }()
+	go func() { done <- run(ctx, db.Pool, process.Kafka{Brokers: brokers}, topic, listener) }()
 	h.Cleanup(func() {
 		cancel()
 		for range cap(done) {
@@ -172,7 +173,8 @@ func (h *hour) run(line, shows string) int {
 		if strings.HasPrefix(line, "go ") {
 			return want.Match(out), err
 		}
-		return err == nil && want.Match(out), nil // the servers are starting
+		// The servers are starting; who gets TRY_AGAIN repeats the request.
+		return err == nil && want.Match(out) && !strings.Contains(string(out), "TRY_AGAIN"), nil
 	})
 	return 1
 }

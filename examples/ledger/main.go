@@ -1,25 +1,24 @@
-// Command ledger books payments: two rows in ledger_entry for each PaymentCreated, also if it is delivered twice.
+// Command ledger books payments: two rows in ledger_entry for each PaymentCreated, also if it is delivered twice. Its
+// settings are the variables of worker.FromEnv, with LEDGER_ in front.
 package main
 
 import (
 	"context"
-	"log/slog"
 	"os"
 
-	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
+	"github.com/effectonce/effectonce/examples/worker"
+	"github.com/effectonce/effectonce/process"
 )
 
-func main() {
-	var flags worker.Flags
-	os.Exit(worker.Main(&flags, "ledger", "Books each payment from Kafka once in a double-entry ledger.",
-		"127.0.0.1:9188", "LEDGER",
-		func(ctx context.Context, log *slog.Logger) error {
-			cfg, err := flags.Worker()
-			if err != nil {
-				return err
-			}
-			cfg.Logger = log
-			return ledger.Run(ctx, cfg)
-		}))
+func main() { os.Exit(process.Main(run)) }
+
+func run(ctx context.Context) error {
+	env := process.NewEnv("LEDGER_")
+	cfg := worker.FromEnv(env, "127.0.0.1:9188")
+	if err := env.Err(); err != nil {
+		return err
+	}
+	defer cfg.DB.Close()
+	return ledger.Run(ctx, cfg)
 }

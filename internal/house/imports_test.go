@@ -35,6 +35,7 @@ var allowed = map[string][]string{
 	"publisher":                   {"event"},
 	"consumer":                    {"event", "inbox"},
 	"oauthbearer":                 {},
+	"process":                     {"consumer"},
 	"sqltx":                       {},
 	"inbox":                       {"event"},
 	"inbox/operator":              {"event", "inbox"},
@@ -76,6 +77,35 @@ var notBuiltIn = []string{"internal", "examples/demo", "bench"}
 
 // star is what "*" stands for: everything but commands and examples.
 func star(room string) bool { return room != "cmd" && room != "examples" }
+
+// copied are the examples that people copy into modules of their own, with what these import of one another.
+var copied = []string{
+	"examples/contract", "examples/edge", "examples/email", "examples/embed", "examples/firsthour", "examples/ledger",
+	"examples/payments", "examples/watermill", "examples/worker",
+}
+
+// TestExamplesCanBeCopied: an internal package cannot be imported from another module.
+func TestExamplesCanBeCopied(t *testing.T) {
+	t.Parallel()
+	found := map[string]bool{}
+	for _, p := range packages(t) {
+		for _, room := range copied {
+			if !under(p.path, []string{room}) {
+				continue
+			}
+			found[room] = true
+			for _, path := range p.imports {
+				if strings.Contains("/"+path+"/", "/internal/") ||
+					under(path, []string{"examples"}) && !under(path, copied) {
+					t.Errorf("%s imports %s: nobody can copy it", p.path, path)
+				}
+			}
+		}
+	}
+	if len(found) != len(copied) {
+		t.Errorf("of the examples %v only %v are there", copied, found)
+	}
+}
 
 func TestImports(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/canary"
@@ -73,7 +74,7 @@ func FuzzSettings(f *testing.F) {
 			silent(t, err, password)
 		}
 		url := func(text string) {
-			_, err := service.PoolConfig("--db", text)
+			_, err := pgconf.PoolConfig("--db", text)
 			silent(t, err, password)
 		}
 		switch way % 14 { // one at a time, or the fuzzer learns slowly

@@ -61,7 +61,7 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	case printed:
 		return nil, nil
 	case sources.err != nil:
-		return nil, &UsageError{sources.err}
+		return nil, &UsageError{Err: sources.err}
 	case err != nil:
 		return nil, Usage("%s%s; see %s --help", withoutArguments(err.Error(), args, vocabulary(parser.Model.Node)),
 			wants(err), c.Name)

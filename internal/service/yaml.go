@@ -152,7 +152,7 @@ func usageOf(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &UsageError{err}
+	return &UsageError{Err: err}
 }
 
 func scalar(node *yaml.Node) (string, error) {

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/examples/worker"
 )
 
 // OnUnknown says what to do with a mail that may have been accepted when there is no Lookup.

@@ -33,10 +33,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/examples/internal/contract"
-	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/examples/contract"
+	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/migrations"
 )
 
@@ -89,11 +88,7 @@ func Effect(cfg Config) (inbox.Effect, error) {
 	if err != nil {
 		return nil, err
 	}
-	prefix, err := pgschema.Prefix(cfg.Schema)
-	if err != nil {
-		return nil, fmt.Errorf("email: %w", err)
-	}
-	insert, find := pgschema.Expand(queryInsert, prefix), pgschema.Expand(queryFind, prefix)
+	insert, find := worker.In(cfg.Schema, queryInsert), worker.In(cfg.Schema, queryFind)
 	receipt := func(ctx context.Context, tx pgx.Tx, e event.Event, p contract.PaymentCreated) error {
 		if err := p.Terminal(); err != nil {
 			return err

@@ -9,12 +9,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/examples/contract"
 	"github.com/effectonce/effectonce/examples/email/mailbox"
-	"github.com/effectonce/effectonce/examples/internal/contract"
-	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/secret"
-	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -31,11 +29,9 @@ type fixture struct {
 func newFixture(t *testing.T, box mailbox.Config) *fixture {
 	t.Helper()
 	f := &fixture{DB: pgtest.New(t), box: newMailbox(t, box)}
-	pool, err := worker.Open(t.Context(), service.Database{URL: secret.Of(f.URL)}, f.Schema, Tables(), false, quiet)
-	if err != nil {
+	if err := Tables().Prepare(f.Pool, f.Schema, false)(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	pool.Close()
 	f.cfg = config(t, f.DB, f.box)
 	in, err := inbox.New(f.Pool, Name, inbox.Config{Schema: f.Schema, OnFailure: inbox.Halt})
 	if err != nil {
@@ -57,7 +53,7 @@ func config(t *testing.T, db *pgtest.DB, box *mailbox.Mailbox) Config {
 		t.Fatal(err)
 	}
 	return Config{
-		Config: worker.Config{DatabaseURL: secret.Of(db.URL), Schema: db.Schema, Logger: quiet}, Provider: smtp,
+		Config: worker.Config{DB: pgtest.Pool(t, db.URL), Schema: db.Schema, Logger: quiet}, Provider: smtp,
 		PollEvery: 10 * time.Millisecond, Backoff: time.Millisecond, Settled: -1,
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/examples/worker"
 )
 
 // maxBackoff is the longest wait between two attempts.
@@ -38,18 +38,14 @@ func newSender(cfg Config) (*sender, error) {
 	if err != nil {
 		return nil, err
 	}
-	prefix, err := pgschema.Prefix(cfg.Schema)
-	if err != nil {
-		return nil, fmt.Errorf("email: %w", err)
-	}
 	log := cfg.Logger
 	if log == nil {
 		log = slog.Default()
 	}
 	return &sender{
-		cfg: cfg, log: log, claimSQL: pgschema.Expand(queryClaim, prefix),
-		releaseSQL: pgschema.Expand(queryRelease, prefix),
-		recordSQL:  pgschema.Expand(queryRecord, prefix), woken: make(chan struct{}, cfg.Senders),
+		cfg: cfg, log: log, claimSQL: worker.In(cfg.Schema, queryClaim),
+		releaseSQL: worker.In(cfg.Schema, queryRelease),
+		recordSQL:  worker.In(cfg.Schema, queryRecord), woken: make(chan struct{}, cfg.Senders),
 	}, nil
 }
 

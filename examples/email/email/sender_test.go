@@ -20,7 +20,6 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -311,7 +310,7 @@ func (f *fixture) crash(t *testing.T, at crashPoint) {
 		return seen > at.skip
 	}, 0, pgtest.CutBefore)
 	cfg := f.cfg
-	cfg.DatabaseURL = secret.Of(proxy.URL())
+	cfg.DB = pgtest.Pool(t, proxy.URL())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	s, err := newSender(cfg)

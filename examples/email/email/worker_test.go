@@ -9,7 +9,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/email/mailbox"
-	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/publisher"
@@ -50,7 +49,7 @@ func TestFailuresBetweenSteps(t *testing.T) {
 	cut, lostReply := on("inbox: commit", pgtest.CutBefore), on("inbox: commit", pgtest.DropReply)
 	record := on("email: record", pgtest.CutBefore)
 	cfg := config(t, db, box)
-	cfg.DatabaseURL, cfg.Brokers, cfg.Topic, cfg.Group = secret.Of(proxy.URL()), kafkatest.Brokers(t), topic, topic
+	cfg.DB, cfg.Brokers, cfg.Topic, cfg.Group = pgtest.Pool(t, proxy.URL()), kafkatest.Brokers(t), topic, topic
 	cfg.Lookup = box.Lookup
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

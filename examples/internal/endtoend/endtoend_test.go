@@ -16,11 +16,9 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/email/mailbox"
-	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/secret"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/publisher"
@@ -66,32 +64,30 @@ func TestBooksAndMailsEachPaymentOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables, err := worker.Open(t.Context(), service.Database{URL: secret.Of(shop.URL)}, shop.Schema, payments.Tables(),
-		false, quiet)
-	if err != nil {
+	if err := payments.Tables().Prepare(shop.Pool, shop.Schema, false)(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	tables.Close()
 	workerConfig := func(db *pgtest.DB) worker.Config {
 		return worker.Config{
-			DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: brokers, Topic: topic,
+			DB: pgtest.Pool(t, db.AdminURL), Schema: db.Schema, Brokers: brokers, Topic: topic,
 			Group: db.Schema, Logger: quiet,
 		}
 	}
+	store := pgtest.Pool(t, shop.AdminURL)
+	booking, posting := workerConfig(books), workerConfig(post)
 	var all runners
 	defer all.stop(t)
 	all.start(t, box.Run)
 	all.start(t, r.Run)
 	all.start(t, func(ctx context.Context) error {
-		return payments.Run(ctx, payments.Config{
-			DatabaseURL: secret.Of(shop.AdminURL), Schema: shop.Schema, Listener: listener, Topic: topic,
-			SkipMigrate: true, Wake: r.Wake, Logger: quiet,
+		return payments.Run(ctx, store, payments.Config{
+			Schema: shop.Schema, Listener: listener, Topic: topic, SkipMigrate: true, Wake: r.Wake, Logger: quiet,
 		})
 	})
-	all.start(t, func(ctx context.Context) error { return ledger.Run(ctx, workerConfig(books)) })
+	all.start(t, func(ctx context.Context) error { return ledger.Run(ctx, booking) })
 	all.start(t, func(ctx context.Context) error {
 		return email.Run(ctx, email.Config{
-			Config: workerConfig(post), Provider: smtp, Lookup: box.Lookup, Settled: -1,
+			Config: posting, Provider: smtp, Lookup: box.Lookup, Settled: -1,
 		})
 	})
 	ids := pay(t, "http://"+listener.Addr().String()+"/payments", n)

@@ -8,12 +8,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/examples/internal/contract"
-	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/examples/contract"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/secret"
-	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -26,21 +23,14 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	db := pgtest.New(t)
-	pool, err := worker.Open(t.Context(), service.Database{URL: secret.Of(db.URL)}, db.Schema, ledger.Tables(), false,
-		quiet)
-	if err != nil {
+	if err := ledger.Tables().Prepare(db.Pool, db.Schema, false)(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	pool.Close()
 	in, err := inbox.New(db.Pool, ledger.Name, inbox.Config{Schema: db.Schema, OnFailure: inbox.Halt})
 	if err != nil {
 		t.Fatal(err)
 	}
-	effect, err := ledger.Effect(db.Schema)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &fixture{DB: db, handler: in.Batch(effect)}
+	return &fixture{DB: db, handler: in.Batch(ledger.Effect(db.Schema))}
 }
 
 func paymentEvent(t *testing.T, p contract.PaymentCreated) event.Event {

@@ -14,10 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/examples/internal/contract"
-	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/examples/contract"
+	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/migrations"
 )
 
@@ -46,25 +45,17 @@ func Tables() worker.Tables {
 
 // Run books until ctx ends, then drains and returns nil. It fails on an invalid configuration and on missing tables.
 func Run(ctx context.Context, cfg Config) error {
-	effect, err := Effect(cfg.Schema)
-	if err != nil {
-		return err
-	}
 	return worker.Run(ctx, cfg, worker.Worker{
 		Name: Name, Tables: Tables(),
-		Handler: func(in *inbox.Inbox) inbox.Handler { return in.Batch(effect) },
+		Handler: func(in *inbox.Inbox) inbox.Handler { return in.Batch(Effect(cfg.Schema)) },
 	})
 }
 
 // Effect books a batch into ledger_entry of a schema (empty: that of the search_path). Its error is terminal for
 // invalid payloads, for types other than PaymentCreated, and for payments that were booked with other values. An empty
 // type, as a foreign producer sends it, counts as PaymentCreated.
-func Effect(schema string) (inbox.BatchEffect, error) {
-	prefix, err := pgschema.Prefix(schema)
-	if err != nil {
-		return nil, fmt.Errorf("ledger: %w", err)
-	}
-	book, mismatch := pgschema.Expand(queryBook, prefix), pgschema.Expand(queryMismatch, prefix)
+func Effect(schema string) inbox.BatchEffect {
+	book, mismatch := worker.In(schema, queryBook), worker.In(schema, queryMismatch)
 	return func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		b, err := read(events)
 		if err != nil {
@@ -78,7 +69,7 @@ func Effect(schema string) (inbox.BatchEffect, error) {
 			return nil
 		}
 		return b.compare(ctx, tx, mismatch)
-	}, nil
+	}
 }
 
 // batch holds the payments as columns for unnest. Ids are text, which has the same type in every query mode of pgx.

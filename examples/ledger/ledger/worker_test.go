@@ -16,10 +16,9 @@ import (
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/examples/internal/contract"
+	"github.com/effectonce/effectonce/examples/contract"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/publisher"
@@ -68,7 +67,7 @@ func publish(t *testing.T, events ...event.Event) {
 // config has a session that does not end on a slow machine: a member that the group has lost reads its events again.
 func config(t *testing.T, db *pgtest.DB, topic string) ledger.Config {
 	return ledger.Config{
-		DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: kafkatest.Brokers(t),
+		DB: pgtest.Pool(t, db.AdminURL), Schema: db.Schema, Brokers: kafkatest.Brokers(t),
 		Topic: topic, Group: topic, Logger: quiet, Consumer: consumer.Config{SessionTimeout: time.Minute},
 	}
 }
@@ -245,7 +244,7 @@ func TestMissingTablesError(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	cfg := ledger.Config{
-		DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: []string{"127.0.0.1:1"},
+		DB: pgtest.Pool(t, db.AdminURL), Schema: db.Schema, Brokers: []string{"127.0.0.1:1"},
 		SkipMigrate: true, Logger: quiet,
 	}
 	if err := ledger.Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "relay migrate") {

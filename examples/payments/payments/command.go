@@ -3,7 +3,7 @@ package payments
 import (
 	"github.com/google/uuid"
 
-	"github.com/effectonce/effectonce/examples/internal/contract"
+	"github.com/effectonce/effectonce/examples/contract"
 )
 
 // command is the body of POST /payments.

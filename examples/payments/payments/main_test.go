@@ -13,8 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
@@ -54,13 +55,18 @@ func serveChild(url string) error {
 	if err != nil {
 		return err
 	}
+	db, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
 	cfg := payments.Config{
-		DatabaseURL: secret.Of(url), Schema: os.Getenv(envSchema), Listener: listener, SkipMigrate: true, Cards: bank,
+		Schema: os.Getenv(envSchema), Listener: listener, SkipMigrate: true, Cards: bank,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	cfg.Recovery.Every = time.Hour
 	fmt.Println(listener.Addr())
-	return payments.Run(ctx, cfg)
+	return payments.Run(ctx, db, cfg)
 }
 
 // child is a process that serves the API.

@@ -22,33 +22,23 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/effectonce/effectonce/examples/internal/contract"
-	"github.com/effectonce/effectonce/examples/internal/worker"
-	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/examples/contract"
+	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
-	"github.com/effectonce/effectonce/internal/secret"
-	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/process"
 )
 
 // Source is the ce_source of the events.
 const Source = "payments"
 
-// Config configures the server. DatabaseURL and one of Listen and Listener are required.
+// Config configures the server. One of Listen and Listener is required.
 type Config struct {
-	// DatabaseURL is the database of payments and outbox.
-	DatabaseURL secret.Value
-	// Password takes the place of the one in DatabaseURL, when it is set. Both are read anew for each connection from a
-	// file.
-	Password secret.Value
-	// Plaintext accepts sslmode=disable to another machine. Default: refused.
-	Plaintext bool
 	// Schema holds the tables; Run creates it if missing. Empty: the connection's search_path.
 	Schema string
 	// Listen is the address of the API.
@@ -81,49 +71,31 @@ func Tables() worker.Tables {
 }
 
 // Run serves until ctx ends, finishes the requests in flight, and returns nil. If the database is away at the start,
-// Run waits for it. Until the tables exist, /healthz answers 200, /readyz 503, and a request 503 with Retry-After.
-func Run(ctx context.Context, cfg Config) error {
+// Run waits for it. Until the tables exist, /healthz answers 200, /readyz 503, and a request 503 with Retry-After. It
+// does not close db.
+func Run(ctx context.Context, db *pgxpool.Pool, cfg Config) error {
 	listener := cfg.Listener
 	if listener == nil {
 		var err error
-		if listener, err = service.Listen(cfg.Listen); err != nil {
+		if listener, err = process.Listen(cfg.Listen); err != nil {
 			return err
 		}
 		if listener == nil {
-			return service.Usage("--listen: the API needs an address, such as 127.0.0.1:8080")
+			return errors.New("payments: the API needs an address, such as 127.0.0.1:8080")
 		}
 	}
-	defer listener.Close()
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	database := service.Database{URL: cfg.DatabaseURL, Password: cfg.Password, AllowPlain: cfg.Plaintext}
-	db, err := worker.NewDB(ctx, database, cfg.Schema, Tables(), cfg.SkipMigrate, cfg.Logger)
-	if err != nil {
-		return fmt.Errorf("payments: %w", err)
-	}
-	defer db.Close()
-	s, err := newService(db.Pool, db.Prepared, db.Ready, cfg)
+	defer listener.Close() // for returns before health.Run, which closes it too
+	s, err := New(db, cfg)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := db.Prepare(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("payments: %w", err)
-		}
-		return s.Recovery.Run(ctx)
-	})
-	group.Go(func() error {
-		defer cancel()
-		return service.ServeOn(ctx, listener, s)
-	})
-	return group.Wait()
+	health := process.Health{
+		Prepare: Tables().Prepare(db, cfg.Schema, cfg.SkipMigrate), Ready: db.Ping, Logger: cfg.Logger,
+	}
+	if err := health.Run(ctx, listener, s, s.Recovery.Run); err != nil {
+		return fmt.Errorf("payments: %w", err)
+	}
+	return nil
 }
 
 // Service is the API without a server, and its recovery.
@@ -133,21 +105,12 @@ type Service struct {
 	Recovery *recovery.Worker
 }
 
-// New makes a service over a database that has the tables. It ignores DatabaseURL, Listen and Listener of cfg.
+// New makes a service over a database that has or will have the tables. It ignores Listen and Listener of cfg.
 func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 	if db == nil {
 		return nil, errors.New("payments: New needs a *pgxpool.Pool")
 	}
-	return newService(db, func() bool { return true }, db.Ping, cfg)
-}
-
-func newService(db *pgxpool.Pool, prepared func() bool, ready func(context.Context) error, cfg Config) (
-	*Service, error,
-) {
-	s, err := newStore(db, cfg.Schema)
-	if err != nil {
-		return nil, err
-	}
+	s := newStore(db, cfg.Schema)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -160,6 +123,7 @@ func newService(db *pgxpool.Pool, prepared func() bool, ready func(context.Conte
 		Policy: httpedge.Policy(cfg.Guard.Keep),
 		Logger: cfg.Logger,
 	}}
+	var err error
 	if a.keys, err = pgstore.New(db, pgstore.Config{
 		Schema: cfg.Schema, Keep: cfg.Guard.Keep, Logger: cfg.Logger,
 	}); err != nil {
@@ -183,34 +147,19 @@ func newService(db *pgxpool.Pool, prepared func() bool, ready func(context.Conte
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Handler: a.routes(prepared, ready), Recovery: w}, nil
+	return &Service{Handler: a.routes(), Recovery: w}, nil
 }
 
 // Handler makes a Service without running its recovery, which payments without a card do not need.
 func Handler(db *pgxpool.Pool, cfg Config) (http.Handler, error) { return New(db, cfg) }
 
-// errStarting: nothing was done, and a client repeats its request with the same key.
-var errStarting = errors.New("starting: the tables are not there yet")
-
-func (a *api) routes(prepared func() bool, ready func(context.Context) error) http.Handler {
-	health := service.Health{Ready: ready}.Handler()
+func (a *api) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/healthz", health)
-	mux.Handle("/healthz/", health)
-	mux.Handle("/readyz", health)
-	api := http.NewServeMux()
-	api.HandleFunc("POST /payments", a.create)
-	api.HandleFunc("GET /payments/{id}", a.get)
-	api.HandleFunc("POST /notices", a.notice)
-	api.HandleFunc("/payments", a.notAllowed(http.MethodPost))
-	api.HandleFunc("/payments/{id}", a.notAllowed(http.MethodGet))
-	api.HandleFunc("/", a.notFound)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if !prepared() {
-			a.edge.Write(w, idempotency.Result{}, idempotency.Retryable(errStarting))
-			return
-		}
-		api.ServeHTTP(w, r)
-	})
+	mux.HandleFunc("POST /payments", a.create)
+	mux.HandleFunc("GET /payments/{id}", a.get)
+	mux.HandleFunc("POST /notices", a.notice)
+	mux.HandleFunc("/payments", a.notAllowed(http.MethodPost))
+	mux.HandleFunc("/payments/{id}", a.notAllowed(http.MethodGet))
+	mux.HandleFunc("/", a.notFound)
 	return mux
 }

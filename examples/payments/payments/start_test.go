@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -26,11 +25,12 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pool := pgtest.Pool(t, proxy.URL())
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- payments.Run(ctx, payments.Config{
-			DatabaseURL: secret.Of(proxy.URL()), Schema: db.Schema, Listener: listener,
+		ended <- payments.Run(ctx, pool, payments.Config{
+			Schema: db.Schema, Listener: listener,
 			Logger: slog.New(slog.DiscardHandler),
 		})
 	}()
@@ -71,11 +71,12 @@ func TestRequestBeforeTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pool := pgtest.Pool(t, db.URL)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- payments.Run(ctx, payments.Config{
-			DatabaseURL: secret.Of(db.URL), Schema: db.Schema, Listener: listener,
+		ended <- payments.Run(ctx, pool, payments.Config{
+			Schema: db.Schema, Listener: listener,
 			Logger: slog.New(slog.DiscardHandler),
 		})
 	}()

@@ -5,18 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/examples/internal/contract"
+	"github.com/effectonce/effectonce/examples/contract"
+	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
-	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/outbox"
 )
 
@@ -54,16 +56,12 @@ type store struct {
 	insert, accept, decline, confirm, byID string
 }
 
-func newStore(db *pgxpool.Pool, schema string) (*store, error) {
-	prefix, err := pgschema.Prefix(schema)
-	if err != nil {
-		return nil, fmt.Errorf("payments: %w", err)
-	}
+func newStore(db *pgxpool.Pool, schema string) *store {
 	return &store{
-		db: db, insert: pgschema.Expand(queryInsert, prefix), accept: pgschema.Expand(queryAccept, prefix),
-		decline: pgschema.Expand(queryDecline, prefix), confirm: pgschema.Expand(queryConfirm, prefix),
-		byID: pgschema.Expand(queryByID, prefix),
-	}, nil
+		db: db, insert: worker.In(schema, queryInsert), accept: worker.In(schema, queryAccept),
+		decline: worker.In(schema, queryDecline), confirm: worker.In(schema, queryConfirm),
+		byID: worker.In(schema, queryByID),
+	}
 }
 
 // create makes the payment and its event in tx, and returns the answer.
@@ -136,8 +134,11 @@ func (s *store) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 
 // retryable marks an error of a read as retryable if the database is away or asks for a retry.
 func retryable(err error) error {
-	if errors.Is(err, idempotency.ErrUnknown) || !pgerr.Away(err) && !pgerr.Retry(err) {
-		return err
+	if pg, answered := errors.AsType[*pgconn.PgError](err); answered {
+		passing := []string{"08", "40", "53", "57"} // the connection, a conflict, resources, a shutdown
+		if !slices.ContainsFunc(passing, func(class string) bool { return strings.HasPrefix(pg.Code, class) }) {
+			return err
+		}
 	}
 	return idempotency.Retryable(err)
 }

@@ -111,6 +111,17 @@ func (db *DB) Connect(t testing.TB) *pgx.Conn {
 	return conn
 }
 
+// Pool opens another pool, for whoever needs one of its own. The end of the test closes it.
+func Pool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatalf("pgtest: open a pool: %v", err)
+	}
+	t.Cleanup(func() { closePool(t, pool) })
+	return pool
+}
+
 // Exec runs sql in the pool and fails the test on an error.
 func (db *DB) Exec(t testing.TB, sql string, args ...any) {
 	t.Helper()

@@ -1,4 +1,4 @@
-package service_test
+package process_test
 
 import (
 	"bufio"
@@ -7,13 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/process"
 )
 
 // pipes is a listener whose connections are in memory, so that time-outs pass at once in a bubble.
@@ -68,7 +67,7 @@ func TestLimits(t *testing.T) {
 				l := &pipes{make(chan net.Conn), make(chan struct{})}
 				ctx, cancel := context.WithCancel(t.Context())
 				served := make(chan error, 1)
-				go func() { served <- service.ServeOn(ctx, l, http.HandlerFunc(count)) }()
+				go func() { served <- process.Serve(ctx, l, http.HandlerFunc(count)) }()
 				conn, began := l.dial(), time.Now()
 				sent := make(chan struct{})
 				go func() { c.send(conn); close(sent) }()
@@ -102,33 +101,4 @@ func drip(c net.Conn, head string) {
 func count(w http.ResponseWriter, r *http.Request) {
 	b, _ := io.ReadAll(bufio.NewReader(r.Body))
 	_, _ = fmt.Fprintf(w, "read %d bytes", len(b))
-}
-
-// TestPprofIsForThisMachine: what shows memory's content is not shown to other machines, wherever the program listens.
-func TestPprofIsForThisMachine(t *testing.T) {
-	t.Parallel()
-	h := service.Health{Pprof: true}.Handler()
-	for _, c := range []struct {
-		from, host, header string
-		want               int
-	}{
-		{"127.0.0.1:4711", "127.0.0.1:8080", "Accept", http.StatusOK},
-		{"[::1]:4711", "localhost:8080", "Accept", http.StatusOK},
-		{"127.0.0.1:4711", "evil.example", "Accept", http.StatusForbidden},
-		{"127.0.0.1:4711", "127.0.0.1:8080", "X-Forwarded-For", http.StatusForbidden},
-		{"192.0.2.7:4711", "127.0.0.1:8080", "Accept", http.StatusForbidden},
-		{"[2001:db8::1]:4711", "127.0.0.1:8080", "Accept", http.StatusForbidden},
-		{"nonsense", "127.0.0.1:8080", "Accept", http.StatusForbidden},
-	} {
-		for _, path := range []string{"/debug/pprof/", "/debug/pprof/symbol"} {
-			r := httptest.NewRequest(http.MethodGet, path, nil)
-			r.RemoteAddr, r.Host = c.from, c.host
-			r.Header.Set(c.header, "192.0.2.9")
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
-			if w.Code != c.want {
-				t.Errorf("%s from %s to %s with %s: %d, want %d", path, c.from, c.host, c.header, w.Code, c.want)
-			}
-		}
-	}
 }

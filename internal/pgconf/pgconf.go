@@ -1,4 +1,5 @@
-package service
+// Package pgconf reads where Postgres is, and follows what changes there.
+package pgconf
 
 import (
 	"context"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgtls"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/usage"
 )
 
 // Database says where Postgres is and who connects to it.
@@ -31,15 +33,15 @@ type Database struct {
 func (d Database) parse(name string) (*pgxpool.Config, error) {
 	databaseURL, err := d.URL.Reveal()
 	if err != nil {
-		return nil, Usage("%s: %w", name, err)
+		return nil, usage.Errorf("%s: %w", name, err)
 	}
 	cfg, err := PoolConfig(name, databaseURL)
 	if err != nil {
 		return nil, err
 	}
 	if host := pgtls.Disabled(cfg.ConnConfig); host != "" && !d.AllowPlain {
-		return nil, Usage("%s: sslmode=disable sends every event in the clear to %s, and lets anybody on the way "+
-			"answer in its place: "+
+		return nil, usage.Errorf("%s: sslmode=disable sends every event in the clear to %s, and lets anybody on the "+
+			"way answer in its place: "+
 			"set sslmode=verify-full and sslrootcert, or --database-plaintext where the network itself is private",
 			name, host)
 	}
@@ -54,8 +56,9 @@ func (d Database) PoolConfig(name string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := d.Password.Reveal(); err != nil {
-		return nil, Usage("the password of %s: %w", name, err)
+	// Also for a connection that is not the pool's, as of a migration.
+	if err := d.setPassword(name, cfg.ConnConfig); err != nil {
+		return nil, &usage.Error{Err: err}
 	}
 	cfg.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error { return d.refresh(name, conn) }
 	return cfg, nil
@@ -73,6 +76,11 @@ func (d Database) refresh(name string, conn *pgx.ConnConfig) error {
 	}
 	conn.User, conn.Password, conn.TLSConfig, conn.Fallbacks = fresh.User, fresh.Password, fresh.TLSConfig,
 		fresh.Fallbacks
+	return d.setPassword(name, conn)
+}
+
+// setPassword sets the password that takes the place of the URL's.
+func (d Database) setPassword(name string, conn *pgx.ConnConfig) (err error) {
 	if !d.Password.IsSet() {
 		return nil
 	}
@@ -107,11 +115,11 @@ func CertificateAdvice(err error) string {
 	return ""
 }
 
-// PoolConfig reads a Postgres URL or a key=value string. Its error is a [UsageError] that repeats nothing of the
+// PoolConfig reads a Postgres URL or a key=value string. Its error is a [usage.Error] that repeats nothing of the
 // string, since pgx's own errors hold it, password and all. name is the setting's, for the error.
 func PoolConfig(name, databaseURL string) (*pgxpool.Config, error) {
 	if databaseURL == "" {
-		return nil, Usage("%s is missing: want postgres://user@host:5432/database", name)
+		return nil, usage.Errorf("%s is missing: want postgres://user@host:5432/database", name)
 	}
 	cfg, err := pgxpool.ParseConfig(databaseURL)
 	if err == nil {
@@ -119,14 +127,14 @@ func PoolConfig(name, databaseURL string) (*pgxpool.Config, error) {
 	}
 	if before, _, found := strings.Cut(databaseURL, "://"); found && !strings.Contains(before, "=") {
 		if before != "postgres" && before != "postgresql" {
-			return nil, Usage("%s: want a URL that begins with postgres://, or key=value settings", name)
+			return nil, usage.Errorf("%s: want a URL that begins with postgres://, or key=value settings", name)
 		}
 		if _, bad := url.Parse(databaseURL); bad != nil {
-			return nil, Usage("%s: not a URL: percent-encode what is special in the password (@ %%40, / %%2F, # "+
-				"%%23, ? %%3F), and look at the port", name)
+			return nil, usage.Errorf("%s: not a URL: percent-encode what is special in the password (@ %%40, / %%2F, "+
+				"# %%23, ? %%3F), and look at the port", name)
 		}
 	}
-	return nil, Usage("%s: %s: want postgres://user@host:5432/database", name, reason(err))
+	return nil, usage.Errorf("%s: %s: want postgres://user@host:5432/database", name, reason(err))
 }
 
 // reason is the fixed part of pgx's message: what stands before it repeats the string, and what follows may.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -35,10 +34,10 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 	waiting := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	ended := make(chan error, 1)
+	pool, ended := pgtest.Pool(t, proxy.URL()), make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, Config{
-			DatabaseURL: secret.Of(proxy.URL()), Schema: db.Schema, Brokers: []string{"127.0.0.1:1"},
+			DB: pool, Schema: db.Schema, Brokers: []string{"127.0.0.1:1"},
 			Listener: listener, Logger: slog.New(logWatcher{slog.DiscardHandler, "waiting for it", waiting}),
 		}, Worker{
 			Name: "ledger", Tables: Tables{Sets: []migrations.Set{migrations.Inbox}},

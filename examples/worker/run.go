@@ -3,16 +3,15 @@ package worker
 import (
 	"context"
 	"fmt"
-	"net"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/metrics"
+	"github.com/effectonce/effectonce/process"
 )
 
 // Worker defines a worker.
@@ -31,18 +30,16 @@ type Worker struct {
 // and waits for a database or a Kafka that is away.
 func Run(ctx context.Context, cfg Config, w Worker) error {
 	cfg = cfg.withDefaults(w.Name)
-	listener, err := listen(cfg)
-	if err != nil {
-		return err
+	listener := cfg.Listener
+	if listener == nil && cfg.Listen != "" {
+		var err error
+		if listener, err = process.Listen(cfg.Listen); err != nil {
+			return err
+		}
 	}
 	if listener != nil {
-		defer listener.Close() // for returns before ServeOn, which closes it too
+		defer listener.Close() // for returns before health.Run, which closes it too
 	}
-	db, err := NewDB(ctx, cfg.database(), cfg.Schema, w.Tables, cfg.SkipMigrate, cfg.Logger)
-	if err != nil {
-		return fmt.Errorf("%s: %w", w.Name, err)
-	}
-	defer db.Close()
 	registry := prometheus.NewRegistry()
 	workerMetrics, err := metrics.NewWorker(registry, w.Name)
 	if err != nil {
@@ -50,7 +47,7 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 	}
 	cfg.Inbox.Observer = metrics.Both(workerMetrics.Inbox(), cfg.Inbox.Observer)
 	cfg.Consumer.Observer = metrics.Both(workerMetrics.Consumer(), cfg.Consumer.Observer)
-	in, err := inbox.New(db.Pool, w.Name, cfg.Inbox)
+	in, err := inbox.New(cfg.DB, w.Name, cfg.Inbox)
 	if err != nil {
 		return err
 	}
@@ -58,30 +55,19 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	// Serve before the database answers, so that a liveness probe does not restart a worker that waits for it.
-	group.Go(func() error { return service.ServeOn(ctx, listener, health(db, c, registry).Handler()) })
-	group.Go(func() error {
-		if err := db.Prepare(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("%s: %w", w.Name, err)
-		}
-		group.Go(func() error { return in.Run(ctx) })
-		group.Go(func() error { return c.Run(ctx) })
-		group.Go(func() error { return workerMetrics.Run(ctx, in, c) })
-		if w.Background != nil {
-			group.Go(func() error { return w.Background(ctx, db.Pool) })
-		}
-		return nil
-	})
-	return group.Wait()
-}
-
-func listen(cfg Config) (net.Listener, error) {
-	if cfg.Listener != nil || cfg.Listen == "" {
-		return cfg.Listener, nil
+	parts := []func(context.Context) error{
+		in.Run, c.Run, func(ctx context.Context) error { return workerMetrics.Run(ctx, in, c) },
 	}
-	return service.Listen(cfg.Listen)
+	if w.Background != nil {
+		parts = append(parts, func(ctx context.Context) error { return w.Background(ctx, cfg.DB) })
+	}
+	// It serves before the database answers, so that a liveness probe does not restart a worker that waits for it.
+	health := process.Health{
+		Prepare: w.Tables.Prepare(cfg.DB, cfg.Schema, cfg.SkipMigrate), Ready: cfg.DB.Ping, Moving: process.Moving(c),
+		Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), Logger: cfg.Logger,
+	}
+	if err := health.Run(ctx, listener, nil, parts...); err != nil {
+		return fmt.Errorf("%s: %w", w.Name, err)
+	}
+	return nil
 }

@@ -1,0 +1,262 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// Off is the address of a listener that is not wanted.
+const Off = "off"
+
+// Listen opens the listener of [Serve] at address: "host:port", or "off" for none, which is nil.
+func Listen(address string) (net.Listener, error) {
+	if address == Off {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening at %q: want host:port that is free, or %q: %w", address, Off, err)
+	}
+	return l, nil
+}
+
+// Serve answers HTTP on a listener of [Listen] until ctx ends, then lets requests that are under way finish for up to
+// three seconds, and closes it. Nothing outlives it. With a nil listener it only waits for ctx.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	return serve(ctx, l, h, 3*time.Second)
+}
+
+func serve(ctx context.Context, l net.Listener, h http.Handler, grace time.Duration) error {
+	if l == nil {
+		<-ctx.Done()
+		return nil
+	}
+	server := &http.Server{
+		Handler: h,
+		// Whoever connects and says nothing must not hold a goroutine for ever.
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
+		// Longer than a CPU profile takes.
+		WriteTimeout:   90 * time.Second,
+		MaxHeaderBytes: 64 << 10,
+		// What net/http logs are broken clients: nobody can act on it.
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serving %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if server.Shutdown(ending) != nil {
+		_ = server.Close()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Health is what a program says of itself over HTTP, and how it begins. Errors stand in the answers as they are: they
+// must hold no secret.
+type Health struct {
+	// Prepare makes what the program cannot work without, such as its tables. Run calls it again while the database is
+	// away. Nil: nothing.
+	Prepare func(ctx context.Context) error
+	// Ready returns nil when the program can do its work; it is asked after Prepare, for two seconds at most and once a
+	// second at most. Nil: always ready. Kafka is no part of it: no other process would be readier.
+	Ready func(ctx context.Context) error
+	// Moving returns nil unless work waits and none gets done: see [Moving]. Nil: always moving.
+	Moving func() error
+	// Metrics answers /metrics. Nil: 404.
+	Metrics http.Handler
+	// Logger says that the database is away at the start. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// Handler answers /healthz (200 while the process lives), /readyz and /healthz/moving (200, or 503 and why), and
+// /metrics.
+func (h Health) Handler() http.Handler { return h.handler(nil, func() bool { return true }) }
+
+// Run serves Handler's paths and all those of rest (nil: 404) on a listener of [Listen], runs Prepare, and after it
+// the parts beside each other, until ctx ends and all have returned, or until one fails. Requests that are under way
+// then have 20 seconds to finish.
+//
+// Before Prepare is done /healthz answers 200, /readyz 503, and a request of rest 503 with Retry-After: nothing of it
+// was done. A part that returns nil does not end the others. Run closes the listener, and returns the first error, nil
+// after the end of ctx.
+func (h Health) Run(ctx context.Context, l net.Listener, rest http.Handler,
+	parts ...func(context.Context) error,
+) error {
+	var prepared atomic.Bool
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serve(ctx, l, h.handler(rest, prepared.Load), drain) })
+	g.Go(func() error {
+		if err := h.prepare(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		prepared.Store(true)
+		for _, part := range parts {
+			g.Go(func() error { return part(ctx) })
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// prepare retries while the database is away, which it logs once.
+func (h Health) prepare(ctx context.Context) error {
+	if h.Prepare == nil {
+		return nil
+	}
+	log, logged := h.Logger, false
+	if log == nil {
+		log = slog.Default()
+	}
+	pace := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
+	return backoff.Retry(func() error {
+		err := h.Prepare(ctx)
+		if err == nil || ctx.Err() != nil || !pgerr.Away(err) {
+			if err != nil {
+				err = backoff.Permanent(err)
+			}
+			return err
+		}
+		if !logged {
+			logged = true
+			log.Warn("the database cannot be reached; waiting for it", "error", err)
+		}
+		return err
+	}, backoff.WithContext(pace, ctx))
+}
+
+// drain is how long requests of a Run may go on after the end of ctx, as long as a consumer's handlers by default.
+const drain = 20 * time.Second
+
+var errStarting = errors.New("starting: the database has not answered yet")
+
+func (h Health) handler(rest http.Handler, prepared func() bool) http.Handler {
+	ready, moving := func(context.Context) error { return nil }, func() error { return nil }
+	if h.Ready != nil {
+		ready = cached(h.Ready)
+	}
+	if h.Moving != nil {
+		moving = h.Moving
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if !prepared() {
+			answer(w, errStarting)
+			return
+		}
+		answer(w, ready(r.Context()))
+	})
+	mux.HandleFunc("GET /healthz/moving", func(w http.ResponseWriter, _ *http.Request) { answer(w, moving()) })
+	if h.Metrics != nil {
+		mux.Handle("GET /metrics", h.Metrics)
+	}
+	if rest != nil {
+		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+			if !prepared() {
+				tryAgain(w)
+				return
+			}
+			rest.ServeHTTP(w, r)
+		})
+	}
+	return mux
+}
+
+// tryAgain is the answer of package httpedge to a request of which nothing was done.
+func tryAgain(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	fmt.Fprintf(w, `{"type":"about:blank","title":%q,"status":%d,"code":"TRY_AGAIN","detail":%q}`+"\n",
+		http.StatusText(http.StatusServiceUnavailable), http.StatusServiceUnavailable, errStarting)
+}
+
+// stalledAfter is how long records may wait without any being processed before Moving fails. The alert
+// EffectonceConsumerStalled has the same threshold.
+const stalledAfter = 2 * time.Minute
+
+// Moving makes the Moving of a [Health]: it fails when a partition of the consumer is halted, and when records wait and
+// none was processed for two minutes.
+func Moving(c *consumer.Consumer) func() error { return func() error { return moving(c.Status()) } }
+
+// moving returns an error if a partition is halted or no record was processed for stalledAfter.
+func moving(s consumer.Status) error {
+	if halted := s.Halted(); len(halted) > 0 {
+		h := halted[0]
+		return fmt.Errorf("%d partitions are halted, the first is %s/%d at offset %d, event %s", len(halted), h.Topic,
+			h.ID, h.Offset, h.EventID)
+	}
+	if s.StalledSince.IsZero() || time.Since(s.StalledSince) < stalledAfter {
+		return nil
+	}
+	var lag int64
+	handling := "no handler runs"
+	for _, p := range s.Partitions {
+		lag += max(p.Lag, 0)
+		if since := p.HandlingSince; !since.IsZero() {
+			handling = fmt.Sprintf("the handler of %s has been running for %v", p,
+				time.Since(since).Round(time.Second))
+		}
+	}
+	return fmt.Errorf("no record was processed for %v although %d records wait: %s",
+		time.Since(s.StalledSince).Round(time.Second), lag, handling)
+}
+
+func answer(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintln(w, err)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// cached asks once a second at most, whoever asks how often: a probe must not become load.
+func cached(ask func(context.Context) error) func(context.Context) error {
+	var (
+		mu   sync.Mutex
+		at   time.Time
+		last error
+	)
+	return func(ctx context.Context) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if !at.IsZero() && time.Since(at) < time.Second {
+			return last
+		}
+		// The answer is everybody's, so one impatient client's end is not its end.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		last = ask(ctx)
+		at = time.Now()
+		return last
+	}
+}
