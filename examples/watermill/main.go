@@ -8,9 +8,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"log"
 	"os"
-	"os/signal"
 	"strings"
 
 	"github.com/IBM/sarama"
@@ -23,17 +21,16 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/watermill"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Getenv("DATABASE_URL"), strings.Split(os.Getenv("KAFKA_BROKERS"), ",")); err != nil {
-		log.Fatal(err)
-	}
+	os.Exit(process.Main(func(ctx context.Context) error {
+		return run(ctx, os.Getenv("DATABASE_URL"), strings.Split(os.Getenv("KAFKA_BROKERS"), ","))
+	}))
 }
 
 // order is the payload of a message of the topic "shop.orders".
