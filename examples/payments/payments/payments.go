@@ -71,8 +71,8 @@ func Tables() worker.Tables {
 }
 
 // Run serves until ctx ends, finishes the requests in flight, and returns nil. If the database is away at the start,
-// Run waits for it. Until the tables exist, /healthz answers 200, /readyz 503, and a request 503 with Retry-After. It
-// does not close db.
+// Run waits for it. Until the tables exist, /healthz answers 200, /readyz 503, and a request 503 with Retry-After.
+// /metrics has the metrics of package telemetry. Run does not close db.
 func Run(ctx context.Context, db *pgxpool.Pool, cfg Config) error {
 	listener := cfg.Listener
 	if listener == nil {
@@ -90,7 +90,8 @@ func Run(ctx context.Context, db *pgxpool.Pool, cfg Config) error {
 		return err
 	}
 	health := process.Health{
-		Prepare: Tables().Prepare(db, cfg.Schema, cfg.SkipMigrate), Ready: db.Ping, Logger: cfg.Logger,
+		Prepare: Tables().Prepare(db, cfg.Schema, cfg.SkipMigrate), Ready: db.Ping, Metrics: s.Metrics,
+		Logger: cfg.Logger,
 	}
 	if err := health.Run(ctx, listener, s, s.Recovery.Run); err != nil {
 		return fmt.Errorf("payments: %w", err)
@@ -103,6 +104,8 @@ type Service struct {
 	http.Handler
 	// Recovery resolves abandoned payments and deletes expired keys. The caller runs it.
 	Recovery *recovery.Worker
+	// Metrics answers /metrics.
+	Metrics http.Handler
 }
 
 // New makes a service over a database that has or will have the tables. It ignores Listen and Listener of cfg.
@@ -123,13 +126,20 @@ func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 		Policy: httpedge.Policy(cfg.Guard.Keep),
 		Logger: cfg.Logger,
 	}}
-	var err error
+	m, metrics, err := figures()
+	if err != nil {
+		return nil, err
+	}
 	if a.keys, err = pgstore.New(db, pgstore.Config{
-		Schema: cfg.Schema, Keep: cfg.Guard.Keep, Logger: cfg.Logger,
+		Schema: cfg.Schema, Keep: cfg.Guard.Keep, Logger: cfg.Logger, Observer: m.Guard(),
 	}); err != nil {
 		return nil, err
 	}
+	if _, err := m.Watch(a.keys); err != nil {
+		return nil, err
+	}
 	cfg.Guard.Logger, cfg.Recovery.Logger = cfg.Logger, cfg.Logger
+	cfg.Guard.Observer, cfg.Recovery.Observer = m.Guard(), m.Recovery()
 	cfg.Guard.Wait = cmp.Or(cfg.Guard.Wait, time.Second)
 	cfg.Guard.RecoverAfter = cmp.Or(cfg.Guard.RecoverAfter, settled)
 	cfg.Recovery.Grace = cmp.Or(cfg.Recovery.Grace, settled)
@@ -147,7 +157,7 @@ func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Handler: a.routes(), Recovery: w}, nil
+	return &Service{Handler: a.routes(), Recovery: w, Metrics: metrics}, nil
 }
 
 // Handler makes a Service without running its recovery, which payments without a card do not need.
