@@ -45,6 +45,10 @@ func TestEdge(t *testing.T) {
 		}
 		return res.StatusCode, string(answer), res.Header.Get("Idempotent-Replayed")
 	}
+	pgtest.Await(t, "the service to be ready", func() (bool, error) {
+		code, _, _ := post("first", "no order")
+		return code != http.StatusServiceUnavailable, nil
+	})
 	code, first, replayed := post("k", `{"item":"tea","amount":2}`)
 	if code != http.StatusCreated || replayed != "" {
 		t.Errorf("%d %s, replayed %q", code, first, replayed)
