@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/effectonce/effectonce/idempotency/pgstore"
@@ -29,6 +30,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/ui"
 )
 
@@ -602,11 +604,15 @@ func TestEveryWayIn(t *testing.T) {
 // machine only.
 func TestEveryWayToHealth(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("../../internal/service/listen.go")
-	if err != nil {
-		t.Fatal(err)
+	var source []byte
+	for _, name := range []string{"../../process/health.go", "../../internal/service/pprof.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, text...)
 	}
-	h := service.Health{Registry: newRegistry(), Pprof: true}.Handler()
+	h := service.Pprof(process.Health{Metrics: promhttp.HandlerFor(newRegistry(), promhttp.HandlerOpts{})}.Handler())
 	found := newTally()
 	handled := regexp.MustCompile(`mux\.Handle(?:Func)?\("(GET )?([^"]+)"`)
 	for _, m := range handled.FindAllStringSubmatch(string(source), -1) {
@@ -615,7 +621,7 @@ func TestEveryWayToHealth(t *testing.T) {
 			if pprof {
 				want = w.local
 			}
-			if want == either || strings.HasPrefix(w.name, "query") { // it takes no query
+			if m[2] == "/" || want == either || strings.HasPrefix(w.name, "query") { // it takes no query
 				continue
 			}
 			a := asked{method: http.MethodGet, target: m[2], host: "localhost:9187", from: "127.0.0.1:1"}
