@@ -53,6 +53,7 @@ type decoder struct {
 	maxBatch  int
 	table     *crc32.Table
 
+	after   int64             // the offset after the last event that was decoded; -1: none was
 	names   map[string]string // header names seen so far: a topic has few
 	headers []event.Header    // reused: event.Decode copies what it keeps
 
@@ -74,7 +75,7 @@ type openBatch struct {
 func newDecoder(topic string, partition int32, idHeader string, maxBatch int) *decoder {
 	return &decoder{
 		topic: topic, partition: partition, idHeader: idHeader, maxBatch: maxBatch,
-		table: crc32.MakeTable(crc32.Castagnoli), names: map[string]string{},
+		table: crc32.MakeTable(crc32.Castagnoli), after: -1, names: map[string]string{},
 	}
 }
 
@@ -126,6 +127,9 @@ func (t *transactions) skip(h *batchHeader) bool {
 // left. If a record cannot be decoded, next returns the events before it; the next call returns the error.
 func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chunk, []byte, error) {
 	c := chunk{next: from, epoch: -1}
+	if d.after < 0 || d.after > from {
+		d.after = from
+	}
 	for left := int64(want); left > 0; {
 		err := d.begin(b, c.next, txns)
 		if err == nil && d.open == nil {
@@ -222,7 +226,8 @@ func (d *decoder) records(c *chunk, left *int64) error {
 			continue
 		}
 		e := event.Decode(&rec, d.idHeader)
-		e.Raw = raw
+		e.Raw, e.Position.Absent = raw, rec.Offset-d.after
+		d.after = rec.Offset + 1
 		if c.events == nil {
 			c.events = make([]event.Event, 0, min(o.count-o.read, len(o.records.b)/minRecord+1,
 				int(*left)/eventOverhead+1))

@@ -115,6 +115,7 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 		}
 	}()
 	txns, from := &transactions{pending: res.aborted}, offset
+	dec.after = p.reading.after
 	for rest := res.records; len(rest) > 0; {
 		var c chunk
 		if c, rest, err = dec.next(rest, offset, p.fetchBytes(), txns); err != nil {
@@ -128,6 +129,9 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 		select {
 		case p.chunks <- c:
 			offset, p.reading.group.epoch = c.next, c.epoch
+			if n := len(c.events); n > 0 {
+				p.reading.after = c.events[n-1].Position.Offset + 1
+			}
 		case <-ctx.Done():
 			return offset, nil // run releases the memory
 		}

@@ -58,6 +58,9 @@ type Position struct {
 	// Partition and Offset are where the consumer read the record.
 	Partition int32
 	Offset    int64
+	// Absent is how many offsets directly before Offset have no record for a consumer: control records, and those that
+	// were aborted, compacted away or removed. The consumer sets it.
+	Absent int64
 	// Timestamp is the record's own time in Kafka's log, which an event's Time need not be. The consumer sets it.
 	// The relay sets it to the database's time when it publishes: the record gets that or a later one. Zero: not known.
 	Timestamp time.Time

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/effectonce/effectonce/event"
 )
 
 // partitionName identifies a partition of a topic.
@@ -26,6 +28,7 @@ type assignment struct {
 	movedAt   time.Time // when the progress was last written
 	unwritten int64     // the progress that is not yet stored; 0: none
 	database  string    // the database in which the partition began; empty: unknown
+	account   account   // up to the decided progress
 	log       *string   // the id of the topic's log, of which the progress is; nil: unknown
 	effectAt  time.Time // when the last effect that is not in the progress was applied; zero: none
 	marks     *marks    // for byNumber: the decided numbers, never modified; nil: unknown
@@ -102,11 +105,13 @@ func (a *assignment) unfinished() span {
 	return a.span
 }
 
-// decided stores the outcomes of the events from offset on.
-func (a *assignment) decided(outcomes []Outcome, offset int64) {
+// decided stores the outcomes of events.
+func (a *assignment) decided(events []event.Event, outcomes []Outcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.span.decided(offset, slices.ContainsFunc(outcomes, func(o Outcome) bool { return o != Duplicate }))
+	a.account = a.account.decided(events)
+	a.span.decided(events[0].Position.Offset,
+		slices.ContainsFunc(outcomes, func(o Outcome) bool { return o != Duplicate }))
 }
 
 // beganIn returns the database in which the partition began.
@@ -114,6 +119,12 @@ func (a *assignment) beganIn() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.database
+}
+
+func (a *assignment) accounted() account {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.account
 }
 
 func (a *assignment) logID() *string {
@@ -153,6 +164,7 @@ func (a *assignment) progressIsDue() bool {
 func (a *assignment) setDecided(target *progressTarget, moved bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.account = target.account
 	switch a.unwritten = target.next; {
 	case moved:
 		a.movedAt, a.unwritten, a.pauseNoted, a.effectAt = time.Now(), 0, false, time.Time{}
@@ -177,11 +189,12 @@ func (a *assignment) sinceEffect(out []Outcome) *float64 {
 	return &seconds
 }
 
-// unwrittenProgress returns the progress to write, the database for it and the log that it is of; 0: nothing to write.
-func (a *assignment) unwrittenProgress() (next int64, database string, log *string) {
+// unwrittenProgress returns the progress to write with its account, the database for it and the log that it is of; 0:
+// nothing to write.
+func (a *assignment) unwrittenProgress() (next, accounted int64, database string, log *string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.unwritten, a.database, a.log
+	return a.unwritten, a.account.n, a.database, a.log
 }
 
 // setWritten records that the progress was written outside of a deciding transaction.

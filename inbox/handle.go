@@ -147,7 +147,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	offset := b.offset(b.pos)
 	if !counted && !b.written && b.assignment.unfinished().writes(offset) {
 		last := b.events[len(b.events)-1].Position.Offset
-		if f := b.in.writeRange(ctx, b.name, b.assignment, offset, last+1); f != nil {
+		if f := b.in.writeRange(ctx, b.name, b.assignment, &b.events[b.pos], last+1); f != nil {
 			return f
 		}
 		b.written = true
@@ -158,7 +158,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	}
 	defer leave()
 	if counted && !b.counted {
-		spent, f := b.in.count(ctx, b.name, b.assignment, offset)
+		spent, f := b.in.count(ctx, b.name, b.assignment, &b.events[b.pos])
 		if f != nil {
 			// After a lost answer it is unknown whether the run was counted. Nothing ran, so the count is taken back.
 			b.counted = f.unknown() && !b.in.uncount(ctx, b.name, offset)
@@ -181,6 +181,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	}
 	f := b.in.decide(ctx, w)
 	if f == nil {
+		b.missing(target)
 		b.assignment.setDecided(target, w.progress != nil && !w.set)
 	}
 	if counted && (f == nil || b.in.uncount(ctx, b.name, offset)) {
@@ -191,7 +192,19 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 
 // progressTarget returns the progress after a transaction with these outcomes.
 func (b *batch) progressTarget(out []Outcome) *progressTarget {
-	return &progressTarget{b.name, b.events[b.limit-1].Position.Offset + 1, out}
+	return &progressTarget{
+		b.name, b.events[b.limit-1].Position.Offset + 1,
+		b.assignment.accounted().decided(b.events[b.pos:b.limit]), out,
+	}
+}
+
+// missing reports offsets between the decided events and the earlier ones that nothing accounts for.
+func (b *batch) missing(target *progressTarget) {
+	before := b.assignment.accounted()
+	if n := target.account.missing(before); n > 0 {
+		b.in.log.Error("inbox: events were passed without being decided: their effects may be missing", "topic",
+			b.name.topic, "partition", b.name.id, "from", before.next, "to", b.offset(b.pos), "unaccounted", n)
+	}
 }
 
 // done stores the outcomes of a committed transaction.
@@ -205,7 +218,7 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 		delete(b.skip, e.ID) // by number, a later event may have the id of one that was skipped
 	}
 	b.in.rejections.applied(b.events[b.pos:], out)
-	b.assignment.decided(out, b.offset(b.pos))
+	b.assignment.decided(b.events[b.pos:b.limit], out)
 	b.assignment.widen(len(b.events))
 	b.retries, b.losses, b.served, b.retryPace = 0, 0, false, nil
 	b.walk.done(len(b.events))

@@ -293,6 +293,11 @@ func (r *mReal) bound() string {
 	return "bound"
 }
 
+// eventAt is an event of which only the offset counts.
+func eventAt(offset int8) *event.Event {
+	return &event.Event{Position: event.Position{Offset: int64(offset)}}
+}
+
 func (r *mReal) progress() string {
 	q, offset := r.random.IntN(2), int8(r.random.IntN(6))
 	p, ctx, name := &r.m.progress[q], context.Background(), partitionName{"payments", int32(q)}
@@ -302,13 +307,13 @@ func (r *mReal) progress() string {
 		if f := r.in.load(ctx, name, g); f != nil {
 			r.t.Fatal(f.err)
 		}
-		if f := r.in.writeRange(ctx, name, g, int64(offset), int64(offset)+2); f != nil {
+		if f := r.in.writeRange(ctx, name, g, eventAt(offset), int64(offset)+2); f != nil {
 			r.t.Fatal(f.err)
 		}
 		p.write(offset, offset+2)
 		return "range"
 	case 1:
-		r.exec(sqlPass, "ledger", "payments", q, offset, nil, nil)
+		r.exec(sqlPass, "ledger", "payments", q, offset, nil, nil, 0)
 		p.pass(offset)
 		return "pass"
 	case 2:
@@ -316,7 +321,7 @@ func (r *mReal) progress() string {
 		if f := r.in.load(ctx, name, g); f != nil {
 			r.t.Fatal(f.err)
 		}
-		spent, f := r.in.count(ctx, name, g, int64(offset))
+		spent, f := r.in.count(ctx, name, g, eventAt(offset))
 		attempts, from := p.count(offset)
 		if f != nil || spent != (from == offset && int(attempts) > r.in.cfg.CrashAttempts) {
 			r.t.Fatalf("count: spent %v, in the model %d from %d", spent, attempts, from)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
 )
 
 // CodeKilled is the code of an event that is parked because its process died during each of its counted runs.
@@ -20,8 +22,9 @@ var errKilled = Terminal(CodeKilled, errors.New("its effect killed the process, 
 // progressTarget is the offset to which a transaction moves the progress of a partition.
 type progressTarget struct {
 	partitionName
-	next int64
-	out  []Outcome // of the transaction's events; nil: no effect was applied
+	next    int64
+	account account   // up to next
+	out     []Outcome // of the transaction's events; nil: no effect was applied
 }
 
 // Revoked implements [Handler]: it writes the progress that is not yet stored, for the next owner.
@@ -52,12 +55,12 @@ func (in *Inbox) writeIdleProgress(ctx context.Context) error {
 
 // writeProgress stores the current progress, but only in the database in which the events were decided.
 func (in *Inbox) writeProgress(ctx context.Context, p partitionName, a *assignment) error {
-	next, database, log := a.unwrittenProgress()
+	next, n, database, log := a.unwrittenProgress()
 	if next == 0 {
 		return nil
 	}
 	_, err := in.db.Exec(ctx, in.q(sqlWriteProgress), in.consumer, p.topic, p.id, next, database, a.sinceEffect(nil),
-		log)
+		log, n)
 	if err != nil {
 		return fmt.Errorf("inbox: moving the progress of %s-%d: %w", p.topic, p.id, err)
 	}
@@ -87,7 +90,7 @@ func (in *Inbox) load(ctx context.Context, p partitionName, a *assignment) *fail
 		in.log.Warn("inbox: an earlier process ended within this range: its events run one at a time, counted",
 			"topic", p.topic, "partition", p.id, "from", row.from, "to", row.to, "attempts", row.attempts)
 	}
-	a.loaded, a.log = true, row.log
+	a.loaded, a.log, a.account = true, row.log, account{row.begun, row.from, row.accounted}
 	return nil
 }
 
@@ -177,13 +180,16 @@ type progressRow struct {
 	from, to int64
 	attempts int32
 	log      *string // the topic's id; nil: not known
+	begun    bool    // by a consumer, at began
 	began    int64
-	seen     int32
+	// accounted is the account up to from.
+	accounted int64
+	seen      int32
 }
 
 func (in *Inbox) readProgress(ctx context.Context, p partitionName) (row progressRow, err error) {
 	err = in.db.QueryRow(ctx, in.q(sqlProgress), in.consumer, p.topic, p.id).Scan(&row.from, &row.to, &row.attempts,
-		&row.log, &row.began, &row.seen)
+		&row.log, &row.began, &row.seen, &row.begun, &row.accounted)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return row, fmt.Errorf("inbox: reading the progress of %s-%d: %w", p.topic, p.id, err)
 	}
@@ -192,8 +198,11 @@ func (in *Inbox) readProgress(ctx context.Context, p partitionName) (row progres
 }
 
 // writeRange stores the range of the next batch, in a transaction of its own.
-func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment, from, to int64) *failure {
-	tag, err := in.db.Exec(ctx, in.q(sqlRange), in.consumer, p.topic, p.id, from, to, a.beganIn(), a.logID())
+func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment, first *event.Event,
+	to int64,
+) *failure {
+	tag, err := in.db.Exec(ctx, in.q(sqlRange), in.consumer, p.topic, p.id, first.Position.Offset, to, a.beganIn(),
+		a.logID(), a.accounted().at(first).n)
 	if err == nil && tag.RowsAffected() == 0 {
 		return a.checkDatabase("another database, or another log of the topic")
 	}
@@ -203,11 +212,12 @@ func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment,
 	return nil
 }
 
-// count commits that the event at offset is about to run. spent: the event has no counted run left.
-func (in *Inbox) count(ctx context.Context, p partitionName, a *assignment, offset int64) (spent bool, f *failure) {
+// count commits that an event is about to run. spent: the event has no counted run left.
+func (in *Inbox) count(ctx context.Context, p partitionName, a *assignment, e *event.Event) (spent bool, f *failure) {
 	var attempts, from int64
-	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset, a.beganIn(), a.logID()).
-		Scan(&attempts, &from)
+	offset := e.Position.Offset
+	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset, a.beganIn(), a.logID(),
+		a.accounted().at(e).n).Scan(&attempts, &from)
 	if errors.Is(err, pgx.ErrNoRows) {
 		// The row was deleted, and no count is known; or the database, or the topic's log, is another one.
 		now, f := in.readDatabase(ctx)

@@ -2,6 +2,8 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -276,5 +278,60 @@ func TestP9_6_KillingReleaseIsParkedAgain(t *testing.T) {
 	}
 	if len(w.effects()) != 0 {
 		t.Error("the effect ran")
+	}
+}
+
+// TestAccountIsWritten: whatever becomes of events, alone and among others, and whatever is read again after a death,
+// the account of a begun partition is that of its progress.
+func TestAccountIsWritten(t *testing.T) {
+	t.Parallel()
+	for name, dedup := range map[string]inbox.Dedup{"by id": inbox.ByID, "by offset": inbox.ByOffset} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			e := some(40)
+			for i := range e {
+				e[i].Position.Offset = int64(2*i + 7) // each behind a control record
+				e[i].Position.Absent = 1
+			}
+			h := w.inbox(inbox.Config{Dedup: dedup, MaxAttempts: 1}).Each(func(ctx context.Context, tx pgx.Tx,
+				one event.Event,
+			) error {
+				switch one.Position.Offset % 9 {
+				case 0:
+					return inbox.Terminal("no", errors.New("it cannot be applied"))
+				case 1:
+					return inbox.Skip
+				}
+				return writeAll(ctx, tx, []event.Event{one})
+			})
+			check := func(next int64) {
+				t.Helper()
+				if got := pgtest.One[string](t, w.DB,
+					"select from_offset || ' from ' || began_offset || ': ' || accounted from inbox_progress"); got !=
+					fmt.Sprintf("%d from 6: %d", next, next-6) {
+					t.Errorf("the progress is %s, want %d", got, next)
+				}
+			}
+			begin := func() {
+				assigned(h)
+				if _, err := h.Progress(t.Context(), "payments", 3); err != nil {
+					t.Fatal(err)
+				}
+			}
+			begin()
+			if err := h.Begin(t.Context(), "payments", 3, 6, inbox.Beginning{Offset: 6, Reason: "a test"}); err != nil {
+				t.Fatal(err)
+			}
+			handle(t, h, e[:10])
+			handle(t, h, e[10:20])
+			h.Revoked(t.Context(), "payments", 3)
+			check(e[19].Position.Offset + 1)
+			begin()
+			handle(t, h, e[5:25]) // some of them again
+			handle(t, h, e[25:])
+			h.Revoked(t.Context(), "payments", 3)
+			check(e[39].Position.Offset + 1)
+		})
 	}
 }

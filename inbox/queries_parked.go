@@ -71,7 +71,8 @@ const sqlForgetAny = `-- inbox: take ids back from any
 delete from {schema}inbox_message_any where consumer_name = $1::text and message_id = any($2::text::uuid[])`
 
 const sqlProgress = `-- inbox: progress
-select from_offset, to_offset, attempts, topic_id::text, coalesce(began_offset, from_offset), seen_partitions
+select from_offset, to_offset, attempts, topic_id::text, coalesce(began_offset, from_offset), seen_partitions,
+	began_offset is not null, accounted
 from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
 // What other partitions of a topic tell of it.
@@ -83,14 +84,16 @@ from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text`
 const sqlBeginPartition = `-- inbox: begin a partition
 with began as (
 	insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset, topic_id,
-		began_offset, began_at, began_reason, seen_partitions)
+		began_offset, began_at, began_reason, seen_partitions, accounted)
 	select $1::text, $2::text, $3::integer, greatest($4::bigint, $6::bigint), greatest($4::bigint, $6::bigint),
-		$5::text::uuid, $6::bigint, clock_timestamp(), $7::text, $8::integer
+		$5::text::uuid, $6::bigint, clock_timestamp(), $7::text, $8::integer, greatest($4::bigint - $6::bigint, 0)
 	from {schema}inbox_server() c where $9::text = c.system || '/' || c.timeline
 	on conflict (consumer_name, topic, partition) do update set
 		from_offset = case when $4::bigint < 0 then p.from_offset else $4::bigint end,
 		to_offset = case when $4::bigint < 0 then p.to_offset else $4::bigint end,
 		attempts = case when $4::bigint < 0 then p.attempts else 0 end,
+		accounted = case when $4::bigint < 0 then p.accounted + coalesce(p.began_offset, p.from_offset) - $6::bigint
+			else $4::bigint - $6::bigint end,
 		topic_id = excluded.topic_id, began_offset = excluded.began_offset, began_at = excluded.began_at,
 		began_reason = excluded.began_reason, seen_partitions = excluded.seen_partitions,
 		updated_at = clock_timestamp()
@@ -105,11 +108,11 @@ with began as (
 select from began`
 
 const sqlRange = `-- inbox: write the range
-insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset, topic_id)
-select $1::text, $2::text, $3::integer, $4::bigint, $5::bigint, $7::text::uuid from {schema}inbox_server() c
+insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset, topic_id, accounted)
+select $1::text, $2::text, $3::integer, $4::bigint, $5::bigint, $7::text::uuid, $8::bigint from {schema}inbox_server() c
 where $6::text = c.system || '/' || c.timeline
 on conflict (consumer_name, topic, partition) do update set from_offset = excluded.from_offset,
-	to_offset = excluded.to_offset,
+	to_offset = excluded.to_offset, accounted = excluded.accounted,
 	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null,
 	updated_at = clock_timestamp()
 where p.topic_id is not distinct from $7::text::uuid`
@@ -123,8 +126,8 @@ where consumer_name = $1::text and topic = $2::text and partition = $3::integer 
 // In the deciding transaction. A zombie that is behind does not move the progress back, and one that reads an earlier
 // log does not move it at all.
 const sqlPass = `-- inbox: pass
-update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, halted_at = null, halted_code = '',
-	halted_reason = '',
+update {schema}inbox_progress set from_offset = $4::bigint, accounted = $7::bigint, attempts = 0, halted_at = null,
+	halted_code = '', halted_reason = '',
 	trying_at = null, updated_at = clock_timestamp(),
 	effect_at = coalesce(clock_timestamp() - make_interval(secs => $5::float8), effect_at)
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint
@@ -133,7 +136,8 @@ where consumer_name = $1::text and topic = $2::text and partition = $3::integer 
 // Outside of a deciding transaction. Only in the database in which the events were decided: one that took over may lack
 // them.
 const sqlWriteProgress = `-- inbox: write the progress
-update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, updated_at = clock_timestamp(),
+update {schema}inbox_progress set from_offset = $4::bigint, accounted = $8::bigint, attempts = 0,
+	updated_at = clock_timestamp(),
 	effect_at = coalesce(clock_timestamp() - make_interval(secs => $6::float8), effect_at)
 	from {schema}inbox_server() c
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint
@@ -143,7 +147,8 @@ where consumer_name = $1::text and topic = $2::text and partition = $3::integer 
 const sqlCount = `-- inbox: count a run
 update {schema}inbox_progress set attempts = case when from_offset < $4::bigint then 1
 	when from_offset = $4::bigint then attempts + 1
-	else attempts end, from_offset = greatest(from_offset, $4::bigint), updated_at = clock_timestamp()
+	else attempts end, from_offset = greatest(from_offset, $4::bigint),
+	accounted = case when from_offset < $4::bigint then $7::bigint else accounted end, updated_at = clock_timestamp()
 from {schema}inbox_server() c
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer
 	and $5::text = c.system || '/' || c.timeline and topic_id is not distinct from $6::text::uuid

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/effectonce/effectonce/event"
 )
 
 // trial is an event's results, one byte per run; the last one repeats. "+" is success, "t" a terminal error, "r" a
@@ -206,6 +208,38 @@ func TestWalkSpan(t *testing.T) {
 		s := left
 		if s.decided(c.offset, c.anyNew); s != c.want {
 			t.Errorf("%s: %+v, want %+v", name, s, c.want)
+		}
+	}
+}
+
+// TestAccount: what is read again counts once, and an offset counts only if an event was decided or its absence is
+// known.
+func TestAccount(t *testing.T) {
+	t.Parallel()
+	events := func(at ...int64) (es []event.Event) { // pairs of an offset, and how many before it are absent
+		for i := 0; i < len(at); i += 2 {
+			es = append(es, event.Event{Position: event.Position{Offset: at[i], Absent: at[i+1]}})
+		}
+		return es
+	}
+	for name, c := range map[string]struct {
+		events  []event.Event
+		missing int64
+		next    int64
+	}{
+		"in order":               {events(10, 0, 11, 0, 12, 0), 0, 13},
+		"control records":        {events(12, 2, 13, 0, 20, 6), 0, 21},
+		"left out":               {events(10, 0, 12, 0, 20, 6), 2, 21},
+		"read again":             {events(3, 0, 7, 2, 9, 0, 10, 0), 0, 11},
+		"read again, then a gap": {events(8, 0, 12, 2, 13, 0), 0, 14},
+		"more absent than new":   {events(11, 9, 12, 0), 0, 13},
+		"all read again":         {events(5, 0, 6, 0), 0, 10},
+	} {
+		before := account{kept: true, next: 10, n: 4}
+		after := before.decided(c.events)
+		if after.missing(before) != c.missing || after.next != c.next {
+			t.Errorf("%s: %d missing up to %d, want %d up to %d", name, after.missing(before), after.next, c.missing,
+				c.next)
 		}
 	}
 }

@@ -65,6 +65,10 @@ type PartitionState struct {
 	// EffectAt is when an effect was last committed; nil: unknown. It may lag by ten seconds and does not include
 	// released events.
 	EffectAt *time.Time `json:"effect_at"`
+	// Unaccounted is how many offsets between the consumer's beginning and From are neither those of decided events nor
+	// without a record. It is 0 unless something passed events without deciding them: a bug, a wrapper of the Handler
+	// that leaves events out, or consumer.BehindIgnore.
+	Unaccounted int64 `json:"unaccounted"`
 	// Unmoved is how long this state has not changed, by the database's clock. It also grows when a partition has no
 	// new events.
 	Unmoved time.Duration `json:"unmoved"`
@@ -105,7 +109,8 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 	var unmoved float64
 	_, err = pgx.ForEachRow(rows, []any{
 		&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt,
-		&p.Code, &p.Error, &p.TryingAt, &p.Trying, &p.EffectAt, &unmoved,
+		&p.Code, &p.Error, &p.TryingAt, &p.Trying, &p.EffectAt, &p.Unaccounted,
+		&unmoved,
 	}, func() error {
 		if i, known := at[name]; known {
 			p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))

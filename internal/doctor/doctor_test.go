@@ -180,6 +180,11 @@ func TestProvoked(t *testing.T) {
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at,
 					halted_code) values ('c', 't', 3, 1, 2, now(), 'x')`,
 		}, "consumer c", Fail, "halted: t/3: x"},
+		"unaccounted": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days) values ('d', now(), 3)`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_offset,
+					accounted) values ('d', 't', 3, 30, 30, 10, 18)`,
+		}, "consumer d", Fail, "t/3: 2 offsets are not accounted for"},
 	}
 	examine := func(t *testing.T, cases map[string]provoked) {
 		t.Parallel()

@@ -280,6 +280,15 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		f.runWhy("inbox", "resume", "--consumer", c.Consumer, "--topic", last.Topic, "--partition",
 			fmt.Sprint(last.Partition))
 	}
+	for _, p := range c.Partitions {
+		if p.Unaccounted != 0 {
+			f.add(Fail, check, fmt.Sprintf("%s/%d: %d offsets are not accounted for", p.Topic, p.Partition,
+				p.Unaccounted), "The consumer has passed them, and they are neither those of decided events nor "+
+				"without a record: effects may be missing.",
+				"Look for what leaves events out: a wrapper of the Handler, or consumer.BehindIgnore after a restore. "+
+					"Otherwise it is a bug: report it.")
+		}
+	}
 	if len(c.Programs) > 1 {
 		names := make([]string, len(c.Programs))
 		for i, p := range c.Programs {

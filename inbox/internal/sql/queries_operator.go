@@ -156,7 +156,8 @@ update {schema}inbox_consumer set retired_at = clock_timestamp() where consumer_
 
 // Forwards only: everything before the progress is decided.
 const SkipTo = `-- inbox: skip to an offset
-update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bigint, attempts = 0, halted_at = null,
+update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bigint,
+	accounted = n.accounted + $4::bigint - n.from_offset, attempts = 0, halted_at = null,
 	halted_code = '', halted_reason = '',
 	trying_at = null, updated_at = clock_timestamp()
 from {schema}inbox_progress p
@@ -174,6 +175,7 @@ from {schema}inbox_consumer c where $1::text = '' or consumer_name = $1::text or
 const ProgressList = `-- inbox: list the progress
 select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason,
 	trying_at, case when trying_at is null then '' else trying_reason end, effect_at,
+	coalesce(from_offset - began_offset - accounted, 0),
 	extract(epoch from clock_timestamp() - updated_at)::float8
 from {schema}inbox_progress where $1::text = '' or consumer_name = $1::text order by consumer_name, topic, partition`
 

@@ -117,6 +117,7 @@ func TestP10TopicIsMadeAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 				whileRunning(t, c, func() { do(c) })
+				checkAccount(t, db, 0)
 				db.Pool.Reset()
 			}
 			work(topic, func(c *consumer.Consumer) {
@@ -199,6 +200,9 @@ func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPo
 		t.Fatal(err)
 	}
 	whileRunning(t, c, func() { awaitEffects(t, db, c, effects) })
+	if behind == consumer.BehindRepeat {
+		checkAccount(t, db, 0)
+	}
 	db.Pool.Reset()
 	return again.Load()
 }
@@ -225,10 +229,13 @@ func restored(t *testing.T, db *pgtest.DB, cfg inbox.Config) inbox.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-		_, err := tx.Exec(ctx, `insert into effect (id) values ($1::text::uuid)`, e.ID.String())
-		return err
-	})
+	return in.Each(record)
+}
+
+// record is an effect.
+func record(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	_, err := tx.Exec(ctx, `insert into effect (id) values ($1::text::uuid)`, e.ID.String())
+	return err
 }
 
 // awaitEffects waits until the database has that many effects and the lag of the three partitions is zero.

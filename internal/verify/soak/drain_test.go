@@ -94,6 +94,8 @@ var leftoverQueries = map[string]string{
 	"events parked in the inbox":    "select 1 from inbox_parked",
 	"keys parked in the inbox":      "select 1 from inbox_parked_key",
 	"halted partitions":             "select 1 from inbox_progress where halted_at is not null",
+	"partitions with offsets that are not accounted for": "select 1 from inbox_progress where from_offset - " +
+		"began_offset <> accounted",
 	"overdue leases": `select 1 from outbox_lane l where l.owner is not null and greatest(l.lease_until,
 		(select m.lease_until from relay_member m where m.owner = l.owner)) < clock_timestamp()`,
 	"lanes without an owner": "select 1 from outbox_lane where owner is null",
