@@ -34,9 +34,7 @@ func (sc *mScenario) run(s *mState, p, q int, do emit) {
 		return
 	}
 	m := &mMove{sc, s, p, q, was, s.held(&was.tx), do}
-	if was.next > s.committed[q] && !was.fenced {
-		m.to(false, "commits the offset", func(t *mState, r *mRunner) { t.committed[q] = r.next })
-	}
+	m.offsets()
 	if was.fenced && !was.leaves && was.phase != mCommit {
 		m.leaves()
 	}
@@ -44,7 +42,10 @@ func (sc *mScenario) run(s *mState, p, q int, do emit) {
 	switch was.phase {
 	case mLoad:
 		m.to(false, "reads the progress", func(t *mState, r *mRunner) {
-			if pr := t.db.progress[q]; pr.known && pr.from < pr.to {
+			if pr := &t.db.progress[q]; !pr.known {
+				pr.write(r.next, r.next) // Begin
+			}
+			if pr := t.db.progress[q]; pr.from < pr.to {
 				r.span.from, r.span.to = int64(pr.from), int64(pr.to)
 			}
 			sc.fetch(t, q, r)
@@ -137,7 +138,7 @@ func (sc *mScenario) fetch(t *mState, q int, r *mRunner) {
 	r.lo, r.n = r.next, int8(min(left, sc.batch))
 	r.walk = startWalk(int(r.n))
 	if sc.rules.offsetFirst && !r.fenced {
-		t.committed[q] = r.lo + r.n
+		t.committed[q], r.told = r.lo+r.n, r.lo+r.n
 	}
 	sc.step(t, q, r)
 }
@@ -660,6 +661,25 @@ func (m *mMove) fails(e uint8, index int, c class, waitedOut bool) {
 		t.fails[e] = min(t.fails[e]+1, uint8(max(m.sc.tries, 2)))
 		m.sc.again(t, m.q, r)
 	})
+}
+
+// offsets emits commits of the offset, as committer does: of a new one, and again after one that had no answer, once
+// the wire is quiet.
+func (m *mMove) offsets() {
+	s, q, r := m.s, m.q, m.was
+	again := r.doubt && s.late[q] == 0 && !m.sc.rules.lateStays
+	if r.fenced || r.next <= r.told && !again {
+		return
+	}
+	m.to(false, "commits the offset", func(t *mState, r *mRunner) {
+		t.committed[q], r.told, r.doubt = r.next, r.next, r.doubt && t.late[q] > 0
+	})
+	if s.left.lateCommits > 0 && s.late[q] == 0 {
+		m.to(true, "commits the offset, without an answer", func(t *mState, r *mRunner) {
+			t.left.lateCommits--
+			t.late[q], r.told, r.doubt = r.next, r.next, true
+		})
+	}
 }
 
 // commits emits the results of a COMMIT that was sent.

@@ -47,6 +47,8 @@ const (
 // mRules leaves rules of the protocol out, to check that the model finds the resulting faults. The zero value is
 // production's.
 type mRules struct {
+	lateStays      bool // P9.2: after a commit without an answer the newest offset is not committed again
+	beginsAtGroup  bool // P9.2: a database without a row begins at the group's offset
 	offsetFirst    bool // P9.2: the offset is committed before the transaction
 	marksFirst     bool // P9.2: the marks are read before the ids are inserted
 	sharedMarkless bool // P9.6: the marks are read without FOR SHARE
@@ -103,7 +105,7 @@ const (
 )
 
 // mFaults bounds the number of each fault.
-type mFaults struct{ rebalances, kills, lost, lostCounts, outages, releases, discards, restores uint8 }
+type mFaults struct{ rebalances, kills, lost, lostCounts, lateCommits, outages, releases, discards, restores uint8 }
 
 // mClock has days that give each mAge its place.
 var mClock = state{days.State{Today: 20000, Dropped: 19980, Floor: 19900, Until: -1, Dedup: "id"}}
@@ -140,6 +142,8 @@ type mRunner struct {
 	phase   mPhase
 	lo, n   int8 // the events of the current call of Handle
 	next    int8 // everything before it is decided
+	told    int8 // the offset that it takes for committed
+	doubt   bool // a commit of an offset had no answer
 	walk    walk
 	span    span
 	fenced  bool // the generation is over, and this goroutine has not noticed
@@ -199,6 +203,7 @@ type mState struct {
 	up        [2]bool
 	owner     [2]int8 // the process of the current generation; -1: none yet
 	committed [2]int8 // the group's offsets
+	late      [2]int8 // a commit of an offset that the broker has not handled yet; 0: none
 	orphan    [2]mTx
 	repaired  bool
 	left      mFaults

@@ -57,6 +57,7 @@ func TestModelHolds(t *testing.T) {
 		"plain": mOrder.with(mFaults{rebalances: 1, kills: 1, lost: 1}),
 		"plain, late progress": mOrder.with(mFaults{rebalances: 1, kills: 1}).but(
 			func(sc *mScenario) { sc.late = true }),
+		"late commit":        mOrder.with(mFaults{lateCommits: 1, rebalances: 1, kills: 1}),
 		"outage":             mOrder.with(mFaults{rebalances: 1, outages: 1, lost: 1}),
 		"flaky, rebalance":   mShort.with(mFaults{rebalances: 1}, mFlaky),
 		"flaky, lost answer": mShort.with(mFaults{lost: 1}, mFlaky),
@@ -131,6 +132,14 @@ func TestModelFinds(t *testing.T) {
 		"P9.2 the offset after the transaction": {
 			"passed undecided", mOrder.with(mFaults{}),
 			func(r *mRules) { r.offsetFirst = true },
+		},
+		"P9.2 the offset again after no answer": {
+			anything, mShort.with(mFaults{lateCommits: 1}),
+			func(r *mRules) { r.lateStays = true },
+		},
+		"P9.2 a database without a row": {
+			anything, mShort.with(mFaults{restores: 1}),
+			func(r *mRules) { r.beginsAtGroup = true },
 		},
 		"P9.2 ids, then marks": {anything, mOrder.with(mFaults{rebalances: 2, releases: 1},
 			mFlaky), func(r *mRules) { r.marksFirst = true }},

@@ -288,12 +288,17 @@ func (sc *mScenario) group(s *mState, do emit) {
 				t.runner[o][q].fenced = true
 			}
 			t.owner[q] = int8(p)
-			// As the consumer does: at the group's offset, or at the database's progress if that is behind.
+			// As the consumer does: at the group's offset, or at the database's progress if that is behind, or where
+			// the group began, which its offset's metadata tell, if the database knows nothing.
 			at := s.committed[q]
-			if pr := s.db.progress[q]; pr.known && pr.from < at {
+			switch pr := s.db.progress[q]; {
+			case pr.known && pr.from < at:
 				at = pr.from
+			case !pr.known && !sc.rules.beginsAtGroup:
+				at = 0
 			}
-			t.runner[p][q] = mRunner{phase: mLoad, next: at, span: span{armed: true}}
+			t.late[q] = 0 // of another generation: the broker refuses it
+			t.runner[p][q] = mRunner{phase: mLoad, next: at, told: s.committed[q], span: span{armed: true}}
 			do.step(t, !idle, "partition %d goes to process %d", q, p)
 		}
 	}
@@ -314,8 +319,15 @@ func (s *mState) orphaned(t mTx) bool {
 	return false
 }
 
-// misfortune emits kills, outages and restores.
+// misfortune emits late commits, kills, outages and restores.
 func (sc *mScenario) misfortune(s *mState, do emit) {
+	for q, next := range s.late {
+		if next > 0 {
+			t := *s
+			t.committed[q], t.late[q] = next, 0
+			do.step(t, false, "the broker handles the late commit of partition %d", q)
+		}
+	}
 	if s.left.kills > 0 {
 		for p := range s.up {
 			if !s.up[p] {
@@ -361,11 +373,6 @@ func (sc *mScenario) restore(s *mState, do emit) {
 	}
 	t := *s
 	if !s.backedUp {
-		for q := range sc.log {
-			if len(sc.log[q]) > 0 && !s.db.progress[q].known {
-				return // without a progress events cannot be read again: docs/restore.md
-			}
-		}
 		t.backup, t.backedUp = s.db, true
 		do.step(t, true, "a backup is taken")
 		return
