@@ -14,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkaguard"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -165,7 +166,7 @@ type client struct {
 func newClient(cfg *Config, brokers, topics []string) *client {
 	cs := newConns(cfg.Dial)
 	return &client{addr: kafka.TCP(brokers...), conns: cs, transport: &kafka.Transport{
-		Dial: cs.dial, DialTimeout: netTimeout, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: cfg.SASL,
+		Dial: kafkaguard.Dial(cs.dial, cfg.TLS), DialTimeout: netTimeout, ClientID: cfg.ClientID, SASL: cfg.SASL,
 		MetadataTTL:    time.Second, // kafka-go looks up new leaders only this often, even after errors
 		MetadataTopics: topics,
 	}}

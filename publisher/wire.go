@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkaguard"
 )
 
 // refreshEvery bounds how often forced refreshes of metadata may reconnect.
@@ -43,7 +44,7 @@ func newWire(cfg Config) *wire {
 	}
 	return &wire{topics: map[string]bool{}, make: func(topics []string) kafka.RoundTripper {
 		return &kafka.Transport{
-			Dial: dial, DialTimeout: min(5*time.Second, cfg.Timeout), TLS: cfg.TLS, SASL: cfg.SASL,
+			Dial: kafkaguard.Dial(dial, cfg.TLS), DialTimeout: min(5*time.Second, cfg.Timeout), SASL: cfg.SASL,
 			ClientID: cfg.ClientID,
 			// Shorter than the 350 s after which common load balancers forget a connection, and than the broker's 10
 			// min.

@@ -16,6 +16,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 
+	"github.com/effectonce/effectonce/internal/kafkaguard"
 	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/oauthbearer"
@@ -242,7 +243,7 @@ func (c *Conn) Warning() string {
 // its connections. timeout bounds each request.
 func (c *Conn) Client(timeout time.Duration) (client *kafka.Client, closeIdle func()) {
 	transport := &kafka.Transport{
-		Dial: c.Dial, DialTimeout: timeout, SASL: c.SASL(), ClientID: "effectonce",
+		Dial: kafkaguard.Dial(c.Dial, nil), DialTimeout: timeout, SASL: c.SASL(), ClientID: "effectonce",
 		MetadataTTL: time.Second,
 	}
 	return &kafka.Client{Addr: kafka.TCP(c.cfg.Brokers...), Timeout: timeout, Transport: transport},
