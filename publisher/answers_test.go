@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/produce"
 )
 
 // TestVerdictClasses checks the class of each error, and whether the records may have been written despite it.
@@ -61,6 +63,45 @@ func TestVerdictClasses(t *testing.T) {
 	}
 	if got := classify(errors.Join(context.DeadlineExceeded, io.EOF)); got != unknown {
 		t.Errorf("a connection that was closed at the deadline: class %d", got)
+	}
+}
+
+// TestP4_RefusedConnectionIsNoVerdict: a broker refuses connections, with codes that would be certain in an answer to
+// the request. Nothing is refused.
+func TestP4_RefusedConnectionIsNoVerdict(t *testing.T) {
+	t.Parallel()
+	for _, code := range []kafka.Error{
+		kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidRecord, kafka.TopicAuthorizationFailed,
+		kafka.InvalidTopic, kafka.UnknownTopicOrPartition,
+	} {
+		refused := fmt.Errorf("negotiating API versions: %w", code)
+		f := &fake{partitions: 1, err: refused, produce: func(context.Context, request) *produce.ResponsePartition {
+			return nil
+		}}
+		k := fakeKafka(t, f)
+		events := eventsForEach("t", 1, 0, 3)
+		err := k.Publish(t.Context(), events[:1])[0]
+		if err == nil || isRejection(err) || !strings.Contains(err.Error(), code.Error()) {
+			t.Errorf("%v: the verdict is %v", code, err)
+		}
+		f.mu.Lock()
+		f.metaErr = refused
+		f.mu.Unlock()
+		for i, err := range fakeKafka(t, f).Publish(t.Context(), events) {
+			if err == nil || isRejection(err) {
+				t.Errorf("%v, at the metadata: the verdict of event %d is %v", code, i, err)
+			}
+		}
+	}
+}
+
+// TestFalsePartitionsInMetadata: partitions of no possible number are none.
+func TestFalsePartitionsInMetadata(t *testing.T) {
+	t.Parallel()
+	leader := kafka.Broker{ID: 7}
+	got := leadersOf([]kafka.Partition{{ID: -1, Leader: leader}, {ID: 1, Leader: leader}, {ID: 3, Leader: leader}})
+	if !slices.Equal(got, []int32{-1, 7, -1}) {
+		t.Errorf("the leaders are %v", got)
 	}
 }
 

@@ -167,7 +167,7 @@ func (k *Kafka) roundTrip(ctx context.Context, posts []*post) (*produce.Response
 	defer cancel()
 	res, err := k.wire.RoundTrip(ctx, k.client.Addr, req)
 	if err != nil {
-		return nil, fmt.Errorf("publisher: %w", err)
+		return nil, fmt.Errorf("publisher: %w", unsaid(err))
 	}
 	said, _ := res.(*produce.Response) // nil without acks
 	return said, nil

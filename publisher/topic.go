@@ -221,7 +221,7 @@ func (k *Kafka) describe(ctx context.Context, name string) (cluster string, lead
 	k.wire.learn(name, nil)
 	res, err := k.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{name}})
 	if err != nil {
-		return "", nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, err)
+		return "", nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, unsaid(err))
 	}
 	for i := range res.Topics {
 		t := &res.Topics[i]
@@ -243,7 +243,7 @@ func leadersOf(parts []kafka.Partition) []int32 {
 		leaders[i] = -1
 	}
 	for i := range parts {
-		if p := &parts[i]; p.Error == nil && p.ID < len(leaders) {
+		if p := &parts[i]; p.Error == nil && 0 <= p.ID && p.ID < len(leaders) {
 			leaders[p.ID] = int32(p.Leader.ID)
 		}
 	}

@@ -175,6 +175,15 @@ func classifyCode(code kafka.Error) class {
 	return unknown
 }
 
+// unsaid hides the code of an error that is no answer to the request. A broker may refuse the connection with any code,
+// which says nothing of a record or a topic.
+func unsaid(err error) error {
+	if c := classify(err); c == unknown || c == misrouted {
+		return err
+	}
+	return errors.New(err.Error())
+}
+
 func rejection(scope, topic string, partition int, err error) *Rejection {
 	r := &Rejection{Topic: topic, Partition: partition, Err: err, scope: scope}
 	_ = errors.As(err, &r.Code) // stays 0 if the error is not the broker's
