@@ -174,6 +174,25 @@ func (d *decoder) begin(b []byte, from int64, txns *transactions) error {
 	return nil
 }
 
+// inOrder checks the offsets of the whole batches in b, which no checksum covers: they rise, and are all below end, the
+// high watermark; -1: not known.
+func inOrder(b []byte, end int64) error {
+	be := binary.BigEndian
+	for next := int64(0); len(b) >= batchHead && b[16] == 2; {
+		base, length := int64(be.Uint64(b)), int64(int32(be.Uint32(b[8:])))
+		if length < batchHead-12 || length+12 > int64(len(b)) {
+			break // the decoder says so
+		}
+		last := base + int64(int32(be.Uint32(b[23:])))
+		if base < next || last < base || end >= 0 && last >= end {
+			return fmt.Errorf("the record batch at offset %d is before offset %d, or beyond the end of the log, %d",
+				base, next, end)
+		}
+		next, b = last+1, b[length+12:]
+	}
+	return nil
+}
+
 // head splits the first batch off b. It returns nil if b holds no whole batch.
 func (d *decoder) head(b []byte) (*batchHeader, []byte, error) {
 	if len(b) < 17 {

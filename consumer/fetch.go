@@ -25,7 +25,7 @@ func (p *partition) fetch(ctx context.Context) error {
 		return err
 	}
 	dec := p.newDecoder()
-	wait, bad := newBackOff(), 0
+	wait, bad, cut := newBackOff(), 0, int64(-1)
 	var halted *Halt // by bad answers
 	for p.budget.wait(ctx, p.held.Load) {
 		res, err := p.request(ctx, offset)
@@ -35,9 +35,14 @@ func (p *partition) fetch(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, kafka.OffsetOutOfRange):
-			if offset, err = p.lost(ctx, offset); err != nil {
-				return err
+			next, lost := p.lost(ctx, offset)
+			switch {
+			case lost != nil:
+				return lost
+			case next == offset && ctx.Err() == nil:
+				p.c.outage.fail(p.String(), fmt.Errorf("fetch: %w, although the log has the offset", err))
 			}
+			offset = next
 			_ = sleep.For(ctx, wait.NextBackOff()) // a leader that lags may return this error more than once
 			continue
 		case errors.Is(err, kafka.UnknownTopicID), errors.Is(err, kafka.UnknownTopicOrPartition):
@@ -57,6 +62,11 @@ func (p *partition) fetch(ctx context.Context) error {
 			p.setEnd(res.highWatermark)
 		}
 		if 0 <= res.diverged && res.diverged < offset {
+			if res.diverged != cut { // one answer may be false
+				cut = res.diverged
+				continue
+			}
+			cut = -1
 			if offset, err = p.wasCut(ctx, res.diverged, offset); err != nil {
 				return err
 			}
@@ -114,6 +124,9 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 			err = fmt.Errorf("the records from offset %d on cannot be decoded: %w", offset, &panicError{value: r})
 		}
 	}()
+	if err := inOrder(res.records, res.highWatermark); err != nil {
+		return offset, err
+	}
 	txns, from := &transactions{pending: res.aborted}, offset
 	dec.after = p.reading.after
 	for rest := res.records; len(rest) > 0; {
@@ -186,7 +199,11 @@ func (p *partition) divergence(ctx context.Context, log uuid.UUID) (at int64, ok
 		})
 		switch {
 		case err == nil:
+			before := at
 			at = res.diverged
+			if at >= 0 && at != before { // one answer may be false
+				return false
+			}
 		case errors.Is(err, kafka.OffsetOutOfRange), errors.Is(err, kafka.UnknownTopicID): // the fetch reports it
 		case ctx.Err() == nil:
 			p.c.outage.fail(p.String(), fmt.Errorf("fetch: %w", err))

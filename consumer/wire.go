@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,12 +44,19 @@ type fetchRequest struct {
 
 // fetchResponse is the leader's response.
 type fetchResponse struct {
+	of            *fetched // nil: it has no topic
 	errorCode     int16
 	throttle      time.Duration // how long the broker reads no further request of this client
 	highWatermark int64         // -1: not known
 	diverged      int64         // where the log was cut below the asked offset, and grew again; -1: it was not
 	aborted       []abortedTxn
 	records       []byte // record batches; the last one may be incomplete
+}
+
+// fetched is what a response is about.
+type fetched struct {
+	topic     string // or its id
+	partition int32
 }
 
 type abortedTxn struct{ producer, first int64 }
@@ -98,11 +106,24 @@ func (r *fetchRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decodeFetch(b, r.version)
+	res, err := decodeFetch(b, r.version)
+	if err == nil && res.of != nil && *res.of != (fetched{r.askedFor(), r.partition}) {
+		err = fmt.Errorf("a fetch answer for partition %d of %q, not %d of %q", res.of.partition, res.of.topic,
+			r.partition, r.askedFor())
+	}
+	return res, err
 }
 
-// exchange sends a request that begins with requestHead, and returns its response without the correlation id: a
-// connection has one request at a time.
+// askedFor is how the request names the topic.
+func (r *fetchRequest) askedFor() string {
+	if r.version >= logFetchVersion {
+		return string(r.log[:])
+	}
+	return r.topic
+}
+
+// exchange sends a request that begins with requestHead, and returns its response without the correlation id, which
+// kafkaguard has compared.
 func exchange(rw io.ReadWriter, request []byte, limit int) ([]byte, error) {
 	binary.BigEndian.PutUint32(request, uint32(len(request)-4))
 	if _, err := rw.Write(request); err != nil {
@@ -178,7 +199,7 @@ func requestHead(key protocol.ApiKey, version int16, clientID string) []byte {
 	be := binary.BigEndian
 	b := be.AppendUint16(make([]byte, 4, 256), uint16(key))
 	b = be.AppendUint16(b, uint16(version))
-	b = be.AppendUint32(b, 1) // correlation id
+	b = be.AppendUint32(b, rand.Uint32()) //nolint:gosec // correlation id: a repeated answer is none to the next request
 	return str(b, clientID)
 }
 
@@ -202,11 +223,14 @@ func tags(b []byte, flexible bool) []byte {
 	return b
 }
 
+// maxThrottle is three times what brokers ask for by default. Those that want more wait themselves (KIP-219).
+const maxThrottle = 30 * time.Second
+
 func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
 	r := reader{b: b, flexible: version >= logFetchVersion}
 	r.tag(0)
 	res := &fetchResponse{highWatermark: -1, diverged: -1}
-	res.throttle = time.Duration(max(0, r.int32())) * time.Millisecond
+	res.throttle = min(maxThrottle, time.Duration(max(0, r.int32()))*time.Millisecond)
 	if version >= 7 {
 		res.errorCode = r.int16()
 		r.skip(4) // session
@@ -217,15 +241,16 @@ func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
 		}
 		return nil, fmt.Errorf("a fetch answer with %d topics instead of one", topics)
 	}
+	res.of = &fetched{}
 	if r.flexible {
-		r.skip(16) // the topic's id
+		res.of.topic = string(r.take(16))
 	} else {
-		r.skip(int(r.int16())) // topic
+		res.of.topic = r.str()
 	}
 	if partitions := r.length(); partitions != 1 {
 		return nil, fmt.Errorf("a fetch answer with %d partitions instead of one", partitions)
 	}
-	r.skip(4) // partition
+	res.of.partition = r.int32()
 	if code := r.int16(); code != 0 {
 		res.errorCode = code
 	}

@@ -1,0 +1,129 @@
+package consumer_test
+
+import (
+	"hash/crc32"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+)
+
+// falseKafka starts an imitation of Kafka with a topic of five records. What answer returns is the answer to requests
+// of a kind; nil: the true one.
+func falseKafka(t *testing.T, key int16, answer func(kmsg.Request) kmsg.Response) (brokers []string, topic string) {
+	t.Helper()
+	k, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	topic = kafkatest.TopicAt(t, k.ListenAddrs(), 1)
+	kafkatest.ProduceAt(t, k.ListenAddrs(), topic, records(5, 0)...)
+	k.ControlKey(key, func(req kmsg.Request) (kmsg.Response, error, bool) {
+		k.KeepControl()
+		res := answer(req)
+		return res, nil, res != nil
+	})
+	return k.ListenAddrs(), topic
+}
+
+// fetched returns an answer to a fetch of one partition, without records.
+func fetched(req *kmsg.FetchRequest, change func(*kmsg.FetchResponseTopicPartition)) kmsg.Response {
+	res := req.ResponseKind().(*kmsg.FetchResponse)
+	topic := kmsg.NewFetchResponseTopic()
+	topic.Topic, topic.TopicID = req.Topics[0].Topic, req.Topics[0].TopicID
+	part := kmsg.NewFetchResponseTopicPartition()
+	part.Partition, part.HighWatermark = req.Topics[0].Partitions[0].Partition, 5
+	change(&part)
+	topic.Partitions = append(topic.Partitions, part)
+	res.Topics = append(res.Topics, topic)
+	return res
+}
+
+// The leader refuses an offset that the log has. That is an outage, until it does so no more.
+func TestRefusedOffsetThatIsThereIsAnOutage(t *testing.T) {
+	t.Parallel()
+	var refuses atomic.Bool
+	refuses.Store(true)
+	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
+		if !refuses.Load() {
+			return nil
+		}
+		return fetched(req.(*kmsg.FetchRequest), func(p *kmsg.FetchResponseTopicPartition) {
+			p.ErrorCode = kerr.OffsetOutOfRange.Code
+		})
+	})
+	outages := make(chan error, 100)
+	cfg := config(topic)
+	cfg.Observer.Outage = func(up bool, err error) {
+		if !up {
+			outages <- err
+		}
+	}
+	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	h := newHandler()
+	startAt(t, h, brokers, topic, cfg)
+	for !strings.Contains(recv(t, "the outage", outages).Error(), "although the log has the offset") {
+	}
+	refuses.Store(false)
+	offsetsOf(t, h.await(t, 5)[0], 0, 5)
+}
+
+// One answer says that the log was cut below the position. It is not believed before the next one says the same.
+func TestOneAnswerCutsNoLog(t *testing.T) {
+	t.Parallel()
+	var said atomic.Int32
+	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
+		f := req.(*kmsg.FetchRequest)
+		if f.Topics[0].Partitions[0].FetchOffset != 5 || said.Add(1) > 1 {
+			return nil
+		}
+		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) {
+			p.DivergingEpoch.Epoch, p.DivergingEpoch.EndOffset = 0, 2
+		})
+	})
+	cfg := config(topic)
+	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	h := newHandler()
+	startAt(t, h, brokers, topic, cfg)
+	h.await(t, 5)
+	await(t, "a fetch behind the false answer", func() bool { return said.Load() > 2 })
+	kafkatest.ProduceAt(t, brokers, topic, records(2, 0)...)
+	offsetsOf(t, h.await(t, 7)[0], 0, 7)
+}
+
+// One answer has a record batch from beyond the end of the log: no checksum covers the offset at which a batch begins.
+// The position does not follow it.
+func TestBatchBeyondTheEndIsFetchedAgain(t *testing.T) {
+	t.Parallel()
+	var said atomic.Int32
+	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
+		f := req.(*kmsg.FetchRequest)
+		if f.Topics[0].Partitions[0].FetchOffset > 4 || said.Add(1) > 1 {
+			return nil
+		}
+		record := kmsg.Record{Key: []byte("k"), Value: []byte("v")}
+		record.Length = int32(len(record.AppendTo(nil)) - 1)
+		b := kmsg.RecordBatch{
+			FirstOffset: 1 << 40, Magic: 2, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 1,
+			Records: record.AppendTo(nil),
+		}
+		b.Length = int32(len(b.AppendTo(nil)) - 12)
+		b.CRC = int32(crc32.Checksum(b.AppendTo(nil)[21:], crc32.MakeTable(crc32.Castagnoli)))
+		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) { p.RecordBatches = b.AppendTo(nil) })
+	})
+	cfg := config(topic)
+	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	h := newHandler()
+	startAt(t, h, brokers, topic, cfg)
+	offsetsOf(t, h.await(t, 5)[0], 0, 5)
+	if said.Load() < 2 {
+		t.Error("the false answer was not asked for")
+	}
+}
