@@ -98,6 +98,40 @@ func TestOneAnswerCutsNoLog(t *testing.T) {
 	offsetsOf(t, h.await(t, 7)[0], 0, 7)
 }
 
+// The coordinator asks for the id of a member that has one, or gives an empty one. That is an outage, and asking again
+// takes its time.
+func TestMemberIDIsGivenOnce(t *testing.T) {
+	t.Parallel()
+	for name, id := range map[string]string{"an id each time": "some", "an empty one": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asks atomic.Bool
+			asks.Store(true)
+			brokers, topic := falseKafka(t, int16(kmsg.JoinGroup), func(req kmsg.Request) kmsg.Response {
+				if !asks.Load() {
+					return nil
+				}
+				res := req.ResponseKind().(*kmsg.JoinGroupResponse)
+				res.ErrorCode, res.MemberID = kerr.MemberIDRequired.Code, id
+				return res
+			})
+			outages := make(chan error, 100)
+			cfg := config(topic)
+			cfg.Observer.Outage = func(up bool, err error) {
+				if !up {
+					outages <- err
+				}
+			}
+			h := newHandler()
+			startAt(t, h, brokers, topic, cfg)
+			for !strings.Contains(recv(t, "the outage", outages).Error(), "join group") {
+			}
+			asks.Store(false)
+			offsetsOf(t, h.await(t, 5)[0], 0, 5)
+		})
+	}
+}
+
 // One answer has a record batch from beyond the end of the log: no checksum covers the offset at which a batch begins.
 // The position does not follow it.
 func TestBatchBeyondTheEndIsFetchedAgain(t *testing.T) {

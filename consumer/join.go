@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -61,11 +62,27 @@ func (s *session) join(ctx context.Context) (given []Partition, err error) {
 	if synced.ErrorCode != 0 {
 		return nil, fmt.Errorf("sync group: %w", kafka.Error(synced.ErrorCode))
 	}
-	if given, err = decodeAssignment(synced.Assignments); err != nil {
-		return nil, err
+	if given, err = s.assignedBy(synced.Assignments, sync.Assignments); err != nil {
+		return nil, fmt.Errorf("sync group: %w", err)
 	}
 	s.contact, s.protocol, s.next = time.Now(), res.ProtocolName, next
 	return given, nil
+}
+
+// assignedBy returns what an answer assigns to this member. sent is what it has assigned as leader.
+func (s *session) assignedBy(answer []byte, sent []syncgroup.RequestAssignment) ([]Partition, error) {
+	for _, a := range sent {
+		if a.MemberID == s.member && !bytes.Equal(a.Assignment, answer) {
+			return nil, errors.New("the answer is not what this leader has assigned to itself")
+		}
+	}
+	given, err := decodeAssignment(answer)
+	for _, p := range given {
+		if !slices.Contains(s.topics, p.Topic) || p.ID < 0 {
+			return nil, fmt.Errorf("%v is no partition of a subscribed topic", p)
+		}
+	}
+	return given, err
 }
 
 // askToJoin returns when all members of the group have joined. The broker first gives a new member its id, which the
@@ -96,15 +113,28 @@ func (s *session) askToJoin(ctx context.Context, timeout time.Duration) (*joingr
 			return nil, fmt.Errorf("join group: %w", err)
 		}
 		answer := res.(*joingroup.Response)
-		switch kafka.Error(answer.ErrorCode) {
-		case 0:
-			return answer, nil
-		case kafka.MemberIDRequired:
+		switch code := kafka.Error(answer.ErrorCode); {
+		case code == 0:
+			return answer, checkJoined(answer)
+		case code == kafka.MemberIDRequired && s.member == "" && answer.MemberID != "":
 			s.member = answer.MemberID
 		default:
-			return nil, fmt.Errorf("join group: %w", kafka.Error(answer.ErrorCode))
+			return nil, fmt.Errorf("join group: %w", code)
 		}
 	}
+}
+
+// checkJoined refuses a contradiction: only the leader is told who the members are, and it is one of them. A leader
+// that takes another for it would have nobody assign the partitions.
+func checkJoined(res *joingroup.Response) error {
+	listed := slices.ContainsFunc(res.Members, func(m joingroup.ResponseMember) bool {
+		return m.MemberID == res.MemberID
+	})
+	if leads := res.LeaderID == res.MemberID; res.MemberID == "" || leads != listed {
+		return fmt.Errorf("join group: the answer contradicts itself: to member %q, with the leader %q and %d members",
+			res.MemberID, res.LeaderID, len(res.Members))
+	}
+	return nil
 }
 
 // assign assigns the partitions to all members. Only the group's leader calls it.

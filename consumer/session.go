@@ -70,16 +70,18 @@ func (c *Consumer) session(ctx context.Context, topics []string) {
 
 // follow joins one generation after another, until ctx ends or no topic is left. When it returns, no handler runs.
 func (s *session) follow(ctx context.Context) {
-	wait := newBackOff()
+	wait, failures := newBackOff(), 0
 	stop := func() {}
 	for ctx.Err() == nil && len(s.topics) > 0 {
 		s.setJoining()
 		given, err := s.join(ctx)
 		if err != nil {
-			s.failed(ctx, err, wait.NextBackOff())
+			failures++
+			s.failed(ctx, err, failures, wait.NextBackOff())
 			continue
 		}
 		wait.Reset()
+		failures = 0
 		s.c.outage.works(groupPart)
 		if s.lostWhy() != nil {
 			s.beginAnew(ctx)
@@ -114,12 +116,19 @@ func (s *session) follow(ctx context.Context) {
 
 const groupPart = "group"
 
-// failed handles a failed join: it gives up the partitions if the membership is over, and waits for pause.
-func (s *session) failed(ctx context.Context, err error, pause time.Duration) {
+// failed handles a failed join, the number-th in a row: it gives up the partitions if the membership is over, and waits
+// for pause.
+func (s *session) failed(ctx context.Context, err error, number int, pause time.Duration) {
+	late := time.Since(s.contact) >= s.c.cfg.SessionTimeout
 	switch {
-	case ctx.Err() != nil, errors.Is(err, kafka.RebalanceInProgress): // a member joined or left meanwhile
+	case ctx.Err() != nil:
 		return
-	case isFenced(err), time.Since(s.contact) >= s.c.cfg.SessionTimeout:
+	case errors.Is(err, kafka.RebalanceInProgress) && !late: // a member joined or left meanwhile
+		if number > 1 {
+			_ = sleep.For(ctx, pause)
+		}
+		return
+	case isFenced(err), late:
 		s.over(err) // other members may own the partitions now
 	}
 	s.c.outage.fail(groupPart, err)
