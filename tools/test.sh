@@ -15,7 +15,9 @@ tested "$@" | awk '!seen[$0]++' > "$out/all"
 # Both at once: one compiles and waits while the other computes. `make lint` has vetted. No result is an earlier run's:
 # go test does not notice a change of what a test reads outside of its module, or by git and go.
 both() {
-	local code=0 plain='' flags=(-count=1 -json -vet=off -timeout 15m -run "$RUN")
+	# By night whole enumerations run.
+	local limit=${EFFECTONCE_NIGHTLY:+60m}
+	local code=0 plain='' flags=(-count=1 -json -vet=off -timeout "${limit:-15m}" -run "$RUN")
 	if [ -s "$out/plain" ]; then
 		xargs go test -p 2 "${flags[@]}" < "$out/plain" > "$out/plain.json" 2> "$out/plain.err" &
 		plain=$!
