@@ -113,8 +113,8 @@ func (s *session) watchTopics(ctx context.Context, join func()) {
 	}
 }
 
-// committed queries the group's offsets of partitions until it gets an answer. It returns false if the member has to
-// rejoin first, or if ctx ended.
+// committed queries the group's offsets of partitions until two answers are alike. It returns false if the member has
+// to rejoin first, or if ctx ended.
 func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Partition) (
 	map[Partition]groupOffset, bool,
 ) {
@@ -134,8 +134,13 @@ func (s *session) committed(ctx context.Context, again <-chan struct{}, ps []Par
 	}()
 	var at map[Partition]groupOffset
 	ok := retry(ctx, func() bool {
-		var err error
-		at, err = s.c.client.committed(ctx, s.c.cfg.Group, ps)
+		once, err := s.c.client.committed(ctx, s.c.cfg.Group, ps)
+		if err == nil {
+			at, err = s.c.client.committed(ctx, s.c.cfg.Group, ps)
+		}
+		if err == nil && !maps.EqualFunc(once, at, groupOffset.is) { // one answer may be false
+			err = errors.New("offset fetch: two answers differ")
+		}
 		switch {
 		case err == nil:
 			s.c.outage.works(groupPart)

@@ -38,6 +38,11 @@ func newGroupOffset(committed int64, metadata string) groupOffset {
 	return o
 }
 
+// is reports whether two answers have the same offset of a partition.
+func (o groupOffset) is(other groupOffset) bool {
+	return o.committed == other.committed && o.metadata() == other.metadata()
+}
+
 func (o groupOffset) metadata() string {
 	return fmt.Sprintf(metadataFormat, o.began, o.log, o.seen, o.epoch)
 }

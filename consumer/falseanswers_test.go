@@ -161,3 +161,31 @@ func TestBatchBeyondTheEndIsFetchedAgain(t *testing.T) {
 		t.Error("the false answer was not asked for")
 	}
 }
+
+// One answer has an offset of the group that is beyond the end of the log: it is asked for again, and not believed.
+func TestOneFalseGroupOffsetHaltsNothing(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	brokers, topic := falseKafka(t, int16(kmsg.OffsetFetch), func(req kmsg.Request) kmsg.Response {
+		if asked.Add(1) > 1 {
+			return nil
+		}
+		r := req.(*kmsg.OffsetFetchRequest)
+		res := r.ResponseKind().(*kmsg.OffsetFetchResponse)
+		one := kmsg.NewOffsetFetchResponseTopic()
+		one.Topic = r.Topics[0].Topic
+		part := kmsg.NewOffsetFetchResponseTopicPartition()
+		part.Offset = 500
+		one.Partitions = append(one.Partitions, part)
+		res.Topics = append(res.Topics, one)
+		return res
+	})
+	h, cfg := newHandler(), config(topic)
+	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	m := startAt(t, h, brokers, topic, cfg)
+	offsetsOf(t, h.await(t, 5)[0], 0, 5)
+	if n := asked.Load(); n < 3 || len(m.Status().Halted()) > 0 {
+		t.Errorf("asked %d times, %d partitions halted", n, len(m.Status().Halted()))
+	}
+	m.stop(t)
+}
