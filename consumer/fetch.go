@@ -167,8 +167,9 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 	if !ok {
 		return 0, nil
 	}
-	p.reading.kept = f.db.Kept
-	return p.begin(ctx, f, f.begin())
+	b := f.begin()
+	p.reading.kept, p.reading.after = f.db.Kept, b.at
+	return p.begin(ctx, f, b)
 }
 
 // facts returns what Kafka and the group know. The log is asked for before its bounds: if it is another one by then, it

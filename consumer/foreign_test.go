@@ -158,7 +158,10 @@ func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 				t.Errorf("lost %+v", l)
 			}
 			if policy == consumer.LostContinue {
-				offsetsOf(t, h.await(t, 3)[0], 12, 15)
+				seen := h.await(t, 3)[0]
+				if offsetsOf(t, seen, 12, 15); seen[0].Position.Absent != 7 {
+					t.Errorf("%d offsets before it have no record, want 7", seen[0].Position.Absent)
+				}
 			} else if x := recv(t, "the halt", halted); x.Offset != 5 {
 				t.Errorf("halt %+v", x)
 			}

@@ -80,7 +80,7 @@ func (s *session) start(ctx context.Context, name Partition, at groupOffset) {
 		Partition: name, c: s.c, budget: s.budget, commits: s.commits, group: at,
 		chunks: make(chan chunk), next: -1, high: -1,
 	}}
-	r.reading.group, r.reading.after = at, -1
+	r.reading.group = at
 	work, stop := context.WithCancel(ctx)
 	handle, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	r.stop, r.cancel = stop, cancel

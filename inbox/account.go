@@ -29,5 +29,14 @@ func (a account) decided(events []event.Event) account {
 	return a
 }
 
+// upTo returns how many offsets are accounted for up to an offset, for a row whose progress is that. Below next, where
+// events are read again, each counts when it is read.
+func (a account) upTo(offset int64) int64 {
+	if !a.kept {
+		return a.n
+	}
+	return a.n - max(0, a.next-offset)
+}
+
 // missing returns how many offsets between two accounts nothing accounts for.
 func (a account) missing(before account) int64 { return a.next - before.next - (a.n - before.n) }

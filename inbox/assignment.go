@@ -194,7 +194,7 @@ func (a *assignment) sinceEffect(out []Outcome) *float64 {
 func (a *assignment) unwrittenProgress() (next, accounted int64, database string, log *string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.unwritten, a.account.n, a.database, a.log
+	return a.unwritten, a.account.upTo(a.unwritten), a.database, a.log
 }
 
 // setWritten records that the progress was written outside of a deciding transaction.

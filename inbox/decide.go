@@ -93,7 +93,7 @@ func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target
 		// If an effect changed settings, such as its role, the progress is written later, by another session.
 		if target != nil && !did.set {
 			if _, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, target.topic, target.id, target.next,
-				a.sinceEffect(target.out), a.logID(), target.account.n); err != nil {
+				a.sinceEffect(target.out), a.logID(), target.account.upTo(target.next)); err != nil {
 				err = fmt.Errorf("inbox: moving the progress of %s-%d: %w", target.topic, target.id, err)
 				return in.classify(ctx, err)
 			}

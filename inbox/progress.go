@@ -202,7 +202,7 @@ func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment,
 	to int64,
 ) *failure {
 	tag, err := in.db.Exec(ctx, in.q(sqlRange), in.consumer, p.topic, p.id, first.Position.Offset, to, a.beganIn(),
-		a.logID(), a.accounted().at(first).n)
+		a.logID(), a.accounted().at(first).upTo(first.Position.Offset))
 	if err == nil && tag.RowsAffected() == 0 {
 		return a.checkDatabase("another database, or another log of the topic")
 	}
@@ -217,7 +217,7 @@ func (in *Inbox) count(ctx context.Context, p partitionName, a *assignment, e *e
 	var attempts, from int64
 	offset := e.Position.Offset
 	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset, a.beganIn(), a.logID(),
-		a.accounted().at(e).n).Scan(&attempts, &from)
+		a.accounted().at(e).upTo(offset)).Scan(&attempts, &from)
 	if errors.Is(err, pgx.ErrNoRows) {
 		// The row was deleted, and no count is known; or the database, or the topic's log, is another one.
 		now, f := in.readDatabase(ctx)

@@ -332,6 +332,18 @@ func TestAccountIsWritten(t *testing.T) {
 			handle(t, h, e[25:])
 			h.Revoked(t.Context(), "payments", 3)
 			check(e[39].Position.Offset + 1)
+			begin() // the group is behind, and the process dies before it is at the progress again
+			handle(t, h, e[5:7])
+			handle(t, h, e[7:9])
+			next := w.progress()[0]
+			if next >= e[39].Position.Offset {
+				t.Errorf("the progress is %d: it is to be where the events are read again", next)
+			}
+			check(next)
+			begin()
+			handle(t, h, e[9:])
+			h.Revoked(t.Context(), "payments", 3)
+			check(e[39].Position.Offset + 1)
 		})
 	}
 }

@@ -85,9 +85,9 @@ func TestP9_2_EveryOffsetIsAccountedFor(t *testing.T) {
 	effects := 0
 	for range 2 {
 		for range 3 {
+			produce(t, topic, effects, 9)
 			write(9, kgo.TryCommit)
 			write(6, kgo.TryAbort)
-			produce(t, topic, effects, 9)
 			effects += 18
 		}
 		consume(t, db, topic, consumer.BehindRepeat, effects)
@@ -107,8 +107,11 @@ func TestP9_2_EveryOffsetIsAccountedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	produce(t, topic, 0, 12)
-	whileRunning(t, c, func() { awaitEffects(t, db, c, effects+11) })
+	whileRunning(t, c, func() {
+		awaitEffects(t, db, c, effects) // its first answers have no event: what was aborted is read again
+		produce(t, topic, 0, 12)
+		awaitEffects(t, db, c, effects+11)
+	})
 	checkAccount(t, db, 1)
 	if n := strings.Count(said.String(), "passed without being decided"); n != 1 {
 		t.Errorf("%d lines, want 1", n)
