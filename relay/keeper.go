@@ -48,6 +48,13 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 			}
 			return fmt.Errorf("%w: %d of %d", errNoLanes, missing, Lanes)
 		})
+		b.Queue(r.sql(sql.Divided)).QueryRow(func(row pgx.Row) error {
+			var table string
+			if err := row.Scan(&table); err != nil || table == "" {
+				return err
+			}
+			return fmt.Errorf("%w: %s", errDivided, table)
+		})
 		b.Queue(r.sql(sql.Prune), lease)
 		b.Queue(r.sql(sql.Members), lease, r.owner).Query(func(rows pgx.Rows) error {
 			var id uuid.UUID
@@ -337,7 +344,7 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}, first bool
 // startError returns the error of Run if its first heartbeat fails in a way that waiting cannot repair, and nil
 // otherwise. Later, the same errors count as an outage: a revoked grant, for example.
 func startError(err error) error {
-	if errors.Is(err, errOtherSequence) || errors.Is(err, errNoLanes) {
+	if errors.Is(err, errOtherSequence) || errors.Is(err, errNoLanes) || errors.Is(err, errDivided) {
 		return err
 	}
 	switch pgerr.Code(err) {
@@ -353,6 +360,10 @@ func startError(err error) error {
 
 // errNoLanes: events of such a lane wait for ever, and no other statement notices.
 var errNoLanes = errors.New("relay: rows of outbox_lane are missing: `relay fence` makes them")
+
+// errDivided: a relay deletes rows by their positions, and each partition or child table has rows at the same ones.
+var errDivided = errors.New("relay: a table of the outbox has partitions or child tables, and must have none: detach " +
+	"them, or alter table ... no inherit")
 
 // beatAtLeast is the pause between heartbeats while lanes change hands, and the least one before a requested one.
 const beatAtLeast = 500 * time.Millisecond

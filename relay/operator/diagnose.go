@@ -29,6 +29,8 @@ type Diagnosis struct {
 	// start. Each restart begins a new incarnation.
 	ByStart bool
 
+	// Divided is a table that has partitions or child tables, and must have none: relays do not work then.
+	Divided                 string
 	MissingLanes            int64         // rows that outbox_lane lacks: their events are not published
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
 	Members                 int64         // relays that were alive within the last minute
@@ -176,6 +178,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	var oldest float64
 	x.row(ctx, sql.Leases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
 	d.Oldest = sql.Seconds(oldest)
+	x.row(ctx, sql.Divided, nil, []any{&d.Divided})
 	x.row(ctx, sql.MissingLanes, nil, []any{&d.MissingLanes})
 	d.Silent = rowsOf(ctx, x, scanSilent, sql.Silent)
 	d.Troubled = x.texts(ctx, sql.Troubled)

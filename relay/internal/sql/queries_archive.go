@@ -48,9 +48,9 @@ with own as materialized (
 	delete from {schema}outbox_claim c where c.ctid = any (array(select own.entry from own))
 ), found as materialized (
 	select r.ctid as row, u.seq from own cross join lateral unnest(own.ids, own.seqs) u (id, seq) cross join lateral (
-		select e.ctid from {schema}outbox_event e where e.lane = own.lane and e.id = u.id limit 1) r
+		select e.ctid from only {schema}outbox_event e where e.lane = own.lane and e.id = u.id limit 1) r
 ), gone as (
-	delete from {schema}outbox_event e using found k where e.ctid = k.row
+	delete from only {schema}outbox_event e using found k where e.ctid = k.row
 	returning e.*, k.seq
 ), kept as (
 	insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type,
@@ -72,13 +72,13 @@ with own as materialized (
 		from own)
 ), found as materialized (
 	select v.*, e.ctid as event, h.ctid as held, p.ctid as parked from v
-	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id
+	left join lateral (select e.ctid from only {schema}outbox_event e where e.lane = v.lane and e.id = v.id
 		limit 1) e on true
 	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
 	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id
 		limit 1) p on true
 ), taken as (
-	delete from {schema}outbox_event e using found v where e.ctid = v.event
+	delete from only {schema}outbox_event e using found v where e.ctid = v.event
 	returning e.lane, v.seq, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers,
 		e.payload, e.event_time, e.created_at
 ), drained as (

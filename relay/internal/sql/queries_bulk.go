@@ -40,7 +40,7 @@ from (
 		octet_length(e.source)
 		+ octet_length(e.type) + octet_length(e.content_type) > $8::integer
 		or coalesce(pg_column_size(e.headers) > 1000, false) or pg_column_compression(e.headers) is not null as large
-	from {schema}outbox_event e
+	from only {schema}outbox_event e
 	where e.lane = any (array(select mine.lane from mine)) and e.id > (select min(mine.floor) from mine) and e.id <= $5
 	limit $9
 ) r`
@@ -70,7 +70,7 @@ with own as materialized (
 ), entries as (
 	delete from {schema}outbox_claim c where c.ctid = any (array(select own.entry from own))
 ), gone as (
-	delete from {schema}outbox_event e
+	delete from only {schema}outbox_event e
 	where e.ctid = any ($5::tid[]) and (select count(*) from own) = cardinality($1::smallint[])
 	returning e.id
 )

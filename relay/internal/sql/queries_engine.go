@@ -171,7 +171,7 @@ select lane, id, message_id, source, tenant, topic, key, type, content_type, hea
 	//
 	// The form is for the planner: a vacuum that can remove nothing, because of an old snapshot, records the table as
 	// empty. A join would then read every dead row of a lane. A limit keeps each lookup one descent of the index, and
-	// an array of ctids allows no other plan. The lanes are locked, so their rows do not move.
+	// an array of ctids allows no other plan. The lanes are locked, so their rows do not move. Only: see Divided.
 	Settle = `-- relay: settle
 with own as materialized (
 	select f.lane, c.entry, c.ids
@@ -184,9 +184,9 @@ with own as materialized (
 ), entries as (
 	delete from {schema}outbox_claim c where c.ctid = any (array(select own.entry from own))
 ), gone as (
-	delete from {schema}outbox_event e where e.ctid = any (array(
+	delete from only {schema}outbox_event e where e.ctid = any (array(
 		select r.ctid from own cross join lateral unnest(own.ids) u (id) cross join lateral (
-			select e.ctid from {schema}outbox_event e where e.lane = own.lane and e.id = u.id limit 1) r))
+			select e.ctid from only {schema}outbox_event e where e.lane = own.lane and e.id = u.id limit 1) r))
 	returning true
 )
 select lane, (select count(*) from gone) from own`
@@ -232,6 +232,11 @@ returning seen`
 
 	MissingLanes = `-- relay: missing lanes
 select 32 - count(*) from {schema}outbox_lane`
+
+	// The first table with partitions or child tables: one ctid is a row in each of them.
+	Divided = `-- relay: divided
+select coalesce(min(i.inhparent::regclass::text), '') from pg_inherits i where i.inhparent = any (array[
+	'{schema}outbox_event', '{schema}outbox_claim', '{schema}outbox_held', '{schema}outbox_parked']::regclass[])`
 
 	// The events of a proof are always rolled back. Their ids are below those that claims read.
 	ProveAppend = `-- relay: prove append

@@ -89,7 +89,7 @@ with ids as materialized (
 	) p
 	where p.bytes <= $6 or p.bytes = p.size
 ), behind as (
-	delete from {schema}outbox_event e using picked p where p.marked and e.lane = p.lane and e.id = p.id
+	delete from only {schema}outbox_event e using picked p where p.marked and e.lane = p.lane and e.id = p.id
 	returning e.*
 ), put as (
 	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic,
@@ -231,9 +231,9 @@ with own as materialized (
 ), v as materialized (
 	select v.lane, v.id from unnest($5::smallint[], $6::bigint[]) v (lane, id) where v.lane in (select lane from own)
 ), taken as (
-	delete from {schema}outbox_event e where e.ctid = any (array(
+	delete from only {schema}outbox_event e where e.ctid = any (array(
 		select r.ctid from v cross join lateral (
-			select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) r))
+			select e.ctid from only {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) r))
 ), drained as (
 	delete from {schema}outbox_held h where h.ctid = any (array(
 		select r.ctid from v cross join lateral (
@@ -259,13 +259,13 @@ with own as materialized (
 	where v.lane in (select lane from own)
 ), found as materialized (
 	select v.*, e.ctid as event, h.ctid as held, p.ctid as parked from v
-	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id
+	left join lateral (select e.ctid from only {schema}outbox_event e where e.lane = v.lane and e.id = v.id
 		limit 1) e on true
 	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
 	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id
 		limit 1) p on true
 ), taken as (
-	delete from {schema}outbox_event e using found v where e.ctid = v.event
+	delete from only {schema}outbox_event e using found v where e.ctid = v.event
 	returning e.lane, e.id, v.alone, v.sent as maybe, v.attempts, v.reason, v.code, e.message_id, e.source, e.tenant,
 		e.topic, e.key, e.type, e.content_type, e.headers, e.payload, e.event_time, e.created_at
 ), unheld as (
@@ -312,13 +312,13 @@ with own as materialized (
 	where v.lane in (select lane from own)
 ), found as materialized (
 	select v.*, e.ctid as event, h.ctid as held, p.ctid as parked from v
-	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id
+	left join lateral (select e.ctid from only {schema}outbox_event e where e.lane = v.lane and e.id = v.id
 		limit 1) e on true
 	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
 	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id
 		limit 1) p on true
 ), taken as (
-	delete from {schema}outbox_event e using found v where e.ctid = v.event
+	delete from only {schema}outbox_event e using found v where e.ctid = v.event
 	returning e.lane, e.id, e.topic, v.partition, v.seq, v.sent, false as maybe, e.message_id, e.source, e.tenant,
 		e.key, e.type, e.content_type, e.headers, e.payload, e.event_time, e.created_at
 ), listed as (

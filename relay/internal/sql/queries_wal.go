@@ -193,17 +193,17 @@ returning m.outbox_id::text || '.' || m.incarnation`
 
 	// An array of ctids allows no other plan, as in settle. Rows of the outbox are never updated, so none has moved.
 	StreamedGone = `-- relay: streamed gone
-delete from {schema}outbox_event e where e.ctid = any (array(
+delete from only {schema}outbox_event e where e.ctid = any (array(
 	select r.ctid from unnest($1::smallint[], $2::bigint[]) u (lane, id) cross join lateral (
-		select e.ctid from {schema}outbox_event e where e.lane = u.lane and e.id = u.id limit 1) r))`
+		select e.ctid from only {schema}outbox_event e where e.lane = u.lane and e.id = u.id limit 1) r))`
 
 	StreamedArchived = `-- relay: streamed archived
 with found as materialized (
 	select r.ctid as row, u.seq from unnest($1::smallint[], $2::bigint[], $3::bigint[]) u (lane, id, seq) cross
 	join lateral (
-		select e.ctid from {schema}outbox_event e where e.lane = u.lane and e.id = u.id limit 1) r
+		select e.ctid from only {schema}outbox_event e where e.lane = u.lane and e.id = u.id limit 1) r
 ), gone as (
-	delete from {schema}outbox_event e using found k where e.ctid = k.row
+	delete from only {schema}outbox_event e using found k where e.ctid = k.row
 	returning e.*, k.seq
 )
 insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type,
