@@ -116,8 +116,8 @@ func (f *findings) leases(d operator.Diagnosis) {
 	case d.Divided != "":
 		f.add(Fail, "leases", d.Divided+" has partitions or child tables",
 			"No relay works: it finds rows by their positions, which are the same in each of these tables.",
-			"Detach them, or alter table ... no inherit "+d.Divided+". What stands in them is not published: insert it "+
-				"into outbox_event again, without its ids.")
+			"Detach them, or alter table ... no inherit "+d.Divided+". What stands in them is not published: "+
+				"insert it into outbox_event again, without its ids.")
 	case d.MissingLanes > 0:
 		f.add(Fail, "leases", fmt.Sprintf("outbox_lane lacks %d of its 32 rows", d.MissingLanes),
 			"No relay works. The tables were truncated, or restored without their data.",
