@@ -281,11 +281,15 @@ func (p *partition) reportLost(lost LostRange, why string, first, end int64, hal
 	if p.c.cfg.Observer.Lost != nil {
 		p.c.cfg.Observer.Lost(lost)
 	}
-	if halts {
-		return fmt.Errorf("%s: the log has offsets %d to %d; stop the group's workers, set its offset and start them",
-			why, first, end)
+	if !halts {
+		return nil
 	}
-	return nil
+	do := "set its offset"
+	if p.reading.kept && lost.From < first { // otherwise it would begin at the loss again
+		do = "move its inbox and its offset behind them (`relay inbox skip` does the first and says how to do the other)"
+	}
+	return fmt.Errorf("%s: the log has offsets %d to %d; stop the group's workers, %s, and start them", why, first,
+		end, do)
 }
 
 // identify queries the id of the topic's log until it gets an answer. It returns false if ctx ended.

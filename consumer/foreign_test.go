@@ -223,3 +223,37 @@ func TestTooManyHeadersHaltThePartition(t *testing.T) {
 	}
 	h.await(t, 6)
 }
+
+// TestHaltAtALossSaysHowToGoOn: with a handler that keeps its progress, the group's offset alone does not lead behind
+// the loss.
+func TestHaltAtALossSaysHowToGoOn(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(5, 0)...)
+	h := newKeeping()
+	m := start(t, h, topic, config(topic))
+	h.await(t, 5)
+	m.stop(t)
+	h.decided(0, 5)
+	kafkatest.Produce(t, topic, records(10, 0)...)
+	deleteBefore(t, topic, 12)
+	cfg := config(topic)
+	halted := make(chan consumer.Halt, 10)
+	cfg.OnLost = consumer.LostHalt
+	cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
+	for range 2 { // before and after an operator has set the group's offset
+		h.handler = newHandler()
+		m = start(t, h, topic, cfg)
+		if x := recv(t, "the halt", halted); !strings.Contains(x.Err.Error(), "relay inbox skip") {
+			t.Error(x.Err)
+		}
+		m.stop(t)
+		commitWith(t, kafkatest.Brokers(t), topic, 12, "")
+	}
+	h.decided(0, 12) // as the command does
+	h.handler = newHandler()
+	m = start(t, h, topic, cfg)
+	offsetsOf(t, h.await(t, 3)[0], 12, 15)
+	m.stop(t)
+}
