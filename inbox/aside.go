@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
@@ -28,6 +29,7 @@ type aside struct {
 
 // batcher is a connection, or a transaction.
 type batcher interface {
+	querier
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
@@ -75,6 +77,15 @@ func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []
 	}
 	if err := in.writeAside(ctx, on, a, events); err != nil {
 		return nil, in.classify(ctx, fmt.Errorf("inbox: setting %d events aside: %w", len(a.outcomes), err))
+	}
+	var refused []uuid.UUID // by the quarantine
+	for _, to := range to {
+		if id := &p.ids[to.at]; to.verdict == asideQuarantine && a.outcomes[int(id.index)] == Duplicate {
+			refused = append(refused, id.id)
+		}
+	}
+	if err := in.there(ctx, on, refused, true); err != nil {
+		return nil, in.classify(ctx, err)
 	}
 	return a, nil
 }
@@ -178,7 +189,12 @@ func (in *Inbox) writeAside(ctx context.Context, on batcher, a *aside, events []
 	var b pgx.Batch
 	if n := len(a.behind.ids); n > 0 {
 		a.written += n
-		b.Queue(in.q(sqlPark), a.behind.args(in.consumer)...)
+		b.Queue(in.q(sqlPark), a.behind.args(in.consumer)...).Exec(func(tag pgconn.CommandTag) error {
+			if lost := n - int(tag.RowsAffected()); lost > 0 {
+				return takenError("inbox_parked", lost)
+			}
+			return nil
+		})
 	}
 	if len(a.quarantine.ids) > 0 {
 		b.Queue(in.q(sqlQuarantine), a.quarantine.args(in.consumer)...).Query(func(rows pgx.Rows) error {

@@ -40,7 +40,7 @@ type work struct {
 //
 // Round trips: one for begin, state, both inserts and the check for parked events; those of the effect; one for commit.
 // Two more if the consumer has parked keys or events, or if an event must be quarantined. One more if the progress is
-// written. One more if no event is new.
+// written. One more if an event is not new, and another if none is.
 func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	p, f := in.dedup.plan(w.events, w.assignment, false)
 	if f != nil {
@@ -244,7 +244,13 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 		a.setMarks(nil)
 		return false, &failure{kind: stale, err: errStale}
 	}
-	return open, a.checkDatabase(p.database)
+	if f := a.checkDatabase(p.database); f != nil || in.cfg.Dedup != ByID {
+		return open, f
+	}
+	if err := in.there(ctx, conn, p.repeats(), false); err != nil {
+		return false, in.classify(ctx, err)
+	}
+	return open, nil
 }
 
 func (in *Inbox) readInsert(res pgx.BatchResults, p *planned) (*state, error) {

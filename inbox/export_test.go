@@ -23,3 +23,6 @@ func KeepProgressFresh(h Handler) {
 		a.mu.Unlock()
 	}
 }
+
+// ReleaseOnce runs the released events that are due.
+func ReleaseOnce(ctx context.Context, in *Inbox) error { return in.release(ctx) }

@@ -129,7 +129,10 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 			}
 		}
 		list.add(e, hash, kindFailed, code, message, attempts)
-		_, err := conn.Exec(ctx, in.q(sqlPark), list.args(in.consumer)...)
+		tag, err := conn.Exec(ctx, in.q(sqlPark), list.args(in.consumer)...)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = takenError("inbox_parked", 1)
+		}
 		if err != nil {
 			return failed(err)
 		}

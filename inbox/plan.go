@@ -112,6 +112,19 @@ func (p *planned) new(id uuid.UUID) bool {
 	return found
 }
 
+// repeats returns the ids that were to be recorded and are not new.
+func (p *planned) repeats() (ids []uuid.UUID) {
+	if p.inserted == len(p.ids) {
+		return nil
+	}
+	for i := range p.ids {
+		if id := &p.ids[i]; !id.isNew && !id.place.undecidable() {
+			ids = append(ids, id.id)
+		}
+	}
+	return ids
+}
+
 // of returns the ids that belong in a table, without duplicates, in the order of their inserts.
 func (p *planned) of(where place) (ids []uuid.UUID) {
 	for i := range p.ids {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
@@ -115,7 +116,7 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where 
 		return where, nil, errors.Join(fmt.Errorf("%w: %w", errInsert, err), savepoint.Rollback(ctx))
 	}
 	if tag.RowsAffected() == 0 {
-		return where, nil, savepoint.Rollback(ctx)
+		return where, nil, errors.Join(in.there(ctx, savepoint, []uuid.UUID{e.ID}, false), savepoint.Rollback(ctx))
 	}
 	return where, savepoint, nil
 }

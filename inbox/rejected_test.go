@@ -5,9 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -214,5 +217,104 @@ func TestP9_3_AnotherDatabaseDecidesNothing(t *testing.T) {
 				t.Errorf("the progress of the other database moved from %d to %d", before, now)
 			}
 		})
+	}
+}
+
+// TestP9_3_TakenRowsDecideNothing: a trigger takes the rows away that a worker writes, as one does that was made for
+// AFTER INSERT and returns null. No event is a duplicate, parked or quarantined by it, until it is gone.
+func TestP9_3_TakenRowsDecideNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		table  string
+		events func(bad map[uuid.UUID]error, e []event.Event)
+		want   inbox.Outcome
+	}{
+		"new": {"inbox_message", func(map[uuid.UUID]error, []event.Event) {}, inbox.Applied},
+		"no v7": {"inbox_message_any", func(_ map[uuid.UUID]error, e []event.Event) {
+			e[0].ID, e[1].ID = uuid.New(), uuid.New()
+		}, inbox.Applied},
+		"failing": {"inbox_parked", func(bad map[uuid.UUID]error, e []event.Event) {
+			for i := range e {
+				e[i].Key, bad[e[i].ID] = e[i].ID.String(), inbox.Terminal("x", errBad)
+			}
+		}, inbox.Parked},
+		"behind": {"inbox_parked", func(_ map[uuid.UUID]error, e []event.Event) {
+			e[0].Key, e[1].Key = "parked", "parked"
+		}, inbox.Parked},
+		"of the future": {"inbox_parked", func(_ map[uuid.UUID]error, e []event.Event) {
+			for i := range e {
+				e[i].ID = event.IDAt(time.Now().Add(1000 * time.Hour))
+			}
+		}, inbox.Quarantined},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			bad, first, e := map[uuid.UUID]error{}, keyed("parked"), some(3)[1:]
+			bad[first[0].ID] = inbox.Terminal("x", errBad)
+			told := make(chan inbox.RetriedInfo, 10000)
+			h := w.inbox(inbox.Config{Observer: inbox.Observer{
+				Retried: func(i inbox.RetriedInfo) { told <- i },
+			}}).Each(failing(bad))
+			same(t, "before", handle(t, h, first), repeat(inbox.Parked, 1))
+			c.events(bad, e)
+			w.Exec(t, "create function take() returns trigger language plpgsql as 'begin return null; end'")
+			w.Exec(t, "create trigger take before insert on "+c.table+" for each row execute function take()")
+			decided := make(chan []inbox.Outcome, 1)
+			go func() {
+				out, err := h.Handle(t.Context(), e)
+				if err != nil {
+					t.Error(err)
+				}
+				decided <- out
+			}()
+			select {
+			case r := <-told:
+				if r.Reason != "rejected" || !strings.Contains(r.Err.Error(), "BEFORE INSERT") {
+					t.Errorf("retried as %s: %v", r.Reason, r.Err)
+				}
+			case out := <-decided:
+				t.Fatalf("with a trigger on %s: %v", c.table, out)
+			}
+			w.Exec(t, "drop trigger take on "+c.table)
+			same(t, "without it", <-decided, repeat(c.want, 2))
+		})
+	}
+}
+
+// TestTakenIDIsNotReleased: the same for released events, and in a transaction of the caller.
+func TestTakenIDIsNotReleased(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e, bad := keyed("a", "a"), map[uuid.UUID]error{}
+	bad[e[0].ID] = inbox.Terminal("x", errBad)
+	in := w.inbox(quick(inbox.Config{}))
+	same(t, "before", handle(t, in.Each(failing(bad)), e), repeat(inbox.Parked, 2))
+	delete(bad, e[0].ID)
+	w.Exec(t, "create function take() returns trigger language plpgsql as 'begin return null; end'")
+	w.Exec(t, "create trigger take before insert on inbox_message for each row execute function take()")
+	err := pgx.BeginFunc(t.Context(), w.Pool, func(tx pgx.Tx) error {
+		outcome, err := in.ProcessTx(t.Context(), tx, keyed("b")[0], write)
+		if err == nil {
+			t.Errorf("in a transaction: %v", outcome)
+		}
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "BEFORE INSERT") {
+		t.Error(err)
+	}
+	w.releaseKey("a", 2)
+	if err := inbox.ReleaseOnce(t.Context(), in); err != nil {
+		t.Error(err)
+	}
+	if n := len(w.parked()); n != 2 {
+		t.Errorf("%d events are left, want 2", n)
+	}
+	w.Exec(t, "drop trigger take on inbox_message")
+	if err := inbox.ReleaseOnce(t.Context(), in); err != nil {
+		t.Error(err)
+	}
+	if len(w.effects()) != 2 || len(w.parked()) != 0 {
+		t.Errorf("%d effects, %v", len(w.effects()), w.parked())
 	}
 }

@@ -290,5 +290,8 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	case err != nil:
 		return nil, in.classify(ctx, fmt.Errorf("inbox: recording released ids: %w", err))
 	}
+	if err = in.there(ctx, tx, p.repeats(), false); err != nil {
+		return nil, in.classify(ctx, err)
+	}
 	return p, nil
 }
