@@ -34,8 +34,8 @@ const (
 	// LostContinue logs the exact missing range as an error, calls Observer.Lost, and continues at the oldest record in
 	// the log.
 	LostContinue LostPolicy = iota
-	// LostHalt reports the range in the same way, and halts the partition until an operator sets the group's offset; with
-	// an inbox, its progress too: `relay inbox skip`.
+	// LostHalt reports the range in the same way, and halts the partition until an operator sets the group's offset;
+	// with an inbox, its progress too: `relay inbox skip`.
 	LostHalt
 )
 

@@ -286,7 +286,7 @@ func (p *partition) reportLost(lost LostRange, why string, first, end int64, hal
 	}
 	do := "set its offset"
 	if p.reading.kept && lost.From < first { // otherwise it would begin at the loss again
-		do = "move its inbox and its offset behind them (`relay inbox skip` does the first and says how to do the other)"
+		do = "move its inbox and its offset behind them (`relay inbox skip` does the first, and prints the second)"
 	}
 	return fmt.Errorf("%s: the log has offsets %d to %d; stop the group's workers, %s, and start them", why, first,
 		end, do)
