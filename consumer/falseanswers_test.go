@@ -189,3 +189,28 @@ func TestOneFalseGroupOffsetHaltsNothing(t *testing.T) {
 	}
 	m.stop(t)
 }
+
+// One answer has another id of the topic: the log is not taken for one that was made again.
+func TestOneFalseTopicIDLosesNothing(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	brokers, topic := falseKafka(t, int16(kmsg.Metadata), func(req kmsg.Request) kmsg.Response {
+		r := req.(*kmsg.MetadataRequest)
+		if r.Version < 10 || len(r.Topics) != 1 || asked.Add(1) > 1 {
+			return nil
+		}
+		res := r.ResponseKind().(*kmsg.MetadataResponse)
+		one := kmsg.NewMetadataResponseTopic()
+		one.Topic, one.TopicID = r.Topics[0].Topic, [16]byte{1}
+		res.Topics = append(res.Topics, one)
+		return res
+	})
+	h, cfg := newHandler(), config(topic)
+	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	m := startAt(t, h, brokers, topic, cfg)
+	offsetsOf(t, h.await(t, 5)[0], 0, 5)
+	if n := asked.Load(); n < 3 {
+		t.Errorf("asked %d times", n)
+	}
+	m.stop(t)
+}

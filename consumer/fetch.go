@@ -296,6 +296,12 @@ func (p *partition) reportLost(lost LostRange, why string, first, end int64, hal
 func (p *partition) identify(ctx context.Context, f *facts) bool {
 	return retry(ctx, func() bool {
 		log, fetched, err := p.c.client.logID(ctx, &p.c.cfg, p.Topic)
+		if err == nil && log != f.group.log { // one answer may be false
+			var again uuid.UUID
+			if again, fetched, err = p.c.client.logID(ctx, &p.c.cfg, p.Topic); err == nil && again != log {
+				err = fmt.Errorf("the id of topic %s: two answers differ", p.Topic)
+			}
+		}
 		switch {
 		case err == nil:
 			p.c.outage.works(p.String())
