@@ -261,3 +261,37 @@ func TestP8RefusedDueStopsNothing(t *testing.T) {
 		refuse(t, db, "42704", fromWAL, func() { awaitStreaming(t, db) })
 	})
 }
+
+// TestP8DueEventsAreNotTakenAway: a user's trigger drops events, as a producer's append would be told. A scheduled one
+// waits and is named; it is published once the trigger is gone.
+func TestP8DueEventsAreNotTakenAway(t *testing.T) {
+	t.Parallel()
+	take := func(t *testing.T, db *pgtest.DB, mode func(c *relay.Config), ready func()) {
+		to := &memory{}
+		db.Exec(t, `create function away() returns trigger language plpgsql as 'begin return null; end';
+			create trigger away before insert on outbox_event for each row when (new.key = 'due')
+				execute function away()`)
+		stop := startRelay(t, newRelay(t, db, to, config(mode)))
+		ready()
+		db.Exec(t, `insert into outbox_scheduled (due, topic, key, type) select now(), 'payments', k, 'T'
+			from unnest('{due,other}'::text[]) k`)
+		pgtest.AwaitSQL(t, db, `select exists (select from relay_member where trouble like '%takes them away%')`)
+		pgtest.AwaitSQL(t, db, `select count(*) = 1 and min(key) = 'due' from outbox_scheduled`)
+		db.Exec(t, "drop trigger away on outbox_event")
+		pgtest.AwaitSQL(t, db, "select not exists (select from outbox_scheduled)")
+		awaitDrained(t, db)
+		pgtest.AwaitSQL(t, db, `select bool_and(trouble = '') from relay_member`)
+		if err := stop(); err != nil || to.count() != 2 {
+			t.Fatalf("%d events are published, want 2: %v", to.count(), err)
+		}
+	}
+	t.Run("from the table", func(t *testing.T) {
+		t.Parallel()
+		take(t, outboxDB(t), func(*relay.Config) {}, func() {})
+	})
+	t.Run("from the WAL", func(t *testing.T) {
+		t.Parallel()
+		db, _ := walDB(t)
+		take(t, db, fromWAL, func() { awaitStreaming(t, db) })
+	})
+}

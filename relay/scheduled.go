@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -140,11 +141,17 @@ func (r *Relay) moveApart(ctx context.Context, s *session, grants []lanes.Grant)
 	return nil
 }
 
+// errTakenAway: an event that was scheduled would be in no table.
+var errTakenAway = errors.New("a trigger of outbox_event takes them away")
+
 // dueRefused reports whether the server refused the work on a lane that includes the move of its due events. The lane
 // goes on without them; if they were not the cause, the next claim is refused too.
 func (r *Relay) dueRefused(grants []lanes.Grant, err error) bool {
 	if len(grants) != 1 || !grants[0].Due || !pgerr.Answered(err) || late(err) {
 		return false
+	}
+	if pgerr.Is(err, pgerr.DivisionByZero) && !pgerr.Within(err) {
+		err = errTakenAway
 	}
 	r.lanes.DueRefused(grants[0].Lane, grants[0].Fence, time.Now())
 	r.refuse(grants[0].Lane, fmt.Errorf("with its due events: %w", err), true)
