@@ -68,7 +68,7 @@ func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context
 const (
 	CodeOK     = 0 // clean, also after a signal
 	CodeFailed = 1 // run returned an error
-	CodeUsage  = 2 // the error is a a wrong setting: see [Env.Err]
+	CodeUsage  = 2 // the error is a wrong setting: see [Env.Err]
 	CodeForced = 5 // a second SIGINT ended the process at once
 )
 
