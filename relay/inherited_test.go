@@ -181,6 +181,25 @@ func TestRowSecurityIsRefused(t *testing.T) {
 		}
 		db.Exec(t, "alter table "+table+" disable row level security")
 	}
+	o, err := operator.New(as, db.Schema, "kim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"outbox_event", "outbox_lane", "outbox_held", "outbox_parked", "outbox_scheduled"} {
+		db.Exec(t, "alter table "+table+" enable row level security")
+		hidden := func(what string, err error) {
+			if err == nil || !strings.Contains(err.Error(), `"`+table+`"`) {
+				t.Errorf("%s, with hidden rows of %s: %v", what, table, err)
+			}
+		}
+		_, err := operator.ReadStatus(t.Context(), as, db.Schema)
+		hidden("status", err)
+		if table != "outbox_scheduled" {
+			_, err = o.Fence(t.Context(), "a test")
+			hidden("fence", err)
+		}
+		db.Exec(t, "alter table "+table+" disable row level security")
+	}
 }
 
 // TestLanesAreMissing: a schema without its data has no lanes, and no statement on lanes notices. The relay does not

@@ -66,6 +66,9 @@ func (p *Person) Begin(ctx context.Context, do func(tx pgx.Tx) error) error {
 		if _, err := tx.Exec(ctx, p.timeouts, Timeout); err != nil {
 			return err
 		}
+		if _, err := tx.Exec(ctx, allRows); err != nil {
+			return err
+		}
 		return do(tx)
 	})
 }
@@ -100,15 +103,31 @@ func (p *Person) Log(ctx context.Context, statement string, args ...any) ([]Entr
 func List[T any](ctx context.Context, p *Person, what string, scan pgx.RowToFunc[T], statement string, args ...any) (
 	[]T, error,
 ) {
-	rows, err := p.DB.Query(ctx, statement, args...)
-	var list []T
-	if err == nil {
-		list, err = pgx.CollectRows(rows, scan)
-	}
+	list, err := Read(ctx, p.DB, scan, statement, args...)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", p.room, what, pgsession.Advise(err))
+		return nil, fmt.Errorf("%s: %s: %w", p.room, what, err)
 	}
 	return list, nil
+}
+
+// DB is a pool or a transaction.
+type DB interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// Read returns the rows of a statement. It fails where row-level security would hide some: what waits would look like
+// nothing.
+func Read[T any](ctx context.Context, db DB, scan pgx.RowToFunc[T], statement string, args ...any) (list []T,
+	err error,
+) {
+	var b pgx.Batch
+	b.Queue(allRows)
+	b.Queue(statement, args...).Query(func(rows pgx.Rows) (err error) {
+		list, err = pgx.CollectRows(rows, scan)
+		return err
+	})
+	err = db.SendBatch(ctx, &b).Close()
+	return list, pgsession.Advise(err)
 }
 
 // ErrNotParked is returned for an event or key that is not parked, or no longer.

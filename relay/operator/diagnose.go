@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -142,7 +143,7 @@ func (x *examiner) texts(ctx context.Context, statement string, args ...any) []s
 
 func rowsOf[T any](ctx context.Context, x *examiner, scan pgx.RowToFunc[T], statement string, args ...any) (list []T) {
 	if x.err == nil {
-		list, x.err = read(ctx, x.db, scan, x.schema.Expand(statement), args...)
+		list, x.err = audit.Read(ctx, x.db, scan, x.schema.Expand(statement), args...)
 	}
 	return list
 }

@@ -57,7 +57,7 @@ func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid
 		if _, err := tx.Exec(ctx, o.q(sql.LockTimeout), lockTimeout); err != nil {
 			return audited{}, err
 		}
-		lanes, err := read(ctx, tx, pgx.RowTo[int16], o.q(sql.LockHeld), topic, only)
+		lanes, err := audit.Read(ctx, tx, pgx.RowTo[int16], o.q(sql.LockHeld), topic, only)
 		if err != nil {
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -55,22 +54,7 @@ func (o *Operator) ParkedEvent(ctx context.Context, id int64) (ParkedEvent, erro
 	return list[0], nil
 }
 
-// querier is a pool or a transaction.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// read returns the rows of a statement.
-func read[T any](ctx context.Context, db querier, scan pgx.RowToFunc[T], statement string, args ...any) ([]T, error) {
-	rows, err := db.Query(ctx, statement, args...)
-	if err != nil {
-		return nil, err
-	}
-	list, err := pgx.CollectRows(rows, scan)
-	return list, pgsession.Advise(err)
-}
-
-func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole bool) ([]ParkedEvent, error) {
+func (o *Operator) parked(ctx context.Context, db audit.DB, f ParkedFilter, whole bool) ([]ParkedEvent, error) {
 	if f.Limit <= 0 {
 		f.Limit = audit.DefaultLimit
 	}
@@ -81,7 +65,7 @@ func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole
 	if f.MessageID != uuid.Nil {
 		messageID = &f.MessageID
 	}
-	return read(ctx, db, scanParked, o.q(sql.Parked), f.ID, messageID, f.Tenant, f.Topic, f.Key, f.Code,
+	return audit.Read(ctx, db, scanParked, o.q(sql.Parked), f.ID, messageID, f.Tenant, f.Topic, f.Key, f.Code,
 		sql.Interval(f.OlderThan), f.After, f.Limit, whole, f.Kind)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -52,7 +53,7 @@ func ReadRelays(ctx context.Context, db *pgxpool.Pool, schema string) (r Relays,
 	if err != nil {
 		return r, fmt.Errorf("relay: %w", err)
 	}
-	if r.List, err = read(ctx, db, scanRelay, in.Expand(sql.StatusRelays)); err == nil {
+	if r.List, err = audit.Read(ctx, db, scanRelay, in.Expand(sql.StatusRelays)); err == nil {
 		err = db.QueryRow(ctx, in.Expand(sql.Cluster)).Scan(&r.Cluster)
 	}
 	if err != nil {

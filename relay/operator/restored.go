@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -94,7 +95,7 @@ func PinnedTopics(ctx context.Context, db *pgxpool.Pool, schema string) ([]strin
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	topics, err := read(ctx, db, pgx.RowTo[string], in.Expand(sql.Pinned))
+	topics, err := audit.Read(ctx, db, pgx.RowTo[string], in.Expand(sql.Pinned))
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading the topics: %w", err)
 	}

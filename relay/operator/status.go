@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/internal/pgsession"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -59,21 +59,21 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		return Status{}, fmt.Errorf("relay: %w", err)
 	}
 	var st Status
-	if st.Lanes, err = read(ctx, db, scanLane, in.Expand(sql.StatusLanes)); err != nil {
+	if st.Lanes, err = audit.Read(ctx, db, scanLane, in.Expand(sql.StatusLanes)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading lanes: %w", err)
 	}
-	if st.Topics, err = read(ctx, db, scanTopicStatus, in.Expand(sql.StatusTopics)); err != nil {
+	if st.Topics, err = audit.Read(ctx, db, scanTopicStatus, in.Expand(sql.StatusTopics)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading topics: %w", err)
 	}
-	if st.Aside, err = read(ctx, db, scanTopic, in.Expand(sql.ListTopics)); err != nil {
+	if st.Aside, err = audit.Read(ctx, db, scanTopic, in.Expand(sql.ListTopics)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is held: %w", err)
 	}
 	st.Aside = slices.DeleteFunc(st.Aside, func(t Topic) bool { return t.Held == 0 && t.PausedAt == nil })
-	err = db.QueryRow(ctx, in.Expand(sql.StatusScheduled)).Scan(&st.Scheduled.Events, &st.Scheduled.Overdue,
-		&st.Scheduled.Next)
+	scheduled, err := audit.Read(ctx, db, scanScheduledStatus, in.Expand(sql.StatusScheduled))
 	if err != nil {
-		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", pgsession.Advise(err))
+		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
 	}
+	st.Scheduled = scheduled[0]
 	if st.Relays, err = ReadRelays(ctx, db, schema); err != nil {
 		return Status{}, err
 	}
@@ -85,6 +85,11 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		st.Oldest = max(st.Oldest, t.Oldest)
 	}
 	return st, nil
+}
+
+func scanScheduledStatus(row pgx.CollectableRow) (s ScheduledStatus, err error) {
+	err = row.Scan(&s.Events, &s.Overdue, &s.Next)
+	return s, err
 }
 
 func scanTopicStatus(row pgx.CollectableRow) (t TopicStatus, err error) {

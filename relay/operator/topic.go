@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -45,7 +46,7 @@ func (o *Operator) TopicState(ctx context.Context, topic string) (s TopicState, 
 	err = o.db.QueryRow(ctx, o.q(sql.TopicState), topic).Scan(&s.Partitions, &s.PinnedAt, &s.PausedAt, &s.PausedBy,
 		&s.Reason, &s.Cluster, &s.Publishing, &s.PublishingAll)
 	if err == nil {
-		s.HeldIn, err = read(ctx, o.db, pgx.RowToStructByPos[HeldPartition], o.q(sql.HeldOfTopic), topic,
+		s.HeldIn, err = audit.Read(ctx, o.db, pgx.RowToStructByPos[HeldPartition], o.q(sql.HeldOfTopic), topic,
 			relay.SampleLimit)
 	}
 	if err == nil {
