@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -483,3 +484,59 @@ type badTextError struct{}
 func (badTextError) Error() string       { return "bad \x00 \xff" + fmt.Sprintf("%2000s", "long") }
 func (badTextError) Rejected() bool      { return true }
 func (badTextError) RefusalCode() string { return "CODE\x00" }
+
+// TestP4WhatIsPutAsideIsNotTakenAway: a user's trigger takes away what a settle parks, holds or marks. The events stay
+// where they are, their lane is named, and the others go on.
+func TestP4WhatIsPutAsideIsNotTakenAway(t *testing.T) {
+	t.Parallel()
+	for _, table := range []string{"outbox_parked", "outbox_parked_key"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			db, to := outboxDB(t), &memory{verdict: func(_ int, e event.Event) error {
+				if e.Key == "k1" {
+					return refusal{}
+				}
+				return nil
+			}}
+			fill(t, db, 30, 10)
+			db.Exec(t, `create function away() returns trigger language plpgsql as 'begin return null; end';
+				create trigger away before insert on `+table+` for each row execute function away()`)
+			said := &text{}
+			stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) {
+				c.Logger = slog.New(slog.NewTextHandler(said, nil))
+			})))
+			pgtest.Await(t, "a line", func() (bool, error) { return said.of("takes away what is parked") != "", nil })
+			pgtest.AwaitSQL(t, db, `select count(*) = 3 and min(key) = 'k1' and max(key) = 'k1' from outbox_event`)
+			db.Exec(t, "drop trigger away on "+table)
+			pgtest.AwaitSQL(t, db, `select count(*) = 3 from outbox_parked where key = 'k1'`)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			if n := pgtest.One[int](t, db, `select (select count(*) from outbox_event) + 10 * (select count(*)
+				from outbox_parked_key)`); n != 10 {
+				t.Errorf("left in the outbox, and ten times the marks: %d, want 10", n)
+			}
+		})
+	}
+}
+
+// TestP4WhatIsHeldIsNotTakenAway: the same for a topic that is refused as a whole.
+func TestP4WhatIsHeldIsNotTakenAway(t *testing.T) {
+	t.Parallel()
+	db, to, said := outboxDB(t), &memory{verdict: func(int, event.Event) error { return refusal{"topic"} }}, &text{}
+	fill(t, db, 30, 10)
+	db.Exec(t, `create function away() returns trigger language plpgsql as 'begin return null; end';
+		create trigger away before insert on outbox_held for each row execute function away()`)
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) {
+		c.Logger = slog.New(slog.NewTextHandler(said, nil))
+	})))
+	pgtest.Await(t, "a line", func() (bool, error) { return said.of("takes away what is held") != "", nil })
+	if n := pgtest.One[int](t, db, "select count(*) from outbox_event"); n != 30 {
+		t.Errorf("%d events are left in the outbox, want 30", n)
+	}
+	db.Exec(t, "drop trigger away on outbox_held")
+	pgtest.AwaitSQL(t, db, "select count(*) = 30 from outbox_held")
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}

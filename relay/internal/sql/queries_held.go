@@ -245,7 +245,8 @@ with own as materialized (
 )
 select count(*) from v`
 
-	// Refused events and those of their keys. Rows are found as in settle, and for the same reason. A mark is set only
+	// Refused events and those of their keys. Rows are found as in settle, and for the same reason. What a user's
+	// trigger takes away would be nowhere: current_setting fails, with its argument in the error. A mark is set only
 	// where a row was moved: an event that was discarded meanwhile parks no key.
 	SettlePark = `-- relay: settle park
 with own as materialized (
@@ -288,17 +289,25 @@ with own as materialized (
 		when attempts > 0 then code else '' end,
 		message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
 	from moved
+	returning true
+), marks as (
+	select distinct on (m.tenant, m.topic, m.key) m.lane, m.tenant, m.topic, m.key, m.reason, m.code
+	from (
+		select lane, tenant, topic, key, attempts, reason, code from moved where not alone
+		union all
+		select lane, tenant, topic, key, attempts, reason, code from again where not alone
+	) m
+	order by m.tenant, m.topic, m.key, m.attempts desc
+), marked as (
+	insert into {schema}outbox_parked_key (lane, tenant, topic, key, reason, code)
+	select * from marks
+	on conflict (key_hash) do update set state = 'parked', since = clock_timestamp(), reason = excluded.reason,
+		code = excluded.code
+	returning true
 )
-insert into {schema}outbox_parked_key (lane, tenant, topic, key, reason, code)
-select distinct on (m.tenant, m.topic, m.key) m.lane, m.tenant, m.topic, m.key, m.reason, m.code
-from (
-	select lane, tenant, topic, key, attempts, reason, code from moved where not alone
-	union all
-	select lane, tenant, topic, key, attempts, reason, code from again where not alone
-) m
-order by m.tenant, m.topic, m.key, m.attempts desc
-on conflict (key_hash) do update set state = 'parked', since = clock_timestamp(), reason = excluded.reason,
-	code = excluded.code`
+select case when (select count(*) from put) <> (select count(*) from moved)
+	or (select count(*) from marked) <> (select count(*) from marks)
+	then current_setting('a trigger of outbox_parked or outbox_parked_key takes away what is parked') end`
 
 	// Events that cannot be sent now. Those that are held already stay, but their partition may change.
 	SettleHold = `-- relay: settle hold
@@ -328,10 +337,16 @@ with own as materialized (
 ), stays as (
 	update {schema}outbox_held h set partition = v.partition, sent = h.sent or v.sent
 	from found v where h.ctid = v.held and (h.partition <> v.partition or v.sent and not h.sent)
+), moved as (
+	select * from taken union all select * from listed
+), put as (
+	insert into {schema}outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key,
+		type, content_type, headers, payload, event_time, created_at)
+	select * from moved
+	returning true
 )
-insert into {schema}outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key, type,
-	content_type, headers, payload, event_time, created_at)
-select * from taken union all select * from listed`
+select case when (select count(*) from put) <> (select count(*) from moved)
+	then current_setting('a trigger of outbox_held takes away what is held') end`
 
 	SettleEntries = `-- relay: settle entries
 delete from {schema}outbox_claim c
