@@ -95,15 +95,18 @@ func (d *Driver) StepAfter(ctx context.Context, do func()) (ready []int16, err e
 // Woken does what the prober does after Wake, before it probes.
 func (d *Driver) Woken() { d.r.lanes.Woken() }
 
-// Told reports whether the prober was told to probe at once, and consumes the request.
+// Told reports whether the relay told its prober to probe at once, and consumes the request.
 func (d *Driver) Told() bool {
 	select {
-	case <-d.r.woken:
+	case <-d.r.probeAgain:
 		return true
 	default:
 		return false
 	}
 }
+
+// SleepEnds reports whether a sleep that begins now would end at once.
+func (d *Driver) SleepEnds() bool { return len(d.r.woken) > 0 }
 
 // Expire moves the local deadline of every lane into the past, as a late heartbeat does.
 func (d *Driver) Expire() {

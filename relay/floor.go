@@ -108,7 +108,7 @@ func (r *Relay) floorStep(ctx context.Context, s *session, f *floorFinder) (err 
 			r.lanes.Undecidable()
 		}
 		if f.behind = r.lanes.Behind(); f.behind < before {
-			r.Wake()
+			r.requestProbe()
 		}
 	}()
 	every := r.cfg.FloorEvery

@@ -25,6 +25,8 @@ func (r *Relay) probe(ctx context.Context, idle func()) {
 			return
 		case <-r.woken:
 			r.lanes.Woken()
+		case <-r.probeAgain:
+			r.lanes.Woken()
 		case <-timer.C:
 		}
 		ask, floors, ids := r.lanes.ToProbe()

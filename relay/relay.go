@@ -42,7 +42,8 @@ type Relay struct {
 	table         atomic.Pointer[lanes.Table] // lanes, for callers outside of this start
 	postgres      *outage.Monitor
 	kafka         *outage.Monitor
-	woken         chan struct{}
+	woken         chan struct{} // by Wake
+	probeAgain    chan struct{} // what the relay tells itself: unlike Wake, it ends no sleep
 	beatRequested chan struct{}
 	kicks         []chan struct{}
 
@@ -101,7 +102,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		db: db, to: to, cfg: cfg, schema: schema, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage.Monitor{System: "postgres", Log: log, Notify: cfg.Observer.Outage},
 		kafka:    &outage.Monitor{System: "kafka", Log: log, Notify: cfg.Observer.Outage},
-		woken:    make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),
+		woken:    make(chan struct{}, 1), probeAgain: make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),
 		version: build.Version(), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: wal.MostNumbers, span: wal.Span,
 		provedEvery: provedEvery, resignFor: 5 * time.Second,
 	}
@@ -268,6 +269,14 @@ func newPauses() delivery.Pauses { return outage.NewBackOff() }
 func (r *Relay) Wake() {
 	select {
 	case r.woken <- struct{}{}:
+	default:
+	}
+}
+
+// requestProbe makes the prober probe at once.
+func (r *Relay) requestProbe() {
+	select {
+	case r.probeAgain <- struct{}{}:
 	default:
 	}
 }

@@ -136,7 +136,7 @@ func (r *Relay) moveApart(ctx context.Context, s *session, grants []lanes.Grant)
 	r.movedDue(grants, moved)
 	if len(moved) > 0 {
 		r.dueNext = time.Time{}
-		r.Wake() // there may be more than a claim's limit
+		r.requestProbe() // there may be more than a claim's limit
 	}
 	return nil
 }

@@ -63,6 +63,9 @@ func TestP7WakeBeforeFloors(t *testing.T) {
 	if !d.Told() {
 		t.Error("no second probe was requested")
 	}
+	if d.SleepEnds() {
+		t.Error("what the relay tells itself ends its sleep")
+	}
 	if found, err := d.Probe(t.Context()); err != nil || len(found) == 0 {
 		t.Errorf("a probe found %v: %v", found, err)
 	}

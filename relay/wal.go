@@ -102,7 +102,7 @@ func (e *walEngine) Beat() { e.requestBeat() }
 // Wake implements wal.Engine.
 func (e *walEngine) Wake() {
 	e.kickPumps()
-	e.Relay.Wake()
+	e.requestProbe()
 }
 
 // Settled implements wal.Engine.
