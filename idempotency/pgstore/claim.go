@@ -38,7 +38,7 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 				return err
 			}
 			known, err = scan(conn.QueryRow(ctx, s.sql.claim, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version,
-				r.Fingerprint.Sum[:], opt.Token, opt.Lease.Microseconds(), r.Input, s.lockTimeout, s.lockID(k),
+				r.Fingerprint.Sum[:], opt.Token, opt.Lease.Microseconds(), r.Input, s.lockTimeout, lockNumber(k),
 				retention(body), retention(tombstone)), k)
 			return err
 		})
@@ -143,7 +143,7 @@ func (s *Store) Get(ctx context.Context, k idempotency.Key) (store.Record, bool,
 			return store.Record{}, false, nil
 		}
 		var held bool
-		if err := s.db.QueryRow(ctx, sqlIsLocked, s.lockID(k)).Scan(&held); err != nil {
+		if err := s.db.QueryRow(ctx, s.sql.isLocked, lockNumber(k)).Scan(&held); err != nil {
 			return store.Record{}, false, fmt.Errorf("pgstore: reading a key: %w", err)
 		}
 		if held {

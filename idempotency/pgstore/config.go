@@ -95,6 +95,7 @@ type statements struct {
 	extend, save, finish, release, markUnknown, postpone               string
 	recover, expireBodies, deleteTombstones, moreOverdue, stats, stuck string
 	deleteTombstone, insertResult, reserveBlock                        string
+	tryLock, isLocked, awaitLock                                       string
 }
 
 func newStatements(prefix string) (t statements) {
@@ -105,6 +106,7 @@ func newStatements(prefix string) (t statements) {
 		&t.recover: sqlRecover, &t.expireBodies: sqlExpireBodies, &t.deleteTombstones: sqlDeleteTombstones,
 		&t.moreOverdue: sqlMoreOverdue, &t.stats: sqlStats, &t.stuck: sqlStuck,
 		&t.deleteTombstone: sqlDeleteTombstone, &t.insertResult: sqlInsertResult, &t.reserveBlock: sqlReserveBlock,
+		&t.tryLock: sqlTryLock, &t.isLocked: sqlIsLocked, &t.awaitLock: sqlAwaitLock,
 	} {
 		*to = pgschema.Expand(sql, prefix)
 	}

@@ -178,12 +178,12 @@ func TestInTx_FlightIsForOneCommand(t *testing.T) {
 	}
 }
 
-// TestInTx_IsSeenWhileItRuns: its row comes with COMMIT. Until then Get, of another process too, says that the request
-// is in progress, and another command is refused at once.
+// TestInTx_IsSeenWhileItRuns: its row comes with COMMIT. Until then Get, also of another process that names the schema,
+// says that the request is in progress, and another command is refused at once.
 func TestInTx_IsSeenWhileItRuns(t *testing.T) {
 	t.Parallel()
 	s, r := newTestService(t, pgstore.Config{Wait: time.Minute}), pay("100")
-	elsewhere, another := s.open(s.Pool, pgstore.Config{}), r
+	elsewhere, another := s.open(s.Pool, pgstore.Config{Schema: s.Schema}), r
 	another.Fingerprint.Sum[0]++
 	s.requireNoKey(r)
 	_, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {

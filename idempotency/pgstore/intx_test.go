@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -130,14 +131,17 @@ func hundredCallers(t *testing.T, processes int) {
 	s.requirePayments(r, 1)
 }
 
-// TestInTx_PrimaryKeyIsTheGuarantee: the lock only saves work. If a row was inserted without it, here by a store
-// with another schema name and so another lock, the primary key rolls the effect back; without it there are two.
+// TestInTx_PrimaryKeyIsTheGuarantee: the lock only saves work. If a row was inserted without it, here through a view,
+// which has a lock of its own, the primary key rolls the effect back; without it there are two.
 func TestInTx_PrimaryKeyIsTheGuarantee(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"with the primary key": true, "without": false} {
 		for _, refused := range []bool{false, true} {
 			s, r := newTestService(t, pgstore.Config{}), pay("100")
-			other := s.open(s.Pool, pgstore.Config{Schema: s.Schema})
+			beside := s.Schema + "_view"
+			s.Exec(t, fmt.Sprintf(`create schema %[1]s; create view %[1]s.idempotency_key as select * from idempotency_key`,
+				beside))
+			other := s.open(s.Pool, pgstore.Config{Schema: beside})
 			if !guarded {
 				s.Exec(t, "alter table idempotency_key drop constraint idempotency_key_pkey")
 			}

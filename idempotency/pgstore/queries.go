@@ -29,8 +29,8 @@ with known as materialized (
 	from (select clock_timestamp() + $7::bigint * interval '1 microsecond' as until,
 		set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'),
 			true) as synchronous,
-		case when set_config('lock_timeout', $9::text, true) <> '' then pg_advisory_xact_lock($10::bigint)::text end as
-		locked) t
+		case when set_config('lock_timeout', $9::text, true) <> '' then pg_advisory_xact_lock(
+			$10::bigint # '{schema}idempotency_key'::regclass::oid::bigint)::text end as locked) t
 	where not exists (select from known) and t.synchronous <> '' and t.locked = ''
 	on conflict do nothing
 	returning fence

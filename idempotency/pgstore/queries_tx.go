@@ -21,14 +21,17 @@ rollback`
 
 const sqlAdopt = `-- pgstore: adopt the open transaction`
 
+// The id of a key's lock is one for all stores of a table, however they name its schema.
+//
 // get is sent after it and has a snapshot of its own, so it sees the commit of the lock's last holder. The mark
 // effectonce.key ends with the transaction, so it shows whether the handler has ended that and begun another.
 const sqlTryLock = `-- pgstore: lock a key
-select pg_try_advisory_xact_lock($1::bigint), set_config('effectonce.key', 'held', true)`
+select pg_try_advisory_xact_lock($1::bigint # '{schema}idempotency_key'::regclass::oid::bigint),
+	set_config('effectonce.key', 'held', true)`
 
 // A shared lock does not keep two of these from each other; an InTx that meets it waits for the end of this statement.
 const sqlIsLocked = `-- pgstore: is a key locked
-select not pg_try_advisory_xact_lock_shared($1::bigint)`
+select not pg_try_advisory_xact_lock_shared($1::bigint # '{schema}idempotency_key'::regclass::oid::bigint)`
 
 const sqlMark = `-- pgstore: mark a transaction
 select set_config('effectonce.key', 'held', true)`
@@ -41,7 +44,10 @@ select 1 / case current_setting('effectonce.key', true) when 'held' then 1 else 
 const sqlAwaitLock = `-- pgstore: await a key
 with bound as materialized (select current_setting('lock_timeout') as had, set_config('lock_timeout', $2::text,
 	true) as now),
-	locked as materialized (select had, pg_advisory_xact_lock($1::bigint)::text as got from bound where now <> '')
+	locked as materialized (
+		select had, pg_advisory_xact_lock($1::bigint # '{schema}idempotency_key'::regclass::oid::bigint)::text as got
+		from bound where now <> ''
+	)
 select set_config('lock_timeout', had, true) from locked where got = ''`
 
 // An overdue tombstone counts as no row, swept or not.

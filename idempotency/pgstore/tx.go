@@ -28,11 +28,11 @@ type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// lockID returns the id of the key's advisory lock: a cryptographic hash, so that nobody can choose a key that blocks
-// another one.
-func (s *Store) lockID(k idempotency.Key) int64 {
+// lockNumber returns what the statements make the id of the key's advisory lock of, with the table's oid: a cryptographic
+// hash, so that nobody can choose a key that blocks another one.
+func lockNumber(k idempotency.Key) int64 {
 	b := make([]byte, 0, 512)
-	for _, part := range []string{"effectonce key", s.cfg.Schema, k.Tenant, k.Operation, k.Value} {
+	for _, part := range []string{"effectonce key", k.Tenant, k.Operation, k.Value} {
 		b = append(append(b, part...), 0) // none of them has a zero byte
 	}
 	sum := sha256.Sum256(b)
@@ -43,7 +43,7 @@ func (s *Store) lockID(k idempotency.Key) int64 {
 // and after with it, if they are not empty: one round trip, or two when the lock must be waited for. When that wait
 // times out, the error is idempotency.ErrInProgress, and the transaction is aborted.
 func (s *Store) claimTx(ctx context.Context, q querier, before, after string, r idempotency.Request) (row, error) {
-	k, lock := r.Key, s.lockID(r.Key)
+	k, lock := r.Key, lockNumber(r.Key)
 	var (
 		locked bool
 		known  row
@@ -65,10 +65,10 @@ func (s *Store) claimTx(ctx context.Context, q querier, before, after string, r 
 	if before != "" {
 		try.Queue(before)
 	}
-	try.Queue(sqlTryLock, lock).QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil) })
+	try.Queue(s.sql.tryLock, lock).QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil) })
 	err := sendWithGet(&try)
 	if err == nil && !locked && (known.won || known.forgotten) {
-		wait.Queue(sqlAwaitLock, lock, s.lockTimeout)
+		wait.Queue(s.sql.awaitLock, lock, s.lockTimeout)
 		err = sendWithGet(&wait)
 	}
 	if err == nil && known.forgotten {
