@@ -105,7 +105,7 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 		p.group.epoch = batch.epoch
 	}
 	if len(batch.events) == 0 {
-		p.decided(batch.next)
+		p.passed(p.position(), batch.next)
 		return chunk{}, true
 	}
 	began := time.Now()
@@ -119,7 +119,7 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 		p.c.cfg.Observer.Handled(p.Partition, len(batch.events), outcomes[:n], time.Since(began))
 	}
 	if n == len(batch.events) {
-		p.decided(batch.next)
+		p.passed(batch.events[n-1].Position.Offset+1, batch.next)
 	} else if n > 0 {
 		p.decided(batch.events[n-1].Position.Offset + 1)
 	}
@@ -280,6 +280,14 @@ func (p *partition) cut(n int) chunk {
 	}
 	p.rest.events = c.events[n:]
 	return chunk{events: c.events[:n:n], next: c.events[n-1].Position.Offset + 1, epoch: c.epoch}
+}
+
+// passed moves the position over decided events, and over the offsets behind them that have no record.
+func (p *partition) passed(decided, next int64) {
+	if decided < next {
+		p.c.handler.Absent(p.Topic, p.ID, decided, next)
+	}
+	p.decided(next)
 }
 
 // decided moves the position and commits it. While the partition rereads a range and every event of it is a duplicate,

@@ -29,6 +29,16 @@ func (a account) decided(events []event.Event) account {
 	return a
 }
 
+// pass moves the account past offsets without a record, if it is before their end.
+func (a *account) pass(none absent) bool {
+	if !a.kept || none.to <= a.next {
+		return false
+	}
+	a.n += none.to - max(none.from, a.next)
+	a.next = none.to
+	return true
+}
+
 // upTo returns how many offsets are accounted for up to an offset, for a row whose progress is that. Below next, where
 // events are read again, each counts when it is read.
 func (a account) upTo(offset int64) int64 {

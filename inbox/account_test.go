@@ -85,6 +85,35 @@ func TestTheAccountFollowsWhenIdle(t *testing.T) {
 	}
 }
 
+// TestP9_2_AbsentMovesTheProgress: offsets without a record behind the decided events move the progress, also of a
+// process that has decided none.
+func TestP9_2_AbsentMovesTheProgress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := some(10)
+	for i, want := range []int64{12, 13} {
+		h := w.inbox(inbox.Config{}).Each(write)
+		assigned(h)
+		at, err := h.Progress(t.Context(), "payments", 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			if err := h.Begin(t.Context(), "payments", 3, 0, inbox.Beginning{Reason: "a test"}); err != nil {
+				t.Fatal(err)
+			}
+			handle(t, h, e)
+			at.Next = 10
+		}
+		h.Absent("payments", 3, at.Next, want)
+		h.Revoked(t.Context(), "payments", 3)
+		if n := pgtest.One[[]int64](t, w.DB, "select array[from_offset, accounted] from inbox_progress"); n[0] != want ||
+			n[1] != want {
+			t.Errorf("progress and account are %d, want %d", n, want)
+		}
+	}
+}
+
 // TestSkipMovesProgress: SkipTo moves the progress, only forwards, with a reason and an audit entry.
 func TestSkipMovesProgress(t *testing.T) {
 	t.Parallel()

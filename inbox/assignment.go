@@ -29,6 +29,7 @@ type assignment struct {
 	unwritten int64     // the progress that is not yet stored; 0: none
 	database  string    // the database in which the partition began; empty: unknown
 	account   account   // up to the decided progress
+	absent    absent    // behind the decided events, and not in the account yet
 	log       *string   // the id of the topic's log, of which the progress is; nil: unknown
 	effectAt  time.Time // when the last effect that is not in the progress was applied; zero: none
 	marks     *marks    // for byNumber: the decided numbers, never modified; nil: unknown
@@ -40,6 +41,34 @@ type assignment struct {
 	maxEvents  int // limit for a transaction because of conflicts or EffectTimeout; 0: none
 	undisputed int // consecutive transactions without a conflict
 	widenAfter int // the number of these that doubles maxEvents
+}
+
+// absent are the offsets from from to below to, at which the log has no record.
+type absent struct{ from, to int64 }
+
+func (a *assignment) addAbsent(from, to int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if from != a.absent.to {
+		a.absent.from = from
+	}
+	a.absent.to = to
+}
+
+func (a *assignment) hasAbsent() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.absent.to > a.account.next
+}
+
+// pass moves the account over the absent offsets. It returns the account before and after.
+func (a *assignment) pass() (before, after account) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if before = a.account; a.account.pass(a.absent) {
+		a.unwritten = a.account.next
+	}
+	return before, a.account
 }
 
 func (a *assignment) getMarks() *marks {
@@ -137,7 +166,7 @@ func (a *assignment) logID() *string {
 func (a *assignment) reload() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.loaded, a.marks, a.unwritten, a.effectAt = false, nil, 0, time.Time{}
+	a.loaded, a.marks, a.unwritten, a.effectAt, a.absent = false, nil, 0, time.Time{}, absent{}
 	a.span = span{armed: true}
 }
 
@@ -150,7 +179,7 @@ func (a *assignment) checkDatabase(now string) *failure {
 		return nil
 	}
 	err := &MovedError{From: a.database, To: now}
-	a.database, a.loaded, a.marks, a.unwritten, a.effectAt = "", false, nil, 0, time.Time{}
+	a.database, a.loaded, a.marks, a.unwritten, a.effectAt, a.absent = "", false, nil, 0, time.Time{}, absent{}
 	return &failure{kind: moved, err: err}
 }
 

@@ -181,7 +181,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	}
 	f := b.in.decide(ctx, w)
 	if f == nil {
-		b.missing(target)
+		b.in.missing(b.name, b.assignment.accounted(), target.account, b.offset(b.pos))
 		b.assignment.setDecided(target, w.progress != nil && !w.set)
 	}
 	if counted && (f == nil || b.in.uncount(ctx, b.name, offset)) {
@@ -198,12 +198,11 @@ func (b *batch) progressTarget(out []Outcome) *progressTarget {
 	}
 }
 
-// missing reports offsets between the decided events and the earlier ones that nothing accounts for.
-func (b *batch) missing(target *progressTarget) {
-	before := b.assignment.accounted()
-	if n := target.account.missing(before); n > 0 {
-		b.in.log.Error("inbox: events were passed without being decided: their effects may be missing", "topic",
-			b.name.topic, "partition", b.name.id, "from", before.next, "to", b.offset(b.pos), "unaccounted", n)
+// missing reports offsets between two accounts, up to an offset, that nothing accounts for.
+func (in *Inbox) missing(p partitionName, before, after account, to int64) {
+	if n := after.missing(before); n > 0 {
+		in.log.Error("inbox: events were passed without being decided: their effects may be missing", "topic",
+			p.topic, "partition", p.id, "from", before.next, "to", to, "unaccounted", n)
 	}
 }
 

@@ -47,6 +47,9 @@ type Handler interface {
 	// Begin records where a consumer begins a partition, before the first Handle for it, and again when the log is
 	// another one. The partition's progress becomes next; if that is negative, the progress stays.
 	Begin(ctx context.Context, topic string, partition int32, next int64, b Beginning) error
+	// Absent tells that the log has no record for a consumer at the offsets from from to below to: markers of
+	// transactions, or what was aborted or compacted. Every event before them is decided.
+	Absent(topic string, partition int32, from, to int64)
 	// Resumed reports whether an operator resumed a halted partition. A consumer polls it.
 	Resumed(ctx context.Context, topic string, partition int32) (bool, error)
 }
@@ -81,6 +84,9 @@ func (HandlerFunc) Progress(context.Context, string, int32) (Progress, error) { 
 
 // Begin does nothing.
 func (HandlerFunc) Begin(context.Context, string, int32, int64, Beginning) error { return nil }
+
+// Absent does nothing.
+func (HandlerFunc) Absent(string, int32, int64, int64) {}
 
 // Progress is what the database of the effects knows of a partition.
 type Progress struct {

@@ -39,6 +39,11 @@ func (h *handler) Revoked(ctx context.Context, topic string, partition int32) {
 	}
 }
 
+// Absent implements [Handler]: the progress moves past the offsets when it is next written.
+func (h *handler) Absent(topic string, partition int32, from, to int64) {
+	h.assignments.get(partitionName{topic, partition}).addAbsent(from, to)
+}
+
 // writeIdleProgress writes the progress of partitions that became idle.
 func (in *Inbox) writeIdleProgress(ctx context.Context) error {
 	in.handlers.Lock()
@@ -55,6 +60,13 @@ func (in *Inbox) writeIdleProgress(ctx context.Context) error {
 
 // writeProgress stores the current progress, but only in the database in which the events were decided.
 func (in *Inbox) writeProgress(ctx context.Context, p partitionName, a *assignment) error {
+	if a.hasAbsent() {
+		if f := in.load(ctx, p, a); f != nil {
+			return f.err
+		}
+		before, after := a.pass()
+		in.missing(p, before, after, after.next)
+	}
 	next, n, database, log := a.unwrittenProgress()
 	if next == 0 {
 		return nil

@@ -122,6 +122,14 @@ func ProduceAt(t testing.TB, brokers []string, topic string, records ...Record) 
 	}
 }
 
+// Ends returns the end of each partition of a topic of the shared broker.
+func Ends(t testing.TB, topic string) map[int32]int64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return offsets(t, ctx, Brokers(t), topic, -1)
+}
+
 // offsets returns the earliest (timestamp -2) or the end offset (-1) of each partition.
 func offsets(t testing.TB, ctx context.Context, brokers []string, topic string, timestamp int64) map[int32]int64 {
 	t.Helper()
