@@ -107,8 +107,8 @@ func TestP9_2_AbsentMovesTheProgress(t *testing.T) {
 		}
 		h.Absent("payments", 3, at.Next, want)
 		h.Revoked(t.Context(), "payments", 3)
-		if n := pgtest.One[[]int64](t, w.DB, "select array[from_offset, accounted] from inbox_progress"); n[0] != want ||
-			n[1] != want {
+		n := pgtest.One[[]int64](t, w.DB, "select array[from_offset, accounted] from inbox_progress")
+		if n[0] != want || n[1] != want {
 			t.Errorf("progress and account are %d, want %d", n, want)
 		}
 	}

@@ -16,7 +16,8 @@ func TestQueriesPrepare(t *testing.T) {
 		"stats": sqlStats,
 		"begin": sqlBegin, "savepoint": sqlSavepoint, "rollbackTo": sqlRollbackTo, "commit": sqlCommit,
 		"rollback": sqlRollback, "adopt": sqlAdopt,
-		"tryLock": sqlTryLock, "isLocked": sqlIsLocked, "awaitLock": sqlAwaitLock, "deleteTombstone": sqlDeleteTombstone,
+		"tryLock": sqlTryLock, "isLocked": sqlIsLocked, "awaitLock": sqlAwaitLock,
+		"deleteTombstone": sqlDeleteTombstone,
 		"insertResult": sqlInsertResult, "reserveBlock": sqlReserveBlock,
 	})
 }

@@ -28,8 +28,8 @@ type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// lockNumber returns what the statements make the id of the key's advisory lock of, with the table's oid: a cryptographic
-// hash, so that nobody can choose a key that blocks another one.
+// lockNumber returns what the statements make the id of the key's advisory lock of, with the table's oid: a
+// cryptographic hash, so that no key can be chosen that blocks another one.
 func lockNumber(k idempotency.Key) int64 {
 	b := make([]byte, 0, 512)
 	for _, part := range []string{"effectonce key", k.Tenant, k.Operation, k.Value} {
