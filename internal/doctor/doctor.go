@@ -119,6 +119,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 		return f.list // most of what follows cannot be asked there
 	}
 	f.tables(ctx, s)
+	f.altered(ctx, s.DB)
 	return f.list
 }
 

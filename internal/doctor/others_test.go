@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,4 +53,44 @@ func TestOthers(t *testing.T) {
 	if severity, _ := worst(list, "primary"); severity != OK {
 		t.Errorf("the rest is not looked at: %+v", list)
 	}
+}
+
+// TestAlteredTables: an unlogged table and, from Postgres 18 on, a publication that leaves out a generated column of a
+// key, are found; the remedies end that.
+func TestAlteredTables(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t, migrations.Outbox)
+	look := func() (Severity, string) {
+		t.Helper()
+		return worst(Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}), "altered tables")
+	}
+	want := func(severity Severity, words string) {
+		t.Helper()
+		if s, text := look(); s != severity || !strings.Contains(text, words) {
+			t.Errorf("%s %s, want %s and %q", s, text, severity, words)
+		}
+	}
+	want(OK, "none is")
+	db.Exec(t, "alter table outbox_event set unlogged")
+	want(Fail, "unlogged: outbox_event")
+	db.Exec(t, "alter table outbox_event set logged")
+
+	db.Exec(t, "create publication everything for all tables")
+	db.Exec(t, "insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')")
+	version, err := strconv.Atoi(pgtest.One[string](t, db, "show server_version_num"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.Pool.Exec(t.Context(), "delete from outbox_event")
+	if refused := err != nil; refused != (version >= 180000) {
+		t.Fatalf("Postgres %d: %v", version, err)
+	}
+	if err == nil {
+		want(OK, "none is")
+		return
+	}
+	want(Fail, "everything publishes outbox_event")
+	db.Exec(t, "alter publication everything set (publish_generated_columns = stored)")
+	want(OK, "none is")
+	db.Exec(t, "delete from outbox_event")
 }

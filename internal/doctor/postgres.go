@@ -76,6 +76,29 @@ func (f *findings) postgres(ctx context.Context, db *pgxpool.Pool) bool {
 	return true
 }
 
+// altered looks for what was made of the tables after their migrations.
+func (f *findings) altered(ctx context.Context, db *pgxpool.Pool) {
+	var unlogged, publications, published string
+	err := db.QueryRow(ctx, queryUnlogged).Scan(&unlogged)
+	if err == nil {
+		err = db.QueryRow(ctx, queryUnpublished).Scan(&publications, &published)
+	}
+	switch {
+	case err != nil:
+		f.failed("altered tables", err)
+	case unlogged != "":
+		f.add(Fail, "altered tables", "unlogged: "+unlogged, "A crash of the server empties them, and a standby has "+
+			"nothing of them: events are lost, and effects happen again.", "alter table ... set logged, for each")
+	case publications != "":
+		f.add(Fail, "altered tables", publications+" publishes "+published+" without generated columns of their keys",
+			"Postgres refuses to update or delete their rows (42P10): relays publish nothing.",
+			"alter publication ... set (publish_generated_columns = stored), for "+publications+
+				"; or leave these tables out of it")
+	default:
+		f.ok("altered tables", "none is unlogged, or published without a part of its key")
+	}
+}
+
 func (f *findings) server(s server) {
 	switch {
 	case s.Recovery:

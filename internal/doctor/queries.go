@@ -21,6 +21,24 @@ select version(), to_regclass('pg_dist_partition') is not null`
 select coalesce(string_agg(p.logicalrelid::text, ', ' order by p.logicalrelid::text), '') from pg_dist_partition p
 join pg_class c on c.oid = p.logicalrelid where c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
 
+	queryUnlogged = `-- doctor: unlogged tables
+select coalesce(string_agg(c.oid::regclass::text, ', ' order by c.oid::regclass::text), '') from pg_class c
+where c.relkind = 'r' and c.relpersistence = 'u'
+	and c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
+
+	// Postgres 18 refuses updates and deletes of a table whose replica identity has a generated column that a
+	// publication leaves out.
+	queryUnpublished = `-- doctor: unpublished columns
+select coalesce(string_agg(distinct t.pubname::text, ', '), ''),
+	coalesce(string_agg(distinct c.oid::regclass::text, ', '), '')
+from pg_publication p join pg_publication_tables t on t.pubname = p.pubname
+join pg_namespace n on n.nspname = t.schemaname join pg_class c on c.relnamespace = n.oid and c.relname = t.tablename
+join pg_index i on i.indrelid = c.oid
+	and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
+join pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey) and a.attgenerated <> ''
+where current_setting('server_version_num')::int >= 180000 and (p.pubupdate or p.pubdelete)
+	and not a.attname = any (t.attnames) and c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
+
 	queryBackend = `-- doctor: backend
 select pg_backend_pid()`
 
