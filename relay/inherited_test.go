@@ -202,13 +202,22 @@ func TestRowSecurityIsRefused(t *testing.T) {
 	}
 }
 
-// TestLanesAreMissing: a schema without its data has no lanes, and no statement on lanes notices. The relay does not
-// start, and one that runs stops publishing; a fence makes the lanes.
-func TestLanesAreMissing(t *testing.T) {
+// TestRowsAreMissing: a schema without its data has no lanes and no numbering. The relay does not start, and a fence
+// makes both.
+func TestRowsAreMissing(t *testing.T) {
 	t.Parallel()
+	for table, lanes := range map[string]int64{"outbox_lane": relay.Lanes, "outbox_meta": 0} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			rowsAreMissing(t, table, lanes)
+		})
+	}
+}
+
+func rowsAreMissing(t *testing.T, table string, lanes int64) {
 	db, to := outboxDB(t), &memory{}
 	fill(t, db, 10, 10)
-	db.Exec(t, "truncate outbox_lane")
+	db.Exec(t, "truncate "+table)
 	ended := make(chan error, 1)
 	go func() { ended <- newRelay(t, db, to, config()).Run(t.Context()) }()
 	pgtest.Await(t, "a relay without lanes that ends", func() (bool, error) {
@@ -223,10 +232,10 @@ func TestLanesAreMissing(t *testing.T) {
 		}
 	})
 	d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema, false)
-	if err != nil || d.MissingLanes != relay.Lanes {
-		t.Errorf("the doctor misses %d lanes: %v", d.MissingLanes, err)
+	if err != nil || d.MissingLanes != lanes || d.Unnumbered != (lanes == 0) {
+		t.Errorf("the doctor misses %d lanes, and a numbering: %v, %v", d.MissingLanes, d.Unnumbered, err)
 	}
-	if _, err := newOperator(t, db).Fence(t.Context(), "the lanes were truncated"); err != nil {
+	if _, err := newOperator(t, db).Fence(t.Context(), "a table was truncated"); err != nil {
 		t.Fatal(err)
 	}
 	stop := startRelay(t, newRelay(t, db, to, config()))

@@ -31,6 +31,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	lease, well := sql.Interval(r.cfg.Lease), r.reachesKafka(ctx)
 	trouble, troubled := r.trouble()
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(r.sql(sql.Unfit)).QueryRow(unfit)
 		b.Queue(r.sql(sql.Present), r.owner)
 		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(readByLane(owned))
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
@@ -40,20 +41,6 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 			err := row.Scan(&now.database)
 			r.clock.Store(&now)
 			return err
-		})
-		b.Queue(r.sql(sql.MissingLanes)).QueryRow(func(row pgx.Row) error {
-			var missing int64
-			if err := row.Scan(&missing); err != nil || missing == 0 {
-				return err
-			}
-			return fmt.Errorf("%w: %d of %d", errNoLanes, missing, Lanes)
-		})
-		b.Queue(r.sql(sql.Divided)).QueryRow(func(row pgx.Row) error {
-			var table string
-			if err := row.Scan(&table); err != nil || table == "" {
-				return err
-			}
-			return fmt.Errorf("%w: %s", errDivided, table)
 		})
 		b.Queue(r.sql(sql.Prune), lease)
 		b.Queue(r.sql(sql.Members), lease, r.owner).Query(func(rows pgx.Rows) error {
@@ -344,7 +331,7 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}, first bool
 // startError returns the error of Run if its first heartbeat fails in a way that waiting cannot repair, and nil
 // otherwise. Later, the same errors count as an outage: a revoked grant, for example.
 func startError(err error) error {
-	if errors.Is(err, errOtherSequence) || errors.Is(err, errNoLanes) || errors.Is(err, errDivided) {
+	if errors.Is(err, errOtherSequence) || errors.Is(err, errUnfit) {
 		return err
 	}
 	switch pgerr.Code(err) {
@@ -358,12 +345,27 @@ func startError(err error) error {
 	return nil
 }
 
-// errNoLanes: events of such a lane wait for ever, and no other statement notices.
-var errNoLanes = errors.New("relay: rows of outbox_lane are missing: `relay fence` makes them")
+// errUnfit: no relay can work with the tables. Events of a missing lane would wait for ever without a word. Rows are
+// deleted by their positions, and each partition or child table has rows at the same ones.
+var errUnfit = errors.New("relay: the tables of the outbox are not as migrations made them")
 
-// errDivided: a relay deletes rows by their positions, and each partition or child table has rows at the same ones.
-var errDivided = errors.New("relay: a table of the outbox has partitions or child tables, and must have none: detach " +
-	"them, or alter table ... no inherit")
+func unfit(row pgx.Row) error {
+	var missing int64
+	var unnumbered bool
+	var divided string
+	switch err := row.Scan(&missing, &unnumbered, &divided); {
+	case err != nil:
+		return err
+	case divided != "":
+		return fmt.Errorf("%w: %s has partitions or child tables, and must have none: detach them, or alter table ... "+
+			"no inherit", errUnfit, divided)
+	case missing > 0:
+		return fmt.Errorf("%w: outbox_lane lacks %d of its %d rows: `relay fence` makes them", errUnfit, missing, Lanes)
+	case unnumbered:
+		return fmt.Errorf("%w: outbox_meta lacks its row: `relay fence` makes it", errUnfit)
+	}
+	return nil
+}
 
 // beatAtLeast is the pause between heartbeats while lanes change hands, and the least one before a requested one.
 const beatAtLeast = 500 * time.Millisecond

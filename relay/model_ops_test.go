@@ -28,7 +28,7 @@ func init() { //nolint:gochecknoinits // the operations call each other through 
 		"settle": opSettle, "settle acked": opSettleAcked, "settle park": opSettlePark,
 		"settle hold": opSettleHold, "settle entries": opSettleEntries, "try": opTry, "untry": opUntry,
 		"present": opPresent, "renew": opRenew, "join": opJoin, "prune": opNothing, "members": opMembers,
-		"missing lanes": opNone, "divided": opNoTable,
+		"unfit":     opUnfit,
 		"take over": opTakeOver,
 		"release":   opRelease, "leave": opLeave, "probe": opProbe,
 		"highest": opHighest, "holders": opHolders, "ended": opEnded, "smallest": opSmallest, "unsettled": opUnsettled,
@@ -96,10 +96,7 @@ func pgFailure(code string) error {
 
 func opNothing(*modelRun, []any) ([][]any, error) { return nil, nil }
 
-// opNone counts none.
-func opNone(*modelRun, []any) ([][]any, error) { return [][]any{{int64(0)}}, nil }
-
-func opNoTable(*modelRun, []any) ([][]any, error) { return [][]any{{""}}, nil }
+func opUnfit(*modelRun, []any) ([][]any, error) { return [][]any{{int64(0), false, ""}}, nil }
 
 // owns compares owner and fence, as every statement of a claim or settle does.
 func (m *modelRun) owns(lane int16, fence int64, owner any) bool {

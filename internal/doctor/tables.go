@@ -27,6 +27,10 @@ func (f *findings) outbox(d operator.Diagnosis) {
 	}
 	f.ok("grants", "all that a relay needs")
 	f.sequence(d.Sequence)
+	if d.Unnumbered {
+		f.lacksRows("outbox_meta lacks its row")
+		return
+	}
 	f.lanes(d)
 	if d.SameSystem {
 		f.ok("numbering", "of this system and timeline")
@@ -102,6 +106,12 @@ func (f *findings) lanes(d operator.Diagnosis) {
 	}
 }
 
+func (f *findings) lacksRows(which string) {
+	f.add(Fail, "leases", which, "No relay works. The tables were truncated, or restored without their data.",
+		"This makes what is missing, and begins a new numbering:")
+	f.run("fence", "--reason", "...")
+}
+
 func (f *findings) leases(d operator.Diagnosis) {
 	found := fmt.Sprintf("%d relays, %d of 32 lanes free, %d overdue, %d with events, the oldest waits %v", d.Members,
 		d.FreeLanes, d.OverdueLanes, d.WaitingLanes, d.Oldest.Round(time.Millisecond))
@@ -119,10 +129,7 @@ func (f *findings) leases(d operator.Diagnosis) {
 			"Detach them, or alter table ... no inherit "+d.Divided+". What stands in them is not published: "+
 				"insert it into outbox_event again, without its ids.")
 	case d.MissingLanes > 0:
-		f.add(Fail, "leases", fmt.Sprintf("outbox_lane lacks %d of its 32 rows", d.MissingLanes),
-			"No relay works. The tables were truncated, or restored without their data.",
-			"This makes them, and begins a new numbering:")
-		f.run("fence", "--reason", "...")
+		f.lacksRows(fmt.Sprintf("outbox_lane lacks %d of its 32 rows", d.MissingLanes))
 	case d.Members == 0 && len(silent) > 0:
 		f.add(Fail, "leases", found, "No relay runs, and what is appended waits. The last ones did not leave: they "+
 			"were killed, or they are frozen.",

@@ -33,6 +33,7 @@ type Diagnosis struct {
 	// Divided is a table that has partitions or child tables, and must have none: relays do not work then.
 	Divided                 string
 	MissingLanes            int64         // rows that outbox_lane lacks: their events are not published
+	Unnumbered              bool          // outbox_meta lacks its row, and the rest was not asked: no relay works
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
 	Members                 int64         // relays that were alive within the last minute
 	Silent                  []SilentRelay // the first five, the last heard of first
@@ -174,13 +175,15 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	d.ChangedHashes = x.texts(ctx, sql.HashVectors, texts, hashes)
 	x.row(ctx, sql.Misplaced, nil, []any{&d.Misplaced})
 	var epoch string
+	x.row(ctx, sql.Unfit, nil, []any{&d.MissingLanes, &d.Unnumbered, &d.Divided})
+	if d.Unnumbered {
+		return d, x.err
+	}
 	x.row(ctx, sql.Meta, nil, []any{&epoch, &d.SameSystem})
 	x.row(ctx, sql.ByStart, nil, []any{&d.ByStart})
 	var oldest float64
 	x.row(ctx, sql.Leases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
 	d.Oldest = sql.Seconds(oldest)
-	x.row(ctx, sql.Divided, nil, []any{&d.Divided})
-	x.row(ctx, sql.MissingLanes, nil, []any{&d.MissingLanes})
 	d.Silent = rowsOf(ctx, x, scanSilent, sql.Silent)
 	d.Troubled = x.texts(ctx, sql.Troubled)
 	x.row(ctx, sql.Aside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})

@@ -34,7 +34,7 @@ const lockTimeout = "5s"
 // been used before, and consumers in watermark mode would drop events with such numbers. It raises the incarnation,
 // takes every lane from its owner and raises its fence, so that no number of an old block is used any more, and sets
 // the sequence of ids forward if it is behind the table, as it may be after a logical copy. It never sets it back. It
-// makes the lanes that are missing.
+// makes the rows of outbox_lane and outbox_meta that are missing.
 //
 // Running relays take the lanes again by themselves; events that were being published are published again under the
 // same ids. Inboxes remove the ids that they know. Consumers in watermark mode stop at the first event of the new
@@ -56,7 +56,7 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err
 		if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}
-		if err := o.makeLanes(ctx, tx); err != nil {
+		if err := o.makeRows(ctx, tx); err != nil {
 			return audited{}, err
 		}
 		if err := o.forward(ctx, tx, &f); err != nil {
@@ -76,16 +76,20 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err
 	return f, err
 }
 
-// makeLanes makes the lanes that are missing.
-func (o *Operator) makeLanes(ctx context.Context, tx pgx.Tx) error {
-	missing := 0
-	if err := tx.QueryRow(ctx, o.q(sql.MissingLanes)).Scan(&missing); err != nil || missing == 0 {
-		return err
+// makeRows makes the lanes and the numbering that are missing.
+func (o *Operator) makeRows(ctx context.Context, tx pgx.Tx) error {
+	var missing int
+	var unnumbered bool
+	err := tx.QueryRow(ctx, o.q(sql.Unfit)).Scan(&missing, &unnumbered, nil)
+	if err == nil && missing > 0 {
+		_, err = tx.Exec(ctx, o.q(sql.MakeLanes))
 	}
-	_, err := tx.Exec(ctx, o.q(sql.MakeLanes))
+	if err == nil && unnumbered {
+		_, err = tx.Exec(ctx, o.q(sql.MakeMeta))
+	}
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
-		return fmt.Errorf("%d of the 32 lanes are missing; run this as the owner of the tables, who may make them: %w",
-			missing, err)
+		return fmt.Errorf("outbox_lane lacks %d of its 32 rows, and outbox_meta may lack its row; run this as the "+
+			"owner of the tables, who may make them: %w", missing, err)
 	}
 	return err
 }

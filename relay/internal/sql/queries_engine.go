@@ -230,13 +230,12 @@ on conflict (owner) do update set seen = excluded.seen, lease_until = excluded.l
 	joined = case when $4 then relay_member.joined else clock_timestamp() end
 returning seen`
 
-	MissingLanes = `-- relay: missing lanes
-select 32 - count(*) from {schema}outbox_lane`
-
-	// The first table with partitions or child tables: one ctid is a row in each of them.
-	Divided = `-- relay: divided
-select coalesce(min(i.inhparent::regclass::text), '') from pg_inherits i where i.inhparent = any (array[
-	'{schema}outbox_event', '{schema}outbox_claim', '{schema}outbox_held', '{schema}outbox_parked']::regclass[])`
+	// Lanes that are missing, whether there is a numbering, and the first table with partitions or child tables: one
+	// ctid is a row in each of them.
+	Unfit = `-- relay: unfit
+select 32 - (select count(*) from {schema}outbox_lane), not exists (select from {schema}outbox_meta),
+	(select coalesce(min(i.inhparent::regclass::text), '') from pg_inherits i where i.inhparent = any (array[
+	'{schema}outbox_event', '{schema}outbox_claim', '{schema}outbox_held', '{schema}outbox_parked']::regclass[]))`
 
 	// The events of a proof are always rolled back. Their ids are below those that claims read.
 	ProveAppend = `-- relay: prove append

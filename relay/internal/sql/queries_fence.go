@@ -29,9 +29,13 @@ lock table {schema}outbox_event in share row exclusive mode`
 	Forward = `-- relay: forward
 select setval('{schema}outbox_event_id_seq'::regclass, $1)`
 
-	// A dump without data, or a truncate of all tables, leaves an outbox without lanes.
+	// A dump without data, or a truncate of all tables, leaves an outbox without lanes and numbering.
 	MakeLanes = `-- relay: make lanes
 insert into {schema}outbox_lane (lane) select generate_series(0, 31) on conflict do nothing`
+
+	MakeMeta = `-- relay: make meta
+insert into {schema}outbox_meta (system_identifier, timeline) select system, timeline from {schema}outbox_server()
+on conflict do nothing`
 
 	Fence = `-- relay: fence
 update {schema}outbox_lane set fence = fence + 1, owner = null, lease_until = '-infinity'`
