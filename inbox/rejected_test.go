@@ -122,7 +122,8 @@ func TestP9_3_RejectedForAWhile(t *testing.T) {
 }
 
 // TestP9_3_HiddenRowsDecideNothing: row-level security is enabled on a table of the inbox, so the worker's role may see
-// none of its rows, or some. Events would pass a parked key. Nothing is decided until it is off.
+// none of its rows, or some. Events would pass a parked key. Nothing is decided until it is off, and operators' lists
+// fail.
 func TestP9_3_HiddenRowsDecideNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -147,12 +148,26 @@ func TestP9_3_HiddenRowsDecideNothing(t *testing.T) {
 	if err != nil || len(tables) < 9 {
 		t.Fatal(tables, err)
 	}
+	o, err := operator.New(app, w.Schema, "", "kim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumers := func() error { _, err := o.Consumers(t.Context()); return err }
+	parked := func() error { _, err := o.Parked(t.Context(), operator.ParkedFilter{}); return err }
+	lists := map[string]func() error{
+		"inbox_consumer": consumers, "inbox_progress": consumers, "inbox_parked": parked, "inbox_parked_key": parked,
+	}
 	for _, table := range tables {
 		w.Exec(t, "alter table "+table+" enable row level security")
 		diagnosis, err := operator.Diagnose(t.Context(), app, w.Schema, false)
 		missing := "table " + table + ": bypassrls, as row-level security is enabled"
 		if err != nil || !slices.Contains(diagnosis.MissingRights, missing) {
 			t.Errorf("%s: the diagnosis says %v, %v", table, diagnosis.MissingRights, err)
+		}
+		if list := lists[table]; list != nil {
+			if err := list(); err == nil || !strings.Contains(err.Error(), `"`+table+`"`) {
+				t.Errorf("a list with hidden rows of %s: %v", table, err)
+			}
 		}
 		decided := make(chan error, 1)
 		events := some(2)

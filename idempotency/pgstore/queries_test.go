@@ -18,6 +18,6 @@ func TestQueriesPrepare(t *testing.T) {
 		"rollback": sqlRollback, "adopt": sqlAdopt,
 		"tryLock": sqlTryLock, "isLocked": sqlIsLocked, "awaitLock": sqlAwaitLock,
 		"deleteTombstone": sqlDeleteTombstone,
-		"insertResult": sqlInsertResult, "reserveBlock": sqlReserveBlock,
+		"insertResult":    sqlInsertResult, "reserveBlock": sqlReserveBlock,
 	})
 }

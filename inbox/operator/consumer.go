@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/pgsession"
 )
@@ -85,39 +86,34 @@ func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 
 // consumers reads a consumer and its partitions; an empty name reads all consumers.
 func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) ([]ConsumerState, error) {
-	rows, err := db.Query(ctx, pgschema.Expand(sql.ConsumerList, prefix), consumer)
-	if err != nil {
-		return nil, err
-	}
 	at := map[string]int{}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerState, err error) {
+	list, err := audit.Read(ctx, db, func(row pgx.CollectableRow) (c ConsumerState, err error) {
 		var window int
 		err = row.Scan(&c.Consumer, &c.Floor, &window, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt,
 			&c.Programs)
 		c.Window = time.Duration(window) * 24 * time.Hour
 		at[c.Consumer] = len(at)
 		return c, err
-	})
-	if err == nil {
-		rows, err = db.Query(ctx, pgschema.Expand(sql.ProgressList, prefix), consumer)
-	}
+	}, pgschema.Expand(sql.ConsumerList, prefix), consumer)
 	if err != nil {
 		return nil, err
 	}
-	var name string
-	var p PartitionState
-	var unmoved float64
-	_, err = pgx.ForEachRow(rows, []any{
-		&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt,
-		&p.Code, &p.Error, &p.TryingAt, &p.Trying, &p.EffectAt, &p.Unaccounted,
-		&unmoved,
-	}, func() error {
-		if i, known := at[name]; known {
-			p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
-			list[i].Partitions = append(list[i].Partitions, p)
+	type of struct {
+		consumer string
+		PartitionState
+	}
+	partitions, err := audit.Read(ctx, db, func(row pgx.CollectableRow) (p of, err error) {
+		var unmoved float64
+		err = row.Scan(&p.consumer, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Error,
+			&p.TryingAt, &p.Trying, &p.EffectAt, &p.Unaccounted, &unmoved)
+		p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
+		return p, err
+	}, pgschema.Expand(sql.ProgressList, prefix), consumer)
+	for _, p := range partitions {
+		if i, known := at[p.consumer]; known {
+			list[i].Partitions = append(list[i].Partitions, p.PartitionState)
 		}
-		return nil
-	})
+	}
 	return list, err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -86,13 +87,10 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bo
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}
 	list, err := consumers(ctx, db, prefix, "")
-	if err == nil {
-		rows, err = db.Query(ctx, pgschema.Expand(sql.Diagnose, prefix))
-	}
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}
-	d.Consumers, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerDiagnosis, err error) {
+	d.Consumers, err = audit.Read(ctx, db, func(row pgx.CollectableRow) (c ConsumerDiagnosis, err error) {
 		var name string
 		err = row.Scan(&name, &c.Parked, &c.Quarantined, &c.ParkedKeys)
 		if i := slices.IndexFunc(list, func(s ConsumerState) bool { return s.Consumer == name }); i >= 0 {
@@ -100,7 +98,7 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bo
 		}
 		c.Consumer = name // a consumer that was registered in between is not in list
 		return c, err
-	})
+	}, pgschema.Expand(sql.Diagnose, prefix))
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}

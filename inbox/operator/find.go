@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -61,11 +60,11 @@ func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
 	if f.Events, err = o.found(ctx, sql.FindKey, []byte(text), findRows, findMost); err != nil {
 		return f, err
 	}
-	var more bool
-	if err := o.db.QueryRow(ctx, o.q(sql.FindMore), findRows).Scan(&more); err != nil {
-		return f, fmt.Errorf("inbox: looking for events: %w", err)
+	more, err := audit.List(ctx, o.person, "looking for events", pgx.RowTo[bool], o.q(sql.FindMore), findRows)
+	if err != nil {
+		return f, err
 	}
-	if more {
+	if more[0] {
 		f.Unsearched = append(f.Unsearched, "Of what is parked in the inbox, only the first "+strconv.Itoa(findRows)+
 			" events were looked at for their key, of which there is no index.")
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // ParkedEvent is an event that finally failed, waits behind a failed event, or is quarantined.
@@ -47,12 +46,7 @@ func (o *Operator) ParkedEvent(ctx context.Context, id int64) (ParkedEvent, erro
 	return list[0], nil
 }
 
-// rowsQuerier is a pool or a transaction.
-type rowsQuerier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, whole bool) ([]ParkedEvent, error) {
+func (o *Operator) parked(ctx context.Context, db audit.DB, f ParkedFilter, whole bool) ([]ParkedEvent, error) {
 	if f.Limit <= 0 {
 		f.Limit = audit.DefaultLimit
 	}
@@ -60,13 +54,7 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 	if f.MessageID != uuid.Nil {
 		id = f.MessageID.String()
 	}
-	rows, err := db.Query(ctx, o.q(sql.Parked), o.consumer, f.ID, id, optional(f.Tenant), f.Topic, someBytes(f.Key),
-		f.Code, f.Kind,
-		f.OlderThan.Seconds(), f.After, whole, f.Limit)
-	if err != nil {
-		return nil, err
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ParkedEvent, err error) {
+	return audit.Read(ctx, db, func(row pgx.CollectableRow) (e ParkedEvent, err error) {
 		var id, headers string
 		var tenant, key []byte
 		var millis int64
@@ -90,8 +78,8 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 			e.Headers = list
 		}
 		return e, nil
-	})
-	return list, pgsession.Advise(err)
+	}, o.q(sql.Parked), o.consumer, f.ID, id, optional(f.Tenant), f.Topic, someBytes(f.Key), f.Code, f.Kind,
+		f.OlderThan.Seconds(), f.After, whole, f.Limit)
 }
 
 // optional returns the bytes of a filter value that may be empty; nil: no filter.

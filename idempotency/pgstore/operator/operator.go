@@ -162,15 +162,17 @@ type Counts struct {
 }
 
 // Count counts what is open. It reads the rows of unfinished keys alone.
-func (o *Operator) Count(ctx context.Context) (c Counts, err error) {
-	var oldest int64
-	err = o.db.QueryRow(ctx, pgschema.Expand(sqlCount, o.prefix), CountLimit).Scan(&c.Stuck, &c.Unknown, &c.InProgress,
-		&oldest)
+func (o *Operator) Count(ctx context.Context) (Counts, error) {
+	list, err := collect(ctx, o, "counting open operations", func(row pgx.CollectableRow) (c Counts, err error) {
+		var oldest int64
+		err = row.Scan(&c.Stuck, &c.Unknown, &c.InProgress, &oldest)
+		c.OldestInProgress = time.Duration(oldest) * time.Microsecond
+		return c, err
+	}, sqlCount, CountLimit)
 	if err != nil {
-		return c, fmt.Errorf("pgstore: counting open operations: %w", err)
+		return Counts{}, err
 	}
-	c.OldestInProgress = time.Duration(oldest) * time.Microsecond
-	return c, nil
+	return list[0], nil
 }
 
 // Retry has recovery try a stuck operation once more, now. It fails with ErrNotStuck.
@@ -241,10 +243,11 @@ func (o *Operator) change(ctx context.Context, action, reason, statement string,
 	if strings.TrimSpace(reason) == "" {
 		return 0, fmt.Errorf("pgstore: %s: the reason is empty: the audit records it", action)
 	}
-	if err := o.db.QueryRow(ctx, pgschema.Expand(statement, o.prefix), args...).Scan(&n); err != nil {
-		return 0, fmt.Errorf("pgstore: %s: %w", action, err)
+	changed, err := collect(ctx, o, action, pgx.RowTo[int64], statement, args...)
+	if err != nil {
+		return 0, err
 	}
-	return n, nil
+	return changed[0], nil
 }
 
 // decided is what became of a change of one operation.
@@ -277,11 +280,7 @@ func (o *Operator) Access(ctx context.Context) (mayLook, mayChange bool, err err
 func collect[T any](ctx context.Context, o *Operator, what string, scan pgx.RowToFunc[T], statement string,
 	args ...any,
 ) ([]T, error) {
-	rows, err := o.db.Query(ctx, pgschema.Expand(statement, o.prefix), args...)
-	var list []T
-	if err == nil {
-		list, err = pgx.CollectRows(rows, scan)
-	}
+	list, err := audit.Read(ctx, o.db, scan, pgschema.Expand(statement, o.prefix), args...)
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: %s: %w", what, err)
 	}
