@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/effectonce/effectonce/internal/usage"
@@ -78,7 +79,7 @@ func Main(run func(ctx context.Context) error) (code int) {
 	ctx, stop := Signals(context.Background(), func(os.Signal) { os.Exit(CodeForced) })
 	defer stop()
 	err := run(ctx)
-	if err == nil || ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if err == nil || ctx.Err() != nil && onlyEnd(err) {
 		return CodeOK
 	}
 	fmt.Fprintln(os.Stderr, err)
@@ -86,4 +87,15 @@ func Main(run func(ctx context.Context) error) (code int) {
 		return CodeUsage
 	}
 	return CodeFailed
+}
+
+// onlyEnd reports whether an error is the end of a context, and no other error was joined to it.
+func onlyEnd(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // it takes the error apart
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !onlyEnd(err) })
+	case interface{ Unwrap() error }:
+		return onlyEnd(e.Unwrap())
+	}
+	return errors.Is(err, context.Canceled)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -56,6 +57,16 @@ func TestMainCodes(t *testing.T) {
 			func(ctx context.Context) error { raise(t, syscall.SIGTERM); <-ctx.Done(); return ctx.Err() },
 			process.CodeOK,
 		},
+		"signal, and nothing else in parts": {func(ctx context.Context) error {
+			raise(t, syscall.SIGTERM)
+			<-ctx.Done()
+			return fmt.Errorf("all parts: %w", errors.Join(ctx.Err(), ctx.Err()))
+		}, process.CodeOK},
+		"signal, and one part failed": {func(ctx context.Context) error {
+			raise(t, syscall.SIGTERM)
+			<-ctx.Done()
+			return fmt.Errorf("all parts: %w", errors.Join(ctx.Err(), errors.New("as the test wants it")))
+		}, process.CodeFailed},
 		"signal and failed": {func(ctx context.Context) error {
 			raise(t, syscall.SIGTERM)
 			<-ctx.Done()
