@@ -11,6 +11,10 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
+// chanceStale is how often in a row what a plan was made from may have changed by chance. Each time, another transaction
+// has decided events of the partition.
+const chanceStale = 10
+
 // after decides what follows a transaction that was not committed, or may not have been.
 func (b *batch) after(ctx context.Context, f *failure) error {
 	switch f.kind {
@@ -21,7 +25,11 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 	case fatal:
 		return b.haltHere(ctx, f.err)
 	case stale:
-		return nil
+		if b.retries++; f.err == nil || b.retries < chanceStale {
+			return nil // what was read again decides
+		}
+		f.kind, f.err = rejected, fmt.Errorf("%w %d times in a row: does a trigger BEFORE INSERT take rows "+
+			"of inbox_watermark away?", f.err, b.retries)
 	case skipping:
 		b.skipped(f)
 		return nil

@@ -297,6 +297,35 @@ func TestP9_3_TakenRowsDecideNothing(t *testing.T) {
 	}
 }
 
+// TestP9_8_TakenMarksDecideNothing: the same for the marks of a consumer by numbers, the first and later ones.
+func TestP9_8_TakenMarksDecideNothing(t *testing.T) {
+	t.Parallel()
+	for before := range 2 {
+		w := newWorld(t)
+		told := make(chan inbox.RetriedInfo, 10000)
+		h := w.byWatermark(inbox.Config{Observer: inbox.Observer{
+			Retried: func(i inbox.RetriedInfo) { told <- i },
+		}}).Each(write)
+		e := numbered(1, before+2)
+		same(t, "before", handle(t, h, e[:before]), repeat(inbox.Applied, before))
+		w.Exec(t, "create function take() returns trigger language plpgsql as 'begin return null; end'")
+		w.Exec(t, "create trigger take before insert on inbox_watermark for each row execute function take()")
+		decided := make(chan []inbox.Outcome, 1)
+		go func() {
+			out, err := h.Handle(t.Context(), e[before:])
+			if err != nil {
+				t.Error(err)
+			}
+			decided <- out
+		}()
+		if r := <-told; r.Reason != "rejected" || !strings.Contains(r.Err.Error(), "BEFORE INSERT") {
+			t.Errorf("retried as %s: %v", r.Reason, r.Err)
+		}
+		w.Exec(t, "drop trigger take on inbox_watermark")
+		same(t, "without it", <-decided, repeat(inbox.Applied, 2))
+	}
+}
+
 // TestTakenIDIsNotReleased: the same for released events, and in a transaction of the caller.
 func TestTakenIDIsNotReleased(t *testing.T) {
 	t.Parallel()
