@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// chanceStale is how often in a row what a plan was made from may have changed by chance. Each time, another transaction
+// chanceStale is how often in a row the base of a plan may have changed by chance. Each time, another transaction
 // has decided events of the partition.
 const chanceStale = 10
 
