@@ -73,7 +73,6 @@ type facts struct {
 	group      groupOffset
 	db         inbox.Progress
 	start      Start
-	behind     BehindPolicy
 }
 
 // beginning is where a consumer begins a partition.
@@ -237,7 +236,7 @@ func (f facts) hasNoOffset(b *beginning, d inbox.Progress) {
 // would lose them. Usually the progress is only some seconds old, and those events are read again, too. A database
 // without any progress has decided nothing since the group began.
 func (f facts) compare(b *beginning, g groupOffset, d inbox.Progress) {
-	if b.at, b.why = g.committed, whyGroup; !d.Kept || f.behind == BehindIgnore {
+	if b.at, b.why = g.committed, whyGroup; !d.Kept {
 		return
 	}
 	same, next := f.same(d), d.Next

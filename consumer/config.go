@@ -39,19 +39,6 @@ const (
 	LostHalt
 )
 
-// BehindPolicy selects what a partition does when the group's offset is past the progress of the handler's database.
-type BehindPolicy int
-
-const (
-	// BehindRepeat reads again from the database's progress. An event whose id the database has is a duplicate. An
-	// event whose id it lacks is applied and reported: the database was restored from a backup, or an operator moved
-	// the group's offset.
-	BehindRepeat BehindPolicy = iota
-	// BehindIgnore continues at the group's offset. Use it for a group whose offset was moved forward on purpose, to
-	// skip events.
-	BehindIgnore
-)
-
 // Config has the settings of a [Consumer]. The zero value of each setting is a safe default. A negative duration
 // disables a setting where its comment says so.
 type Config struct {
@@ -72,8 +59,6 @@ type Config struct {
 	Start Start
 	// OnLost selects what happens when retention removed unread records. Default: LostContinue.
 	OnLost LostPolicy
-	// OnBehind selects what happens when the handler's database is behind the group's offset. Default: BehindRepeat.
-	OnBehind BehindPolicy
 	// ReadUncommitted also delivers records of open and aborted transactions. Default: committed records only.
 	ReadUncommitted bool
 
@@ -201,10 +186,6 @@ func (cfg Config) check() error {
 	}{
 		{cfg.Start == StartEarliest || cfg.Start == StartLatest, "Start", cfg.Start, "StartEarliest or StartLatest"},
 		{cfg.OnLost == LostContinue || cfg.OnLost == LostHalt, "OnLost", cfg.OnLost, "LostContinue or LostHalt"},
-		{
-			cfg.OnBehind == BehindRepeat || cfg.OnBehind == BehindIgnore, "OnBehind", cfg.OnBehind,
-			"BehindRepeat or BehindIgnore",
-		},
 		{
 			instances.MatchString(cfg.InstanceID), "InstanceID", cfg.InstanceID,
 			"at most 249 letters, digits, dots, dashes and underscores",

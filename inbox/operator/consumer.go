@@ -67,8 +67,8 @@ type PartitionState struct {
 	// released events.
 	EffectAt *time.Time `json:"effect_at"`
 	// Unaccounted is how many offsets between the consumer's beginning and From are neither those of decided events nor
-	// without a record. It is 0 unless something passed events without deciding them: a bug, a wrapper of the Handler
-	// that leaves events out, or consumer.BehindIgnore.
+	// without a record. It is 0 unless something passed events without deciding them: a bug, or a wrapper of the
+	// Handler that leaves events out.
 	Unaccounted int64 `json:"unaccounted"`
 	// Unmoved is how long this state has not changed, by the database's clock. It also grows when a partition has no
 	// new events.

@@ -297,8 +297,7 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 			f.add(Fail, check, fmt.Sprintf("%s/%d: %d offsets are not accounted for", p.Topic, p.Partition,
 				p.Unaccounted), "The consumer has passed them, and they are neither those of decided events nor "+
 				"without a record: effects may be missing.",
-				"Look for what leaves events out: a wrapper of the Handler, or consumer.BehindIgnore after a restore. "+
-					"Otherwise it is a bug: report it.")
+				"Look for what leaves events out, such as a wrapper of the Handler. Otherwise it is a bug: report it.")
 		}
 	}
 	if len(c.Programs) > 1 {

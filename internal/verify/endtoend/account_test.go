@@ -100,7 +100,7 @@ func TestP9_2_EveryOffsetIsAccountedFor(t *testing.T) {
 			write(6, kgo.TryAbort)
 			effects += 18
 		}
-		consume(t, db, topic, consumer.BehindRepeat, effects)
+		consume(t, db, topic, effects)
 	}
 
 	said := &words{}

@@ -20,39 +20,26 @@ import (
 )
 
 // TestP10RestoredConsumer: a consumer's database is restored from a backup, but the group's offsets are not. Events
-// that were applied after the backup are applied again, earlier ones are not, and the observer reports them. A start at
-// the group's offsets would lose them.
+// that were applied after the backup are applied again, earlier ones are not, and the observer reports them.
 func TestP10RestoredConsumer(t *testing.T) {
 	t.Parallel()
-	for name, behind := range map[string]consumer.BehindPolicy{
-		"read again":                        consumer.BehindRepeat,
-		"ignored, so that effects are lost": consumer.BehindIgnore,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db, topic := pgtest.NewDatabase(t, migrations.Inbox), kafkatest.Topic(t, 3)
-			db.Exec(t, `create table effect (id uuid primary key, at bigint generated always as identity)`)
-			produce(t, topic, 0, 300)
-			consume(t, db, topic, behind, 300)
-			backup := db.Copy(t)
-			produce(t, topic, 300, 300)
-			consume(t, db, topic, behind, 600)
+	db, topic := pgtest.NewDatabase(t, migrations.Inbox), kafkatest.Topic(t, 3)
+	db.Exec(t, `create table effect (id uuid primary key, at bigint generated always as identity)`)
+	produce(t, topic, 0, 300)
+	consume(t, db, topic, 300)
+	backup := db.Copy(t)
+	produce(t, topic, 300, 300)
+	consume(t, db, topic, 600)
 
-			produce(t, topic, 600, 50)
-			want, forgotten := 650, 300
-			if behind == consumer.BehindIgnore {
-				want, forgotten = 350, 0
-			}
-			if n := consume(t, backup, topic, behind, want); n != int64(forgotten) {
-				t.Errorf("%d committed events were applied again, want %d", n, forgotten)
-			}
-			if n := pgtest.One[int](t, backup, `select count(*) from effect`); n != want {
-				t.Errorf("%d effects, want %d", n, want)
-			}
-			if n := consume(t, backup, topic, behind, want); n != 0 {
-				t.Errorf("%d committed events were applied a third time", n)
-			}
-		})
+	produce(t, topic, 600, 50)
+	if n := consume(t, backup, topic, 650); n != 300 {
+		t.Errorf("%d committed events were applied again, want 300", n)
+	}
+	if n := pgtest.One[int](t, backup, `select count(*) from effect`); n != 650 {
+		t.Errorf("%d effects, want 650", n)
+	}
+	if n := consume(t, backup, topic, 650); n != 0 {
+		t.Errorf("%d committed events were applied a third time", n)
 	}
 }
 
@@ -64,14 +51,14 @@ func TestP10ConsumerRestoredToBeforeItsTopic(t *testing.T) {
 	db.Exec(t, `create table effect (id uuid primary key, at bigint generated always as identity)`)
 	backup := db.Copy(t)
 	produce(t, topic, 0, 300)
-	consume(t, db, topic, consumer.BehindRepeat, 300)
+	consume(t, db, topic, 300)
 	produce(t, topic, 300, 50)
-	consume(t, db, topic, consumer.BehindRepeat, 350)
+	consume(t, db, topic, 350)
 	produce(t, topic, 350, 50)
-	if n := consume(t, backup, topic, consumer.BehindRepeat, 400); n != 350 {
+	if n := consume(t, backup, topic, 400); n != 350 {
 		t.Errorf("%d committed events were applied again, want 350", n)
 	}
-	if n := consume(t, backup, topic, consumer.BehindRepeat, 400); n != 0 {
+	if n := consume(t, backup, topic, 400); n != 0 {
 		t.Errorf("%d committed events were applied a third time", n)
 	}
 }
@@ -84,7 +71,7 @@ func TestP10ConsumerTakesOver(t *testing.T) {
 	produce(t, topic, 0, 300)
 	commitByHand(t, topic, map[int]int64{0: 90, 1: 100, 2: 100})
 	produce(t, topic, 300, 50)
-	consume(t, db, topic, consumer.BehindRepeat, 60)
+	consume(t, db, topic, 60)
 	if n := pgtest.One[int](t, db, `select count(*) from effect`); n != 60 {
 		t.Errorf("%d effects, want those of the 60 events behind the group's offsets", n)
 	}
@@ -187,12 +174,12 @@ func produce(t *testing.T, topic string, from, n int) {
 
 // consume runs a worker until the database has that many effects and the lag is zero. It returns how many events were
 // applied although the group had committed them before.
-func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPolicy, effects int) (forgotten int64) {
+func consume(t *testing.T, db *pgtest.DB, topic string, effects int) (forgotten int64) {
 	t.Helper()
 	var again atomic.Int64
 	h := restored(t, db, inbox.Config{})
 	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{
-		Group: topic, OnBehind: behind, Logger: slog.New(slog.DiscardHandler), Observer: consumer.Observer{
+		Group: topic, Logger: slog.New(slog.DiscardHandler), Observer: consumer.Observer{
 			Forgotten: func(f consumer.ForgottenRange) { again.Add(int64(f.Applied)) },
 		},
 	})
@@ -200,9 +187,7 @@ func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPo
 		t.Fatal(err)
 	}
 	whileRunning(t, c, func() { awaitEffects(t, db, c, effects) })
-	if behind == consumer.BehindRepeat {
-		checkAccount(t, db, 0)
-	}
+	checkAccount(t, db, 0)
 	db.Pool.Reset()
 	return again.Load()
 }
