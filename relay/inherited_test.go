@@ -290,6 +290,26 @@ func TestP8RefusedDueStopsNothing(t *testing.T) {
 	})
 }
 
+// TestP8RefusedDueDoesNotStopOnce: the same for Once, which names what was refused.
+func TestP8RefusedDueDoesNotStopOnce(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	fill(t, db, 64, 64)
+	db.Exec(t, `create function tenant() returns trigger language plpgsql as $$ begin
+			if new.key = 'due' then raise exception 'no tenant'; end if;
+			return new; end $$`)
+	db.Exec(t, `create trigger tenant before insert on outbox_event for each row execute function tenant()`)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, message_id)
+			select now() - interval '1 s', 'payments', k, 'T', gen_random_uuid() from unnest('{due,other}'::text[]) k`)
+	n, err := newRelay(t, db, to, config()).Once(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "no tenant") {
+		t.Errorf("Once says %v", err)
+	}
+	if n != 65 || pgtest.One[string](t, db, "select string_agg(key, ',') from outbox_scheduled") != "due" {
+		t.Errorf("%d events are published, want 64 and one that was due", n)
+	}
+}
+
 // TestP8DueEventsAreNotTakenAway: a user's trigger drops events, as a producer's append would be told. A scheduled one
 // waits and is named; it is published once the trigger is gone.
 func TestP8DueEventsAreNotTakenAway(t *testing.T) {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/build"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/tracing"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
@@ -219,9 +221,10 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 	if err := r.assignPolled(ctx, s); err != nil {
 		return 0, err
 	}
-	for step := range onceSteps {
+	var refused error
+	for step, steps := 0, onceSteps; step < steps; step++ {
 		// Held and released events are found by the first claim, and sent by the next.
-		if err != nil || step > 0 && !r.lanes.Beside() {
+		if step > 0 && refused == nil && !r.lanes.Beside() {
 			break
 		}
 		grants := r.lanes.Take(0, 1, time.Now())
@@ -231,12 +234,22 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 		var n int
 		n, err = r.step(ctx, s, grants, nil)
 		published += n
+		if err != nil && !pgerr.Answered(err) {
+			break
+		}
+		if err != nil { // lanes whose work is refused are claimed apart
+			refused, steps = err, onceApart
+		}
 	}
-	return published, errors.Join(err, r.resign(ctx, s))
+	return published, errors.Join(cmp.Or(err, refused), r.resign(ctx, s))
 }
 
-// onceSteps: one for an open entry, and one each for held, released and new events.
-const onceSteps = 4
+// onceSteps: one for an open entry, and one each for held, released and new events. onceApart is enough to find the
+// lanes whose work the server refuses, by halves, and to work on each of the others.
+const (
+	onceSteps = 4
+	onceApart = 4 * Lanes
+)
 
 // start makes sure that only one start runs. Lanes have this source at first.
 func (r *Relay) start(first lanes.Source) error {
