@@ -212,7 +212,10 @@ func TestDecodeForeignIDs(t *testing.T) {
 		},
 		"no uuid, with source":  {h("ce_source", "shop", "ce_id", "order-1"), "", event.ForeignID("shop", "order-1")},
 		"no uuid, no source":    {h("ce_id", "order-1"), "", event.ForeignID("t", "order-1")},
-		"nil uuid is no id":     {h("ce_id", uuid.Nil.String()), "", event.ForeignID("t", uuid.Nil.String())},
+		"nil uuid is no id":     {h("ce_id", uuid.Nil.String()), "", event.RecordID("t", 2, 3, at)},
+		"max uuid is no id":     {h("ce_source", "s", "ce_id", uuid.Max.String()), "", event.RecordID("t", 2, 3, at)},
+		"undefined is no id":    {h("ce_id", "undefined"), "", event.RecordID("t", 2, 3, at)},
+		"null, and another id":  {h("ce_id", id.String(), "id", "null"), "id", id},
 		"none":                  {nil, "", event.RecordID("t", 2, 3, at)},
 		"id header not adopted": {h("id", id.String()), "", event.RecordID("t", 2, 3, at)},
 	} {

@@ -155,10 +155,11 @@ type Record struct {
 // Decode makes an Event of a record, whoever produced it. idHeader names the header that carries the id (empty: ce_id;
 // Debezium's outbox router writes "id"); a record without it is looked up under ce_id. It never fails and never panics:
 // what a foreign producer left out is empty, an id that is no UUID becomes [ForeignID] of (ce_source, or else the
-// topic), no id at all becomes [RecordID]. A UUID is the id, but that of a CloudEvent with a ce_source, which no relay
-// wrote, becomes the hash of both. Of a header that occurs twice the last one counts, as Kafka's own lastHeader does.
-// Key and header values that are not UTF-8 are kept byte for byte in their strings, but cannot be stored as text;
-// [Storable] tells.
+// topic), no id at all becomes [RecordID]; so does the value of a variable that was never set, such as the nil UUID,
+// null or undefined, which would make all such records one event. A UUID is the id, but that of a CloudEvent with a
+// ce_source, which no relay wrote, becomes the hash of both. Of a header that occurs twice the last one counts, as
+// Kafka's own lastHeader does. Key and header values that are not UTF-8 are kept byte for byte in their strings, but
+// cannot be stored as text; [Storable] tells.
 //
 // A record in the structured mode of CloudEvents, whose content type is application/cloudevents+json, is taken apart as
 // if it had come in the binary mode: its data is the payload, datacontenttype the content type, and an extension x the
@@ -191,16 +192,16 @@ func Decode(r *Record, idHeader string) Event {
 		}
 	}
 	own := id != "" && idHeader != HeaderID
-	if id == "" {
+	if unset(id) {
 		id = ceID
 	}
 	if isStructured(e.ContentType) {
-		if its, ok := e.decodeStructured(r.Value); ok && id == "" {
+		if its, ok := e.decodeStructured(r.Value); ok && unset(id) {
 			id = its
 		}
 	}
 	switch {
-	case id == "":
+	case unset(id):
 		e.ID = RecordID(r.Topic, r.Partition, r.Offset, r.Time)
 	case e.Source != "" && e.Position.Epoch == "" && !own:
 		e.ID = sourceID(e.Source, id)

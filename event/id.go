@@ -3,7 +3,9 @@ package event
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -83,6 +85,14 @@ func ForeignID(source, id string) uuid.UUID {
 		return u
 	}
 	return uuid.NewSHA1(ForeignNamespace, []byte("id\x00"+source+"\x00"+id))
+}
+
+// unset reports whether an id is what some language writes for a variable without a value. Many records have it.
+func unset(id string) bool {
+	u, ok := parseUUID(id)
+	return id == "" || ok && (u == uuid.Nil || u == uuid.Max) || slices.ContainsFunc(
+		[]string{"null", "undefined", "none", "nil", "<nil>", "nan"},
+		func(word string) bool { return strings.EqualFold(id, word) })
 }
 
 // sourceID is [ForeignID] for an event that names its source: only source and id together name a CloudEvent, so a UUID
