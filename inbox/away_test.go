@@ -313,6 +313,44 @@ func TestSessionDefaults(t *testing.T) {
 	}
 }
 
+// TestP9_3_EffectsCommitDurably: an effect that turns synchronous_commit off, itself or in a function, takes nothing
+// from the COMMIT of its batch, nor from that of a release. Otherwise a crash of the database would undo effects whose
+// offsets are committed in Kafka.
+func TestP9_3_EffectsCommitDurably(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Exec(t, `create table committed (durable text not null)`)
+	w.Exec(t, `create function committing() returns trigger language plpgsql as $$ begin
+		insert into committed values (current_setting('synchronous_commit')); return null; end $$`)
+	w.Exec(t, `create constraint trigger committing after insert on effect deferrable initially deferred
+		for each row execute function committing()`)
+	w.Exec(t, `create function fast() returns void language sql as $$ set local synchronous_commit = off $$`)
+	events := some(3)
+	failing := atomic.Bool{}
+	failing.Store(true)
+	in := w.inbox(inbox.Config{})
+	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		fast := []string{"select", "set local synchronous_commit = off", "select fast()"}[e.Position.Offset]
+		if _, err := tx.Exec(ctx, fast); err != nil {
+			return err
+		}
+		if e.Position.Offset == 2 && failing.Load() {
+			return inbox.Terminal("x", errBad)
+		}
+		return write(ctx, tx, e)
+	})
+	same(t, "outcomes", handle(t, h, events), []inbox.Outcome{inbox.Applied, inbox.Applied, inbox.Parked})
+	failing.Store(false)
+	w.releaseKey("k", 1)
+	if err := inbox.ReleaseOnce(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "effects", w.effects(), ids(events))
+	if n := pgtest.One[int](t, w.DB, "select count(*) from committed where durable = 'on'"); n != 3 {
+		t.Errorf("%d of 3 effects were committed with synchronous_commit on", n)
+	}
+}
+
 // TestEffectReadsThroughThePool: there are more partitions than connections, and each effect takes another connection
 // while its transaction has one. Two inboxes share the pool.
 func TestEffectReadsThroughThePool(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
@@ -170,8 +171,12 @@ func (in *Inbox) apply(ctx context.Context, conn *pgx.Conn, tx pgx.Tx, w *work, 
 func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	ctx, stop := outlive(ctx, graceCommit)
 	defer stop()
-	tag, err := conn.Exec(ctx, sqlCommit)
-	if err == nil && tag.String() == "ROLLBACK" {
+	var b pgx.Batch
+	b.Queue(sqlFinish)
+	answer := ""
+	b.Queue(sqlCommit).Exec(func(tag pgconn.CommandTag) error { answer = tag.String(); return nil })
+	err := conn.SendBatch(ctx, &b).Close()
+	if err == nil && answer == "ROLLBACK" {
 		err = pgx.ErrTxCommitRollback
 	}
 	switch {

@@ -23,6 +23,10 @@ on conflict do nothing returning message_id`
 
 const sqlAdopt = `-- inbox: adopt the open transaction`
 
+// In the round trip of COMMIT: an effect, or a function that it called, may have turned this off.
+const sqlFinish = `-- inbox: finish
+select set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true)`
+
 const sqlCommit = `-- inbox: commit
 commit`
 
