@@ -219,6 +219,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 	b.Queue(sqlBegin)
 	b.Queue(in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout)
 	b.Queue(in.q(sqlHome))
+	b.Queue(sqlGuard)
 	in.dedup.queue(&b, p)
 	b.Queue(in.q(sqlOpen), in.consumer)
 	res := conn.SendBatch(ctx, &b)
@@ -267,6 +268,9 @@ func (in *Inbox) readInsert(res pgx.BatchResults, p *planned) (*state, error) {
 		return nil, err
 	}
 	if err := res.QueryRow().Scan(&p.database); err != nil {
+		return s, err
+	}
+	if _, err := res.Exec(); err != nil {
 		return s, err
 	}
 	return s, in.dedup.read(res, p)

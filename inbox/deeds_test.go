@@ -47,29 +47,43 @@ func once(do func() error) deed {
 	}}
 }
 
+// below is a deed that runs SQL on the connection, where nothing looks at its text.
+func below(sql string) deed {
+	return deed{func(ctx context.Context, tx pgx.Tx, _ event.Event, _ *doer) error {
+		_, err := tx.Conn().Exec(ctx, sql)
+		return err
+	}, true}
+}
+
 // deeds are those of each class of statement that changes more than rows, and of what Go lets an effect do.
 var deeds = map[string]deed{
-	"set local":                  exec("set local app.tenant = 'a'"),
-	"set_config":                 exec("select set_config('app.tenant', 'a', true)"),
-	"set_config of the session":  exec("set app.tenant = 'a'"),
-	"set local role":             exec("set local role pg_read_all_data"),
-	"set role":                   exec("set role pg_read_all_data"),
-	"set local search_path":      exec("set local search_path = pg_catalog"),
-	"set search_path":            exec("set search_path = pg_catalog"),
-	"read only":                  exec("set transaction read only"),
-	"set local statement":        exec("set local statement_timeout = '1h'"),
-	"set constraints":            exec("set constraints all deferred"),
-	"among others":               exec("select 1; set local app.tenant = 'a'; select ';'"),
-	"advisory lock":              exec("select pg_advisory_lock(42)"),
-	"temporary table":            exec("create temporary table scratch (a int)"),
-	"temporary table, dropped":   exec("create temp table scratch (a int) on commit drop"),
-	"cursor":                     exec("declare c cursor for select 1"),
-	"cursor with hold":           exec("declare c cursor with hold for select 1"),
-	"prepared statement":         exec("prepare p as select 1"),
-	"listen":                     exec("listen somewhere"),
-	"savepoint":                  exec("savepoint a"),
-	"discard":                    exec("reset all"),
-	"commit and begin":           {exec("insert into effect (id) values (gen_random_uuid()); commit; begin").do, true},
+	"set local":                 exec("set local app.tenant = 'a'"),
+	"set_config":                exec("select set_config('app.tenant', 'a', true)"),
+	"set_config of the session": exec("set app.tenant = 'a'"),
+	"set local role":            exec("set local role pg_read_all_data"),
+	"set role":                  exec("set role pg_read_all_data"),
+	"set local search_path":     exec("set local search_path = pg_catalog"),
+	"set search_path":           exec("set search_path = pg_catalog"),
+	"read only":                 exec("set transaction read only"),
+	"set local statement":       exec("set local statement_timeout = '1h'"),
+	"set constraints":           exec("set constraints all deferred"),
+	"among others":              exec("select 1; set local app.tenant = 'a'; select ';'"),
+	"advisory lock":             exec("select pg_advisory_lock(42)"),
+	"temporary table":           exec("create temporary table scratch (a int)"),
+	"temporary table, dropped":  exec("create temp table scratch (a int) on commit drop"),
+	"cursor":                    exec("declare c cursor for select 1"),
+	"cursor with hold":          exec("declare c cursor with hold for select 1"),
+	"prepared statement":        exec("prepare p as select 1"),
+	"listen":                    exec("listen somewhere"),
+	"savepoint":                 exec("savepoint a"),
+	"discard":                   exec("reset all"),
+	"commit and begin":          {exec("insert into effect (id) values (gen_random_uuid()); commit; begin").do, true},
+	"commit below":              below("insert into effect (id) values (gen_random_uuid()); commit"),
+	"commit and begin below":    below("insert into effect (id) values (gen_random_uuid()); commit; begin"),
+	"a transaction below": {func(ctx context.Context, tx pgx.Tx, e event.Event, _ *doer) error {
+		return pgx.BeginFunc(ctx, tx.Conn(), func(tx pgx.Tx) error { return write(ctx, tx, e) })
+	}, true},
+	"constraints at once":        exec("set constraints all immediate"),
 	"commit in a dollar comment": exec("do $$ begin perform 1; /* commit; */ end $$"),
 	"pgx savepoint": {do: func(ctx context.Context, tx pgx.Tx, _ event.Event, _ *doer) error {
 		_, err := tx.Begin(ctx)

@@ -16,7 +16,7 @@ import (
 // comment. Its error decides what happens next: [Skip], [Terminal], [Retryable], or any other error, which is retried
 // until Config.OnFailure decides.
 //
-// tx refuses Commit and Rollback; a call of either fails the event. tx.Begin creates a savepoint, which may be
+// tx refuses Commit and Rollback; a call of either fails the event, and so does a COMMIT on tx.Conn(). tx.Begin creates a savepoint, which may be
 // committed and rolled back as usual. Package sqltx gives code for database/sql the transaction as a *sql.Tx.
 type Effect func(ctx context.Context, tx pgx.Tx, e event.Event) error
 

@@ -21,11 +21,16 @@ insert into {schema}inbox_message_any (consumer_name, message_id)
 select $1::text, id from unnest($2::text::uuid[]) as id
 on conflict do nothing returning message_id`
 
+// Effects run in this transaction: a COMMIT of theirs fails (inbox_guard).
+const sqlGuard = `-- inbox: guard
+select set_config('effectonce.inbox', 'open', true)`
+
 const sqlAdopt = `-- inbox: adopt the open transaction`
 
 // In the round trip of COMMIT: an effect, or a function that it called, may have turned this off.
 const sqlFinish = `-- inbox: finish
-select set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true)`
+select set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
+	set_config('effectonce.inbox', 'done', true)`
 
 const sqlCommit = `-- inbox: commit
 commit`

@@ -41,6 +41,30 @@ func (w *world) counted(cfg inbox.Config) (in *inbox.Inbox, commits *atomic.Int6
 	return newInbox(w.t, db, "ledger", small(quick(cfg))), commits
 }
 
+// TestP9_6_ReleasedEffectsCannotCommit: an effect of a released list ends its transaction below the inbox. Its event is
+// parked again, with those behind it, and none is lost.
+func TestP9_6_ReleasedEffectsCannotCommit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("a", "a", "a")
+	same(t, "outcomes", handle(t, w.inbox(inbox.Config{}).Each(
+		failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e), repeat(inbox.Parked, 3))
+	w.releaseKey("a", 3)
+	in, _ := w.counted(inbox.Config{})
+	in.Each(func(ctx context.Context, tx pgx.Tx, it event.Event) error {
+		if it.ID != e[1].ID {
+			return write(ctx, tx, it)
+		}
+		return pgx.BeginFunc(ctx, tx.Conn(), func(tx pgx.Tx) error { return write(ctx, tx, it) })
+	})
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from inbox_parked where code = '"+inbox.CodeTransaction+"'")
+	same(t, "effects", w.effects(), ids(e[:1]))
+	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_parked"); n != 2 {
+		t.Errorf("%d events are parked, want 2", n)
+	}
+}
+
 // TestP9_6_ReleasedKeyRunsInBatches: a released key's events take two transactions per hundred events, in their order.
 func TestP9_6_ReleasedKeyRunsInBatches(t *testing.T) {
 	t.Parallel()

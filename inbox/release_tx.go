@@ -280,10 +280,13 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	}
 	p.sort()
 	var b pgx.Batch
+	b.Queue(sqlGuard)
 	ids := byID{in} // whatever the strategy: ids record the released events
 	ids.queue(&b, p)
 	res := tx.SendBatch(ctx, &b)
-	err = ids.read(res, p)
+	if _, err = res.Exec(); err == nil {
+		err = ids.read(res, p)
+	}
 	switch err = cmp.Or(err, res.Close()); {
 	case pgerr.Is(err, pgerr.CheckViolation):
 		return nil, &failure{kind: dayMissing, err: err}

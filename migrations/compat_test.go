@@ -84,7 +84,7 @@ func (m migration) contracts(tables []string) []string {
 }
 
 var target = regexp.MustCompile(
-	`^(?:alter\s+table(?:\s+if\s+exists)?(?:\s+only)?|create\s+unique\s+index\s+.*?\bon|create\s+trigger\s+.*?\bon|comment\s+on\s+table)\s+([a-z_][a-z0-9_]*)`)
+	`^(?:alter\s+table(?:\s+if\s+exists)?(?:\s+only)?|create\s+unique\s+index\s+.*?\bon|create\s+(?:constraint\s+)?trigger\s+.*?\bon|comment\s+on\s+table)\s+([a-z_][a-z0-9_]*)`)
 
 // touchesOnly reports whether a statement is about one of these tables, which no running binary knows.
 func touchesOnly(statement string, tables []string) bool {
