@@ -27,6 +27,7 @@ type assignment struct {
 	span      span
 	movedAt   time.Time // when the progress was last written
 	unwritten int64     // the progress that is not yet stored; 0: none
+	stored    int64     // the progress that is stored, or was by this process; -1: no row is known
 	database  string    // the database in which the partition began; empty: unknown
 	account   account   // up to the decided progress
 	absent    absent    // behind the decided events, and not in the account yet
@@ -196,6 +197,7 @@ func (a *assignment) setDecided(target *progressTarget, moved bool) {
 	a.account = target.account
 	switch a.unwritten = target.next; {
 	case moved:
+		a.stored = target.next
 		a.movedAt, a.unwritten, a.pauseNoted, a.effectAt = time.Now(), 0, false, time.Time{}
 	case slices.Contains(target.out, Applied):
 		a.effectAt = time.Now()
@@ -218,6 +220,22 @@ func (a *assignment) sinceEffect(out []Outcome) *float64 {
 	return &seconds
 }
 
+// storedAt returns the progress that this process knows to be stored.
+func (a *assignment) storedAt() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stored
+}
+
+// storing records that the progress is being stored, or is. It may go back, to where events are read again.
+func (a *assignment) storing(at int64, done bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if done || at < a.stored {
+		a.stored = at
+	}
+}
+
 // unwrittenProgress returns the progress to write with its account, the database for it and the log that it is of; 0:
 // nothing to write.
 func (a *assignment) unwrittenProgress() (next, accounted int64, database string, log *string) {
@@ -230,6 +248,7 @@ func (a *assignment) unwrittenProgress() (next, accounted int64, database string
 func (a *assignment) setWritten(next int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.stored = next
 	if a.movedAt = time.Now(); a.unwritten == next {
 		a.unwritten, a.effectAt = 0, time.Time{}
 	}

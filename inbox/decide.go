@@ -93,10 +93,8 @@ func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target
 		// Last, because the partition's next owner writes the same row and must not wait for an effect of this process.
 		// If an effect changed settings, such as its role, the progress is written later, by another session.
 		if target != nil && !did.set {
-			if _, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, target.topic, target.id, target.next,
-				a.sinceEffect(target.out), a.logID(), target.account.upTo(target.next)); err != nil {
-				err = fmt.Errorf("inbox: moving the progress of %s-%d: %w", target.topic, target.id, err)
-				return in.classify(ctx, err)
+			if f := in.pass(ctx, conn, target, a); f != nil {
+				return f
 			}
 		}
 		if f := in.commit(ctx, conn); f != nil {

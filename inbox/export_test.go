@@ -13,13 +13,18 @@ var DiscardEvent func(ctx context.Context, db *pgxpool.Pool, schema string, id i
 
 // KeepProgressFresh has the next batch of each assigned partition find the progress just written, however long ago a
 // busy machine wrote it.
-func KeepProgressFresh(h Handler) {
+func KeepProgressFresh(h Handler) { setMoved(h, time.Now().Add(time.Hour)) }
+
+// ProgressIsDue has the next batch of each assigned partition write its progress.
+func ProgressIsDue(h Handler) { setMoved(h, time.Time{}) }
+
+func setMoved(h Handler, at time.Time) {
 	all := &h.(*handler).assignments
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for _, a := range all.of {
 		a.mu.Lock()
-		a.movedAt = time.Now().Add(time.Hour)
+		a.movedAt = at
 		a.mu.Unlock()
 	}
 }

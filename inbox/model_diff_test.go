@@ -313,7 +313,7 @@ func (r *mReal) progress() string {
 		p.write(offset, offset+2)
 		return "range"
 	case 1:
-		r.exec(sqlPass, "ledger", "payments", q, offset, nil, nil, 0)
+		r.exec(sqlPass, "ledger", "payments", q, offset, nil, nil, 0, -1)
 		p.pass(offset)
 		return "pass"
 	case 2:

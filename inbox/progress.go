@@ -71,13 +71,74 @@ func (in *Inbox) writeProgress(ctx context.Context, p partitionName, a *assignme
 	if next == 0 {
 		return nil
 	}
-	_, err := in.db.Exec(ctx, in.q(sqlWriteProgress), in.consumer, p.topic, p.id, next, database, a.sinceEffect(nil),
-		log, n)
+	tag, err := in.db.Exec(ctx, in.q(sqlWriteProgress), in.consumer, p.topic, p.id, next, database, a.sinceEffect(nil),
+		log, n, a.storedAt())
 	if err != nil {
 		return fmt.Errorf("inbox: moving the progress of %s-%d: %w", p.topic, p.id, err)
 	}
+	if tag.RowsAffected() == 0 {
+		// The next transaction of the partition returns the error to the consumer.
+		switch lost, err := in.lostProgress(ctx, in.db, p, a); {
+		case err != nil:
+			return err
+		case lost != nil:
+			return lost
+		}
+	}
 	a.setWritten(next)
 	return nil
+}
+
+// pass moves the progress in a deciding transaction.
+func (in *Inbox) pass(ctx context.Context, conn *pgx.Conn, target *progressTarget, a *assignment) *failure {
+	tag, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, target.topic, target.id, target.next,
+		a.sinceEffect(target.out), a.logID(), target.account.upTo(target.next), a.storedAt())
+	if err != nil {
+		return in.classify(ctx, fmt.Errorf("inbox: moving the progress of %s-%d: %w", target.topic, target.id, err))
+	}
+	if tag.RowsAffected() == 0 {
+		return in.checkProgress(ctx, conn, target.partitionName, a)
+	}
+	return nil
+}
+
+// checkProgress compares the row of a partition that was not written with what this process knows to be stored. The row
+// may be ahead, after another owner or an operator's skip. If it is gone or behind, the database has lost it, and may
+// have lost effects with it; or another process reads again, and this one owns the partition no longer.
+func (in *Inbox) checkProgress(ctx context.Context, on querier, p partitionName, a *assignment) *failure {
+	lost, err := in.lostProgress(ctx, on, p, a)
+	switch {
+	case err != nil:
+		return in.classify(ctx, err)
+	case lost != nil:
+		return a.checkDatabase(lost.To)
+	}
+	return nil
+}
+
+func (in *Inbox) lostProgress(ctx context.Context, on querier, p partitionName, a *assignment) (*MovedError, error) {
+	row, err := in.readProgress(ctx, on, p)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := ""
+	switch {
+	case !row.known && a.stored >= 0:
+		now = "gone"
+	case row.known && (row.log == nil) != (a.log == nil), row.known && a.log != nil && *row.log != *a.log:
+		now = "of another log of the topic"
+	case row.known && row.from < a.stored:
+		now = fmt.Sprintf("%d", row.from)
+	default:
+		return nil, nil
+	}
+	return &MovedError{
+		From: a.database,
+		To: fmt.Sprintf("%s, where the progress of %s-%d, which was %d, is %s", a.database, p.topic, p.id, a.stored,
+			now),
+	}, nil
 }
 
 // load reads the progress of an earlier process.
@@ -93,9 +154,12 @@ func (in *Inbox) load(ctx context.Context, p partitionName, a *assignment) *fail
 			return f
 		}
 	}
-	row, err := in.readProgress(ctx, p)
+	row, err := in.readProgress(ctx, in.db, p)
 	if err != nil {
 		return in.classify(ctx, err)
+	}
+	if a.stored = -1; row.known {
+		a.stored = row.from
 	}
 	if a.span.from, a.span.to = 0, 0; row.from < row.to {
 		a.span.from, a.span.to = row.from, row.to
@@ -109,7 +173,7 @@ func (in *Inbox) load(ctx context.Context, p partitionName, a *assignment) *fail
 // Progress returns what the database of the effects knows of a partition. If the group's committed offset is further
 // ahead, the database has lost effects: it was restored.
 func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (Progress, error) {
-	row, err := in.readProgress(ctx, partitionName{topic, partition})
+	row, err := in.readProgress(ctx, in.db, partitionName{topic, partition})
 	if err != nil {
 		return Progress{}, err
 	}
@@ -172,18 +236,18 @@ func (in *Inbox) readDatabase(ctx context.Context) (database string, f *failure)
 }
 
 // MovedError is returned by a handler when its database, or the database's timeline, is not the one in which the
-// handler began a partition: a standby has taken over, or a backup was restored. The new database may lack effects
-// whose offsets are committed. It has decided nothing of the batch. A consumer restarts its partitions from the
-// progress of the database. Other callers may call Handle again; they must find the event to start from, see
-// [Inbox.Progress].
+// handler began a partition, or when the partition's progress in it went back, or is gone: a standby has taken over, a
+// backup was restored, or rows were deleted. The database may lack effects whose offsets are committed. It has decided
+// nothing of the rest of the batch. A consumer restarts its partitions from the progress of the database. Other callers
+// may call Handle again; they must find the event to start from, see [Inbox.Progress].
 type MovedError struct {
-	From, To string // system identifier and timeline
+	From, To string // system identifier and timeline; in To also what became of the progress
 }
 
 // Error returns a message with both databases.
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("inbox: the database is another one than before (%s, now %s): a standby took over, or a "+
-		"backup was restored; it may have forgotten what was decided", e.From, e.To)
+	return fmt.Sprintf("inbox: the database is another one than before (%s, now %s): a standby took over, a "+
+		"backup was restored, or rows were deleted; it may have forgotten what was decided", e.From, e.To)
 }
 
 // progressRow is the row of a partition in inbox_progress.
@@ -199,8 +263,8 @@ type progressRow struct {
 	seen      int32
 }
 
-func (in *Inbox) readProgress(ctx context.Context, p partitionName) (row progressRow, err error) {
-	err = in.db.QueryRow(ctx, in.q(sqlProgress), in.consumer, p.topic, p.id).Scan(&row.from, &row.to, &row.attempts,
+func (in *Inbox) readProgress(ctx context.Context, on querier, p partitionName) (row progressRow, err error) {
+	err = on.QueryRow(ctx, in.q(sqlProgress), in.consumer, p.topic, p.id).Scan(&row.from, &row.to, &row.attempts,
 		&row.log, &row.began, &row.seen, &row.begun, &row.accounted)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return row, fmt.Errorf("inbox: reading the progress of %s-%d: %w", p.topic, p.id, err)
@@ -213,14 +277,17 @@ func (in *Inbox) readProgress(ctx context.Context, p partitionName) (row progres
 func (in *Inbox) writeRange(ctx context.Context, p partitionName, a *assignment, first *event.Event,
 	to int64,
 ) *failure {
+	stored := a.storedAt()
+	a.storing(first.Position.Offset, false)
 	tag, err := in.db.Exec(ctx, in.q(sqlRange), in.consumer, p.topic, p.id, first.Position.Offset, to, a.beganIn(),
-		a.logID(), a.accounted().at(first).upTo(first.Position.Offset))
+		a.logID(), a.accounted().at(first).upTo(first.Position.Offset), stored)
 	if err == nil && tag.RowsAffected() == 0 {
-		return a.checkDatabase("another database, or another log of the topic")
+		return a.checkDatabase("another database, another log of the topic, or a progress that was lost")
 	}
 	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: writing the range of %s-%d: %w", p.topic, p.id, err))
 	}
+	a.storing(first.Position.Offset, true)
 	return nil
 }
 
@@ -229,18 +296,22 @@ func (in *Inbox) count(ctx context.Context, p partitionName, a *assignment, e *e
 	var attempts, from int64
 	offset := e.Position.Offset
 	err := in.db.QueryRow(ctx, in.q(sqlCount), in.consumer, p.topic, p.id, offset, a.beganIn(), a.logID(),
-		a.accounted().at(e).upTo(offset)).Scan(&attempts, &from)
+		a.accounted().at(e).upTo(offset), a.storedAt()).Scan(&attempts, &from)
 	if errors.Is(err, pgx.ErrNoRows) {
-		// The row was deleted, and no count is known; or the database, or the topic's log, is another one.
+		// The database, or the topic's log, is another one, or has lost the row.
 		now, f := in.readDatabase(ctx)
 		if f == nil {
 			f = a.checkDatabase(now)
+		}
+		if f == nil {
+			f = in.checkProgress(ctx, in.db, p, a)
 		}
 		return false, f
 	}
 	if err != nil {
 		return false, in.classify(ctx, fmt.Errorf("inbox: counting a run of %s-%d: %w", p.topic, p.id, err))
 	}
+	a.storing(from, true)
 	return from == offset && attempts > int64(in.cfg.CrashAttempts), nil
 }
 

@@ -347,3 +347,71 @@ func TestAccountIsWritten(t *testing.T) {
 		})
 	}
 }
+
+// TestP9_3_LostProgressDecidesNothing: the row of a partition went back, or is gone, under a process that wrote it: a
+// backup was restored without another timeline, or somebody deleted rows. The database may lack effects whose offsets
+// are committed, so the next transaction that looks at the row decides nothing, and leaves it as it is.
+func TestP9_3_LostProgressDecidesNothing(t *testing.T) {
+	t.Parallel()
+	lose := map[string]string{
+		"back": "update inbox_progress set from_offset = 5, to_offset = 5", "gone": "delete from inbox_progress",
+	}
+	// What is next: a batch that writes its range, one that only moves the progress, or a counted run.
+	for _, next := range []string{"range", "pass", "count", "idle"} {
+		for name, sql := range lose {
+			t.Run(next+" "+name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				e := some(30)
+				h := w.inbox(inbox.Config{}).Each(write)
+				if next == "count" {
+					w.unfinished(0, 30, 0)
+				}
+				assigned(h)
+				handle(t, h, e[:10])
+				if next == "range" {
+					assigned(h)
+					handle(t, h, e[:10]) // repeats
+				}
+				if next == "idle" {
+					inbox.KeepProgressFresh(h)
+					handle(t, h, e[10:20])
+				}
+				w.Exec(t, sql)
+				if next == "idle" {
+					h.Revoked(t.Context(), "payments", 3)
+				} else {
+					if next == "pass" {
+						inbox.ProgressIsDue(h)
+					}
+					out, err := h.Handle(t.Context(), e[10:20])
+					if _, ok := errors.AsType[*inbox.MovedError](err); !ok {
+						t.Errorf("outcomes %v, error %v, want a MovedError", out, err)
+					}
+					same(t, "effects", w.effects(), ids(e[:10]))
+				}
+				if n := pgtest.One[int](t, w.DB, "select coalesce(max(from_offset), -1) from inbox_progress"); n > 5 {
+					t.Errorf("the progress moved to %d", n)
+				}
+			})
+		}
+	}
+}
+
+// TestSkippedAheadIsNotLost: an operator moves the progress forwards, past events that a running process still has.
+func TestSkippedAheadIsNotLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := some(30)
+	h := w.inbox(inbox.Config{}).Each(write)
+	assigned(h)
+	handle(t, h, e[:10])
+	w.Exec(t, "update inbox_progress set from_offset = 100, to_offset = 100")
+	for i := 10; i < 30; i += 10 {
+		inbox.ProgressIsDue(h)
+		same(t, "outcomes", handle(t, h, e[i:i+10]), repeat(inbox.Applied, 10))
+	}
+	if now := w.progress(); now != [3]int64{100, 100, 0} {
+		t.Errorf("the progress is %v", now)
+	}
+}

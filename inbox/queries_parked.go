@@ -107,15 +107,18 @@ with began as (
 )
 select from began`
 
+// Like the statements below, it writes nothing if the row is not, or no longer, where this process left it ($9; -1: it
+// knows of none).
 const sqlRange = `-- inbox: write the range
 insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset, topic_id, accounted)
 select $1::text, $2::text, $3::integer, $4::bigint, $5::bigint, $7::text::uuid, $8::bigint from {schema}inbox_server() c
-where $6::text = c.system || '/' || c.timeline
+where $6::text = c.system || '/' || c.timeline and ($9::bigint < 0 or exists (select from {schema}inbox_progress
+	where consumer_name = $1::text and topic = $2::text and partition = $3::integer))
 on conflict (consumer_name, topic, partition) do update set from_offset = excluded.from_offset,
 	to_offset = excluded.to_offset, accounted = excluded.accounted,
 	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null,
 	updated_at = clock_timestamp()
-where p.topic_id is not distinct from $7::text::uuid`
+where p.topic_id is not distinct from $7::text::uuid and p.from_offset >= $9::bigint`
 
 // A live process closes its range, but not the range of a successor or one in which a successor already counts.
 const sqlCloseRange = `-- inbox: close the range
@@ -131,7 +134,7 @@ update {schema}inbox_progress set from_offset = $4::bigint, accounted = $7::bigi
 	trying_at = null, updated_at = clock_timestamp(),
 	effect_at = coalesce(clock_timestamp() - make_interval(secs => $5::float8), effect_at)
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint
-	and topic_id is not distinct from $6::text::uuid`
+	and from_offset >= $8::bigint and topic_id is not distinct from $6::text::uuid`
 
 // Outside of a deciding transaction. Only in the database in which the events were decided: one that took over may lack
 // them.
@@ -141,7 +144,8 @@ update {schema}inbox_progress set from_offset = $4::bigint, accounted = $8::bigi
 	effect_at = coalesce(clock_timestamp() - make_interval(secs => $6::float8), effect_at)
 	from {schema}inbox_server() c
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint
-	and $5::text = c.system || '/' || c.timeline and topic_id is not distinct from $7::text::uuid`
+	and from_offset >= $9::bigint and $5::text = c.system || '/' || c.timeline
+	and topic_id is not distinct from $7::text::uuid`
 
 // Only in the database in which the partition began: it moves the progress to the offset.
 const sqlCount = `-- inbox: count a run
@@ -150,7 +154,7 @@ update {schema}inbox_progress set attempts = case when from_offset < $4::bigint 
 	else attempts end, from_offset = greatest(from_offset, $4::bigint),
 	accounted = case when from_offset < $4::bigint then $7::bigint else accounted end, updated_at = clock_timestamp()
 from {schema}inbox_server() c
-where consumer_name = $1::text and topic = $2::text and partition = $3::integer
+where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset >= $8::bigint
 	and $5::text = c.system || '/' || c.timeline and topic_id is not distinct from $6::text::uuid
 returning attempts, from_offset`
 

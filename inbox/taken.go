@@ -18,6 +18,7 @@ func takenError(table string, rows int) error {
 // querier is a connection or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // there returns an error unless each of the ids, which are not new, is recorded, or parked if one may be.
