@@ -65,7 +65,7 @@ func runOne(ctx context.Context, g *guardTx, e event.Event, careful bool, do Eff
 		}
 	}
 	err = guarded(g, func() error { return do(ctx, g, e) })
-	skip = errors.Is(err, Skip)
+	skip = skips(err)
 	switch {
 	case !skip && err != nil:
 		return false, err
@@ -108,7 +108,7 @@ func batchFailure(ctx context.Context, g *guardTx, err error, events []event.Eve
 	if whole.kind != failed {
 		return whole
 	}
-	var skips []int
+	var skipped []int
 	for _, of := range named(err, nil) {
 		i := slices.IndexFunc(fresh, func(i int) bool {
 			return events[i].ID == of.id && events[i].Position == of.position
@@ -117,17 +117,18 @@ func batchFailure(ctx context.Context, g *guardTx, err error, events []event.Eve
 		case i < 0:
 			whole.err = fmt.Errorf("inbox.Of: event %s is none of a batch of %d: %w", of.id, len(fresh), err)
 			return whole
-		case errors.Is(of.err, Skip):
-			skips = append(skips, fresh[i])
+		case skips(of.err):
+			skipped = append(skipped, fresh[i])
 		case whole.index < 0 || fresh[i] < whole.index:
 			whole.index, whole.err = fresh[i], of.err
 		}
 	}
 	switch {
 	case whole.index >= 0:
-	case len(skips) > 0:
-		return &failure{kind: skipping, skips: skips, err: err}
-	case errors.Is(err, Skip):
+	case !skips(err):
+	case len(skipped) > 0:
+		return &failure{kind: skipping, skips: skipped, err: err}
+	default:
 		return &failure{kind: skipping, skips: fresh, err: err}
 	}
 	return whole

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -27,10 +28,23 @@ type Effect func(ctx context.Context, tx pgx.Tx, e event.Event) error
 type BatchEffect func(ctx context.Context, tx pgx.Tx, events []event.Event) error
 
 // Skip is returned by an effect that ignores an event: the event's id is recorded, and the effect's writes for it are
-// rolled back. Returning Skip before using tx costs nothing; after it, the batch runs once more.
+// rolled back. Returning Skip before using tx costs nothing; after it, the batch runs once more. It may be wrapped, but
+// an error that is joined to it is a failure.
 //
 //lint:ignore ST1012 it is an instruction, not a failure: effects return inbox.Skip
 var Skip = errors.New("inbox: skip this event")
+
+// skips reports whether err is Skip, and nothing else is in its tree: the other part may be why nothing was done.
+func skips(err error) bool {
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return skips(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		all := e.Unwrap()
+		return len(all) > 0 && !slices.ContainsFunc(all, func(one error) bool { return !skips(one) })
+	}
+	return errors.Is(err, Skip)
+}
 
 // Codes of the terminal errors of this package.
 const (

@@ -471,6 +471,54 @@ func TestSkipWholeBatch(t *testing.T) {
 	same(t, "effects", w.effects(), nil)
 }
 
+// TestSkipWithAFailure: an error that an effect joins to Skip is one, as when a deferred call of it fails.
+func TestSkipWithAFailure(t *testing.T) {
+	t.Parallel()
+	failure := func(e event.Event) error {
+		return map[int64]error{
+			0: errors.Join(inbox.Skip, errBad), 1: fmt.Errorf("%w, and then: %w", inbox.Skip, errBad),
+			2: errors.Join(nil, fmt.Errorf("not ours: %w", inbox.Skip)),
+		}[e.Position.Offset]
+	}
+	for name, handler := range map[string]func(*inbox.Inbox) inbox.Handler{
+		"each": func(in *inbox.Inbox) inbox.Handler {
+			return in.Each(func(_ context.Context, _ pgx.Tx, e event.Event) error { return failure(e) })
+		},
+		"batch": func(in *inbox.Inbox) inbox.Handler {
+			return in.Batch(func(_ context.Context, _ pgx.Tx, events []event.Event) error {
+				return failure(events[0])
+			})
+		},
+		"batch, of": func(in *inbox.Inbox) inbox.Handler {
+			return in.Batch(func(_ context.Context, _ pgx.Tx, events []event.Event) error {
+				return inbox.Of(events[0], failure(events[0]))
+			})
+		},
+		"batch, of and a failure": func(in *inbox.Inbox) inbox.Handler {
+			return in.Batch(func(_ context.Context, _ pgx.Tx, events []event.Event) error {
+				if events[0].Position.Offset == 2 {
+					return inbox.Of(events[0], inbox.Skip)
+				}
+				return errors.Join(inbox.Of(events[0], inbox.Skip), errBad)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			events := some(3)
+			for i := range events {
+				events[i].Key = events[i].ID.String()
+			}
+			h := handler(w.inbox(inbox.Config{MaxAttempts: 2}))
+			want := []inbox.Outcome{inbox.Parked, inbox.Parked, inbox.Skipped}
+			for i := range events {
+				same(t, "outcomes", handle(t, h, events[i:i+1]), want[i:i+1])
+			}
+		})
+	}
+}
+
 func TestOfOutsideTheBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

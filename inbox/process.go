@@ -75,7 +75,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 			return Undecided, fmt.Errorf("inbox: releasing the savepoint: %w", err)
 		}
 		return Applied, nil
-	case !errors.Is(err, Skip):
+	case !skips(err):
 		return Undecided, errors.Join(err, savepoint.Rollback(ctx))
 	}
 	if err = savepoint.Rollback(ctx); err != nil {

@@ -63,7 +63,7 @@ func (in *Inbox) span(ctx context.Context, events []event.Event, root bool, do f
 		case !returned:
 			err := fmt.Errorf("inbox: %w", errPanicked)
 			tracing.End(span, err)
-		case errors.Is(err, Skip):
+		case skips(err):
 			tracing.End(span, nil) // an instruction, not a failure
 		default:
 			tracing.End(span, redact.Error(err))
