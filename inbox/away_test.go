@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -308,6 +310,69 @@ func TestSessionDefaults(t *testing.T) {
 			if err := conn.QueryRow(t.Context(), "select current_setting('lock_timeout')").Scan(&lock); err != nil ||
 				lock != "0" {
 				t.Errorf("lock_timeout %s stays on the connection (%v)", lock, err)
+			}
+		})
+	}
+}
+
+// TestBytesInAnyForm: with bytea_output escape, and in the query modes that poolers need, a key is parked, holds its
+// later events, and is released with the bytes that were read.
+func TestBytesInAnyForm(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			cfg, err := pgxpool.ParseConfig(w.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.ConnConfig.RuntimeParams["bytea_output"] = "escape"
+			cfg.ConnConfig.DefaultQueryExecMode = mode
+			db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(db.Close)
+			e := keyed("a\x00\xff\\", "a\x00\xff\\", "b", "a\x00\xff\\")
+			e[0].Payload, e[1].Payload, e[3].Payload = []byte("\x00\\x\xfe"), []byte{}, nil
+			in := newInbox(t, db, "ledger", small(inbox.Config{Schema: w.Schema}))
+			var failing atomic.Bool
+			failing.Store(true)
+			got := map[uuid.UUID]event.Event{}
+			h := in.Each(func(ctx context.Context, tx pgx.Tx, one event.Event) error {
+				var output string
+				if err := tx.QueryRow(ctx, "select current_setting('bytea_output')").Scan(&output); err != nil {
+					return err
+				}
+				if output != "escape" {
+					return fmt.Errorf("bytea_output is %s in the effect", output)
+				}
+				if failing.Load() && one.ID == e[0].ID {
+					return inbox.Terminal("x", errBad)
+				}
+				got[one.ID] = one
+				return write(ctx, tx, one)
+			})
+			same(t, "outcomes", handle(t, h, e[:1]), repeat(inbox.Parked, 1))
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // it would wait for an operator
+			defer cancel()
+			out, err := h.Handle(ctx, e[1:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			same(t, "outcomes", out, []inbox.Outcome{inbox.Parked, inbox.Applied, inbox.Parked})
+			failing.Store(false)
+			w.releaseKey(e[0].Key, 3)
+			if err := inbox.ReleaseOnce(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+			same(t, "effects", w.effects(), []uuid.UUID{e[2].ID, e[0].ID, e[1].ID, e[3].ID})
+			for _, want := range e {
+				if one := got[want.ID]; one.Key != want.Key || !bytes.Equal(one.Payload, want.Payload) ||
+					(one.Payload == nil) != (want.Payload == nil) {
+					t.Errorf("the effect got %q of %q, want %q of %q", one.Payload, one.Key, want.Payload, want.Key)
+				}
 			}
 		})
 	}

@@ -198,7 +198,7 @@ func (r *mReal) reads() string {
 	var marked, bound bits
 	rows, err := r.in.db.Query(r.t.Context(), r.in.q(sqlMarks), "ledger", r.hashes[:])
 	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&hash, &full}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{fromHex{&hash}, &full}, func() error {
 			k := uint8(slices.IndexFunc(r.hashes[:], func(h []byte) bool { return bytes.Equal(h, hash) }))
 			marked |= bit(k)
 			if full {
@@ -267,7 +267,7 @@ func (r *mReal) again() string {
 	head := &record{}
 	err := r.in.db.QueryRow(r.t.Context(), r.in.q(sqlHead), "ledger", r.hashes[key-1], 0, 1).Scan(&head.id,
 		&head.messageID, &head.topic, &head.partition,
-		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts, &head.code)
+		&head.offset, &head.millis, fromHex{&head.key}, fromHex{&head.value}, &head.headers, &head.kind, &head.attempts, &head.code)
 	at := r.m.head(key, 0)
 	if (err == nil) != (at >= 0) {
 		r.t.Fatalf("head: %v, in the model %d", err, at)

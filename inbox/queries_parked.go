@@ -1,7 +1,8 @@
 package inbox
 
 // SQL of the consuming side on inbox_parked_key, inbox_parked and inbox_progress. The statements of operators are in
-// internal/sql/queries_operator.go.
+// internal/sql/queries_operator.go. Bytes are read as hex: bytea_output changes what they are in the query modes that
+// poolers need, and to set it would change what effects read.
 
 // After the insert of the ids, in a statement of its own: only a later snapshot sees what an earlier holder of an id
 // parked. Usually nothing is parked, and this check is the whole cost of parking.
@@ -15,7 +16,7 @@ select message_id from {schema}inbox_parked where consumer_name = $1::text and m
 
 // FOR SHARE, so that a releaser cannot remove a mark while an event is added behind it.
 const sqlMarks = `-- inbox: marks of keys
-select key_hash, at_bound from {schema}inbox_parked_key
+select encode(key_hash, 'hex'), at_bound from {schema}inbox_parked_key
 where consumer_name = $1::text and key_hash = any($2::bytea[]) order by key_hash for share`
 
 const sqlMark = `-- inbox: mark a key
@@ -187,11 +188,12 @@ select trying_at is null from {schema}inbox_progress where consumer_name = $1::t
 // count under the lock means that another process runs it. Topics whose effect only other workers have are excluded:
 // the oldest releases of a worker that is down would fill the result.
 const sqlReleasing = `-- inbox: releasing
-(select id, null::bytea, topic, id, release_attempts, waiting_at is not null from {schema}inbox_parked
+(select id, null::text, topic, id, release_attempts, waiting_at is not null from {schema}inbox_parked
 	where consumer_name = $1::text and state = 'releasing' and ($3::text[] is null or topic = any($3::text[]))
 	order by id limit $2::integer)
 union all
-(select 0, k.key_hash, k.topic, coalesce(h.id, 0), coalesce(h.release_attempts, 0), h.waiting_at is not null
+(select 0, encode(k.key_hash, 'hex'), k.topic, coalesce(h.id, 0), coalesce(h.release_attempts, 0),
+	h.waiting_at is not null
 	from {schema}inbox_parked_key k left join lateral (select p.id, p.release_attempts, p.waiting_at
 		from {schema}inbox_parked p
 		where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash order by p.id limit 1) h on true
@@ -224,8 +226,8 @@ update {schema}inbox_parked set release_attempts = -1 where consumer_name = $1::
 
 // The first events of a list, or the single event with that id.
 const sqlHead = `-- inbox: head
-select id, message_id::text, topic, record_partition, record_offset, record_millis, record_key, record_value,
-	record_headers::text, kind, release_attempts, code
+select id, message_id::text, topic, record_partition, record_offset, record_millis, encode(record_key, 'hex'),
+	encode(record_value, 'hex'), record_headers::text, kind, release_attempts, code
 from {schema}inbox_parked
 where consumer_name = $1::text and ($2::bytea is not null and key_hash = $2::bytea or $2::bytea is null
 	and id = $3::bigint)

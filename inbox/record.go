@@ -1,11 +1,13 @@
 package inbox
 
 import (
+	"encoding/hex"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
@@ -25,6 +27,17 @@ type record struct {
 	kind      string
 	attempts  int
 	code      string
+}
+
+// fromHex reads bytes that a statement has encoded as hex; nil for NULL.
+type fromHex struct{ to *[]byte }
+
+// ScanText implements pgtype.TextScanner.
+func (f fromHex) ScanText(v pgtype.Text) (err error) {
+	if *f.to = nil; v.Valid {
+		*f.to, err = hex.DecodeString(v.String)
+	}
+	return err
 }
 
 // event decodes the record as the consumer did, with the id under which it was parked, whatever its headers say.

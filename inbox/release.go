@@ -62,7 +62,7 @@ func (in *Inbox) release(ctx context.Context) error {
 		return fmt.Errorf("inbox: looking for released events: %w", err)
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r released, err error) {
-		err = row.Scan(&r.id, &r.hash, &r.topic, &r.seen, &r.counts, &r.noted)
+		err = row.Scan(&r.id, fromHex{&r.hash}, &r.topic, &r.seen, &r.counts, &r.noted)
 		return r, err
 	})
 	if err != nil {

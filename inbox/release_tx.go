@@ -128,8 +128,8 @@ func (in *Inbox) lockHeads(ctx context.Context, tx pgx.Tx, r *released, n int) (
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*record, error) {
 		h := &record{}
-		return h, row.Scan(&h.id, &h.messageID, &h.topic, &h.partition, &h.offset, &h.millis, &h.key, &h.value,
-			&h.headers, &h.kind, &h.attempts, &h.code)
+		return h, row.Scan(&h.id, &h.messageID, &h.topic, &h.partition, &h.offset, &h.millis, fromHex{&h.key},
+			fromHex{&h.value}, &h.headers, &h.kind, &h.attempts, &h.code)
 	})
 	if err == nil && len(list) == 0 {
 		err = in.unmark(ctx, tx, r)
