@@ -265,7 +265,7 @@ func TestP9_2_ManyTwins(t *testing.T) {
 		rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
 		wg.Go(func() {
 			for part := range slices.Chunk(mine, 20+n*7) {
-				handle(t, h, part)
+				handleTwin(t, h, part)
 			}
 		})
 	}

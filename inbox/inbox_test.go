@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -121,6 +122,22 @@ func handle(t testing.TB, h inbox.Handler, events []event.Event) []inbox.Outcome
 		t.Fatalf("Handle: %v (outcomes %v)", err, out)
 	}
 	return out
+}
+
+// handleTwin is handle beside others that read the same log again: this one has lost the partition to them, and begins
+// anew.
+func handleTwin(t testing.TB, h inbox.Handler, events []event.Event) {
+	t.Helper()
+	for {
+		out, err := h.Handle(t.Context(), events)
+		if _, moved := errors.AsType[*inbox.MovedError](err); moved {
+			continue
+		}
+		if err != nil {
+			t.Errorf("Handle: %v (outcomes %v)", err, out)
+		}
+		return
+	}
 }
 
 func same[T comparable](t testing.TB, what string, got, want []T) {

@@ -130,7 +130,7 @@ func (in *Inbox) lostProgress(ctx context.Context, on querier, p partitionName, 
 	case row.known && (row.log == nil) != (a.log == nil), row.known && a.log != nil && *row.log != *a.log:
 		now = "of another log of the topic"
 	case row.known && row.from < a.stored:
-		now = fmt.Sprintf("%d", row.from)
+		now = fmt.Sprintf("%d, unless another process reads it again", row.from)
 	default:
 		return nil, nil
 	}

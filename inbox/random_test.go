@@ -79,7 +79,7 @@ func random(t *testing.T, dedup inbox.Dedup) {
 				assigned(h)
 				for at < len(log) {
 					n := min(1+mine.IntN(25), len(log)-at)
-					handle(t, h, log[at:at+n])
+					handleTwin(t, h, log[at:at+n])
 					at += n
 					mu.Lock()
 					decided = max(decided, at)
@@ -90,7 +90,7 @@ func random(t *testing.T, dedup inbox.Dedup) {
 				}
 			}
 			for at := 0; at < len(log); at += 40 {
-				handle(t, h, log[at:at+40])
+				handleTwin(t, h, log[at:at+40])
 			}
 		})
 	}
