@@ -57,14 +57,15 @@ type Config struct {
 }
 
 // ByStatus is the default classification. 2xx and 3xx are stored and replayed, as are refusals of the command itself
-// (402, 410, 422). After every other 4xx (such as 404, 409, 412 and 424), 501 and 503 nothing was done, and a retry may
+// (402, 410, 422). After every other 4xx (such as 404, 409, 412 and 424) and 501 nothing was done, and a retry may
 // succeed: nothing is stored, and the key is released. After any other 5xx the outcome is unknown until recovery has
-// found it out.
+// found it out, also after 503: http.TimeoutHandler answers it while the work goes on, and a proxy when the reply of a
+// service was lost. A handler that answers 503 before it does anything has a Classify that says so, or answers 429.
 func ByStatus(status int) idempotency.Class {
 	switch status {
 	case http.StatusPaymentRequired, http.StatusGone, http.StatusUnprocessableEntity:
 		return idempotency.ClassTerminal
-	case http.StatusNotImplemented, http.StatusServiceUnavailable:
+	case http.StatusNotImplemented:
 		return idempotency.ClassRetryable
 	}
 	switch {

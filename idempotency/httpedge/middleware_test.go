@@ -185,7 +185,7 @@ func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 	t.Parallel()
 	status := 400
 	s := newTestService(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
-	for _, status = range []int{400, 401, 403, 404, 409, 412, 413, 415, 424, 429, 503, 501} {
+	for _, status = range []int{400, 401, 403, 404, 409, 412, 413, 415, 424, 429, 501} {
 		if w := send(s.handler, "k", "{}"); w.Code != status || w.Header().Get("Idempotent-Replayed") != "" {
 			t.Errorf("%d: %d %v", status, w.Code, w.Header())
 		}
@@ -203,7 +203,7 @@ func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 // replayed. It may have had an effect, so a retry does not run either.
 func TestPeer_StripeV1_500IsNotAResult(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{500, 502, 504, 599} {
+	for _, status := range []int{500, 502, 503, 504, 599} {
 		unclassified := func(int) idempotency.Class { return idempotency.Unclassified }
 		s := newTestService(t, httpedge.Config{Classify: unclassified}, respondWith(status, "half"))
 		if w := send(s.handler, "k", "{}"); w.Code != status || w.Body.String() != "half" {
@@ -217,6 +217,36 @@ func TestPeer_StripeV1_500IsNotAResult(t *testing.T) {
 			t.Errorf("again: %d %s", again.Code, again.Body)
 		}
 		s.requireRuns(t, 1)
+	}
+}
+
+// TestMiddleware_TimeoutHandler: a 503 may come before the work has ended, or from a proxy that lost its reply.
+func TestMiddleware_TimeoutHandler(t *testing.T) {
+	t.Parallel()
+	s := &testService{store: memstore.New(memstore.Config{})}
+	var paid atomic.Int64
+	release, done := make(chan struct{}), make(chan struct{}, 3)
+	slow := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		<-release // a provider that takes its time
+		paid.Add(1)
+		w.WriteHeader(http.StatusCreated)
+		done <- struct{}{}
+	})
+	h := s.newHandler(t, httpedge.Config{}, http.TimeoutHandler(slow, time.Millisecond, "slow").ServeHTTP)
+	for i := range 3 {
+		if w := send(h, "k", "{}"); w.Code != 503 {
+			t.Errorf("request %d: %d %s", i, w.Code, w.Body)
+		}
+	}
+	close(release)
+	for range s.effects.Load() {
+		<-done
+	}
+	if n := paid.Load(); n != 1 {
+		t.Errorf("paid %d times under one key", n)
+	}
+	if rec, _ := s.record(t, "k"); rec.State != idempotency.Unknown {
+		t.Errorf("the key is %q", rec.State)
 	}
 }
 
