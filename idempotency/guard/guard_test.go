@@ -5,11 +5,15 @@ import (
 	"crypto/rand"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
@@ -241,6 +245,35 @@ func TestPeer_IdempotJS198_HotKeyStorm(t *testing.T) {
 	})
 }
 
+// TestDo_CallsAfterTheCommit: the work is done, and then a service does not answer. No attempt may do it again.
+func TestDo_CallsAfterTheCommit(t *testing.T) {
+	t.Parallel()
+	service := httptest.NewServer(nil)
+	service.Close()
+	m, rows := memstore.New(memstore.Config{}), 0
+	g := newGuard(t, m, guard.Config{})
+	for range 3 {
+		_, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
+			rows++ // begin; insert; commit
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, service.URL, nil)
+			if err != nil {
+				return idempotency.Result{}, err
+			}
+			res, err := http.DefaultClient.Do(r)
+			if err == nil {
+				err = res.Body.Close()
+			}
+			return idempotency.Result{Code: 201}, err
+		})
+		if !errors.Is(err, idempotency.ErrUnknown) {
+			t.Errorf("the outcome is told as %v", err)
+		}
+	}
+	if rows != 1 {
+		t.Errorf("%d rows under one key", rows)
+	}
+}
+
 // sqlError is a database's error, in the way of pgx and lib/pq.
 type sqlError struct {
 	state string
@@ -254,6 +287,7 @@ func (e sqlError) Unwrap() error { return e.error }
 func TestDo_Errors(t *testing.T) {
 	t.Parallel()
 	plain := errors.New("deadlock")
+	_, noConnection := pgconn.Connect(t.Context(), "postgres://127.0.0.1:1/none")
 	for name, c := range map[string]struct {
 		err   error
 		state idempotency.State
@@ -265,7 +299,8 @@ func TestDo_Errors(t *testing.T) {
 
 		"refused by the database":    {sqlError{"23505", plain}, ""},
 		"the server starts":          {sqlError{"57P03", plain}, ""},
-		"no connection":              {&net.OpError{Op: "dial", Err: plain}, ""},
+		"no connection":              {errors.Join(noConnection, plain), ""},
+		"nothing to call":            {&net.OpError{Op: "dial", Err: plain}, idempotency.Unknown}, // after the COMMIT
 		"the connection broke":       {&net.OpError{Op: "read", Err: plain}, idempotency.Unknown},
 		"shut down, perhaps in time": {sqlError{"57P01", plain}, idempotency.Unknown},
 		"lost, by an SQLSTATE":       {sqlError{"08006", plain}, idempotency.Unknown},

@@ -2,15 +2,19 @@ package guard
 
 import (
 	"errors"
-	"net"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/idempotency"
 )
 
 // ClassifySQL classifies the error of a transaction: ClassRetryable if the database has refused it with an SQLSTATE
-// (pgx and lib/pq report one), or no connection to it could be made, else Unclassified. An error without an SQLSTATE
+// (pgx and lib/pq report one), or pgx could make no connection to it, else Unclassified. An error without an SQLSTATE
 // may be that of a COMMIT whose reply was lost. So may one that ends the session: a server that waits for a standby has
-// committed already when it is shut down.
+// committed already when it is shut down. Another failure to dial may be that of a call after the COMMIT.
+//
+// It knows the transaction of the error only. Work that has committed something before it, in whichever database, marks
+// its later errors with [idempotency.OutcomeUnknown], or is a local phase of [Guard.Run].
 func ClassifySQL(err error) idempotency.Class {
 	if state, ok := errors.AsType[interface {
 		error
@@ -21,7 +25,7 @@ func ClassifySQL(err error) idempotency.Class {
 		}
 		return idempotency.ClassRetryable
 	}
-	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return idempotency.ClassRetryable
 	}
 	return idempotency.Unclassified
