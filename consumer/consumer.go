@@ -26,14 +26,17 @@ type Consumer struct {
 	topics        []string
 	cfg           Config
 	outage        *outage
-	client        *client // set by Run
-	loggedMissing string  // the unreadable topics that were logged last
+	client        *client   // set by Run
+	loggedMissing string    // the unreadable topics that were logged last
+	loggedAt      time.Time // when
 
 	standstill standstill
 
-	mu      sync.Mutex
-	started bool
-	member  *session // nil: not in the group
+	mu       sync.Mutex
+	started  bool
+	member   *session // nil: not in the group
+	outSince time.Time
+	missing  []string
 }
 
 // New returns a consumer that passes the events of topics to h. It checks everything that can be checked without a
@@ -76,6 +79,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	c.mu.Lock()
 	started := c.started
 	c.started = true
+	if !started {
+		c.outSince = time.Now()
+	}
 	c.mu.Unlock()
 	if started {
 		return errors.New("consumer: Run was called before: make a new Consumer")
@@ -141,16 +147,23 @@ func (c *Consumer) awaitTopics(ctx context.Context) (topics []string) {
 	return topics
 }
 
-// logMissing logs the topics that cannot be read, if they changed since the last call.
+// missingEvery is how often missing topics are logged again: nothing else says that they are not consumed.
+const missingEvery = 5 * time.Minute
+
+// logMissing logs the topics that cannot be read, if they changed since the last call, and now and then.
 func (c *Consumer) logMissing(missing map[string]error) {
-	before := c.loggedMissing
+	before, topics := c.loggedMissing, slices.Sorted(maps.Keys(missing))
+	c.mu.Lock()
+	c.missing = topics
+	c.mu.Unlock()
 	c.loggedMissing = fmt.Sprint(missing) // fmt sorts the keys
 	switch {
-	case c.loggedMissing == before:
+	case c.loggedMissing == before && (len(missing) == 0 || time.Since(c.loggedAt) < missingEvery):
 	case len(missing) > 0:
+		c.loggedAt = time.Now()
 		c.cfg.Logger.Error("topics are missing: create them (kafka-topics.sh --create), or let this user describe "+
 			"and read them; the others are consumed meanwhile",
-			"topics", strings.Join(slices.Sorted(maps.Keys(missing)), ", "), "answers", c.loggedMissing)
+			"topics", strings.Join(topics, ", "), "answers", c.loggedMissing)
 	case before != "":
 		c.cfg.Logger.Info("no topic is missing any more")
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -350,6 +351,17 @@ func removeMembers(t *testing.T, group string) {
 	}
 }
 
+// A consumer of whose topics there is none joins no group, and its state says since when, and why.
+func TestNoTopicAtAll(t *testing.T) {
+	t.Parallel()
+	topic := strings.ToLower(t.Name()) + uuid.NewString()
+	m := start(t, newHandler(), topic, config(topic))
+	await(t, "the state to name the topic", func() bool { return len(m.Status().Missing) > 0 })
+	if st := m.Status(); st.Joined || st.OutSince.IsZero() || st.Missing[0] != topic {
+		t.Errorf("%+v", st)
+	}
+}
+
 // A topic that is deleted or does not exist yet delays no other topic. It is consumed as soon as it exists.
 func TestMissingTopicDelaysNoOther(t *testing.T) {
 	t.Parallel()
@@ -362,6 +374,9 @@ func TestMissingTopicDelaysNoOther(t *testing.T) {
 	m := startTopics(t, h, brokers, []string{kept, comes}, cfg)
 	kafkatest.Produce(t, kept, records(5, 0, 1)...)
 	h.await(t, 10)
+	if st := m.Status(); !slices.Equal(st.Missing, []string{comes}) || !st.Joined || !st.OutSince.IsZero() {
+		t.Errorf("one topic is missing: %+v", st)
+	}
 
 	kafkatest.CreateTopic(t, brokers, comes, 1)
 	kafkatest.Produce(t, comes, records(5, 0)...)

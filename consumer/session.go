@@ -215,5 +215,7 @@ func (s *session) leave(ctx context.Context) {
 func (c *Consumer) setSession(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.member = s
+	if c.member = s; s == nil {
+		c.outSince = time.Now()
+	}
 }

@@ -6,6 +6,11 @@ import "time"
 type Status struct {
 	// Joined reports whether this member is in the group. A member without partitions is a healthy standby.
 	Joined bool `json:"joined"`
+	// OutSince is since when this member has not been in the group. It is zero while it is in it, and before Run.
+	OutSince time.Time `json:"out_since,omitzero"`
+	// Missing are the topics that cannot be read, and of which nothing is consumed: they do not exist, their names are
+	// misspelt, or the user may not read them.
+	Missing []string `json:"missing,omitempty"`
 	// Generation counts the group's rebalances. It is zero when the member has not joined.
 	Generation int32 `json:"generation"`
 	// Partitions are the assigned partitions.
@@ -61,9 +66,11 @@ func (c *Consumer) Status() Status {
 	}
 	s.StalledSince = c.standstill.began()
 	c.mu.Lock()
-	m := c.member
+	m, out := c.member, c.outSince
+	s.Missing = c.missing
 	c.mu.Unlock()
 	if m == nil || !m.isJoined() {
+		s.OutSince = out
 		return s
 	}
 	s.Joined, s.Generation = true, m.generation()

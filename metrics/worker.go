@@ -198,7 +198,7 @@ type status struct {
 	mu       sync.Mutex
 	consumer *consumer.Consumer
 
-	partitions, halted, down, stalled, lag, handling *prometheus.Desc
+	partitions, halted, down, missing, stalled, lag, handling *prometheus.Desc
 }
 
 func newStatus(s *set) *status {
@@ -209,6 +209,7 @@ func newStatus(s *set) *status {
 		partitions: desc("assigned_partitions", "Partitions of this process; 0 for a standby."),
 		halted:     desc("halted_partitions", "Halted partitions of this process; they wait for an operator."),
 		down:       desc("down", "1 during an outage of Kafka."),
+		missing:    desc("missing_topics", "Topics that cannot be read, and of which nothing is consumed."),
 		stalled: desc("stalled_seconds", "Time for which this process has processed nothing although records wait; 0 "+
 			"if none waits."),
 		lag: desc("lag", "Records of a partition of this process that are not processed yet.", "topic",
@@ -226,7 +227,7 @@ func (s *status) watch(c *consumer.Consumer) {
 
 // Describe implements prometheus.Collector.
 func (s *status) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.partitions, s.halted, s.down, s.stalled, s.lag, s.handling} {
+	for _, d := range []*prometheus.Desc{s.partitions, s.halted, s.down, s.missing, s.stalled, s.lag, s.handling} {
 		to <- d
 	}
 }
@@ -250,6 +251,7 @@ func (s *status) Collect(to chan<- prometheus.Metric) {
 	gauge(s.partitions, float64(len(st.Partitions)))
 	gauge(s.halted, float64(len(st.Halted())))
 	gauge(s.down, down)
+	gauge(s.missing, float64(len(st.Missing)))
 	gauge(s.stalled, age(st.StalledSince))
 	for _, p := range st.Partitions {
 		id := strconv.Itoa(int(p.ID))

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -197,20 +198,31 @@ func tryAgain(w http.ResponseWriter) {
 		http.StatusText(http.StatusServiceUnavailable), http.StatusServiceUnavailable, errStarting)
 }
 
-// stalledAfter is how long records may wait without any being processed before Moving fails. The alert
-// EffectonceConsumerStalled has the same threshold.
+// stalledAfter is how long records may wait without any being processed, and how long a consumer may be out of its
+// group, before Moving fails. The alert EffectonceConsumerStalled has the same threshold.
 const stalledAfter = 2 * time.Minute
 
-// Moving makes the Moving of a [Health]: it fails when a partition of the consumer is halted, and when records wait and
-// none was processed for two minutes.
+// Moving makes the Moving of a [Health]: it fails when a partition of the consumer is halted, when records wait and
+// none was processed for two minutes, and when the consumer has not been in its group for as long: its topics are
+// missing, or it reaches neither Kafka nor its database.
 func Moving(c *consumer.Consumer) func() error { return func() error { return moving(c.Status()) } }
 
-// moving returns an error if a partition is halted or no record was processed for stalledAfter.
+// moving returns an error if a partition is halted, or no record was processed for stalledAfter.
 func moving(s consumer.Status) error {
 	if halted := s.Halted(); len(halted) > 0 {
 		h := halted[0]
 		return fmt.Errorf("%d partitions are halted, the first is %s/%d at offset %d, event %s", len(halted), h.Topic,
 			h.ID, h.Offset, h.EventID)
+	}
+	if out := time.Since(s.OutSince); !s.OutSince.IsZero() && out >= stalledAfter {
+		why := "the log says what it waits for"
+		if len(s.Missing) > 0 {
+			why = "topics are missing: " + strings.Join(s.Missing, ", ")
+		}
+		if s.Down {
+			why = "Kafka cannot be used: " + s.LastError
+		}
+		return fmt.Errorf("not in the group for %v: %s", out.Round(time.Second), why)
 	}
 	if s.StalledSince.IsZero() || time.Since(s.StalledSince) < stalledAfter {
 		return nil

@@ -8,7 +8,8 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 )
 
-// TestMoving: a worker moves unless a partition is halted or no record was processed for two minutes.
+// TestMoving: a worker moves unless a partition is halted, or no record was processed for two minutes, or it has not
+// been in its group for as long.
 func TestMoving(t *testing.T) {
 	t.Parallel()
 	at := func(ago time.Duration) time.Time { return time.Now().Add(-ago) }
@@ -17,7 +18,21 @@ func TestMoving(t *testing.T) {
 		status consumer.Status
 		want   string
 	}{
-		"not joined":    {consumer.Status{}, ""},
+		"not begun": {consumer.Status{}, ""},
+		"joins":     {consumer.Status{OutSince: at(time.Second)}, ""},
+		"a standby": {consumer.Status{Joined: true}, ""},
+		"no topic": {
+			consumer.Status{OutSince: at(130 * time.Second), Missing: []string{"oders"}},
+			"not in the group for 2m10s: topics are missing: oders",
+		},
+		"no Kafka": {
+			consumer.Status{OutSince: at(130 * time.Second), Down: true, LastError: "dial tcp"},
+			"not in the group for 2m10s: Kafka cannot be used: dial tcp",
+		},
+		"no database": {
+			consumer.Status{OutSince: at(130 * time.Second)},
+			"not in the group for 2m10s: the log says what it waits for",
+		},
 		"nothing waits": {consumer.Status{Partitions: []consumer.PartitionStatus{{Partition: name}}}, ""},
 		"busy":          {consumer.Status{StalledSince: at(time.Second)}, ""},
 		"stalled": {consumer.Status{StalledSince: at(130 * time.Second), Partitions: []consumer.PartitionStatus{

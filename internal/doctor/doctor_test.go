@@ -180,6 +180,10 @@ func TestProvoked(t *testing.T) {
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at,
 					halted_code) values ('c', 't', 3, 1, 2, now(), 'x')`,
 		}, "consumer c", Fail, "halted: t/3: x"},
+		"never a partition": {[]string{
+			`insert into inbox_consumer (consumer_name, started_at, floor, window_days, programs)
+				values ('e', now() - interval '1 hour', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now(), 'host', 'h')))`,
+		}, "consumer e", Warn, "its program runs, and has never had a partition"},
 		"unaccounted": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('d', now(), 3)`,
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_offset,

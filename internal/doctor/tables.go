@@ -309,6 +309,12 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 			"each seems to lose some. While one takes the other's place, that is as it should be.",
 			"Give one of them another consumer name, or both the same inbox.Config.Program when they are one")
 	}
+	if len(c.Programs) > 0 && len(c.Partitions) == 0 && time.Since(c.StartedAt) > waitsLong {
+		f.add(Warn, check, "its program runs, and has never had a partition", "It consumes nothing: its topics are "+
+			"misspelt or missing, or it does not reach Kafka.", "Look at the worker's log, and at its "+
+			"/healthz/moving.")
+		return
+	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys,
 			c.Quarantined),
