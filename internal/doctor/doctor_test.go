@@ -411,20 +411,32 @@ func TestProgress(t *testing.T) {
 	}
 	db.Exec(t,
 		`insert into inbox_consumer (consumer_name, floor, window_days) values ('stuck', now(), 14),
-			('slow', now(), 14), ('well', now(), 14)`)
+			('slow', now(), 14), ('well', now(), 14), ('grown', now(), 14)`)
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
 				halted_at) values
 		('stuck', $1, 0, 1, 2, 3, now() - interval '2 minutes', null),
+		('stuck', $1, 1, 2, 2, 0, now(), null), ('stuck', $1, 3, 2, 2, 0, now(), null),
+		('slow', $1, 0, 2, 2, 0, now(), null), ('slow', $1, 3, 2, 2, 0, now(), null),
 		('slow', $1, 1, 0, 2, 0, now(), null),
-		('well', $1, 0, 2, 2, 0, now() - interval '1 hour', null),
+		('well', $1, 0, 2, 2, 0, now() - interval '1 hour', null), ('well', $1, 1, 2, 2, 0, now(), null),
 		('well', $1, 2, 0, 2, 0, now() - interval '1 hour', null),
 		('well', $1, 3, 0, 2, 0, now() - interval '1 hour', now())`, topic)
+	grown := kafkatest.Topic(t, 4) // by a partition with records, a partition with a new one, and an empty partition
+	kafkatest.Produce(t, grown, kafkatest.Record{Partition: 1, Value: []byte("v"), Time: old},
+		kafkatest.Record{Partition: 2, Value: []byte("v"), Time: young})
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset) values
+			('grown', $1, 0, 0, 0)`, grown)
 	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn})
 	expect(t, list, "progress stuck", Fail, topic+"/0 (at 1 of 2 for 2m")
 	expect(t, list, "progress stuck", Fail, "counted runs: 3)")
 	expect(t, list, "progress slow", Warn, "2 records older than a minute")
 	expect(t, list, "progress well", OK, "no record older than a minute")
+	if severity, text := worst(list, "progress grown"); severity != Fail ||
+		!strings.Contains(text, "the database does not know "+grown+"/1 (1 records older than a minute)\n") {
+		t.Errorf("a topic that has grown: %s %s", severity, text)
+	}
 }
 
 // TestJudgements are those that no test can provoke here.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -26,10 +27,11 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 			continue
 		}
 		check := "progress " + c.Consumer
-		behind, stuck, err := lagging(ctx, client, c.Partitions)
+		behind, stuck, unknown, err := lagging(ctx, client, c.Partitions)
 		switch {
 		case err != nil:
 			f.failed(check, err)
+			continue
 		case len(stuck) > 0:
 			f.add(Fail, check, "nothing has been decided for a minute in "+strings.Join(stuck, ", "),
 				"Events wait there, and no effect is committed: no worker runs, it does not reach its database, or "+
@@ -40,44 +42,34 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 			f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided", behind),
 				"Its workers go on, and are late.",
 				"Look again in a minute. When it does not shrink: more workers, or larger batches; docs/scaling.md")
-		default:
+		case len(unknown) == 0:
 			f.ok(check, "no record older than a minute waits in %d partitions", len(c.Partitions))
+		}
+		if len(unknown) > 0 {
+			f.add(Fail, check, "the database does not know "+strings.Join(unknown, ", "),
+				"No worker has begun these partitions of a topic that the consumer reads, or their rows were deleted. "+
+					"Their events wait.",
+				"Start its workers, or look at their logs: a worker that gets a partition makes its row at once.")
 		}
 	}
 }
 
 // lagging counts the records that are older than waitsLong and not decided, and names the partitions where nothing
-// moves either. Those that have halted are told elsewhere.
+// moves either, and those with such records that the database does not know. Those that have halted are told elsewhere.
 func lagging(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (behind int64,
-	stuck []string, err error,
+	stuck, unknown []string, err error,
 ) {
-	topics := map[string][]kafka.OffsetRequest{}
 	before := time.Now().Add(-waitsLong)
-	for _, p := range partitions {
-		if p.HaltedAt == nil {
-			topics[p.Topic] = append(topics[p.Topic], kafka.TimeOffsetOf(int(p.Partition), before))
-		}
-	}
-	young, err := offsets(ctx, client, topics)
+	logs, err := readLogs(ctx, client, topicsOf(partitions), kafka.FirstOffsetOf, kafka.LastOffsetOf,
+		func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, before) })
 	if err != nil {
-		return 0, nil, err
-	}
-	for topic, ask := range topics {
-		topics[topic] = slices.Clone(ask)
-		for i := range ask {
-			topics[topic][i] = kafka.LastOffsetOf(ask[i].Partition)
-		}
-	}
-	ends, err := offsets(ctx, client, topics)
-	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	for _, p := range partitions {
 		at := place{p.Topic, int(p.Partition)}
-		until, ok := young[at]
-		if !ok || until < 0 { // no record is younger
-			until = ends[at]
-		}
+		log := logs[at]
+		delete(logs, at)
+		until := old(log)
 		if p.HaltedAt != nil || until <= p.From {
 			continue
 		}
@@ -88,30 +80,49 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []operator.Pa
 				trying = ", an effect fails and is tried again"
 			}
 			stuck = append(stuck, fmt.Sprintf("%s/%d (at %d of %d for %v, counted runs: %d%s)", p.Topic, p.Partition,
-				p.From, ends[at],
-				p.Unmoved.Round(time.Second), p.Attempts, trying))
+				p.From, log.LastOffset, p.Unmoved.Round(time.Second), p.Attempts, trying))
 		}
 	}
-	return behind, stuck, nil
+	for at, log := range logs {
+		if n := old(log) - log.FirstOffset; n > 0 {
+			unknown = append(unknown, fmt.Sprintf("%s/%d (%d records older than a minute)", at.topic, at.partition, n))
+		}
+	}
+	slices.Sort(unknown)
+	return behind, stuck, unknown, nil
+}
+
+// old is the end of a log's records that are older than waitsLong.
+func old(log kafka.PartitionOffsets) int64 {
+	for offset := range log.Offsets {
+		if offset >= 0 {
+			return offset
+		}
+	}
+	return log.LastOffset // no record is younger
 }
 
 // Ends are the ends of the logs of partitions, in their order.
 func Ends(ctx context.Context, conn Kafka, partitions []operator.PartitionState) ([]int64, error) {
 	client, closeIdle := conn.Client(10 * time.Second)
 	defer closeIdle()
-	topics := map[string][]kafka.OffsetRequest{}
-	for _, p := range partitions {
-		topics[p.Topic] = append(topics[p.Topic], kafka.LastOffsetOf(int(p.Partition)))
-	}
-	at, err := offsets(ctx, client, topics)
+	logs, err := readLogs(ctx, client, topicsOf(partitions), kafka.LastOffsetOf)
 	if err != nil {
 		return nil, err
 	}
 	ends := make([]int64, len(partitions))
 	for i, p := range partitions {
-		ends[i] = at[place{p.Topic, int(p.Partition)}]
+		ends[i] = logs[place{p.Topic, int(p.Partition)}].LastOffset
 	}
 	return ends, nil
+}
+
+func topicsOf(partitions []operator.PartitionState) []string {
+	topics := map[string]bool{}
+	for _, p := range partitions {
+		topics[p.Topic] = true
+	}
+	return slices.Sorted(maps.Keys(topics))
 }
 
 type place struct {
@@ -119,29 +130,49 @@ type place struct {
 	partition int
 }
 
-// offsets asks for one offset of each partition. One that has none, for the time that was asked for, is -1.
-func offsets(ctx context.Context, client *kafka.Client, topics map[string][]kafka.OffsetRequest) (map[place]int64,
-	error,
-) {
-	list := map[place]int64{}
-	if len(topics) == 0 {
-		return list, nil
+// readLogs asks for offsets of all partitions of topics.
+func readLogs(ctx context.Context, client *kafka.Client, topics []string,
+	asks ...func(partition int) kafka.OffsetRequest,
+) (map[place]kafka.PartitionOffsets, error) {
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
+	if err != nil {
+		return nil, err
 	}
+	var errs []error
+	list := map[string][]kafka.OffsetRequest{}
+	for _, t := range meta.Topics {
+		if t.Error != nil {
+			errs = append(errs, fmt.Errorf("topic %s: %w", t.Name, t.Error))
+		}
+		for _, p := range t.Partitions {
+			for _, ask := range asks {
+				list[t.Name] = append(list[t.Name], ask(p.ID))
+			}
+		}
+	}
+	if len(errs) > 0 || len(list) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	return offsets(ctx, client, list)
+}
+
+// offsets asks for offsets of partitions.
+func offsets(ctx context.Context, client *kafka.Client, topics map[string][]kafka.OffsetRequest) (
+	map[place]kafka.PartitionOffsets, error,
+) {
 	res, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: topics})
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
+	found := map[place]kafka.PartitionOffsets{}
 	for topic, partitions := range res.Topics {
 		for _, p := range partitions {
 			if p.Error != nil {
 				errs = append(errs, fmt.Errorf("%s/%d: %w", topic, p.Partition, p.Error))
 			}
-			list[place{topic, p.Partition}] = p.LastOffset
-			for offset := range p.Offsets {
-				list[place{topic, p.Partition}] = offset
-			}
+			found[place{topic, p.Partition}] = p
 		}
 	}
-	return list, errors.Join(errs...)
+	return found, errors.Join(errs...)
 }

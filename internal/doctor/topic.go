@@ -65,7 +65,7 @@ func ReadTopic(ctx context.Context, conn Kafka, name string, groups []string) (t
 		errs = append(errs, err)
 		for i := range t.Partitions {
 			if end, ok := ends[place{name, t.Partitions[i].Partition}]; ok && err == nil {
-				t.Partitions[i].End = end
+				t.Partitions[i].End = end.LastOffset
 			}
 		}
 	}
