@@ -300,26 +300,16 @@ func (d *database) examine(ctx context.Context, to *kafka.Client) examination {
 		return x
 	}
 	x.Ends = map[place]int64{}
-	for _, partitions := range byTopic(st.Inbox) {
-		ends, err := doctor.Ends(ctx, subject.Kafka, partitions)
-		if err != nil {
-			x.EndsErr = err
-			continue
-		}
-		for i, p := range partitions {
+	var partitions []inboxoperator.PartitionState
+	for _, c := range st.Inbox {
+		partitions = append(partitions, c.Partitions...)
+	}
+	var ends []int64
+	ends, x.EndsErr = doctor.Ends(ctx, subject.Kafka, partitions)
+	for i, p := range partitions {
+		if ends[i] >= 0 {
 			x.Ends[place{p.Topic, p.Partition}] = ends[i]
 		}
 	}
 	return x
-}
-
-// byTopic are the partitions of all consumers: a topic that is gone hides nothing of the others.
-func byTopic(consumers []consumer) map[string][]inboxoperator.PartitionState {
-	topics := map[string][]inboxoperator.PartitionState{}
-	for _, c := range consumers {
-		for _, p := range c.Partitions {
-			topics[p.Topic] = append(topics[p.Topic], p)
-		}
-	}
-	return topics
 }

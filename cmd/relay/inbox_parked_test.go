@@ -258,4 +258,14 @@ func TestConsumersShowTheirLag(t *testing.T) {
 		*list[0].Partitions[0].End != 3 || list[0].Partitions[0].From != 1 {
 		t.Errorf("exit code %d, %v: %s", code, err, text)
 	}
+	// A topic that is gone is named, and hides nothing of the others.
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset)
+		values ('ledger', $1 || '-deleted', 0, 1, 3)`, topic)
+	code, text, stderr := command(t, settings(db, kafkatest.Brokers(t)...), "inbox", "consumers")
+	if code != codeFailed || !regexp.MustCompile(topic+`/0 +1 +3 +2 `).MatchString(text) ||
+		!regexp.MustCompile(topic+`-deleted/0 +1 +- +- `).MatchString(text) ||
+		!strings.Contains(stderr, "topic "+topic+"-deleted does not exist any more: If it was deleted by mistake") {
+		t.Errorf("exit code %d:\n%s%s", code, text, stderr)
+	}
 }

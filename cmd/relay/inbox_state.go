@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -45,8 +46,9 @@ func (*inboxConsumersCommand) Help() string {
 	return `DATABASE is the first offset that is not decided in the database. It is written at an assignment, at a halt, when a partition is
 idle, and every ten seconds. UNMOVED is the time since it last changed. LAST EFFECT is the time since an effect was committed, as of that write;
 released events do not count. PROGRAM ran the consumer within the last three minutes, in the Kafka group GROUP. END and LAG are those of the log, and need
---kafka-brokers. TRIES counts the runs of the event at DATABASE. CODE "trying" means that this event fails and waits for its next attempt, which
-relay inbox resume starts at once. The group's own offsets do not matter: a group that is ahead returns to DATABASE.`
+--kafka-brokers; a topic that is gone is named as an error, behind the list. TRIES counts the runs of the event at DATABASE. CODE "trying"
+means that this event fails and waits for its next attempt, which relay inbox resume starts at once. The group's own offsets do not
+matter: a group that is ahead returns to DATABASE.`
 }
 
 func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
@@ -55,13 +57,13 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		shown, err := c.ends(ctx, list)
-		if err != nil {
-			return err
+		shown, unknown := c.ends(ctx, list)
+		if shown == nil {
+			return unknown
 		}
 		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST START\tPROGRAM\tGROUP\tPARTITION\tDATABASE\tEND\t" +
 			"LAG\tUNMOVED\tLAST EFFECT\tTRIES\tHALTED\tCODE\tERROR"
-		return writeList(p.stdout, c.JSON, shown, head, func(table io.Writer, s consumerEnds) {
+		err = writeList(p.stdout, c.JSON, shown, head, func(table io.Writer, s consumerEnds) {
 			dedup := s.Dedup
 			if s.IDsUntil != nil && time.Now().Before(*s.IDsUntil) {
 				dedup += " and id"
@@ -86,6 +88,7 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 					errorText(message))
 			}
 		})
+		return errors.Join(err, unknown)
 	})
 }
 
@@ -117,34 +120,37 @@ func programs(list []operator.Program) string {
 	return cmp.Or(strings.Join(names, " AND "), "-")
 }
 
-// ends asks Kafka for the ends of the logs, if its brokers are known.
+// ends asks Kafka for the ends of the logs, if its brokers are known. The error says which of them are not known.
 func (c *inboxConsumersCommand) ends(ctx context.Context, list []operator.ConsumerState) ([]consumerEnds, error) {
-	var conn *kafkaconn.Conn
-	if len(c.Brokers) > 0 {
-		var err error
-		if conn, err = c.Config.New(kafkaTokens); err != nil {
-			return nil, &service.UsageError{Err: err}
-		}
-	}
 	all := make([]consumerEnds, len(list))
+	var partitions []operator.PartitionState
 	for i, s := range list {
 		all[i] = consumerEnds{ConsumerState: s, Partitions: make([]partitionEnd, len(s.Partitions))}
 		for j, p := range s.Partitions {
 			all[i].Partitions[j].PartitionState = p
 		}
-		if conn == nil {
-			continue
-		}
-		ends, err := doctor.Ends(ctx, conn, s.Partitions)
-		if err != nil {
-			return nil, fmt.Errorf("the ends of the logs of consumer %s (without --kafka-brokers they are left "+
-				"out): %w", s.Consumer, err)
-		}
-		for j := range ends {
-			all[i].Partitions[j].End = &ends[j]
+		partitions = append(partitions, s.Partitions...)
+	}
+	if len(c.Brokers) == 0 {
+		return all, nil
+	}
+	conn, err := c.Config.New(kafkaTokens)
+	if err != nil {
+		return nil, &service.UsageError{Err: err}
+	}
+	ends, err := doctor.Ends(ctx, conn, partitions)
+	if err != nil {
+		err = fmt.Errorf("ends of logs are not known (without --kafka-brokers they are left out): %w", err)
+	}
+	for i := range all {
+		for j := range all[i].Partitions {
+			if end := ends[0]; end >= 0 {
+				all[i].Partitions[j].End = &end
+			}
+			ends = ends[1:]
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 type inboxResumeCommand struct {

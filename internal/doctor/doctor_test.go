@@ -411,7 +411,7 @@ func TestProgress(t *testing.T) {
 	}
 	db.Exec(t,
 		`insert into inbox_consumer (consumer_name, floor, window_days) values ('stuck', now(), 14),
-			('slow', now(), 14), ('well', now(), 14), ('grown', now(), 14)`)
+			('slow', now(), 14), ('well', now(), 14), ('grown', now(), 14), ('gone', now(), 14)`)
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
 				halted_at) values
@@ -428,11 +428,19 @@ func TestProgress(t *testing.T) {
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset) values
 			('grown', $1, 0, 0, 0)`, grown)
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at) values
+			('gone', $1 || '-deleted', 0, 7, 7, now()), ('gone', $1, 0, 1, 1, now() - interval '2 minutes'),
+			('gone', $1, 1, 2, 2, now()), ('gone', $1, 3, 2, 2, now()), ('gone', $1, 9, 2, 2, now())`, topic)
 	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn})
 	expect(t, list, "progress stuck", Fail, topic+"/0 (at 1 of 2 for 2m")
 	expect(t, list, "progress stuck", Fail, "counted runs: 3)")
 	expect(t, list, "progress slow", Warn, "2 records older than a minute")
 	expect(t, list, "progress well", OK, "no record older than a minute")
+	// What is gone hides nothing of the others.
+	expect(t, list, "progress gone", Fail, topic+"/0 (at 1 of 2 for 2m")
+	expect(t, list, "progress gone", Fail, "topic "+topic+"-deleted does not exist any more\n")
+	expect(t, list, "progress gone", Fail, topic+"/9 does not exist any more\n")
 	if severity, text := worst(list, "progress grown"); severity != Fail ||
 		!strings.Contains(text, "the database does not know "+grown+"/1 (1 records older than a minute)\n") {
 		t.Errorf("a topic that has grown: %s %s", severity, text)

@@ -26,70 +26,93 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 		if len(c.Partitions) == 0 {
 			continue
 		}
-		check := "progress " + c.Consumer
-		behind, stuck, unknown, err := lagging(ctx, client, c.Partitions)
-		switch {
-		case err != nil:
-			f.failed(check, err)
-			continue
-		case len(stuck) > 0:
-			f.add(Fail, check, "nothing has been decided for a minute in "+strings.Join(stuck, ", "),
-				"Events wait there, and no effect is committed: no worker runs, it does not reach its database, or "+
-					"the effect fails or hangs.",
-				"The workers' logs say which.")
-			f.run("inbox", "consumers", "--consumer", c.Consumer)
-		case behind > 0:
-			f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided", behind),
-				"Its workers go on, and are late.",
-				"Look again in a minute. When it does not shrink: more workers, or larger batches; docs/scaling.md")
-		case len(unknown) == 0:
-			f.ok(check, "no record older than a minute waits in %d partitions", len(c.Partitions))
-		}
-		if len(unknown) > 0 {
-			f.add(Fail, check, "the database does not know "+strings.Join(unknown, ", "),
-				"No worker has begun these partitions of a topic that the consumer reads, or their rows were deleted. "+
-					"Their events wait.",
-				"Start its workers, or look at their logs: a worker that gets a partition makes its row at once.")
+		if l, err := lagging(ctx, client, c.Partitions); err != nil {
+			f.failed("progress "+c.Consumer, err)
+		} else {
+			f.lag(c.Consumer, l)
 		}
 	}
 }
 
-// lagging counts the records that are older than waitsLong and not decided, and names the partitions where nothing
-// moves either, and those with such records that the database does not know. Those that have halted are told elsewhere.
-func lagging(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (behind int64,
-	stuck, unknown []string, err error,
-) {
+// lag is how far a consumer is behind.
+type lag struct {
+	looked  int      // partitions that Kafka has answered for
+	behind  int64    // records that are older than waitsLong and not decided
+	stuck   []string // partitions where nothing moves either
+	unknown []string // partitions with such records that the database does not know
+	wrong   []error  // what Kafka does not answer for
+}
+
+func (f *findings) lag(consumer string, l lag) {
+	check := "progress " + consumer
+	for _, err := range l.wrong {
+		if g, ok := errors.AsType[*goneError](err); ok {
+			f.add(Warn, check, err.Error(), "The consumer has read it. Nothing of it can be read any more.",
+				g.advice("consumer_name = '"+consumer+"' and "))
+			continue
+		}
+		f.failed(check, err)
+	}
+	switch {
+	case len(l.stuck) > 0:
+		f.add(Fail, check, "nothing has been decided for a minute in "+strings.Join(l.stuck, ", "),
+			"Events wait there, and no effect is committed: no worker runs, it does not reach its database, or "+
+				"the effect fails or hangs.",
+			"The workers' logs say which.")
+		f.run("inbox", "consumers", "--consumer", consumer)
+	case l.behind > 0:
+		f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided", l.behind),
+			"Its workers go on, and are late.",
+			"Look again in a minute. When it does not shrink: more workers, or larger batches; docs/scaling.md")
+	case len(l.unknown) == 0 && l.looked > 0:
+		f.ok(check, "no record older than a minute waits in %d partitions", l.looked)
+	}
+	if len(l.unknown) > 0 {
+		f.add(Fail, check, "the database does not know "+strings.Join(l.unknown, ", "),
+			"No worker has begun these partitions of a topic that the consumer reads, or their rows were deleted. "+
+				"Their events wait.",
+			"Start its workers, or look at their logs: a worker that gets a partition makes its row at once.")
+	}
+}
+
+// lagging compares partitions with their logs. Those that have halted are told elsewhere.
+func lagging(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (l lag, err error) {
 	before := time.Now().Add(-waitsLong)
-	logs, err := readLogs(ctx, client, topicsOf(partitions), kafka.FirstOffsetOf, kafka.LastOffsetOf,
+	logs, wrong, err := readLogs(ctx, client, partitions, kafka.FirstOffsetOf, kafka.LastOffsetOf,
 		func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, before) })
 	if err != nil {
-		return 0, nil, nil, err
+		return l, err
 	}
+	l.wrong = wrong
 	for _, p := range partitions {
 		at := place{p.Topic, int(p.Partition)}
-		log := logs[at]
+		log, ok := logs[at]
+		if !ok {
+			continue
+		}
+		l.looked++
 		delete(logs, at)
 		until := old(log)
 		if p.HaltedAt != nil || until <= p.From {
 			continue
 		}
-		behind += until - p.From
+		l.behind += until - p.From
 		if p.Unmoved > waitsLong {
 			trying := ""
 			if p.TryingAt != nil {
 				trying = ", an effect fails and is tried again"
 			}
-			stuck = append(stuck, fmt.Sprintf("%s/%d (at %d of %d for %v, counted runs: %d%s)", p.Topic, p.Partition,
+			l.stuck = append(l.stuck, fmt.Sprintf("%s/%d (at %d of %d for %v, counted runs: %d%s)", p.Topic, p.Partition,
 				p.From, log.LastOffset, p.Unmoved.Round(time.Second), p.Attempts, trying))
 		}
 	}
 	for at, log := range logs {
 		if n := old(log) - log.FirstOffset; n > 0 {
-			unknown = append(unknown, fmt.Sprintf("%s/%d (%d records older than a minute)", at.topic, at.partition, n))
+			l.unknown = append(l.unknown, fmt.Sprintf("%v (%d records older than a minute)", at, n))
 		}
 	}
-	slices.Sort(unknown)
-	return behind, stuck, unknown, nil
+	slices.Sort(l.unknown)
+	return l, nil
 }
 
 // old is the end of a log's records that are older than waitsLong.
@@ -102,58 +125,108 @@ func old(log kafka.PartitionOffsets) int64 {
 	return log.LastOffset // no record is younger
 }
 
-// Ends are the ends of the logs of partitions, in their order.
+// Ends are the ends of the logs of partitions, in their order. One that is not known is -1, and the error says why: a
+// topic that is gone hides nothing of the others.
 func Ends(ctx context.Context, conn Kafka, partitions []operator.PartitionState) ([]int64, error) {
 	client, closeIdle := conn.Client(10 * time.Second)
 	defer closeIdle()
-	logs, err := readLogs(ctx, client, topicsOf(partitions), kafka.LastOffsetOf)
-	if err != nil {
-		return nil, err
-	}
+	logs, wrong, err := readLogs(ctx, client, partitions, kafka.LastOffsetOf)
 	ends := make([]int64, len(partitions))
 	for i, p := range partitions {
-		ends[i] = logs[place{p.Topic, int(p.Partition)}].LastOffset
+		ends[i] = -1
+		if log, ok := logs[place{p.Topic, int(p.Partition)}]; ok {
+			ends[i] = log.LastOffset
+		}
 	}
-	return ends, nil
+	for i, one := range wrong {
+		if g, ok := errors.AsType[*goneError](one); ok {
+			wrong[i] = fmt.Errorf("%w: %s", one, g.advice(""))
+		}
+	}
+	return ends, errors.Join(append(wrong, err)...)
 }
 
-func topicsOf(partitions []operator.PartitionState) []string {
-	topics := map[string]bool{}
-	for _, p := range partitions {
-		topics[p.Topic] = true
-	}
-	return slices.Sorted(maps.Keys(topics))
-}
-
+// place is a partition, or a topic with the partition -1.
 type place struct {
 	topic     string
 	partition int
 }
 
-// readLogs asks for offsets of all partitions of topics.
-func readLogs(ctx context.Context, client *kafka.Client, topics []string,
-	asks ...func(partition int) kafka.OffsetRequest,
-) (map[place]kafka.PartitionOffsets, error) {
-	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
-	if err != nil {
-		return nil, err
+func (p place) String() string {
+	if p.partition < 0 {
+		return "topic " + p.topic
 	}
-	var errs []error
+	return fmt.Sprintf("%s/%d", p.topic, p.partition)
+}
+
+// goneError is a topic or a partition that the database knows and Kafka does not have.
+type goneError struct{ place }
+
+func (g *goneError) Error() string { return g.String() + " does not exist any more" }
+
+// advice is what to do. of narrows the rows down.
+func (g *goneError) advice(of string) string {
+	rows := fmt.Sprintf("%stopic = '%s'", of, g.topic)
+	if g.partition >= 0 {
+		rows += fmt.Sprintf(" and partition = %d", g.partition)
+	}
+	return "If it was deleted by mistake, create it again. If no worker reads it any more, delete its rows: delete " +
+		"from inbox_progress where " + rows
+}
+
+// readLogs asks for offsets of all partitions of the topics that partitions are of. wrong says for which of them there
+// is no answer, and why.
+func readLogs(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState,
+	asks ...func(partition int) kafka.OffsetRequest,
+) (found map[place]kafka.PartitionOffsets, wrong []error, err error) {
+	sizes := map[string]int{}
+	for _, p := range partitions {
+		sizes[p.Topic] = -1 // not known
+	}
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: slices.Sorted(maps.Keys(sizes))})
+	if err != nil || len(sizes) == 0 {
+		return nil, nil, err
+	}
 	list := map[string][]kafka.OffsetRequest{}
 	for _, t := range meta.Topics {
-		if t.Error != nil {
-			errs = append(errs, fmt.Errorf("topic %s: %w", t.Name, t.Error))
+		switch at := (place{t.Name, -1}); {
+		case errors.Is(t.Error, kafka.UnknownTopicOrPartition):
+			wrong = append(wrong, &goneError{at})
+			continue
+		case t.Error != nil:
+			wrong = append(wrong, fmt.Errorf("%v: %w", at, t.Error))
+			continue
 		}
+		sizes[t.Name] = len(t.Partitions)
 		for _, p := range t.Partitions {
+			if p.Error != nil || p.Leader.Host == "" { // it would have the request fail for all
+				wrong = append(wrong, fmt.Errorf("%v: %w", place{t.Name, p.ID}, kafka.LeaderNotAvailable))
+				continue
+			}
 			for _, ask := range asks {
 				list[t.Name] = append(list[t.Name], ask(p.ID))
 			}
 		}
 	}
-	if len(errs) > 0 || len(list) == 0 {
-		return nil, errors.Join(errs...)
+	vanished := map[place]bool{}
+	for _, p := range partitions {
+		at := place{p.Topic, int(p.Partition)}
+		if n := sizes[p.Topic]; n >= 0 && at.partition >= n && !vanished[at] {
+			vanished[at] = true
+			wrong = append(wrong, &goneError{at})
+		}
 	}
-	return offsets(ctx, client, list)
+	if len(list) == 0 {
+		return nil, wrong, nil
+	}
+	found, err = offsets(ctx, client, list)
+	for at, p := range found {
+		if p.Error != nil {
+			wrong, err = append(wrong, fmt.Errorf("%v: %w", at, p.Error)), nil
+			delete(found, at)
+		}
+	}
+	return found, wrong, err
 }
 
 // offsets asks for offsets of partitions.
