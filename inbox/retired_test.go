@@ -29,6 +29,11 @@ func TestP9_1_RetiredConsumerReturns(t *testing.T) {
 		t.Fatalf("retired although it was just active: %v", err)
 	}
 	w.Exec(t, "update inbox_progress set updated_at = updated_at - interval '2 minutes'")
+	w.Exec(t, `update inbox_consumer set programs = jsonb_build_object('ledger', jsonb_build_object('seen', now()))`)
+	if err := o.Retire(t.Context(), "gone"); err == nil || !strings.Contains(err.Error(), "stop its workers") {
+		t.Fatalf("retired although a program runs it: %v", err)
+	}
+	w.Exec(t, `update inbox_consumer set programs = '{}'`)
 	if err := o.Retire(t.Context(), "gone"); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -165,6 +166,9 @@ func TestP9_8_NewNumberingHalts(t *testing.T) {
 	o := w.operator()
 	if _, err := o.AcceptNumbering(t.Context(), "nonsense", "looked"); err == nil {
 		t.Error("AcceptNumbering accepts a malformed epoch")
+	}
+	if n, err := o.AcceptNumbering(t.Context(), epochTwo+"9", "a typo"); !errors.Is(err, operator.ErrNotHalted) {
+		t.Errorf("a numbering that no partition waits for is accepted: %d, %v", n, err)
 	}
 	if n, err := o.AcceptNumbering(t.Context(), epochTwo, "looked"); err != nil || n != 1 {
 		t.Fatalf("%d partitions go on: %v", n, err)

@@ -140,7 +140,7 @@ func (o *Operator) Resume(ctx context.Context, topic string, partition int32, re
 // Retire marks a consumer as gone: days are then dropped by the windows of the other consumers. Stop its workers first.
 // The consumer keeps its floor, its progress and its parked events, so it may start again under its name. It still
 // knows the ids of the remaining days; older events are quarantined. Retire fails if the progress moved within the last
-// minute.
+// minute, or a program reported within the last two that it runs the consumer.
 func (o *Operator) Retire(ctx context.Context, reason string) error {
 	return o.ofOne(ctx, "retire consumer", reason, func(c change) error {
 		var retired, runs bool
@@ -153,8 +153,7 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 		case retired:
 			return fmt.Errorf("consumer %q is retired already", o.consumer)
 		case runs:
-			return fmt.Errorf("consumer %q has decided something within the last minute: stop its workers first",
-				o.consumer)
+			return fmt.Errorf("consumer %q has run within the last two minutes: stop its workers first", o.consumer)
 		}
 		if _, err := c.exec(ctx, sql.Retire, o.consumer); err != nil {
 			return err

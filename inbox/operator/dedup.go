@@ -15,7 +15,7 @@ import (
 // AcceptNumbering accepts an incarnation of an outbox, and all earlier ones, for a consumer that uses
 // [inbox.ByWatermark]. epoch names it as events do (ce_epoch). First check which events were published around the
 // change: events that are published again under new numbers are applied again. Halted partitions resume by themselves;
-// AcceptNumbering returns how many.
+// AcceptNumbering returns how many. It fails if no partition has halted for the incarnation.
 func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (partitions int64, err error) {
 	outbox, incarnation, ok := sql.Epoch(epoch)
 	if !ok {
@@ -23,13 +23,13 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 			"5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", epoch)
 	}
 	err = o.ofOne(ctx, "accept numbering", reason, func(c change) error {
-		accepted, err := c.exec(ctx, sql.Accept, o.consumer, outbox.String(), incarnation)
+		accepted, err := c.exec(ctx, sql.Accept, o.consumer, outbox.String(), incarnation, inbox.CodeNewNumbering)
 		if err != nil {
 			return err
 		}
 		if accepted == 0 {
-			return fmt.Errorf("consumer %q goes by no numbers of outboxes, or never started: relay inbox consumers "+
-				"lists them", o.consumer)
+			return fmt.Errorf("no partition of consumer %q waits for numbering %s, see relay inbox consumers: %w",
+				o.consumer, epoch, ErrNotHalted)
 		}
 		if partitions, err = c.exec(ctx, sql.AcceptResumes, o.consumer, inbox.CodeNewNumbering, ""); err != nil {
 			return err

@@ -149,6 +149,8 @@ where consumer_name = $1::text and topic = $2::text and record_partition = $3::i
 const LockConsumer = `-- inbox: lock a consumer
 select retired_at is not null, exists (select from {schema}inbox_progress p
 	where p.consumer_name = c.consumer_name and p.updated_at > clock_timestamp() - interval '1 minute')
+	or exists (select from jsonb_each(c.programs) p
+		where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '2 minutes')
 from {schema}inbox_consumer c where c.consumer_name = $1::text for update`
 
 const Retire = `-- inbox: retire a consumer
@@ -183,6 +185,8 @@ const Accept = `-- inbox: accept a numbering
 insert into {schema}inbox_numbering (consumer_name, outbox_id, incarnation)
 select $1::text, $2::text::uuid, $3::integer where exists (select from {schema}inbox_consumer
 	where consumer_name = $1::text and dedup = 'watermark')
+	and exists (select from {schema}inbox_progress where consumer_name = $1::text and halted_code = $4::text
+		and halted_reason ~ ('\m' || $2::text || '[.]' || $3::integer || '\M'))
 on conflict (consumer_name, outbox_id, incarnation) do update set accepted_at = clock_timestamp()`
 
 // The workers poll for it and resume. A partition that halted for another numbering halts again.
