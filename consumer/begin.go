@@ -82,6 +82,7 @@ type beginning struct {
 	// false, the database knows it. Its progress becomes next, and stays if that is negative.
 	group groupOffset
 	next  int64
+	isCut bool // the log was cut at next
 	write bool
 	why   string
 
@@ -183,7 +184,7 @@ func (f facts) remade(b *beginning, decided int64) {
 // Where the brokers do not tell where that is (-1), the log is read from where the consumer began it.
 func (f facts) truncated(b *beginning, cut, began, decided int64) {
 	b.undecided = cut < 0 && began > f.end
-	if cut < 0 {
+	if b.isCut = cut >= f.first && cut <= f.end; cut < 0 {
 		cut = began
 	}
 	b.at, b.why = min(max(cut, f.first), f.end), whyTruncated

@@ -48,6 +48,7 @@ func (p *partition) record(ctx context.Context, b *beginning) bool {
 	ok := retry(ctx, func() bool {
 		err := p.c.handler.Begin(ctx, p.Topic, p.ID, b.next, inbox.Beginning{
 			Log: b.group.log, Offset: b.group.began, Partitions: int32(b.group.seen), Reason: b.why,
+			Cut: b.isCut,
 		})
 		if moved = isMoved(err); moved {
 			p.databaseMoved(err)

@@ -174,7 +174,10 @@ func (in *Inbox) readOpen(ctx context.Context, on batcher, p *planned, hashes []
 		b.Queue(in.q(sqlMarks), in.consumer, keys).Query(func(rows pgx.Rows) error {
 			var hash []byte
 			var full bool
-			_, err := pgx.ForEachRow(rows, []any{fromHex{&hash}, &full}, func() error { marks[string(hash)] = full; return nil })
+			_, err := pgx.ForEachRow(rows, []any{fromHex{&hash}, &full}, func() error {
+				marks[string(hash)] = full
+				return nil
+			})
 			return err
 		})
 	}

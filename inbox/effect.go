@@ -17,8 +17,9 @@ import (
 // comment. Its error decides what happens next: [Skip], [Terminal], [Retryable], or any other error, which is retried
 // until Config.OnFailure decides.
 //
-// tx refuses Commit and Rollback; a call of either fails the event, and so does a COMMIT on tx.Conn(). tx.Begin creates a savepoint, which may be
-// committed and rolled back as usual. Package sqltx gives code for database/sql the transaction as a *sql.Tx.
+// tx refuses Commit and Rollback; a call of either fails the event, and so does a COMMIT on tx.Conn(). tx.Begin creates
+// a savepoint, which may be committed and rolled back as usual. Package sqltx gives code for database/sql the
+// transaction as a *sql.Tx.
 type Effect func(ctx context.Context, tx pgx.Tx, e event.Event) error
 
 // BatchEffect is an [Effect] for several events at once: only new events, in log order, without duplicate ids. An error

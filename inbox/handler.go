@@ -112,6 +112,8 @@ type Beginning struct {
 	Partitions int32
 	// Reason says why the consumer began there, for people.
 	Reason string
+	// Cut says that the log was cut at the next offset: what it has from there on was never decided.
+	Cut bool
 }
 
 // Resumed returns false: a HandlerFunc has no place to record it.

@@ -217,7 +217,7 @@ func (h *handler) Begin(ctx context.Context, topic string, partition int32, next
 		log = &id
 	}
 	tag, err := h.db.Exec(ctx, h.q(sqlBeginPartition), h.consumer, topic, partition, next, log, b.Offset, b.Reason,
-		b.Partitions, a.beganIn())
+		b.Partitions, a.beganIn(), b.Cut)
 	switch {
 	case err != nil:
 		return fmt.Errorf("inbox: beginning %s-%d: %w", topic, partition, err)

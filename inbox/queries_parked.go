@@ -105,6 +105,18 @@ with began as (
 		and m.outbox_id = '00000000-0000-0000-0000-000000000000' and p.consumer_name = m.consumer_name
 		and p.topic = m.topic and p.partition = m.partition and p.topic_id <> $5::text::uuid
 		and exists (select from began)
+), lowered as (
+	delete from {schema}inbox_watermark m using {schema}inbox_progress p
+	where m.consumer_name = $1::text and m.topic = $2::text and m.partition = $3::integer
+		and m.outbox_id = '00000000-0000-0000-0000-000000000000' and p.consumer_name = m.consumer_name
+		and p.topic = m.topic and p.partition = m.partition and p.topic_id is not distinct from $5::text::uuid
+		and $10::boolean and m.seqs[1] > $4::bigint and exists (select from began)
+	returning m.incarnation, m.version, m.lanes, m.latest
+), lower as (
+	insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs,
+		latest)
+	select $1::text, $2::text, $3::integer, '00000000-0000-0000-0000-000000000000', incarnation, version + 1, lanes,
+		array[$4::bigint], latest from lowered
 )
 select from began`
 

@@ -561,3 +561,39 @@ func TestP9_8_ReleaseStopsAtMaybePublished(t *testing.T) {
 	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
 	same(t, "all", w.effects(), ids(log))
 }
+
+// TestP9_8_OffsetsBehindACut: a log that was cut and grew again has other records at offsets that were decided. They
+// are applied, also those of the same millisecond.
+func TestP9_8_OffsetsBehindACut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h, log, at := w.inbox(inbox.Config{Dedup: inbox.ByOffset}).Each(write), uuid.New(), time.Now()
+	records := func(from, to int64) (list []event.Event) {
+		for offset := from; offset < to; offset++ {
+			list = append(list, event.Decode(&event.Record{
+				Topic: "payments", Partition: 3, Offset: offset, Time: at,
+				Headers: []event.Header{{Key: "ce_id", Value: []byte(uuid.NewString())}},
+			}, ""))
+		}
+		return list
+	}
+	begin := func(next int64, cut bool) {
+		assigned(h)
+		if _, err := h.Progress(t.Context(), "payments", 3); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Begin(t.Context(), "payments", 3, next, inbox.Beginning{
+			Log: log, Reason: "a test", Cut: cut,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin(0, false)
+	first := records(0, 10)
+	same(t, "first", handle(t, h, first), repeat(inbox.Applied, 10))
+	begin(0, false)
+	same(t, "read again", handle(t, h, first), repeat(inbox.Duplicate, 10))
+	begin(5, true)
+	same(t, "before the cut", handle(t, h, first[3:5]), repeat(inbox.Duplicate, 2))
+	same(t, "behind the cut", handle(t, h, records(5, 8)), repeat(inbox.Applied, 3))
+}

@@ -115,7 +115,8 @@ func TestConsumers(t *testing.T) {
 		return contains(page, topic+"/0 2 7 5"), nil
 	})
 	// The topic that its events came from is not there, which hides nothing of the other.
-	wants(t, page, "halted POISON it kills its <process>", "1 event parked, 0 quarantined", "Kafka says: topic payments does not exist any more")
+	wants(t, page, "halted POISON it kills its <process>", "1 event parked, 0 quarantined",
+		"Kafka says: topic payments does not exist any more")
 	wants(t, s.examined(), "Something is wrong.", "halted: "+topic+"/0: POISON", "Halted 1 partition")
 	wants(t, s.get("/chain"), "Kafka stands", "Effects of ledger 5 records wait 1 partition halted")
 	form := []string{"consumer", "ledger", "topic", topic, "partition", "0"}
