@@ -104,6 +104,9 @@ func advise(err error) error {
 	case pgerr.Is(err, pgerr.UndefinedTable):
 		return &advisedError{err, "the tables are missing or older than this program: run `relay migrate` or " +
 			"migrations.Up, and look at Config.Schema"}
+	case pgerr.Is(err, pgerr.NoSuchKey):
+		return &advisedError{err, "a table lacks its primary key or a unique index, as after half a restore: make it " +
+			"again, and see `relay doctor`"}
 	}
 	return pgsession.Advise(err)
 }

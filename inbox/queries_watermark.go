@@ -35,7 +35,7 @@ with met as (
 	insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs,
 		latest)
 	values ($1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, 0, '{}', '{}', 0)
-	on conflict do nothing returning version
+	on conflict (consumer_name, topic, partition, outbox_id, incarnation, version) do nothing returning version
 )
 insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs,
 	latest)

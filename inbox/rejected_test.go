@@ -362,3 +362,52 @@ func TestTakenIDIsNotReleased(t *testing.T) {
 		t.Errorf("%d effects, %v", len(w.effects()), w.parked())
 	}
 }
+
+// TestP9_3_MissingKeysDecideNothing: half a restore has left a table without its primary key, so nothing would refuse
+// an id a second time. Nothing is decided until the key is there again.
+func TestP9_3_MissingKeysDecideNothing(t *testing.T) {
+	t.Parallel()
+	for table, c := range map[string]struct {
+		dedup   inbox.Dedup
+		foreign bool
+	}{
+		"inbox_message": {inbox.ByID, false}, "inbox_message_any": {inbox.ByID, true},
+		"inbox_watermark": {inbox.ByOffset, false},
+	} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			told := make(chan inbox.RetriedInfo, 10000)
+			h := w.inbox(inbox.Config{
+				Dedup: c.dedup, Observer: inbox.Observer{Retried: func(i inbox.RetriedInfo) { told <- i }},
+			}).Each(write)
+			e := some(10)
+			if c.foreign {
+				for i := range e {
+					e[i].ID = uuid.New()
+				}
+			}
+			if table != "inbox_watermark" { // of which only the first insert may meet another
+				same(t, "before", handle(t, h, e[:5]), repeat(inbox.Applied, 5))
+			}
+			key := pgtest.One[string](t, w.DB, "select pg_get_constraintdef(oid) from pg_constraint "+
+				"where conrelid = '"+table+"'::regclass and contype = 'p'")
+			w.Exec(t, "alter table "+table+" drop constraint "+table+"_pkey")
+			decided := make(chan []inbox.Outcome, 1)
+			go func() { decided <- handle(t, h, e) }()
+			select {
+			case r := <-told:
+				if r.Reason != "rejected" || !strings.Contains(r.Err.Error(), "lacks its primary key") {
+					t.Errorf("retried as %s: %v", r.Reason, r.Err)
+				}
+			case out := <-decided:
+				t.Fatalf("without a key: %v", out)
+			}
+			w.Exec(t, "alter table "+table+" add constraint "+table+"_pkey "+key)
+			if out := <-decided; table != "inbox_watermark" {
+				same(t, "after", out, append(repeat(inbox.Duplicate, 5), repeat(inbox.Applied, 5)...))
+			}
+			same(t, "effects", w.effects(), ids(e))
+		})
+	}
+}

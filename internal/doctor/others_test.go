@@ -74,6 +74,11 @@ func TestAlteredTables(t *testing.T) {
 	db.Exec(t, "alter table outbox_event set unlogged")
 	want(Fail, "unlogged: outbox_event")
 	db.Exec(t, "alter table outbox_event set logged")
+	db.Exec(t, "alter table outbox_lane drop constraint outbox_lane_pkey")
+	want(Fail, "without its primary key, or a unique index: outbox_lane")
+	db.Exec(t, "alter table outbox_lane add primary key (lane)")
+	db.Exec(t, "create table inbox_mine (n int)") // is no table of ours
+	want(OK, "none is")
 
 	db.Exec(t, "create publication everything for all tables")
 	db.Exec(t, "insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')")

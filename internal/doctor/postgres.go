@@ -78,8 +78,11 @@ func (f *findings) postgres(ctx context.Context, db *pgxpool.Pool) bool {
 
 // altered looks for what was made of the tables after their migrations.
 func (f *findings) altered(ctx context.Context, db *pgxpool.Pool) {
-	var unlogged, publications, published string
+	var unlogged, unkeyed, publications, published string
 	err := db.QueryRow(ctx, queryUnlogged).Scan(&unlogged)
+	if err == nil {
+		err = db.QueryRow(ctx, queryUnkeyed).Scan(&unkeyed)
+	}
 	if err == nil {
 		err = db.QueryRow(ctx, queryUnpublished).Scan(&publications, &published)
 	}
@@ -89,13 +92,18 @@ func (f *findings) altered(ctx context.Context, db *pgxpool.Pool) {
 	case unlogged != "":
 		f.add(Fail, "altered tables", "unlogged: "+unlogged, "A crash of the server empties them, and a standby has "+
 			"nothing of them: events are lost, and effects happen again.", "alter table ... set logged, for each")
+	case unkeyed != "":
+		f.add(Fail, "altered tables", "without its primary key, or a unique index: "+unkeyed, "Half a restore leaves "+
+			"tables so. Nothing keeps an id from being taken twice: workers decide nothing.",
+			"Restore the rest of the dump (pg_restore --section=post-data), or make the keys as the migrations do; "+
+				"rows that are there twice by now were effects that happened twice.")
 	case publications != "":
 		f.add(Fail, "altered tables", publications+" publishes "+published+" without generated columns of their keys",
 			"Postgres refuses to update or delete their rows (42P10): relays publish nothing.",
 			"alter publication ... set (publish_generated_columns = stored), for "+publications+
 				"; or leave these tables out of it")
 	default:
-		f.ok("altered tables", "none is unlogged, or published without a part of its key")
+		f.ok("altered tables", "none is unlogged, without its key, or published without a part of it")
 	}
 }
 

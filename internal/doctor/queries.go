@@ -26,6 +26,18 @@ select coalesce(string_agg(c.oid::regclass::text, ', ' order by c.oid::regclass:
 where c.relkind = 'r' and c.relpersistence = 'u'
 	and c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
 
+	// An archive has no key.
+	queryUnkeyed = `-- doctor: tables without their keys
+select coalesce(string_agg(c.oid::regclass::text, ', ' order by c.oid::regclass::text), '') from pg_class c
+where c.relkind in ('r', 'p') and c.relname = any (string_to_array('outbox_event outbox_lane outbox_claim outbox_topic '
+	|| 'outbox_held outbox_meta outbox_parked_key outbox_parked outbox_audit outbox_paused_topic outbox_streamed '
+	|| 'outbox_scheduled outbox_wal relay_member inbox_message inbox_message_any inbox_days inbox_consumer '
+	|| 'inbox_parked inbox_parked_key inbox_audit inbox_watermark inbox_numbering inbox_progress idempotency_block '
+	|| 'idempotency_audit idempotency_key', ' '))
+	and (not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary and i.indisvalid)
+		or c.relname = 'inbox_parked' and not exists (select from pg_index i where i.indrelid = c.oid
+			and i.indisunique and not i.indisprimary and i.indisvalid))`
+
 	// Postgres 18 refuses updates and deletes of a table whose replica identity has a generated column that a
 	// publication leaves out.
 	queryUnpublished = `-- doctor: unpublished columns

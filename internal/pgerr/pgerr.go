@@ -27,6 +27,7 @@ const (
 	UniqueViolation       = "23505"
 	UndefinedTable        = "42P01"
 	DuplicateTable        = "42P07"
+	NoSuchKey             = "42P10" // of ON CONFLICT
 	DivisionByZero        = "22012"
 	InsufficientPrivilege = "42501"
 	ObjectNotInState      = "55000"

@@ -103,12 +103,12 @@ where id = $1::bigint`
 const DiscardDay = `-- inbox: discard into the days
 insert into {schema}inbox_message (consumer_name, message_id, status, error_code)
 select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
-on conflict do nothing`
+on conflict (consumer_name, message_id) do nothing`
 
 const DiscardAny = `-- inbox: discard into any
 insert into {schema}inbox_message_any (consumer_name, message_id, status, error_code)
 select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
-on conflict do nothing`
+on conflict (consumer_name, message_id) do nothing`
 
 const LeaveAll = `-- inbox: leave the lists
 delete from {schema}inbox_parked where id = any($1::bigint[])`
