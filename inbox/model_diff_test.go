@@ -266,9 +266,8 @@ func (r *mReal) again() string {
 	key := uint8(r.random.IntN(mKeys)) + 1
 	head := &record{}
 	err := r.in.db.QueryRow(r.t.Context(), r.in.q(sqlHead), "ledger", r.hashes[key-1], 0, 1).Scan(&head.id,
-		&head.messageID, &head.topic, &head.partition,
-		&head.offset, &head.millis, fromHex{&head.key}, fromHex{&head.value}, &head.headers, &head.kind, &head.attempts,
-		&head.code)
+		&head.messageID, &head.topic, &head.partition, &head.offset, &head.millis, fromHex{&head.key},
+		fromHex{&head.value}, &head.headers, &head.kind, &head.attempts, &head.code)
 	at := r.m.head(key, 0)
 	if (err == nil) != (at >= 0) {
 		r.t.Fatalf("head: %v, in the model %d", err, at)
