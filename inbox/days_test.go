@@ -15,6 +15,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -163,6 +164,59 @@ func TestP9_1_DroppedDayNeverForgets(t *testing.T) {
 		}
 	}
 	same(t, "effects", w.effects(), ids(append(old, kept...)))
+}
+
+// TestP9_7_DayDroppedByAnother: something else has dropped a day of the window, and its ids are forgotten. An empty day
+// would take them for new. So the day is not made again: its events wait, those of other days do not, and an operator
+// gives the day up.
+func TestP9_7_DayDroppedByAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.long()
+	lost, kept := of(idAt(w.noon(-2))), of(idAt(w.noon(-1)))
+	handle(t, in.Each(write), append(lost, kept...))
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.Exec(t, "drop table "+w.table(-2))
+	w.Exec(t, "drop table "+w.table(1)) // of which no event was decided
+	told := make(chan inbox.RetriedInfo, 10000)
+	in = w.inbox(inbox.Config{
+		Window: 10 * oneDay, DaysAhead: 1,
+		Observer: inbox.Observer{Retried: func(i inbox.RetriedInfo) { told <- i }},
+	})
+	h := in.Each(write)
+	same(t, "another day", handle(t, h, append(kept, some(1)...)), []inbox.Outcome{inbox.Duplicate, inbox.Applied})
+	err := in.Maintain(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "are gone with the ids") || w.exists(w.table(-2)) ||
+		!w.exists(w.table(1)) {
+		t.Errorf("days %v: %v", w.partitions(), err)
+	}
+	d, err := operator.Diagnose(t.Context(), w.Pool, w.Schema, false)
+	if _, day, _ := strings.Cut(w.table(-2), "inbox_message_"); err != nil || !strings.Contains(d.Forgotten, day) {
+		t.Errorf("%+v: %v", d, err)
+	}
+	decided := make(chan []inbox.Outcome, 1)
+	go func() { decided <- handle(t, h, lost) }()
+	for range 3 {
+		select {
+		case r := <-told:
+			if r.Reason != "day missing" {
+				t.Errorf("retried as %s: %v", r.Reason, r.Err)
+			}
+		case out := <-decided:
+			t.Fatalf("without its day: %v", out)
+		}
+	}
+	_, remedy, _ := strings.Cut(d.Forgotten, "are quarantined: ")
+	w.Exec(t, remedy)
+	same(t, "given up", <-decided, repeat(inbox.Quarantined, 1))
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := len(w.effects()); n != 3 {
+		t.Errorf("%d effects, want 3", n)
+	}
 }
 
 func TestP9_1_DroppedWhileTheHandlerRuns(t *testing.T) {

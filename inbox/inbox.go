@@ -185,7 +185,8 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 			return err
 		}
 		if in.cfg.Dedup == ByID {
-			if _, err := in.keeper.Make(ctx, false); err != nil {
+			// Forgotten days hold up their own events only.
+			if _, err := in.keeper.Make(ctx, false); err != nil && !errors.Is(err, days.ErrForgotten) {
 				return err
 			}
 		}

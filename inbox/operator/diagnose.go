@@ -26,6 +26,9 @@ type Diagnosis struct {
 	DaysAhead int
 	// Missing are the days within the longest window, including today, that have no partition: ids of those days wait.
 	Missing []string
+	// Forgotten says which days of Missing were made and are gone, with the ids of their events, and what to do.
+	// Maintenance does not make them again, since in an empty day each id is new. Empty: none.
+	Forgotten string
 	// Pending are partitions whose DETACH was interrupted; the next maintenance pass finishes them.
 	Pending   []string
 	Consumers []ConsumerDiagnosis
@@ -80,8 +83,12 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bo
 	if len(d.MissingRights) > 0 {
 		return d, nil
 	}
-	if d.DaysAhead, d.Missing, d.Pending, err = days.Gaps(ctx, db, prefix); err != nil {
+	var forgets error
+	if d.DaysAhead, d.Missing, d.Pending, forgets, err = days.Gaps(ctx, db, prefix); err != nil {
 		return Diagnosis{}, err
+	}
+	if forgets != nil {
+		d.Forgotten = forgets.Error()
 	}
 	if err := db.QueryRow(ctx, pgschema.Expand(sql.ByStart, prefix)).Scan(&d.ByStart); err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)

@@ -262,6 +262,10 @@ func (f *findings) days(d inboxoperator.Diagnosis) {
 		return c.Dedup == inbox.ByID.String()
 	}):
 		f.ok("inbox days", "no consumer goes by ids")
+	case d.Forgotten != "":
+		f.add(Fail, "inbox days", strings.TrimPrefix(d.Forgotten, "inbox: "), "Something other than maintenance has "+
+			"dropped them. Nobody can tell whether events of these days were applied: they wait.",
+			"Find out what drops them, and stop it. Then do one of what is said above.")
 	case len(d.Missing) > 0:
 		f.maintain(Fail, fmt.Sprintf("%d days inside the window have no partition, the first is %s", len(d.Missing),
 			d.Missing[0]), "Events whose ids are of these days wait.")

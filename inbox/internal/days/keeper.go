@@ -1,10 +1,13 @@
 package days
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -80,36 +83,65 @@ func (k *Keeper) missing(d tables, all bool) (list []Number) {
 	return list
 }
 
-// Make creates the missing days and returns their names. all includes the days over which the clock has jumped. Several
-// processes may call it at once.
+// ErrForgotten is the error for days of the past that were made, and are gone with their ids. They are not made again:
+// in an empty day each id is new.
+var ErrForgotten = errors.New("inbox: days of inbox_message were made, and are gone with the ids of their events")
+
+// forgotten reports whether a missing day is one of ErrForgotten. Until dropped_before is first raised, days of the
+// past may never have been made.
+func (d *tables) forgotten(n Number) bool {
+	return n < d.today && n <= d.until && d.dropped > 0 && !slices.Contains(d.detached, Prefix+Name(n))
+}
+
+// forgets returns an error that names the forgotten days of a list, or nil.
+func (d *tables) forgets(missing []Number) error {
+	var names []string
+	last := Number(0)
+	for _, n := range missing {
+		if d.forgotten(n) {
+			names, last = append(names, Name(n)), n
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: restore them from a backup and attach them; or give them up with all earlier ones, so "+
+		"that their events are quarantined: update inbox_days set dropped_before = '%s'", ErrForgotten,
+		strings.Join(names, ", "), Name(last+1))
+}
+
+// Make creates the missing days and returns their names. all includes the days over which the clock has jumped. It
+// returns [ErrForgotten] after it has made the others. Several processes may call it at once.
 func (k *Keeper) Make(ctx context.Context, all bool) (made []string, err error) {
 	d, err := k.read(ctx, k.DB)
 	if err != nil {
 		return nil, err
 	}
-	list := func(d tables) []Number { return k.missing(d, all) }
-	missing := list(d)
+	list := func(d tables) []Number { return slices.DeleteFunc(k.missing(d, all), d.forgotten) }
+	missing, forgets := list(d), d.forgets(k.missing(d, true))
 	if len(missing) == 0 && !k.Believe {
-		return nil, nil
+		return nil, forgets
 	}
 	made, err = k.makeMissing(ctx, list)
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) && len(missing) > 0 && missing[0] > d.today {
 		// Another role creates them and is late. No event waits for them yet.
 		k.Log.Warn("inbox: days ahead are missing", "first", Name(missing[0]), "count", len(missing), "error", err)
-		return nil, nil
+		return nil, forgets
 	}
-	return made, err
+	return made, cmp.Or(err, forgets)
 }
 
 // MakeDay creates the day of an id that an operator released, but never a day below dropped_before.
 func (k *Keeper) MakeDay(ctx context.Context, n Number) error {
+	var forgets error
 	_, err := k.makeMissing(ctx, func(d tables) []Number {
 		if n < d.dropped || slices.Contains(d.attached, Prefix+Name(n)) {
 			return nil
 		}
-		return []Number{n}
+		forgets = d.forgets([]Number{n})
+		return slices.DeleteFunc([]Number{n}, d.forgotten)
 	})
-	return err
+	return cmp.Or(err, forgets)
 }
 
 // makeMissing creates the days of list, which it calls while no other process creates days or raises dropped_before. It
@@ -210,15 +242,19 @@ func Through(partitions []string, today Number) Number {
 }
 
 // Gaps returns how many days after today have a partition without a gap (-1: today has none), the days within the
-// longest window that have none, including today, and the partitions whose DETACH was interrupted.
-func Gaps(ctx context.Context, db *pgxpool.Pool, prefix string) (ahead int, missing, pending []string, err error) {
+// longest window that have none, including today, the partitions whose DETACH was interrupted, and what [ErrForgotten]
+// says.
+func Gaps(ctx context.Context, db *pgxpool.Pool, prefix string) (ahead int, missing, pending []string, forgets,
+	err error,
+) {
 	k := Keeper{DB: db, Prefix: prefix}
 	have, err := k.read(ctx, db)
 	if err != nil {
-		return 0, nil, nil, err
+		return 0, nil, nil, nil, err
 	}
-	for _, n := range k.missing(have, true) { // Ahead is 0, so only days up to today count
+	list := k.missing(have, true) // Ahead is 0, so only days up to today count
+	for _, n := range list {
 		missing = append(missing, Name(n))
 	}
-	return int(Through(have.attached, have.today) - have.today), missing, have.pending, nil
+	return int(Through(have.attached, have.today) - have.today), missing, have.pending, have.forgets(list), nil
 }
