@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -16,13 +17,19 @@ import (
 // kafkaTimeout limits a request to Kafka other than publishing.
 const kafkaTimeout = 15 * time.Second
 
-// checkRestored fails if Kafka has events with numbers that the outbox has not given out, and logs what could not be
-// checked.
+// errUnread: Kafka does not answer, so it cannot be told yet whether the outbox is older than its topics.
+var errUnread = errors.New("kafka does not tell yet whether it is ahead of this database, as it is after a restore")
+
+// checkRestored fails if Kafka has events with numbers that the outbox has not given out, or with errUnread while Kafka
+// is away: nothing could be published. It logs what Kafka refuses to show.
 func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, schema string,
 	conn *kafkaconn.Conn,
 ) error {
 	ends, err := doctor.CompareNumbers(ctx, db, schema, conn)
 	for _, end := range ends {
+		if end.Away {
+			return fmt.Errorf("%w (--no-restore-check goes on without): topic %s: %w", errUnread, end.Topic, end.Err)
+		}
 		if end.Err != nil {
 			log.Warn("could not check whether Kafka is ahead of this database, as it is after a restore; relay doctor "+
 				"checks again",

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"io"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
@@ -55,5 +58,64 @@ func TestRecreatedTopicIsReported(t *testing.T) {
 	r.signal()
 	if code := r.end(); code != codeOK || !strings.Contains(r.output(), "nothing was ever written to a topic") {
 		t.Errorf("exit code %d: %s", code, r.output())
+	}
+}
+
+// doorTo forwards connections to a broker once it is open, and closes them at once before.
+func doorTo(t *testing.T, broker string) (address string, open func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	var opened atomic.Bool
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", broker)
+			if err != nil || !opened.Load() {
+				_ = conn.Close()
+			}
+			if err != nil {
+				continue
+			}
+			go func() { _, _ = io.Copy(to, conn); _ = to.Close() }()
+			go func() { _, _ = io.Copy(conn, to); _ = conn.Close() }()
+		}
+	}()
+	return l.Addr().String(), func() { opened.Store(true) }
+}
+
+// TestRestoreCheckWaitsForKafka: database and Kafka come back together, and the relay is there first.
+func TestRestoreCheckWaitsForKafka(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
+	env := settings(db, kafkatest.Brokers(t)...)
+	before := inProcess(t, env)
+	fill(t, db, topic, 5)
+	awaitDrained(t, db)
+	before.signal()
+	before.end()
+	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as in a backup from before the first event
+	fill(t, db, topic, 5)
+
+	address, open := doorTo(t, kafkatest.Brokers(t)[0])
+	relay := inProcess(t, env.with("RELAY_KAFKA_BROKERS", address, "RELAY_STALLED_AFTER", "1ms"))
+	for _, page := range []string{"/readyz", "/healthz/moving"} {
+		pgtest.Await(t, page+" names the check", func() (bool, error) {
+			status, says, err := relay.get(page)
+			return status == 503 && strings.Contains(says, "after a restore"), err
+		})
+	}
+	open()
+	if code := relay.end(); code != codeFailed || !strings.Contains(relay.output(), "relay fence") {
+		t.Errorf("exit code %d: %s", code, relay.output())
+	}
+	if n := len(kafkatest.ReadAll(t, topic)); n != 5 {
+		t.Errorf("%d records in Kafka, want the 5 from before", n)
 	}
 }

@@ -75,6 +75,13 @@ type components struct {
 	metrics     *runMetrics
 	schemaReady atomic.Bool // the tables were found to be right
 	checked     string      // the identity of the outbox whose numbers were checked
+	unchecked   atomic.Pointer[unchecked]
+}
+
+// unchecked is why the outbox's numbers could not be compared with Kafka's yet: nothing is published.
+type unchecked struct {
+	since time.Time
+	err   error
 }
 
 func (c *runCommand) run(ctx context.Context, p *program) error {
@@ -127,16 +134,19 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 }
 
 // awaitNumbers compares the outbox's numbers with Kafka's, at the start and when the relay has slept. It waits for a
-// database that is away.
+// database or a Kafka that is away.
 func (c *runCommand) awaitNumbers(ctx context.Context, log *slog.Logger, s *components) error {
+	since := time.Now()
+	defer s.unchecked.Store(nil)
 	for pause := pauses(); ; {
 		err := c.checkNumbers(ctx, log, s)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil || !pgerr.Away(err) && !pgerr.Retry(err):
+		case err == nil || !errors.Is(err, errUnread) && !pgerr.Away(err) && !pgerr.Retry(err):
 			return err
 		}
+		s.unchecked.Store(&unchecked{since, err})
 		log.Warn("cannot check yet whether the outbox was restored", "err", err)
 		_ = sleep.For(ctx, pause.NextBackOff())
 	}
@@ -349,7 +359,8 @@ func slotFallsBehind(st *relay.WALStatus) error {
 		"the relay kept from publishing?", st.Slot, st.State, size(st.LagBytes))
 }
 
-// health: Ready does not depend on Kafka, because no other relay would be readier.
+// health: Ready does not depend on Kafka once the outbox's numbers are compared with Kafka's, because no other relay
+// would be readier.
 func (c *runCommand) health(ctx context.Context, s *components) process.Health {
 	return process.Health{
 		Metrics: promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}),
@@ -359,6 +370,9 @@ func (c *runCommand) health(ctx context.Context, s *components) process.Health {
 				return errors.New("stopping")
 			case !s.schemaReady.Load():
 				return errors.New("starting: Postgres has not answered yet")
+			}
+			if u := s.unchecked.Load(); u != nil {
+				return u.err
 			}
 			if s.relay.Asleep() {
 				return nil // a query would wake the database
@@ -372,6 +386,9 @@ func (c *runCommand) health(ctx context.Context, s *components) process.Health {
 			return c.slotReady(asking, s)
 		},
 		Moving: func() error {
+			if u := s.unchecked.Load(); u != nil && time.Since(u.since) > c.StalledAfter {
+				return u.err
+			}
 			if stalled := s.relay.Stalled(); stalled > c.StalledAfter {
 				return fmt.Errorf("events wait, and none was published for %v%s", stalled.Round(time.Second),
 					s.metrics.away())

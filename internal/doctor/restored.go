@@ -3,6 +3,9 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"strings"
 	"time"
 
@@ -18,38 +21,41 @@ import (
 // among them.
 const tailLength = 500
 
-// TailTimeout is how long a Kafka that is away may hold up who compares numbers.
+// TailTimeout is how long the end of one topic may take: a Kafka that is away holds up no longer who compares numbers.
 const TailTimeout = 15 * time.Second
 
 // End is what was read of a topic's end.
 type End struct {
 	Topic string
 	Err   error // it could not be read
+	Away  bool  // because Kafka does not answer, or cannot tell yet: neither this topic nor a later one was compared
 	Empty bool  // nothing is in the topic
 }
 
 // CompareNumbers fails with an [*operator.BehindError] when Kafka holds events with numbers that the outbox has not
 // given out: the database was restored from a backup, and somebody must begin a new numbering before anything is
-// published. What cannot be read is no evidence.
+// published. What cannot be read is no evidence. When Kafka is away, the list ends with an End that says so.
 func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn Kafka) (ends []End, err error) {
 	topics, err := operator.PinnedTopics(ctx, db, schema)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, TailTimeout)
-	defer cancel()
-	for _, topic := range topics {
+	for i, topic := range topics {
 		tail, err := readTail(ctx, conn, topic)
 		if errors.Is(err, kafka.UnknownTopicOrPartition) {
 			continue // never published to, or deleted since
 		}
-		ends = append(ends, End{Topic: topic, Err: err, Empty: err == nil && len(tail) == 0})
 		switch {
-		case err != nil && ctx.Err() != nil:
-			return ends, nil
+		case err != nil && isAway(ctx, conn, topic, err):
+			if rest := topics[i+1:]; len(rest) > 0 {
+				err = fmt.Errorf("%w; not compared either: %s", err, strings.Join(rest, ", "))
+			}
+			return append(ends, End{Topic: topic, Err: err, Away: true}), nil
 		case err != nil:
+			ends = append(ends, End{Topic: topic, Err: err})
 			continue
 		}
+		ends = append(ends, End{Topic: topic, Empty: len(tail) == 0})
 		if err := operator.CheckNumbers(ctx, db, schema, tail); err != nil {
 			return ends, err
 		}
@@ -61,6 +67,8 @@ var errTransport = errors.New("the client of Kafka has a transport of its own ki
 
 // readTail reads the end of a topic by connections such as the client's.
 func readTail(ctx context.Context, conn Kafka, topic string) ([]event.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, TailTimeout)
+	defer cancel()
 	client, closeIdle := conn.Client(TailTimeout)
 	defer closeIdle()
 	transport := &kafka.Transport{}
@@ -73,6 +81,25 @@ func readTail(ctx context.Context, conn Kafka, topic string) ([]event.Event, err
 	return consumer.Tail(ctx, strings.Split(addresses(client), ","), topic, tailLength, consumer.Config{
 		Dial: transport.Dial, TLS: transport.TLS, SASL: transport.SASL, FetchWait: 50 * time.Millisecond,
 	})
+}
+
+// isAway tells a Kafka that does not answer, or cannot tell yet (a partition has no leader), from one that answers that
+// the topic may not be read, or has records that cannot be decoded.
+func isAway(ctx context.Context, conn Kafka, topic string, err error) bool {
+	if errors.Is(err, errTransport) {
+		return false
+	}
+	if code, answered := errors.AsType[kafka.Error](err); answered {
+		return code.Temporary() || code == kafka.SASLAuthenticationFailed
+	}
+	client, closeIdle := conn.Client(TailTimeout)
+	defer closeIdle()
+	_, isNet := errors.AsType[net.Error](err)
+	if isNet || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	_, err = client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+	return err != nil
 }
 
 // addresses of a client's brokers, with commas between.
@@ -93,8 +120,12 @@ func Restored(ctx context.Context, s Subject) []Finding {
 	f := findings{where: s.Flags, inSchema: s.Schema}
 	ends, err := CompareNumbers(ctx, s.DB, s.Schema, s.Kafka)
 	var unread []error
+	look := "Allow READ on the topic to --kafka-username; docs/security.md"
 	for _, end := range ends {
 		unread = append(unread, end.Err)
+		if end.Away {
+			look = "Look at " + s.Kafka.LookAt() + ". A relay that starts waits for that."
+		}
 	}
 	behind, older := errors.AsType[*operator.BehindError](err)
 	switch reason := errors.Join(unread...); {
@@ -106,8 +137,7 @@ func Restored(ctx context.Context, s Subject) []Finding {
 	case err != nil: // no outbox is here, or the database is away, which others say
 	case reason != nil:
 		f.add(Warn, check, "could not be compared: "+reason.Error(), "After a restore of the database a relay would "+
-			"publish under numbers that Kafka has already.",
-			"Allow READ on the topic to --kafka-username; docs/security.md")
+			"publish under numbers that Kafka has already.", look)
 	default:
 		f.ok(check, "no number in Kafka that this outbox has not given out")
 	}
