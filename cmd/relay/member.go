@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // member is an outbox of a fleet. It is asleep while it has no work: its lanes have no owner then.
@@ -180,6 +181,7 @@ func (m *member) awake(ctx context.Context, shared *pgxpool.Pool) error {
 	if err != nil {
 		return service.Usage("schema: %w", err)
 	}
+	first, pin := m.fleet.newFirstUses(m.log, pool, m.db.Schema, m.fleet.conn, pin)
 	kafka := m.fleet.kafka.Share(pin, m.log, metrics.Publisher())
 	defer func() { _ = kafka.Close() }()
 	cfgOf := m.fleet.relayConfig()
@@ -195,10 +197,12 @@ func (m *member) awake(ctx context.Context, shared *pgxpool.Pool) error {
 		}
 		m.numbers = true
 	}
-	return m.work(ctx, r, metrics, shared)
+	return m.work(ctx, r, metrics, shared, first)
 }
 
-func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetrics, shared *pgxpool.Pool) error {
+func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetrics, shared *pgxpool.Pool,
+	first *firstUses,
+) error {
 	m.log.Debug("events wait: the outbox has a relay")
 	m.setRelay(r, metrics)
 	defer m.setRelay(nil, nil)
@@ -207,10 +211,13 @@ func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetric
 	var others sync.WaitGroup
 	others.Go(func() { _ = metrics.Run(beside, r) })
 	others.Go(func() { m.awaitIdle(running, shared); end() })
-	err := r.Run(running)
+	err := first.until(running, r.Run)
 	end()
 	endBeside()
 	others.Wait()
+	if _, behind := errors.AsType[*operator.BehindError](err); behind {
+		m.numbers = false
+	}
 	if errors.Is(err, relay.ErrNotDrained) {
 		m.log.Warn("the drain did not finish; nothing is lost, the next relay sends them again", "err", err)
 		if ctx.Err() != nil {

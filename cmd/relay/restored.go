@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // kafkaTimeout limits a request to Kafka other than publishing.
@@ -27,13 +29,8 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 ) error {
 	ends, err := doctor.CompareNumbers(ctx, db, schema, conn)
 	for _, end := range ends {
-		if end.Away {
-			return fmt.Errorf("%w (--no-restore-check goes on without): topic %s: %w", errUnread, end.Topic, end.Err)
-		}
-		if end.Err != nil {
-			log.Warn("could not check whether Kafka is ahead of this database, as it is after a restore; relay doctor "+
-				"checks again",
-				"topic", end.Topic, "err", end.Err)
+		if err := unread(log, end); err != nil {
+			return err
 		}
 		if end.Empty {
 			warnNeverWritten(ctx, log, conn, end.Topic)
@@ -43,6 +40,106 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 		return fmt.Errorf("nothing was published: %w", err)
 	}
 	return nil
+}
+
+// unread fails if Kafka does not answer, and logs what it refuses to show.
+func unread(log *slog.Logger, end doctor.End) error {
+	if end.Away {
+		return fmt.Errorf("%w (--no-restore-check goes on without): topic %s: %w", errUnread, end.Topic, end.Err)
+	}
+	if end.Err != nil {
+		log.Warn("could not check whether Kafka is ahead of this database, as it is after a restore; relay doctor "+
+			"checks again",
+			"topic", end.Topic, "err", end.Err)
+	}
+	return nil
+}
+
+// pinFunc is a publisher's Config.Pin.
+type pinFunc = func(ctx context.Context, cluster, topic string, partitions int) (int, error)
+
+// firstUses compare a topic before the outbox publishes its first event to it, which the check at the start has not
+// read: it may be new in a restored database, and old in Kafka.
+type firstUses struct {
+	pin    pinFunc
+	log    *slog.Logger
+	db     *pgxpool.Pool
+	schema string
+	conn   *kafkaconn.Conn
+	behind chan error // why nothing more may be published
+
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// newFirstUses returns the pin that compares, too.
+func (c *runCommand) newFirstUses(log *slog.Logger, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn,
+	pin pinFunc,
+) (*firstUses, pinFunc) {
+	u := &firstUses{
+		pin: pin, log: log, db: db, schema: schema, conn: conn, behind: make(chan error, 1), seen: map[string]bool{},
+	}
+	if !c.RestoreCheck {
+		return u, pin
+	}
+	return u, u.compareAndPin
+}
+
+func (u *firstUses) compareAndPin(ctx context.Context, cluster, topic string, partitions int) (int, error) {
+	u.mu.Lock()
+	seen := u.seen[topic]
+	u.mu.Unlock()
+	if partitions > 0 && !seen {
+		if _, err := u.pin(ctx, cluster, topic, 0); err != nil { // another cluster tells nothing
+			return 0, err
+		}
+		end, err := doctor.CompareFirst(ctx, u.db, u.schema, u.conn, topic)
+		if err == nil {
+			err = unread(u.log, end)
+		} else if _, behind := errors.AsType[*operator.BehindError](err); behind {
+			select {
+			case u.behind <- err:
+			default:
+			}
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	n, err := u.pin(ctx, cluster, topic, partitions)
+	if err == nil && partitions > 0 {
+		u.mu.Lock()
+		u.seen[topic] = true
+		u.mu.Unlock()
+	}
+	return n, err
+}
+
+// forget has each topic compared again: the database may be another one.
+func (u *firstUses) forget() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	clear(u.seen)
+}
+
+// until runs a relay until ctx ends, or a topic shows that the database was restored: then it returns that.
+func (u *firstUses) until(ctx context.Context, run func(ctx context.Context) error) error {
+	ctx, end := context.WithCancelCause(ctx)
+	var others sync.WaitGroup
+	others.Go(func() {
+		select {
+		case err := <-u.behind:
+			end(err)
+		case <-ctx.Done():
+		}
+	})
+	err := run(ctx)
+	end(nil)
+	others.Wait()
+	if behind, ok := errors.AsType[*operator.BehindError](context.Cause(ctx)); ok {
+		return fmt.Errorf("nothing was published to the topic: %w", behind)
+	}
+	return err
 }
 
 // warnNeverWritten reports a topic that was published to, but has never been written to.

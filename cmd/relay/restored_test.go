@@ -3,10 +3,13 @@ package main
 import (
 	"io"
 	"net"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
@@ -118,4 +121,57 @@ func TestRestoreCheckWaitsForKafka(t *testing.T) {
 	if n := len(kafkatest.ReadAll(t, topic)); n != 5 {
 		t.Errorf("%d records in Kafka, want the 5 from before", n)
 	}
+}
+
+// TestTopicThatARestoredOutboxDoesNotKnow: the outbox has published to a topic for the first time after the backup.
+func TestTopicThatARestoredOutboxDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	db, old, recent := outboxDB(t), kafkatest.Topic(t, 1), kafkatest.Topic(t, 1)
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_DRAIN_TIMEOUT", "0s")
+	publish := func(topic string) {
+		relay := inProcess(t, env)
+		fill(t, db, topic, 5)
+		awaitDrained(t, db)
+		relay.signal()
+		if code := relay.end(); code != codeOK {
+			t.Fatalf("exit code %d: %s", code, relay.output())
+		}
+	}
+	publish(old)
+	db.Exec(t, `create table backup as select lane, reserved_seq from outbox_lane`)
+	publish(recent)
+	db.Exec(t, `update outbox_lane l set reserved_seq = b.reserved_seq from backup b where b.lane = l.lane`)
+	db.Exec(t, `delete from outbox_topic where topic = $1`, recent)
+
+	started := inProcess(t, env) // before the topic has events
+	started.awaitLine(regexp.MustCompile(`"msg":"(running)"`))
+	fill(t, db, recent, 5)
+	for _, relay := range []*instance{started, inProcess(t, env)} {
+		if code := relay.end(); code != codeFailed || !strings.Contains(relay.output(), "relay fence") {
+			t.Errorf("exit code %d: %s", code, relay.output())
+		}
+	}
+	if n := len(kafkatest.ReadAll(t, recent)); n != 5 {
+		t.Errorf("%d records in Kafka, want the 5 from before", n)
+	}
+	list := doctor.Restored(t.Context(), doctor.Subject{DB: db.Pool, Schema: db.Schema, Kafka: connTo(t)})
+	if len(list) != 1 || list[0].Severity != doctor.Fail {
+		t.Errorf("%+v", list)
+	}
+	if code, _, stderr := command(t, env, "fence", "--reason", "restored"); code != codeOK {
+		t.Fatal(stderr)
+	}
+	publish(recent)
+	if n := len(kafkatest.ReadAll(t, recent)); n != 15 {
+		t.Errorf("%d records in Kafka, want 15", n)
+	}
+}
+
+func connTo(t *testing.T) *kafkaconn.Conn {
+	t.Helper()
+	conn, err := kafkaconn.Config{Brokers: kafkatest.Brokers(t)}.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
 }

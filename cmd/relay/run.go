@@ -76,6 +76,7 @@ type components struct {
 	schemaReady atomic.Bool // the tables were found to be right
 	checked     string      // the identity of the outbox whose numbers were checked
 	unchecked   atomic.Pointer[unchecked]
+	first       *firstUses
 }
 
 // unchecked is why the outbox's numbers could not be compared with Kafka's yet: nothing is published.
@@ -123,7 +124,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	others.Go(func() { _ = s.metrics.Run(beside, s.relay) })
 	others.Go(func() { reportKafka(ctx, p.log, s.conn) })
 	p.log.Info("running", "version", version())
-	if err := s.relay.Run(ctx); err != nil {
+	if err := s.first.until(ctx, s.relay.Run); err != nil {
 		if errors.Is(err, relay.ErrNotDrained) {
 			return &undrainedError{err}
 		}
@@ -164,6 +165,7 @@ func (c *runCommand) checkNumbers(ctx context.Context, log *slog.Logger, s *comp
 	if err := checkRestored(ctx, log, s.pool, c.Schema, s.conn); err != nil {
 		return err
 	}
+	s.first.forget()
 	s.checked = w.Outbox
 	return nil
 }
@@ -250,6 +252,7 @@ func (c *runCommand) start(p *program) (_ *components, err error) {
 	if err != nil {
 		return nil, service.Usage("--schema: %w", err)
 	}
+	s.first, pin = c.newFirstUses(p.log, s.pool, c.Schema, conn, pin)
 	s.kafka, err = c.newKafka(conn, publisher.Config{Pin: pin, Logger: p.log, Observer: s.metrics.Publisher()})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,12 @@ func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn K
 	if err != nil {
 		return nil, err
 	}
+	pinned := len(topics)
+	unpinned, err := operator.UnpinnedTopics(ctx, db, schema)
+	if err != nil {
+		return nil, err
+	}
+	topics = append(topics, unpinned...)
 	for i, topic := range topics {
 		tail, err := readTail(ctx, conn, topic)
 		if errors.Is(err, kafka.UnknownTopicOrPartition) {
@@ -55,12 +62,35 @@ func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn K
 			ends = append(ends, End{Topic: topic, Err: err})
 			continue
 		}
+		if i >= pinned {
+			if err := operator.CheckFirst(ctx, db, schema, topic, tail); err != nil {
+				return ends, err
+			}
+			continue
+		}
 		ends = append(ends, End{Topic: topic, Empty: len(tail) == 0})
 		if err := operator.CheckNumbers(ctx, db, schema, tail); err != nil {
 			return ends, err
 		}
 	}
 	return ends, nil
+}
+
+// CompareFirst compares a topic that the outbox is about to publish to. A topic that it has published to already was
+// compared by CompareNumbers, or by the relay that did.
+func CompareFirst(ctx context.Context, db *pgxpool.Pool, schema string, conn Kafka, topic string) (End, error) {
+	pinned, err := operator.PinnedTopics(ctx, db, schema)
+	if err != nil || slices.Contains(pinned, topic) {
+		return End{}, err
+	}
+	tail, err := readTail(ctx, conn, topic)
+	switch {
+	case errors.Is(err, kafka.UnknownTopicOrPartition):
+		return End{}, nil
+	case err != nil:
+		return End{Topic: topic, Err: err, Away: isAway(ctx, conn, topic, err)}, nil
+	}
+	return End{}, operator.CheckFirst(ctx, db, schema, topic, tail)
 }
 
 var errTransport = errors.New("the client of Kafka has a transport of its own kind, by which nothing is read")

@@ -23,6 +23,7 @@ type BehindError struct {
 	Lane      int16
 	Epoch     string // of that event
 	Newer     bool   // that numbering is newer than the outbox's own
+	First     bool   // the outbox knows of no event that it has published to the topic
 	Seen      int64  // its number
 	Reserved  int64  // the highest number that the outbox has reserved in that lane
 	Partition int32
@@ -39,6 +40,12 @@ func (e *BehindError) Error() string {
 			"Or this database was restored from a backup: then run `relay fence --reason ...`, which begins a newer "+
 			"numbering, and read docs/restore.md first",
 			e.Topic, e.Partition, e.Seen, e.Lane, e.Offset, e.Epoch)
+	}
+	if e.First {
+		return fmt.Sprintf("relay: the outbox is older than what it has published: %s/%d holds number %d of lane %d "+
+			"at offset %d (numbering %s), and the outbox has published nothing to that topic. Its database was "+
+			"restored from a backup: run `relay fence --reason ...`, which begins a new numbering, and read "+
+			"docs/restore.md before anything is published", e.Topic, e.Partition, e.Seen, e.Lane, e.Offset, e.Epoch)
 	}
 	return fmt.Sprintf("relay: the outbox is older than what it has published: %s/%d holds number %d of lane %d at "+
 		"offset %d (numbering %s), "+
@@ -74,9 +81,8 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 	}
 	for i := range published {
 		p := &published[i].Position
-		id, number, ok := strings.Cut(p.Epoch, ".")
-		theirs, err := strconv.ParseInt(number, 10, 64)
-		if !ok || err != nil || id != outbox || theirs < incarnation {
+		theirs, ok := numbering(p.Epoch, outbox)
+		if !ok || theirs < incarnation {
 			continue
 		}
 		if most, known := reserved[p.Lane]; known && (theirs > incarnation || p.Seq > most) {
@@ -89,15 +95,58 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 	return nil
 }
 
+// numbering returns the incarnation of an epoch of the outbox.
+func numbering(epoch, outbox string) (incarnation int64, ok bool) {
+	id, number, ok := strings.Cut(epoch, ".")
+	incarnation, err := strconv.ParseInt(number, 10, 64)
+	return incarnation, ok && err == nil && id == outbox
+}
+
+// CheckFirst is [CheckNumbers] for a topic that the outbox's relays, which pin topics (see [relay.Pins]), have not
+// published to: then no event of its numbering may be there, whatever its number is. The events were read back before
+// the topic is pinned; for a topic that is pinned by now they are no evidence.
+func CheckFirst(ctx context.Context, db *pgxpool.Pool, schema, topic string, published []event.Event) error {
+	in, err := sql.For(schema)
+	if err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	var outbox string
+	var incarnation int64
+	var pinned bool
+	if err := db.QueryRow(ctx, in.Expand(sql.FirstUse), topic).Scan(&outbox, &incarnation, &pinned); err != nil {
+		return fmt.Errorf("relay: reading the numbering: %w", err)
+	}
+	for i := range published {
+		p := &published[i].Position
+		if theirs, ok := numbering(p.Epoch, outbox); ok && theirs >= incarnation && !pinned {
+			return &BehindError{
+				Topic: topic, Lane: p.Lane, Epoch: p.Epoch, Newer: theirs > incarnation, First: true, Seen: p.Seq,
+				Partition: p.Partition, Offset: p.Offset,
+			}
+		}
+	}
+	return nil
+}
+
+// UnpinnedTopics returns topics that events wait for, and that the outbox has not published to: those of the first
+// events of each lane.
+func UnpinnedTopics(ctx context.Context, db *pgxpool.Pool, schema string) ([]string, error) {
+	return topics(ctx, db, schema, sql.Unpinned)
+}
+
 // PinnedTopics returns the topics that the outbox has published to.
 func PinnedTopics(ctx context.Context, db *pgxpool.Pool, schema string) ([]string, error) {
+	return topics(ctx, db, schema, sql.Pinned)
+}
+
+func topics(ctx context.Context, db *pgxpool.Pool, schema, query string) ([]string, error) {
 	in, err := sql.For(schema)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	topics, err := audit.Read(ctx, db, pgx.RowTo[string], in.Expand(sql.Pinned))
+	list, err := audit.Read(ctx, db, pgx.RowTo[string], in.Expand(query))
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading the topics: %w", err)
 	}
-	return topics, nil
+	return list, nil
 }

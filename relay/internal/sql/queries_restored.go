@@ -11,3 +11,13 @@ from {schema}outbox_meta m left join {schema}outbox_wal w on w.one`
 
 const Pinned = `-- relay: pinned
 select topic from {schema}outbox_topic order by topic`
+
+// The topics of the first rows of each lane that were never published to.
+const Unpinned = `-- relay: unpinned
+select distinct e.topic from {schema}outbox_lane l cross join lateral (
+	select e.topic from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e
+where not exists (select from {schema}outbox_topic t where t.topic = e.topic) order by 1`
+
+const FirstUse = `-- relay: first use
+select m.outbox_id::text, m.incarnation, exists (select from {schema}outbox_topic t where t.topic = $1)
+from {schema}outbox_meta m`
