@@ -92,3 +92,33 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
+
+// TestWALOfAHiddenState: a relay that may not read the state of the slot publishes from the table, and says why.
+func TestWALOfAHiddenState(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	if code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": h.URL}, "wal", "setup"); code != codeOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	h.Exec(t, "alter role "+h.user("relay")+" replication")
+	h.Exec(t, "revoke select on pg_replication_slots from public")
+	r, err := relay.New(h.pool(t, "relay"), acking{}, relay.Config{
+		Source: relay.SourceWAL, Lease: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	h.Exec(t, `insert into outbox_event (topic, key, type, payload) select 't', 'k' || g, 'T', '{}'
+		from generate_series(1, 100) g`)
+	pgtest.AwaitSQL(t, h.DB, `select not exists (select from outbox_event)`)
+	if err := r.WALUnavailable(); err == nil || !strings.Contains(err.Error(), "pg_replication_slots") {
+		t.Errorf("%v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

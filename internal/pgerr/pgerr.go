@@ -29,6 +29,7 @@ const (
 	DuplicateTable        = "42P07"
 	NoSuchKey             = "42P10" // of ON CONFLICT
 	DivisionByZero        = "22012"
+	Untranslatable        = "22P05" // a character that an encoding does not have
 	InsufficientPrivilege = "42501"
 	ObjectNotInState      = "55000"
 	ReadOnlyTransaction   = "25006"

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
@@ -143,7 +144,13 @@ func (src *Source) read(ctx, work context.Context, try *try) error {
 	defer s.Close()
 	slot := &slot{src, s}
 	st, err := slot.State(ctx)
-	if err != nil {
+	switch {
+	case pgerr.Is(err, pgerr.Untranslatable):
+		return &unusableError{"the database's encoding is not UTF8"}
+	case err != nil && pgerr.Answered(err) && !pgerr.Away(err) && !pgerr.Retry(err):
+		try.Answered() // a right that is missing may be so for ever
+		return err
+	case err != nil:
 		try.Restart()
 		return err
 	}
