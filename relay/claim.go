@@ -2,6 +2,8 @@ package relay
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -127,6 +129,10 @@ type heldGroups struct {
 // drainGroups is the number of held groups that a claim drains in each lane.
 const drainGroups = 64
 
+// errUnjournalled: what a claim without its entry publishes would be published again and again.
+var errUnjournalled = errors.New("outbox_claim does not keep the journal entry of a claim: is there a trigger that " +
+	"takes it away?")
+
 // claim runs the claim transaction for the lanes of grants (P3.2, P3.3). It returns the lanes that are no longer this
 // relay's in lost. After an error with unknown true the COMMIT may have happened: the fence of every grant must be
 // raised before the lanes are used again.
@@ -152,6 +158,9 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 			}
 			r.lanes.Renumber(epoch)
 			return r.claim(ctx, s, grants)
+		}
+		if pgerr.Is(err, pgerr.DivisionByZero) && !pgerr.Within(err) {
+			err = fmt.Errorf("%w: %w", errUnjournalled, err)
 		}
 		return nil, nil, pg.CommitUnknown(err), err
 	}

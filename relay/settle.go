@@ -34,6 +34,7 @@ type settling struct {
 	placed laneKeys
 	rows   []pg.Row
 	known  bool                       // sql.AsKnown has passed
+	locked map[int16]bool             // lanes that were this relay's in the settle
 	gone   int                        // acked, and deleted from the outbox by another session
 	added  map[int16][]delivery.Place // groups that lanes have after the settle
 	parks  map[int16]bool             // lanes that have parked events after the settle
@@ -141,6 +142,10 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 		case err != nil && !pg.CommitUnknown(err):
 			r.beatIf(r.lanes.Unsettled(&l.Grant, false))
 		case err != nil || !settled[l.Lane]:
+			if err == nil && set.locked[l.Lane] {
+				r.log.Error("the journal entry of a claim is gone: its events were published and are sent again; who "+
+					"deletes from outbox_claim?", "lane", l.Lane, "events", l.count)
+			}
 			r.doubt([]lanes.Grant{l.Grant})
 		default:
 			all.add(&l.fates)
@@ -279,6 +284,7 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 // whose entries were there; in the others it changed nothing.
 func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
 	settled, set.known = make(map[int16]bool, len(set.lanes)), false
+	set.locked = make(map[int16]bool, len(set.lanes))
 	read := func(rows pgx.Rows) error {
 		return eachLane(rows, func(lane int16) { settled[lane] = true })
 	}
@@ -296,7 +302,9 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	rest, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
 	all, none := concat(&set.placed, &rest), laneKeys{}
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Lock), all.lanes, all.fences, r.owner)
+		b.Queue(r.sql(sql.Lock), all.lanes, all.fences, r.owner).Query(func(rows pgx.Rows) error {
+			return eachLane(rows, func(lane int16) { set.locked[lane] = true })
+		})
 		// On a server that took over without the take-over of a lane, the lane may have come back under the fence that
 		// it had, with another entry under this number.
 		b.Queue(r.sql(sql.AsKnown), none.lanes, none.fences, r.owner, none.firsts, set.epoch).

@@ -119,6 +119,9 @@ order by c.lane, u.seq`
 	// These lanes are known to have no open entry, because they are not fresh (and see AsKnown). The journal is read
 	// only from the next number on, where the index ends: settled entries that a snapshot keeps from vacuum would be
 	// visited one by one.
+	//
+	// A claim without a journal entry would be published again and again, so the statement fails, with a division by
+	// zero, if an entry was taken away: by a user's trigger.
 	Take = `-- relay: take
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
@@ -163,8 +166,10 @@ with ids as materialized (
 	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next),
 		min(next) + count(id) - 1))
 	from picked group by lane
+	returning true
 )
-select lane, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
+select lane, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked
+where (select 1 / ((select count(*) from entry) = (select count(distinct lane) from picked))::integer) = 1`
 
 	// Deletes exactly its own entries and their rows, and nothing where an entry is gone. Each lane is returned with
 	// the number of deleted rows, of all lanes together.

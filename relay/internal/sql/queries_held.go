@@ -102,10 +102,13 @@ with ids as materialized (
 	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next),
 		min(next) + count(id) - 1))
 	from picked where not marked group by lane
+	returning true
 )
 select lane, id, marked, message_id, source, tenant, topic, key, type, content_type, case
 	when not marked then headers end,
-	case when not marked then payload end, at from picked`
+	case when not marked then payload end, at from picked
+where (select 1 / ((select count(*) from entry) = (select count(distinct lane) from picked
+	where not marked))::integer) = 1`
 
 	// Held events of partitions that answer again, under the numbers that they have: the count is shared by the groups,
 	// and the bytes limit all groups of a lane together. As in take, the lanes have no open entry; the journal's key
@@ -154,9 +157,12 @@ with mine as materialized (
 	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
 	select lane, min(seq), array_agg(id order by seq), array_agg(seq order by seq) from picked where not behind
 	group by lane
+	returning true
 )
 select lane, id, seq, partition, sent, maybe, behind, message_id, source, tenant, topic, key, type, content_type,
-	case when not behind then headers end, case when not behind then payload end, at from picked`
+	case when not behind then headers end, case when not behind then payload end, at from picked
+where (select 1 / ((select count(*) from entry) = (select count(distinct lane) from picked
+	where not behind))::integer) = 1`
 
 	// A mark is deleted only here, under the lane's lock and with an empty list.
 	Unmark = `-- relay: unmark
@@ -217,11 +223,13 @@ with mine as materialized (
 	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next),
 		min(next) + count(id) - 1))
 	from picked group by lane
+	returning true
 )
 select p.lane, p.id, p.alone, p.maybe_published, p.message_id, p.source, p.tenant, p.topic, p.key, p.type,
 	p.content_type, p.headers, p.payload,
 	coalesce(p.event_time, p.created_at)
-from picked c join {schema}outbox_parked p on p.lane = c.lane and p.id = c.id`
+from picked c join {schema}outbox_parked p on p.lane = c.lane and p.id = c.id
+where (select 1 / ((select count(*) from entry) = (select count(distinct lane) from picked))::integer) = 1`
 
 	SettleAcked = `-- relay: settle acked
 with own as materialized (

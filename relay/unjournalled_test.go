@@ -1,0 +1,71 @@
+package relay_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+)
+
+// TestClaimWithoutItsEntry: a trigger of the journal takes its entries away. Nothing is published then, for nothing
+// would tell the next claim that it was, and operators see why.
+func TestClaimWithoutItsEntry(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]int{"fresh lanes": 0, "known lanes": 40} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to := outboxDB(t), &memory{}
+			stop := startRelay(t, newRelay(t, db, to, config()))
+			fill(t, db, before, 4)
+			awaitDrained(t, db)
+			db.Exec(t, `create function away() returns trigger language plpgsql as 'begin return null; end'`)
+			db.Exec(t, `create trigger away before insert on outbox_claim for each row execute function away()`)
+			db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+				select 'payments', 'k' || (g % 4), 'T', convert_to((10 + g / 4)::text, 'UTF8')
+				from generate_series(0, 39) g`)
+			pgtest.AwaitSQL(t, db,
+				`select exists (select from relay_member where trouble like '%keep the journal entry%')`)
+			if n := to.count(); n != before {
+				t.Errorf("%d events were published without a journal entry", n-before)
+			}
+			db.Exec(t, `drop trigger away on outbox_claim`)
+			awaitDrained(t, db)
+			if n := to.count(); n != before+40 {
+				t.Errorf("%d events were published, want %d", n, before+40)
+			}
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestSettleWithoutItsEntry: somebody deletes the journal while a claim is published. The events are sent again, and
+// that is said.
+func TestSettleWithoutItsEntry(t *testing.T) {
+	t.Parallel()
+	db, said := outboxDB(t), &bytes.Buffer{} // read after the relay has ended
+	to := &memory{verdict: func(call int, _ event.Event) error {
+		if call == 1 {
+			db.Exec(t, `delete from outbox_claim`)
+		}
+		return nil
+	}}
+	fill(t, db, 40, 4)
+	cfg := config()
+	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	stop := startRelay(t, newRelay(t, db, to, cfg))
+	awaitDrained(t, db)
+	if dup := checkOrder(t, to.events(), 40); dup == 0 {
+		t.Error("no event was published twice")
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "journal entry of a claim is gone") {
+		t.Errorf("nothing of it was said: %s", said)
+	}
+}
