@@ -264,13 +264,17 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
 	// A conflict that lasts may be one lane's: the lanes are then settled apart.
 	const chanceConflicts = 5
-	pause := outage.NewBackOff()
+	pause, stayed := outage.NewBackOff(), false
 	for conflicts := 1; ; conflicts++ {
 		settled, err = r.settle(ctx, s, set)
 		if len(set.placed.lanes) > 0 && pgerr.Is(err, pgerr.DivisionByZero) {
 			r.log.Info("rows are not where the claim read them (was the table rewritten, or were events deleted?): " +
 				"settled by their ids instead")
 			set.plain, set.placed, set.rows = concat(&set.plain, &set.placed), laneKeys{}, nil
+			continue
+		}
+		if pgerr.Is(err, pgerr.UndefinedObject) && !stayed { // or somebody deleted them at the same moment
+			stayed = true
 			continue
 		}
 		if err == nil || !pgerr.Retry(err) || conflicts >= chanceConflicts || ctx.Err() != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/relay"
 )
 
 // TestClaimWithoutItsEntry: a trigger of the journal takes its entries away. Nothing is published then, for nothing
@@ -38,6 +39,43 @@ func TestClaimWithoutItsEntry(t *testing.T) {
 			}
 			if err := stop(); err != nil {
 				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestEventsThatStay: a trigger keeps published events of one topic. That is said as it is, and they get no other
+// numbers.
+func TestEventsThatStay(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*relay.Config){
+		"deleted": func(*relay.Config) {}, "archived": func(c *relay.Config) { c.ArchiveDays = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to, said := outboxDB(t), &memory{}, &bytes.Buffer{} // read after the relay has ended
+			db.Exec(t, `create function keep() returns trigger language plpgsql as
+				'begin if old.topic = ''payments'' then return null; end if; return old; end'`)
+			db.Exec(t, `create trigger keep before delete on outbox_event for each row execute function keep()`)
+			fill(t, db, 40, 4)
+			cfg := config(change)
+			cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+			stop := startRelay(t, newRelay(t, db, to, cfg))
+			pgtest.AwaitSQL(t, db, `select exists (select from relay_member where trouble like '%cannot be deleted%')`)
+			db.Exec(t, `drop trigger keep on outbox_event`)
+			awaitDrained(t, db)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			numbers := map[string]int64{}
+			for _, e := range to.events() {
+				if n, again := numbers[e.ID.String()]; again && n != e.Position.Seq {
+					t.Fatalf("an event was published as number %d and as %d", n, e.Position.Seq)
+				}
+				numbers[e.ID.String()] = e.Position.Seq
+			}
+			if strings.Contains(said.String(), "somebody else deletes") {
+				t.Error("nobody else deletes there")
 			}
 		})
 	}
