@@ -102,8 +102,8 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []operator.Pa
 			if p.TryingAt != nil {
 				trying = ", an effect fails and is tried again"
 			}
-			l.stuck = append(l.stuck, fmt.Sprintf("%s/%d (at %d of %d for %v, counted runs: %d%s)", p.Topic,
-				p.Partition, p.From, log.LastOffset, p.Unmoved.Round(time.Second), p.Attempts, trying))
+			l.stuck = append(l.stuck, fmt.Sprintf("%v (at %d of %d for %v, counted runs: %d%s)", at, p.From,
+				log.LastOffset, p.Unmoved.Round(time.Second), p.Attempts, trying))
 		}
 	}
 	for at, log := range logs {
