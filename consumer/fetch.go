@@ -27,6 +27,7 @@ func (p *partition) fetch(ctx context.Context) error {
 	dec := p.newDecoder()
 	wait, bad, cut := newBackOff(), 0, int64(-1)
 	var halted *Halt // by bad answers
+	var open openTransaction
 	for p.budget.wait(ctx, p.held.Load) {
 		res, err := p.request(ctx, offset)
 		switch {
@@ -90,6 +91,7 @@ func (p *partition) fetch(ctx context.Context) error {
 		}
 		bad, halted = 0, nil
 		wait.Reset()
+		open.watch(p, offset, res)
 		if res.throttle > 0 {
 			_ = sleep.For(ctx, res.throttle)
 		}

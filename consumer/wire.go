@@ -48,6 +48,7 @@ type fetchResponse struct {
 	errorCode     int16
 	throttle      time.Duration // how long the broker reads no further request of this client
 	highWatermark int64         // -1: not known
+	stable        int64         // the last stable offset: where the first open transaction begins; -1: not known
 	diverged      int64         // where the log was cut below the asked offset, and grew again; -1: it was not
 	aborted       []abortedTxn
 	records       []byte // record batches; the last one may be incomplete
@@ -229,7 +230,7 @@ const maxThrottle = 30 * time.Second
 func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
 	r := reader{b: b, flexible: version >= logFetchVersion}
 	r.tag(0)
-	res := &fetchResponse{highWatermark: -1, diverged: -1}
+	res := &fetchResponse{highWatermark: -1, stable: -1, diverged: -1}
 	res.throttle = min(maxThrottle, time.Duration(max(0, r.int32()))*time.Millisecond)
 	if version >= 7 {
 		res.errorCode = r.int16()
@@ -255,7 +256,7 @@ func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
 		res.errorCode = code
 	}
 	res.highWatermark = r.int64()
-	r.skip(8) // last stable offset
+	res.stable = r.int64()
 	if version >= 5 {
 		r.skip(8) // log start offset
 	}

@@ -21,6 +21,7 @@ func fetchAnswer(version int16, topic string, id uuid.UUID, partition, throttle 
 	of.Topic, of.TopicID = topic, id
 	part := kmsg.NewFetchResponseTopicPartition()
 	part.Partition, part.RecordBatches = partition, batch(0, 0, 0, -1, rec(0, "a"))
+	part.HighWatermark, part.LastStableOffset = 12, 7
 	of.Partitions = append(of.Partitions, part)
 	res.Topics = append(res.Topics, of)
 	frame := make([]byte, 8)

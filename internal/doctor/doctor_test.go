@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/effectonce/effectonce/inbox"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
@@ -432,11 +433,22 @@ func TestProgress(t *testing.T) {
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at) values
 			('gone', $1 || '-deleted', 0, 7, 7, now()), ('gone', $1, 0, 1, 1, now() - interval '2 minutes'),
 			('gone', $1, 1, 2, 2, now()), ('gone', $1, 3, 2, 2, now()), ('gone', $1, 9, 2, 2, now())`, topic)
+	open := kafkatest.Topic(t, 1)
+	leaveOpen(t, open, old)
+	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('open', now(), 14)`)
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at) values
+			('open', $1, 0, 1, 1, now() - interval '2 minutes')`, open)
 	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn})
 	expect(t, list, "progress stuck", Fail, topic+"/0 (at 1 of 2 for 2m")
 	expect(t, list, "progress stuck", Fail, "counted runs: 3)")
 	expect(t, list, "progress slow", Warn, "2 records older than a minute")
 	expect(t, list, "progress well", OK, "no record older than a minute")
+	expect(t, list, "progress open", Fail, open+"/0 (at 1 of 3 for 2m")
+	expect(t, list, "progress open", Fail, "an open Kafka transaction holds it)")
+	if _, text := worst(list, "progress stuck"); strings.Contains(text, "transaction") {
+		t.Errorf("no transaction is open there: %s", text)
+	}
 	// What is gone hides nothing of the others.
 	expect(t, list, "progress gone", Fail, topic+"/0 (at 1 of 2 for 2m")
 	expect(t, list, "progress gone", Fail, "topic "+topic+"-deleted does not exist any more\n")
@@ -444,6 +456,25 @@ func TestProgress(t *testing.T) {
 	if severity, text := worst(list, "progress grown"); severity != Fail ||
 		!strings.Contains(text, "the database does not know "+grown+"/1 (1 records older than a minute)\n") {
 		t.Errorf("a topic that has grown: %s %s", severity, text)
+	}
+}
+
+// leaveOpen produces a record, and two of a transaction that stays open until the end of the test.
+func leaveOpen(t *testing.T, topic string, at time.Time) {
+	t.Helper()
+	kafkatest.Produce(t, topic, kafkatest.Record{Value: []byte("v"), Time: at})
+	client, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Brokers(t)...), kgo.TransactionalID(topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	if err := client.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	record := kgo.Record{Topic: topic, Value: []byte("v"), Timestamp: at}
+	again := record
+	if err := client.ProduceSync(t.Context(), &record, &again).FirstErr(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -39,6 +39,7 @@ type lag struct {
 	looked  int      // partitions that Kafka has answered for
 	behind  int64    // records that are older than waitsLong and not decided
 	stuck   []string // partitions where nothing moves either
+	open    bool     // an open transaction is why, in some of them
 	unknown []string // partitions with such records that the database does not know
 	wrong   []error  // what Kafka does not answer for
 }
@@ -55,10 +56,14 @@ func (f *findings) lag(consumer string, l lag) {
 	}
 	switch {
 	case len(l.stuck) > 0:
+		next := "The workers' logs say which."
+		if l.open {
+			next = "A transaction ends when its producer commits or aborts it, or with its transaction.timeout.ms; " +
+				"kafka-transactions.sh find-hanging and abort end one that stays. Otherwise: the workers' logs."
+		}
 		f.add(Fail, check, "nothing has been decided for a minute in "+strings.Join(l.stuck, ", "),
 			"Events wait there, and no effect is committed: no worker runs, it does not reach its database, or "+
-				"the effect fails or hangs.",
-			"The workers' logs say which.")
+				"the effect fails or hangs.", next)
 		f.run("inbox", "consumers", "--consumer", consumer)
 	case l.behind > 0:
 		f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided", l.behind),
@@ -84,6 +89,8 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []operator.Pa
 		return l, err
 	}
 	l.wrong = wrong
+	var stuck []operator.PartitionState
+	known := map[place]bool{}
 	for _, p := range partitions {
 		at := place{p.Topic, int(p.Partition)}
 		log, ok := logs[at]
@@ -91,28 +98,53 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []operator.Pa
 			continue
 		}
 		l.looked++
-		delete(logs, at)
+		known[at] = true
 		until := old(log)
 		if p.HaltedAt != nil || until <= p.From {
 			continue
 		}
 		l.behind += until - p.From
 		if p.Unmoved > waitsLong {
-			trying := ""
-			if p.TryingAt != nil {
-				trying = ", an effect fails and is tried again"
-			}
-			l.stuck = append(l.stuck, fmt.Sprintf("%v (at %d of %d for %v, counted runs: %d%s)", at, p.From,
-				log.LastOffset, p.Unmoved.Round(time.Second), p.Attempts, trying))
+			stuck = append(stuck, p)
 		}
 	}
+	l.sayStuck(stuck, logs, stable(ctx, client, stuck))
 	for at, log := range logs {
-		if n := old(log) - log.FirstOffset; n > 0 {
+		if n := old(log) - log.FirstOffset; n > 0 && !known[at] {
 			l.unknown = append(l.unknown, fmt.Sprintf("%v (%d records older than a minute)", at, n))
 		}
 	}
 	slices.Sort(l.unknown)
 	return l, nil
+}
+
+func (l *lag) sayStuck(stuck []operator.PartitionState, logs, stable map[place]kafka.PartitionOffsets) {
+	for _, p := range stuck {
+		at, also := place{p.Topic, int(p.Partition)}, ""
+		if p.TryingAt != nil {
+			also = ", an effect fails and is tried again"
+		}
+		end := logs[at].LastOffset
+		if to, ok := stable[at]; ok && 0 <= to.LastOffset && to.LastOffset <= p.From && p.From < end {
+			also += ", an open Kafka transaction holds it"
+			l.open = true
+		}
+		l.stuck = append(l.stuck, fmt.Sprintf("%v (at %d of %d for %v, counted runs: %d%s)", at, p.From, end,
+			p.Unmoved.Round(time.Second), p.Attempts, also))
+	}
+}
+
+// stable asks where the first open transaction of partitions begins. No answer: that is not known.
+func stable(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) map[place]kafka.PartitionOffsets {
+	if len(partitions) == 0 {
+		return nil
+	}
+	list := map[string][]kafka.OffsetRequest{}
+	for _, p := range partitions {
+		list[p.Topic] = append(list[p.Topic], kafka.LastOffsetOf(int(p.Partition)))
+	}
+	found, _ := offsets(ctx, client, list, kafka.ReadCommitted)
+	return found
 }
 
 // old is the end of a log's records that are older than waitsLong.
@@ -219,7 +251,7 @@ func readLogs(ctx context.Context, client *kafka.Client, partitions []operator.P
 	if len(list) == 0 {
 		return nil, wrong, nil
 	}
-	found, err = offsets(ctx, client, list)
+	found, err = offsets(ctx, client, list, kafka.ReadUncommitted)
 	for at, p := range found {
 		if p.Error != nil {
 			wrong, err = append(wrong, fmt.Errorf("%v: %w", at, p.Error)), nil
@@ -230,10 +262,10 @@ func readLogs(ctx context.Context, client *kafka.Client, partitions []operator.P
 }
 
 // offsets asks for offsets of partitions.
-func offsets(ctx context.Context, client *kafka.Client, topics map[string][]kafka.OffsetRequest) (
-	map[place]kafka.PartitionOffsets, error,
-) {
-	res, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: topics})
+func offsets(ctx context.Context, client *kafka.Client, topics map[string][]kafka.OffsetRequest,
+	level kafka.IsolationLevel,
+) (map[place]kafka.PartitionOffsets, error) {
+	res, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: topics, IsolationLevel: level})
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func ReadTopic(ctx context.Context, conn Kafka, name string, groups []string) (t
 	slices.SortFunc(t.Partitions, func(a, b KafkaPartition) int { return a.Partition - b.Partition })
 	var errs []error
 	if len(led) > 0 {
-		ends, err := offsets(ctx, client, map[string][]kafka.OffsetRequest{name: led})
+		ends, err := offsets(ctx, client, map[string][]kafka.OffsetRequest{name: led}, kafka.ReadUncommitted)
 		errs = append(errs, err)
 		for i := range t.Partitions {
 			if end, ok := ends[place{name, t.Partitions[i].Partition}]; ok && err == nil {
