@@ -135,7 +135,9 @@ func (l *lag) sayStuck(stuck []operator.PartitionState, logs, stable map[place]k
 }
 
 // stable asks where the first open transaction of partitions begins. No answer: that is not known.
-func stable(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) map[place]kafka.PartitionOffsets {
+func stable(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (
+	found map[place]kafka.PartitionOffsets,
+) {
 	if len(partitions) == 0 {
 		return nil
 	}
@@ -143,7 +145,7 @@ func stable(ctx context.Context, client *kafka.Client, partitions []operator.Par
 	for _, p := range partitions {
 		list[p.Topic] = append(list[p.Topic], kafka.LastOffsetOf(int(p.Partition)))
 	}
-	found, _ := offsets(ctx, client, list, kafka.ReadCommitted)
+	found, _ = offsets(ctx, client, list, kafka.ReadCommitted)
 	return found
 }
 
