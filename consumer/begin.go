@@ -73,6 +73,7 @@ type facts struct {
 	group      groupOffset
 	db         inbox.Progress
 	start      Start
+	absent     bool // this consumer has seen that the topic did not exist
 }
 
 // beginning is where a consumer begins a partition.
@@ -100,6 +101,7 @@ const (
 	whyGroup     = "the group's offset"
 	whyFirst     = "the group sees the topic for the first time"
 	whyAdded     = "the partition was added after the group had seen the topic"
+	whyMade      = "the topic was made while the consumer waited for it"
 	whyRemade    = "the topic was made again: unread records of the old log are gone"
 	whyTruncated = "the log was cut below what was decided: unread records are gone"
 	whyGone      = "the group has no offset (any more)"
@@ -205,6 +207,8 @@ func (f facts) beginsAnew(b *beginning) {
 		b.at, b.why = f.first, whyRemade
 	case seen > 0 && int(f.id) >= seen:
 		b.at, b.why = f.first, whyAdded
+	case f.start == StartLatest && f.absent && f.first == 0: // all of it was written while this consumer waited for it
+		b.at, b.why = f.first, whyMade
 	case f.start == StartLatest:
 		b.at, b.why = f.end, whyFirst
 	default:

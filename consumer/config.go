@@ -22,7 +22,8 @@ const (
 	// StartEarliest begins with the oldest record in the log.
 	StartEarliest Start = iota
 	// StartLatest begins at the end of the log. The consumer records that offset at once, so that a restart does not
-	// skip records produced in between.
+	// skip records produced in between. A topic that does not exist yet when the consumer looks for it begins with its
+	// oldest record once it does.
 	StartLatest
 )
 

@@ -37,6 +37,7 @@ type Consumer struct {
 	member   *session // nil: not in the group
 	outSince time.Time
 	missing  []string
+	absent   map[string]int // how often Kafka has said that a topic does not exist; one answer alone does not count
 }
 
 // New returns a consumer that passes the events of topics to h. It checks everything that can be checked without a
@@ -153,9 +154,7 @@ const missingEvery = 5 * time.Minute
 // logMissing logs the topics that cannot be read, if they changed since the last call, and now and then.
 func (c *Consumer) logMissing(missing map[string]error) {
 	before, topics := c.loggedMissing, slices.Sorted(maps.Keys(missing))
-	c.mu.Lock()
-	c.missing = topics
-	c.mu.Unlock()
+	c.setMissing(topics, missing)
 	c.loggedMissing = fmt.Sprint(missing) // fmt sorts the keys
 	switch {
 	case c.loggedMissing == before && (len(missing) == 0 || time.Since(c.loggedAt) < missingEvery):
@@ -167,6 +166,32 @@ func (c *Consumer) logMissing(missing map[string]error) {
 	case before != "":
 		c.cfg.Logger.Info("no topic is missing any more")
 	}
+}
+
+func (c *Consumer) setMissing(topics []string, answers map[string]error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.missing = topics
+	if c.absent == nil {
+		c.absent = map[string]int{}
+	}
+	for topic, err := range answers {
+		if errors.Is(err, kafka.UnknownTopicOrPartition) {
+			c.absent[topic]++
+		}
+	}
+	for _, topic := range c.topics {
+		if c.absent[topic] == 1 && answers[topic] == nil { // one answer may be false
+			delete(c.absent, topic)
+		}
+	}
+}
+
+// wasAbsent reports whether a topic did not exist at some time since Run.
+func (c *Consumer) wasAbsent(topic string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.absent[topic] > 1
 }
 
 // client sends the requests that do not belong to the group: metadata, list offsets and fetch.

@@ -177,7 +177,7 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 // facts returns what Kafka and the group know. The log is asked for before its bounds: if it is another one by then, it
 // has no fetch.
 func (p *partition) facts(ctx context.Context) (f facts, ok bool) {
-	f = facts{id: p.ID, group: p.reading.group, start: p.c.cfg.Start}
+	f = facts{id: p.ID, group: p.reading.group, start: p.c.cfg.Start, absent: p.c.wasAbsent(p.Topic)}
 	if ok = p.identify(ctx, &f); ok {
 		f.first, f.end, ok = p.bounds(ctx)
 	}
