@@ -58,7 +58,7 @@ func TestStartLatestOfATopicThatIsMadeLater(t *testing.T) {
 	} {
 		c.f.start, c.f.group, c.f.db, c.f.diverged = StartLatest, nothingKnown, inbox.Progress{Next: -1, Kept: true}, -1
 		if b := c.f.begin(); b.at != c.want {
-			t.Errorf("%s: begins at %d (%s), want %d", name, b.at, b.why, c.want)
+			t.Fatalf("%s: begins at %d (%s), want %d", name, b.at, b.why, c.want)
 		}
 	}
 
