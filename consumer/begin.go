@@ -89,6 +89,7 @@ type beginning struct {
 
 	commit bool  // the group has no offset of this log: commit at
 	reread int64 // [at, reread) is committed, and read again; 0: nothing is
+	byHand bool  // a person or another program has set the group's offset
 	known  int64 // [at, known) is decided in the handler's database; 0: nothing is, as far as is known
 
 	lost      *LostRange // records that are gone, or may be
@@ -131,7 +132,7 @@ func (f facts) begin() beginning {
 	if d.Next >= 0 && another(d.Log, f.log) {
 		gone, d.Next = max(gone, d.Next), -1
 	}
-	b := beginning{group: g, next: -1}
+	b := beginning{group: g, next: -1, byHand: g.committed >= 0 && g.began < 0}
 	b.group.setLog(f.log)
 	switch {
 	case g.committed < 0 && d.Next < 0 && gone >= 0:

@@ -224,6 +224,36 @@ func testLogIsCut(t *testing.T, next int64) {
 	}
 }
 
+// TestOffsetSetByHand: a person sets the group's offset forward, to skip records. The database decides where a consumer
+// begins, and says so, and what would skip them. A database that is some seconds behind is nothing to tell.
+func TestOffsetSetByHand(t *testing.T) {
+	t.Parallel()
+	topic, brokers := kafkatest.Topic(t, 1), kafkatest.Brokers(t)
+	kafkatest.Produce(t, topic, records(8, 0)...)
+	k, logBuf := newKeeping(), &logs{}
+	cfg := config(topic)
+	cfg.Logger = logBuf.logger()
+	m := start(t, k, topic, cfg)
+	k.await(t, 8)
+	m.stop(t)
+	k.decided(0, 3)
+	m = start(t, k, topic, cfg)
+	k.await(t, 13)
+	m.stop(t)
+	const said = "relay inbox skip"
+	if n := logBuf.count(said); n != 0 {
+		t.Errorf("the database is some seconds behind: %d lines", n)
+	}
+	k.decided(0, 3)
+	commitWith(t, brokers, topic, 5, "")
+	m = start(t, k, topic, cfg)
+	offsetsOf(t, k.await(t, 18)[0][13:], 3, 8)
+	m.stop(t)
+	if n := logBuf.count(said); n != 1 {
+		t.Errorf("set to 5 by hand, read from 3 on: %d lines", n)
+	}
+}
+
 // metadataOf returns the metadata of the group's offset of partition 0.
 func metadataOf(t *testing.T, brokers []string, topic string) (meta string) {
 	t.Helper()

@@ -16,6 +16,9 @@ func (p *partition) begins(ctx context.Context, b *beginning) bool {
 	case b.lost != nil: // it is said already
 	case b.reread > 0 && b.why == whyNoRow:
 		log.Warn("reading again from where the group began", "committed", b.reread)
+	case b.reread > 0 && b.byHand:
+		log.Warn("the group's offset was set ahead of where the handler's database is: reading from there all the "+
+			"same; `relay inbox skip` moves the database, if these records are to be skipped", "committed", b.reread)
 	case b.reread > 0:
 		log.Debug("reading again from where the handler's database is", "committed", b.reread)
 	case b.known > 0:
