@@ -24,7 +24,7 @@ type examined struct {
 }
 
 // order of severities.
-var order = []doctor.Severity{doctor.Fail, doctor.Warn, doctor.OK}
+var order = []doctor.Severity{doctor.Fail, doctor.Warn, doctor.Skip, doctor.OK}
 
 func doctorPage(q *request) error {
 	var p doctorView

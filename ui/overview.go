@@ -125,9 +125,11 @@ func (q *request) overviewOf(d *database) overviewDatabase {
 	one.Examined = at
 	for _, f := range list {
 		g := q.h.guided(d, f)
-		if f.Severity == doctor.OK {
+		switch f.Severity {
+		case doctor.OK:
 			one.Fine = append(one.Fine, g)
-		} else {
+		case doctor.Skip: // the doctor's page has them
+		default:
 			one.Wrong = append(one.Wrong, g)
 		}
 	}

@@ -132,7 +132,7 @@ func (q *request) fillRelays(one *relaysList, d *database) {
 	}
 	x, _ := d.findings.get(q.Context(), 0)
 	for _, f := range x.Findings {
-		if f.Severity != doctor.OK && slices.Contains(aboutRelays, f.Check) {
+		if f.Severity != doctor.OK && f.Severity != doctor.Skip && slices.Contains(aboutRelays, f.Check) {
 			one.Wrong = append(one.Wrong, q.h.guided(d, f))
 		}
 	}

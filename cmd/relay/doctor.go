@@ -30,7 +30,7 @@ var errFindings = errors.New("something fails, see above")
 // Help is the longer text of --help.
 func (*doctorCommand) Help() string {
 	return `It changes nothing. Connect as the user that the relay uses: its grants are examined. Without --kafka-brokers it examines neither Kafka
-nor the lag of the consumers. A finding is ok, warn (it works, but needs attention) or fail (it breaks a guarantee, or does not work).
+nor the lag of the consumers. A finding is ok, warn (it works, but needs attention), fail (it breaks a guarantee, or does not work) or skip (it was not looked at).
 If several outboxes are listed, it examines each of them, or only that of --outbox.`
 }
 
@@ -147,7 +147,7 @@ func (c *doctorCommand) examineAll(ctx context.Context, p *program, subject doct
 }
 
 func writeFindings(w terminal, list []doctor.Finding) error {
-	colours := map[doctor.Severity]string{doctor.Fail: red, doctor.Warn: yellow, doctor.OK: green}
+	colours := map[doctor.Severity]string{doctor.Fail: red, doctor.Warn: yellow, doctor.OK: green, doctor.Skip: yellow}
 	counts := map[doctor.Severity]int{}
 	for _, f := range list {
 		counts[f.Severity]++
@@ -155,7 +155,7 @@ func writeFindings(w terminal, list []doctor.Finding) error {
 			f.Check, w.wrap(30, f.Found)); err != nil {
 			return err
 		}
-		if f.Severity != doctor.OK {
+		if f.Severity != doctor.OK && f.Severity != doctor.Skip {
 			lines := [][2]string{{"means", w.wrap(13, f.Means)}, {"next", w.wrap(13, f.Next)}, {"run", f.Command}}
 			for _, line := range lines {
 				if line[1] == "" {
@@ -167,6 +167,7 @@ func writeFindings(w terminal, list []doctor.Finding) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(w, "\n%d fail, %d warn, %d ok\n", counts[doctor.Fail], counts[doctor.Warn], counts[doctor.OK])
+	_, err := fmt.Fprintf(w, "\n%d fail, %d warn, %d ok, %d skip\n", counts[doctor.Fail], counts[doctor.Warn],
+		counts[doctor.OK], counts[doctor.Skip])
 	return err
 }

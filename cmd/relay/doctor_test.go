@@ -22,7 +22,7 @@ func TestDoctor(t *testing.T) {
 	for _, want := range []string{
 		`(?m)^ok    sequence +cache 1`,
 		`(?m)^fail  topic no-such-topic +does not exist\n      means: .+\n      run:   kafka-topics.sh --bootstrap-server \S+ `,
-		`\n\d+ fail, \d+ warn, \d+ ok\n`,
+		`\n\d+ fail, \d+ warn, \d+ ok, \d+ skip\n`,
 	} {
 		if !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("no %s in\n%s", want, text)

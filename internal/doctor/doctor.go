@@ -25,6 +25,8 @@ type Severity string
 const (
 	// OK is as it should be.
 	OK Severity = "ok"
+	// Skip was not looked at, so nothing is known of it.
+	Skip Severity = "skip"
 	// Warn works, and somebody should look at it.
 	Warn Severity = "warn"
 	// Fail breaks a promise, or something does not work at all.
@@ -36,7 +38,7 @@ type Finding struct {
 	Check    string   `json:"check"` // what was looked at, in a word or two
 	Severity Severity `json:"severity"`
 	Found    string   `json:"found"`
-	Means    string   `json:"means,omitempty"` // empty when it is OK
+	Means    string   `json:"means,omitempty"` // empty when it is OK or Skip
 	Next     string   `json:"next,omitempty"`  // what to do, in words
 	// Command is what to run next, whole, as a shell takes it; after Next, where there is one. Empty: no command alone
 	// is.
@@ -80,6 +82,10 @@ type findings struct {
 
 func (f *findings) ok(check, format string, args ...any) {
 	f.list = append(f.list, Finding{Check: check, Severity: OK, Found: fmt.Sprintf(format, args...)})
+}
+
+func (f *findings) skip(check, why string) {
+	f.list = append(f.list, Finding{Check: check, Severity: Skip, Found: "not looked at: " + why})
 }
 
 func (f *findings) add(severity Severity, check, found, means, next string) {
@@ -176,9 +182,9 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	switch {
 	case foreign == 0:
 	case foreign == 1 && inboxed:
-		f.ok("outbox", "not looked at: this role has no grants on it (a worker's user needs none)")
+		f.skip("outbox", "this role has no grants on it (a worker's user needs none)")
 	case foreign == 2 && outbox:
-		f.ok("inbox", "not looked at: this role has no grants on it (a relay's user needs none)")
+		f.skip("inbox", "this role has no grants on it (a relay's user needs none)")
 	default:
 		f.add(Fail, "grants", "this role has no grants on the tables", "Neither a relay nor a worker that connects "+
 			"as this role works.",
@@ -208,7 +214,7 @@ func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) (h
 		}
 	}
 	if applied == 0 {
-		f.ok(check, "no tables of it here: not looked at (relay migrate makes them; is --schema right?)")
+		f.skip(check, "no tables of it here (relay migrate makes them; is --schema right?)")
 		return false, false
 	}
 	if err := migrations.Check(ctx, s.DB, migrations.Options{

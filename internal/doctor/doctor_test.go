@@ -66,11 +66,13 @@ func TestHealthy(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}) {
-		if f.Severity != OK && !strings.Contains(strings.Join(serverWide, " "), f.Check) {
+		// Without brokers nothing is known of Kafka: that is not well.
+		well := f.Severity == OK && f.Check != "kafka" || f.Severity == Skip && f.Check == "kafka" ||
+			f.Severity == Skip && f.Check == "schema idempotency"
+		if !well && !strings.Contains(strings.Join(serverWide, " "), f.Check) {
 			t.Errorf("%+v", f)
 		}
-		if f.Check == "" || f.Found == "" || (f.Severity == OK) != (f.Means == "") ||
-			(f.Severity == OK) != (f.Next == "" && f.Command == "") {
+		if f.Check == "" || f.Found == "" || well != (f.Means == "") || well != (f.Next == "" && f.Command == "") {
 			t.Errorf("incomplete: %+v", f)
 		}
 	}
@@ -253,7 +255,7 @@ func TestSessions(t *testing.T) {
 	if severity, text := worst(list, "oldest snapshot"); severity != Warn {
 		t.Errorf("oldest snapshot: %s %s", severity, text) // whose it is depends on what else runs
 	}
-	expect(t, list, "schema outbox", OK, "no tables of it here")
+	expect(t, list, "schema outbox", Skip, "no tables of it here")
 	expect(t, list, "schema", Fail, "no tables of effectonce here")
 }
 

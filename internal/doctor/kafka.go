@@ -29,7 +29,7 @@ type topic struct {
 // kafka looks at topics: those that the outbox knows or has events for, and those named.
 func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnosis, window time.Duration) {
 	if s.Kafka == nil {
-		f.ok("kafka", "not looked at: give --kafka-brokers")
+		f.skip("kafka", "neither topics nor how far consumers are behind; give --kafka-brokers")
 		return
 	}
 	if warning := s.Kafka.Warning(); warning != "" {

@@ -229,7 +229,7 @@ func (f *findings) difference(d time.Duration) {
 // connections that take turns share a backend.
 func (f *findings) pooler(ctx context.Context, db *pgxpool.Pool) {
 	if db.Config().MaxConns < 2 {
-		f.ok("pooler", "not looked at: that takes two connections, and pool_max_conns is 1")
+		f.skip("pooler", "that takes two connections, and pool_max_conns is 1")
 		return
 	}
 	first, err := db.Acquire(ctx)
