@@ -105,6 +105,7 @@ func TestInboxParkedCommands(t *testing.T) {
 		f.handle(t, key, "a", "bad 1", "b", "bad 2", "c")
 	}
 	f.handle(t, "", "bad alone")
+	f.DB.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('email', now(), 14)`)
 	list := f.list(t, "--consumer", "ledger", "--key", "mended")
 	if len(list) != 4 || list[0].Kind != "failed" || list[1].Kind != "behind" || list[0].Payload != nil ||
 		len(f.list(t)) != 13 ||
@@ -267,5 +268,23 @@ func TestConsumersShowTheirLag(t *testing.T) {
 		!regexp.MustCompile(topic+`-deleted/0 +1 +- +- `).MatchString(text) ||
 		!strings.Contains(stderr, "topic "+topic+"-deleted does not exist any more: If it was deleted by mistake") {
 		t.Errorf("exit code %d:\n%s%s", code, text, stderr)
+	}
+}
+
+// TestUnknownConsumer: an empty list says that a consumer has no trouble. One that is misspelt, or another database's, is
+// an error.
+func TestUnknownConsumer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Inbox)
+	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 14)`)
+	for _, list := range []string{"consumers", "parked list", "parked keys", "parked failures", "audit"} {
+		args := append([]string{"inbox"}, strings.Fields(list)...)
+		if code, text, stderr := command(t, settings(db), append(args, "--consumer=leger")...); code != codeFailed ||
+			!strings.Contains(stderr, "no consumer leger has ever started here") {
+			t.Errorf("%s: exit code %d: %s%s", list, code, text, stderr)
+		}
+		if code, text, stderr := command(t, settings(db), append(args, "--consumer=ledger")...); code != codeOK {
+			t.Errorf("%s: exit code %d: %s%s", list, code, text, stderr)
+		}
 	}
 }

@@ -124,6 +124,7 @@ type inboxFlags struct {
 func (f inboxFlags) operate(ctx context.Context, p *program, timeout time.Duration, name string,
 	do func(ctx context.Context, o *inboxoperator.Operator) error,
 ) error {
+	reads := name == nobody
 	name, err := operatorName(p, name)
 	if err != nil {
 		return err
@@ -132,6 +133,13 @@ func (f inboxFlags) operate(ctx context.Context, p *program, timeout time.Durati
 		o, err := inboxoperator.New(pool, f.Schema, f.Consumer, name)
 		if err != nil {
 			return &service.UsageError{Err: err}
+		}
+		if reads && f.Consumer != "" { // an empty list would say that all is well with it
+			if known, err := o.Consumers(ctx); err != nil || len(known) == 0 {
+				return inboxError(cmp.Or(err, fmt.Errorf("no consumer %s has ever started here: is its name right, "+
+					"and --database-url and --schema? `relay inbox consumers` lists those that have",
+					shown(f.Consumer))))
+			}
 		}
 		return inboxError(do(ctx, o))
 	})
