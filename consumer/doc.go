@@ -32,6 +32,5 @@
 // Java client does. If a member does not, the group uses an eager protocol (range or roundrobin). InstanceID of
 // [Config] makes a member static: it keeps its partitions over a restart.
 //
-// Limits: record formats older than Kafka 0.11 halt their partition. With [StartLatest], a partition that is added
-// later also starts at its end.
+// Limits: record formats older than Kafka 0.11 halt their partition.
 package consumer
