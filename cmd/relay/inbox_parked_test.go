@@ -271,8 +271,8 @@ func TestConsumersShowTheirLag(t *testing.T) {
 	}
 }
 
-// TestUnknownConsumer: an empty list says that a consumer has no trouble. One that is misspelt, or another database's, is
-// an error.
+// TestUnknownConsumer: an empty list says that a consumer has no trouble. One that is misspelt, or another database's,
+// is an error.
 func TestUnknownConsumer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)
