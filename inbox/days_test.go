@@ -193,7 +193,7 @@ func TestP9_7_DayDroppedByAnother(t *testing.T) {
 		t.Errorf("days %v: %v", w.partitions(), err)
 	}
 	d, err := operator.Diagnose(t.Context(), w.Pool, w.Schema, false)
-	if _, day, _ := strings.Cut(w.table(-2), "inbox_message_"); err != nil || !strings.Contains(d.Forgotten, day) {
+	if _, day, _ := strings.Cut(w.table(-2), "inbox_message_"); err != nil || !strings.Contains(d.Altered, day) {
 		t.Errorf("%+v: %v", d, err)
 	}
 	decided := make(chan []inbox.Outcome, 1)
@@ -208,7 +208,7 @@ func TestP9_7_DayDroppedByAnother(t *testing.T) {
 			t.Fatalf("without its day: %v", out)
 		}
 	}
-	_, remedy, _ := strings.Cut(d.Forgotten, "are quarantined: ")
+	_, remedy, _ := strings.Cut(d.Altered, "are quarantined: ")
 	w.Exec(t, remedy)
 	same(t, "given up", <-decided, repeat(inbox.Quarantined, 1))
 	if err := in.Maintain(t.Context()); err != nil {
@@ -216,6 +216,57 @@ func TestP9_7_DayDroppedByAnother(t *testing.T) {
 	}
 	if n := len(w.effects()); n != 3 {
 		t.Errorf("%d effects, want 3", n)
+	}
+}
+
+// TestP9_7_DayDetachedByAnother: something else has detached days of the window, or attached a default partition that
+// has rows of a day to be made. Maintenance says what to do about that, and makes the other days.
+func TestP9_7_DayDetachedByAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.long()
+	e := some(2)
+	h := in.Each(write)
+	handle(t, h, e[:1])
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	advice := func(what, cut string) string {
+		t.Helper()
+		err := in.Maintain(t.Context())
+		if err == nil || !strings.Contains(err.Error(), what) {
+			t.Fatalf("%v, want %q", err, what)
+		}
+		_, remedy, _ := strings.Cut(err.Error(), cut)
+		return remedy
+	}
+	w.Exec(t, "alter table inbox_message detach partition "+w.table(0))
+	w.Exec(t, "drop table "+w.table(1))
+	remedy := advice(w.table(0)+" is detached", "is detached: ")
+	if !w.exists(w.table(1)) {
+		t.Error("the other day was not made")
+	}
+	w.Exec(t, remedy)
+	same(t, "attached again", handle(t, h, e), []inbox.Outcome{inbox.Duplicate, inbox.Applied})
+
+	w.Exec(t, "drop table "+w.table(1))
+	w.Exec(t, "create table others partition of inbox_message default")
+	ahead := of(idAt(w.noon(1)))
+	same(t, "ahead", handle(t, h, ahead), repeat(inbox.Applied, 1))
+	remedy = advice("others is a default partition", "dropped: ")
+	for _, sql := range strings.Split(remedy, "; ")[:4] {
+		if strings.HasPrefix(sql, "run ") {
+			if err := in.Maintain(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		sql, _, _ = strings.Cut(sql, "\n")
+		w.Exec(t, sql)
+	}
+	same(t, "moved", handle(t, h, ahead), repeat(inbox.Duplicate, 1))
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -185,8 +185,8 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 			return err
 		}
 		if in.cfg.Dedup == ByID {
-			// Forgotten days hold up their own events only.
-			if _, err := in.keeper.Make(ctx, false); err != nil && !errors.Is(err, days.ErrForgotten) {
+			// Altered days hold up their own events only.
+			if _, err := in.keeper.Make(ctx, false); err != nil && !errors.Is(err, days.ErrAltered) {
 				return err
 			}
 		}

@@ -26,9 +26,10 @@ type Diagnosis struct {
 	DaysAhead int
 	// Missing are the days within the longest window, including today, that have no partition: ids of those days wait.
 	Missing []string
-	// Forgotten says which days of Missing were made and are gone, with the ids of their events, and what to do.
-	// Maintenance does not make them again, since in an empty day each id is new. Empty: none.
-	Forgotten string
+	// Altered says what others have made of the days, and what to do: which of Missing are detached, or were made and
+	// are gone with the ids of their events, or that there is a default partition. Maintenance does not mend it: in an
+	// empty day each id is new. Empty: nothing.
+	Altered string
 	// Pending are partitions whose DETACH was interrupted; the next maintenance pass finishes them.
 	Pending   []string
 	Consumers []ConsumerDiagnosis
@@ -83,12 +84,12 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bo
 	if len(d.MissingRights) > 0 {
 		return d, nil
 	}
-	var forgets error
-	if d.DaysAhead, d.Missing, d.Pending, forgets, err = days.Gaps(ctx, db, prefix); err != nil {
+	var altered error
+	if d.DaysAhead, d.Missing, d.Pending, altered, err = days.Gaps(ctx, db, prefix); err != nil {
 		return Diagnosis{}, err
 	}
-	if forgets != nil {
-		d.Forgotten = forgets.Error()
+	if altered != nil {
+		d.Altered = altered.Error()
 	}
 	if err := db.QueryRow(ctx, pgschema.Expand(sql.ByStart, prefix)).Scan(&d.ByStart); err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)

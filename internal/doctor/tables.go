@@ -262,10 +262,10 @@ func (f *findings) days(d inboxoperator.Diagnosis) {
 		return c.Dedup == inbox.ByID.String()
 	}):
 		f.ok("inbox days", "no consumer goes by ids")
-	case d.Forgotten != "":
-		f.add(Fail, "inbox days", strings.TrimPrefix(d.Forgotten, "inbox: "), "Something other than maintenance has "+
-			"dropped them. Nobody can tell whether events of these days were applied: they wait.",
-			"Find out what drops them, and stop it. Then do one of what is said above.")
+	case d.Altered != "":
+		f.add(Fail, "inbox days", strings.TrimPrefix(d.Altered, "inbox: "), "Without its ids nobody can tell whether "+
+			"events of a day were applied: they wait.",
+			"Find out what does that, and stop it. Then do what is said above; maintenance does not.")
 	case len(d.Missing) > 0:
 		f.maintain(Fail, fmt.Sprintf("%d days inside the window have no partition, the first is %s", len(d.Missing),
 			d.Missing[0]), "Events whose ids are of these days wait.")

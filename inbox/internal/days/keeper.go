@@ -3,6 +3,7 @@ package days
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -37,6 +39,7 @@ type tables struct {
 	attached, pending, detached []string
 	released                    []Number // days of ids that an operator released
 	owner                       bool     // this role has the rights of the tables' owner
+	others                      string   // the default partition, which there must not be
 	until                       Number   // the last day until which the clock is believed; -1: any
 }
 
@@ -54,7 +57,7 @@ type querier interface {
 func (k *Keeper) read(ctx context.Context, db querier) (tables, error) {
 	var d tables
 	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.Prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest,
-		&d.attached, &d.pending, &d.detached, &d.released, &d.owner, &d.until)
+		&d.attached, &d.pending, &d.detached, &d.released, &d.owner, &d.until, &d.others)
 	if err != nil {
 		return tables{}, fmt.Errorf("inbox: reading the days: %w", err)
 	}
@@ -83,65 +86,89 @@ func (k *Keeper) missing(d tables, all bool) (list []Number) {
 	return list
 }
 
-// ErrForgotten is the error for days of the past that were made, and are gone with their ids. They are not made again:
-// in an empty day each id is new.
-var ErrForgotten = errors.New("inbox: days of inbox_message were made, and are gone with the ids of their events")
+// ErrAltered is the error for what others have made of the days. Days of the past that were made, and are gone with
+// their ids, are not made again: in an empty day each id is new.
+var ErrAltered = errors.New("inbox: something else has altered the days of inbox_message")
 
-// forgotten reports whether a missing day is one of ErrForgotten. Until dropped_before is first raised, days of the
-// past may never have been made.
+// forgotten reports whether a missing day was made, and is gone with its ids. Until dropped_before is first raised,
+// days of the past may never have been made.
 func (d *tables) forgotten(n Number) bool {
-	return n < d.today && n <= d.until && d.dropped > 0 && !slices.Contains(d.detached, Prefix+Name(n))
+	return n < d.today && n <= d.until && d.dropped > 0 && !d.apart(n)
 }
 
-// forgets returns an error that names the forgotten days of a list, or nil.
-func (d *tables) forgets(missing []Number) error {
-	var names []string
+// apart reports whether a missing day is detached.
+func (d *tables) apart(n Number) bool { return slices.Contains(d.detached, Prefix+Name(n)) }
+
+func (d *tables) notMade(n Number) bool { return d.forgotten(n) || d.apart(n) }
+
+// altered returns [ErrAltered] with what to do, or nil.
+func (d *tables) altered(missing []Number) error {
+	var names, advice []string
 	last := Number(0)
 	for _, n := range missing {
-		if d.forgotten(n) {
+		switch {
+		case d.forgotten(n):
 			names, last = append(names, Name(n)), n
+		case d.apart(n):
+			advice = append(advice, fmt.Sprintf("%s%s is detached: alter table inbox_message attach partition %s%s "+
+				"for values from ('%s') to ('%s')", Prefix, Name(n), Prefix, Name(n), lowest(n), lowest(n+1)))
 		}
 	}
-	if len(names) == 0 {
+	if len(names) > 0 {
+		advice = append(advice, fmt.Sprintf("%s are gone with the ids of their events: restore them from a backup "+
+			"and attach them; or give them up with all earlier ones, so that their events are quarantined: "+
+			"update inbox_days set dropped_before = '%s'", strings.Join(names, ", "), Name(last+1)))
+	}
+	if t := d.others; t != "" {
+		advice = append(advice, fmt.Sprintf("%s is a default partition, beside which days can neither be made nor "+
+			"dropped: alter table inbox_message detach partition %s; run `relay inbox maintain`; insert into "+
+			"inbox_message select * from %s on conflict do nothing; drop table %s", t, t, t, t))
+	}
+	if len(advice) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s: restore them from a backup and attach them; or give them up with all earlier ones, so "+
-		"that their events are quarantined: update inbox_days set dropped_before = '%s'", ErrForgotten,
-		strings.Join(names, ", "), Name(last+1))
+	return fmt.Errorf("%w: %s", ErrAltered, strings.Join(advice, "; and "))
+}
+
+// lowest returns the lowest UUID of a day, as the bound of its partition.
+func lowest(n Number) uuid.UUID {
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:8], uint64(n)*24*60*60*1000<<16)
+	return id
 }
 
 // Make creates the missing days and returns their names. all includes the days over which the clock has jumped. It
-// returns [ErrForgotten] after it has made the others. Several processes may call it at once.
+// returns [ErrAltered] after it has made the others. Several processes may call it at once.
 func (k *Keeper) Make(ctx context.Context, all bool) (made []string, err error) {
 	d, err := k.read(ctx, k.DB)
 	if err != nil {
 		return nil, err
 	}
-	list := func(d tables) []Number { return slices.DeleteFunc(k.missing(d, all), d.forgotten) }
-	missing, forgets := list(d), d.forgets(k.missing(d, true))
+	list := func(d tables) []Number { return slices.DeleteFunc(k.missing(d, all), d.notMade) }
+	missing, altered := list(d), d.altered(k.missing(d, true))
 	if len(missing) == 0 && !k.Believe {
-		return nil, forgets
+		return nil, altered
 	}
 	made, err = k.makeMissing(ctx, list)
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) && len(missing) > 0 && missing[0] > d.today {
 		// Another role creates them and is late. No event waits for them yet.
 		k.Log.Warn("inbox: days ahead are missing", "first", Name(missing[0]), "count", len(missing), "error", err)
-		return nil, forgets
+		return nil, altered
 	}
-	return made, cmp.Or(err, forgets)
+	return made, cmp.Or(err, altered)
 }
 
 // MakeDay creates the day of an id that an operator released, but never a day below dropped_before.
 func (k *Keeper) MakeDay(ctx context.Context, n Number) error {
-	var forgets error
+	var altered error
 	_, err := k.makeMissing(ctx, func(d tables) []Number {
 		if n < d.dropped || slices.Contains(d.attached, Prefix+Name(n)) {
 			return nil
 		}
-		forgets = d.forgets([]Number{n})
-		return slices.DeleteFunc([]Number{n}, d.forgotten)
+		altered = d.altered([]Number{n})
+		return slices.DeleteFunc([]Number{n}, d.notMade)
 	})
-	return cmp.Or(err, forgets)
+	return cmp.Or(err, altered)
 }
 
 // makeMissing creates the days of list, which it calls while no other process creates days or raises dropped_before. It
@@ -167,7 +194,7 @@ func (k *Keeper) makeMissing(ctx context.Context, list func(tables) []Number) (m
 				"as one of them from cron: %w", Name(n), err)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("inbox: making day %s: %w", Name(n), err)
+			return nil, errors.Join(fmt.Errorf("inbox: making day %s: %w", Name(n), err), d.altered(nil))
 		}
 		made = append(made, Name(n))
 	}
@@ -242,9 +269,8 @@ func Through(partitions []string, today Number) Number {
 }
 
 // Gaps returns how many days after today have a partition without a gap (-1: today has none), the days within the
-// longest window that have none, including today, the partitions whose DETACH was interrupted, and what [ErrForgotten]
-// says.
-func Gaps(ctx context.Context, db *pgxpool.Pool, prefix string) (ahead int, missing, pending []string, forgets,
+// longest window that have none, including today, the partitions whose DETACH was interrupted, and [ErrAltered].
+func Gaps(ctx context.Context, db *pgxpool.Pool, prefix string) (ahead int, missing, pending []string, altered,
 	err error,
 ) {
 	k := Keeper{DB: db, Prefix: prefix}
@@ -256,5 +282,5 @@ func Gaps(ctx context.Context, db *pgxpool.Pool, prefix string) (ahead int, miss
 	for _, n := range list {
 		missing = append(missing, Name(n))
 	}
-	return int(Through(have.attached, have.today) - have.today), missing, have.pending, have.forgets(list), nil
+	return int(Through(have.attached, have.today) - have.today), missing, have.pending, have.altered(list), nil
 }

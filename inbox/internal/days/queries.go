@@ -21,7 +21,9 @@ select p.relnamespace::regnamespace::text || '.',
 		from {schema}inbox_parked r where r.state = 'releasing' and substr(r.message_id::text, 15, 1) = '7' order by 1
 		limit 100),
 	pg_has_role(p.relowner, 'usage'),
-	coalesce(d.believed_until - date '1970-01-01', -1)
+	coalesce(d.believed_until - date '1970-01-01', -1),
+	coalesce((select t.partdefid::regclass::text from pg_partitioned_table t where t.partrelid = p.oid
+		and t.partdefid <> 0), '')
 from {schema}inbox_days d, pg_class p where p.oid = '{schema}inbox_message'::regclass`
 
 // No day is created while dropped_before is raised. The second number is the table's oid, because each schema may have
