@@ -96,8 +96,13 @@ func (f *findings) add(severity Severity, check, found, means, next string) {
 
 func (f *findings) failed(check string, err error) {
 	err = pgsession.Advise(err)
-	f.add(Fail, check, "could not look: "+err.Error(), "What cannot be looked at is not known to work.",
-		"Read the error. The role may lack grants; this prints those that each role needs.")
+	const means, next = "What cannot be looked at is not known to work.", "Read the error."
+	if pgerr.Code(err) == "" { // not the server's
+		f.add(Fail, check, "could not look: "+err.Error(), means, next)
+		return
+	}
+	f.add(Fail, check, "could not look: "+err.Error(), means,
+		next+" The role may lack grants; this prints those that each role needs.")
 	f.run("migrate", "--roles", "--print")
 }
 

@@ -99,3 +99,17 @@ func TestAlteredTables(t *testing.T) {
 	want(OK, "none is")
 	db.Exec(t, "delete from outbox_event")
 }
+
+// TestInboxDaysWithoutItsRow: a restore of data without inbox_days is named, and grants are not blamed for it.
+func TestInboxDaysWithoutItsRow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t, migrations.Inbox)
+	db.Exec(t, "delete from inbox_days")
+	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema})
+	expect(t, list, "inbox", Fail, "inbox_days has lost its row: restore it")
+	for _, f := range list {
+		if f.Check == "inbox" && (f.Command != "" || strings.Contains(f.Next, "grants")) {
+			t.Errorf("%s %s", f.Next, f.Command)
+		}
+	}
+}

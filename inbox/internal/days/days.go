@@ -34,6 +34,9 @@ func Begin(d Number) time.Time { return time.Unix(int64(d)*24*60*60, 0).UTC() }
 // Name returns the day as partitions and logs show it.
 func Name(d Number) string { return Begin(d).Format("20060102") }
 
+var errNoRow = errors.New("inbox_days has lost its row: restore it, or run `insert into inbox_days default values` " +
+	"if the inbox is new")
+
 // State is the data that determines the table of an id, as read by one transaction.
 type State struct {
 	Today   Number // by the database's clock
@@ -58,8 +61,7 @@ func (s *State) Read(row pgx.Row) error {
 		return fmt.Errorf("row-level security may hide rows of %s from this role: disable it on these tables, or give "+
 			"the role bypassrls", *hidden)
 	case dropped == nil:
-		return errors.New("inbox_days has lost its row: restore it, or run `insert into inbox_days default values` " +
-			"if the inbox is new")
+		return errNoRow
 	}
 	s.Dropped = *dropped
 	return nil

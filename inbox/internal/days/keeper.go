@@ -58,6 +58,9 @@ func (k *Keeper) read(ctx context.Context, db querier) (tables, error) {
 	var d tables
 	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.Prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest,
 		&d.attached, &d.pending, &d.detached, &d.released, &d.owner, &d.until, &d.others)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = errNoRow
+	}
 	if err != nil {
 		return tables{}, fmt.Errorf("inbox: reading the days: %w", err)
 	}
