@@ -460,3 +460,38 @@ func TestEffectReadsThroughThePool(t *testing.T) {
 	}
 	running.Wait()
 }
+
+// TestStarvedEffectNamesThePool: an effect waits for a connection that its own transaction has. The timeout says so.
+func TestStarvedEffectNamesThePool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	cfg, err := pgxpool.ParseConfig(w.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 1
+	db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	for name, effect := range map[string]func(context.Context) error{
+		"through the pool": func(ctx context.Context) error {
+			var one int
+			return db.QueryRow(ctx, "select 1").Scan(&one)
+		},
+		"slow": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		var cause error
+		in := newInbox(t, db, name, small(inbox.Config{
+			Schema: w.Schema, MaxAttempts: 1, EffectTimeout: 100 * time.Millisecond,
+			Observer: inbox.Observer{Parked: func(p inbox.ParkedInfo) { cause = p.Err }},
+		}))
+		h := in.Each(func(ctx context.Context, _ pgx.Tx, _ event.Event) error { return effect(ctx) })
+		same(t, "outcomes", handle(t, h, some(1)), repeat(inbox.Parked, 1))
+		const want = "in vain for a connection of the inbox's pool, which has at most 1"
+		if named := strings.Contains(cause.Error(), want); named != (name == "through the pool") {
+			t.Errorf("%s: %v", name, cause)
+		}
+	}
+}

@@ -141,6 +141,7 @@ func (in *Inbox) apply(ctx context.Context, conn *pgx.Conn, tx pgx.Tx, w *work, 
 	if len(fresh) == 0 {
 		return nil
 	}
+	before := in.db.Stat().CanceledAcquireCount()
 	if in.cfg.EffectTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, in.cfg.EffectTimeout, errOverdue)
@@ -154,7 +155,7 @@ func (in *Inbox) apply(ctx context.Context, conn *pgx.Conn, tx pgx.Tx, w *work, 
 	}
 	switch {
 	case f != nil:
-		return f
+		return starved(f, in.db, before)
 	case conn.IsClosed(): // it is unknown which event ended it
 		return &failure{
 			kind: lost, index: -1, err: errors.New("inbox: the session ended while the effect had it"),

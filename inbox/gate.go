@@ -2,6 +2,8 @@ package inbox
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -56,6 +58,17 @@ func (g *Gate) pool(db *pgxpool.Pool) *semaphore.Weighted {
 		g.pools[db] = semaphore.NewWeighted(int64(max(1, db.Stat().MaxConns()-1)))
 	}
 	return g.pools[db]
+}
+
+// starved names the pool in the failure of an effect that took too long, if somebody waited for a connection of it in
+// vain since before: most likely the effect itself, for a connection that no transaction leaves free.
+func starved(f *failure, db *pgxpool.Pool, before int64) *failure {
+	if s := db.Stat(); errors.Is(f.err, errOverdue) && s.CanceledAcquireCount() > before {
+		f.err = fmt.Errorf("%w (meanwhile somebody waited in vain for a connection of the inbox's pool, which has at "+
+			"most %d: an effect that uses the pool beside its tx needs one that is free; raise MaxConns, or give the "+
+			"inboxes of the pool one Config.Gate)", f.err, s.MaxConns())
+	}
+	return f
 }
 
 // enter waits until the run may begin, shared or alone. Waiters are served in order, so a stream of batches cannot
