@@ -31,3 +31,12 @@ func setMoved(h Handler, at time.Time) {
 
 // ReleaseOnce runs the released events that are due.
 func ReleaseOnce(ctx context.Context, in *Inbox) error { return in.release(ctx) }
+
+// PreparedLongAgo has an inbox that is prepared be so for an hour.
+func PreparedLongAgo(in *Inbox) {
+	long := time.Now().Add(-time.Hour)
+	in.prepared.Store(&long)
+}
+
+// Runs reports whether Run was called.
+func Runs(in *Inbox) bool { return in.running.Load() }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -37,6 +38,9 @@ type Inbox struct {
 	state atomic.Pointer[state]
 	// apart: an effect changes settings of its transaction, so each event has one of its own.
 	apart atomic.Bool
+	// running: Run was called. prepared is when the inbox was prepared; nil: not yet, or the lack of Run is said.
+	running  atomic.Bool
+	prepared atomic.Pointer[time.Time]
 	// preparing is a lock with one slot, for the goroutine that prepares the inbox. It is a channel so that waiting for
 	// it can end with a context.
 	preparing  chan struct{}
@@ -172,6 +176,7 @@ func (in *Inbox) releasable() []string {
 // the consumer is registered with another Dedup. The error says what to do.
 func (in *Inbox) Prepare(ctx context.Context) error {
 	if in.state.Load() != nil {
+		in.missRun()
 		return nil
 	}
 	return in.exclusive(ctx, func() error {
@@ -190,6 +195,8 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 				return err
 			}
 		}
+		now := time.Now()
+		in.prepared.Store(&now)
 		if err := in.refresh(ctx); err != nil {
 			return err
 		}

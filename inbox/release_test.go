@@ -80,6 +80,36 @@ func runs(t *testing.T, in *inbox.Inbox) {
 	})
 }
 
+// TestMissingRunIsSaid: a program that handles events and has forgotten Inbox.Run is told so, once.
+func TestMissingRunIsSaid(t *testing.T) {
+	t.Parallel()
+	for name, running := range map[string]bool{"forgotten": false, "called": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			var said syncBuilder
+			in := w.inbox(inbox.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))})
+			h, e := in.Each(write), some(4)
+			handle(t, h, e[:1])
+			if running {
+				runs(t, in)
+				pgtest.Await(t, "Run to begin", func() (bool, error) { return inbox.Runs(in), nil })
+			}
+			handle(t, h, e[1:2])
+			inbox.PreparedLongAgo(in)
+			handle(t, h, e[2:3])
+			handle(t, h, e[3:])
+			want := 1
+			if running {
+				want = 0
+			}
+			if n := strings.Count(said.String(), "Inbox.Run was not called"); n != want {
+				t.Errorf("%d lines, want %d:\n%s", n, want, said.String())
+			}
+		})
+	}
+}
+
 // quick sets a short ReleaseEvery.
 func quick(cfg inbox.Config) inbox.Config {
 	cfg.ReleaseEvery = 2 * time.Millisecond

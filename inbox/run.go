@@ -23,6 +23,7 @@ const boundEvery = 15 * time.Second
 // released, every Config.ReleaseEvery. It returns nil when ctx ends. Call Run in every process of the consumer, next to
 // the handlers that have the effects. Several processes may run it at once.
 func (in *Inbox) Run(ctx context.Context) error {
+	in.running.Store(true)
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() { in.repeat(ctx, "moving the progress", progressEvery/2, in.writeIdleProgress) })
@@ -37,6 +38,19 @@ func (in *Inbox) Run(ctx context.Context) error {
 	}
 	in.repeat(ctx, "maintenance", in.cfg.MaintainEvery, in.Maintain)
 	return nil
+}
+
+// runIsLate is how long after the inbox was prepared it says that Run was not called.
+const runIsLate = time.Minute
+
+// missRun says once that Run was not called.
+func (in *Inbox) missRun() {
+	at := in.prepared.Load()
+	if at == nil || in.running.Load() || time.Since(*at) < runIsLate || !in.prepared.CompareAndSwap(at, nil) {
+		return
+	}
+	in.log.Error("inbox: events are handled, and Inbox.Run was not called: what operators release does not run here, " +
+		"no days are made or dropped, and idle partitions do not move their progress; call it beside the handlers")
 }
 
 // repeat calls do at once and then at the given interval until ctx ends. After a failure it waits for a growing time.
