@@ -107,7 +107,7 @@ type outboxFindings struct {
 
 // examineAll examines one outbox after another. An outbox that cannot be examined is a finding.
 func (c *doctorCommand) examineAll(ctx context.Context, p *program, subject doctor.Subject) error {
-	outboxes, err := c.outboxes(ctx)
+	outboxes, err := c.someOutboxes(ctx)
 	if err != nil {
 		return err
 	}

@@ -132,6 +132,9 @@ func (f *fleet) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(list) == 0 {
+		f.p.log.Warn("nothing is published", "err", errNoneListed)
+	}
 	for ctx.Err() == nil {
 		woken := f.nextWake()
 		if err == nil {
@@ -150,6 +153,10 @@ func (f *fleet) follow(ctx context.Context) error {
 			f.rest(ctx, woken, f.listEvery)
 		}
 		list, err = f.outboxes(ctx)
+		if err == nil && len(list) == 0 && f.Discover != "" && len(f.served()) > 0 {
+			err = fmt.Errorf("it was not empty before: %w (once all are gone on purpose, end this process)",
+				errNoneListed)
+		}
 	}
 	return nil
 }
@@ -187,6 +194,10 @@ func (f *fleet) update(ctx context.Context, list []namedOutbox) {
 	defer f.mu.Unlock()
 	for name, m := range f.members {
 		if o, still := listed[name]; !still || !m.same(o) {
+			if list != nil && !still && !m.left {
+				m.left = true
+				m.log.Warn("the outbox is not listed any more: its events wait")
+			}
 			m.leave()
 			f.unclaim(m) // another name may serve it now
 		}
@@ -194,6 +205,9 @@ func (f *fleet) update(ctx context.Context, list []namedOutbox) {
 	for _, o := range list {
 		if f.members[o.name] == nil {
 			f.members[o.name] = f.join(ctx, o)
+			if f.listed.Load() {
+				f.members[o.name].log.Info("the outbox is listed: it is served")
+			}
 		}
 	}
 }

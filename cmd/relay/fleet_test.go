@@ -467,3 +467,32 @@ func TestWrongListIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestListThatFindsNothing: a query that finds no rows any more, as under another policy, ends no outbox, and a command
+// that shows all outboxes fails. What joins or leaves is said.
+func TestListThatFindsNothing(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.NewDatabase(t, migrations.Outbox), kafkatest.Topic(t, 1)
+	db.Exec(t, `create table tenants (name text, shown boolean); insert into tenants values ('one', true)`)
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_DISCOVER", "select name from tenants where shown")
+	_, logged := startFleet(t, env)
+	says := func(what string) {
+		t.Helper()
+		pgtest.Await(t, what, func() (bool, error) { return strings.Contains(logged.String(), what), nil })
+	}
+	fill(t, db, topic, 1)
+	awaitDrained(t, db)
+	db.Exec(t, `update tenants set shown = false`)
+	says("it was not empty before")
+	fill(t, db, topic, 1)
+	awaitDrained(t, db)
+	for _, name := range []string{"status", "doctor"} {
+		code, _, stderr := command(t, env, name)
+		if code != codeFailed || !strings.Contains(stderr, "no outbox is listed") {
+			t.Errorf("%s: exit code %d: %s", name, code, stderr)
+		}
+	}
+	db.Exec(t, `insert into tenants values ('other', true)`)
+	says(`"the outbox is not listed any more: its events wait" outbox=one`)
+	says(`"the outbox is listed: it is served" outbox=other`)
+}

@@ -33,6 +33,7 @@ type member struct {
 	of      string // the identity of the outbox that was checked
 	highest int64  // the last id that was drawn; -1: not known
 	outbox  string // its identity on its server, once known; fleet.mu guards it
+	left    bool   // it is not listed any more; so does fleet.mu
 
 	mu      sync.Mutex
 	relay   *relay.Relay // nil: asleep

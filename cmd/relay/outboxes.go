@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -78,6 +79,18 @@ func (d database) outboxes(ctx context.Context) ([]namedOutbox, error) {
 	}
 	slices.SortFunc(list, func(a, b namedOutbox) int { return strings.Compare(a.name, b.name) })
 	return list, nil
+}
+
+// errNoneListed: --discover may be a query whose rows a policy hides, or of another database.
+var errNoneListed = errors.New("no outbox is listed: does --discover find its rows?")
+
+// someOutboxes is outboxes for a command that would show nothing of an empty list.
+func (d database) someOutboxes(ctx context.Context) ([]namedOutbox, error) {
+	list, err := d.outboxes(ctx)
+	if err == nil && len(list) == 0 {
+		err = errNoneListed
+	}
+	return list, err
 }
 
 func (d database) listed() ([]map[string]string, error) {
