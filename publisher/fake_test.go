@@ -21,6 +21,7 @@ type fake struct {
 	cluster    string
 	produce    func(context.Context, request) *produce.ResponsePartition // nil: the request fails with err
 	err        error
+	throttle   int32 // of every answer, in milliseconds
 
 	mu        sync.Mutex
 	meta      kafka.Error // the topic's error in metadata
@@ -86,7 +87,7 @@ func (f *fake) RoundTrip(ctx context.Context, _ net.Addr, req kafka.Request) (ka
 		if m.Acks != -1 {
 			return nil, errors.New("acks are not all")
 		}
-		res, joined := &produce.Response{}, 0
+		res, joined := &produce.Response{ThrottleTimeMs: f.throttle}, 0
 		for i := range m.Topics {
 			joined += len(m.Topics[i].Partitions)
 		}

@@ -170,6 +170,13 @@ func (k *Kafka) roundTrip(ctx context.Context, posts []*post) (*produce.Response
 		return nil, fmt.Errorf("publisher: %w", unsaid(err))
 	}
 	said, _ := res.(*produce.Response) // nil without acks
+	if said != nil && said.ThrottleTimeMs > 0 {
+		pause := time.Duration(said.ThrottleTimeMs) * time.Millisecond
+		if k.wire.throttle(posts[0].to.leader.Load(), pause) {
+			k.cfg.Logger.Warn("Kafka throttles this client, by a quota of its user or client id: publishing is as "+
+				"slow as that allows", "client_id", k.cfg.ClientID, "pause", pause)
+		}
+	}
 	return said, nil
 }
 

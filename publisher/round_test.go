@@ -1,12 +1,15 @@
 package publisher
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -191,5 +194,32 @@ func TestCombinedRequestIsWritten(t *testing.T) {
 		if len(records) != 10*partitions {
 			t.Errorf("%s has %d records, want %d", name, len(records), 10*partitions)
 		}
+	}
+}
+
+// TestThrottledClientSendsNothing: a broker that throttles a client does not read its next request before the time-out.
+func TestThrottledClientSendsNothing(t *testing.T) {
+	t.Parallel()
+	seen, said := newRequestLog(), &bytes.Buffer{}
+	f := &fake{partitions: 2, throttle: 3_600_000}
+	f.produce = func(_ context.Context, r request) *produce.ResponsePartition {
+		seen.note(r)
+		return &produce.ResponsePartition{}
+	}
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, Logger: slog.New(slog.NewTextHandler(said, nil))})
+	allAcked(t, k.Publish(t.Context(), eventsForEach("t", 2, 0, 4)))
+	seen.take()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	for i, err := range k.Publish(ctx, eventsForEach("t", 2, 4, 4)) {
+		if !errors.Is(err, ErrNotSent) {
+			t.Errorf("event %d: %v", i, err)
+		}
+	}
+	if of := seen.take(); len(of) > 0 {
+		t.Errorf("requests for %v while the broker reads none", of)
+	}
+	if strings.Count(said.String(), "throttles this client") != 1 {
+		t.Errorf("the log is %q", said)
 	}
 }

@@ -74,6 +74,12 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 		if err := k.halted(ctx); err != nil {
 			return outcome{acked: acked, err: stopped(err)}
 		}
+		if rests := k.wire.rests(g.to.leader.Load()); rests > 0 {
+			r.rest()
+			_ = k.pause(ctx, rests)
+			r.resume()
+			continue // another answer may have asked for more
+		}
 		limit := k.cfg.BatchBytes
 		if lower := int(t.limit.Load()); lower > 0 {
 			limit = min(limit, lower)

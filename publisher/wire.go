@@ -32,6 +32,41 @@ type wire struct {
 	topics    map[string]bool
 	current   kafka.RoundTripper // nil until the first request
 	refreshed time.Time
+	throttled map[int32]time.Time // until when a broker reads nothing of this client
+	warned    time.Time           // of that
+}
+
+const (
+	// mostThrottle bounds how long a broker's answer may stop this client: brokers wait for their quota's window, of
+	// some seconds, at most.
+	mostThrottle = time.Minute
+	// throttleSaid is how often it is said.
+	throttleSaid = 10 * time.Minute
+)
+
+// throttle notes that a broker has answered, and reads nothing from this client for a while, because of a quota: a
+// request would run into its time-out there, be written all the same, and be repeated. warn: it is to be said.
+func (w *wire) throttle(leader int32, pause time.Duration) (warn bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	if w.throttled == nil {
+		w.throttled = map[int32]time.Time{}
+	}
+	if until := now.Add(min(pause, mostThrottle)); until.After(w.throttled[leader]) {
+		w.throttled[leader] = until
+	}
+	if warn = now.Sub(w.warned) > throttleSaid; warn {
+		w.warned = now
+	}
+	return warn
+}
+
+// rests is for how long a broker is to be sent nothing.
+func (w *wire) rests(leader int32) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Until(w.throttled[leader])
 }
 
 func newWire(cfg Config) *wire {
