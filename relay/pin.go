@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/relay/internal/delivery"
@@ -24,12 +25,10 @@ func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, t
 	}
 	return func(ctx context.Context, cluster, topic string, partitions int) (int, error) {
 		for range 3 { // another relay may write at the same moment: the next read sees it
-			var home string
-			var pinned int
-			err := db.QueryRow(ctx, in.Expand(sql.Pin), topic, partitions, cluster).Scan(&home, &pinned)
+			home, pinned, err := pin(ctx, db, in, cluster, topic, partitions)
 			switch {
 			case err != nil:
-				return 0, fmt.Errorf("relay: pinning the partition count of topic %q: %w", topic, err)
+				return 0, &pinError{topic, err}
 			case home != "" && cluster != "" && home != cluster:
 				return 0, &otherClusterError{pinned: home, found: cluster}
 			case partitions == 0:
@@ -41,6 +40,32 @@ func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, t
 		return 0, fmt.Errorf("relay: pinning the partition count of topic %q: other relays do so at this moment", topic)
 	}, nil
 }
+
+// pin runs the statement. The role's transactions may be read-only by default.
+func pin(ctx context.Context, db *pgxpool.Pool, in *sql.Schema, cluster, topic string, partitions int) (home string,
+	pinned int, err error,
+) {
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite},
+		func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, sql.PinSettings); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, in.Expand(sql.Pin), topic, partitions, cluster).Scan(&home, &pinned)
+		})
+	return home, pinned, err
+}
+
+// pinError is an error of the outbox's database, among the verdicts of a publisher.
+type pinError struct {
+	topic string
+	err   error
+}
+
+func (e *pinError) Error() string {
+	return fmt.Sprintf("relay: pinning the partition count of topic %q: %v", e.topic, e.err)
+}
+
+func (e *pinError) Unwrap() error { return e.err }
 
 // otherClusterError refuses every topic of a Kafka cluster that is not the one that the outbox publishes to.
 type otherClusterError struct{ pinned, found string }

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/publisher"
@@ -102,4 +105,58 @@ func TestP4AnotherClusterIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	published(t, brokers, topic, 20, 10)
+}
+
+// TestPinsOfAReadOnlyRole: a role whose transactions are read-only by default, and asynchronous, pins all the same.
+func TestPinsOfAReadOnlyRole(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	cfg := db.Pool.Config()
+	cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
+	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	pins, err := relay.Pins(pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := pins(t.Context(), "one", "t", 3); n != 3 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// TestPinsAreTheDatabases: an error of the pins' database, among the verdicts, is not called Kafka's.
+func TestPinsAreTheDatabases(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	pins, err := relay.Pins(db.Pool, "nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	systems := make(chan string, 10)
+	var whole atomic.Bool
+	to := &memory{verdict: func(int, event.Event) error {
+		if whole.Load() {
+			return nil
+		}
+		_, err := pins(t.Context(), "one", "t", 3)
+		return fmt.Errorf("publisher: the pinned partition count: %w", err)
+	}}
+	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) {
+		c.Observer.Outage = func(system string, err error) { systems <- fmt.Sprint(system, " ", err == nil) }
+	})))
+	fill(t, db, 10, 1)
+	if got := <-systems; got != "postgres false" {
+		t.Error(got)
+	}
+	whole.Store(true)
+	if got := <-systems; got != "postgres true" {
+		t.Error(got)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
 }

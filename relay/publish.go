@@ -29,8 +29,8 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *remainders) (result 
 			return false
 		}
 		result.rest = c.split(d.Lanes())
-		r.kafka.Report(result.rest.by, failure, time.Now()) // its failures count on their own from now on
-		r.kafka.Report(c.by, nil, time.Now())
+		r.reportPublish(result.rest.by, failure) // its failures count on their own from now on
+		r.reportPublish(c.by, nil)
 		return true
 	}
 	result.acked, result.late = r.deliver(ctx, c.by, grantsOf(c.lanes), d, c.paused, leave)
@@ -102,11 +102,24 @@ func (r *Relay) attempt(ctx context.Context, part string, d *delivery.Delivery) 
 	}
 	d.DropDecided()
 	if n > 0 && d.Len() == 0 {
-		r.kafka.Report(part, nil, time.Now()) // events without an ack are held or parked
+		r.reportPublish(part, nil) // events without an ack are held or parked
 	} else if context.Cause(ctx) != errLeaseOver {
-		r.kafka.Report(part, failure, time.Now())
+		r.reportPublish(part, failure)
 	}
 	return n, failure
+}
+
+// reportPublish records the end of an attempt. A topic that cannot be pinned is the database's failure.
+func (r *Relay) reportPublish(part string, failure error) {
+	pins := part + ", pins"
+	if _, pin := errors.AsType[*pinError](failure); pin {
+		r.postgres.Report(pins, failure, time.Now())
+		return
+	}
+	r.kafka.Report(part, failure, time.Now())
+	if failure == nil {
+		r.postgres.Report(pins, nil, time.Now())
+	}
 }
 
 // reading is a reading of the database's clock, and the local time of it.

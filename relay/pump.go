@@ -26,7 +26,7 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 		if len(grants) == 0 {
 			if r.lanes.Idle(number, r.cfg.Pumps) { // the lanes that it failed at are gone
 				r.postgres.Report(s.Name, nil, s.Heard())
-				r.kafka.Report(s.Name, nil, s.Heard())
+				r.reportPublish(s.Name, nil)
 			}
 			rested, stop := r.lanes.Rested(number, r.cfg.Pumps, time.Now())
 			select {

@@ -39,7 +39,7 @@ func (r *Relay) retryApart(work context.Context, all *remainders, c *claim) {
 	go func() {
 		_ = sleep.For(work, outage.NewBackOff().NextBackOff())
 		result := r.publish(work, c, nil)
-		r.kafka.Report(c.by, nil, time.Now()) // if it has failed so far, the remainder reports that now
+		r.reportPublish(c.by, nil) // if it has failed so far, the remainder reports that now
 		all.done <- remainder{c, result}
 	}()
 }

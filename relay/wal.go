@@ -53,7 +53,7 @@ func (e *walEngine) Publish(ctx context.Context, grants []lanes.Grant, d *delive
 	e.streaming.Store(time.Now().UnixNano())
 	defer e.streaming.Store(0)
 	_, late = e.deliver(ctx, part, grants, d, paused, nil)
-	e.kafka.Report(part, nil, time.Now()) // events without an ack are held, or another relay's
+	e.reportPublish(part, nil) // events without an ack are held, or another relay's
 	return late
 }
 

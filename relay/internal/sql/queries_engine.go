@@ -330,6 +330,10 @@ returning l.lane`
 	Leave = `-- relay: leave
 delete from {schema}relay_member where owner = $1`
 
+	// A pin is not lost in a crash: a topic without one counts as never published to.
+	PinSettings = `-- relay: pin settings
+select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') in ('off', 'local')`
+
 	// The commit of another relay at the same moment is invisible: then the cluster is '' or the count 0, and the relay
 	// asks again.
 	Pin = `-- relay: pin
