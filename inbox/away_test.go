@@ -193,52 +193,38 @@ func TestFirstContactWhileAway(t *testing.T) {
 	same(t, "outcomes", handle(t, in.Each(write), some(3)), repeat(inbox.Applied, 3))
 }
 
-// TestWithoutTheUniqueConstraint: the guarantee depends on the unique key. Without it the same two runs commit two
-// effects.
-func TestWithoutTheUniqueConstraint(t *testing.T) {
+// TestTheUniqueKeyHoldsBack: a second run of an event waits for the key of the first, and is then a duplicate. Without
+// the key nothing is decided: TestP9_3_MissingKeysDecideNothing.
+func TestTheUniqueKeyHoldsBack(t *testing.T) {
 	t.Parallel()
-	for _, keyed := range []bool{true, false} {
-		w := newWorld(t)
-		if !keyed {
-			w.Exec(t, "alter table inbox_message drop constraint inbox_message_pkey")
-		}
-		in, events := w.inbox(inbox.Config{}), some(1)
-		if err := in.Prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		var inside, wg sync.WaitGroup
-		inside.Add(1)
-		var once sync.Once
-		conflict := make(chan uint32, 1)
-		wg.Go(func() {
-			handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-				once.Do(inside.Done)
-				<-conflict
-				return write(ctx, tx, e)
-			}), events)
-		})
-		inside.Wait()
-		blocked := newInbox(t, w.Pool, "ledger",
-			small(inbox.Config{LockTimeout: 10 * time.Millisecond, Observer: inbox.Observer{
-				Retried: func(inbox.RetriedInfo) {
-					select {
-					case conflict <- 1: // the second waits for the key: the first may commit
-					default:
-					}
-				},
-				Handled: func(inbox.HandledInfo) {
-					select {
-					case conflict <- 1:
-					default:
-					}
-				},
-			}}))
-		handle(t, blocked.Each(write), events)
-		wg.Wait()
-		if n, want := len(w.effects()), map[bool]int{true: 1, false: 2}[keyed]; n != want {
-			t.Errorf("with the key %v: %d effects, want %d", keyed, n, want)
-		}
+	w := newWorld(t)
+	in, events := w.inbox(inbox.Config{}), some(1)
+	if err := in.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
 	}
+	var inside, wg sync.WaitGroup
+	inside.Add(1)
+	conflict := make(chan uint32, 1)
+	wg.Go(func() {
+		handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			inside.Done()
+			<-conflict
+			return write(ctx, tx, e)
+		}), events)
+	})
+	inside.Wait()
+	blocked := newInbox(t, w.Pool, "ledger",
+		small(inbox.Config{LockTimeout: 10 * time.Millisecond, Observer: inbox.Observer{
+			Retried: func(inbox.RetriedInfo) {
+				select {
+				case conflict <- 1: // the second waits for the key: the first may commit
+				default:
+				}
+			},
+		}}))
+	same(t, "the second", handle(t, blocked.Each(write), events), repeat(inbox.Duplicate, 1))
+	wg.Wait()
+	same(t, "effects", w.effects(), ids(events))
 }
 
 // TestSessionDefaults: settings of the database, the role or the pooler do not change the guarantee.
