@@ -31,16 +31,19 @@ import (
 	"github.com/effectonce/effectonce/internal/usage"
 )
 
-// Signals returns a context that ends at the first SIGINT or SIGTERM. At a SIGINT after that it calls again, which is
-// expected to end the process: somebody at the keyboard does not want to wait for the drain. Another SIGTERM changes
-// nothing: supervisors send it to a process and to its group, and again while they wait; what they want at once they do
-// with SIGKILL. stop gives the signals back and waits for the goroutine that listens; call it before the program goes
-// on to anything else.
+// Signals returns a context that ends at the first SIGINT, SIGTERM or SIGHUP, which a terminal sends when it goes. At a
+// SIGINT after that it calls again, which is expected to end the process: somebody at the keyboard does not want to
+// wait for the drain. Another SIGTERM changes nothing: supervisors send it to a process and to its group, and again
+// while they wait; what they want at once they do with SIGKILL. stop gives the signals back and waits for the goroutine
+// that listens; call it before the program goes on to anything else.
 func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
 	// Room for more than one: a signal that finds the channel full is dropped.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	stopped, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)

@@ -57,6 +57,10 @@ func TestMainCodes(t *testing.T) {
 			func(ctx context.Context) error { raise(t, syscall.SIGTERM); <-ctx.Done(); return ctx.Err() },
 			process.CodeOK,
 		},
+		"the terminal goes": {
+			func(ctx context.Context) error { raise(t, syscall.SIGHUP); <-ctx.Done(); return ctx.Err() },
+			process.CodeOK,
+		},
 		"signal, and nothing else in parts": {func(ctx context.Context) error {
 			raise(t, syscall.SIGTERM)
 			<-ctx.Done()
