@@ -2,8 +2,8 @@ package guard
 
 import (
 	"errors"
-
-	"github.com/jackc/pgx/v5/pgconn"
+	"fmt"
+	"slices"
 
 	"github.com/effectonce/effectonce/idempotency"
 )
@@ -25,10 +25,25 @@ func ClassifySQL(err error) idempotency.Class {
 		}
 		return idempotency.ClassRetryable
 	}
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+	if noConnection(err) {
 		return idempotency.ClassRetryable
 	}
 	return idempotency.Unclassified
+}
+
+// noConnection reports whether pgx could make no connection. It goes by the name of pgx's type: with the type, users of
+// other databases would link pgx.
+func noConnection(err error) bool {
+	if fmt.Sprintf("%T", err) == "*pgconn.ConnectError" {
+		return true
+	}
+	switch e := err.(type) { //nolint:errorlint // it takes the error apart
+	case interface{ Unwrap() error }:
+		return noConnection(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), noConnection)
+	}
+	return false
 }
 
 // mayFollowCommit reports whether a server may report the SQLSTATE although it has committed.
