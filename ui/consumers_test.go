@@ -105,6 +105,7 @@ func TestConsumerVerbs(t *testing.T) {
 		}
 	}
 	db.Exec(t, `update inbox_progress set updated_at = now() - interval '1 hour'`)
+	db.Exec(t, `update inbox_consumer set programs = '{}'`)
 	status, page := s.post(at+"retire", "consumer", "ledger")
 	if status != http.StatusOK {
 		t.Errorf("%d %s", status, page)

@@ -31,7 +31,8 @@ func TestStatus(t *testing.T) {
 	// Filled before: during an outage of Kafka a pump keeps its claim, and claims no later events.
 	fill(t, db, "payments", 70)
 	fill(t, db, "refunds", 30)
-	running := inProcess(t, env.with("RELAY_NAME", "the-first", "RELAY_DRAIN_TIMEOUT", "0"))
+	running := inProcess(t, env.with("RELAY_NAME", "the-first", "RELAY_DRAIN_TIMEOUT", "0",
+		"RELAY_RESTORE_CHECK", "false"))
 	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_lane where owner is not null`)
 	pgtest.AwaitSQL(t, db, `select coalesce(sum(cardinality(ids)), 0) = 100 from outbox_claim`)
 

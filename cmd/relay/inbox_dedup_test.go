@@ -66,7 +66,7 @@ func TestP9_8_Commands(t *testing.T) {
 		"--to is missing":            "move --consumer ledger --reason x",
 		"is not the ce_epoch":        "accept --consumer ledger --epoch x --reason x",
 		"--epoch is missing":         "accept --consumer ledger --reason x",
-		"goes by no numbers":         "accept --consumer email --epoch " + two + " --reason x",
+		"waits for numbering":        "accept --consumer email --epoch " + two + " --reason x",
 		"knows no offsets":           "forget-offsets --consumer ledger --topic payments --reason x",
 		"--topic is missing":         "forget-offsets --consumer ledger --reason x",
 		"no account before offset 1": "skip --consumer ledger --topic payments --partition 9 --to 1 --reason x",

@@ -82,7 +82,8 @@ func TestTakeOver(t *testing.T) {
 func TestDrainTooSlow(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	relay := inProcess(t, settings(db, deadBroker).with("RELAY_DRAIN_TIMEOUT", "100ms"))
+	relay := inProcess(t, settings(db, deadBroker).with("RELAY_DRAIN_TIMEOUT", "100ms",
+		"RELAY_RESTORE_CHECK", "false"))
 	fill(t, db, "payments", 10)
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
 	relay.signal()
@@ -98,7 +99,8 @@ func TestDrainTooSlow(t *testing.T) {
 func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	relay, _ := ownProcess(t, settings(db, deadBroker).with("RELAY_DRAIN_TIMEOUT", "10m"))
+	relay, _ := ownProcess(t, settings(db, deadBroker).with("RELAY_DRAIN_TIMEOUT", "10m",
+		"RELAY_RESTORE_CHECK", "false"))
 	fill(t, db, "payments", 10)
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
 	relay.signal()

@@ -202,6 +202,11 @@ func consumersInTrouble(t *testing.T, db *pgtest.DB) {
 	db.Exec(t, `insert into inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes,
 			seqs, latest)
 		values ('offsets', 'payments', 3, '00000000-0000-0000-0000-000000000000', 0, 1, '{0}', '{40}', 0)`)
+	// Several, for resuming and skipping take some.
+	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at, halted_code,
+			halted_reason, updated_at)
+		select consumer_name, topic, p, from_offset, to_offset, halted_at, halted_code, halted_reason, updated_at
+		from inbox_progress, generate_series(4, 9) p where consumer_name = 'numbers'`)
 }
 
 // keysInTrouble are operations that recovery gave up, beside an inbox.
