@@ -176,7 +176,7 @@ where (select 1 / ((select count(*) from entry) = (select count(distinct lane) f
 	//
 	// The form is for the planner: a vacuum that can remove nothing, because of an old snapshot, records the table as
 	// empty. A join would then read every dead row of a lane. A limit keeps each lookup one descent of the index, and
-	// an array of ctids allows no other plan. The lanes are locked, so their rows do not move. Only: see Divided.
+	// an array of ctids allows no other plan. The lanes are locked, so their rows do not move. Only: see Unfit.
 	//
 	// A row that is found and stays, without its entry, would get a new number, and be published as another event:
 	// current_setting fails, with its argument in the error.
