@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,11 +18,11 @@ import (
 type aside struct {
 	outcomes    map[int]Outcome // by index of the event
 	written     int             // rows of inbox_parked
-	quarantined []int           // indexes of the events
-	code        string          // of the first quarantined event
+	quarantined []*planID
 
 	// Rows to write.
 	behind, quarantine rows
+	asked              []*planID             // the events of quarantine
 	forget             map[place][]uuid.UUID // recorded ids to delete again
 }
 
@@ -58,36 +57,64 @@ func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []
 	}
 	for _, to := range to {
 		id := &p.ids[to.at]
-		n := int(id.index)
+		e := &events[id.index]
 		switch to.verdict {
 		case asideQuarantine:
-			code := quarantineCode(id.place)
-			a.quarantined, a.code = append(a.quarantined, n), cmp.Or(a.code, code)
-			a.quarantine.add(&events[n], nil, kindQuarantined, code,
-				refusal(id.place, &events[n], *in.state.Load(), in.cfg.windowDays).Error(), 0)
-			a.outcomes[n] = Duplicate // unless the quarantine takes it
+			in.quarantine(a, id, e)
+		case asideOther:
+			a.forget[id.place] = append(a.forget[id.place], id.id)
+			in.quarantine(a, id.other(), e)
 		case asideOpen:
-			a.outcomes[n] = Duplicate
+			a.outcomes[int(id.index)] = Duplicate
 			a.forget[id.place] = append(a.forget[id.place], id.id)
 		case asideBehind:
-			a.outcomes[n] = Parked
+			a.outcomes[int(id.index)] = Parked
 			a.forget[id.place] = append(a.forget[id.place], id.id)
-			a.behind.add(&events[n], hashes[n], kindBehind, "", "", 0)
+			a.behind.add(e, id.id, hashes[id.index], kindBehind, "", "", 0)
 		}
 	}
-	if err := in.writeAside(ctx, on, a, events); err != nil {
+	if err := in.writeAside(ctx, on, a); err != nil {
 		return nil, in.classify(ctx, fmt.Errorf("inbox: setting %d events aside: %w", len(a.outcomes), err))
 	}
-	var refused []uuid.UUID // by the quarantine
-	for _, to := range to {
-		if id := &p.ids[to.at]; to.verdict == asideQuarantine && a.outcomes[int(id.index)] == Duplicate {
-			refused = append(refused, id.id)
-		}
-	}
-	if err := in.there(ctx, on, refused, true); err != nil {
+	if err := in.leftOver(ctx, on, a, events); err != nil {
 		return nil, in.classify(ctx, err)
 	}
 	return a, nil
+}
+
+// quarantine adds an event to those that a quarantines.
+func (in *Inbox) quarantine(a *aside, id *planID, e *event.Event) {
+	a.quarantine.add(e, id.id, nil, kindQuarantined, quarantineCode(id.place),
+		refusal(id.place, e, *in.state.Load(), in.cfg.windowDays).Error(), 0)
+	a.asked = append(a.asked, id)
+	a.outcomes[int(id.index)] = Duplicate // unless the quarantine takes it
+}
+
+// leftOver looks at the events that the quarantine did not take: each is decided or parked, or only its id is.
+func (in *Inbox) leftOver(ctx context.Context, on batcher, a *aside, events []event.Event) error {
+	var ids []uuid.UUID
+	left := slices.DeleteFunc(a.asked, func(id *planID) bool { return a.outcomes[int(id.index)] != Duplicate })
+	for _, id := range left {
+		ids = append(ids, id.id)
+	}
+	known, err := in.there(ctx, on, ids, true)
+	if err != nil {
+		return err
+	}
+	a.behind, a.quarantine, a.asked, a.forget = rows{}, rows{}, nil, nil
+	for _, id := range left {
+		e := &events[id.index]
+		if id.content = sql.Content(e); otherContent(known[id.id], id.content) {
+			in.quarantine(a, id.other(), e)
+		}
+	}
+	if len(a.asked) == 0 {
+		return nil
+	}
+	if err := in.writeAside(ctx, on, a); err != nil {
+		return fmt.Errorf("inbox: setting %d events aside: %w", len(a.asked), err)
+	}
+	return in.leftOver(ctx, on, a, events)
 }
 
 // asideVerdict is why an event does not run.
@@ -96,6 +123,7 @@ type asideVerdict uint8
 const (
 	asideQuarantine asideVerdict = iota // undecidable: quarantined, unless it is decided or parked
 	asideOpen                           // it is parked already, and so decided: its new row is deleted
+	asideOther                          // another event that has its id is parked: its new row is deleted, as above
 	asideBehind                         // its key is marked: it is parked behind it, and its new row is deleted
 )
 
@@ -106,19 +134,22 @@ type asideAt struct {
 }
 
 // aside decides, in log order, which events of a transaction must not run. marks has the marked keys of the new events
-// (true: the list is full), open the ids that are parked already. full is the index of the first event whose list is
-// full, or -1.
-func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UUID]bool, bound bool) (list []asideAt,
+// (true: the list is full), open the ids that are parked already, with their contents. full is the index of the first
+// event whose list is full, or -1.
+func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UUID]int64, bound bool) (list []asideAt,
 	full int,
 ) {
 	for _, i := range inLogOrder(p.ids) {
 		id := &p.ids[i]
 		listFull, marked := marks[string(hashes[id.index])]
+		content, isOpen := open[id.id]
 		switch {
 		case id.place.undecidable():
 			list = append(list, asideAt{i, asideQuarantine})
 		case !id.isNew:
-		case open[id.id]:
+		case isOpen && otherContent(content, id.content):
+			list = append(list, asideAt{i, asideOther})
+		case isOpen:
 			list = append(list, asideAt{i, asideOpen})
 		case marked && listFull && bound:
 			return nil, int(id.index)
@@ -135,6 +166,8 @@ func quarantineCode(p place) string {
 		return CodeTooOld
 	case tooFuture:
 		return CodeTooFarAhead
+	case otherEvents:
+		return CodeOtherContent
 	case replayed:
 		return CodeReplayed
 	case oldNumbering:
@@ -155,7 +188,7 @@ func inLogOrder(ids []planID) []int {
 // readOpen returns the marked keys (true: the list is full) and the new ids that are parked already. It locks the
 // marks.
 func (in *Inbox) readOpen(ctx context.Context, on batcher, p *planned, hashes [][]byte) (marks map[string]bool,
-	open map[uuid.UUID]bool, err error,
+	open map[uuid.UUID]int64, err error,
 ) {
 	ids := p.newIDs()
 	if len(ids) == 0 {
@@ -166,7 +199,7 @@ func (in *Inbox) readOpen(ctx context.Context, on batcher, p *planned, hashes []
 	keys = slices.CompactFunc(keys, bytes.Equal)
 	var b pgx.Batch
 	b.Queue(in.q(sqlOpenIDs), in.consumer, uuidArray(ids)).Query(func(rows pgx.Rows) (err error) {
-		open, err = readIDs(rows)
+		open, err = readContents(rows)
 		return err
 	})
 	if len(keys) > 0 {
@@ -188,7 +221,7 @@ func (in *Inbox) readOpen(ctx context.Context, on batcher, p *planned, hashes []
 }
 
 // writeAside writes the rows that setAside prepared.
-func (in *Inbox) writeAside(ctx context.Context, on batcher, a *aside, events []event.Event) error {
+func (in *Inbox) writeAside(ctx context.Context, on batcher, a *aside) error {
 	var b pgx.Batch
 	if n := len(a.behind.ids); n > 0 {
 		a.written += n
@@ -200,12 +233,8 @@ func (in *Inbox) writeAside(ctx context.Context, on batcher, a *aside, events []
 		})
 	}
 	if len(a.quarantine.ids) > 0 {
-		b.Queue(in.q(sqlQuarantine), a.quarantine.args(in.consumer)...).Query(func(rows pgx.Rows) error {
-			return a.listed(rows, events)
-		})
-		b.Queue(in.q(sqlUnquarantine), in.consumer, a.quarantine.ids).Query(func(rows pgx.Rows) error {
-			return a.unlisted(rows, events)
-		})
+		b.Queue(in.q(sqlQuarantine), a.quarantine.args(in.consumer)...).Query(a.listed)
+		b.Queue(in.q(sqlUnquarantine), in.consumer, a.quarantine.ids).Query(a.unlisted)
 	}
 	for where, ids := range a.forget {
 		if statement := forgets(where); statement != "" {
@@ -231,28 +260,28 @@ func forgets(where place) string {
 }
 
 // listed stores which events the quarantine took. If an id occurs twice, it took the first in log order.
-func (a *aside) listed(rows pgx.Rows, events []event.Event) error {
+func (a *aside) listed(rows pgx.Rows) error {
 	taken, err := readIDs(rows)
-	a.quarantined = slices.DeleteFunc(a.quarantined, func(n int) bool {
-		if !taken[events[n].ID] {
-			return true
+	for _, id := range a.asked {
+		if !taken[id.id] {
+			continue
 		}
-		delete(taken, events[n].ID)
-		a.outcomes[n] = Quarantined
+		delete(taken, id.id)
+		a.outcomes[int(id.index)] = Quarantined
+		a.quarantined = append(a.quarantined, id)
 		a.written++
-		return false
-	})
+	}
 	return err
 }
 
 // unlisted stores which quarantined events another transaction decided in the meantime.
-func (a *aside) unlisted(rows pgx.Rows, events []event.Event) error {
+func (a *aside) unlisted(rows pgx.Rows) error {
 	gone, err := readIDs(rows)
-	a.quarantined = slices.DeleteFunc(a.quarantined, func(n int) bool {
-		if !gone[events[n].ID] {
+	a.quarantined = slices.DeleteFunc(a.quarantined, func(id *planID) bool {
+		if !gone[id.id] {
 			return false
 		}
-		a.outcomes[n] = Duplicate
+		a.outcomes[int(id.index)] = Duplicate
 		a.written--
 		return true
 	})
@@ -264,8 +293,9 @@ func (in *Inbox) logQuarantined(events []event.Event, a *aside) {
 	if len(a.quarantined) == 0 {
 		return
 	}
-	e := &events[a.quarantined[0]]
-	in.log.Error("inbox: events quarantined: nobody can tell whether they were applied; they wait for an operator",
-		"count", len(a.quarantined), "code", a.code, "first", e.ID, "topic", e.Topic, "partition", e.Position.Partition,
+	first := a.quarantined[0]
+	e := &events[first.index]
+	in.log.Error("inbox: events quarantined: they wait for an operator", "count", len(a.quarantined),
+		"code", quarantineCode(first.place), "first", first.id, "topic", e.Topic, "partition", e.Position.Partition,
 		"offset", e.Position.Offset)
 }

@@ -252,8 +252,12 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 	if f := a.checkDatabase(p.database); f != nil || in.cfg.Dedup != ByID {
 		return open, f
 	}
-	if err := in.there(ctx, conn, p.repeats(), false); err != nil {
+	known, err := in.there(ctx, conn, p.repeats(), false)
+	if err != nil {
 		return false, in.classify(ctx, err)
+	}
+	if i, id := p.others(known); i >= 0 && in.cfg.OnFailure == Halt {
+		return false, &failure{kind: bounded, index: i, err: Terminal(CodeOtherContent, otherEvent(id))}
 	}
 	return open, nil
 }

@@ -119,12 +119,12 @@ func (d byID) plan(events []event.Event, _ *assignment, _ bool) (*planned, *fail
 
 // queue inserts into inbox_message before inbox_message_any, in every transaction: a different order could deadlock.
 func (d byID) queue(b *pgx.Batch, p *planned) {
-	if ids := p.of(inDay); len(ids) > 0 {
-		b.Queue(d.in.q(sqlInsertDay), d.in.consumer, uuidArray(ids))
+	if ids, contents := p.of(inDay); len(ids) > 0 {
+		b.Queue(d.in.q(sqlInsertDay), d.in.consumer, uuidArray(ids), intArray(contents))
 		p.queued++
 	}
-	if ids := p.of(inAny); len(ids) > 0 {
-		b.Queue(d.in.q(sqlInsertAny), d.in.consumer, uuidArray(ids))
+	if ids, contents := p.of(inAny); len(ids) > 0 {
+		b.Queue(d.in.q(sqlInsertAny), d.in.consumer, uuidArray(ids), intArray(contents))
 		p.queued++
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,7 +96,13 @@ func (r *mReal) set(sql string, args ...any) (set bits) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	ids, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (uuid.UUID, error) {
+		values, err := row.Values()
+		if err != nil {
+			return uuid.Nil, err
+		}
+		return values[0].([16]byte), nil
+	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -113,10 +120,19 @@ func (r *mReal) both(set bits) (days, others string) {
 		uuidArray(r.numbers(func(e uint8) bool { return set.has(e) && e%2 == 1 }))
 }
 
+// unknown returns the contents that are not known, one for each id.
+func unknown(ids string) string {
+	if ids == "{}" {
+		return ids
+	}
+	return intArray(make([]int64, strings.Count(ids, ",")+1))
+}
+
 func (r *mReal) insert() string {
 	set := r.some()
 	days, others := r.both(set)
-	got := r.set(r.in.q(sqlInsertDay), "ledger", days) | r.set(r.in.q(sqlInsertAny), "ledger", others)
+	got := r.set(r.in.q(sqlInsertDay), "ledger", days, unknown(days)) |
+		r.set(r.in.q(sqlInsertAny), "ledger", others, unknown(others))
 	if want := r.m.insert(set); got != want {
 		r.t.Fatalf("inserting %v: %v are new, in the model %v", set, got, want)
 	}
@@ -148,7 +164,7 @@ func (r *mReal) list(e uint8, key uint8, kind string) []any {
 	if key > 0 {
 		hash = r.hashes[key-1]
 	}
-	list.add(&r.events[e], hash, kind, "", "", 0)
+	list.add(&r.events[e], r.events[e].ID, hash, kind, "", "", 0)
 	return list.args("ledger")
 }
 

@@ -458,13 +458,15 @@ func (sc *mScenario) setAside(t *mState, q int, r *mRunner, events []event.Event
 	if sc.rules.marksFirst {
 		marked = r.early
 	}
-	marks, open := map[string]bool{}, map[uuid.UUID]bool{}
+	marks, open := map[string]bool{}, map[uuid.UUID]int64{}
 	hashes := make([][]byte, len(events))
 	for i, e := range numbers {
 		if hashes[i] = sc.hashes[e]; hashes[i] != nil && marked.has(sc.key[e]) {
 			marks[string(hashes[i])] = full.has(sc.key[e])
 		}
-		open[events[i].ID] = r.opened.has(e)
+		if r.opened.has(e) {
+			open[events[i].ID] = 0
+		}
 	}
 	list, at := plan.aside(hashes, marks, open, sc.most > 0)
 	if at >= 0 {

@@ -29,6 +29,8 @@ const (
 	// CodeMaybePublished: the event may have been published under another number, see [ByWatermark]. It is parked like
 	// a failed event.
 	CodeMaybePublished = "maybe_published"
+	// CodeOtherContent: another event has the id. The event is quarantined under an id of its own.
+	CodeOtherContent = "other_content"
 	// CodeReplayed: the event was published under another number, see [ByWatermark]. It is quarantined.
 	CodeReplayed = "replayed"
 	// CodeOldNumbering: the event belongs to an old numbering, see [ByWatermark]. It is quarantined.
@@ -110,12 +112,19 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 	failed := func(err error) (Outcome, *failure) {
 		return Undecided, in.classify(ctx, fmt.Errorf("inbox: parking event %s: %w", e.ID, err))
 	}
-	tag, err := conn.Exec(ctx, in.q(sqlOpenIDs), in.consumer, id)
+	found, err := conn.Query(ctx, in.q(sqlOpenIDs), in.consumer, id)
+	if err != nil {
+		return failed(err)
+	}
+	open, err := readContents(found)
 	if err != nil {
 		return failed(err)
 	}
 	outcome := Duplicate
-	if tag.RowsAffected() == 0 {
+	switch content, is := open[e.ID]; {
+	case is && otherContent(content, sql.Content(e)):
+		return Undecided, &failure{kind: conflict, err: otherEvent(e.ID)} // the next run finds it
+	case !is:
 		var list rows
 		var hash []byte
 		outcome = Parked
@@ -128,7 +137,7 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 				return Undecided, f
 			}
 		}
-		list.add(e, hash, kindFailed, code, message, attempts)
+		list.add(e, e.ID, hash, kindFailed, code, message, attempts)
 		tag, err := conn.Exec(ctx, in.q(sqlPark), list.args(in.consumer)...)
 		if err == nil && tag.RowsAffected() == 0 {
 			err = takenError("inbox_parked", 1)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
 // planned is the plan of one transaction: which id goes to which table, or which numbers are new.
@@ -36,13 +38,14 @@ type planned struct {
 func (p *planned) wrote() bool { return p.inserted > 0 || len(p.moved) > 0 }
 
 type planID struct {
-	id    uuid.UUID
-	index int32
-	place place
-	isNew bool
+	id      uuid.UUID
+	content int64 // sql.Content; 0: not known
+	index   int32
+	place   place
+	isNew   bool
 }
 
-// plan assigns each id to its table.
+// plan assigns each id to its table. Two events with one id have a transaction each.
 func (s *state) plan(events []event.Event, windowDays days.Number, ahead int, halt bool) (*planned, *failure) {
 	p := &planned{ids: make([]planID, len(events))}
 	for i := range events {
@@ -57,10 +60,29 @@ func (s *state) plan(events []event.Event, windowDays days.Number, ahead int, ha
 			}
 			p.refused++
 		}
-		p.ids[i] = planID{id: e.ID, index: int32(i), place: where}
+		p.ids[i] = planID{id: e.ID, content: sql.Content(e), index: int32(i), place: where}
 	}
 	p.sort()
+	if i := p.split(); i > 0 {
+		return nil, &failure{kind: bounded, index: i}
+	}
 	return p, nil
+}
+
+// split returns the index of the first event whose id is that of another event before it: these have a transaction
+// each. 0: there is none.
+func (p *planned) split() (first int) {
+	of := 0 // the first of the same id
+	for i := range p.ids {
+		if p.ids[i].id != p.ids[of].id {
+			of = i
+		}
+		n := int(p.ids[i].index)
+		if otherContent(p.ids[i].content, p.ids[of].content) && (first == 0 || n < first) {
+			first = n
+		}
+	}
+	return first
 }
 
 // sort sorts the ids in the order of their inserts.
@@ -125,15 +147,44 @@ func (p *planned) repeats() (ids []uuid.UUID) {
 	return ids
 }
 
-// of returns the ids that belong in a table, without duplicates, in the order of their inserts.
-func (p *planned) of(where place) (ids []uuid.UUID) {
+// others makes each repeat whose recorded content is another an event of its own, with an id that is derived from both.
+// It returns the index and the id of the first in log order; -1: there is none.
+func (p *planned) others(known map[uuid.UUID]int64) (first int, id uuid.UUID) {
+	first = -1
+	for i := range p.ids {
+		at := &p.ids[i]
+		if at.isNew || at.place.undecidable() || !otherContent(known[at.id], at.content) {
+			continue
+		}
+		if n := int(at.index); first < 0 || n < first {
+			first, id = n, at.id
+		}
+		at.other()
+		p.refused++
+	}
+	return first, id
+}
+
+// otherContent reports whether two contents are known and not the same.
+func otherContent(a, b int64) bool { return a != 0 && b != 0 && a != b }
+
+// other gives an event whose id is another event's an id that is derived from id and content. It is the same for
+// repeats of the event, and stays in the day.
+func (id *planID) other() *planID {
+	name := fmt.Sprintf("content %x", id.content)
+	id.id, id.place = event.Derive(event.Event{ID: id.id}, name, event.Event{}).ID, otherEvents
+	return id
+}
+
+// of returns the ids that belong in a table and their contents, without duplicates, in the order of their inserts.
+func (p *planned) of(where place) (ids []uuid.UUID, contents []int64) {
 	for i := range p.ids {
 		if p.ids[i].place != where || i > 0 && p.ids[i].id == p.ids[i-1].id {
 			continue
 		}
-		ids = append(ids, p.ids[i].id)
+		ids, contents = append(ids, p.ids[i].id), append(contents, p.ids[i].content)
 	}
-	return ids
+	return ids, contents
 }
 
 // mark marks the returned ids as inserted.
@@ -186,10 +237,31 @@ func uuidArray(ids []uuid.UUID) string {
 	return string(append(b, '}'))
 }
 
+// intArray returns the text of a bigint[].
+func intArray(list []int64) string {
+	b := append(make([]byte, 0, 2+21*len(list)), '{')
+	for i, n := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, n, 10)
+	}
+	return string(append(b, '}'))
+}
+
 // readIDs collects the ids that a statement returned.
 func readIDs(rows pgx.Rows) (map[uuid.UUID]bool, error) {
 	ids := map[uuid.UUID]bool{}
 	var id pgtype.UUID
 	_, err := pgx.ForEachRow(rows, []any{&id}, func() error { ids[id.Bytes] = true; return nil })
+	return ids, err
+}
+
+// readContents collects the ids that a statement returned, with their contents.
+func readContents(rows pgx.Rows) (map[uuid.UUID]int64, error) {
+	ids := map[uuid.UUID]int64{}
+	var id pgtype.UUID
+	var content int64
+	_, err := pgx.ForEachRow(rows, []any{&id, &content}, func() error { ids[id.Bytes] = content; return nil })
 	return ids, err
 }

@@ -111,12 +111,18 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where 
 	if savepoint, err = tx.Begin(ctx); err != nil {
 		return where, nil, fmt.Errorf("inbox: making a savepoint: %w", err)
 	}
-	tag, err := savepoint.Exec(ctx, in.q(statement), in.consumer, "{"+e.ID.String()+"}")
+	content := sql.Content(&e)
+	tag, err := savepoint.Exec(ctx, in.q(statement), in.consumer, uuidArray([]uuid.UUID{e.ID}),
+		intArray([]int64{content}))
 	if err != nil {
 		return where, nil, errors.Join(fmt.Errorf("%w: %w", errInsert, err), savepoint.Rollback(ctx))
 	}
 	if tag.RowsAffected() == 0 {
-		return where, nil, errors.Join(in.there(ctx, savepoint, []uuid.UUID{e.ID}, false), savepoint.Rollback(ctx))
+		known, err := in.there(ctx, savepoint, []uuid.UUID{e.ID}, false)
+		if err == nil && otherContent(known[e.ID], content) {
+			err = &HaltError{Event: bare(e), Err: Terminal(CodeOtherContent, otherEvent(e.ID))}
+		}
+		return where, nil, errors.Join(err, savepoint.Rollback(ctx))
 	}
 	return where, savepoint, nil
 }
@@ -131,7 +137,7 @@ func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e event.Event, where pl
 		}
 		return Undecided, err
 	}
-	p := &planned{ids: []planID{{id: e.ID, place: where, isNew: true}}, inserted: 1}
+	p := &planned{ids: []planID{{id: e.ID, content: sql.Content(&e), place: where, isNew: true}}, inserted: 1}
 	a, f := in.setAside(ctx, tx, p, []event.Event{e}, false)
 	if f != nil {
 		return Undecided, f.err

@@ -1,10 +1,12 @@
 package inbox_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -135,4 +137,116 @@ func TestP9_1_QuarantinedEventIsDecidedMeanwhile(t *testing.T) {
 	}
 	same(t, "again", <-again, repeat(inbox.Duplicate, 1))
 	same(t, "parked", w.parked(), []string{})
+}
+
+// TestP9_1_OneIDForTwoEvents: an id that two events have is no repeat of the first. The second is set aside under an id
+// of its own, once, and can be released.
+func TestP9_1_OneIDForTwoEvents(t *testing.T) {
+	t.Parallel()
+	A, Q, D, P := inbox.Applied, inbox.Quarantined, inbox.Duplicate, inbox.Parked
+	other := func(e event.Event, payload string) event.Event {
+		e.Payload = []byte(payload)
+		return e
+	}
+	setUp := func(t *testing.T, cfg inbox.Config, s *switchable) (*world, *inbox.Inbox, inbox.Handler) {
+		t.Helper()
+		w := newWorld(t)
+		w.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) "+
+			"values ('ledger', current_date - 30, 10)")
+		cfg.Window = 10 * oneDay
+		in := w.inbox(quick(cfg))
+		return w, in, in.Each(s.effect)
+	}
+	ids := map[string]func(w *world) uuid.UUID{
+		"of a day": func(w *world) uuid.UUID { return idAt(w.noon(0)) },
+		"foreign":  func(*world) uuid.UUID { return uuid.New() },
+	}
+	for name, id := range ids {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, in, h := setUp(t, inbox.Config{}, &switchable{})
+			e := keyed("a", "b")
+			e[0].ID = id(w)
+			e[1].ID = e[0].ID
+			third := other(e[0], `{"third": 3}`)
+			repeat := e[0]
+			repeat.Headers = map[string]string{"traceparent": "another"}
+			same(t, "one batch", handle(t, h, []event.Event{e[0], e[1], repeat}), []inbox.Outcome{A, Q, D})
+			same(t, "later", handle(t, h, []event.Event{e[1], third, repeat, third}), []inbox.Outcome{D, Q, D, D})
+			list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
+			if err != nil || len(list) != 2 || list[0].Code != inbox.CodeOtherContent || list[0].Key != "b" ||
+				!strings.Contains(list[0].Error, e[0].ID.String()) || list[0].MessageID == list[1].MessageID {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			if err := w.operator().ReleaseEvent(t.Context(), list[0].ID, "its producer is mended"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.operator().DiscardEvent(t.Context(), list[1].ID, "nonsense"); err != nil {
+				t.Fatal(err)
+			}
+			runs(t, in)
+			pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked")
+			same(t, "effects", w.effects(), []uuid.UUID{e[0].ID, list[0].MessageID})
+			same(t, "again", handle(t, h, []event.Event{e[1], third, repeat}), []inbox.Outcome{D, D, D})
+		})
+	}
+	t.Run("parked", func(t *testing.T) {
+		t.Parallel()
+		e := keyed("a")[0]
+		s := &switchable{bad: map[uuid.UUID]error{e.ID: inbox.Terminal("x", errBad)}}
+		w, in, h := setUp(t, inbox.Config{}, s)
+		second := other(e, "second")
+		same(t, "outcomes", handle(t, h, []event.Event{e}), []inbox.Outcome{P})
+		same(t, "outcomes", handle(t, h, []event.Event{second, e}), []inbox.Outcome{Q, D})
+		list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
+		if err != nil || len(list) != 2 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		mended := []byte("mended")
+		edit := operator.Edit{Payload: &mended}
+		if err := w.operator().EditParked(t.Context(), list[0].ID, edit, "mended by hand"); err != nil {
+			t.Fatal(err)
+		}
+		s.mended.Store(true)
+		w.releaseKey("a", 1)
+		runs(t, in)
+		pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from inbox_parked")
+		same(t, "the event as it was before the edit", handle(t, h, []event.Event{e, second}), []inbox.Outcome{D, D})
+	})
+	t.Run("undecidable", func(t *testing.T) {
+		t.Parallel()
+		w, _, h := setUp(t, inbox.Config{}, &switchable{})
+		e := keyed("a")[0]
+		e.ID = idAt(w.noon(-12))
+		same(t, "outcomes", handle(t, h, []event.Event{e, other(e, "second"), e, other(e, "second")}),
+			[]inbox.Outcome{Q, Q, D, D})
+	})
+	t.Run("halt", func(t *testing.T) {
+		t.Parallel()
+		w, _, h := setUp(t, inbox.Config{OnFailure: inbox.Halt}, &switchable{})
+		e := keyed("a")[0]
+		out, err := h.Handle(t.Context(), []event.Event{e, other(e, "second")})
+		halted, ok := errors.AsType[*inbox.HaltError](err)
+		if !ok || len(out) == 0 || out[0] != A {
+			t.Fatalf("%v, %v", out, err)
+		}
+		if code, _ := inbox.TerminalCode(halted); code != inbox.CodeOtherContent {
+			t.Fatalf("code %q of %v", code, err)
+		}
+		same(t, "effects", w.effects(), []uuid.UUID{e.ID})
+	})
+	t.Run("in the caller's transaction", func(t *testing.T) {
+		t.Parallel()
+		w, in, _ := setUp(t, inbox.Config{}, &switchable{})
+		e := keyed("a")[0]
+		for i, e := range []event.Event{e, e, other(e, "second")} {
+			err := pgx.BeginFunc(t.Context(), w.Pool, func(tx pgx.Tx) error {
+				_, err := in.ProcessTx(t.Context(), tx, e, write)
+				return err
+			})
+			if _, halts := errors.AsType[*inbox.HaltError](err); halts != (i == 2) || (err != nil) != halts {
+				t.Errorf("event %d: %v", i, err)
+			}
+		}
+	})
 }

@@ -13,13 +13,13 @@ select c.system || '/' || c.timeline from {schema}inbox_server() c`
 // The ids are sorted. They are passed as the text of an array: one argument in every query mode of pgx. The conflict is
 // named, so that a table without its primary key, as half a restore leaves it, takes no id a second time.
 const sqlInsertDay = `-- inbox: insert into the days
-insert into {schema}inbox_message (consumer_name, message_id)
-select $1::text, id from unnest($2::text::uuid[]) as id
+insert into {schema}inbox_message (consumer_name, message_id, content)
+select $1::text, id, content from unnest($2::text::uuid[], $3::text::bigint[]) as t (id, content)
 on conflict (consumer_name, message_id) do nothing returning message_id`
 
 const sqlInsertAny = `-- inbox: insert into any
-insert into {schema}inbox_message_any (consumer_name, message_id)
-select $1::text, id from unnest($2::text::uuid[]) as id
+insert into {schema}inbox_message_any (consumer_name, message_id, content)
+select $1::text, id, content from unnest($2::text::uuid[], $3::text::bigint[]) as t (id, content)
 on conflict (consumer_name, message_id) do nothing returning message_id`
 
 // Effects run in this transaction: a COMMIT of theirs fails (inbox_guard).

@@ -12,7 +12,8 @@ select exists (select from {schema}inbox_parked where consumer_name = $1::text)
 
 // A parked id is decided: its event is neither run nor parked again.
 const sqlOpenIDs = `-- inbox: open ids
-select message_id from {schema}inbox_parked where consumer_name = $1::text and message_id = any($2::text::uuid[])`
+select message_id, content from {schema}inbox_parked
+where consumer_name = $1::text and message_id = any($2::text::uuid[])`
 
 // FOR SHARE, so that a releaser cannot remove a mark while an event is added behind it.
 const sqlMarks = `-- inbox: marks of keys
@@ -27,25 +28,25 @@ on conflict (consumer_name, key_hash) do nothing`
 // A list is ordered by its rows' ids, which are drawn in the order of the array.
 const sqlPark = `-- inbox: park
 insert into {schema}inbox_parked (consumer_name, message_id, key_hash, kind, tenant, topic, type, record_partition,
-	record_offset, record_millis, record_key, record_value, record_headers, code, reason, attempts)
+	record_offset, record_millis, record_key, record_value, record_headers, code, reason, attempts, content)
 select $1::text, message_id::uuid, key_hash, kind, tenant, topic, type, record_partition, record_offset, record_millis,
-	record_key, record_value, record_headers::jsonb, code, reason, attempts
+	record_key, record_value, record_headers::jsonb, code, reason, attempts, content
 from unnest($2::text[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::integer[], $9::bigint[],
-	$10::bigint[], $11::bytea[], $12::bytea[], $13::text[], $14::text[], $15::text[], $16::integer[])
+	$10::bigint[], $11::bytea[], $12::bytea[], $13::text[], $14::text[], $15::text[], $16::integer[], $17::bigint[])
 	with ordinality as t (message_id, key_hash, kind, tenant, topic, type, record_partition, record_offset,
-		record_millis, record_key, record_value, record_headers, code, reason, attempts, n)
+		record_millis, record_key, record_value, record_headers, code, reason, attempts, content, n)
 order by n`
 
 // The same for undecidable events. An event that is decided or parked is not quarantined.
 const sqlQuarantine = `-- inbox: quarantine
 insert into {schema}inbox_parked (consumer_name, message_id, key_hash, kind, tenant, topic, type, record_partition,
-	record_offset, record_millis, record_key, record_value, record_headers, code, reason, attempts)
+	record_offset, record_millis, record_key, record_value, record_headers, code, reason, attempts, content)
 select $1::text, message_id::uuid, key_hash, kind, tenant, topic, type, record_partition, record_offset, record_millis,
-	record_key, record_value, record_headers::jsonb, code, reason, attempts
+	record_key, record_value, record_headers::jsonb, code, reason, attempts, content
 from unnest($2::text[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::integer[], $9::bigint[],
-	$10::bigint[], $11::bytea[], $12::bytea[], $13::text[], $14::text[], $15::text[], $16::integer[])
+	$10::bigint[], $11::bytea[], $12::bytea[], $13::text[], $14::text[], $15::text[], $16::integer[], $17::bigint[])
 	with ordinality as t (message_id, key_hash, kind, tenant, topic, type, record_partition, record_offset,
-		record_millis, record_key, record_value, record_headers, code, reason, attempts, n)
+		record_millis, record_key, record_value, record_headers, code, reason, attempts, content, n)
 where not exists (select from {schema}inbox_message m where m.consumer_name = $1::text
 	and m.message_id = t.message_id::uuid)
 	and not exists (select from {schema}inbox_message_any a where a.consumer_name = $1::text
@@ -239,7 +240,7 @@ update {schema}inbox_parked set release_attempts = -1 where consumer_name = $1::
 // The first events of a list, or the single event with that id.
 const sqlHead = `-- inbox: head
 select id, message_id::text, topic, record_partition, record_offset, record_millis, encode(record_key, 'hex'),
-	encode(record_value, 'hex'), record_headers::text, kind, release_attempts, code
+	encode(record_value, 'hex'), record_headers::text, kind, release_attempts, code, content
 from {schema}inbox_parked
 where consumer_name = $1::text and ($2::bytea is not null and key_hash = $2::bytea or $2::bytea is null
 	and id = $3::bigint)

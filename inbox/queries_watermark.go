@@ -42,8 +42,10 @@ insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id,
 select $1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, $6::bigint, $7::smallint[], $8::bigint[],
 	$9::bigint from met`
 
-// The recorded ids of a consumer that was moved from ByID.
+// Ids that are recorded, and what their events said.
 const sqlKnownIDs = `-- inbox: known ids
-select message_id from {schema}inbox_message where consumer_name = $1::text and message_id = any($2::text::uuid[])
+select message_id, content from {schema}inbox_message
+where consumer_name = $1::text and message_id = any($2::text::uuid[])
 union all
-select message_id from {schema}inbox_message_any where consumer_name = $1::text and message_id = any($2::text::uuid[])`
+select message_id, content from {schema}inbox_message_any
+where consumer_name = $1::text and message_id = any($2::text::uuid[])`

@@ -27,6 +27,7 @@ type record struct {
 	kind      string
 	attempts  int
 	code      string
+	content   int64
 }
 
 // fromHex reads bytes that a statement has encoded as hex; nil for NULL.
@@ -64,7 +65,7 @@ type rows struct {
 	ids, kinds, topics, types, headers, codes, errors []string
 	hashes, tenants, keys, values                     [][]byte
 	partitions, attempts                              []int32
-	offsets, millis                                   []int64
+	offsets, millis, contents                         []int64
 }
 
 // Kinds of parked events.
@@ -74,9 +75,9 @@ const (
 	kindQuarantined = "quarantined"
 )
 
-func (r *rows) add(e *event.Event, hash []byte, kind, code, message string, attempts int) {
+func (r *rows) add(e *event.Event, id uuid.UUID, hash []byte, kind, code, message string, attempts int) {
 	rec := e.Record()
-	r.ids = append(r.ids, e.ID.String())
+	r.ids = append(r.ids, id.String())
 	r.kinds = append(r.kinds, kind)
 	r.topics = append(r.topics, e.Topic)
 	r.types = append(r.types, storable(e.Type, 255))
@@ -91,12 +92,13 @@ func (r *rows) add(e *event.Event, hash []byte, kind, code, message string, atte
 	r.attempts = append(r.attempts, int32(attempts))
 	r.offsets = append(r.offsets, e.Position.Offset)
 	r.millis = append(r.millis, e.Time.UnixMilli())
+	r.contents = append(r.contents, sql.Content(e))
 }
 
 func (r *rows) args(consumer string) []any {
 	return []any{
 		consumer, r.ids, r.hashes, r.kinds, r.tenants, r.topics, r.types, r.partitions, r.offsets, r.millis, r.keys,
-		r.values, r.headers, r.codes, r.errors, r.attempts,
+		r.values, r.headers, r.codes, r.errors, r.attempts, r.contents,
 	}
 }
 

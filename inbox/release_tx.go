@@ -129,7 +129,7 @@ func (in *Inbox) lockHeads(ctx context.Context, tx pgx.Tx, r *released, n int) (
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*record, error) {
 		h := &record{}
 		return h, row.Scan(&h.id, &h.messageID, &h.topic, &h.partition, &h.offset, &h.millis, fromHex{&h.key},
-			fromHex{&h.value}, &h.headers, &h.kind, &h.attempts, &h.code)
+			fromHex{&h.value}, &h.headers, &h.kind, &h.attempts, &h.code, &h.content)
 	})
 	if err == nil && len(list) == 0 {
 		err = in.unmark(ctx, tx, r)
@@ -273,7 +273,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 		if t.events[i], err = r.event(); err != nil {
 			return nil, &failure{kind: failed, index: i, err: Terminal(CodeMalformed, err)}
 		}
-		p.ids[i] = planID{id: t.events[i].ID, index: int32(i), place: inAny}
+		p.ids[i] = planID{id: t.events[i].ID, content: r.content, index: int32(i), place: inAny}
 		if s.Released(t.events[i].ID) {
 			p.ids[i].place = inDay
 		}
@@ -293,7 +293,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	case err != nil:
 		return nil, in.classify(ctx, fmt.Errorf("inbox: recording released ids: %w", err))
 	}
-	if err = in.there(ctx, tx, p.repeats(), false); err != nil {
+	if _, err = in.there(ctx, tx, p.repeats(), false); err != nil {
 		return nil, in.classify(ctx, err)
 	}
 	return p, nil

@@ -37,6 +37,7 @@ const (
 	replayed     // it was published under another number
 	oldNumbering // it belongs to an old numbering of its partition
 	unnumbered   // it has no number
+	otherEvents  // another event has its id
 )
 
 // undecidable reports whether the inbox cannot tell if the event was applied.
@@ -64,6 +65,13 @@ func (s state) place(id uuid.UUID, windowDays days.Number, ahead int) place {
 }
 
 // refusal returns the error of an event that can be neither applied nor skipped.
+// otherEvent is the error of an event that has the id of another.
+func otherEvent(id uuid.UUID) error {
+	return fmt.Errorf("its id %s is that of an event with another type, key or payload, which was decided or is "+
+		"parked: its producer gives one id to two events; release it to apply it, or discard it (where it halts: "+
+		"relay inbox skip)", id)
+}
+
 func refusal(p place, e *event.Event, s state, windowDays days.Number) error {
 	d, _ := days.Of(e.ID)
 	switch p {
@@ -79,6 +87,8 @@ func refusal(p place, e *event.Event, s state, windowDays days.Number) error {
 		return errors.New("it carries no number of a relay (ce_epoch, ce_lane, ce_laneseq), so a consumer that goes " +
 			"by numbers cannot tell whether it was applied: " +
 			"find out who wrote it into the topic, then release it to apply it, or discard it")
+	case otherEvents:
+		return otherEvent(e.ID)
 	case tooFuture:
 		return fmt.Errorf("its id is of day %s, more days ahead than are made (today is %s by the database's clock): "+
 			"the clock that made it is broken; "+

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -21,15 +22,13 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// there returns an error unless each of the ids, which are not new, is recorded, or parked if one may be.
-func (in *Inbox) there(ctx context.Context, on querier, ids []uuid.UUID, parked bool) error {
+// there returns the contents of ids that are not new. It returns an error unless each is recorded, or parked if one may
+// be.
+func (in *Inbox) there(ctx context.Context, on querier, ids []uuid.UUID, parked bool) (map[uuid.UUID]int64, error) {
 	if len(ids) == 0 {
-		return nil
+		return nil, nil
 	}
-	missing := map[uuid.UUID]bool{}
-	for _, id := range ids {
-		missing[id] = true
-	}
+	contents := map[uuid.UUID]int64{}
 	statements := []string{sqlKnownIDs, sqlOpenIDs}
 	if !parked {
 		statements = statements[:1]
@@ -37,18 +36,22 @@ func (in *Inbox) there(ctx context.Context, on querier, ids []uuid.UUID, parked 
 	for _, statement := range statements {
 		rows, err := on.Query(ctx, in.q(statement), in.consumer, uuidArray(ids))
 		if err != nil {
-			return fmt.Errorf("inbox: looking for ids that are not new: %w", err)
+			return nil, fmt.Errorf("inbox: looking for ids that are not new: %w", err)
 		}
-		found, err := readIDs(rows)
+		found, err := readContents(rows)
 		if err != nil {
-			return fmt.Errorf("inbox: looking for ids that are not new: %w", err)
+			return nil, fmt.Errorf("inbox: looking for ids that are not new: %w", err)
 		}
-		for id := range found {
-			delete(missing, id)
+		maps.Copy(contents, found)
+	}
+	missing := map[uuid.UUID]bool{}
+	for _, id := range ids {
+		if _, is := contents[id]; !is {
+			missing[id] = true
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("inbox: %w", takenError("inbox_message", len(missing)))
+		return nil, fmt.Errorf("inbox: %w", takenError("inbox_message", len(missing)))
 	}
-	return nil
+	return contents, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
 // byNumber records the decided numbers of a partition, in rows that a transaction replaces before its effects run.
@@ -74,12 +75,13 @@ func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*plann
 	}
 	// The ids of events that an operator decided are recorded.
 	p.lookup, p.aged = s.IDs || giveUp, s.IDs
-	if !s.IDs {
+	if !p.lookup {
 		return p, nil
 	}
 	for i := range p.ids {
 		id := &p.ids[i]
-		if !id.isNew || s.place(id.id, cfg.windowDays, cfg.DaysAhead) != tooOld {
+		id.content = sql.Content(&events[id.index])
+		if !id.isNew || !s.IDs || s.place(id.id, cfg.windowDays, cfg.DaysAhead) != tooOld {
 			continue
 		}
 		if cfg.OnFailure == Halt {
@@ -129,12 +131,13 @@ func (d byNumber) read(res pgx.BatchResults, p *planned) error {
 	if err != nil {
 		return err
 	}
-	known, err := readIDs(rows)
+	known, err := readContents(rows)
 	if err != nil {
 		return err
 	}
 	for i := range p.ids {
-		if p.ids[i].isNew && known[p.ids[i].id] {
+		content, is := known[p.ids[i].id]
+		if is && p.ids[i].isNew && !otherContent(content, p.ids[i].content) {
 			p.ids[i].isNew = false
 			p.inserted--
 		}

@@ -101,13 +101,19 @@ where id = $1::bigint`
 
 // A repeat of a discarded id is a duplicate.
 const DiscardDay = `-- inbox: discard into the days
-insert into {schema}inbox_message (consumer_name, message_id, status, error_code)
-select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
+insert into {schema}inbox_message (consumer_name, message_id, status, error_code, content)
+select $1::text, t.id::uuid, 'discarded', t.code, coalesce(p.content, 0)
+from unnest($2::text[], $3::text[]) as t (id, code)
+left join {schema}inbox_parked p on p.consumer_name = $1::text and p.message_id = t.id::uuid
+order by t.id::uuid
 on conflict (consumer_name, message_id) do nothing`
 
 const DiscardAny = `-- inbox: discard into any
-insert into {schema}inbox_message_any (consumer_name, message_id, status, error_code)
-select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
+insert into {schema}inbox_message_any (consumer_name, message_id, status, error_code, content)
+select $1::text, t.id::uuid, 'discarded', t.code, coalesce(p.content, 0)
+from unnest($2::text[], $3::text[]) as t (id, code)
+left join {schema}inbox_parked p on p.consumer_name = $1::text and p.message_id = t.id::uuid
+order by t.id::uuid
 on conflict (consumer_name, message_id) do nothing`
 
 const LeaveAll = `-- inbox: leave the lists

@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -29,6 +30,20 @@ func KeyHash(tenant, topic, key string) []byte {
 		h.Write([]byte(part))
 	}
 	return h.Sum(nil)
+}
+
+// Content returns a hash of what an event says: its type, key and payload. Headers and position may differ between the
+// repeats of an event. Never 0, which is the content that is not known.
+func Content(e *event.Event) int64 {
+	h := sha256.New()
+	var n [4]byte
+	for _, part := range []string{e.Type, e.Key} {
+		binary.BigEndian.PutUint32(n[:], uint32(len(part)))
+		h.Write(n[:])
+		h.Write([]byte(part))
+	}
+	h.Write(e.Payload)
+	return cmp.Or(int64(binary.BigEndian.Uint64(h.Sum(nil))), 1)
 }
 
 // EncodeHeaders returns headers in the format of inbox_parked: [name, base64 of the value] each, in their order. A name
