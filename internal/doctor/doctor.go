@@ -131,6 +131,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	}
 	f.tables(ctx, s)
 	f.altered(ctx, s.DB)
+	f.triggers(ctx, s)
 	return f.list
 }
 

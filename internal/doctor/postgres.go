@@ -81,7 +81,7 @@ func (f *findings) altered(ctx context.Context, db *pgxpool.Pool) {
 	var unlogged, unkeyed, publications, published string
 	err := db.QueryRow(ctx, queryUnlogged).Scan(&unlogged)
 	if err == nil {
-		err = db.QueryRow(ctx, queryUnkeyed).Scan(&unkeyed)
+		err = db.QueryRow(ctx, queryUnkeyed, tables).Scan(&unkeyed)
 	}
 	if err == nil {
 		err = db.QueryRow(ctx, queryUnpublished).Scan(&publications, &published)

@@ -26,17 +26,32 @@ select coalesce(string_agg(c.oid::regclass::text, ', ' order by c.oid::regclass:
 where c.relkind = 'r' and c.relpersistence = 'u'
 	and c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
 
-	// An archive has no key.
+	// An archive has no key, and goose's table has one that nothing stands on.
 	queryUnkeyed = `-- doctor: tables without their keys
 select coalesce(string_agg(c.oid::regclass::text, ', ' order by c.oid::regclass::text), '') from pg_class c
-where c.relkind in ('r', 'p') and c.relname = any (string_to_array('outbox_event outbox_lane outbox_claim outbox_topic '
-	|| 'outbox_held outbox_meta outbox_parked_key outbox_parked outbox_audit outbox_paused_topic outbox_streamed '
-	|| 'outbox_scheduled outbox_wal relay_member inbox_message inbox_message_any inbox_days inbox_consumer '
-	|| 'inbox_parked inbox_parked_key inbox_audit inbox_watermark inbox_numbering inbox_progress idempotency_block '
-	|| 'idempotency_audit idempotency_key', ' '))
+where c.relkind in ('r', 'p') and c.relname = any ($1) and c.relname not in ('outbox_archive', 'effectonce_migration')
 	and (not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary and i.indisvalid)
 		or c.relname = 'inbox_parked' and not exists (select from pg_index i where i.indrelid = c.oid
 			and i.indisunique and not i.indisprimary and i.indisvalid))`
+
+	// What a partition has of its parent is shown once. What is disabled, or for a replica's role, does nothing here.
+	queryTriggers = `-- doctor: triggers
+with named as (
+	select c.oid, c.relname::text as name from pg_class c where c.relname = any ($1) and c.relkind in ('r', 'p')
+		and case $2 when '' then pg_table_is_visible(c.oid) else c.relnamespace = to_regnamespace(quote_ident($2)) end
+), tables as (
+	select n.oid, n.name from named n
+	union all
+	select h.inhrelid, '' from pg_inherits h join named n on n.oid = h.inhparent
+)
+select concat_ws(' ', c.name, t.tgname, p.proname), format('trigger %I on %s', t.tgname, c.oid::regclass) as what,
+	p.oid::regprocedure::text, t.tgtype::int
+from pg_trigger t join tables c on c.oid = t.tgrelid join pg_proc p on p.oid = t.tgfoid
+where not t.tgisinternal and t.tgparentid = 0 and t.tgenabled in ('O', 'A')
+union all
+select '', format('rule %I on %s', r.rulename, c.oid::regclass), '', 0
+from pg_rewrite r join tables c on c.oid = r.ev_class where r.rulename <> '_RETURN' and r.ev_enabled in ('O', 'A')
+order by 2`
 
 	// Postgres 18 refuses updates and deletes of a table whose replica identity has a generated column that a
 	// publication leaves out.
