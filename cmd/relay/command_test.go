@@ -97,6 +97,28 @@ func statusOfWhatIsAside(t *testing.T) {
 	}
 }
 
+// TestLookBehindALock: what only looks does not hang behind a session that has a table to itself, and names it.
+func TestLookBehindALock(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	holder := db.Connect(t)
+	for _, sql := range []string{
+		`set application_name = 'rewriter'`, `begin`, `lock table outbox_event in access exclusive mode`,
+	} {
+		if _, err := holder.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for verb, want := range map[string]int{"status": codeFailed, "lanes": codeFailed, "doctor": codeFindings} {
+		code, text, stderr := command(t, settings(db), verb, "--timeout=1h")
+		text += stderr
+		if code != want || !strings.Contains(text, "rewriter") || !strings.Contains(text, "idle in transaction, in "+
+			"its transaction since") || !strings.Contains(text, "access exclusive mode) holds an ACCESS EXCLUSIVE") {
+			t.Errorf("%s: exit code %d: %s", verb, code, text)
+		}
+	}
+}
+
 // TestStatusOfConsumers: an inbox in the same database is shown, and an outbox without an inbox is no error.
 func TestStatusOfConsumers(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/pgerr"
@@ -76,6 +77,29 @@ func (d database) withPool(ctx context.Context, timeout time.Duration,
 	}
 	defer pool.Close()
 	return do(ctx, pool)
+}
+
+// withReader is withPool for what only reads. It does not wait long for a lock, and names who holds it.
+func (d database) withReader(ctx context.Context, timeout time.Duration,
+	do func(ctx context.Context, pool *pgxpool.Pool) error,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	cfg, err := d.config()
+	if err != nil {
+		return err
+	}
+	doctor.LimitWaits(cfg)
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("opening the database: %w", err)
+	}
+	defer pool.Close()
+	err = do(ctx, pool)
+	if who := doctor.Blocked(ctx, pool, d.Schema, err); who != "" {
+		return fmt.Errorf("%s: %w", who, err)
+	}
+	return err
 }
 
 // pauses are those between attempts to reach a server: from 100 ms to 5 s, without end.

@@ -73,7 +73,7 @@ func (c *doctorCommand) examine(ctx context.Context, d database, subject doctor.
 	err error,
 ) {
 	subject.Schema, subject.Flags = d.Schema, d.where()
-	err = d.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	err = d.withReader(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		subject.DB = pool
 		list = append(doctor.Examine(ctx, subject), doctor.Restored(ctx, subject)...)
 		list = append(list, stuckKeys(ctx, subject)...)

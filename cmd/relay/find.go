@@ -41,7 +41,7 @@ func (c *findCommand) run(ctx context.Context, p *program) error {
 	if c.Text == "" {
 		return service.Usage("--text is missing: an id, a message id or a key")
 	}
-	return c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	return c.withReader(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		f, err := c.find(ctx, pool)
 		switch {
 		case err != nil:

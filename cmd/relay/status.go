@@ -62,7 +62,7 @@ type consumerLine struct {
 
 // consumers returns none if there is no inbox, or this role may not read it.
 func (d database) consumers(ctx context.Context, timeout time.Duration) (list []consumerLine, err error) {
-	err = d.withPool(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+	err = d.withReader(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 		found, err := inboxoperator.Diagnose(ctx, pool, d.Schema, false)
 		if wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) {
 			return nil
@@ -89,7 +89,7 @@ func (d database) consumers(ctx context.Context, timeout time.Duration) (list []
 
 // status reads the state of the outbox.
 func (d database) status(ctx context.Context, timeout time.Duration) (st operator.Status, err error) {
-	err = d.withPool(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
+	err = d.withReader(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
 		st, err = operator.ReadStatus(ctx, pool, d.Schema)
 		return outboxError(err)
 	})

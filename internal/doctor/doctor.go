@@ -78,6 +78,7 @@ type findings struct {
 	where    []string // flags that name the database in commands
 	inSchema string
 	brokers  string // as Kafka's tools take them
+	waited   bool   // a look may have waited for a lock for too long
 }
 
 func (f *findings) ok(check, format string, args ...any) {
@@ -97,6 +98,11 @@ func (f *findings) add(severity Severity, check, found, means, next string) {
 func (f *findings) failed(check string, err error) {
 	err = pgsession.Advise(err)
 	const means, next = "What cannot be looked at is not known to work.", "Read the error."
+	if waited(err) {
+		f.waited = true
+		f.add(Fail, check, "could not look: "+err.Error(), means, "See `locks`.")
+		return
+	}
 	if pgerr.Code(err) == "" { // not the server's
 		f.add(Fail, check, "could not look: "+err.Error(), means, next)
 		return
@@ -132,6 +138,9 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	f.tables(ctx, s)
 	f.altered(ctx, s.DB)
 	f.triggers(ctx, s)
+	if f.waited {
+		f.locks(ctx, s)
+	}
 	return f.list
 }
 

@@ -66,6 +66,35 @@ join pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey) and a.at
 where current_setting('server_version_num')::int >= 180000 and (p.pubupdate or p.pubdelete)
 	and not a.attname = any (t.attnames) and c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
 
+	// The number of a session that a pooler hands out is its own.
+	queryLimitWaits = `-- doctor: limit waits
+select set_config('lock_timeout', '3s', false)
+where pg_backend_pid() = $1::bigint and current_setting('lock_timeout') = '0'`
+
+	// Only this lock is in a reader's way, also while it is waited for. An index of a table counts as the table.
+	queryBlockers = `-- doctor: blockers
+with named as (
+	select c.oid from pg_class c where c.relname = any ($1)
+		and case $2 when '' then pg_table_is_visible(c.oid) else c.relnamespace = to_regnamespace(quote_ident($2)) end
+), tables as (
+	select n.oid from named n
+	union all
+	select h.inhrelid from pg_inherits h join named n on n.oid = h.inhparent
+), places as (
+	select t.oid, t.oid as place from tables t
+	union all
+	select t.oid, i.indexrelid from tables t join pg_index i on i.indrelid = t.oid
+)
+select string_agg(distinct p.oid::regclass::text, ', '), coalesce(l.pid, 0)::bigint, bool_or(l.granted),
+	coalesce(array_to_string(pg_blocking_pids(l.pid), ', '), ''), coalesce(a.application_name, ''),
+	coalesce(a.state, ''), coalesce(extract(epoch from clock_timestamp() - a.xact_start), 0)::float8,
+	coalesce(left(a.query, 100), ''), a.xact_start is null and l.pid is not null
+from pg_locks l join places p on p.place = l.relation left join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' and l.pid is distinct from pg_backend_pid()
+	and l.database = (select d.oid from pg_database d where d.datname = current_database())
+group by l.pid, a.application_name, a.state, a.xact_start, a.query
+order by bool_or(l.granted) desc, a.xact_start`
+
 	queryBackend = `-- doctor: backend
 select pg_backend_pid()`
 

@@ -1,0 +1,103 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// LimitWaits makes the connections of a pool that only reads wait for a lock no longer than three seconds. Behind a
+// pooler the setting would stay with whoever comes next: there the caller's deadline ends the wait.
+func LimitWaits(cfg *pgxpool.Config) {
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, queryLimitWaits, pgx.QueryExecModeExec, int64(conn.PgConn().PID()))
+		return err
+	}
+}
+
+// blocker is a session that has a table of ours to itself, or waits to.
+type blocker struct {
+	Tables   string
+	PID      int64 // 0: a prepared transaction
+	Has      bool
+	Behind   string // sessions that it waits for
+	App      string
+	State    string
+	Seconds  float64 // since its transaction began
+	Query    string
+	IsHidden bool
+}
+
+func (b blocker) String() string {
+	who := fmt.Sprintf("session %d", b.PID)
+	switch {
+	case b.PID == 0:
+		return "a prepared transaction holds an ACCESS EXCLUSIVE lock on " + b.Tables
+	case b.IsHidden:
+		who += " (of another role; grant pg_read_all_stats to this one to see what it does)"
+	default:
+		who += fmt.Sprintf(" (application_name %q, %s, in its transaction since %v: %s)", b.App, b.State,
+			time.Duration(b.Seconds*float64(time.Second)).Round(time.Second),
+			strings.Join(strings.Fields(b.Query), " "))
+	}
+	if b.Has {
+		return who + " holds an ACCESS EXCLUSIVE lock on " + b.Tables
+	}
+	return who + " wants an ACCESS EXCLUSIVE lock on " + b.Tables + ", and waits itself behind " + b.Behind
+}
+
+func readBlockers(ctx context.Context, db *pgxpool.Pool, schema string) ([]blocker, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	rows, err := db.Query(ctx, queryBlockers, tables, schema)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[blocker])
+}
+
+// waited reports whether err may be the end of a wait for a lock.
+func waited(err error) bool {
+	return pgerr.Is(err, pgerr.LockNotAvailable) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// Blocked names who keeps others from reading the tables; "" when err is no end of a wait, or nobody does.
+func Blocked(ctx context.Context, db *pgxpool.Pool, schema string, err error) string {
+	if !waited(err) {
+		return ""
+	}
+	list, err := readBlockers(ctx, db, schema)
+	if err != nil || len(list) == 0 {
+		return ""
+	}
+	return list[0].String()
+}
+
+// locks names who keeps others from reading the tables, after a look that has waited too long.
+func (f *findings) locks(ctx context.Context, s Subject) {
+	const check = "locks"
+	list, err := readBlockers(ctx, s.DB, s.Schema)
+	if err != nil {
+		f.failed(check, err)
+		return
+	}
+	for _, b := range list {
+		next := fmt.Sprintf("Wait for it, or end it: select pg_terminate_backend(%d)", b.PID)
+		if b.PID == 0 {
+			next = "Commit it or roll it back: select * from pg_prepared_xacts"
+		}
+		f.add(Fail, check, b.String(), "Nobody reads or writes them meanwhile: producers, relays and workers wait.",
+			next)
+	}
+	if len(list) == 0 {
+		f.add(Warn, check, "a look took too long, and by now no session has a table to itself", "Something was in "+
+			"the way, or the server is slow.", "Examine again.")
+	}
+}
