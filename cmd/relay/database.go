@@ -45,6 +45,7 @@ func (d database) config() (*pgxpool.Config, error) {
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "effectonce relay"
 	}
+	cfg.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // Go's, as for a relay's own connections
 	// A host that drops packets must not hold a command for minutes.
 	if cfg.ConnConfig.ConnectTimeout == 0 || cfg.ConnConfig.ConnectTimeout > time.Minute {
 		cfg.ConnConfig.ConnectTimeout = 10 * time.Second

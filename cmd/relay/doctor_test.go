@@ -8,6 +8,8 @@ import (
 
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 )
 
 func TestDoctor(t *testing.T) {
@@ -48,6 +50,23 @@ func TestDoctor(t *testing.T) {
 	}
 	if code, _, stderr := command(t, env, "doctor", "--kafka-sasl", "plain"); code != codeUsage {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// TestAnotherEncodingOfTheRole: a client_encoding that the database or the role sets does not change what the command
+// reads and writes.
+func TestAnotherEncodingOfTheRole(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t, migrations.Outbox)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values (U&'b\00fccher', 3)`)
+	db.Exec(t, `do $$ begin execute format('alter database %I set client_encoding = latin1', current_database());
+		end $$`)
+	_, text, _ := command(t, settings(db).with("RELAY_KAFKA_BROKERS", ""), "doctor")
+	if !regexp.MustCompile(`(?m)^ok    hash `).MatchString(text) {
+		t.Error(text)
+	}
+	if _, text, stderr := command(t, settings(db), "topics", "list"); !strings.Contains(text, "b\u00fccher") {
+		t.Error(text, stderr)
 	}
 }
 
