@@ -138,6 +138,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	f.tables(ctx, s)
 	f.altered(ctx, s.DB)
 	f.triggers(ctx, s)
+	f.others(ctx, s)
 	if f.waited {
 		f.locks(ctx, s)
 	}

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
 // serverWide are checks of what all tests of the server share.
 var serverWide = []string{
 	"durability", "oldest snapshot", "idle in transaction", "prepared transactions",
-	"replication slots",
+	"replication slots", "other outboxes",
 }
 
 // worst is the worst severity of a check, and its texts.

@@ -1,10 +1,12 @@
 package doctor
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -112,4 +114,42 @@ func TestInboxDaysWithoutItsRow(t *testing.T) {
 			t.Errorf("%s %s", f.Next, f.Command)
 		}
 	}
+}
+
+// TestOtherOutboxes: events in an outbox of another schema that no relay serves are named with their number; what may
+// not be read is not called well.
+func TestOtherOutboxes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t, migrations.Outbox)
+	look := func(pool *pgxpool.Pool) []Finding {
+		t.Helper()
+		return Examine(t.Context(), Subject{DB: pool, Schema: db.Schema})
+	}
+	expect(t, look(db.Pool), "other outboxes", OK, "0 in other schemas")
+	beside := db.Beside(t, migrations.Outbox)
+	expect(t, look(db.Pool), "other outboxes", OK, "1 in other schemas")
+	beside.Exec(t, `insert into outbox_event (topic, type) select 't', 'T' from generate_series(1, 3)`)
+	list := look(db.Pool)
+	expect(t, list, "other outboxes", Warn, "schema "+beside.Schema+": 3 events, and no relay works there")
+	for _, f := range list {
+		if f.Check == "other outboxes" && f.Command != "relay status --schema "+beside.Schema {
+			t.Error(f.Command)
+		}
+	}
+
+	cfg := db.Pool.Config()
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `set role pg_monitor`)
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	expect(t, look(pool), "other outboxes", Skip, beside.Schema)
+
+	beside.Exec(t, `insert into relay_member (owner, seen, lease_until) values (gen_random_uuid(), now(),
+		now() + interval '1 hour')`)
+	expect(t, look(db.Pool), "other outboxes", OK, "1 in other schemas")
 }

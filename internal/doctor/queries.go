@@ -95,6 +95,19 @@ where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' and l.pid is di
 group by l.pid, a.application_name, a.state, a.xact_start, a.query
 order by bool_or(l.granted) desc, a.xact_start`
 
+	queryOtherOutboxes = `-- doctor: other outboxes
+select n.nspname::text, has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')
+	and has_table_privilege(m.oid, 'select')
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+join pg_class m on m.relnamespace = n.oid and m.relname = 'relay_member'
+where c.relname = 'outbox_event' and c.relkind in ('r', 'p')
+	and case $1 when '' then not pg_table_is_visible(c.oid) else n.nspname <> $1 end
+order by 1`
+
+	queryOtherOutbox = `-- doctor: other outbox
+select (select count(*) from (select from {schema}outbox_event limit 1001) e),
+	exists (select from {schema}relay_member m where m.lease_until > clock_timestamp())`
+
 	queryBackend = `-- doctor: backend
 select pg_backend_pid()`
 
