@@ -317,3 +317,38 @@ func TestHandlerThatEndsItsGoroutineHalts(t *testing.T) {
 	}
 	h.await(t, 5)
 }
+
+// What an Observer's callback does says nothing about an event: its panic is logged with its stack, and the partition
+// goes on.
+func TestCallbacksThatPanic(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(10, 0)...)
+	logBuf := &logs{}
+	cfg := config(topic)
+	cfg.Batch, cfg.BatchWait, cfg.CommitEvery = 2, -1, -1
+	cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
+	committed := make(chan int64, 20)
+	cfg.Observer = consumer.Observer{
+		Assigned: func(int32, []consumer.Partition) { panic("hunter2") },
+		Handled:  func(consumer.Partition, int, []inbox.Outcome, time.Duration) { panic("hunter2") },
+		Committed: func(_ consumer.Partition, next int64) {
+			committed <- next
+			panic("hunter2")
+		},
+	}
+	h := newHandler()
+	m := start(t, h, topic, cfg)
+	h.await(t, 10)
+	for recv(t, "a commit", committed) != 10 {
+	}
+	m.stop(t)
+	for _, name := range []string{"Assigned", "Handled", "Committed"} {
+		if logBuf.count("callback=Observer."+name+" ") == 0 {
+			t.Errorf("nothing is said of %s", name)
+		}
+	}
+	if logBuf.count("consume_test.go") == 0 || logBuf.count("hunter2") > 0 {
+		t.Error("no stack in the log, or the value")
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/callback"
 	"github.com/effectonce/effectonce/internal/kafkaguard"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
@@ -67,6 +68,7 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 		topics: slices.Compact(slices.Sorted(slices.Values(topics))), cfg: cfg,
 	}
 	c.cfg.Logger = cfg.Logger.With("group", cfg.Group)
+	c.cfg.Observer = callback.Guarded(cfg.Observer, "Observer", c.cfg.Logger)
 	c.outage = &outage{log: c.cfg.Logger, observer: &c.cfg.Observer}
 	return c, nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Observer has callbacks for metrics and alarms. A nil callback is skipped. The goroutines of several partitions call
-// them concurrently, so they must not block.
+// them concurrently, so they must not block. The panic of a callback is logged, and ends nothing.
 type Observer struct {
 	// Assigned is called when a generation begins, with the member's partitions. A member without partitions is a
 	// standby.

@@ -136,7 +136,7 @@ const (
 )
 
 // Observer has callbacks for the actions of an inbox. Nil callbacks are skipped. The goroutines of Handle and Run call
-// them, so callbacks must be fast and safe for concurrent use.
+// them, so callbacks must be fast and safe for concurrent use. The panic of a callback is logged, and ends nothing.
 type Observer struct {
 	// Handled is called when a transaction decided events of one partition.
 	Handled func(HandledInfo)

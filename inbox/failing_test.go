@@ -826,3 +826,51 @@ func TestP9_3_PartitionEndsDuringEffect(t *testing.T) {
 		t.Errorf("%d effects were committed for a call that had ended", n-3)
 	}
 }
+
+// TestCallbacksThatPanic: what an Observer's callback does says nothing about an event. Its panic is logged with its
+// stack, and the work goes on.
+func TestCallbacksThatPanic(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := &syncBuilder{}
+	var calls atomic.Int64
+	in := w.inbox(quick(inbox.Config{
+		MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Observer: inbox.Observer{
+			Handled:    func(inbox.HandledInfo) { calls.Add(1); panic("hunter2") },
+			Retried:    func(inbox.RetriedInfo) { calls.Add(1); panic("hunter2") },
+			Parked:     func(inbox.ParkedInfo) { calls.Add(1); panic("hunter2") },
+			Released:   func(inbox.ReleasedInfo) { calls.Add(1); panic("hunter2") },
+			Maintained: func(inbox.MaintainedInfo) { calls.Add(1); panic("hunter2") },
+		},
+	}))
+	events := keyed("a", "b", "c")
+	fails := true
+	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if fails && e.ID == events[1].ID {
+			return errBad
+		}
+		return write(ctx, tx, e)
+	})
+	same(t, "outcomes", handle(t, h, events), []inbox.Outcome{inbox.Applied, inbox.Parked, inbox.Applied})
+	if got := pgtest.One[int](t, w.DB, "select attempts from inbox_parked"); got != 2 {
+		t.Errorf("parked after %d runs", got)
+	}
+	fails = false
+	w.releaseKey("b", 1)
+	if err := inbox.ReleaseOnce(t.Context(), in); err != nil {
+		t.Error(err)
+	}
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	same(t, "effects", w.effects(), []uuid.UUID{events[0].ID, events[2].ID, events[1].ID})
+	for _, name := range []string{"Handled", "Retried", "Parked", "Released", "Maintained"} {
+		if !strings.Contains(log.String(), "callback=Observer."+name+" ") {
+			t.Errorf("nothing is said of %s", name)
+		}
+	}
+	if !strings.Contains(log.String(), "failing_test.go") || strings.Contains(log.String(), "hunter2") {
+		t.Errorf("no stack in the log, or the value:\n%s", log)
+	}
+}

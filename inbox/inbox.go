@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/callback"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/internal/tracing"
@@ -90,6 +91,7 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 		db: db, consumer: consumer, cfg: s, log: s.Logger.With("consumer", consumer),
 		preparing: make(chan struct{}, 1),
 	}
+	in.cfg.Observer = callback.Guarded(s.Observer, "Observer", in.log)
 	in.outage.log = in.log
 	in.programs.host, _ = os.Hostname()
 	in.programs.said = map[string]bool{}
