@@ -50,6 +50,7 @@ type decoder struct {
 	topic     string
 	partition int32
 	idHeader  string
+	lacksID   func(offset int64, like string) // nil: ids are not expected
 	maxBatch  int
 	table     *crc32.Table
 
@@ -245,6 +246,11 @@ func (d *decoder) records(c *chunk, left *int64) error {
 			continue
 		}
 		e := event.Decode(&rec, d.idHeader)
+		if d.lacksID != nil {
+			if lacks, like := lacksID(&e, &rec, d.idHeader); lacks {
+				d.lacksID(rec.Offset, like)
+			}
+		}
 		e.Raw, e.Position.Absent = raw, rec.Offset-d.after
 		d.after = rec.Offset + 1
 		if c.events == nil {

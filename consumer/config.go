@@ -54,7 +54,8 @@ type Config struct {
 	// that does not return stand still for SessionTimeout. A second process with the same name replaces the first. The
 	// name has at most 249 letters, digits, dots, dashes and underscores. Default: none, a dynamic member.
 	InstanceID string
-	// IDHeader is the header with the event's id. Default: ce_id. Debezium's outbox router writes "id".
+	// IDHeader is the header with the event's id. Default: ce_id. Debezium's outbox router writes "id". Records that
+	// have neither are logged where it is set.
 	IDHeader string
 	// Start selects the first offset of a partition that is new to the group. Default: StartEarliest.
 	Start Start

@@ -352,3 +352,45 @@ func TestCallbacksThatPanic(t *testing.T) {
 		t.Error("no stack in the log, or the value")
 	}
 }
+
+// A header that is to have the ids, and that no record has: each record goes by its offset, so that its producer's
+// repeat is another event. That is said once for each topic, with the header that may have been meant.
+func TestIDHeaderThatNoRecordHas(t *testing.T) {
+	t.Parallel()
+	id := func(name, value string) kafkatest.Record {
+		return kafkatest.Record{Value: []byte("{}"), Headers: []kafkatest.Header{{Key: name, Value: []byte(value)}}}
+	}
+	for name, c := range map[string]struct {
+		header string
+		record kafkatest.Record
+		says   string // empty: nothing
+	}{
+		"another case":   {"event-id", id("Event-Id", uuid.NewString()), "it_has=Event-Id"},
+		"none":           {"event-id", id("x", "y"), "header=event-id"},
+		"a null":         {"event-id", id("event-id", "null"), "header=event-id"},
+		"ce_id":          {"event-id", id("ce_id", uuid.NewString()), ""},
+		"a UUIDv5":       {"event-id", id("event-id", uuid.NewSHA1(uuid.Nil, []byte("x")).String()), ""},
+		"not configured": {"", id("x", "y"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topic := kafkatest.Topic(t, 1)
+			kafkatest.Produce(t, topic, c.record, c.record, c.record)
+			logBuf := &logs{}
+			cfg := config(topic)
+			cfg.IDHeader, cfg.Logger = c.header, slog.New(slog.NewTextHandler(logBuf, nil))
+			h := newHandler()
+			m := start(t, h, topic, cfg)
+			seen := h.await(t, 3)
+			m.stop(t)
+			said := logBuf.count("records have no id in Config.IDHeader")
+			switch {
+			case c.says == "" && said > 0, c.says != "" && (said != 1 || logBuf.count(c.says) != 1):
+				t.Errorf("said %d times, of %q: %d", said, c.says, logBuf.count(c.says))
+			}
+			if same := seen[0][0].ID == seen[0][1].ID; same != (name == "ce_id" || name == "a UUIDv5") {
+				t.Errorf("the repeat has the same id: %v", same)
+			}
+		})
+	}
+}

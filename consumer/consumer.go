@@ -32,6 +32,7 @@ type Consumer struct {
 	loggedAt      time.Time // when
 
 	standstill standstill
+	noIDs      noIDs
 
 	mu       sync.Mutex
 	started  bool

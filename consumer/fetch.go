@@ -100,7 +100,11 @@ func (p *partition) fetch(ctx context.Context) error {
 }
 
 func (p *partition) newDecoder() *decoder {
-	return newDecoder(p.Topic, p.ID, p.c.cfg.IDHeader, p.c.cfg.MaxBatchBytes)
+	d := newDecoder(p.Topic, p.ID, p.c.cfg.IDHeader, p.c.cfg.MaxBatchBytes)
+	if d.idHeader != "" {
+		d.lacksID = p.lacksID
+	}
+	return d
 }
 
 // request sends one fetch request to the leader.
