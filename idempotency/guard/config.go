@@ -35,7 +35,8 @@ type Config struct {
 	// outcome is unknown. Other operations become unknown and wait for recovery. A wrong entry makes an effect happen
 	// twice.
 	Rerun []string
-	// Classify classifies an error without a mark. Nil, or Unclassified: [ClassifySQL] does.
+	// Classify classifies an error without a mark; nil: all are Unclassified. Where all work is one transaction and
+	// calls nothing after its COMMIT, [ClassifySQL] is right: what the database refused then frees the key.
 	Classify func(error) idempotency.Class
 	// RecordTimeout bounds the retries to record the outcome of the work; default 10 s. The end of the caller's context
 	// does not end them.

@@ -47,11 +47,10 @@ func New(store store.Store, cfg Config) (*Guard, error) {
 // the store's.
 //
 // Errors of the work: [idempotency.Terminal] is recorded and replayed. [idempotency.Retryable] means that nothing has
-// happened, and releases the key. So does an error without a mark by which a database has refused a transaction or a
-// connection, see [ClassifySQL]: work that commits more than once marks errors after its first COMMIT with
-// [idempotency.OutcomeUnknown], or uses Run. Config.Classify may know more. Every other error, and a panic, make the
-// outcome unknown: it may be that of a COMMIT whose reply was lost. After a take-over (Config.Rerun) an error does not
-// release the key, because the earlier owner may have committed.
+// happened, and releases the key. Every other error, and a panic, make the outcome unknown: it may be that of a COMMIT
+// whose reply was lost, or of what the work called after its COMMIT. Config.Classify may know more, as [ClassifySQL]
+// does of work that is one transaction. After a take-over (Config.Rerun) an error does not release the key, because the
+// earlier owner may have committed.
 //
 // If the claim fails because of the store, nothing was run, and the error is [idempotency.Retryable]. For work that
 // needs a fence, use Run and [Op.Fence].

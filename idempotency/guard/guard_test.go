@@ -245,32 +245,49 @@ func TestPeer_IdempotJS198_HotKeyStorm(t *testing.T) {
 	})
 }
 
-// TestDo_CallsAfterTheCommit: the work is done, and then a service does not answer. No attempt may do it again.
+// TestDo_CallsAfterTheCommit: the work is done, and then a service does not answer, or another database refuses a
+// statement or cannot be reached. No attempt may do it again.
 func TestDo_CallsAfterTheCommit(t *testing.T) {
 	t.Parallel()
-	service := httptest.NewServer(nil)
-	service.Close()
-	m, rows := memstore.New(memstore.Config{}), 0
-	g := newGuard(t, m, guard.Config{})
-	for range 3 {
-		_, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
-			rows++ // begin; insert; commit
+	for name, call := range map[string]func(ctx context.Context) error{
+		"a service does not answer": func(ctx context.Context) error {
+			service := httptest.NewServer(nil)
+			service.Close()
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, service.URL, nil)
 			if err != nil {
-				return idempotency.Result{}, err
+				return err
 			}
 			res, err := http.DefaultClient.Do(r)
 			if err == nil {
 				err = res.Body.Close()
 			}
-			return idempotency.Result{Code: 201}, err
+			return err
+		},
+		"another database refuses": func(context.Context) error {
+			return errors.Join(errors.New("write the audit"), sqlError{"42501", errors.New("no right")})
+		},
+		"another database is away": func(ctx context.Context) error {
+			_, err := pgconn.Connect(ctx, "postgres://127.0.0.1:1/none")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, rows := memstore.New(memstore.Config{}), 0
+			g := newGuard(t, m, guard.Config{})
+			for range 3 {
+				_, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
+					rows++ // begin; insert; commit
+					return idempotency.Result{Code: 201}, call(ctx)
+				})
+				if !errors.Is(err, idempotency.ErrUnknown) {
+					t.Errorf("the outcome is told as %v", err)
+				}
+			}
+			if rows != 1 {
+				t.Errorf("%d rows under one key", rows)
+			}
 		})
-		if !errors.Is(err, idempotency.ErrUnknown) {
-			t.Errorf("the outcome is told as %v", err)
-		}
-	}
-	if rows != 1 {
-		t.Errorf("%d rows under one key", rows)
 	}
 }
 
@@ -310,7 +327,7 @@ func TestDo_Errors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := memstore.New(memstore.Config{})
-			g := newGuard(t, m, guard.Config{})
+			g := newGuard(t, m, guard.Config{Classify: guard.ClassifySQL})
 			refused := idempotency.Result{Code: 402, Body: []byte("no")}
 			res, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
 				return refused, c.err

@@ -13,8 +13,9 @@ import (
 // may be that of a COMMIT whose reply was lost. So may one that ends the session: a server that waits for a standby has
 // committed already when it is shut down. Another failure to dial may be that of a call after the COMMIT.
 //
-// It knows the transaction of the error only. Work that has committed something before it, in whichever database, marks
-// its later errors with [idempotency.OutcomeUnknown], or is a local phase of [Guard.Run].
+// It cannot see whose error it is, so a guard asks it only as Config.Classify: if all work is one transaction, in one
+// database, and calls nothing after its COMMIT. Other work asks it about its transaction's error itself, and marks that
+// with [idempotency.Retryable].
 func ClassifySQL(err error) idempotency.Class {
 	if state, ok := errors.AsType[interface {
 		error

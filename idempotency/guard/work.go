@@ -58,9 +58,6 @@ func (a *attempt) classify(ctx context.Context, err error) (o outcome, code stri
 	if class == idempotency.Unclassified && err != nil && a.guard.cfg.Classify != nil {
 		class = a.guard.cfg.Classify(err)
 	}
-	if class == idempotency.Unclassified && err != nil {
-		class = ClassifySQL(err)
-	}
 	switch {
 	case err == nil && !isOpen:
 		return finished, ""

@@ -64,7 +64,7 @@ func TestMixed_GuardLostCommit(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t, pgstore.Config{})
 	through, proxy := s.throughProxy()
-	g, err := guard.New(s.store, guard.Config{})
+	g, err := guard.New(s.store, guard.Config{Classify: guard.ClassifySQL})
 	if err != nil {
 		t.Fatal(err)
 	}
