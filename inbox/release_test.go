@@ -395,6 +395,65 @@ func TestP9_6_Edit(t *testing.T) {
 	}
 }
 
+// TestP9_6_EditKeepsTheEvent: a CloudEvent in the structured mode is parked. An edit that takes its type away, as its
+// data alone would, is refused; the whole CloudEvent with other data is not, nor is one that mends a broken one.
+func TestP9_6_EditKeepsTheEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	record := func(n int64, value string) event.Event {
+		rec := event.Record{
+			Topic: "orders", Offset: n, Key: []byte("a"), Value: []byte(value),
+			Headers: []event.Header{{Key: event.HeaderContentType, Value: []byte("application/cloudevents+json")}},
+		}
+		e := event.Decode(&rec, "")
+		e.Raw = rec.Encode()
+		return e
+	}
+	whole := func(kind, data string) string {
+		return `{"specversion":"1.0","id":"4","source":"s","type":"` + kind + `","data":` + data + `}`
+	}
+	in := w.inbox(quick(inbox.Config{}))
+	got := make(chan string, 2)
+	handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if string(e.Payload) != "2" {
+			return inbox.Terminal("x", errBad)
+		}
+		got <- e.Type
+		return write(ctx, tx, e)
+	}), []event.Event{record(0, whole("Paid", "1")), record(1, "{")})
+	o := w.operator()
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	plain, none := "application/json", []byte(nil)
+	for _, edit := range []operator.Edit{
+		{Payload: new([]byte("2"))},
+		{Payload: &none},
+		{ContentType: &plain},
+		{Payload: new([]byte(whole("Sold", "2")))},
+	} {
+		if err := o.EditParked(t.Context(), list[0].ID, edit, "x"); !errors.Is(err, operator.ErrAnother) {
+			t.Fatalf("%+v makes another event: %v", edit, err)
+		}
+	}
+	for _, e := range list {
+		payload := []byte(whole("Paid", "2"))
+		if err := o.EditParked(t.Context(), e.ID, operator.Edit{Payload: &payload}, "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := o.ReleaseKey(t.Context(), "", "orders", "a", "mended"); err != nil || n != 2 {
+		t.Fatalf("%d events released: %v", n, err)
+	}
+	runs(t, in)
+	for range list {
+		if kind := <-got; kind != "Paid" {
+			t.Errorf("an event of type %q is applied", kind)
+		}
+	}
+}
+
 // TestP9_6_ParkingInsertsFirst: an event fails for good, and its twin is applied before it is parked. It is a
 // duplicate.
 func TestP9_6_ParkingInsertsFirst(t *testing.T) {

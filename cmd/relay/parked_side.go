@@ -193,7 +193,8 @@ func (inboxFlags) words() words {
 		consumers: true,
 		kinds:     []string{"failed", "behind", "quarantined"},
 		release:   "a worker that has the effect applies",
-		edited:    `Its id, topic, key and type stay. Headers that effectonce writes (ce_...) stay, too. The audit keeps the record as it was.`,
+		edited: `Its id, topic, key and type stay: the payload of a structured CloudEvent is the whole CloudEvent, and an edit that makes another event
+of it is refused. Headers that effectonce writes (ce_...) stay, too. The audit keeps the record as it was.`,
 		released: `Names a key of --consumer (--topic, --key, and --tenant if it has one), one event (--id), or --all of --consumer. A worker runs a key's list in its order, one
 transaction each; what comes meanwhile goes behind it. When one fails again, the key is parked again. Nothing happens while no
 worker runs. Before you release a quarantined event, check its business row: the inbox cannot tell whether it was applied.`,

@@ -61,6 +61,9 @@ var (
 	ErrEdited = audit.ErrEdited
 )
 
+// ErrAnother: the edit makes another event of the record, or none that can be understood.
+var ErrAnother = errors.New("the edit does not decode as the event that it was")
+
 // ErrNotHalted: the partition is not waiting for an operator.
 var ErrNotHalted = errors.New("neither halted nor waiting: it goes on, or never stopped; list the consumers")
 
@@ -115,8 +118,9 @@ func (c change) query(ctx context.Context, statement string, args ...any) pgx.Ro
 	return c.tx.QueryRow(ctx, c.o.q(statement), args...)
 }
 
-// EditParked changes a parked event before its release. The event keeps its id, topic and key. The audit keeps the
-// original record. It fails with ErrNotParked, ErrReleasing and ErrEdited.
+// EditParked changes a parked event before its release. The event keeps its id, topic, key and type: the payload of a
+// CloudEvent in the structured mode is the whole CloudEvent, and so must the new one be. The audit keeps the original
+// record. It fails with ErrNotParked, ErrReleasing, ErrEdited and ErrAnother.
 func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
 	if err := edit.Check(false); err != nil {
 		return fmt.Errorf("inbox: edit parked: %w", err)
@@ -133,12 +137,18 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if err := edit.CheckBefore(id, e.Payload, contentType, own); err != nil {
 			return err
 		}
-		headers, payload := "", []byte(nil)
+		to := event.Record{Topic: e.Topic, Value: e.Payload, Headers: e.Headers}
+		was, headers, payload := event.Decode(&to, ""), "", []byte(nil)
 		if edit.Headers != nil || edit.ContentType != nil {
-			headers = sql.EncodeHeaders(edited(e.Headers, edit))
+			to.Headers = edited(e.Headers, edit)
+			headers = sql.EncodeHeaders(to.Headers)
 		}
 		if edit.Payload != nil {
 			payload = *edit.Payload
+			to.Value = payload
+		}
+		if err := checkSame(id, was, event.Decode(&to, "")); err != nil {
+			return err
 		}
 		if err := c.auditRecords(ctx, edit.Detail(), true, e.ID); err != nil {
 			return err
@@ -146,6 +156,20 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		_, err = c.exec(ctx, sql.Edit, e.ID, edit.Payload != nil, payload, headers)
 		return err
 	})
+}
+
+// checkSame refuses a record that is decoded as another event than before the edit. What was missing may be added, as
+// when a CloudEvent that did not parse is mended.
+func checkSame(id int64, was, is event.Event) error {
+	for _, a := range [][3]string{
+		{"type", was.Type, is.Type}, {"source", was.Source, is.Source}, {"tenant", was.Tenant, is.Tenant},
+	} {
+		if a[1] != "" && a[1] != a[2] {
+			return fmt.Errorf("event %d: %w: its %s would be %q and is %q (the payload of a structured CloudEvent is "+
+				"the whole CloudEvent)", id, ErrAnother, a[0], a[2], a[1])
+		}
+	}
+	return nil
 }
 
 // edited returns the new headers of a record: the codec's headers unchanged, then the event's own headers by name.
