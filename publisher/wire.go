@@ -50,9 +50,6 @@ func (w *wire) throttle(leader int32, pause time.Duration) (warn bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	if w.throttled == nil {
-		w.throttled = map[int32]time.Time{}
-	}
 	if until := now.Add(min(pause, mostThrottle)); until.After(w.throttled[leader]) {
 		w.throttled[leader] = until
 	}
@@ -70,14 +67,15 @@ func (w *wire) rests(leader int32) time.Duration {
 }
 
 func newWire(cfg Config) *wire {
+	throttled := map[int32]time.Time{}
 	if cfg.Transport != nil {
-		return &wire{current: cfg.Transport}
+		return &wire{current: cfg.Transport, throttled: throttled}
 	}
 	dial := cfg.Dial
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext
 	}
-	return &wire{topics: map[string]bool{}, make: func(topics []string) kafka.RoundTripper {
+	return &wire{topics: map[string]bool{}, throttled: throttled, make: func(topics []string) kafka.RoundTripper {
 		return &kafka.Transport{
 			Dial: kafkaguard.Dial(dial, cfg.TLS), DialTimeout: min(5*time.Second, cfg.Timeout), SASL: cfg.SASL,
 			ClientID: cfg.ClientID,
