@@ -122,12 +122,12 @@ func isAway(ctx context.Context, conn Kafka, topic string, err error) bool {
 	if code, answered := errors.AsType[kafka.Error](err); answered {
 		return code.Temporary() || code == kafka.SASLAuthenticationFailed
 	}
-	client, closeIdle := conn.Client(TailTimeout)
-	defer closeIdle()
 	_, isNet := errors.AsType[net.Error](err)
 	if isNet || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return true
 	}
+	client, closeIdle := conn.Client(TailTimeout)
+	defer closeIdle()
 	_, err = client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
 	return err != nil
 }
