@@ -91,6 +91,7 @@ type beginning struct {
 	reread int64 // [at, reread) is committed, and read again; 0: nothing is
 	byHand bool  // a person or another program has set the group's offset
 	known  int64 // [at, known) is decided in the handler's database; 0: nothing is, as far as is known
+	sure   bool  // known is of this log, which is fetched by its id
 
 	lost      *LostRange // records that are gone, or may be
 	lostWhy   string
@@ -262,7 +263,7 @@ func (f facts) compare(b *beginning, g groupOffset, d inbox.Progress) {
 		b.at, b.why, b.commit, b.group.epoch = next, whyBeyond, true, -1
 	case g.committed > f.end: // the fetch reports it, after it has read the bounds again
 	case next > g.committed:
-		b.known = next
+		b.known, b.sure = next, same && f.fetch == f.log && f.diverged < 0
 	default:
 		b.group.epoch = -1
 		at := min(max(next, f.first), g.committed)

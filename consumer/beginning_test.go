@@ -255,6 +255,42 @@ func TestOffsetSetByHand(t *testing.T) {
 	}
 }
 
+// TestGroupBehindIsTold: the group was set back below the handler's progress. The handler is told that its progress is
+// of this log, once that is certain, so that it need not go by ids alone.
+func TestGroupBehindIsTold(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	topic, brokers := kafkatest.Topic(t, 1), kafkatest.Brokers(t)
+	kafkatest.Produce(t, topic, records(8, 0)...)
+	k, cfg := newKeeping(), config(topic)
+	m := start(t, k, topic, cfg)
+	k.await(t, 8)
+	m.stop(t)
+	read := 8
+	for _, c := range []struct{ next, want int64 }{{8, 8}, {2, 0}} {
+		k.decided(0, c.next)
+		commitWith(t, brokers, topic, 2, "")
+		m = start(t, k, topic, cfg)
+		read += 6
+		offsetsOf(t, k.await(t, read)[0][read-6:], 2, 8)
+		m.stop(t)
+		if got := k.began(0).Decided; c.want > 0 && got != c.want {
+			t.Errorf("the database has decided %d, and the handler was told %d", c.next, got)
+		}
+	}
+	// A row of another log is no progress of this one.
+	k.rows.mu.Lock()
+	k.rows.of[0] = inbox.Progress{Kept: true, Next: 8, Beginning: inbox.Beginning{Log: uuid.New()}}
+	k.rows.mu.Unlock()
+	commitWith(t, brokers, topic, 2, "")
+	m = start(t, k, topic, cfg)
+	k.await(t, read+6)
+	m.stop(t)
+	if got := k.began(0).Decided; got != 0 {
+		t.Errorf("the progress is of another log, and the handler was told %d", got)
+	}
+}
+
 // metadataOf returns the metadata of the group's offset of partition 0.
 func metadataOf(t *testing.T, brokers []string, topic string) (meta string) {
 	t.Helper()

@@ -35,7 +35,7 @@ func (p *partition) begins(ctx context.Context, b *beginning) bool {
 		p.reread = ForgottenRange{Partition: p.Partition, From: b.at, To: b.reread}
 	}
 	p.group = b.group
-	if b.write && !p.record(ctx, b) {
+	if (b.write || b.sure) && !p.record(ctx, b) {
 		return false
 	}
 	if b.commit {
@@ -48,11 +48,14 @@ func (p *partition) begins(ctx context.Context, b *beginning) bool {
 // database is another one now.
 func (p *partition) record(ctx context.Context, b *beginning) bool {
 	moved := false
+	begins := inbox.Beginning{
+		Log: b.group.log, Offset: b.group.began, Partitions: int32(b.group.seen), Reason: b.why, Cut: b.isCut,
+	}
+	if b.sure {
+		begins.Decided = b.known
+	}
 	ok := retry(ctx, func() bool {
-		err := p.c.handler.Begin(ctx, p.Topic, p.ID, b.next, inbox.Beginning{
-			Log: b.group.log, Offset: b.group.began, Partitions: int32(b.group.seen), Reason: b.why,
-			Cut: b.isCut,
-		})
+		err := p.c.handler.Begin(ctx, p.Topic, p.ID, b.next, begins)
 		if moved = isMoved(err); moved {
 			p.databaseMoved(err)
 			return true

@@ -30,6 +30,7 @@ type assignment struct {
 	stored    int64     // the progress that is stored, or was by this process; -1: no row is known
 	database  string    // the database in which the partition began; empty: unknown
 	account   account   // up to the decided progress
+	proven    proven    // the events that the progress alone proves to be decided
 	absent    absent    // behind the decided events, and not in the account yet
 	log       *string   // the id of the topic's log, of which the progress is; nil: unknown
 	effectAt  time.Time // when the last effect that is not in the progress was applied; zero: none
@@ -168,6 +169,7 @@ func (a *assignment) reload() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.loaded, a.marks, a.unwritten, a.effectAt, a.absent = false, nil, 0, time.Time{}, absent{}
+	a.proven = proven{}
 	a.span = span{armed: true}
 }
 
@@ -181,6 +183,7 @@ func (a *assignment) checkDatabase(now string) *failure {
 	}
 	err := &MovedError{From: a.database, To: now}
 	a.database, a.loaded, a.marks, a.unwritten, a.effectAt, a.absent = "", false, nil, 0, time.Time{}, absent{}
+	a.proven = proven{}
 	return &failure{kind: moved, err: err}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -111,8 +112,15 @@ func (b *batch) step(ctx context.Context) error {
 	if f == nil {
 		f = b.in.dedup.ready(ctx, b.name, b.assignment)
 	}
+	var old int
+	if f == nil {
+		old, f = b.provenOld(ctx)
+	}
 	switch {
 	case f != nil:
+	case old > 0:
+		b.limit = b.pos + old
+		out = slices.Repeat([]Outcome{Duplicate}, old)
 	case b.givesUp():
 		if b.in.cfg.OnFailure == Halt {
 			return b.halt(ctx, b.doom)
@@ -128,6 +136,7 @@ func (b *batch) step(ctx context.Context) error {
 		if b.in.apart.Load() {
 			b.limit = b.pos + 1
 		}
+		b.limit = b.beforeOld()
 		out = make([]Outcome, b.limit-b.pos)
 		f = b.attempt(ctx, counted, out)
 	}

@@ -45,7 +45,8 @@ type Handler interface {
 	// a zero Progress.
 	Progress(ctx context.Context, topic string, partition int32) (Progress, error)
 	// Begin records where a consumer begins a partition, before the first Handle for it, and again when the log is
-	// another one. The partition's progress becomes next; if that is negative, the progress stays.
+	// another one. The partition's progress becomes next; if that is negative, the progress stays. If b.Decided is not
+	// zero, nothing changes, and events below the progress come again.
 	Begin(ctx context.Context, topic string, partition int32, next int64, b Beginning) error
 	// Absent tells that the log has no record for a consumer at the offsets from from to below to: markers of
 	// transactions, or what was aborted or compacted. Every event before them is decided.
@@ -114,6 +115,9 @@ type Beginning struct {
 	Reason string
 	// Cut says that the log was cut at the next offset: what it has from there on was never decided.
 	Cut bool
+	// Decided is the handler's progress, if it is certainly of this log and the group's offset is below it: what is in
+	// between is read again. Zero: nothing is, or that is not certain.
+	Decided int64
 }
 
 // Resumed returns false: a HandlerFunc has no place to record it.

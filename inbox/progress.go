@@ -216,6 +216,9 @@ func (h *handler) Begin(ctx context.Context, topic string, partition int32, next
 		id := b.Log.String()
 		log = &id
 	}
+	if b.Decided > 0 {
+		return h.readsAgain(ctx, p, a, log)
+	}
 	tag, err := h.db.Exec(ctx, h.q(sqlBeginPartition), h.consumer, topic, partition, next, log, b.Offset, b.Reason,
 		b.Partitions, a.beganIn(), b.Cut)
 	switch {
