@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -29,8 +30,25 @@ func TestFindCommand(t *testing.T) {
 		len(found.Inbox.Events) != 1 || found.Inbox.Events[0].Where != "decided" || found.Keys != nil {
 		t.Errorf("exit code %d, %v: %s\n%s", code, err, text, stderr)
 	}
+	// Records of other producers: the inbox has the hash of source and id, as event.Decode makes it.
+	for source, header := range map[string]string{"orders": event.HeaderSource, "a-topic": ""} {
+		for _, given := range []string{id, "order-77"} {
+			r := event.Record{Topic: source, Headers: []event.Header{{Key: event.HeaderID, Value: []byte(given)}}}
+			if header != "" {
+				r.Headers = append(r.Headers, event.Header{Key: header, Value: []byte(source)})
+			} else if given == id {
+				continue // it is the id
+			}
+			foreign := event.Decode(&r, "").ID.String()
+			db.Exec(t, `insert into inbox_message_any (consumer_name, message_id) values ('ledger', $1)`, foreign)
+			code, text, stderr = command(t, env, "find", "--text", given, "--source", source)
+			if code != codeOK || !strings.Contains(text, "decided") || !strings.Contains(text, foreign) {
+				t.Errorf("%s of %s: exit code %d: %s\n%s", given, source, code, text, stderr)
+			}
+		}
+	}
 	if code, text, _ = command(t, env, "find", "--text=nothing"); code != codeOK ||
-		!strings.Contains(text, "Nothing was found.") {
+		!strings.Contains(text, "Nothing was found.") || !strings.Contains(text, "--source") {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 	if code, _, stderr = command(t, env, "find"); code != codeUsage || !strings.Contains(stderr, "--text") {
