@@ -82,6 +82,8 @@ func (r *Relay) closeTopic(topic string, err error) {
 
 // reportClosed reports that events of a place are held from now on.
 func (r *Relay) reportClosed(at delivery.Place, err error) {
+	r.closed.Store(at, err)
+	r.requestBeat() // it shows operators why
 	if at.Partition == delivery.WholeTopic {
 		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on",
 			"topic", at.Topic, "err", err)
@@ -100,6 +102,7 @@ func (r *Relay) reopen(at delivery.Place) {
 	if !was {
 		return
 	}
+	r.requestBeat()
 	r.log.Info("held events can go again", "topic", at.Topic, "partition", at.Partition, "after",
 		took.Round(time.Millisecond))
 	if r.cfg.Observer.Reopened != nil {

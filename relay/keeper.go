@@ -1,10 +1,12 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -200,7 +202,49 @@ func (r *Relay) trouble() (text string, lasts *string) {
 		lasts = interval(time.Since(refused.since))
 		return false
 	})
+	if text == "" {
+		return r.holds(time.Now())
+	}
 	return text, lasts
+}
+
+// holdsShown is how many of the places that a relay holds events for it names.
+const holdsShown = 3
+
+// holds is why it holds events, by place, the oldest first. Queries know the text by its first word.
+func (r *Relay) holds(now time.Time) (text string, lasts *string) {
+	type held struct {
+		place, why string
+		age        time.Duration
+	}
+	var list []held
+	r.closed.Range(func(key, why any) bool {
+		at, age := key.(delivery.Place), r.health.Age(key.(delivery.Place), now)
+		if age == 0 {
+			r.closed.CompareAndDelete(key, why)
+			return true
+		}
+		place := "topic " + at.Topic
+		if at.Partition != delivery.WholeTopic {
+			place = fmt.Sprintf("%s/%d", place, at.Partition)
+		}
+		list = append(list, held{place, delivery.ErrorText(redact.Error(why.(error)), longestTrouble), age})
+		return true
+	})
+	if len(list) == 0 {
+		return "", nil
+	}
+	slices.SortFunc(list, func(a, b held) int {
+		return cmp.Or(cmp.Compare(b.age, a.age), cmp.Compare(a.place, b.place))
+	})
+	var parts []string
+	for _, h := range list[:min(len(list), holdsShown)] {
+		parts = append(parts, h.place+" for "+h.age.Round(time.Second).String()+": "+h.why)
+	}
+	if more := len(list) - holdsShown; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	return "holds " + strings.Join(parts, "; "), interval(list[0].age)
 }
 
 // longestTrouble bounds what a heartbeat carries of an error, in bytes.

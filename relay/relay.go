@@ -67,6 +67,7 @@ type Relay struct {
 
 	health  *delivery.Health
 	refused sync.Map // refusedLane by the lane's int16
+	closed  sync.Map // why, an error, by delivery.Place; some may be open again
 	proof   atomic.Pointer[proof]
 
 	version string // of this program

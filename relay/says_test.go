@@ -60,3 +60,40 @@ func TestRelaySaysWhatFails(t *testing.T) {
 		t.Errorf("once it works: %+v", r)
 	}
 }
+
+// TestRelaySaysWhatItHolds: while a relay holds the events of a topic, its row names the topic and Kafka's error, also
+// to the doctor.
+func TestRelaySaysWhatItHolds(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(8)
+	b.set(func(e *event.Event, _ int32) answer {
+		if e.Topic == "payments" {
+			return forbidden
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", 3, 3, 0)
+	appendTo(t, db, "orders", 3, 3, 0)
+	startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Name = "holder" })))
+	says := func(what string, is func(operator.RelayStatus, []string) bool) {
+		t.Helper()
+		pgtest.Await(t, what, func() (bool, error) {
+			st, err := operator.ReadStatus(t.Context(), db.Pool, db.Schema)
+			if err != nil {
+				return false, err
+			}
+			d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema, true)
+			return len(st.Relays.List) == 1 && is(st.Relays.List[0], d.Holding), err
+		})
+	}
+	says("what is held", func(r operator.RelayStatus, holding []string) bool {
+		return strings.HasPrefix(r.Trouble, "holds topic payments for ") && r.TroubleFor != nil &&
+			strings.Contains(r.Trouble, forbidden.err.Error()) && len(holding) == 1 &&
+			strings.HasPrefix(holding[0], "holder holds topic payments for ")
+	})
+	b.set(nil)
+	awaitEmpty(t, db)
+	says("that nothing is", func(r operator.RelayStatus, holding []string) bool {
+		return r.Trouble == "" && r.TroubleFor == nil && len(holding) == 0
+	})
+}

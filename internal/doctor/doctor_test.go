@@ -147,6 +147,15 @@ func TestProvoked(t *testing.T) {
 			"held", Warn,
 			"refused: 1 events",
 		},
+		"held, and why": {
+			[]string{
+				`insert into relay_member (owner, name, seen, lease_until, trouble, trouble_since)
+				values (gen_random_uuid(), 'host:8', now(), now() + interval '1 hour',
+					'holds topic refused for 9s: [29] Topic Authorization Failed', now() - interval '90 s')`,
+			},
+			"held", Warn,
+			"refused: 1 events; host:8 holds topic refused for 9s: [29] Topic Authorization Failed",
+		},
 		"scheduled": {
 			[]string{`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T')`},
 			"scheduled", Warn, "1 events",
@@ -330,7 +339,7 @@ func TestPausedIsNotHeld(t *testing.T) {
 	f.held([]operator.Topic{
 		{Topic: "t", Partitions: 3, Held: 12, PausedAt: &at, PausedBy: "anna", Reason: "why"},
 		{Topic: "u", Partitions: 3},
-	})
+	}, nil)
 	expect(t, f.list, "paused", Warn, "t (anna: why), 12 events")
 	expect(t, f.list, "held", OK, "none")
 	if got := f.list[0].Command; got != `relay topics resume --topic t --reason "..."` {

@@ -167,7 +167,7 @@ func (f *findings) aside(d operator.Diagnosis) {
 	} else {
 		f.ok("parked", "none")
 	}
-	f.held(d.Topics)
+	f.held(d.Topics, d.Holding)
 	if d.Undue > 0 {
 		f.add(Warn, "scheduled", fmt.Sprintf("%d events are due for more than a minute", d.Undue),
 			"The owner of a lane moves its due events; it does not, or there is none.", "See which lanes have no "+
@@ -178,8 +178,8 @@ func (f *findings) aside(d operator.Diagnosis) {
 	}
 }
 
-// held tells a pause, which a person ends, from what ends by itself.
-func (f *findings) held(topics []operator.Topic) {
+// held tells a pause, which a person ends, from what ends by itself, and why relays hold what they hold.
+func (f *findings) held(topics []operator.Topic, why []string) {
 	held, paused := "", ""
 	for _, t := range topics {
 		switch {
@@ -192,7 +192,13 @@ func (f *findings) held(topics []operator.Topic) {
 			f.runWhy("topics", "resume", "--topic", t.Topic)
 		case t.Held > 0:
 			held = t.Topic
-			f.add(Warn, "held", fmt.Sprintf("%s: %d events", t.Topic, t.Held), "The topic, or a partition of it, "+
+			found := fmt.Sprintf("%s: %d events", t.Topic, t.Held)
+			for _, one := range why {
+				if strings.Contains(one, "topic "+t.Topic+" for ") || strings.Contains(one, "topic "+t.Topic+"/") {
+					found += "; " + one
+				}
+			}
+			f.add(Warn, "held", found, "The topic, or a partition of it, "+
 				"does not take them now. They go out by themselves, in order, once it does.",
 				"Look at what is said of topic "+t.Topic+" below, its brokers and its ACLs.")
 			f.run("topics", "held", "--topic", t.Topic)

@@ -38,6 +38,7 @@ type Diagnosis struct {
 	Members                 int64         // relays that were alive within the last minute
 	Silent                  []SilentRelay // the first five, the last heard of first
 	Troubled                []string      // the first five live relays that have met an error for ten seconds, with it
+	Holding                 []string      // the first five live relays that hold events, with places and errors
 	WaitingLanes            int64         // lanes that have events
 	Oldest                  time.Duration // age of the oldest event; 0 when there is none
 
@@ -186,6 +187,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	d.Oldest = sql.Seconds(oldest)
 	d.Silent = rowsOf(ctx, x, scanSilent, sql.Silent)
 	d.Troubled = x.texts(ctx, sql.Troubled)
+	d.Holding = x.texts(ctx, sql.Holding)
 	x.row(ctx, sql.Aside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})
 	var ago *float64
 	x.row(ctx, sql.Vacuum, nil, []any{&d.Vacuum.Live, &d.Vacuum.Dead, &ago, &d.Vacuum.Off})

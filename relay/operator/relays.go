@@ -40,6 +40,7 @@ type RelayStatus struct {
 	Version string `json:"version"`
 	// Trouble is the last error of Kafka, or of Postgres, that keeps it from working as it should, and TroubleFor since
 	// when something fails there; empty and nil: nothing does, as of the last heartbeat. It tries again within 5 s.
+	// When nothing else fails, it says for which topics or partitions the relay holds events, since when, and why.
 	Trouble    string         `json:"trouble"`
 	TroubleFor *time.Duration `json:"trouble_for"`
 	// Acked is how long ago Kafka last acked an event of it, as of that heartbeat; nil: it never has.

@@ -60,8 +60,13 @@ where m.lease_until <= clock_timestamp() and m.seen <= clock_timestamp() - inter
 select coalesce(nullif(m.name, ''), m.owner::text) || ', for ' || date_trunc('second', m.seen - m.trouble_since)
 	|| ': ' || m.trouble
 from {schema}relay_member m
-where m.lease_until > clock_timestamp() and m.trouble <> '' and m.seen - m.trouble_since >= interval '10 seconds'
+where m.lease_until > clock_timestamp() and m.trouble <> '' and m.trouble not like 'holds %'
+	and m.seen - m.trouble_since >= interval '10 seconds'
 order by 1 limit 5`
+
+	Holding = `-- relay: holding
+select coalesce(nullif(m.name, ''), m.owner::text) || ' ' || m.trouble from {schema}relay_member m
+where m.lease_until > clock_timestamp() and m.trouble like 'holds %' order by 1 limit 5`
 
 	Aside = `-- relay: aside
 select (select count(*) from {schema}outbox_parked), (select count(*) from {schema}outbox_parked_key),
