@@ -27,6 +27,7 @@ var topics = map[string][2]string{
 	"outboxes":       {"operations/many.md", "Which outboxes"},
 	"postgres":       {"security.md", "Postgres: sslmode"},
 	"probes":         {"operations/running.md", "Health"},
+	"quotas":         {"operations/running.md", "Quotas of Kafka"},
 	"refused-events": {"operations/acting.md", "Refused events"},
 	"roles":          {"security.md", "Roles"},
 	"secrets":        {"security.md", "Secrets"},

@@ -63,7 +63,8 @@ type runCommand struct {
 // Help is the longer text of --help.
 func (*runCommand) Help() string {
 	return `Run two or more: they share the outbox's lanes, and take over the lanes of a relay that ends. They wait for a Postgres or
-Kafka that is unavailable. SIGTERM or SIGINT drains: claimed events are published, then the lanes go to the others.`
+Kafka that is unavailable. SIGTERM, SIGINT or SIGHUP drains: claimed events are published, then the lanes go to the
+others.`
 }
 
 // components are made by run, which must close them.
