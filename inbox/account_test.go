@@ -114,6 +114,34 @@ func TestP9_2_AbsentMovesTheProgress(t *testing.T) {
 	}
 }
 
+// TestSkipWaitsForTheWorkers: a worker that runs does not look at what an operator skips, so it is refused. What was
+// skipped before is no sign of a worker.
+func TestSkipWaitsForTheWorkers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h := w.inbox(inbox.Config{}).Each(write)
+	assigned(h)
+	handle(t, h, some(5))
+	w.Exec(t, "insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset) values ('ledger', "+
+		"'payments', 4, 7, 7)")
+	o := newOperator(t, w, "ledger")
+	for _, stopped := range []string{
+		"update inbox_progress set updated_at = now() - interval '2 minutes'",
+		"update inbox_consumer set programs = '{}'",
+	} {
+		if _, err := o.SkipTo(t.Context(), "payments", 3, 8, "it is no event"); err == nil ||
+			!strings.Contains(err.Error(), "stop its workers first") {
+			t.Errorf("beside a worker: %v", err)
+		}
+		w.Exec(t, stopped)
+	}
+	for partition := range int32(2) {
+		if _, err := o.SkipTo(t.Context(), "payments", 3+partition, 8, "it is no event"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestSkipMovesProgress: SkipTo moves the progress, only forwards, with a reason and an audit entry.
 func TestSkipMovesProgress(t *testing.T) {
 	t.Parallel()

@@ -78,6 +78,12 @@ func skipRecords(q *request) error {
 	if err != nil || to < 0 {
 		return &refusal{http.StatusUnprocessableEntity, "This is no offset", "Nothing was changed."}
 	}
+	x, _ := q.db.findings.get(q.Context(), 0)
+	if end, known := x.Ends[place{at.topic, at.partition}]; known && to > end {
+		return &refusal{
+			http.StatusUnprocessableEntity, fmt.Sprintf("The log ends at offset %d", end), "Nothing was changed.",
+		}
+	}
 	return q.changeConsumer("Skip records of "+at.String(), "skip", at.flags("--to", strconv.FormatInt(to, 10)),
 		func(ctx context.Context, o *inboxoperator.Operator, reason string) (string, error) {
 			from, err := o.SkipTo(ctx, at.topic, at.partition, to, reason)

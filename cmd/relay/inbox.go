@@ -8,6 +8,8 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
@@ -81,6 +83,7 @@ func (c *inboxRetireCommand) run(ctx context.Context, p *program) error {
 
 type inboxSkipCommand struct {
 	inboxChange
+	kafkaconn.Config
 	Topic     string `line:"" shown:"(required)" help:"Topic of the partition."`
 	Partition int32  `line:"" default:"-1" shown:"(required)" help:"Its number."`
 	To        int64  `line:"" default:"-1" shown:"(required)" help:"The first offset that is handled again: the one after the record that halts it."`
@@ -91,7 +94,8 @@ func (*inboxSkipCommand) Help() string {
 	return `For a record that halts its partition and can be neither decided nor parked. Its effect never runs. Stop the consumer's workers, run this,
 set the group to the same offset, and start the workers:
   kafka-consumer-groups.sh --group G --topic T:P --reset-offsets --to-offset N --execute
-If only the group is moved, it returns to the inbox's position.`
+If only the group is moved, it returns to the inbox's position. A consumer that has run within the last two minutes is refused, for its
+workers would go on from where they are. With --kafka-brokers an offset beyond the end of the log is refused, too.`
 }
 
 func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
@@ -100,13 +104,25 @@ func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 			"each partition is")
 	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		looked := ""
+		if len(c.Brokers) == 0 {
+			looked = " Without --kafka-brokers nobody has looked whether the log has that offset."
+		} else {
+			conn, err := c.Config.New(kafkaTokens)
+			if err != nil {
+				return &service.UsageError{Err: err}
+			}
+			if err := doctor.MaySkip(ctx, conn, c.Topic, c.Partition, c.To); err != nil {
+				return err
+			}
+		}
 		from, err := o.SkipTo(ctx, c.Topic, c.Partition, c.To, c.Reason)
 		if err != nil {
 			return err
 		}
 		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition, "from": from, "to": c.To},
-			"The account of %s/%d has moved from %d to %d. Set the group to offset %d now, before its workers start.",
-			c.Topic, c.Partition, from, c.To, c.To)
+			"The account of %s/%d has moved from %d to %d. Set the group to offset %d now, before its workers start.%s",
+			c.Topic, c.Partition, from, c.To, c.To, looked)
 	})
 }
 

@@ -223,6 +223,33 @@ func TestInboxResume(t *testing.T) {
 	}
 }
 
+// TestSkipKnowsTheEnd: an offset beyond the end of the log is refused, where Kafka can be asked.
+func TestSkipKnowsTheEnd(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Inbox)
+	topic := kafkatest.Topic(t, 1)
+	record := kafkatest.Record{Value: []byte("v")}
+	kafkatest.Produce(t, topic, record, record, record)
+	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 14)`)
+	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at)
+		values ('ledger', $1, 0, 1, 1, now() - interval '1 hour')`, topic)
+	for _, c := range []struct {
+		brokers, to, says string
+		code              int
+	}{
+		{kafkatest.Brokers(t)[0], "100000", "/0 ends at offset 3: what comes until 100000 was never written", codeFailed},
+		{"127.0.0.1:1", "2", "/0 ends is not known", codeFailed},
+		{kafkatest.Brokers(t)[0], "2", "moved from 1 to 2. Set the group to offset 2 now, before its workers start.\n", codeOK},
+		{"", "3", "nobody has looked whether the log has that offset", codeOK},
+	} {
+		code, text, stderr := command(t, settings(db).with("RELAY_KAFKA_BROKERS", c.brokers), "inbox", "skip",
+			"--consumer", "ledger", "--topic", topic, "--partition", "0", "--to", c.to, "--reason", "it is no event")
+		if code != c.code || !strings.Contains(text+stderr, c.says) {
+			t.Errorf("to %s: exit code %d, no %q in\n%s%s", c.to, code, c.says, text, stderr)
+		}
+	}
+}
+
 // TestConsumersShowTheirLag: the list has a consumer's position and the end of its log.
 func TestConsumersShowTheirLag(t *testing.T) {
 	t.Parallel()

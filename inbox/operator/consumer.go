@@ -143,8 +143,7 @@ func (o *Operator) Resume(ctx context.Context, topic string, partition int32, re
 // minute, or a program reported within the last two that it runs the consumer.
 func (o *Operator) Retire(ctx context.Context, reason string) error {
 	return o.ofOne(ctx, "retire consumer", reason, func(c change) error {
-		var retired, runs bool
-		err := c.query(ctx, sql.LockConsumer, o.consumer).Scan(&retired, &runs)
+		retired, err := c.lockStopped(ctx)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return fmt.Errorf("consumer %q never started: relay inbox consumers lists them", o.consumer)
@@ -152,8 +151,6 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 			return err
 		case retired:
 			return fmt.Errorf("consumer %q is retired already", o.consumer)
-		case runs:
-			return fmt.Errorf("consumer %q has run within the last two minutes: stop its workers first", o.consumer)
 		}
 		if _, err := c.exec(ctx, sql.Retire, o.consumer); err != nil {
 			return err
@@ -162,15 +159,29 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 	})
 }
 
+// lockStopped locks the row of a consumer. It fails if the consumer runs, or may.
+func (c change) lockStopped(ctx context.Context) (retired bool, err error) {
+	var runs bool
+	err = c.query(ctx, sql.LockConsumer, c.o.consumer).Scan(&retired, &runs)
+	if err == nil && runs {
+		err = fmt.Errorf("consumer %q has run within the last two minutes: stop its workers first", c.o.consumer)
+	}
+	return retired, err
+}
+
 // SkipTo skips the records of a partition between the inbox's progress and an offset, for a record that halts the
 // partition and can be neither decided nor parked. It moves only the progress and returns the previous offset. Stop the
-// workers first, and set the group's offset in Kafka to the same offset before they start again: a group's offset that
-// is ahead of the progress is set back to it. SkipTo fails if nothing of the partition was decided, or if the progress
-// is already at or past the offset.
+// workers first: those that run go on from where they are, and do not look. Set the group's offset in Kafka to the same
+// offset before they start again: a group's offset that is ahead of the progress is set back to it. SkipTo does not ask
+// Kafka where the log ends. It fails if nothing of the partition was decided, if the progress is already at or past the
+// offset, if it moved within the last minute, or if a program reported within the last two that it runs the consumer.
 func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64,
 	err error,
 ) {
 	err = o.ofOne(ctx, "skip records", reason, func(c change) error {
+		if _, err := c.lockStopped(ctx); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
 		err := c.query(ctx, sql.SkipTo, o.consumer, topic, partition, offset).Scan(&from)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%s-%d has no account before offset %d: relay inbox consumers shows where it is", topic,

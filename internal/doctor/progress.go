@@ -180,6 +180,19 @@ func Ends(ctx context.Context, conn Kafka, partitions []operator.PartitionState)
 	return ends, errors.Join(append(wrong, err)...)
 }
 
+// MaySkip returns an error unless Kafka says that the log of a partition reaches up to an offset.
+func MaySkip(ctx context.Context, conn Kafka, topic string, partition int32, to int64) error {
+	ends, err := Ends(ctx, conn, []operator.PartitionState{{Topic: topic, Partition: partition}})
+	switch {
+	case err != nil:
+		return fmt.Errorf("where %s/%d ends is not known: %w", topic, partition, err)
+	case to > ends[0]:
+		return fmt.Errorf("%s/%d ends at offset %d: what comes until %d was never written, and would not be handled",
+			topic, partition, ends[0], to)
+	}
+	return nil
+}
+
 // place is a partition, or a topic with the partition -1.
 type place struct {
 	topic     string

@@ -162,12 +162,11 @@ from {schema}inbox_consumer c where c.consumer_name = $1::text for update`
 const Retire = `-- inbox: retire a consumer
 update {schema}inbox_consumer set retired_at = clock_timestamp() where consumer_name = $1::text`
 
-// Forwards only: everything before the progress is decided.
+// Forwards only: everything before the progress is decided. updated_at stays, for it says that a worker has run.
 const SkipTo = `-- inbox: skip to an offset
 update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bigint,
 	accounted = n.accounted + $4::bigint - n.from_offset, attempts = 0, halted_at = null,
-	halted_code = '', halted_reason = '',
-	trying_at = null, updated_at = clock_timestamp()
+	halted_code = '', halted_reason = '', trying_at = null
 from {schema}inbox_progress p
 where n.consumer_name = $1::text and n.topic = $2::text and n.partition = $3::integer and n.from_offset < $4::bigint
 	and p.consumer_name = n.consumer_name and p.topic = n.topic and p.partition = n.partition
