@@ -37,8 +37,8 @@ func TestP9_1_ProgressProvesOldRepeats(t *testing.T) {
 			begins: inbox.Beginning{Offset: 2}, again: inbox.Beginning{Log: log, Decided: next}, want: from(2),
 		},
 		"skipped": {again: inbox.Beginning{Log: log, Decided: next}, want: from(3), between: func(w *world) {
-			w.Exec(w.t, "update inbox_progress set from_offset = 1, to_offset = 1, accounted = 1, updated_at = now() - "+
-				"interval '2 minutes'")
+			w.Exec(w.t, "update inbox_progress set from_offset = 1, to_offset = 1, accounted = 1, "+
+				"updated_at = now() - interval '2 minutes'")
 			w.Exec(w.t, "update inbox_consumer set programs = '{}'")
 			if _, err := w.operator().SkipTo(w.t.Context(), "payments", 3, 3, "they are bad"); err != nil {
 				w.t.Fatal(err)

@@ -233,13 +233,14 @@ func TestSkipKnowsTheEnd(t *testing.T) {
 	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 14)`)
 	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at)
 		values ('ledger', $1, 0, 1, 1, now() - interval '1 hour')`, topic)
+	kafka := kafkatest.Brokers(t)[0]
 	for _, c := range []struct {
 		brokers, to, says string
 		code              int
 	}{
-		{kafkatest.Brokers(t)[0], "100000", "/0 ends at offset 3: what comes until 100000 was never written", codeFailed},
+		{kafka, "100000", "/0 ends at offset 3: what comes until 100000 was never written", codeFailed},
 		{"127.0.0.1:1", "2", "/0 ends is not known", codeFailed},
-		{kafkatest.Brokers(t)[0], "2", "moved from 1 to 2. Set the group to offset 2 now, before its workers start.\n", codeOK},
+		{kafka, "2", "moved from 1 to 2. Set the group to offset 2 now, before its workers start.\n", codeOK},
 		{"", "3", "nobody has looked whether the log has that offset", codeOK},
 	} {
 		code, text, stderr := command(t, settings(db).with("RELAY_KAFKA_BROKERS", c.brokers), "inbox", "skip",
