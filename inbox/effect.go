@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/errtree"
 )
 
 // Effect is the application's work for an event. It runs in the transaction that records the event's id, so that both
@@ -37,14 +37,7 @@ var Skip = errors.New("inbox: skip this event")
 
 // skips reports whether err is Skip, and nothing else is in its tree: the other part may be why nothing was done.
 func skips(err error) bool {
-	switch e := err.(type) {
-	case interface{ Unwrap() error }:
-		return skips(e.Unwrap())
-	case interface{ Unwrap() []error }:
-		all := e.Unwrap()
-		return len(all) > 0 && !slices.ContainsFunc(all, func(one error) bool { return !skips(one) })
-	}
-	return errors.Is(err, Skip)
+	return errtree.Only(err, func(leaf error) bool { return errors.Is(leaf, Skip) })
 }
 
 // Codes of the terminal errors of this package.

@@ -25,9 +25,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 
+	"github.com/effectonce/effectonce/internal/errtree"
 	"github.com/effectonce/effectonce/internal/usage"
 )
 
@@ -94,11 +94,5 @@ func Main(run func(ctx context.Context) error) (code int) {
 
 // onlyEnd reports whether an error is the end of a context, and no other error was joined to it.
 func onlyEnd(err error) bool {
-	switch e := err.(type) { //nolint:errorlint // it takes the error apart
-	case interface{ Unwrap() []error }:
-		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !onlyEnd(err) })
-	case interface{ Unwrap() error }:
-		return onlyEnd(e.Unwrap())
-	}
-	return errors.Is(err, context.Canceled)
+	return errtree.Only(err, func(leaf error) bool { return errors.Is(leaf, context.Canceled) })
 }
