@@ -121,6 +121,13 @@ func writeStatus(w io.Writer, st operator.Status) error {
 		fmt.Fprintf(table, "\nSCHEDULED\tDUE NOW\tNEXT\n%d\t%d\t%s\n", s.Events, s.Overdue,
 			s.Next.UTC().Format(time.RFC3339))
 	}
+	if len(st.Open) > 0 {
+		fmt.Fprintln(table, "\nOPEN TRANSACTION\tUSER\tPROGRAM\tSTATE\tFOR")
+		for _, o := range st.Open {
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", o.PID, cmp.Or(o.User, "-"), cmp.Or(o.Application, "-"),
+				cmp.Or(o.State, "-"), age(o.For, true))
+		}
+	}
 	if s := st.WAL; s != nil {
 		fmt.Fprintf(table, "\nSLOT\tSTATE\tREADER\tLANES\tLAG\tSINCE\tHELD\tSAFE\n%s\t%s\t%s\t%d of "+
 			"%d\t%s\t%s\t%s\t%s\n", s.Slot, slotState(s),

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -16,4 +17,13 @@ func DiagnoseWith(ctx context.Context, db *pgxpool.Pool, vectors map[string]int6
 	}
 	x := examiner{db: db, schema: in}
 	return x.examine(ctx, vectors, false)
+}
+
+// ReadOpen is Status.Open, from another age on.
+func ReadOpen(ctx context.Context, db *pgxpool.Pool, long time.Duration) ([]OpenStatus, error) {
+	in, err := sql.For("")
+	if err != nil {
+		return nil, err
+	}
+	return readOpen(ctx, db, in, long)
 }

@@ -25,6 +25,9 @@ type Status struct {
 	Aside []Topic `json:"aside"`
 	// Scheduled counts the events for later; no other figure includes them.
 	Scheduled ScheduledStatus `json:"scheduled"`
+	// Open are the first five transactions that have been open for a minute and have appended: their events wait for
+	// their COMMIT. Those of other roles are shown to a role with pg_read_all_stats only.
+	Open []OpenStatus `json:"open"`
 	Relays
 	// WAL is nil when no relay has read the WAL for this outbox.
 	WAL *relay.WALStatus `json:"wal,omitempty"`
@@ -51,6 +54,18 @@ type TopicStatus struct {
 	Oldest  time.Duration `json:"oldest"`
 }
 
+// OpenStatus is an open transaction of a Status.
+type OpenStatus struct {
+	PID         int32         `json:"pid"`
+	User        string        `json:"user"`
+	Application string        `json:"application"`
+	State       string        `json:"state"` // as in pg_stat_activity
+	For         time.Duration `json:"for"`
+}
+
+// longOpen is from when on an open transaction is shown.
+const longOpen = time.Minute
+
 // ReadStatus reads the state of an outbox. It counts every waiting event, which takes about a second per ten million;
 // for a figure every few seconds use [relay.Relay.Sample]. An empty schema is the connection's search_path.
 func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, error) {
@@ -74,6 +89,9 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
 	}
 	st.Scheduled = scheduled[0]
+	if st.Open, err = readOpen(ctx, db, in, longOpen); err != nil {
+		return Status{}, err
+	}
 	if st.Relays, err = ReadRelays(ctx, db, schema); err != nil {
 		return Status{}, err
 	}
@@ -85,6 +103,21 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		st.Oldest = max(st.Oldest, t.Oldest)
 	}
 	return st, nil
+}
+
+func readOpen(ctx context.Context, db *pgxpool.Pool, in *sql.Schema, long time.Duration) ([]OpenStatus, error) {
+	list, err := audit.Read(ctx, db, scanOpen, in.Expand(sql.StatusOpen), sql.Interval(long))
+	if err != nil {
+		return nil, fmt.Errorf("relay: reading open transactions: %w", err)
+	}
+	return list, nil
+}
+
+func scanOpen(row pgx.CollectableRow) (o OpenStatus, err error) {
+	var age float64
+	err = row.Scan(&o.PID, &o.User, &o.Application, &o.State, &age)
+	o.For = sql.Seconds(age)
+	return o, err
 }
 
 func scanScheduledStatus(row pgx.CollectableRow) (s ScheduledStatus, err error) {

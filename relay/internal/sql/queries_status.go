@@ -36,6 +36,18 @@ select coalesce(s.owner, m.owner), coalesce(m.name, ''), coalesce(s.lanes, '{}')
 from share s full join {schema}relay_member m on m.owner = s.owner
 order by 2, 1`
 
+	// Open transactions that have appended, the oldest first. Without pg_read_all_stats a role does not see since when
+	// those of other roles are open: they are left out.
+	StatusOpen = `-- relay: status open
+select a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, ''),
+	extract(epoch from clock_timestamp() - a.xact_start)::float8
+from pg_stat_activity a
+where a.xact_start < clock_timestamp() - $1::interval and a.pid in (select l.pid from pg_locks l
+	where l.granted and l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
+		and l.relation = '{schema}outbox_event'::regclass
+		and l.database = (select d.oid from pg_database d where d.datname = current_database()))
+order by a.xact_start limit 5`
+
 	StatusTopics = `-- relay: status topics
 select e.topic, count(*), extract(epoch from clock_timestamp() - min(e.created_at))::float8
 from {schema}outbox_event e group by e.topic order by e.topic`
