@@ -107,3 +107,104 @@ func TestSettleWithoutItsEntry(t *testing.T) {
 		t.Errorf("nothing of it was said: %s", said)
 	}
 }
+
+// TestEventsThatStayAside: a trigger keeps events of the other tables: they were held, or are released from a parked
+// key's list, and are published or refused now. That is said as it is, and they get no other numbers.
+func TestEventsThatStayAside(t *testing.T) {
+	t.Parallel()
+	const held, parked, published = "outbox_held", "outbox_parked", "published events cannot be deleted"
+	for name, c := range map[string]struct {
+		before error // of the events of a key
+		table  string
+		then   error
+		days   int
+		says   string
+	}{
+		"held":              {errAway, held, nil, 0, published},
+		"held archived":     {errAway, held, nil, 1, published},
+		"held parked":       {errAway, held, tooLarge.err, 0, "cannot be parked"},
+		"released":          {tooLarge.err, parked, nil, 0, published},
+		"released archived": {tooLarge.err, parked, nil, 1, published},
+		"released held":     {tooLarge.err, parked, errAway, 0, "cannot be held"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, b := outboxDB(t), newBroker(4)
+			refuse := func(err error) {
+				b.set(func(e *event.Event, _ int32) answer {
+					if e.Key == "k3" {
+						return answer{err: err}
+					}
+					return answer{}
+				})
+			}
+			release := func() {
+				if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+					t.Error(err)
+				}
+			}
+			refuse(c.before)
+			appendTo(t, db, "payments", 40, 4, 0)
+			archived := func(cfg *relay.Config) { cfg.ArchiveDays = c.days }
+			stop := startRelay(t, newRelay(t, db, b, config(quickHold, archived)))
+			pgtest.AwaitSQL(t, db, `select count(*) >= 10 from `+c.table)
+			awaitDrained(t, db)
+			db.Exec(t, `create function keep() returns trigger language plpgsql as 'begin return null; end'`)
+			db.Exec(t, `create trigger keep before delete on `+c.table+` for each row execute function keep()`)
+			refuse(c.then)
+			if c.table == parked {
+				release()
+			}
+			pgtest.AwaitSQL(t, db, `select exists (select from relay_member where trouble like '%' || $1 || '%')`, c.says)
+			db.Exec(t, `drop trigger keep on `+c.table)
+			if c.then == tooLarge.err { //nolint:errorlint // the one of the table above
+				pgtest.AwaitSQL(t, db, `select count(*) = 10 from outbox_parked`)
+				release()
+			}
+			b.set(nil)
+			awaitEmpty(t, db)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			checkEveryKey(t, b, 4, 10)
+		})
+	}
+}
+
+// TestUpdateOfAClaimedEvent: somebody changes a row of outbox_event while a relay publishes it. docs/guarantees.md says
+// what becomes of it: what was read is published, and the row goes; with a key of another lane it is published again.
+func TestUpdateOfAClaimedEvent(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change string
+		want   string
+	}{
+		"payload": {`update outbox_event set payload = '1'`, "k=0"},
+		"key": {`update outbox_event e set key = (select 'm' || g from generate_series(1, 1000) g
+			where (hashtextextended(('m' || g) collate "C", 0) & 31) <> e.lane limit 1)`, "k=0 m=0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := outboxDB(t)
+			to := &memory{verdict: func(call int, _ event.Event) error {
+				if call == 1 {
+					db.Exec(t, c.change)
+				}
+				return nil
+			}}
+			db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
+			stop := startRelay(t, newRelay(t, db, to, config()))
+			awaitDrained(t, db)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, e := range to.events() {
+				got = append(got, strings.TrimRight(e.Key, "0123456789")+"="+string(e.Payload))
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("published: %q, want %s", got, c.want)
+			}
+		})
+	}
+}

@@ -93,8 +93,12 @@ with own as materialized (
 		p.payload, p.event_time, p.created_at
 ), gone as (
 	select * from taken union all select * from drained union all select * from released
+), kept as (
+	insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type,
+		content_type, headers, payload, event_time, created_at)
+	select $8, g.* from gone g order by g.lane, g.seq
 )
-insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type,
-	headers, payload, event_time, created_at)
-select $8, g.* from gone g order by g.lane, g.seq`
+select case when (select count(*) from gone) < (select count(event) + count(held) + count(parked) from found)
+	then current_setting('published events cannot be deleted: a trigger of outbox_event, outbox_held or outbox_parked '
+		'keeps them') end`
 )

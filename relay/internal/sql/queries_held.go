@@ -231,6 +231,7 @@ select p.lane, p.id, p.alone, p.maybe_published, p.message_id, p.source, p.tenan
 from picked c join {schema}outbox_parked p on p.lane = c.lane and p.id = c.id
 where (select 1 / ((select count(*) from entry) = (select count(distinct lane) from picked))::integer) = 1`
 
+	// What is found and stays would be published again, and be another event then: current_setting fails, as in settle.
 	SettleAcked = `-- relay: settle acked
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
@@ -238,20 +239,27 @@ with own as materialized (
 	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
 ), v as materialized (
 	select v.lane, v.id from unnest($5::smallint[], $6::bigint[]) v (lane, id) where v.lane in (select lane from own)
+), found as materialized (
+	select e.ctid as event, h.ctid as held, p.ctid as parked from v
+	left join lateral (select e.ctid from only {schema}outbox_event e where e.lane = v.lane and e.id = v.id
+		limit 1) e on true
+	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
+	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id
+		limit 1) p on true
 ), taken as (
-	delete from only {schema}outbox_event e where e.ctid = any (array(
-		select r.ctid from v cross join lateral (
-			select e.ctid from only {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) r))
+	delete from only {schema}outbox_event e where e.ctid = any (array(select event from found where event is not null))
+	returning true
 ), drained as (
-	delete from {schema}outbox_held h where h.ctid = any (array(
-		select r.ctid from v cross join lateral (
-			select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) r))
+	delete from {schema}outbox_held h where h.ctid = any (array(select held from found where held is not null))
+	returning true
 ), released as (
-	delete from {schema}outbox_parked p where p.ctid = any (array(
-		select r.ctid from v cross join lateral (
-			select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id limit 1) r))
+	delete from {schema}outbox_parked p where p.ctid = any (array(select parked from found where parked is not null))
+	returning true
 )
-select count(*) from v`
+select case when (select count(*) from taken) + (select count(*) from drained) + (select count(*) from released)
+	< (select count(event) + count(held) + count(parked) from found)
+	then current_setting('published events cannot be deleted: a trigger of outbox_event, outbox_held or outbox_parked '
+		'keeps them') end`
 
 	// Refused events and those of their keys. Rows are found as in settle, and for the same reason. What a user's
 	// trigger takes away would be nowhere: current_setting fails, with its argument in the error. A mark is set only
@@ -315,7 +323,10 @@ with own as materialized (
 )
 select case when (select count(*) from put) <> (select count(*) from moved)
 	or (select count(*) from marked) <> (select count(*) from marks)
-	then current_setting('a trigger of outbox_parked or outbox_parked_key takes away what is parked') end`
+	then current_setting('a trigger of outbox_parked or outbox_parked_key takes away what is parked')
+	when (select count(*) from moved) + (select count(*) from again)
+	< (select count(event) + count(held) + count(parked) from found)
+	then current_setting('refused events cannot be parked: a trigger keeps them where they are') end`
 
 	// Events that cannot be sent now. Those that are held already stay, but their partition may change.
 	SettleHold = `-- relay: settle hold
@@ -354,7 +365,9 @@ with own as materialized (
 	returning true
 )
 select case when (select count(*) from put) <> (select count(*) from moved)
-	then current_setting('a trigger of outbox_held takes away what is held') end`
+	then current_setting('a trigger of outbox_held takes away what is held')
+	when (select count(*) from moved) < (select count(event) + count(parked) from found)
+	then current_setting('events cannot be held: a trigger keeps them where they are') end`
 
 	SettleEntries = `-- relay: settle entries
 delete from {schema}outbox_claim c
