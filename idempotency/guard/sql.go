@@ -3,9 +3,9 @@ package guard
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/internal/errtree"
 )
 
 // ClassifySQL classifies the error of a transaction: ClassRetryable if the database has refused it with an SQLSTATE
@@ -35,16 +35,7 @@ func ClassifySQL(err error) idempotency.Class {
 // noConnection reports whether pgx could make no connection. It goes by the name of pgx's type: with the type, users of
 // other databases would link pgx.
 func noConnection(err error) bool {
-	if fmt.Sprintf("%T", err) == "*pgconn.ConnectError" {
-		return true
-	}
-	switch e := err.(type) { //nolint:errorlint // it takes the error apart
-	case interface{ Unwrap() error }:
-		return noConnection(e.Unwrap())
-	case interface{ Unwrap() []error }:
-		return slices.ContainsFunc(e.Unwrap(), noConnection)
-	}
-	return false
+	return errtree.Any(err, func(one error) bool { return fmt.Sprintf("%T", one) == "*pgconn.ConnectError" })
 }
 
 // mayFollowCommit reports whether a server may report the SQLSTATE although it has committed.
