@@ -203,7 +203,11 @@ func (r *Relay) trouble() (text string, lasts *string) {
 		return false
 	})
 	if text == "" {
-		return r.holds(time.Now())
+		text, lasts = r.holds(time.Now())
+	}
+	if since, err := r.walUnavailable(); text == "" && err != nil { // the least: events are published
+		text = "events are published from the table: " + delivery.ErrorText(redact.Error(err), longestTrouble)
+		lasts = interval(time.Since(since))
 	}
 	return text, lasts
 }

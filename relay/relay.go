@@ -57,7 +57,7 @@ type Relay struct {
 	moved   atomic.Int64            // when events were last settled
 
 	wal       atomic.Int32 // wal.Mode
-	walWhy    atomic.Pointer[error]
+	walWhy    atomic.Pointer[walWhy]
 	streaming atomic.Int64 // since when events from the WAL are being sent; 0: none are
 
 	dueNext time.Time // the prober's: no probe for scheduled events before it

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/build"
@@ -30,32 +31,21 @@ func TestRelaySaysWhatFails(t *testing.T) {
 	}}
 	startRelay(t, newRelay(t, db, to,
 		config(shortLease, func(c *relay.Config) { c.Name, c.HoldAfter = "said", -1 })))
-	says := func(what string, is func(operator.RelayStatus) bool) (r operator.RelayStatus) {
-		t.Helper()
-		pgtest.Await(t, what, func() (bool, error) {
-			list, err := operator.ReadRelays(t.Context(), db.Pool, db.Schema)
-			for _, one := range list.List {
-				if one.Name == "said" {
-					r = one
-				}
-			}
-			return is(r), err
-		})
-		return r
-	}
-	r := says("a heartbeat", func(r operator.RelayStatus) bool { return r.Name != "" && r.Trouble == "" })
+	r := saysOf(t, db, "a heartbeat", func(r operator.RelayStatus) bool { return r.Name != "" && r.Trouble == "" })
 	if r.Version != build.Version() || r.TroubleFor != nil || r.Acked != nil {
 		t.Errorf("a relay that has nothing to do says %+v", r)
 	}
 	broken.Store(true)
 	fill(t, db, 10, 10)
-	r = says("what fails", func(r operator.RelayStatus) bool { return strings.HasPrefix(r.Trouble, "kafka: ") })
+	r = saysOf(t, db, "what fails", func(r operator.RelayStatus) bool {
+		return strings.HasPrefix(r.Trouble, "kafka: ")
+	})
 	if !strings.Contains(r.Trouble, "timed out ") ||
 		strings.Contains(r.Trouble, "4111") || len(r.Trouble) > 220 || r.TroubleFor == nil || r.Acked != nil {
 		t.Errorf("while it fails: %+v", r)
 	}
 	broken.Store(false)
-	r = says("that it works", func(r operator.RelayStatus) bool { return r.Trouble == "" && r.Acked != nil })
+	r = saysOf(t, db, "that it works", func(r operator.RelayStatus) bool { return r.Trouble == "" && r.Acked != nil })
 	if r.TroubleFor != nil {
 		t.Errorf("once it works: %+v", r)
 	}
@@ -96,4 +86,42 @@ func TestRelaySaysWhatItHolds(t *testing.T) {
 	says("that nothing is", func(r operator.RelayStatus, holding []string) bool {
 		return r.Trouble == "" && r.TroubleFor == nil && len(holding) == 0
 	})
+}
+
+// TestRelaySaysWhyNotFromTheWAL: a relay that should read the WAL and publishes from the table says why, and since
+// when, until it reads the WAL.
+func TestRelaySaysWhyNotFromTheWAL(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	db.Exec(t, `drop publication `+slot)
+	startRelay(t, newRelay(t, db, &memory{}, config(fromWAL, shortLease, func(c *relay.Config) { c.Name = "said" })))
+	saysOf(t, db, "why", func(r operator.RelayStatus) bool {
+		return strings.HasPrefix(r.Trouble, "events are published from the table: ") &&
+			strings.Contains(r.Trouble, "publication") && r.TroubleFor != nil
+	})
+	// It has tried again by then, and relay doctor tells of it.
+	saysOf(t, db, "for long", func(r operator.RelayStatus) bool {
+		return r.TroubleFor != nil && *r.TroubleFor > 10*time.Second
+	})
+	if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	saysOf(t, db, "that it reads the WAL", func(r operator.RelayStatus) bool {
+		return r.Trouble == "" && r.TroubleFor == nil
+	})
+}
+
+// saysOf awaits what the relay with the name "said" says of itself.
+func saysOf(t *testing.T, db *pgtest.DB, what string, is func(operator.RelayStatus) bool) (r operator.RelayStatus) {
+	t.Helper()
+	pgtest.Await(t, what, func() (bool, error) {
+		list, err := operator.ReadRelays(t.Context(), db.Pool, db.Schema)
+		for _, one := range list.List {
+			if one.Name == "said" {
+				r = one
+			}
+		}
+		return is(r), err
+	})
+	return r
 }

@@ -86,10 +86,19 @@ func (e *walEngine) RaiseIncarnation(ctx context.Context, s *pg.Session) error {
 // Pause implements wal.Engine.
 func (e *walEngine) Pause(topics []string) { e.setPaused(topics) }
 
+// walWhy is why the WAL is not read, or nil, and since when the relay has had its mode.
+type walWhy struct {
+	since time.Time
+	err   error
+}
+
 // SetMode implements wal.Engine. The mode decides how many lanes the relay takes.
 func (e *walEngine) SetMode(mode wal.Mode, why error) {
-	if why != nil {
-		e.walWhy.Store(&why)
+	last := e.walWhy.Load()
+	if changed := mode != e.walMode(); changed || last == nil {
+		e.walWhy.Store(&walWhy{time.Now(), why})
+	} else if why != nil {
+		e.walWhy.Store(&walWhy{last.since, why})
 	}
 	if wal.Mode(e.wal.Swap(int32(mode))) != mode {
 		e.requestBeat()

@@ -50,10 +50,15 @@ func ReadWALStatus(ctx context.Context, db *pgxpool.Pool, schema string) (*WALSt
 // WALUnavailable returns the reason why a relay with [SourceWAL] currently publishes from the table; nil if it reads
 // the WAL, stands by, or has another source.
 func (r *Relay) WALUnavailable() error {
+	_, err := r.walUnavailable()
+	return err
+}
+
+func (r *Relay) walUnavailable() (since time.Time, err error) {
 	if why := r.walWhy.Load(); why != nil && r.walMode() == wal.Unavailable {
-		return *why
+		return why.since, why.err
 	}
-	return nil
+	return time.Time{}, nil
 }
 
 // readWALStatus returns nil for an outbox whose WAL no relay reads.

@@ -45,8 +45,8 @@ func (f *findings) outbox(d operator.Diagnosis) {
 		"consumers in watermark mode stop there.")
 	f.leases(d)
 	for _, one := range d.Troubled {
-		f.add(Fail, "relays", one, "This relay tries again and again. What waits for that is not published.",
-			"The error says what it cannot do: of Kafka or Postgres, or for one lane alone.")
+		f.add(Fail, "relays", one, "This relay tries again and again. What waits for that is not published, or late.",
+			"The error says what it cannot do: of Kafka or Postgres, for one lane alone, or read the WAL.")
 	}
 	f.aside(d)
 	f.vacuum(d.Vacuum)
