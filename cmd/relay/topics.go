@@ -8,6 +8,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -66,25 +68,50 @@ func (c topicChange) change(ctx context.Context, p *program,
 
 type topicsAcceptCommand struct {
 	topicChange
-	Partitions int  `line:"" default:"0" shown:"(required)" help:"The count that the topic has now."`
-	Anyway     bool `line:"" help:"Accept although events of the topic may be sent again, and then to another partition than the first time."`
+	kafkaconn.Config `group:"Kafka:"`
+	Partitions       int  `line:"" default:"0" shown:"(required)" help:"The count that the topic has now."`
+	Anyway           bool `line:"" help:"Accept although events of the topic may be sent again, and then to another partition than the first time."`
 }
 
 // Help is the longer text of --help.
 func (*topicsAcceptCommand) Help() string {
 	return `Relays refuse a topic whose partition count is not the pinned one, because its keys would move to other partitions. Before you
 accept the new count, let every consumer read the topic to its end. Otherwise it may apply a key's next event, from the new
-partition, before earlier ones that it has not read in the old partition. Relays continue within 30 s.`
+partition, before earlier ones that it has not read in the old partition. Relays continue within 30 s. With --kafka-brokers a count
+that the topic does not have is refused.`
 }
 
 func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		if err := c.compare(ctx); err != nil {
+			return err
+		}
 		if err := o.AcceptPartitions(ctx, c.Topic, c.Partitions, c.Anyway, c.Reason); err != nil {
 			return err
 		}
 		return c.report(p, map[string]any{"topic": c.Topic, "partitions": c.Partitions}, "Topic %s is pinned to %d "+
 			"partitions.", c.Topic, c.Partitions)
 	})
+}
+
+// compare refuses a count that the topic does not have: relays would refuse the topic for it. Without brokers nobody
+// knows.
+func (c *topicsAcceptCommand) compare(ctx context.Context) error {
+	if len(c.Brokers) == 0 || c.Partitions < 1 {
+		return nil
+	}
+	conn, err := c.New(kafkaTokens)
+	if err != nil {
+		return &service.UsageError{Err: err}
+	}
+	in, err := doctor.ReadTopic(ctx, conn, c.Topic, nil)
+	switch {
+	case len(in.Partitions) > 0 && len(in.Partitions) != c.Partitions:
+		return service.Usage("topic %s has %d partitions in Kafka, not %d", c.Topic, len(in.Partitions), c.Partitions)
+	case len(in.Partitions) == 0 && err != nil:
+		return fmt.Errorf("kafka (without --kafka-brokers it is not asked): %w", err)
+	}
+	return nil
 }
 
 type topicsClusterCommand struct {
@@ -123,10 +150,18 @@ The events stay in the database until relay topics resume.`
 
 func (c *topicsPauseCommand) run(ctx context.Context, p *program) error {
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		if err := o.PauseTopic(ctx, c.Topic, c.Reason); err != nil {
+		known, err := o.KnowsTopic(ctx, c.Topic)
+		if err == nil {
+			err = o.PauseTopic(ctx, c.Topic, c.Reason)
+		}
+		if err != nil {
 			return err
 		}
-		return c.report(p, map[string]any{"topic": c.Topic}, "Topic %s is paused.", c.Topic)
+		doubt := ""
+		if !known {
+			doubt = " This outbox has never published to it, and no event that is next is for it: is that its name?"
+		}
+		return c.report(p, map[string]any{"topic": c.Topic, "known": known}, "Topic %s is paused.%s", c.Topic, doubt)
 	})
 }
 

@@ -4,6 +4,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 func TestTopicsCommands(t *testing.T) {
@@ -16,6 +19,7 @@ func TestTopicsCommands(t *testing.T) {
 				content_type, created_at)
 		select 1, g, 'payments', 0, g, g = 1, ('00000000-0000-7000-8000-00000000000' || g)::uuid, '', '', 'k', 'T', '',
 			now() from generate_series(1, 3) g`)
+	db.Exec(t, `insert into outbox_event (topic, type) values ('waiting', 'T')`)
 	for _, c := range []struct {
 		args []string
 		code int
@@ -37,7 +41,11 @@ func TestTopicsCommands(t *testing.T) {
 		{[]string{"topics", "discard", "--topic=payments", "--all", "--reason=gone"}, codeFailed, "not held"},
 		{[]string{"topics", "pause", "--reason=r"}, codeUsage, "--topic"},
 		{[]string{"topics", "pause", "--topic=payments"}, codeUsage, "--reason"},
-		{[]string{"topics", "pause", "--topic=payments", "--reason=the ledger is away"}, codeOK, "is paused"},
+		{[]string{"topics", "pause", "--topic=payments", "--reason=the ledger is away"}, codeOK, "is paused.\n"},
+		{[]string{"topics", "pause", "--topic=paymnets", "--reason=r"}, codeOK, "is that its name?"},
+		{[]string{"topics", "resume", "--topic=paymnets", "--reason=misspelt"}, codeOK, "goes on"},
+		{[]string{"topics", "pause", "--topic=waiting", "--reason=r"}, codeOK, "is paused.\n"},
+		{[]string{"topics", "pause", "--topic=payments,waiting", "--reason=r"}, codeFailed, "cannot be a topic"},
 		{[]string{"topics", "list"}, codeOK, "kim"},
 		{[]string{"topics", "list", "--json"}, codeOK, `"reason": "the ledger is away"`},
 		{[]string{"topics", "resume", "--topic=payments", "--reason=it is back"}, codeOK, "goes on"},
@@ -64,5 +72,31 @@ func TestTopicsCommands(t *testing.T) {
 	if _, table, _ := command(t, env, "topics", "list"); !regexp.MustCompile(`(?m)^payments +12 +0 +- `).MatchString(
 		table) {
 		t.Errorf("the list is\n%s", table)
+	}
+}
+
+// TestAcceptComparesWithKafka: a count that the topic does not have is refused, and nothing is changed.
+func TestAcceptComparesWithKafka(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, 6)`, topic)
+	env := settings(db, kafkatest.Brokers(t)...)
+	accept := func(count, topic string) (int, string) {
+		t.Helper()
+		code, stdout, stderr := command(t, env, "topics", "accept", "--reason=r", "--topic", topic, "--partitions",
+			count)
+		return code, stdout + stderr
+	}
+	if code, text := accept("5", topic); code != codeUsage || !strings.Contains(text, "has 3 partitions in Kafka") {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+	if code, text := accept("5", "no-such-topic"); code != codeFailed || !strings.Contains(text, "kafka (without") {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+	if n := pgtest.One[int](t, db, `select partitions from outbox_topic`); n != 6 {
+		t.Errorf("pinned to %d", n)
+	}
+	if code, text := accept("3", topic); code != codeOK {
+		t.Errorf("exit code %d: %s", code, text)
 	}
 }

@@ -316,6 +316,11 @@ func TestNextSteps(t *testing.T) {
 				f.topic(topic{Name: "t", Partitions: -1, Brokers: 5, Err: kafka.UnknownTopicOrPartition}, 4, 0)
 			}, "--topic t --partitions 4 --replication-factor 3", "...",
 		},
+		"a topic of Kafka's own": {
+			func(f *findings) {
+				f.topic(topic{Name: "__consumer_offsets", Partitions: -1, Err: kafka.UnknownTopicOrPartition}, 0, 0)
+			}, "another topic", "--create",
+		},
 		"no topic, one broker": {
 			func(f *findings) {
 				f.topic(topic{Name: "t", Partitions: -1, Brokers: 1, Err: kafka.UnknownTopicOrPartition}, 0, 0)

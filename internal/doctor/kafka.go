@@ -174,9 +174,19 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	}
 }
 
+// internalTopics are Kafka's own.
+var internalTopics = []string{
+	"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state",
+}
+
 // absent is a topic that is not there. One that was never published to may have any count of partitions.
 func (f *findings) absent(check string, t topic, pinned int) {
 	const means = "Its events are held until it does. It is not made by itself."
+	if slices.Contains(internalTopics, t.Name) {
+		f.add(Fail, check, "is one of Kafka's own topics", "Kafka makes it when it needs it, and lets nobody else "+
+			"write to it.", "Give the events of the producer another topic.")
+		return
+	}
 	replicas := strconv.Itoa(min(max(t.Brokers, 1), 3))
 	if pinned == 0 {
 		f.add(Fail, check, "does not exist", means, "kafka-topics.sh --create --topic "+t.Name+

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -45,12 +46,24 @@ func scanTopic(row pgx.CollectableRow) (t Topic, err error) {
 	return t, err
 }
 
+// KnowsTopic reports whether the outbox has published to a topic, has paused it, holds events of it, or has some among
+// its next ones: the first hundred of each lane, and the first thousand that are scheduled.
+func (o *Operator) KnowsTopic(ctx context.Context, topic string) (knows bool, err error) {
+	if err = o.db.QueryRow(ctx, o.q(sql.KnowsTopic), topic).Scan(&knows); err != nil {
+		err = fmt.Errorf("relay: looking for topic %s: %w", topic, err)
+	}
+	return knows, err
+}
+
 // PauseTopic makes the relays set a topic's events aside, in order, instead of publishing them; other topics go on.
 // What is being sent at this moment is still sent. It lasts until ResumeTopic. A topic that is paused already stays so,
-// with its first reason.
+// with its first reason. A topic that the outbox does not know yet may be paused too: see [Operator.KnowsTopic].
 func (o *Operator) PauseTopic(ctx context.Context, topic, reason string) error {
 	return o.act(ctx, "pause topic", reason, func(tx pgx.Tx) (audited, error) {
 		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.person.Name, reason)
+		if pgerr.Is(err, pgerr.CheckViolation) {
+			err = fmt.Errorf("%q cannot be a topic: want the name of one, of letters, digits, '.', '_' and '-'", topic)
+		}
 		return audited{topic: topic}, err
 	})
 }

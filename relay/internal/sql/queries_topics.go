@@ -14,6 +14,16 @@ order by 1`
 	Pause = `-- relay: pause
 insert into {schema}outbox_paused_topic (topic, paused_by, reason) values ($1, $2, $3) on conflict (topic) do nothing`
 
+	// Of what waits, only what is next: an outbox may have a hundred million events.
+	KnowsTopic = `-- relay: knows topic
+select exists (select from {schema}outbox_topic t where t.topic = $1)
+	or exists (select from {schema}outbox_paused_topic p where p.topic = $1)
+	or exists (select from {schema}outbox_held h where h.topic = $1)
+	or exists (select from {schema}outbox_lane l cross join lateral (
+		select e.topic from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e where e.topic = $1)
+	or exists (select from (select s.topic from {schema}outbox_scheduled s order by s.due limit 1000) s
+		where s.topic = $1)`
+
 	Resume = `-- relay: resume
 delete from {schema}outbox_paused_topic where topic = $1`
 
