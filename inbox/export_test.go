@@ -32,6 +32,9 @@ func setMoved(h Handler, at time.Time) {
 // ReleaseOnce runs the released events that are due.
 func ReleaseOnce(ctx context.Context, in *Inbox) error { return in.release(ctx) }
 
+// Present reports that this program runs the consumer.
+func Present(ctx context.Context, in *Inbox) error { return in.present(ctx) }
+
 // PreparedLongAgo has an inbox that is prepared be so for an hour.
 func PreparedLongAgo(in *Inbox) {
 	long := time.Now().Add(-time.Hour)

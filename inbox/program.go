@@ -51,7 +51,7 @@ type programs struct {
 }
 
 // present records that this program runs the consumer, and warns of another program that does. A program that last
-// reported before the first call was replaced by this one.
+// reported before the first call was replaced by this one. A consumer that runs is not retired.
 func (in *Inbox) present(ctx context.Context) error {
 	if in.state.Load() == nil {
 		return nil // this program does not run the consumer yet
@@ -59,6 +59,10 @@ func (in *Inbox) present(ctx context.Context) error {
 	in.programs.Lock()
 	defer in.programs.Unlock()
 	p := &in.programs
+	if tag, err := in.db.Exec(ctx, in.q(sqlReturn), in.consumer); err == nil && tag.RowsAffected() > 0 {
+		in.log.Warn("inbox: the consumer was retired, and runs: it is not retired any more; ids of days that were " +
+			"dropped meanwhile are quarantined when they come again")
+	}
 	seen := map[string]time.Time{}
 	rows, err := in.db.Query(ctx, in.q(sqlPresent), in.consumer, in.cfg.Program, p.host, p.group,
 		build.Version())

@@ -54,6 +54,10 @@ on conflict (consumer_name) do update set window_days = excluded.window_days, se
 	retired_at = null
 returning dedup`
 
+// Retire refuses a consumer that runs, so this is for a program that was away meanwhile.
+const sqlReturn = `-- inbox: end a retirement
+update {schema}inbox_consumer set retired_at = null where consumer_name = $1::text and retired_at is not null`
+
 // All processes of a program together write at most every half minute, also after the clock went back. The result has
 // the other programs that reported within three minutes.
 const sqlPresent = `-- inbox: say who runs

@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -58,6 +59,22 @@ func TestP9_1_RetiredConsumerReturns(t *testing.T) {
 	same(t, "effects", w.effects(), ids(append(old, kept...)))
 	if list, err := o.Consumers(t.Context()); err != nil || list[0].RetiredAt != nil {
 		t.Errorf("%+v, %v", list, err)
+	}
+	// One that was away while it was retired has not ended: what it reports next ends the retirement.
+	said := &syncBuilder{}
+	away := newInbox(t, w.Pool, "ledger", inbox.Config{
+		Window: 10 * oneDay, DaysAhead: 1, Logger: slog.New(slog.NewTextHandler(said, nil)),
+	})
+	if err := away.Prepare(t.Context()); err != nil { // it starts
+		t.Fatal(err)
+	}
+	w.Exec(t, "update inbox_consumer set retired_at = now() where consumer_name = 'ledger'")
+	if err := inbox.Present(t.Context(), away); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := o.Consumers(t.Context()); err != nil || list[0].RetiredAt != nil ||
+		strings.Count(said.String(), "was retired, and runs") != 1 {
+		t.Errorf("%+v, %v\n%s", list, err, said)
 	}
 	if err := newOperator(t, w, "nobody").Retire(t.Context(), "gone"); err == nil ||
 		!strings.Contains(err.Error(), "never started") {

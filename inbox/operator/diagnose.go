@@ -41,6 +41,7 @@ type ConsumerDiagnosis struct {
 	Parked      int64 // failed events and the events behind them
 	Quarantined int64
 	ParkedKeys  int64
+	Releasing   int64 // keys, and events that are parked alone, that are released and not taken yet
 }
 
 // rights returns the rights that a worker without maintenance needs; readsOnly: only the rights to read.
@@ -100,7 +101,7 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bo
 	}
 	d.Consumers, err = audit.Read(ctx, db, func(row pgx.CollectableRow) (c ConsumerDiagnosis, err error) {
 		var name string
-		err = row.Scan(&name, &c.Parked, &c.Quarantined, &c.ParkedKeys)
+		err = row.Scan(&name, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Releasing)
 		if i := slices.IndexFunc(list, func(s ConsumerState) bool { return s.Consumer == name }); i >= 0 {
 			c.ConsumerState = list[i]
 		}

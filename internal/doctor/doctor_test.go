@@ -196,6 +196,26 @@ func TestProvoked(t *testing.T) {
 			`insert into inbox_consumer (consumer_name, started_at, floor, window_days, programs)
 				values ('e', now() - interval '1 hour', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now(), 'host', 'h')))`,
 		}, "consumer e", Warn, "its program runs, and has never had a partition"},
+		"retired, and running": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days, retired_at)
+				values ('r', now(), 3, now() - interval '1 hour'), ('over', now(), 3, now())`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at)
+				values ('r', 't', 3, 1, 2, now()), ('over', 't', 3, 1, 2, now() - interval '1 hour')`,
+		}, "consumer r", Warn, "retired 1h0m"},
+		"retired": {nil, "consumer over", "", ""},
+		"a release that nobody takes": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days) values ('f', now(), 3)`,
+			`insert into inbox_parked_key (consumer_name, key_hash, topic, key, tenant, state)
+				values ('f', sha256('x'), 't', 'k', '', 'releasing')`,
+			`insert into inbox_parked (consumer_name, message_id, kind, topic, record_partition, record_offset,
+					record_millis, state) values ('f', gen_random_uuid(), 'failed', 't', 0, 0, 0, 'releasing')`,
+		}, "consumer f", Warn, "2 released keys or events wait for a worker"},
+		"a release under way": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days, programs)
+				values ('g', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now(), 'host', 'h')))`,
+			`insert into inbox_parked_key (consumer_name, key_hash, topic, key, tenant, state)
+				values ('g', sha256('x'), 't', 'k', '', 'releasing')`,
+		}, "consumer g", Warn, "0 events parked, 1 keys, 0 quarantined\n"},
 		"unaccounted": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('d', now(), 3)`,
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_offset,

@@ -48,7 +48,8 @@ func (f *findings) lag(consumer string, l lag) {
 	check := "progress " + consumer
 	for _, err := range l.wrong {
 		if g, ok := errors.AsType[*goneError](err); ok {
-			f.add(Warn, check, err.Error(), "The consumer has read it. Nothing of it can be read any more.",
+			f.add(Warn, check, err.Error(), "The consumer has read it. Nothing of it can be read any more: what it "+
+				"had not read, if anything, is gone.",
 				g.advice("consumer_name = '"+consumer+"' and "))
 			continue
 		}

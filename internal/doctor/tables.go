@@ -325,6 +325,17 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 			"/healthz/moving.")
 		return
 	}
+	if c.RetiredAt != nil {
+		f.add(Warn, check, fmt.Sprintf("retired %v ago, and its partitions move", time.Since(*c.RetiredAt).
+			Round(time.Second)), "A worker goes on, and its window no longer keeps days: repeats of events whose days "+
+			"are dropped are quarantined.", "Stop its workers; or restart one, which ends the retirement.")
+	}
+	if c.Releasing > 0 && len(c.Programs) == 0 {
+		f.add(Warn, check, fmt.Sprintf("%d released keys or events wait for a worker", c.Releasing), "No program of "+
+			"the consumer has reported for three minutes, and only its workers run what is released.",
+			"Start its workers; they call Inbox.Run, and have the effect of the topic.")
+		f.run("inbox", "parked", "keys", "--consumer", c.Consumer)
+	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys,
 			c.Quarantined),
