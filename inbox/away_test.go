@@ -403,48 +403,53 @@ func TestP9_3_EffectsCommitDurably(t *testing.T) {
 }
 
 // TestEffectReadsThroughThePool: there are more partitions than connections, and each effect takes another connection
-// while its transaction has one. Two inboxes share the pool.
+// while its transaction has one. Two inboxes share the pool, with one Gate, or with a Gate each.
 func TestEffectReadsThroughThePool(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	cfg, err := pgxpool.ParseConfig(w.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.MaxConns = 3
-	db, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	gate := inbox.NewGate()
-	var effects atomic.Int32
-	var running sync.WaitGroup
-	for _, consumer := range []string{"ledger", "email"} {
-		in := newInbox(t, db, consumer, small(inbox.Config{Schema: w.Schema, Gate: gate, EffectTimeout: -1}))
-		h := in.Each(func(ctx context.Context, _ pgx.Tx, _ event.Event) error {
-			defer effects.Add(-1)
-			if n := effects.Add(1); n == cfg.MaxConns {
-				return inbox.Terminal("stuck", fmt.Errorf("%d effects wait for a connection, and have all", n))
+	shared := inbox.NewGate()
+	for name, gate := range map[string]*inbox.Gate{"one gate": shared, "a gate each": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			cfg, err := pgxpool.ParseConfig(w.URL)
+			if err != nil {
+				t.Fatal(err)
 			}
-			var one int
-			return db.QueryRow(ctx, "select 1").Scan(&one)
-		})
-		for partition := range int32(8) {
-			events := some(5)
-			for i := range events {
-				events[i].Position.Partition = partition
+			cfg.MaxConns = 3
+			db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
 			}
-			running.Go(func() {
-				out, err := h.Handle(t.Context(), events)
-				if err != nil {
-					t.Error(err)
+			t.Cleanup(db.Close)
+			var effects atomic.Int32
+			var running sync.WaitGroup
+			for _, consumer := range []string{"ledger", "email"} {
+				in := newInbox(t, db, consumer, small(inbox.Config{Schema: w.Schema, Gate: gate, EffectTimeout: -1}))
+				h := in.Each(func(ctx context.Context, _ pgx.Tx, _ event.Event) error {
+					defer effects.Add(-1)
+					if n := effects.Add(1); n == cfg.MaxConns {
+						return inbox.Terminal("stuck", fmt.Errorf("%d effects wait for a connection, and have all", n))
+					}
+					var one int
+					return db.QueryRow(ctx, "select 1").Scan(&one)
+				})
+				for partition := range int32(8) {
+					events := some(5)
+					for i := range events {
+						events[i].Position.Partition = partition
+					}
+					running.Go(func() {
+						out, err := h.Handle(t.Context(), events)
+						if err != nil {
+							t.Error(err)
+						}
+						same(t, "outcomes", out, repeat(inbox.Applied, 5))
+					})
 				}
-				same(t, "outcomes", out, repeat(inbox.Applied, 5))
-			})
-		}
+			}
+			running.Wait()
+		})
 	}
-	running.Wait()
 }
 
 // TestStarvedEffectNamesThePool: an effect waits for a connection that its own transaction has. The timeout says so.

@@ -107,7 +107,7 @@ func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target
 
 // withConn calls do with a connection of the pool. It rolls back a transaction that do leaves open.
 func (in *Inbox) withConn(ctx context.Context, do func(conn *pgx.Conn) *failure) *failure {
-	pooled, err := in.db.Acquire(ctx)
+	pooled, err := in.acquire(ctx)
 	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
 	}

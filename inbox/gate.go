@@ -24,7 +24,8 @@ const aloneFor = 5 * time.Second
 // Gate lets a counted run be alone in its process. A process death that another event causes must not count against the
 // event of a counted run. It also keeps a connection of each pool free, for effects that read through the pool: without
 // one, transactions that hold all connections would wait for each other. Inboxes of one process share a Gate; a single
-// inbox has its own. The zero value is not usable: use [NewGate].
+// inbox has its own. Where the inboxes of a pool do not, one that gets the last connection gives it back. The zero
+// value is not usable: use [NewGate].
 type Gate struct {
 	room *semaphore.Weighted
 
@@ -69,6 +70,34 @@ func starved(f *failure, db *pgxpool.Pool, before int64) *failure {
 			"inboxes of the pool one Config.Gate)", f.err, s.MaxConns())
 	}
 	return f
+}
+
+// acquire returns a connection of the pool for a transaction, and leaves one for effects. A Gate sees to that among its
+// own inboxes only: whoever gets the pool's last connection waits until another one is free, and gives it back if that
+// takes long, for four times as long. So no two inboxes, whatever their gates, wait for each other.
+func (in *Inbox) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	for timeout := 250 * time.Millisecond; ; timeout = min(2*timeout, 10*time.Second) {
+		conn, err := in.db.Acquire(ctx)
+		if s := in.db.Stat(); err != nil || s.AcquiredConns() < s.MaxConns() || s.MaxConns() == 1 {
+			return conn, err
+		}
+		waiting, cancel := context.WithTimeout(ctx, timeout)
+		free, err := in.db.Acquire(waiting)
+		cancel()
+		if err == nil {
+			free.Release()
+			return conn, nil
+		}
+		conn.Release()
+		if timeout > time.Second && !in.crowded.Swap(true) {
+			in.log.Warn("inbox: the pool has no connection that stays free for effects: transactions wait for one; "+
+				"raise MaxConns, or give the inboxes of the pool one Config.Gate", "max_conns",
+				in.db.Stat().MaxConns())
+		}
+		if err := sleep.For(ctx, 4*timeout); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // enter waits until the run may begin, shared or alone. Waiters are served in order, so a stream of batches cannot
