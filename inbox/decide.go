@@ -35,6 +35,8 @@ type work struct {
 	progress   *progressTarget // nil: the progress is not moved
 	assignment *assignment
 	set        bool // the effects changed settings of their transaction
+	only       bool // run no effect: the range is not written
+	news       bool // only, and there are effects to run
 }
 
 // decide handles events in one transaction.
@@ -54,7 +56,11 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 				return did{}, f
 			}
 		}
-		f = in.apply(ctx, conn, nil, w, p.fresh(w.events, w.skip, a, w.out))
+		fresh := p.fresh(w.events, w.skip, a, w.out)
+		if w.news = w.only && len(fresh) > 0; w.news {
+			return did{}, &failure{kind: stale}
+		}
+		f = in.apply(ctx, conn, nil, w, fresh)
 		return did{a.written > 0, w.set}, f
 	})
 	if f == nil {

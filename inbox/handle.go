@@ -80,6 +80,7 @@ type batch struct {
 	name       partitionName
 	assignment *assignment
 	skip       map[uuid.UUID]bool
+	news       bool // an effect is to run among events that the progress proves to be decided
 
 	retryPace backoff.BackOff // of retries that no event caused; nil: nothing fails
 	retries   int             // consecutive retries that no event caused
@@ -137,6 +138,7 @@ func (b *batch) step(ctx context.Context) error {
 			b.limit = b.pos + 1
 		}
 		b.limit = b.beforeOld()
+		b.within(b.assignment.provenEvents(), b.offset)
 		out = make([]Outcome, b.limit-b.pos)
 		f = b.attempt(ctx, counted, out)
 	}
@@ -154,7 +156,10 @@ func (b *batch) offset(i int) int64 { return b.events[i].Position.Offset }
 // effect may run, so only this run, or the death of the process during it, counts against the event.
 func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failure {
 	offset := b.offset(b.pos)
-	if !counted && !b.written && b.assignment.unfinished().writes(offset) {
+	writes := !counted && !b.written && b.assignment.unfinished().writes(offset)
+	// The range would move the progress back, and with it what it proves. It is written once an effect is to run.
+	only := writes && !b.news && b.assignment.provenEvents().has(offset)
+	if writes && !only {
 		last := b.events[len(b.events)-1].Position.Offset
 		if f := b.in.writeRange(ctx, b.name, b.assignment, &b.events[b.pos], last+1); f != nil {
 			return f
@@ -182,13 +187,14 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	}
 	w := &work{
 		events: b.events[b.pos:b.limit], skip: b.skip, careful: b.careful, run: b.run, out: out,
-		assignment: b.assignment,
+		assignment: b.assignment, only: only,
 	}
 	target := b.progressTarget(out)
 	if b.written || counted || b.assignment.progressIsDue() {
 		w.progress = target
 	}
 	f := b.in.decide(ctx, w)
+	b.news = b.news || w.news
 	if f == nil {
 		b.in.missing(b.name, b.assignment.accounted(), target.account, b.offset(b.pos))
 		b.assignment.setDecided(target, w.progress != nil && !w.set)

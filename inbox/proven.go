@@ -16,6 +16,8 @@ type proven struct {
 	said     bool
 }
 
+func (of proven) has(offset int64) bool { return of.from <= offset && offset < of.to }
+
 // readsAgain reads which of the events that are read again are decided for certain.
 func (in *Inbox) readsAgain(ctx context.Context, p partitionName, a *assignment, log *string) error {
 	var is proven
@@ -31,8 +33,7 @@ func (in *Inbox) readsAgain(ctx context.Context, p partitionName, a *assignment,
 
 // isOld reports whether only the progress can tell that the event is a repeat, and does.
 func (b *batch) isOld(i int, of proven) bool {
-	at := b.offset(i)
-	return of.from <= at && at < of.to &&
+	return of.has(b.offset(i)) &&
 		b.in.state.Load().place(b.events[i].ID, b.in.cfg.windowDays, b.in.cfg.DaysAhead) == tooOld
 }
 

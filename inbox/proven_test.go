@@ -1,12 +1,15 @@
 package inbox_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 )
 
@@ -118,5 +121,48 @@ func TestP9_1_ProgressProvesOldRepeats(t *testing.T) {
 				t.Errorf("%d events parked, want %d", got, want)
 			}
 		})
+	}
+}
+
+// TestP9_5_ReadingAgainMovesNothingBack: repeats that the progress proves move it nowhere, so that it proves as much to
+// the next process. An effect that runs all the same, for its id is not there, may kill its process like any other:
+// the range is written before.
+func TestP9_5_ReadingAgainMovesNothingBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var during [3]int64
+	h := w.inbox(inbox.Config{}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		during = w.progress()
+		return write(ctx, tx, e)
+	})
+	log := uuid.New()
+	begin := func(next, decided int64) {
+		t.Helper()
+		assigned(h)
+		if _, err := h.Progress(t.Context(), "payments", 3); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Begin(t.Context(), "payments", 3, next, inbox.Beginning{Log: log, Decided: decided}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := some(12)
+	begin(0, 0)
+	handle(t, h, e[:10])
+	h.Revoked(t.Context(), "payments", 3)
+	w.Exec(t, "delete from inbox_message where message_id = $1", e[7].ID.String())
+	begin(-1, 10)
+	same(t, "repeats", handle(t, h, e[:4]), repeat(inbox.Duplicate, 4))
+	if now := w.progress(); now != [3]int64{10, 10, 0} {
+		t.Errorf("repeats moved the progress to %v", now)
+	}
+	begin(-1, 10) // another process
+	same(t, "outcomes", handle(t, h, e[4:8]), append(repeat(inbox.Duplicate, 3), inbox.Applied))
+	if during != [3]int64{4, 8, 0} {
+		t.Errorf("during the effect: %v", during)
+	}
+	same(t, "the rest", handle(t, h, e[8:]), append(repeat(inbox.Duplicate, 2), repeat(inbox.Applied, 2)...))
+	if now := w.progress(); now[0] < 8 {
+		t.Errorf("the progress is %v", now)
 	}
 }

@@ -40,6 +40,13 @@ func (w *walk) reach(left span, offset func(i int) int64) (counted bool) {
 	return false
 }
 
+// within keeps the next transaction to proven events, if it begins with one.
+func (w *walk) within(of proven, offset func(i int) int64) {
+	for of.has(offset(w.pos)) && !of.has(offset(w.limit-1)) {
+		w.limit--
+	}
+}
+
 // spent gives up the event at pos, which has no counted run left.
 func (w *walk) spent(runs int) { w.suspect, w.runs, w.doomed = w.pos, runs, true }
 
