@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -115,14 +117,30 @@ func CertificateAdvice(err error) string {
 	return ""
 }
 
+// parameter is what the server may have as a setting. pgx takes all that stands before a = for one.
+var parameter = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.$]*$`)
+
 // PoolConfig reads a Postgres URL or a key=value string. Its error is a [usage.Error] that repeats nothing of the
 // string, since pgx's own errors hold it, password and all. name is the setting's, for the error.
 func PoolConfig(name, databaseURL string) (*pgxpool.Config, error) {
 	if databaseURL == "" {
 		return nil, usage.Errorf("%s is missing: want postgres://user@host:5432/database", name)
 	}
+	switch first, _ := utf8.DecodeRuneInString(databaseURL); first {
+	case '"', '\'':
+		return nil, usage.Errorf("%s begins with a quotation mark: take the marks around it away", name)
+	case '\ufeff':
+		return nil, usage.Errorf("%s begins with a byte order mark, which cannot be seen: write it without one (in an "+
+			"editor: UTF-8 without BOM)", name)
+	}
 	cfg, err := pgxpool.ParseConfig(databaseURL)
 	if err == nil {
+		for key := range cfg.ConnConfig.RuntimeParams {
+			if !parameter.MatchString(key) {
+				return nil, usage.Errorf("%s: has a setting whose name is none: want "+
+					"postgres://user@host:5432/database, or key=value settings", name)
+			}
+		}
 		return cfg, nil
 	}
 	if before, _, found := strings.Cut(databaseURL, "://"); found && !strings.Contains(before, "=") {

@@ -19,6 +19,9 @@ func TestPoolConfig(t *testing.T) {
 	if _, err := pgconf.PoolConfig("--db", "postgres://u:p@h:1/d"); err != nil {
 		t.Error(err)
 	}
+	if _, err := pgconf.PoolConfig("--db", "host=h DateStyle=ISO app.tenant=a"); err != nil {
+		t.Error(err)
+	}
 	for url, want := range map[string]string{
 		"":                                   "--db is missing",
 		"mysql://u:secret@h/d":               "begins with postgres://",
@@ -27,6 +30,11 @@ func TestPoolConfig(t *testing.T) {
 		"postgres://u@h/d?sslmode=secret":    "failed to configure TLS",
 		"host=h target_session_attrs=secret": "unknown target_session_attrs value",
 		"secret":                             "keyword/value",
+		`"postgres://u:secret@h/d"`:          "quotation mark",
+		`'postgres://u@h/d?sslmode=secret'`:  "quotation mark",
+		`"postgres://u@h/d?sslmode=secret"`:  "quotation mark",
+		"\ufeffpostgres://u@h/d?a=secret":    "byte order mark",
+		"\u200bpostgres://u@h/d?a=secret":    "a setting whose name is none",
 	} {
 		_, err := pgconf.PoolConfig("--db", url)
 		var usage *usage.Error

@@ -43,6 +43,9 @@ func InFile(path string) Value {
 		if text == "" {
 			return "", fmt.Errorf("%s: %w", path, ErrEmptyFile)
 		}
+		if strings.HasPrefix(text, "\ufeff") {
+			return "", fmt.Errorf("%s begins with a byte order mark, which cannot be seen: write it without one", path)
+		}
 		return text, nil
 	}}
 }

@@ -79,6 +79,13 @@ func TestInFile(t *testing.T) {
 			t.Errorf("%q: revealed %q, %v", content, got, err)
 		}
 	}
+	if err := os.WriteFile(path, []byte("\ufeffhidden"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Reveal(); err == nil || !strings.Contains(err.Error(), "byte order mark") ||
+		strings.Contains(err.Error(), "hidden") {
+		t.Errorf("a byte order mark: %v", err)
+	}
 	if err := os.WriteFile(path, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
