@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -63,7 +64,7 @@ func (r *Relay) prove(ctx context.Context, s *session) {
 		r.requestBeat() // it shows operators the trouble, or its end
 	}
 	if err != nil {
-		r.log.Error("this relay cannot work: events wait", "err", err)
+		r.log.Error("this relay cannot work: events wait", "err", pgsession.Advise(err))
 	}
 }
 

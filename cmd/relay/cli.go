@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
@@ -224,5 +225,5 @@ func withAdvice(err error) error {
 	if what := pgconf.CertificateAdvice(err); what != "" {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	return err
+	return pgsession.Advise(err)
 }

@@ -120,6 +120,20 @@ func TestLookBehindALock(t *testing.T) {
 	}
 }
 
+// TestPreparedBehindAPooler: the setting that a pooler in transaction mode wants is named by whoever meets it.
+func TestPreparedBehindAPooler(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t, migrations.Outbox)
+	env := settings(db, deadBroker).with("RELAY_DATABASE_URL", pgtest.NewBouncer(t, db.URL, "transaction"))
+	command(t, env, "status") // prepares its statements in a session that the next one gets
+	for _, verb := range []string{"status", "lanes", "run"} {
+		if code, text, stderr := command(t, env, verb); code != codeFailed ||
+			!strings.Contains(stderr, "add default_query_exec_mode=exec to the URL") {
+			t.Errorf("%s: exit code %d: %s%s", verb, code, text, stderr)
+		}
+	}
+}
+
 // TestStatusOfConsumers: an inbox in the same database is shown, and an outbox without an inbox is no error.
 func TestStatusOfConsumers(t *testing.T) {
 	t.Parallel()

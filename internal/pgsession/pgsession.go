@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
 // Texts fails if texts would not be what they are in Go: in another encoding the server takes the bytes of UTF-8 for
@@ -42,11 +44,21 @@ func Times(conn *pgx.Conn) error {
 	return nil
 }
 
-// Advise names the setting behind an error of reading a text in a form that pgx does not know, and returns any other
-// error as it is. bytea_output is none of the settings that the server reports.
+// Advise names the setting behind an error of reading a text in a form that pgx does not know, or of a pooler that
+// gives statements to other sessions than the one that has prepared them, and returns any other error as it is.
+// bytea_output is none of the settings that the server reports.
 func Advise(err error) error {
 	if err == nil {
 		return nil
+	}
+	const exec = "default_query_exec_mode=exec"
+	// Another session's prepared statements: unknown ones, or one that it has already.
+	if pgerr.Is(err, "26000") || pgerr.Is(err, "42P05") {
+		if strings.Contains(err.Error(), exec) {
+			return err
+		}
+		return fmt.Errorf("a pooler in transaction mode is in between, and does not keep prepared statements: add "+
+			exec+" to the URL of the database (docs/platforms/pgbouncer.md): %w", err)
 	}
 	switch text := err.Error(); {
 	case strings.Contains(text, "bytea_output"), strings.Contains(text, "DateStyle"):

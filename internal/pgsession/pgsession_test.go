@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -61,6 +62,13 @@ func TestSettingsAreNamed(t *testing.T) {
 				}
 			}
 			_ = conn.Close(context.WithoutCancel(t.Context()))
+		}
+	}
+	for _, code := range []string{"26000", "42P05"} {
+		err := pgsession.Advise(&pgconn.PgError{Code: code})
+		if !strings.Contains(err.Error(), "default_query_exec_mode=exec") ||
+			pgsession.Advise(err).Error() != err.Error() {
+			t.Errorf("%s: %v", code, err)
 		}
 	}
 	if pgsession.Texts(nil) != nil || pgsession.Times(nil) != nil || pgsession.Advise(nil) != nil {

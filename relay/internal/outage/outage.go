@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
 // Monitor reports the begin and the end of an outage once each, however many parts of the relay notice. An outage lasts
@@ -49,6 +51,7 @@ func (m *Monitor) Report(part string, err error, heard time.Time) {
 		if m.failing == nil {
 			m.failing = map[string]bool{}
 		}
+		err = pgsession.Advise(err)
 		m.failing[part], m.last = true, err
 		if !m.away {
 			m.away, m.since = true, time.Now()
