@@ -54,7 +54,7 @@ func rights(readsOnly bool) (tables, wants []string) {
 			"delete",
 		},
 		"inbox_progress": {"select", "insert", "update", "delete"}, "inbox_watermark": {"select", "insert", "delete"},
-		"inbox_numbering": {"select"},
+		"inbox_numbering": {"select"}, "inbox_audit": {"select"},
 	} {
 		for _, want := range list {
 			if readsOnly && want != "select" {
