@@ -63,5 +63,6 @@
 // INSERT and UPDATE on inbox_consumer and inbox_progress, SELECT, INSERT and DELETE on inbox_watermark, SELECT on
 // inbox_numbering, inbox_days and inbox_audit. The tables' owner creates and drops days; a role that may execute the
 // owner's functions can do it too: use Config.MaintenanceDB, or run `relay inbox maintain` from cron. Through PgBouncer
-// in transaction mode, set default_query_exec_mode=exec. All settings are SET LOCAL, and no lock outlives its transaction.
+// in transaction mode, set default_query_exec_mode=exec. All settings are SET LOCAL, and no lock outlives its
+// transaction.
 package inbox
