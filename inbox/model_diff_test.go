@@ -283,7 +283,7 @@ func (r *mReal) again() string {
 	head := &record{}
 	err := r.in.db.QueryRow(r.t.Context(), r.in.q(sqlHead), "ledger", r.hashes[key-1], 0, 1).Scan(&head.id,
 		&head.messageID, &head.topic, &head.partition, &head.offset, &head.millis, fromHex{&head.key},
-		fromHex{&head.value}, &head.headers, &head.kind, &head.attempts, &head.code)
+		fromHex{&head.value}, &head.headers, &head.kind, &head.attempts, &head.code, &head.content)
 	at := r.m.head(key, 0)
 	if (err == nil) != (at >= 0) {
 		r.t.Fatalf("head: %v, in the model %d", err, at)

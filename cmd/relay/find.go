@@ -22,14 +22,14 @@ import (
 type findCommand struct {
 	database
 	readFlags
-	Text   string `line:"" shown:"(required)" help:"An event's id, message id or key, or an idempotency key."`
-	Source string `line:"" help:"The ce_source of another producer's event, or else its topic: --text is the id that the record has."`
+	Text     string `line:"" shown:"(required)" help:"An event's id, message id or key, or an idempotency key."`
+	CeSource string `line:"" placeholder:"SOURCE" help:"The ce_source of another producer's event, or else its topic: --text is the id that the record has."`
 }
 
 // Help is the longer text of --help.
 func (*findCommand) Help() string {
 	return `Searches outbox, archive, inbox and idempotency keys of one database, as far as they exist. It reads no table as a whole, and reports
-what it did not search for that reason. An event of another producer has the hash of its source and id in the inbox: --source computes it.`
+what it did not search for that reason. An event of another producer has the hash of its source and id in the inbox: --ce-source computes it.`
 }
 
 // findings are the results for a text.
@@ -43,9 +43,9 @@ func (c *findCommand) run(ctx context.Context, p *program) error {
 	if c.Text == "" {
 		return service.Usage("--text is missing: an id, a message id or a key")
 	}
-	if c.Source != "" {
+	if c.CeSource != "" {
 		c.Text = event.Decode(&event.Record{Headers: []event.Header{
-			{Key: event.HeaderID, Value: []byte(c.Text)}, {Key: event.HeaderSource, Value: []byte(c.Source)},
+			{Key: event.HeaderID, Value: []byte(c.Text)}, {Key: event.HeaderSource, Value: []byte(c.CeSource)},
 		}}, "").ID.String()
 	}
 	return c.withReader(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {

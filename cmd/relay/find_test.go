@@ -41,14 +41,14 @@ func TestFindCommand(t *testing.T) {
 			}
 			foreign := event.Decode(&r, "").ID.String()
 			db.Exec(t, `insert into inbox_message_any (consumer_name, message_id) values ('ledger', $1)`, foreign)
-			code, text, stderr = command(t, env, "find", "--text", given, "--source", source)
+			code, text, stderr = command(t, env, "find", "--text", given, "--ce-source", source)
 			if code != codeOK || !strings.Contains(text, "decided") || !strings.Contains(text, foreign) {
 				t.Errorf("%s of %s: exit code %d: %s\n%s", given, source, code, text, stderr)
 			}
 		}
 	}
 	if code, text, _ = command(t, env, "find", "--text=nothing"); code != codeOK ||
-		!strings.Contains(text, "Nothing was found.") || !strings.Contains(text, "--source") {
+		!strings.Contains(text, "Nothing was found.") || !strings.Contains(text, "--ce-source") {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 	if code, _, stderr = command(t, env, "find"); code != codeUsage || !strings.Contains(stderr, "--text") {

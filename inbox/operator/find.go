@@ -78,7 +78,7 @@ func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
 	defer func() {
 		if err == nil && len(f.Events) == 0 {
 			f.Unsearched = append(f.Unsearched, "An event of another producer has the hash of its source and id as "+
-				"its message id: relay find --text ID --source SOURCE computes it.")
+				"its message id: relay find --text ID --ce-source SOURCE computes it.")
 		}
 	}()
 	id, parseErr := uuid.Parse(text)
