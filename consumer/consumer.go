@@ -52,7 +52,7 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 		return nil, errors.New(`consumer: no brokers: pass at least one address, such as "localhost:9092"`)
 	}
 	for _, b := range brokers {
-		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
+		if !kafkaguard.IsAddress(b) {
 			return nil, fmt.Errorf("consumer: broker %q is not host:port", b)
 		}
 	}

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkaguard"
 )
 
 // mostAtOnce bounds a Publish call's requests in flight. kafka-go uses a connection for each.
@@ -41,7 +41,7 @@ func NewKafka(brokers []string, cfg Config) (*Kafka, error) {
 		errs = append(errs, errors.New("name at least one broker as host:port"))
 	}
 	for _, b := range brokers {
-		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
+		if !kafkaguard.IsAddress(b) {
 			errs = append(errs, fmt.Errorf("write broker %q as host:port", b))
 		}
 	}

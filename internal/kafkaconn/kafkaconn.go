@@ -104,7 +104,7 @@ func (c Config) checkBrokers() error {
 		return errors.New("--kafka-brokers is missing: want host:port, with commas between several")
 	}
 	for _, b := range c.Brokers {
-		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
+		if !kafkaguard.IsAddress(b) {
 			return fmt.Errorf("--kafka-brokers: write broker %q as host:port", b)
 		}
 	}
