@@ -120,6 +120,31 @@ func TestLookBehindALock(t *testing.T) {
 	}
 }
 
+// TestDoctorBehindALockOfKeys: the doctor names who holds a table that only its look at idempotency keys reads, and
+// names a holder once.
+func TestDoctorBehindALockOfKeys(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox, migrations.Idempotency)
+	holder := db.Connect(t)
+	for _, sql := range []string{`begin`, `lock table idempotency_key in access exclusive mode`} {
+		if _, err := holder.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(tables string) {
+		t.Helper()
+		code, text, stderr := command(t, settings(db).with("RELAY_KAFKA_BROKERS", ""), "doctor", "--timeout=1h")
+		if code != codeFindings || strings.Count(text, "holds an ACCESS EXCLUSIVE lock on "+tables) != 1 {
+			t.Errorf("exit code %d: %s%s", code, text, stderr)
+		}
+	}
+	look("idempotency_key")
+	if _, err := holder.Exec(t.Context(), `lock table outbox_lane in access exclusive mode`); err != nil {
+		t.Fatal(err)
+	}
+	look("idempotency_key, outbox_lane")
+}
+
 // TestPreparedBehindAPooler: the setting that a pooler in transaction mode wants is named by whoever meets it.
 func TestPreparedBehindAPooler(t *testing.T) {
 	t.Parallel()

@@ -77,6 +77,7 @@ func (c *doctorCommand) examine(ctx context.Context, d database, subject doctor.
 		subject.DB = pool
 		list = append(doctor.Examine(ctx, subject), doctor.Restored(ctx, subject)...)
 		list = append(list, stuckKeys(ctx, subject)...)
+		list = append(list, doctor.Locks(ctx, subject, list)...)
 		return nil
 	})
 	return list, err

@@ -78,7 +78,6 @@ type findings struct {
 	where    []string // flags that name the database in commands
 	inSchema string
 	brokers  string // as Kafka's tools take them
-	waited   bool   // a look may have waited for a lock for too long
 }
 
 func (f *findings) ok(check, format string, args ...any) {
@@ -99,8 +98,7 @@ func (f *findings) failed(check string, err error) {
 	err = pgsession.Advise(err)
 	const means, next = "What cannot be looked at is not known to work.", "Read the error."
 	if waited(err) {
-		f.waited = true
-		f.add(Fail, check, "could not look: "+err.Error(), means, "See `locks`.")
+		f.add(Fail, check, "could not look: "+err.Error(), means, seeLocks)
 		return
 	}
 	if pgerr.Code(err) == "" { // not the server's
@@ -139,10 +137,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	f.altered(ctx, s.DB)
 	f.triggers(ctx, s)
 	f.others(ctx, s)
-	if f.waited {
-		f.locks(ctx, s)
-	}
-	return f.list
+	return append(f.list, Locks(ctx, s, f.list)...)
 }
 
 func (f *findings) unanswered(err error) {

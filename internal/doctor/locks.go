@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,13 +81,21 @@ func Blocked(ctx context.Context, db *pgxpool.Pool, schema string, err error) st
 	return list[0].String()
 }
 
-// locks names who keeps others from reading the tables, after a look that has waited too long.
-func (f *findings) locks(ctx context.Context, s Subject) {
+// seeLocks is what to do about a look that may have waited for a lock for too long.
+const seeLocks = "See `locks`."
+
+// Locks names who keeps others from reading the tables, if a look among the findings has waited too long for that, and
+// none of them names anybody.
+func Locks(ctx context.Context, s Subject, of []Finding) []Finding {
 	const check = "locks"
+	f := findings{where: s.Flags, inSchema: s.Schema}
+	if !slices.ContainsFunc(of, func(f Finding) bool { return f.Next == seeLocks }) ||
+		slices.ContainsFunc(of, func(f Finding) bool { return f.Check == check }) {
+		return nil
+	}
 	list, err := readBlockers(ctx, s.DB, s.Schema)
 	if err != nil {
 		f.failed(check, err)
-		return
 	}
 	for _, b := range list {
 		next := fmt.Sprintf("Wait for it, or end it: select pg_terminate_backend(%d)", b.PID)
@@ -96,8 +105,9 @@ func (f *findings) locks(ctx context.Context, s Subject) {
 		f.add(Fail, check, b.String(), "Nobody reads or writes them meanwhile: producers, relays and workers wait.",
 			next)
 	}
-	if len(list) == 0 {
+	if len(list) == 0 && err == nil {
 		f.add(Warn, check, "a look took too long, and by now no session has a table to itself", "Something was in "+
 			"the way, or the server is slow.", "Examine again.")
 	}
+	return f.list
 }
