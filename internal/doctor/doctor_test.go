@@ -406,6 +406,8 @@ func TestKafka(t *testing.T) {
 		db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, $2)`, topic, partitions)
 	}
 	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 14)`)
+	db.Exec(t, `insert into outbox_paused_topic (topic, paused_by, reason) values ('misspelt', 'anna', 'r'),
+		('waiting-for', 'anna', 'r'), ('held-for', 'anna', 'r')`)
 	examine := func(brokers ...string) []Finding {
 		conn, err := kafkaconn.Config{Brokers: brokers}.New(nil)
 		if err != nil {
@@ -425,6 +427,7 @@ func TestKafka(t *testing.T) {
 	expect(t, list, "topic no-such-topic", Fail, "does not exist")
 	expect(t, list, "topic waiting-for", Fail, "does not exist")
 	expect(t, list, "topic held-for", Fail, "does not exist")
+	expect(t, list, "topic misspelt", Warn, "is paused, and does not exist")
 	if _, text := worst(list, "topic "+fits); strings.Contains(text, "retention") || strings.Contains(text, "pinned") {
 		t.Errorf("%s: %s", fits, text)
 	}

@@ -54,8 +54,23 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 	}
 	f.cluster(meta, outbox.Cluster)
 	for _, t := range topics {
+		onlyPaused := slices.ContainsFunc(outbox.Topics, func(of operator.Topic) bool {
+			return of.Topic == t.Name && of.PausedAt != nil && of.Partitions == 0 && of.Held == 0
+		}) && !slices.Contains(outbox.Waiting, t.Name)
+		if onlyPaused && t.Partitions < 0 && errors.Is(t.Err, kafka.UnknownTopicOrPartition) {
+			f.misspelt(t.Name)
+			continue
+		}
 		f.topic(t, counts[t.Name], window)
 	}
+}
+
+// misspelt is a topic that was paused, and that neither the outbox nor Kafka has.
+func (f *findings) misspelt(name string) {
+	f.add(Warn, "topic "+name, "is paused, and does not exist; this outbox has published nothing to it",
+		"If another topic was meant, that one is not paused.",
+		"Look at the name. If it is wrong, pause the other one, and:")
+	f.runWhy("topics", "resume", "--topic", name)
 }
 
 func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
