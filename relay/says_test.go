@@ -1,8 +1,10 @@
 package relay_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -124,4 +126,38 @@ func saysOf(t *testing.T, db *pgtest.DB, what string, is func(operator.RelayStat
 		return is(r), err
 	})
 	return r
+}
+
+// TestRelaySaysThatAPoolerLosesItsStatements: its log, and what it reports, name the setting that helps.
+func TestRelaySaysThatAPoolerLosesItsStatements(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	pool := pgtest.Pool(t, "postgres://u@"+pgtest.NewPooler(t, db.URL)+"/d?sslmode=disable")
+	once, err := relay.New(pool, &memory{}, config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := once.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	logged, reported := &bytes.Buffer{}, make(chan error, 1) // read after the relay has ended
+	r, err := relay.New(pool, &memory{}, config(func(c *relay.Config) {
+		c.Logger = slog.New(slog.NewTextHandler(logged, nil))
+		c.Observer.Outage = func(_ string, err error) {
+			select {
+			case reported <- err:
+			default:
+			}
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := startRelay(t, r)
+	err = <-reported
+	_ = stop()
+	const advice = "add default_query_exec_mode=exec"
+	if !strings.Contains(fmt.Sprint(err), advice) || !strings.Contains(logged.String(), advice) {
+		t.Errorf("the outage is %v, and the log\n%s", err, logged)
+	}
 }

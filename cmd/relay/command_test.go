@@ -148,14 +148,31 @@ func TestDoctorBehindALockOfKeys(t *testing.T) {
 // TestPreparedBehindAPooler: the setting that a pooler in transaction mode wants is named by whoever meets it.
 func TestPreparedBehindAPooler(t *testing.T) {
 	t.Parallel()
-	db := pgtest.NewDatabase(t, migrations.Outbox)
-	env := settings(db, deadBroker).with("RELAY_DATABASE_URL", pgtest.NewBouncer(t, db.URL, "transaction"))
-	command(t, env, "status") // prepares its statements in a session that the next one gets
-	for _, verb := range []string{"status", "lanes", "run"} {
-		if code, text, stderr := command(t, env, verb); code != codeFailed ||
-			!strings.Contains(stderr, "add default_query_exec_mode=exec to the URL") {
+	db := outboxDB(t)
+	pooled := "postgres://u@" + pgtest.NewPooler(t, db.URL) + "/d?sslmode=disable"
+	env := settings(db, deadBroker).with("RELAY_DATABASE_URL", pooled)
+	for _, verb := range []string{
+		"status", "lanes", "run", "parked list", "topics pause --topic t --reason r", "audit", "find --text t",
+	} {
+		args := strings.Fields(verb)
+		command(t, env, args...) // prepares its statements in the session that the next one gets
+		if code, text, stderr := command(t, env, args...); code != codeFailed ||
+			strings.Count(stderr, "add default_query_exec_mode=exec to the URL") != 1 {
 			t.Errorf("%s: exit code %d: %s%s", verb, code, text, stderr)
 		}
+	}
+	other := "postgres://u@" + pgtest.NewPooler(t, db.URL) + "/d?sslmode=disable"
+	if _, err := relay.Waits(t.Context(), pgtest.Pool(t, other), ""); err != nil {
+		t.Fatal(err)
+	}
+	// The tables are looked at before.
+	if code, text, stderr := command(t, env.with("RELAY_DATABASE_URL", other), "run"); code != codeFailed ||
+		strings.Count(stderr, "add default_query_exec_mode=exec to the URL") != 1 {
+		t.Errorf("the comparison of numbers: exit code %d: %s%s", code, text, stderr)
+	}
+	exec := env.with("RELAY_DATABASE_URL", pooled+"&default_query_exec_mode=exec")
+	if code, text, stderr := command(t, exec, "status"); code != codeOK {
+		t.Errorf("with that setting: exit code %d: %s%s", code, text, stderr)
 	}
 }
 

@@ -120,7 +120,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	}
 	s.schemaReady.Store(true)
 	if err := c.awaitNumbers(ctx, p.log, s); err != nil {
-		return err
+		return withAdvice(err)
 	}
 	others.Go(func() { _ = s.metrics.Run(beside, s.relay) })
 	others.Go(func() { reportKafka(ctx, p.log, s.conn) })
