@@ -72,8 +72,9 @@ type Config struct {
 	// CommitEvery is the interval between commits of decided offsets. After a crash, events decided since the last
 	// commit are delivered again. Default: 200 ms; negative: after each batch.
 	CommitEvery time.Duration
-	// DrainTimeout is how long running handlers may continue after the ctx of Run ends; then their ctx ends. Keep it
-	// shorter than the supervisor's grace period. Default: 20 s; negative: the handlers' ctx ends at once.
+	// DrainTimeout is how long running handlers may continue after the ctx of Run ends; then their ctx ends. An inbox
+	// that only waits before it runs an effect again returns at once. Keep it shorter than the supervisor's grace
+	// period. Default: 20 s; negative: the handlers' ctx ends at once.
 	DrainTimeout time.Duration
 
 	// ResumeEvery is how often a halted partition asks its handler whether an operator resumed it. It is also how often

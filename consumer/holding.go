@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // running is an assigned partition with its goroutine.
@@ -82,7 +84,7 @@ func (s *session) start(ctx context.Context, name Partition, at groupOffset) {
 	}}
 	r.reading.group = at
 	work, stop := context.WithCancel(ctx)
-	handle, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	handle, cancel := context.WithCancelCause(sleep.WithStop(context.WithoutCancel(ctx), work.Done()))
 	r.stop, r.cancel = stop, cancel
 	before := s.zombies[name]
 	delete(s.zombies, name)

@@ -126,7 +126,7 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	switch {
 	case n == len(batch.events) && err == nil:
 		return chunk{}, true
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, errors.Is(err, sleep.ErrStopping):
 		return chunk{}, false // the partition is given up; its next owner continues here
 	case isMoved(err):
 		// Later records are useless: the new generation begins at the database's progress.

@@ -68,7 +68,7 @@ func (b *batch) wait(ctx context.Context, reason string, f *failure) error {
 	}
 	wait := b.retryPace.NextBackOff()
 	b.retried(reason, b.retries, wait, f.err)
-	return sleep.For(ctx, wait)
+	return sleep.Idle(ctx, wait)
 }
 
 // askEvery is how often a long pause checks whether an operator has ended it.
@@ -78,13 +78,13 @@ const askEvery = 2 * time.Second
 // cause and can end it.
 func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) error {
 	if wait <= askEvery {
-		return sleep.For(ctx, wait)
+		return sleep.Idle(ctx, wait)
 	}
 	until := time.Now().Add(wait)
 	noted := b.noteTrying(ctx, cause)
 	for {
 		left := time.Until(until)
-		if err := sleep.For(ctx, min(left, askEvery)); err != nil || left <= askEvery {
+		if err := sleep.Idle(ctx, min(left, askEvery)); err != nil || left <= askEvery {
 			return err
 		}
 		if noted && b.tryNow(ctx) {
