@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -37,7 +38,7 @@ import (
 // while they wait; what they want at once they do with SIGKILL. stop gives the signals back and waits for the goroutine
 // that listens; call it before the program goes on to anything else.
 func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(parent)
+	ctx, cancel := context.WithCancelCause(parent)
 	// Room for more than one: a signal that finds the channel full is dropped.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -56,7 +57,7 @@ func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context
 					again(s)
 					return
 				}
-				cancel()
+				cancel(ended{s})
 			}
 		}
 	}()
@@ -64,8 +65,32 @@ func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context
 		signal.Stop(signals)
 		close(stopped)
 		<-gone
-		cancel()
+		cancel(nil)
 	}
+}
+
+// ended is the cause of the end of a context by a signal. It is [context.Canceled], as without a cause.
+type ended struct{ os.Signal }
+
+func (e ended) Error() string { return context.Canceled.Error() + " by the signal " + nameOf(e.Signal) }
+
+func (ended) Unwrap() error { return context.Canceled }
+
+func signalOf(ctx context.Context) string {
+	e, _ := errors.AsType[ended](context.Cause(ctx))
+	return nameOf(e.Signal)
+}
+
+func nameOf(s os.Signal) string {
+	switch s {
+	case os.Interrupt:
+		return "SIGINT"
+	case syscall.SIGTERM:
+		return "SIGTERM"
+	case syscall.SIGHUP:
+		return "SIGHUP"
+	}
+	return fmt.Sprint(s)
 }
 
 // The exit codes of Main.
@@ -77,11 +102,21 @@ const (
 )
 
 // Main runs a program until it is done or a signal ends ctx, prints its error to stderr, and returns the exit code. An
-// error that is only the end of ctx counts as clean. A second SIGINT exits at once with CodeForced.
+// error that is only the end of ctx counts as clean. A second SIGINT exits at once with CodeForced. At a signal
+// slog.Default() says that the program stops, and at its end that it has stopped.
 func Main(run func(ctx context.Context) error) (code int) {
 	ctx, stop := Signals(context.Background(), func(os.Signal) { os.Exit(CodeForced) })
 	defer stop()
+	said := make(chan struct{})
+	unwatch := context.AfterFunc(ctx, func() {
+		defer close(said)
+		slog.Info("stopping: what runs may finish", "signal", signalOf(ctx))
+	})
 	err := run(ctx)
+	if !unwatch() {
+		<-said
+		defer func() { slog.Info("stopped", "signal", signalOf(ctx), "exit_code", code) }()
+	}
 	if err == nil || ctx.Err() != nil && onlyEnd(err) {
 		return CodeOK
 	}

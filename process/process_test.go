@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -81,6 +82,52 @@ func TestMainCodes(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
+}
+
+// TestMainSaysThatItStops: a program that drains says at once that it stops and why, and at its end that it stopped.
+func TestMainSaysThatItStops(t *testing.T) {
+	said := lines{wrote: make(chan struct{}, 9)}
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	process.Main(func(ctx context.Context) error {
+		raise(t, syscall.SIGTERM)
+		<-ctx.Done()
+		<-said.wrote
+		if text := said.String(); !strings.Contains(text, "stopping: what runs may finish") ||
+			!strings.Contains(text, "signal=SIGTERM") || strings.Contains(text, "stopped") {
+			t.Errorf("while it stops it says %q", text)
+		}
+		return ctx.Err()
+	})
+	if text := said.String(); strings.Count(text, "\n") != 2 ||
+		!strings.Contains(text, "msg=stopped signal=SIGTERM exit_code=0") {
+		t.Errorf("at its end it has said %q", text)
+	}
+	process.Main(func(context.Context) error { return nil })
+	if text := said.String(); strings.Count(text, "\n") != 2 {
+		t.Errorf("a program that is done without a signal says %q", text)
+	}
+}
+
+// lines is a log that may be read while it is written.
+type lines struct {
+	wrote chan struct{}
+	mu    sync.Mutex
+	b     strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { l.wrote <- struct{}{} }()
+	return l.b.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func raise(t *testing.T, s os.Signal) {
