@@ -64,14 +64,14 @@ func (s state) place(id uuid.UUID, windowDays days.Number, ahead int) place {
 	return inDay
 }
 
-// refusal returns the error of an event that can be neither applied nor skipped.
 // otherEvent is the error of an event that has the id of another.
 func otherEvent(id uuid.UUID) error {
 	return fmt.Errorf("its id %s is that of an event with another type, key or payload, which was decided or is "+
-		"parked: its producer gives one id to two events; release it to apply it, or discard it (where it halts: "+
-		"relay inbox skip)", id)
+		"parked: its producer gives one id to two events; compare both, then release it to apply it, or discard it "+
+		"(with OnFailure Halt: relay inbox skip)", id)
 }
 
+// refusal returns the error of an event that can be neither applied nor skipped.
 func refusal(p place, e *event.Event, s state, windowDays days.Number) error {
 	d, _ := days.Of(e.ID)
 	switch p {
