@@ -340,7 +340,8 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys,
 			c.Quarantined),
 			"Effects that failed for good, and what waits behind them; of quarantined ones nobody can tell whether "+
-				"they were applied: too old, of a clock that is wrong, or of no number that decides.",
+				"they were applied: too old, of a clock that is wrong, of no number that decides, or under the id of "+
+				"another event (other_content).",
 			"See why, mend it, and then release or discard them.")
 		f.run("inbox", "parked", "list", "--consumer", c.Consumer)
 		return
