@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,7 +41,7 @@ type findings struct {
 }
 
 func (c *findCommand) run(ctx context.Context, p *program) error {
-	if c.Text == "" {
+	if c.Text = strings.TrimSpace(c.Text); c.Text == "" {
 		return service.Usage("--text is missing: an id, a message id or a key")
 	}
 	if c.CeSource != "" {
@@ -144,7 +145,8 @@ func (f findings) write(w io.Writer) error {
 		errs = append(errs, writeList(w, false, f.Keys.Operations, head, line))
 	}
 	if nothing {
-		fmt.Fprintln(w, "Nothing was found.")
+		fmt.Fprintln(w, "Nothing was found. Rows that are published are deleted unless they are archived, and "+
+			"Kafka is not searched.")
 	}
 	for _, text := range unsearched {
 		fmt.Fprintln(w, text)

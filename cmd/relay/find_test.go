@@ -19,7 +19,7 @@ func TestFindCommand(t *testing.T) {
 		values ('payments', 'pay-1', 'Paid', 'canary-payload') returning message_id::text`)
 	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 3)`)
 	db.Exec(t, `insert into inbox_message_any (consumer_name, message_id) values ('ledger', $1)`, id)
-	code, text, stderr := command(t, env, "find", "--text=pay-1")
+	code, text, stderr := command(t, env, "find", "--text= pay-1\n")
 	if code != codeOK || !strings.Contains(text, "waiting") || !strings.Contains(text, id) ||
 		!strings.Contains(text, "found by its message id alone") || strings.Contains(text, "canary") {
 		t.Errorf("exit code %d: %s\n%s", code, text, stderr)
