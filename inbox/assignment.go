@@ -30,6 +30,7 @@ type assignment struct {
 	stored    int64     // the progress that is stored, or was by this process; -1: no row is known
 	database  string    // the database in which the partition began; empty: unknown
 	account   account   // up to the decided progress
+	skipped   skipped   // what operators skipped of this log
 	proven    proven    // the events that the progress alone proves to be decided
 	absent    absent    // behind the decided events, and not in the account yet
 	log       *string   // the id of the topic's log, of which the progress is; nil: unknown

@@ -138,7 +138,8 @@ func (b *batch) step(ctx context.Context) error {
 			b.limit = b.pos + 1
 		}
 		b.limit = b.beforeOld()
-		b.within(b.assignment.provenEvents(), b.offset)
+		of, _ := b.assignment.provenEvents()
+		b.within(of, b.offset)
 		out = make([]Outcome, b.limit-b.pos)
 		f = b.attempt(ctx, counted, out)
 	}
@@ -158,7 +159,8 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	offset := b.offset(b.pos)
 	writes := !counted && !b.written && b.assignment.unfinished().writes(offset)
 	// The range would move the progress back, and with it what it proves. It is written once an effect is to run.
-	only := writes && !b.news && b.assignment.provenEvents().has(offset)
+	of, _ := b.assignment.provenEvents()
+	only := writes && !b.news && of.has(offset)
 	if writes && !only {
 		last := b.events[len(b.events)-1].Position.Offset
 		if f := b.in.writeRange(ctx, b.name, b.assignment, &b.events[b.pos], last+1); f != nil {

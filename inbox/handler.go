@@ -131,7 +131,7 @@ const (
 	Undecided Outcome = iota
 	// Applied: the effect and the event's inbox row are committed together.
 	Applied
-	// Duplicate: the inbox already had the event's id; its effect did not run.
+	// Duplicate: the inbox already had the event's id, or an operator has skipped its offset; its effect did not run.
 	Duplicate
 	// Skipped: the effect returned [Skip]; only the id was recorded.
 	Skipped

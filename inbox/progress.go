@@ -158,6 +158,12 @@ func (in *Inbox) load(ctx context.Context, p partitionName, a *assignment) *fail
 	if err != nil {
 		return in.classify(ctx, err)
 	}
+	a.skipped = skipped{}
+	if row.log != nil {
+		if a.skipped, err = in.readSkipped(ctx, p); err != nil {
+			return in.classify(ctx, err)
+		}
+	}
 	if a.stored = -1; row.known {
 		a.stored = row.from
 	}

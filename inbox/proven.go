@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -17,6 +18,32 @@ type proven struct {
 }
 
 func (of proven) has(offset int64) bool { return of.from <= offset && offset < of.to }
+
+// skipped are the ranges of a partition that operators have skipped. Their events never run, wherever the group is.
+type skipped struct {
+	ranges []proven
+	said   bool
+}
+
+func (s skipped) has(offset int64) bool {
+	return slices.ContainsFunc(s.ranges, func(of proven) bool { return of.has(offset) })
+}
+
+// readSkipped reads what operators have skipped of the log of the partition.
+func (in *Inbox) readSkipped(ctx context.Context, p partitionName) (s skipped, err error) {
+	rows, err := in.db.Query(ctx, in.q(sqlSkipped), in.consumer, p.topic, p.id)
+	if err == nil {
+		var of proven
+		_, err = pgx.ForEachRow(rows, []any{&of.from, &of.to}, func() error {
+			s.ranges = append(s.ranges, of)
+			return nil
+		})
+	}
+	if err != nil {
+		return s, fmt.Errorf("inbox: reading what operators have skipped of %s-%d: %w", p.topic, p.id, err)
+	}
+	return s, nil
+}
 
 // readsAgain reads which of the events that are read again are decided for certain.
 func (in *Inbox) readsAgain(ctx context.Context, p partitionName, a *assignment, log *string) error {
@@ -33,23 +60,26 @@ func (in *Inbox) readsAgain(ctx context.Context, p partitionName, a *assignment,
 
 // isOld reports whether only the progress can tell that the event is a repeat, and does.
 func (b *batch) isOld(i int, of proven) bool {
-	return of.has(b.offset(i)) &&
+	return b.in.cfg.Dedup == ByID && of.has(b.offset(i)) &&
 		b.in.state.Load().place(b.events[i].ID, b.in.cfg.windowDays, b.in.cfg.DaysAhead) == tooOld
 }
 
-// provenOld returns how many events from pos on are decided for certain, and too old for their ids to tell.
+// provenOld returns how many events from pos on are decided for certain, by the progress, being too old for their ids
+// to tell, or by an operator who skipped them.
 func (b *batch) provenOld(ctx context.Context) (n int, f *failure) {
-	of := b.assignment.provenEvents()
-	if b.in.cfg.Dedup != ByID || of.from >= of.to {
-		return 0, nil
-	}
-	for b.pos+n < len(b.events) && b.isOld(b.pos+n, of) {
-		n++
+	of, gone := b.assignment.provenEvents()
+	skips := 0
+	for ; b.pos+n < len(b.events); n++ {
+		if gone.has(b.offset(b.pos + n)) {
+			skips++
+		} else if !b.isOld(b.pos+n, of) {
+			break
+		}
 	}
 	if n == 0 {
 		return 0, nil
 	}
-	// The progress proves nothing if the database has lost it since.
+	// Neither proves anything if the database has lost it since.
 	now, f := b.in.readDatabase(ctx)
 	if f == nil {
 		f = b.assignment.checkDatabase(now)
@@ -57,7 +87,12 @@ func (b *batch) provenOld(ctx context.Context) (n int, f *failure) {
 	if f == nil {
 		f = b.in.checkProgress(ctx, b.in.db, b.name, b.assignment)
 	}
-	if f == nil && b.assignment.sayProven() {
+	if f == nil && skips > 0 && b.assignment.saySkipped() {
+		b.in.log.Warn("inbox: events are read that an operator has skipped (relay inbox audit): dropping them as "+
+			"repeats, their effects do not run", "topic", b.name.topic, "partition", b.name.id, "from", b.offset(b.pos),
+			"to", b.offset(b.pos+n-1)+1)
+	}
+	if f == nil && n > skips && b.assignment.sayProven() {
 		b.in.log.Warn("inbox: events are read again that are too old for their ids to tell whether they are repeats: "+
 			"dropping them, because the partition's progress in this log is past them", "topic", b.name.topic,
 			"partition", b.name.id, "from", b.offset(b.pos), "progress", of.to)
@@ -67,20 +102,28 @@ func (b *batch) provenOld(ctx context.Context) (n int, f *failure) {
 
 // beforeOld returns the limit of a transaction that must not have an event of provenOld.
 func (b *batch) beforeOld() int {
-	if of := b.assignment.provenEvents(); b.in.cfg.Dedup == ByID && of.from < of.to {
-		for i := b.pos + 1; i < b.limit; i++ {
-			if b.isOld(i, of) {
-				return i
-			}
+	of, gone := b.assignment.provenEvents()
+	for i := b.pos + 1; i < b.limit; i++ {
+		if gone.has(b.offset(i)) || b.isOld(i, of) {
+			return i
 		}
 	}
 	return b.limit
 }
 
-func (a *assignment) provenEvents() proven {
+func (a *assignment) provenEvents() (proven, skipped) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.proven
+	return a.proven, a.skipped
+}
+
+// saySkipped reports true once.
+func (a *assignment) saySkipped() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	said := a.skipped.said
+	a.skipped.said = true
+	return !said
 }
 
 // sayProven reports true once.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
@@ -87,8 +86,8 @@ func skipRecords(q *request) error {
 	return q.changeConsumer("Skip records of "+at.String(), "skip", at.flags("--to", strconv.FormatInt(to, 10)),
 		func(ctx context.Context, o *inboxoperator.Operator, reason string) (string, error) {
 			from, err := o.SkipTo(ctx, at.topic, at.partition, to, reason)
-			return fmt.Sprintf("The account of %v has moved from %d to %d. Set the group to offset %d now, before its "+
-				"workers start.", at, from, to, to), err
+			return fmt.Sprintf("Consumer %s goes on at offset %d of %v, after %d: the effects between do not run. Set "+
+				"its group to offset %d as well, before its workers start.", shown(at.consumer), to, at, from, to), err
 		})
 }
 
@@ -149,10 +148,9 @@ func retireConsumer(q *request) error {
 
 // setGroup is how Kafka's own command sets a group to an offset, once its workers are stopped.
 func setGroup(c consumer, topic string, partition int32, to int64) string {
-	group := "..."
-	if len(c.Programs) == 1 && c.Programs[0].Group != "" {
-		group = "'" + strings.ReplaceAll(c.Programs[0].Group, "'", `'\''`) + "'"
+	group := ""
+	if len(c.Programs) == 1 {
+		group = c.Programs[0].Group
 	}
-	return fmt.Sprintf("kafka-consumer-groups.sh --group %s --topic %s:%d --reset-offsets --to-offset %d --execute",
-		group, topic, partition, to)
+	return inboxoperator.SetGroup(group, topic, partition, to)
 }

@@ -59,12 +59,14 @@ func TestConsumerVerbs(t *testing.T) {
 			"skip",
 			[]string{"consumer", "ledger", "topic", "payments", "partition", "3", "to", "42"},
 			http.StatusOK,
-			"The account of payments/3 has moved from 41 to 42. Set the group to offset 42 now",
+			"Consumer ledger goes on at offset 42 of payments/3, after 41: the effects between do not run. Set its " +
+				"group to offset 42 as well",
 		},
 		{
 			"skip",
 			[]string{"consumer", "ledger", "topic", "payments", "partition", "3", "to", "42"},
-			http.StatusUnprocessableEntity, "Nothing was changed. inbox: skip records: payments-3 has no account",
+			http.StatusUnprocessableEntity,
+			"Nothing was changed. inbox: skip records: consumer \"ledger\" is at offset 42",
 		},
 		{
 			"skip",

@@ -91,11 +91,14 @@ type inboxSkipCommand struct {
 
 // Help is the longer text of --help.
 func (*inboxSkipCommand) Help() string {
-	return `For a record that halts its partition and can be neither decided nor parked. Its effect never runs. Stop the consumer's workers, run this,
+	return `For a record that halts its partition and can be neither decided nor parked. Its effect never runs: what the workers read again of the
+offsets that were skipped, they drop as repeats, until the topic is made again or its log is cut. Stop the consumer's workers, run this,
 set the group to the same offset, and start the workers:
   kafka-consumer-groups.sh --group G --topic T:P --reset-offsets --to-offset N --execute
-If only the group is moved, it returns to the inbox's position. A consumer that has run within the last two minutes is refused, for its
-workers would go on from where they are. With --kafka-brokers an offset beyond the end of the log is refused, too.`
+The group's offset spares the workers a record that they cannot read; with brokers before Kafka 2.8, which do not tell a topic's id, only
+it keeps them from what was skipped. If only the group is moved, it returns to the inbox's position. A consumer that has run within the
+last two minutes is refused, for its workers would go on from where they are. With --kafka-brokers an offset beyond the end of the log is
+refused, too.`
 }
 
 func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
@@ -104,9 +107,16 @@ func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 			"each partition is")
 	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		if err := o.MaySkipTo(ctx, c.Topic, c.Partition, c.To); err != nil {
+			return err
+		}
+		group, err := o.LastGroup(ctx)
+		if err != nil {
+			return err
+		}
 		looked := ""
 		if len(c.Brokers) == 0 {
-			looked = " Without --kafka-brokers nobody has looked whether the log has that offset."
+			looked = "\nWithout --kafka-brokers nobody has looked whether the log has that offset."
 		} else {
 			conn, err := c.Config.New(kafkaTokens)
 			if err != nil {
@@ -121,8 +131,9 @@ func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition, "from": from, "to": c.To},
-			"The account of %s/%d has moved from %d to %d. Set the group to offset %d now, before its workers start.%s",
-			c.Topic, c.Partition, from, c.To, c.To, looked)
+			"Consumer %s goes on at offset %d of %s/%d, after %d: the effects between do not run. Set its group to "+
+				"the same offset as well, before its workers start:\n  %s%s", c.Consumer, c.To, c.Topic, c.Partition, from,
+			operator.SetGroup(group, c.Topic, c.Partition, c.To), looked)
 	})
 }
 

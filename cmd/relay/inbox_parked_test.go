@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
@@ -240,7 +243,7 @@ func TestSkipKnowsTheEnd(t *testing.T) {
 	}{
 		{kafka, "100000", "/0 ends at offset 3: what comes until 100000 was never written", codeFailed},
 		{"127.0.0.1:1", "2", "/0 ends is not known", codeFailed},
-		{kafka, "2", "moved from 1 to 2. Set the group to offset 2 now, before its workers start.\n", codeOK},
+		{kafka, "2", "goes on at offset 2 of " + topic + "/0, after 1: the effects between do not run.", codeOK},
 		{"", "3", "nobody has looked whether the log has that offset", codeOK},
 	} {
 		code, text, stderr := command(t, settings(db).with("RELAY_KAFKA_BROKERS", c.brokers), "inbox", "skip",
@@ -248,6 +251,84 @@ func TestSkipKnowsTheEnd(t *testing.T) {
 		if code != c.code || !strings.Contains(text+stderr, c.says) {
 			t.Errorf("to %s: exit code %d, no %q in\n%s%s", c.to, code, c.says, text, stderr)
 		}
+	}
+}
+
+// TestSkippedEffectNeverRuns: also if nobody moves the group. The command says how to, with the names.
+func TestSkippedEffectNeverRuns(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Inbox)
+	db.Exec(t, `create table effect (at bigint)`)
+	topic, brokers := kafkatest.Topic(t, 1), kafkatest.Brokers(t)
+	record := kafkatest.Record{Value: []byte("v")}
+	kafkatest.Produce(t, topic, record, record, record)
+	work := func(until string) {
+		in, err := inbox.New(db.Pool, "ledger", inbox.Config{Schema: db.Schema})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := consumer.New(in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			_, err := tx.Exec(ctx, "insert into effect values ($1)", e.Position.Offset)
+			return err
+		}), brokers, []string{topic}, consumer.Config{Group: topic + "'s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var both sync.WaitGroup
+		for _, run := range []func(context.Context) error{in.Run, c.Run} {
+			both.Go(func() {
+				if err := run(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		pgtest.AwaitSQL(t, db, until)
+		cancel()
+		both.Wait()
+	}
+	work("select count(*) = 3 and (select programs <> '{}' from inbox_consumer) from effect")
+	kafkatest.Produce(t, topic, record, record)
+	db.Exec(t, "update inbox_progress set updated_at = now() - interval '1 hour'")
+	db.Exec(t, `update inbox_consumer set programs = replace(programs::text, (select programs -> k ->> 'seen' from
+		jsonb_object_keys(programs) k), (now() - interval '1 hour')::text)::jsonb`)
+	code, text, stderr := command(t, settings(db, brokers...), "inbox", "skip", "--consumer", "ledger", "--topic",
+		topic, "--partition", "0", "--to", "4", "--reason", "it is bad")
+	if want := "  kafka-consumer-groups.sh --group '" + topic + `'\''s' --topic ` + topic + ":0 --reset-offsets " +
+		"--to-offset 4 --execute\n"; code != codeOK || !strings.Contains(text, want) {
+		t.Fatalf("exit code %d: no %q in\n%s%s", code, want, text, stderr)
+	}
+	work("select count(*) > 0 from effect where at = 4")
+	if at := pgtest.One[[]int64](t, db, "select array_agg(at order by at) from effect"); !slices.Equal(at,
+		[]int64{0, 1, 2, 4}) {
+		t.Errorf("effects of %v", at)
+	}
+}
+
+// TestSkipSaysWhatIsWrong: in words, and first that workers run, whatever Kafka knows.
+func TestSkipSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Inbox)
+	topic := kafkatest.Topic(t, 1)
+	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 14), ('email',
+		now(), 14)`)
+	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at)
+		values ('ledger', $1, 0, 7, 7, now() - interval '1 hour'), ('email', $1, 0, 7, 7, now())`, topic)
+	for args, want := range map[string]string{
+		"ledger --partition 9 --to 1":     `consumer "ledger" has handled nothing of ` + topic + "-9 yet",
+		"ledger --partition 0 --to 7":     `consumer "ledger" is at offset 7 of ` + topic + "-0 already",
+		"nobody --partition 0 --to 7":     `consumer "nobody" never started`,
+		"email --partition 0 --to 100000": "stop its workers first",
+	} {
+		code, text, stderr := command(t, settings(db, kafkatest.Brokers(t)...), append([]string{
+			"inbox", "skip", "--topic", topic, "--reason", "x", "--consumer",
+		}, strings.Fields(args)...)...)
+		if code != codeFailed || !strings.Contains(strings.ReplaceAll(stderr, `\"`, `"`), want) {
+			t.Errorf("%s: exit code %d, no %q in\n%s%s", args, code, want, text, stderr)
+		}
+	}
+	if n := pgtest.One[int](t, db, "select count(*) from inbox_audit"); n != 0 {
+		t.Errorf("%d rows in the audit of what was refused", n)
 	}
 }
 

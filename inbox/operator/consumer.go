@@ -1,9 +1,11 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -170,27 +172,84 @@ func (c change) lockStopped(ctx context.Context) (retired bool, err error) {
 }
 
 // SkipTo skips the records of a partition between the inbox's progress and an offset, for a record that halts the
-// partition and can be neither decided nor parked. It moves only the progress and returns the previous offset. Stop the
-// workers first: those that run go on from where they are, and do not look. Set the group's offset in Kafka to the same
-// offset before they start again: a group's offset that is ahead of the progress is set back to it. SkipTo does not ask
-// Kafka where the log ends. It fails if nothing of the partition was decided, if the progress is already at or past the
-// offset, if it moved within the last minute, or if a program reported within the last two that it runs the consumer.
+// partition and can be neither decided nor parked. It moves the progress and returns the previous offset. The skip is
+// kept in inbox_audit: what a worker reads of the skipped offsets later is a duplicate, wherever the group's offset is,
+// while the topic is not made again and its log not cut. Stop the workers first: those that run go on from where they
+// are, and do not look. Setting the group's offset in Kafka to the same offset before they start again spares them what
+// was skipped; it is needed where the record cannot even be read, and where the topic's id is not known. SkipTo does
+// not ask Kafka where the log ends. It fails if nothing of the partition was decided, if the progress is already at or
+// past the offset, if it moved within the last minute, or if a program reported within the last two that it runs the
+// consumer.
 func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64,
 	err error,
 ) {
 	err = o.ofOne(ctx, "skip records", reason, func(c change) error {
-		if _, err := c.lockStopped(ctx); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		if _, err := c.skipsFrom(ctx, topic, partition, offset); err != nil {
 			return err
 		}
-		err := c.query(ctx, sql.SkipTo, o.consumer, topic, partition, offset).Scan(&from)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("%s-%d has no account before offset %d: relay inbox consumers shows where it is", topic,
-				partition, offset)
-		}
-		if err != nil {
+		var log string
+		var began *time.Time
+		if err := c.query(ctx, sql.SkipTo, o.consumer, topic, partition, offset).Scan(&from, &log, &began); err != nil {
 			return err
 		}
-		return c.audit(ctx, "", topic, "", map[string]any{"partition": partition, "from": from, "to": offset})
+		detail := map[string]any{"partition": partition, "from": from, "to": offset}
+		if log != "" && began != nil {
+			detail["log"], detail["began_at"] = log, began.UTC()
+		}
+		return c.audit(ctx, "", topic, "", detail)
 	})
 	return from, err
+}
+
+var errOnlyLooked = errors.New("nothing was changed")
+
+// MaySkipTo returns the error with which SkipTo would fail, without changing anything.
+func (o *Operator) MaySkipTo(ctx context.Context, topic string, partition int32, offset int64) error {
+	err := o.ofOne(ctx, "skip records", "only to look", func(c change) error {
+		_, err := c.skipsFrom(ctx, topic, partition, offset)
+		return cmp.Or(err, errOnlyLooked)
+	})
+	if errors.Is(err, errOnlyLooked) {
+		return nil
+	}
+	return err
+}
+
+// skipsFrom returns where a skip to an offset begins. It locks the consumer.
+func (c change) skipsFrom(ctx context.Context, topic string, partition int32, offset int64) (from int64, err error) {
+	_, never := c.lockStopped(ctx)
+	if never != nil && !errors.Is(never, pgx.ErrNoRows) {
+		return 0, never
+	}
+	err = c.query(ctx, sql.SkipFrom, c.o.consumer, topic, partition).Scan(&from)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows) && never != nil:
+		return 0, fmt.Errorf("consumer %q never started: relay inbox consumers lists them", c.o.consumer)
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, fmt.Errorf("consumer %q has handled nothing of %s-%d yet, so there is nothing to skip: relay inbox "+
+			"consumers shows its partitions", c.o.consumer, topic, partition)
+	case err == nil && from >= offset:
+		return 0, fmt.Errorf("consumer %q is at offset %d of %s-%d already: what is before offset %d is handled or "+
+			"skipped", c.o.consumer, from, topic, partition, offset)
+	}
+	return from, err
+}
+
+// LastGroup returns the Kafka group of the programs that ran the consumer within the last day; empty: unknown, or
+// several.
+func (o *Operator) LastGroup(ctx context.Context) (group string, err error) {
+	err = o.db.QueryRow(ctx, o.q(sql.LastGroup), o.consumer).Scan(&group)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return "", fmt.Errorf("inbox: asking for the group of consumer %q: %w", o.consumer, pgsession.Advise(err))
+	}
+	return group, nil
+}
+
+// SetGroup is how Kafka's own command sets a group to an offset. An empty group is one to fill in.
+func SetGroup(group, topic string, partition int32, to int64) string {
+	if group = "'" + strings.ReplaceAll(group, "'", `'\''`) + "'"; group == "''" {
+		group = "..."
+	}
+	return fmt.Sprintf("kafka-consumer-groups.sh --group %s --topic %s:%d --reset-offsets --to-offset %d --execute",
+		group, topic, partition, to)
 }

@@ -34,7 +34,7 @@ var done = map[string]string{
 	"POST /db/{db}/topics/accept-cluster":              "is pinned to Kafka cluster the-new-one.",
 	"POST /db/{db}/topics/discard":                     "given up for good.",
 	"POST /db/{db}/consumers/resume":                   "goes on within seconds",
-	"POST /db/{db}/consumers/skip":                     "The account of payments/",
+	"POST /db/{db}/consumers/skip":                     "goes on at offset ",
 	"POST /db/{db}/consumers/accept":                   "is accepted.",
 	"POST /db/{db}/consumers/move":                     "goes by watermark.",
 	"POST /db/{db}/consumers/forget-offsets":           "The offsets of payments are forgotten.",

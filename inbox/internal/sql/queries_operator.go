@@ -170,7 +170,16 @@ update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bi
 from {schema}inbox_progress p
 where n.consumer_name = $1::text and n.topic = $2::text and n.partition = $3::integer and n.from_offset < $4::bigint
 	and p.consumer_name = n.consumer_name and p.topic = n.topic and p.partition = n.partition
-returning p.from_offset`
+returning p.from_offset, coalesce(p.topic_id::text, ''), p.began_at`
+
+const SkipFrom = `-- inbox: where a skip would begin
+select from_offset from {schema}inbox_progress
+where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
+
+// The group of the programs that ran the consumer within the last day, if it is one.
+const LastGroup = `-- inbox: the group of a consumer
+select coalesce(min(p.value ->> 'group'), '') from {schema}inbox_consumer c, jsonb_each(c.programs) p
+where c.consumer_name = $1::text having count(distinct p.value ->> 'group') = 1`
 
 const ConsumerList = `-- inbox: list the consumers
 select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until,
