@@ -72,6 +72,12 @@ func TestP9_8_MovedFromIDs(t *testing.T) {
 		return s.effect(ctx, tx, e)
 	})
 	handle(t, byID, log[:25])
+	if _, err := w.operator().Move(t.Context(), inbox.ByWatermark, "no more rows"); err == nil ||
+		!strings.Contains(err.Error(), "stop its workers first") {
+		t.Errorf("beside a worker: %v", err)
+	}
+	w.Exec(t, "update inbox_progress set updated_at = now() - interval '2 minutes'")
+	w.Exec(t, "update inbox_consumer set programs = '{}'")
 	// The move waits for a zombie's open transaction.
 	var wg sync.WaitGroup
 	wg.Go(func() { handle(t, byID, log[25:30]) })
@@ -165,6 +171,7 @@ func TestP9_8_StateIsShown(t *testing.T) {
 	if err := w.inbox(inbox.Config{}).Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	w.Exec(t, "update inbox_consumer set programs = '{}'")
 	until, err := w.operator().Move(t.Context(), inbox.ByOffset, "why not")
 	if err != nil {
 		t.Fatal(err)

@@ -171,9 +171,9 @@ type inboxMoveCommand struct {
 
 // Help is the longer text of --help.
 func (*inboxMoveCommand) Help() string {
-	return `Stop the consumer's workers, run this, and start them with the new setting (inbox.Config.Dedup). For one window from now on the
-consumer checks ids as well, so that nothing is applied twice. This cannot be undone: a consumer in watermark or offset mode
-stores no ids.`
+	return `Stop the consumer's workers, run this, and start them with the new setting (inbox.Config.Dedup). A consumer that has run within the
+last two minutes is refused. For one window from now on the consumer checks ids as well, so that nothing is applied twice. This cannot be
+undone: a consumer in watermark or offset mode stores no ids.`
 }
 
 func (c *inboxMoveCommand) run(ctx context.Context, p *program) error {

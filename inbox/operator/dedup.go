@@ -53,7 +53,8 @@ func MoveTo(name string) (to inbox.Dedup, err error) {
 // Config.Dedup: workers that still use ids are refused from then on. Until the returned time, one window later, the
 // consumer also checks ids: events that it applied before are duplicates, and events older than its window are
 // quarantined as before. No other move is possible, neither back to ids nor between the other two, because they record
-// no ids.
+// no ids. Move fails if the progress moved within the last minute, or a program reported within the last two that it
+// runs the consumer.
 func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (idsUntil time.Time, err error) {
 	if to != inbox.ByWatermark && to != inbox.ByOffset {
 		return idsUntil, fmt.Errorf("inbox: move consumer: to %s: want watermark or offset; a consumer that went by "+
@@ -61,6 +62,10 @@ func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (ids
 	}
 	err = o.ofOne(ctx, "move consumer", reason, func(c change) error {
 		if _, err := c.exec(ctx, sql.LockConsumers); err != nil {
+			return err
+		}
+		// Only under the lock of the table: its writers would wait for this row, and this for them.
+		if _, err := c.lockStopped(ctx); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
 		err := c.query(ctx, sql.MoveConsumer, o.consumer, to.String()).Scan(&idsUntil)
