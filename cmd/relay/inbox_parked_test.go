@@ -332,6 +332,33 @@ func TestSkipSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+// TestReleaseAllOfNothing: that nothing matches is said, and why if it is quarantined; a consumer that nobody knows is
+// an error.
+func TestReleaseAllOfNothing(t *testing.T) {
+	t.Parallel()
+	f := newFailing(t)
+	f.handle(t, "", "a", "bad alone")
+	f.Exec(t, "update inbox_parked set kind = 'quarantined', code = 'other_content'")
+	for _, verb := range []string{"release", "discard"} {
+		for _, dry := range []string{"--reason=x", "--dry-run"} {
+			for args, want := range map[string]string{
+				"ledger --code=other_content": "what matches is 1 quarantined events, which --all leaves.",
+				"ledger":                      "what matches is 1 quarantined events, which --all leaves.",
+				"ledger --code=other":         "no parked key and no lone event matches.",
+			} {
+				text := f.must(t, append([]string{"parked", verb, "--all", dry, "--consumer"}, strings.Fields(args)...)...)
+				if !strings.HasPrefix(text, "Nothing is changed: "+want) {
+					t.Errorf("%s %s %s: %s", verb, dry, args, text)
+				}
+			}
+			code, text, stderr := command(t, f.env, "inbox", "parked", verb, "--all", dry, "--consumer", "ledgr")
+			if code != codeFailed || !strings.Contains(stderr, "no consumer ledgr has ever started here") {
+				t.Errorf("%s %s: exit code %d: %s%s", verb, dry, code, text, stderr)
+			}
+		}
+	}
+}
+
 // TestConsumersShowTheirLag: the list has a consumer's position and the end of its log.
 func TestConsumersShowTheirLag(t *testing.T) {
 	t.Parallel()

@@ -72,8 +72,29 @@ func (c groupFlags) count(ctx context.Context, p *program, o parkedOperator, ch 
 		most = "at least "
 	}
 	r := audit.Counted(list)
+	if len(list) == 0 {
+		return c.none(ctx, p, o, ch, f)
+	}
 	return ch.report(p, r, "%s%d keys and %d lone events, %d events in all. Nothing is changed.", most, r.Keys, r.Alone,
 		r.Events)
+}
+
+// none reports that nothing matches, or only what --all leaves.
+func (c groupFlags) none(ctx context.Context, p *program, o parkedOperator, ch changeFlags,
+	f audit.FailureFilter,
+) error {
+	f.Kinds, f.Limit, f.Count = []string{"quarantined"}, mostCounted, false
+	list, err := o.Failures(ctx, f)
+	if err != nil {
+		return err
+	}
+	r := audit.GroupResult{}
+	if n := len(list); n > 0 {
+		return ch.report(p, r, "Nothing is changed: what matches is %d quarantined events, which --all leaves. The "+
+			"inbox cannot tell whether they were applied: check the business row of each, and name it with --id.", n)
+	}
+	return ch.report(p, r, "Nothing is changed: no parked key and no lone event matches. `parked failures` shows what "+
+		"there is.")
 }
 
 // each changes failures page by page. A failure that fails again meanwhile comes last, and ends it.
@@ -125,6 +146,9 @@ func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o 
 		return c.count(ctx, p, o, c.changeFlags, f)
 	}
 	r, err := c.each(ctx, o, f, audit.ReleaseAll, c.Reason)
+	if err == nil && r == (audit.GroupResult{}) {
+		return c.none(ctx, p, o, c.changeFlags, f)
+	}
 	return c.ended(p, r, err, fmt.Sprintf("%d keys and %d lone events are released, %d events in all: %s them, each "+
 		"key in order.", r.Keys, r.Alone, r.Events, does))
 }
@@ -136,6 +160,9 @@ func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o 
 		return c.count(ctx, p, o, c.changeFlags, f)
 	}
 	r, err := c.each(ctx, o, f, audit.DiscardAll, c.Reason)
+	if err == nil && r == (audit.GroupResult{}) {
+		return c.none(ctx, p, o, c.changeFlags, f)
+	}
 	return c.ended(p, r, err, fmt.Sprintf("%d events are given up for good, the first of %d keys and %d lone ones. "+
 		"What waits behind them stays parked until it is released.%s", r.Events, r.Keys, r.Alone,
 		mayAppear(audit.DiscardResult{MayAppear: r.MayAppear})))

@@ -134,21 +134,35 @@ func (f inboxFlags) operate(ctx context.Context, p *program, timeout time.Durati
 		if err != nil {
 			return &service.UsageError{Err: err}
 		}
-		if reads && f.Consumer != "" { // an empty list would say that all is well with it
-			if known, err := o.Consumers(ctx); err != nil || len(known) == 0 {
-				return inboxError(cmp.Or(err, fmt.Errorf("no consumer %s has ever started here: is its name right, "+
-					"and --database-url and --schema? `relay inbox consumers` lists those that have",
-					shown(f.Consumer))))
+		if reads {
+			if err := f.known(ctx, o); err != nil {
+				return inboxError(err)
 			}
 		}
 		return inboxError(do(ctx, o))
 	})
 }
 
+// known fails if the consumer never started: that nothing is found would say that all is well with it.
+func (f inboxFlags) known(ctx context.Context, o *inboxoperator.Operator) error {
+	if f.Consumer == "" {
+		return nil
+	}
+	known, err := o.Consumers(ctx)
+	if err == nil && len(known) == 0 {
+		err = fmt.Errorf("no consumer %s has ever started here: is its name right, and --database-url and --schema? "+
+			"`relay inbox consumers` lists those that have", shown(f.Consumer))
+	}
+	return err
+}
+
 func (f inboxFlags) act(ctx context.Context, p *program, timeout time.Duration, name string,
 	do func(ctx context.Context, o parkedOperator) error,
 ) error {
 	return f.operate(ctx, p, timeout, name, func(ctx context.Context, o *inboxoperator.Operator) error {
+		if err := f.known(ctx, o); err != nil {
+			return err
+		}
 		return do(ctx, inboxParked{o})
 	})
 }
