@@ -20,6 +20,11 @@ func TestP9_8_Commands(t *testing.T) {
 	t.Parallel()
 	f := newFailing(t)
 	f.handle(t, "k", "a", "b")
+	stopped := func() {
+		f.Exec(t, "update inbox_progress set updated_at = clock_timestamp() - interval '1 hour'")
+		f.Exec(t, "update inbox_consumer set programs = '{}'")
+	}
+	stopped()
 	f.must(t, "move", "--consumer", "ledger", "--to", "watermark", "--reason", "fewer rows")
 	if text := f.must(t, "consumers"); !regexp.MustCompile(`(?m)^ledger +watermark and id +14 days`).MatchString(text) {
 		t.Error(text)
@@ -62,7 +67,7 @@ func TestP9_8_Commands(t *testing.T) {
 	}
 	f.Exec(t, "update inbox_progress set updated_at = clock_timestamp()")
 	for want, args := range map[string]string{
-		"does not go by ids":         "move --consumer ledger --to offset --reason x",
+		"stop its workers":           "move --consumer ledger --to offset --reason x",
 		"--to is missing":            "move --consumer ledger --reason x",
 		"is not the ce_epoch":        "accept --consumer ledger --epoch x --reason x",
 		"--epoch is missing":         "accept --consumer ledger --reason x",
@@ -79,5 +84,10 @@ func TestP9_8_Commands(t *testing.T) {
 			append([]string{"inbox"}, strings.Fields(args)...)...); code == codeOK || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
+	}
+	stopped()
+	code, _, stderr := command(t, f.env, "inbox", "move", "--consumer", "ledger", "--to", "offset", "--reason", "x")
+	if code == codeOK || !strings.Contains(stderr, "does not go by ids") {
+		t.Errorf("move of a consumer that has moved: exit code %d: %s", code, stderr)
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestDrainWhileNothingRuns: an effect has failed and runs again in an hour when the worker is to stop. Nothing runs, so
-// it stops at once, however long what runs may go on, and without calling the partition halted. The next worker begins
-// with the event.
+// TestDrainWhileNothingRuns: an effect has failed and runs again in an hour when the worker is to stop. Nothing runs,
+// so it stops at once, however long what runs may go on, and without calling the partition halted. The next worker
+// begins with the event.
 func TestDrainWhileNothingRuns(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t, migrations.Inbox), kafkatest.Topic(t, 1)
