@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -412,41 +411,5 @@ func TestThrottledFetchIsNoOutage(t *testing.T) {
 	offsetsOf(t, h.await(t, 21)[0], 0, 21)
 	if n := logBuf.count("fetch: "); n != 0 { // a new group's coordinator may be away for a moment
 		t.Errorf("%d outages of the fetch:\n%s", n, logBuf.b.String())
-	}
-}
-
-// TestP10TopicIsMadeSmaller: a topic is made again with fewer partitions. What was unread in the others is gone, and no
-// member has them: the loss is reported all the same.
-func TestP10TopicIsMadeSmaller(t *testing.T) {
-	t.Parallel()
-	kafkatest.RequireReal(t)
-	topic := kafkatest.Topic(t, 3)
-	lost := make(chan consumer.LostRange, 10)
-	cfg := config(topic)
-	cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
-	h := newKeeping()
-	m := start(t, h, topic, cfg)
-	await(t, "the beginnings", func() bool {
-		return h.began(0).Log != uuid.Nil && h.began(1).Log != uuid.Nil && h.began(2).Log != uuid.Nil
-	})
-	kafkatest.Produce(t, topic, records(5, 0, 1, 2)...)
-	h.await(t, 15)
-	for id := range int32(3) {
-		h.decided(id, 5)
-	}
-	m.stop(t)
-	kafkatest.Produce(t, topic, records(2, 2)...) // nobody reads these
-	kafkatest.Remake(t, kafkatest.Brokers(t), topic, 1)
-	kafkatest.Produce(t, topic, records(7, 0)...)
-	m = start(t, h, topic, cfg)
-	h.await(t, 22)
-	m.stop(t)
-	close(lost)
-	told := map[int32]int64{}
-	for l := range lost {
-		told[l.ID] += l.From
-	}
-	if !maps.Equal(told, map[int32]int64{0: 5, 1: 5, 2: 5}) {
-		t.Errorf("told of losses behind %v", told)
 	}
 }

@@ -224,9 +224,6 @@ func (p *partition) divergence(ctx context.Context, log uuid.UUID) (at int64, ok
 
 // begin reports a beginning, and passes it on to run behind all earlier chunks.
 func (p *partition) begin(ctx context.Context, f facts, b beginning) (int64, error) {
-	if p.ID == 0 && (b.why == whyRemade || b.lostWhy == whyRemade) {
-		p.reportVanished(ctx, b.group.log)
-	}
 	if b.lost != nil {
 		b.lost.Partition = p.Partition
 		halts := b.undecided || p.c.cfg.OnLost == LostHalt && !b.goesOn
