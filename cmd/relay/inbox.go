@@ -132,8 +132,8 @@ func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 		}
 		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition, "from": from, "to": c.To},
 			"Consumer %s goes on at offset %d of %s/%d, after %d: the effects between do not run. Set its group to "+
-				"the same offset as well, before its workers start:\n  %s%s", c.Consumer, c.To, c.Topic, c.Partition, from,
-			operator.SetGroup(group, c.Topic, c.Partition, c.To), looked)
+				"the same offset as well, before its workers start:\n  %s%s", c.Consumer, c.To, c.Topic, c.Partition,
+			from, operator.SetGroup(group, c.Topic, c.Partition, c.To), looked)
 	})
 }
 

@@ -346,7 +346,8 @@ func TestReleaseAllOfNothing(t *testing.T) {
 				"ledger":                      "what matches is 1 quarantined events, which --all leaves.",
 				"ledger --code=other":         "no parked key and no lone event matches.",
 			} {
-				text := f.must(t, append([]string{"parked", verb, "--all", dry, "--consumer"}, strings.Fields(args)...)...)
+				text := f.must(t, append([]string{"parked", verb, "--all", dry, "--consumer"},
+					strings.Fields(args)...)...)
 				if !strings.HasPrefix(text, "Nothing is changed: "+want) {
 					t.Errorf("%s %s %s: %s", verb, dry, args, text)
 				}

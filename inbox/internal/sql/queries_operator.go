@@ -139,10 +139,10 @@ select at, operator, action, reason, consumer_name, message_id, coalesce(tenant,
 	coalesce(key, ''), detail
 from {schema}inbox_audit where $1::text = '' or consumer_name = $1::text order by id desc limit $2::integer`
 
+// updated_at stays, for it says that a worker has run.
 const Resume = `-- inbox: resume
 update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
-	trying_at = null,
-	updated_at = clock_timestamp()
+	trying_at = null
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer
 	and (halted_at is not null or attempts > 0 or trying_at is not null)`
 
@@ -205,8 +205,7 @@ on conflict (consumer_name, outbox_id, incarnation) do update set accepted_at = 
 
 // The workers poll for it and resume. A partition that halted for another numbering halts again.
 const AcceptResumes = `-- inbox: resume what waited for a numbering
-update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
-	updated_at = clock_timestamp()
+update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = ''
 where consumer_name = $1::text and halted_code = $2::text and ($3::text = '' or topic = $3::text)`
 
 // Every deciding transaction reads this table: the lock waits for those that run, and none can begin until the commit.
