@@ -30,14 +30,18 @@ func checkAccount(t *testing.T, db *pgtest.DB, unaccounted int) {
 	}
 }
 
-// awaitProgress waits until the database's progress is at the ends of the logs, whatever they end with.
+// awaitProgress waits until the database's progress is at the ends of the logs, whatever they end with. The ends move:
+// EndTransaction returns before the markers are in the logs.
 func awaitProgress(t *testing.T, db *pgtest.DB, topic string) {
 	t.Helper()
-	var ends int64
-	for _, end := range kafkatest.Ends(t, topic) {
-		ends += end
-	}
-	pgtest.AwaitSQL(t, db, fmt.Sprintf("select sum(from_offset) = %d from inbox_progress", ends))
+	pgtest.Await(t, "the progress is at the ends of the logs", func() (bool, error) {
+		var ends, progress int64
+		for _, end := range kafkatest.Ends(t, topic) {
+			ends += end
+		}
+		err := db.Pool.QueryRow(t.Context(), "select sum(from_offset)::bigint from inbox_progress").Scan(&progress)
+		return progress == ends, err
+	})
 }
 
 // leavesOut is a wrapper of a handler that does not pass on some events, and says that they were skipped.
