@@ -74,7 +74,7 @@ func TestP9_8_MovedFromIDs(t *testing.T) {
 	handle(t, byID, log[:25])
 	if _, err := w.operator().Move(t.Context(), inbox.ByWatermark, "no more rows"); err == nil ||
 		!strings.Contains(err.Error(), "stop its workers first") {
-		t.Errorf("beside a worker: %v", err)
+		t.Fatalf("beside a worker: %v", err)
 	}
 	w.Exec(t, "update inbox_progress set updated_at = now() - interval '2 minutes'")
 	w.Exec(t, "update inbox_consumer set programs = '{}'")
