@@ -403,7 +403,7 @@ func TestConsumersShowTheirLag(t *testing.T) {
 	code, text, stderr := command(t, settings(db, kafkatest.Brokers(t)...), "inbox", "consumers")
 	if code != codeFailed || !regexp.MustCompile(topic+`/0 +1 +3 +2 `).MatchString(text) ||
 		!regexp.MustCompile(topic+`-deleted/0 +1 +- +- `).MatchString(text) ||
-		!strings.Contains(stderr, "topic "+topic+"-deleted does not exist any more: If it was deleted by mistake") {
+		!strings.Contains(stderr, "topic "+topic+"-deleted does not exist any more: Records that it held") {
 		t.Errorf("exit code %d:\n%s%s", code, text, stderr)
 	}
 }

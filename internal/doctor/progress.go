@@ -218,8 +218,9 @@ func (g *goneError) advice(of string) string {
 	if g.partition >= 0 {
 		rows += fmt.Sprintf(" and partition = %d", g.partition)
 	}
-	return "If it was deleted by mistake, create it again. If no worker reads it any more, delete its rows: delete " +
-		"from inbox_progress where " + rows
+	return "Records that it held behind the progress in its rows are gone without effect. If it was deleted by " +
+		"mistake, create it again. If no worker reads it any more, delete its rows: delete from inbox_progress " +
+		"where " + rows
 }
 
 // readLogs asks for offsets of all partitions of the topics that partitions are of. wrong says for which of them there
