@@ -45,7 +45,7 @@ test: ## the tests of every change, on a throwaway Postgres and Kafka; some: mak
 test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
 	go test -short -p 2 -timeout 15m -run '$(value RUN)' $(PKG) $(NAMED)
 
-nightly: ## what .ci/run has no time for, with a summary at its end; some of it: make nightly ONLY="bugs race"
+nightly: ## what .ci/run has no time for, with a summary at its end; some of it: make nightly ONLY="bugs race"; nothing drawn: ALL=1
 	tools/nightly.sh $(ONLY)
 
 RUNS ?= 50
@@ -68,8 +68,9 @@ interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it 
 CORNERS ?= $(SERVERS) 16.15.0/3.9.2 17.11.0/4.1.0
 RULES := ./migrations ./outbox ./relay/... ./publisher ./consumer ./inbox/... ./idempotency/pgstore ./internal/verify/failover
 PARTS ?= rules proof soak
+comma := ,
 matrix: ## rules, proof and a short soak with other versions of Postgres and Kafka: make matrix CORNERS=18.6.0/4.3.1 PARTS=rules
-	@for corner in $(CORNERS); do echo "Postgres $${corner%/*}, Kafka $${corner#*/}"; for part in $(PARTS); do \
+	@for corner in $(subst $(comma), ,$(CORNERS)); do echo "Postgres $${corner%/*}, Kafka $${corner#*/}"; for part in $(PARTS); do \
 		$(MAKE) --no-print-directory CORNER=$$corner matrix-$$part || failed+="$$corner $$part; "; \
 	done; done; if [ -n "$${failed:-}" ]; then echo "failed: $$failed"; exit 1; fi
 
