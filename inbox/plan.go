@@ -168,11 +168,9 @@ func (p *planned) others(known map[uuid.UUID]int64) (first int, id uuid.UUID) {
 // otherContent reports whether two contents are known and not the same.
 func otherContent(a, b int64) bool { return a != 0 && b != 0 && a != b }
 
-// other gives an event whose id is another event's an id that is derived from id and content. It is the same for
-// repeats of the event, and stays in the day.
+// other gives an event whose id is another event's an id of its own.
 func (id *planID) other() *planID {
-	name := fmt.Sprintf("content %x", id.content)
-	id.id, id.place = event.Derive(event.Event{ID: id.id}, name, event.Event{}).ID, otherEvents
+	id.id, id.place = sql.OtherID(id.id, id.content), otherEvents
 	return id
 }
 

@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -178,6 +179,21 @@ func TestP9_1_OneIDForTwoEvents(t *testing.T) {
 				!strings.Contains(list[0].Error, e[0].ID.String()) || list[0].MessageID == list[1].MessageID {
 				t.Fatalf("%+v, %v", list, err)
 			}
+			found := func(when string, want ...string) {
+				t.Helper()
+				f, err := w.operator().Find(t.Context(), e[0].ID.String())
+				var got []string
+				for _, e := range f.Events {
+					got = append(got, e.Where+" "+e.MessageID.String())
+				}
+				slices.Sort(got)
+				slices.Sort(want)
+				if err != nil || !slices.Equal(got, want) || len(f.Unsearched) != 0 {
+					t.Errorf("%s, under one id: %q, want %q; %q, %v", when, got, want, f.Unsearched, err)
+				}
+			}
+			first, second, last := e[0].ID.String(), list[0].MessageID.String(), list[1].MessageID.String()
+			found("quarantined", "decided "+first, "quarantined "+second, "quarantined "+last)
 			if err := w.operator().ReleaseEvent(t.Context(), list[0].ID, "its producer is mended"); err != nil {
 				t.Fatal(err)
 			}
@@ -187,6 +203,7 @@ func TestP9_1_OneIDForTwoEvents(t *testing.T) {
 			runs(t, in)
 			pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked")
 			same(t, "effects", w.effects(), []uuid.UUID{e[0].ID, list[0].MessageID})
+			found("judged", "decided "+first, "decided "+second, "discarded "+last)
 			same(t, "again", handle(t, h, []event.Event{e[1], third, repeat}), []inbox.Outcome{D, D, D})
 		})
 	}

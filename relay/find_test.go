@@ -102,13 +102,20 @@ func TestFindSaysWhatItLeavesOut(t *testing.T) {
 	db.Exec(t, `insert into outbox_event (topic, key, type) select 'payments', 'k', 'T' from generate_series(1, 10001)`)
 	o := newOperator(t, db)
 	f, err := o.Find(t.Context(), "k")
-	if err != nil || len(f.Events) != 100 || len(f.Unsearched) != 2 ||
-		!strings.Contains(f.Unsearched[0], "Of what is waiting, only the first 10000 events") {
+	if err != nil || len(f.Events) != 100 || len(f.Unsearched) != 3 ||
+		!strings.Contains(f.Unsearched[0], "Of what is waiting, only the first 10000 events") ||
+		!strings.Contains(f.Unsearched[2], "Of what is waiting, no more than 100 events are shown") {
 		t.Errorf("%d, %q, %v", len(f.Events), f.Unsearched, err)
 	}
 	last := pgtest.One[string](t, db, `select message_id::text from outbox_event order by id desc limit 1`)
 	if f, err = o.Find(t.Context(), last); err != nil || len(f.Events) != 0 || !slices.ContainsFunc(f.Unsearched,
 		func(s string) bool { return strings.Contains(s, "for their message id") }) {
 		t.Errorf("%+v, %v", f, err)
+	}
+	db.Exec(t, `insert into outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type,
+		created_at) select 'e.1', 0, n, 1, $1, '', '', 't', 'k', 'T', '', now() from generate_series(1, 101) n`, last)
+	if f, err = o.Find(t.Context(), last); err != nil || len(f.Events) != 100 || !slices.Contains(f.Unsearched,
+		"Of what is archived, no more than 100 events are shown: there may be more.") {
+		t.Errorf("%d, %q, %v", len(f.Events), f.Unsearched, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -57,7 +58,7 @@ func (c *findCommand) run(ctx context.Context, p *program) error {
 		case c.JSON:
 			return writeJSON(p.stdout, f)
 		}
-		return f.write(p.stdout)
+		return f.write(p.stdout, c.database)
 	})
 }
 
@@ -99,7 +100,8 @@ func (c *findCommand) find(ctx context.Context, pool *pgxpool.Pool) (f findings,
 // notHere reports whether the tables are missing, or this role may not read them.
 func notHere(err error) bool { return wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) }
 
-func (f findings) write(w io.Writer) error {
+func (f findings) write(w io.Writer, d database) error {
+	next := func(args ...string) string { return doctor.Command(d.where(), d.Schema, args...) }
 	var unsearched []string
 	nothing := true
 	// heading prints the title of a list that is not empty.
@@ -114,7 +116,7 @@ func (f findings) write(w io.Writer) error {
 	var errs []error
 	utc := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	if f.Outbox != nil && heading("Outbox:", len(f.Outbox.Events), f.Outbox.Unsearched) {
-		const head = "WHERE\tSINCE\tID\tLANE/NUMBER\tTOPIC\tTENANT\tKEY\tTYPE\tAPPENDED\tMESSAGE ID"
+		const head = "WHERE\tSINCE\tID\tLANE/NUMBER\tTOPIC\tTENANT\tKEY\tTYPE\tAPPENDED\tMESSAGE ID\tNEXT"
 		line := func(table io.Writer, e operator.FoundEvent) {
 			since, number := "-", "-"
 			if e.At != nil {
@@ -123,16 +125,29 @@ func (f findings) write(w io.Writer) error {
 			if e.Seq != 0 {
 				number = fmt.Sprintf("%d/%d", e.Lane, e.Seq)
 			}
-			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Where, since, e.ID, number, e.Topic,
-				cmp.Or(e.Tenant, "-"), shown(e.Key), e.Type, utc(e.CreatedAt), knownID(e.MessageID))
+			run := "-"
+			switch e.Where {
+			case "parked":
+				run = next("parked", "show", "--id", fmt.Sprint(e.ID))
+			case "held":
+				run = next("topics", "show", "--topic", e.Topic)
+			case "scheduled":
+				run = next("scheduled", "list", "--topic", e.Topic, "--key", e.Key)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Where, since, e.ID, number, e.Topic,
+				cmp.Or(e.Tenant, "-"), shown(e.Key), e.Type, utc(e.CreatedAt), knownID(e.MessageID), run)
 		}
 		errs = append(errs, writeList(w, false, f.Outbox.Events, head, line))
 	}
 	if f.Inbox != nil && heading("Inbox:", len(f.Inbox.Events), f.Inbox.Unsearched) {
-		const head = "CONSUMER\tWHERE\tSINCE\tID\tTOPIC\tKEY\tTYPE\tCODE\tMESSAGE ID"
+		const head = "CONSUMER\tWHERE\tSINCE\tID\tTOPIC\tKEY\tTYPE\tCODE\tMESSAGE ID\tNEXT"
 		line := func(table io.Writer, e inboxoperator.FoundEvent) {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Consumer, e.Where, utc(e.At), e.ID,
-				cmp.Or(e.Topic, "-"), shown(e.Key), cmp.Or(e.Type, "-"), cmp.Or(e.Code, "-"), knownID(e.MessageID))
+			run := "-"
+			if e.ID != 0 {
+				run = next("inbox", "parked", "show", "--id", fmt.Sprint(e.ID))
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Consumer, e.Where, utc(e.At), e.ID,
+				cmp.Or(e.Topic, "-"), shown(e.Key), cmp.Or(e.Type, "-"), cmp.Or(e.Code, "-"), knownID(e.MessageID), run)
 		}
 		errs = append(errs, writeList(w, false, f.Inbox.Events, head, line))
 	}

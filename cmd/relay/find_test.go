@@ -1,11 +1,16 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -58,5 +63,65 @@ func TestFindCommand(t *testing.T) {
 	env["RELAY_SCHEMA"] = none.Schema
 	if code, _, stderr = command(t, env, "find", "--text=x"); code != codeSchema {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// TestFindAllOfOneID: all events that stand under one id are shown, each with where it is and the command that goes on.
+func TestFindAllOfOneID(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
+	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
+	first := event.Event{ID: event.NewID(), Topic: "payments", Key: "a", Type: "Paid", Payload: []byte("1")}
+	second := first
+	second.Payload, second.Position.Offset = []byte("2"), 1
+	db.Exec(t, `insert into outbox_event (topic, key, type, message_id) values ('payments', 'a', 'waiting', $1),
+		('payments', 'b', 'parked', $1), ('refunds', 'c', 'held', $1)`, first.ID)
+	db.Exec(t, `with gone as (delete from outbox_event where type = 'parked' returning *)
+		insert into outbox_parked (lane, id, alone, maybe_published, attempts, reason, code, message_id, source, tenant,
+			topic, key, type, content_type, created_at)
+		select lane, id, true, false, 1, 'too large', 'MESSAGE_TOO_LARGE', message_id, source, tenant, topic, key, type,
+			content_type, created_at from gone`)
+	db.Exec(t, `with gone as (delete from outbox_event where type = 'held' returning *)
+		insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type,
+			created_at)
+		select lane, id, topic, 0, 40, false, message_id, source, tenant, key, type, content_type, created_at from gone`)
+	for n := 39; n < 41; n++ { // published twice
+		db.Exec(t, `insert into outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type,
+			content_type, created_at) values ('e.1', 3, $1, 7, $2, '', '', 'payments', 'd', 'T', '', now())`, n, first.ID)
+	}
+	for _, consumer := range []string{"email", "ledger"} {
+		in, err := inbox.New(db.Pool, consumer, inbox.Config{Schema: db.Schema})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := in.Each(func(context.Context, pgx.Tx, event.Event) error { return nil })
+		if _, err := h.Handle(t.Context(), []event.Event{first, second}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, text, stderr := command(t, env, "find", "--text", first.ID.String())
+	if code != codeOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	parked := pgtest.One[string](t, db, "select id::text from outbox_parked")
+	email := pgtest.One[string](t, db, "select id || '.' || message_id from inbox_parked where consumer_name = 'email'")
+	aside, derived, _ := strings.Cut(email, ".")
+	schema := "--schema " + db.Schema
+	for _, want := range [][]string{
+		{"waiting", first.ID.String()},
+		{"parked", "relay parked show " + schema + " --id " + parked},
+		{"held", "relay topics show " + schema + " --topic refunds"},
+		{"archived", "3/39"},
+		{"archived", "3/40"},
+		{"ledger", "decided", first.ID.String()},
+		{"email", "decided", first.ID.String()},
+		{"email", "quarantined", "other_content", derived, "relay inbox parked show " + schema + " --id " + aside},
+		{"ledger", "quarantined", "other_content", derived},
+	} {
+		if !slices.ContainsFunc(strings.Split(text, "\n"), func(line string) bool {
+			return !slices.ContainsFunc(want, func(part string) bool { return !strings.Contains(line, part) })
+		}) {
+			t.Errorf("no line has %q:\n%s", want, text)
+		}
 	}
 }

@@ -40,7 +40,7 @@ type Found struct {
 	Unsearched []string `json:"unsearched"`
 }
 
-// Limits of Find for a key: the parked events that it scans, and the events that it returns.
+// Limits of Find: the rows that it reads of each table, and the events that it returns for a key.
 const (
 	findRows = 10_000
 	findMost = 100
@@ -52,13 +52,18 @@ func (o *Operator) Trace(ctx context.Context, messageID uuid.UUID) ([]FoundEvent
 }
 
 // Find searches for events by a text: as a key, a message id and the id of a parked event, where the text has that
-// form. It scans no whole table. Decided events are found by their message id only, within the consumer's window.
+// form. It scans no whole table. Decided events are found by their message id only, within the consumer's window. Of an
+// id that several events have, all are found: those after the first have ids of their own, derived from it.
 func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
 	if text == "" {
 		return f, nil
 	}
 	if f.Events, err = o.found(ctx, sql.FindKey, []byte(text), findRows, findMost); err != nil {
 		return f, err
+	}
+	if len(f.Events) == findMost {
+		f.Unsearched = append(f.Unsearched, "Of what is parked in the inbox, no more than "+strconv.Itoa(findMost)+
+			" events of a key are shown: there may be more.")
 	}
 	more, err := audit.List(ctx, o.person, "looking for events", pgx.RowTo[bool], o.q(sql.FindMore), findRows)
 	if err != nil {
@@ -92,12 +97,43 @@ func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
 		return f, err
 	}
 	f.Events = append(f.Events, list...)
+	if err := o.others(ctx, &f, id); err != nil {
+		return f, err
+	}
 	none, err := audit.List(ctx, o.person, "looking for consumers", pgx.RowTo[string], o.q(sql.FindUnrecorded))
 	if len(none) > 0 {
 		f.Unsearched = append(f.Unsearched, "No record of single events is kept by "+strings.Join(none, ", ")+
 			": these go by numbers or offsets.")
 	}
 	return f, err
+}
+
+// others adds the events whose id another event had before them: each is known under an id that is derived from it, and
+// stands near it in the indexes, because it has its time.
+func (o *Operator) others(ctx context.Context, f *Found, shared uuid.UUID) error {
+	first := sql.OtherID(shared, 0)
+	last := first
+	clear(first[6:])
+	copy(last[6:], uuid.Max[6:])
+	type known struct {
+		id      string
+		content int64
+	}
+	list, err := audit.List(ctx, o.person, "looking for events", func(row pgx.CollectableRow) (k known, err error) {
+		return k, row.Scan(&k.id, &k.content)
+	}, o.q(sql.FindContents), first.String(), last.String(), findRows)
+	for _, k := range list {
+		if id := sql.OtherID(shared, k.content); err == nil && id.String() == k.id {
+			var events []FoundEvent
+			events, err = o.Trace(ctx, id)
+			f.Events = append(f.Events, events...)
+		}
+	}
+	if len(list) >= findRows {
+		f.Unsearched = append(f.Unsearched, "Of what was set aside because another event had its id, only that among "+
+			"the first "+strconv.Itoa(findRows)+" ids of the same millisecond was looked at.")
+	}
+	return err
 }
 
 func (o *Operator) found(ctx context.Context, statement string, args ...any) ([]FoundEvent, error) {

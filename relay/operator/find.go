@@ -2,8 +2,10 @@ package operator
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -59,6 +61,7 @@ func (o *Operator) Trace(ctx context.Context, messageID uuid.UUID) ([]FoundEvent
 // Find looks for events by a text that may be a key, a message id or an id, and tries all that it can be. It reads no
 // table completely. A published event is found by its message id, if the outbox has an archive.
 func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
+	defer f.more()
 	if text == "" || !event.Storable(text) {
 		return f, nil
 	}
@@ -106,6 +109,20 @@ func (f *Found) add(list []FoundEvent, err error) error {
 		}
 	}
 	return err
+}
+
+// more names the tables that may have more events than are returned.
+func (f *Found) more() {
+	n := map[string]int{}
+	for _, e := range f.Events {
+		n[strings.Replace(e.Where, "claimed", "waiting", 1)]++
+	}
+	for _, table := range slices.Sorted(maps.Keys(n)) {
+		if n[table] >= findMost {
+			f.Unsearched = append(f.Unsearched, "Of what is "+table+", no more than "+strconv.Itoa(findMost)+
+				" events are shown: there may be more.")
+		}
+	}
 }
 
 // unsearched names the tables of which FindWaiting has not read all rows of each lane.

@@ -18,6 +18,18 @@ select c.consumer_name, p.kind, p.parked_at, p.code, p.id, p.message_id::text, p
 from {schema}inbox_consumer c cross join lateral (select * from {schema}inbox_parked q
 	where q.consumer_name = c.consumer_name and q.message_id = $1::uuid limit 1) p`
 
+// FindContents returns ids from $1 to $2 and their contents, at most $3 of each table and consumer.
+const FindContents = `-- inbox: find contents
+select distinct m.message_id::text, m.content from {schema}inbox_consumer c cross join lateral (
+	(select message_id, content from {schema}inbox_message d where d.consumer_name = c.consumer_name
+		and d.message_id between $1::uuid and $2::uuid order by d.message_id limit $3::bigint)
+	union all
+	(select message_id, content from {schema}inbox_message_any a where a.consumer_name = c.consumer_name
+		and a.message_id between $1::uuid and $2::uuid order by a.message_id limit $3::bigint)
+	union all
+	(select message_id, content from {schema}inbox_parked p where p.consumer_name = c.consumer_name
+		and p.message_id between $1::uuid and $2::uuid order by p.message_id limit $3::bigint)) m`
+
 const FindParked = `-- inbox: find what is parked
 select p.consumer_name, p.kind, p.parked_at, p.code, p.id, p.message_id::text, p.tenant, p.topic,
 	coalesce(p.record_key, ''), p.type, p.record_partition, p.record_offset, p.reason

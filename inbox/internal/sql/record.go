@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -44,6 +45,12 @@ func Content(e *event.Event) int64 {
 	}
 	h.Write(e.Payload)
 	return cmp.Or(int64(binary.BigEndian.Uint64(h.Sum(nil))), 1)
+}
+
+// OtherID is the id of an event whose own one is another event's. It is derived from id and content: it is the same for
+// repeats of the event, and stays in the day.
+func OtherID(shared uuid.UUID, content int64) uuid.UUID {
+	return event.Derive(event.Event{ID: shared}, fmt.Sprintf("content %x", content), event.Event{}).ID
 }
 
 // EncodeHeaders returns headers in the format of inbox_parked: [name, base64 of the value] each, in their order. A name
