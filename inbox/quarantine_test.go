@@ -219,7 +219,7 @@ func TestP9_1_OneIDForTwoEvents(t *testing.T) {
 		if err != nil || len(list) != 2 {
 			t.Fatalf("%+v, %v", list, err)
 		}
-		mended := []byte("mended")
+		mended := []byte(`"mended"`)
 		edit := operator.Edit{Payload: &mended}
 		if err := w.operator().EditParked(t.Context(), list[0].ID, edit, "mended by hand"); err != nil {
 			t.Fatal(err)

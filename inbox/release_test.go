@@ -437,6 +437,15 @@ func TestP9_6_EditKeepsTheEvent(t *testing.T) {
 			t.Fatalf("%+v makes another event: %v", edit, err)
 		}
 	}
+	edit := operator.Edit{Payload: new([]byte(whole("Paid", "2,}")))}
+	err = o.EditParked(t.Context(), list[0].ID, edit, "x")
+	if err == nil || !strings.Contains(err.Error(), "at byte") {
+		t.Errorf("what was JSON is not any more: %v", err)
+	}
+	edit.AnyBytes = true
+	if err := o.EditParked(t.Context(), list[0].ID, edit, "x"); !errors.Is(err, operator.ErrAnother) {
+		t.Errorf("bytes that are no CloudEvent: %v", err)
+	}
 	for _, e := range list {
 		payload := []byte(whole("Paid", "2"))
 		if err := o.EditParked(t.Context(), e.ID, operator.Edit{Payload: &payload}, "x"); err != nil {

@@ -1,8 +1,10 @@
 package relay_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -174,6 +176,41 @@ func TestOperatorReveals(t *testing.T) {
 	}
 	if err := o.EditParked(t.Context(), 1, edit, "a typo"); !errors.Is(err, operator.ErrEdited) {
 		t.Error(err)
+	}
+}
+
+// TestEditKeepsJSON: a payload that was JSON stays JSON, or becomes a tombstone, unless bytes are meant.
+func TestEditKeepsJSON(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	o := newOperator(t, db)
+	parkedRow(t, db, 1, "k", false, false)
+	edit := func(payload []byte, anyBytes bool) error {
+		return o.EditParked(t.Context(), 1, operator.Edit{Payload: &payload, AnyBytes: anyBytes}, "a typo")
+	}
+	for i, c := range []struct {
+		payload []byte
+		force   bool
+		refused string
+	}{
+		{payload: []byte(`no JSON is no JSON,`)},
+		{payload: []byte(`{"amount": 1}`)},
+		{payload: []byte(`{"amount": 1,}`), refused: "at byte 14: invalid character '}'"},
+		{payload: []byte{}, refused: "at byte 0: unexpected end"},
+		{payload: []byte(`[2]`)},
+		{payload: []byte(`{"amount": 1,}`), force: true},
+		{payload: []byte(`{}`)},
+		{payload: nil},
+		{payload: []byte(`{`)},
+	} {
+		err := edit(c.payload, c.force)
+		if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%d: %q: %v, want %q", i, c.payload, err, c.refused)
+		}
+		is := pgtest.One[[]byte](t, db, "select payload from outbox_parked")
+		if changed := bytes.Equal(is, c.payload); changed != (c.refused == "") {
+			t.Errorf("%d: it has %q", i, is)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -156,6 +157,7 @@ type editPage struct {
 	DB, Side, ID  string
 	Reason        string
 	Lines         []diffLine
+	NoJSON        error
 	Same          bool
 	Before, After string // of the form: a hash, and the payload
 	Command       string
@@ -177,13 +179,22 @@ func previewEdit(q *request) error {
 		return err
 	}
 	sum := sha256.Sum256([]byte(before))
+	noJSON := audit.NoJSON([]byte(before), []byte(after))
 	return q.render("edit", http.StatusOK, view{Title: "Edit event " + q.PathValue("id"), Nav: "keys", Body: editPage{
 		DB: q.db.Name, Side: q.PathValue("side"), ID: q.PathValue("id"), Reason: reason,
 		Lines: diff(before, after), Same: before == after, Before: hex.EncodeToString(sum[:]),
 		After: base64.StdEncoding.EncodeToString([]byte(after)), Bytes: [2]int{len(before), len(after)},
-		Command: q.db.withReason(parked(q.PathValue("side"), "edit", "--id", q.PathValue("id"), "--payload-file",
-			"new.bin")...),
+		NoJSON: noJSON,
+		Command: q.db.withReason(parked(q.PathValue("side"), "edit", append([]string{"--id", q.PathValue("id")},
+			payloadFlags(noJSON != nil)...)...)...),
 	}})
+}
+
+func payloadFlags(anyBytes bool) []string {
+	if anyBytes {
+		return []string{"--payload-file", "new.bin", "--any-bytes"}
+	}
+	return []string{"--payload-file", "new.bin"}
 }
 
 // edited are the payload before and after, as the form has them. Browsers end lines with CR and LF.
@@ -209,9 +220,10 @@ func editEvent(q *request) error {
 		after = []byte{}
 	}
 	before := [sha256.Size]byte(sum)
-	flags := []string{"--payload-file", "new.bin"}
+	edit := operator.Edit{Payload: &after, Before: &before, AnyBytes: q.PostForm.Get("any_bytes") != ""}
+	flags := payloadFlags(edit.AnyBytes)
 	return q.changeEvent("edit", flags, func(ctx context.Context, s side, reason string) (string, error) {
-		err := s.EditParked(ctx, id, operator.Edit{Payload: &after, Before: &before}, reason)
+		err := s.EditParked(ctx, id, edit, reason)
 		return "The payload is changed. The event stays parked until it is released.", err
 	})
 }

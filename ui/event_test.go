@@ -169,6 +169,20 @@ func TestEdit(t *testing.T) {
 	}
 	_, page = s.post(eventPath(id)+"/preview", "was", base64.StdEncoding.EncodeToString([]byte("x")), "payload", "x")
 	wants(t, page, "Nothing is changed.")
+	// What was JSON stays JSON, unless it is said that bytes are meant.
+	lacks(t, page, "Bytes are meant")
+	_, page = s.post(eventPath(id)+"/preview", "was", base64.StdEncoding.EncodeToString([]byte(after)), "payload", "{,")
+	wants(t, page, "at byte 2: invalid character", "Bytes are meant", "--any-bytes")
+	form = fields(page)
+	if status, page = change(); status != http.StatusUnprocessableEntity {
+		t.Errorf("it is no JSON: %d %s", status, page)
+	}
+	wants(t, page, "at byte 2: invalid character")
+	status, page = s.post(eventPath(id)+"/edit", "before", form["before"], "after", form["after"], "any_bytes", "1")
+	if status != http.StatusOK {
+		t.Errorf("bytes are meant: %d %s", status, page)
+	}
+	wants(t, page, "--any-bytes")
 }
 
 // TestAlone: an event that blocks no key is released and discarded by itself, one of a key is not released.

@@ -425,3 +425,27 @@ func TestUnknownConsumer(t *testing.T) {
 		}
 	}
 }
+
+// TestEditKeepsJSON: a new payload that is no JSON, as the old one is, is refused with where it breaks and what forces
+// it.
+func TestEditKeepsJSON(t *testing.T) {
+	t.Parallel()
+	f := newFailing(t)
+	f.handle(t, "a", "bad")
+	f.Exec(t, `update inbox_parked set record_value = '{"amount": 1}'`)
+	file := filepath.Join(t.TempDir(), "payload")
+	if err := os.WriteFile(file, []byte(`{"amount": 2,}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	edit := []string{"parked", "edit", "--reason=x", "--payload-file", file, "--id"}
+	edit = append(edit, pgtest.One[string](t, f.DB, "select id::text from inbox_parked"))
+	code, text, stderr := command(t, f.env, append([]string{"inbox"}, edit...)...)
+	if code != codeFailed || !strings.Contains(stderr, "at byte 14") || !strings.Contains(stderr, "--any-bytes") {
+		t.Errorf("exit code %d: %s%s", code, text, stderr)
+	}
+	f.must(t, append(edit, "--any-bytes")...)
+	if got := pgtest.One[string](t, f.DB, "select convert_from(record_value, 'utf8') from inbox_parked"); got !=
+		`{"amount": 2,}` {
+		t.Errorf("it has %s", got)
+	}
+}

@@ -48,6 +48,7 @@ type parkedEditCommand[S side] struct {
 	changeFlags
 	ID          int64             `line:"" name:"id" shown:"(required)" help:"Id of the event, as list shows it."`
 	PayloadFile string            `line:"" placeholder:"PATH" help:"File with the new payload, byte for byte."`
+	AnyBytes    bool              `line:"" help:"The new payload may be no JSON, though the old one is."`
 	Tombstone   bool              `line:"" help:"Make it a tombstone: no payload."`
 	Header      map[string]string `line:"" mapsep:"none" placeholder:"NAME=VALUE" help:"All headers that it is to have, each with a flag of its own. Left out: they stay."`
 	NoHeaders   bool              `line:"" help:"Take all headers away."`
@@ -87,7 +88,7 @@ func (c *parkedEditCommand[S]) edit() (edit audit.Edit, err error) {
 		if payload == nil {
 			payload = []byte{}
 		}
-		edit.Payload = &payload
+		edit.Payload, edit.AnyBytes = &payload, c.AnyBytes
 	case c.Tombstone:
 		edit.Payload = new([]byte)
 	}

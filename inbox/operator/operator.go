@@ -42,7 +42,7 @@ type (
 	// .../internal/audit.FailureFilter.
 	FailureFilter = audit.FailureFilter
 	// Edit is the change that EditParked makes: Payload, Headers and ContentType; nil fields are not changed. Before,
-	// if not nil, is the SHA-256 of the payload before the change.
+	// if not nil, is the SHA-256 of the payload before the change. A payload that is JSON stays JSON without AnyBytes.
 	Edit = audit.Edit
 	// DiscardResult is the result of a discard: the number of Events, and of events that MayAppear anyway.
 	DiscardResult = audit.DiscardResult

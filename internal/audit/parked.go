@@ -3,6 +3,8 @@ package audit
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -119,14 +121,34 @@ type Edit struct {
 	Before *[sha256.Size]byte
 	// HeadersBefore is likewise the HeadersSum of content type and headers.
 	HeadersBefore *[sha256.Size]byte
+	// AnyBytes lets Payload be no JSON where the payload before is JSON.
+	AnyBytes bool
+}
+
+// NoJSON is where a payload breaks that was JSON before; nil: it is JSON, or a tombstone, or it was none.
+func NoJSON(was, is []byte) error {
+	var any json.RawMessage
+	err := json.Unmarshal(is, &any)
+	broken, ok := errors.AsType[*json.SyntaxError](err)
+	if !ok || is == nil || !json.Valid(was) {
+		return nil
+	}
+	return fmt.Errorf("at byte %d: %w", broken.Offset, err)
 }
 
 // CheckBefore refuses an event whose payload, or whose content type and own headers, are others than Before and
-// HeadersBefore say.
+// HeadersBefore say, and a payload as NoJSON has it, unless AnyBytes is set.
 func (e Edit) CheckBefore(id int64, payload []byte, contentType string, own [][2]string) error {
 	if e.Before != nil && sha256.Sum256(payload) != *e.Before ||
 		e.HeadersBefore != nil && HeadersSum(contentType, own) != *e.HeadersBefore {
 		return fmt.Errorf("event %d: %w", id, ErrEdited)
+	}
+	if e.Payload == nil || e.AnyBytes {
+		return nil
+	}
+	if err := NoJSON(payload, *e.Payload); err != nil {
+		return fmt.Errorf("event %d: its payload is JSON, and the new one is not, %w (if bytes are meant: --any-bytes)",
+			id, err)
 	}
 	return nil
 }

@@ -40,8 +40,8 @@ type (
 	// of all. Fields: go doc .../internal/audit.FailureFilter.
 	FailureFilter = audit.FailureFilter
 	// Edit has the changes of EditParked: Payload, Headers and ContentType; nil fields stay as they are. Before and
-	// HeadersBefore, if not nil, are the SHA-256 of the payload and headers that the operator has seen. Fields: go doc
-	// .../internal/audit.Edit.
+	// HeadersBefore, if not nil, are the SHA-256 of the payload and headers that the operator has seen. A payload that
+	// is JSON stays JSON without AnyBytes. Fields: go doc .../internal/audit.Edit.
 	Edit = audit.Edit
 	// DiscardResult is the result of a discard: the number of Events, and of those that MayAppear in spite of it.
 	DiscardResult = audit.DiscardResult
@@ -138,7 +138,7 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if e.Releasing {
 			return audited{}, fmt.Errorf("event %d %w", id, ErrReleasing)
 		}
-		if edit.Before != nil || edit.HeadersBefore != nil {
+		if edit.Payload != nil || edit.HeadersBefore != nil {
 			whole, err := o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, true)
 			if err == nil {
 				err = edit.CheckBefore(id, whole[0].Payload, whole[0].ContentType, audit.Pairs(whole[0].Headers))
