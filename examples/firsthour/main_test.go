@@ -3,27 +3,43 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
-	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/outboxtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
-
-// database is an empty one with all tables.
+// database is a new schema with all tables in the Postgres of DATABASE_URL. It is dropped after the test.
 func database(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	db := pgtest.New(t)
-	if err := prepare(t.Context(), db.Pool); err != nil {
+	cfg, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	return db.Pool
+	name := "test_" + strings.ReplaceAll(event.NewID().String(), "-", "")
+	cfg.ConnConfig.RuntimeParams["search_path"] = name
+	db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := db.Exec(context.WithoutCancel(t.Context()), "drop schema if exists "+name+" cascade"); err != nil {
+			t.Error(err)
+		}
+		db.Close()
+	})
+	if _, err := db.Exec(t.Context(), "create schema "+name); err != nil {
+		t.Fatal(err)
+	}
+	if err := prepare(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	return db
 }
 
 // TestPaymentAppendsItsEvent looks into the transaction, and rolls it back.

@@ -21,6 +21,21 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
+// TestMain gives the tests this repository's Postgres, unless DATABASE_URL names one.
+func TestMain(m *testing.M) {
+	if os.Getenv("DATABASE_URL") == "" {
+		env, err := pgtest.Environ()
+		if err == nil {
+			_, url, _ := strings.Cut(env[0], "=")
+			err = os.Setenv("DATABASE_URL", url)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	pgtest.Main(m, kafkatest.Stop)
+}
+
 const page = "../../docs/first-hour.md"
 
 func readFile(t *testing.T, name string) string {

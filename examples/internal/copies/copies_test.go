@@ -339,7 +339,8 @@ func (r *running) end(t *testing.T, then func()) {
 	}
 }
 
-// build copies examples/name into a module of its own, with the folders of examples that it imports, and builds it.
+// build copies examples/name into a module of its own, with the folders of examples that it imports, builds it, and
+// runs its tests.
 func build(t *testing.T, name string, rename *strings.Replacer) (binary string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -352,11 +353,14 @@ func build(t *testing.T, name string, rename *strings.Replacer) (binary string) 
 		}
 	}
 	binary = filepath.Join(dir, "program")
-	cmd := exec.Command("go", "build", "-o", binary, "./"+name)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("a copy of examples/%s does not build: %v\n%s", name, err, out)
+	for _, args := range [][]string{{"build", "-o", binary, "./" + name}, {"test", "./" + name}} {
+		cmd := exec.Command("go", args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod",
+			"DATABASE_URL="+pgtest.AdminURL(t))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("a copy of examples/%s does not build, or fails: %v\n%s", name, err, out)
+		}
 	}
 	return binary
 }
@@ -410,12 +414,13 @@ func module(t *testing.T, dir string) {
 
 var imports = regexp.MustCompile(`"` + theirs + `/([a-z]+)[/"]`)
 
-// copyFolder copies a folder of examples without its tests, and returns the folders of examples that it imports.
+// copyFolder copies a folder of examples with those of its tests that are shown to users, and returns the folders of
+// examples that it imports.
 func copyFolder(t *testing.T, name, dir string, rename *strings.Replacer) (imported []string) {
 	t.Helper()
 	from := filepath.Join("../..", name)
 	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || strings.HasSuffix(path, "_test.go") {
+		if err != nil || e.IsDir() || strings.HasSuffix(path, "_test.go") && filepath.Base(path) != "main_test.go" {
 			return err
 		}
 		text, err := os.ReadFile(path)
