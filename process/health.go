@@ -77,7 +77,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, grace time.Durat
 // must hold no secret.
 type Health struct {
 	// Prepare makes what the program cannot work without, such as its tables. Run calls it again while the database is
-	// away. Nil: nothing.
+	// away, or refuses the connection. Nil: nothing.
 	Prepare func(ctx context.Context) error
 	// Ready returns nil when the program can do its work; it is asked after Prepare, for two seconds at most and once a
 	// second at most. Nil: always ready. Kafka is no part of it: no other process would be readier.
@@ -86,35 +86,37 @@ type Health struct {
 	Moving func() error
 	// Metrics answers /metrics. Nil: 404.
 	Metrics http.Handler
-	// Logger says that the database is away at the start. Default slog.Default().
+	// Logger says why the database cannot be used at the start: at once, each minute, and when the reason is another.
+	// Default slog.Default().
 	Logger *slog.Logger
 }
 
 // Handler answers /healthz (200 while the process lives), /readyz and /healthz/moving (200, or 503 and why), and
 // /metrics.
-func (h Health) Handler() http.Handler { return h.handler(nil, func() bool { return true }) }
+func (h Health) Handler() http.Handler { return h.handler(nil, new(atomic.Pointer[error])) }
 
 // Run serves Handler's paths and all those of rest (nil: 404) on a listener of [Listen], runs Prepare, and after it
 // the parts beside each other, until ctx ends and all have returned, or until one fails. Requests that are under way
 // then have 20 seconds to finish.
 //
-// Before Prepare is done /healthz answers 200, /readyz 503, and a request of rest 503 with Retry-After: nothing of it
-// was done. A part that returns nil does not end the others. Run closes the listener, and returns the first error, nil
-// after the end of ctx.
+// Before Prepare is done /healthz answers 200, /readyz 503 and why, and a request of rest 503 with Retry-After: nothing
+// of it was done. A part that returns nil does not end the others. Run closes the listener, and returns the first
+// error, nil after the end of ctx.
 func (h Health) Run(ctx context.Context, l net.Listener, rest http.Handler,
 	parts ...func(context.Context) error,
 ) error {
-	var prepared atomic.Bool
+	var starting atomic.Pointer[error]
+	starting.Store(&errStarting)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serve(ctx, l, h.handler(rest, prepared.Load), drain) })
+	g.Go(func() error { return serve(ctx, l, h.handler(rest, &starting), drain) })
 	g.Go(func() error {
-		if err := h.prepare(ctx); err != nil {
+		if err := h.prepare(ctx, &starting); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
-		prepared.Store(true)
+		starting.Store(nil)
 		for _, part := range parts {
 			g.Go(func() error { return part(ctx) })
 		}
@@ -123,15 +125,17 @@ func (h Health) Run(ctx context.Context, l net.Listener, rest http.Handler,
 	return g.Wait()
 }
 
-// prepare retries while the database is away, which it logs once.
-func (h Health) prepare(ctx context.Context) error {
+// prepare retries while the database cannot be used, for people to repair or by itself, and keeps saying why.
+func (h Health) prepare(ctx context.Context, starting *atomic.Pointer[error]) error {
 	if h.Prepare == nil {
 		return nil
 	}
-	log, logged := h.Logger, false
+	log := h.Logger
 	if log == nil {
 		log = slog.Default()
 	}
+	var said time.Time
+	var code string
 	pace := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
 		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
 	return backoff.Retry(func() error {
@@ -142,9 +146,14 @@ func (h Health) prepare(ctx context.Context) error {
 			}
 			return err
 		}
-		if !logged {
-			logged = true
-			log.Warn("the database cannot be reached; waiting for it", "error", err)
+		if what := pgerr.Refused(err); what != "" {
+			err = fmt.Errorf("%s: %w", what, err)
+		}
+		why := fmt.Errorf("%w: %w", errStarting, err)
+		starting.Store(&why)
+		if now := pgerr.Code(err); now != code || time.Since(said) >= time.Minute {
+			said, code = time.Now(), now
+			log.Error("the database cannot be used; waiting for it", "sqlstate", code, "error", err)
 		}
 		return err
 	}, backoff.WithContext(pace, ctx))
@@ -153,9 +162,9 @@ func (h Health) prepare(ctx context.Context) error {
 // drain is how long requests of a Run may go on after the end of ctx, as long as a consumer's handlers by default.
 const drain = 20 * time.Second
 
-var errStarting = errors.New("starting: the database has not answered yet")
+var errStarting = errors.New("starting: waiting for the database")
 
-func (h Health) handler(rest http.Handler, prepared func() bool) http.Handler {
+func (h Health) handler(rest http.Handler, starting *atomic.Pointer[error]) http.Handler {
 	ready, moving := func(context.Context) error { return nil }, func() error { return nil }
 	if h.Ready != nil {
 		ready = cached(h.Ready)
@@ -166,8 +175,8 @@ func (h Health) handler(rest http.Handler, prepared func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if !prepared() {
-			answer(w, errStarting)
+		if why := starting.Load(); why != nil {
+			answer(w, *why)
 			return
 		}
 		answer(w, ready(r.Context()))
@@ -178,7 +187,7 @@ func (h Health) handler(rest http.Handler, prepared func() bool) http.Handler {
 	}
 	if rest != nil {
 		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-			if !prepared() {
+			if starting.Load() != nil {
 				tryAgain(w)
 				return
 			}

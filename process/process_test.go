@@ -330,6 +330,27 @@ func TestRunBeforePrepare(t *testing.T) {
 	})
 }
 
+// TestRunSaysAgain: a program that waits for its database says so again and again, and not at each try.
+func TestRunSaysAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		said, tries := lines{wrote: make(chan struct{}, 99)}, 0
+		times := func() int { return strings.Count(said.String(), "level=ERROR") }
+		err := process.Health{
+			Prepare: func(context.Context) error {
+				if tries++; tries < 99 && times() < 3 {
+					return io.ErrUnexpectedEOF // as of a server that is gone
+				}
+				return nil
+			},
+			Logger: slog.New(slog.NewTextHandler(&said, nil)),
+		}.Run(t.Context(), nil, nil, func(context.Context) error { return io.EOF })
+		if !errors.Is(err, io.EOF) || times() != 3 || tries < 9 {
+			t.Errorf("%v; in %d tries it has said %q", err, tries, said.String())
+		}
+	})
+}
+
 // TestRunEnds: what fails ends the others; the end of ctx is no error, and a part that is done ends nothing.
 func TestRunEnds(t *testing.T) {
 	t.Parallel()

@@ -202,12 +202,10 @@ func wrongSchema(err error) bool {
 
 // refusal returns the remedy if Postgres refuses the connection; "" for every other error.
 func refusal(err error) string {
-	switch pgerr.Code(err) {
-	case "28000", "28P01":
-		return "Postgres refuses this user or password: look at --database-url and at pg_hba.conf"
-	case "3D000":
-		return "Postgres has no such database: look at --database-url"
-	case pgerr.InsufficientPrivilege:
+	if what := pgerr.Refused(err); what != "" {
+		return what + " (--database-url)"
+	}
+	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
 		return "the role of --database-url lacks a grant: `relay migrate --roles --print` has those that each " +
 			"role needs"
 	}

@@ -395,7 +395,7 @@ func TestRefusedByPostgres(t *testing.T) {
 	env := settings(db, deadBroker).with("RELAY_DATABASE_URL", u.String(), "RELAY_LOG_FORMAT", "text")
 	for _, args := range [][]string{{"run"}, {"status"}, {"migrate"}, {"migrate", "--check"}, {"inbox", "maintain"}} {
 		if code, _, stderr := command(t, env, args...); code != codeUsage ||
-			!strings.Contains(stderr, "no such database: look at --database-url") {
+			!strings.Contains(stderr, "no such database: look at the database's URL (--database-url)") {
 			t.Errorf("%v: exit code %d: %s", args, code, stderr)
 		}
 	}

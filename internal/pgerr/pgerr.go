@@ -119,6 +119,22 @@ func connecting(err error) bool {
 	return ok
 }
 
+// Refused says what to do if Postgres refuses a new connection; "" for every other error.
+func Refused(err error) string {
+	if !connecting(err) {
+		return ""
+	}
+	switch Code(err) {
+	case "28000", "28P01":
+		return "Postgres refuses this user or password: look at both in the database's URL, and at pg_hba.conf"
+	case "3D000":
+		return "Postgres has no such database: look at the database's URL"
+	case InsufficientPrivilege:
+		return "the role may not connect to this database: grant connect on it"
+	}
+	return ""
+}
+
 // CommitUnknown reports whether a COMMIT that returned err may have happened all the same. It is certain that it did
 // not only when the server answered ROLLBACK or reported an ERROR; a FATAL one may follow a commit that is already
 // durable here and waits for a standby.

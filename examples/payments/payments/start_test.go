@@ -45,7 +45,7 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 		t.Fatalf("/healthz is %d while the database is away: %s", status, text)
 	}
 	if status, text := request(t, http.MethodGet, url+"/readyz", ""); status != http.StatusServiceUnavailable ||
-		!strings.Contains(text, "has not answered yet") {
+		!strings.Contains(text, "waiting for the database") {
 		t.Errorf("/readyz is %d while the database is away: %s", status, text)
 	}
 	proxy.Refuse(false)
