@@ -172,10 +172,12 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 	if errors.Is(f.err, errLosing) {
 		wait = min(wait, longestConflict)
 	}
+	e := &b.events[b.suspect]
 	b.in.log.Warn("inbox: an effect failed and runs again",
-		append(failureAttrs(&b.events[b.suspect], f.err), "reason", reason, "attempt", b.runs, "wait", wait)...)
+		append(failureAttrs(e, f.err), "reason", reason, "attempt", b.runs, "wait", wait)...)
 	b.retried(reason, b.runs, wait, f.err)
-	return b.pause(ctx, wait, f.err)
+	return b.pause(ctx, wait,
+		fmt.Errorf("event %s at offset %d, attempt %d: %w", e.ID, e.Position.Offset, b.runs, f.err))
 }
 
 // classOf returns the class of an effect's error, and its name in metrics.

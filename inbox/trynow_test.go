@@ -55,7 +55,8 @@ func TestP9_5_WaitingEventIsRetriedNow(t *testing.T) {
 				t.Fatalf("%+v, %v", list, err)
 			}
 			if p := list[0].Partitions[0]; p.TryingAt == nil || p.HaltedAt != nil ||
-				!strings.Contains(p.Trying, "the card network is away") {
+				!strings.HasPrefix(p.Trying, "event "+events[0].ID.String()+" at offset ") ||
+				!strings.Contains(p.Trying, ", attempt 1: the card network is away") {
 				t.Errorf("the operator sees %+v", p)
 			}
 			mended.Store(true)

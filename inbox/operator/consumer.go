@@ -62,7 +62,8 @@ type PartitionState struct {
 	Code     string     `json:"code"`
 	Error    string     `json:"error"`
 	// TryingAt is since when the event at From, or a later event of its batch, has been failing and retried after long
-	// pauses; nil: no event is. Trying is the last error. [Operator.Resume] retries at once.
+	// pauses; nil: no event is. Trying is the last error, with the event, its offset and its attempts where an
+	// effect fails. [Operator.Resume] retries at once.
 	TryingAt *time.Time `json:"trying_at"`
 	Trying   string     `json:"trying"`
 	// EffectAt is when an effect was last committed; nil: unknown. It may lag by ten seconds and does not include

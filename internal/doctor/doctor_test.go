@@ -450,8 +450,17 @@ func TestProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Exec(t,
-		`insert into inbox_consumer (consumer_name, floor, window_days) values ('stuck', now(), 14),
-			('slow', now(), 14), ('well', now(), 14), ('grown', now(), 14), ('gone', now(), 14)`)
+		`insert into inbox_consumer (consumer_name, floor, window_days, programs) select c, now(), 14,
+			case c when 'left' then '{}' else jsonb_build_object('p', jsonb_build_object('host', 'a', 'group', '',
+			'version', '', 'seen', now())) end
+		from unnest('{stuck,slow,left,failing,crashing,well,grown,gone,open}'::text[]) c`)
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
+				trying_at, trying_reason)
+		select c, $1, partition, case partition when 0 then 1 else 2 end, 2, case c when 'crashing' then 2 else 0 end,
+			now() - case c when 'failing' then interval '2 minutes' else '0' end,
+			case when c <> 'crashing' then now() end, E'event 7, attempt 4:\nno such column'
+		from unnest('{failing,crashing,left}'::text[]) c, unnest('{0,1,3}'::int[]) partition`, topic)
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
 				halted_at) values
@@ -474,7 +483,6 @@ func TestProgress(t *testing.T) {
 			('gone', $1, 1, 2, 2, now()), ('gone', $1, 3, 2, 2, now()), ('gone', $1, 9, 2, 2, now())`, topic)
 	open := kafkatest.Topic(t, 1)
 	leaveOpen(t, open, old)
-	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('open', now(), 14)`)
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at) values
 			('open', $1, 0, 1, 1, now() - interval '2 minutes')`, open)
@@ -482,6 +490,31 @@ func TestProgress(t *testing.T) {
 	expect(t, list, "progress stuck", Fail, topic+"/0 (at 1 of 2 for 2m")
 	expect(t, list, "progress stuck", Fail, "counted runs: 3)")
 	expect(t, list, "progress slow", Warn, "2 records older than a minute")
+	for check, c := range map[string]struct {
+		severity Severity
+		parts    []string
+	}{
+		"progress failing": {Fail, []string{
+			topic + "/0 (at 1 of 2 for 2m", "an effect fails and is tried again: event 7, attempt 4: no such column)",
+			"relay inbox resume --schema " + db.Schema + " --consumer failing --topic " + topic + " --partition 0",
+		}},
+		"progress crashing": {Warn, []string{
+			"1 records older than a minute", topic + "/0 (at 1 of 2 for ", "s, counted runs: 2)",
+			"Look why the workers die", "--consumer crashing",
+		}},
+		"progress left": {Fail, []string{"No worker runs", "Start its workers", "no such column"}},
+	} {
+		severity, _ := worst(list, check)
+		text := whole(list, check)
+		for _, part := range c.parts {
+			if severity != c.severity || !strings.Contains(text, part) || strings.Contains(text, "more workers") {
+				t.Errorf("%s: %s %q, want %s %q, and no more workers", check, severity, text, c.severity, part)
+			}
+		}
+	}
+	if text := whole(list, "progress slow"); !strings.Contains(text, "more workers") {
+		t.Errorf("workers run and decide: %s", text)
+	}
 	expect(t, list, "progress well", OK, "no record older than a minute")
 	expect(t, list, "progress open", Fail, open+"/0 (at 1 of 3 for 2m")
 	expect(t, list, "progress open", Fail, "an open Kafka transaction holds it)")
@@ -496,6 +529,16 @@ func TestProgress(t *testing.T) {
 		!strings.Contains(text, "the database does not know "+grown+"/1 (1 records older than a minute)\n") {
 		t.Errorf("a topic that has grown: %s %s", severity, text)
 	}
+}
+
+// whole is all that the findings of a check say.
+func whole(list []Finding, check string) (text string) {
+	for _, f := range list {
+		if f.Check == check {
+			text += strings.Join([]string{f.Found, f.Means, f.Next, f.Command}, "\n") + "\n"
+		}
+	}
+	return text
 }
 
 // leaveOpen produces a record, and two of a transaction that stays open until the end of the test.

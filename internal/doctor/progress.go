@@ -26,7 +26,7 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 		if len(c.Partitions) == 0 {
 			continue
 		}
-		if l, err := lagging(ctx, client, c.Partitions); err != nil {
+		if l, err := lagging(ctx, client, c); err != nil {
 			f.failed("progress "+c.Consumer, err)
 		} else {
 			f.lag(c.Consumer, l)
@@ -36,12 +36,15 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 
 // lag is how far a consumer is behind.
 type lag struct {
-	looked  int      // partitions that Kafka has answered for
-	behind  int64    // records that are older than waitsLong and not decided
-	stuck   []string // partitions where nothing moves either
-	open    bool     // an open transaction is why, in some of them
-	unknown []string // partitions with such records that the database does not know
-	wrong   []error  // what Kafka does not answer for
+	looked  int                     // partitions that Kafka has answered for
+	behind  int64                   // records that are older than waitsLong and not decided
+	left    bool                    // no worker has reported for three minutes
+	stuck   []string                // partitions where nothing moves either
+	open    bool                    // an open transaction is why, in some of them
+	trying  []string                // others, where an event is tried again and again
+	tried   operator.PartitionState // one of all those where an event is
+	unknown []string                // partitions with such records that the database does not know
+	wrong   []error                 // what Kafka does not answer for
 }
 
 func (f *findings) lag(consumer string, l lag) {
@@ -56,20 +59,8 @@ func (f *findings) lag(consumer string, l lag) {
 		f.failed(check, err)
 	}
 	switch {
-	case len(l.stuck) > 0:
-		next := "The workers' logs say which."
-		if l.open {
-			next = "A transaction ends when its producer commits or aborts it, or with its transaction.timeout.ms; " +
-				"kafka-transactions.sh find-hanging and abort end one that stays. Otherwise: the workers' logs."
-		}
-		f.add(Fail, check, "nothing has been decided for a minute in "+strings.Join(l.stuck, ", "),
-			"Events wait there, and no effect is committed: no worker runs, it does not reach its database, or "+
-				"the effect fails or hangs.", next)
-		f.run("inbox", "consumers", "--consumer", consumer)
 	case l.behind > 0:
-		f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided", l.behind),
-			"Its workers go on, and are late.",
-			"Look again in a minute. When it does not shrink: more workers, or larger batches; docs/scaling.md")
+		f.late(check, consumer, l)
 	case len(l.unknown) == 0 && l.looked > 0:
 		f.ok(check, "no record older than a minute waits in %d partitions", l.looked)
 	}
@@ -81,18 +72,59 @@ func (f *findings) lag(consumer string, l lag) {
 	}
 }
 
+// late says why records wait, as far as the database knows, and what helps.
+func (f *findings) late(check, consumer string, l lag) {
+	severity, found := Fail, "nothing has been decided for a minute in "+strings.Join(l.stuck, ", ")
+	if len(l.stuck) == 0 {
+		severity, found = Warn, fmt.Sprintf("%d records older than a minute are not decided", l.behind)
+	}
+	if len(l.trying) > 0 {
+		found += "; not decided either: " + strings.Join(l.trying, ", ")
+	}
+	consumers := []string{"inbox", "consumers", "--consumer", consumer}
+	switch {
+	case l.left:
+		f.add(Fail, check, found, "No worker runs, or none reaches its database: no program of the consumer has "+
+			"reported for three minutes.", "Start its workers, or look at their logs.")
+		f.run(consumers...)
+	case l.tried.TryingAt != nil:
+		f.add(severity, check, found, "What is behind that event in its partition waits for it.",
+			"Mend what the error says. The worker tries again within two minutes; after this at once.")
+		f.runWhy("inbox", "resume", "--consumer", consumer, "--topic", l.tried.Topic, "--partition",
+			fmt.Sprint(l.tried.Partition))
+	case l.tried.Attempts > 0:
+		f.add(severity, check, found, "A worker has died while an event ran, which runs again, alone. What is behind "+
+			"it waits.", "Look why the workers die. After inbox.Config.CrashAttempts (10) counted runs the event is "+
+			"parked.")
+		f.run(consumers...)
+	case len(l.stuck) > 0:
+		next := "The workers' logs say which."
+		if l.open {
+			next = "A transaction ends when its producer commits or aborts it, or with its transaction.timeout.ms; " +
+				"kafka-transactions.sh find-hanging and abort end one that stays. Otherwise: the workers' logs."
+		}
+		f.add(severity, check, found, "Events wait there, and no effect is committed: no worker runs, it does not "+
+			"reach its database, or the effect fails or hangs.", next)
+		f.run(consumers...)
+	default:
+		f.add(severity, check, found, "Its workers go on, and are late.",
+			"Look again in a minute. When it does not shrink: more workers, or larger batches; docs/scaling.md")
+	}
+}
+
 // lagging compares partitions with their logs. Those that have halted are told elsewhere.
-func lagging(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (l lag, err error) {
+func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagnosis) (l lag, err error) {
+	l.left = len(c.Programs) == 0
 	before := time.Now().Add(-waitsLong)
-	logs, wrong, err := readLogs(ctx, client, partitions, kafka.FirstOffsetOf, kafka.LastOffsetOf,
+	logs, wrong, err := readLogs(ctx, client, c.Partitions, kafka.FirstOffsetOf, kafka.LastOffsetOf,
 		func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, before) })
 	if err != nil {
 		return l, err
 	}
 	l.wrong = wrong
-	var stuck []operator.PartitionState
+	var held []operator.PartitionState
 	known := map[place]bool{}
-	for _, p := range partitions {
+	for _, p := range c.Partitions {
 		at := place{p.Topic, int(p.Partition)}
 		log, ok := logs[at]
 		if !ok {
@@ -105,11 +137,14 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []operator.Pa
 			continue
 		}
 		l.behind += until - p.From
-		if p.Unmoved > waitsLong {
-			stuck = append(stuck, p)
+		if tried(p) && l.tried.TryingAt == nil {
+			l.tried = p
+		}
+		if p.Unmoved > waitsLong || tried(p) {
+			held = append(held, p)
 		}
 	}
-	l.sayStuck(stuck, logs, stable(ctx, client, stuck))
+	l.sayHeld(held, logs, stable(ctx, client, held))
 	for at, log := range logs {
 		if n := old(log) - log.FirstOffset; n > 0 && !known[at] {
 			l.unknown = append(l.unknown, fmt.Sprintf("%v (%d records older than a minute)", at, n))
@@ -119,18 +154,30 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []operator.Pa
 	return l, nil
 }
 
-func (l *lag) sayStuck(stuck []operator.PartitionState, logs, stable map[place]kafka.PartitionOffsets) {
-	for _, p := range stuck {
+// tried tells whether the event at which a partition is has failed, or had its process die: each try makes the row
+// look moved.
+func tried(p operator.PartitionState) bool { return p.TryingAt != nil || p.Attempts > 0 }
+
+func (l *lag) sayHeld(held []operator.PartitionState, logs, stable map[place]kafka.PartitionOffsets) {
+	for _, p := range held {
 		at, also := place{p.Topic, int(p.Partition)}, ""
-		if p.TryingAt != nil {
-			also = ", an effect fails and is tried again"
+		switch {
+		case p.TryingAt == nil:
+		case l.left:
+			also = ", an effect has failed: " + p.Trying
+		default:
+			also = ", an effect fails and is tried again: " + p.Trying
 		}
 		end := logs[at].LastOffset
 		if to, ok := stable[at]; ok && 0 <= to.LastOffset && to.LastOffset <= p.From && p.From < end {
 			also += ", an open Kafka transaction holds it"
 			l.open = true
 		}
-		l.stuck = append(l.stuck, fmt.Sprintf("%v (at %d of %d for %v, counted runs: %d%s)", at, p.From, end,
+		list := &l.stuck
+		if p.Unmoved <= waitsLong {
+			list = &l.trying
+		}
+		*list = append(*list, fmt.Sprintf("%v (at %d of %d for %v, counted runs: %d%s)", at, p.From, end,
 			p.Unmoved.Round(time.Second), p.Attempts, also))
 	}
 }
