@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
+	"net/url"
 	"runtime"
 	"strings"
 	"sync"
@@ -309,15 +310,22 @@ func (f *fixture) crash(t *testing.T, at crashPoint) {
 		}
 		return seen > at.skip
 	}, 0, pgtest.CutBefore)
+	u, err := url.Parse(proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, query := uuid.NewString(), u.Query()
+	query.Set("application_name", name)
+	u.RawQuery = query.Encode()
 	cfg := f.cfg
-	cfg.DB = pgtest.Pool(t, proxy.URL())
+	cfg.DB = pgtest.Pool(t, u.String())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	s, err := newSender(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := pgxpool.ParseConfig(proxy.URL())
+	config, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,6 +345,8 @@ func (f *fixture) crash(t *testing.T, at crashPoint) {
 	proxy.CutAll()
 	cancel()
 	<-done
+	// The server may still be running a statement of the dead process, such as a claim.
+	pgtest.AwaitSQL(t, f.DB, "select not exists (select from pg_stat_activity where application_name = $1)", name)
 }
 
 // TestStaleSenderRecordsNothing: a sender returns after its lease has expired and another has recorded the outcome.
