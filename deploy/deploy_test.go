@@ -149,9 +149,6 @@ func TestAlerts(t *testing.T) {
 		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 			t.Errorf("%s: no summary or description", r.Alert)
 		}
-		if got := r.Annotations["runbook_url"]; got != runbookURL+r.Alert+".md" {
-			t.Errorf("%s: runbook_url %s", r.Alert, got)
-		}
 		checkPage(t, r)
 	}
 }
@@ -186,53 +183,52 @@ func checkPage(t *testing.T, r rulefmt.Rule) {
 	}
 }
 
-// TestRunbooks: a page for every alert and an alert for every page, and every page answers the same questions.
+// TestRunbooks: an alert leads to its section, each section belongs to an alert, and all answer the same questions.
 func TestRunbooks(t *testing.T) {
-	pages := map[string]bool{}
+	metrics, sections := documented(t), map[string]string{}
 	files, err := filepath.Glob(runbooks + "*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		pages[strings.TrimSuffix(filepath.Base(f), ".md")] = true
-	}
-	for _, r := range slices.Concat(rules(t), rulesOf(t, idempotencyFile)) {
-		if !pages[r.Alert] {
-			t.Errorf("%s has no runbook", r.Alert)
-		}
-		delete(pages, r.Alert)
-	}
-	for _, p := range slices.Sorted(maps.Keys(pages)) {
-		t.Errorf("runbook %s belongs to no alert", p)
-	}
-	metrics := documented(t)
-	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, from := string(b), 0
-		for _, part := range []string{
-			"# " + strings.TrimSuffix(filepath.Base(f), ".md") + "\n", "**What it means.**",
-			"**What users notice.**", "## How to look\n\n- `relay ", "## What to do\n\n- ", "## What not to do\n\n- ",
-		} {
-			at := strings.Index(text[from:], part)
-			if at < 0 {
-				t.Errorf("%s: no %q, or not in its place", f, part)
-				break
-			}
-			from += at
+		for _, text := range strings.Split(string(b), "\n## ")[1:] {
+			name, text, _ := strings.Cut(text, "\n")
+			sections[runbookURL+filepath.Base(f)+"#"+strings.ToLower(name)] = name
+			checkRunbook(t, f+"#"+name, text, metrics)
 		}
-		for _, m := range regexp.MustCompile(`\beffectonce_(?:relay|outbox|inbox|consumer)_\w+`).FindAllString(text, -1) {
-			if _, ok := metrics[m]; !ok {
-				t.Errorf("%s: %s is not in docs/metrics.md", f, m)
-			}
+		unknownInstruments(t, f, string(b))
+	}
+	for _, r := range slices.Concat(rules(t), rulesOf(t, idempotencyFile)) {
+		url := r.Annotations["runbook_url"]
+		if sections[url] != r.Alert {
+			t.Errorf("%s: runbook_url %s has no such section", r.Alert, url)
 		}
-		unknownInstruments(t, f, text)
-		// People mend things by commands, which lock, check and write down who did it.
-		if at := regexp.MustCompile(`(?i)\b(update \w+ set|delete from|insert into)\b`).FindString(text); at != "" {
-			t.Errorf("%s: SQL by hand: %s", f, at)
+		delete(sections, url)
+	}
+	for _, s := range slices.Sorted(maps.Keys(sections)) {
+		t.Errorf("%s belongs to no alert", s)
+	}
+}
+
+// checkRunbook: a section tells what the alert means, where to look, what to do, and what not.
+func checkRunbook(t *testing.T, where, text string, metrics map[string][]string) {
+	t.Helper()
+	form := `(?s)^\n[A-Z].*\n\*\*Look\*\*\n\n- .*\x60relay .*\n\*\*Do\*\*\n\n- .*\n\*\*Do not\*\* `
+	if !regexp.MustCompile(form).MatchString(text) {
+		t.Errorf("%s: want what it means, and then Look with a command, Do, and Do not", where)
+	}
+	for _, m := range regexp.MustCompile(`\beffectonce_(?:relay|outbox|inbox|consumer)_\w+`).FindAllString(text, -1) {
+		if _, ok := metrics[m]; !ok {
+			t.Errorf("%s: %s is not in docs/metrics.md", where, m)
 		}
+	}
+	// People mend things by commands, which lock, check and write down who did it.
+	if at := regexp.MustCompile(`(?i)\b(update \w+ set|delete from|insert into)\b`).FindString(text); at != "" {
+		t.Errorf("%s: SQL by hand: %s", where, at)
 	}
 }
 

@@ -79,15 +79,20 @@ func TestNoTables(t *testing.T) {
 	wants(t, s.get("/"), "no tables of effectonce are here")
 }
 
-// TestRunbooksExist: what a finding leads to is a page.
+// TestRunbooksExist: what a finding leads to is a section of a page.
 func TestRunbooksExist(t *testing.T) {
 	t.Parallel()
 	for _, name := range ui.Runbooks() {
 		if name == "" {
 			continue
 		}
-		if _, err := os.Stat("../docs/runbooks/" + name + ".md"); err != nil {
-			t.Error(err)
+		file, section, _ := strings.Cut(name, "#")
+		page, err := os.ReadFile("../docs/runbooks/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(strings.ToLower(string(page)), "\n## "+section+"\n") {
+			t.Errorf("%s has no section %s", file, section)
 		}
 	}
 }

@@ -12,7 +12,7 @@ var AssetVersion = assetVersion
 // Runbooks are those that findings lead to.
 func Runbooks() (names []string) {
 	for _, g := range guides {
-		names = append(names, g.failed, g.warned)
+		names = append(names, g.runbook(g.failed), g.runbook(g.warned))
 	}
 	return names
 }

@@ -29,7 +29,7 @@ type figure struct {
 // finding is one of the doctor's, and where to go from it.
 type finding struct {
 	doctor.Finding
-	Runbook  string // a page of docs/runbooks; empty: none
+	Runbook  string // a section of docs/runbooks; empty: none
 	Href, Do string // the page that mends it, and its name
 }
 
@@ -265,27 +265,34 @@ func unit(n int64, what string) string {
 
 // guide says where a finding leads.
 type guide struct {
-	failed, warned string // runbooks
-	page, name     string
+	runbooks, failed, warned string // a page of docs/runbooks, and the alerts that it has sections for
+	page, name               string
+}
+
+func (g guide) runbook(alert string) string {
+	if alert == "" {
+		return ""
+	}
+	return g.runbooks + ".md#effectonce" + strings.ToLower(alert)
 }
 
 // guides are by check, or by the word that a check begins with.
 var guides = map[string]guide{
-	"leases":                {"EffectonceRelayAbsent", "EffectonceLanesUnowned", "chain", "Chain"},
-	"parked":                {"EffectonceEventsParked", "EffectonceEventsParked", "keys", "Blocked keys"},
-	"held":                  {"EffectonceEventsHeld", "EffectonceEventsHeld", "topics", "Topics"},
-	"paused":                {"EffectonceTopicPaused", "EffectonceTopicPaused", "topics", "Topics"},
-	"scheduled":             {"EffectonceScheduledLate", "EffectonceScheduledLate", "scheduled", "Scheduled"},
-	"kafka":                 {"EffectonceRelayOutage", "EffectonceRelayOutage", "", ""},
-	"topic":                 {"EffectonceEventsHeld", "", "topics", "Topics"},
-	"slot":                  {"EffectonceSlotBehind", "EffectonceSlotUnread", "", ""},
-	"inbox days":            {"EffectonceInboxDaysShort", "EffectonceInboxDaysShort", "consumers", "Consumers"},
-	"consumer":              {"EffectoncePartitionHalted", "EffectonceInboxParked", "consumers", "Consumers"},
-	"progress":              {"EffectonceConsumerStalled", "EffectonceConsumerLag", "consumers", "Consumers"},
-	"oldest snapshot":       {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
-	"idempotency keys":      {"", "EffectonceOperationStuck", "idempotency", "Idempotency keys"},
-	"idle in transaction":   {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
-	"prepared transactions": {"EffectonceOldSnapshot", "EffectonceOldSnapshot", "", ""},
+	"leases":                {"relay", "RelayAbsent", "LanesUnowned", "chain", "Chain"},
+	"parked":                {"relay", "EventsParked", "EventsParked", "keys", "Blocked keys"},
+	"held":                  {"relay", "EventsHeld", "EventsHeld", "topics", "Topics"},
+	"paused":                {"relay", "TopicPaused", "TopicPaused", "topics", "Topics"},
+	"scheduled":             {"relay", "ScheduledLate", "ScheduledLate", "scheduled", "Scheduled"},
+	"kafka":                 {"relay", "RelayOutage", "RelayOutage", "", ""},
+	"topic":                 {"relay", "EventsHeld", "", "topics", "Topics"},
+	"slot":                  {"relay", "SlotBehind", "SlotUnread", "", ""},
+	"inbox days":            {"workers", "InboxDaysShort", "InboxDaysShort", "consumers", "Consumers"},
+	"consumer":              {"workers", "PartitionHalted", "InboxParked", "consumers", "Consumers"},
+	"progress":              {"workers", "ConsumerStalled", "ConsumerLag", "consumers", "Consumers"},
+	"oldest snapshot":       {"relay", "OldSnapshot", "OldSnapshot", "", ""},
+	"idempotency keys":      {"idempotency", "", "OperationStuck", "idempotency", "Idempotency keys"},
+	"idle in transaction":   {"relay", "OldSnapshot", "OldSnapshot", "", ""},
+	"prepared transactions": {"relay", "OldSnapshot", "OldSnapshot", "", ""},
 }
 
 func (h *Handler) guided(d *database, f doctor.Finding) finding {
@@ -294,9 +301,9 @@ func (h *Handler) guided(d *database, f doctor.Finding) finding {
 		first, _, _ := strings.Cut(f.Check, " ")
 		g = guides[first]
 	}
-	to := finding{Finding: f, Runbook: g.warned}
+	to := finding{Finding: f, Runbook: g.runbook(g.warned)}
 	if f.Severity == doctor.Fail {
-		to.Runbook = g.failed
+		to.Runbook = g.runbook(g.failed)
 	}
 	if g.page != "" {
 		to.Href, to.Do = h.path(g.page), g.name

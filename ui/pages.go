@@ -60,7 +60,7 @@ func parsePages(h *Handler) (map[string]*template.Template, error) {
 		"path": func(parts ...any) string { return h.path(parts...) }, "query": query, "num": num, "rate": rate,
 		"dur": dur, "since": since, "iso": iso, "utc": utc, "shown": shown, "bytes": size, "b64": b64,
 		"bytes64": func(n int64) string { return size(int(n)) },
-		"runbook": func(name string) string { return h.cfg.Docs + "/runbooks/" + name + ".md" },
+		"runbook": func(section string) string { return h.cfg.Docs + "/runbooks/" + section },
 		"seconds": func(s float64) string { return dur(time.Duration(s * float64(time.Second))) },
 		"failed":  func(f doctor.Finding) bool { return f.Severity == doctor.Fail },
 		"dict":    dict, "plural": plural,

@@ -244,8 +244,8 @@ func TestOverview(t *testing.T) {
 	wants(t, page, "Something is wrong.", "Backlog 1 234 events", "Oldest 10 min", "Refused 1 event",
 		"1 key", "1 topic paused", "Events wait and no relay runs.", "refunds (ann: a <broken> consumer), 0 events",
 		"relay run", "night <b>shift</b> operate", "Halted 0 partitions")
-	if !strings.Contains(page, "/docs/runbooks/EffectonceRelayAbsent.md") ||
-		!strings.Contains(page, "/docs/runbooks/EffectonceTopicPaused.md") {
+	if !strings.Contains(page, "/docs/runbooks/relay.md#effectoncerelayabsent") ||
+		!strings.Contains(page, "/docs/runbooks/relay.md#effectoncetopicpaused") {
 		t.Errorf("a runbook is missing:\n%s", page)
 	}
 	lacks(t, page, "<broken>")

@@ -22,7 +22,7 @@ const envDocuments = "EFFECTONCE_DOCUMENTS"
 var pictured = []string{
 	"index.html", "documents.html", "first-hour.html", "guarantees.html", "idempotency.html", "protocol.html",
 	"benchmarks.html", "embedding.html", "operations/running.html", "operations/ui.html", "operations/kubernetes.html",
-	"platforms/index.html", "runbooks/EffectonceInboxParked.html", "rules.html", "decisions/index.html",
+	"platforms/index.html", "runbooks/workers.html", "rules.html", "decisions/index.html",
 }
 
 // TestDocuments visits each page of the documents at two widths: nothing on it is wider than the page, each picture is
