@@ -25,10 +25,10 @@ type archiveList struct {
 	More          int // days that are not listed
 	Events, Bytes int64
 	ReadOnly      bool
-	Part          bool // the person sees some topics: what is archived of them is not counted
+	Part          bool // the viewer sees some topics only; archived events are not counted by topic
 }
 
-// mostDays are listed.
+// mostDays bounds the list of days.
 const mostDays = 31
 
 func archive(q *request) error {
@@ -39,7 +39,7 @@ func archive(q *request) error {
 		case why != "":
 			p.Lists = append(p.Lists, archiveList{DB: d.Name, Away: why})
 		case st.Outbox != nil:
-			if q.who.Scope != nil { // its days are of all topics
+			if q.who.Scope != nil { // a day counts all topics
 				p.Lists = append(p.Lists, archiveList{DB: d.Name, ReadOnly: !st.MayChange, Part: true})
 				continue
 			}
@@ -60,7 +60,7 @@ func archive(q *request) error {
 	return q.render("archive", http.StatusOK, view{Title: "Archive", Nav: "archive", Live: true, Body: p})
 }
 
-// readArchive is the list that everybody sees.
+// readArchive reads the days, for viewers without a Scope.
 func (d *database) readArchive(ctx context.Context) ([]operator.ArchiveDay, error) {
 	o, err := d.outbox(viewer)
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *database) readArchive(ctx context.Context) ([]operator.ArchiveDay, erro
 	return o.Archive(ctx)
 }
 
-// replayChoice is what is published once more, as forms carry it.
+// replayChoice selects the events of a replay. Forms carry it.
 type replayChoice struct {
 	From, To    time.Time
 	Topic       string
@@ -87,15 +87,15 @@ func (c replayChoice) replay() operator.Replay {
 	}
 }
 
-// within tells whether it publishes nothing but what is within a Scope.
+// within reports whether all events of the choice are in a Scope.
 func (c replayChoice) within(s *Scope) bool {
 	return s.whole(c.Topic) || c.Tenant != nil && s.sees(*c.Tenant, c.Topic)
 }
 
-// errNoReplay is the answer to who would publish what is not seen.
+// errNoReplay refuses a replay of events outside of the viewer's Scope.
 var errNoReplay = notFound("You see no topic of this name, or not all of its tenants: name one of yours.")
 
-// form carries the choice unchanged.
+// form encodes the choice for a hidden field.
 func (c replayChoice) form() string {
 	b, _ := json.Marshal(c) // times, texts and numbers
 	return b64(string(b))
@@ -109,7 +109,7 @@ func readChoice(form string) (c replayChoice, err error) {
 	return c, nil
 }
 
-// flags are those of relay replay.
+// flags returns the flags of `relay replay` for the choice.
 func (c replayChoice) flags() []string {
 	flags := []string{
 		"--from", c.From.UTC().Format(time.RFC3339Nano), "--to", c.To.UTC().Format(time.RFC3339Nano),
@@ -133,7 +133,7 @@ func (c replayChoice) flags() []string {
 	return flags
 }
 
-// asked reads what somebody has typed.
+// asked parses the form of a replay.
 func asked(form url.Values) (c replayChoice, err error) {
 	if c.From, err = parseTime(form.Get("from")); err != nil {
 		return c, err
@@ -170,7 +170,7 @@ type planPage struct {
 	Choice   replayChoice
 	Form     string
 	Plan     operator.ReplayPlan
-	Twice    int64 // events that repeat the id of another one
+	Twice    int64 // events that repeat another event's id
 	ReadOnly bool
 	DryRun   string // commands
 	Command  string

@@ -7,10 +7,10 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// audited are those that have an audit.
+// audited lists the sides that keep an audit.
 var audited = []string{inOutbox, inInbox, inKeys}
 
-// entry is a row of an audit, and where it is from.
+// entry is a row of an audit, with its database and side.
 type entry struct {
 	operator.AuditEntry
 	DB, Side string

@@ -9,10 +9,10 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// featureNotSupported is also what a standby answers to whoever begins a transaction that may write.
+// featureNotSupported is also a standby's answer to the begin of a read-write transaction.
 const featureNotSupported = "0A000"
 
-// away says what a database that cannot be looked at means, and what to do.
+// away explains an error of a database, and says what to do.
 func away(err error) string {
 	switch {
 	case pgerr.Is(err, pgerr.TooManyConnections):

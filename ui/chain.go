@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// step is one that an event takes on its way.
+// step is a stage of an event's way: outbox, relay, Kafka, consumer.
 type step struct {
 	Name, Count, Unit string
-	Why               string    // why it stands, or what is to know of it
-	Moved             time.Time // when it last moved, as far as is known
+	Why               string    // why nothing moves here, or a note
+	Moved             time.Time // when something last moved here; zero: unknown
 	Severity          string
-	First             bool // the first that stands
+	First             bool // the first stage where nothing moves
 	Href, Do          string
 }
 
 type chainPage struct{ Chains []chainOf }
 
-// chainOf is the way through one database.
+// chainOf is the chain of one database.
 type chainOf struct {
 	Name  string
 	Away  string
@@ -103,7 +103,7 @@ func alive(relays int) string {
 	return fmt.Sprintf("%d relays are alive", relays)
 }
 
-// moved is when events last left the outbox, within the hour that is kept.
+// moved returns when events last left the outbox, within the past hour.
 func (d *database) moved() (at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -18,15 +18,15 @@ import (
 // changeTimeout bounds a change: a key with many events takes several transactions.
 const changeTimeout = 30 * time.Second
 
-// verb is a change that somebody asks for.
+// verb is a change that an operator requests.
 type verb struct {
 	name    string // as a title
 	command []string
-	back    string // where to go on
+	back    string // the page to continue on
 	do      func(ctx context.Context, reason string) (done string, err error)
 }
 
-// outcome is what became of it.
+// outcome is the result of a change.
 type outcome struct {
 	Severity, Text string
 	Detail         string // the error
@@ -35,7 +35,7 @@ type outcome struct {
 	Audit          string
 }
 
-// reason is why, as the form says.
+// reason returns the form's reason, which every change needs.
 func (q *request) reason() (string, error) {
 	reason := strings.TrimSpace(q.PostForm.Get("reason"))
 	if reason == "" {
@@ -47,13 +47,13 @@ func (q *request) reason() (string, error) {
 	return reason, nil
 }
 
-// change does what was asked for, and says what became of it.
+// change runs a verb and shows its outcome.
 func (q *request) change(v verb) error {
 	reason, err := q.reason()
 	if err != nil {
 		return err
 	}
-	// Whoever closes the browser does not break it off.
+	// Closing the browser does not cancel the change.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.Context()), changeTimeout)
 	defer cancel()
 	done, err := v.do(ctx, reason)
@@ -67,13 +67,13 @@ func (q *request) change(v verb) error {
 	return q.render("outcome", status, view{Title: v.name, Nav: "", Body: result})
 }
 
-// overtaken are answers to somebody who looked at what is not there any more.
+// overtaken lists the errors that mean that the page was stale.
 var overtaken = []error{
 	operator.ErrNotParked, operator.ErrReleasing, operator.ErrEdited, operator.ErrNoTopic, operator.ErrNotHeld,
 	inboxoperator.ErrNotHalted, keysoperator.ErrNotStuck, operator.ErrNotScheduled, errNotRunning,
 }
 
-// judge says what became of a change that returned err. Where Postgres gave no answer nobody knows.
+// judge returns the outcome of a change from its error. Without an answer of Postgres the outcome is unknown.
 func judge(err error) (status int, o outcome) {
 	if err == nil {
 		return http.StatusOK, outcome{Severity: well}
@@ -113,7 +113,7 @@ func judge(err error) (status int, o outcome) {
 	return http.StatusUnprocessableEntity, o
 }
 
-// lost: no answer came, and the change may have been made.
+// lost reports whether the answer is missing, so that the change may have been made.
 func lost(err error) bool {
 	gone := pgerr.Away(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	return gone && pgerr.CommitUnknown(err)

@@ -2,13 +2,13 @@ package ui
 
 import "github.com/effectonce/effectonce/internal/doctor"
 
-// command is a relay command on this database, as a shell takes it.
+// command returns a relay command for this database, quoted for a shell.
 func (d *database) command(args ...string) string { return doctor.Command(d.Flags, d.Schema, args...) }
 
-// withReason adds the place of a reason to a command that is not run yet.
+// withReason is command with a placeholder for the reason.
 func (d *database) withReason(args ...string) string { return d.command(args...) + doctor.Reason }
 
-// parked begins the commands of parked events.
+// parked returns the arguments of a command for parked events.
 func parked(where, verb string, args ...string) []string {
 	words := []string{"parked", verb}
 	if where == inInbox {

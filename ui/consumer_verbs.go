@@ -10,7 +10,7 @@ import (
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 )
 
-// changeConsumer makes a change of the consumer that a form names. name is the command's, behind relay inbox.
+// changeConsumer changes the consumer that a form names. name is the command after `relay inbox`.
 func (q *request) changeConsumer(title, name string, flags []string,
 	do func(ctx context.Context, o *inboxoperator.Operator, reason string) (done string, err error),
 ) error {
@@ -31,7 +31,7 @@ func (q *request) changeConsumer(title, name string, flags []string,
 	})
 }
 
-// partitionForm is the partition that a form is about.
+// partitionForm reads the partition of a form.
 type partitionForm struct {
 	consumer, topic string
 	partition       int32
@@ -146,7 +146,7 @@ func retireConsumer(q *request) error {
 		})
 }
 
-// setGroup is how Kafka's own command sets a group to an offset, once its workers are stopped.
+// setGroup returns Kafka's command that sets a stopped group to an offset.
 func setGroup(c consumer, topic string, partition int32, to int64) string {
 	group := ""
 	if len(c.Programs) == 1 {

@@ -14,28 +14,28 @@ import (
 
 type consumersPage struct{ Lists []consumersList }
 
-// consumersList are the consumers of one inbox.
+// consumersList is the list of one inbox.
 type consumersList struct {
 	DB        string
 	Away      string
 	Kafka     string // why some ends are not known
 	Consumers []consumerView
 	ReadOnly  bool
-	Days      *finding // what the doctor says of the inbox's days; nil: nothing yet
+	Days      *finding // the doctor's finding about the daily partitions; nil: none yet
 }
 
 type consumerView struct {
 	consumer
 	Partitions []partitionView
 	Topics     []string
-	Numbering  string // that a partition has halted for
+	Numbering  string // the new numbering that a partition has halted for
 	Retire     string // commands
 	Move       string
 	Accept     string
 	Forget     string
 }
 
-// Days is the window.
+// Days returns the window in days.
 func (c consumerView) Days() int { return int(c.Window / (24 * time.Hour)) }
 
 type partitionView struct {
@@ -47,7 +47,7 @@ type partitionView struct {
 	SetGroup string
 }
 
-// SkipTo is the offset behind the record that a partition stands at.
+// SkipTo returns the offset after the record at which the partition has stopped.
 func (p partitionView) SkipTo() int64 { return p.From + 1 }
 
 func consumers(q *request) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// database is one that is shown, and what is known of it.
+// database is a database of the pages, with the cached reads.
 type database struct {
 	Database
 	state     *shared[state]
@@ -29,38 +29,38 @@ type database struct {
 	scheduled *shared[listed[operator.ScheduledEvent]]
 	archive   *shared[listed[operator.ArchiveDay]]
 	relays    *shared[relaysRead]
-	restored  *shared[[]doctor.Finding] // whether the outbox is as old as what was published from it
-	// operations of idempotency keys whose outcome is unknown: the stuck ones, then those that recovery has.
+	restored  *shared[[]doctor.Finding] // whether Kafka has newer events than the outbox
+	// operations with an unknown outcome: first the stuck ones, then those that recovery still works on.
 	operations *shared[listed[keysoperator.Operation]]
 	failures   map[string]*shared[listed[operator.Failure]] // by side
 
 	mu      sync.Mutex
 	history []point                         // the last hour, the newest last
-	details map[string]*shared[topicDetail] // by topic, of those that were looked at
+	details map[string]*shared[topicDetail] // by topic, for topics that a viewer has opened
 }
 
-// state is what a few cheap statements say of a database.
+// state is the result of a few cheap statements.
 type state struct {
-	Err       error                // it cannot be looked at
-	Outbox    *relay.Sample        // nil: none is here, or none that this role may see
-	Inbox     []consumer           // nil: likewise
-	HasInbox  bool                 // it may have no consumer yet
-	MayChange bool                 // the connection's role may
-	Keys      *keysoperator.Counts // of idempotency keys; nil: likewise
-	MayKeys   bool                 // the role may change these
-	Now       point                // the figures of this moment
+	Err       error                // the database cannot be read
+	Outbox    *relay.Sample        // nil: no outbox, or the role may not read it
+	Inbox     []consumer           // nil: no inbox, or the role may not read it
+	HasInbox  bool                 // also without consumers
+	MayChange bool                 // the role may change outbox or inbox
+	Keys      *keysoperator.Counts // nil: no idempotency keys, or the role may not read them
+	MayKeys   bool                 // the role may change idempotency keys
+	Now       point                // the current figures
 }
 
-// consumer is one of an inbox, partitionState how far it is in one partition.
+// consumer is a consumer of an inbox, partitionState its progress in one partition.
 type (
 	consumer       = inboxoperator.ConsumerDiagnosis
 	partitionState = inboxoperator.PartitionState
 )
 
-// examination is what the doctor says.
+// examination is the result of the doctor.
 type examination struct {
 	Findings []doctor.Finding
-	// Ends are the ends of the partitions that consumers have, when Kafka was asked and answered.
+	// Ends are the ends of the consumers' partitions, if Kafka answered.
 	Ends    map[place]int64
 	EndsErr error
 }
@@ -70,8 +70,8 @@ type place struct {
 	partition int32
 }
 
-// examineEvery is how old a doctor's findings may be: they cost some dozen statements. restoredEvery is so for the one
-// that reads from Kafka.
+// examineEvery bounds the age of the doctor's findings, which cost some dozen statements. restoredEvery is the same for
+// the check that reads from Kafka.
 const (
 	examineEvery  = 15 * time.Second
 	restoredEvery = 10 * time.Minute
@@ -144,7 +144,7 @@ func newDatabase(d Database, cfg Config, most limits) (*database, error) {
 	return one, nil
 }
 
-// listed is a list that was read, or why it was not.
+// listed is a list, or the error of its read.
 type listed[T any] struct {
 	List []T
 	Err  error
@@ -160,7 +160,7 @@ func list[T any](cfg Config, read func(ctx context.Context) ([]T, error)) *share
 	}
 }
 
-// changed has everybody see what was changed.
+// changed invalidates the cached reads, so that the next request sees the change.
 func (d *database) changed() {
 	d.state.changed()
 	d.findings.changed()
@@ -181,15 +181,15 @@ func (d *database) changed() {
 	}
 }
 
-// viewer is the operator who only reads, and leaves no trace.
+// viewer is the operator name for reads, which the audit does not record.
 const viewer = "viewer"
 
-// outbox is an operator of the outbox, in a person's name.
+// outbox returns an operator of the outbox in a viewer's name.
 func (d *database) outbox(name string) (*operator.Operator, error) {
 	return operator.New(d.Pool, d.Schema, name)
 }
 
-// inbox is an operator of the inbox, in a person's name; consumer may be empty.
+// inbox returns an operator of the inbox in a viewer's name; consumer may be empty.
 func (d *database) inbox(consumer, name string) (*inboxoperator.Operator, error) {
 	return inboxoperator.New(d.Pool, d.Schema, consumer, name)
 }
@@ -238,12 +238,12 @@ func (d *database) look(ctx context.Context) state {
 var errNothing = errors.New("no tables of effectonce are here, or none that this role may read: " +
 	"is the schema right? relay migrate makes them")
 
-// has reports whether the database has an outbox, an inbox or idempotency keys that this role may see.
+// has reports whether the database has a side that the role may read.
 func (s state) has(side string) bool {
 	return side == inOutbox && s.Outbox != nil || side == inInbox && s.HasInbox || side == inKeys && s.Keys != nil
 }
 
-// stateOf is the state of a database, when it was read, and why there is none.
+// stateOf returns the state of a database, when it was read, and why there is none.
 func (q *request) stateOf(d *database) (st state, at time.Time, why string) {
 	st, at = d.state.get(q.Context(), q.left())
 	switch {
@@ -255,23 +255,23 @@ func (q *request) stateOf(d *database) (st state, at time.Time, why string) {
 	return st, at, why
 }
 
-// absent: the tables are not there, or not this role's business.
+// absent reports whether the tables are missing or the role may not read them.
 func absent(err error) bool {
 	return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, "3F000") ||
 		pgerr.Is(err, pgerr.InsufficientPrivilege)
 }
 
-// client is a way to Kafka that was given from outside.
+// client is the caller's Kafka client.
 type client struct{ of *kafka.Client }
 
-// Client implements doctor.Kafka. The connections are whose the client is.
+// Client implements doctor.Kafka. The caller owns the connections.
 func (c client) Client(timeout time.Duration) (*kafka.Client, func()) {
 	with := *c.of
 	with.Timeout = timeout
 	return &with, func() {}
 }
 
-// Warning implements doctor.Kafka: how the client logs in is not known.
+// Warning implements doctor.Kafka. It is empty: the client's login is unknown.
 func (client) Warning() string { return "" }
 
 // LookAt implements doctor.Kafka.
@@ -279,7 +279,7 @@ func (client) LookAt() string {
 	return "how the program's client of Kafka is set, and whether the brokers run"
 }
 
-// subject is the database to the doctor.
+// subject returns the database as the doctor's subject.
 func (d *database) subject(to *kafka.Client, readsOnly bool) doctor.Subject {
 	s := doctor.Subject{DB: d.Pool, Schema: d.Schema, ReadsOnly: readsOnly, Flags: d.Flags}
 	if to != nil {
@@ -288,7 +288,7 @@ func (d *database) subject(to *kafka.Client, readsOnly bool) doctor.Subject {
 	return s
 }
 
-// examine asks the doctor, and Kafka where the partitions end.
+// examine runs the doctor, and asks Kafka for the ends of the partitions.
 func (d *database) examine(ctx context.Context, to *kafka.Client) examination {
 	st, _ := d.state.get(ctx, d.state.timeout)
 	if st.Err != nil {

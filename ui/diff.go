@@ -14,7 +14,7 @@ type diffLine struct {
 // mostLines bounds the table of a diff.
 const mostLines = 2000
 
-// diff compares two payloads by lines; two that are JSON by their indented lines.
+// diff compares two payloads by lines. Two JSON payloads are indented first.
 func diff(before, after string) []diffLine {
 	if a, ok := indent(before); ok {
 		if b, ok := indent(after); ok && a != b {
@@ -37,7 +37,7 @@ func diff(before, after string) []diffLine {
 	return append(lines, around(reversed, false)...)
 }
 
-// middle is the longest common subsequence, or all of both where that would take too long.
+// middle returns a diff by the longest common subsequence, or all lines of both if that would take too long.
 func middle(a, b []string) (lines []diffLine) {
 	if len(a) > mostLines || len(b) > mostLines {
 		for _, text := range a {
@@ -78,7 +78,7 @@ func middle(a, b []string) (lines []diffLine) {
 	return lines
 }
 
-// around keeps the lines next to a change, and says that there are others.
+// around keeps the lines next to a change, and marks where others are left out.
 func around(lines []diffLine, before bool) []diffLine {
 	const near = 3
 	switch {

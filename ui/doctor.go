@@ -9,21 +9,21 @@ import (
 	"github.com/effectonce/effectonce/internal/doctor"
 )
 
-// doctorView is all that the doctor says.
+// doctorView is the page of all findings.
 type doctorView struct {
 	Databases []examined
 }
 
-// examined is what it says of one database, what is wrong first.
+// examined lists the findings of one database, the worst first.
 type examined struct {
 	Name     string
 	Away     string
-	At       time.Time // zero: it is still at it
+	At       time.Time // zero: the doctor has not finished
 	Findings []finding
 	Counts   map[string]int
 }
 
-// order of severities.
+// order sorts severities.
 var order = []doctor.Severity{doctor.Fail, doctor.Warn, doctor.Skip, doctor.OK}
 
 func doctorPage(q *request) error {
@@ -47,8 +47,8 @@ func doctorPage(q *request) error {
 	return q.render("doctor", http.StatusOK, view{Title: "Doctor", Nav: "doctor", Live: true, Body: p})
 }
 
-// examined are the doctor's findings, and when it looked. The first who asks waits a little. That of idempotency keys
-// is as new as the state.
+// examined returns the doctor's findings, and when it looked. The first request waits a little. The finding about
+// idempotency keys is as new as the state.
 func (q *request) examined(d *database, st state) (list []doctor.Finding, at time.Time) {
 	x, at := d.findings.get(q.Context(), 0)
 	if at.IsZero() {
@@ -62,7 +62,7 @@ func (q *request) examined(d *database, st state) (list []doctor.Finding, at tim
 	return list, at
 }
 
-// examineNow has the doctor look at once, for everybody. It changes nothing.
+// examineNow runs the doctor at once, for all viewers. It changes nothing.
 func examineNow(q *request) error {
 	ctx, cancel := context.WithTimeout(q.Context(), 2*q.h.cfg.Timeout+doctor.TailTimeout)
 	defer cancel()

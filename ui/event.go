@@ -19,10 +19,10 @@ type eventsPage struct {
 	Filter   filter
 	Kinds    []string
 	Events   []event
-	Next     int64 // where the next page begins; 0: there is none
+	Next     int64 // where the next page begins; 0: this is the last one
 }
 
-// kinds are why events are parked, by side.
+// kinds lists the kinds of parked events, by side.
 var kinds = map[string][]string{
 	inOutbox: {"refused", "behind"}, inInbox: {"failed", "behind", "quarantined"},
 }
@@ -62,12 +62,12 @@ func events(q *request) error {
 type eventPage struct {
 	DB, Side          string
 	Event             event
-	Key               *operator.BlockedKey // the blocked key that it is in the list of; nil: none
+	Key               *operator.BlockedKey // the blocked key of the event; nil: none
 	Content           *content             // nil: not revealed
-	Trace             string               // address of the trace that it was appended in, as far as is known
-	Path              []moment             // what happened to it, in all databases
+	Trace             string               // the address of the append's trace; empty: unknown
+	Path              []moment             // its history in all databases
 	Release, Discard  string               // commands
-	Fields            *fields              // that can be edited; nil: not revealed, or no form can carry them
+	Fields            *fields              // to edit; nil: not revealed, or no form can carry them
 	Reveal, EditUsage string
 	ReadOnly          bool
 }
@@ -124,7 +124,7 @@ func showEvent(q *request) error {
 	return q.render("event", http.StatusOK, view{Title: fmt.Sprintf("Event %d", id), Nav: "keys", Body: p})
 }
 
-// revealEvent shows headers and payload once. The audit has it before the browser does.
+// revealEvent shows headers and payload once. The audit is written first.
 func revealEvent(q *request) error {
 	id, err := q.id()
 	if err != nil {
@@ -152,7 +152,7 @@ func revealEvent(q *request) error {
 	return q.render("event", http.StatusOK, view{Title: fmt.Sprintf("Event %d", id), Nav: "keys", Body: p})
 }
 
-// editPage is what an edit would change.
+// editPage previews an edit.
 type editPage struct {
 	DB, Side, ID  string
 	Reason        string
@@ -164,8 +164,7 @@ type editPage struct {
 	Bytes         [2]int
 }
 
-// previewEdit shows what an edit would change. It reads nothing: what the event has was revealed to whoever edits it,
-// and comes back with the form.
+// previewEdit shows what an edit would change. It reads nothing: the form carries the payload that was revealed.
 func previewEdit(q *request) error {
 	if _, err := q.id(); err != nil {
 		return err
@@ -197,7 +196,7 @@ func payloadFlags(anyBytes bool) []string {
 	return []string{"--payload-file", "new.bin"}
 }
 
-// edited are the payload before and after, as the form has them. Browsers end lines with CR and LF.
+// edited returns the payload before and after the edit. Browsers end lines with CR and LF.
 func (q *request) edited() (before, after string, err error) {
 	b, err := base64.StdEncoding.DecodeString(q.PostForm.Get("was"))
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// mostAtOnce is how many failures a verb changes.
+// mostAtOnce bounds how many failures a verb changes.
 const mostAtOnce = 1000
 
-// spans are what failures can be grouped by, beside what they are.
+// spans are the times by which failures can be grouped.
 var spans = map[string]time.Duration{"": 0, "hour": time.Hour, "day": 24 * time.Hour}
 
 type failuresPage struct {
@@ -26,12 +26,12 @@ type failuresPage struct {
 	Any   bool
 }
 
-// failuresList are those of one outbox or inbox.
+// failuresList is the list of one outbox or inbox.
 type failuresList struct {
 	DB, Side string
 	Away     string
 	Groups   []failureGroup
-	Capped   int // how many were grouped, when there may be more; 0: all were
+	Capped   int // how many were grouped, if there may be more; 0: all
 }
 
 type failureGroup struct {
@@ -73,7 +73,7 @@ func failures(q *request) error {
 	return q.render("failures", http.StatusOK, view{Title: "Failures", Nav: "failures", Live: true, Body: p})
 }
 
-// like is what the failures of a group have in common, as it stands in URLs and forms.
+// like selects the failures of a group, in URLs and forms.
 type like struct {
 	Consumer, Topic, Type, Code, Kind string
 	Since, Until                      time.Time
@@ -95,14 +95,14 @@ func (l like) query() string {
 	return "?" + v.Encode()
 }
 
-// Fields are those of its forms.
+// Fields returns the hidden fields of the group's forms.
 func (l like) Fields() [][2]string {
 	return append([][2]string{
 		{"consumer", l.Consumer}, {"topic", l.Topic}, {"type", l.Type}, {"code", l.Code}, {"kind", l.Kind},
 	}, l.times()...)
 }
 
-// times are those that are set.
+// times returns the time filters that are set.
 func (l like) times() (list [][2]string) {
 	if !l.Since.IsZero() {
 		list = append(list, [2]string{"since", l.Since.UTC().Format(time.RFC3339Nano)})
@@ -113,7 +113,7 @@ func (l like) times() (list [][2]string) {
 	return list
 }
 
-// like reads one.
+// like parses a group from a form.
 func (q *request) like(form url.Values) (l like, err error) {
 	l = like{
 		Consumer: form.Get("consumer"), Topic: form.Get("topic"), Type: form.Get("type"), Code: form.Get("code"),
@@ -132,7 +132,7 @@ func (q *request) like(form url.Values) (l like, err error) {
 	return l, nil
 }
 
-// filter counts the failures of a group, one more than a verb changes.
+// filter selects the failures of a group, one more than a verb changes.
 func (l like) filter() operator.FailureFilter {
 	return operator.FailureFilter{
 		Topic: l.Topic, Type: &l.Type, Code: &l.Code, Kinds: []string{l.Kind}, Since: l.Since, Until: l.Until,
@@ -140,7 +140,7 @@ func (l like) filter() operator.FailureFilter {
 	}
 }
 
-// command is that of a verb for the group.
+// command returns the command of a verb for the group.
 func (l like) command(where, name string) []string {
 	args := parked(where, name, "--all")
 	if where == inInbox {
@@ -153,21 +153,21 @@ func (l like) command(where, name string) []string {
 	return args
 }
 
-// groupPage is what a verb would change.
+// groupPage previews a verb for a group.
 type groupPage struct {
 	DB, Side         string
-	Group            like // whose end is the last that was counted
+	Group            like // up to the last failure that was counted
 	Failures         []operator.Failure
 	Counted          audit.GroupResult
-	Behind           int64  // events that wait behind the first ones
-	More             bool   // than are counted
-	Release, Discard string // commands; empty: it has no such verb
+	Behind           int64  // events that wait behind these failures
+	More             bool   // more failures exist than were counted
+	Release, Discard string // commands; empty: no such verb
 	Count            string
 	ReadOnly         bool
 	Most             int
 }
 
-// shownFailures is how many of a group are listed.
+// shownFailures bounds how many failures of a group are listed.
 const shownFailures = 20
 
 func showGroup(q *request) error {
@@ -188,7 +188,7 @@ func showGroup(q *request) error {
 		list = list[:mostAtOnce]
 	}
 	if p.Counted = audit.Counted(list); len(list) > 0 {
-		p.Group.Until = list[len(list)-1].Since // what comes later was not counted, and is not changed
+		p.Group.Until = list[len(list)-1].Since // later failures were not counted, and are not changed
 	}
 	p.Behind = p.Counted.Events - p.Counted.Keys - p.Counted.Alone
 	if l.Kind != "quarantined" {
@@ -202,7 +202,7 @@ func showGroup(q *request) error {
 	return q.render("group", http.StatusOK, view{Title: "Failures of " + l.Topic, Nav: "failures", Body: p})
 }
 
-// failuresOf lists the failures of a group that this person sees.
+// failuresOf lists the failures of a group that are in the viewer's Scope.
 func (q *request) failuresOf(ctx context.Context, where string, l like, name string) ([]operator.Failure, error) {
 	s, err := q.side(where, l.Consumer, name)
 	if err != nil {
@@ -233,7 +233,7 @@ func areOrIs(n int64) string {
 	return " are"
 }
 
-// partlyError breaks off a change of many.
+// partlyError ends a change of several failures early.
 type partlyError struct {
 	done string
 	err  error
@@ -244,7 +244,7 @@ func (e *partlyError) Unwrap() error { return e.err }
 
 var errGroupGone = errors.New("no failure of the group is left: they were released or discarded meanwhile")
 
-// verbOfAll is what a group's verb does with a list.
+// verbOfAll applies a group's verb to a list.
 type verbOfAll func(ctx context.Context, o audit.ParkedOperator, list []operator.Failure, reason string) (
 	audit.GroupResult, error)
 

@@ -16,14 +16,14 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// fields are content type and headers in a form.
+// fields holds content type and headers in a form.
 type fields struct {
 	Type  string
 	Lines string // name=value
 	Was   string // the lines in base64
 }
 
-// fieldsOf are those of an event; nil when lines cannot carry them.
+// fieldsOf returns an event's content type and headers as form lines, or nil if lines cannot carry them.
 func fieldsOf(e event) *fields {
 	var b strings.Builder
 	names := map[string]bool{}
@@ -40,10 +40,10 @@ func fieldsOf(e event) *fields {
 	return &fields{e.ContentType, b.String(), base64.StdEncoding.EncodeToString([]byte(b.String()))}
 }
 
-// inLine tells whether a form sends a text back as it is.
+// inLine reports whether a form returns a text unchanged.
 func inLine(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
-// readLines reads headers.
+// readLines parses headers.
 func readLines(text string) (own [][2]string, err error) {
 	for line := range strings.Lines(strings.ReplaceAll(text, "\r\n", "\n")) {
 		line = strings.TrimSuffix(line, "\n")
@@ -62,7 +62,7 @@ func readLines(text string) (own [][2]string, err error) {
 	return own, nil
 }
 
-// headersPage is what an edit of headers and content type would change.
+// headersPage previews an edit of headers and content type.
 type headersPage struct {
 	DB, Side, ID string
 	Reason       string
@@ -73,7 +73,7 @@ type headersPage struct {
 	Command      string
 }
 
-// previewHeaders shows what an edit would change. It reads nothing, as previewEdit.
+// previewHeaders shows what an edit would change. Like previewEdit, it reads nothing.
 func previewHeaders(q *request) error {
 	if _, err := q.id(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func previewHeaders(q *request) error {
 	return q.render("headers", http.StatusOK, view{Title: "Edit event " + p.ID, Nav: "keys", Body: p})
 }
 
-// shownFields are lines for a diff.
+// shownFields returns the lines of a diff.
 func shownFields(contentType string, own [][2]string) string {
 	var b strings.Builder
 	b.WriteString("content-type=" + contentType)
@@ -117,7 +117,7 @@ func shownFields(contentType string, own [][2]string) string {
 	return b.String()
 }
 
-// headersEdit is what a form asks for. An empty content type stays as it is, as with the command.
+// headersEdit parses the form of an edit. An empty content type changes nothing, as in the command.
 func (q *request) headersEdit() (edit operator.Edit, err error) {
 	own, err := readLines(q.PostForm.Get("headers"))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// point is what the plots show of a moment. Rates are those since the point before, -1 when they are not known.
+// point is a sample of the plots. Rates are since the previous point; -1: unknown.
 type point struct {
 	At                            time.Time
 	Backlog, Held, Parked         float64
@@ -22,10 +22,10 @@ type point struct {
 	capped                        bool
 }
 
-// kept is how much of the past is shown.
+// kept is the length of the plots.
 const kept = time.Hour
 
-// remember makes a point of a state, and keeps it when the last one is old enough.
+// remember makes a point from a state, and keeps it if the last one is old enough.
 func (d *database) remember(st state) point {
 	p := pointOf(st, time.Now())
 	d.mu.Lock()
@@ -69,8 +69,8 @@ func pointOf(st state, at time.Time) point {
 	return p
 }
 
-// since fills in the rates. What comes in is told by the ids that producers draw, what goes out by what does not wait
-// any more; a transaction that rolled back counts in both.
+// since computes the rates. The append rate is the growth of the sequence of ids; the publish rate is that minus the
+// growth of the backlog. A transaction that rolled back counts in both.
 func (p *point) since(last point) {
 	seconds := p.At.Sub(last.At).Seconds()
 	if seconds <= 0 {
@@ -84,7 +84,7 @@ func (p *point) since(last point) {
 	p.Effects = rate(p.decided - last.decided)
 }
 
-// past returns one value of each point of the last hour.
+// past returns one value of each point.
 func (d *database) past(value func(point) float64) plot {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -95,13 +95,13 @@ func (d *database) past(value func(point) float64) plot {
 	return p
 }
 
-// The plots' size in their own units; the stylesheet makes it fit.
+// The plots' size in their own units; the stylesheet scales it.
 const (
 	plotWidth  = 120.0
 	plotHeight = 28.0
 )
 
-// plot is a line of the last hour, and where its points lie.
+// plot is a line of the last hour.
 type plot struct {
 	at     []time.Time
 	values []float64
@@ -113,10 +113,10 @@ func (p *plot) add(at time.Time, value float64) {
 	}
 }
 
-// Empty tells whether there is nothing to draw.
+// Empty reports whether there is nothing to draw.
 func (p plot) Empty() bool { return len(p.values) < 2 }
 
-// Top is the highest value.
+// Top returns the highest value.
 func (p plot) Top() float64 {
 	top := 0.0
 	for _, v := range p.values {
@@ -125,7 +125,7 @@ func (p plot) Top() float64 {
 	return top
 }
 
-// Line are the points of an SVG polyline. An hour is as wide as the plot, and the last point is at its right end.
+// Line returns the points of an SVG polyline. The plot is an hour wide, and ends with the last point.
 func (p plot) Line() string {
 	if p.Empty() {
 		return ""
@@ -143,7 +143,7 @@ func (p plot) Line() string {
 	return strings.TrimSpace(b.String())
 }
 
-// Area are the points of the polygon under the line.
+// Area returns the points of the polygon below the line.
 func (p plot) Area() string {
 	if p.Empty() {
 		return ""

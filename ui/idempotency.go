@@ -10,15 +10,15 @@ import (
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 )
 
-// inKeys is where the audit of idempotency keys is.
+// inKeys is the side of idempotency keys.
 const inKeys = "keys"
 
-// idempotency is an operator of the idempotency keys, in a person's name.
+// idempotency returns an operator of the idempotency keys in a viewer's name.
 func (d *database) idempotency(name string) (*keysoperator.Operator, error) {
 	return keysoperator.New(d.Pool, d.Schema, name)
 }
 
-// lookAtKeys counts what is open of the idempotency keys, where there are any.
+// lookAtKeys counts the open operations, if the database has idempotency keys.
 func (d *database) lookAtKeys(ctx context.Context) (counts *keysoperator.Counts, may bool, err error) {
 	o, err := d.idempotency(viewer)
 	if err != nil {
@@ -35,7 +35,7 @@ func (d *database) lookAtKeys(ctx context.Context) (counts *keysoperator.Counts,
 	return counts, may, err
 }
 
-// unknownOperations are those that everybody sees.
+// unknownOperations reads the operations with an unknown outcome.
 func (d *database) unknownOperations(ctx context.Context) ([]keysoperator.Operation, error) {
 	return d.operationsOf(ctx, keysoperator.Filter{Limit: page + 1})
 }
@@ -71,7 +71,7 @@ type operationsPage struct {
 	Lists          []operationsList
 }
 
-// operationsList are the operations of one database.
+// operationsList is the list of one database.
 type operationsList struct {
 	DB             string
 	Away           string
@@ -79,19 +79,19 @@ type operationsList struct {
 	Stuck, Unknown []operation
 	MoreStuck      bool
 	MoreUnknown    bool
-	Found          []operation // of the key that was asked for
+	Found          []operation // those of the key in the filter
 	Unsearched     []string
-	Names          []nameOf // of stuck operations
+	Names          []nameOf // the names of stuck operations
 	ReadOnly       bool
 }
 
-// operation is one of a key, and the commands about it.
+// operation is an operation with its commands.
 type operation struct {
 	keysoperator.Operation
 	Retry, Complete, Free string
 }
 
-// nameOf is an operation's name, and the command about all of it that is stuck.
+// nameOf is an operation's name, with the command that retries all stuck ones.
 type nameOf struct{ Name, RetryAll string }
 
 func idempotencyKeys(q *request) error {
@@ -112,7 +112,7 @@ func idempotencyKeys(q *request) error {
 	})
 }
 
-// operationsIn lists those of a key, those of a name, or all as everybody sees them.
+// operationsIn lists the operations of a key, those of a name, or the shared list of all.
 func (q *request) operationsIn(d *database, p operationsPage) operationsList {
 	list := operationsList{DB: d.Name}
 	ctx, cancel := q.bounded()
@@ -156,7 +156,7 @@ func (q *request) operationsIn(d *database, p operationsPage) operationsList {
 	return list
 }
 
-// firstPage cuts a list that was read with one row more.
+// firstPage cuts a list that was read with one extra row.
 func firstPage[T any](list []T) (first []T, more bool) {
 	return list[:min(len(list), page)], len(list) > page
 }
@@ -175,7 +175,7 @@ func (d *database) withCommands(list []keysoperator.Operation) (all []operation)
 	return all
 }
 
-// operationFlags name an operation on the command line.
+// operationFlags returns the flags that name an operation.
 func operationFlags(k idempotency.Key) (flags []string) {
 	if k.Tenant != "" {
 		flags = append(flags, "--tenant", k.Tenant)

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// filter is how people cut lists down.
+// filter is the filter of the list.
 type filter struct {
 	Topic, Key, Code, Kind, Consumer string
 	OlderThan                        time.Duration
@@ -36,7 +36,7 @@ func (q *request) filter() (f filter, err error) {
 	return f, nil
 }
 
-// Older is the age as the form has it.
+// Older returns the age for the form.
 func (f filter) Older() string {
 	if f.OlderThan == 0 {
 		return ""
@@ -44,7 +44,7 @@ func (f filter) Older() string {
 	return f.OlderThan.String()
 }
 
-// keysList are the blocked keys of one outbox or inbox.
+// keysList is the list of one outbox or inbox.
 type keysList struct {
 	DB, Side string
 	Away     string
@@ -53,7 +53,7 @@ type keysList struct {
 	ReadOnly bool
 }
 
-// blockedKey is one, and the commands about it.
+// blockedKey is a blocked key with its commands.
 type blockedKey struct {
 	operator.BlockedKey
 	Release, Discard string
@@ -90,7 +90,7 @@ func blockedKeys(q *request) error {
 	return q.render("keys", http.StatusOK, view{Title: "Blocked keys", Nav: "keys", Live: true, Body: p})
 }
 
-// keysOf lists: all of them as everybody sees them, or those of a filter.
+// keysOf lists the blocked keys of a filter, or the shared list of all.
 func (q *request) keysOf(d *database, where string, f filter) keysList {
 	list := keysList{DB: d.Name, Side: where}
 	var found listed[operator.BlockedKey]
@@ -123,7 +123,7 @@ func (q *request) keysOf(d *database, where string, f filter) keysList {
 	return list
 }
 
-// keyFlags name a key on the command line.
+// keyFlags returns the flags that name a key.
 func keyFlags(where, consumer, tenant, topic, key string) (flags []string) {
 	if where == inInbox {
 		flags = append(flags, "--consumer", consumer)
@@ -134,7 +134,7 @@ func keyFlags(where, consumer, tenant, topic, key string) (flags []string) {
 	return append(flags, "--topic", topic, "--key", key)
 }
 
-// keyOf is the key that a form is about.
+// keyOf is the key of a form.
 type keyOf struct{ consumer, tenant, topic, key string }
 
 func (q *request) keyOf() (k keyOf, err error) {
@@ -160,7 +160,7 @@ func discardKey(q *request) error {
 	})
 }
 
-// releases says who does what with what is released.
+// releases says what happens after a release, by side.
 var releases = map[string]string{
 	inOutbox: "the relay that owns its lane publishes", inInbox: "a worker that has the effect applies",
 }
@@ -173,7 +173,7 @@ func mayAppear(d operator.DiscardResult) string {
 		"out of its order.", d.MayAppear)
 }
 
-// titles are the verbs as pages are headed.
+// titles are the pages' titles, by verb.
 var titles = map[string]string{
 	"release": "Release", "discard": "Discard", "edit": "Edit", "pause": "Pause", "resume": "Resume",
 	"retry": "Retry", "complete": "Complete", "free": "Free",

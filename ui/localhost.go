@@ -7,10 +7,9 @@ import (
 	"github.com/effectonce/effectonce/internal/loopback"
 )
 
-// Localhost is a Config.Authorize for a server that listens on this machine only: everybody there may operate, in one
-// name. A page of another site can have a browser of this machine send requests under a name of that site, as one that
-// its name server gives this machine's address; such a name is refused, and so is who comes from elsewhere or
-// through a proxy: everybody who reaches the proxy would operate.
+// Localhost is a Config.Authorize for a server that listens on this machine only: all local users may operate, under
+// one name. It refuses remote clients, and requests through a proxy, whose users would all operate. Against DNS
+// rebinding it refuses a Host that is not a loopback name.
 func Localhost(name string) func(*http.Request) (Identity, error) {
 	return func(r *http.Request) (Identity, error) {
 		if !loopback.Request(r) {

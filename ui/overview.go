@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// Severities of what is shown, as classes of the stylesheet.
+// Severities, as classes of the stylesheet.
 const (
 	well = "ok"
 	look = "warn"
@@ -21,19 +21,19 @@ const (
 // figure is one number of the overview.
 type figure struct {
 	Name, Value, Unit, Note string
-	Severity                string // empty: nothing to say
+	Severity                string // empty: neutral
 	Href                    string
 	Plot                    plot
 }
 
-// finding is one of the doctor's, and where to go from it.
+// finding is a finding of the doctor, with links.
 type finding struct {
 	doctor.Finding
 	Runbook  string // a section of docs/runbooks; empty: none
-	Href, Do string // the page that mends it, and its name
+	Href, Do string // the page with the remedy, and its name
 }
 
-// overviewDatabase is what is shown of one.
+// overviewDatabase is the section of one database.
 type overviewDatabase struct {
 	Name     string
 	At       time.Time // of the figures; zero: not read yet
@@ -41,27 +41,27 @@ type overviewDatabase struct {
 	Figures  []figure
 	Wrong    []finding
 	Fine     []finding
-	Examined time.Time // of the findings; zero: the doctor is still at it
+	Examined time.Time // of the findings; zero: the doctor has not finished
 	ReadOnly bool
 }
 
 type overviewPage struct {
 	Databases             []overviewDatabase
-	Lines                 []overviewLine // in place of Databases, when there are many
+	Lines                 []overviewLine // in place of Databases, if there are many
 	Columns               []string
-	One                   string // the name of the only one that is shown
+	One                   string // the name of the only database
 	Severity              string
 	Fails, Warns, Unknown int
 }
 
-// firstLook is how long a page waits for findings when there are none yet.
+// firstLook is how long a page waits for the first findings.
 const firstLook = 2 * time.Second
 
-// mostSections is how many databases are shown with all that is known of them. More are a table.
+// mostSections is how many databases get a section each. More are a table.
 const mostSections = 5
 
 func overview(q *request) error {
-	if q.who.Scope != nil { // its figures are of all
+	if q.who.Scope != nil { // the figures count all topics
 		http.Redirect(q.w, q.Request, q.h.path("failures"), http.StatusSeeOther)
 		return nil
 	}
@@ -139,7 +139,7 @@ func (q *request) overviewOf(d *database) overviewDatabase {
 	return one
 }
 
-// count is a number of a sample, which ends at its limit.
+// count formats a number of a sample, which stops counting at its limit.
 func count(n int64) string {
 	if n >= relay.SampleLimit {
 		return num(int64(relay.SampleLimit)) + "+"
@@ -147,7 +147,7 @@ func count(n int64) string {
 	return num(n)
 }
 
-// Waiting longer than this is late; than that, wrong.
+// Events that wait longer than these limits are late, or wrong.
 const (
 	late  = 5 * time.Second
 	wrong = time.Minute
@@ -231,7 +231,7 @@ func (h *Handler) inboxFigures(d *database, st state) []figure {
 	}
 }
 
-// over is a severity when there is any.
+// over returns a severity if n is not zero.
 func over(n int64, severity string) string {
 	if n > 0 {
 		return severity
@@ -255,7 +255,7 @@ func keys(n int64) string {
 
 func plural(n int64, what string) string { return num(n) + " " + unit(n, what) }
 
-// unit is what there are n of.
+// unit returns a noun in the number of n.
 func unit(n int64, what string) string {
 	if n == 1 {
 		return what
@@ -263,7 +263,7 @@ func unit(n int64, what string) string {
 	return what + "s"
 }
 
-// guide says where a finding leads.
+// guide says where a finding links to.
 type guide struct {
 	runbooks, failed, warned string // a page of docs/runbooks, and the alerts that it has sections for
 	page, name               string
@@ -276,7 +276,7 @@ func (g guide) runbook(alert string) string {
 	return g.runbooks + ".md#effectonce" + strings.ToLower(alert)
 }
 
-// guides are by check, or by the word that a check begins with.
+// guides are by check, or by the first word of a check.
 var guides = map[string]guide{
 	"leases":                {"relay", "RelayAbsent", "LanesUnowned", "chain", "Chain"},
 	"parked":                {"relay", "EventsParked", "EventsParked", "keys", "Blocked keys"},
@@ -308,7 +308,7 @@ func (h *Handler) guided(d *database, f doctor.Finding) finding {
 	if g.page != "" {
 		to.Href, to.Do = h.path(g.page), g.name
 	}
-	// Where the finding's own verb is.
+	// The page that has the finding's verb.
 	topic, _ := strings.CutPrefix(f.Check, "topic ")
 	switch {
 	case strings.Contains(f.Command, " topics accept "):

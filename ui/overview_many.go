@@ -13,9 +13,9 @@ type overviewLine struct {
 	Severity    string
 	Fails       int
 	Warns       int
-	Looking     bool      // the doctor has not looked yet
-	Cells       []*figure // by column; nil: it has none of it
-	First, More string    // what is wrong, and how much else is
+	Looking     bool      // the doctor has not finished
+	Cells       []*figure // by column; nil: the database has no such figure
+	First, More string    // the worst finding, and how many others there are
 }
 
 // columns are the figures of the table, in its order.
@@ -23,7 +23,7 @@ var columns = []string{
 	"Backlog", "Oldest", "In", "Out", "Held", "Refused", "Decided", "Halted", "Failed", "Quarantined", "Slot",
 }
 
-// tabulate makes a line of each database, the worst first.
+// tabulate makes a line for each database, the worst first.
 func (p *overviewPage) tabulate() {
 	used := map[string]bool{}
 	for _, d := range p.Databases {
@@ -45,7 +45,7 @@ func (p *overviewPage) tabulate() {
 	p.Databases = nil
 }
 
-// rank is lower for what is worse. Of what is away nothing is known.
+// rank is lower for worse databases.
 func (l *overviewLine) rank() int {
 	if l.Away != "" {
 		return 0
@@ -84,7 +84,7 @@ func lineOf(d *overviewDatabase, columns []string) overviewLine {
 	return l
 }
 
-// What all databases together have under way at a time: of hundreds, not all are asked at the same moment.
+// How many reads all databases together may have under way: hundreds are not asked at the same moment.
 const (
 	mostLooks        = 8
 	mostExaminations = 4
@@ -93,7 +93,7 @@ const (
 // limits bound the reads of all databases.
 type limits struct{ looks, examinations chan struct{} }
 
-// left is for how long a page may still wait, for all databases together. The first call has all of them read.
+// left returns how long the page may still wait for all databases. Its first call starts all reads.
 func (q *request) left() time.Duration {
 	if q.until.IsZero() {
 		q.until = time.Now().Add(q.h.cfg.Timeout)

@@ -21,7 +21,7 @@ import (
 //go:embed templates/*.html static/*
 var files embed.FS
 
-// assetVersion stands in the path of the static files, so that browsers may keep them for ever.
+// assetVersion is part of the static files' path, so that browsers may cache them without end.
 var assetVersion = hashOf("static")
 
 func hashOf(dir string) string {
@@ -87,7 +87,7 @@ func parsePages(h *Handler) (map[string]*template.Template, error) {
 	return pages, nil
 }
 
-// path is that of a page, each part escaped.
+// path returns the path of a page, with each part escaped.
 func (h *Handler) path(parts ...any) string {
 	var b strings.Builder
 	b.WriteString(h.cfg.Prefix)
@@ -100,7 +100,7 @@ func (h *Handler) path(parts ...any) string {
 	return b.String()
 }
 
-// query is one of names and values in turns, without those that are empty.
+// query returns a query string of alternating names and values, without empty values.
 func query(pairs ...string) string {
 	values := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -114,7 +114,7 @@ func query(pairs ...string) string {
 	return "?" + values.Encode()
 }
 
-// dict hands several values to a part of a page.
+// dict passes several values to a template.
 func dict(pairs ...any) map[string]any {
 	m := map[string]any{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -123,7 +123,7 @@ func dict(pairs ...any) map[string]any {
 	return m
 }
 
-// num is a whole number with thin spaces between thousands.
+// num formats a whole number with thin spaces between thousands.
 func num(n any) string {
 	text := fmt.Sprint(n)
 	if f, ok := n.(float64); ok {
@@ -139,7 +139,7 @@ func num(n any) string {
 	return sign + text
 }
 
-// rate is a number per second.
+// rate formats a number per second.
 func rate(f float64) string {
 	switch {
 	case f < 0:
@@ -150,7 +150,7 @@ func rate(f float64) string {
 	return strconv.FormatFloat(f, 'f', 1, 64)
 }
 
-// dur is a duration in its two largest units at most.
+// dur formats a duration in at most its two largest units.
 func dur(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -173,7 +173,7 @@ func iso(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// size writes bytes for people; -1 is a tombstone.
+// size formats a number of bytes; -1 is a tombstone.
 func size(n int) string {
 	switch {
 	case n < 0:
@@ -186,7 +186,7 @@ func size(n int) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// shown is a text that others chose: quoted when it is empty or is not plain to see.
+// shown returns a foreign text, quoted if it is empty or has invisible characters.
 func shown(s string) string {
 	if quoted := strconv.QuoteToGraphic(s); s == "" || quoted != `"`+s+`"` {
 		return quoted
@@ -194,7 +194,7 @@ func shown(s string) string {
 	return s
 }
 
-// b64 carries bytes that need not be text through a form.
+// b64 encodes bytes that need not be text, for forms.
 func b64(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 
 func unb64(s string) (string, error) {

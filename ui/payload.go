@@ -9,25 +9,25 @@ import (
 	"unicode/utf8"
 )
 
-// What is shown of a payload at most: a browser must stay usable. The command prints the rest.
+// Limits of a shown payload, so that the browser stays usable. The command prints the rest.
 const (
 	mostText = 1 << 20
 	mostHex  = 8 << 10
 	mostEdit = 1 << 20
 )
 
-// content is a payload for people. Everything in it is text to the page.
+// content is a payload for display.
 type content struct {
 	Bytes    int
 	Headers  [][2]string
-	JSON     string // indented; empty: it is none
-	Text     string // empty: it is none
-	TextMore int    // bytes that are left out
+	JSON     string // indented; empty: not JSON
+	Text     string // empty: not text
+	TextMore int    // bytes left out
 	Hex      string
 	HexMore  int
-	Editable bool   // a form can carry it unchanged
+	Editable bool   // a form returns it unchanged
 	Raw      string // for the form
-	Was      string // likewise, in base64
+	Was      string // Raw in base64
 }
 
 // decode makes a payload readable.
@@ -62,7 +62,7 @@ func decode(e event) *content {
 	return c
 }
 
-// visible shows what a browser would hide, or would let turn the text around.
+// visible makes characters visible that a browser hides, or that change the direction of text.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

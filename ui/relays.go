@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// relaysRead is what was read of the relays of an outbox.
+// relaysRead is the state of an outbox's relays.
 type relaysRead struct {
 	operator.Relays
 	Err error
@@ -27,16 +27,16 @@ func (d *database) readRelays(ctx context.Context) relaysRead {
 
 type relaysPage struct{ Lists []relaysList }
 
-// relaysList is who works on one database.
+// relaysList lists the relays and workers of one database.
 type relaysList struct {
 	DB, Address string
 	Away        string
 	Outbox      bool
 	Cluster     string
 	Relays      []relayView
-	Moved       time.Time // when events last left the outbox, within the hour that is kept
+	Moved       time.Time // when events last left the outbox, within the past hour
 	WAL         *relay.WALStatus
-	Wrong       []finding // what the doctor says of them
+	Wrong       []finding // the doctor's findings about relays
 	Command     string
 	Inbox       bool
 	Workers     []workerView
@@ -44,7 +44,7 @@ type relaysList struct {
 
 type relayView struct{ operator.RelayStatus }
 
-// Numbers are its lanes, 0-3,7.
+// Numbers returns the relay's lanes, as in 0-3,7.
 func (r relayView) Numbers() string {
 	var parts []string
 	for i := 0; i < len(r.Lanes); {
@@ -61,7 +61,7 @@ func (r relayView) Numbers() string {
 	return strings.Join(parts, ",")
 }
 
-// State says in a word how it is, behind how bad that is.
+// State returns a severity and the state in a word.
 func (r relayView) State() [2]string {
 	switch {
 	case r.Owner == nil:
@@ -78,17 +78,17 @@ func (r relayView) State() [2]string {
 	return [2]string{well, "works"}
 }
 
-// workerView is a program that runs a consumer, or a consumer that none runs.
+// workerView is a program that runs a consumer, or a consumer without one.
 type workerView struct {
 	Consumer, Program, Version, Host, Group string
-	Heard                                   time.Time // zero: nobody says so
-	Started                                 time.Time // a worker of the consumer, for the last time
+	Heard                                   time.Time // zero: unknown
+	Started                                 time.Time // when a worker of the consumer last started
 	Partitions, Halted                      int
 	EffectAt                                *time.Time
 	Trouble                                 []trouble
 }
 
-// trouble is why one partition does not go on.
+// trouble is why a partition has stopped.
 type trouble struct {
 	Topic     string
 	Partition int32
@@ -97,7 +97,7 @@ type trouble struct {
 	Error     string
 }
 
-// aboutRelays are the doctor's checks that say what relays cannot do.
+// aboutRelays are the doctor's checks of relays.
 var aboutRelays = []string{"leases", "held", "paused", "parked", "scheduled", "kafka", "slot"}
 
 func relays(q *request) error {
@@ -138,7 +138,7 @@ func (q *request) fillRelays(one *relaysList, d *database) {
 	}
 }
 
-// address is where a database is, without who connects to it.
+// address returns a database's host, port and name, without the user.
 func address(d *database) string {
 	c := d.Pool.Config().ConnConfig
 	at := c.Host

@@ -10,21 +10,21 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// replays are those that run in this process, and the last ones that did.
+// replays holds the running replays of this process, and the last ones that ended.
 type replays struct {
 	mu   sync.Mutex
-	list []*replay // the newest last
-	last int       // the newest one's id
+	list []*replay // newest last
+	last int       // id of the newest
 }
 
-// replay is one of them.
+// replay is a replay of this process.
 type replay struct {
 	id              int
 	db, who, reason string
 	choice          replayChoice
 	began           time.Time
 	cancel          context.CancelCauseFunc
-	begun, over     chan struct{} // closed when the audit has it, and when it has ended
+	begun, over     chan struct{} // closed once it is in the audit, and once it has ended
 	once            sync.Once     // closes begun
 
 	mu    sync.Mutex
@@ -34,9 +34,9 @@ type replay struct {
 }
 
 const (
-	// keptReplays are shown.
+	// keptReplays bounds the list.
 	keptReplays = 20
-	// replayTimeout bounds one, as the command's does.
+	// replayTimeout bounds a replay, as in the command.
 	replayTimeout = 24 * time.Hour
 )
 
@@ -46,7 +46,7 @@ var (
 	errPagesEnd   = errors.New("the pages' process ended")
 )
 
-// startReplay begins one that outlives the request, and waits until the audit has it.
+// startReplay starts a replay that outlives the request, and waits until it is in the audit.
 func (q *request) startReplay(ctx context.Context, c replayChoice, reason string) (string, error) {
 	o, err := q.db.outbox(q.who.Name)
 	if err != nil {
@@ -70,7 +70,7 @@ func (q *request) startReplay(ctx context.Context, c replayChoice, reason string
 	return r.beginning(ctx, q.h)
 }
 
-// beginning waits until the audit has it, and says so. One that is over by then has begun all the same.
+// beginning waits until the replay is in the audit. A replay that has ended by then has begun as well.
 func (r *replay) beginning(ctx context.Context, h *Handler) (string, error) {
 	const runs = "It runs. The page of the archive shows how far it is."
 	select {
@@ -82,7 +82,7 @@ func (r *replay) beginning(ctx context.Context, h *Handler) (string, error) {
 			return runs, nil
 		default:
 		}
-		// Nothing was appended, even if nobody knows what became of the audit's row.
+		// Nothing was appended, even if the outcome of the audit's row is unknown.
 		return "", fmt.Errorf("it has not begun, which the audit may not know: %s", r.view(h).Err)
 	case <-ctx.Done():
 		return "It waits for the relays, and begins when they leave it a moment. The page of the archive shows how " +
@@ -106,7 +106,7 @@ func (r *replay) run(ctx context.Context, o *operator.Operator) {
 	close(r.over)
 }
 
-// stop ends it, and says how far it came.
+// stop ends the replay, and returns how far it came.
 func (r *replay) stop(ctx context.Context, why error) (operator.ReplayResult, error) {
 	r.cancel(why)
 	select {
@@ -128,7 +128,7 @@ func (r *replay) running() bool {
 	}
 }
 
-// running counts them.
+// running counts the running replays.
 func (rs *replays) running() (n int64) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -140,7 +140,7 @@ func (rs *replays) running() (n int64) {
 	return n
 }
 
-// add refuses a second one of the same outbox.
+// add refuses a second replay of the same outbox.
 func (rs *replays) add(r *replay) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -161,7 +161,7 @@ func (rs *replays) add(r *replay) bool {
 	return true
 }
 
-// of is the one that runs under an id, nil when none does.
+// of returns the running replay of an id; nil: none.
 func (rs *replays) of(id int, db string) *replay {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -173,7 +173,7 @@ func (rs *replays) of(id int, db string) *replay {
 	return nil
 }
 
-// end stops all, and waits until the audit has it.
+// end stops all replays, and waits until that is in the audit.
 func (rs *replays) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -190,18 +190,18 @@ func (rs *replays) end() {
 	}
 }
 
-// replayView is one as it is shown.
+// replayView is a replay on the page.
 type replayView struct {
 	ID          int
 	DB, Who     string
 	Reason      string
 	Choice      replayChoice
 	Began       time.Time
-	Ended       time.Time // zero: it runs
+	Ended       time.Time // zero: running
 	Events      int64
-	Percent     int // of what the plan has counted
+	Percent     int // of the events that the plan counted
 	Err         string
-	GoOn, Retry string // the form and the command that go on; empty: it is done
+	GoOn, Retry string // the form and the command that continue it; empty: it is complete
 }
 
 func (r *replay) view(h *Handler) replayView {
@@ -226,7 +226,7 @@ func (r *replay) view(h *Handler) replayView {
 	return v
 }
 
-// views are all that are seen, the newest first.
+// views returns the replays in the viewer's Scope, newest first.
 func (rs *replays) views(h *Handler, scope *Scope) (list []replayView) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

@@ -13,22 +13,22 @@ import (
 // mostForm bounds the body of a request: a payload, and what it was before, both in a form's encoding.
 const mostForm = 16 << 20
 
-// policy has browsers load nothing but this Handler's own stylesheet and script, and show the page in no frame.
+// policy limits browsers to this Handler's stylesheet and script, and forbids frames.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// request is one that is let in.
+// request is an authorized request.
 type request struct {
 	*http.Request
 	w   http.ResponseWriter
 	h   *Handler
 	who Identity
-	db  *database // that the path names; nil: none
+	db  *database // the database in the path; nil: none
 
-	until time.Time // when a page does not wait for databases any more; zero: it has not begun to
+	until time.Time // until when the page waits for databases; zero: not started
 }
 
-// routes are all pages and verbs, and the level that each wants.
+// routes lists all pages and verbs, and the level that each requires.
 func (h *Handler) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	add := func(method, path string, level Level, serve func(*request) error) {
@@ -92,10 +92,10 @@ func (h *Handler) routes() *http.ServeMux {
 	return mux
 }
 
-// identity is where a request keeps who makes it.
+// identity is the context key of a request's Identity.
 type identity struct{}
 
-// ServeHTTP lets a request in or not, before anything looks at its path.
+// ServeHTTP authorizes a request before it looks at the path.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Content-Security-Policy", policy)
@@ -123,7 +123,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identity{}, who)))
 }
 
-// refusal is an error with a status of its own.
+// refusal is an error with an HTTP status.
 type refusal struct {
 	status      int
 	title, text string
@@ -131,7 +131,7 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.title + ": " + r.text }
 
-// serve answers a request that is let in, as far as its level goes.
+// serve answers an authorized request if its level allows it.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, level Level, serve func(*request) error) {
 	q := h.request(w, r)
 	err := q.allowed(level)
@@ -151,7 +151,7 @@ func (h *Handler) request(w http.ResponseWriter, r *http.Request) *request {
 	return &request{Request: r, w: w, h: h, who: who}
 }
 
-// readForm reads query and form. Of what stands there twice, or cannot be read, a part would count: it is refused.
+// readForm reads query and form. It refuses repeated fields and malformed input, of which only a part would count.
 func (q *request) readForm() error {
 	err := q.ParseForm()
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
@@ -168,7 +168,7 @@ func (q *request) readForm() error {
 	return nil
 }
 
-// refuse answers with an error.
+// refuse answers a request with an error.
 func (q *request) refuse(err error) {
 	no, ok := errors.AsType[*refusal](err)
 	if !ok {
@@ -179,7 +179,7 @@ func (q *request) refuse(err error) {
 	}
 }
 
-// allowed looks at the level, and at the database that the path names.
+// allowed checks the level, and finds the database in the path.
 func (q *request) allowed(level Level) error {
 	if q.who.Level < level {
 		return &refusal{
@@ -201,7 +201,7 @@ func (q *request) allowed(level Level) error {
 	return nil
 }
 
-// errForm is the answer to a form that no page of this Handler sends.
+// errForm refuses a form that no page of this Handler sends.
 var errForm = &refusal{
 	http.StatusBadRequest, "This form cannot be read",
 	"Something in it is missing, malformed or there twice. Go back and load the page anew.",
@@ -209,7 +209,7 @@ var errForm = &refusal{
 
 func notFound(text string) error { return &refusal{http.StatusNotFound, "There is no such page", text} }
 
-// id is the event's, in the path.
+// id returns the event's id from the path.
 func (q *request) id() (int64, error) {
 	id, err := strconv.ParseInt(q.PathValue("id"), 10, 64)
 	if err != nil || id <= 0 {
@@ -218,16 +218,16 @@ func (q *request) id() (int64, error) {
 	return id, nil
 }
 
-// bounded is the time that a page may take of a database.
+// bounded returns a context with the time that a page may use a database.
 func (q *request) bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(q.Context(), q.h.cfg.Timeout)
 }
 
-// view is what every page is made of.
+// view is the data of a page.
 type view struct {
 	Title string
-	Nav   string // which entry of the navigation it is under
-	Live  bool   // it renews itself
+	Nav   string // the page's entry in the navigation
+	Live  bool   // the page refreshes itself
 	Body  any
 
 	Who    Identity
@@ -237,16 +237,16 @@ type view struct {
 	Asset  string // the path of the static files
 }
 
-// CanReveal and CanOperate are for what is shown to whom.
+// CanReveal reports whether the viewer may see payloads.
 func (v view) CanReveal() bool { return v.Who.Level >= Reveal }
 
-// CanOperate tells whether there are buttons.
+// CanOperate reports whether the viewer gets buttons.
 func (v view) CanOperate() bool { return v.Who.Level >= Operate }
 
-// render writes a page. What fails halfway is not written.
+// render writes a page, or nothing if its template fails.
 func (q *request) render(name string, status int, v view) error {
 	v.Who, v.Now, v.Prefix, v.Asset = q.who, time.Now(), q.h.cfg.Prefix, q.h.cfg.Prefix+"/static/"+assetVersion
-	if q.who.Scope == nil { // they count all
+	if q.who.Scope == nil { // badges count all topics
 		v.Badges = q.h.badges(q.Context())
 	}
 	var b bytes.Buffer
@@ -259,7 +259,7 @@ func (q *request) render(name string, status int, v view) error {
 	return nil
 }
 
-// badges count what waits for a person, as far as it is known.
+// badges counts what waits for an operator, as far as it has been read.
 func (h *Handler) badges(ctx context.Context) map[string]int64 {
 	counts := map[string]int64{}
 	counts["archive"] = h.replays.running()

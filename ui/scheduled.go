@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// scheduledFilter is how people cut the list down.
+// scheduledFilter is the filter of the list.
 type scheduledFilter struct{ Topic, Key, Until string }
 
 type scheduledPage struct {
@@ -19,11 +19,11 @@ type scheduledPage struct {
 	Lists  []scheduledList
 }
 
-// scheduledList is what one outbox publishes later.
+// scheduledList is the list of one outbox.
 type scheduledList struct {
 	DB, Away string
-	Count    int64         // -1: of all, which the person does not see
-	Late     time.Duration // how long the first of them has been due; 0: none is
+	Count    int64         // -1: not shown to viewers with a Scope
+	Late     time.Duration // how long the first event has been due; 0: none is due
 	Events   []scheduledEvent
 	More     bool
 	ReadOnly bool
@@ -35,7 +35,7 @@ type scheduledEvent struct {
 	Cancel  string // command
 }
 
-// DueText is the due time as the command and the form of a cancellation carry it: to the microsecond.
+// DueText returns the due time to the microsecond, for the command and the form of a cancellation.
 func (e scheduledEvent) DueText() string { return e.Due.UTC().Format(time.RFC3339Nano) }
 
 func scheduled(q *request) error {
@@ -69,7 +69,7 @@ func scheduled(q *request) error {
 	return q.render("scheduled", http.StatusOK, view{Title: "Scheduled", Nav: "scheduled", Live: true, Body: p})
 }
 
-// scheduledIn lists all as everybody sees them, or those of a filter.
+// scheduledIn lists the scheduled events of a filter, or the shared list of all.
 func (q *request) scheduledIn(d *database, shown scheduledFilter, f operator.ScheduledFilter) scheduledList {
 	list := scheduledList{DB: d.Name}
 	var found listed[operator.ScheduledEvent]
@@ -97,7 +97,7 @@ func (q *request) scheduledIn(d *database, shown scheduledFilter, f operator.Sch
 	return list
 }
 
-// scheduled are those that are seen of the first ones that a filter chooses.
+// scheduled returns the events in the Scope, of the first ones that a filter selects.
 func (s *Scope) scheduled(ctx context.Context, o *operator.Operator, f operator.ScheduledFilter) (
 	[]operator.ScheduledEvent, error,
 ) {
@@ -108,7 +108,7 @@ func (s *Scope) scheduled(ctx context.Context, o *operator.Operator, f operator.
 	return slices.DeleteFunc(list, func(e operator.ScheduledEvent) bool { return !s.sees(e.Tenant, e.Topic) }), err
 }
 
-// readScheduled is the list that everybody sees.
+// readScheduled reads the list for viewers without a Scope.
 func (d *database) readScheduled(ctx context.Context) ([]operator.ScheduledEvent, error) {
 	o, err := d.outbox(viewer)
 	if err != nil {
@@ -117,7 +117,7 @@ func (d *database) readScheduled(ctx context.Context) ([]operator.ScheduledEvent
 	return o.Scheduled(ctx, operator.ScheduledFilter{Limit: page + 1})
 }
 
-// times are how people write them: in UTC, where they say nothing else.
+// times lists the accepted forms of a time; UTC is the default.
 var times = []string{
 	time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", time.DateOnly,
 }

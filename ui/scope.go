@@ -10,20 +10,20 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// Scope is a part of what the databases hold. The zero Scope is nothing.
+// Scope limits what a person sees and changes. The zero Scope allows nothing.
 type Scope struct {
-	// Topics are names; with "*" at its end one stands for all that begin so, and "*" for all.
+	// Topics are names, or prefixes that end with "*"; "*" is all topics.
 	Topics []string
-	// Tenants likewise. "" is that of events without one.
+	// Tenants are written in the same way; "" matches events without a tenant.
 	Tenants []string
 }
 
-// sees tells whether an event or a key is within it, which has a topic. A nil Scope is everything.
+// sees reports whether an event or key with a topic is in the Scope. A nil Scope allows everything.
 func (s *Scope) sees(tenant, topic string) bool {
 	return s == nil || topic != "" && matches(s.Topics, topic) && matches(s.Tenants, tenant)
 }
 
-// whole tells whether all of a topic is within it.
+// whole reports whether all tenants of a topic are in the Scope.
 func (s *Scope) whole(topic string) bool {
 	return s == nil || matches(s.Topics, topic) && slices.Contains(s.Tenants, "*")
 }
@@ -35,7 +35,7 @@ func matches(patterns []string, name string) bool {
 	})
 }
 
-// forSome are the routes that show and change no more than a Scope. Nobody with one gets to any other.
+// forSome lists the routes that respect a Scope. A viewer with a Scope gets to no other route.
 var forSome = []string{
 	"GET /{$}", "GET /static/{version}/{file}", "GET /topics", "GET /keys", "GET /failures", "GET /audit",
 	"GET /db/{db}/{side}/events", "GET /db/{db}/{side}/events/{id}", "POST /db/{db}/{side}/events/{id}/reveal",
@@ -49,7 +49,7 @@ var forSome = []string{
 	"POST /db/{db}/replay", "POST /db/{db}/replay/stop",
 }
 
-// within refuses a page that tells of more than the person may see.
+// within refuses a page that would show more than the viewer's Scope.
 func (q *request) within() error {
 	method, path, _ := strings.Cut(q.Pattern, " ")
 	if q.who.Scope.opens(method + " " + strings.TrimPrefix(path, q.h.cfg.Prefix)) {
@@ -61,23 +61,23 @@ func (q *request) within() error {
 	}
 }
 
-// Shows tells whether somebody has this entry of the navigation.
+// Shows reports whether the viewer gets this entry of the navigation.
 func (v view) Shows(nav string) bool {
 	return v.Opens("GET /" + nav)
 }
 
-// Opens tells whether somebody gets to a route.
+// Opens reports whether the viewer may open a route.
 func (v view) Opens(route string) bool { return v.Who.Scope.opens(route) }
 
 func (s *Scope) opens(route string) bool { return s == nil || slices.Contains(forSome, route) }
 
-// side opens an outbox or inbox for the person who asks, with what that person sees of it.
+// side opens an outbox or inbox, limited to the viewer's Scope.
 func (q *request) side(where, consumer, name string) (side, error) {
 	s, err := q.db.side(where, consumer, name)
 	return q.who.Scope.of(s), err
 }
 
-// of is the part of an outbox or inbox that is within the Scope.
+// of limits an outbox or inbox to the Scope.
 func (s *Scope) of(whole side) side {
 	if s == nil {
 		return whole
@@ -85,13 +85,13 @@ func (s *Scope) of(whole side) side {
 	return scoped{whole, s}
 }
 
-// scoped is a side of which a person sees a part. What is not seen is answered as what is not there.
+// scoped limits a side to a Scope. It answers for events outside of the Scope as if they did not exist.
 type scoped struct {
 	side
 	scope *Scope
 }
 
-// mostLookedAt is how many rows are looked at for a list of those that are seen.
+// mostLookedAt bounds how many rows are read for a list within a Scope.
 const mostLookedAt = 10_000
 
 func (s scoped) list(ctx context.Context, f operator.ParkedFilter) (seen []event, err error) {
@@ -115,7 +115,7 @@ func (s scoped) list(ctx context.Context, f operator.ParkedFilter) (seen []event
 	return seen[:min(len(seen), want)], nil
 }
 
-// event refuses one that is not seen.
+// event refuses an event outside of the Scope.
 func (s scoped) event(ctx context.Context, id int64) error {
 	found, err := s.list(ctx, operator.ParkedFilter{ID: id, Limit: 1})
 	if err == nil && len(found) == 0 {
@@ -178,14 +178,14 @@ func (s scoped) DiscardKey(ctx context.Context, tenant, topic, key, reason strin
 	return s.side.DiscardKey(ctx, tenant, topic, key, reason)
 }
 
-// BlockedKeys implements side: those that are seen of the longest blocked ones that a filter chooses.
+// BlockedKeys implements side. It returns the keys in the Scope, of the longest blocked ones that a filter selects.
 func (s scoped) BlockedKeys(ctx context.Context, f operator.BlockedFilter) ([]operator.BlockedKey, error) {
 	f.Limit = mostAtOnce
 	list, err := s.side.BlockedKeys(ctx, f)
 	return slices.DeleteFunc(list, func(k operator.BlockedKey) bool { return !s.scope.sees(k.Tenant, k.Topic) }), err
 }
 
-// Failures implements side, likewise.
+// Failures implements side, like BlockedKeys.
 func (s scoped) Failures(ctx context.Context, f operator.FailureFilter) ([]operator.Failure, error) {
 	f.Limit = mostLookedAt
 	list, err := s.side.Failures(ctx, f)

@@ -19,11 +19,11 @@ import (
 type searchPage struct {
 	Text  string
 	Lists []searchList
-	Path  []moment // of the events whose message id it is
+	Path  []moment // of the events with this message id
 	Any   bool
 }
 
-// searchList is what one database knows of a text.
+// searchList is the result of one database.
 type searchList struct {
 	DB, Away   string
 	Outbox     []foundEvent
@@ -35,10 +35,10 @@ type searchList struct {
 
 type foundEvent struct {
 	operator.FoundEvent
-	Href string // where it can be seen; empty: nowhere
+	Href string // its page; empty: none
 }
 
-// Known: what is scheduled may get its message id when it comes due.
+// Known reports whether the event has a message id: a scheduled event may get its id when it is due.
 func (e foundEvent) Known() bool { return e.MessageID != uuid.Nil }
 
 type foundInboxEvent struct {
@@ -46,7 +46,7 @@ type foundInboxEvent struct {
 	Href string
 }
 
-// moment is one of the path of an event.
+// moment is a step in the history of an event.
 type moment struct {
 	At     time.Time // zero: now
 	What   string
@@ -81,7 +81,7 @@ func search(q *request) error {
 	return q.render("search", http.StatusOK, view{Title: "Search", Nav: "search", Body: p})
 }
 
-// everywhere asks all databases, as many at a time as are read for all pages together, for as long as a page may take.
+// everywhere asks all databases, within the limits of all pages together, for as long as a page may take.
 func (q *request) everywhere(ask func(ctx context.Context, i int, d *database)) {
 	ctx, cancel := q.bounded()
 	defer cancel()
@@ -91,7 +91,7 @@ func (q *request) everywhere(ask func(ctx context.Context, i int, d *database)) 
 			select {
 			case q.h.most.looks <- struct{}{}:
 				defer func() { <-q.h.most.looks }()
-			case <-ctx.Done(): // it tells that this database was not asked in time
+			case <-ctx.Done(): // ask reports that this database was not asked in time
 			}
 			ask(ctx, i, d)
 		})
@@ -99,8 +99,8 @@ func (q *request) everywhere(ask func(ctx context.Context, i int, d *database)) 
 	all.Wait()
 }
 
-// search asks one database. What is not there, or not seen, is passed over: of what was decided, and of idempotency
-// keys, nobody knows the topic.
+// search asks one database. A viewer with a Scope gets no decided events and no idempotency keys: their topics are
+// unknown.
 func (d *database) search(ctx context.Context, h *Handler, scope *Scope, text string) searchList {
 	l := searchList{DB: d.Name, Command: d.command("find", "--text", text)}
 	fail := func(err error) bool {
@@ -157,8 +157,7 @@ func (h *Handler) inboxHref(d *database, e inboxoperator.FoundEvent) string {
 	return h.path("db", d.Name, inInbox, "events", e.ID)
 }
 
-// pathOf is what happened to the events of a message id, in all databases, as far as the person sees them: what indexes
-// tell at once.
+// pathOf returns the history of a message id in all databases, within the viewer's Scope. It uses only indexed reads.
 func (q *request) pathOf(id uuid.UUID) []moment {
 	found := make([][]moment, len(q.h.databases))
 	q.everywhere(func(ctx context.Context, i int, d *database) { found[i] = d.trace(ctx, q.h, q.who.Scope, id) })
@@ -189,14 +188,14 @@ func (d *database) trace(ctx context.Context, h *Handler, scope *Scope, id uuid.
 	}
 	unknown(err)
 	for _, e := range known {
-		if scope.sees(e.Tenant, e.Topic) { // of what was decided nobody knows the topic
+		if scope.sees(e.Tenant, e.Topic) { // a decided event has no topic
 			path = append(path, inboxMoment(d.Name, foundInboxEvent{e, h.inboxHref(d, e)}))
 		}
 	}
 	return path
 }
 
-// outboxMoments are those of an event in an outbox.
+// outboxMoments returns the history of an event in an outbox.
 func outboxMoments(db string, e foundEvent) []moment {
 	number := ""
 	if e.Seq != 0 {
@@ -232,7 +231,7 @@ func outboxMoments(db string, e foundEvent) []moment {
 	return []moment{appended, now}
 }
 
-// inboxMoment is that of an event in an inbox.
+// inboxMoment returns the state of an event in an inbox.
 func inboxMoment(db string, e foundInboxEvent) moment {
 	m := moment{
 		At: e.At, Where: db + ", " + e.Consumer, Href: e.Href, Detail: strings.TrimSpace(e.Code + " " + e.Error),
@@ -250,7 +249,7 @@ func inboxMoment(db string, e foundInboxEvent) moment {
 	return m
 }
 
-// inOrder sorts moments, and leaves out those that are told twice: what is published again was appended once.
+// inOrder sorts moments, and removes duplicates: an event that is published again was appended once.
 func inOrder(path []moment) []moment {
 	slices.SortStableFunc(path, func(a, b moment) int {
 		if a.At.IsZero() != b.At.IsZero() {

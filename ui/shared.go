@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// shared is what all viewers are shown alike. However many wait for it, one read of it is under way at most.
+// shared is a cached read for all viewers. At most one read is under way, however many viewers wait for it.
 type shared[T any] struct {
 	every, timeout time.Duration
 	read           func(ctx context.Context) T
-	slots          chan struct{} // a place for each read that may be under way, of all that share it; nil: no bound
+	slots          chan struct{} // limits the reads that are under way, of all shared values with it; nil: no limit
 
 	mu    sync.Mutex
 	value T
 	at    time.Time     // when value was read; zero: never
-	stale bool          // it is known to have changed since
-	busy  chan struct{} // closed when the read that is under way ends; nil: none is
+	stale bool          // changed since it was read
+	busy  chan struct{} // closed when the read under way ends; nil: none
 }
 
-// get returns what was read last, and when; at is zero when nothing was. What is old is read again, and get waits for
-// that at most so long.
+// get returns the last value, and when it was read; at is zero before the first read. It reads an old value again, and
+// waits for that read for at most wait.
 func (s *shared[T]) get(ctx context.Context, wait time.Duration) (value T, at time.Time) {
 	enough := time.NewTimer(wait)
 	defer enough.Stop()
@@ -46,21 +46,21 @@ func (s *shared[T]) get(ctx context.Context, wait time.Duration) (value T, at ti
 	return s.value, s.at
 }
 
-// begin has what is old read again. It returns what is closed when the read that is under way ends, nil when there is
-// none, and whether that began before something changed.
+// begin starts a read if the value is old. busy is closed when the read under way ends, and nil if there is none.
+// outdated reports whether that read began before the last change.
 func (s *shared[T]) begin(ctx context.Context) (busy chan struct{}, outdated bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.busy == nil && (s.stale || time.Since(s.at) >= s.every) {
 		s.busy, s.stale = make(chan struct{}), false
-		go s.refresh(context.WithoutCancel(ctx), s.busy) // it is everybody's: one viewer's end is not its end
+		go s.refresh(context.WithoutCancel(ctx), s.busy) // other viewers may wait for it
 	}
 	return s.busy, s.busy != nil && s.stale
 }
 
 func (s *shared[T]) refresh(ctx context.Context, done chan struct{}) {
 	if s.slots != nil {
-		s.slots <- struct{}{} // those that are under way have a time-out
+		s.slots <- struct{}{} // the reads under way have a time-out
 		defer func() { <-s.slots }()
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
@@ -72,7 +72,7 @@ func (s *shared[T]) refresh(ctx context.Context, done chan struct{}) {
 	close(done)
 }
 
-// changed has the next get read again.
+// changed makes the next get read again.
 func (s *shared[T]) changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// Where events are parked.
+// The sides of a database with parked events.
 const (
 	inOutbox = "outbox"
 	inInbox  = "inbox"
@@ -18,13 +18,13 @@ const (
 
 var sides = []string{inOutbox, inInbox}
 
-// page is how many rows a list has.
+// page is the length of a list.
 const page = 100
 
 // side is the operator of an outbox or of an inbox.
 type side interface {
 	audit.ParkedOperator
-	// list has events without headers and payloads; reveal has them, and is audited.
+	// list returns events without headers and payloads; reveal returns both, and is audited.
 	list(ctx context.Context, f operator.ParkedFilter) ([]event, error)
 	reveal(ctx context.Context, id int64, reason string) (event, error)
 }
@@ -36,9 +36,9 @@ type event struct {
 	ContentType string
 	Maybe       bool // an attempt may have reached Kafka
 	Details     [][2]string
-	Times       []named // what happened to it, and when
+	Times       []named // its history
 	Headers     [][2]string
-	Own         [][2]string // of these, what the producer chose
+	Own         [][2]string // the headers that the producer chose
 }
 
 type named struct {
@@ -46,7 +46,7 @@ type named struct {
 	At   time.Time
 }
 
-// State is what it waits for, in a word.
+// State returns what the event waits for, in a word.
 func (e event) State() string {
 	switch {
 	case e.Releasing:
@@ -57,7 +57,7 @@ func (e event) State() string {
 	return e.Kind
 }
 
-// side opens an outbox or inbox for somebody.
+// side opens an outbox or inbox in a viewer's name.
 func (d *database) side(where, consumer, name string) (side, error) {
 	if where == inOutbox {
 		o, err := d.outbox(name)

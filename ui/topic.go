@@ -13,17 +13,17 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// topicDetail is what is read of one topic.
+// topicDetail is the state of one topic.
 type topicDetail struct {
-	Outbox   *operator.TopicState // nil: the outbox does not know it, or none is here
-	Err      error                // of the outbox
-	Held     []operator.HeldEvent // the first of them
+	Outbox   *operator.TopicState // nil: no outbox, or it does not know the topic
+	Err      error                // of the outbox's read
+	Held     []operator.HeldEvent // the first held events
 	HeldErr  error
 	Kafka    doctor.KafkaTopic
 	KafkaErr error
 }
 
-// detail is that of a topic which somebody has looked at.
+// detail returns the shared state of a topic, and keeps it from the first viewer on.
 func (d *database) detail(h *Handler, topic string) *shared[topicDetail] {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,7 +41,7 @@ func (d *database) detail(h *Handler, topic string) *shared[topicDetail] {
 	return one
 }
 
-// looked are the topics that somebody has looked at.
+// looked returns the states of the topics that viewers have opened.
 func (d *database) looked() []*shared[topicDetail] {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,13 +75,13 @@ func (d *database) readTopic(ctx context.Context, h *Handler, topic string) (t t
 	return t
 }
 
-// topicReader is a consumer that has decided something of a topic.
+// topicReader is a consumer that has decided events of a topic.
 type topicReader struct {
 	db *database
 	consumer
 }
 
-// groups are the Kafka groups of its programs.
+// groups returns the Kafka groups of the consumer's programs.
 func (r topicReader) groups() (names []string) {
 	for _, p := range r.Programs {
 		if p.Group != "" && !slices.Contains(names, p.Group) {
@@ -91,7 +91,7 @@ func (r topicReader) groups() (names []string) {
 	return names
 }
 
-// readers are those of all databases, as far as these were read.
+// readers returns the topic's consumers in all databases that were read.
 func (h *Handler) readers(ctx context.Context, topic string) (list []topicReader) {
 	for _, d := range h.databases {
 		st, _ := d.state.get(ctx, 0)
@@ -113,10 +113,10 @@ type topicPage struct {
 	Kafka      doctor.KafkaTopic
 	KafkaSays  string
 	Pinned     int64 // partitions
-	InKafka    int64 // 0: not known
-	Resized    bool  // Kafka has another partition count than the pinned one
-	Moved      bool  // the brokers are another cluster's
-	Most       bool  // more is held than was counted
+	InKafka    int64 // partitions; 0: unknown
+	Resized    bool  // the partition count differs from the pinned one
+	Moved      bool  // the brokers belong to another cluster
+	Most       bool  // more events are held than were counted
 	Partitions []topicPartition
 	Readers    []readerView
 	Held       []heldEvent
@@ -130,13 +130,13 @@ type topicPage struct {
 	DiscardAll string
 }
 
-// topicPartition is a partition as Kafka and the outbox have it.
+// topicPartition is a partition in Kafka and in the outbox.
 type topicPartition struct {
 	operator.HeldPartition
-	Kafka *doctor.KafkaPartition // nil: not known
+	Kafka *doctor.KafkaPartition // nil: unknown
 }
 
-// Name is the partition's number, or what it stands for.
+// Name returns the partition's number, or what stands in its place.
 func (p topicPartition) Name() string {
 	if p.Partition < 0 {
 		return "the topic as a whole"
@@ -144,7 +144,7 @@ func (p topicPartition) Name() string {
 	return strconv.Itoa(int(p.Partition))
 }
 
-// readerView is how far one consumer is.
+// readerView is the progress of one consumer.
 type readerView struct {
 	DB, Consumer string
 	Groups       []string
@@ -153,7 +153,7 @@ type readerView struct {
 
 type readerPartition struct {
 	partitionView
-	Committed []int64 // by group; -1: nothing, or not known
+	Committed []int64 // by group; -1: nothing, or unknown
 }
 
 type heldEvent struct {
@@ -180,11 +180,11 @@ func showTopic(q *request) error {
 
 func (q *request) fillTopic(p *topicPage, name string) error {
 	unknown := notFound("Neither this outbox nor a consumer here knows this topic.")
-	if !q.who.Scope.whole(name) { // its figures are of all tenants
+	if !q.who.Scope.whole(name) { // the figures count all tenants
 		return unknown
 	}
 	readers := q.h.readers(q.Context(), name)
-	// Whoever asks for names that nobody knows leaves nothing in memory, and Kafka is not asked.
+	// A request for an unknown name leaves nothing in memory, and does not ask Kafka.
 	known, _ := q.db.topics.get(q.Context(), q.h.cfg.Timeout)
 	switch {
 	case len(readers) > 0, slices.ContainsFunc(known.List, func(t operator.Topic) bool { return t.Topic == name }):
@@ -237,7 +237,7 @@ func (q *request) fillTopic(p *topicPage, name string) error {
 	return nil
 }
 
-// partitionsOf are those that Kafka has, and others that events are held for.
+// partitionsOf returns the partitions in Kafka, and others that have held events.
 func partitionsOf(t topicDetail) (list []topicPartition) {
 	for i := range t.Kafka.Partitions {
 		p := &t.Kafka.Partitions[i]

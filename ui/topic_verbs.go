@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// topicForm is the topic that a form is about.
+// topicForm reads the topic of a form.
 func (q *request) topicForm() (topic string, err error) {
 	if _, err := q.reason(); err != nil {
 		return "", err

@@ -10,7 +10,7 @@ import (
 
 type topicsPage struct{ Lists []topicsList }
 
-// topicsList are the topics of one outbox.
+// topicsList is the list of one outbox.
 type topicsList struct {
 	DB       string
 	Away     string
@@ -53,7 +53,7 @@ func topics(q *request) error {
 	return q.render("topics", http.StatusOK, view{Title: "Topics", Nav: "topics", Live: true, Body: p})
 }
 
-// topicName is what Kafka takes.
+// topicName is Kafka's rule for names.
 var topicName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
 
 func pauseTopic(q *request) error {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// traceID stands for the trace's id in Config.TraceURL.
+// traceID is the placeholder for the trace's id in Config.TraceURL.
 const traceID = "{trace_id}"
 
 func checkTraceURL(template string) error {
@@ -25,7 +25,7 @@ func checkTraceURL(template string) error {
 // traceparent is the header of W3C trace context: version, trace, span, flags.
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-|$)`)
 
-// traceOf is the address of the trace that an event with these headers was appended in, "" when there is none.
+// traceOf returns the address of the trace in an event's headers, or "".
 func traceOf(template string, headers [][2]string) string {
 	for _, h := range headers {
 		m := traceparent.FindStringSubmatch(h[1])

@@ -1,9 +1,9 @@
-// Package ui is a page over outboxes, inboxes and idempotency keys for people: what is wrong, what it means, and the
-// verbs that mend it. It calls their operators and the doctor, and nothing else: whatever the page does, the relay
-// command does too, and the page shows the command.
+// Package ui serves web pages for operators of outboxes, inboxes and idempotency keys: what is wrong, what it means,
+// and the actions that repair it. The pages use the operator packages and the doctor only. The relay command can do the
+// same, and each page shows its command.
 //
-// A Handler asks Config.Authorize about each request, without exception, and keeps nothing but an hour of figures in
-// memory. It needs no script; with one it renews itself.
+// A Handler authorizes every request with Config.Authorize, and keeps an hour of figures in memory. The pages work
+// without scripts; with scripts they refresh themselves.
 package ui
 
 import (
@@ -22,35 +22,35 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// Database is one of the databases that a page shows: with an outbox, an inbox, idempotency keys, or several of them.
+// Database is a database with an outbox, an inbox, idempotency keys, or several of these.
 type Database struct {
-	// Name is what people call it, and stands in URLs: letters, digits, "-", "_" and "."; unique.
+	// Name identifies the database on pages and in URLs: letters, digits, "-", "_" and "."; unique.
 	Name string
-	// Pool connects to it. What its role may do, the page can do: with one that only reads, the page only shows.
+	// Pool connects to it. The pages can do what its role may do: with a read-only role they have no actions.
 	Pool *pgxpool.Pool
-	// Schema is that of the tables. Empty: the connection's search_path.
+	// Schema has the tables. Default: the connection's search_path.
 	Schema string
-	// Flags name the database on the relay command's line, for the commands that the page shows, such as
-	// "--outbox=orders". --schema is added by itself.
+	// Flags name the database in the commands that the pages show, such as "--outbox=orders". The pages add --schema
+	// themselves.
 	Flags []string
 }
 
-// Level is what somebody may do. Each includes those before it.
+// Level is what a person may do. Each level includes the lower ones.
 type Level int
 
 const (
-	// View sees all but headers and payloads.
+	// View shows everything except headers and payloads.
 	View Level = iota + 1
-	// Reveal sees headers and payloads as well, each time with a reason, and a row in the audit.
+	// Reveal also shows headers and payloads, each time for a reason that the audit records.
 	Reveal
-	// Operate changes something.
+	// Operate also allows changes.
 	Operate
 )
 
-// levels are their names, as users' files have them.
+// levels are the names in users' files.
 var levels = []string{"view", "reveal", "operate"}
 
-// String is the name of the level.
+// String returns the name of the level.
 func (l Level) String() string {
 	if l < View || l > Operate {
 		return "none"
@@ -58,7 +58,7 @@ func (l Level) String() string {
 	return levels[l-1]
 }
 
-// ParseLevel reads a level's name: "view", "reveal" or "operate".
+// ParseLevel parses a level's name: "view", "reveal" or "operate".
 func ParseLevel(name string) (Level, error) {
 	if i := slices.Index(levels, name); i >= 0 {
 		return Level(i) + View, nil
@@ -66,46 +66,44 @@ func ParseLevel(name string) (Level, error) {
 	return 0, fmt.Errorf("ui: level %q: want view, reveal or operate", name)
 }
 
-// Identity is who makes a request.
+// Identity is the person behind a request.
 type Identity struct {
-	// Name goes into the audit. Required.
+	// Name is recorded in the audit. Required.
 	Name string
-	// Level is what the person may do. The zero Level is nothing.
+	// Level is what the person may do. The zero Level allows nothing.
 	Level Level
-	// Scope is what of the databases the person sees and acts on. Nil: everything. With one there are no pages that
-	// tell of others, such as the overview.
+	// Scope limits what the person sees and changes. Nil: no limit. A person with a Scope cannot open pages that show
+	// all topics, such as the overview.
 	Scope *Scope
 }
 
-// Challenge is an error of Config.Authorize that has the browser ask for a password: the answer is 401, with it as
-// WWW-Authenticate, such as `Basic realm="effectonce"`.
+// Challenge is an error of Config.Authorize that makes the browser ask for a password. It is the WWW-Authenticate of a
+// 401, such as `Basic realm="effectonce"`.
 type Challenge string
 
 func (Challenge) Error() string { return "say who you are" }
 
-// Config is all else. The zero value is refused: somebody must say who may come in.
+// Config configures a Handler. Authorize is required.
 type Config struct {
-	// Authorize says who makes a request. It is asked about each one, stylesheets included. Its error is shown to
-	// whoever asks, with 403, or 401 when it is a Challenge. Required.
+	// Authorize identifies the person behind each request, also for stylesheets. Its error is shown to the client, with
+	// status 403, or 401 if it is a Challenge. Required.
 	Authorize func(*http.Request) (Identity, error)
-	// Prefix is the path that the Handler stands under in a mux, such as "/ops/effectonce". Default: it stands at the
-	// root.
+	// Prefix is the Handler's path in a mux, such as "/ops/effectonce". Default: the root.
 	Prefix string
-	// Kafka is asked about topics and the ends of their partitions. Nil: it is not looked at.
+	// Kafka is asked about topics and the ends of their partitions. Nil: the pages show nothing of Kafka.
 	Kafka *kafka.Client
-	// Docs is where the pages of docs/ are, for links to runbooks. Default: those of the project.
+	// Docs is the address of docs/, for links to runbooks. Default: the project's.
 	Docs string
-	// TraceURL leads from an event to the trace that it was appended in: an address with {trace_id} in it, such as
-	// "https://traces.example/trace/{trace_id}". Default: there is no link.
+	// TraceURL links an event to the trace of its append: an address with {trace_id} in it, such as
+	// "https://traces.example/trace/{trace_id}". Default: no link.
 	TraceURL string
-	// Refresh is how old figures may be before somebody who looks has them read again. All viewers share one read.
-	// Default: 5 s.
+	// Refresh is the age at which figures are read again for a viewer. All viewers share one read. Default: 5 s.
 	Refresh time.Duration
 	// Timeout bounds each read of a database, and a change. Default: 5 s.
 	Timeout time.Duration
 }
 
-// prefixes are paths that stand for themselves in a pattern of [http.ServeMux], and in URLs.
+// prefixes are paths that need no escaping in a pattern of [http.ServeMux] and in URLs.
 var prefixes = regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)*$`)
 
 func (c Config) withDefaults() (Config, error) {
@@ -146,7 +144,7 @@ type Handler struct {
 
 var databaseName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}$`)
 
-// New makes a Handler. It connects to nothing.
+// New returns a Handler. It opens no connection.
 func New(databases []Database, cfg Config) (*Handler, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -182,11 +180,11 @@ func New(databases []Database, cfg Config) (*Handler, error) {
 	return h, nil
 }
 
-// sampleEvery is how often Run takes a point of the plots.
+// sampleEvery is the distance of the plots' points.
 const sampleEvery = 10 * time.Second
 
-// Run takes samples for the plots until ctx ends, also while nobody looks, and then stops the replays that the pages
-// have begun. Without it the plots have what was seen while somebody did. It returns nil.
+// Run samples the figures of the plots until ctx ends, and then stops the replays that the pages have started. Without
+// Run the plots have only figures that viewers requested. It returns nil.
 func (h *Handler) Run(ctx context.Context) error {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -203,7 +201,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	}
 }
 
-// named is the database of a name, nil when there is none.
+// named returns the database with a name; nil: none.
 func (h *Handler) named(name string) *database {
 	for _, d := range h.databases {
 		if d.Name == name {
