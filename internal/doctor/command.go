@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Command is a relay command as a shell takes it. The verb's words come first, then where, the flags that name the
+// Command returns a relay command, quoted for a shell: the verb's words, then where, which are the flags that name the
 // database, and --schema, unless it is empty.
 func Command(where []string, schema string, args ...string) string {
 	words := []string{"relay"}
@@ -23,13 +23,13 @@ func Command(where []string, schema string, args ...string) string {
 	return quoted(words...)
 }
 
-// Reason is the place of a reason in a command that is not run yet.
+// Reason is the placeholder for a reason.
 const Reason = ` --reason "..."`
 
-// plain is what a shell takes as it is.
+// plain lists the characters that need no quotes in a shell.
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,@%+"
 
-// quoted are words for a shell.
+// quoted quotes words for a shell.
 func quoted(words ...string) string {
 	list := make([]string, len(words))
 	for i, w := range words {
@@ -38,7 +38,7 @@ func quoted(words ...string) string {
 	return strings.Join(list, " ")
 }
 
-// quote is a word for a shell: bytes that are no text need one that knows $'...'.
+// quote quotes a word for a shell. Bytes that are no text need a shell that knows $'...'.
 func quote(w string) string {
 	if w != "" && strings.Trim(w, plain) == "" {
 		return w
@@ -62,17 +62,17 @@ func quote(w string) string {
 	return b.String() + "'"
 }
 
-// run names the command that is the next step of the last finding.
+// run sets the command of the last finding.
 func (f *findings) run(args ...string) {
 	f.list[len(f.list)-1].Command = Command(f.where, f.inSchema, args...)
 }
 
-// runWhy does so for a command that wants a reason.
+// runWhy is run for a command that requires a reason.
 func (f *findings) runWhy(args ...string) {
 	f.list[len(f.list)-1].Command = Command(f.where, f.inSchema, args...) + Reason
 }
 
-// tool names one of Kafka's own tools.
+// tool is run for one of Kafka's own tools.
 func (f *findings) tool(name string, args ...string) {
 	f.list[len(f.list)-1].Command = quoted(append([]string{name, "--bootstrap-server", f.brokers}, args...)...)
 }

@@ -1,5 +1,5 @@
-// Package doctor examines what effectonce stands on: a database, its tables, a Kafka. Each finding says what was found,
-// what it means and what to do next. It changes nothing.
+// Package doctor examines a database, the tables in it, and Kafka. Each finding says what was found, what it means and
+// what to do next. It changes nothing.
 package doctor
 
 import (
@@ -23,61 +23,59 @@ import (
 type Severity string
 
 const (
-	// OK is as it should be.
+	// OK: as it should be.
 	OK Severity = "ok"
-	// Skip was not looked at, so nothing is known of it.
+	// Skip: not examined, and therefore unknown.
 	Skip Severity = "skip"
-	// Warn works, and somebody should look at it.
+	// Warn: it works, and deserves a look.
 	Warn Severity = "warn"
-	// Fail breaks a promise, or something does not work at all.
+	// Fail: a promise is broken, or something does not work.
 	Fail Severity = "fail"
 )
 
-// Finding is the result of one look.
+// Finding is the result of a check.
 type Finding struct {
 	Check    string   `json:"check"` // what was looked at, in a word or two
 	Severity Severity `json:"severity"`
 	Found    string   `json:"found"`
 	Means    string   `json:"means,omitempty"` // empty when it is OK or Skip
 	Next     string   `json:"next,omitempty"`  // what to do, in words
-	// Command is what to run next, whole, as a shell takes it; after Next, where there is one. Empty: no command alone
-	// is.
+	// Command is the next command, complete and quoted for a shell, to run after Next. Empty: no single command helps.
 	Command string `json:"command,omitempty"`
 }
 
-// Subject is who is examined.
+// Subject says what to examine.
 type Subject struct {
 	DB     *pgxpool.Pool
 	Schema string
-	// Kafka is asked about topics. Nil: it is not looked at.
+	// Kafka is asked about topics. Nil: not examined.
 	Kafka Kafka
-	// Topics are looked at beside those that the outbox has published to, or has events for.
+	// Topics are examined in addition to those that the outbox has published to, or has events for.
 	Topics []string
-	// LongTransaction is from when on an open transaction is worth a warning. Default 5 minutes.
+	// LongTransaction is the age at which an open transaction is a warning. Default 5 minutes.
 	LongTransaction time.Duration
-	// ReadsOnly: the role of DB is nobody's who relays or works. What such a role needs is not asked for.
+	// ReadsOnly skips the grants of relays and workers: the role of DB only reads.
 	ReadsOnly bool
-	// Flags name the database on the relay command's line, for Finding.Command, such as "--outbox=orders"; --schema is
-	// added by itself.
+	// Flags name the database in Finding.Command, such as "--outbox=orders". The doctor adds --schema itself.
 	Flags []string
 }
 
-// Kafka is a way to the brokers: a kafkaconn.Conn, or a client that somebody else has made.
+// Kafka connects to the brokers: a kafkaconn.Conn, or the caller's client.
 type Kafka interface {
-	// Client returns a client whose requests take no longer than timeout, and what closes its connections.
+	// Client returns a client whose requests end after timeout, and a function that closes its connections.
 	Client(timeout time.Duration) (client *kafka.Client, closeIdle func())
-	// Warning says what is unwise about how it logs in, "" when nothing is.
+	// Warning returns what is unwise about the login; "": nothing.
 	Warning() string
-	// LookAt says what may be wrong when the brokers do not answer as they should.
+	// LookAt says which settings may be wrong if the brokers do not answer as they should.
 	LookAt() string
 }
 
-// findings collects; a look that cannot be taken is a finding too.
+// findings collects findings. A check that fails to look is a finding too.
 type findings struct {
 	list     []Finding
 	where    []string // flags that name the database in commands
 	inSchema string
-	brokers  string // as Kafka's tools take them
+	brokers  string // in the form of Kafka's tools
 }
 
 func (f *findings) ok(check, format string, args ...any) {
@@ -89,7 +87,7 @@ func (f *findings) skip(check, why string) {
 }
 
 func (f *findings) add(severity Severity, check, found, means, next string) {
-	// Errors of pgx have lines.
+	// pgx's errors have several lines.
 	found = strings.Join(strings.Fields(found), " ")
 	f.list = append(f.list, Finding{Check: check, Severity: severity, Found: found, Means: means, Next: next})
 }
@@ -101,7 +99,7 @@ func (f *findings) failed(check string, err error) {
 		f.add(Fail, check, "could not look: "+err.Error(), means, seeLocks)
 		return
 	}
-	if pgerr.Code(err) == "" { // not the server's
+	if pgerr.Code(err) == "" { // not an error of the server
 		f.add(Fail, check, "could not look: "+err.Error(), means, next)
 		return
 	}
@@ -110,7 +108,7 @@ func (f *findings) failed(check string, err error) {
 	f.run("migrate", "--roles", "--print")
 }
 
-// Examine looks at everything, one thing after another. Errors are findings.
+// Examine runs all checks, one after another. Errors are findings.
 func Examine(ctx context.Context, s Subject) []Finding {
 	if s.LongTransaction == 0 {
 		s.LongTransaction = 5 * time.Minute
@@ -131,7 +129,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	f.sessions(ctx, s)
 	if server.Recovery {
 		f.standby(ctx, s.DB)
-		return f.list // most of what follows cannot be asked there
+		return f.list // such a server cannot answer most of the other checks
 	}
 	f.tables(ctx, s)
 	f.altered(ctx, s.DB)
@@ -150,7 +148,7 @@ func (f *findings) unanswered(err error) {
 	f.add(Fail, "postgres", "does not answer as it should: "+err.Error(), "Nothing works without it.", next)
 }
 
-// tables looks at outbox and inbox, whichever are here and the role's business, and at their topics.
+// tables examines the outbox and the inbox that the role may read, and their topics.
 func (f *findings) tables(ctx context.Context, s Subject) {
 	var pinned operator.Diagnosis
 	var window time.Duration
@@ -205,12 +203,12 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	f.kafka(ctx, s, pinned, window)
 }
 
-// grant says what to do with what relay migrate --roles --print shows.
+// grant says how to give the grants that `relay migrate --roles --print` prints.
 func grant(role string) string {
 	return "Grant " + role + " to the user; this prints what makes the role."
 }
 
-// schema tells whether the tables of a set are there, as far as is known, and whether they can be looked at.
+// schema reports whether the tables of a set exist, and whether they can be examined.
 func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) (here, usable bool) {
 	check := "schema " + string(set)
 	list, err := migrations.Applied(ctx, s.DB, migrations.Options{Schema: s.Schema, Sets: []migrations.Set{set}})
@@ -241,7 +239,7 @@ func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) (h
 	return true, true
 }
 
-// Failed tells whether any finding is a failure.
+// Failed reports whether any finding is a failure.
 func Failed(list []Finding) bool {
 	for _, f := range list {
 		if f.Severity == Fail {

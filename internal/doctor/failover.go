@@ -11,20 +11,20 @@ import (
 // kept is the first version whose standbys keep logical slots, as server_version_num.
 const kept = 170000
 
-// failoverSlot is what a primary tells of whether its standbys keep the relays' slot.
+// failoverSlot is what a primary knows of its standbys' copies of the relays' slot.
 type failoverSlot struct {
 	Number   int
-	Failover bool     // the slot is one that standbys may keep
+	Failover bool     // standbys may keep the slot
 	Waits    string   // synchronized_standby_slots
-	Absent   []string // of those, that nobody reads or that are not there
-	Standbys int64    // that are connected
-	Slotless int64    // of those, without a slot
+	Absent   []string // those of Waits that have no reader, or do not exist
+	Standbys int64    // connected ones
+	Slotless int64    // connected ones without a slot
 	Blind    []string // slots of standbys without hot_standby_feedback
 	Readers  []string // the standbys' slots
-	Syncing  int64    // standbys that keep logical slots
+	Syncing  int64    // standbys with logical slots
 }
 
-// failover looks whether a promoted standby would have the relays' slot.
+// failover checks whether a promoted standby would have the relays' slot.
 func (f *findings) failover(ctx context.Context, db *pgxpool.Pool, slot string) {
 	const check = "failover slot"
 	var s failoverSlot
@@ -75,18 +75,18 @@ func (f *findings) failover(ctx context.Context, db *pgxpool.Pool, slot string) 
 	}
 }
 
-// standbySlot is what a standby tells of whether it keeps the relays' slots.
+// standbySlot is what a standby knows of its copy of the relays' slot.
 type standbySlot struct {
 	Number         int
 	Used           bool // relays read the WAL of this database
 	Sync, Feedback bool
 	SlotName       string
-	Database       *bool // primary_conninfo names one; nil: this role may not see that
+	Database       *bool // primary_conninfo names a database; nil: this role may not see that
 	Kept           []string
 	Unready        []string
 }
 
-// standby looks whether this standby, promoted, would have the relays' slot.
+// standby checks whether this standby, once promoted, would have the relays' slot.
 func (f *findings) standby(ctx context.Context, db *pgxpool.Pool) {
 	const check = "failover slot"
 	var s standbySlot

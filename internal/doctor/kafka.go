@@ -15,18 +15,18 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// topic is what Kafka says of a topic; -1 where it does not say.
+// topic is a topic in Kafka; -1: unknown.
 type topic struct {
 	Name                    string
 	Partitions, Replication int
 	Brokers                 int   // of the cluster
 	Leaderless              []int // partitions without a leader
 	Settings                map[string]string
-	Empty                   bool  // nothing was ever written to it
-	Err                     error // of the settings: the rest is known
+	Empty                   bool  // never written to
+	Err                     error // of reading the settings; the rest is known
 }
 
-// kafka looks at topics: those that the outbox knows or has events for, and those named.
+// kafka examines the topics that the outbox knows or has events for, and those in Subject.Topics.
 func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnosis, window time.Duration) {
 	if s.Kafka == nil {
 		f.skip("kafka", "neither topics nor how far consumers are behind; give --kafka-brokers")
@@ -65,7 +65,7 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 	}
 }
 
-// misspelt is a topic that was paused, and that neither the outbox nor Kafka has.
+// misspelt warns of a paused topic that neither the outbox nor Kafka knows.
 func (f *findings) misspelt(name string) {
 	f.add(Warn, "topic "+name, "is paused, and does not exist; this outbox has published nothing to it",
 		"If another topic was meant, that one is not paused.",
@@ -89,7 +89,7 @@ func readTopics(ctx context.Context, client *kafka.Client, names []string) (list
 	err error,
 ) {
 	if names == nil {
-		names = []string{} // nil means all
+		names = []string{} // nil would mean all
 	}
 	meta, err = client.Metadata(ctx, &kafka.MetadataRequest{Topics: names})
 	if err != nil {
@@ -194,7 +194,7 @@ var internalTopics = []string{
 	"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state",
 }
 
-// absent is a topic that is not there. One that was never published to may have any count of partitions.
+// absent says that a topic does not exist. A topic that was never published to may be created with any partition count.
 func (f *findings) absent(check string, t topic, pinned int) {
 	const means = "Its events are held until it does. It is not made by itself."
 	if slices.Contains(internalTopics, t.Name) {
@@ -256,7 +256,7 @@ func (f *findings) retention(check string, t topic, window time.Duration) {
 		"Make inbox.Config.Window longer than the retention plus the longest outage, or the retention shorter.")
 }
 
-// retained is the time for which records are kept; negative: for ever.
+// retained returns how long records are kept; negative: without end.
 func retained(t topic) (kept time.Duration, ok bool) {
 	ms, err := strconv.ParseInt(t.Settings["retention.ms"], 10, 64)
 	if err != nil {

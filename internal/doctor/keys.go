@@ -2,8 +2,8 @@ package doctor
 
 import "fmt"
 
-// Keys says what operations of idempotency keys mean that recovery gave up: so many, or err when they could not be
-// counted. Who examines has counted them, for this module does not import theirs.
+// Keys returns the finding about operations of idempotency keys that recovery gave up. The caller counts them, or has
+// the err of that, because this module does not import theirs.
 func Keys(s Subject, stuck int64, err error) Finding {
 	const check = "idempotency keys"
 	f := findings{where: s.Flags, inSchema: s.Schema}

@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// LimitWaits makes the connections of a pool that only reads wait for a lock no longer than three seconds. Behind a
-// pooler the setting would stay with whoever comes next: there the caller's deadline ends the wait.
+// LimitWaits limits the waits for locks to three seconds, on the connections of a pool that only reads. Behind a pooler
+// the setting would stay for the next client: there the caller's deadline ends the wait.
 func LimitWaits(cfg *pgxpool.Config) {
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, queryLimitWaits, pgx.QueryExecModeExec, int64(conn.PgConn().PID()))
@@ -23,7 +23,7 @@ func LimitWaits(cfg *pgxpool.Config) {
 	}
 }
 
-// blocker is a session that has a table of ours to itself, or waits to.
+// blocker is a session that locks one of our tables exclusively, or waits to.
 type blocker struct {
 	Tables   string
 	PID      int64 // 0: a prepared transaction
@@ -64,12 +64,12 @@ func readBlockers(ctx context.Context, db *pgxpool.Pool, schema string) ([]block
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[blocker])
 }
 
-// waited reports whether err may be the end of a wait for a lock.
+// waited reports whether err may have ended a wait for a lock.
 func waited(err error) bool {
 	return pgerr.Is(err, pgerr.LockNotAvailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Blocked names who keeps others from reading the tables; "" when err is no end of a wait, or nobody does.
+// Blocked names the session that keeps others from reading the tables; "" if err did not end a wait, or there is none.
 func Blocked(ctx context.Context, db *pgxpool.Pool, schema string, err error) string {
 	if !waited(err) {
 		return ""
@@ -81,11 +81,11 @@ func Blocked(ctx context.Context, db *pgxpool.Pool, schema string, err error) st
 	return list[0].String()
 }
 
-// seeLocks is what to do about a look that may have waited for a lock for too long.
+// seeLocks is the advice for a check that may have waited too long for a lock.
 const seeLocks = "See `locks`."
 
-// Locks names who keeps others from reading the tables, if a look among the findings has waited too long for that, and
-// none of them names anybody.
+// Locks names the session that keeps others from reading the tables, if a check among the findings may have waited too
+// long for it, and no finding names it.
 func Locks(ctx context.Context, s Subject, of []Finding) []Finding {
 	const check = "locks"
 	f := findings{where: s.Flags, inSchema: s.Schema}

@@ -12,17 +12,17 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// othersMost is how many other outboxes are looked at: a database may have one for each tenant.
+// othersMost bounds how many other outboxes are examined: a database may have one for each tenant.
 const othersMost = 50
 
-// otherOutbox is one in another schema of the database.
+// otherOutbox is an outbox in another schema of the database.
 type otherOutbox struct {
 	Schema string
 	Open   bool // this role may read it
 }
 
-// others looks for outboxes in other schemas that have events and no relay: a producer whose search_path is not the
-// relay's fills one that nobody knows of.
+// others looks for outboxes in other schemas that have events and no relay: a producer with another search_path than
+// the relay's fills one that no relay reads.
 func (f *findings) others(ctx context.Context, s Subject) {
 	const check = "other outboxes"
 	list, err := audit.Read(ctx, s.DB, pgx.RowToStructByPos[otherOutbox], queryOtherOutboxes, s.Schema)
@@ -77,7 +77,7 @@ func (f *findings) other(ctx context.Context, s Subject, schema, check string) {
 		f.add(Warn, check, fmt.Sprintf("schema %s: %s events, and no relay works there", schema, count), "Nobody "+
 			"publishes them. If they are meant for the outbox examined here, a producer has another search_path.",
 			"Run a relay for that schema, or mend the producer.")
-		if len(f.where) == 0 { // they name the outbox that is examined
+		if len(f.where) == 0 { // the flags name the examined outbox
 			f.list[len(f.list)-1].Command = Command(nil, schema, "status")
 		}
 	}

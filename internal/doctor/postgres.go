@@ -16,7 +16,7 @@ import (
 // oldestServer is the first version that the statements are written for, as server_version_num.
 const oldestServer = 150000
 
-// server is what one statement tells about a Postgres.
+// server is what one statement says of a Postgres server.
 type server struct {
 	Recovery, ReadOnly    bool
 	Version               string
@@ -39,7 +39,7 @@ func readServer(ctx context.Context, db *pgxpool.Pool) (s server, err error) {
 	return s, err
 }
 
-// others are servers that speak Postgres' protocol and are something else, by what their version() says.
+// others are systems that speak Postgres' protocol, by a word in their version().
 var others = map[string]string{
 	"CockroachDB": "It has neither advisory locks nor pg_locks and snapshots that the outbox's order stands on.",
 	"-YB-": "YugabyteDB's sequences and locks are those of its nodes: ids do not rise in the order that they " +
@@ -47,7 +47,7 @@ var others = map[string]string{
 	"Redshift": "It has neither unique constraints that it enforces nor row locks.",
 }
 
-// postgres tells whether the server is a Postgres, and the tables are all in it.
+// postgres reports whether the server is a Postgres that holds all tables itself.
 func (f *findings) postgres(ctx context.Context, db *pgxpool.Pool) bool {
 	var version string
 	var citus bool
@@ -76,7 +76,7 @@ func (f *findings) postgres(ctx context.Context, db *pgxpool.Pool) bool {
 	return true
 }
 
-// altered looks for what was made of the tables after their migrations.
+// altered looks for changes of the tables after their migrations.
 func (f *findings) altered(ctx context.Context, db *pgxpool.Pool) {
 	var unlogged, unkeyed, publications, published string
 	err := db.QueryRow(ctx, queryUnlogged).Scan(&unlogged)
@@ -133,7 +133,8 @@ func (f *findings) server(s server) {
 	}
 }
 
-// idsLeft are the ids that vacuum must have time for. Postgres warns below 40 million, and refuses below 3.
+// idsLeft is how many transaction ids must be left, so that vacuum has time. Postgres warns below 40 million, and
+// refuses below 3 million.
 const idsLeft = 100_000_000
 
 func (f *findings) wraparound(s server) {
@@ -151,7 +152,7 @@ func (f *findings) wraparound(s server) {
 	}
 }
 
-// durability: what a crash or a failover takes back.
+// durability examines what a crash or a failover takes back.
 func (f *findings) durability(s server) {
 	switch {
 	case !s.Fsync || !s.FullPageWrites:
@@ -193,7 +194,7 @@ func (f *findings) encryption(cfg *pgx.ConnConfig) {
 	f.ok("sslmode", "no host of another machine is spoken to in the clear")
 }
 
-// clock compares this machine's clock with the database's, at the middle of the quickest of three questions.
+// clock compares this machine's clock with the database's, at the middle of the quickest of three statements.
 func (f *findings) clock(ctx context.Context, db *pgxpool.Pool) {
 	best, difference := time.Hour, time.Duration(0)
 	for range 3 {
@@ -225,8 +226,8 @@ func (f *findings) difference(d time.Duration) {
 	}
 }
 
-// pooler finds out what stands between: a pooler has process numbers of its own, and in transaction mode two
-// connections that take turns share a backend.
+// pooler detects a pooler: it has process numbers of its own, and in transaction mode two connections that take turns
+// share a backend.
 func (f *findings) pooler(ctx context.Context, db *pgxpool.Pool) {
 	if db.Config().MaxConns < 2 {
 		f.skip("pooler", "that takes two connections, and pool_max_conns is 1")

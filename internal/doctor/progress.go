@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/inbox/operator"
 )
 
-// progress compares how far the database says that consumers are with the ends of their logs. It needs no group's name,
-// and a group that is ahead of the database hides nothing.
+// progress compares the consumers' progress in the database with the ends of the logs. It needs no group's name, and a
+// group that is ahead of the database hides nothing.
 func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operator.ConsumerDiagnosis) {
 	if conn == nil {
 		return
@@ -34,17 +34,17 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 	}
 }
 
-// lag is how far a consumer is behind.
+// lag is the lag of a consumer.
 type lag struct {
-	looked  int                     // partitions that Kafka has answered for
+	looked  int                     // partitions with an answer of Kafka
 	behind  int64                   // records that are older than waitsLong and not decided
 	left    bool                    // no worker has reported for three minutes
-	stuck   []string                // partitions where nothing moves either
-	open    bool                    // an open transaction is why, in some of them
-	trying  []string                // others, where an event is tried again and again
-	tried   operator.PartitionState // one of all those where an event is
-	unknown []string                // partitions with such records that the database does not know
-	wrong   []error                 // what Kafka does not answer for
+	stuck   []string                // partitions where nothing moves
+	open    bool                    // an open transaction holds some of them
+	trying  []string                // other partitions, where an event is tried again
+	tried   operator.PartitionState // one of all partitions with such an event
+	unknown []string                // partitions with old records that have no row
+	wrong   []error                 // topics and partitions without an answer
 }
 
 func (f *findings) lag(consumer string, l lag) {
@@ -72,7 +72,7 @@ func (f *findings) lag(consumer string, l lag) {
 	}
 }
 
-// late says why records wait, as far as the database knows, and what helps.
+// late says why records wait, as far as the database knows, and what to do.
 func (f *findings) late(check, consumer string, l lag) {
 	severity, found := Fail, "nothing has been decided for a minute in "+strings.Join(l.stuck, ", ")
 	if len(l.stuck) == 0 {
@@ -88,13 +88,13 @@ func (f *findings) late(check, consumer string, l lag) {
 			"reported for three minutes.", "Start its workers, or look at their logs.")
 		f.run(consumers...)
 	case l.tried.TryingAt != nil:
-		f.add(severity, check, found, "What is behind that event in its partition waits for it.",
-			"Mend what the error says. The worker tries again within two minutes; after this at once.")
+		f.add(severity, check, found, "Later events of its partition wait for it.",
+			"Repair what the error names. The worker tries again within two minutes, or at once after this command.")
 		f.runWhy("inbox", "resume", "--consumer", consumer, "--topic", l.tried.Topic, "--partition",
 			fmt.Sprint(l.tried.Partition))
 	case l.tried.Attempts > 0:
-		f.add(severity, check, found, "A worker has died while an event ran, which runs again, alone. What is behind "+
-			"it waits.", "Look why the workers die. After inbox.Config.CrashAttempts (10) counted runs the event is "+
+		f.add(severity, check, found, "A worker died while an event ran. The event runs again, alone, and later ones "+
+			"wait for it.", "Find out why the workers die. After inbox.Config.CrashAttempts (10) counted runs the event is "+
 			"parked.")
 		f.run(consumers...)
 	case len(l.stuck) > 0:
@@ -112,7 +112,7 @@ func (f *findings) late(check, consumer string, l lag) {
 	}
 }
 
-// lagging compares partitions with their logs. Those that have halted are told elsewhere.
+// lagging compares partitions with their logs. Other findings name halted ones.
 func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagnosis) (l lag, err error) {
 	l.left = len(c.Programs) == 0
 	before := time.Now().Add(-waitsLong)
@@ -182,7 +182,7 @@ func (l *lag) sayHeld(held []operator.PartitionState, logs, stable map[place]kaf
 	}
 }
 
-// stable asks where the first open transaction of partitions begins. No answer: that is not known.
+// stable asks where the first open transaction of each partition begins. Without an answer that is unknown.
 func stable(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (
 	found map[place]kafka.PartitionOffsets,
 ) {
@@ -197,18 +197,18 @@ func stable(ctx context.Context, client *kafka.Client, partitions []operator.Par
 	return found
 }
 
-// old is the end of a log's records that are older than waitsLong.
+// old returns the end of the records that are older than waitsLong.
 func old(log kafka.PartitionOffsets) int64 {
 	for offset := range log.Offsets {
 		if offset >= 0 {
 			return offset
 		}
 	}
-	return log.LastOffset // no record is younger
+	return log.LastOffset // no newer record
 }
 
-// Ends are the ends of the logs of partitions, in their order. One that is not known is -1, and the error says why: a
-// topic that is gone hides nothing of the others.
+// Ends returns the ends of partitions' logs, in their order. An unknown end is -1, and the error says why; the others
+// are valid all the same.
 func Ends(ctx context.Context, conn Kafka, partitions []operator.PartitionState) ([]int64, error) {
 	client, closeIdle := conn.Client(10 * time.Second)
 	defer closeIdle()
@@ -228,7 +228,7 @@ func Ends(ctx context.Context, conn Kafka, partitions []operator.PartitionState)
 	return ends, errors.Join(append(wrong, err)...)
 }
 
-// MaySkip returns an error unless Kafka says that the log of a partition reaches up to an offset.
+// MaySkip returns an error unless the log of a partition reaches up to an offset.
 func MaySkip(ctx context.Context, conn Kafka, topic string, partition int32, to int64) error {
 	ends, err := Ends(ctx, conn, []operator.PartitionState{{Topic: topic, Partition: partition}})
 	switch {
@@ -254,12 +254,12 @@ func (p place) String() string {
 	return fmt.Sprintf("%s/%d", p.topic, p.partition)
 }
 
-// goneError is a topic or a partition that the database knows and Kafka does not have.
+// goneError is a topic or a partition that the database knows and Kafka lacks.
 type goneError struct{ place }
 
 func (g *goneError) Error() string { return g.String() + " does not exist any more" }
 
-// advice is what to do. of narrows the rows down.
+// advice says what to do; of is a condition on the rows.
 func (g *goneError) advice(of string) string {
 	rows := fmt.Sprintf("%stopic = '%s'", of, g.topic)
 	if g.partition >= 0 {
@@ -270,14 +270,14 @@ func (g *goneError) advice(of string) string {
 		"where " + rows
 }
 
-// readLogs asks for offsets of all partitions of the topics that partitions are of. wrong says for which of them there
-// is no answer, and why.
+// readLogs asks for offsets of all partitions of the topics of partitions. wrong lists those without an answer, and
+// why.
 func readLogs(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState,
 	asks ...func(partition int) kafka.OffsetRequest,
 ) (found map[place]kafka.PartitionOffsets, wrong []error, err error) {
 	sizes := map[string]int{}
 	for _, p := range partitions {
-		sizes[p.Topic] = -1 // not known
+		sizes[p.Topic] = -1 // unknown
 	}
 	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: slices.Sorted(maps.Keys(sizes))})
 	if err != nil || len(sizes) == 0 {
@@ -295,7 +295,7 @@ func readLogs(ctx context.Context, client *kafka.Client, partitions []operator.P
 		}
 		sizes[t.Name] = len(t.Partitions)
 		for _, p := range t.Partitions {
-			if p.Error != nil || p.Leader.Host == "" { // it would have the request fail for all
+			if p.Error != nil || p.Leader.Host == "" { // it would fail the request for all
 				wrong = append(wrong, fmt.Errorf("%v: %w", place{t.Name, p.ID}, kafka.LeaderNotAvailable))
 				continue
 			}

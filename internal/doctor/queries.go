@@ -12,11 +12,11 @@ select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', cur
 	(select max(greatest(age(d.datfrozenxid), mxid_age(d.datminmxid))) from pg_database d),
 	current_setting('vacuum_failsafe_age')::int`
 
-	// Asked before anything that only Postgres knows.
+	// Asked before statements that only Postgres understands.
 	queryVersion = `-- doctor: version
 select version(), to_regclass('pg_dist_partition') is not null`
 
-	// Citus lists here what it has distributed, or copied to each node.
+	// Citus lists its distributed and replicated tables here.
 	queryDistributed = `-- doctor: distributed
 select coalesce(string_agg(p.logicalrelid::text, ', ' order by p.logicalrelid::text), '') from pg_dist_partition p
 join pg_class c on c.oid = p.logicalrelid where c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
@@ -26,7 +26,7 @@ select coalesce(string_agg(c.oid::regclass::text, ', ' order by c.oid::regclass:
 where c.relkind = 'r' and c.relpersistence = 'u'
 	and c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
 
-	// An archive has no key, and goose's table has one that nothing stands on.
+	// An archive has no key, and goose's table has one that is not needed.
 	queryUnkeyed = `-- doctor: tables without their keys
 select coalesce(string_agg(c.oid::regclass::text, ', ' order by c.oid::regclass::text), '') from pg_class c
 where c.relkind in ('r', 'p') and c.relname = any ($1) and c.relname not in ('outbox_archive', 'effectonce_migration')
@@ -34,7 +34,8 @@ where c.relkind in ('r', 'p') and c.relname = any ($1) and c.relname not in ('ou
 		or c.relname = 'inbox_parked' and not exists (select from pg_index i where i.indrelid = c.oid
 			and i.indisunique and not i.indisprimary and i.indisvalid))`
 
-	// What a partition has of its parent is shown once. What is disabled, or for a replica's role, does nothing here.
+	// A trigger that a partition inherits is listed once. Disabled ones, and those for a replica's role, do nothing
+	// here.
 	queryTriggers = `-- doctor: triggers
 with named as (
 	select c.oid, c.relname::text as name from pg_class c where c.relname = any ($1) and c.relkind in ('r', 'p')
@@ -66,12 +67,12 @@ join pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey) and a.at
 where current_setting('server_version_num')::int >= 180000 and (p.pubupdate or p.pubdelete)
 	and not a.attname = any (t.attnames) and c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
 
-	// The number of a session that a pooler hands out is its own.
+	// A pooler gives its own number for a session.
 	queryLimitWaits = `-- doctor: limit waits
 select set_config('lock_timeout', '3s', false)
 where pg_backend_pid() = $1::bigint and current_setting('lock_timeout') = '0'`
 
-	// Only this lock is in a reader's way, also while it is waited for. An index of a table counts as the table.
+	// Only this lock blocks readers, also while a session waits for it. An index of a table counts as the table.
 	queryBlockers = `-- doctor: blockers
 with named as (
 	select c.oid from pg_class c where c.relname = any ($1)
@@ -114,8 +115,8 @@ select pg_backend_pid()`
 	queryClock = `-- doctor: clock
 select clock_timestamp()`
 
-	// The horizon of other sessions is visible to everybody, what they do and are is not. A background worker need not
-	// have a state.
+	// The horizon of other sessions is visible to every role, their state and statements are not. A background worker
+	// need not have a state.
 	querySnapshot = `-- doctor: oldest snapshot
 select a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, a.backend_type, 'hidden'),
 	coalesce(extract(epoch from clock_timestamp() - a.xact_start), 0)::float8, age(a.backend_xmin)
@@ -137,14 +138,14 @@ select p.gid, p.database, extract(epoch from clock_timestamp() - p.prepared)::fl
 from pg_prepared_xacts p where p.prepared < clock_timestamp() - $1::float8 * interval '1 second' order by p.prepared
 	limit 5`
 
-	// Without the position of the WAL, which a role may not be allowed to ask.
+	// Without the position of the WAL, which a role may lack the right to read.
 	querySlots = `-- doctor: replication slots
 select s.slot_name, coalesce(s.database, ''), s.active, coalesce(greatest(age(s.xmin), age(s.catalog_xmin)), 0),
 	s.restart_lsn is not null, coalesce(s.wal_status, '')
 from pg_replication_slots s order by 1`
 
-	// Settings and columns of Postgres 17 are asked for so that older servers know what is meant. A standby whose
-	// hot_standby_feedback is on keeps an xmin in its slot, and one that keeps logical slots a catalog_xmin.
+	// Settings and columns of Postgres 17 are read in a form that older servers accept. A standby with
+	// hot_standby_feedback keeps an xmin in its slot, and one with logical slots a catalog_xmin.
 	queryFailoverSlot = `-- doctor: failover slot
 with waits as (
 	select trim(w.name) as name from unnest(string_to_array(nullif(current_setting('synchronized_standby_slots', true),

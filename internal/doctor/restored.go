@@ -18,24 +18,23 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// tailLength is how many events of each partition are read back: with so many, nearly every lane that is in use is
-// among them.
+// tailLength is how many events of each partition are read back: enough to include nearly every lane in use.
 const tailLength = 500
 
-// TailTimeout is how long the end of one topic may take: a Kafka that is away holds up no longer who compares numbers.
+// TailTimeout bounds the read of one topic's end, for the case that Kafka is away.
 const TailTimeout = 15 * time.Second
 
-// End is what was read of a topic's end.
+// End is the end of a topic.
 type End struct {
 	Topic string
-	Err   error // it could not be read
-	Away  bool  // because Kafka does not answer, or cannot tell yet: neither this topic nor a later one was compared
-	Empty bool  // nothing is in the topic
+	Err   error // of reading it
+	Away  bool  // Kafka does not answer, or cannot tell yet: neither this topic nor a later one was compared
+	Empty bool  // the topic has no record
 }
 
-// CompareNumbers fails with an [*operator.BehindError] when Kafka holds events with numbers that the outbox has not
-// given out: the database was restored from a backup, and somebody must begin a new numbering before anything is
-// published. What cannot be read is no evidence. When Kafka is away, the list ends with an End that says so.
+// CompareNumbers returns an [*operator.BehindError] if Kafka has events with numbers that the outbox has not given out:
+// the database was restored from a backup, and an operator must begin a new numbering before anything is published. A
+// topic that cannot be read is no evidence. If Kafka is away, the list ends with an End that says so.
 func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn Kafka) (ends []End, err error) {
 	topics, err := operator.PinnedTopics(ctx, db, schema)
 	if err != nil {
@@ -50,7 +49,7 @@ func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn K
 	for i, topic := range topics {
 		tail, err := readTail(ctx, conn, topic)
 		if errors.Is(err, kafka.UnknownTopicOrPartition) {
-			continue // never published to, or deleted since
+			continue // never published to, or deleted meanwhile
 		}
 		switch {
 		case err != nil && isAway(ctx, conn, topic, err):
@@ -76,8 +75,7 @@ func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn K
 	return ends, nil
 }
 
-// CompareFirst compares a topic that the outbox is about to publish to. A topic that it has published to already was
-// compared by CompareNumbers, or by the relay that did.
+// CompareFirst is CompareNumbers for a topic that the outbox is about to publish to for the first time.
 func CompareFirst(ctx context.Context, db *pgxpool.Pool, schema string, conn Kafka, topic string) (End, error) {
 	pinned, err := operator.PinnedTopics(ctx, db, schema)
 	if err != nil || slices.Contains(pinned, topic) {
@@ -95,7 +93,7 @@ func CompareFirst(ctx context.Context, db *pgxpool.Pool, schema string, conn Kaf
 
 var errTransport = errors.New("the client of Kafka has a transport of its own kind, by which nothing is read")
 
-// readTail reads the end of a topic by connections such as the client's.
+// readTail reads the end of a topic over connections like the client's.
 func readTail(ctx context.Context, conn Kafka, topic string) ([]event.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, TailTimeout)
 	defer cancel()
@@ -113,8 +111,8 @@ func readTail(ctx context.Context, conn Kafka, topic string) ([]event.Event, err
 	})
 }
 
-// isAway tells a Kafka that does not answer, or cannot tell yet (a partition has no leader), from one that answers that
-// the topic may not be read, or has records that cannot be decoded.
+// isAway reports whether Kafka does not answer, or cannot tell yet (a partition has no leader). It is false if the
+// topic may not be read, or has records that cannot be decoded.
 func isAway(ctx context.Context, conn Kafka, topic string, err error) bool {
 	if errors.Is(err, errTransport) {
 		return false
@@ -132,7 +130,7 @@ func isAway(ctx context.Context, conn Kafka, topic string, err error) bool {
 	return err != nil
 }
 
-// addresses of a client's brokers, with commas between.
+// addresses returns the addresses of a client's brokers, separated by commas.
 func addresses(client *kafka.Client) string {
 	if client.Addr == nil {
 		return ""
@@ -140,8 +138,8 @@ func addresses(client *kafka.Client) string {
 	return client.Addr.String()
 }
 
-// Restored says whether the outbox is as old as what was published from it. It reads the end of each topic, which
-// costs more than all of Examine. Without Kafka or an outbox there is nothing to say.
+// Restored checks whether Kafka has newer events than the outbox. It reads the end of each topic, which costs more than
+// all of Examine. Without Kafka or an outbox it returns nothing.
 func Restored(ctx context.Context, s Subject) []Finding {
 	if s.Kafka == nil {
 		return nil
@@ -164,7 +162,7 @@ func Restored(ctx context.Context, s Subject) []Finding {
 			"primary of a failover. Consumers that compare numbers would drop new events as repeats.",
 			"Read docs/failover.md and docs/restore.md. Then:")
 		f.runWhy("fence")
-	case err != nil: // no outbox is here, or the database is away, which others say
+	case err != nil: // no outbox, or the database is away: other findings say so
 	case reason != nil:
 		f.add(Warn, check, "could not be compared: "+reason.Error(), "After a restore of the database a relay would "+
 			"publish under numbers that Kafka has already.", look)

@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// slotTransactions is from when on the age of what a slot holds back is worth a warning.
+// slotTransactions is the age of a slot's horizon, in transactions, that is a warning.
 const slotTransactions = 10_000_000
 
-// sessions looks for what holds dead rows back, on this server as a whole.
+// sessions looks for what keeps dead rows, on the whole server.
 func (f *findings) sessions(ctx context.Context, s Subject) {
 	for _, look := range []struct {
 		check string
@@ -116,8 +116,8 @@ type slot struct {
 	Name         string
 	Database     string // empty: a physical slot
 	Active       bool
-	Transactions int64  // age of the snapshots that it keeps
-	Keeps        bool   // it keeps WAL
+	Transactions int64  // age of its horizon
+	Keeps        bool   // it retains WAL
 	WAL          string // wal_status
 }
 
@@ -139,7 +139,7 @@ func (f *findings) slotList(list []slot) {
 	bad := 0
 	for _, s := range list {
 		next := fmt.Sprintf("Bring its reader back, or: select pg_drop_replication_slot('%s')", s.Name)
-		if strings.HasPrefix(s.Name, "effectonce_") { // a relay's: its outbox knows of it
+		if strings.HasPrefix(s.Name, "effectonce_") { // a relay's slot, which its outbox knows
 			next = "`relay run --source=wal` for database " + s.Database + "; or `relay wal drop` there, when no " +
 				"relay is to read the WAL any more."
 		}

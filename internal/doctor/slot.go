@@ -7,7 +7,7 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// slot looks at the replication slot of relays that read the WAL, when there has been one.
+// slot examines the replication slot of relays that read the WAL, if there has been one.
 func (f *findings) slot(ctx context.Context, s Subject) {
 	st, err := relay.ReadWALStatus(ctx, s.DB, s.Schema)
 	switch {

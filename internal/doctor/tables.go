@@ -11,10 +11,10 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// waitsLong is from when on events that wait are a failure: a relay takes milliseconds.
+// waitsLong is the age at which waiting events are a failure: a relay takes milliseconds.
 const waitsLong = time.Minute
 
-// deadRows are from when on vacuum is behind: the table's own settings begin at 20,000.
+// deadRows is the number at which vacuum is late: the table's own settings begin at 20,000.
 const deadRows = 500_000
 
 func (f *findings) outbox(d operator.Diagnosis) {
@@ -52,7 +52,7 @@ func (f *findings) outbox(d operator.Diagnosis) {
 	f.vacuum(d.Vacuum)
 }
 
-// identity: how the database's server is told from another one after a failover or a restore.
+// identity says by what the database's server is told from another one after a failover or a restore.
 func (f *findings) identity(check string, byStart bool, means string) {
 	if !byStart {
 		f.ok(check, "known by its system identifier and timeline")
@@ -178,7 +178,7 @@ func (f *findings) aside(d operator.Diagnosis) {
 	}
 }
 
-// held tells a pause, which a person ends, from what ends by itself, and why relays hold what they hold.
+// held separates pauses, which an operator ends, from holds that end by themselves, and gives the relays' reasons.
 func (f *findings) held(topics []operator.Topic, why []string) {
 	held, paused := "", ""
 	for _, t := range topics {
@@ -252,14 +252,14 @@ func (f *findings) inbox(d inboxoperator.Diagnosis) {
 	}
 }
 
-// maintain is a finding that maintenance mends.
+// maintain adds a finding whose remedy is maintenance.
 func (f *findings) maintain(severity Severity, found, means string) {
 	f.add(severity, "inbox days", found, means, "Run this as the tables' owner; then put it into cron, or set "+
 		"inbox.Config.MaintenanceDB.")
 	f.run("inbox", "maintain")
 }
 
-// days: partitions are made ahead of the days that they are for.
+// days examines the daily partitions, which are created ahead of their days.
 func (f *findings) days(d inboxoperator.Diagnosis) {
 	switch {
 	case len(d.Consumers) == 0:
@@ -349,7 +349,7 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 	f.ok(check, "nothing parked, goes by %s, window %d days", c.Dedup, int(c.Window.Hours()/24))
 }
 
-// shortest is the shortest window of all consumers whose window decides; 0 when there is none.
+// shortest returns the shortest window of the consumers that deduplicate by id; 0: none do.
 func shortest(d inboxoperator.Diagnosis) (window time.Duration) {
 	for _, c := range d.Consumers {
 		if c.Dedup == inbox.ByID.String() && (window == 0 || c.Window < window) {

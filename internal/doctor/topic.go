@@ -12,7 +12,7 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// KafkaTopic is what Kafka says of one topic.
+// KafkaTopic is a topic in Kafka.
 type KafkaTopic struct {
 	Cluster    string           `json:"cluster"` // id; empty: the brokers do not say
 	Partitions []KafkaPartition `json:"partitions"`
@@ -25,12 +25,11 @@ type KafkaPartition struct {
 	Replicas  int    `json:"replicas"`
 	InSync    int    `json:"in_sync"`
 	End       int64  `json:"end"` // of its log; -1: not known
-	// Groups are the committed offsets of the groups that were asked for; -1: none.
+	// Groups has the committed offset of each requested group; -1: none.
 	Groups map[string]int64 `json:"groups"`
 }
 
-// ReadTopic asks about one topic, and where these groups are in it. With an error it returns what is known all the
-// same.
+// ReadTopic reads a topic, and the offsets of groups. With an error it returns what is known all the same.
 func ReadTopic(ctx context.Context, conn Kafka, name string, groups []string) (t KafkaTopic, err error) {
 	client, closeIdle := conn.Client(10 * time.Second)
 	defer closeIdle()
@@ -46,7 +45,7 @@ func ReadTopic(ctx context.Context, conn Kafka, name string, groups []string) (t
 		}
 		return t, fmt.Errorf("topic %s: %w", name, err)
 	}
-	var led []kafka.OffsetRequest // one without a leader would have the request fail for all
+	var led []kafka.OffsetRequest // a partition without a leader would fail the request for all
 	for _, p := range meta.Topics[0].Partitions {
 		one := KafkaPartition{
 			Partition: p.ID, Replicas: len(p.Replicas), InSync: len(p.Isr), End: -1, Groups: map[string]int64{},
@@ -75,7 +74,7 @@ func ReadTopic(ctx context.Context, conn Kafka, name string, groups []string) (t
 	return t, errors.Join(errs...)
 }
 
-// committed fills in where a group is.
+// committed fills in the offsets of a group.
 func committed(ctx context.Context, client *kafka.Client, topic, group string, partitions []KafkaPartition) error {
 	ids := make([]int, len(partitions))
 	for i, p := range partitions {

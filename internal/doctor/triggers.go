@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// tables are those that the migrations make; a test compares them.
+// tables lists the tables of the migrations; a test compares them.
 var tables = []string{
 	"effectonce_migration", "idempotency_audit", "idempotency_block", "idempotency_key", "inbox_audit",
 	"inbox_consumer", "inbox_days", "inbox_message", "inbox_message_any", "inbox_numbering", "inbox_parked",
@@ -17,15 +17,15 @@ var tables = []string{
 	"outbox_paused_topic", "outbox_scheduled", "outbox_streamed", "outbox_topic", "outbox_wal", "relay_member",
 }
 
-// ownTriggers are those that the migrations make, as table, name and function; a test compares them.
+// ownTriggers lists the triggers of the migrations, as table, name and function; a test compares them.
 var ownTriggers = []string{
 	"inbox_consumer inbox_consumer_kept inbox_consumer_kept", "inbox_message inbox_guard inbox_guard",
 	"inbox_message_any inbox_guard inbox_guard", "inbox_watermark inbox_guard inbox_guard",
 }
 
-// trigger is one on a table of ours, or a rule, which calls nothing.
+// trigger is a trigger on one of our tables, or a rule, which has no function.
 type trigger struct {
-	Name  string // as ownTriggers has it
+	Name  string // as in ownTriggers
 	What  string
 	Calls string
 	Type  int // pg_trigger.tgtype
@@ -45,7 +45,7 @@ func readTriggers(ctx context.Context, s Subject) ([]trigger, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[trigger])
 }
 
-// triggers looks for code of others that statements on our tables run.
+// triggers looks for foreign code that statements on our tables run.
 func (f *findings) triggers(ctx context.Context, s Subject) {
 	const check = "triggers"
 	list, err := readTriggers(ctx, s)
