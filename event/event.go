@@ -11,17 +11,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// Event is one fact that a producer tells the world.
+// Event is a fact that a producer publishes.
 type Event struct {
-	// ID names the event for ever: the inbox applies an id once per consumer. Zero: Append assigns a UUIDv7.
+	// ID identifies the event: an inbox applies an id once per consumer. Zero: Append assigns a UUIDv7.
 	ID uuid.UUID
-	// Source says who tells it (CloudEvents source), such as "payments". Empty: the Appender's Source.
+	// Source names the producer (CloudEvents source), such as "payments". Empty: the Appender's Source.
 	Source string
 	// Tenant scopes the event. Empty: none.
 	Tenant string
 	// Topic is the Kafka topic: 1 to 249 characters of [a-zA-Z0-9._-]. Required.
 	Topic string
-	// Key orders: events of one key are published and applied in their causal order. Empty: no order is promised.
+	// Key determines the order: events of one key are published and applied in their causal order. Empty: no order.
 	Key string
 	// Type is the kind of fact (CloudEvents type), such as "PaymentCreated". Required.
 	Type string
@@ -33,16 +33,14 @@ type Event struct {
 	Payload []byte
 	// Time is when the fact happened (CloudEvents time), to the microsecond. Zero: when it was appended.
 	Time time.Time
-	// NotBefore is when the event may be published at the earliest. In the past or zero: as soon as it is committed.
-	// Append sets an event of the future aside; the database's clock decides when it is due, and only then does it take
-	// its place behind what its key has had until then. It is not on the wire.
+	// NotBefore is the earliest time of publication. Zero or in the past: as soon as the event is committed. Append
+	// stores a later event apart. When it is due, by the database's clock, it takes its place after the events that its
+	// key has by then. NotBefore is not in the record.
 	NotBefore time.Time
-	// Position is where the event stands in its lane and in the log. The relay and the consumer set it; Append ignores
-	// it.
+	// Position is the event's place in its lane and in the log. The relay and the consumer set it; Append ignores it.
 	Position Position
-	// Raw is the Kafka record as the consumer read it, which [Event.Record] takes apart. It may share memory with
-	// Payload. Nil for an event that was not read from anywhere. Packages consumer, inbox and watermill set it, and
-	// nobody else.
+	// Raw is the Kafka record as the consumer read it; [Event.Record] decodes it. It may share memory with Payload. Nil
+	// for an event that was not consumed. Only packages consumer, inbox and watermill set it.
 	Raw []byte
 }
 
@@ -50,7 +48,7 @@ type Event struct {
 type Position struct {
 	// Lane is the outbox lane, 0 to 31: a shard of the outbox that has one owner at a time. -1 when unknown.
 	Lane int16
-	// Epoch is "<outbox id>.<incarnation>": which numbering Seq belongs to. Empty for foreign events.
+	// Epoch is the numbering of Seq: "<outbox id>.<incarnation>". Empty for foreign events.
 	Epoch string
 	// Seq counts up in publish order within (Epoch, Topic, Partition, Lane). Gaps are legal; duplicates repeat their
 	// number.
@@ -58,28 +56,29 @@ type Position struct {
 	// Partition and Offset are where the consumer read the record.
 	Partition int32
 	Offset    int64
-	// Absent is how many offsets directly before Offset have no record for a consumer: control records, and those that
-	// were aborted, compacted away or removed. The consumer sets it.
+	// Absent is the number of offsets directly before Offset without a record for consumers: control records, and
+	// records that were aborted, compacted away or removed. The consumer sets it.
 	Absent int64
-	// Timestamp is the record's own time in Kafka's log, which an event's Time need not be. The consumer sets it.
-	// The relay sets it to the database's time when it publishes: the record gets that or a later one. Zero: not known.
+	// Timestamp is the record's time in Kafka's log, which may differ from Event.Time. The relay sets it to the
+	// database's time at publication, and the record gets that time or a later one. The consumer sets it. Zero:
+	// unknown.
 	Timestamp time.Time
-	// First is set by the relay when it knows of no earlier attempt to publish the event. It is not on the wire.
+	// First is set by the relay if it knows of no earlier attempt to publish the event. It is not in the record.
 	First bool
-	// Maybe says that an earlier attempt under another number may have written the event: it was refused after an
-	// attempt of unknown outcome, and an operator released it. A consumer that goes by numbers cannot tell; one by ids
-	// can.
+	// Maybe says that an earlier attempt may have written the event under another number: Kafka refused it after an
+	// attempt of unknown outcome, and an operator released it. A consumer by numbers cannot tell whether it is a
+	// repeat; a consumer by ids can.
 	Maybe bool
-	// Replayed says that the event was written before under another number, and that an operator has it published once
-	// more. The consumer sets it.
+	// Replayed says that the event was published before under another number, and that an operator published it again.
+	// The consumer sets it.
 	Replayed bool
 }
 
 // ContentTypeJSON is the content type that [JSON] sets.
 const ContentTypeJSON = "application/json"
 
-// JSON makes an event whose payload is v as JSON, with an id, so that the caller knows it before it is appended.
-// It fails only when v cannot be marshalled.
+// JSON returns an event with the JSON of v as payload, and with an id, so that the caller knows the id before Append.
+// It fails only if v cannot be marshalled.
 func JSON(topic, key, typ string, v any) (Event, error) {
 	payload, err := json.Marshal(v)
 	if err != nil {
@@ -89,7 +88,7 @@ func JSON(topic, key, typ string, v any) (Event, error) {
 }
 
 // DecodeJSON parses the payload of an event into a T. The payload null is an error, unless T has a nil value or an
-// UnmarshalJSON of its own. An error says which event it was and never contains the payload.
+// UnmarshalJSON method. Errors name the event and never contain the payload.
 func DecodeJSON[T any](e Event) (T, error) {
 	var v T
 	err := json.Unmarshal(e.Payload, &v)

@@ -11,14 +11,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// Header is one Kafka header. Its layout is that of kafka-go's protocol.Header, so that one converts to the other.
+// Header is a Kafka header. It has the layout of kafka-go's protocol.Header, so that one converts to the other.
 type Header struct {
 	Key   string
 	Value []byte
 }
 
 // Names of the headers that the codec writes: the attributes of CloudEvents 1.0 in the binary mode of its Kafka
-// protocol binding, and three of our own that say where the event stands in its outbox.
+// protocol binding, and our own ones for the event's place in its outbox.
 const (
 	HeaderSpecVersion = "ce_specversion"
 	HeaderID          = "ce_id"
@@ -32,16 +32,16 @@ const (
 	HeaderLaneSeq     = "ce_laneseq"
 	HeaderMaybe       = "ce_maybe" // "true", or absent
 	HeaderTraceParent = "traceparent"
-	// HeaderReplay stands among the event's own headers, as "true", when an operator of the outbox has it published
-	// once more, under another number.
+	// HeaderReplay is among the event's own headers, as "true", if an operator of the outbox published it again under
+	// another number.
 	HeaderReplay = "effectonce_replay"
 )
 
-// MaxHeaders is how many headers of a record are understood, and how many members of a structured CloudEvent. A header
-// of two bytes in the log costs a hundred in memory, and a compressed one nothing in the log.
+// MaxHeaders bounds the headers of a record, and the members of a structured CloudEvent. A header of two bytes in the
+// log, or of none if it is compressed, costs a hundred bytes of memory.
 const MaxHeaders = 10_000
 
-// DefaultSource is the ce_source of an event that names none: CloudEvents requires one.
+// DefaultSource is the ce_source of an event without a source: CloudEvents requires one.
 const DefaultSource = "effectonce"
 
 var (
@@ -49,16 +49,15 @@ var (
 	maybe       = []byte("true")
 )
 
-// ReservedHeader reports whether a header name is the codec's own, so that an event may not carry it itself:
-// everything that starts with "ce_", and "content-type".
+// ReservedHeader reports whether a header name is reserved for the codec, so that an event may not have it: every name
+// that begins with "ce_", and "content-type".
 func ReservedHeader(name string) bool {
 	return strings.HasPrefix(name, "ce_") || name == HeaderContentType
 }
 
-// AppendHeaders appends the headers of e to dst in the order that is fixed for others to build on: ce_specversion,
-// ce_id, ce_source, ce_type, ce_time, content-type, ce_tenant, ce_epoch, ce_lane, ce_laneseq, ce_maybe, traceparent,
-// then the event's own by name. Attributes that e does not have are left out; a reserved name among e.Headers is left
-// out too.
+// AppendHeaders appends the headers of e to dst, in a fixed order on which others may rely: ce_specversion, ce_id,
+// ce_source, ce_type, ce_time, content-type, ce_tenant, ce_epoch, ce_lane, ce_laneseq, ce_maybe, traceparent, then the
+// event's own by name. It leaves out attributes that e lacks, and reserved names in e.Headers.
 func AppendHeaders(dst []Header, e *Event) []Header {
 	w := headerWriter{dst: dst, buf: make([]byte, 0, headerBytes(e))}
 	source := e.Source
@@ -90,14 +89,13 @@ func AppendHeaders(dst []Header, e *Event) []Header {
 	return w.dst
 }
 
-// headerWriter cuts the values of one event's headers from one buffer: they are written a hundred thousand times a
-// second.
+// headerWriter cuts the header values of an event from one buffer: they are written a hundred thousand times a second.
 type headerWriter struct {
 	dst []Header
 	buf []byte
 }
 
-// headerBytes is how much room the values take at most: the id, two numbers and a time, and the strings.
+// headerBytes bounds the size of the values: the id, two numbers and a time, and the strings.
 func headerBytes(e *Event) int {
 	n := 36 + 6 + 20 + len(time.RFC3339Nano) + len(DefaultSource) + len(e.Source) + len(e.Type) + len(e.ContentType) +
 		len(e.Tenant) + len(e.Position.Epoch)
@@ -142,7 +140,7 @@ func (w *headerWriter) own(own map[string]string) {
 	slices.SortFunc(w.dst[at:], func(a, b Header) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// Record is what a consumer read from Kafka, before anybody understood it.
+// Record is a Kafka record as a consumer read it.
 type Record struct {
 	Topic      string
 	Partition  int32
@@ -152,19 +150,20 @@ type Record struct {
 	Headers    []Header
 }
 
-// Decode makes an Event of a record, whoever produced it. idHeader names the header that carries the id (empty: ce_id;
-// Debezium's outbox router writes "id"); a record without it is looked up under ce_id. It never fails and never panics:
-// what a foreign producer left out is empty, an id that is no UUID becomes [ForeignID] of (ce_source, or else the
-// topic), no id at all becomes [RecordID]; so does the value of a variable that was never set, such as the nil UUID,
-// null or undefined, which would make all such records one event. A UUID is the id, but that of a CloudEvent with a
-// ce_source, which no relay wrote, becomes the hash of both. Of a header that occurs twice the last one counts, as
-// Kafka's own lastHeader does. Key and header values that are not UTF-8 are kept byte for byte in their strings, but
-// cannot be stored as text; [Storable] tells.
+// Decode returns the Event of a record of any producer. It never fails and never panics: attributes that are missing
+// are empty. Of a header that occurs twice, the last one counts, as in Kafka's lastHeader. Key and header values that
+// are not UTF-8 are kept byte for byte, but cannot be stored as text; see [Storable].
 //
-// A record in the structured mode of CloudEvents, whose content type is application/cloudevents+json, is taken apart as
-// if it had come in the binary mode: its data is the payload, datacontenttype the content type, and an extension x the
-// header ce_x. One that does not parse, or has more than [MaxHeaders] members, is an event like any other. Of the
-// record's headers no more than MaxHeaders are looked at; consumers refuse such a record.
+// idHeader names the header with the id (empty: ce_id; Debezium's outbox router writes "id"); without that header
+// Decode looks for ce_id. A UUID is the id; for a CloudEvent with a ce_source that no relay wrote it is hashed together
+// with the source. An id that is no UUID becomes [ForeignID] of (ce_source, or else the topic, and the id). Without an
+// id the event gets a [RecordID]. So does the value of an unset variable, such as the nil UUID, null or undefined:
+// otherwise all such records would be one event.
+//
+// A record in the structured mode of CloudEvents, with the content type application/cloudevents+json, is decoded as if
+// it were in the binary mode: its data is the payload, datacontenttype the content type, and an extension x the header
+// ce_x. If it does not parse, or has more than [MaxHeaders] members, its value is the payload. Decode reads no more
+// than MaxHeaders headers; consumers refuse a record with more.
 func Decode(r *Record, idHeader string) Event {
 	if idHeader == "" {
 		idHeader = HeaderID
@@ -213,8 +212,8 @@ func Decode(r *Record, idHeader string) Event {
 	return e
 }
 
-// decodeAttribute takes one header of the codec's own; false: it is the event's own. A value that does not parse leaves
-// the attribute as it was.
+// decodeAttribute decodes a header of the codec; false: it is one of the event's own. A value that does not parse
+// changes nothing.
 func (e *Event) decodeAttribute(name, value string) bool {
 	switch name {
 	case HeaderSource:

@@ -3,8 +3,8 @@ package event
 import "encoding/binary"
 
 // Record returns the record that the consumer read, byte for byte: its key, which may be null, its value, and its
-// headers in their order, repeated ones and foreign bytes included. Time is the event's. For an event that was not read
-// from Kafka, whose Raw is nil, it is the record that the codec makes of it.
+// headers in their order, including repeated ones and foreign bytes. Its Time is the event's. For an event that was not
+// consumed (Raw is nil) it returns the encoded event.
 func (e *Event) Record() Record {
 	r := Record{
 		Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset, Time: e.Time,
@@ -30,7 +30,7 @@ func (r *Record) Encode() []byte {
 	for _, h := range r.Headers {
 		n += len(h.Key) + len(h.Value) + 10
 	}
-	// Attributes, and the distances in time and offset from the first record of a batch: it is the first.
+	// Attributes, and the distances in time and offset from the first record of the batch, which this is.
 	b := appendBytes(appendBytes(append(make([]byte, 0, n), 0, 0, 0), r.Key), r.Value)
 	b = binary.AppendVarint(b, int64(len(r.Headers)))
 	for _, h := range r.Headers {
@@ -48,8 +48,7 @@ func appendBytes(b, v []byte) []byte {
 	return append(binary.AppendVarint(b, int64(len(v))), v...)
 }
 
-// parseRaw takes key, value and headers off a record of Kafka's format 2: attributes, time, offset, key, value,
-// headers.
+// parseRaw decodes a record of Kafka's format 2: attributes, time, offset, key, value, headers.
 func parseRaw(b []byte) (key, value []byte, headers []Header, ok bool) {
 	if len(b) == 0 {
 		return nil, nil, nil, false
@@ -71,7 +70,7 @@ func parseRaw(b []byte) (key, value []byte, headers []Header, ok bool) {
 	return key, value, headers, !r.bad
 }
 
-// rawReader takes values off a record; once one does not fit, bad is set.
+// rawReader reads the values of a record. It sets bad if one does not fit.
 type rawReader struct {
 	b   []byte
 	bad bool
@@ -87,7 +86,7 @@ func (r *rawReader) varint() int64 {
 	return v
 }
 
-// bytes takes a length and that many bytes; nil for the length -1.
+// bytes reads a length and that many bytes; nil for the length -1.
 func (r *rawReader) bytes() []byte {
 	n := r.varint()
 	if n == -1 {

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// contentTypeStructured is the content type of a record whose value is a whole CloudEvent, as the structured mode of
-// the Kafka protocol binding has it. Other formats than JSON are left as they are.
+// contentTypeStructured is the content type of a CloudEvent in the structured mode of the Kafka protocol binding.
+// Formats other than JSON are not decoded.
 const contentTypeStructured = "application/cloudevents+json"
 
-// isStructured reports whether a content type says so; parameters such as a charset may follow.
+// isStructured reports whether a content type is contentTypeStructured, perhaps with parameters such as a charset.
 func isStructured(contentType string) bool {
 	media, _, _ := strings.Cut(contentType, ";")
 	return strings.EqualFold(strings.TrimRight(media, " \t"), contentTypeStructured)
 }
 
-// decodeStructured takes a CloudEvent in the JSON format apart: attributes become what the headers of the binary mode
-// would have become, and data the payload. It returns the id. False: it is none, and e is as it was.
+// decodeStructured decodes a CloudEvent in the JSON format: attributes as the headers of the binary mode, data as the
+// payload. It returns the id. False: value is no CloudEvent, and e is unchanged.
 func (e *Event) decodeStructured(value []byte) (id string, ok bool) {
 	members, ok := membersOf(value)
 	if !ok {
@@ -45,7 +45,7 @@ func (e *Event) decodeStructured(value []byte) (id string, ok bool) {
 	}
 	e.Payload, e.ContentType = payload, attributes["datacontenttype"]
 	if e.ContentType == "" && members["data"] != nil {
-		e.ContentType = ContentTypeJSON // what the format says of data that says nothing
+		e.ContentType = ContentTypeJSON // the format's default
 	}
 	id = attributes["id"]
 	delete(attributes, "id")
@@ -61,7 +61,7 @@ func (e *Event) decodeStructured(value []byte) (id string, ok bool) {
 	return id, true
 }
 
-// membersOf takes a JSON object apart. False: it is none, or has more than [MaxHeaders] members.
+// membersOf returns the members of a JSON object. False: it is none, or has more than [MaxHeaders] members.
 func membersOf(value []byte) (map[string]json.RawMessage, bool) {
 	dec := json.NewDecoder(bytes.NewReader(value))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
