@@ -18,38 +18,36 @@ import (
 	"github.com/effectonce/effectonce/internal/tracing"
 )
 
-// copyFrom is the number of events from which COPY beats one statement, by measurement:
-// docs/decisions/0001-append-many.md.
+// copyFrom is the number of events from which COPY is faster than one statement (docs/decisions/0001-append-many.md).
 const copyFrom = 50
 
 // Appender writes events into the outbox. The zero value is ready; a value may be copied and used by many goroutines.
 type Appender struct {
-	// Source is given to events that have none, such as "payments". Empty: none; the relay then sends "effectonce".
+	// Source is the source of events without one, such as "payments". Empty: none; the relay then sends "effectonce".
 	Source string
 	// Schema holds the outbox's tables: 1 to 63 of a-z, 0-9 and _, not beginning with a digit. Empty: the connection's
 	// search_path decides, which a pooler may lose.
 	Schema string
 	// MaxPayload bounds an event's payload, in bytes. Zero: key, headers and payload together must fit into a Kafka
-	// record of 1 MiB, which is what brokers accept unless told otherwise. Negative: no bound. Raise it together with
-	// the topic's max.message.bytes: an event that the broker refuses is refused when it is too late for the business
-	// transaction.
+	// record of 1 MiB, the default limit of brokers. Negative: no bound. Raise it together with the topic's
+	// max.message.bytes: the broker refuses an event only after the business transaction has committed.
 	MaxPayload int
-	// InboxWindow is how long consumers remember ids (inbox.Config.Window). An event whose own v7 id would be older
-	// than that when it is due is refused: no inbox would apply it. Zero: 14 days, the inbox's default. Negative: not
-	// checked.
+	// InboxWindow is how long consumers remember ids (inbox.Config.Window). Append refuses a scheduled event whose own
+	// v7 id would be older than that when it is due: no inbox would apply it. Zero: 14 days, the inbox's default.
+	// Negative: not checked.
 	InboxWindow time.Duration
-	// Propagator writes the trace of the context into the event's headers. Nil: W3C trace context, without baggage.
-	// A header that the event has already wins.
+	// Propagator writes the context's trace into the event's headers, but overwrites none. Nil: W3C trace context,
+	// without baggage.
 	Propagator propagation.TextMapPropagator
 	// TracerProvider makes a span "append" for each call, in the trace of the context; the events' headers then name
 	// that span. Nil: no spans, and the headers name the caller's.
 	TracerProvider trace.TracerProvider
 }
 
-// SQLTx is a transaction of database/sql: *sql.Tx, or what embeds it and leaves ExecContext alone (sqlx). It is an
-// interface only a transaction fits, because an event appended outside of one is an event about nothing. ORMs that
-// rewrite the arguments of a query must be asked for what is below: tx.Tx in bun, tx.Statement.ConnPool.(outbox.SQLTx)
-// in GORM, with and without PrepareStmt. An effect's transaction is pgx's: package sqltx lends it.
+// SQLTx is a transaction of database/sql: *sql.Tx, or a type that embeds it and keeps its ExecContext (sqlx). Only a
+// transaction implements it, because an event must be appended in one. Of ORMs that rewrite the arguments of a query,
+// pass the transaction below: tx.Tx in bun, tx.Statement.ConnPool.(outbox.SQLTx) in GORM, with and without PrepareStmt.
+// An effect's transaction is pgx's: package sqltx lends it.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	Commit() error
@@ -66,22 +64,22 @@ func AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
 	return Appender{}.AppendSQL(ctx, tx, events...)
 }
 
-// Append writes the events, in their order, in tx: they are published if and after tx commits. It sends one statement,
-// or one COPY for many events, in any mode of pgx. The events are not changed; one without an ID gets a UUIDv7 that the
-// caller does not learn, so set [event.NewID] to know it. No events: nothing is sent. Events whose NotBefore lies in
-// the future, by this process's clock, go into another table by a statement of their own, and get an id of the time
-// they are due.
+// Append writes the events, in their order, in tx: they are published after tx commits. It sends one statement, or one
+// COPY for many events, in any mode of pgx; without events it sends nothing. It does not change the events; one without
+// an ID gets a UUIDv7 that the caller does not learn: set [event.NewID] to know it. Events whose NotBefore is in the
+// future, by this process's clock, go into another table by a second statement, with ids of the time at which they are
+// due.
 //
-// All events are checked first. One that cannot be published is refused with an [*EventError], nothing was sent, and tx
-// is as good as before; so is an event that was consumed (its Raw is set), and an ID that was appended in tx before.
-// Any other error comes from the database, and tx must be rolled back.
+// All events are checked first. An event that cannot be published, that was consumed (its Raw is set), or whose ID was
+// appended in tx before, is refused with an [*EventError]: nothing was sent, and tx may continue. Any other error comes
+// from the database, and tx must be rolled back.
 func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
 	}
 	sent := false
 	return a.write(ctx, events, func(ctx context.Context, b *batch) error {
-		if !sent { // what is scheduled is a batch of its own
+		if !sent { // scheduled events are a batch of their own
 			if err := pgsession.Texts(tx.Conn()); err != nil {
 				return fmt.Errorf("outbox: append %d events: %w", len(events), err)
 			}
@@ -124,17 +122,17 @@ func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event
 	})
 }
 
-// batch is checked events and what is written of them beyond what they say themselves.
+// batch holds checked events, and the other values of their rows.
 type batch struct {
 	prefix string // of the schema, for queries
 	schema string
 	events []event.Event
 	rows   []row
-	later  bool // they are scheduled, all of them
-	bytes  int  // of everything that is sent, roughly
+	later  bool // all of them are scheduled
+	bytes  int  // approximate size of the statement
 }
 
-// write checks the events and has them written, batch by batch, in the span of the call.
+// write checks the events and writes them, batch by batch, in the call's span.
 func (a Appender) write(ctx context.Context, events []event.Event,
 	do func(ctx context.Context, b *batch) error,
 ) (err error) {
@@ -150,7 +148,8 @@ func (a Appender) write(ctx context.Context, events []event.Event,
 	return err
 }
 
-// prepare refuses what cannot be published, before anything is sent. What is to come later is a batch of its own.
+// prepare refuses events that cannot be published, before anything is sent. It returns scheduled events as another
+// batch.
 func (a Appender) prepare(ctx context.Context, events []event.Event) ([]*batch, error) {
 	prefix, err := pgschema.Prefix(a.Schema)
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// The bounds of an event. The table checks topic, key, texts and reserved headers once more, for producers in plain
-// SQL.
+// The bounds of an event. The table also checks topic, key, texts and reserved headers, for producers in plain SQL.
 const (
 	maxRecord      = 1 << 20 // bytes; a broker's default is 1,048,588 for a batch of one
 	maxTopic       = 249     // Kafka's own: a topic is a directory name with "-partition" behind it
@@ -21,17 +20,17 @@ const (
 	maxHeaderName  = 255  // bytes
 	maxHeaderValue = 8192 // bytes
 
-	// recordOverhead is what a record takes beside key, payload and the texts counted one by one: batch and record
-	// framing (under 100 bytes), and names, lengths and fixed values of the codec's headers (under 300).
+	// recordOverhead is the size of a record without key, payload and texts: batch and record framing (under 100
+	// bytes), and names, lengths and fixed values of the codec's headers (under 300).
 	recordOverhead = 512
 	headerOverhead = 8 // two lengths, each a varint
 )
 
-// EventError refuses an event before anything was sent: the transaction goes on as if Append had not been called.
+// EventError refuses an event before anything was sent: the transaction is as if Append had not been called.
 type EventError struct {
-	// Index is the event's place among those given to Append, from 0.
+	// Index is the event's place in the call's events, from 0.
 	Index int
-	// Field is the name of the field of event.Event that is wrong.
+	// Field is the name of the wrong field of event.Event.
 	Field string
 	// Reason says what is wrong and what is allowed. It contains no payload, key or header value.
 	Reason string
@@ -42,7 +41,7 @@ func (e *EventError) Error() string {
 	return fmt.Sprintf("outbox: event %d: %s %s", e.Index, e.Field, e.Reason)
 }
 
-// check returns how large the event is as a record, about, with the headers that the trace adds.
+// check returns the approximate size of the event's record, with the headers of the trace.
 func (a Appender) check(i int, e *event.Event, trace map[string]string) (int, error) {
 	refuse := func(field, format string, args ...any) (int, error) {
 		return 0, &EventError{Index: i, Field: field, Reason: fmt.Sprintf(format, args...)}
@@ -80,7 +79,7 @@ func (a Appender) check(i int, e *event.Event, trace map[string]string) (int, er
 		return refuse("Headers", "%s", reason)
 	}
 	size += headersSize(e.Headers) + headersSize(trace)
-	// What RFC 3339 can say, and so ce_time: narrower than Postgres.
+	// ce_time is RFC 3339, which has fewer years than Postgres.
 	if year := e.Time.UTC().Year(); year < 1 || year > 9999 {
 		return refuse("Time", "is in year %d: want 1 to 9999", year)
 	}
@@ -93,16 +92,16 @@ func (a Appender) check(i int, e *event.Event, trace map[string]string) (int, er
 	return size + len(e.Payload), nil
 }
 
-// limit is the largest payload beside the other size bytes of the record; negative: any.
+// limit returns the largest payload if the rest of the record has size bytes; negative: no limit.
 func (a Appender) limit(size int) int {
 	if a.MaxPayload != 0 {
 		return max(a.MaxPayload, -1)
 	}
-	// Never negative: maxHeaders headers of the longest, and all else, fit.
+	// Never negative: the longest headers and texts fit.
 	return maxRecord - size
 }
 
-// checkTwice refuses an id that an event before has: one of the two would be dropped as a duplicate by every consumer.
+// checkTwice refuses an id that an earlier event has: every consumer would drop one of the two as a duplicate.
 func checkTwice(seen map[uuid.UUID]int, i int, id uuid.UUID) error {
 	if id == uuid.Nil {
 		return nil
@@ -114,8 +113,8 @@ func checkTwice(seen map[uuid.UUID]int, i int, id uuid.UUID) error {
 	return nil
 }
 
-// given are the ids that were appended in a transaction. It is kept with the connection, and holds the transaction, so
-// that no later one has its address.
+// given holds the ids that were appended in a transaction. It is stored with the connection, and holds the transaction,
+// so that no later transaction has its address.
 type given struct {
 	tx  pgx.Tx
 	ids map[uuid.UUID]bool
@@ -123,14 +122,14 @@ type given struct {
 
 const givenKey = "effectonce: appended ids"
 
-// give notes the events' ids. It refuses one that an earlier call has appended in tx, as event.Derive with one name
-// gives it in a loop.
+// give records the events' ids. It refuses an id that an earlier call has appended in tx, as from event.Derive with one
+// name in a loop.
 func give(tx pgx.Tx, events []event.Event) error {
 	if !slices.ContainsFunc(events, func(e event.Event) bool { return e.ID != uuid.Nil }) {
 		return nil
 	}
 	conn := tx.Conn()
-	if conn == nil { // a transaction of a test
+	if conn == nil { // a test's fake transaction
 		return nil
 	}
 	data := conn.PgConn().CustomData()
@@ -153,7 +152,7 @@ func give(tx pgx.Tx, events []event.Event) error {
 	return nil
 }
 
-// validTopic is Kafka's own rule, and the table's check constraint.
+// validTopic is Kafka's rule, which the table also checks.
 func validTopic(topic string) bool {
 	if topic == "" || len(topic) > maxTopic || topic == "." || topic == ".." {
 		return false
@@ -168,7 +167,7 @@ func validTopic(topic string) bool {
 	return true
 }
 
-// badText says why s cannot be a text column or a header, or nothing.
+// badText says why s cannot be a text column or a header; "": it can.
 func badText(s string) string {
 	switch {
 	case len(s) > maxText:

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// copy writes the batch by COPY, which draws ids row by row, in order, and streams: it needs no memory of its own.
+// copy writes the batch by COPY, which assigns ids row by row, in order, and streams the rows.
 func (b *batch) copy(ctx context.Context, tx pgx.Tx) error {
 	name, into := pgx.Identifier{table}, columns()
 	if b.later {
@@ -24,7 +24,7 @@ func (b *batch) copy(ctx context.Context, tx pgx.Tx) error {
 	return took(n, len(b.events))
 }
 
-// source hands the rows to COPY. pgx encodes a row before it asks for the next, so that one slice does for all.
+// source passes the rows to COPY. pgx encodes a row before it asks for the next, so one slice serves all rows.
 type source struct {
 	batch  *batch
 	next   int

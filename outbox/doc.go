@@ -1,5 +1,5 @@
-// Package outbox appends events in the transaction of the business change they tell about: if it commits they will be
-// published, if it rolls back they never were.
+// Package outbox appends events in the transaction of the business change that they describe: they are published if it
+// commits, and do not exist if it rolls back.
 //
 // # The producer's duties
 //
@@ -10,21 +10,20 @@
 //     commit the other way round.
 //  3. Give events that must keep an order the same Key, and let it be the aggregate's identity. Without a Key there is
 //     no order.
-//  4. Leave ID empty when the transaction is retried as a whole: the attempt before rolled back and took its event
-//     along. When the same intent may be appended by two transactions, use event.IntentID; in a consumer's handler,
-//     event.Derive.
-//  5. When Commit fails, know whether it happened. A server that answers with an error has rolled back. When no answer
-//     came, the outcome is unknown, and the outbox proves nothing: a published event is gone from it. Look at the
+//  4. Leave ID empty if the transaction is retried as a whole: the earlier attempt rolled back, and its event with it.
+//     If two transactions may append the same intent, use event.IntentID; in a consumer's handler, event.Derive.
+//  5. If Commit fails, find out whether it happened. A server that answers with an error has rolled back. Without an
+//     answer the outcome is unknown, and the outbox proves nothing: a published event is no longer in it. Look at the
 //     business row. Do not trust a driver's advice that a failed COMMIT is safe to retry.
 //  6. Never write the columns lane, id or created_at, never update or delete rows, and never reset the identity's
-//     sequence: order per key hangs on ids drawn at insert.
-//  7. Keep the transaction short. Nothing waits for it but its own events, and the vacuum.
-//  8. An event with NotBefore waits in a table of its own. It has no place in its key's order until it is due: what the
-//     key has had by then comes first.
+//     sequence: the order per key depends on ids that are assigned at insert.
+//  7. Keep the transaction short. Only its own events wait for it, and vacuum.
+//  8. An event with NotBefore waits in another table. It gets its place in its key's order when it is due: events that
+//     the key has by then come first.
 //
 // # In one round trip
 //
-// A round trip is a third of what one event costs a transaction. [Queue] puts events into the pgx.Batch of the
+// A round trip is a third of the cost of one event in a transaction. [Queue] puts events into the pgx.Batch of the
 // statements that make the change.
 //
 // # Plain SQL
@@ -41,10 +40,10 @@
 // It does not bound payload and headers; keep the whole event under 1 MiB, or a broker with default settings refuses
 // it.
 //
-// An event of the future goes into outbox_scheduled, which has a column due (timestamptz) and otherwise the same ones.
-// Leave message_id out there: the event gets an id of the day it comes.
+// A scheduled event goes into outbox_scheduled, which has the same columns and due (timestamptz). Leave message_id out
+// there: the event gets an id of the day on which it is due.
 //
-// A producer needs no more than this, for Append too; the identity needs no right on its sequence:
+// A producer needs only these rights, also for Append; the identity needs no right on its sequence:
 //
 //	grant usage on schema app to producer;
 //	grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
@@ -52,8 +51,8 @@
 //	grant insert (due, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
 //		on app.outbox_scheduled to producer; -- for events with NotBefore
 //
-// It cannot choose an event's id or lane then, nor read, change or delete events.
+// With them it cannot choose an event's id or lane, and cannot read, change or delete events.
 //
-// Insert within an explicit transaction: a driver that repeats a statement whose connection broke, as some do outside
-// of one, would append twice. message_id must not be the nil or the max UUID; leave it out unless the id is derived.
+// Insert in an explicit transaction: outside of one, some drivers repeat a statement after a broken connection, and
+// would append twice. message_id must not be the nil or the max UUID; leave it out unless the id is derived.
 package outbox

@@ -10,17 +10,17 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// LockKeys makes other transactions that lock one of these keys wait until tx ends. It is for events whose key has no
-// row that the transaction locks anyway: without some lock, two transactions append in one order and decide in the
-// other, and consumers see the key's events in an order that never was.
+// LockKeys locks keys until tx ends; other transactions that lock one of them wait. Use it for events whose key has no
+// row that the transaction locks anyway: without a lock, two transactions may append in one order and commit in the
+// other, and consumers see the key's events in an order that never existed.
 //
-// Call it once, before reading what the decision depends on, with all the keys: they are locked in an order that does
-// not deadlock, in one round trip. Empty keys are left out, for they promise no order. Two keys may share a lock (it is
-// a 64-bit hash), which costs a wait and nothing else. Each key takes a place in the server's lock table
-// (max_locks_per_transaction), so lock hundreds, not hundreds of thousands.
+// Call it once, with all keys, before reading what the decision depends on: it locks them in an order without
+// deadlocks, in one round trip. It ignores empty keys, which have no order. Two keys may share a lock (a 64-bit hash),
+// which only costs a wait. Each key takes a place in the server's lock table (max_locks_per_transaction): lock
+// hundreds, not hundreds of thousands.
 //
-// It refuses a REPEATABLE READ transaction: its snapshot is older than the locks, so whoever had them before has
-// decided on what it does not see. In SERIALIZABLE Postgres itself refuses such a decision when the other is
+// It refuses a REPEATABLE READ transaction: its snapshot is older than the locks, and does not show what their earlier
+// holders have written. In SERIALIZABLE, Postgres itself refuses such a decision if the other transaction is
 // SERIALIZABLE too.
 //
 // An error that is not about a key comes from the database, and tx must be rolled back. From plain SQL, lock one key by

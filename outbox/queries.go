@@ -1,22 +1,22 @@
 package outbox
 
-// The tables this room writes. Their columns are named once more in the queries, which stay plain text.
+// The tables that this package writes. The queries, which are plain text, repeat their columns.
 const (
 	table          = "outbox_event"
 	scheduledTable = "outbox_scheduled"
 )
 
-// columns is what Append fills, in the order of queryAppendOne's parameters. lane, id and created_at are the table's
-// own.
+// columns returns the columns that Append fills, in the order of queryAppendOne's parameters. The table fills lane, id
+// and created_at itself.
 func columns() []string {
 	return []string{
 		"message_id", "source", "tenant", "topic", "key", "type", "content_type", "headers", "payload", "event_time",
 	}
 }
 
-// Every value but the payload travels as text and is cast on the server: then the same statement works with every
-// driver and in every mode of pgx, whatever parameter types those would choose by themselves. In another encoding than
-// Go's the server would take them for other texts: it refuses the first one, with an error that says so.
+// Every value except the payload is sent as text and cast on the server, so that the same statement works with every
+// driver and in every mode of pgx, whatever parameter types they would choose. In an encoding other than UTF-8 the
+// server would read other texts: the first one fails, with an error that says so.
 
 const queryAppendOne = `-- outbox: append one
 insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload,
@@ -26,9 +26,8 @@ values (case when pg_client_encoding() in ('UTF8', 'SQL_ASCII') then $1::text
 	$2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::bytea,
 	$10::text::timestamptz)`
 
-// Arrays as their text literals, and all payloads in one value that is cut apart on the server: base64 or hex inside an
-// array would cost twice the bytes. A null size makes a null payload. Ids are drawn above the ordered scan, in its
-// order.
+// Arrays are text literals, and all payloads are one value that the server cuts apart: base64 or hex inside an array
+// would cost twice the bytes. A null size makes a null payload. Ids are assigned above the ordered scan, in its order.
 const queryAppendMany = `-- outbox: append many
 insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload,
 	event_time)
@@ -63,8 +62,8 @@ from unnest(case when pg_client_encoding() in ('UTF8', 'SQL_ASCII') then $1::tex
 	as e (message_id, source, tenant, topic, key, type, content_type, headers, at, size, event_time, due, n)
 order by e.n`
 
-// Ordered by hash, which is what is locked: two keys of one hash are one lock, so an order by key could still deadlock.
-// It fails, with a division by zero, in a transaction that goes on seeing what there was before the lock.
+// Ordered by hash, which is the lock: an order by key could deadlock, because two keys may have one hash. It fails with
+// a division by zero in a transaction whose snapshot is older than the lock.
 const queryLockKeys = `-- outbox: lock keys
 select pg_advisory_xact_lock(k.hash) from (
 	select distinct hashtextextended(key collate "C", 0) as hash from unnest($1::text::text[]) as key

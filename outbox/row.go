@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// row is what an event's row says beside the event's own fields.
+// row has the values of an event's row that are not fields of the event.
 type row struct {
 	id      uuid.UUID
 	source  string
@@ -42,10 +42,10 @@ func (a Appender) row(e *event.Event, t traceHeaders, now time.Time) row {
 	return r
 }
 
-// traceHeaders is the headers that say which trace the context belongs to. Empty without a span.
+// traceHeaders are the headers with the context's trace. Empty without a span.
 type traceHeaders struct {
 	headers map[string]string
-	json    string // the same, encoded: most events have no other headers
+	json    string // headers, encoded: most events have no others
 }
 
 func (a Appender) trace(ctx context.Context) traceHeaders {
@@ -55,7 +55,7 @@ func (a Appender) trace(ctx context.Context) traceHeaders {
 	}
 	carrier := propagation.MapCarrier{}
 	p.Inject(ctx, carrier)
-	// Tracing must not make a business transaction fail: what cannot be stored is left out.
+	// Tracing must not fail a business transaction: headers that cannot be stored are left out.
 	maps.DeleteFunc(carrier, func(name, value string) bool { return badHeader(name, value) != "" })
 	if len(carrier) == 0 {
 		return traceHeaders{}
@@ -63,7 +63,7 @@ func (a Appender) trace(ctx context.Context) traceHeaders {
 	return traceHeaders{headers: carrier, json: encode(carrier, nil)}
 }
 
-// encode writes headers as a JSON object; those of more are added when their name is not among them.
+// encode returns headers as a JSON object, with those of more whose names are not among them.
 func encode(headers, more map[string]string) string {
 	b := make([]byte, 0, 2+headersSize(headers)+headersSize(more))
 	b = append(b, '{')

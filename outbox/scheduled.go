@@ -10,9 +10,9 @@ import (
 // inboxWindow is the inbox's default window.
 const inboxWindow = 14 * 24 * time.Hour
 
-// split takes the events that are to come later into a batch of their own.
+// split moves the scheduled events into another batch.
 func (b *batch) split(now time.Time) []*batch {
-	// How the bytes are shared is not known, and only their order of magnitude counts.
+	// Each gets all bytes: only their order of magnitude matters.
 	soon := &batch{prefix: b.prefix, schema: b.schema, bytes: b.bytes}
 	then := &batch{prefix: b.prefix, schema: b.schema, bytes: b.bytes, later: true}
 	for i := range b.events {
@@ -28,7 +28,7 @@ func (b *batch) split(now time.Time) []*batch {
 	return []*batch{soon, then}
 }
 
-// badDue says why an event cannot wait until it is due, or nothing.
+// badDue says why an event cannot be scheduled; "": it can.
 func (a Appender) badDue(e *event.Event) (field, reason string) {
 	if e.NotBefore.IsZero() {
 		return "", ""

@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// What one statement carries at most. Drivers and server hold it in memory several times over.
+// Bounds of one statement. Drivers and server hold it in memory several times.
 const (
 	maxStatement       = 8 << 20 // bytes
 	maxStatementEvents = 10000
@@ -20,7 +20,7 @@ const (
 // timeFormat is read the same under every DateStyle.
 const timeFormat = "2006-01-02T15:04:05.999999Z07:00"
 
-// statements writes the batch by one statement, or by several when it is too large for one.
+// statements writes the batch by one statement, or by several if it is too large for one.
 func (b *batch) statements(exec func(query string, args []any, events int) error) error {
 	return b.parts(func(from, to int) error {
 		query, args := queryAppendOne, []any(nil)
@@ -38,8 +38,7 @@ func (b *batch) statements(exec func(query string, args []any, events int) error
 	})
 }
 
-// took refuses what the table has not taken in full: a trigger can swallow rows, and an event that is silently gone is
-// what this module exists against.
+// took fails unless the table has taken all rows: a trigger can swallow some, and their events would be lost silently.
 func took(rows int64, of int) error {
 	if rows != int64(of) {
 		return fmt.Errorf("outbox: append %d events: the table took %d: roll back", of, rows)
@@ -47,7 +46,7 @@ func took(rows int64, of int) error {
 	return nil
 }
 
-// parts cuts the batch into what statements can carry.
+// parts cuts the batch into statements.
 func (b *batch) parts(do func(from, to int) error) error {
 	for from := 0; from < len(b.events); {
 		to, bytes := from, 0
@@ -73,7 +72,7 @@ func (b *batch) one(i int) []any {
 		headers = r.headers
 	}
 	if e.Payload != nil {
-		// A nil []byte is an empty value to some drivers, and a tombstone must be null.
+		// Some drivers send a nil []byte as an empty value, but a tombstone must be null.
 		payload = e.Payload
 	}
 	if !r.time.IsZero() {
@@ -82,7 +81,7 @@ func (b *batch) one(i int) []any {
 	return []any{r.id.String(), r.source, e.Tenant, e.Topic, e.Key, e.Type, e.ContentType, headers, payload, at}
 }
 
-// many makes the arguments of queryAppendMany for events[from:to].
+// many returns the arguments of queryAppendMany for events[from:to].
 func (b *batch) many(from, to int) []any {
 	events, rows := b.events[from:to], b.rows[from:to]
 	payloads := make([]byte, 0, payloadSize(events))
@@ -130,7 +129,7 @@ func (b *batch) many(from, to int) []any {
 	}
 }
 
-// due is an event's NotBefore as Postgres can keep it, never earlier: a row rounds to the microsecond.
+// due returns an event's NotBefore in microseconds, rounded up: Postgres might round down.
 func due(e *event.Event) time.Time {
 	t := e.NotBefore.UTC()
 	if whole := t.Truncate(time.Microsecond); whole.Before(t) {
@@ -139,7 +138,7 @@ func due(e *event.Event) time.Time {
 	return t
 }
 
-// dues is the last argument of queryScheduleMany.
+// dues returns the last argument of queryScheduleMany.
 func (b *batch) dues(from, to int) string {
 	times := newArray((to - from) * 30)
 	for i := from; i < to; i++ {
@@ -156,7 +155,7 @@ func payloadSize(events []event.Event) int {
 	return n
 }
 
-// failed says what to do about the mistakes of a first day.
+// failed adds advice to the usual errors of a first installation.
 func (b *batch) failed(err error) error {
 	hint := ""
 	var state interface{ SQLState() string }
@@ -194,7 +193,7 @@ func (a *array) String() string {
 	return a.b.String()
 }
 
-// raw adds an element that needs no quotes, or has them.
+// raw adds an element that needs no quotes, or is quoted.
 func (a *array) raw(s string) {
 	if a.b.Len() == 0 {
 		a.b.WriteByte('{')

@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/internal/tracing"
 )
 
-// startSpan begins the span "append" in the caller's trace. It is what the events remember, in their headers, and what
-// the spans of relay and consumer link to. It is called only with a provider.
+// startSpan begins the span "append" in the caller's trace. The events' headers name it, and the spans of relay and
+// consumer link to it. It is called only with a provider.
 func (a Appender) startSpan(ctx context.Context, events []event.Event) (context.Context, trace.Span) {
 	s := tracing.Span{Operation: "append", Type: "create", Kind: trace.SpanKindProducer}
 	if len(events) == 1 {
