@@ -500,7 +500,7 @@ func TestProgress(t *testing.T) {
 		}},
 		"progress crashing": {Warn, []string{
 			"1 records older than a minute", topic + "/0 (at 1 of 2 for ", "s, counted runs: 2)",
-			"Look why the workers die", "--consumer crashing",
+			"Find out why the workers die", "--consumer crashing",
 		}},
 		"progress left": {Fail, []string{"No worker runs", "Start its workers", "no such column"}},
 	} {
