@@ -28,7 +28,10 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 				r.postgres.Report(s.Name, nil, s.Heard())
 				r.reportPublish(s.Name, nil)
 			}
-			rested, stop := r.lanes.Rested(number, r.cfg.Pumps, time.Now())
+			var rested <-chan time.Time
+			if at := r.lanes.Rested(number, r.cfg.Pumps, time.Now()); !at.IsZero() {
+				rested = time.After(time.Until(at))
+			}
 			select {
 			case <-ctx.Done():
 			case <-r.kicks[number]:
@@ -36,7 +39,6 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 			case one := <-rest.done:
 				r.settleRemainder(work, s, rest, one)
 			}
-			stop()
 			continue
 		}
 		_, err := r.step(work, s, grants, rest)

@@ -206,6 +206,85 @@ func TestDueRefused(t *testing.T) {
 	}
 }
 
+// TestDueRefusedAgain: the pause doubles each time, up to its bound, also under another fence. The first lane is as good
+// as any other.
+func TestDueRefusedAgain(t *testing.T) {
+	t.Parallel()
+	table := New(Pumps)
+	table.Leased(map[int16]int64{0: 1, 1: 1}, later)
+	for i, want := range []time.Duration{20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000} {
+		fence := int64(i/2 + 1)
+		table.Leased(map[int16]int64{0: fence, 1: 1}, later)
+		table.DueRefused(0, fence, now)
+		rests := now.Add(want * time.Millisecond)
+		if slices.Contains(table.AskDue(rests.Add(-1)), 0) || !slices.Contains(table.AskDue(rests), 0) {
+			t.Errorf("refused %d times, it does not rest for %v", i+1, want*time.Millisecond)
+		}
+	}
+	table.Leased(map[int16]int64{0: 9, 1: 1}, later)
+	grants := table.Take(0, 1, now)
+	if len(grants) != 2 || grants[0].Due || !grants[1].Due {
+		t.Errorf("claimed %+v, want both, the first without what is due", grants)
+	}
+	for i := range grants {
+		table.GiveBack(&grants[i])
+	}
+	table.Found(nil, nil, []int16{0})
+	if grants = table.Take(0, 1, now); len(grants) != 1 || grants[0].Lane != 0 {
+		t.Errorf("claimed %+v, want the first lane by itself", grants)
+	}
+}
+
+// TestRest: a lane that failed alone rests, the longer the more often it failed, also under another fence. The pump
+// wakes when the first of its lanes has rested.
+func TestRest(t *testing.T) {
+	t.Parallel()
+	table := New(Pumps)
+	table.Leased(map[int16]int64{0: 1, 2: 1}, later)
+	if at := table.Rested(0, 2, now); !at.IsZero() {
+		t.Errorf("no lane rests, and one has rested at %v", at)
+	}
+	for range mostStrikes {
+		table.Overran([]Grant{{Lane: 0, Fence: 1}})
+	}
+	table.Overran([]Grant{{Lane: 2, Fence: 1}})
+	table.Rest(0, now)
+	table.Rest(2, now)
+	table.Rest(4, now) // lost meanwhile
+	table.Leased(map[int16]int64{0: 1, 2: 2}, later)
+	at := now.Add(20 * time.Millisecond)
+	if got := table.Rested(0, 2, now); !got.Equal(at) {
+		t.Errorf("the first lane has rested at %v, want %v", got, at)
+	}
+	if got := table.Rested(0, 2, at); !got.Equal(now.Add(longestRest)) {
+		t.Errorf("the second lane has rested at %v, want %v", got, now.Add(longestRest))
+	}
+	if got := table.Rested(1, 2, now); !got.IsZero() {
+		t.Errorf("another pump waits until %v", got)
+	}
+	if grants := table.Take(0, 2, at.Add(-1)); len(grants) != 0 {
+		t.Errorf("%+v are claimed while they rest", grants)
+	}
+	if grants := table.Take(0, 2, at); len(grants) != 1 || grants[0].Lane != 2 {
+		t.Errorf("%+v are claimed, want the lane that has rested", grants)
+	}
+}
+
+// TestAnotherFenceTakesNoTurn: of lanes that fail alone, one whose fence is raised each time does not always come first.
+func TestAnotherFenceTakesNoTurn(t *testing.T) {
+	t.Parallel()
+	table := New(Pumps)
+	table.Leased(map[int16]int64{0: 1, 1: 1}, later)
+	for range mostStrikes {
+		table.Overran([]Grant{{Lane: 0, Fence: 1}, {Lane: 1, Fence: 1}})
+	}
+	grants := table.Take(0, 1, now)
+	table.Leased(map[int16]int64{0: 2, 1: 1}, later)
+	if again := table.Take(0, 1, now); len(grants) != 1 || len(again) != 1 || again[0].Lane == grants[0].Lane {
+		t.Errorf("claimed %+v and then %+v", grants, again)
+	}
+}
+
 // TestStanding: a lane stands from the first question that finds work which is not given back.
 func TestStanding(t *testing.T) {
 	t.Parallel()
@@ -229,6 +308,17 @@ func TestStanding(t *testing.T) {
 	table.Found([]int16{1}, nil, nil)
 	check(14, time.Time{})
 	check(15, at(14))
+	table.Offer()
+	check(16, time.Time{})
+	table.Withdraw() // it is the pumps' work from now on
+	check(17, time.Time{})
+	check(18, at(17))
+	table.Leased(map[int16]int64{1: 7, 2: 1}, later)
+	for s := range 5 {
+		if lane, since := table.Standing(at(20 + s)); lane != 1 || !since.Equal(at(17)) {
+			t.Errorf("lane %d stands since %v, want the one that has stood for longest", lane, since)
+		}
+	}
 }
 
 // TestFoundInSeveral: every lane of a report is ready.

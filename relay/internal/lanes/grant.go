@@ -165,12 +165,20 @@ func (t *Table) MovedDue(lane int16, fence int64, more bool) {
 // while, the longer the more often that happened.
 func (t *Table) DueRefused(lane int16, fence int64, now time.Time) {
 	t.update(lane, fence, func(l *state) {
-		l.dueFail = min(l.dueFail+1, mostStrikes)
+		l.dueFail++
 		l.due, l.dueRest = false, now.Add(restFor(l.dueFail))
 	})
 }
 
-func restFor(fails int) time.Duration { return min(10*time.Millisecond<<fails, longestRest) }
+func restFor(fails int) time.Duration {
+	if fails >= mostStrikes {
+		return longestRest
+	}
+	return 10 * time.Millisecond << fails
+}
+
+// longestRest bounds what a lane still waits once its work is no longer refused.
+const longestRest = 5 * time.Second
 
 // mostStrikes is the number of strikes at which a claim has one lane and one event, whatever the configuration.
 const mostStrikes = 9
@@ -192,27 +200,19 @@ func (t *Table) Rest(lane int16, now time.Time) {
 	}
 }
 
-// Rested returns a channel that gets the time when the first ready lane of one of n pumps has rested, and how to stop
-// waiting for it. Nothing else tells: a ready lane is not probed.
-func (t *Table) Rested(pump, n int, now time.Time) (rested <-chan time.Time, stop func()) {
+// Rested returns when the first ready lane of one of n pumps will have rested; zero: none rests. Nothing else tells: a
+// ready lane is not probed.
+func (t *Table) Rested(pump, n int, now time.Time) (first time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var first time.Time
 	for i, l := range t.owned {
 		if int(i)%n == pump && l.source == Pumps && l.ready && now.Before(l.rest) &&
 			(first.IsZero() || l.rest.Before(first)) {
 			first = l.rest
 		}
 	}
-	if first.IsZero() {
-		return nil, func() {}
-	}
-	timer := time.NewTimer(first.Sub(now))
-	return timer.C, func() { timer.Stop() }
+	return first
 }
-
-// longestRest bounds what a lane still waits once its work is no longer refused.
-const longestRest = 5 * time.Second
 
 // GiveBack ends a pump's work on a lane without a claim. Like the other methods that give back, it reports whether a
 // heartbeat must handle the lane.
