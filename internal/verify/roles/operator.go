@@ -284,9 +284,14 @@ func (o *person) halted(ctx context.Context) error {
 	return nil
 }
 
+// NewNumbering returns the numbering that the error of a halt names.
+func NewNumbering(part inboxoperator.PartitionState) string {
+	return strings.TrimRight(part.Error[strings.LastIndexByte(part.Error, ' ')+1:], "`")
+}
+
 // accept accepts the numbering that the error of a halt names.
 func (o *person) accept(ctx context.Context, part inboxoperator.PartitionState) error {
-	epoch := strings.TrimRight(part.Error[strings.LastIndexByte(part.Error, ' ')+1:], "`")
+	epoch := NewNumbering(part)
 	e := history.Entry{
 		Verb: "accept", Detail: epoch, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition,
 		Offset: part.From,

@@ -32,6 +32,7 @@ const (
 	Worker     = "worker"
 	Operator   = "operator"
 	Maintainer = "maintainer"
+	Program    = "program" // another program takes the process's place
 )
 
 // Consumer is the name that workers share in the inbox, and their group in Kafka.
@@ -58,6 +59,7 @@ type Config struct {
 	ByWatermark   bool          // Worker: deduplicate by watermark. Operator: the worker does
 	FromWAL       bool          // Relay: read the WAL
 	FailureRate   float64       // Worker: probability of each kind of failure, per event
+	Program, Env  []string      // Program: its path, the arguments, and what is added to the environment
 }
 
 // Main runs the role of this process and exits, or returns if it has none. TestMain calls it first.
@@ -99,6 +101,9 @@ func runRole(ctx context.Context, text string) error {
 	var cfg Config
 	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
 		return fmt.Errorf("%s: %w", EnvConfig, err)
+	}
+	if cfg.Role == Program {
+		return syscall.Exec(cfg.Program[0], cfg.Program, append(os.Environ(), cfg.Env...))
 	}
 	run, ok := map[string]func(ctx context.Context, p *process) error{
 		Producer: produce, Relay: publish, Worker: work, Operator: operate, Maintainer: maintain,

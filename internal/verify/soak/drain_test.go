@@ -3,6 +3,7 @@ package soak
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -43,6 +44,9 @@ func (x *testbed) drain() (failures []string) {
 			failures = append(failures, err.Error())
 		}
 	}
+	if x.tenants != nil {
+		x.tenants.endAppending()
+	}
 	const every = 500 * time.Millisecond
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -70,11 +74,15 @@ func (x *testbed) drain() (failures []string) {
 	} else {
 		x.t.Logf("nothing was left %v after the last fault", drainedAfter.Round(100*time.Millisecond))
 	}
+	if x.tenants != nil {
+		x.tenants.endConsuming()
+	}
 	// Workers first, so that they commit their offsets.
-	for _, name := range slices.Concat(workers, []string{spareWorker, operatorProcess, maintainer}, relays) {
+	others := slices.Concat(workers, []string{spareWorker, operatorProcess, maintainer}, relays, x.tenantRelays())
+	for _, name := range others {
 		x.supervisor.want(name, false)
 	}
-	for _, name := range slices.Concat(workers, []string{spareWorker, operatorProcess, maintainer}, relays) {
+	for _, name := range others {
 		if err := x.supervisor.awaitExit(name, stopLimit); err != nil {
 			failures = append(failures, err.Error())
 		}
@@ -108,7 +116,11 @@ var leftoverQueries = map[string]string{
 func (x *testbed) leftover() (leftover []string, sum int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
-	for what, q := range leftoverQueries {
+	queries := maps.Clone(leftoverQueries)
+	if x.tenants != nil {
+		maps.Copy(queries, tenantsLeftover)
+	}
+	for what, q := range queries {
 		var n int64
 		if err := x.admin.QueryRow(ctx, "select count(*) from ("+q+") q").Scan(&n); err != nil {
 			return []string{err.Error()}, math.MaxInt64
@@ -117,12 +129,19 @@ func (x *testbed) leftover() (leftover []string, sum int64) {
 			sum += n
 		}
 	}
-	for topic := range topics {
-		if lag, err := x.lag(topic); err != nil {
-			return []string{err.Error()}, math.MaxInt64
-		} else if lag > 0 {
-			leftover = append(leftover, fmt.Sprintf("%d records of %s that the group has not committed", lag, topic))
-			sum += lag
+	reads := map[string][]string{roles.Consumer: slices.Collect(maps.Keys(topics))}
+	if x.tenants != nil {
+		reads[tenantsByID], reads[tenantsByMark] = []string{topicTenants}, []string{topicTenants}
+	}
+	for group, names := range reads {
+		for _, topic := range names {
+			if lag, err := x.lag(group, topic); err != nil {
+				return []string{err.Error()}, math.MaxInt64
+			} else if lag > 0 {
+				leftover = append(leftover, fmt.Sprintf("%d records of %s that %s has not committed", lag, topic,
+					group))
+				sum += lag
+			}
 		}
 	}
 	slices.Sort(leftover)

@@ -207,7 +207,7 @@ func (x *testbed) accept(partitions int) error {
 	defer tick.Stop()
 	began := time.Now()
 	for deadline := began.Add(2 * healLimit); ; <-tick.C {
-		lag, err := x.lag(topicGrowing)
+		lag, err := x.lag(roles.Consumer, topicGrowing)
 		if (err == nil && lag == 0) || time.Since(began) > catchUp {
 			ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 			op := x.note(history.Entry{
@@ -250,7 +250,7 @@ func recreate(s *testbed, f fault) (func() error, error) {
 	}
 	since := s.mark()
 	return func() error {
-		if _, err := s.lag(topicDoomed); errors.Is(err, kerr.UnknownTopicOrPartition) {
+		if _, err := s.lag(roles.Consumer, topicDoomed); errors.Is(err, kerr.UnknownTopicOrPartition) {
 			s.tookEffect(f.kind)
 			s.noteProgress(f, since)
 		}
@@ -279,13 +279,13 @@ func (x *testbed) makeDoomed() error {
 }
 
 // lag returns how many records of a topic the group has not committed.
-func (x *testbed) lag(topic string) (lag int64, err error) {
+func (x *testbed) lag(group, topic string) (lag int64, err error) {
 	err = x.ask(func(ctx context.Context, c *kgo.Client) error {
 		ends, err := endOffsets(ctx, c, topic)
 		if err != nil {
 			return err
 		}
-		committed, err := groupOffsets(ctx, c, topic, len(ends))
+		committed, err := groupOffsets(ctx, c, group, topic, len(ends))
 		if err != nil {
 			return err
 		}
@@ -333,13 +333,13 @@ func endOffsets(ctx context.Context, c *kgo.Client, topic string) (map[int32]int
 	return ends, kerr.ErrorForCode(known.Topics[0].ErrorCode)
 }
 
-func groupOffsets(ctx context.Context, c *kgo.Client, topic string, partitions int) (map[int32]int64, error) {
+func groupOffsets(ctx context.Context, c *kgo.Client, name, topic string, partitions int) (map[int32]int64, error) {
 	req := kmsg.NewPtrOffsetFetchRequest()
-	req.Group = roles.Consumer
+	req.Group = name
 	t := kmsg.NewOffsetFetchRequestTopic()
 	t.Topic = topic
 	group := kmsg.NewOffsetFetchRequestGroup()
-	group.Group = roles.Consumer
+	group.Group = name
 	gt := kmsg.NewOffsetFetchRequestGroupTopic()
 	gt.Topic = topic
 	for p := range partitions {

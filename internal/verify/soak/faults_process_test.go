@@ -12,7 +12,7 @@ var errNobody = errors.New("the process was not running")
 // kinds returns all kinds of faults.
 func kinds() []kind {
 	return slices.Concat(processKinds(), networkKinds(), postgresKinds(), sessionKinds(), kafkaKinds(),
-		outsideKinds())
+		outsideKinds(), restoreKinds())
 }
 
 func allProcesses(settings) []string {
@@ -20,8 +20,8 @@ func allProcesses(settings) []string {
 }
 
 // importantProcesses are the processes whose death matters most.
-func importantProcesses(settings) []string {
-	return slices.Concat(relays, workers, relays, workers, producers[:1])
+func importantProcesses(s settings) []string {
+	return slices.Concat(relays, workers, relays, workers, producers[:1], s.tenantRelays(), s.tenantRelays())
 }
 
 func processKinds() []kind {

@@ -71,6 +71,9 @@ func (x *testbed) judge(m *result, failures []string) {
 		x.t.Errorf("the histories: %v", err)
 	}
 	r.Verdict = history.Check(history.Input{Histories: histories, Dump: d, Allowed: excused()})
+	if x.tenants != nil {
+		x.tenants.judge(&r.Verdict)
+	}
 	x.leaks(&r.Verdict)
 	x.t.Log(report(r))
 	if x.follow {

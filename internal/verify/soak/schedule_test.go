@@ -33,6 +33,7 @@ type kind struct {
 	brokers           int  // only with this number of brokers; 0: any
 	alone             bool // only with a single broker
 	wal               bool // only when the relays read the WAL
+	asked             bool // only if FAULTS names it
 	checksEffect      bool // it calls took and noteProgress
 	// begin injects the fault. undo may be nil.
 	begin func(s *testbed, f fault) (undo func() error, err error)
@@ -48,6 +49,7 @@ var tracks = []struct {
 	{"postgres", 12 * time.Second},
 	{"sessions", 4 * time.Second},
 	{"kafka", 10 * time.Second},
+	{"tenants", 3 * time.Second},
 }
 
 // plan draws the schedule. In each track all kinds occur before one occurs again.
@@ -85,7 +87,7 @@ func plan(s settings, kinds []kind) []fault {
 
 func selected(s settings, k kind) bool {
 	return s.brokers >= k.brokers && (!k.alone || s.brokers == 1) && (!k.wal || s.follow) &&
-		(len(s.faults) == 0 || slices.Contains(s.faults, k.name))
+		(len(s.faults) == 0 && !k.asked || slices.Contains(s.faults, k.name))
 }
 
 func between(draw *rand.Rand, least, most time.Duration) time.Duration {

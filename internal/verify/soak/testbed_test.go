@@ -62,6 +62,7 @@ type testbed struct {
 	routes     map[string]*route // from the proxies of processes to Postgres
 	standby    func() (*pgtest.Server, error)
 	supervisor *supervisor
+	tenants    *tenants // nil: none
 	rec        *history.Writer
 	t          *testing.T
 	held       holder
@@ -225,6 +226,7 @@ func (x *testbed) addProcesses() {
 	x.addProcess(roles.Maintainer, maintainer, true, func(c *roles.Config) {
 		c.OwnerURL = roles.Login("owner", x.proxies.add(x.t, maintainer+"/owner", x.address), x.database)
 	})
+	x.addTenants()
 }
 
 // note writes an entry to the harness's history.
