@@ -66,6 +66,30 @@ func TestVerdictClasses(t *testing.T) {
 	}
 }
 
+// TestVerdictUnsaid: of an error that is no answer, a code that would be a refusal is only text. Any other error keeps
+// its cause, by which the next step is chosen.
+func TestVerdictUnsaid(t *testing.T) {
+	t.Parallel()
+	for hidden, causes := range map[bool][]error{
+		true: {
+			kafka.UnknownTopicOrPartition, kafka.MessageSizeTooLarge, kafka.InvalidRecord,
+			kafka.TopicAuthorizationFailed,
+		},
+		false: {
+			kafka.NotLeaderForPartition, io.EOF, protocol.ErrNoLeader, context.DeadlineExceeded,
+			kafka.SASLAuthenticationFailed,
+		},
+	} {
+		for _, cause := range causes {
+			err := fmt.Errorf("with its own words: %w", cause)
+			got := unsaid(err)
+			if got == nil || got.Error() != err.Error() || errors.Is(got, cause) == hidden {
+				t.Errorf("%v: it becomes %#v, want a hidden code: %v", err, got, hidden)
+			}
+		}
+	}
+}
+
 // TestP4_RefusedConnectionIsNoVerdict: a broker refuses connections, with codes that would be certain in an answer to
 // the request. Nothing is refused.
 func TestP4_RefusedConnectionIsNoVerdict(t *testing.T) {
