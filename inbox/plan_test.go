@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
 // onDay returns an id of the given day.
@@ -78,7 +79,7 @@ func TestWalkPlansIDs(t *testing.T) {
 	old, today, foreign, later := onDay(60), onDay(100), uuid.UUID{0xff}, onDay(101)
 	var events []event.Event
 	for _, id := range []uuid.UUID{foreign, today, later, old, today} {
-		events = append(events, event.Event{ID: id})
+		events = append(events, event.Event{ID: id, Payload: id[:]})
 	}
 	p, f := s.plan(events, 10, 2, false)
 	if f != nil {
@@ -94,6 +95,9 @@ func TestWalkPlansIDs(t *testing.T) {
 	if !slices.Equal(idsOf(p, inDay), []uuid.UUID{today, later}) ||
 		!slices.Equal(idsOf(p, inAny), []uuid.UUID{foreign}) || len(idsOf(p, tooFuture)) > 0 {
 		t.Errorf("day ids %v, other ids %v", idsOf(p, inDay), idsOf(p, inAny))
+	}
+	if _, got := p.of(inDay); !slices.Equal(got, []int64{sql.Content(&events[1]), sql.Content(&events[2])}) {
+		t.Errorf("contents %v, want one beside each id", got)
 	}
 	if p.new(uuid.New()) || !p.new(today) || !p.new(foreign) || !p.wrote() {
 		t.Error("an id that was not sent is new, or one that was sent is not")
@@ -152,6 +156,28 @@ func TestWalkPlansTwins(t *testing.T) {
 	for i := range 20 {
 		if got := p.ids[20+i]; int(got.index) != 3*i+2 || got.isNew != (i == 0) {
 			t.Errorf("twin %d is event %d, new: %v", i, got.index, got.isNew)
+		}
+	}
+}
+
+// TestWalkPlansOtherEvents: an event with the id of another event before it ends the transaction.
+func TestWalkPlansOtherEvents(t *testing.T) {
+	t.Parallel()
+	s := &state{days.State{Today: 100, Dropped: 85, Until: -1, Floor: 50}}
+	ids := map[rune]uuid.UUID{'a': onDay(99), 'b': onDay(97)}
+	for texts, want := range map[string]int{ // each event's id and payload
+		"a1 a1 b1 b1":       0,
+		"a1 a2":             1,
+		"a1 b1 b1 a1 b2 a2": 4,
+		"b1 a1 a1 b1 a2 b2": 4,
+	} {
+		var events []event.Event
+		for _, text := range strings.Fields(texts) {
+			events = append(events, event.Event{ID: ids[rune(text[0])], Payload: []byte(text[1:])})
+		}
+		_, f := s.plan(events, 10, 2, false)
+		if want == 0 && f != nil || want > 0 && (f == nil || f.kind != bounded || f.index != want) {
+			t.Errorf("%s: %+v, want the end at %d", texts, f, want)
 		}
 	}
 }

@@ -176,6 +176,36 @@ func TestWalkStops(t *testing.T) {
 	}
 }
 
+// TestWalkWithin: a transaction that begins with a proven event has only proven ones; another one is not cut.
+func TestWalkWithin(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pos  int
+		of   proven
+		want int
+	}{
+		"none is proven":   {0, proven{}, 5},
+		"the first":        {0, proven{from: 0, to: 1}, 1},
+		"the first three":  {0, proven{from: 0, to: 30}, 3},
+		"from the second":  {1, proven{from: 0, to: 30}, 3},
+		"all":              {0, proven{from: 0, to: 50}, 5},
+		"behind the range": {3, proven{from: 0, to: 30}, 5},
+		"only the last":    {0, proven{from: 40, to: 50}, 5},
+		"between":          {0, proven{from: 10, to: 30}, 5},
+	} {
+		w, calls := walk{pos: c.pos, limit: 5}, 0
+		w.within(c.of, func(i int) int64 {
+			if calls++; calls > 100 {
+				t.Fatalf("%s: it does not end", name)
+			}
+			return []int64{0, 10, 20, 30, 40}[i]
+		})
+		if w.pos != c.pos || w.limit != c.want {
+			t.Errorf("%s: the transaction is [%d, %d), want [%d, %d)", name, w.pos, w.limit, c.pos, c.want)
+		}
+	}
+}
+
 // TestWalkSpan checks when a range is written before a batch, and which decided event ends that.
 func TestWalkSpan(t *testing.T) {
 	t.Parallel()
