@@ -277,7 +277,7 @@ func (m *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 			continue
 		}
 		// A holder that did not end its lease may have a request that still arrives, whoever noticed the end.
-		inGrace := !e.lease.IsZero() && !e.lease.After(now) && e.lease.Add(opt.Grace).After(now)
+		inGrace := !e.lease.After(now) && e.lease.Add(opt.Grace).After(now)
 		if m.table[recover][e.situation(now)] == assign && !inGrace {
 			found = append(found, e)
 		}
