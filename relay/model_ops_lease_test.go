@@ -82,7 +82,13 @@ func opRelease(m *modelRun, a []any) (rows [][]any, _ error) {
 }
 
 func opLeave(m *modelRun, a []any) ([][]any, error) {
-	m.s.db.members[ownerNumber(a[0])] = noMember
+	owner := ownerNumber(a[0])
+	for lane := range m.world.lanes {
+		if m.s.db.lanes[lane].owner == owner {
+			return nil, nil
+		}
+	}
+	m.s.db.members[owner] = noMember
 	return nil, nil
 }
 

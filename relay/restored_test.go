@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -42,6 +43,40 @@ func TestP10LogIsAheadOfDatabase(t *testing.T) {
 	db.Exec(t, `update outbox_meta set incarnation = 2`)
 	if err := check(at(outbox+".1", 3, 301)); err != nil {
 		t.Errorf("the numbers of an earlier incarnation are no evidence: %v", err)
+	}
+}
+
+// P10: numbers are reserved a million at a time, so that a backup may have those of all later events. The leases of its
+// relays are as old as itself.
+func TestP10LogIsLaterThanLeases(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	db.Exec(t, `update outbox_lane set reserved_seq = 1000000, lease_until = now() - interval '1 day'`)
+	epoch := pgtest.One[string](t, db, `select outbox_id || '.1' from outbox_meta`)
+	check := func(ago time.Duration) error {
+		e := event.Event{Topic: "payments", Position: event.Position{
+			Epoch: epoch, Lane: 3, Seq: 5, Partition: 2, Offset: 7, Timestamp: time.Now().Add(-ago),
+		}}
+		return operator.CheckNumbers(t.Context(), db.Pool, "", []event.Event{e})
+	}
+	for _, ago := range []time.Duration{25 * time.Hour, 24*time.Hour - 9*time.Minute, -time.Hour} {
+		if err := check(ago); err != nil {
+			t.Errorf("published %v ago: %v", ago, err)
+		}
+	}
+	var behind *operator.BehindError
+	if err := check(23 * time.Hour); !errors.As(err, &behind) || behind.Leased.IsZero() || behind.Published.IsZero() ||
+		!strings.Contains(err.Error(), "relay fence") {
+		t.Errorf("published an hour after the last lease: %v", err)
+	}
+	db.Exec(t, `insert into relay_member (owner, seen, lease_until) values (gen_random_uuid(), now(), now())`)
+	if err := check(time.Second); err != nil {
+		t.Errorf("published under a lease of a relay: %v", err)
+	}
+	db.Exec(t, `delete from relay_member`)
+	db.Exec(t, `update outbox_lane set lease_until = '-infinity'`)
+	if err := check(time.Second); !errors.As(err, &behind) || !behind.Leased.IsZero() {
+		t.Errorf("published, and there was no relay: %v", err)
 	}
 }
 

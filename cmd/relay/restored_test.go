@@ -35,12 +35,17 @@ func TestP10RestoredOutboxIsNotPublished(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, again.output())
 	}
 
-	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as in a backup from before the first event
 	fill(t, db, topic, 50)
-	code, _, stderr := command(t, env, "run")
-	if code != codeFailed || !strings.Contains(stderr, "relay fence") ||
-		!strings.Contains(stderr, "restored from a backup") {
-		t.Errorf("exit code %d: %s", code, stderr)
+	for _, older := range []string{
+		`update outbox_lane set lease_until = now() - interval '1 day'`, // as in the backup of last night
+		`update outbox_lane set lease_until = now(), reserved_seq = 0`,  // as in one from before the first event
+	} {
+		db.Exec(t, older)
+		code, _, stderr := command(t, env, "run")
+		if code != codeFailed || !strings.Contains(stderr, "relay fence") ||
+			!strings.Contains(stderr, "restored from a backup") {
+			t.Errorf("%s: exit code %d: %s", older, code, stderr)
+		}
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 50 {
 		t.Errorf("%d events are left of 50: some were published", n)

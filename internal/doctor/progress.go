@@ -94,8 +94,8 @@ func (f *findings) late(check, consumer string, l lag) {
 			fmt.Sprint(l.tried.Partition))
 	case l.tried.Attempts > 0:
 		f.add(severity, check, found, "A worker died while an event ran. The event runs again, alone, and later ones "+
-			"wait for it.", "Find out why the workers die. After inbox.Config.CrashAttempts (10) counted runs the event "+
-			"is parked.")
+			"wait for it.", "Find out why the workers die. After inbox.Config.CrashAttempts (10) counted runs the "+
+			"event is parked.")
 		f.run(consumers...)
 	case len(l.stuck) > 0:
 		next := "The workers' logs say which."

@@ -159,7 +159,7 @@ func Restored(ctx context.Context, s Subject) []Finding {
 	switch reason := errors.Join(unread...); {
 	case older:
 		f.add(Fail, check, behind.Error(), "The database is older than what was published from it, or is the old "+
-			"primary of a failover. Consumers that compare numbers would drop new events as repeats.",
+			"primary of a failover. Consumers that compare numbers would drop new events, or apply some twice.",
 			"Read docs/failover.md and docs/restore.md. Then:")
 		f.runWhy("fence")
 	case err != nil: // no outbox, or the database is away: other findings say so

@@ -3,8 +3,10 @@ package operator
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,10 +16,10 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// BehindError reports that the log has numbers which the outbox has not given out: its database is older than the log,
-// because it was restored from a backup, or because another one has taken over from it. A relay would give the same
-// numbers to other events, and consumers in watermark mode would take those for repetitions and drop them. Consumers by
-// id lose nothing.
+// BehindError reports that the log has events which the outbox cannot have published: its database is older than the
+// log, because it was restored from a backup, or because another one has taken over from it. A relay would publish
+// events again, and perhaps give used numbers to others: consumers in watermark mode would apply the former twice, and
+// drop the latter. Consumers by id lose and repeat nothing.
 type BehindError struct {
 	Topic     string // where the first such event was found
 	Lane      int16
@@ -28,7 +30,15 @@ type BehindError struct {
 	Reserved  int64  // the highest number that the outbox has reserved in that lane
 	Partition int32
 	Offset    int64
+
+	// Published is the event's time in the log if it is later than Leased, the end of the last lease of any relay, by
+	// more than ten minutes; otherwise zero. Leased is zero if there was none.
+	Published, Leased time.Time
 }
+
+// leaseSlack is how much later than the end of the last lease an event may be in the log: its time is that of the
+// publisher's clock, or of the broker's.
+const leaseSlack = 10 * time.Minute
 
 // Error names the regression, and the remedy.
 func (e *BehindError) Error() string {
@@ -47,6 +57,17 @@ func (e *BehindError) Error() string {
 			"restored from a backup: run `relay fence --reason ...`, which begins a new numbering, and read "+
 			"docs/restore.md before anything is published", e.Topic, e.Partition, e.Seen, e.Lane, e.Offset, e.Epoch)
 	}
+	if !e.Published.IsZero() {
+		leased := "no relay of it has had a lease"
+		if !e.Leased.IsZero() {
+			leased = "the last lease of a relay of it ended at " + e.Leased.UTC().Format(time.RFC3339)
+		}
+		return fmt.Sprintf("relay: the outbox is older than what it has published: %s/%d holds an event of lane %d at "+
+			"offset %d (numbering %s) that was published at %s, and %s. Its database was restored from a backup: run "+
+			"`relay fence --reason ...`, which begins a new numbering, and read docs/restore.md before anything is "+
+			"published. If it was not restored, a clock is wrong", e.Topic, e.Partition, e.Lane, e.Offset, e.Epoch,
+			e.Published.UTC().Format(time.RFC3339), leased)
+	}
 	return fmt.Sprintf("relay: the outbox is older than what it has published: %s/%d holds number %d of lane %d at "+
 		"offset %d (numbering %s), "+
 		"and the outbox has given out %d at most. Its database was restored from a backup: run `relay fence --reason "+
@@ -56,9 +77,9 @@ func (e *BehindError) Error() string {
 }
 
 // CheckNumbers compares events that were read back from the log (the last ones of each partition, as consumer.Tail
-// returns them) with the numbering of the outbox. It returns a [*BehindError] if one of them has a number that this
-// outbox has not given out yet. Events of other outboxes and of earlier incarnations are no evidence. A lane without a
-// given event cannot be judged: pass a few hundred of each partition.
+// returns them) with the outbox. It returns a [*BehindError] if one of them has a number that this outbox has not given
+// out yet, or was published when no relay of it had a lease. Events of other outboxes and of earlier incarnations are
+// no evidence. A lane without a given event cannot be judged: pass a few hundred of each partition.
 func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, published []event.Event) error {
 	in, err := sql.For(schema)
 	if err != nil {
@@ -73,7 +94,8 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 	var highest int64
 	var outbox string
 	var incarnation int64
-	if _, err := pgx.ForEachRow(rows, []any{&lane, &highest, &outbox, &incarnation}, func() error {
+	var leased, now float64
+	if _, err := pgx.ForEachRow(rows, []any{&lane, &highest, &outbox, &incarnation, &leased, &now}, func() error {
 		reserved[lane] = highest
 		return nil
 	}); err != nil {
@@ -90,6 +112,18 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 				Topic: published[i].Topic, Lane: p.Lane, Epoch: p.Epoch, Newer: theirs > incarnation, Seen: p.Seq,
 				Reserved: most, Partition: p.Partition, Offset: p.Offset,
 			}
+		}
+		// What is later than now tells of a wrong clock.
+		at := float64(p.Timestamp.UnixMilli()) / 1000
+		if !p.Timestamp.IsZero() && at > leased+leaseSlack.Seconds() && at < now+leaseSlack.Seconds() {
+			e := &BehindError{
+				Topic: published[i].Topic, Lane: p.Lane, Epoch: p.Epoch, Seen: p.Seq, Partition: p.Partition,
+				Offset: p.Offset, Published: p.Timestamp,
+			}
+			if !math.IsInf(leased, 0) {
+				e.Leased = time.UnixMilli(int64(leased * 1000))
+			}
+			return e
 		}
 	}
 	return nil

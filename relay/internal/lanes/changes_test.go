@@ -206,8 +206,8 @@ func TestDueRefused(t *testing.T) {
 	}
 }
 
-// TestDueRefusedAgain: the pause doubles each time, up to its bound, also under another fence. The first lane is as good
-// as any other.
+// TestDueRefusedAgain: the pause doubles each time, up to its bound, also under another fence. The first lane is no
+// exception.
 func TestDueRefusedAgain(t *testing.T) {
 	t.Parallel()
 	table := New(Pumps)
@@ -270,7 +270,7 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// TestAnotherFenceTakesNoTurn: of lanes that fail alone, one whose fence is raised each time does not always come first.
+// TestAnotherFenceTakesNoTurn: of lanes that fail alone, one whose fence rises each time does not always come first.
 func TestAnotherFenceTakesNoTurn(t *testing.T) {
 	t.Parallel()
 	table := New(Pumps)

@@ -327,8 +327,9 @@ with own as (select lane from {schema}outbox_lane where owner = $1 and lane = an
 update {schema}outbox_lane l set owner = null, lease_until = clock_timestamp() from own where own.lane = l.lane
 returning l.lane`
 
+	// A lane that the relay could not give back has only this lease.
 	Leave = `-- relay: leave
-delete from {schema}relay_member where owner = $1`
+delete from {schema}relay_member where owner = $1 and not exists (select from {schema}outbox_lane where owner = $1)`
 
 	// A pin is not lost in a crash: a topic without one counts as never published to.
 	PinSettings = `-- relay: pin settings

@@ -1,13 +1,19 @@
 package sql
 
-// Events from the WAL are numbered by the position of their commit (walLane): none is beyond the WAL's end.
+// Events from the WAL are numbered by the position of their commit (walLane): none is beyond the WAL's end. No event is
+// published after the end of the last lease.
 const Numbering = `-- relay: numbering
-select l.lane, l.reserved_seq, m.outbox_id::text, m.incarnation
-from {schema}outbox_lane l, {schema}outbox_meta m
+with last as (
+	select extract(epoch from clock_timestamp())::float8 as now, extract(epoch from greatest(
+		(select max(lease_until) from {schema}outbox_lane), (select max(lease_until) from {schema}relay_member)
+	))::float8 as leased
+)
+select l.lane, l.reserved_seq, m.outbox_id::text, m.incarnation, last.leased, last.now
+from {schema}outbox_lane l, {schema}outbox_meta m, last
 union all
 select -1, (coalesce(pg_current_wal_insert_lsn() - w.base, 0) / 32 + 1)::bigint * 1048576, m.outbox_id::text,
-	m.incarnation
-from {schema}outbox_meta m left join {schema}outbox_wal w on w.one`
+	m.incarnation, last.leased, last.now
+from last, {schema}outbox_meta m left join {schema}outbox_wal w on w.one`
 
 const Pinned = `-- relay: pinned
 select topic from {schema}outbox_topic order by topic`
