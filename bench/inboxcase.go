@@ -154,7 +154,16 @@ func stream(ctx context.Context, h inbox.Handler, all []event.Event, size, calle
 		})
 	}
 	wg.Wait()
-	return since(started), context.Cause(ctx)
+	seconds = since(started)
+	// As a consumer does at its end: another handler may take the partitions, and the tables may be emptied.
+	partitions := map[int32]bool{}
+	for i := range all {
+		if p := all[i].Position.Partition; !partitions[p] {
+			partitions[p] = true
+			h.Revoked(ctx, all[i].Topic, p)
+		}
+	}
+	return seconds, context.Cause(ctx)
 }
 
 func credit(ctx context.Context, tx pgx.Tx, e event.Event) error {
