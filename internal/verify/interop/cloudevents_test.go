@@ -196,9 +196,13 @@ func TestReadsCloudEventsSDKRecords(t *testing.T) {
 	if n := pgtest.One[int](t, db, "select count(*) from effect"); n != 5 || len(applied) != 5 {
 		t.Fatalf("%d effects of %d events", n, len(applied))
 	}
+	bySubject := map[string]event.Event{}
+	for _, e := range applied {
+		bySubject[e.Headers["ce_subject"]] = e
+	}
 	for n, e := range list {
-		got := applied[event.ForeignID("shop", e.ID())]
-		if got.ID != event.ForeignID("shop", e.ID()) || got.Source != "shop" || got.Type != "Placed" ||
+		got := bySubject[e.Subject()]
+		if got.Source != "shop" || got.Type != "Placed" ||
 			got.Tenant != "acme" || !got.Time.Equal(e.Time()) ||
 			got.ContentType != e.DataContentType() || string(got.Payload) != string(e.Data()) || got.Key != "ks"+
 			fmt.Sprint(n) {
@@ -255,6 +259,7 @@ func TestReadsKcatRecords(t *testing.T) {
 		stop := start(t, c.Run)
 		await(t, "three records", func() bool { return decided.len() == 3 })
 		stop()
+		db.Exec(t, "delete from inbox_progress") // otherwise the next group begins there
 	}
 	if got := pgtest.One[string](t, db,
 		"select string_agg(what, ', ' order by what) from effect"); got != "a=1 false x, a=1 false x, b= true x" {
