@@ -10,10 +10,12 @@ const sqlOpen = `-- inbox: open
 select exists (select from {schema}inbox_parked where consumer_name = $1::text)
 	or exists (select from {schema}inbox_parked_key where consumer_name = $1::text)`
 
-// A parked id is decided: its event is neither run nor parked again.
+// A parked id is decided: its event is neither run nor parked again. Without "offset 0" a list that was not analyzed
+// yet would be read whole.
 const sqlOpenIDs = `-- inbox: open ids
-select message_id, content from {schema}inbox_parked
-where consumer_name = $1::text and message_id = any($2::text::uuid[])`
+select p.message_id, p.content from unnest($2::text::uuid[]) as t (id) cross join lateral (
+	select message_id, content from {schema}inbox_parked where consumer_name = $1::text and message_id = t.id
+	offset 0) p`
 
 // FOR SHARE, so that a releaser cannot remove a mark while an event is added behind it.
 const sqlMarks = `-- inbox: marks of keys
@@ -58,19 +60,23 @@ returning message_id`
 // After the quarantine, for events that another transaction decided while the insert waited for a row that this
 // transaction removed from the list.
 const sqlUnquarantine = `-- inbox: take back from quarantine
-delete from {schema}inbox_parked p where p.consumer_name = $1::text and p.message_id = any($2::text[]::uuid[])
+delete from {schema}inbox_parked p
+where p.consumer_name = $1::text and p.message_id = any(array(select unnest($2::text[])::uuid))
 	and p.kind = 'quarantined'
 	and (exists (select from {schema}inbox_message m where m.consumer_name = $1::text and m.message_id = p.message_id)
 		or exists (select from {schema}inbox_message_any a where a.consumer_name = $1::text
 			and a.message_id = p.message_id))
 returning p.message_id`
 
-// A waiting event has no id row; it gets one when it runs.
+// A waiting event has no id row; it gets one when it runs. The subquery makes the array once, not for each row that the
+// plan looks at.
 const sqlForgetDay = `-- inbox: take ids back from the days
-delete from {schema}inbox_message where consumer_name = $1::text and message_id = any($2::text::uuid[])`
+delete from {schema}inbox_message
+where consumer_name = $1::text and message_id = any(array(select unnest($2::text::uuid[])))`
 
 const sqlForgetAny = `-- inbox: take ids back from any
-delete from {schema}inbox_message_any where consumer_name = $1::text and message_id = any($2::text::uuid[])`
+delete from {schema}inbox_message_any
+where consumer_name = $1::text and message_id = any(array(select unnest($2::text::uuid[])))`
 
 const sqlProgress = `-- inbox: progress
 select from_offset, to_offset, attempts, topic_id::text, coalesce(began_offset, from_offset), seen_partitions,

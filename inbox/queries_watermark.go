@@ -42,10 +42,13 @@ insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id,
 select $1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, $6::bigint, $7::smallint[], $8::bigint[],
 	$9::bigint from met`
 
-// Ids that are recorded, and what their events said.
+// Ids that are recorded, and what their events said. One by one: each is in one day. Without "offset 0" a day that was
+// not analyzed yet would be read whole.
 const sqlKnownIDs = `-- inbox: known ids
-select message_id, content from {schema}inbox_message
-where consumer_name = $1::text and message_id = any($2::text::uuid[])
+select m.message_id, m.content from unnest($2::text::uuid[]) as t (id) cross join lateral (
+	select message_id, content from {schema}inbox_message where consumer_name = $1::text and message_id = t.id
+	offset 0) m
 union all
-select message_id, content from {schema}inbox_message_any
-where consumer_name = $1::text and message_id = any($2::text::uuid[])`
+select m.message_id, m.content from unnest($2::text::uuid[]) as t (id) cross join lateral (
+	select message_id, content from {schema}inbox_message_any where consumer_name = $1::text and message_id = t.id
+	offset 0) m`
