@@ -126,14 +126,14 @@ func TestTerraformOfRelay(t *testing.T) {
 	if found < 5 {
 		t.Errorf("found %d settings", found)
 	}
-	page, err := os.ReadFile("../docs/platforms/msk.md")
+	page, err := os.ReadFile("../docs/platforms/kafka.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	row := regexp.MustCompile(`(?m)^\| relay \|.*`).Find(page)
 	want := rights(regexp.MustCompile("`(?:kafka-cluster:)?(\\w+)`"), row)
 	if got := rights(regexp.MustCompile(`"kafka-cluster:(\w+)"`), text); !slices.Equal(got, want) || len(want) < 4 {
-		t.Errorf("the policy has %v, docs/platforms/msk.md %v", got, want)
+		t.Errorf("the policy has %v, docs/platforms/kafka.md %v", got, want)
 	}
 }
 

@@ -273,7 +273,7 @@ func mskLogin(cfg aws.Config) oauthbearer.Mechanism {
 // TestMSKPage: the function in the document is the one that is tested here.
 func TestMSKPage(t *testing.T) {
 	t.Parallel()
-	page, err1 := os.ReadFile("../../docs/platforms/msk.md")
+	page, err1 := os.ReadFile("../../docs/platforms/kafka.md")
 	code, err2 := os.ReadFile("msk_test.go")
 	if err1 != nil || err2 != nil {
 		t.Fatal(err1, err2)

@@ -1,5 +1,5 @@
 # A sample: Postgres in RDS, Kafka in MSK, IAM's logins to both, and the smallest policy for relay. Nobody has applied
-# it yet: docs/platforms/rds.md says what was checked.
+# it yet: docs/platforms/postgres.md says what was checked.
 terraform {
   required_version = ">= 1.6"
   required_providers {
@@ -161,7 +161,7 @@ resource "aws_msk_cluster" "kafka" {
   }
 }
 
-# docs/platforms/msk.md and rds.md name these rights.
+# docs/platforms/kafka.md and postgres.md name these rights.
 data "aws_iam_policy_document" "relay" {
   statement {
     actions   = ["rds-db:connect"]

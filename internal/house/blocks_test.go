@@ -35,9 +35,6 @@ var looks = []look{
 	{"docs/migrate/polling-outbox.md", "sql", 3, foreign + "polling_test.go TestMigrateFromAPollingOutbox"},
 	{"docs/migrate/watermill-forwarder.md", "sql", 1, interop + "forwarder_test.go TestMigrateFromTheForwarder"},
 	{"docs/operations/running.md", "sql", 1, "cmd/relay/pages_test.go TestArchiveOfThePage"},
-	{"docs/platforms/azure.md", "sql", 1, "nothing: the function is Azure's"},
-	{"docs/platforms/cloudsql.md", "sql", 1, "nothing: Cloud SQL makes the role"},
-	{"docs/platforms/rds.md", "sql", 1, "nothing: the role rds_iam is Amazon's"},
 
 	{"docs/migrate/debezium.md", "json", 1, foreign + "debezium_test.go TestMigrateFromDebezium"},
 	{"docs/stores.md", "json", 1, "idempotency/dynamostore/table_test.go TestTable_AsDocumented"},
@@ -45,9 +42,8 @@ var looks = []look{
 	{"docs/first-hour.md", "yaml", 1, firstHour},
 	{"docs/first-hour.md", "yaml prometheus.yml", 1, "nothing: Prometheus' own"},
 	{"docs/operations/ui.md", "yaml prometheus.yml", 1, "nothing: Prometheus' own"},
-	{"docs/platforms/cloudnativepg.md", "yaml", 1, "nothing: its operator's own"},
-	{"docs/platforms/patroni.md", "yaml", 1, "nothing: Patroni's own"},
-	{"docs/platforms/pgbouncer.md", "ini", 1, "internal/verify/failover/pooler_test.go TestPgBouncer"},
+	{"docs/platforms/postgres.md", "yaml", 2, "nothing: Patroni's and CloudNativePG's own"},
+	{"docs/platforms/postgres.md", "ini", 1, "internal/verify/failover/pooler_test.go TestPgBouncer"},
 
 	{"README.md", "text", 1, "nothing: a picture"},
 	{"docs/first-hour.md", "text", 8, "examples/firsthour/page_test.go TestPageRuns"},

@@ -58,7 +58,7 @@ func Advise(err error) error {
 			return err
 		}
 		return fmt.Errorf("a pooler in transaction mode is in between, and does not keep prepared statements: add "+
-			exec+" to the URL of the database (docs/platforms/pgbouncer.md): %w", err)
+			exec+" to the URL of the database (docs/platforms/postgres.md): %w", err)
 	}
 	switch text := err.Error(); {
 	case strings.Contains(text, "bytea_output"), strings.Contains(text, "DateStyle"):
