@@ -15,36 +15,34 @@ import (
 )
 
 var (
-	// ErrPending is in the error of Check when the schema lacks a migration: run Up, or what the error says.
+	// ErrPending: the schema lacks a migration. Run Up, or what the error says.
 	ErrPending = errors.New("migrations are pending")
-	// ErrNewer is in the error of Check and Up when the schema no longer serves this binary: start a
-	// newer one.
+	// ErrNewer: the schema no longer serves this binary. Start a newer one.
 	ErrNewer = errors.New("schema is newer than this binary")
-	// ErrForeign is in an error when a table that is not ours has a name that we need: rename it, or
-	// migrate into another schema.
+	// ErrForeign: another program's table has a name that we need. Rename it, or migrate into another schema.
 	ErrForeign = errors.New("name is taken by something else")
 )
 
-// DB is what reading the versions needs: a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx.
+// DB reads the versions: a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx.
 type DB interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Status is one migration as one schema has it.
+// Status is the state of a migration in a schema.
 type Status struct {
 	Set     Set
 	Version int64
-	// Name is the file's name without .sql; empty for a version that this binary does not know.
+	// Name is the file's name without .sql; empty for an unknown version.
 	Name    string
 	Applied bool
 	// AppliedAt is the database's clock, in UTC; zero while the migration is pending.
 	AppliedAt time.Time
 }
 
-// Check returns nil when the schema has every migration of the sets and still serves this binary,
-// however far it is ahead. It only reads; the role needs SELECT on the version table. Its error says what to
-// run, and matches [ErrPending], [ErrNewer] or [ErrForeign] when that is what it found.
+// Check returns nil if the schema has every migration of the sets and still serves this binary, however far it is
+// ahead. It only reads; the role needs SELECT on the version table. Its error says what to run, and matches
+// [ErrPending], [ErrNewer] or [ErrForeign].
 func Check(ctx context.Context, db DB, opt Options) error {
 	p, err := opt.plan(files)
 	if err != nil {
@@ -70,8 +68,8 @@ func (p plan) check(ctx context.Context, db DB) error {
 	return p.newer(have)
 }
 
-// Applied lists the migrations of the sets in version order, pending ones included, and versions of
-// a newer binary behind them. A schema that was never migrated has all pending.
+// Applied lists the migrations of the sets in version order, including pending ones, and then the versions of a newer
+// binary. In a schema that was never migrated all are pending.
 func Applied(ctx context.Context, db DB, opt Options) ([]Status, error) {
 	p, err := opt.plan(files)
 	if err != nil {
@@ -96,18 +94,18 @@ func Applied(ctx context.Context, db DB, opt Options) ([]Status, error) {
 	return list, nil
 }
 
-// state is what one schema says of itself.
+// state is the state of a schema.
 type state struct {
 	found   bool   // the version table exists
-	schema  string // where it was found
+	schema  string // of the version table
 	applied map[int64]time.Time
-	oldest  map[int64]int64 // binaries that it serves: see readOldest
+	oldest  map[int64]int64 // see readOldest
 }
 
-// shape is goose's version table: name and type of its columns, by name.
+// shape has the columns of goose's version table, ordered by name.
 var shape = []string{"id integer", "is_applied boolean", "tstamp timestamp without time zone", "version_id bigint"}
 
-// read finds the version table and what it records, and refuses one that goose did not make.
+// read finds and reads the version table. It refuses a table that goose did not make.
 func (p plan) read(ctx context.Context, db DB) (state, error) {
 	var (
 		have    state
@@ -162,7 +160,7 @@ func (p plan) pending(have state) []migration {
 	return list
 }
 
-// newest is the last version of a set that this binary knows.
+// newest returns the last version of a set that this binary knows.
 func (p plan) newest(set Set) int64 {
 	var last int64
 	for _, m := range p.migrations {
@@ -173,7 +171,7 @@ func (p plan) newest(set Set) int64 {
 	return last
 }
 
-// unknown are the applied versions of a set beyond this binary's newest, ascending.
+// unknown returns the applied versions of a set beyond this binary's newest, ascending.
 func (p plan) unknown(have state, set Set) []int64 {
 	newest := p.newest(set)
 	var list []int64
@@ -186,7 +184,7 @@ func (p plan) unknown(have state, set Set) []int64 {
 	return list
 }
 
-// where names the schema for people.
+// where names the schema in messages.
 func (p plan) where() string {
 	if p.schema == "" {
 		return "the search_path"

@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// readOldest asks which is the oldest binary, by its newest migration, that the schema serves; by set. A schema says so
-// in a comment on one of the set's tables, which a migration writes that leaves older binaries behind. A comment is
-// part of every dump, needs no right to be read, and a person sees it in \d+.
+// readOldest returns, by set, the oldest binary that the schema serves, by that binary's newest migration. A migration
+// that older binaries cannot work with writes it into a comment on one of the set's tables. A comment is part of every
+// dump, can be read without any right, and shows in \d+.
 func readOldest(ctx context.Context, db DB, schema string) (map[int64]int64, error) {
 	rows, err := db.Query(ctx, queryOldest, schema)
 	if err != nil {
@@ -26,8 +26,8 @@ func readOldest(ctx context.Context, db DB, schema string) (map[int64]int64, err
 	return oldest, nil
 }
 
-// newer refuses a schema that has left this binary behind. One that says nothing is taken to serve the binary one
-// version back, and no older one.
+// newer refuses a schema that no longer serves this binary. A schema without a comment serves the binary one version
+// back, and no older one.
 func (p plan) newer(have state) error {
 	for _, set := range p.sets() {
 		unknown := p.unknown(have, set)

@@ -18,17 +18,17 @@ import (
 //go:embed */*.sql
 var files embed.FS
 
-// setSize is how many versions a set may use. All sets share one version table, so a version says
-// by itself which set it belongs to: 1xxxx outbox, 2xxxx inbox, 3xxxx idempotency.
+// setSize is how many versions a set may use. All sets share a version table, so a version names its set: 1xxxx outbox,
+// 2xxxx inbox, 3xxxx idempotency.
 const setSize = 10_000
 
-// migration is one file of one set.
+// migration is a file of a set.
 type migration struct {
 	set     Set
 	version int64
 	name    string   // the file's name without .sql
-	sql     string   // what runs, without goose's annotations
-	creates []string // relations it makes, lower case
+	sql     string   // without goose's annotations
+	creates []string // created relations, lower case
 	inTx    bool     // false: the file says NO TRANSACTION
 }
 
@@ -36,13 +36,13 @@ var (
 	filename   = regexp.MustCompile(`^([1-9][0-9]{4})_[a-z0-9_]+\.sql$`)
 	annotation = regexp.MustCompile(`^--\s*\+goose\s+(.*\S)\s*$`)
 	comment    = regexp.MustCompile(`--[^\n]*`)
-	// Indexes are left out: their names are tied to a table that is listed already.
+	// Without indexes: their names belong to a table in the list.
 	creation = regexp.MustCompile(
 		`(?i)\b(?:create\s+(?:unlogged\s+)?(?:table|sequence|view|materialized\s+view)\s+(?:if\s+not\s+exists\s+)?|identity\s*\(\s*sequence\s+name\s+)([a-z_][a-z0-9_]*)`)
 )
 
-// load reads every set below root, in version order. It refuses what the rest of the package relies
-// on not to happen, so that a mistake in a file shows in the first test and not in a database.
+// load reads every set below root, in version order. It checks what the rest of the package relies on, so that a
+// mistake in a file fails the first test.
 func load(root fs.FS) ([]migration, error) {
 	names, err := fs.Glob(root, "*/*.sql")
 	if err != nil {
@@ -64,7 +64,7 @@ func load(root fs.FS) ([]migration, error) {
 			}
 			continue
 		}
-		// Without gaps a person sees what is missing, and "one version back" (see newer) can be counted.
+		// Without gaps a missing file is seen, and "one version back" (see newer) can be counted.
 		if m.version != all[i-1].version+1 {
 			return nil, fmt.Errorf("migration %s: want version %d", m.name, all[i-1].version+1)
 		}
@@ -103,7 +103,7 @@ func read(root fs.FS, name string) (migration, error) {
 		case "no transaction":
 			m.inTx = false
 		default:
-			// Above all Down: dropping an outbox is nothing a tool should do by itself.
+			// Above all Down: a tool must not drop an outbox by itself.
 			return migration{}, fmt.Errorf("annotation %q is not used here", a[1])
 		}
 	}

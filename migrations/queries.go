@@ -1,8 +1,8 @@
 package migrations
 
 const (
-	// Tried again and again rather than waited for: a waiting statement holds a snapshot, on which a
-	// CREATE INDEX CONCURRENTLY of the one who holds the lock would wait in turn.
+	// Retried, because a waiting statement would hold a snapshot, for which a CREATE INDEX CONCURRENTLY of the lock's
+	// holder would wait.
 	queryLock = `-- migrations: lock
 select pg_try_advisory_lock(hashtextextended('effectonce_migration ' || $1::text, 0))`
 
@@ -21,7 +21,7 @@ select has_schema_privilege($1, 'usage'), has_schema_privilege($1, 'create')`
 	querySetLockTimeout = `-- migrations: set lock time-out
 select set_config('lock_timeout', $1, false), set_config('statement_timeout', '0', false)`
 
-	// The name is resolved as any query would resolve it, through the search_path when no schema is given.
+	// The name is resolved as in any query: through the search_path if no schema is given.
 	queryFind = `-- migrations: find
 select n.nspname, c.relkind::text, array(
 		select a.attname || ' ' || format_type(a.atttypid, a.atttypmod)

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// DefaultRolePrefix is what the names of roles begin with.
+// DefaultRolePrefix is the default prefix of the roles' names.
 const DefaultRolePrefix = "effectonce"
 
 //go:embed roles_outbox.sql
@@ -23,11 +23,11 @@ var rolesIdempotency string
 
 var rolePrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,40}$`)
 
-// PrintRoles writes the SQL of roles with the least privileges that work: <prefix>_append for producers, _relay for
-// relays, _inbox for workers, _inbox_maintainer for who makes and drops the inbox's days, and _idempotency for services
-// that answer requests. They cannot log in; they are granted to users who can. The SQL needs the tables of the chosen
-// sets, and may run again after each migration: it first takes back what the roles have in the schema. An empty prefix
-// is [DefaultRolePrefix]; another one is for a second outbox in the same server.
+// PrintRoles writes the SQL of roles with the least privileges: <prefix>_append for producers, _relay for relays,
+// _inbox for workers, _inbox_maintainer for creating and dropping the inbox's days, and _idempotency for services that
+// answer requests. The roles cannot log in; grant them to users. The SQL needs the tables of the selected sets, and may
+// run again after each migration: it first revokes what the roles have in the schema. An empty prefix is
+// [DefaultRolePrefix]; use another one for a second outbox in the same server.
 func PrintRoles(to io.Writer, opt Options, prefix string) error {
 	p, err := opt.plan(files)
 	if err != nil {
@@ -75,8 +75,7 @@ func PrintRoles(to io.Writer, opt Options, prefix string) error {
 	return nil
 }
 
-// rolesBegin stands before the grants of a set. What a role has in the schema is exactly what follows: an older
-// version's grants go.
+// rolesBegin precedes the grants of a set: it revokes all others in the schema, such as an older version's.
 const rolesBegin = `
 do $$ declare name text; begin
 	foreach name in array array[{names}] loop

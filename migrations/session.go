@@ -17,19 +17,19 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// open returns a pool of one connection that holds the lock and has passed every check from the
-// moment it exists: should database/sql ever replace it, the new one has to do the same.
+// open returns a pool of one connection that holds the lock and has passed every check. So does a connection by which
+// database/sql might replace it.
 func (p plan) open(conn *pgx.ConnConfig, pending *[]migration) *sql.DB {
 	cfg := conn.Copy()
 	if p.schema != "" {
 		cfg.RuntimeParams["search_path"] = p.quoted()
 	}
-	// goose stores a time without a zone; Applied reads it as UTC.
+	// goose stores times without a zone; Applied reads them as UTC.
 	cfg.RuntimeParams["timezone"] = "UTC"
 	db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
 		list, err := p.prepare(ctx, c)
 		if err != nil {
-			// The connector drops a refused connection without closing it.
+			// The connector does not close a refused connection.
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
 			return errors.Join(err, c.Close(closing))
@@ -41,7 +41,7 @@ func (p plan) open(conn *pgx.ConnConfig, pending *[]migration) *sql.DB {
 	return db
 }
 
-// prepare makes the session fit for goose, and returns what is pending.
+// prepare sets the session up for goose, and returns the pending migrations.
 func (p plan) prepare(ctx context.Context, c *pgx.Conn) ([]migration, error) {
 	schema, err := p.locate(ctx, c)
 	if err != nil {
@@ -54,8 +54,8 @@ func (p plan) prepare(ctx context.Context, c *pgx.Conn) ([]migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only without Schema: the table was found further down the search_path, where another role's
-	// session put it. A second outbox beside it would be filled by some and drained by none.
+	// Only without Schema: another role's session put the table into a later schema of the search_path. A second outbox
+	// beside it would have producers and no relay.
 	if have.found && have.schema != schema {
 		return nil, fmt.Errorf("the search_path begins with schema %q, but %s is in %q: set Schema to the one you mean",
 			schema, Table, have.schema)
@@ -77,7 +77,7 @@ func (p plan) prepare(ctx context.Context, c *pgx.Conn) ([]migration, error) {
 	return pending, nil
 }
 
-// locate returns the schema that the session's unqualified names go to, or refuses the session.
+// locate returns the schema of the session's unqualified names, or refuses the session.
 func (p plan) locate(ctx context.Context, c *pgx.Conn) (string, error) {
 	var (
 		current, searchPath, role string
@@ -87,7 +87,7 @@ func (p plan) locate(ctx context.Context, c *pgx.Conn) (string, error) {
 		return "", fmt.Errorf("look at the session: %w", err)
 	}
 	if pid != c.PgConn().PID() {
-		// In transaction mode each statement may meet another backend, and the lock stays behind in one.
+		// In transaction mode each statement may run in another backend, and the lock stays in one.
 		p.log.WarnContext(ctx, "migrations: the connection seems to go through a pooler; connect to Postgres directly")
 	}
 	if p.schema == "" {
@@ -104,7 +104,7 @@ func (p plan) locate(ctx context.Context, c *pgx.Conn) (string, error) {
 	return p.schema, nil
 }
 
-// lock waits until this session is the only one that migrates this schema.
+// lock waits until no other session migrates this schema.
 func lock(ctx context.Context, c *pgx.Conn, schema string) error {
 	retry := time.NewTicker(50 * time.Millisecond)
 	defer retry.Stop()
@@ -124,8 +124,8 @@ func lock(ctx context.Context, c *pgx.Conn, schema string) error {
 	}
 }
 
-// foreign refuses names of ours that others hold: CREATE TABLE IF NOT EXISTS would adopt their table,
-// and a plain one would fail half-way with an error that does not say whose it is.
+// foreign refuses other programs' tables with our names: CREATE TABLE IF NOT EXISTS would adopt them, and a plain one
+// would fail half-way.
 func (p plan) foreign(ctx context.Context, c *pgx.Conn, have state, pending []migration) error {
 	want := map[string]bool{}
 	for _, m := range pending {
@@ -133,7 +133,7 @@ func (p plan) foreign(ctx context.Context, c *pgx.Conn, have state, pending []mi
 			want[name] = true
 		}
 	}
-	// What an applied migration made is ours, even if a pending one makes it anew.
+	// A table of an applied migration is ours, even if a pending one creates it again.
 	for _, m := range p.migrations {
 		if _, ok := have.applied[m.version]; ok {
 			for _, name := range m.creates {
@@ -157,7 +157,7 @@ func (p plan) foreign(ctx context.Context, c *pgx.Conn, have state, pending []mi
 	return nil
 }
 
-// enter makes the schema if need be, and makes sure that tables can be created in it.
+// enter creates the schema if it is missing, and checks that tables can be created in it.
 func (p plan) enter(ctx context.Context, c *pgx.Conn, schema string) error {
 	var exists bool
 	if err := c.QueryRow(ctx, querySchema, schema).Scan(&exists); err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// Up applies what is pending of the sets, over one direct connection of its own that it makes from
-// conn (from pgx.ParseConfig) and closes. Each migration and its version row commit together, so an
-// Up that failed or was cancelled is simply run again. Several callers at once queue; ctx bounds the
-// wait. With nothing pending it changes nothing and needs no right but to read the version table.
+// Up applies the pending migrations of the sets, over a direct connection that it opens from conn (from
+// pgx.ParseConfig) and closes. Each migration commits together with its version row, so an Up that failed or was
+// cancelled can be run again. Concurrent callers queue; ctx bounds the wait. If nothing is pending, it changes nothing
+// and only needs to read the version table.
 //
-// It refuses, before it changes anything, a schema with a table of another's that has a name of ours
-// ([ErrForeign]), a schema that is too new ([ErrNewer]), and a connection that is not where Schema
-// says, as behind a pooler that ignores startup parameters.
+// Before any change it refuses a schema in which another program's table has one of our names ([ErrForeign]), a schema
+// that is too new ([ErrNewer]), and a connection that is not in Schema, as behind a pooler that ignores startup
+// parameters.
 func Up(ctx context.Context, conn *pgx.ConnConfig, opt Options) error {
 	if conn == nil {
 		return errors.New("migrations: conn is nil: want a config from pgx.ParseConfig")
@@ -36,7 +36,7 @@ func Up(ctx context.Context, conn *pgx.ConnConfig, opt Options) error {
 func (p plan) up(ctx context.Context, conn *pgx.ConnConfig) error {
 	var pending []migration
 	db := p.open(conn, &pending)
-	// Closing ends the session, and with it the lock.
+	// Closing ends the session and its lock.
 	defer db.Close()
 	first, err := db.Conn(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func (p plan) up(ctx context.Context, conn *pgx.ConnConfig) error {
 	return nil
 }
 
-// apply runs one set's files. Sets go one by one because a provider reads one folder.
+// apply runs the files of a set: a provider reads one folder.
 func (p plan) apply(ctx context.Context, db *sql.DB, set Set) error {
 	folder, err := fs.Sub(p.root, string(set))
 	if err != nil {
@@ -61,9 +61,9 @@ func (p plan) apply(ctx context.Context, db *sql.DB, set Set) error {
 	}
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, folder,
 		goose.WithTableName(Table),
-		// A set that is added later may have lower versions than one that is there.
+		// A set that is added later may have lower versions than an applied one.
 		goose.WithAllowOutofOrder(true),
-		// The application's own Go migrations are none of ours.
+		// Without the application's own Go migrations.
 		goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return fmt.Errorf("migrations: set %s: %w", set, err)
