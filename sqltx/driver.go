@@ -12,26 +12,26 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtx"
 )
 
-// connector connects to the one transaction.
+// connector returns the transaction as the only connection.
 type connector struct{ c *conn }
 
 // Connect is called once, by BeginTx.
 func (c connector) Connect(context.Context) (driver.Conn, error) { return c.c, nil }
 
-// Driver is nobody's to open connections with.
+// Driver implements [driver.Connector]. Its Open is not supported.
 func (c connector) Driver() driver.Driver { return c }
 
 // Open implements [driver.Driver].
 func (connector) Open(string) (driver.Conn, error) { return nil, errors.ErrUnsupported }
 
-// conn is a transaction as a driver's connection. database/sql calls its methods one at a time. It offers no
-// [driver.SessionResetter]: so database/sql closes it when its transaction is done.
+// conn is a transaction as a driver's connection. database/sql calls its methods one at a time, and closes it after its
+// transaction, because it is no [driver.SessionResetter].
 type conn struct {
 	tx       pgx.Tx
 	context  func(given context.Context) context.Context
 	returned atomic.Bool   // do has returned
 	refused  atomic.Bool   // do tried to end the transaction
-	closed   chan struct{} // closed when database/sql has let go
+	closed   chan struct{} // closed by Close
 }
 
 var (
@@ -42,16 +42,16 @@ var (
 	_ driver.NamedValueChecker  = (*conn)(nil)
 )
 
-// BeginTx sends nothing: the transaction is open.
+// BeginTx sends nothing: the transaction is open already.
 func (c *conn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
 
 // Begin implements [driver.Conn].
 func (c *conn) Begin() (driver.Tx, error) { return c, nil }
 
-// Commit refuses.
+// Commit fails.
 func (c *conn) Commit() error { return c.end() }
 
-// Rollback refuses, unless database/sql itself rolls back: because do has returned, or its context has ended.
+// Rollback fails, unless database/sql itself rolls back: do has returned, or its context has ended.
 func (c *conn) Rollback() error { return c.end() }
 
 func (c *conn) end() error {
@@ -63,20 +63,20 @@ func (c *conn) end() error {
 
 func (c *conn) refuse() error {
 	c.refused.Store(true)
-	// Whoever lent the transaction hears of it, even if do's errors are dropped.
+	// The lender learns of it, even if do's errors are dropped.
 	if lender, ok := c.tx.(interface{ Refuse() error }); ok {
 		_ = lender.Refuse()
 	}
 	return errEnded
 }
 
-// Close is the last call of all.
+// Close is the last call.
 func (c *conn) Close() error {
 	close(c.closed)
 	return nil
 }
 
-// CheckNamedValue leaves all values to pgx, which knows driver.Valuer too.
+// CheckNamedValue accepts all values: pgx checks them, and supports driver.Valuer.
 func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
 	if v.Name != "" {
 		return fmt.Errorf("sqltx: argument %d has the name %q: Postgres knows $1, $2 and so on", v.Ordinal, v.Name)
@@ -105,7 +105,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if err != nil {
 		return nil, err
 	}
-	// The columns are not known in all modes of pgx before the first row was asked for.
+	// In some modes of pgx the columns are unknown before the first row.
 	more := of.Next()
 	if err := of.Err(); err != nil {
 		of.Close()
@@ -121,7 +121,7 @@ func values(to []any, args []driver.NamedValue) []any {
 	return to
 }
 
-// PrepareContext keeps the text: pgx prepares what it executes by itself, or does not where a pooler forbids it.
+// PrepareContext keeps the text: pgx prepares what it executes, unless its mode forbids that.
 func (c *conn) PrepareContext(_ context.Context, query string) (driver.Stmt, error) {
 	return &stmt{c, query}, nil
 }
@@ -141,7 +141,7 @@ var (
 
 func (s *stmt) Close() error { return nil }
 
-// NumInput leaves it to Postgres to count the arguments.
+// NumInput leaves the count of arguments to Postgres.
 func (s *stmt) NumInput() int { return -1 }
 
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
@@ -152,7 +152,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	return s.c.QueryContext(ctx, s.query, args)
 }
 
-// Exec and Query are for drivers without contexts.
+// Exec and Query are not called: the contextual methods are.
 func (s *stmt) Exec([]driver.Value) (driver.Result, error) { return nil, errors.ErrUnsupported }
 
 func (s *stmt) Query([]driver.Value) (driver.Rows, error) { return nil, errors.ErrUnsupported }

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// formats has the types that are read in binary, as pgx's own driver has them. All others are read as text.
+// formats has the types that are read in binary, as in pgx's driver. All others are read as text.
 var formats = pgx.QueryResultFormatsByOID{
 	pgtype.BoolOID: pgx.BinaryFormatCode, pgtype.ByteaOID: pgx.BinaryFormatCode, pgtype.CIDOID: pgx.BinaryFormatCode,
 	pgtype.DateOID: pgx.BinaryFormatCode, pgtype.Float4OID: pgx.BinaryFormatCode,
@@ -27,7 +27,7 @@ var formats = pgx.QueryResultFormatsByOID{
 // rows is the result of a query, with its first row read.
 type rows struct {
 	of      pgx.Rows
-	more    bool // of stands on a row that Next has not returned
+	more    bool // of is at a row that Next has not returned
 	columns []column
 }
 
@@ -39,7 +39,7 @@ var (
 // column reads the values of a column.
 type column struct {
 	field pgconn.FieldDescription
-	goes  reflect.Type // what ColumnType.ScanType says
+	goes  reflect.Type // of ColumnType.ScanType
 	read  func(src []byte) (driver.Value, error)
 }
 
@@ -86,7 +86,7 @@ func (r *rows) Next(dest []driver.Value) (err error) {
 	return nil
 }
 
-// ColumnTypeDatabaseTypeName is the type's name in upper case, or its OID.
+// ColumnTypeDatabaseTypeName returns the type's name in upper case, or its OID.
 func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
 	oid := r.columns[i].field.DataTypeOID
 	if t, ok := r.of.TypeMap().TypeForOID(oid); ok {
@@ -97,7 +97,7 @@ func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
 
 func (r *rows) ColumnTypeScanType(i int) reflect.Type { return r.columns[i].goes }
 
-// newColumn has the types of pgx's own driver: what a library has learned to scan of that, it scans here.
+// newColumn returns a column with the types of pgx's driver, which libraries know how to scan.
 func newColumn(m *pgtype.Map, f pgconn.FieldDescription) column {
 	switch f.DataTypeOID {
 	case pgtype.BoolOID:
@@ -130,7 +130,8 @@ func newColumn(m *pgtype.Map, f pgconn.FieldDescription) column {
 	return columnOf[string](m, f, plain[string])
 }
 
-// columnOf scans into an S and makes a driver's value of it. Goes is what the library is told to scan into.
+// columnOf returns a column that scans into an S and converts it to a driver's value. Goes is the Go type that is
+// reported to database/sql.
 func columnOf[Goes, S any](m *pgtype.Map, f pgconn.FieldDescription, value func(S) (driver.Value, error)) column {
 	plan := m.PlanScan(f.DataTypeOID, f.Format, new(S))
 	return column{goes: reflect.TypeFor[Goes](), read: func(src []byte) (driver.Value, error) {

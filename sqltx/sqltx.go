@@ -8,7 +8,7 @@
 //		})
 //	})
 //
-// It fits whatever lends a [pgx.Tx]: Each, Batch and ProcessTx of package inbox, and InTx of idempotency/pgstore.
+// It works with every [pgx.Tx]: of Each, Batch and ProcessTx of package inbox, and of InTx of idempotency/pgstore.
 // docs/orms.md has the lines for each library.
 package sqltx
 
@@ -24,16 +24,16 @@ import (
 var errEnded = errors.New("sqltx: the transaction is lent, and is neither committed nor rolled back by who borrowed " +
 	"it: return an error to have it rolled back, or execute SAVEPOINT and ROLLBACK TO for a part of it")
 
-// Do calls do with tx as a transaction of database/sql, and returns its error. Both are one transaction: what is
-// written through either is seen through the other. Nothing is sent before do sends something.
+// Do calls do with tx as a transaction of database/sql, and returns its error. Both are the same transaction: each sees
+// what was written through the other. Do itself sends nothing.
 //
 // The *sql.Tx refuses Commit and Rollback, as methods and as statements: Do then returns an error whatever do returns,
-// and an inbox parks the event. After the methods, and when do has returned, the *sql.Tx is of no more use; rows that
-// are still open are closed. Do returns only when database/sql has left the connection alone.
+// and an inbox parks the event. After these methods, and after do, the *sql.Tx is done, and open rows are closed. Do
+// returns when database/sql no longer uses the connection.
 //
-// A statement that is given no context (tx.Exec, a GORM session without WithContext) has ctx. When ctx ends while do
-// runs, Do returns an error. Values are what pgx's own driver for database/sql (pgx/v5/stdlib) makes of them; arguments
-// are $1, $2, and may be whatever pgx takes. A statement is prepared when it first runs, as pgx's mode says.
+// A statement without a context (tx.Exec, a GORM session without WithContext) uses ctx. If ctx ends while do runs, Do
+// returns an error. Values are those of pgx's driver for database/sql (pgx/v5/stdlib); arguments are $1, $2, of any
+// type that pgx supports. A statement is prepared when it first runs, depending on pgx's mode.
 func Do(ctx context.Context, tx pgx.Tx, do func(tx *sql.Tx) error) error {
 	if tx == nil {
 		return errors.New("sqltx: tx is nil")
@@ -55,13 +55,13 @@ func Do(ctx context.Context, tx pgx.Tx, do func(tx *sql.Tx) error) error {
 	case c.refused.Load() && !errors.Is(err, errEnded):
 		return errors.Join(errEnded, err)
 	case err == nil:
-		return ctx.Err() // database/sql has ended lent
+		return ctx.Err() // database/sql has ended the transaction
 	}
 	return err
 }
 
-// lend runs do and waits until database/sql has let go of the connection: when a context ends, it closes rows and rolls
-// back in goroutines of its own.
+// lend runs do, and waits until database/sql has closed the connection: after the end of a context it closes rows and
+// rolls back in goroutines of its own.
 func (c *conn) lend(db *sql.DB, lent *sql.Tx, do func(tx *sql.Tx) error) error {
 	defer func() {
 		c.returned.Store(true)

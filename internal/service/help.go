@@ -7,10 +7,10 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// helpOptions keep the manual readable: as wide as the terminal, at most 120 columns; 80 where there is none.
+// helpOptions wrap help texts at the terminal's width, at most 120 columns; without a terminal at 80.
 var helpOptions = kong.HelpOptions{Compact: true, FlagsLast: true, WrapUpperBound: 120}
 
-// help prints a command's manual, and the footer.
+// help prints a command's help and the footer.
 func (c CommandLine) help(options kong.HelpOptions, ctx *kong.Context) error {
 	err := kong.DefaultHelpPrinter(options, ctx)
 	if err == nil && c.Footer != "" {
@@ -19,7 +19,7 @@ func (c CommandLine) help(options kong.HelpOptions, ctx *kong.Context) error {
 	return err
 }
 
-// Meaning is the help text of a flag, with its variable, and with its default where the value does not say it.
+// Meaning returns a flag's help with its variable, and with its default if the value does not show that.
 func (c CommandLine) Meaning(v *kong.Value) string {
 	if v.Flag == nil || v.Name == "help" || v.Name == "version" {
 		return v.Help
@@ -42,7 +42,7 @@ func (c CommandLine) Meaning(v *kong.Value) string {
 	return strings.TrimSpace(v.Help + " (" + variable + ")")
 }
 
-// shownDefault is the default that the value itself does not say, or "required".
+// shownDefault returns the default that the value itself does not show, or "required".
 func shownDefault(v *kong.Value) string {
 	shown := strings.TrimSuffix(strings.TrimPrefix(v.Tag.Get("shown"), "("), ")")
 	if shown == "" && (v.Flag.PlaceHolder != "" || v.Default == "true") {
@@ -51,7 +51,7 @@ func shownDefault(v *kong.Value) string {
 	return shown
 }
 
-// withDefault is the meaning of a flag without a variable.
+// withDefault returns a flag's help with its default.
 func withDefault(v *kong.Value) string {
 	switch shown := shownDefault(v); shown {
 	case "":

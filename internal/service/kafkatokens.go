@@ -14,15 +14,14 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 )
 
-// tokenTimeout bounds a request to an identity service; earlyExpiry is how long before its end a token is given up for
-// the next one.
+// tokenTimeout bounds a request to an identity service; earlyExpiry is how long before its end a token is replaced.
 const (
 	tokenTimeout = 10 * time.Second
 	earlyExpiry  = time.Minute
 )
 
-// KafkaTokens gets tokens with a client's id and secret from the settings' TokenURL (RFC 6749, 4.4). A token serves all
-// connections until a minute before its end; the secret is read anew for each. Nil: there is no TokenURL.
+// KafkaTokens returns a source of tokens from the settings' TokenURL, by client id and secret (RFC 6749, 4.4). A token
+// serves all connections until a minute before its end; the secret is read again for each token. Nil: no TokenURL.
 func KafkaTokens(c kafkaconn.Config) (kafkaconn.Token, error) {
 	if c.TokenURL == "" {
 		return nil, nil
@@ -34,7 +33,7 @@ func KafkaTokens(c kafkaconn.Config) (kafkaconn.Token, error) {
 	tokens := oauth2.ReuseTokenSourceWithExpiry(nil, &clientTokens{
 		cfg: c, params: params, client: &http.Client{
 			Timeout: tokenTimeout,
-			// The secret goes to nobody but the service that is named.
+			// The secret is sent to the named service only.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, earlyExpiry)
@@ -47,14 +46,14 @@ func KafkaTokens(c kafkaconn.Config) (kafkaconn.Token, error) {
 	}, nil
 }
 
-// clientTokens gets a token each time.
+// clientTokens requests a token each time.
 type clientTokens struct {
 	cfg    kafkaconn.Config
 	params url.Values
 	client *http.Client
 }
 
-// Token implements oauth2.TokenSource. Its error repeats nothing of what was sent.
+// Token implements oauth2.TokenSource. Its error contains nothing that was sent.
 func (c *clientTokens) Token() (*oauth2.Token, error) {
 	secret, err := c.cfg.Secret()
 	if err != nil {
@@ -67,7 +66,7 @@ func (c *clientTokens) Token() (*oauth2.Token, error) {
 	if err == nil {
 		return token, nil
 	}
-	// The body of its answer may have what was sent.
+	// The body of the answer may repeat the request.
 	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		return nil, fmt.Errorf("--kafka-oauth-token-url answers %d %.100q: look at --kafka-username and "+
 			"--kafka-password, which are the client's id and secret there, and --kafka-oauth-token-params",

@@ -7,7 +7,7 @@ import (
 	"github.com/effectonce/effectonce/internal/loopback"
 )
 
-// Pprof adds /debug/pprof/, which shows memory's content: to this machine only, whatever address is listened at.
+// Pprof adds /debug/pprof/ for clients on this machine only: it shows the content of memory.
 func Pprof(h http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", h)
@@ -19,7 +19,7 @@ func Pprof(h http.Handler) http.Handler {
 	return mux
 }
 
-// onlyHere answers requests of this machine only; a forwarded port (ssh -L, kubectl port-forward) counts as here.
+// onlyHere refuses remote clients. A forwarded port (ssh -L, kubectl port-forward) counts as local.
 func onlyHere(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !loopback.Request(r) {
@@ -31,7 +31,7 @@ func onlyHere(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// noCommandLine: a password may stand in the arguments.
+// noCommandLine replaces /debug/pprof/cmdline: arguments may contain a password.
 func noCommandLine(w http.ResponseWriter, _ *http.Request) {
 	http.Error(w, "the command line is not shown", http.StatusForbidden)
 }

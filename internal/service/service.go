@@ -1,4 +1,4 @@
-// Package service is what commands of this repository have beside package process: settings from flags, variables and
+// Package service has what commands of this repository need beside package process: settings from flags, variables and
 // files, a logger, tokens for Kafka, and /debug/pprof/.
 package service
 
@@ -10,10 +10,10 @@ import (
 	"github.com/effectonce/effectonce/internal/usage"
 )
 
-// Logger makes a logger that writes lines to w. format is "text" or "json"; level is "debug", "info", "warn" or
-// "error". Anything else is an error that says so.
+// Logger returns a logger that writes lines to w. format is "text" or "json"; level is "debug", "info", "warn" or
+// "error". Other values are an error.
 func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
-	// JSON would show durations as nanoseconds, and lines of both formats should look the same.
+	// JSON would show durations in nanoseconds; both formats show the same text.
 	options := slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {
 			a.Value = slog.StringValue(a.Value.Duration().String())
@@ -44,5 +44,5 @@ func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
 // UsageError is a wrong command line or setting.
 type UsageError = usage.Error
 
-// Usage makes a UsageError as fmt.Errorf makes an error.
+// Usage formats a UsageError, like fmt.Errorf.
 func Usage(format string, args ...any) error { return usage.Errorf(format, args...) }

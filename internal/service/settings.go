@@ -15,33 +15,33 @@ import (
 	"github.com/effectonce/effectonce/internal/secret"
 )
 
-// CommandLine describes the command line of a program; Parse reads it. A setting is looked for in this order: flag,
-// variable, file that a variable names (secrets only), configuration file, default. Empty variables count as not set.
+// CommandLine describes a program's command line; Parse reads it. The sources of a setting, in this order: flag,
+// variable, file that a variable names (secrets only), configuration file, default. Empty variables count as unset.
 //
-// A flag with the tag `line` says what one run of the program is to do, or that it may: it is accepted on the command
-// line only, and refused in variables and files, where it would arm every later run.
+// A flag with the tag `line` says what one run of the program does, or may do. It is accepted on the command line only:
+// in a variable or a file it would apply to every later run.
 //
 // The variable of --some-flag is Prefix + "SOME_FLAG". A flag of the type secret.Value, or with the tag `secret`, has a
-// second one that ends in _FILE and names a file with the value, and its value is in no error; a secret.Value reads
-// that file whenever it is revealed. Kong's own `env` tag is not used: it ranks variables below configuration files,
-// and its errors show their values.
+// second variable that ends in _FILE and names a file with the value; errors never contain the value. A secret.Value
+// reads that file whenever it is revealed. Kong's `env` tag is not used: it ranks variables below configuration files,
+// and its errors show values.
 type CommandLine struct {
 	Name, Description string
-	Prefix            string    // of variables, "RELAY_" say
-	Version           string    // what --version prints, when the target has a kong.VersionFlag
-	Footer            string    // stands below every help text
-	Vars              kong.Vars // what ${name} stands for in tags
-	List              string    // what a configuration file may have beside settings, for the function List
-	// Env looks a variable up. Nil: os.Getenv, and Variables are os.Environ's.
+	Prefix            string    // of variables, such as "RELAY_"
+	Version           string    // printed by --version, if the target has a kong.VersionFlag
+	Footer            string    // below every help text
+	Vars              kong.Vars // values of ${name} in tags
+	List              string    // key of a configuration file beside the settings, for the function List
+	// Env looks a variable up. Nil: os.Getenv, and Variables are those of os.Environ.
 	Env func(string) string
-	// Variables are the variables that are set, as os.Environ has them: one that misspells a setting's is refused, and
-	// Unknown returns the others but those that Kubernetes makes of every service's name. Nil: none is looked at.
+	// Variables are the set variables, as in os.Environ. One that misspells a setting's variable is refused; Unknown
+	// returns the others, without those that Kubernetes derives from services. Nil: not checked.
 	Variables []string
 }
 
-// Parse fills target, a pointer to a struct as package kong wants it; its flag "config", when there is one, names the
-// configuration file. It returns nil and no error when help or the version was asked for and printed. Errors are
-// [UsageError] and show no secret.
+// Parse fills target, a pointer to a struct for package kong; its flag "config", if it has one, names the configuration
+// file. It returns nil and no error after it has printed the help or the version. Errors are [UsageError] and contain
+// no secret.
 func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) (*kong.Context, error) {
 	if c.Env == nil {
 		c.Env, c.Variables = os.Getenv, os.Environ()
@@ -72,7 +72,7 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	return ctx, c.checkVariables(parser.Model.Node)
 }
 
-// once refuses a flag that is given twice and takes one value: the other one would be dropped.
+// once refuses a repeated flag that takes one value: the other value would be dropped.
 func once(ctx *kong.Context) error {
 	given := map[string]bool{}
 	for _, p := range ctx.Path {
@@ -87,10 +87,10 @@ func once(ctx *kong.Context) error {
 	return nil
 }
 
-// ofKubernetes are the variables that a pod gets for each service beside it, "relay" say.
+// ofKubernetes matches the variables that a pod gets for each service, such as "relay".
 var ofKubernetes = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?$`)
 
-// checkVariables refuses variables that misspell a setting's.
+// checkVariables refuses misspelt variables of settings.
 func (c CommandLine) checkVariables(root *kong.Node) error {
 	unknown, known := c.unknown(root)
 	for _, name := range unknown {
@@ -101,7 +101,7 @@ func (c CommandLine) checkVariables(root *kong.Node) error {
 	return nil
 }
 
-// Unknown are the variables that have the prefix of settings' and are none's, for the log.
+// Unknown returns the variables with the settings' prefix that belong to no setting, for the log.
 func (c CommandLine) Unknown(root *kong.Node) []string {
 	unknown, _ := c.unknown(root)
 	return unknown
@@ -126,7 +126,7 @@ func (c CommandLine) unknown(root *kong.Node) (unknown []string, known map[strin
 	return unknown, known
 }
 
-// wants says what a command takes that was given an argument: flags.
+// wants explains a surplus argument: the command takes flags.
 func wants(err error) string {
 	parse, ok := errors.AsType[*kong.ParseError](err)
 	if !ok || !strings.Contains(err.Error(), "unexpected argument") || parse.Context == nil ||
@@ -145,7 +145,7 @@ func wants(err error) string {
 	return fmt.Sprintf(": %s wants %s", node.FullPath(), strings.Join(flags, " "))
 }
 
-// vocabulary is what a program says by itself: names and the values that its settings may have.
+// vocabulary has the words of the program itself: names, and the values that settings may have.
 func vocabulary(root *kong.Node) map[string]bool {
 	words := map[string]bool{}
 	_ = kong.Visit(root, func(n kong.Visitable, next kong.Next) error {
@@ -163,20 +163,20 @@ func vocabulary(root *kong.Node) map[string]bool {
 	return words
 }
 
-// Variable is the name of a flag's variable.
+// Variable returns the name of a flag's variable.
 func (c CommandLine) Variable(flag string) string {
 	return c.Prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// onLine tells whether a flag is accepted on the command line only.
+// onLine reports whether a flag is accepted on the command line only.
 func onLine(flag *kong.Flag) bool { return flag.Tag.Has("line") }
 
-// isSecret tells whether a flag's value may be shown.
+// isSecret reports whether a flag's value must not be shown.
 func isSecret(flag *kong.Flag) bool {
 	return flag.Tag.Has("secret") || flag.Target.Type() == reflect.TypeFor[secret.Value]()
 }
 
-// decodeSecret takes a text, or the Value that find made of a file.
+// decodeSecret decodes a text, or the Value that find made from a file.
 func decodeSecret(ctx *kong.DecodeContext, target reflect.Value) error {
 	token, err := ctx.Scan.PopValue("secret")
 	if err != nil {
@@ -190,7 +190,7 @@ func decodeSecret(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// decodeMap takes names with their values, each name once: of two values one would be dropped.
+// decodeMap decodes names with their values, each name once: of two values one would be dropped.
 func decodeMap(ctx *kong.DecodeContext, target reflect.Value) error {
 	token, err := ctx.Scan.PopValue("map")
 	if err != nil {
@@ -221,8 +221,8 @@ func decodeMap(ctx *kong.DecodeContext, target reflect.Value) error {
 type sources struct {
 	line CommandLine
 	file map[string]string // of the configuration file, by flag; nil: not read yet
-	at   map[string]string // where they stand in it
-	err  error             // the first; Kong's own wrapping shows what should not be seen
+	at   map[string]string // their places in the file
+	err  error             // the first error; Kong's wrapping would show secrets
 }
 
 // Validate is called by Kong and has nothing to do: Resolve checks.
@@ -246,7 +246,7 @@ func (s *sources) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	return value, nil
 }
 
-// find returns a text, or a secret.Value for the file of one; from is "" when the flag is nowhere.
+// find returns a text, or a secret.Value for a file; from is "" if the flag is not set.
 func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value any, from string, err error) {
 	if flag.Name == "help" || flag.Name == "version" {
 		return "", "", nil
@@ -288,7 +288,7 @@ func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value any, from stri
 	return "", "", nil
 }
 
-// check parses the value once ahead, so that the error names where it stands.
+// check parses the value in advance, so that the error names its source.
 func (s *sources) check(flag *kong.Flag, value any, from string) error {
 	into := reflect.New(flag.Target.Type()).Elem()
 	err := flag.Parse(kong.ScanFromTokens(kong.Token{Type: kong.FlagValueToken, Value: value}), into)
@@ -327,7 +327,7 @@ func (s *sources) read(ctx *kong.Context) error {
 	return err
 }
 
-// settingNames are the flags of all commands: one file may serve them all.
+// settingNames returns the flags of all commands: one file may serve them all.
 func settingNames(node *kong.Node) map[string]bool {
 	names := map[string]bool{}
 	_ = kong.Visit(node, func(n kong.Visitable, next kong.Next) error {
@@ -342,8 +342,8 @@ func settingNames(node *kong.Node) map[string]bool {
 	return names
 }
 
-// withoutArguments hides arguments that may hold a password: Kong repeats the one that it does not understand. What the
-// program says by itself stays, and so does an argument that holds none.
+// withoutArguments hides arguments that may hold a password: Kong repeats an argument that it does not understand. It
+// keeps the program's own words, and arguments that hold no password.
 func withoutArguments(text string, args []string, vocabulary map[string]bool) string {
 	suspect := func(s string) bool {
 		return strings.Contains(s, "://") || strings.Contains(s, "password") || strings.Contains(s, "@")
@@ -358,7 +358,7 @@ func withoutArguments(text string, args []string, vocabulary map[string]bool) st
 		switch {
 		case suspect(flag) && !strings.HasPrefix(flag, "-"), suspect(value), suspect(flag) && value != "":
 			hide = append(hide, value)
-		case i > 0 && awaits(args[i-1]) && suspect(args[i-1]): // what stands behind a flag like --kafka-pasword
+		case i > 0 && awaits(args[i-1]) && suspect(args[i-1]): // the value of a flag like --kafka-pasword
 		default:
 			harmless[arg], harmless[value] = true, true
 			continue
@@ -373,7 +373,7 @@ func withoutArguments(text string, args []string, vocabulary map[string]bool) st
 	if !suspects {
 		return text
 	}
-	// In quotation marks it looks otherwise, differently in each library, and of a list only an element is there.
+	// Each library quotes in its own way, and shows only one element of a list.
 	return inQuotes.ReplaceAllStringFunc(text, func(quoted string) string {
 		if harmless[quoted[1:len(quoted)-1]] {
 			return quoted
