@@ -182,7 +182,7 @@ func (r *Relay) keepArchive(ctx context.Context) {
 		case err != nil && ctx.Err() == nil && !said:
 			said = true
 			r.log.Warn("the archive's days are not looked after; published events go into its default partition "+
-				"until they are", "err", err)
+				"until they are", "error", err)
 		case err == nil:
 			said = false
 			level := slog.LevelDebug

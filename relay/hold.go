@@ -86,10 +86,10 @@ func (r *Relay) reportClosed(at delivery.Place, err error) {
 	r.requestBeat() // it shows operators why
 	if at.Partition == delivery.WholeTopic {
 		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on",
-			"topic", at.Topic, "err", err)
+			"topic", at.Topic, "error", err)
 	} else {
 		r.log.Error("a partition does not answer while others do: its events are held, in order, until it does",
-			"topic", at.Topic, "partition", at.Partition, "err", err)
+			"topic", at.Topic, "partition", at.Partition, "error", err)
 	}
 	if r.cfg.Observer.Closed != nil {
 		r.cfg.Observer.Closed(at.Topic, at.Partition, err)

@@ -52,7 +52,7 @@ func (r *Relay) prove(ctx context.Context, s *session) {
 	case pgerr.Within(err):
 		// A user's trigger that needs a setting of its producers: that events pass is not known, and not refuted.
 		r.log.Warn("whether this relay can work is not known: a trigger refuses the event that it appends to try",
-			"err", err)
+			"error", err)
 		err = nil
 	}
 	found, was := &proof{since: time.Now(), err: err}, false
@@ -64,7 +64,7 @@ func (r *Relay) prove(ctx context.Context, s *session) {
 		r.requestBeat() // it shows operators the trouble, or its end
 	}
 	if err != nil {
-		r.log.Error("this relay cannot work: events wait", "err", pgsession.Advise(err))
+		r.log.Error("this relay cannot work: events wait", "error", pgsession.Advise(err))
 	}
 }
 

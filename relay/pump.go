@@ -184,7 +184,7 @@ func (r *Relay) overran(grants []lanes.Grant, err error) {
 	switch late, refused := late(err), pgerr.Answered(err); {
 	case late:
 		r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants),
-			"err", err)
+			"error", err)
 	case !refused:
 		return
 	}
@@ -224,7 +224,7 @@ func (r *Relay) refuse(lane int16, err error, due bool) {
 		l.said = now
 		defer r.requestBeat() // it shows operators the trouble
 		r.log.Error("the database refuses the work on a lane: its events wait, those of other lanes go on", "lane",
-			lane, "err", err)
+			lane, "error", err)
 	}
 	r.refused.Store(lane, l)
 }

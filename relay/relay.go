@@ -181,7 +181,7 @@ func (r *Relay) awake(ctx context.Context, first bool) error {
 	others.Wait()
 	if idle {
 		if err != nil { // its lanes are free when their lease has run out
-			r.log.Warn("the relay goes to sleep and could not say so", "err", err)
+			r.log.Warn("the relay goes to sleep and could not say so", "error", err)
 		}
 		return errIdle
 	}

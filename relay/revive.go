@@ -39,7 +39,7 @@ func (r *Relay) revive(ctx, work context.Context) {
 				if time.Since(said) > refusalsEvery {
 					said = time.Now()
 					r.log.Error("the database refuses the note that a held event is tried: its place stays closed",
-						"err", err)
+						"error", err)
 				}
 				err = nil
 			}

@@ -30,7 +30,7 @@ func (h interruptions) Handle(_ context.Context, r slog.Record) error {
 		}
 	}
 	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "err" {
+		if a.Key == "error" {
 			select {
 			case h.heard <- a.Value.String():
 			default:

@@ -133,7 +133,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	switch {
 	case err == nil:
 	case c.LogFormat == "json": // a collector of JSON lines cannot parse anything else
-		log.Error("relay "+parsed.Command()+" failed", "err", err, "exit_code", code)
+		log.Error("relay "+parsed.Command()+" failed", "error", err, "exit_code", code)
 	default:
 		fmt.Fprintln(stderr, "relay:", err)
 	}

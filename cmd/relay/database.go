@@ -118,7 +118,7 @@ func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Contex
 			return withAdvice(err)
 		}
 		if !said {
-			log.Warn("postgres does not answer; waiting for it", "err", withAdvice(err))
+			log.Warn("postgres does not answer; waiting for it", "error", withAdvice(err))
 		}
 		if sleep.For(ctx, pause.NextBackOff()) != nil {
 			return err
@@ -164,7 +164,7 @@ func reportKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
 			return
 		case !said:
 			log.Error("kafka does not answer as it should; events wait until it does: look at "+conn.LookAt(),
-				"err", err)
+				"error", err)
 		}
 		_ = sleep.For(ctx, pause.NextBackOff())
 	}

@@ -133,7 +133,7 @@ func (f *fleet) follow(ctx context.Context) error {
 		return err
 	}
 	if len(list) == 0 {
-		f.p.log.Warn("nothing is published", "err", errNoneListed)
+		f.p.log.Warn("nothing is published", "error", errNoneListed)
 	}
 	for ctx.Err() == nil {
 		woken := f.nextWake()
@@ -142,7 +142,7 @@ func (f *fleet) follow(ctx context.Context) error {
 			f.listed.Store(true)
 			f.unlisted.Store(nil)
 			if err := f.pages.show(ctx, f.database, list); err != nil {
-				f.p.log.Error("there are no pages; publishing goes on", "err", err)
+				f.p.log.Error("there are no pages; publishing goes on", "error", err)
 			}
 		} else if ctx.Err() == nil {
 			f.unread(err)
@@ -172,7 +172,7 @@ func (f *fleet) unread(err error) {
 		now.since = before.since
 	}
 	f.unlisted.Store(now)
-	f.p.log.Error("cannot read the list of outboxes; the known ones are still served", "err", err)
+	f.p.log.Error("cannot read the list of outboxes; the known ones are still served", "error", err)
 }
 
 func (f *fleet) firstList(ctx context.Context) (list []namedOutbox, err error) {

@@ -345,7 +345,9 @@ func TestWrongRowHidesNoOutbox(t *testing.T) {
 }
 
 // refusedTwice matches the log: which outbox is refused, and which is served.
-var refusedTwice = regexp.MustCompile(`outbox=(a|b) err="[^\n]*\\"(a|b)\\" is in the same server, database and schema`)
+var refusedTwice = regexp.MustCompile(
+	`outbox=(a|b) error="[^\n]*\\"(a|b)\\" is in the same server, database and schema`,
+)
 
 // TestOutboxListedTwice: of two names for one outbox, one is served and the other refused, until the first is removed.
 func TestOutboxListedTwice(t *testing.T) {

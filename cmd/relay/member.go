@@ -220,7 +220,7 @@ func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetric
 		m.numbers = false
 	}
 	if errors.Is(err, relay.ErrNotDrained) {
-		m.log.Warn("the drain did not finish; nothing is lost, the next relay sends them again", "err", err)
+		m.log.Warn("the drain did not finish; nothing is lost, the next relay sends them again", "error", err)
 		if ctx.Err() != nil {
 			m.fleet.undrained.Add(1)
 		}
@@ -270,7 +270,7 @@ func (m *member) report(err error) {
 			level = slog.LevelWarn
 		}
 		m.log.Log(context.Background(), level, "the outbox is not served; it is tried again, and the others go on",
-			"err", err)
+			"error", err)
 	}
 	m.err = err
 }

@@ -137,7 +137,7 @@ func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, c
 			}
 		}
 		if err != nil {
-			g.log.Error("the pages leave a database out", "database", one.Name, "err", err)
+			g.log.Error("the pages leave a database out", "database", one.Name, "error", err)
 			return
 		}
 		if one.Name == "" {
@@ -151,7 +151,7 @@ func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, c
 	}
 	for _, o := range list {
 		if o.wrong != nil {
-			g.log.Error("the pages leave an outbox out", "err", o.wrong)
+			g.log.Error("the pages leave an outbox out", "error", o.wrong)
 			continue
 		}
 		add(d.of(o), ui.Database{Name: o.name}, o.place)

@@ -50,7 +50,7 @@ func unread(log *slog.Logger, end doctor.End) error {
 	if end.Err != nil {
 		log.Warn("could not check whether Kafka is ahead of this database, as it is after a restore; relay doctor "+
 			"checks again",
-			"topic", end.Topic, "err", end.Err)
+			"topic", end.Topic, "error", end.Err)
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func (c *runCommand) awaitNumbers(ctx context.Context, log *slog.Logger, s *comp
 			return err
 		}
 		s.unchecked.Store(&unchecked{since, err})
-		log.Warn("cannot check yet whether the outbox was restored", "err", err)
+		log.Warn("cannot check yet whether the outbox was restored", "error", err)
 		_ = sleep.For(ctx, pause.NextBackOff())
 	}
 }
@@ -205,12 +205,12 @@ func (c *runCommand) beside(ctx context.Context, p *program, health process.Heal
 	}
 	others.Go(func() {
 		if err := process.Serve(ctx, listener, handler); err != nil {
-			p.log.Error("health and metrics are no longer served; publishing continues", "err", err)
+			p.log.Error("health and metrics are no longer served; publishing continues", "error", err)
 		}
 	})
 	others.Go(func() {
 		if err := shown.serve(ctx); err != nil {
-			p.log.Error("the pages are no longer served; publishing continues", "err", err)
+			p.log.Error("the pages are no longer served; publishing continues", "error", err)
 		}
 	})
 	return ctx, others, func() { cancel(); others.Wait() }, nil

@@ -330,7 +330,7 @@ func (c *core) work(ctx context.Context, dedup inbox.Dedup) error {
 		Schema: c.db.Schema, Dedup: dedup, Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1,
 		MaxAttempts: 2, Backoff: time.Millisecond, ReleaseEvery: 5 * time.Millisecond, Logger: c.log,
 		Observer: inbox.Observer{
-			Retried: func(i inbox.RetriedInfo) { c.log.Warn("retried", "why", i.Reason, "err", i.Err) },
+			Retried: func(i inbox.RetriedInfo) { c.log.Warn("retried", "why", i.Reason, "error", i.Err) },
 		},
 	})
 	if err != nil {

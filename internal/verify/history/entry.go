@@ -145,7 +145,7 @@ type Sent struct {
 // Refused is an event without an ack.
 type Refused struct {
 	ID  uuid.UUID `json:"i"`
-	Err string    `json:"err"`
+	Err string    `json:"error"`
 	// Certain says that the broker rejected the record, so it will not appear. Otherwise the outcome is unknown.
 	Certain bool `json:"certain,omitempty"`
 }

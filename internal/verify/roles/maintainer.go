@@ -38,6 +38,6 @@ func (p *process) pass(ctx context.Context, what string, do func(ctx context.Con
 	ctx, cancel := context.WithTimeout(ctx, 2*transactionLimit)
 	defer cancel()
 	if err := do(ctx); err != nil && ctx.Err() == nil {
-		p.log.Info("maintenance failed; retrying", "what", what, "err", err)
+		p.log.Info("maintenance failed; retrying", "what", what, "error", err)
 	}
 }

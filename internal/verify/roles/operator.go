@@ -50,7 +50,7 @@ func (o *person) round(ctx context.Context) {
 		o.halted,
 	} {
 		if err := step(ctx); err != nil && ctx.Err() == nil {
-			o.log.Info("an operator's step failed; retrying", "err", err)
+			o.log.Info("an operator's step failed; retrying", "error", err)
 		}
 	}
 }

@@ -229,7 +229,7 @@ func (s *tenants) startConsuming() {
 			defer func() { _ = file.Close() }()
 			for ok := true; ok; ok = sleep.For(ctx, 200*time.Millisecond) == nil {
 				if err := s.consume(ctx, name, log); err != nil && ctx.Err() == nil {
-					log.Error("the consumer ended", "err", err)
+					log.Error("the consumer ended", "error", err)
 				}
 			}
 		})

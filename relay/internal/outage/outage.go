@@ -55,7 +55,7 @@ func (m *Monitor) Report(part string, err error, heard time.Time) {
 		m.failing[part], m.last = true, err
 		if !m.away {
 			m.away, m.since = true, time.Now()
-			m.Log.Error(m.System+" does not answer as it should; trying again until it does", "at", part, "err", err)
+			m.Log.Error(m.System+" does not answer as it should; trying again until it does", "at", part, "error", err)
 			m.notify(err)
 		}
 	}

@@ -55,7 +55,7 @@ func openReader(ctx context.Context, src *Source, st *state) (*reader, error) {
 	}
 	if !st.failover {
 		if err := keepInFailover(ctx, conn, slot); err != nil {
-			src.Log.Warn("the replication slot will not survive a failover", "slot", slot, "err", err)
+			src.Log.Warn("the replication slot will not survive a failover", "slot", slot, "error", err)
 		}
 	}
 	err = pglogrepl.StartReplication(ctx, conn, slot, pglogrepl.LSN(from), pglogrepl.StartReplicationOptions{

@@ -116,7 +116,7 @@ func (src *Source) Run(ctx, work context.Context) {
 			src.set(Unavailable, err)
 			if logged != err.Error() {
 				logged = err.Error()
-				src.Log.Error("events are published from the table and not from the WAL", "err", err)
+				src.Log.Error("events are published from the table and not from the WAL", "error", err)
 			}
 			wait = retry
 			try.Restart()
@@ -125,11 +125,11 @@ func (src *Source) Run(ctx, work context.Context) {
 				pause.Reset()
 				logged, wait = "", pause.NextBackOff()
 			}
-			src.Log.Warn("reading the WAL was interrupted; trying again", "err", err)
+			src.Log.Warn("reading the WAL was interrupted; trying again", "error", err)
 			mode := src.mode
 			if try.TimedOut(unreadableTimeout(src.Lease)) && mode != Unavailable {
 				src.Log.Error("the WAL cannot be read for a while: events are published from the table meanwhile",
-					"err", err)
+					"error", err)
 				mode = Unavailable
 			}
 			src.set(mode, err)
