@@ -12,9 +12,8 @@ import (
 )
 
 // Tail reads the last events of each partition of a topic, at most last of each. It joins no group and moves no offset.
-// Records that [event.Decode] refuses, and those of aborted transactions, are left out. Tail uses only the settings of
-// cfg for connecting and reading: Dial, TLS, SASL, IDHeader, FetchBytes and MaxBatchBytes. A topic that does not exist
-// is an error.
+// It leaves out records of aborted transactions. Tail uses only the settings of cfg for connecting and reading: Dial,
+// TLS, SASL, IDHeader, FetchBytes and MaxBatchBytes. A topic that does not exist is an error.
 func Tail(ctx context.Context, brokers []string, topic string, last int, cfg Config) ([]event.Event, error) {
 	if last < 1 {
 		return nil, fmt.Errorf("consumer: Tail of %d events: want at least 1", last)

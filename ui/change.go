@@ -92,7 +92,7 @@ func judge(err error) (status int, o outcome) {
 		}
 	}
 	if errors.Is(err, operator.ErrLeftPaused) {
-		o.Text = "It is half done: the topic is paused until this is done again, which goes on where it was."
+		o.Text = "Partly done. The topic stays paused; repeat the action to finish."
 		return http.StatusGatewayTimeout, o
 	}
 	_, unreached := errors.AsType[*pgconn.ConnectError](err)

@@ -252,7 +252,7 @@ func freeOperation(q *request) error {
 	}
 	if q.PostForm.Get("sure") != "yes" {
 		return &refusal{
-			http.StatusUnprocessableEntity, "Nobody has said that it did not happen",
+			http.StatusUnprocessableEntity, "Confirm that it did not happen",
 			"Nothing was changed. Ask the provider first: a key that is freed although its operation has happened " +
 				"lets the caller do it twice.",
 		}

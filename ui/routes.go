@@ -116,7 +116,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := h.cross.Check(r); err != nil {
-		http.Error(w, "this was sent by another site, and is not done: "+err.Error(), http.StatusForbidden)
+		http.Error(w, "cross-origin request refused: "+err.Error(), http.StatusForbidden)
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, mostForm)

@@ -265,7 +265,7 @@ func TestAnotherSite(t *testing.T) {
 	if status := b.press("#free"); status != http.StatusForbidden {
 		t.Errorf("%d", status)
 	}
-	b.wants("this was sent by another site, and is not done")
+	b.wants("cross-origin request refused")
 	if n := pgtest.One[int64](t, db, `select count(*) from outbox_paused_topic`); n != 0 {
 		t.Error("it was done")
 	}
