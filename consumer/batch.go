@@ -51,6 +51,7 @@ type decoder struct {
 	partition int32
 	idHeader  string
 	lacksID   func(offset int64, like string) // nil: ids are not expected
+	ownTimes  bool                            // a time that the broker set is not kept
 	maxBatch  int
 	table     *crc32.Table
 
@@ -250,6 +251,9 @@ func (d *decoder) records(c *chunk, left *int64) error {
 			if lacks, like := lacksID(&e, &rec, d.idHeader); lacks {
 				d.lacksID(rec.Offset, like)
 			}
+		}
+		if d.ownTimes && o.attributes&attrLogAppendTime != 0 {
+			e.Position.Timestamp = time.Time{}
 		}
 		e.Raw, e.Position.Absent = raw, rec.Offset-d.after
 		d.after = rec.Offset + 1

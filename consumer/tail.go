@@ -12,8 +12,9 @@ import (
 )
 
 // Tail reads the last events of each partition of a topic, at most last of each. It joins no group and moves no offset.
-// It leaves out records of aborted transactions. Tail uses only the settings of cfg for connecting and reading: Dial,
-// TLS, SASL, IDHeader, FetchBytes and MaxBatchBytes. A topic that does not exist is an error.
+// It leaves out records of aborted transactions, and times that the broker set (message.timestamp.type LogAppendTime),
+// which may be those of a copy: Position.Timestamp is zero then. Tail uses only the settings of cfg for connecting and
+// reading: Dial, TLS, SASL, IDHeader, FetchBytes and MaxBatchBytes. A topic that does not exist is an error.
 func Tail(ctx context.Context, brokers []string, topic string, last int, cfg Config) ([]event.Event, error) {
 	if last < 1 {
 		return nil, fmt.Errorf("consumer: Tail of %d events: want at least 1", last)
@@ -79,6 +80,7 @@ func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.
 	[]event.Event, error,
 ) {
 	dec := newDecoder(topic, int32(end.Partition), cfg.IDHeader, cfg.MaxBatchBytes)
+	dec.ownTimes = true
 	var events []event.Event
 	for offset := max(end.FirstOffset, end.LastOffset-int64(last)); offset < end.LastOffset; {
 		answer, err := c.fetch(ctx, cfg, &fetchRequest{

@@ -41,3 +41,17 @@ func TestTail(t *testing.T) {
 		t.Error("no error for a tail of 0 events")
 	}
 }
+
+// TestTailKeepsProducersTimes: a time that the broker set may be that of a copy of the record.
+func TestTailKeepsProducersTimes(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	for of, want := range map[string]bool{"CreateTime": true, "LogAppendTime": false} {
+		topic := kafkatest.Topic(t, 1, map[string]string{"message.timestamp.type": of})
+		kafkatest.Produce(t, topic, kafkatest.Record{Value: []byte("x")})
+		got, err := consumer.Tail(t.Context(), kafkatest.Brokers(t), topic, 1, consumer.Config{})
+		if err != nil || len(got) != 1 || got[0].Position.Timestamp.IsZero() == want {
+			t.Errorf("%s: %v (%v)", of, got, err)
+		}
+	}
+}

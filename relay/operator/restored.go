@@ -36,8 +36,8 @@ type BehindError struct {
 	Published, Leased time.Time
 }
 
-// leaseSlack is how much later than the end of the last lease an event may be in the log: its time is that of the
-// publisher's clock, or of the broker's.
+// leaseSlack is how much later than the end of the last lease an event may be in the log: its time may be that of the
+// publisher's clock.
 const leaseSlack = 10 * time.Minute
 
 // Error names the regression, and the remedy.
