@@ -36,10 +36,11 @@
 //   - 15, 120s SOURCE=wal: the workers' group had no partitions, because its leader had assigned them while a topic did
 //     not exist. Fixed in consumer; consumer.TestMissingTopicDelaysNoOther.
 //   - 1 and 3, 60s FAULTS=restore-tenant, when backup and restore came while the relay worked: open. The relay's check
-//     after a restore compares numbers with those that are reserved, a million at once. So it does not see that an
+//     after a restore compares numbers with those that are reserved, a million at once. So it did not see that an
 //     outbox is older than its topics if a relay served it at the time of the backup and no lane reserved again:
-//     without a fence it is published from, and what waited in the backup comes again under new numbers of the same
-//     numbering. And a relay that works while its outbox is restored in place goes on for up to a second or two, and
-//     can hide the restore from the check. Therefore restore-tenant makes its backup of an outbox that sleeps;
-//     restore-tenant-at-work has the two cases, and is made only if FAULTS names it.
+//     without a fence it was published from, and what waited in the backup came again under new numbers of the same
+//     numbering. The check goes by leases too now, but for a backup of the last ten minutes. And a relay that works
+//     while its outbox is restored in place goes on for up to a second or two, and can hide the restore from the check.
+//     Therefore restore-tenant makes its backup of an outbox that sleeps; restore-tenant-at-work has the two cases, and
+//     is made only if FAULTS names it.
 package soak
