@@ -200,6 +200,16 @@ func (c *commands) golang(at, dir string, args []string) {
 			c.Errorf("%s: this is not ours: %v", at, err)
 		}
 		return
+	case "mod":
+		if args[1] == "edit" {
+			path, folder, _ := strings.Cut(args[len(args)-1], "=")
+			within, ours := strings.CutPrefix(path, "github.com/effectonce/effectonce")
+			_, err := os.Stat(filepath.Join("../..", within, "go.mod"))
+			if !ours || err != nil || folder != "../effectonce"+within {
+				c.Errorf("%s: this is no module of ours: %v", at, err)
+			}
+		}
+		return
 	case "run", "build", "test":
 	default:
 		c.Errorf("%s: nothing looks at this command", at)
