@@ -98,7 +98,8 @@ func TestP4Release(t *testing.T) {
 	}
 	appendTo(t, db, "payments", 200, 20, 10)
 	better := []byte("five")
-	if err := o.EditParked(t.Context(), head[0].ID, operator.Edit{Payload: &better}, "smaller"); err != nil {
+	edit := operator.Edit{Payload: &better, AnyBytes: true}
+	if err := o.EditParked(t.Context(), head[0].ID, edit, "smaller"); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n < 5 || err != nil {

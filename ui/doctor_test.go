@@ -57,7 +57,7 @@ func TestDoctorPage(t *testing.T) {
 		t.Error("what is wrong does not come first")
 	}
 	wants(t, s.examined(), "restored relay: the outbox is older", "relay fence"+on)
-	db.Exec(t, `update outbox_lane set reserved_seq = 50`)
+	db.Exec(t, `update outbox_lane set reserved_seq = 50, lease_until = now()`)
 	wants(t, now(), "restored well no number in Kafka that this outbox has not given out")
 }
 

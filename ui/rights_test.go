@@ -70,7 +70,7 @@ func TestRights(t *testing.T) {
 			req := s.request(http.MethodPost, r.path, map[string][]string{"reason": {"r"}})
 			req.Header.Del("Sec-Fetch-Site")
 			req.Header.Set(header, value)
-			if status, page := s.do(req); status != http.StatusForbidden || !strings.Contains(page, "another site") {
+			if status, page := s.do(req); status != http.StatusForbidden || !strings.Contains(page, "cross-origin") {
 				t.Errorf("%s of another site: %d %s", name, status, page)
 			}
 		}

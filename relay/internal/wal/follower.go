@@ -369,8 +369,8 @@ func (f *follower) finish(work context.Context) error {
 	}
 	set := f.lanesThat(func(l *streamedLane) bool { return !f.pending(l) })
 	if left := f.pendingLanes(); len(left.lanes) > 0 {
-		f.Log.Warn("lanes stay with the WAL: events that an earlier relay may have sent were not read again yet; start "+
-			"another relay with --source=wal before one with --source=table, which would begin a new numbering",
+		f.Log.Warn("lanes stay with the WAL: events that an earlier relay may have sent were not read again yet; "+
+			"start another relay with --source=wal before one with --source=table, which would begin a new numbering",
 			"lanes", left.lanes)
 	}
 	err := f.session.Transaction(work, pg.Disk, func(b *pgx.Batch) {
