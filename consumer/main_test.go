@@ -228,9 +228,13 @@ func offsetsOf(t testing.TB, events []event.Event, from, to int64) {
 		t.Errorf("%d events, want offsets %d to %d", len(events), from, to-1)
 		return
 	}
-	for i, e := range events {
-		if e.Position.Offset != from+int64(i) {
-			t.Fatalf("event %d has offset %d, want %d", i, e.Position.Offset, from+int64(i))
+	var got []int64
+	for _, e := range events {
+		got = append(got, e.Position.Offset)
+	}
+	for i, offset := range got {
+		if offset != from+int64(i) {
+			t.Fatalf("the offsets are %d, want %d to %d", got, from, to-1)
 		}
 	}
 }

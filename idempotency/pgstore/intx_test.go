@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/idempotency"
@@ -335,26 +336,37 @@ func TestInTx_HandlerEndsTransaction(t *testing.T) {
 		return res, idempotency.Terminal("declined", errors.New("no"))
 	}
 	success := func(res idempotency.Result) (idempotency.Result, error) { return res, nil }
-	// The first ones are refused before they are sent, those behind another statement are found out.
+	type execer interface {
+		Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	}
+	ways := map[string]func(tx pgx.Tx) execer{
+		"transaction": func(tx pgx.Tx) execer { return tx },        // refused before it is sent
+		"connection":  func(tx pgx.Tx) execer { return tx.Conn() }, // found out
+	}
 	for _, sql := range []string{
 		"commit", "rollback and chain", "/* x */ end; begin",
 		"select 1; commit", "select 1; rollback", "select 1; commit; begin", "select 1; commit and chain",
 	} {
-		for name, end := range map[string]func(idempotency.Result) (idempotency.Result, error){
-			"success": success,
-			"refusal": terminal,
-		} {
-			r := pay("100")
-			res, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-				if _, err := tx.Exec(ctx, sql); err != nil {
-					return idempotency.Result{}, err
+		for way, on := range ways {
+			for name, end := range map[string]func(idempotency.Result) (idempotency.Result, error){
+				"success": success,
+				"refusal": terminal,
+			} {
+				r := pay("100")
+				res, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result,
+					error,
+				) {
+					if _, err := on(tx).Exec(ctx, sql); err != nil {
+						return idempotency.Result{}, err
+					}
+					return end(created(r))
+				})
+				if err == nil || !strings.Contains(err.Error(), "transaction") || res.Code != 0 {
+					t.Errorf("%s by the %s, then a %s: %+v, %v", sql, way, name, res, err)
+					continue // its key is not free
 				}
-				return end(created(r))
-			})
-			if err == nil || !strings.Contains(err.Error(), "transaction") || res.Code != 0 {
-				t.Errorf("%s, then a %s: %+v, %v", sql, name, res, err)
+				s.requireNoKey(r)
 			}
-			s.requireNoKey(r)
 		}
 	}
 	// Within finds the savepoint gone.
