@@ -98,7 +98,26 @@ func Remake(t testing.TB, brokers []string, name string, partitions int) {
 	if err != nil {
 		t.Fatalf("kafkatest: delete topic %s: %v", name, err)
 	}
+	awaitGone(t, ctx, client, name)
 	CreateTopic(t, brokers, name, partitions)
+}
+
+// awaitGone waits until the broker has applied the deletion of a topic. Until then it writes to the old log.
+func awaitGone(t testing.TB, ctx context.Context, client *kgo.Client, name string) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := countLeaders(ctx, client, name)
+		if errors.Is(err, kerr.UnknownTopicOrPartition) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("kafkatest: topic %s is still there: %v", name, err)
+		}
+	}
 }
 
 // SetQuota limits the clients with an id, such as to a consumer_byte_rate. The end of the test ends it.
