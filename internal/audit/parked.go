@@ -125,7 +125,7 @@ type Edit struct {
 	AnyBytes bool
 }
 
-// NoJSON is where a payload breaks that was JSON before; nil: it is JSON, or a tombstone, or it was none.
+// NoJSON returns where a payload stops being JSON, if the one before it was JSON. It returns nil for a tombstone.
 func NoJSON(was, is []byte) error {
 	var any json.RawMessage
 	err := json.Unmarshal(is, &any)
@@ -136,8 +136,8 @@ func NoJSON(was, is []byte) error {
 	return fmt.Errorf("at byte %d: %w", broken.Offset, err)
 }
 
-// CheckBefore refuses an event whose payload, or whose content type and own headers, are others than Before and
-// HeadersBefore say, and a payload as NoJSON has it, unless AnyBytes is set.
+// CheckBefore refuses an edit whose Before or HeadersBefore are not those of the event. It refuses a payload that is no
+// JSON in place of one that is, unless AnyBytes is set.
 func (e Edit) CheckBefore(id int64, payload []byte, contentType string, own [][2]string) error {
 	if e.Before != nil && sha256.Sum256(payload) != *e.Before ||
 		e.HeadersBefore != nil && HeadersSum(contentType, own) != *e.HeadersBefore {
