@@ -13,7 +13,7 @@ STACK := go run ./internal/testenv/stack --
 # Modules with other projects' clients, which take minutes to compile: `make interop` has them.
 OTHERS := internal/verify/interop internal/verify/routers examples/watermill
 # The modules of go.work whose tests run beside the root's; those that take long come first. `make bench-smoke` has bench.
-SLOW := cmd/relay ui/browser internal/verify idempotency/recovery/tests idempotency/dynamostore idempotency/redisstore idempotency examples
+SLOW := cmd/relay ui/browser internal/verify idempotency examples
 MODULES := $(SLOW) $(filter-out ... bench $(SLOW) $(OTHERS),$(patsubst ./%,%,$(filter ./%,$(shell cat go.work))))
 ALL := $(MODULES:%=./%/...) ./...
 LINTED = $(shell go list work | grep -vE '/($(subst $() ,|,$(OTHERS)))(/|$$)')

@@ -9,7 +9,7 @@ if [ -z "$since" ]; then
 	echo "api: NOT COMPARED: there is no release yet (no tag v*)"
 	exit 0
 fi
-modules=(. idempotency idempotency/dynamostore idempotency/redisstore metrics ui watermill)
+modules=(. idempotency metrics ui watermill)
 
 work=$(mktemp -d)
 trap 'git worktree remove --force "$work/old" 2> /dev/null || true; rm -rf "$work"' EXIT
