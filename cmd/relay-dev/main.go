@@ -12,7 +12,7 @@ import (
 	"os"
 
 	"github.com/effectonce/effectonce/internal/loopback"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/process"
 )
 

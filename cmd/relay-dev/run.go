@@ -16,8 +16,8 @@ import (
 	"github.com/segmentio/kafka-go"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/effectonce/effectonce/internal/devstack"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/devstack"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"

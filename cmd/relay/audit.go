@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 type auditCommand[S side] struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/internal/secret"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/process"
 )

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/migrations"
 )

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // devCommand names another program: with the download of Postgres and the fake Kafka this one would be a fifth larger.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // quotedCommand is a command in a document: in backticks, or in a block, where a quoted argument may span lines.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/process"
 )
 

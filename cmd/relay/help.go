@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/effectonce/effectonce/docs"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // topics are sections of the documents: page and heading.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // keysCommand has the operators' commands for operations of idempotency keys with an unknown outcome.

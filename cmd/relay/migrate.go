@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/pgconf"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 )
 

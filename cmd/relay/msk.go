@@ -11,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // credentialsWindow is how long before their end AWS's credentials are replaced: a session at a broker ends no later

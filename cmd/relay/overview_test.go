@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/doctor"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 

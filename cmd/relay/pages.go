@@ -17,7 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/ui"
 )

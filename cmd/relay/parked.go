@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // parkedCommand has the operators' commands for parked events, of an outbox or of an inbox. A command of one side only

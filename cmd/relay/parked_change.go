@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // keyFlags name a key. A missing tenant means the empty one.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // likeFlags choose failures with common properties. Type and code are pointers, because they may be empty.

@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 

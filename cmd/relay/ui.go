@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 type uiCommand struct {

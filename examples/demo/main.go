@@ -10,23 +10,66 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/jackc/pgx/v5"
+
 	"github.com/effectonce/effectonce/process"
 )
 
 type flags struct {
-	Payments     int      `default:"2000" help:"Number of payments."`
-	Rate         int      `default:"500" help:"Payments per second."`
-	Keep         bool     `help:"At the end print all addresses and keep everything running until Ctrl-C. Servers that you name keep the data after that."`
-	UI           bool     `name:"ui" help:"Serve the pages too, on this machine: the events on their way, and what is wrong. They end with the demo, unless --keep."`
-	Faults       bool     `default:"true" negatable:"" help:"Deliver records twice, kill processes, and cut mail connections; --no-faults disables all of it."`
-	DatabaseURL  string   `name:"database-url" secret:"" shown:"(downloaded and started)" help:"Postgres to use. The user may create a schema, which is dropped at the end."`
-	KafkaBrokers []string `shown:"(in this process)" help:"Kafka to use, comma-separated host:port. The topic is deleted at the end."`
-	Topic        string   `shown:"(generated)" help:"Topic to use. It must be empty or not exist."`
+	Payments, Rate     int
+	Keep, UI, Faults   bool
+	DatabaseURL, Topic string   // empty: downloaded and started; generated
+	KafkaBrokers       []string // empty: in this process
+}
+
+// parse reads the command line. What is wrong, and the help, are on w already.
+func (f *flags) parse(args []string, w io.Writer) error {
+	set := flag.NewFlagSet("demo", flag.ContinueOnError)
+	set.SetOutput(w)
+	set.Usage = func() {
+		fmt.Fprint(w, "Usage: demo [flags]\n\nMakes payments, injects faults, and checks the results.\n\n")
+		set.PrintDefaults()
+		fmt.Fprint(w, "\n", footer, "\n")
+	}
+	set.IntVar(&f.Payments, "payments", 2000, "number of payments")
+	set.IntVar(&f.Rate, "rate", 500, "payments per second")
+	set.BoolVar(&f.Keep, "keep", false, "at the end print all addresses and keep everything running until Ctrl-C; "+
+		"servers that you name keep the data after that")
+	set.BoolVar(&f.UI, "ui", false, "serve the pages too, on this machine; they end with the demo, unless --keep")
+	none := set.Bool("no-faults", false, "do not deliver records twice, kill processes or cut mail connections")
+	set.StringVar(&f.DatabaseURL, "database-url", "", "Postgres to use instead of one that is downloaded and started; "+
+		"the user may create a schema, which is dropped at the end")
+	set.Func("kafka-brokers", "Kafka to use instead of one in this process, comma-separated host:port; the topic is "+
+		"deleted at the end", func(list string) error {
+		f.KafkaBrokers = strings.Split(list, ",")
+		return nil
+	})
+	set.StringVar(&f.Topic, "topic", "", "topic to use, which must be empty or not exist (default generated)")
+	err := set.Parse(args)
+	switch {
+	case err != nil:
+		return err
+	case set.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", set.Arg(0))
+	case f.Payments < 1 || f.Payments > 1_000_000:
+		err = fmt.Errorf("--payments %d: want 1 to 1000000", f.Payments)
+	case f.Rate < 1 || f.Rate > 100_000:
+		err = fmt.Errorf("--rate %d: want 1 to 100000", f.Rate)
+	}
+	if err == nil && f.DatabaseURL != "" {
+		_, err = pgx.ParseConfig(f.DatabaseURL)
+	}
+	if err != nil {
+		fmt.Fprintln(w, "demo:", err)
+	}
+	f.Faults = !*none
+	return err
 }
 
 const footer = `Exit codes:
@@ -60,21 +103,13 @@ type tamper func(ctx context.Context, s *stack, e evidence) error
 // command runs the demo and returns its exit code. The end of ctx stands for a signal.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer, beforeReconcile tamper) int {
 	var f flags
-	line := service.CommandLine{
-		Name: "demo", Prefix: "DEMO_", Footer: footer,
-		Description: "Makes payments, injects faults, and checks the results.",
-	}
-	parsed, err := line.Parse(&f, args, stdout, stderr)
-	if err == nil && parsed == nil {
+	switch err := f.parse(args, stderr); {
+	case errors.Is(err, flag.ErrHelp):
 		return process.CodeOK
+	case err != nil:
+		return process.CodeUsage
 	}
-	if err == nil {
-		err = f.check()
-	}
-	if err == nil {
-		err = run(ctx, f, stdout, beforeReconcile)
-	}
-	usage, isUsage := errors.AsType[*service.UsageError](err)
+	err := run(ctx, f, stdout, beforeReconcile)
 	switch {
 	case err == nil:
 		return process.CodeOK
@@ -83,20 +118,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer, befor
 	case ctx.Err() != nil:
 		fmt.Fprintln(stderr, "demo: ended by a signal; all processes and files are removed")
 		return codeInterrupted
-	case isUsage:
-		fmt.Fprintln(stderr, "demo:", usage)
-		return process.CodeUsage
 	}
 	fmt.Fprintln(stderr, "demo:", err)
 	return process.CodeFailed
-}
-
-func (f flags) check() error {
-	switch {
-	case f.Payments < 1 || f.Payments > 1_000_000:
-		return service.Usage("--payments %d: want 1 to 1000000", f.Payments)
-	case f.Rate < 1 || f.Rate > 100_000:
-		return service.Usage("--rate %d: want 1 to 100000", f.Rate)
-	}
-	return nil
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/effectonce/effectonce/examples/payments/cards"
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/examples/worker"
-	"github.com/effectonce/effectonce/internal/devstack"
+	"github.com/effectonce/effectonce/cmd/devstack"
 	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/testenv/child"

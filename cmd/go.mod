@@ -1,5 +1,5 @@
 // The command, in a module of its own: who embeds the relay downloads nothing that only the command needs.
-module github.com/effectonce/effectonce/cmd/relay
+module github.com/effectonce/effectonce/cmd
 
 go 1.26.0
 
@@ -11,14 +11,19 @@ require (
 	github.com/cenkalti/backoff/v4 v4.3.0
 	github.com/effectonce/effectonce v0.0.0
 	github.com/effectonce/effectonce/idempotency v0.0.0
-	github.com/effectonce/effectonce/internal/service v0.0.0
 	github.com/effectonce/effectonce/metrics v0.0.0
 	github.com/effectonce/effectonce/ui v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/segmentio/kafka-go v0.4.51
+	github.com/twmb/franz-go v1.22.2
+	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
+	github.com/twmb/franz-go/pkg/kmsg v1.15.0
+	github.com/xi2/xz v0.0.0-20171230120015-48954b6210f8
+	go.uber.org/goleak v1.3.0
 	golang.org/x/crypto v0.58.0
+	golang.org/x/oauth2 v0.37.0
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0
@@ -56,25 +61,19 @@ require (
 	github.com/prometheus/common v0.72.1 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect
-	github.com/twmb/franz-go v1.22.2 // indirect
-	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c // indirect
-	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 	github.com/xdg-go/pbkdf2 v1.0.0 // indirect
 	github.com/xdg-go/scram v1.2.0 // indirect
 	github.com/xdg-go/stringprep v1.0.4 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
-	go.uber.org/goleak v1.3.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
-	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
 replace (
-	github.com/effectonce/effectonce => ../..
-	github.com/effectonce/effectonce/idempotency => ../../idempotency
-	github.com/effectonce/effectonce/internal/service => ../../internal/service
-	github.com/effectonce/effectonce/metrics => ../../metrics
-	github.com/effectonce/effectonce/ui => ../../ui
+	github.com/effectonce/effectonce => ..
+	github.com/effectonce/effectonce/idempotency => ../idempotency
+	github.com/effectonce/effectonce/metrics => ../metrics
+	github.com/effectonce/effectonce/ui => ../ui
 )

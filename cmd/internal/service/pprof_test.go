@@ -5,7 +5,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // TestPprofIsForThisMachine: what shows memory's content is not shown to other machines, wherever the program listens.
