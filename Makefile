@@ -10,13 +10,13 @@ export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell go env GOFLAGS))
 TOOL := GOWORK=off go tool -modfile=tools/go.mod
 # One Postgres and one Kafka for all packages of a run.
 STACK := go run ./internal/testenv/stack --
-# Modules with other projects' clients, which take minutes to compile: `make interop` has them.
-OTHERS := internal/verify/interop internal/verify/routers examples/watermill
-# The modules of go.work whose tests run beside the root's; those that take long come first. `make bench-smoke` has bench.
-SLOW := cmd/relay ui/browser internal/verify idempotency examples
-MODULES := $(SLOW) $(filter-out ... bench $(SLOW) $(OTHERS),$(patsubst ./%,%,$(filter ./%,$(shell cat go.work))))
-ALL := $(MODULES:%=./%/...) ./...
-LINTED = $(shell go list work | grep -vE '/($(subst $() ,|,$(OTHERS)))(/|$$)')
+# Packages with other projects' clients, which take minutes to compile: `make interop` has them.
+OTHERS := ./verify/interop ./verify/routers ./examples/watermill
+# What the gates build and test. `make bench-smoke` has the tests of bench.
+LINTED = $(filter-out $(OTHERS:.%=github.com/effectonce/effectonce%),$(shell go list work))
+# Those that take long come first, beside the root's.
+SLOW := ./cmd/... ./verify/browser ./verify/... ./idempotency/... ./examples/...
+ALL = $(filter-out $(OTHERS:.%=github.com/effectonce/effectonce%),$(shell go list $(SLOW)) $(shell go list work | grep -v /bench))
 # The race detector is for packages with goroutines of their own: it takes five times as long.
 RACED := ./relay/... ./inbox/... ./consumer/... ./publisher/... ./ui/...
 # What a command that repeats a test has to say too.
@@ -58,15 +58,16 @@ models: ## relay and inbox, every interleaving of small configurations; without 
 	$(STACK) go test -p 2 -timeout 15m -run '^TestModel' ./relay ./inbox $(NAMED)
 
 proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; CORNER=18.6.0/4.3.1
-	$(call on,$(CORNER)) EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 -run '$(PROOF)' ./internal/verify/proof $(NAMED)
+	$(call on,$(CORNER)) EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 -run '$(PROOF)' ./verify/proof $(NAMED)
 
 interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it is installed; most of it is waiting for sarama's groups
-	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go vet ./... && go test -count=1 -timeout 5m ./...); done'
-	$$($(TOOL) -n staticcheck) $(OTHERS:%=./%/...)
+	go vet $(OTHERS)
+	$(STACK) go test -count=1 -p 1 -timeout 5m $(OTHERS)
+	$$($(TOOL) -n staticcheck) $(OTHERS)
 
 # Postgres and Kafka, as in Maven Central: the oldest and the newest of both, and those between.
 CORNERS ?= $(SERVERS) 16.15.0/3.9.2 17.11.0/4.1.0
-RULES := ./migrations ./outbox ./relay/... ./publisher ./consumer ./inbox/... ./idempotency/pgstore ./internal/verify/failover
+RULES := ./migrations ./outbox ./relay/... ./publisher ./consumer ./inbox/... ./idempotency/pgstore ./verify/failover
 PARTS ?= rules proof soak
 comma := ,
 matrix: ## rules, proof and a short soak with other versions of Postgres and Kafka: make matrix CORNERS=18.6.0/4.3.1 PARTS=rules
@@ -80,21 +81,21 @@ matrix-proof: proof
 matrix-soak: soak
 
 debezium: ## the tests with a real Debezium, which Maven fetches the first time
-	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 15m -run Debezium ./internal/verify/foreign $(NAMED)
+	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 15m -run Debezium ./verify/foreign $(NAMED)
 
 compose: ## start the services of deploy/compose that are built from this tree as processes, with their settings
 	EFFECTONCE_COMPOSE=1 $(STACK) go test -count=1 -timeout 15m -run TestServices -v ./examples/internal/compose $(NAMED)
 
 charts: ## lint, render and validate the Helm chart, and compare the plain manifests; its module is not in go.work
-	cd deploy/helm && GOWORK=off go vet ./... && GOWORK=off go test -count=1 -timeout 10m ./...
+	cd verify/deploy/helm && GOWORK=off go vet ./... && GOWORK=off go test -count=1 -timeout 10m ./...
 
 guarantees: ## every test, and their results into the table of docs/rules.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m $(ALL) > "$$results" || true; \
-	EFFECTONCE_PROOF=1 $(STACK) go test -json -timeout 30m -parallel 10 ./internal/verify/proof >> "$$results" || true; \
-	$(STACK) bash -euc 'cd internal/verify/interop && go test -json -timeout 5m ./...' >> "$$results" || true; \
+	EFFECTONCE_PROOF=1 $(STACK) go test -json -timeout 30m -parallel 10 ./verify/proof >> "$$results" || true; \
+	$(STACK) go test -json -timeout 5m ./verify/interop >> "$$results" || true; \
 	grep -h '"Action":"fail"' "$$results" || true; \
-	go run ./internal/verify/guarantees docs/rules.md < "$$results"
+	go run ./verify/guarantees docs/rules.md < "$$results"
 
 lint: ## formatting, go vet, staticcheck, actionlint, checksums of the dependencies, and that each module stands without go.work
 	@if [ "$$(go env GOWORK)" = off ]; then echo "GOWORK=off hides all modules but one"; exit 1; fi
@@ -115,17 +116,17 @@ vet-others: ## go vet of the released modules, with their tests, for Windows and
 	for system in windows darwin; do \
 		GOOS=$$system CGO_ENABLED=0 go vet $$(grep -v '^#' tools/release/modules | sed 's|.*|./&/...|'); done
 
-bugs: ## the gate on the tests: put in each bug of internal/verify/mutations and see it found; some: BUG="name name", a part: PART=1/4
-	$(STACK) go run ./internal/verify/mutations $(if $(PART),-part $(PART)) $(BUG)
+bugs: ## the gate on the tests: put in each bug of verify/mutations and see it found; some: BUG="name name", a part: PART=1/4
+	$(STACK) go run ./verify/mutations $(if $(PART),-part $(PART)) $(BUG)
 
 mutants: ## change the rooms that only decide in one small place at a time, and see that a test notices; some: ROOM=event
-	go run ./internal/verify/mutants $(ROOM)
+	go run ./verify/mutants $(ROOM)
 
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
 	$(call on,$(CORNER)) EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) \
 		EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
-		go test -count=1 -timeout 0 -v -run 'TestSoak$$' ./internal/verify/soak $(NAMED)
+		go test -count=1 -timeout 0 -v -run 'TestSoak$$' ./verify/soak $(NAMED)
 
 fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
 	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | \
@@ -139,7 +140,7 @@ api: ## the exported API compared with the last release, or with SINCE=commit; a
 
 screenshots: ## the pictures of pages in docs, by the tests that visit them
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_SCREENSHOTS=$(CURDIR)/docs/operations/ui \
-		go test -count=1 -run '^TestScreenshots$$' ./ui/browser $(NAMED)
+		go test -count=1 -run '^TestScreenshots$$' ./verify/browser $(NAMED)
 
 diagrams: ## the SVGs of docs/diagrams from their text; a test compares the hashes at their ends
 	@for text in docs/diagrams/*.d2; do \
@@ -154,13 +155,13 @@ site: ## docs as a site in .cache/site/html, strictly, with its links checked; t
 site-seen: site ## and visit its pages in Chromium at two widths, and search them; pictures, light and dark, in .cache/site/seen
 	mkdir -p .cache/site/seen
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_DOCUMENTS=$(CURDIR)/.cache/site/html/$(VERSION) go test -count=1 -timeout 15m \
-		-run '^TestDocuments' -artifacts -outputdir $(CURDIR)/.cache/site/seen ./ui/browser $(NAMED)
+		-run '^TestDocuments' -artifacts -outputdir $(CURDIR)/.cache/site/seen ./verify/browser $(NAMED)
 
 image: ## relay's image for amd64 and arm64 from dist/VERSION in dist/VERSION-image, without an engine: buildah, skopeo, jq
 	tools/image.sh $(VERSION) dist/$(VERSION) dist/$(VERSION)-image
 
 image-check: ## what is in that image, and run it in podman by runc on real servers, and its arm64 in qemu-user-static
-	EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_IMAGE=$(CURDIR)/dist/$(VERSION)-image go test -count=1 -v ./internal/verify/image
+	EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_IMAGE=$(CURDIR)/dist/$(VERSION)-image go test -count=1 -v ./verify/image
 
 release: ## a release's artefacts in dist/VERSION, of its tags or, before there are any, of HEAD: make release VERSION=v0.1.0
 	rm -rf dist/$(VERSION)
@@ -174,7 +175,7 @@ first-hour: ## every command of docs/first-hour.md, as it stands there
 
 nightshift: ## stage failures on real servers, mend them from the pages, and write what was seen into docs/operations/ui.md; RUN='a_topic.*'
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_NIGHTSHIFT=$(CURDIR)/docs/operations/ui.md \
-		go test -count=1 -timeout 60m -parallel 6 -run '^TestNightShift$$/$(RUN)' ./ui/browser $(NAMED)
+		go test -count=1 -timeout 60m -parallel 6 -run '^TestNightShift$$/$(RUN)' ./verify/browser $(NAMED)
 
 demo: ## payments to ledger and email in one process, with faults, and the count at the end
 	go run ./examples/demo

@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { kafkatest.Main(m) }
 
 // testTimeout turns a hang into a failure; no test takes nearly as long. A test has two minutes to find a bug of
-// internal/verify/mutations.
+// verify/mutations.
 const testTimeout = 90 * time.Second
 
 // handler is an inbox in memory. Without do it applies every event.

@@ -134,7 +134,7 @@ func inTx(t testing.TB, pool *pgxpool.Pool, do func(tx pgx.Tx) error) {
 	}
 }
 
-// Other drivers and bun: internal/verify/interop.
+// Other drivers and bun: verify/interop.
 func TestAppendSQLInEveryMode(t *testing.T) {
 	t.Parallel()
 	for name, params := range map[string]string{

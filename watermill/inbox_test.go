@@ -211,7 +211,7 @@ func await(t testing.TB, what string, cond func() bool) {
 }
 
 // TestFailedAttemptIsApplied: a message whose first attempt failed is applied when it is redelivered. Watermill's
-// Deduplicator drops it (internal/verify/interop shows that).
+// Deduplicator drops it (verify/interop shows that).
 func TestFailedAttemptIsApplied(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(m *message.Message, tx pgx.Tx, end func()) error{

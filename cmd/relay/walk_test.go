@@ -605,7 +605,7 @@ func TestEveryWayIn(t *testing.T) {
 func TestEveryWayToHealth(t *testing.T) {
 	t.Parallel()
 	var source []byte
-	for _, name := range []string{"../../process/health.go", "../../internal/service/pprof.go"} {
+	for _, name := range []string{"../../process/health.go", "../internal/service/pprof.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

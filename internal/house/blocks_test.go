@@ -19,8 +19,8 @@ const (
 	commands  = "cmd/relay/pages_test.go TestCommandsOfPages"
 	settings  = "cmd/relay/pages_test.go TestSettingsOfPages"
 	firstHour = "examples/firsthour/page_test.go TestPageShowsThisCode"
-	foreign   = "internal/verify/foreign/"
-	interop   = "internal/verify/interop/"
+	foreign   = "verify/foreign/"
+	interop   = "verify/interop/"
 )
 
 // looks are those at all blocks but Go.
@@ -28,7 +28,7 @@ var looks = []look{
 	{"", "sh", 0, commands},
 	{"", "text crontab", 0, commands},
 	{"", "yaml relay.yaml", 0, settings},
-	{"", "yaml values.yaml", 0, "deploy/helm/chart_test.go TestValuesOfThePage"},
+	{"", "yaml values.yaml", 0, "verify/deploy/helm/chart_test.go TestValuesOfThePage"},
 
 	{"docs/first-hour.md", "sql", 1, firstHour},
 	{"docs/migrate/debezium.md", "sql", 5, foreign + "debezium_test.go TestMigrateFromDebezium"},
@@ -43,7 +43,7 @@ var looks = []look{
 	{"docs/first-hour.md", "yaml prometheus.yml", 1, "nothing: Prometheus' own"},
 	{"docs/operations/ui.md", "yaml prometheus.yml", 1, "nothing: Prometheus' own"},
 	{"docs/platforms/postgres.md", "yaml", 2, "nothing: Patroni's and CloudNativePG's own"},
-	{"docs/platforms/postgres.md", "ini", 1, "internal/verify/failover/pooler_test.go TestPgBouncer"},
+	{"docs/platforms/postgres.md", "ini", 1, "verify/failover/pooler_test.go TestPgBouncer"},
 
 	{"README.md", "text", 1, "nothing: a picture"},
 	{"docs/first-hour.md", "text", 8, "examples/firsthour/page_test.go TestPageRuns"},

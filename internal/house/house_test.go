@@ -29,7 +29,7 @@ type source struct {
 // public tells whether users of the module see this file's names.
 func (s source) public() bool {
 	return !s.isTest && s.file.Name.Name != "main" && !strings.Contains("/"+s.pkg+"/", "/internal/") &&
-		!strings.HasPrefix(s.pkg, "examples/")
+		!under(s.pkg, []string{"examples", "verify"})
 }
 
 func (s source) at(n ast.Node) string { return s.set.Position(n.Pos()).String() }

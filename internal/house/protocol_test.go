@@ -138,7 +138,7 @@ func (p protocol) hasParts(rule string) bool {
 
 // TestTheProtocolNamesCodeThatExists: the names of its "Code:" paragraphs are functions, types, fields, statements and
 // tables, and those of its "Tests:" paragraphs stand in docs/rules.md, in the row of the rule;
-// internal/verify/guarantees looks whether the tests there exist.
+// verify/guarantees looks whether the tests there exist.
 func TestTheProtocolNamesCodeThatExists(t *testing.T) {
 	t.Parallel()
 	p := readProtocol(t)

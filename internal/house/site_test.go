@@ -100,7 +100,7 @@ func TestAgents(t *testing.T) {
 			}
 		}
 		for _, m := range regexp.MustCompile(`BUG=([a-z-]+-[a-z-]+)`).FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(path.Join(root, "internal/verify/mutations", m[1]+".patch")); err != nil {
+			if _, err := os.Stat(path.Join(root, "verify/mutations", m[1]+".patch")); err != nil {
 				t.Errorf("%s names a bug: %v", page, err)
 			}
 		}

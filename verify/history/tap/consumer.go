@@ -1,0 +1,46 @@
+package tap
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/verify/history"
+)
+
+// Consumer returns an Observer that records assignments, committed offsets and halts.
+func Consumer(w *history.Writer, group string) consumer.Observer {
+	write := func(e history.Entry) { e.Group = group; _, _ = w.Write(e) }
+	at := func(kind history.Kind, p consumer.Partition, offset int64) history.Entry {
+		return history.Entry{Kind: kind, Topic: p.Topic, Partition: p.ID, Offset: offset}
+	}
+	return consumer.Observer{
+		Assigned: func(generation int32, partitions []consumer.Partition) {
+			write(history.Entry{Kind: history.KindAssigned, Generation: generation, Detail: fmt.Sprint(partitions)})
+		},
+		Committed: func(p consumer.Partition, offset int64) { write(at(history.KindCommitted, p, offset)) },
+		Halted: func(h consumer.Halt) {
+			e := at(history.KindHalted, h.Partition, h.Offset)
+			e.IDs, e.Err = []uuid.UUID{h.EventID}, text(h.Err)
+			write(e)
+		},
+		Forgotten: func(f consumer.ForgottenRange) {
+			e := at(history.KindNote, f.Partition, f.From)
+			e.Verb, e.Detail = history.VerbForgotten, fmt.Sprintf("%+v", f)
+			write(e)
+		},
+		Lost: func(l consumer.LostRange) {
+			e := at(history.KindNote, l.Partition, l.From)
+			e.Verb, e.Detail = history.VerbLost, fmt.Sprintf("%+v", l)
+			write(e)
+		},
+		Outage: func(up bool, err error) {
+			e := history.Entry{Kind: history.KindOutage, Detail: "kafka", Err: text(err)}
+			if up {
+				e.Err = ""
+			}
+			write(e)
+		},
+	}
+}

@@ -1,0 +1,45 @@
+package roles
+
+import (
+	"context"
+	"time"
+
+	"github.com/effectonce/effectonce/verify/history/tap"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// Lease is a relay's. It is short, so that tests can pause a relay for longer.
+const Lease = 3 * time.Second
+
+// PublishTimeout is a relay's time-out of a request to a broker.
+const PublishTimeout = 3 * time.Second
+
+// publish runs a relay with the real publisher.
+func publish(ctx context.Context, p *process) error {
+	pins, err := relay.Pins(p.db, "")
+	if err != nil {
+		return err
+	}
+	kafka, err := publisher.NewKafka(p.Brokers, publisher.Config{
+		ClientID: p.Name, Timeout: PublishTimeout, RecheckEvery: 2 * time.Second, Pin: pins, Dial: p.dial,
+		Logger: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = kafka.Close() }()
+	source := relay.SourceTable
+	if p.FromWAL {
+		source = relay.SourceWAL
+	}
+	r, err := relay.New(p.db, tap.Publisher(p.rec, kafka), relay.Config{
+		Source: source, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second,
+		DrainTimeout: 5 * time.Second, RescanEvery: 5 * time.Second, ClaimEvents: 2000, ArchiveDays: 2, Name: p.Name,
+		Logger: p.log, Observer: tap.Relay(p.rec),
+	})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
