@@ -17,9 +17,10 @@
 //   - [NewRequest]: the [Request] of a key and the validated command. The same key with another command is refused.
 //   - [Result]: the answer, which every retry gets too.
 //   - [Retention]: how long answers and keys are kept; by default 24 and 72 hours.
-//   - [Terminal], [Retryable], [OutcomeUnknown]: mark an error with the outcome of the work. Terminal is a final
-//     refusal, kept and replayed like an answer; after Retryable nothing has happened, and the key is released; after
-//     OutcomeUnknown the work may have happened, and is not repeated until recovery has found out.
+//   - [outcome.Terminal], [outcome.Retryable], [outcome.Unknown]: mark an error of the work. After Terminal the effect
+//     is rolled back, and the Result that was returned with the error, with the code as its Failure, is kept and
+//     replayed: InTx and guards return it and no error, to the first caller too. After Retryable the key is released.
+//     After Unknown the work is not repeated until recovery has found out what happened.
 //   - [ErrMismatch], [ErrInProgress], [ErrUnknown], [ErrExpired], [ErrInvalidKey]: the reasons for no result. Package
 //     httpedge turns them into HTTP answers.
 //

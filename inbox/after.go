@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // chanceStale is how often in a row the base of a plan may have changed by chance. Each time, another transaction
@@ -115,7 +116,7 @@ var errLosing = errors.New("the effect, alone, keeps losing against other transa
 
 // losing is the error of an effect that keeps losing although no other event is in its transaction. Whatever it waits
 // for may end, like the outage of another system: so it waits as long, and no longer.
-func losing(err error) error { return Retryable(fmt.Errorf("%w: %w", errLosing, err)) }
+func losing(err error) error { return outcome.Retryable(fmt.Errorf("%w: %w", errLosing, err)) }
 
 // serves reports whether the database answers another session right now.
 func (in *Inbox) serves(ctx context.Context) bool {
@@ -182,11 +183,13 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 
 // classOf returns the class of an effect's error, and its name in metrics.
 func classOf(err error) (c class, reason string) {
-	if _, ok := errors.AsType[*terminalError](err); ok {
+	switch of, _ := outcome.Of(err); of {
+	case outcome.ClassTerminal:
 		return classTerminal, "terminal"
-	}
-	if _, ok := errors.AsType[*retryableError](err); ok {
+	case outcome.ClassRetryable:
 		return classRetryable, "retryable"
+	case outcome.ClassUnknown:
+		return classRetryable, "unknown"
 	}
 	return classNone, "failed"
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // aside holds the events that a transaction sets aside instead of running them.
@@ -51,7 +52,7 @@ func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []
 	}
 	to, full := p.aside(hashes, marks, open, bounds)
 	if full >= 0 {
-		return nil, &failure{kind: bounded, index: full, err: Terminal(CodeListFull, fmt.Errorf(
+		return nil, &failure{kind: bounded, index: full, err: outcome.Terminal(CodeListFull, fmt.Errorf(
 			"%d events or more wait behind its key: release or discard them, or raise Config.ParkedPerKey",
 			in.cfg.ParkedPerKey))}
 	}

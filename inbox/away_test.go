@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 func pool(t testing.TB, url string) *pgxpool.Pool {
@@ -335,7 +336,7 @@ func TestBytesInAnyForm(t *testing.T) {
 					return fmt.Errorf("bytea_output is %s in the effect", output)
 				}
 				if failing.Load() && one.ID == e[0].ID {
-					return inbox.Terminal("x", errBad)
+					return outcome.Terminal("x", errBad)
 				}
 				got[one.ID] = one
 				return write(ctx, tx, one)
@@ -386,7 +387,7 @@ func TestP9_3_EffectsCommitDurably(t *testing.T) {
 			return err
 		}
 		if e.Position.Offset == 2 && failing.Load() {
-			return inbox.Terminal("x", errBad)
+			return outcome.Terminal("x", errBad)
 		}
 		return write(ctx, tx, e)
 	})
@@ -428,7 +429,8 @@ func TestEffectReadsThroughThePool(t *testing.T) {
 				h := in.Each(func(ctx context.Context, _ pgx.Tx, _ event.Event) error {
 					defer effects.Add(-1)
 					if n := effects.Add(1); n == cfg.MaxConns {
-						return inbox.Terminal("stuck", fmt.Errorf("%d effects wait for a connection, and have all", n))
+						return outcome.Terminal("stuck", fmt.Errorf("%d effects wait for a connection, and have all",
+							n))
 					}
 					var one int
 					return db.QueryRow(ctx, "select 1").Scan(&one)

@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestP9_4_EarlierFailureIsNotFinal: an event failed finally, and while the events before it are decided, one of them
@@ -23,7 +24,7 @@ func TestP9_4_EarlierFailureIsNotFinal(t *testing.T) {
 	h := w.inbox(inbox.Config{}).Each(func(ctx context.Context, tx pgx.Tx, ev event.Event) error {
 		switch runs[ev.ID]++; {
 		case ev.ID == e[2].ID:
-			return inbox.Terminal("refused", errBad)
+			return outcome.Terminal("refused", errBad)
 		case ev.ID == e[0].ID && runs[ev.ID] == 2:
 			return errBad // once
 		}
@@ -63,7 +64,7 @@ func TestP9_6_LostAnswerOfACountedRelease(t *testing.T) {
 		}})))
 	h := in.Each(s.effect)
 	e := keyed("a")
-	s.bad[e[0].ID] = inbox.Terminal("x", errBad)
+	s.bad[e[0].ID] = outcome.Terminal("x", errBad)
 	same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 1))
 	s.mended.Store(true)
 	counts := false // the next COMMIT is that of a count

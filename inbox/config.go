@@ -84,13 +84,13 @@ type Config struct {
 	//
 	// If the database rejects the effects of several keys of a type (class 42: missing column, missing right) and
 	// applies none of that type in between, further rejections do not count: the inbox assumes a faulty deployment, and
-	// the partitions wait. Two bad events with different keys look the same, so return [Terminal] for errors that are
-	// known to be an event's fault, such as a row that a row-level security policy refuses (42501).
+	// the partitions wait. Two bad events with different keys look the same, so return [outcome.Terminal] for errors
+	// that are known to be an event's fault, such as a row that a row-level security policy refuses (42501).
 	MaxAttempts int
 	// Backoff is the wait after the first failed attempt; default 200 ms. Each further wait is 2.3 times longer, up to
 	// two minutes, with jitter.
 	Backoff time.Duration
-	// MaxRetryFor is how long an effect may return [Retryable] for an event, or lose against other transactions
+	// MaxRetryFor is how long an effect may return [outcome.Retryable] for an event, or lose against other transactions
 	// although it is alone in its own, before OnFailure decides; default 1 h, negative: no limit.
 	MaxRetryFor time.Duration
 
@@ -166,7 +166,7 @@ type HandledInfo struct {
 type ParkedInfo struct {
 	// Event is the event without its payload, key and headers.
 	Event event.Event
-	// Code is the machine-readable cause: the code of [Terminal], or one of this package's codes.
+	// Code is the machine-readable cause: the code of [outcome.Terminal], or one of this package's codes.
 	Code string
 	// Attempts is how often the effect ran.
 	Attempts int
@@ -184,7 +184,8 @@ type ReleasedInfo struct {
 
 // RetriedInfo says why a transaction runs again. Reason is one of "conflict" (deadlock, lock timeout, serialization
 // failure), "away" (the database is unreachable), "rejected" (the database rejects a statement of the inbox, or the
-// effects of several keys), "commit unknown", "day missing", "retryable" and "failed" (the effect), "split" and "skip".
+// effects of several keys), "commit unknown", "day missing", "retryable", "unknown" and "failed" (the effect), "split"
+// and "skip".
 type RetriedInfo struct {
 	Topic     string
 	Partition int32

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/sqltx"
 )
 
@@ -90,9 +91,12 @@ func TestSQLEffectFailures(t *testing.T) {
 		outcome inbox.Outcome
 		parked  string // code and a piece of the reason
 	}{
-		"terminal": {func(*sql.Tx) error { return inbox.Terminal("x", errBad) }, inbox.Parked, "x: " + errBad.Error()},
-		"skip":     {func(*sql.Tx) error { return inbox.Skip }, inbox.Skipped, ""},
-		"panic":    {func(*sql.Tx) error { panic("no") }, inbox.Parked, "panicked"},
+		"terminal": {
+			func(*sql.Tx) error { return outcome.Terminal("x", errBad) }, inbox.Parked,
+			"x: " + errBad.Error(),
+		},
+		"skip":  {func(*sql.Tx) error { return inbox.Skip }, inbox.Skipped, ""},
+		"panic": {func(*sql.Tx) error { panic("no") }, inbox.Parked, "panicked"},
 		"statement": {func(tx *sql.Tx) error {
 			_, err := tx.Exec("select 1 / 0")
 			return err
@@ -122,7 +126,7 @@ func TestSQLEffectFailures(t *testing.T) {
 			out := handle(t, w.inbox(cfg).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 				err := do(ctx, tx, e)
 				if e.ID != events[1].ID {
-					err = inbox.Retryable(err) // a slow machine may exceed the deadline here, too
+					err = outcome.Retryable(err) // a slow machine may exceed the deadline here, too
 				}
 				return err
 			}), events)
@@ -187,7 +191,7 @@ func TestSQLEffectInProcessTx(t *testing.T) {
 	err := pgx.BeginFunc(t.Context(), w.Pool, func(tx pgx.Tx) error {
 		out, err := in.ProcessTx(t.Context(), tx, events[0],
 			inSQL(func(tx *sql.Tx, _ event.Event) error { return tx.Commit() }))
-		if code, _ := inbox.TerminalCode(err); out != inbox.Undecided || code != inbox.CodeTransaction {
+		if _, code := outcome.Of(err); out != inbox.Undecided || code != inbox.CodeTransaction {
 			t.Errorf("the effect that commits: %v, %v", out, err)
 		}
 		out, err = in.ProcessTx(t.Context(), tx, events[1],

@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestP9_5_HostDiesInTransaction: a worker's host dies during a transaction, and a proxy keeps its connection to the
@@ -106,7 +107,7 @@ func TestP9_4_HangingEffect(t *testing.T) {
 					<-ctx.Done()
 					return ctx.Err()
 				}
-				return inbox.Retryable(write(ctx, tx, e)) // a slow machine may exceed the deadline here, too
+				return outcome.Retryable(write(ctx, tx, e)) // a slow machine may exceed the deadline here, too
 			})
 			out, err := h.Handle(ctx, events)
 			if err != nil {

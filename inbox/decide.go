@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgsession"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // runner runs an effect for the events with the given indexes and returns the indexes of the skipped events. With
@@ -263,7 +264,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 		return false, in.classify(ctx, err)
 	}
 	if i, id := p.others(known); i >= 0 && in.cfg.OnFailure == Halt {
-		return false, &failure{kind: bounded, index: i, err: Terminal(CodeOtherContent, otherEvent(id))}
+		return false, &failure{kind: bounded, index: i, err: outcome.Terminal(CodeOtherContent, otherEvent(id))}
 	}
 	return open, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestP9_8_OtherStrategies: a consumer's strategy is fixed, because another one does not know its applied events.
@@ -56,7 +57,7 @@ func TestP9_8_MovedFromIDs(t *testing.T) {
 	log[7].ID = uuid.New()
 	log[22].ID = uuid.New()
 	log[38].ID = idAt(time.Now().Add(-72 * time.Hour)) // older than the window
-	s := &switchable{bad: map[uuid.UUID]error{log[3].ID: inbox.Terminal("x", errBad)}}
+	s := &switchable{bad: map[uuid.UUID]error{log[3].ID: outcome.Terminal("x", errBad)}}
 	log[3].Key = "other"
 	in := w.inbox(inbox.Config{})
 	if err := in.Prepare(t.Context()); err != nil {
@@ -144,7 +145,7 @@ func TestP9_8_Offsets(t *testing.T) {
 	// The topic is deleted and created again: its offsets begin at 0.
 	again := topic(5, start.Add(time.Hour))
 	_, err := h.Handle(t.Context(), again)
-	if code, _ := inbox.TerminalCode(halted(t, err, again[0].ID)); code != inbox.CodeOffsetsBack ||
+	if _, code := outcome.Of(halted(t, err, again[0].ID)); code != inbox.CodeOffsetsBack ||
 		!strings.Contains(err.Error(), "forget-offsets") {
 		t.Errorf("code %q: %v", code, err)
 	}
@@ -159,7 +160,7 @@ func TestP9_8_Offsets(t *testing.T) {
 
 	relayed := number(some(6), epochOne, 1)
 	_, err = h.Handle(t.Context(), relayed[5:])
-	if code, _ := inbox.TerminalCode(halted(t, err, relayed[5].ID)); code != inbox.CodeNumbered {
+	if _, code := outcome.Of(halted(t, err, relayed[5].ID)); code != inbox.CodeNumbered {
 		t.Errorf("code %q: %v", code, err)
 	}
 }
@@ -220,7 +221,7 @@ func TestP9_8_OffsetsOfEventsWithATime(t *testing.T) {
 	same(t, "redelivered", handle(t, h, log), repeat(inbox.Duplicate, 5))
 	again := topic(time.Now().Add(time.Minute))
 	_, err := h.Handle(t.Context(), again)
-	if code, _ := inbox.TerminalCode(halted(t, err, again[0].ID)); code != inbox.CodeOffsetsBack {
+	if _, code := outcome.Of(halted(t, err, again[0].ID)); code != inbox.CodeOffsetsBack {
 		t.Errorf("code %q: %v", code, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // deed is something that an effect does with its transaction, or with what it was given.
@@ -105,7 +106,7 @@ var deeds = map[string]deed{
 	}},
 	"works in place": {do: func(_ context.Context, _ pgx.Tx, e event.Event, d *doer) error {
 		if string(e.Payload) != "{}" || e.Headers["hops"] != "0" {
-			return inbox.Terminal("changed", fmt.Errorf("run %d was given %s and %v", d.runs, e.Payload, e.Headers))
+			return outcome.Terminal("changed", fmt.Errorf("run %d was given %s and %v", d.runs, e.Payload, e.Headers))
 		}
 		clear(e.Payload)
 		e.Headers["hops"] = "1"

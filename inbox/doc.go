@@ -25,10 +25,10 @@
 //     effect changed.
 //  3. Return the errors of tx, wrapped with %w, and stop after the first. The inbox needs them to tell a deadlock from
 //     a bad event. Put a statement that may fail without failing the event behind a savepoint: tx.Begin.
-//  4. Classify errors: return [Terminal] when a retry cannot help, [Retryable] when another system is down, and any
-//     other error when the cause is unknown. An event that finally fails is parked ([Config.OnFailure]). Later events
-//     of its key are parked behind it, in order, until an operator releases or discards them (package inbox/operator).
-//     Events of other keys are not affected.
+//  4. Classify errors: return [outcome.Terminal] when a retry cannot help, [outcome.Retryable] when another system is
+//     down, and any other error when the cause is unknown. An event that finally fails is parked ([Config.OnFailure]).
+//     Later events of its key are parked behind it, in order, until an operator releases or discards them (package
+//     inbox/operator). Events of other keys are not affected.
 //  5. Also protect the effect with a business key (for example, unique (entry_type, source_payment_id) and on conflict
 //     do nothing). The inbox forgets ids after Config.Window, and an operator may have to apply an event by hand.
 //

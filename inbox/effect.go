@@ -10,12 +10,19 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/errtree"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Effect is the application's work for an event. It runs in the transaction that records the event's id, so that both
 // are committed or neither is. It must do everything through tx, and it may run more than once; see the package
-// comment. Its error decides what happens next: [Skip], [Terminal], [Retryable], or any other error, which is retried
-// until Config.OnFailure decides.
+// comment. Its error decides what happens next:
+//
+//   - [Skip]: the event is recorded as ignored.
+//   - [outcome.Terminal]: Config.OnFailure decides at once, and operators see the code.
+//   - [outcome.Retryable]: the partition waits and runs the effect again for Config.MaxRetryFor, without counting
+//     attempts. So it does after [outcome.Unknown], which guards of package idempotency return: what has a key there
+//     does not happen twice. Work outside of tx without such a key may.
+//   - any other error: Config.OnFailure decides after Config.MaxAttempts.
 //
 // tx refuses Commit and Rollback; a call of either fails the event, and so does a COMMIT on tx.Conn(). tx.Begin creates
 // a savepoint, which may be committed and rolled back as usual. Package sqltx gives code for database/sql the
@@ -50,24 +57,6 @@ const (
 	CodeTransaction = "transaction_control"
 )
 
-// Terminal marks err as final: another run of the effect cannot help. code is the machine-readable cause, such as
-// "unknown_account"; metrics and the list of parked events show it. Terminal returns nil if err is nil.
-func Terminal(code string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &terminalError{code: code, err: err}
-}
-
-// Retryable marks err as an outage of another system. The partition waits and retries for Config.MaxRetryFor, without
-// counting attempts. Retryable returns nil if err is nil.
-func Retryable(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &retryableError{err: err}
-}
-
 // Of marks err as the error of one event of the slice given to a [BatchEffect], in whatever order the effect has put
 // them. Of returns nil if err is nil.
 func Of(e event.Event, err error) error {
@@ -77,17 +66,9 @@ func Of(e event.Event, err error) error {
 	return &eventError{id: e.ID, position: e.Position, err: err}
 }
 
-// TerminalCode returns the code of an error made by [Terminal]. It returns false for any other error.
-func TerminalCode(err error) (string, bool) {
-	if t, ok := errors.AsType[*terminalError](err); ok {
-		return t.code, true
-	}
-	return "", false
-}
-
 // Types returns an Effect that runs the effect of the event's type. The entry "*" is for types that are not in the map;
-// func(...) error { return inbox.Skip } as that entry ignores them. Without it, an unknown type is [Terminal] with
-// [CodeUnknownType]: the event is parked, neither lost nor retried forever, until it is released to a version that
+// func(...) error { return inbox.Skip } as that entry ignores them. Without it, an unknown type is [outcome.Terminal]
+// with [CodeUnknownType]: the event is parked, neither lost nor retried forever, until it is released to a version that
 // knows the type. Types does not copy m. It panics if m has a nil effect.
 func Types(m map[string]Effect) Effect {
 	for name, do := range m {
@@ -101,16 +82,16 @@ func Types(m map[string]Effect) Effect {
 			do = m["*"]
 		}
 		if do == nil {
-			return Terminal(CodeUnknownType, fmt.Errorf("no effect for events of type %q: add one to inbox.Types, or "+
-				"an entry \"*\"", e.Type))
+			return outcome.Terminal(CodeUnknownType, fmt.Errorf("no effect for events of type %q: add one to "+
+				"inbox.Types, or an entry \"*\"", e.Type))
 		}
 		return do(ctx, tx, e)
 	}
 }
 
 // JSON returns an Effect for the events of one type, that parses the payload into a T for do. An event of another type
-// is [Terminal] with [CodeUnknownType], because its payload may parse as well; see [Types] for a topic with several
-// types, or with some to skip. A payload that is not the JSON of a T, a tombstone included, is Terminal with
+// is [outcome.Terminal] with [CodeUnknownType], because its payload may parse as well; see [Types] for a topic with
+// several types, or with some to skip. A payload that is not the JSON of a T, a tombstone included, is Terminal with
 // [CodeMalformed]; the error never quotes the payload. For a topic with tombstones, check for a nil Payload before
 // calling the Effect. JSON panics if do is nil.
 func JSON[T any](typ string, do func(ctx context.Context, tx pgx.Tx, e event.Event, v T) error) Effect {
@@ -119,29 +100,16 @@ func JSON[T any](typ string, do func(ctx context.Context, tx pgx.Tx, e event.Eve
 	}
 	return func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if e.Type != typ {
-			return Terminal(CodeUnknownType, fmt.Errorf("an event of type %q, and the effect is for %q: inbox.Types "+
-				"takes several, and skips with an entry \"*\"", e.Type, typ))
+			return outcome.Terminal(CodeUnknownType, fmt.Errorf("an event of type %q, and the effect is for %q: "+
+				"inbox.Types takes several, and skips with an entry \"*\"", e.Type, typ))
 		}
 		v, err := event.DecodeJSON[T](e)
 		if err != nil {
-			return Terminal(CodeMalformed, err)
+			return outcome.Terminal(CodeMalformed, err)
 		}
 		return do(ctx, tx, e, v)
 	}
 }
-
-type terminalError struct {
-	code string
-	err  error
-}
-
-func (e *terminalError) Error() string { return e.code + ": " + e.err.Error() }
-func (e *terminalError) Unwrap() error { return e.err }
-
-type retryableError struct{ err error }
-
-func (e *retryableError) Error() string { return e.err.Error() }
-func (e *retryableError) Unwrap() error { return e.err }
 
 // eventError names its event by id and position: a log may have an id twice.
 type eventError struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // One effect per event, chosen by the event's type.
@@ -29,7 +30,7 @@ func ExampleInbox_Each() {
 				p payment,
 			) error {
 				if p.Amount <= 0 {
-					return inbox.Terminal("bad_amount", fmt.Errorf("payment %s has amount %d", p.ID, p.Amount))
+					return outcome.Terminal("bad_amount", fmt.Errorf("payment %s has amount %d", p.ID, p.Amount))
 				}
 				_, err := tx.Exec(ctx, `insert into ledger_entry (entry_type, source_payment_id, account_id, amount)
 					values ('credit', $1, $2, $3) on conflict do nothing`, p.ID, p.AccountID, p.Amount)
@@ -52,7 +53,7 @@ func ExampleInbox_Batch() {
 					Amount int64  `json:"amount"`
 				}](e)
 				if err != nil {
-					return inbox.Of(e, inbox.Terminal(inbox.CodeMalformed, err))
+					return inbox.Of(e, outcome.Terminal(inbox.CodeMalformed, err))
 				}
 				ids[i], amounts[i] = p.ID, p.Amount
 			}
@@ -81,8 +82,8 @@ func ExampleHandler() {
 }
 
 func ExampleTerminal() {
-	err := inbox.Terminal("unknown_account", errors.New("account 7 does not exist"))
-	code, _ := inbox.TerminalCode(err)
+	err := outcome.Terminal("unknown_account", errors.New("account 7 does not exist"))
+	_, code := outcome.Of(err)
 	fmt.Println(code, "-", err)
 	// Output: unknown_account - unknown_account: account 7 does not exist
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 var errBad = errors.New("bad event")
@@ -148,14 +149,15 @@ func TestP9_5_Classes(t *testing.T) {
 		runs int
 		code string
 	}{
-		"terminal": {inbox.Terminal("no_account", errBad), inbox.Config{}, 1, "no_account"},
+		"terminal": {outcome.Terminal("no_account", errBad), inbox.Config{}, 1, "no_account"},
 		"terminal, wrapped": {
-			fmt.Errorf("x: %w", inbox.Terminal("no_account", errBad)),
+			fmt.Errorf("x: %w", outcome.Terminal("no_account", errBad)),
 			inbox.Config{},
 			1,
 			"no_account",
 		},
-		"retryable, out of time": {inbox.Retryable(errBad), inbox.Config{MaxRetryFor: 1, MaxAttempts: 1}, 2, ""},
+		"retryable, out of time": {outcome.Retryable(errBad), inbox.Config{MaxRetryFor: 1, MaxAttempts: 1}, 2, ""},
+		"unknown, out of time":   {outcome.Unknown(errBad), inbox.Config{MaxRetryFor: 1, MaxAttempts: 1}, 2, ""},
 		"no class":               {errBad, inbox.Config{MaxAttempts: 4}, 4, ""},
 		"no class, one attempt":  {errBad, inbox.Config{MaxAttempts: 1}, 1, ""},
 	} {
@@ -172,7 +174,7 @@ func TestP9_5_Classes(t *testing.T) {
 				return write(ctx, tx, e)
 			}).Handle(t.Context(), events)
 			halted(t, err, events[2].ID)
-			if code, _ := inbox.TerminalCode(err); code != c.code || runs != c.runs || told != 1 {
+			if _, code := outcome.Of(err); code != c.code || runs != c.runs || told != 1 {
 				t.Errorf("%d runs, code %q, observer told %d times: %v", runs, code, told, err)
 			}
 			same(t, "effects", w.effects(), ids(events[:2]))
@@ -230,7 +232,7 @@ func TestP9_3_ConnectionLostInAnEffect(t *testing.T) {
 			if e.ID == events[3].ID && first {
 				first = false
 				_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
-				return inbox.Terminal("wrapped", err)
+				return outcome.Terminal("wrapped", err)
 			}
 			return write(ctx, tx, e)
 		}), events)
@@ -316,17 +318,23 @@ func TestP9_2_IDsAreInsertedInOrder(t *testing.T) {
 
 func TestP9_5_RetryableSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	events, runs := some(3), 0
-	handle(t, w.halting(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-		if e.ID == events[1].ID {
-			if runs++; runs < 8 {
-				return inbox.Retryable(errBad)
-			}
-		}
-		return write(ctx, tx, e)
-	}), events)
-	same(t, "effects", w.effects(), ids(events))
+	for name, mark := range map[string]func(error) error{"retryable": outcome.Retryable, "unknown": outcome.Unknown} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			events, runs := some(3), 0
+			handle(t, w.halting(inbox.Config{MaxAttempts: 2}).Each(
+				func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+					if e.ID == events[1].ID {
+						if runs++; runs < 8 {
+							return mark(errBad)
+						}
+					}
+					return write(ctx, tx, e)
+				}), events)
+			same(t, "effects", w.effects(), ids(events))
+		})
+	}
 }
 
 // TestFailureIsLogged: a Config that names no Logger is not silent. It runs alone: the default logger is everybody's.
@@ -544,7 +552,7 @@ func TestBatchMayBeSorted(t *testing.T) {
 		for _, e := range batch {
 			switch e.ID {
 			case events[1].ID:
-				return inbox.Of(e, inbox.Terminal("bad", errBad))
+				return inbox.Of(e, outcome.Terminal("bad", errBad))
 			case events[3].ID:
 				return inbox.Of(e, inbox.Skip)
 			}
@@ -735,7 +743,7 @@ func TestP9_3_DeadlocksSpendNoAttempt(t *testing.T) {
 				<-deadlock
 			}
 			if _, err := tx.Exec(ctx, lock, 1); err != nil {
-				return inbox.Terminal("wrapped", err) // a deadlock costs no attempt, even wrapped as Terminal
+				return outcome.Terminal("wrapped", err) // a deadlock costs no attempt, even wrapped as Terminal
 			}
 			return write(ctx, tx, e)
 		}), events)
@@ -779,12 +787,12 @@ func TestTypesAndJSON(t *testing.T) {
 	handle(t, h, good)
 	same(t, "amounts", amounts, []int{7})
 	_, err := h.Handle(t.Context(), malformed)
-	if code, _ := inbox.TerminalCode(halted(t, err, malformed[0].ID)); code != inbox.CodeMalformed ||
+	if _, code := outcome.Of(halted(t, err, malformed[0].ID)); code != inbox.CodeMalformed ||
 		strings.Contains(err.Error(), "secret") {
 		t.Errorf("malformed: %v", err)
 	}
 	_, err = h.Handle(t.Context(), unknown)
-	if code, _ := inbox.TerminalCode(halted(t, err, unknown[0].ID)); code != inbox.CodeUnknownType {
+	if _, code := outcome.Of(halted(t, err, unknown[0].ID)); code != inbox.CodeUnknownType {
 		t.Errorf("unknown type: %v", err)
 	}
 	alone := w.halting(inbox.Config{}).Each(inbox.JSON("Paid", func(_ context.Context, _ pgx.Tx, _ event.Event,
@@ -796,7 +804,7 @@ func TestTypesAndJSON(t *testing.T) {
 	other := some(1)
 	other[0].Type, other[0].Payload = "Refunded", []byte(`{"amount":7}`)
 	_, err = alone.Handle(t.Context(), other)
-	if code, _ := inbox.TerminalCode(halted(t, err, other[0].ID)); code != inbox.CodeUnknownType || len(amounts) != 1 {
+	if _, code := outcome.Of(halted(t, err, other[0].ID)); code != inbox.CodeUnknownType || len(amounts) != 1 {
 		t.Errorf("another type, whose payload parses: %v, amounts %v", err, amounts)
 	}
 	h = w.halting(inbox.Config{}).Each(inbox.Types(

@@ -9,6 +9,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestFind: Find finds events by message id, by key, and by the id of a parked event.
@@ -16,7 +17,7 @@ func TestFind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "b")
-	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: inbox.Terminal("NO_ACCOUNT", errBad)}}
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: outcome.Terminal("NO_ACCOUNT", errBad)}}
 	same(t, "outcomes", handle(t, w.inbox(quick(inbox.Config{})).Each(s.effect), e), []inbox.Outcome{
 		inbox.Parked, inbox.Applied,
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // FuzzForeignBytes parks records with arbitrary content. Each is shown byte for byte and can be discarded. An error of
@@ -22,7 +23,7 @@ func FuzzForeignBytes(f *testing.F) {
 	w := newWorld(f)
 	in := w.inbox(inbox.Config{MaxAttempts: 1})
 	text := ""
-	h := in.Each(func(context.Context, pgx.Tx, event.Event) error { return inbox.Terminal(text, errors.New(text)) })
+	h := in.Each(func(context.Context, pgx.Tx, event.Event) error { return outcome.Terminal(text, errors.New(text)) })
 	o, err := operator.New(w.Pool, "", "ledger", "fuzz")
 	if err != nil {
 		f.Fatal(err)

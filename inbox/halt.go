@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // haltHere ends Handle at the next event.
@@ -38,7 +39,7 @@ func (b *batch) rejected(ctx context.Context, err error) {
 	}
 	if b.retries%10 == 0 {
 		b.assignment.setHaltNoted(true)
-		b.in.noteHalt(ctx, b.name, &e, Terminal(CodeRejected, err))
+		b.in.noteHalt(ctx, b.name, &e, outcome.Terminal(CodeRejected, err))
 	}
 }
 

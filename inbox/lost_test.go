@@ -9,6 +9,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestP9_4_EffectLosesSession: an effect loses its session in each run, while the database answers other sessions. The
@@ -20,7 +21,7 @@ func TestP9_4_EffectLosesSession(t *testing.T) {
 	for name, lose := range map[string]func(w *world, ctx context.Context, tx pgx.Tx) error{
 		"ends its backend": func(_ *world, ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
-			return inbox.Terminal("whatever", err)
+			return outcome.Terminal("whatever", err)
 		},
 		"ignores the error": func(_ *world, ctx context.Context, tx pgx.Tx) error {
 			_, _ = tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")

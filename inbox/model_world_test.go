@@ -2,7 +2,11 @@
 
 package inbox
 
-import mbits "math/bits"
+import (
+	mbits "math/bits"
+
+	"github.com/effectonce/effectonce/outcome"
+)
 
 // releases emits the next steps of process p's releaser.
 func (sc *mScenario) releases(s *mState, p int, do emit) {
@@ -253,10 +257,10 @@ func (sc *mScenario) runsRelease(s *mState, p int, to func(bool, string, func(*m
 		case mFlaky:
 			ends(e, errModel, false)
 		case mRetryable:
-			ends(e, Retryable(errModel), false)
-			ends(e, Retryable(errModel), true)
+			ends(e, outcome.Retryable(errModel), false)
+			ends(e, outcome.Retryable(errModel), true)
 		case mTerminal:
-			ends(e, Terminal("x", errModel), false)
+			ends(e, outcome.Terminal("x", errModel), false)
 			return
 		case mKiller:
 			to(false, "runs "+bit(e).String()+", which kills the process", func(t *mState, _ *mReleaser) {

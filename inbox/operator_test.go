@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 func init() {
@@ -31,8 +32,8 @@ func TestOperatorSees(t *testing.T) {
 	e := keyed("a", "a", "b", "")
 	e[2].Tenant = "t"
 	bad := map[uuid.UUID]error{
-		e[0].ID: inbox.Terminal("x", errBad), e[2].ID: inbox.Terminal("y", errBad),
-		e[3].ID: inbox.Terminal("y", errBad),
+		e[0].ID: outcome.Terminal("x", errBad), e[2].ID: outcome.Terminal("y", errBad),
+		e[3].ID: outcome.Terminal("y", errBad),
 	}
 	handle(t, w.inbox(inbox.Config{}).Each(failing(bad)), e)
 	other := newInbox(t, w.Pool, "other", small(inbox.Config{}))
@@ -131,7 +132,7 @@ func TestOperatorRefuses(t *testing.T) {
 func TestDiscardMakesMissingDays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	bad := func(context.Context, pgx.Tx, event.Event) error { return inbox.Terminal("x", errBad) }
+	bad := func(context.Context, pgx.Tx, event.Event) error { return outcome.Terminal("x", errBad) }
 	in := w.inbox(inbox.Config{})
 	if err := in.Prepare(t.Context()); err != nil {
 		t.Fatal(err)

@@ -10,15 +10,18 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/outcome"
 )
 
-// Codes of parked events and halted partitions, in addition to those of [Terminal].
+// Codes of parked events and halted partitions, in addition to those of [outcome.Terminal].
 const (
 	// CodeFailed: the effect failed MaxAttempts times with an unclassified error.
 	CodeFailed = "failed"
 	// CodePanicked: the same, and the last run panicked.
 	CodePanicked = "panicked"
-	// CodeUnavailable: the effect returned [Retryable] for longer than MaxRetryFor.
+	// CodeUnknown: the effect returned [outcome.Unknown] for longer than MaxRetryFor: its work may have happened.
+	CodeUnknown = "outcome_unknown"
+	// CodeUnavailable: the effect returned [outcome.Retryable] for longer than MaxRetryFor.
 	CodeUnavailable = "unavailable"
 	// CodeTooOld: the id is older than the ids that are remembered, so the event may have been applied. It is
 	// quarantined.
@@ -56,11 +59,13 @@ const (
 
 // codeOf returns the machine-readable code of an error.
 func codeOf(err error) string {
-	if code, ok := TerminalCode(err); ok {
+	switch of, code := outcome.Of(err); of {
+	case outcome.ClassTerminal:
 		return code
-	}
-	if _, ok := errors.AsType[*retryableError](err); ok {
+	case outcome.ClassRetryable:
 		return CodeUnavailable
+	case outcome.ClassUnknown:
+		return CodeUnknown
 	}
 	if _, ok := errors.AsType[*panicError](err); ok {
 		return CodePanicked

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // keyed returns one event per key, in that order.
@@ -76,7 +77,7 @@ func TestP9_6_ParkKey(t *testing.T) {
 			h := handler(w.inbox(inbox.Config{
 				Observer: inbox.Observer{Parked: func(p inbox.ParkedInfo) { told = append(told, p) }},
 			}),
-				map[uuid.UUID]error{e[2].ID: inbox.Terminal("no_account", errBad)})
+				map[uuid.UUID]error{e[2].ID: outcome.Terminal("no_account", errBad)})
 			A, P, D := inbox.Applied, inbox.Parked, inbox.Duplicate
 			same(t, "first", handle(t, h, e), []inbox.Outcome{A, A, P, A, A, P})
 			same(t, "effects", w.effects(), []uuid.UUID{e[0].ID, e[1].ID, e[3].ID, e[4].ID})
@@ -112,7 +113,7 @@ func TestP9_6_Alone(t *testing.T) {
 			w := newWorld(t)
 			e := keyed(c.key, c.key, c.key)
 			h := w.inbox(inbox.Config{OnFailure: c.policy}).Each(
-				failing(map[uuid.UUID]error{e[1].ID: inbox.Terminal("x", errBad)}))
+				failing(map[uuid.UUID]error{e[1].ID: outcome.Terminal("x", errBad)}))
 			same(t, "outcomes", handle(t, h, e), []inbox.Outcome{inbox.Applied, inbox.Parked, inbox.Applied})
 			same(t, "again", handle(t, h, e), repeat(inbox.Duplicate, 3))
 			same(t, "parked", w.parked(), []string{"failed x " + e[1].ID.String()})
@@ -129,7 +130,7 @@ func TestP9_6_KeyIsTenantTopicAndKey(t *testing.T) {
 	w := newWorld(t)
 	e := keyed("a", "a", "a", "a")
 	e[1].Tenant, e[2].Tenant, e[2].Key = "t", "ta", ""
-	h := w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}))
+	h := w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)}))
 	same(t, "outcomes", handle(t, h, e), []inbox.Outcome{inbox.Parked, inbox.Applied, inbox.Applied, inbox.Parked})
 	other := keyed("a")
 	other[0].Topic = "refunds"
@@ -144,7 +145,7 @@ func TestP9_6_Bound(t *testing.T) {
 	halted := 0
 	cfg := inbox.Config{ParkedPerKey: 2, Observer: inbox.Observer{Halted: func(*inbox.HaltError) { halted++ }}}
 	in := w.inbox(cfg)
-	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}))
+	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)}))
 	same(t, "outcomes", handle(t, h, e[:2]), repeat(inbox.Parked, 2))
 	if err := in.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
@@ -182,7 +183,7 @@ func TestP9_6_ProcessTx(t *testing.T) {
 	w := newWorld(t)
 	e := keyed("a", "a", "b")
 	in := w.inbox(inbox.Config{})
-	handle(t, in.Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e[:1])
+	handle(t, in.Each(failing(map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)})), e[:1])
 	for _, want := range [][]inbox.Outcome{{inbox.Duplicate, inbox.Parked, inbox.Applied}, repeat(inbox.Duplicate, 3)} {
 		err := pgx.BeginFunc(t.Context(), w.Pool, func(tx pgx.Tx) error {
 			for i := range e {

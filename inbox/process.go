@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // ProcessTx records e and runs do once, in the caller's transaction. It returns Applied, Duplicate or Skipped, or
@@ -120,7 +121,7 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where 
 	if tag.RowsAffected() == 0 {
 		known, err := in.there(ctx, savepoint, []uuid.UUID{e.ID}, false)
 		if err == nil && otherContent(known[e.ID], content) {
-			err = &HaltError{Event: bare(e), Err: Terminal(CodeOtherContent, otherEvent(e.ID))}
+			err = &HaltError{Event: bare(e), Err: outcome.Terminal(CodeOtherContent, otherEvent(e.ID))}
 		}
 		return where, nil, errors.Join(err, savepoint.Rollback(ctx))
 	}

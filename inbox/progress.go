@@ -10,14 +10,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // CodeKilled is the code of an event that is parked because its process died during each of its counted runs.
 const CodeKilled = "killed"
 
 // errKilled is the cause for an event without counted runs left.
-var errKilled = Terminal(CodeKilled, errors.New("its effect killed the process, or was running whenever something "+
-	"else did, in every counted run"))
+var errKilled = outcome.Terminal(CodeKilled, errors.New("its effect killed the process, or was running whenever "+
+	"something else did, in every counted run"))
 
 // progressTarget is the offset to which a transaction moves the progress of a partition.
 type progressTarget struct {

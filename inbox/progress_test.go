@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // progress returns the row of the tests' partition: from_offset, to_offset and attempts.
@@ -265,7 +266,7 @@ func TestP9_6_KillingReleaseIsParkedAgain(t *testing.T) {
 	w := newWorld(t)
 	e := keyed("a", "a")
 	in := w.inbox(quick(inbox.Config{CrashAttempts: 2}))
-	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}))
+	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)}))
 	handle(t, h, e)
 	w.releaseKey("a", 2)
 	// As if two processes had died of it.
@@ -299,7 +300,7 @@ func TestAccountIsWritten(t *testing.T) {
 			) error {
 				switch one.Position.Offset % 9 {
 				case 0:
-					return inbox.Terminal("no", errors.New("it cannot be applied"))
+					return outcome.Terminal("no", errors.New("it cannot be applied"))
 				case 1:
 					return inbox.Skip
 				}

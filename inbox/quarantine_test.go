@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestP9_1_Quarantine: ids older than the window or too far ahead are set aside alone, never with their key, and never
@@ -64,7 +65,7 @@ func TestP9_1_ReleasedBelowDropped(t *testing.T) {
 	in := w.inbox(quick(inbox.Config{Window: 10 * oneDay, DaysAhead: 1}))
 	e := keyed("a", "a")
 	e[0].ID = idAt(w.noon(-8))
-	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}}
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)}}
 	h := in.Each(s.effect)
 	same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 2))
 	w.shrink(4)
@@ -210,7 +211,7 @@ func TestP9_1_OneIDForTwoEvents(t *testing.T) {
 	t.Run("parked", func(t *testing.T) {
 		t.Parallel()
 		e := keyed("a")[0]
-		s := &switchable{bad: map[uuid.UUID]error{e.ID: inbox.Terminal("x", errBad)}}
+		s := &switchable{bad: map[uuid.UUID]error{e.ID: outcome.Terminal("x", errBad)}}
 		w, in, h := setUp(t, inbox.Config{}, s)
 		second := other(e, "second")
 		same(t, "outcomes", handle(t, h, []event.Event{e}), []inbox.Outcome{P})
@@ -247,7 +248,7 @@ func TestP9_1_OneIDForTwoEvents(t *testing.T) {
 		if !ok || len(out) == 0 || out[0] != A {
 			t.Fatalf("%v, %v", out, err)
 		}
-		if code, _ := inbox.TerminalCode(halted); code != inbox.CodeOtherContent {
+		if _, code := outcome.Of(halted); code != inbox.CodeOtherContent {
 			t.Fatalf("code %q of %v", code, err)
 		}
 		same(t, "effects", w.effects(), []uuid.UUID{e.ID})

@@ -17,6 +17,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestP9_6_Random: several members handle one log at the same time, as zombies do. Some effects fail for good, some
@@ -56,7 +57,7 @@ func random(t *testing.T, dedup inbox.Dedup) {
 		defer mu.Unlock()
 		if bad[e.ID] > 0 {
 			bad[e.ID]--
-			return inbox.Terminal("x", errBad)
+			return outcome.Terminal("x", errBad)
 		}
 		return write(ctx, tx, e)
 	}

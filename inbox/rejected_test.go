@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestP9_3_StandbyAnswersForMoment: a DNS name, a pooler or a proxy leads to a standby for a while. On a standby the
@@ -250,7 +251,7 @@ func TestP9_3_TakenRowsDecideNothing(t *testing.T) {
 		}, inbox.Applied},
 		"failing": {"inbox_parked", func(bad map[uuid.UUID]error, e []event.Event) {
 			for i := range e {
-				e[i].Key, bad[e[i].ID] = e[i].ID.String(), inbox.Terminal("x", errBad)
+				e[i].Key, bad[e[i].ID] = e[i].ID.String(), outcome.Terminal("x", errBad)
 			}
 		}, inbox.Parked},
 		"behind": {"inbox_parked", func(_ map[uuid.UUID]error, e []event.Event) {
@@ -266,7 +267,7 @@ func TestP9_3_TakenRowsDecideNothing(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			bad, first, e := map[uuid.UUID]error{}, keyed("parked"), some(3)[1:]
-			bad[first[0].ID] = inbox.Terminal("x", errBad)
+			bad[first[0].ID] = outcome.Terminal("x", errBad)
 			told := make(chan inbox.RetriedInfo, 10000)
 			h := w.inbox(inbox.Config{Observer: inbox.Observer{
 				Retried: func(i inbox.RetriedInfo) { told <- i },
@@ -331,7 +332,7 @@ func TestTakenIDIsNotReleased(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e, bad := keyed("a", "a"), map[uuid.UUID]error{}
-	bad[e[0].ID] = inbox.Terminal("x", errBad)
+	bad[e[0].ID] = outcome.Terminal("x", errBad)
 	in := w.inbox(quick(inbox.Config{}))
 	same(t, "before", handle(t, in.Each(failing(bad)), e), repeat(inbox.Parked, 2))
 	delete(bad, e[0].ID)

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // maxRejections limits the number of types with rejected effects. A rejection of a further type counts like any
@@ -73,8 +74,8 @@ func (b *batch) undeployed(f *failure) bool {
 	if b.limit == b.pos+1 {
 		index = b.pos
 	}
-	_, terminal := TerminalCode(f.err)
-	if !f.rejects || terminal || index < b.pos || !b.in.rejections.note(&b.events[index]) {
+	of, _ := outcome.Of(f.err)
+	if !f.rejects || of == outcome.ClassTerminal || index < b.pos || !b.in.rejections.note(&b.events[index]) {
 		return false
 	}
 	if !b.upTo(index) {

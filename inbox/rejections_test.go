@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // typed sets the key and the type of each event.
@@ -123,7 +124,7 @@ func TestP9_5_OneKeyIsRejected(t *testing.T) {
 			_, err = tx.Exec(ctx, "insert into nowhere default values")
 		case "d", "e", "f":
 			_, err = tx.Exec(ctx, "insert into nowhere default values")
-			err = inbox.Terminal("no_room", errors.Join(errors.New("of this tenant"), err))
+			err = outcome.Terminal("no_room", errors.Join(errors.New("of this tenant"), err))
 		}
 		return err
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // releaseBatch is how many keys, and how many single events, one call of release reads.
@@ -172,7 +173,7 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	h.countLeft = 0
 	e, err := head.event()
 	if err != nil {
-		return 0, in.failAgain(ctx, r, head, Terminal(CodeMalformed, err), 0)
+		return 0, in.failAgain(ctx, r, head, outcome.Terminal(CodeMalformed, err), 0)
 	}
 	parkAgain := func(cause error, runs int) error {
 		h.tellReleased(e, Parked, cause)

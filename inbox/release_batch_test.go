@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // counted returns an inbox with a pool of its own, and the count of its COMMITs, which has no other than those of
@@ -48,7 +49,7 @@ func TestP9_6_ReleasedEffectsCannotCommit(t *testing.T) {
 	w := newWorld(t)
 	e := keyed("a", "a", "a")
 	same(t, "outcomes", handle(t, w.inbox(inbox.Config{}).Each(
-		failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e), repeat(inbox.Parked, 3))
+		failing(map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)})), e), repeat(inbox.Parked, 3))
 	w.releaseKey("a", 3)
 	in, _ := w.counted(inbox.Config{})
 	in.Each(func(ctx context.Context, tx pgx.Tx, it event.Event) error {
@@ -81,7 +82,7 @@ func TestP9_6_ReleasedKeyRunsInBatches(t *testing.T) {
 			w := newWorld(t)
 			e := keyed(slices.Repeat([]string{"a"}, 300)...)
 			same(t, "outcomes", handle(t, w.inbox(inbox.Config{}).Each(
-				failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e),
+				failing(map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)})), e),
 				repeat(inbox.Parked, len(e)))
 			w.releaseKey("a", int64(len(e)))
 			var decided atomic.Int64
@@ -117,7 +118,7 @@ func TestP9_6_ReleasesRunSinglyAfterCrash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "a", "a", "a", "a", "a")
-	handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e)
+	handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)})), e)
 	w.releaseKey("a", 6)
 	// The process dies after the effects: its session ends, and it does nothing more.
 	dies := make(chan struct{})
@@ -166,7 +167,7 @@ func TestP9_6_ReleasedEventsAreSkippedOrFail(t *testing.T) {
 				case skipped:
 					return inbox.Skip
 				case bad:
-					return inbox.Terminal("y", errBad)
+					return outcome.Terminal("y", errBad)
 				}
 				return write(ctx, tx, e)
 			})
@@ -178,7 +179,7 @@ func TestP9_6_ReleasedEventsAreSkippedOrFail(t *testing.T) {
 				case skipped:
 					return inbox.Skip
 				case bad:
-					return inbox.Terminal("y", errBad)
+					return outcome.Terminal("y", errBad)
 				}
 				return err
 			})
@@ -191,7 +192,7 @@ func TestP9_6_ReleasedEventsAreSkippedOrFail(t *testing.T) {
 					case skipped:
 						said = errors.Join(said, inbox.Of(e, inbox.Skip))
 					case bad:
-						return inbox.Of(e, inbox.Terminal("y", errBad))
+						return inbox.Of(e, outcome.Terminal("y", errBad))
 					}
 					if err := write(ctx, tx, e); err != nil {
 						return err
@@ -207,7 +208,7 @@ func TestP9_6_ReleasedEventsAreSkippedOrFail(t *testing.T) {
 				w := newWorld(t)
 				e := keyed("a", "a", "a", "a", "a")
 				handle(t, w.inbox(inbox.Config{}).Each(
-					failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e)
+					failing(map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)})), e)
 				told := make(chan inbox.Outcome, 10)
 				in, commits := w.counted(inbox.Config{
 					Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) { told <- r.Outcome }},

@@ -20,6 +20,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 func (w *world) operator() *operator.Operator {
@@ -36,7 +37,7 @@ func TestP9_6_ReleasedKeyIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "a", "a", "a", "a")
-	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}}
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)}}
 	var said bytes.Buffer
 	in := w.inbox(quick(inbox.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}))
 	same(t, "outcomes", handle(t, in.Each(s.effect), e), repeat(inbox.Parked, 5))
@@ -139,7 +140,7 @@ func TestP9_6_ReleaseInOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "a", "b", "a", "a")
-	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}}
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)}}
 	in := w.inbox(quick(inbox.Config{}))
 	var late sync.Once
 	more := keyed("a")
@@ -184,12 +185,12 @@ func TestP9_6_ReleaseFailsAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("a", "a", "a")
-	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}}
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: outcome.Terminal("x", errBad)}}
 	told := make(chan inbox.ReleasedInfo, 10)
 	in := w.inbox(quick(inbox.Config{Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) { told <- r }}}))
 	handle(t, in.Each(s.effect), e)
 	s.mu.Lock()
-	s.bad = map[uuid.UUID]error{e[1].ID: inbox.Terminal("y", errBad)}
+	s.bad = map[uuid.UUID]error{e[1].ID: outcome.Terminal("y", errBad)}
 	s.mu.Unlock()
 	w.releaseKey("a", 3)
 	runs(t, in)
@@ -213,7 +214,7 @@ func TestP9_6_ReleaseAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := keyed("", "a", "a")
-	bad := inbox.Terminal("x", errBad)
+	bad := outcome.Terminal("x", errBad)
 	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: bad, e[1].ID: bad}}
 	in := w.inbox(quick(inbox.Config{}))
 	handle(t, in.Each(s.effect), e)
@@ -248,7 +249,7 @@ func TestP9_6_TwoReleasers(t *testing.T) {
 		keys = append(keys, "a", "b", "c")
 	}
 	e := keyed(keys...)
-	bad := inbox.Terminal("x", errBad)
+	bad := outcome.Terminal("x", errBad)
 	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: bad, e[1].ID: bad, e[2].ID: bad}}
 	same(t, "outcomes", handle(t, w.inbox(inbox.Config{}).Each(s.effect), e), repeat(inbox.Parked, len(e)))
 	s.mended.Store(true)
@@ -293,7 +294,7 @@ func TestP9_6_Discard(t *testing.T) {
 	w := newWorld(t)
 	e := keyed("a", "a", "a", "b", "b", "")
 	e[5].ID = uuid.New()
-	bad := inbox.Terminal("x", errBad)
+	bad := outcome.Terminal("x", errBad)
 	in := w.inbox(quick(inbox.Config{}))
 	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: bad, e[3].ID: bad, e[5].ID: bad}))
 	same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 6))
@@ -340,7 +341,7 @@ func TestP9_6_Edit(t *testing.T) {
 	got := make(chan event.Event, 1)
 	handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if string(e.Payload) == "bad" {
-			return inbox.Terminal("x", errBad)
+			return outcome.Terminal("x", errBad)
 		}
 		got <- e
 		return write(ctx, tx, e)
@@ -416,7 +417,7 @@ func TestP9_6_EditKeepsTheEvent(t *testing.T) {
 	got := make(chan string, 2)
 	handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if string(e.Payload) != "2" {
-			return inbox.Terminal("x", errBad)
+			return outcome.Terminal("x", errBad)
 		}
 		got <- e.Type
 		return write(ctx, tx, e)
@@ -474,7 +475,7 @@ func TestP9_6_ParkingInsertsFirst(t *testing.T) {
 		if r.Reason == "split" { // it has failed for good; the events before it are applied first
 			same(t, "twin", handle(t, twin, e[1:]), repeat(inbox.Applied, 1))
 		}
-	}}}).Each(failing(map[uuid.UUID]error{e[1].ID: inbox.Terminal("x", errBad)}))
+	}}}).Each(failing(map[uuid.UUID]error{e[1].ID: outcome.Terminal("x", errBad)}))
 	same(t, "outcomes", handle(t, h, e), []inbox.Outcome{inbox.Applied, inbox.Duplicate})
 	if len(w.parked()) != 0 || pgtest.One[int](t, w.DB, "select count(*) from inbox_parked_key") != 0 {
 		t.Error(w.parked())
@@ -486,9 +487,14 @@ func TestP9_6_ParkingInsertsFirst(t *testing.T) {
 func TestP9_6_ReleaseRetryable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
+		mark func(error) error
 		most time.Duration
 		code string
-	}{"waits": {0, ""}, "gives up": {1, "unavailable"}} {
+	}{
+		"waits":                 {outcome.Retryable, 0, ""},
+		"gives up":              {outcome.Retryable, 1, "unavailable"},
+		"gives up, not knowing": {outcome.Unknown, 1, "outcome_unknown"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -498,9 +504,9 @@ func TestP9_6_ReleaseRetryable(t *testing.T) {
 			h := in.Each(func(ctx context.Context, tx pgx.Tx, x event.Event) error {
 				switch n := runsOfIt.Add(1); {
 				case n == 1:
-					return inbox.Terminal("x", errBad)
+					return outcome.Terminal("x", errBad)
 				case n < 6: // more often than CrashAttempts
-					return inbox.Retryable(errBad)
+					return c.mark(errBad)
 				}
 				return write(ctx, tx, x)
 			})
@@ -528,7 +534,7 @@ func TestP9_6_ReleaseInAnotherProcessDelaysNoOther(t *testing.T) {
 	first := w.inbox(quick(inbox.Config{}))
 	handle(t, first.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if !mended.Load() {
-			return inbox.Terminal("x", errBad)
+			return outcome.Terminal("x", errBad)
 		}
 		once.Do(func() { close(inside) })
 		<-leave

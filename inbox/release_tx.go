@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // isFree reports whether no other process runs the release and no operator changes it. Callers wait for that outside of
@@ -271,7 +272,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	t.events, t.out = make([]event.Event, len(now)), make([]Outcome, len(now))
 	for i, r := range now {
 		if t.events[i], err = r.event(); err != nil {
-			return nil, &failure{kind: failed, index: i, err: Terminal(CodeMalformed, err)}
+			return nil, &failure{kind: failed, index: i, err: outcome.Terminal(CodeMalformed, err)}
 		}
 		p.ids[i] = planID{id: t.events[i].ID, content: r.content, index: int32(i), place: inAny}
 		if s.Released(t.events[i].ID) {

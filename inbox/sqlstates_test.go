@@ -24,6 +24,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // codesThatTheInboxKnows are SQLSTATEs that its code compares with, or that belong to a class that it does.
@@ -269,7 +270,7 @@ func (m *manyInboxes) scene(name string, dedup inbox.Dedup) *scene {
 	}))
 	s.h = s.in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if e.ID == s.faulty[1].ID && !s.mended.Load() {
-			return inbox.Terminal("bad", errBad)
+			return outcome.Terminal("bad", errBad)
 		}
 		return write(ctx, tx, e)
 	})

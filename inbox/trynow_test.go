@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestP9_5_WaitingEventIsRetriedNow: an effect failed and would run again in an hour. An operator sees the event and
@@ -23,7 +24,7 @@ func TestP9_5_WaitingEventIsRetriedNow(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(error) error{
 		"failed":    func(err error) error { return err },
-		"retryable": inbox.Retryable,
+		"retryable": outcome.Retryable,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,7 +123,7 @@ func TestP9_5_WaitingReleaseIsRetriedNow(t *testing.T) {
 			t.Parallel()
 			w, events := newWorld(t), keyed(key)
 			handle(t, w.inbox(inbox.Config{}).Each(
-				failing(map[uuid.UUID]error{events[0].ID: inbox.Terminal("x", errBad)})), events)
+				failing(map[uuid.UUID]error{events[0].ID: outcome.Terminal("x", errBad)})), events)
 			list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
 			if err != nil || len(list) != 1 {
 				t.Fatalf("%+v, %v", list, err)
@@ -135,7 +136,7 @@ func TestP9_5_WaitingReleaseIsRetriedNow(t *testing.T) {
 			in := w.inbox(quick(inbox.Config{Backoff: time.Hour}))
 			in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 				if !mended.Load() {
-					return inbox.Retryable(errBad)
+					return outcome.Retryable(errBad)
 				}
 				return write(ctx, tx, e)
 			})

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/pgtx"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // errTransactionControl is the error of Commit and Rollback of an effect's transaction.
@@ -32,7 +33,7 @@ func (g *guardTx) next() *guardTx {
 func (g *guardTx) check(err error) error {
 	err, ended := g.Left(err)
 	if ended {
-		return Terminal(CodeTransaction, err)
+		return outcome.Terminal(CodeTransaction, err)
 	}
 	return err
 }

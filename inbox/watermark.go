@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // numbering identifies a sequence of numbers that only rises: those of an outbox within one incarnation, for each lane.
@@ -219,27 +220,26 @@ func (v verdict) place() (where place, ok bool) {
 func (v verdict) halt(e *event.Event) error {
 	switch v {
 	case verdictLater:
-		return Terminal(CodeNewNumbering, fmt.Errorf("its numbering %s is newer than its partition's: the outbox was "+
-			"fenced, restored or failed over, and what was published "+
-			"before may come again under new numbers; compare the last effects with the producers' tables, then run "+
-			"`relay inbox accept --epoch %s`", e.Position.Epoch, e.Position.Epoch))
+		return outcome.Terminal(CodeNewNumbering, fmt.Errorf("its numbering %s is newer than its partition's: the "+
+			"outbox was fenced, restored or failed over, and what was published before may come again under new "+
+			"numbers; compare the last effects with the producers' tables, then run `relay inbox accept --epoch %s`",
+			e.Position.Epoch, e.Position.Epoch))
 	case verdictRelay:
-		return Terminal(CodeNumbered, errors.New("a relay wrote it, and repeats events under new offsets: a consumer "+
-			"of its topic goes ByID or ByWatermark"))
+		return outcome.Terminal(CodeNumbered, errors.New("a relay wrote it, and repeats events under new offsets: a "+
+			"consumer of its topic goes ByID or ByWatermark"))
 	case verdictBackward:
-		return Terminal(CodeOffsetsBack, fmt.Errorf("its offset is decided already, and its record is later than "+
-			"everything decided: the topic was made again; "+
-			"then run `relay inbox forget-offsets --topic %s`, which has everything applied that the topic holds now",
-			e.Topic))
+		return outcome.Terminal(CodeOffsetsBack, fmt.Errorf("its offset is decided already, and its record is later "+
+			"than everything decided: the topic was made again; then run `relay inbox forget-offsets --topic %s`, "+
+			"which has everything applied that the topic holds now", e.Topic))
 	}
-	return Terminal(CodeNoNumber, errors.New("it carries no number (ce_epoch, ce_lane, ce_laneseq), and nothing else "+
-		"in its partition does: no relay writes this topic; "+
-		"a consumer of it goes ByID, or ByOffset where its one writer never repeats a record"))
+	return outcome.Terminal(CodeNoNumber, errors.New("it carries no number (ce_epoch, ce_lane, ce_laneseq), and "+
+		"nothing else in its partition does: no relay writes this topic; a consumer of it goes ByID, or ByOffset "+
+		"where its one writer never repeats a record"))
 }
 
-var errMaybe = Terminal(CodeMaybePublished, errors.New("the relay released it after an attempt of unknown outcome, "+
-	"under a new number, so a consumer that goes by numbers "+
-	"cannot tell whether it was applied: look at its business row, then release its key to apply it, or skip it"))
+var errMaybe = outcome.Terminal(CodeMaybePublished, errors.New("the relay released it after an attempt of unknown "+
+	"outcome, under a new number, so a consumer that goes by numbers cannot tell whether it was applied: look at "+
+	"its business row, then release its key to apply it, or skip it"))
 
 // plan judges each event by its number, in log order. New events with one id are two events, of which an effect could
 // name only one: they have a transaction each. giveUp: the single event is to be parked.
@@ -273,7 +273,7 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 			if halt {
 				return nil, &failure{
 					kind: refused, index: i,
-					err: Terminal(quarantineCode(where), refusal(where, e, state{}, 0)),
+					err: outcome.Terminal(quarantineCode(where), refusal(where, e, state{}, 0)),
 				}
 			}
 			p.refused++

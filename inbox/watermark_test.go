@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Two incarnations of an outbox's numbering, and another outbox.
@@ -158,7 +159,7 @@ func TestP9_8_NewNumberingHalts(t *testing.T) {
 	young = append(young, number(some(1), epochOther, 3)...)
 	log := append(append([]event.Event{}, old[:8]...), young...)
 	out, err := h.Handle(t.Context(), log)
-	if code, _ := inbox.TerminalCode(halted(t, err, young[0].ID)); code != inbox.CodeNewNumbering ||
+	if _, code := outcome.Of(halted(t, err, young[0].ID)); code != inbox.CodeNewNumbering ||
 		!strings.Contains(err.Error(), "relay inbox accept --epoch "+epochTwo) {
 		t.Errorf("code %q: %v", code, err)
 	}
@@ -310,7 +311,7 @@ func TestP9_8_HaltInsteadOfQuarantine(t *testing.T) {
 	log := numbered(1, 3)
 	log[1].Position.Maybe = true
 	out, err := h.Handle(t.Context(), log)
-	if code, _ := inbox.TerminalCode(halted(t, err, log[1].ID)); code != inbox.CodeMaybePublished {
+	if _, code := outcome.Of(halted(t, err, log[1].ID)); code != inbox.CodeMaybePublished {
 		t.Errorf("code %q", code)
 	}
 	same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Undecided, inbox.Undecided})
@@ -337,7 +338,7 @@ func TestP9_8_ParkedAndReleased(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			e := number(keyed("a", "b", "a", "b", "a", "a"), epochOne, 1)
-			s := &switchable{bad: map[uuid.UUID]error{e[2].ID: inbox.Terminal("x", errBad)}}
+			s := &switchable{bad: map[uuid.UUID]error{e[2].ID: outcome.Terminal("x", errBad)}}
 			in := w.byWatermark(quick(inbox.Config{}))
 			h := handler(in, s)
 			same(t, "outcomes", handle(t, h, e[:5]), []inbox.Outcome{
@@ -371,8 +372,8 @@ func TestP9_8_ReleasedIDFromAhead(t *testing.T) {
 		log[i].ID = idAt(ahead)
 	}
 	s := &switchable{bad: map[uuid.UUID]error{
-		log[0].ID: inbox.Terminal("x", errBad),
-		log[2].ID: inbox.Terminal("x", errBad),
+		log[0].ID: outcome.Terminal("x", errBad),
+		log[2].ID: outcome.Terminal("x", errBad),
 	}}
 	in := w.byWatermark(quick(inbox.Config{}))
 	h := in.Each(s.effect)
@@ -432,7 +433,7 @@ func TestP9_8_RecordWithoutNumber(t *testing.T) {
 	h := w.byWatermark(inbox.Config{}).Batch(writeAll)
 	stray := some(1)[0]
 	_, err := h.Handle(t.Context(), []event.Event{stray})
-	if code, _ := inbox.TerminalCode(halted(t, err, stray.ID)); code != inbox.CodeNoNumber ||
+	if _, code := outcome.Of(halted(t, err, stray.ID)); code != inbox.CodeNoNumber ||
 		!strings.Contains(err.Error(), "ByOffset") {
 		t.Errorf("code %q: %v", code, err)
 	}
@@ -547,7 +548,7 @@ func TestP9_8_ReleaseStopsAtMaybePublished(t *testing.T) {
 	w := newWorld(t)
 	log := number(keyed("a", "a", "a"), epochOne, 1)
 	log[1].Position.Maybe = true
-	s := &switchable{bad: map[uuid.UUID]error{log[0].ID: inbox.Terminal("x", errBad)}}
+	s := &switchable{bad: map[uuid.UUID]error{log[0].ID: outcome.Terminal("x", errBad)}}
 	in := w.byWatermark(quick(inbox.Config{}))
 	h := in.Each(s.effect)
 	same(t, "outcomes", handle(t, h, log), repeat(inbox.Parked, 3))

@@ -52,7 +52,8 @@ func (f *inboxMetrics) register(s *set) {
 		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String(),
 		inbox.Quarantined.String())
 	f.retries = s.counters("retries_total", "Transactions that were rolled back and retried, by reason.", "reason",
-		"conflict", "away", "rejected", "commit unknown", "day missing", "retryable", "failed", "split", "skip")
+		"conflict", "away", "rejected", "commit unknown", "day missing", "retryable", "unknown", "failed", "split",
+		"skip")
 	f.failed = s.counters("failed_events_total", "Events whose effect failed finally, by the error's code.",
 		"code")
 	f.released = s.counters("released_events_total", "Effects of released events, by outcome (applied, duplicate, "+

@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outboxtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/ui"
 )
 
@@ -36,7 +37,7 @@ func failed(t *testing.T, db *pgtest.DB, keys ...string) {
 		})
 	}
 	_, err = outboxtest.Deliver(t.Context(), t, in.Each(func(context.Context, pgx.Tx, event.Event) error {
-		return inbox.Terminal("NO_ACCOUNT", errors.New("no such <account>"))
+		return outcome.Terminal("NO_ACCOUNT", errors.New("no such <account>"))
 	}), events...)
 	if err != nil {
 		t.Fatal(err)

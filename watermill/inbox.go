@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // InboxConfig sets an [Inbox]. The zero value is safe.
@@ -219,5 +220,5 @@ func (w *wrappedHandler) effect(ctx context.Context, tx pgx.Tx, e event.Event) e
 		d.cancel(errMessagesReturned)
 		return errMessagesReturned
 	}
-	return inbox.Terminal("messages_returned", errMessagesReturned)
+	return outcome.Terminal("messages_returned", errMessagesReturned)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/watermill"
 )
 
@@ -362,7 +363,7 @@ func TestP9_6_ParkedAndReleased(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if string(m.Payload) == "bad" && !fixed {
-				return inbox.Terminal("unknown_account", errors.New("no such account"))
+				return outcome.Terminal("unknown_account", errors.New("no such account"))
 			}
 			seen = append(seen, m)
 			return insertEffect(m, tx)

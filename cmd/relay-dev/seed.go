@@ -20,6 +20,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -56,7 +57,7 @@ func (s *stack) shop(ctx context.Context, t *topics) error {
 		return s.consume(ctx, "billing", orders, inbox.Config{},
 			func(_ context.Context, _ pgx.Tx, e event.Event) error {
 				if e.Key == badCustomer {
-					return inbox.Terminal("no_account", errors.New("this customer has no account"))
+					return outcome.Terminal("no_account", errors.New("this customer has no account"))
 				}
 				return nil
 			})
@@ -65,7 +66,7 @@ func (s *stack) shop(ctx context.Context, t *topics) error {
 		return s.consume(ctx, "warehouse", stock, inbox.Config{OnFailure: inbox.Halt},
 			func(_ context.Context, _ pgx.Tx, e event.Event) error {
 				if e.Type == "StockCounted" {
-					return inbox.Terminal("negative_stock", errors.New("the count is below zero"))
+					return outcome.Terminal("negative_stock", errors.New("the count is below zero"))
 				}
 				return nil
 			})

@@ -23,6 +23,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // failingWorker is a worker whose effect fails for payloads that begin with "bad".
@@ -44,7 +45,7 @@ func newFailing(t *testing.T) *failingWorker {
 	f := &failingWorker{DB: db, env: environment{"RELAY_DATABASE_URL": db.URL, "USER": "anna"}}
 	f.do = in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if strings.HasPrefix(string(e.Payload), "bad") {
-			return inbox.Terminal("bad_payload", errors.New("as the test\nwants it"))
+			return outcome.Terminal("bad_payload", errors.New("as the test\nwants it"))
 		}
 		_, err := tx.Exec(ctx, `insert into effect (key, payload) values ($1, $2)`, e.Key, string(e.Payload))
 		return err

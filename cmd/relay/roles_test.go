@@ -26,6 +26,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -422,7 +423,7 @@ func TestRoleInbox(t *testing.T) {
 	}
 	do := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if e.Type == "poison" {
-			return inbox.Terminal("poison", errors.New("as the test wants it"))
+			return outcome.Terminal("poison", errors.New("as the test wants it"))
 		}
 		_, err := tx.Exec(ctx, `insert into effect values ($1)`, e.ID)
 		return err

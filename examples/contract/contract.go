@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Topic and type of the event.
@@ -63,7 +64,7 @@ func (p PaymentCreated) Check() *FieldError {
 func Parse(e event.Event) (PaymentCreated, error) {
 	p, err := event.DecodeJSON[PaymentCreated](e)
 	if err != nil {
-		return p, inbox.Terminal(inbox.CodeMalformed, err)
+		return p, outcome.Terminal(inbox.CodeMalformed, err)
 	}
 	return p, p.Terminal()
 }
@@ -71,7 +72,7 @@ func Parse(e event.Event) (PaymentCreated, error) {
 // Terminal returns the error of Check as a terminal one.
 func (p PaymentCreated) Terminal() error {
 	if wrong := p.Check(); wrong != nil {
-		return inbox.Terminal("invalid_"+wrong.Field, wrong)
+		return outcome.Terminal("invalid_"+wrong.Field, wrong)
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/effectonce/effectonce/metrics"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/process"
 )
 
@@ -109,7 +110,7 @@ func book(ctx context.Context, tx pgx.Tx, _ event.Event, p Made) error {
 	const insert = "insert into booking (payment, account, amount) select $1, name, $3 from account where name = $2"
 	tag, err := tx.Exec(ctx, insert, p.ID, p.Account, p.Amount)
 	if err == nil && tag.RowsAffected() == 0 {
-		return inbox.Terminal("no_account", errors.New("the ledger has no such account"))
+		return outcome.Terminal("no_account", errors.New("the ledger has no such account"))
 	}
 	return err
 }

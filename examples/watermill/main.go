@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
@@ -133,7 +134,7 @@ func newRouter(in *inbox.Inbox, brokers []string) (*message.Router, error) {
 	router.AddConsumerHandler("revenue", "shop.orders", sub, once.Handle(func(m *message.Message, tx pgx.Tx) error {
 		var o order
 		if err := json.Unmarshal(m.Payload, &o); err != nil {
-			return inbox.Terminal(inbox.CodeMalformed, err) // parked: a retry would not help
+			return outcome.Terminal(inbox.CodeMalformed, err) // parked: a retry would not help
 		}
 		if _, err := tx.Exec(m.Context(), `insert into revenue (total) values ($1)
 			on conflict (one) do update set total = revenue.total + excluded.total`, o.Amount); err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestRollingDeploys: random histories of one intent with two releases of a service that have different fingerprints of
@@ -177,18 +178,18 @@ func (w *world) serve(key string, body []byte) *http.Response {
 func (w *world) work(context.Context) (idempotency.Result, error) {
 	switch w.rand.IntN(6) {
 	case 0:
-		return idempotency.Result{}, idempotency.Retryable(errors.New("busy"))
+		return idempotency.Result{}, outcome.Retryable(errors.New("busy"))
 	case 1:
 		return idempotency.Result{}, &httpedge.Problem{Status: 409, Code: "NOT_NOW"}
 	case 2:
 		if !w.declines {
 			w.effects++
 		}
-		return idempotency.Result{}, idempotency.OutcomeUnknown(errors.New("the answer to COMMIT was lost"))
+		return idempotency.Result{}, outcome.Unknown(errors.New("the answer to COMMIT was lost"))
 	}
 	if w.declines {
 		res, _ := httpedge.JSON(402, "declined")
-		return res, idempotency.Terminal("card_declined", errors.New("no"))
+		return res, outcome.Terminal("card_declined", errors.New("no"))
 	}
 	w.effects++
 	return httpedge.JSON(201, "paid")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // claimTimeout bounds the retries of a claim, for which a caller waits.
@@ -51,7 +52,7 @@ func (g *Guard) undoClaim(ctx context.Context, r idempotency.Request, opt store.
 		g.log.Warn("a key may be claimed without a run of its work: it is in progress until recovery processes it",
 			"operation", r.Key.Operation, "error", err)
 	}
-	return idempotency.Retryable(fmt.Errorf("idempotency: claim the key (nothing was run): %w", cause))
+	return outcome.Retryable(fmt.Errorf("idempotency: claim the key (nothing was run): %w", cause))
 }
 
 // retry repeats a call of the store while its outcome is unknown, until the timeout or the end of ctx.
@@ -73,7 +74,7 @@ func retry(ctx context.Context, timeout time.Duration, call func() error) error 
 
 // definite reports whether an error is an answer of the store, such as a marked one, and not an outage.
 func definite(err error) bool {
-	if class, _ := idempotency.Classify(err); class != idempotency.Unclassified {
+	if class, _ := outcome.Of(err); class != outcome.Unclassified {
 		return true
 	}
 	for _, answer := range []error{

@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestRerun_FailureAfterTakeOverKeepsTheKey: the earlier owner may have committed, so another command must not get
@@ -34,7 +35,7 @@ func TestRerun_FailureAfterTakeOverKeepsTheKey(t *testing.T) {
 					defer func() { _ = recover() }()
 					_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
 						fail()
-						return idempotency.Result{}, idempotency.Retryable(errors.New("a deadlock"))
+						return idempotency.Result{}, outcome.Retryable(errors.New("a deadlock"))
 					})
 					if !errors.Is(err, idempotency.ErrUnknown) {
 						t.Errorf("who took it over is told %v", err)
@@ -71,7 +72,7 @@ func TestClaim_UndoneAfterCallerLeft(t *testing.T) {
 			t.Error("it ran")
 			return idempotency.Result{}, nil
 		})
-		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable {
+		if class, _ := outcome.Of(err); class != outcome.ClassRetryable {
 			t.Errorf("who left is told %v", err)
 		}
 		if got := stateOf(t, f, request(1)); got != "" {
@@ -126,7 +127,7 @@ func TestClaim_UndoneTakeOverIsUnknown(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		g := newGuard(t, f, guard.Config{Rerun: []string{"payment.create"}})
 		if _, err := g.Do(ctx, request(1), func(context.Context) (idempotency.Result, error) {
-			return idempotency.Result{}, idempotency.OutcomeUnknown(errors.New("no answer"))
+			return idempotency.Result{}, outcome.Unknown(errors.New("no answer"))
 		}); !errors.Is(err, idempotency.ErrUnknown) {
 			t.Fatal(err)
 		}
@@ -155,7 +156,7 @@ func TestClaim_StoreUnavailable(t *testing.T) {
 		f := newFaulty(memstore.New(memstore.Config{}))
 		f.before = func(string) error { return errAway }
 		_, err := newGuard(t, f, guard.Config{}).Do(t.Context(), request(1), created)
-		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable || !errors.Is(err, errAway) {
+		if class, _ := outcome.Of(err); class != outcome.ClassRetryable || !errors.Is(err, errAway) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -262,7 +263,7 @@ func TestClaim_LateTakeOver(t *testing.T) {
 			}
 		}()
 		_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
-			return idempotency.Result{}, idempotency.Retryable(errors.New("busy"))
+			return idempotency.Result{}, outcome.Retryable(errors.New("busy"))
 		})
 		if err == nil || stateOf(t, m, request(1)) == "" {
 			t.Errorf("%v; fence %d was given up without knowing what it did", err, vanished.Fence)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Config of a [Guard]. The zero value is safe: every field has the default that its comment names.
@@ -26,7 +27,7 @@ type Config struct {
 	// the outcome unknown. Default 10 s; negative: the work's context ends with its last caller.
 	Finish time.Duration
 	// PerTenant is the maximum number of a tenant's keys in progress in this process. Beyond it the key is not claimed,
-	// and the error is [idempotency.Retryable]. Default 1000; negative: no limit.
+	// and the error is [outcome.Retryable]. Default 1000; negative: no limit.
 	PerTenant int
 	// Keep is the retention of results and keys. It is stored with each key, for recovery and for operators.
 	Keep idempotency.Retention
@@ -37,7 +38,7 @@ type Config struct {
 	Rerun []string
 	// Classify classifies an error without a mark; nil: all are Unclassified. Where all work is one transaction and
 	// calls nothing after its COMMIT, [ClassifySQL] is right: what the database refused then frees the key.
-	Classify func(error) idempotency.Class
+	Classify func(error) outcome.Class
 	// RecordTimeout bounds the retries to record the outcome of the work; default 10 s. The end of the caller's context
 	// does not end them.
 	RecordTimeout time.Duration

@@ -8,6 +8,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/memstore"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // A payment: a local row, then a card provider. A retry gets the same answer, and the card is charged once.
@@ -77,7 +78,7 @@ func ExampleOp_Saga() {
 					return nil
 				}},
 				guard.SagaStep{Name: "hotel", Do: func(context.Context, guard.Call) ([]byte, error) {
-					return nil, idempotency.Terminal("no_room", errors.New("no room"))
+					return nil, outcome.Terminal("no_room", errors.New("no room"))
 				}},
 			)
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Guard runs the work of a request once: the first caller of a key runs it under a lease, the others get its result or
@@ -46,13 +47,13 @@ func New(store store.Store, cfg Config) (*Guard, error) {
 // [idempotency.ErrExpired], [store.ErrLeaseLost], [ErrUnrecorded] or [idempotency.ErrInvalidKey], or is the work's or
 // the store's.
 //
-// Errors of the work: [idempotency.Terminal] is recorded and replayed. [idempotency.Retryable] means that nothing has
+// Errors of the work: [outcome.Terminal] is recorded and replayed. [outcome.Retryable] means that nothing has
 // happened, and releases the key. Every other error, and a panic, make the outcome unknown: it may be that of a COMMIT
 // whose reply was lost, or of what the work called after its COMMIT. Config.Classify may know more, as [ClassifySQL]
 // does of work that is one transaction. After a take-over (Config.Rerun) an error does not release the key, because the
 // earlier owner may have committed.
 //
-// If the claim fails because of the store, nothing was run, and the error is [idempotency.Retryable]. For work that
+// If the claim fails because of the store, nothing was run, and the error is [outcome.Retryable]. For work that
 // needs a fence, use Run and [Op.Fence].
 func (g *Guard) Do(ctx context.Context, r idempotency.Request, work func(ctx context.Context) (idempotency.Result,
 	error),
@@ -62,7 +63,7 @@ func (g *Guard) Do(ctx context.Context, r idempotency.Request, work func(ctx con
 
 // Run runs work that calls providers, in phases with recovery points: see [Op]. It returns the same as [Guard.Do].
 //
-// Errors of the work after the first call of a provider: [idempotency.Terminal] is recorded and replayed, unless a step
+// Errors of the work after the first call of a provider: [outcome.Terminal] is recorded and replayed, unless a step
 // is open; every other one, and a panic, keeps the recovery points and makes the outcome unknown: recovery continues,
 // or the next caller if the operation is in Config.Rerun. A success with an open step is unknown too.
 //
@@ -178,7 +179,7 @@ func (g *Guard) attempt(ctx context.Context, r idempotency.Request, deadline tim
 	idempotency.Result, error,
 ) {
 	if !g.flights.enter(r.Key.Tenant, g.cfg.PerTenant) {
-		return idempotency.Result{}, idempotency.Retryable(
+		return idempotency.Result{}, outcome.Retryable(
 			fmt.Errorf("idempotency: the key was not claimed: %d keys of its tenant are in progress here",
 				g.cfg.PerTenant))
 	}
@@ -186,7 +187,7 @@ func (g *Guard) attempt(ctx context.Context, r idempotency.Request, deadline tim
 	opt := store.ClaimOptions{Token: rand.Text(), Lease: g.cfg.Lease, Keep: g.cfg.Keep}
 	for {
 		if ctx.Err() != nil {
-			return idempotency.Result{}, idempotency.Retryable(fmt.Errorf("idempotency: the key was not claimed: %w",
+			return idempotency.Result{}, outcome.Retryable(fmt.Errorf("idempotency: the key was not claimed: %w",
 				context.Cause(ctx)))
 		}
 		c, since, err := g.claim(ctx, r, opt)

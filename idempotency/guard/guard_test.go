@@ -19,6 +19,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // faulty is a store whose calls can fail.
@@ -94,22 +95,22 @@ func TestDo_InvalidResult(t *testing.T) {
 	for _, c := range []struct {
 		res   idempotency.Result
 		err   error
-		class idempotency.Class
+		class outcome.Class
 		state idempotency.State
 	}{
-		{idempotency.Result{Code: 503}, nil, idempotency.ClassUnknown, idempotency.Unknown},
-		{idempotency.Result{Code: 201, Resource: "a\x00b"}, nil, idempotency.ClassUnknown, idempotency.Unknown},
-		{idempotency.Result{Code: 503}, idempotency.Terminal("declined", no), idempotency.ClassRetryable, ""},
+		{idempotency.Result{Code: 503}, nil, outcome.ClassUnknown, idempotency.Unknown},
+		{idempotency.Result{Code: 201, Resource: "a\x00b"}, nil, outcome.ClassUnknown, idempotency.Unknown},
+		{idempotency.Result{Code: 503}, outcome.Terminal("declined", no), outcome.ClassRetryable, ""},
 		{
 			idempotency.Result{},
-			idempotency.Terminal("declined", no), idempotency.Unclassified,
+			outcome.Terminal("declined", no), outcome.Unclassified,
 			idempotency.FailedReplayable,
 		},
 	} {
 		r := request(1)
 		r.Key.Value = rand.Text()
 		res, err := g.Do(t.Context(), r, func(context.Context) (idempotency.Result, error) { return c.res, c.err })
-		if class, _ := idempotency.Classify(err); class != c.class || stateOf(t, m, r) != c.state {
+		if class, _ := outcome.Of(err); class != c.class || stateOf(t, m, r) != c.state {
 			t.Errorf("%+v, %v: %+v, %v, %s", c.res, c.err, res, err, stateOf(t, m, r))
 		}
 	}
@@ -309,10 +310,10 @@ func TestDo_Errors(t *testing.T) {
 		err   error
 		state idempotency.State
 	}{
-		"retryable": {idempotency.Retryable(plain), ""},
+		"retryable": {outcome.Retryable(plain), ""},
 		"no mark":   {plain, idempotency.Unknown}, // as of a COMMIT whose reply was lost
-		"unknown":   {idempotency.OutcomeUnknown(plain), idempotency.Unknown},
-		"terminal":  {idempotency.Terminal("card_declined", plain), idempotency.FailedReplayable},
+		"unknown":   {outcome.Unknown(plain), idempotency.Unknown},
+		"terminal":  {outcome.Terminal("card_declined", plain), idempotency.FailedReplayable},
 
 		"refused by the database":    {sqlError{"23505", plain}, ""},
 		"the server starts":          {sqlError{"57P03", plain}, ""},
@@ -365,11 +366,11 @@ func TestDo_Classify(t *testing.T) {
 	t.Parallel()
 	m := memstore.New(memstore.Config{})
 	lost := errors.New("COMMIT was not answered")
-	g := newGuard(t, m, guard.Config{Classify: func(err error) idempotency.Class {
+	g := newGuard(t, m, guard.Config{Classify: func(err error) outcome.Class {
 		if errors.Is(err, lost) {
-			return idempotency.ClassUnknown
+			return outcome.ClassUnknown
 		}
-		return idempotency.Unclassified
+		return outcome.Unclassified
 	}})
 	_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
 		return idempotency.Result{}, lost
@@ -385,10 +386,10 @@ func TestDo_MismatchInEveryState(t *testing.T) {
 	for name, before := range map[string]func(context.Context) (idempotency.Result, error){
 		"completed": created,
 		"refused": func(context.Context) (idempotency.Result, error) {
-			return idempotency.Result{}, idempotency.Terminal("no", errors.New("no"))
+			return idempotency.Result{}, outcome.Terminal("no", errors.New("no"))
 		},
 		"unknown": func(context.Context) (idempotency.Result, error) {
-			return idempotency.Result{}, idempotency.OutcomeUnknown(errors.New("?"))
+			return idempotency.Result{}, outcome.Unknown(errors.New("?"))
 		},
 		"in progress": func(ctx context.Context) (idempotency.Result, error) {
 			<-ctx.Done()

@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestDo_Waits: a caller of another process waits for the result, up to Wait.
@@ -51,7 +52,7 @@ func TestDo_WaiterClaimsReleasedKey(t *testing.T) {
 		go func() {
 			_, _ = owner.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
 				advance(3 * time.Second)
-				return idempotency.Result{}, idempotency.Retryable(errors.New("deadlock"))
+				return idempotency.Result{}, outcome.Retryable(errors.New("deadlock"))
 			})
 		}()
 		synctest.Wait()
@@ -272,7 +273,7 @@ func TestFinish_UnrecordedRefusal(t *testing.T) {
 			Observer: idempotency.Observer{Unknown: func(i idempotency.UnknownInfo) { told = append(told, i) }},
 		})
 		refuse := func(context.Context) (idempotency.Result, error) {
-			return idempotency.Result{Code: 402}, idempotency.Terminal("card_declined", errors.New("no"))
+			return idempotency.Result{Code: 402}, outcome.Terminal("card_declined", errors.New("no"))
 		}
 		res, err := g.Do(t.Context(), request(1), refuse)
 		var unknown *idempotency.UnknownError
@@ -376,7 +377,7 @@ func TestPerTenant(t *testing.T) {
 		}
 		synctest.Wait()
 		_, err := g.Do(t.Context(), of("a", "3"), created)
-		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable ||
+		if class, _ := outcome.Of(err); class != outcome.ClassRetryable ||
 			stateOf(t, m, of("a", "3")) != "" {
 			t.Errorf("a third key: %v, %s", err, stateOf(t, m, of("a", "3")))
 		}

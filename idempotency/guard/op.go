@@ -8,8 +8,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Op is an operation in phases, each with a recovery point that is recorded after it. A phase that an earlier attempt
@@ -91,11 +91,11 @@ func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context
 		return s.Data, err
 	}
 	data, err := do(ctx, Call{Key: StepKey(o.lease.Key, name), Fence: o.lease.Fence})
-	class, code := idempotency.Classify(err)
+	class, code := outcome.Of(err)
 	switch {
 	case err == nil:
 		return data, o.set(ctx, store.Step{Name: name, State: store.StepDone, Data: data})
-	case class == idempotency.ClassTerminal:
+	case class == outcome.ClassTerminal:
 		return nil, errors.Join(err, o.set(ctx, refusal(store.Step{Name: name}, code, err)))
 	}
 	return nil, err
@@ -104,9 +104,9 @@ func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context
 // Call calls a provider. It records the step before the call, and the answer after it. The provider gets the key of
 // [StepKey], so a repeated call has the same key.
 //
-// Errors of do: [idempotency.Terminal] is a final refusal, recorded and returned to every later attempt; after
-// [idempotency.Retryable] certainly nothing has happened; after every other error the outcome is unknown, and Call
-// returns [idempotency.OutcomeUnknown].
+// Errors of do: [outcome.Terminal] is a final refusal, recorded and returned to every later attempt; after
+// [outcome.Retryable] certainly nothing has happened; after every other error the outcome is unknown, and Call
+// returns [outcome.Unknown].
 func (o *Op) Call(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte,
 	error,
 ) {
@@ -133,26 +133,26 @@ func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.C
 			if err == nil {
 				err = errors.Join(context.Cause(ctx), o.save(ctx))
 			}
-			return nil, idempotency.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name, err))
+			return nil, outcome.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name, err))
 		}
 	}
 	data, err := do(ctx, Call{Key: s.Key, Fence: o.lease.Fence, Retry: retry})
-	class, code := idempotency.Classify(err)
+	class, code := outcome.Of(err)
 	switch {
 	case err == nil:
 		s.State, s.Data = store.StepDone, data
 		if err := o.set(ctx, s); err != nil {
-			return nil, idempotency.OutcomeUnknown(fmt.Errorf("idempotency: step %q is done, and may not be recorded: "+
+			return nil, outcome.Unknown(fmt.Errorf("idempotency: step %q is done, and may not be recorded: "+
 				"%w", name, err))
 		}
 		return data, nil
-	case class == idempotency.ClassTerminal:
+	case class == outcome.ClassTerminal:
 		return nil, errors.Join(err, o.set(ctx, refusal(s, code, err)))
-	case class == idempotency.ClassRetryable && !retry:
+	case class == outcome.ClassRetryable && !retry:
 		o.drop(name)
 		return nil, errors.Join(err, o.save(ctx))
 	}
-	return nil, idempotency.OutcomeUnknown(fmt.Errorf("step %q: %w", name, err))
+	return nil, outcome.Unknown(fmt.Errorf("step %q: %w", name, err))
 }
 
 // Resolve records the outcome of an open step: StepDone with its result, StepFailed with the data of [Refusal], or the
@@ -177,7 +177,7 @@ func (o *Op) Resolve(ctx context.Context, name string, state store.StepState, da
 // start begins a step, and returns its record. known: its outcome is recorded, and returned.
 func (o *Op) start(ctx context.Context, name string) (s store.Step, known bool, err error) {
 	if ctx.Err() != nil {
-		return s, false, idempotency.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name,
+		return s, false, outcome.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name,
 			context.Cause(ctx)))
 	}
 	o.mu.Lock()
@@ -252,7 +252,7 @@ func refusal(s store.Step, code string, err error) store.Step {
 func refusalError(s store.Step) error {
 	var r refusalData
 	if err := json.Unmarshal(s.Data, &r); err != nil {
-		return idempotency.Terminal("failed", fmt.Errorf("step %q was refused", s.Name))
+		return outcome.Terminal("failed", fmt.Errorf("step %q was refused", s.Name))
 	}
-	return idempotency.Terminal(r.Code, errors.New(r.Error))
+	return outcome.Terminal(r.Code, errors.New(r.Error))
 }

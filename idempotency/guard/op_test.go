@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // charge returns a step that calls the provider, and marks its errors.
@@ -26,9 +27,9 @@ func charge(p *fakeprovider.Provider, what string) func(ctx context.Context, c g
 func classify(err error) error {
 	switch {
 	case errors.Is(err, fakeprovider.ErrRefused):
-		return idempotency.Terminal("card_declined", err)
+		return outcome.Terminal("card_declined", err)
 	case errors.Is(err, fakeprovider.ErrUnavailable):
-		return idempotency.Retryable(err)
+		return outcome.Retryable(err)
 	}
 	return err // a timeout: the outcome is unknown
 }
@@ -95,8 +96,8 @@ func TestRun_ProviderAnswers(t *testing.T) {
 				requireSame(t, again, res, true)
 			}
 			if c.fault == fakeprovider.Unavailable {
-				if class, _ := idempotency.Classify(err); !errors.Is(err, fakeprovider.ErrUnavailable) ||
-					class != idempotency.ClassRetryable {
+				if class, _ := outcome.Of(err); !errors.Is(err, fakeprovider.ErrUnavailable) ||
+					class != outcome.ClassRetryable {
 					t.Error(err)
 				}
 				if res, err := g.Run(t.Context(), request(1), payOnce(p)); err != nil || res.Code != 201 ||
@@ -122,7 +123,7 @@ func TestRun_ProviderAnswers(t *testing.T) {
 func TestRun_LocalPhaseKeepsTheKey(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{
-		"a provider that is busy": func() error { return idempotency.Retryable(errors.New("429")) },
+		"a provider that is busy": func() error { return outcome.Retryable(errors.New("429")) },
 		"an error without a mark": func() error { return errors.New("no route") },
 		"a panic":                 func() error { panic("boom") },
 	} {
@@ -204,7 +205,7 @@ func TestRun_NoReleaseAfterCall(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	for name, end := range map[string]func() error{
-		"retryable": func() error { return idempotency.Retryable(boom) },
+		"retryable": func() error { return outcome.Retryable(boom) },
 		"no mark":   func() error { return boom },
 		"panic":     func() error { panic(boom) },
 	} {
@@ -248,7 +249,7 @@ func TestRun_NoReleaseAfterCall(t *testing.T) {
 // TestRun_OpenStepIsNoSuccess: a success of work that ignores an unknown outcome is unknown.
 func TestRun_OpenStepIsNoSuccess(t *testing.T) {
 	t.Parallel()
-	for _, end := range []error{nil, idempotency.Terminal("no", errors.New("no"))} {
+	for _, end := range []error{nil, outcome.Terminal("no", errors.New("no"))} {
 		m, p := memstore.New(memstore.Config{}), &fakeprovider.Provider{}
 		p.Next(fakeprovider.LostAnswer)
 		_, err := newGuard(t, m, guard.Config{}).Run(t.Context(), request(1),
@@ -259,7 +260,7 @@ func TestRun_OpenStepIsNoSuccess(t *testing.T) {
 		if !errors.Is(err, idempotency.ErrUnknown) || stateOf(t, m, request(1)) != idempotency.Unknown {
 			t.Errorf("%v, state %s", err, stateOf(t, m, request(1)))
 		}
-		if class, _ := idempotency.Classify(err); class != idempotency.ClassUnknown {
+		if class, _ := outcome.Of(err); class != outcome.ClassUnknown {
 			t.Errorf("the caller's error is of class %v", class)
 		}
 	}

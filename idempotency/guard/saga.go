@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // CodeCompensated is the Failure of an operation that was undone although no step of it was refused.
@@ -48,7 +48,7 @@ func (o *Op) Saga(ctx context.Context, steps ...SagaStep) error {
 		default:
 			_, err = o.Call(ctx, s.Name, s.Do)
 		}
-		if class, _ := idempotency.Classify(err); class == idempotency.ClassTerminal {
+		if class, _ := outcome.Of(err); class == outcome.ClassTerminal {
 			return o.Compensate(ctx, steps...)
 		}
 		if err != nil {
@@ -61,7 +61,7 @@ func (o *Op) Saga(ctx context.Context, steps ...SagaStep) error {
 // Compensate undoes the steps that are done, in reverse, and returns the recorded refusal of one of them, or a Terminal
 // error with [CodeCompensated]. If a step is open, it returns an OutcomeUnknown error, and recovery resolves the step.
 func (o *Op) Compensate(ctx context.Context, steps ...SagaStep) error {
-	cause := idempotency.Terminal(CodeCompensated, errors.New("the operation was undone"))
+	cause := outcome.Terminal(CodeCompensated, errors.New("the operation was undone"))
 	for _, s := range slices.Backward(steps) {
 		done, ok := o.step(s.Name)
 		if !ok {
@@ -77,7 +77,7 @@ func (o *Op) Compensate(ctx context.Context, steps ...SagaStep) error {
 			err = o.undo(ctx, s, done)
 		}
 		if err != nil {
-			return idempotency.OutcomeUnknown(err)
+			return outcome.Unknown(err)
 		}
 	}
 	return cause
@@ -103,7 +103,7 @@ func (o *Op) undo(ctx context.Context, s SagaStep, done store.Step) error {
 		key = done.Key + ":undo"
 	}
 	err := s.Undo(ctx, Call{Key: key, Fence: o.lease.Fence, Retry: retry}, slices.Clone(done.Data))
-	if class, _ := idempotency.Classify(err); class == idempotency.ClassTerminal {
+	if class, _ := outcome.Of(err); class == outcome.ClassTerminal {
 		return fmt.Errorf("%w: undo of step %q was refused: %w", ErrStuck, s.Name, err)
 	}
 	if err != nil {

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/internal/errtree"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // ClassifySQL classifies the error of a transaction: ClassRetryable if the database has refused it with an SQLSTATE
@@ -15,21 +15,21 @@ import (
 //
 // It cannot see whose error it is, so a guard asks it only as Config.Classify: if all work is one transaction, in one
 // database, and calls nothing after its COMMIT. Other work asks it about its transaction's error itself, and marks that
-// with [idempotency.Retryable].
-func ClassifySQL(err error) idempotency.Class {
+// with [outcome.Retryable].
+func ClassifySQL(err error) outcome.Class {
 	if state, ok := errors.AsType[interface {
 		error
 		SQLState() string
 	}](err); ok {
 		if mayFollowCommit(state.SQLState()) {
-			return idempotency.Unclassified
+			return outcome.Unclassified
 		}
-		return idempotency.ClassRetryable
+		return outcome.ClassRetryable
 	}
 	if noConnection(err) {
-		return idempotency.ClassRetryable
+		return outcome.ClassRetryable
 	}
-	return idempotency.Unclassified
+	return outcome.Unclassified
 }
 
 // noConnection reports whether pgx could make no connection. It goes by the name of pgx's type: with the type, users of

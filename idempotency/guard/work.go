@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/effectonce/effectonce/outcome"
+
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
 )
@@ -40,32 +42,32 @@ func (g *Guard) work(ctx context.Context, a *attempt, do work) (res idempotency.
 	return a.recordOutcome(ctx, res, err)
 }
 
-// outcome is the outcome of an attempt.
-type outcome int
+// ending is the outcome of an attempt.
+type ending int
 
 const (
-	finished outcome = iota
+	finished ending = iota
 	nothingDone
 	phasesDone // local phases are committed: the next attempt continues from there
 	unknown
 )
 
 // classify returns the outcome for an error of the work, see Do and Run.
-func (a *attempt) classify(ctx context.Context, err error) (o outcome, code string) {
+func (a *attempt) classify(ctx context.Context, err error) (o ending, code string) {
 	steps := a.op.Steps()
 	_, isOpen := openStep(steps)
-	class, code := idempotency.Classify(err)
-	if class == idempotency.Unclassified && err != nil && a.guard.cfg.Classify != nil {
+	class, code := outcome.Of(err)
+	if class == outcome.Unclassified && err != nil && a.guard.cfg.Classify != nil {
 		class = a.guard.cfg.Classify(err)
 	}
 	switch {
 	case err == nil && !isOpen:
 		return finished, ""
-	case class == idempotency.ClassTerminal && !isOpen:
+	case class == outcome.ClassTerminal && !isOpen:
 		return finished, cmp.Or(code, "failed")
-	case err == nil, class == idempotency.ClassTerminal, class == idempotency.ClassUnknown, called(steps):
+	case err == nil, class == outcome.ClassTerminal, class == outcome.ClassUnknown, called(steps):
 		return unknown, ""
-	case class == idempotency.Unclassified && (len(steps) == 0 || ctx.Err() != nil): // it may have committed
+	case class == outcome.Unclassified && (len(steps) == 0 || ctx.Err() != nil): // it may have committed
 		return unknown, ""
 	case len(steps) > 0:
 		return phasesDone, ""
@@ -82,8 +84,8 @@ func (a *attempt) recordOutcome(ctx context.Context, res idempotency.Result, err
 		res.Failure = cmp.Or(res.Failure, code)
 		if invalid := res.Check(); invalid != nil {
 			// After a success the effect is there.
-			if res, err = (idempotency.Result{}), idempotency.Retryable(invalid); code == "" {
-				err = idempotency.OutcomeUnknown(invalid)
+			if res, err = (idempotency.Result{}), outcome.Retryable(invalid); code == "" {
+				err = outcome.Unknown(invalid)
 			}
 			o, _ = a.classify(ctx, err)
 		}
@@ -92,7 +94,7 @@ func (a *attempt) recordOutcome(ctx context.Context, res idempotency.Result, err
 		return a.answerOfOther(ctx, err)
 	}
 	if step, isOpen := openStep(a.op.Steps()); isOpen && o == unknown {
-		err = idempotency.OutcomeUnknown(errors.Join(fmt.Errorf("the outcome of step %q is unknown", step.Name), err))
+		err = outcome.Unknown(errors.Join(fmt.Errorf("the outcome of step %q is unknown", step.Name), err))
 	}
 	switch {
 	case o == finished:
@@ -153,7 +155,7 @@ func (a *attempt) answerOfOther(ctx context.Context, err error) (idempotency.Res
 }
 
 // release releases the key, or after a local phase only its lease. If that fails, the lease ends, and recovery follows.
-func (a *attempt) release(ctx context.Context, o outcome, cause error) error {
+func (a *attempt) release(ctx context.Context, o ending, cause error) error {
 	g, l := a.guard, a.op.lease
 	err := g.record(ctx, func(ctx context.Context) error {
 		if o == phasesDone {
@@ -191,7 +193,7 @@ func (a *attempt) unknown(cause error, recorded bool) error {
 		Operation: l.Key.Operation, Stage: stage, New: true,
 		Err: cause,
 	})
-	return idempotency.OutcomeUnknown(fmt.Errorf("%w: %w", &idempotency.UnknownError{
+	return outcome.Unknown(fmt.Errorf("%w: %w", &idempotency.UnknownError{
 		Stage:  stage,
 		Reason: store.Reason(cause),
 	}, cause))

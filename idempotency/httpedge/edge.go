@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Edge has the settings of answers. The zero value is ready to use.
@@ -75,8 +76,8 @@ func Write(w http.ResponseWriter, res idempotency.Result, err error) { Edge{}.Wr
 // Write answers a request with the result or the error of a guard, InTx or Key. An error is answered with a problem: a
 // *Problem with itself, an error of package idempotency with its code, any other with 500; it is only in the log.
 func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
-	class, _ := idempotency.Classify(err)
-	if err == nil || class == idempotency.ClassTerminal && (res.Code != 0 || res.Failure != "") {
+	class, _ := outcome.Of(err)
+	if err == nil || class == outcome.ClassTerminal && (res.Code != 0 || res.Failure != "") {
 		e.answer(w, res)
 		return
 	}
@@ -114,10 +115,10 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, store.ErrLeaseLost),
 		errors.Is(err, guard.ErrUnrecorded):
 		e.unknown(w, idempotency.UnknownError{})
-	case class == idempotency.ClassUnknown: // not logged yet
+	case class == outcome.ClassUnknown: // not logged yet
 		e.log().Error("the outcome of a request is unknown", "error", err)
 		e.unknown(w, idempotency.UnknownError{})
-	case class == idempotency.ClassRetryable, errors.Is(err, context.DeadlineExceeded),
+	case class == outcome.ClassRetryable, errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, context.Canceled):
 		w.Header().Set("Retry-After", "1")
 		e.log().Warn("a request was not finished", "error", err)

@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -80,9 +81,9 @@ func TestWrite_CodesAndStatuses(t *testing.T) {
 		},
 		"unknown, a person": {&idempotency.UnknownError{Stuck: true}, 503, httpedge.CodeUnknown, ""},
 		"lease lost":        {store.ErrLeaseLost, 503, httpedge.CodeUnknown, "15"},
-		"outcome unknown":   {idempotency.OutcomeUnknown(errors.New("secret")), 503, httpedge.CodeUnknown, "15"},
+		"outcome unknown":   {outcome.Unknown(errors.New("secret")), 503, httpedge.CodeUnknown, "15"},
 		"expired":           {&idempotency.ExpiredError{Code: 201, Resource: "p1"}, 410, httpedge.CodeExpired, ""},
-		"retryable":         {idempotency.Retryable(errors.New("secret")), 503, httpedge.CodeTryAgain, "1"},
+		"retryable":         {outcome.Retryable(errors.New("secret")), 503, httpedge.CodeTryAgain, "1"},
 		"out of time":       {context.DeadlineExceeded, 503, httpedge.CodeTryAgain, "1"},
 		"anything":          {errors.New("secret"), 500, httpedge.CodeInternal, ""},
 		"own problem":       {&httpedge.Problem{Status: 400, Code: "INVALID_PAYMENT"}, 400, "INVALID_PAYMENT", ""},
@@ -176,7 +177,7 @@ func TestWrite_Replay(t *testing.T) {
 	}
 	// A final refusal comes beside its mark, or without: it is an answer.
 	refused := write(httpedge.Edge{}, idempotency.Result{Code: 402, Failure: "card_declined", Body: []byte("no")},
-		idempotency.Terminal("card_declined", errors.New("no")))
+		outcome.Terminal("card_declined", errors.New("no")))
 	if refused.Code != 402 || refused.Body.String() != "no" {
 		t.Errorf("a refusal: %d %s", refused.Code, refused.Body)
 	}

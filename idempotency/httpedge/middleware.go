@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Guard runs work once per key; *guard.Guard is one.
@@ -50,7 +51,7 @@ type Config struct {
 	Older func(r *http.Request, body []byte) []idempotency.Fingerprint
 	// Classify classifies the handler's status; a panic counts as 500. Default: ByStatus. Use Atomic for handlers that
 	// have no effect if they fail.
-	Classify func(status int) idempotency.Class
+	Classify func(status int) outcome.Class
 	// MaxRequest is the maximum size of a request's body, in bytes, which is read whole for the fingerprint. A larger
 	// one is refused with 413, and nothing is recorded. Default 1 MiB; negative: any.
 	MaxRequest int64
@@ -61,29 +62,29 @@ type Config struct {
 // succeed: nothing is stored, and the key is released. After any other 5xx the outcome is unknown until recovery has
 // found it out, also after 503: http.TimeoutHandler answers it while the work goes on, and a proxy when the reply of a
 // service was lost. A handler that answers 503 before it does anything has a Classify that says so, or answers 429.
-func ByStatus(status int) idempotency.Class {
+func ByStatus(status int) outcome.Class {
 	switch status {
 	case http.StatusPaymentRequired, http.StatusGone, http.StatusUnprocessableEntity:
-		return idempotency.ClassTerminal
+		return outcome.ClassTerminal
 	case http.StatusNotImplemented:
-		return idempotency.ClassRetryable
+		return outcome.ClassRetryable
 	}
 	switch {
 	case status >= 500:
-		return idempotency.ClassUnknown
+		return outcome.ClassUnknown
 	case status >= 400:
-		return idempotency.ClassRetryable
+		return outcome.ClassRetryable
 	}
-	return idempotency.Unclassified
+	return outcome.Unclassified
 }
 
 // Atomic is ByStatus for a handler whose work is one transaction: after a 5xx or a panic, which roll it back, the key
 // is released.
-func Atomic(status int) idempotency.Class {
-	if c := ByStatus(status); c != idempotency.ClassUnknown {
+func Atomic(status int) outcome.Class {
+	if c := ByStatus(status); c != outcome.ClassUnknown {
 		return c
 	}
-	return idempotency.ClassRetryable
+	return outcome.ClassRetryable
 }
 
 // Middleware guards handlers that cannot share a transaction with the key. Mount it inside authentication, rate limits
@@ -213,7 +214,7 @@ type attempt struct {
 	out      *recorder
 	returned chan struct{} // closed at the end of work
 	began    bool          // work was called; set before returned is closed, or before Do returns
-	class    idempotency.Class
+	class    outcome.Class
 	res      idempotency.Result
 	panic    any
 }
@@ -228,23 +229,23 @@ func (a *attempt) work(ctx context.Context) (idempotency.Result, error) {
 		status = http.StatusInternalServerError
 	}
 	a.class = a.m.cfg.Classify(status)
-	if status >= 500 && a.class != idempotency.ClassRetryable {
-		a.class = idempotency.ClassUnknown // never stored, whatever Classify returns
+	if status >= 500 && a.class != outcome.ClassRetryable {
+		a.class = outcome.ClassUnknown // never stored, whatever Classify returns
 	}
 	switch a.class {
-	case idempotency.ClassRetryable:
+	case outcome.ClassRetryable:
 		if a.out.streaming || a.panic != nil {
-			return idempotency.Result{}, idempotency.Retryable(fmt.Errorf("the handler ended with %d", status))
+			return idempotency.Result{}, outcome.Retryable(fmt.Errorf("the handler ended with %d", status))
 		}
 		res := a.m.cfg.Edge.result(a.out)
-		return idempotency.Result{}, idempotency.Retryable(&answerError{status, res.Header, res.Body})
-	case idempotency.ClassUnknown:
-		return idempotency.Result{}, idempotency.OutcomeUnknown(fmt.Errorf("the handler ended with %d", status))
+		return idempotency.Result{}, outcome.Retryable(&answerError{status, res.Header, res.Body})
+	case outcome.ClassUnknown:
+		return idempotency.Result{}, outcome.Unknown(fmt.Errorf("the handler ended with %d", status))
 	}
 	a.res = a.m.cfg.Edge.result(a.out)
-	if a.class == idempotency.ClassTerminal {
+	if a.class == outcome.ClassTerminal {
 		a.res.Failure = fmt.Sprintf("http_%d", status)
-		return a.res, idempotency.Terminal(a.res.Failure, &answerError{status: status})
+		return a.res, outcome.Terminal(a.res.Failure, &answerError{status: status})
 	}
 	return a.res, nil
 }
@@ -282,7 +283,7 @@ func (a *attempt) answer(w http.ResponseWriter, res idempotency.Result, err erro
 		return
 	}
 	<-a.returned // the guard may return before the handler does, and w must not be used after that
-	stored := a.class != idempotency.ClassRetryable && a.class != idempotency.ClassUnknown
+	stored := a.class != outcome.ClassRetryable && a.class != outcome.ClassUnknown
 	switch {
 	case a.panic != nil:
 		panic(a.panic)

@@ -30,6 +30,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -204,7 +205,7 @@ func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 func TestPeer_StripeV1_500IsNotAResult(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{500, 502, 503, 504, 599} {
-		unclassified := func(int) idempotency.Class { return idempotency.Unclassified }
+		unclassified := func(int) outcome.Class { return outcome.Unclassified }
 		s := newTestService(t, httpedge.Config{Classify: unclassified}, respondWith(status, "half"))
 		if w := send(s.handler, "k", "{}"); w.Code != status || w.Body.String() != "half" {
 			t.Errorf("first: %d %s", w.Code, w.Body)
@@ -410,7 +411,7 @@ func TestMiddleware_PanicValueIsNotLogged(t *testing.T) {
 func TestMiddleware_PanicReachesServer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		classify func(int) idempotency.Class
+		classify func(int) outcome.Class
 		state    idempotency.State
 	}{"unknown": {nil, idempotency.Unknown}, "atomic": {httpedge.Atomic, ""}} {
 		s := newTestService(t, httpedge.Config{Classify: c.classify}, func(w http.ResponseWriter, _ *http.Request) {

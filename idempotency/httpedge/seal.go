@@ -16,6 +16,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // headerSealed is the header of a stored result whose header and body are encrypted, with the name of the key.
@@ -241,7 +242,7 @@ func (s sealedStore) Finish(ctx context.Context, l store.Lease, res idempotency.
 	return s.Store.Finish(ctx, l, res, keep)
 }
 
-// Claim opens the record. An error of that is idempotency.OutcomeUnknown: the work is done, and a Sealer with the key
+// Claim opens the record. An error of that is outcome.Unknown: the work is done, and a Sealer with the key
 // can open its answer.
 func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult,
 	error,
@@ -252,7 +253,7 @@ func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt store
 	c, err := s.Store.Claim(ctx, r, opt)
 	// The record of another command is not shown, and need not be opened.
 	if err == nil && r.Matches(c.Record.Fingerprint) {
-		err = idempotency.OutcomeUnknown(s.seal.openRecord(&c.Record))
+		err = outcome.Unknown(s.seal.openRecord(&c.Record))
 	}
 	return c, err
 }
@@ -277,7 +278,7 @@ func (s sealedStore) Save(ctx context.Context, l store.Lease, p store.Progress) 
 func (s sealedStore) Get(ctx context.Context, k idempotency.Key) (store.Record, bool, error) {
 	rec, found, err := s.Store.Get(ctx, k)
 	if err == nil && found {
-		err = idempotency.OutcomeUnknown(s.seal.openRecord(&rec))
+		err = outcome.Unknown(s.seal.openRecord(&rec))
 	}
 	return rec, found, err
 }

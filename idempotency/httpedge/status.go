@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Operation is the JSON of an operation-status resource.
@@ -46,7 +47,7 @@ func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (store.Re
 		rec, found, err := get(r.Context(), k)
 		switch {
 		case err != nil:
-			e.Write(w, idempotency.Result{}, idempotency.Retryable(err)) // reading has no effect
+			e.Write(w, idempotency.Result{}, outcome.Retryable(err)) // reading has no effect
 			return
 		case !found:
 			e.Problem(w, *NotFound("there is no request with this key"))

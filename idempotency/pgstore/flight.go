@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // flights holds the calls of InTx that run in this process, one per key. Other callers of the key wait for the flight
@@ -107,7 +108,7 @@ func (s *Store) fly(ctx context.Context, r idempotency.Request, f *flight,
 // isShared reports whether an error answers every caller of the key, as that of an unreachable database does. Errors of
 // the handler do not: each caller's own handler may succeed.
 func isShared(err error) bool {
-	class, _ := idempotency.Classify(err)
-	return class == idempotency.ClassRetryable || errors.Is(err, idempotency.ErrUnknown) ||
+	class, _ := outcome.Of(err)
+	return class == outcome.ClassRetryable || errors.Is(err, idempotency.ErrUnknown) ||
 		errors.Is(err, idempotency.ErrMismatch) || errors.Is(err, idempotency.ErrExpired)
 }

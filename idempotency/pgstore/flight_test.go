@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // hotKey is a process with few connections and many callers of one key, of which the first waits in its handler.
@@ -124,7 +125,7 @@ func TestInTx_NextCallerRunsAfterFailure(t *testing.T) {
 		"the caller goes":   func(c *hotKey, leave func()) { leave(); c.finishFirst <- context.Canceled },
 		"the caller vanishes": func(c *hotKey, leave func()) {
 			leave()
-			c.finishFirst <- idempotency.Retryable(context.Canceled)
+			c.finishFirst <- outcome.Retryable(context.Canceled)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

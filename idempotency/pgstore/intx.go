@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // errTransactionControl is what Commit and Rollback of a handler's transaction return.
@@ -32,10 +33,10 @@ type Handler func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error)
 // do may run more than once (Config.Attempts), each time in a new transaction, after the former one was rolled back.
 // Effects outside of the transaction, such as a call to a provider, belong in guard.Guard. The meaning of do's error:
 //
-//   - [idempotency.Terminal]: do's writes are rolled back. Its result is committed as a refusal (Failure is the code),
+//   - [outcome.Terminal]: do's writes are rolled back. Its result is committed as a refusal (Failure is the code),
 //     returned without an error, and replayed.
 //   - a deadlock or serialization failure of this transaction: it runs again; after Config.Attempts the error is
-//     returned, as [idempotency.Retryable].
+//     returned, as [outcome.Retryable].
 //   - a lost connection: the transaction did not happen, and the error is Retryable, too.
 //   - any other error, a panic, or the end of ctx: everything is rolled back, the key is free, the error is returned.
 //
@@ -89,7 +90,7 @@ func notApplied(err error) error {
 	if errors.Is(err, idempotency.ErrInProgress) {
 		return err
 	}
-	return idempotency.Retryable(err)
+	return outcome.Retryable(err)
 }
 
 // call is one call of InTx.

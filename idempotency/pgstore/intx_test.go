@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/sqltx"
 )
 
@@ -155,7 +156,7 @@ func TestInTx_PrimaryKeyIsTheGuarantee(t *testing.T) {
 				}
 				res, err := insertPayment(r)(ctx, tx)
 				if refused && err == nil {
-					err = idempotency.Terminal("no", errors.New("no"))
+					err = outcome.Terminal("no", errors.New("no"))
 				}
 				return res, err
 			})
@@ -239,7 +240,7 @@ func TestInTx_TerminalIsKeptAndReplayed(t *testing.T) {
 		if _, err := insertPayment(r)(ctx, tx); err != nil {
 			return idempotency.Result{}, err
 		}
-		return idempotency.Result{Code: 402, Body: []byte("declined")}, idempotency.Terminal("card_declined", declined)
+		return idempotency.Result{Code: 402, Body: []byte("declined")}, outcome.Terminal("card_declined", declined)
 	}
 	want := idempotency.Result{Code: 402, Body: []byte("declined"), Failure: "card_declined"}
 	for _, replayed := range []bool{false, true, true} {
@@ -255,7 +256,7 @@ func TestInTx_TerminalIsKeptAndReplayed(t *testing.T) {
 	s.Pool.Reset()
 	res, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 		_, err := tx.Exec(ctx, "select 1/0")
-		return idempotency.Result{Code: 422}, idempotency.Terminal("bad_amount", err)
+		return idempotency.Result{Code: 422}, outcome.Terminal("bad_amount", err)
 	})
 	if err != nil || res.Failure != "bad_amount" {
 		t.Errorf("%+v, %v", res, err)
@@ -276,7 +277,7 @@ func TestInTx_NoBurnedKey(t *testing.T) {
 				bad
 		},
 		"retryable": func(context.Context, pgx.Tx) (idempotency.Result, error) {
-			return idempotency.Result{}, idempotency.Retryable(bad)
+			return idempotency.Result{}, outcome.Retryable(bad)
 		},
 		"statement": func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
 			_, err = tx.Exec(ctx, "select 1/0")
@@ -298,7 +299,7 @@ func TestInTx_NoBurnedKey(t *testing.T) {
 			return idempotency.Result{Code: 201}, nil
 		},
 		"terminal over a commit": func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-			return idempotency.Result{}, idempotency.Terminal("x", tx.Rollback(ctx))
+			return idempotency.Result{}, outcome.Terminal("x", tx.Rollback(ctx))
 		},
 		"gives up": func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 			cancel()
@@ -333,7 +334,7 @@ func TestInTx_HandlerEndsTransaction(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t, pgstore.Config{})
 	terminal := func(res idempotency.Result) (idempotency.Result, error) {
-		return res, idempotency.Terminal("declined", errors.New("no"))
+		return res, outcome.Terminal("declined", errors.New("no"))
 	}
 	success := func(res idempotency.Result) (idempotency.Result, error) { return res, nil }
 	type execer interface {
@@ -459,7 +460,7 @@ func TestInTx_DeadlockIsRetried(t *testing.T) {
 			both.Add(1)
 			pgtest.Await(t, "both have their first row", func() (bool, error) { return both.Load() >= 2, nil })
 			if _, err := tx.Exec(ctx, "update account set balance = balance + 1 where id = $1", 2-i); err != nil {
-				return idempotency.Result{}, idempotency.Terminal("not_so", err)
+				return idempotency.Result{}, outcome.Terminal("not_so", err)
 			}
 			return insertPayment(requests[i])(ctx, tx)
 		})
@@ -511,7 +512,7 @@ func TestInTx_MismatchInEveryState(t *testing.T) {
 		},
 		idempotency.FailedReplayable: func(r idempotency.Request) {
 			_, err := s.store.InTx(ctx, r, func(context.Context, pgx.Tx) (idempotency.Result, error) {
-				return idempotency.Result{}, idempotency.Terminal("no", errors.New("no"))
+				return idempotency.Result{}, outcome.Terminal("no", errors.New("no"))
 			})
 			no(err)
 		},

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestInTx_LostCommit: if COMMIT or its reply is lost, there is one effect, and its caller gets the result.
@@ -44,7 +45,7 @@ func TestInTx_LostCommit(t *testing.T) {
 					runs.Add(1)
 					res, err := insertPayment(r)(ctx, tx)
 					if refused && err == nil {
-						err = idempotency.Terminal("no", errors.New("no"))
+						err = outcome.Terminal("no", errors.New("no"))
 					}
 					return res, err
 				})
@@ -185,7 +186,7 @@ func TestInTx_UnavailableIsRetryable(t *testing.T) {
 	store, proxy := s.storeThroughProxy(pgstore.Config{})
 	retryable := func(when string, err error) {
 		t.Helper()
-		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable {
+		if class, _ := outcome.Of(err); class != outcome.ClassRetryable {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
@@ -200,9 +201,9 @@ func TestInTx_UnavailableIsRetryable(t *testing.T) {
 		proxy.Refuse(true)
 		proxy.CutAll()
 		res, err := insertPayment(r)(ctx, tx)
-		return res, idempotency.OutcomeUnknown(err)
+		return res, outcome.Unknown(err)
 	})
-	if class, _ := idempotency.Classify(err); class != idempotency.ClassUnknown {
+	if class, _ := outcome.Of(err); class != outcome.ClassUnknown {
 		t.Errorf("what the handler calls unknown: %v", err)
 	}
 	_, err = store.InTx(t.Context(), r, insertPayment(r))

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestMixed_GuardAndInTx: concurrent callers of one key by Guard and InTx have one effect.
@@ -163,7 +164,7 @@ func TestInTx_OverdueTombstone(t *testing.T) {
 			res, err := long.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 				res, err := insertPayment(r)(ctx, tx)
 				if refused && err == nil {
-					err = idempotency.Terminal("no", errors.New("no"))
+					err = outcome.Terminal("no", errors.New("no"))
 				}
 				return res, err
 			})
@@ -251,7 +252,7 @@ func TestWithin_ErrorHasNoEffect(t *testing.T) {
 			return idempotency.Result{}, tx.Commit(ctx)
 		},
 		"terminal": func(context.Context, pgx.Tx) (idempotency.Result, error) {
-			return idempotency.Result{Code: 402}, idempotency.Terminal("declined", errors.New("no"))
+			return idempotency.Result{Code: 402}, outcome.Terminal("declined", errors.New("no"))
 		},
 	} {
 		r := pay("100")

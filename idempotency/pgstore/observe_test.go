@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 func TestObserver(t *testing.T) {
@@ -34,7 +35,7 @@ func TestObserver(t *testing.T) {
 	}
 	r := pay("1")
 	do(r, fails(errors.New("away")))
-	do(r, fails(idempotency.Terminal("declined", errors.New("no"))))
+	do(r, fails(outcome.Terminal("declined", errors.New("no"))))
 	do(r, insertPayment(r))
 	r.Fingerprint.Sum[0]++
 	do(r, insertPayment(r))

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // tripCounter counts how often a connection turns from writing to reading: its round trips.
@@ -83,7 +84,7 @@ func TestInTx_RoundTrips(t *testing.T) {
 		r := pay("100")
 		_, err := keys.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 			res, err := insertPayment(r)(ctx, tx)
-			return res, idempotency.Terminal("no", errOr(err))
+			return res, outcome.Terminal("no", errOr(err))
 		})
 		return err
 	})
@@ -125,7 +126,7 @@ func TestInTx_WritesItsRowOnce(t *testing.T) {
 		if _, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 			res, err := insertPayment(r)(ctx, tx)
 			if i%2 == 0 && err == nil {
-				err = idempotency.Terminal("no", errOr(nil))
+				err = outcome.Terminal("no", errOr(nil))
 			}
 			return res, err
 		}); err != nil {

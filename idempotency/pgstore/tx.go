@@ -17,6 +17,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtx"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // commitGrace bounds a COMMIT that was sent, and the lookup of its outcome, after the caller's context has ended.
@@ -98,17 +99,17 @@ func (s *Store) runHandler(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do
 	if err == nil {
 		return res, false, res.Check()
 	}
-	class, code := idempotency.Classify(err)
+	class, code := outcome.Of(err)
 	aborted := !conn.IsClosed() && conn.PgConn().TxStatus() == 'E'
 	switch {
-	case ended, conn.IsClosed() && class == idempotency.ClassUnknown: // may have effects outside of this transaction
+	case ended, conn.IsClosed() && class == outcome.ClassUnknown: // may have effects outside of this transaction
 	case conn.IsClosed(): // before COMMIT was sent
 		return idempotency.Result{}, false, notApplied(err)
 	case conn.PgConn().IsBusy():
 	case aborted && pgerr.Retry(err):
 		// A deadlock says nothing about the request, even if the handler wrapped it in a terminal error.
 		return idempotency.Result{}, false, &rolledBack{err}
-	case class == idempotency.ClassTerminal:
+	case class == outcome.ClassTerminal:
 		res.Failure = cmp.Or(code, "failed")
 		return res, true, res.Check()
 	}

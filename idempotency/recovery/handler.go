@@ -71,7 +71,7 @@ type ProbeResult struct {
 	Outcome ProbeOutcome
 	// Data is the result of a step that happened.
 	Data []byte
-	// Code and Text of a refusal: as in [idempotency.Terminal].
+	// Code and Text of a refusal: as in [outcome.Terminal].
 	Code, Text string
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 var (
@@ -30,7 +31,7 @@ func (r *resolution) recoverPanics(ctx context.Context, op *guard.Op) (res idemp
 	defer func() {
 		if p := recover(); p != nil {
 			// Not its value, which may be sensitive: the error goes into the log and the store.
-			err = idempotency.OutcomeUnknown(fmt.Errorf("the handler panicked with a %T", p))
+			err = outcome.Unknown(fmt.Errorf("the handler panicked with a %T", p))
 		}
 	}()
 	return r.resolve(ctx, op)

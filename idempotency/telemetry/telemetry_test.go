@@ -22,6 +22,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/idempotency/telemetry"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // recorder keeps the values by name and attributes.
@@ -204,9 +205,9 @@ func TestValues(t *testing.T) {
 	try("a", 1, nil)
 	try("a", 1, nil)
 	try("a", 2, nil)
-	try("b", 1, idempotency.Terminal("card_declined", os.ErrInvalid))
-	try("c", 1, idempotency.Retryable(os.ErrInvalid))
-	try("d", 1, idempotency.OutcomeUnknown(os.ErrInvalid))
+	try("b", 1, outcome.Terminal("card_declined", os.ErrInvalid))
+	try("c", 1, outcome.Retryable(os.ErrInvalid))
+	try("d", 1, outcome.Unknown(os.ErrInvalid))
 	if _, err := s.Claim(t.Context(), idempotency.Request{Key: idempotency.Key{Operation: "pay", Value: "e"}},
 		store.ClaimOptions{Token: "of another owner, 128 bits", Lease: 10 * time.Hour}); err != nil {
 		t.Fatal(err)

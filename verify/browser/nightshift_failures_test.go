@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -345,7 +346,7 @@ func poison(n *night, cfg inbox.Config) {
 		case <-mended:
 			return nil
 		default:
-			return inbox.Terminal("NO_ACCOUNT", errors.New("the ledger has no such account"))
+			return outcome.Terminal("NO_ACCOUNT", errors.New("the ledger has no such account"))
 		}
 	})
 	n.append(n.topic, "account-7", "{}", "{}")

@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outboxtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/ui"
 )
 
@@ -162,7 +163,7 @@ func inboxInTrouble(t *testing.T) *pgtest.DB {
 		})
 	}
 	_, err = outboxtest.Deliver(t.Context(), t, in.Each(func(context.Context, pgx.Tx, event.Event) error {
-		return inbox.Terminal("NO_ACCOUNT", errors.New("the ledger has no such account"))
+		return outcome.Terminal("NO_ACCOUNT", errors.New("the ledger has no such account"))
 	}), events...)
 	if err != nil {
 		t.Fatal(err)

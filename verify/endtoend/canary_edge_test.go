@@ -20,6 +20,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // edge is the part of a service that logs, counts and replies.
@@ -154,7 +155,7 @@ func (e edge) providers(t *testing.T) {
 		res, err := e.guard.Run(t.Context(), privateRequest(t, "charge", "4", command), work)
 		e.noteAnswer("run "+command, res, err, false)
 	}
-	for i, err := range []error{idempotency.Retryable(asked), idempotency.Terminal("declined", asked), nil} {
+	for i, err := range []error{outcome.Retryable(asked), outcome.Terminal("declined", asked), nil} {
 		res, err := e.guard.Do(t.Context(), privateRequest(t, "mail", fmt.Sprint(5+i), "first"),
 			func(context.Context) (idempotency.Result, error) { return e.privateResult(), err })
 		e.noteAnswer("do", res, err, true)

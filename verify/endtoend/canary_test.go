@@ -29,6 +29,7 @@ import (
 	"github.com/effectonce/effectonce/metrics"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -256,9 +257,9 @@ func effects() inbox.Effect {
 			return nil
 		}),
 		"authored": func(context.Context, pgx.Tx, event.Event) error {
-			return inbox.Terminal("refused", errors.New(authored))
+			return outcome.Terminal("refused", errors.New(authored))
 		},
-		"retried": func(context.Context, pgx.Tx, event.Event) error { return inbox.Retryable(errors.New("away")) },
+		"retried": func(context.Context, pgx.Tx, event.Event) error { return outcome.Retryable(errors.New("away")) },
 	})
 }
 

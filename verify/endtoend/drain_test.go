@@ -17,6 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestDrainWhileNothingRuns: an effect has failed and runs again in an hour when the worker is to stop. Nothing runs,
@@ -66,7 +67,7 @@ func TestDrainWhileNothingRuns(t *testing.T) {
 	failed, said := make(chan struct{}), &bytes.Buffer{}
 	work(func(context.Context, pgx.Tx, event.Event) error {
 		close(failed)
-		return inbox.Retryable(errors.New("the card network is away"))
+		return outcome.Retryable(errors.New("the card network is away"))
 	}, slog.New(slog.NewTextHandler(said, nil)), failed)
 	if text := said.String(); strings.Contains(text, "halted") || strings.Contains(text, "ERROR") {
 		t.Errorf("it logs\n%s", text)

@@ -20,6 +20,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestP9_6_ForeignBytes: a parked event keeps its record byte for byte, although text and jsonb cannot hold the key
@@ -58,7 +59,7 @@ func TestP9_6_ForeignBytes(t *testing.T) {
 			return nil
 		}
 		failed = append(failed, e)
-		return inbox.Terminal("foreign\x00\xff", errors.New("an error with \x00 and \xff"))
+		return outcome.Terminal("foreign\x00\xff", errors.New("an error with \x00 and \xff"))
 	})
 	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic},
 		consumer.Config{Group: topic, Logger: slog.New(slog.DiscardHandler)})

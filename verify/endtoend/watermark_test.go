@@ -19,6 +19,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -408,7 +409,7 @@ func TestP9_8_Fence(t *testing.T) {
 	s.drained(t)
 	log := dropRepeats(s.log(t))
 	out, err := h.Handle(t.Context(), log)
-	if code, _ := inbox.TerminalCode(err); code != inbox.CodeNewNumbering || out[99] != inbox.Duplicate ||
+	if _, code := outcome.Of(err); code != inbox.CodeNewNumbering || out[99] != inbox.Duplicate ||
 		out[100] != inbox.Undecided {
 		t.Fatalf("%q, %v: %v", code, out, err)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	outboxes "github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // publishEvents appends events and publishes them to Kafka.
@@ -164,7 +165,7 @@ func TestReadsCloudEventsSDKRecords(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if e.Headers["ce_subject"] == "s1" && !fixed {
-			return inbox.Terminal("not_yet", errors.New("not yet"))
+			return outcome.Terminal("not_yet", errors.New("not yet"))
 		}
 		applied[e.ID] = e
 		_, err := tx.Exec(ctx, "insert into effect (id) values ($1)", e.ID)

@@ -30,6 +30,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 	outboxes "github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/outboxtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/sqltx"
 )
 
@@ -179,7 +180,7 @@ func withSQLX(db *sqlx.DB) effect {
 func same(read []entry, want entry) error {
 	if len(read) != 1 || read[0].ID == 0 || read[0].Payment != want.Payment || read[0].Amount != 2 ||
 		!read[0].At.Equal(want.At) {
-		return inbox.Terminal("read", fmt.Errorf("read %+v, want %+v with the amount 2", read, want))
+		return outcome.Terminal("read", fmt.Errorf("read %+v, want %+v with the amount 2", read, want))
 	}
 	return nil
 }

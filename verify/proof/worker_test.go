@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 const consumerName = "ledger"
@@ -86,7 +87,7 @@ func insertEffects(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 				return err
 			}
 			if !ok {
-				errs = append(errs, inbox.Of(e, inbox.Terminal("POISON", errPoison)))
+				errs = append(errs, inbox.Of(e, outcome.Terminal("POISON", errPoison)))
 				continue
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/verify/history/tables"
 	"github.com/effectonce/effectonce/verify/history/tap"
 )
@@ -150,24 +151,24 @@ func (x *effect) maybeHang(ctx context.Context) {
 func (x *effect) maybeFail(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	var c content
 	if err := json.Unmarshal(e.Payload, &c); err != nil {
-		return inbox.Terminal("no_json", errors.New("the payload is not JSON"))
+		return outcome.Terminal("no_json", errors.New("the payload is not JSON"))
 	}
 	if c.Poison == "effect" {
-		return inbox.Terminal("poison", errors.New("the event is poison"))
+		return outcome.Terminal("poison", errors.New("the event is poison"))
 	}
 	x.mu.Lock()
 	kind := x.draw.Float64() / x.FailureRate
 	x.mu.Unlock()
 	switch {
 	case kind < 1:
-		return inbox.Retryable(errors.New("another service is away"))
+		return outcome.Retryable(errors.New("another service is away"))
 	case kind < 2:
 		return errors.New("unclassified error")
 	case kind < 3:
 		_, err := tx.Exec(ctx, serializationFailure)
 		return err
 	case kind < 3.2:
-		return inbox.Terminal("drawn", errors.New("random terminal error"))
+		return outcome.Terminal("drawn", errors.New("random terminal error"))
 	case kind < 3.4:
 		panic("random panic")
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Name is the worker's name: the inbox's consumer, and the default of the Kafka group.
@@ -124,7 +125,7 @@ func compare(ctx context.Context, tx pgx.Tx, query string, e event.Event, p cont
 	case err != nil:
 		return fmt.Errorf("reading the notification: %w", err)
 	case old != p || tenant != e.Tenant:
-		return inbox.Terminal(CodeMismatch, fmt.Errorf("the notification of payment %s says %d %s of account %q "+
+		return outcome.Terminal(CodeMismatch, fmt.Errorf("the notification of payment %s says %d %s of account %q "+
 			"(tenant %q), the event says %d %s of account %q (tenant %q)",
 			p.PaymentID, old.Amount, old.Currency, old.AccountID, tenant, p.Amount, p.Currency, p.AccountID, e.Tenant))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 const (
@@ -96,11 +97,11 @@ func (d *outbound) send(m Message) func(ctx context.Context, op *guard.Op) (idem
 			d.sender.logProviderState(err)
 			switch {
 			case isRefused(err):
-				return nil, idempotency.Terminal("refused", err)
+				return nil, outcome.Terminal("refused", err)
 			case isUnknown(err):
-				return nil, idempotency.OutcomeUnknown(err)
+				return nil, outcome.Unknown(err)
 			}
-			return []byte("accepted"), idempotency.Retryable(err)
+			return []byte("accepted"), outcome.Retryable(err)
 		})
 		if err != nil {
 			return idempotency.Result{Body: []byte(err.Error())}, err

@@ -22,6 +22,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 func always(v mailbox.Verdict) func(mailbox.Mail, int) mailbox.Verdict {
@@ -62,7 +63,7 @@ func TestAmountMismatch(t *testing.T) {
 	f.notify(t, p)
 	p.Amount = 250
 	_, err := f.handler.Handle(t.Context(), []event.Event{paymentEvent(t, p)})
-	if code, _ := inbox.TerminalCode(err); code != CodeMismatch || !strings.Contains(err.Error(), "100 EUR") ||
+	if _, code := outcome.Of(err); code != CodeMismatch || !strings.Contains(err.Error(), "100 EUR") ||
 		!strings.Contains(err.Error(), "250 EUR") {
 		t.Errorf("error %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // fixture is a database with the ledger's tables, and the handler without a consumer.
@@ -141,7 +142,7 @@ func TestMismatch(t *testing.T) {
 				if !ok || halt.Event.ID != second.ID || halt.Attempts != 1 && halt.Attempts != 2 {
 					t.Fatalf("error %v, want a halt at %s", err, second.ID)
 				}
-				if code, _ := inbox.TerminalCode(err); code != c.code || !strings.Contains(err.Error(), c.want) {
+				if _, code := outcome.Of(err); code != c.code || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("code %q, error %v: want %q, and both values: %s", code, err, c.code, c.want)
 				}
 				if out[2] != inbox.Undecided || out[3] != inbox.Undecided || out[1] == inbox.Undecided {
@@ -187,8 +188,8 @@ func TestInvalidPayloadIsTerminalAndNotQuoted(t *testing.T) {
 	} {
 		e := event.Event{ID: event.NewID(), Topic: contract.Topic, Type: c.typ, Payload: []byte(c.payload)}
 		_, err := f.handler.Handle(t.Context(), []event.Event{e})
-		code, ok := inbox.TerminalCode(err)
-		if !ok || code != c.code {
+		class, code := outcome.Of(err)
+		if class != outcome.ClassTerminal || code != c.code {
 			t.Errorf("%s: error %v, want the code %q", name, err, c.code)
 		}
 		if err != nil && (strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "31337")) {

@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Name is the worker's name: the inbox's consumer, and the default of the Kafka group.
@@ -84,7 +85,7 @@ func read(events []event.Event) (*batch, error) {
 	for _, e := range events {
 		if e.Type != "" && e.Type != contract.TypePaymentCreated {
 			// Terminal, not skipped: it could be a refund.
-			return nil, inbox.Of(e, inbox.Terminal(inbox.CodeUnknownType,
+			return nil, inbox.Of(e, outcome.Terminal(inbox.CodeUnknownType,
 				fmt.Errorf("the ledger does not handle events of type %q", e.Type)))
 		}
 		p, err := contract.Parse(e)
@@ -123,7 +124,7 @@ func (b *batch) compare(ctx context.Context, tx pgx.Tx, query string) error {
 	}
 	inEvent.tenant = b.tenants[i]
 	mismatch := func(code, field string, booked, inEvent any) error {
-		return inbox.Of(b.events[i], inbox.Terminal(code,
+		return inbox.Of(b.events[i], outcome.Terminal(code,
 			fmt.Errorf("payment %s is booked (%s) with %s %v, and the event says %v",
 				b.ids[i], side, field, booked, inEvent)))
 	}

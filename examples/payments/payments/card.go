@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // A payment with a card is made in phases, because no transaction may be open during the call to the provider:
@@ -72,9 +73,9 @@ func (c *cards) pay(ctx context.Context, op *guard.Op, tenant string, cmd comman
 		})
 		return []byte(reference), err
 	})
-	switch class, _ := idempotency.Classify(err); {
+	switch class, _ := outcome.Of(err); {
 	case err == nil:
-	case class == idempotency.ClassTerminal:
+	case class == outcome.ClassTerminal:
 		return c.decline(ctx, op, id, err)
 	default: // the key keeps the command and its phases, and the next attempt continues this payment
 		return idempotency.Result{}, err
@@ -156,8 +157,8 @@ func (c *cards) handler() recovery.Handler {
 		Rerun: true, // the first phase makes ids, and has no effect
 		Probe: func(ctx context.Context, q recovery.ProbeRequest) (recovery.ProbeResult, error) {
 			found, err := c.provider.Find(ctx, q.Key)
-			switch class, code := idempotency.Classify(err); {
-			case class == idempotency.ClassTerminal:
+			switch class, code := outcome.Of(err); {
+			case class == outcome.ClassTerminal:
 				return recovery.ProbeResult{Outcome: recovery.Refused, Code: code, Text: err.Error()}, nil
 			case err != nil:
 				return recovery.ProbeResult{}, err

@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // cardFixture is the API with a card provider.
@@ -208,7 +209,7 @@ func TestCallerGivesUpOnBusyProvider(t *testing.T) {
 	busy := serve(forgetful(func() (string, error) {
 		cancel()
 		<-ctx.Done()
-		return "", idempotency.Retryable(errors.New("busy"))
+		return "", outcome.Retryable(errors.New("busy"))
 	}))
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments", strings.NewReader(body))
 	r.Header.Set("Idempotency-Key", "k")

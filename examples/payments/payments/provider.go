@@ -12,8 +12,8 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Charge is a request to charge a card.
@@ -25,7 +25,7 @@ type Charge struct {
 	Currency  string `json:"currency"`
 }
 
-// Provider charges cards. An idempotency.Terminal error is a final refusal, an idempotency.Retryable one means that
+// Provider charges cards. An outcome.Terminal error is a final refusal, an outcome.Retryable one means that
 // nothing was charged; after any other error the card may have been charged.
 type Provider interface {
 	// Charge charges a card and returns the provider's reference.
@@ -61,12 +61,12 @@ type httpProvider struct {
 func (p *httpProvider) Charge(ctx context.Context, c Charge) (string, error) {
 	body, err := json.Marshal(c)
 	if err != nil {
-		return "", idempotency.Retryable(err)
+		return "", outcome.Retryable(err)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.base.JoinPath("charges").String(),
 		bytes.NewReader(body))
 	if err != nil {
-		return "", idempotency.Retryable(err)
+		return "", outcome.Retryable(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Idempotency-Key", c.Key)
@@ -77,9 +77,9 @@ func (p *httpProvider) Charge(ctx context.Context, c Charge) (string, error) {
 	case status == http.StatusCreated:
 		return reference, nil
 	case status == http.StatusPaymentRequired:
-		return "", idempotency.Terminal(codeDeclined, errors.New("the provider refused the card"))
+		return "", outcome.Terminal(codeDeclined, errors.New("the provider refused the card"))
 	case status == http.StatusTooManyRequests:
-		return "", idempotency.Retryable(errors.New("the provider is busy"))
+		return "", outcome.Retryable(errors.New("the provider is busy"))
 	}
 	return "", fmt.Errorf("the provider answered %d", status)
 }
@@ -99,7 +99,7 @@ func (p *httpProvider) Find(ctx context.Context, key string) (string, error) {
 	case status == http.StatusNotFound:
 		return "", nil
 	case status == http.StatusPaymentRequired:
-		return "", idempotency.Terminal(codeDeclined, errors.New("the provider refused the card"))
+		return "", outcome.Terminal(codeDeclined, errors.New("the provider refused the card"))
 	}
 	return "", fmt.Errorf("the provider answered %d", status)
 }
@@ -108,7 +108,7 @@ func (p *httpProvider) do(req *http.Request) (reference string, status int, err 
 	res, err := p.client.Do(req)
 	if err != nil {
 		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" { // nothing was sent
-			return "", 0, idempotency.Retryable(err)
+			return "", 0, outcome.Retryable(err)
 		}
 		return "", 0, err
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // forgetful is a provider that does not remember refusals.
@@ -58,7 +58,7 @@ func TestUnrecordedRefusal(t *testing.T) {
 		for range 100 {
 			proxy.On(lost, 0, pgtest.CutBefore)
 		}
-		return "", idempotency.Terminal("card_declined", errors.New("no"))
+		return "", outcome.Terminal("card_declined", errors.New("no"))
 	}))
 	if w := post(owner, body, "Idempotency-Key", "k"); code(w) != "IDEMPOTENCY_OUTCOME_UNKNOWN" {
 		t.Errorf("the first time: %d %s", w.Code, w.Body)

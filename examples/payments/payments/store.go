@@ -20,6 +20,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // Statuses of a payment. One without a card is accepted at once.
@@ -140,5 +141,5 @@ func retryable(err error) error {
 			return err
 		}
 	}
-	return idempotency.Retryable(err)
+	return outcome.Retryable(err)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // process is a process that crashes before or after a write of the store or a call of a provider.
@@ -28,7 +29,7 @@ type process struct {
 }
 
 // errDead is an answer of the store, so a crashed process does not retry.
-var errDead = idempotency.Retryable(errors.New("this process has crashed"))
+var errDead = outcome.Retryable(errors.New("this process has crashed"))
 
 func (p *process) step() {
 	p.mu.Lock()
@@ -123,9 +124,9 @@ func request() idempotency.Request {
 func classify(err error) error {
 	switch {
 	case errors.Is(err, fakeprovider.ErrRefused):
-		return idempotency.Terminal("card_declined", err)
+		return outcome.Terminal("card_declined", err)
 	case errors.Is(err, fakeprovider.ErrUnavailable):
-		return idempotency.Retryable(err)
+		return outcome.Retryable(err)
 	}
 	return err
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestRandom_Middleware: the histories of TestRandom_HistoriesWithCrashes with handlers behind the middleware, which
@@ -168,14 +169,14 @@ func (r *randomRun) inTx(p *process, s *pgstore.Store) http.Handler {
 			case err != nil:
 				return idempotency.Result{}, err
 			case n == 0:
-				return idempotency.Result{}, idempotency.Retryable(errors.New("busy"))
+				return idempotency.Result{}, outcome.Retryable(errors.New("busy"))
 			case n == 1:
 				return idempotency.Result{}, errors.New("unclassified")
 			case n == 2:
 				runtime.Goexit()
 			case n < 6:
 				return idempotency.Result{Code: http.StatusPaymentRequired},
-					idempotency.Terminal("card_declined", errors.New("no"))
+					outcome.Terminal("card_declined", errors.New("no"))
 			}
 			p.step()
 			return idempotency.Result{Code: http.StatusCreated, Body: fmt.Appendf(nil, "%d of %s", r.roll(1e6),

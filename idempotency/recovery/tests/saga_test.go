@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // steps returns a saga of a local row and calls of two providers; the last one may be refused.
@@ -110,7 +111,7 @@ func TestSaga_RefusedUndoIsStuck(t *testing.T) {
 		work := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			steps := w.steps()
 			steps[2].Undo = func(context.Context, guard.Call, []byte) error {
-				return idempotency.Terminal("too_late", errors.New("no refunds"))
+				return outcome.Terminal("too_late", errors.New("no refunds"))
 			}
 			return idempotency.Result{}, op.Saga(ctx, steps...)
 		}

@@ -18,14 +18,15 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
-	"github.com/effectonce/effectonce/verify/history"
-	"github.com/effectonce/effectonce/verify/history/tables"
-	"github.com/effectonce/effectonce/verify/history/tap"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/verify/history"
+	"github.com/effectonce/effectonce/verify/history/tables"
+	"github.com/effectonce/effectonce/verify/history/tap"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
@@ -160,7 +161,7 @@ func (s *scene) run(done func()) {
 		for _, e := range events {
 			switch string(e.Payload) {
 			case "broken":
-				return inbox.Of(e, inbox.Terminal("broken", errors.New("cannot be booked")))
+				return inbox.Of(e, outcome.Terminal("broken", errors.New("cannot be booked")))
 			case "skip":
 				return inbox.Of(e, inbox.Skip)
 			}
