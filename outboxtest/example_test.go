@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/outboxtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -196,8 +197,8 @@ func ExampleMemoryPublisher() {
 	accept := p.Refuse(func(e event.Event) bool { return e.Key == "large" })
 	events := []event.Event{{Topic: "t", Key: "small", Type: "T"}, {Topic: "t", Key: "large", Type: "T"}}
 	for _, err := range p.Publish(context.Background(), events) {
-		var refused interface{ Rejected() bool }
-		fmt.Println(err == nil, errors.As(err, &refused) && refused.Rejected())
+		var refused *outcome.Refusal
+		fmt.Println(err == nil, errors.As(err, &refused))
 	}
 	accept()
 	fmt.Println(p.Publish(context.Background(), events[1:])[0] == nil, len(p.Events()))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // MemoryPublisher is a relay's publisher that keeps events in memory, in order, and fails on demand. The zero value is
@@ -29,7 +30,7 @@ type MemoryPublisher struct {
 
 type refusal struct {
 	match func(event.Event) bool
-	scope string
+	topic bool
 }
 
 // Publish implements relay.Publisher.
@@ -76,7 +77,7 @@ func (p *MemoryPublisher) wait(ctx context.Context) error {
 func (p *MemoryPublisher) refused(e event.Event) error {
 	for _, n := range slices.Sorted(maps.Keys(p.refusals)) {
 		if r := p.refusals[n]; r.match(e) {
-			return &rejection{topic: e.Topic, scope: r.scope}
+			return r.verdict(e.Topic)
 		}
 	}
 	return nil
@@ -101,13 +102,13 @@ func clone(e event.Event) event.Event {
 // Refuse makes the publisher reject the events that match, which the relay then parks. match is called under the
 // publisher's lock. accept ends it.
 func (p *MemoryPublisher) Refuse(match func(event.Event) bool) (accept func()) {
-	return p.refuse(refusal{match, "record"})
+	return p.refuse(refusal{match, false})
 }
 
 // RefuseTopic makes the publisher reject a whole topic, as a broker does with an unknown topic or without the right to
 // write. accept ends it.
 func (p *MemoryPublisher) RefuseTopic(topic string) (accept func()) {
-	return p.refuse(refusal{func(e event.Event) bool { return e.Topic == topic }, "topic"})
+	return p.refuse(refusal{func(e event.Event) bool { return e.Topic == topic }, true})
 }
 
 func (p *MemoryPublisher) refuse(r refusal) func() {
@@ -149,15 +150,14 @@ func (p *MemoryPublisher) Delay(d time.Duration) {
 	p.delay = d
 }
 
-// rejection is the error of a rejected event, in the form that the relay recognises.
-type rejection struct{ topic, scope string }
-
-func (r *rejection) Error() string {
-	return fmt.Sprintf("outboxtest: topic %s rejects this %s: the publisher was told to", r.topic, r.scope)
+// verdict is the relay's kind of refusal.
+func (r refusal) verdict(topic string) error {
+	what := "event"
+	if r.topic {
+		what = "topic"
+	}
+	return &outcome.Refusal{
+		Topic: r.topic,
+		Err:   fmt.Errorf("outboxtest: topic %s refuses this %s: the publisher was told to", topic, what),
+	}
 }
-
-// Rejected is true: nothing was published.
-func (*rejection) Rejected() bool { return true }
-
-// Scope is "record" or "topic".
-func (r *rejection) Scope() string { return r.scope }

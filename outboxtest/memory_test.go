@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/outboxtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -48,15 +49,13 @@ func TestMemoryPublisherFaults(t *testing.T) {
 	a, b := newEvents("a", 3), newEvents("b", 1)
 	all := append(slices.Clone(a), b...)
 	scope := func(err error) string {
-		r, ok := errors.AsType[interface {
-			error
-			Rejected() bool
-			Scope() string
-		}](err)
-		if !ok || !r.Rejected() {
+		switch r, ok := errors.AsType[*outcome.Refusal](err); {
+		case !ok:
 			return ""
+		case r.Topic:
+			return "topic"
 		}
-		return r.Scope()
+		return "record"
 	}
 	accept := p.Refuse(func(e event.Event) bool { return e.ID == a[1].ID })
 	v := p.Publish(t.Context(), all)

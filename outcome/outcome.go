@@ -1,5 +1,6 @@
-// Package outcome marks an error with what is known of the work that returned it. Effects of an inbox, and work behind
-// an idempotency key, return such errors; package inbox and package idempotency say what follows from a mark.
+// Package outcome marks an error with what is known of the work that returned it. Effects of an inbox, work behind an
+// idempotency key, and publishers of a relay return such errors; packages inbox, idempotency and relay say what follows
+// from them.
 package outcome
 
 import "errors"
@@ -60,3 +61,23 @@ func Of(err error) (Class, string) {
 	}
 	return Unclassified, ""
 }
+
+// Refusal is a publisher's verdict on an event that is certainly not written, and will not be until its topic, the
+// broker or the event changes.
+type Refusal struct {
+	// Topic: all events of the topic are refused, not only this one.
+	Topic bool
+	// Code is the cause for operators to search by: Kafka's name of the error, such as "MESSAGE_TOO_LARGE". Empty:
+	// "REFUSED".
+	Code string
+	// MaybeWritten: an earlier attempt of the same call had no answer, and may have written the event.
+	MaybeWritten bool
+	// Err is the reason. Required.
+	Err error
+}
+
+// Error returns the reason.
+func (r *Refusal) Error() string { return r.Err.Error() }
+
+// Unwrap returns the reason.
+func (r *Refusal) Unwrap() error { return r.Err }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/produce"
@@ -105,14 +106,14 @@ func TestP4_RefusedConnectionIsNoVerdict(t *testing.T) {
 		k := fakeKafka(t, f)
 		events := eventsForEach("t", 1, 0, 3)
 		err := k.Publish(t.Context(), events[:1])[0]
-		if err == nil || isRejection(err) || !strings.Contains(err.Error(), code.Error()) {
+		if err == nil || isRefusal(err) || !strings.Contains(err.Error(), code.Error()) {
 			t.Errorf("%v: the verdict is %v", code, err)
 		}
 		f.mu.Lock()
 		f.metaErr = refused
 		f.mu.Unlock()
 		for i, err := range fakeKafka(t, f).Publish(t.Context(), events) {
-			if err == nil || isRejection(err) {
+			if err == nil || isRefusal(err) {
 				t.Errorf("%v, at the metadata: the verdict of event %d is %v", code, i, err)
 			}
 		}
@@ -135,31 +136,22 @@ func TestVerdictRefusals(t *testing.T) {
 	for want, err := range map[string]error{
 		"MESSAGE_TOO_LARGE":          kafka.MessageSizeTooLarge,
 		"TOPIC_AUTHORIZATION_FAILED": kafka.TopicAuthorizationFailed,
-		"REFUSED":                    errors.New("no"),
+		"":                           errors.New("no"),
 	} {
-		r := rejection(ScopeTopic, "orders", 3, fmt.Errorf("with its own words: %w", err))
-		if r.RefusalCode() != want || !r.Rejected() || !isRejection(r) || r.Scope() != ScopeTopic || r.MaybeWritten() ||
-			!errors.Is(r, err) || r.Topic != "orders" || r.Partition != 3 {
-			t.Errorf("%s: %+v, code %s", want, r, r.RefusalCode())
+		r := refusal("orders", fmt.Errorf("with its own words: %w", err))
+		if r.Code != want || !r.Topic || r.MaybeWritten || !errors.Is(r, err) || !isRefusal(r) {
+			t.Errorf("%s: %+v", want, r)
 		}
-		if text := r.Error(); !strings.Contains(text, "orders refuses this topic") ||
+		if text := r.Error(); !strings.Contains(text, "orders refuses its events") ||
 			!strings.Contains(text, "its own words") {
 			t.Errorf("%s: %q", want, text)
 		}
 	}
-	if r := rejection(ScopeRecord, "orders", 3, io.EOF); r.Scope() != ScopeRecord {
-		t.Errorf("the scope is %q", r.Scope())
-	}
-	r := &Rejection{maybe: true}
-	if !r.MaybeWritten() {
-		t.Error("MaybeWritten is false although an answer was lost")
-	}
 	changed := &PartitionsChangedError{Topic: "orders", Pinned: 6, Found: 12}
-	if !isRejection(fmt.Errorf("wrapped: %w", changed)) || changed.Scope() != ScopeTopic ||
-		!strings.Contains(changed.Error(), "orders has 12 partitions and is pinned to 6") {
-		t.Errorf("%v, of scope %q", changed, changed.Scope())
+	if !strings.Contains(changed.Error(), "orders has 12 partitions and is pinned to 6") {
+		t.Error(changed)
 	}
-	if isRejection(io.EOF) || isRejection(nil) {
+	if isRefusal(io.EOF) || isRefusal(nil) {
 		t.Error("an unknown outcome is a refusal")
 	}
 }
@@ -167,14 +159,12 @@ func TestVerdictRefusals(t *testing.T) {
 // TestVerdictNotSent checks that an event after a refused one is not refused itself.
 func TestVerdictNotSent(t *testing.T) {
 	t.Parallel()
-	refused := rejection(ScopeRecord, "orders", 3, kafka.InvalidRecord)
+	refused := refusal("orders", kafka.InvalidRecord)
 	for want, err := range map[string]error{
 		"an earlier event of its partition was not acked: " + refused.Error(): behind(refused),
 		"told to stop: " + context.Canceled.Error():                           stopped(context.Canceled),
 	} {
-		n, ok := err.(interface{ NotSent() bool })
-		if !ok || !n.NotSent() || !errors.Is(err, ErrNotSent) || isRejection(err) ||
-			errors.Is(err, kafka.InvalidRecord) ||
+		if !isUnsent(err) || isRefusal(err) || errors.Is(err, kafka.InvalidRecord) ||
 			err.Error() != "publisher: not sent: "+want {
 			t.Errorf("%v", err)
 		}
@@ -182,4 +172,10 @@ func TestVerdictNotSent(t *testing.T) {
 	if !errors.Is(stopped(context.Canceled), context.Canceled) {
 		t.Error("the error does not wrap the cause of the stop")
 	}
+}
+
+// isUnsent reports whether a verdict says that the call did not send the event.
+func isUnsent(err error) bool {
+	class, _ := outcome.Of(err)
+	return class == outcome.ClassRetryable
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // TestSlowClockMakesNoOldRecords: the publisher's clock is five days slow. With its time, retention might delete the
@@ -60,8 +61,8 @@ func TestFastDatabaseClock(t *testing.T) {
 		t.Errorf("%d refused requests, want 1", refused)
 	}
 	refuseAll = true
-	var r *Rejection
-	if err := k.Publish(t.Context(), []event.Event{e})[0]; !errors.As(err, &r) || r.Scope() != ScopeTopic ||
+	var r *outcome.Refusal
+	if err := k.Publish(t.Context(), []event.Event{e})[0]; !errors.As(err, &r) || !r.Topic ||
 		refused != 3 {
 		t.Errorf("%v after %d refused requests, want the topic's refusal after 3", err, refused)
 	}

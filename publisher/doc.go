@@ -7,9 +7,9 @@
 // A verdict is one of:
 //
 //   - nil: all in-sync replicas have the event;
-//   - an error whose Rejected method returns true ([Rejection], [PartitionsChangedError]): refused for certain, not
-//     written. Its Scope method says how far the refusal reaches: "record" or "topic";
-//   - any other error: unknown. Send the same event again. One that matches [ErrNotSent] was certainly not sent by this
+//   - an [outcome.Refusal]: refused for certain, not written; the event, or the whole topic. One for a changed
+//     partition count wraps a [PartitionsChangedError];
+//   - any other error: unknown. Send the same event again. After [outcome.Retryable] it was certainly not sent by this
 //     call, but may have been by an earlier one.
 //
 // The partition of an event is murmur2(key) modulo the pinned partition count, with the sign bit cleared, as in the

@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // newKafka makes a Kafka. Unless the test sets a Timeout or a Transport, it waits long for a busy broker: without an
@@ -136,12 +137,12 @@ func TestTooLargeIsSplitAndOnlyASingleOneRefused(t *testing.T) {
 	events[70].Payload = make([]byte, 5000)
 	verdicts := k.Publish(t.Context(), events)
 	allAcked(t, verdicts[:70])
-	var r *Rejection
-	if !errors.As(verdicts[70], &r) || r.Scope() != ScopeRecord || r.Code != kafka.MessageSizeTooLarge {
+	var r *outcome.Refusal
+	if !errors.As(verdicts[70], &r) || r.Topic || r.Code != "MESSAGE_TOO_LARGE" {
 		t.Fatalf("the event that is too large: %v", verdicts[70])
 	}
 	for _, err := range verdicts[71:] {
-		if !errors.Is(err, ErrNotSent) || isRejection(err) {
+		if !isUnsent(err) || isRefusal(err) {
 			t.Fatalf("after the event that is too large: %v", err)
 		}
 	}
@@ -168,12 +169,12 @@ func TestRecordRefusedByTopic(t *testing.T) {
 	events[7].Key, events[13].Key = "", ""
 	verdicts := k.Publish(t.Context(), events)
 	allAcked(t, verdicts[:7])
-	var r *Rejection
-	if !errors.As(verdicts[7], &r) || r.Scope() != ScopeRecord || r.Code != kafka.InvalidRecord {
+	var r *outcome.Refusal
+	if !errors.As(verdicts[7], &r) || r.Topic || r.Code != "INVALID_RECORD" {
 		t.Fatalf("the keyless event: %v", verdicts[7])
 	}
 	for _, err := range verdicts[8:] {
-		if !errors.Is(err, ErrNotSent) {
+		if !isUnsent(err) {
 			t.Fatalf("after the keyless event: %v", err)
 		}
 	}
@@ -187,9 +188,9 @@ func TestUnknownTopicIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	topic := "not-there-" + event.NewID().String()
 	k := newKafka(t, kafkatest.Brokers(t), Config{})
-	var r *Rejection
+	var r *outcome.Refusal
 	if err := k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")})[0]; !errors.As(err, &r) ||
-		r.Scope() != ScopeTopic || !errors.Is(err, kafka.UnknownTopicOrPartition) {
+		!r.Topic || !errors.Is(err, kafka.UnknownTopicOrPartition) {
 		t.Fatalf("verdict %v", err)
 	}
 	kafkatest.CreateTopic(t, kafkatest.Brokers(t), topic, 1)
@@ -237,12 +238,11 @@ func TestChangedPartitionCountIsRefused(t *testing.T) {
 	for range tick.C {
 		err := k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")})[0]
 		// Metadata is a few seconds old at most. New partitions may have no leader yet, which is an unknown outcome.
-		if err == nil || !isRejection(err) {
+		if err == nil || !isRefusal(err) {
 			continue
 		}
 		var changed *PartitionsChangedError
-		if !errors.As(err, &changed) || changed.Pinned != 2 || changed.Found != 5 || changed.Scope() != ScopeTopic ||
-			!isRejection(err) {
+		if !errors.As(err, &changed) || changed.Pinned != 2 || changed.Found != 5 {
 			t.Fatal(err)
 		}
 		break
@@ -264,7 +264,7 @@ func TestUnreachableBrokerIsUnknownOutcome(t *testing.T) {
 	for range 3 {
 		for _, k := range []*Kafka{k, late} {
 			err := k.Publish(t.Context(), []event.Event{newEvent(topic, "k", "v")})[0]
-			if err == nil || isRejection(err) {
+			if err == nil || isRefusal(err) {
 				t.Fatalf("while the broker is down: %v", err)
 			}
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // eventsForEach returns n events, for the partitions of a topic in turn. Their payloads count from from.
@@ -144,9 +145,9 @@ func TestCombinedRequestLosesItsAnswer(t *testing.T) {
 	}
 	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
 	for i, err := range k.Publish(t.Context(), eventsForEach("t", 4, 0, 20)) {
-		var refused *Rejection
+		var refused *outcome.Refusal
 		if i%4 == 2 {
-			if !errors.As(err, &refused) || !refused.MaybeWritten() {
+			if !errors.As(err, &refused) || !refused.MaybeWritten {
 				t.Errorf("event %d: %v, want a refusal that may have been written", i, err)
 			}
 		} else if err != nil {
@@ -212,7 +213,7 @@ func TestThrottledClientSendsNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	for i, err := range k.Publish(ctx, eventsForEach("t", 2, 4, 4)) {
-		if !errors.Is(err, ErrNotSent) {
+		if !isUnsent(err) {
 			t.Errorf("event %d: %v", i, err)
 		}
 	}

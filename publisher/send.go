@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // A misrouted request is repeated this often at once, which covers a planned move of a leader. After that the caller
@@ -20,9 +21,9 @@ const (
 	repeatAfter = 50 * time.Millisecond
 )
 
-// outcome is the result of a group. The first acked events are in the log. The next tried events have err. The rest was
-// not sent, but if maybe is set, an earlier request may have written any of them.
-type outcome struct {
+// groupResult is the result of a group. The first acked events are in the log. The next tried events have err. The rest
+// was not sent, but if maybe is set, an earlier request may have written any of them.
+type groupResult struct {
 	acked, tried int
 	err          error
 	maybe        bool
@@ -53,7 +54,7 @@ func (k *Kafka) sendGroup(ctx context.Context, r *round, g group, events []event
 
 // deliver sends one batch after the other while it holds the partition's semaphore, and splits a batch that the broker
 // finds too large.
-func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.Event) outcome {
+func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.Event) groupResult {
 	select {
 	case g.to.send <- struct{}{}:
 	default:
@@ -61,7 +62,7 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 		err := k.acquire(ctx, g.to.send)
 		r.resume()
 		if err != nil {
-			return outcome{err: stopped(err)}
+			return groupResult{err: stopped(err)}
 		}
 	}
 	defer func() { <-g.to.send }()
@@ -72,7 +73,7 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 	acked, most, maybe, ownTime := 0, len(g.order), false, false
 	for acked < len(g.order) {
 		if err := k.halted(ctx); err != nil {
-			return outcome{acked: acked, err: stopped(err)}
+			return groupResult{acked: acked, err: stopped(err)}
 		}
 		if rests := k.wire.rests(g.to.leader.Load()); rests > 0 {
 			r.rest()
@@ -89,7 +90,7 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 			b.floor = time.Time{}
 		}
 		if err := b.seal(time.Now()); err != nil {
-			return outcome{acked, n, err, maybe}
+			return groupResult{acked, n, err, maybe}
 		}
 		first, lost, err := -1, false, k.fits(b)
 		if err == nil {
@@ -112,25 +113,27 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 				most = max(first, 1)
 			}
 		default:
-			return outcome{acked, n, verdictOf(c, g.to, err, maybe), maybe}
+			return groupResult{acked, n, verdictOf(c, g.to, err, maybe), maybe}
 		}
 	}
-	return outcome{acked: acked}
+	return groupResult{acked: acked}
 }
 
 // verdictOf returns the verdict of events whose last request failed with this error. maybe: an earlier request may have
 // written them.
 func verdictOf(c class, to *partition, err error, maybe bool) error {
-	scope := ScopeRecord
+	var r *outcome.Refusal
 	switch c {
 	case tooLarge, badRecord:
+		r = &outcome.Refusal{
+			Code: codeOf(err), Err: fmt.Errorf("publisher: topic %s refuses this record: %w", to.topic.name, err),
+		}
 	case topicRefuse:
-		scope = ScopeTopic
+		r = refusal(to.topic.name, err)
 	default:
 		return fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", to.topic.name, to.id, err)
 	}
-	r := rejection(scope, to.topic.name, to.id, err)
-	r.maybe = maybe
+	r.MaybeWritten = maybe
 	return r
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/segmentio/kafka-go"
 )
 
@@ -108,7 +109,9 @@ func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
 		pinned = len(parts)
 	}
 	if pinned != found {
-		return nil, &PartitionsChangedError{Topic: t.name, Pinned: pinned, Found: found}
+		return nil, &outcome.Refusal{
+			Topic: true, Err: &PartitionsChangedError{Topic: t.name, Pinned: pinned, Found: found},
+		}
 	}
 	t.mu.Lock()
 	t.cluster = cluster
@@ -143,7 +146,7 @@ func (k *Kafka) absent(ctx context.Context, t *topic, cluster string, err error)
 			return err
 		}
 	}
-	return rejection(ScopeTopic, t.name, -1, err)
+	return refusal(t.name, err)
 }
 
 // note stores count's result and returns resolve's. The topic becomes refused or usable, or keeps its state.
@@ -151,7 +154,7 @@ func (k *Kafka) note(ctx context.Context, t *topic, leaders []int32, err error) 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := t.refused
-	if err != nil && !isRejection(err) {
+	if err != nil && !isRefusal(err) {
 		if t.parts == nil || was != nil || t.moved {
 			return nil, err
 		}

@@ -92,7 +92,7 @@ func TestP4_ChangedCountIsNotUsedUnpinned(t *testing.T) {
 		p.grow(97)
 		<-time.After(31 * time.Second)
 		p.set(errors.New("database away"), nil)
-		if err := p.k.Publish(t.Context(), []event.Event{e})[0]; err == nil || isRejection(err) {
+		if err := p.k.Publish(t.Context(), []event.Event{e})[0]; err == nil || isRefusal(err) {
 			t.Fatalf("verdict %v, want an unknown outcome", err)
 		}
 		p.requireNewCount(t, e, 97)

@@ -9,75 +9,20 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// The scopes of a refusal.
-const (
-	ScopeRecord = "record" // only this event is refused
-	ScopeTopic  = "topic"  // every event of the topic is refused
-)
-
-// ErrNotSent is matched by the verdict of an event that this call did not send, because an earlier event of its
-// partition was not acknowledged or because the call was told to stop. An earlier call may have written it.
-var ErrNotSent = errors.New("not sent")
-
 // ErrClosed is matched by verdicts of a Kafka that was closed.
 var ErrClosed = errors.New("publisher: closed")
 
-// Rejection is a certain refusal: the event cannot be written until the topic, the broker or the event changes. It was
-// not written, unless MaybeWritten says otherwise.
-type Rejection struct {
-	Topic     string
-	Partition int         // -1 when the topic as a whole refuses
-	Code      kafka.Error // the broker's error code
-	Err       error       // the broker's error with its message
-	scope     string
-	maybe     bool
-}
-
-// Rejected returns true: the refusal is certain.
-func (r *Rejection) Rejected() bool { return true }
-
-// MaybeWritten reports whether the answer to an earlier request of the same call was lost. That request may have
-// written the event, which was refused when it was sent again.
-func (r *Rejection) MaybeWritten() bool { return r.maybe }
-
-// Scope returns ScopeRecord or ScopeTopic.
-func (r *Rejection) Scope() string { return r.scope }
-
-// RefusalCode returns Kafka's name of the error, such as "MESSAGE_TOO_LARGE".
-func (r *Rejection) RefusalCode() string {
-	switch r.Code {
-	case 0:
-		return "REFUSED"
-	case kafka.MessageSizeTooLarge: // kafka-go names it differently
-		return "MESSAGE_TOO_LARGE"
-	}
-	return strings.ToUpper(strings.ReplaceAll(r.Code.Title(), " ", "_"))
-}
-
-// Unwrap returns the broker's error.
-func (r *Rejection) Unwrap() error { return r.Err }
-
-// Error names the refused record or topic and the reason.
-func (r *Rejection) Error() string {
-	return fmt.Sprintf("publisher: topic %s refuses this %s: %v", r.Topic, r.scope, r.Err)
-}
-
-// PartitionsChangedError refuses a topic whose partition count is no longer the pinned one: with another count keys
-// move to other partitions and lose their order.
+// PartitionsChangedError is why a topic is refused whose partition count is no longer the pinned one: with another
+// count keys move to other partitions and lose their order.
 type PartitionsChangedError struct {
 	Topic         string
 	Pinned, Found int
 }
-
-// Rejected is true: nothing was sent.
-func (e *PartitionsChangedError) Rejected() bool { return true }
-
-// Scope is ScopeTopic.
-func (e *PartitionsChangedError) Scope() string { return ScopeTopic }
 
 // Error names both counts and what an operator can do.
 func (e *PartitionsChangedError) Error() string {
@@ -86,28 +31,16 @@ func (e *PartitionsChangedError) Error() string {
 		"let everything published so far be consumed, then run `relay topics accept`", e.Topic, e.Found, e.Pinned)
 }
 
-// notSentError is an ErrNotSent with its reason.
-type notSentError struct {
-	what  string
-	cause error
-}
-
-func (e *notSentError) Error() string {
-	return "publisher: not sent: " + e.what + ": " + e.cause.Error()
-}
-
-// NotSent returns true: this call did not send the event.
-func (e *notSentError) NotSent() bool { return true }
-
-func (e *notSentError) Unwrap() []error { return []error{ErrNotSent, e.cause} }
-
 // behind returns the verdict of the events after one that was not acknowledged. It keeps only the text of its cause, so
-// it is not a rejection even if the cause is.
+// it is not a refusal even if the cause is.
 func behind(cause error) error {
-	return &notSentError{"an earlier event of its partition was not acked", errors.New(cause.Error())}
+	return outcome.Retryable(fmt.Errorf("publisher: not sent: an earlier event of its partition was not acked: %s",
+		cause.Error()))
 }
 
-func stopped(cause error) error { return &notSentError{"told to stop", cause} }
+func stopped(cause error) error {
+	return outcome.Retryable(fmt.Errorf("publisher: not sent: told to stop: %w", cause))
+}
 
 // class says how to go on after a request that was not acknowledged.
 type class int
@@ -184,14 +117,27 @@ func unsaid(err error) error {
 	return errors.New(err.Error())
 }
 
-func rejection(scope, topic string, partition int, err error) *Rejection {
-	r := &Rejection{Topic: topic, Partition: partition, Err: err, scope: scope}
-	_ = errors.As(err, &r.Code) // stays 0 if the error is not the broker's
-	return r
+// refusal returns the verdict of a topic that is refused.
+func refusal(topic string, err error) *outcome.Refusal {
+	return &outcome.Refusal{
+		Topic: true, Code: codeOf(err), Err: fmt.Errorf("publisher: topic %s refuses its events: %w", topic, err),
+	}
 }
 
-// isRejection reports whether err is a certain refusal, of whatever type.
-func isRejection(err error) bool {
-	var r interface{ Rejected() bool }
-	return errors.As(err, &r) && r.Rejected()
+// codeOf returns Kafka's name of a broker's error, such as "MESSAGE_TOO_LARGE", or "" for any other error.
+func codeOf(err error) string {
+	switch code, ok := errors.AsType[kafka.Error](err); {
+	case !ok:
+		return ""
+	case code == kafka.MessageSizeTooLarge: // kafka-go names it differently
+		return "MESSAGE_TOO_LARGE"
+	default:
+		return strings.ToUpper(strings.ReplaceAll(code.Title(), " ", "_"))
+	}
+}
+
+// isRefusal reports whether err is a certain refusal.
+func isRefusal(err error) bool {
+	_, ok := errors.AsType[*outcome.Refusal](err)
+	return ok
 }

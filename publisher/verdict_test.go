@@ -18,6 +18,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // keys returns a key for each of the partitions 0 to n-1, in that order.
@@ -68,18 +69,18 @@ func TestOnePartitionFailsAndTheOthersGoOn(t *testing.T) {
 		switch {
 		case acked != (err == nil):
 			t.Fatalf("event %d: acked %t, verdict %v", i, acked, err)
-		case isRejection(err):
+		case isRefusal(err):
 			t.Fatalf("event %d: %v is no refusal", i, err)
 		case err != nil && i%3 != 1:
 			t.Fatalf("event %d of a healthy partition: %v", i, err)
-		case i%3 == 1 && i > 100 && err != nil && !errors.Is(err, ErrNotSent):
+		case i%3 == 1 && i > 100 && err != nil && !isUnsent(err):
 			failed++ // in the batch of event 100
 		}
 	}
-	if !errors.Is(verdicts[100], kafka.NotEnoughReplicas) || errors.Is(verdicts[100], ErrNotSent) {
+	if !errors.Is(verdicts[100], kafka.NotEnoughReplicas) || isUnsent(verdicts[100]) {
 		t.Errorf("the failed batch: %v", verdicts[100])
 	}
-	if !errors.Is(verdicts[298], ErrNotSent) || failed > 10 {
+	if !isUnsent(verdicts[298]) || failed > 10 {
 		t.Errorf("the last of the partition: %v; %d shared the failed batch", verdicts[298], failed)
 	}
 }
@@ -116,9 +117,9 @@ func TestRequestsToOnePartitionNeverOverlap(t *testing.T) {
 func TestClassesOfAnswers(t *testing.T) {
 	t.Parallel()
 	for c, want := range map[kafka.Error]string{
-		kafka.TopicAuthorizationFailed: ScopeTopic, kafka.InvalidTopic: ScopeTopic, kafka.PolicyViolation: ScopeTopic,
-		kafka.InvalidTimestamp: ScopeTopic, kafka.UnsupportedCompressionType: ScopeTopic,
-		kafka.MessageSizeTooLarge: ScopeRecord, kafka.RecordListTooLarge: ScopeRecord, kafka.InvalidRecord: ScopeRecord,
+		kafka.TopicAuthorizationFailed: "topic", kafka.InvalidTopic: "topic", kafka.PolicyViolation: "topic",
+		kafka.InvalidTimestamp: "topic", kafka.UnsupportedCompressionType: "topic",
+		kafka.MessageSizeTooLarge: "record", kafka.RecordListTooLarge: "record", kafka.InvalidRecord: "record",
 		kafka.ClusterAuthorizationFailed: "", kafka.SASLAuthenticationFailed: "",
 		kafka.NotEnoughReplicasAfterAppend: "", kafka.RequestTimedOut: "", kafka.Unknown: "", kafka.InvalidMessage: "",
 		kafka.InvalidRequiredAcks: "",
@@ -126,9 +127,9 @@ func TestClassesOfAnswers(t *testing.T) {
 		f := &fake{partitions: 1, produce: func(context.Context, request) *produce.ResponsePartition { return code(c) }}
 		err := fakeKafka(t, f).Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0]
 		scope := ""
-		var r *Rejection
+		var r *outcome.Refusal
 		if errors.As(err, &r) {
-			scope = r.Scope()
+			scope = map[bool]string{true: "topic", false: "record"}[r.Topic]
 		}
 		if scope != want || !errors.Is(err, c) {
 			t.Errorf("%v: scope %q, want %q; verdict %v", c, scope, want, err)
@@ -163,9 +164,9 @@ func TestRefusedRecordIsFoundInOrder(t *testing.T) {
 			events = append(events, newEvent("t", "k", v))
 		}
 		verdicts := newKafka(t, []string{"nowhere:1"}, Config{Transport: f}).Publish(t.Context(), events)
-		var r *Rejection
+		var r *outcome.Refusal
 		if got := strings.Join(wrote, " "); got != "a b c d e" || !errors.As(verdicts[5], &r) ||
-			!errors.Is(verdicts[6], ErrNotSent) {
+			!isUnsent(verdicts[6]) {
 			t.Errorf("%s: wrote %q, verdicts %v", name, got, verdicts)
 		}
 	}
@@ -197,10 +198,10 @@ func TestP4_RefusalAfterLostAnswerMayBeWritten(t *testing.T) {
 			newEvent("t", "k", "a"), newEvent("t", "k", "bad"),
 			newEvent("t", "k", "b"),
 		})
-		var r *Rejection
-		if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.MaybeWritten() != lost ||
-			r.RefusalCode() != "INVALID_RECORD" ||
-			verdicts[2] == nil || errors.Is(verdicts[2], ErrNotSent) == lost {
+		var r *outcome.Refusal
+		if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.MaybeWritten != lost ||
+			r.Code != "INVALID_RECORD" ||
+			verdicts[2] == nil || isUnsent(verdicts[2]) == lost {
 			t.Errorf("%s: %v", name, verdicts)
 		}
 	}
@@ -272,7 +273,7 @@ func TestTheEndOfContextLetsTheRequestInFlightFinish(t *testing.T) {
 				t.Errorf("after Close: %v", err)
 			}
 		}
-		if last := verdicts[99]; !errors.Is(last, ErrNotSent) || !errors.Is(last, want) {
+		if last := verdicts[99]; !isUnsent(last) || !errors.Is(last, want) {
 			t.Errorf("the last event: %v", last)
 		}
 		cancel()
@@ -306,12 +307,12 @@ func TestTopicVanishesAndComesBack(t *testing.T) {
 				}
 			}
 			<-time.After(2 * time.Second)
-			if err := verdict(); !isRejection(err) {
+			if err := verdict(); !isRefusal(err) {
 				t.Fatal(err)
 			}
 			// An outage is no evidence about the topic.
 			f.metaErr = io.ErrUnexpectedEOF
-			if err := verdict(); err == nil || isRejection(err) {
+			if err := verdict(); err == nil || isRefusal(err) {
 				t.Fatal(err)
 			}
 			f.metaErr, f.meta = nil, 0
@@ -327,7 +328,7 @@ func TestTopicVanishesAndComesBack(t *testing.T) {
 func TestOtherClustersTopicError(t *testing.T) {
 	t.Parallel()
 	for _, meta := range []kafka.Error{kafka.UnknownTopicOrPartition, kafka.TopicAuthorizationFailed} {
-		other := &PartitionsChangedError{Topic: "stands for an error of the cluster"}
+		other := &outcome.Refusal{Topic: true, Err: errors.New("the cluster is another")}
 		k := newKafka(t, []string{"nowhere:1"}, Config{
 			Transport: &fake{cluster: "other", meta: meta},
 			Pin: func(_ context.Context, cluster, topic string, partitions int) (int, error) {
@@ -337,7 +338,7 @@ func TestOtherClustersTopicError(t *testing.T) {
 				return 0, other
 			},
 		})
-		if err := k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0]; !isRejection(err) ||
+		if err := k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0]; !isRefusal(err) ||
 			!errors.Is(err, other) {
 			t.Errorf("%v: verdict %v", meta, err)
 		}
@@ -378,7 +379,7 @@ func TestThePinDecides(t *testing.T) {
 	}
 	f.partitions = 13
 	for range 2 {
-		if err := verdict(); err == nil || isRejection(err) {
+		if err := verdict(); err == nil || isRefusal(err) {
 			t.Fatalf("topic grown, Pin failed: %v, want an unknown outcome: other relays may use the new count", err)
 		}
 	}
@@ -387,7 +388,7 @@ func TestThePinDecides(t *testing.T) {
 		t.Fatal(err)
 	}
 	pinErr, f.cluster = errors.New("database away"), "other"
-	if err := verdict(); err == nil || isRejection(err) {
+	if err := verdict(); err == nil || isRefusal(err) {
 		t.Fatalf("the cluster changed and Pin fails: %v, want an unknown outcome", err)
 	}
 	pinErr = nil
@@ -414,7 +415,7 @@ func TestRetryStaysInCluster(t *testing.T) {
 		return 1, nil
 	}})
 	for range 2 {
-		if err := k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0]; err == nil || isRejection(err) {
+		if err := k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v")})[0]; err == nil || isRefusal(err) {
 			t.Errorf("verdict %v, want an unknown outcome", err)
 		}
 	}
@@ -485,10 +486,10 @@ func TestTooLargeRequestIsRefused(t *testing.T) {
 	huge := newEvent("t", "k", "v")
 	huge.Payload = make([]byte, 2<<20)
 	verdicts := k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v"), huge, newEvent("t", "k", "v")})
-	var r *Rejection
-	if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.Scope() != ScopeRecord ||
-		r.RefusalCode() != "MESSAGE_TOO_LARGE" || r.MaybeWritten() ||
-		!errors.Is(verdicts[2], ErrNotSent) || isRejection(verdicts[2]) {
+	var r *outcome.Refusal
+	if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.Topic ||
+		r.Code != "MESSAGE_TOO_LARGE" || r.MaybeWritten ||
+		!isUnsent(verdicts[2]) || isRefusal(verdicts[2]) {
 		t.Errorf("verdicts %v", verdicts)
 	}
 	if sent != 1 {

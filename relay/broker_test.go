@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // broker is a publisher with partitions. In each partition it writes the events of a call up to the first that is not
@@ -33,15 +34,10 @@ type answer struct {
 
 var (
 	errAway    = errors.New("the partition does not answer")
-	errNotSent = unsent{}
-	tooLarge   = answer{err: refusal{scope: "record"}}
-	forbidden  = answer{err: refusal{scope: "topic"}}
+	errNotSent = outcome.Retryable(errors.New("not sent"))
+	tooLarge   = answer{err: refusedEvent}
+	forbidden  = answer{err: refusedTopic}
 )
-
-type unsent struct{}
-
-func (unsent) Error() string { return "not sent" }
-func (unsent) NotSent() bool { return true }
 
 func newBroker(partitions uint32) *broker { return &broker{partitions: partitions} }
 

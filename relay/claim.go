@@ -39,7 +39,7 @@ type laneClaim struct {
 	seen      lanes.Pace // of its events
 	// The lane's floor after the settle, with the current exceptions; 0: not known.
 	floorAfter int64
-	fates      outcome // of its events, if it is settled
+	fates      tally // of its events, if it is settled
 }
 
 func grantsOf(claims []laneClaim) []lanes.Grant {

@@ -28,7 +28,7 @@ func TestEventsHaveTheDatabasesTime(t *testing.T) {
 			t.Errorf("event %s has the time %v, %v from this machine's time", e.ID, e.Position.Timestamp, d)
 		}
 		if away && e.Topic == "away" {
-			return refusal{"topic"}
+			return refusedTopic
 		}
 		return nil
 	}

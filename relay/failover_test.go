@@ -161,7 +161,7 @@ func TestP4HeldAfterAFailover(t *testing.T) {
 	refused := true
 	f.to.verdict = func(int, event.Event) error {
 		if refused {
-			return refusal{"topic"}
+			return refusedTopic
 		}
 		return nil
 	}

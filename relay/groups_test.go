@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -31,19 +33,13 @@ func (p *topicPublisher) Publish(_ context.Context, events []event.Event) []erro
 	p.most = max(p.most, len(events))
 	for i := range events {
 		if p.refused(events[i].Topic) {
-			verdicts[i] = topicRefused{}
+			verdicts[i] = &outcome.Refusal{Topic: true, Err: errors.New("not authorised")}
 		} else {
 			p.n++
 		}
 	}
 	return verdicts
 }
-
-type topicRefused struct{}
-
-func (topicRefused) Error() string  { return "not authorised" }
-func (topicRefused) Rejected() bool { return true }
-func (topicRefused) Scope() string  { return delivery.ScopeTopic }
 
 // drivenTopics drives a relay whose lane 0 has two events of 64 KiB in each of n topics.
 func drivenTopics(t *testing.T, n int, to *topicPublisher) (*Driver, *pgtest.DB) {

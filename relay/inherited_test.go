@@ -79,7 +79,7 @@ func TestFormsOfTexts(t *testing.T) {
 				db, to := outboxDB(t), &memory{}
 				to.verdict = func(call int, _ event.Event) error {
 					if call == 1 {
-						return refusal{}
+						return refusedEvent
 					}
 					return nil
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -83,11 +84,10 @@ func (m *memory) count() int {
 	return len(m.log)
 }
 
-type refusal struct{ scope string }
-
-func (r refusal) Error() string  { return "refused: too large" }
-func (r refusal) Rejected() bool { return true }
-func (r refusal) Scope() string  { return r.scope }
+var (
+	refusedEvent = &outcome.Refusal{Err: errors.New("refused: too large")}
+	refusedTopic = &outcome.Refusal{Err: errors.New("refused: not authorised"), Topic: true}
+)
 
 func outboxDB(t *testing.T) *pgtest.DB { return pgtest.New(t, migrations.Outbox) }
 

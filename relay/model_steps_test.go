@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/explore"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -337,29 +338,12 @@ func (x *modelSteps) claimsInterleaved(i int) {
 }
 
 // Verdicts of the model's broker.
-type modelVerdict struct{ scope, code string }
-
-// Error implements error.
-func (v *modelVerdict) Error() string { return v.code }
-
-// Rejected, Scope, NotSent and MaybeWritten are the methods of a publisher's errors.
-func (v *modelVerdict) Rejected() bool { return v.scope != "" }
-
-// Scope returns the scope of a refusal.
-func (v *modelVerdict) Scope() string { return v.scope }
-
-// NotSent reports whether the event was certainly not sent.
-func (v *modelVerdict) NotSent() bool { return v == modelUnsent }
-
-// MaybeWritten reports whether an earlier attempt of the call may have written the event.
-func (v *modelVerdict) MaybeWritten() bool { return v == modelMaybe }
-
 var (
 	errModelUnknown = errors.New("outcome unknown")
-	modelUnsent     = &modelVerdict{code: "not sent"}
-	modelRefused    = &modelVerdict{scope: delivery.ScopeRecord, code: "refused"}
-	modelMaybe      = &modelVerdict{scope: delivery.ScopeRecord, code: "refused after an answer was lost"}
-	modelTopic      = &modelVerdict{scope: delivery.ScopeTopic, code: "topic refused"}
+	modelUnsent     = outcome.Retryable(errors.New("not sent"))
+	modelRefused    = &outcome.Refusal{Err: errors.New("refused")}
+	modelMaybe      = &outcome.Refusal{Err: errors.New("refused after an answer was lost"), MaybeWritten: true}
+	modelTopic      = &outcome.Refusal{Err: errors.New("topic refused"), Topic: true}
 )
 
 // modelAnswer is the answer of a broker that takes the events of one place: the first n are written or not, and get a

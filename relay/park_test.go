@@ -1,9 +1,11 @@
 package relay_test
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -464,7 +467,9 @@ func TestParkedReasonsAreText(t *testing.T) {
 	db, b := outboxDB(t), newBroker(1)
 	b.set(func(e *event.Event, _ int32) answer {
 		if e.Key == "k3" {
-			return answer{err: badTextError{}}
+			return answer{err: &outcome.Refusal{
+				Code: "CODE\x00", Err: errors.New("bad \x00 \xff" + strings.Repeat("long ", 400)),
+			}}
 		}
 		return answer{}
 	})
@@ -480,12 +485,6 @@ func TestParkedReasonsAreText(t *testing.T) {
 	}
 }
 
-type badTextError struct{}
-
-func (badTextError) Error() string       { return "bad \x00 \xff" + fmt.Sprintf("%2000s", "long") }
-func (badTextError) Rejected() bool      { return true }
-func (badTextError) RefusalCode() string { return "CODE\x00" }
-
 // TestP4WhatIsPutAsideIsNotTakenAway: a user's trigger takes away what a settle parks, holds or marks. The events stay
 // where they are, their lane is named, and the others go on.
 func TestP4WhatIsPutAsideIsNotTakenAway(t *testing.T) {
@@ -495,7 +494,7 @@ func TestP4WhatIsPutAsideIsNotTakenAway(t *testing.T) {
 			t.Parallel()
 			db, to := outboxDB(t), &memory{verdict: func(_ int, e event.Event) error {
 				if e.Key == "k1" {
-					return refusal{}
+					return refusedEvent
 				}
 				return nil
 			}}
@@ -524,7 +523,7 @@ func TestP4WhatIsPutAsideIsNotTakenAway(t *testing.T) {
 // TestP4WhatIsHeldIsNotTakenAway: the same for a topic that is refused as a whole.
 func TestP4WhatIsHeldIsNotTakenAway(t *testing.T) {
 	t.Parallel()
-	db, to, said := outboxDB(t), &memory{verdict: func(int, event.Event) error { return refusal{"topic"} }}, &text{}
+	db, to, said := outboxDB(t), &memory{verdict: func(int, event.Event) error { return refusedTopic }}, &text{}
 	fill(t, db, 30, 10)
 	db.Exec(t, `create function away() returns trigger language plpgsql as 'begin return null; end';
 		create trigger away before insert on outbox_held for each row execute function away()`)

@@ -219,7 +219,7 @@ func TestP4PauseOfRefusedTopic(t *testing.T) {
 				tries.Store(0)
 			})
 		}
-		return refusal{"topic"}
+		return refusedTopic
 	}
 	fillTopic(t, db, "slow", 0, 5)
 	stop := startRelay(t, newRelay(t, db, to, config()))
@@ -255,7 +255,7 @@ func TestP4PausedBeforeTry(t *testing.T) {
 	f := driven(t, outboxDB(t), func(c *relay.Config) {
 		c.Observer.Reopened = func(string, int32, time.Duration) { reopened++ }
 	})
-	f.to.verdict = func(int, event.Event) error { return refusal{"topic"} }
+	f.to.verdict = func(int, event.Event) error { return refusedTopic }
 	f.append()
 	f.step()
 	calls := f.to.calls

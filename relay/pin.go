@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -30,7 +30,7 @@ func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, t
 			case err != nil:
 				return 0, &pinError{topic, err}
 			case home != "" && cluster != "" && home != cluster:
-				return 0, &otherClusterError{pinned: home, found: cluster}
+				return 0, otherCluster(home, cluster)
 			case partitions == 0:
 				return 0, nil
 			case pinned > 0 && (home != "" || cluster == ""):
@@ -67,19 +67,9 @@ func (e *pinError) Error() string {
 
 func (e *pinError) Unwrap() error { return e.err }
 
-// otherClusterError refuses every topic of a Kafka cluster that is not the one that the outbox publishes to.
-type otherClusterError struct{ pinned, found string }
-
-// Rejected is true: nothing was sent.
-func (e *otherClusterError) Rejected() bool { return true }
-
-// Scope is the topic.
-func (e *otherClusterError) Scope() string { return delivery.ScopeTopic }
-
-// Error names both clusters, and the operator's remedy.
-func (e *otherClusterError) Error() string {
-	return fmt.Sprintf("relay: the brokers are those of Kafka cluster %s, and the outbox publishes to %s: look at "+
-		"the brokers' addresses; "+
-		"if its topics have moved, let everything published so far be consumed, then run `relay topics "+
-		"accept-cluster --cluster %[1]s`", e.found, e.pinned)
+// otherCluster refuses every topic of a Kafka cluster that is not the one that the outbox publishes to.
+func otherCluster(pinned, found string) error {
+	return &outcome.Refusal{Topic: true, Err: fmt.Errorf("relay: the brokers are those of Kafka cluster %s, and the "+
+		"outbox publishes to %s: look at the brokers' addresses; if its topics have moved, let everything published "+
+		"so far be consumed, then run `relay topics accept-cluster --cluster %[1]s`", found, pinned)}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -34,12 +35,8 @@ func TestP4ClusterIsPinned(t *testing.T) {
 	}
 	refused := func(cluster, topic string) {
 		t.Helper()
-		var r interface {
-			Rejected() bool
-			Scope() string
-		}
-		if n, err := pins(t.Context(), cluster, topic, 3); !errors.As(err, &r) || !r.Rejected() ||
-			r.Scope() != publisher.ScopeTopic {
+		var r *outcome.Refusal
+		if n, err := pins(t.Context(), cluster, topic, 3); !errors.As(err, &r) || !r.Topic {
 			t.Errorf("topic %s in cluster %q: %d, %v", topic, cluster, n, err)
 		}
 	}

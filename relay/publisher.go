@@ -8,13 +8,10 @@ import (
 
 // Publisher sends events to where consumers read them. Package publisher has the one for Kafka.
 //
-// Publish returns one verdict per event, in a slice of the same length. Nil means acked: the event is durable. An error
-// with a method Rejected() bool that returns true means certainly refused: sending the same event again cannot succeed
-// until somebody changes something. Its method Scope() string, if it has one, returns the scope of the refusal:
-// "record" (the event; the default) or "topic" (all its events); its method RefusalCode() string returns a code that
-// operators can search by. Any other error means that the outcome is unknown: the event may have been written, and it
-// will be sent again; a method NotSent() bool that returns true says that this call did not send it. A refusal whose
-// method MaybeWritten() bool returns true came after an attempt of the same call whose outcome is unknown.
+// Publish returns one verdict per event, in a slice of the same length. Nil means acked: the event is durable. An
+// [outcome.Refusal] means certainly refused: sending the same event again cannot succeed until somebody changes
+// something. After [outcome.Retryable] this call did not send the event. Any other error means that the outcome is
+// unknown: the event may have been written, and it will be sent again.
 //
 // Events come in the order in which they must be written. A publisher must not send an event of a partition after one
 // of the same partition, of this or an earlier call, that is neither acked nor certain never to be written late: first
@@ -22,7 +19,7 @@ import (
 // flight, for a bounded time, and must send nothing new. It must not keep the slice: the next claim overwrites it.
 //
 // A publisher whose topics have partitions should be a [Router] too: a partition that does not answer is then held
-// while the others continue. Without it, every topic counts as one partition.
+// while the others continue. Without it, every topic counts as one partition. Package publishertest examines one.
 type Publisher interface {
 	Publish(ctx context.Context, events []event.Event) []error
 }

@@ -95,16 +95,16 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Pla
 		if i >= len(heads) {
 			break
 		}
-		switch scope, refused := delivery.Rejected(err); {
-		case err == nil, refused && scope == delivery.ScopeRecord:
+		switch refused := delivery.Refused(err); {
+		case err == nil, refused != nil && !refused.Topic:
 			// It answers; the claim that drains parks refused events.
 			r.health.Acked(time.Now(), func() map[delivery.Place]bool {
 				return map[delivery.Place]bool{heads[i]: true}
 			})
 			r.reopen(heads[i])
-		case refused && heads[i].Partition != delivery.WholeTopic:
+		case refused != nil && heads[i].Partition != delivery.WholeTopic:
 			r.closeTopic(heads[i].Topic, err)
-		case refused && !c.items[i].Sent:
+		case refused != nil && !c.items[i].Sent:
 			unsent.add(found[heads[i]], c.items[i].ID)
 		}
 	}

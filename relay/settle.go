@@ -75,29 +75,29 @@ func concat(a, b *laneKeys) laneKeys {
 	}
 }
 
-// outcome counts the events of one or more lanes by their fates. Events that were held before are not among the held.
-type outcome struct {
+// tally counts the events of one or more lanes by their fates. Events that were held before are not among the held.
+type tally struct {
 	acked, drained, released int // published: all, from outbox_held, and from lists of parked keys
 	parked, refused          int // all that are parked, and those of them that were refused themselves
 	held                     map[delivery.Place]int
 	first                    refused
 }
 
-// refused is the first refused event of an outcome, for the log.
+// refused is the first refused event of a tally, for the log.
 type refused struct {
 	id      uuid.UUID
 	topic   string
 	refusal delivery.Refusal
 }
 
-func (o *outcome) hold(at delivery.Place, events int) {
+func (o *tally) hold(at delivery.Place, events int) {
 	if o.held == nil {
 		o.held = map[delivery.Place]int{}
 	}
 	o.held[at] += events
 }
 
-func (o *outcome) add(other *outcome) {
+func (o *tally) add(other *tally) {
 	if o.refused == 0 {
 		o.first = other.first
 	}
@@ -135,7 +135,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	if set.known || !pgerr.Is(err, pgerr.DivisionByZero) { // sql.AsKnown refuses no lane
 		r.overran(grantsOf(set.lanes), err)
 	}
-	var all outcome
+	var all tally
 	for i := range set.lanes {
 		l := &set.lanes[i]
 		switch {
@@ -341,7 +341,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 
 // reportSettled reports the result of a settle: what became of the events of the lanes that were settled. What became
 // of the others is their next owners' to say.
-func (r *Relay) reportSettled(n *outcome, gone int, took time.Duration) {
+func (r *Relay) reportSettled(n *tally, gone int, took time.Duration) {
 	o := &r.cfg.Observer
 	if n.acked > 0 && o.Settled != nil {
 		o.Settled(n.acked, gone, took)

@@ -63,7 +63,7 @@ func TestP3_5_OnlyTheOwnerSettles(t *testing.T) {
 		"parked": refuseK3("0"),
 		"held": func(_ *event.Event, partition int32) answer {
 			if partition == 1 {
-				return answer{err: refusal{scope: "topic"}}
+				return answer{err: refusedTopic}
 			}
 			return answer{}
 		},

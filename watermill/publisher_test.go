@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/watermill"
 )
 
@@ -92,23 +93,20 @@ func (v verdicts) count(matches func(error) bool) (n int) {
 
 func acked(err error) bool { return err == nil }
 
-func notSent(err error) bool {
-	var n interface{ NotSent() bool }
-	return errors.As(err, &n) && n.NotSent()
+func unsent(err error) bool {
+	class, _ := outcome.Of(err)
+	return class == outcome.ClassRetryable
 }
 
 func rejected(scope string) func(error) bool {
 	return func(err error) bool {
-		var r interface {
-			Rejected() bool
-			Scope() string
-		}
-		return errors.As(err, &r) && r.Rejected() && r.Scope() == scope
+		var r *outcome.Refusal
+		return errors.As(err, &r) && r.Topic == (scope == "topic")
 	}
 }
 
 func unknown(err error) bool {
-	return err != nil && !notSent(err) && !rejected("record")(err) && !rejected("topic")(err)
+	return err != nil && !unsent(err) && !rejected("record")(err) && !rejected("topic")(err)
 }
 
 // TestVerdicts: a message that failed is unknown, and no later one of its lane is sent; other lanes continue.
@@ -123,7 +121,7 @@ func TestVerdicts(t *testing.T) {
 	p := newPublisher(t, b, watermill.PublisherConfig{})
 	events := laneEvents(3, 5)
 	v := verdicts(p.Publish(t.Context(), events))
-	if len(v) != 15 || v.count(acked) != 12 || v.count(unknown) != 1 || v.count(notSent) != 2 || !unknown(v[2*3+1]) {
+	if len(v) != 15 || v.count(acked) != 12 || v.count(unknown) != 1 || v.count(unsent) != 2 || !unknown(v[2*3+1]) {
 		t.Fatal(v)
 	}
 	if got := b.payloads("1/"); got != "1/0 1/1" {
@@ -207,7 +205,7 @@ func TestRefusals(t *testing.T) {
 			return watermill.NotRefused
 		}})
 		v := verdicts(p.Publish(t.Context(), laneEvents(1, 5)))
-		if !c.want(v[1]) || v.count(acked) != 1 || v.count(notSent) != c.notSent || !errors.Is(v[1], c.err) {
+		if !c.want(v[1]) || v.count(acked) != 1 || v.count(unsent) != c.notSent || !errors.Is(v[1], c.err) {
 			t.Errorf("%v: %v", c.err, v)
 		}
 	}
@@ -216,7 +214,7 @@ func TestRefusals(t *testing.T) {
 		return watermill.TopicRefused
 	}})
 	if v := verdicts(p.Publish(t.Context(), laneEvents(3, 2))); v.count(rejected("topic")) != 1 ||
-		v.count(notSent) != 5 {
+		v.count(unsent) != 5 {
 		t.Error(v)
 	}
 }
@@ -273,11 +271,11 @@ func TestTimeout(t *testing.T) {
 		p := newPublisher(t, b, watermill.PublisherConfig{Timeout: time.Second})
 		events := laneEvents(2, 2)
 		v := verdicts(p.Publish(t.Context(), events))
-		if !unknown(v[0]) || !notSent(v[2]) || !acked(v[1]) || !acked(v[3]) {
+		if !unknown(v[0]) || !unsent(v[2]) || !acked(v[1]) || !acked(v[3]) {
 			t.Fatal(v)
 		}
 		<-ended
-		if v = p.Publish(t.Context(), events); !notSent(v[0]) || !notSent(v[2]) || !acked(v[1]) {
+		if v = p.Publish(t.Context(), events); !unsent(v[0]) || !unsent(v[2]) || !acked(v[1]) {
 			t.Fatal(v)
 		}
 		answer <- nil
@@ -297,7 +295,7 @@ func TestNoMessageAfterEndOfContext(t *testing.T) {
 		return m.Context().Err() // the message's context goes on
 	}}
 	v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(ctx, laneEvents(1, 3)))
-	if !acked(v[0]) || !notSent(v[1]) || !notSent(v[2]) || !errors.Is(v[1], context.Canceled) {
+	if !acked(v[0]) || !unsent(v[1]) || !unsent(v[2]) || !errors.Is(v[1], context.Canceled) {
 		t.Error(v)
 	}
 }

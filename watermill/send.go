@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/redact"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // publishCall is one call of Publisher.Publish. Each lane writes its own verdicts.
@@ -36,7 +37,7 @@ var (
 func (c *publishCall) send(ctx context.Context, l lane, indexes []int) {
 	skip := func(from int, reason error) {
 		for _, i := range indexes[from:] {
-			c.verdicts[i] = notSentError{reason}
+			c.verdicts[i] = notSent(reason)
 		}
 	}
 	for n, i := range indexes {
@@ -60,21 +61,21 @@ func (c *publishCall) publishEvent(l lane, e *event.Event) error {
 	c.exclusive.RLock()
 	verdict := c.attempt(l, e)
 	c.exclusive.RUnlock()
-	var refused *rejection
-	if !errors.As(verdict, &refused) || refused.scope != scopeRecord {
+	var refused *outcome.Refusal
+	if !errors.As(verdict, &refused) || refused.Topic {
 		return verdict
 	}
 	c.exclusive.Lock()
 	defer c.exclusive.Unlock()
 	if !c.idle() {
-		return fmt.Errorf("watermill: refused, perhaps because of another message that was in flight: %w", refused.err)
+		return fmt.Errorf("watermill: refused, perhaps because of another message that was in flight: %w", refused.Err)
 	}
 	return c.attempt(l, e)
 }
 
 func (c *publishCall) attempt(l lane, e *event.Event) error {
 	if !c.acquire(l) {
-		return notSentError{errInFlight}
+		return notSent(errInFlight)
 	}
 	return c.verdict(l, c.publish(l, fromEvent(e)))
 }
@@ -122,12 +123,12 @@ func (c *publishCall) verdict(l lane, err error) error {
 	}
 	switch c.cfg.Refused(l.topic, err) {
 	case RecordRefused:
-		return &rejection{err, scopeRecord}
+		return &outcome.Refusal{Err: err}
 	case TopicRefused:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.refused[l.topic] = true
-		return &rejection{err, scopeTopic}
+		return &outcome.Refusal{Topic: true, Err: err}
 	}
 	return err
 }
@@ -138,34 +139,7 @@ func (c *publishCall) isRefused(topic string) bool {
 	return c.refused[topic]
 }
 
-// notSentError is the verdict of an event that was not sent, see relay.Publisher.
-type notSentError struct{ reason error }
-
-// NotSent is true.
-func (notSentError) NotSent() bool { return true }
-
-func (e notSentError) Error() string { return "watermill: not sent: " + e.reason.Error() }
-
-func (e notSentError) Unwrap() error { return e.reason }
-
-// The scopes of a refusal.
-const (
-	scopeRecord = "record"
-	scopeTopic  = "topic"
-)
-
-// rejection is a certain refusal, see relay.Publisher.
-type rejection struct {
-	err   error
-	scope string
+// notSent is the verdict of an event that was not sent.
+func notSent(reason error) error {
+	return outcome.Retryable(fmt.Errorf("watermill: not sent: %w", reason))
 }
-
-// Rejected is true.
-func (*rejection) Rejected() bool { return true }
-
-// Scope is "record" or "topic".
-func (r *rejection) Scope() string { return r.scope }
-
-func (r *rejection) Error() string { return r.err.Error() }
-
-func (r *rejection) Unwrap() error { return r.err }

@@ -14,17 +14,18 @@ import (
 // allowed says which rooms each room may import. A room is a package with those below it; internal packages are leaves
 // that every room may import, except the ones for tests.
 var allowed = map[string][]string{
-	"event":      {},
-	"outbox":     {"event"},
-	"outboxtest": {"event", "outbox", "inbox"},
-	"metrics":    {"event", "relay", "publisher", "consumer", "inbox"},
+	"event":         {},
+	"outbox":        {"event"},
+	"outboxtest":    {"event", "outbox", "outcome", "inbox"},
+	"publishertest": {"event", "outcome"},
+	"metrics":       {"event", "relay", "publisher", "consumer", "inbox"},
 	"relay": {
-		"event", "outbox", "relay/internal/sql", "relay/internal/pg", "relay/internal/outage", "relay/internal/lanes",
-		"relay/internal/delivery", "relay/internal/wal",
+		"event", "outbox", "outcome", "relay/internal/sql", "relay/internal/pg", "relay/internal/outage",
+		"relay/internal/lanes", "relay/internal/delivery", "relay/internal/wal",
 	},
 	"relay/operator":          {"event", "outbox", "relay", "relay/internal/sql"},
 	"relay/internal/outage":   {},
-	"relay/internal/delivery": {"event"},
+	"relay/internal/delivery": {"event", "outcome"},
 	"relay/internal/lanes":    {"relay/internal/delivery"}, // for what a lane holds events for
 	"relay/internal/pg":       {"relay/internal/sql"},
 	"relay/internal/sql":      {},
@@ -32,7 +33,7 @@ var allowed = map[string][]string{
 		"event", "relay/internal/delivery", "relay/internal/lanes", "relay/internal/outage", "relay/internal/pg",
 		"relay/internal/sql",
 	},
-	"publisher":               {"event"},
+	"publisher":               {"event", "outcome"},
 	"consumer":                {"event", "inbox"},
 	"oauthbearer":             {},
 	"process":                 {"consumer"},

@@ -26,6 +26,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/outboxtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay"
 	relayoperator "github.com/effectonce/effectonce/relay/operator"
 )
@@ -196,12 +197,6 @@ func (c *core) produce(ctx context.Context) error {
 	return err
 }
 
-type certainly struct{}
-
-func (certainly) Error() string  { return "refused: too large" }
-func (certainly) Rejected() bool { return true }
-func (certainly) Scope() string  { return "" }
-
 // Publish implements relay.Publisher.
 func (c *core) Publish(_ context.Context, events []event.Event) []error {
 	c.mu.Lock()
@@ -212,7 +207,7 @@ func (c *core) Publish(_ context.Context, events []event.Event) []error {
 		case failed[e.Key]:
 			verdicts[i] = errors.New("not sent")
 		case e.Type == "Refused" && !c.mended:
-			verdicts[i], failed[e.Key] = certainly{}, true
+			verdicts[i], failed[e.Key] = &outcome.Refusal{Err: errors.New("refused: too large")}, true
 		default:
 			c.published = append(c.published, e)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -66,12 +67,7 @@ type unreliable struct {
 }
 
 // errRefused is a broker's refusal of all events of a topic.
-type errRefused struct{}
-
-func (errRefused) Error() string  { return "nothing may be written to this topic" }
-func (errRefused) Rejected() bool { return true }
-func (errRefused) Scope() string  { return "topic" }
-func (errRefused) NotSent() bool  { return true }
+var errRefused = &outcome.Refusal{Topic: true, Err: errors.New("nothing may be written to this topic")}
 
 var errSilent = errors.New("no answer from this partition")
 
@@ -83,7 +79,7 @@ func (m *unreliable) Publish(ctx context.Context, events []event.Event) []error 
 	verdicts := make([]error, len(events))
 	if m.refuses && time.Since(m.began)%(2*silentEvery) > silentEvery {
 		for i := range verdicts {
-			verdicts[i] = errRefused{}
+			verdicts[i] = errRefused
 		}
 		return verdicts
 	}

@@ -175,8 +175,8 @@ func (d *Delivery) Take(verdicts []error) (n int, unknown, unsent error) {
 			n++
 			continue
 		}
-		switch _, refused := Rejected(err); {
-		case refused:
+		switch {
+		case Refused(err) != nil:
 		case notSent(err):
 			unsent = cmp.Or(unsent, err)
 		default:

@@ -10,28 +10,15 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
-
-// verdict is a publisher's error.
-type verdict struct {
-	scope          string // "": no refusal
-	unsent, before bool
-	text           string
-}
-
-func (v *verdict) Error() string       { return "verdict: " + v.text }
-func (v *verdict) Rejected() bool      { return v.scope != "" }
-func (v *verdict) Scope() string       { return v.scope }
-func (v *verdict) NotSent() bool       { return v.unsent }
-func (v *verdict) MaybeWritten() bool  { return v.before }
-func (v *verdict) RefusalCode() string { return "CODE\x00" }
 
 var (
 	errUnknown = errors.New("outcome unknown")
-	unsent     = &verdict{unsent: true}
-	refused    = &verdict{scope: ScopeRecord}
-	written    = &verdict{scope: ScopeRecord, before: true}
-	topical    = &verdict{scope: ScopeTopic}
+	unsent     = outcome.Retryable(errors.New("not sent"))
+	refused    = &outcome.Refusal{Err: errors.New("refused")}
+	written    = &outcome.Refusal{Err: errors.New("refused"), MaybeWritten: true}
+	topical    = &outcome.Refusal{Err: errors.New("refused"), Topic: true}
 )
 
 // events makes events of lane 1, one for each word: a topic's letter, a partition and a key; "-" is no key.
@@ -119,7 +106,8 @@ func TestP4Judge(t *testing.T) {
 		},
 		"refused, then closed": {"t0a", []error{refused}, []Place{At("t", 0)}, "parked", nil},
 		"topic, maybe written": {
-			"t0a t0b", []error{&verdict{scope: ScopeTopic, before: true}, unsent}, nil, "held-1 sent, held-1", nil,
+			"t0a t0b", []error{&outcome.Refusal{Err: errUnknown, Topic: true, MaybeWritten: true}, unsent}, nil,
+			"held-1 sent, held-1", nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -291,20 +279,19 @@ func TestUnanswered(t *testing.T) {
 
 func TestRefusal(t *testing.T) {
 	t.Parallel()
-	r := refusalOf(&verdict{scope: ScopeRecord, text: "\xff\x00" + strings.Repeat("é", longestError)})
-	if r.Code != "CODE?" || !strings.HasPrefix(r.Error, "verdict: ??é") || len(r.Error) > longestError+3 {
+	long := errors.New("\xff\x00" + strings.Repeat("é", longestError))
+	r := refusalOf(fmt.Errorf("wrapped: %w", &outcome.Refusal{Code: "CODE\x00", Err: long}))
+	if r.Code != "CODE?" || !strings.HasPrefix(r.Error, "wrapped: ??é") || len(r.Error) > longestError+3 {
 		t.Errorf("a refusal is %q, %d bytes: %.20q", r.Code, len(r.Error), r.Error)
 	}
 	for length, want := range map[int]int{longestError: longestError, longestError + 1: longestError + 3} {
-		if r := refusalOf(errors.New(strings.Repeat("x", length))); len(r.Error) != want {
+		r := refusalOf(&outcome.Refusal{Err: errors.New(strings.Repeat("x", length))})
+		if len(r.Error) != want {
 			t.Errorf("an error of %d bytes is kept as %d", length, len(r.Error))
 		}
-	}
-	if scope, ok := Rejected(refused); scope != ScopeRecord || !ok {
-		t.Errorf("a refused record has scope %q: %v", scope, ok)
-	}
-	if r := refusalOf(errors.New("no")); r.Code != "REFUSED" {
-		t.Errorf("a refusal without a code has %q", r.Code)
+		if r.Code != "REFUSED" {
+			t.Errorf("a refusal without a code has %q", r.Code)
+		}
 	}
 }
 

@@ -6,7 +6,7 @@ import "github.com/effectonce/effectonce/event"
 func (d *Delivery) RefusedTopics(verdicts []error) map[string]error {
 	topics := map[string]error{}
 	for k, i := range d.undecided {
-		if scope, refused := Rejected(verdicts[k]); refused && scope == ScopeTopic && topics[d.events[i].Topic] == nil {
+		if r := Refused(verdicts[k]); r != nil && r.Topic && topics[d.events[i].Topic] == nil {
 			topics[d.events[i].Topic] = verdicts[k]
 		}
 	}
@@ -31,15 +31,15 @@ func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route)
 		if it.Fate == Acked {
 			continue
 		}
+		refused := Refused(verdicts[k])
+		it.Sent = it.Sent || refused != nil && refused.MaybeWritten
 		if topics[e.Topic] != nil {
-			it.Sent = it.Sent || maybeWritten(verdicts[k])
 			it.hold(WholeTopic)
 			continue
 		}
 		at := route(e)
 		lp := lanePlace{e.Position.Lane, at}
-		if _, refused := Rejected(verdicts[k]); refused {
-			it.Sent = it.Sent || maybeWritten(verdicts[k])
+		if refused != nil {
 			it.Fate, it.Refusal = Parked, refusalOf(verdicts[k])
 			refusedAt[lp] = append(refusedAt[lp], i)
 			continue

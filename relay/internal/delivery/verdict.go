@@ -1,39 +1,23 @@
 package delivery
 
 import (
+	"cmp"
 	"errors"
 	"strings"
+
+	"github.com/effectonce/effectonce/outcome"
 )
 
-// The scopes of a refusal.
-const (
-	ScopeRecord = "record"
-	ScopeTopic  = "topic"
-)
-
-// Rejected reports whether a verdict is a certain refusal, and its scope.
-func Rejected(err error) (scope string, ok bool) {
-	var r interface{ Rejected() bool }
-	if !errors.As(err, &r) || !r.Rejected() {
-		return "", false
-	}
-	var s interface{ Scope() string }
-	if errors.As(err, &s) && s.Scope() == ScopeTopic {
-		return ScopeTopic, true
-	}
-	return ScopeRecord, true
+// Refused returns the certain refusal that a verdict is, or nil.
+func Refused(err error) *outcome.Refusal {
+	r, _ := errors.AsType[*outcome.Refusal](err)
+	return r
 }
 
 // notSent reports whether a verdict says that the call did not send the event.
 func notSent(err error) bool {
-	var n interface{ NotSent() bool }
-	return errors.As(err, &n) && n.NotSent()
-}
-
-// maybeWritten reports whether a refusal came after an attempt whose outcome is unknown.
-func maybeWritten(err error) bool {
-	var m interface{ MaybeWritten() bool }
-	return errors.As(err, &m) && m.MaybeWritten()
+	class, _ := outcome.Of(err)
+	return class == outcome.ClassRetryable
 }
 
 // Refusal is a certain refusal for operators: a code to search by, and the broker's error as valid text for a column.
@@ -42,13 +26,8 @@ type Refusal struct{ Code, Error string }
 // longestError bounds what is stored of an error.
 const longestError = 1000
 
-func refusalOf(err error) *Refusal {
-	code := "REFUSED"
-	var c interface{ RefusalCode() string }
-	if errors.As(err, &c) {
-		code = c.RefusalCode()
-	}
-	return &Refusal{text(code), ErrorText(err, longestError)}
+func refusalOf(refused error) *Refusal {
+	return &Refusal{text(cmp.Or(Refused(refused).Code, "REFUSED")), ErrorText(refused, longestError)}
 }
 
 // ErrorText is an error as a text column takes it, cut to so many bytes and three dots.

@@ -12,9 +12,10 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/outcome"
+	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/verify/history/tables"
-	"github.com/effectonce/effectonce/relay"
 )
 
 // Publisher records the events that a relay publishes, and the verdicts. The result is a relay.Router if to is one.
@@ -57,10 +58,9 @@ func (p publisher) Publish(ctx context.Context, events []event.Event) []error {
 		if err == nil {
 			continue
 		}
-		var r interface{ Rejected() bool }
+		_, certain := errors.AsType[*outcome.Refusal](err)
 		e.Outcome = history.Unknown
-		e.Refused = append(e.Refused, history.Refused{ID: events[i].ID, Err: err.Error(), Certain: errors.As(err, &r) &&
-			r.Rejected()})
+		e.Refused = append(e.Refused, history.Refused{ID: events[i].ID, Err: err.Error(), Certain: certain})
 	}
 	_, _ = p.w.Write(e)
 	return verdicts

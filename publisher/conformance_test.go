@@ -1,0 +1,56 @@
+package publisher
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/publishertest"
+)
+
+// outage is a transport that reaches no broker while down is set.
+type outage struct {
+	kafka.RoundTripper
+	down atomic.Bool
+}
+
+// RoundTrip implements kafka.RoundTripper.
+func (o *outage) RoundTrip(ctx context.Context, to net.Addr, request kafka.Request) (kafka.Response, error) {
+	if o.down.Load() {
+		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	}
+	return o.RoundTripper.RoundTrip(ctx, to, request)
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	publishertest.Run(t, func(t *testing.T) publishertest.Harness {
+		brokers := &kafka.Transport{}
+		t.Cleanup(brokers.CloseIdleConnections)
+		topic, transport := kafkatest.Topic(t, 3), &outage{RoundTripper: brokers}
+		return publishertest.Harness{
+			Publisher: newKafka(t, kafkatest.Brokers(t), Config{Transport: transport}), Topic: topic,
+			Log: func() (log []event.Event, _ error) {
+				for _, r := range kafkatest.ReadAll(t, topic) {
+					headers := make([]event.Header, len(r.Headers))
+					for i, h := range r.Headers {
+						headers[i] = event.Header(h)
+					}
+					log = append(log,
+						event.Decode(&event.Record{Topic: topic, Key: r.Key, Value: r.Value, Headers: headers}, ""))
+				}
+				return log, nil
+			},
+			Break: func() (mend func()) {
+				transport.down.Store(true)
+				return func() { transport.down.Store(false) }
+			},
+		}
+	})
+}

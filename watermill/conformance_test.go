@@ -1,0 +1,47 @@
+package watermill_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/publishertest"
+	"github.com/effectonce/effectonce/watermill"
+)
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	publishertest.Run(t, func(t *testing.T) publishertest.Harness {
+		var down atomic.Bool
+		b := &broker{do: func(*message.Message) error {
+			if down.Load() {
+				return errors.New("no broker")
+			}
+			return nil
+		}}
+		return publishertest.Harness{
+			Publisher: newPublisher(t, b, watermill.PublisherConfig{}), Topic: "t",
+			Log: func() (log []event.Event, _ error) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				for _, m := range b.sent {
+					var headers []event.Header
+					for name, value := range m.Metadata {
+						headers = append(headers, event.Header{Key: name, Value: []byte(value)})
+					}
+					key := []byte(m.Metadata.Get(watermill.MetadataKey))
+					log = append(log,
+						event.Decode(&event.Record{Topic: "t", Key: key, Value: m.Payload, Headers: headers}, ""))
+				}
+				return log, nil
+			},
+			Break: func() func() {
+				down.Store(true)
+				return func() { down.Store(false) }
+			},
+		}
+	})
+}
