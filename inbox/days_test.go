@@ -277,7 +277,7 @@ func TestP9_1_DroppedWhileTheHandlerRuns(t *testing.T) {
 	h, old := in.Each(write), of(idAt(w.noon(-6)))
 	handle(t, h, some(1)) // caches the state of the days
 	w.shrink(4)
-	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, false); err != nil {
+	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.MaintainConfig{DaysAhead: 1}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := h.Handle(t.Context(), append(some(1), old...))
@@ -475,7 +475,7 @@ func TestMaintenanceTogether(t *testing.T) {
 	for range 4 {
 		keepers.Go(func() {
 			pgtest.Await(t, "a complete pass", func() (bool, error) {
-				_, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, false)
+				_, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.MaintainConfig{DaysAhead: 1})
 				return err == nil, nil
 			})
 		})
@@ -503,7 +503,7 @@ func TestP9_7_CleanAny(t *testing.T) {
 	}
 	clean := func(want int64) {
 		t.Helper()
-		info, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, false)
+		info, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.MaintainConfig{DaysAhead: 1})
 		if err != nil || info.Cleaned != want {
 			t.Fatalf("cleaned %d, want %d (%v)", info.Cleaned, want, err)
 		}
@@ -671,7 +671,7 @@ func TestP9_7_ClockJumps(t *testing.T) {
 	}).Each(write)
 	same(t, "known", handle(t, short, e), repeat(inbox.Duplicate, 2))
 	same(t, "new", handle(t, short, append(of(idAt(w.noon(-9))), some(1)...)), repeat(inbox.Applied, 2))
-	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, true); err != nil {
+	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.MaintainConfig{DaysAhead: 1, BelieveClock: true}); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(w.partitions()); got != 6 {

@@ -125,21 +125,33 @@ func newKeeper(s settings, log *slog.Logger) *days.Keeper {
 	}
 }
 
+// MaintainConfig sets [MaintainAll]. The zero value is a safe default for every field.
+type MaintainConfig struct {
+	// Schema, DaysAhead, LockTimeout and Logger are those of [Config].
+	Schema      string
+	DaysAhead   int
+	LockTimeout time.Duration
+	Logger      *slog.Logger
+	// BelieveClock says that the database's clock is right although it has passed the last created day: see
+	// `relay inbox maintain --believe-clock`.
+	BelieveClock bool
+}
+
 // MaintainAll runs one maintenance pass for all consumers of a schema, without a consumer of its own. It is for a cron
-// job that connects as the owner of the tables or with the maintainer's role. believe says that the database's clock is
-// right although it has passed the last created day: see `relay inbox maintain --believe-clock`. Only Schema,
-// DaysAhead, LockTimeout and Logger of cfg are used.
-func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config, believe bool) (MaintainedInfo, error) {
+// job that connects as the owner of the tables or with the maintainer's role.
+func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg MaintainConfig) (MaintainedInfo, error) {
 	if db == nil {
 		return MaintainedInfo{}, errors.New("inbox: MaintainAll needs a *pgxpool.Pool")
 	}
-	s, err := cfg.settings(db)
+	s, err := Config{
+		Schema: cfg.Schema, DaysAhead: cfg.DaysAhead, LockTimeout: cfg.LockTimeout, Logger: cfg.Logger,
+	}.settings(db)
 	if err != nil {
 		return MaintainedInfo{}, err
 	}
 	s.MaintenanceDB, s.windowDays = db, 0
 	k := newKeeper(s, s.Logger)
-	k.Believe = believe
+	k.Believe = cfg.BelieveClock
 	info, err := pass(ctx, k)
 	info.Err = err
 	return info, err

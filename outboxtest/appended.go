@@ -22,8 +22,8 @@ type Outbox struct {
 	Schema string
 }
 
-// SQLTx is a transaction of database/sql, such as *sql.Tx.
-type SQLTx interface {
+// Querier is a transaction of database/sql, such as *sql.Tx.
+type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
@@ -53,7 +53,7 @@ func (o Outbox) Appended(ctx context.Context, t testing.TB, tx pgx.Tx, topic str
 }
 
 // AppendedSQL is [Appended] for a transaction of database/sql.
-func (o Outbox) AppendedSQL(ctx context.Context, t testing.TB, tx SQLTx, topic string) []event.Event {
+func (o Outbox) AppendedSQL(ctx context.Context, t testing.TB, tx Querier, topic string) []event.Event {
 	t.Helper()
 	if tx == nil {
 		t.Fatal("outboxtest: AppendedSQL needs the transaction that the test appended in, not nil")

@@ -219,7 +219,7 @@ func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
 			lanes: make([]laneClaim, len(grants)), events: s.claimed.events[:0],
 			items: s.claimed.items[:0], scratch: s.scratch, by: s.Name,
 		},
-		at: make(map[int16]*laneClaim, len(grants)), rows: newRowReader(r.cfg.Park),
+		at: make(map[int16]*laneClaim, len(grants)), rows: newRowReader(r.cfg.OnFailure),
 		perLane: max(r.cfg.ClaimEvents>>(2*strikes)/len(grants), 1),
 		bytes:   max(r.cfg.ClaimBytes>>(2*strikes)/len(grants), 1), locked: make(map[int16]bool, len(grants)),
 		moved: map[int16]int64{},

@@ -54,8 +54,8 @@ type Config struct {
 	// and every election of a leader moves events to and fro. Negative: never. A topic that is refused as a whole is
 	// held at once.
 	HoldAfter time.Duration
-	// Park chooses the events that are parked when the broker certainly refuses one. Default ParkKey.
-	Park Park
+	// OnFailure chooses the events that are parked when the broker certainly refuses one. Default ParkKey.
+	OnFailure FailurePolicy
 	// FloorEvery is the least pause between two steps toward higher floors: ids below which a lane has nothing left.
 	// Probes and claims begin there, which keeps them fast while a long transaction elsewhere keeps vacuum from
 	// removing published rows. Default 250 ms, and an eighth of it while lanes have a backlog. With a longer pause,
@@ -88,13 +88,13 @@ type Config struct {
 	Observer Observer
 }
 
-// Park chooses the events that are parked when one is certainly refused.
-type Park int
+// FailurePolicy chooses the events that are parked when one is certainly refused.
+type FailurePolicy int
 
 const (
 	// ParkKey parks the event's (tenant, topic, key): later events of the key wait behind it, and order holds. An event
 	// without a key is parked alone.
-	ParkKey Park = iota
+	ParkKey FailurePolicy = iota
 	// ParkEvent parks the event alone: the key's later events overtake it.
 	ParkEvent
 )
@@ -193,8 +193,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("relay: Source is %d: SourceTable or SourceWAL", c.Source)
 	case c.WALHeartbeat < time.Second:
 		return fmt.Errorf("relay: WALHeartbeat is %v: at least 1s", c.WALHeartbeat)
-	case c.Park != ParkKey && c.Park != ParkEvent:
-		return fmt.Errorf("relay: Park is %d: ParkKey or ParkEvent", c.Park)
+	case c.OnFailure != ParkKey && c.OnFailure != ParkEvent:
+		return fmt.Errorf("relay: OnFailure is %d: ParkKey or ParkEvent", c.OnFailure)
 	}
 	return nil
 }

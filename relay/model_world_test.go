@@ -31,7 +31,7 @@ type modelWorld struct {
 	apart     bool   // B goes to partition 1, not 0
 	relays    int    // default 1
 	max       int    // events per lane and claim; default 2
-	park      Park
+	park      FailurePolicy
 	preload   int  // the number of events that are committed before the first step
 	async     bool // producers do not wait for the disk
 	floors    bool
@@ -323,7 +323,7 @@ func (m *modelRun) load(i int) *Relay {
 	w, from := m.world, &m.s.relays[i]
 	m.reads = 1
 	cfg := modelConfig
-	cfg.Park = w.park
+	cfg.OnFailure = w.park
 	r := &Relay{
 		to: m, cfg: cfg, schema: w.schema, log: w.log, postgres: &outage.Monitor{Log: w.log},
 		kafka: &outage.Monitor{Log: w.log}, woken: make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),

@@ -197,7 +197,7 @@ func TestP4ParksTheEventAlone(t *testing.T) {
 	db.Exec(t,
 		`insert into outbox_event (topic, type, payload) select 'payments', 'T', convert_to(g::text, 'UTF8')
 			from generate_series(0, 9) g`)
-	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Park = relay.ParkEvent })))
+	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.OnFailure = relay.ParkEvent })))
 	awaitNoneHeld(t, db)
 	if got := b.firsts("k3"); !slices.Equal(got, []string{"0", "1", "2", "3", "4", "6", "7", "8", "9"}) {
 		t.Errorf("key k3: %v", got)

@@ -166,7 +166,7 @@ func TestBadConfigIsRefused(t *testing.T) {
 	for name, cfg := range map[string]relay.Config{
 		"Lease": {Lease: time.Millisecond}, "Pumps": {Pumps: 33}, "ClaimEvents": {ClaimEvents: 1},
 		"ClaimBytes": {ClaimBytes: 1},
-		"ProbeAwake": {ProbeAwake: time.Hour}, "Park": {Park: 7}, "schema": {Schema: "a;b"},
+		"ProbeAwake": {ProbeAwake: time.Hour}, "OnFailure": {OnFailure: 7}, "schema": {Schema: "a;b"},
 	} {
 		if _, err := relay.New(db.Pool, &memory{}, cfg); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: error %v", name, err)

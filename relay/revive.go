@@ -146,7 +146,7 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]
 		topics, partitions = append(topics, at.Topic), append(partitions, at.Partition)
 		perLane[g.Lane] = &laneClaim{}
 	}
-	rows, same := newRowReader(r.cfg.Park), true
+	rows, same := newRowReader(r.cfg.OnFailure), true
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&c.epoch, &same) })

@@ -27,8 +27,8 @@ type rowReader struct {
 	headers   []byte
 }
 
-func newRowReader(park Park) *rowReader {
-	return &rowReader{bytes: make(map[int16]int, Lanes), parkEvent: park == ParkEvent}
+func newRowReader(policy FailurePolicy) *rowReader {
+	return &rowReader{bytes: make(map[int16]int, Lanes), parkEvent: policy == ParkEvent}
 }
 
 // interned scans a text column with few distinct values.

@@ -46,7 +46,7 @@ type randomRun struct {
 	b      *broker
 	rnd    *rand.Rand // of the test's goroutine
 	inside *rand.Rand // of the broker, under its lock
-	park   relay.Park
+	park   relay.FailurePolicy
 	bulk   bool // claims read in bulk
 
 	dead      map[int32]int  // partition: number of calls that it does not answer
@@ -68,7 +68,7 @@ func newRandomRun(t *testing.T, seed uint64) *randomRun {
 		inside: rand.New(rand.NewPCG(seed, 2)), dead: map[int32]int{}, forbidden: map[string]int{},
 		next: map[string]int{}, discarded: map[uuid.UUID]bool{},
 	}
-	w.park = []relay.Park{relay.ParkKey, relay.ParkKey, relay.ParkEvent}[seed%3]
+	w.park = []relay.FailurePolicy{relay.ParkKey, relay.ParkKey, relay.ParkEvent}[seed%3]
 	w.bulk = seed%2 == 0
 	w.b.set(w.verdict)
 	return w
@@ -152,7 +152,7 @@ func (w *randomRun) relay(t *testing.T) (stop func()) {
 		events = 2 * relay.Lanes // so few that lanes have more events than a claim takes
 	}
 	r := newRelay(t, w.db, w.b, config(func(c *relay.Config) {
-		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.Park = time.Second, 20*time.Millisecond, events, -1,
+		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.OnFailure = time.Second, 20*time.Millisecond, events, -1,
 			w.park
 		c.FloorEvery, c.RescanEvery, c.ArchiveDays = 1, 1, 30
 		c.Observer.BelowFloor = func(lane int16) { t.Errorf("an event stood below the floor of lane %d", lane) }

@@ -34,7 +34,7 @@ func (r *Relay) followWAL(ctx, work context.Context) {
 		Session:  func(name string) *pg.Session { return r.session(name).Session },
 		Postgres: r.postgres, Lease: r.cfg.Lease, Heartbeat: r.cfg.WALHeartbeat, Rescan: r.cfg.RescanEvery,
 		Drain: r.cfg.DrainTimeout, Events: r.cfg.ClaimEvents, Bytes: r.cfg.ClaimBytes, Overhead: eventOverhead,
-		Archive: r.cfg.ArchiveDays > 0, ParkEvent: r.cfg.Park == ParkEvent, Span: r.span, Numbers: r.numbers,
+		Archive: r.cfg.ArchiveDays > 0, ParkEvent: r.cfg.OnFailure == ParkEvent, Span: r.span, Numbers: r.numbers,
 	}
 	source.Run(ctx, work)
 }

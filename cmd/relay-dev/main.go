@@ -11,8 +11,8 @@ import (
 	"net"
 	"os"
 
-	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/process"
 )
 

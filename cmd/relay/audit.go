@@ -7,8 +7,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/internal/audit"
 )
 
 type auditCommand[S side] struct {

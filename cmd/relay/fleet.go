@@ -13,8 +13,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"

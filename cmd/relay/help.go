@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/effectonce/effectonce/docs"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/docs"
 )
 
 // topics are sections of the documents: page and heading.

@@ -6,11 +6,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
-	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // inboxCommand has the operators' commands for an inbox.
@@ -47,8 +47,9 @@ func (c *maintainCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--days-ahead is %d: want 1 to 60", c.DaysAhead)
 	}
 	return c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		info, err := inbox.MaintainAll(ctx, pool, inbox.Config{Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log},
-			c.BelieveClock)
+		info, err := inbox.MaintainAll(ctx, pool, inbox.MaintainConfig{
+			Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log, BelieveClock: c.BelieveClock,
+		})
 		if err != nil {
 			return inboxError(err)
 		}

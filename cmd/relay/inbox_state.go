@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
-	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 type inboxConsumersCommand struct {

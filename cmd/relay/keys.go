@@ -11,9 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/idempotency"
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
-	"github.com/effectonce/effectonce/cmd/internal/service"
 )
 
 // keysCommand has the operators' commands for operations of idempotency keys with an unknown outcome.

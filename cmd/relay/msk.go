@@ -10,8 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
 
-	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 )
 
 // credentialsWindow is how long before their end AWS's credentials are replaced: a session at a broker ends no later

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/internal/audit"
 )
 
 // parkedCommand has the operators' commands for parked events, of an outbox or of an inbox. A command of one side only

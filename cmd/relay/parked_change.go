@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/internal/audit"
 )
 
 // keyFlags name a key. A missing tenant means the empty one.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/internal/audit"
 )
 
 // likeFlags choose failures with common properties. Type and code are pointers, because they may be empty.

@@ -551,7 +551,7 @@ func TestP9_7_DroppingForTheOwner(t *testing.T) {
 	pgtest.AwaitDay(t, h.DB)
 	pool := h.pool(t, "inbox_maintainer")
 	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('worker', '2020-01-01', 10)")
-	if _, err := inbox.MaintainAll(t.Context(), pool, inbox.Config{DaysAhead: 1}, false); err != nil {
+	if _, err := inbox.MaintainAll(t.Context(), pool, inbox.MaintainConfig{DaysAhead: 1}); err != nil {
 		t.Fatal(err)
 	}
 	old := pgtest.One[string](t, h.DB,
@@ -571,7 +571,7 @@ func TestP9_7_DroppingForTheOwner(t *testing.T) {
 	h.Exec(t, "update inbox_consumer set window_days = 9")
 	dropped := make(chan error, 1)
 	go func() {
-		_, err := inbox.MaintainAll(t.Context(), pool, inbox.Config{DaysAhead: 1}, false)
+		_, err := inbox.MaintainAll(t.Context(), pool, inbox.MaintainConfig{DaysAhead: 1})
 		dropped <- err
 	}()
 	pgtest.AwaitSQL(t, h.DB, `select (select dropped_before from inbox_days) > to_date(right($1, 8), 'YYYYMMDD')`, old)

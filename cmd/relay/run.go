@@ -15,10 +15,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtls"
-	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
@@ -285,7 +285,7 @@ func (c *runCommand) relayConfig() relay.Config {
 	return relay.Config{
 		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents,
 		ClaimBytes: c.ClaimBytes, ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond),
-		IdleAfter: c.IdleAfter, Sleep: c.Sleep, DrainTimeout: c.drainTimeout(), HoldAfter: c.HoldAfter, Park: c.park(),
+		IdleAfter: c.IdleAfter, Sleep: c.Sleep, DrainTimeout: c.drainTimeout(), HoldAfter: c.HoldAfter, OnFailure: c.park(),
 		ArchiveDays: c.ArchiveDays,
 	}
 }
@@ -320,7 +320,7 @@ func (c *runCommand) refuseZero() error {
 	return nil
 }
 
-func (c *runCommand) park() relay.Park {
+func (c *runCommand) park() relay.FailurePolicy {
 	if c.Park == "event" {
 		return relay.ParkEvent
 	}

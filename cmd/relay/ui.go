@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 
-	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 )
 
 type uiCommand struct {

@@ -8,8 +8,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
-	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/verify/history"
 )
 
 const newNumbering = "another system or timeline"

@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/verify/history/tables"
-	"github.com/effectonce/effectonce/migrations"
 )
 
 // newTestbedWithoutServerID makes a testbed whose roles may not read the server's system identifier and timeline, as

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
-	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/verify/history"
 )
 
 // TestFailoverSlot promotes a standby with a synchronised slot of the WAL source, under load. The relay goes on from

@@ -19,14 +19,14 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
-	"github.com/effectonce/effectonce/verify/history"
-	"github.com/effectonce/effectonce/verify/history/dump"
-	"github.com/effectonce/effectonce/verify/history/tables"
-	"github.com/effectonce/effectonce/verify/history/tap"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/verify/history"
+	"github.com/effectonce/effectonce/verify/history/dump"
+	"github.com/effectonce/effectonce/verify/history/tables"
+	"github.com/effectonce/effectonce/verify/history/tap"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }

@@ -6,8 +6,8 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/sleep"
-	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/verify/history"
 )
 
 // maintain creates and drops daily partitions every second: the inbox's as its maintainer, the archive's as the owner
@@ -20,7 +20,7 @@ func maintain(ctx context.Context, p *process) error {
 	defer owner.Close()
 	for sleep.For(ctx, time.Second) == nil {
 		p.pass(ctx, "inbox", func(ctx context.Context) error {
-			info, err := inbox.MaintainAll(ctx, p.db, inbox.Config{Logger: p.log}, false)
+			info, err := inbox.MaintainAll(ctx, p.db, inbox.MaintainConfig{Logger: p.log})
 			for _, day := range info.Dropped {
 				p.record(history.Entry{Kind: history.KindNote, Verb: history.VerbDropped, Detail: day})
 			}

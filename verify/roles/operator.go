@@ -12,8 +12,8 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/sleep"
-	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/verify/history"
 )
 
 // operate plays an operator who looks at parked events every half second, releases those that can succeed and discards

@@ -16,9 +16,9 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/verify/history/tables"
-	"github.com/effectonce/effectonce/outbox"
 )
 
 // transactionLimit bounds a transaction. After it the outcome is unknown.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/effectonce/effectonce/verify/history/tap"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/verify/history/tap"
 )
 
 // Lease is a relay's. It is short, so that tests can pause a relay for longer.

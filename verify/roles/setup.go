@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/verify/history/tables"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/verify/history/tables"
 )
 
 // CanaryPassword is the prefix of all passwords. No log, metric or error may contain one.

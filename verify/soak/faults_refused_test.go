@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/relay/operator"
 	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/verify/history/tables"
 	"github.com/effectonce/effectonce/verify/roles"
-	"github.com/effectonce/effectonce/outbox"
-	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // refusedTopics is the prefix of topics that do not exist.

@@ -29,11 +29,11 @@ import (
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
-	"github.com/effectonce/effectonce/verify/history"
-	"github.com/effectonce/effectonce/verify/roles"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/verify/history"
+	"github.com/effectonce/effectonce/verify/roles"
 )
 
 const (

@@ -17,11 +17,11 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/verify/history/tables"
 	"github.com/effectonce/effectonce/verify/roles"
-	"github.com/effectonce/effectonce/outbox"
-	"github.com/effectonce/effectonce/relay"
 )
 
 func sessionKinds() []kind {
@@ -335,7 +335,7 @@ func retention(s *testbed, f fault) (func() error, error) {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				one, done := context.WithTimeout(ctx, sqlLimit)
-				_, _ = inbox.MaintainAll(one, s.admin, inbox.Config{Logger: slog.New(slog.DiscardHandler)}, false)
+				_, _ = inbox.MaintainAll(one, s.admin, inbox.MaintainConfig{Logger: slog.New(slog.DiscardHandler)})
 				_, _ = relay.MaintainArchive(one, s.admin, "", 2)
 				done()
 			}

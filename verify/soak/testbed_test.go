@@ -18,10 +18,10 @@ import (
 
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
-	"github.com/effectonce/effectonce/verify/history"
-	"github.com/effectonce/effectonce/verify/roles"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/verify/history"
+	"github.com/effectonce/effectonce/verify/roles"
 )
 
 // The topics. Each has its own faults, so that deviations allowed for one topic hide no bug in another.

@@ -13,8 +13,8 @@ import (
 	"github.com/alecthomas/kong"
 	"gopkg.in/yaml.v3"
 
-	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/internal/secret"
 )
 
 type program struct {

@@ -106,7 +106,9 @@ func TestP4Judge(t *testing.T) {
 		},
 		"refused, then closed": {"t0a", []error{refused}, []Place{At("t", 0)}, "parked", nil},
 		"topic, maybe written": {
-			"t0a t0b", []error{&outcome.Refusal{Err: errUnknown, Topic: true, MaybeWritten: true}, unsent}, nil,
+			"t0a t0b",
+			[]error{&outcome.Refusal{Err: errUnknown, Topic: true, MaybeWritten: true}, unsent},
+			nil,
 			"held-1 sent, held-1", nil,
 		},
 	} {
