@@ -335,7 +335,7 @@ func writeTable(t *testing.T, document string, staged map[string]*row) {
 		case !is:
 			table += before[f.name]
 		case r != nil:
-			table += fmt.Sprintf("| %s | %s | %.0f s | %s | %d | %.0f s |\n", r.name, cell.Replace(r.says),
+			table += fmt.Sprintf("| %s | %s | %.0f s | %s | %d | %.0f s |\n", r.name, cell.Replace(brief(r.says)),
 				r.named.Seconds(), cell.Replace(r.mend), r.clicks, r.gone.Seconds())
 		}
 	}
@@ -343,6 +343,16 @@ func writeTable(t *testing.T, document string, staged map[string]*row) {
 	if err := os.WriteFile(document, written, 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// brief is the beginning of a text that is too long for a table.
+func brief(text string) string {
+	const most = 100
+	if runes := []rune(text); len(runes) > most {
+		text = string(runes[:most])
+		return text[:strings.LastIndex(text, " ")] + " …"
+	}
+	return text
 }
 
 func allFailures() []failure { return slices.Concat(failures, failuresOfPostgres) }
