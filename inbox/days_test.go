@@ -671,7 +671,8 @@ func TestP9_7_ClockJumps(t *testing.T) {
 	}).Each(write)
 	same(t, "known", handle(t, short, e), repeat(inbox.Duplicate, 2))
 	same(t, "new", handle(t, short, append(of(idAt(w.noon(-9))), some(1)...)), repeat(inbox.Applied, 2))
-	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.MaintainConfig{DaysAhead: 1, BelieveClock: true}); err != nil {
+	believing := inbox.MaintainConfig{DaysAhead: 1, BelieveClock: true}
+	if _, err := inbox.MaintainAll(t.Context(), w.Pool, believing); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(w.partitions()); got != 6 {
