@@ -45,6 +45,10 @@ test: ## the tests of every change, on a throwaway Postgres and Kafka; some: mak
 test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
 	go test -short -p 2 -timeout 15m -run '$(value RUN)' $(PKG) $(NAMED)
 
+whole: ## the packages with tests that are larger by night, in that size
+	@$(MAKE) --no-print-directory test RACED= EFFECTONCE_NIGHTLY=1 \
+		PKG="$$(git grep -lE 'draw\.(Size|Nightly)\(' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|' | paste -sd ' ')"
+
 nightly: ## what .ci/run has no time for, with a summary at its end; some of it: make nightly ONLY="bugs race"; nothing drawn: ALL=1
 	tools/nightly.sh $(ONLY)
 

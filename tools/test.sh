@@ -16,7 +16,7 @@ tested "$@" | awk '!seen[$0]++' > "$out/all"
 # go test does not notice a change of what a test reads outside of its module, or by git and go.
 both() {
 	# By night whole enumerations run.
-	local limit=${EFFECTONCE_NIGHTLY:+60m}
+	local limit=${EFFECTONCE_NIGHTLY:+3h}
 	local code=0 plain='' flags=(-count=1 -json -vet=off -timeout "${limit:-15m}" -run "$RUN")
 	if [ -s "$out/plain" ]; then
 		xargs go test -p 2 "${flags[@]}" < "$out/plain" > "$out/plain.json" 2> "$out/plain.err" &
