@@ -64,6 +64,13 @@ func (l *text) Write(b []byte) (int, error) {
 	return l.b.Write(b)
 }
 
+// end returns the last 4 KB of the log.
+func (l *text) end() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.b.Bytes()[max(0, l.b.Len()-4<<10):])
+}
+
 // of returns the message of the first line that has all the words; "": there is none.
 func (l *text) of(words ...string) string {
 	l.mu.Lock()
@@ -90,6 +97,18 @@ const waits = `select exists (select from outbox_event where lane = any ($1)) or
 	exists (select from outbox_parked where lane = any ($1)) or
 	exists (select from outbox_parked_key where lane = any ($1)) or
 	exists (select from outbox_scheduled where lane = any ($1))`
+
+// rowsOfLanes says what is left, for a test that failed.
+const rowsOfLanes = `select coalesce(string_agg(place || ' ' || lanes, '; '), 'none') from (
+	select place, string_agg(lane || ' (' || n || ')', ' ' order by lane) as lanes from (
+		select 'event' as place, lane, count(*) as n from outbox_event group by lane
+		union all select 'claim', lane, count(*) from outbox_claim group by lane
+		union all select 'held', lane, count(*) from outbox_held group by lane
+		union all select 'parked', lane, count(*) from outbox_parked group by lane
+		union all select 'key', lane, count(*) from outbox_parked_key group by lane
+		union all select 'scheduled', lane, count(*) from outbox_scheduled group by lane
+	) l group by place
+) p`
 
 // play starts a relay with all kinds of work in each lane. Lanes without a fault must finish it; then done is asked
 // until it returns true, the faults are lifted, and every lane must finish.
@@ -127,6 +146,11 @@ func (f *fleet) play(bad []int16, raise func() (lift func()), done func(said *te
 			}
 		}
 	})))
+	defer func() {
+		if f.t.Failed() {
+			f.t.Logf("%s\nThe relay said:\n%s", pgtest.One[string](f.t, f.DB, rowsOfLanes), said.end())
+		}
+	}()
 	o := newOperator(f.t, f.DB)
 	settled := func(lanes []int16) func() (bool, error) {
 		return func() (bool, error) {

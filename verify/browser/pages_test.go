@@ -216,8 +216,9 @@ func TestLongWords(t *testing.T) {
 	b := s.tab(t, "ann", ui.Operate)
 	for _, path := range []string{"/db/orders", "/db/ledger", "/doctor"} {
 		b.open(path)
-		b.awaits("the doctor's findings",
-			`document.body.innerText.includes("The doctor is looking at it.") ? location.reload() : true`)
+		// A page that is coming says nothing yet.
+		b.awaits("the doctor's findings", `document.readyState === "complete" &&
+			(document.body.innerText.includes("The doctor is looking at it.") ? location.reload() : true)`)
 		b.js(`document.querySelectorAll("details").forEach(d => { d.open = true })`, nil)
 		b.wants(long)
 		b.examine(path)
