@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +20,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/bench/franz"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
@@ -31,10 +29,8 @@ import (
 const childArg = "child"
 
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
-// with no database behind it, "hold" drains beside a partition that may be dead, "steady" keeps up
-// with a producer there, "run" relays until it is told to stop, and "idle" relays nothing.
-// "append" and "worker" are the ends of the chain case. "stage" runs steps of the chain in one process. "member" is a
-// worker of the rebalances case.
+// with no database behind it, "run" relays until it is told to stop, and "idle" relays nothing.
+// "append" and "worker" are the ends of the chain case. "stage" runs steps of the chain in one process.
 // The peers' kinds stand in their files.
 type job struct {
 	Kind        string
@@ -42,20 +38,15 @@ type job struct {
 	Brokers     []string
 	Topic       string
 	Events      int
-	Pumps       int // of the relay; by hand: loops
+	Pumps       int // of the relay
 	ClaimEvents int
 	Compression string
-	Client      string // of Kafka; empty: package publisher
 	Profile     string
-	Dead        bool // hold: one partition does not answer
-	PayloadSize int  // publish: bytes of a payload
-	Mark        int  // relay: say when each so many events were settled; 0: not at all
 	Stage       stageJob
 	Lease       time.Duration // run: 0 is the relay's default
 	WAL         bool          // run, idle: events are read from the WAL
 	IdleAfter   time.Duration // idle: 0 is the relay's default
 	Length      time.Duration // idle: how long the cost is measured
-	Instance    string        // member: its InstanceID
 	Answer      string        // the file to answer in; empty: the standard output
 }
 
@@ -74,8 +65,6 @@ type answer struct {
 	Claims                 int
 	Claim, Publish, Settle float64   // seconds
 	SentBytes              int64     // of record batches on the wire
-	Others                 int       // hold: events of the other partitions
-	Marks                  []float64 // seconds after the start, for each job.Mark events
 	Ended                  time.Time // worker: when the last payment was in the ledger
 	Stage                  stageAnswer
 	Settled                int        // run: events
@@ -113,28 +102,20 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 	switch j.Kind {
 	case "publish":
 		work = publishAll
-	case "hold":
-		work = holdChild
-	case "steady":
-		work = steadyChild
 	case "append":
 		work = appendChild
 	case "worker":
 		work = workerChild
 	case "stage":
 		work = stageChild
-	case kindWatermill, kindWatermillOwn:
+	case kindWatermill:
 		work = watermillChild
 	case kindRiver:
 		work = riverChild
-	case kindHand:
-		work = handChild
 	case "run":
 		work = runChild
 	case "idle":
 		work = idleChild
-	case "member":
-		work = memberChild
 	}
 	if j.Profile != "" {
 		f, err := os.Create(j.Profile)
@@ -191,9 +172,6 @@ func drain(ctx context.Context, j job) (a answer, err error) {
 				defer mu.Unlock()
 				a.Settle += took.Seconds()
 				settled += n
-				for j.Mark > 0 && settled >= (len(a.Marks)+1)*j.Mark {
-					a.Marks = append(a.Marks, since(started))
-				}
 				if settled >= j.Events && a.Seconds == 0 {
 					a.Seconds = since(started)
 					cancel()
@@ -214,13 +192,9 @@ func drain(ctx context.Context, j job) (a answer, err error) {
 	return a, nil
 }
 
-// claimBytes is the relay's default bound on the payloads of a claim.
-const claimBytes = 16 << 20
-
 // publishAll calls Publish from one goroutine per pump, with calls of the size of a claim.
 func publishAll(ctx context.Context, j job) (a answer, err error) {
-	size := cmp.Or(j.PayloadSize, payloadSize)
-	perCall := min(4000, max(1, claimBytes/size))
+	const perCall = 4000
 	var sent atomic.Int64
 	to, err := newPublisher(j, &sent)
 	if err != nil {
@@ -232,7 +206,7 @@ func publishAll(ctx context.Context, j job) (a answer, err error) {
 		callers = 2
 	}
 	sets := make([][]event.Event, callers)
-	payload := payloadsOf(distinct, size)
+	payload := payloads(distinct)
 	for c := range sets {
 		sets[c] = events(j.Topic, perCall, payload)
 		for i := range sets[c] {
@@ -252,7 +226,7 @@ func publishAll(ctx context.Context, j job) (a answer, err error) {
 	for _, set := range sets {
 		wg.Go(func() {
 			for {
-				n := int(min(int64(perCall), left.Add(-int64(perCall))+int64(perCall)))
+				n := int(min(perCall, left.Add(-perCall)+perCall))
 				if n <= 0 {
 					return
 				}
@@ -296,13 +270,6 @@ type closingPublisher interface {
 }
 
 func newPublisher(j job, sent *atomic.Int64) (closingPublisher, error) {
-	if j.Client != "" {
-		return franz.New(j.Brokers, franz.Config{Plain: j.Client == clientFranzPlain, Sent: func(bytes int) {
-			if sent != nil {
-				sent.Add(int64(bytes))
-			}
-		}})
-	}
 	return publisher.NewKafka(j.Brokers, publisher.Config{
 		Compression: j.Compression, Logger: quiet(),
 		Observer: publisher.Observer{

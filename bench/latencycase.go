@@ -150,7 +150,7 @@ func (s *stack) latencyRelay(ctx context.Context, o options, name, topic string)
 ) {
 	j := job{
 		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents,
-		Compression: o.compression, WAL: name == nameWAL, Client: o.client,
+		Compression: o.compression, WAL: name == nameWAL,
 	}
 	if name != nameWoken {
 		relays, stop, err := s.background(1, j)

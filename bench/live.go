@@ -12,13 +12,8 @@ type live struct {
 	relayEvents int           // a drain of the relays case
 	relayKills  int           // of the relays case
 	lease       time.Duration // of the relays that are killed; 0: the default
-	restarts    int           // of each kind in the restarts case, at each broker
-	workers     int           // of the rebalances case
-	static      bool          // they are static members
-	// rebalancePause is between two replacements of the rebalances case: more than a session time-out.
-	rebalancePause time.Duration
-	idleAfter      time.Duration // of the idle relay; 0: the default
-	idle           time.Duration // how long its cost is measured
+	idleAfter   time.Duration // of the idle relay; 0: the default
+	idle        time.Duration // how long its cost is measured
 }
 
 func (l *live) flags(f *flag.FlagSet) {
@@ -28,11 +23,6 @@ func (l *live) flags(f *flag.FlagSet) {
 	f.IntVar(&l.relayEvents, "relays-events", 300_000, "events that the relays of the relays case share in a drain")
 	f.IntVar(&l.relayKills, "relays-kills", 2, "how often the relays case kills a relay, which takes a lease each; "+
 		"0: never")
-	f.IntVar(&l.restarts, "restarts", 1, "how often the restarts case does each fault to each broker")
-	f.IntVar(&l.workers, "rebalances-workers", 10, "workers of the rebalances case")
-	f.BoolVar(&l.static, "rebalances-static", false, "the workers of the rebalances case are static members")
-	f.DurationVar(&l.rebalancePause, "rebalances-pause", 15*time.Second, "how long the rebalances case waits after it "+
-		"has replaced a worker")
 	f.DurationVar(&l.idle, "idle", 20*time.Second, "how long the cost of an idle relay is measured")
 }
 
@@ -43,7 +33,7 @@ func (l *live) shrink(set map[string]bool) {
 		quick  time.Duration
 	}{
 		"latency": {&l.latency, time.Second}, "append": {&l.tax, 200 * time.Millisecond},
-		"idle": {&l.idle, time.Second}, "rebalances-pause": {&l.rebalancePause, 2 * time.Second},
+		"idle": {&l.idle, time.Second},
 	} {
 		if !set[name] {
 			*v.length = v.quick
@@ -55,13 +45,10 @@ func (l *live) shrink(set map[string]bool) {
 	if !set["relays-kills"] {
 		l.relayKills = 1
 	}
-	if !set["rebalances-workers"] {
-		l.workers = 2
-	}
 	l.lease, l.idleAfter = 2*time.Second, time.Second
 }
 
 func (l *live) valid() bool {
-	return l.latency > 0 && l.tax > 0 && l.idle > 0 && l.rebalancePause > 0 && l.workers > 0 && l.relayEvents > 0 &&
+	return l.latency > 0 && l.tax > 0 && l.idle > 0 && l.relayEvents > 0 &&
 		l.relayKills >= 0
 }

@@ -25,12 +25,7 @@ const (
 )
 
 // payloads returns JSON of 512 bytes that compresses like business data, the same in every process.
-func payloads(n int) [][]byte { return payloadsOf(n, payloadSize) }
-
-// payloadsOf returns at most n payloads of another size: fewer large ones, and truncated JSON below 150 bytes.
-func payloadsOf(n, size int) [][]byte {
-	const most = 32 << 20 // all together
-	n = min(n, max(most/size, 1))
+func payloads(n int) [][]byte {
 	rng := rand.New(rand.NewPCG(3, 4))
 	words := []string{
 		"settled", "pending", "Berlin", "Lisbon", "invoice", "refund", "EUR", "USD", "card", "transfer",
@@ -41,10 +36,10 @@ func payloadsOf(n, size int) [][]byte {
 		var b bytes.Buffer
 		fmt.Fprintf(&b, `{"payment_id":"%016x%016x","account_id":"acc-%d","amount":%d,"currency":"EUR","note":"`,
 			rng.Uint64(), rng.Uint64(), rng.IntN(keys), rng.IntN(1_000_000))
-		for b.Len() < size-2 {
+		for b.Len() < payloadSize-2 {
 			fmt.Fprintf(&b, "%s %x ", words[rng.IntN(len(words))], rng.Uint32())
 		}
-		b.Truncate(size - 2)
+		b.Truncate(payloadSize - 2)
 		b.WriteString(`"}`)
 		out[i] = b.Bytes()
 	}
@@ -72,43 +67,20 @@ func (s *stack) payloadFile(payload [][]byte) (string, error) {
 // fill empties the outbox, appends n events as producers do, and vacuums. It starts with a checkpoint: the first change
 // of a page after one writes the whole page to the WAL, which a relay close behind its producers does not have to pay.
 func (s *stack) fill(ctx context.Context, topic string, n int, payload [][]byte) error {
-	return s.fillAs(ctx, filling{topic: topic, n: n, payload: payload})
-}
-
-// filling is the way in which an outbox is filled.
-type filling struct {
-	topic   string
-	n       int
-	payload [][]byte
-	keys    []string // nil: one of 100,000 for each event
-	callers int      // of Append, at a time; 0: one
-	aged    bool     // followed by a checkpoint, as in a backlog that grows for minutes
-	pinned  bool     // with an open snapshot during the drain
-}
-
-func (s *stack) fillAs(ctx context.Context, f filling) error {
 	if err := s.exec(ctx, queryEmptyOutbox, queryCheckpoint); err != nil {
 		return err
 	}
 	const chunk = 64 << 20
-	per := min(max(chunk/len(f.payload[0]), 1), 10_000)
+	per := min(max(chunk/len(payload[0]), 1), 10_000)
 	app := outbox.Appender{MaxPayload: -1}
-	err := inParallel(ctx, max(f.callers, 1), f.n, per, func(ctx context.Context, n int) error {
-		all := events(f.topic, n, f.payload)
-		for i := range all {
-			if f.keys != nil {
-				all[i].Key = f.keys[rand.IntN(len(f.keys))]
-			}
-		}
+	err := inParallel(ctx, 1, n, per, func(ctx context.Context, n int) error {
+		all := events(topic, n, payload)
 		return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return app.Append(ctx, tx, all...) })
 	})
 	if err != nil {
 		return fmt.Errorf("append: %w", err)
 	}
-	if err := s.exec(ctx, queryVacuumOutbox); err != nil || !f.aged {
-		return err
-	}
-	return s.exec(ctx, queryCheckpoint)
+	return s.exec(ctx, queryVacuumOutbox)
 }
 
 // inParallel divides n into parts of at most per, which callers goroutines do. It ends at the first error.

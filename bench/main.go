@@ -6,7 +6,6 @@
 //	go run . -all               every case
 //	go run . -only relay,inbox  some cases; -h names them
 //	go run . -quick             small numbers, for a test of the benchmark: the figures mean nothing
-//	go run . -tune              find ProducerPerformance's best settings first
 //	go run . -json figures.jsonl
 //	go run . -figures figures.jsonl -docs ../docs   write the tables and the chart of docs/benchmarks.md
 //	go run . -model [-docs ../docs]                 what a rate needs, from costs.json; into docs/scaling.md
@@ -22,7 +21,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // options are the flags.
@@ -31,21 +29,16 @@ type options struct {
 	repeats                   int
 	events                    int
 	memoryEvents, memoryLarge int
-	snapshot                  time.Duration
 	inboxBatched, inboxSingle int
-	backlog, backlogSmall     int
-	claims                    int
-	claimsSlice               time.Duration
-	history, chain            int
+	chain                     int
 	debeziumEvents            int
 	watermillEvents           int
-	libraryEvents, handEvents int
+	libraryEvents             int
 	pumps, claimEvents        int
 	compression               string
-	client                    string // of Kafka, as the clients case sets it
 	producer                  producerProps
 	live                      live
-	all, quick, tune          bool
+	all, quick                bool
 	json, profile             string
 	costEvents                int
 	costSeconds, steady       float64
@@ -87,7 +80,6 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.debeziumEvents, "debezium-events", 100_000, "events for Debezium in the peers case")
 	f.IntVar(&o.watermillEvents, "watermill-events", 10_000, "events for Watermill's forwarder in the peers case")
 	f.IntVar(&o.libraryEvents, "library-events", 30_000, "events for River in the peers case")
-	f.IntVar(&o.handEvents, "hand-events", 200_000, "events for the outbox by hand in the peers case")
 	f.IntVar(&o.pumps, "pumps", 0, "the relay's pumps; 0: its default")
 	f.IntVar(&o.claimEvents, "claim-events", 0, "the relay's ClaimEvents; 0: its default")
 	f.StringVar(&o.compression, "compression", "", "the publisher's codec; empty: its default. ProducerPerformance "+
@@ -95,16 +87,8 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.producer.BatchSize, "producer-batch", 262144, "ProducerPerformance's batch.size, bytes")
 	f.IntVar(&o.producer.LingerMS, "producer-linger", 5, "ProducerPerformance's linger.ms")
 	f.StringVar(&o.producer.Compression, "producer-compression", "snappy", "ProducerPerformance's compression.type")
-	f.BoolVar(&o.tune, "tune", false, "try ProducerPerformance's settings first, and use the best")
 	f.IntVar(&o.memoryEvents, "memory-events", 1_000_000, "small events in the memory case; 0: none")
 	f.IntVar(&o.memoryLarge, "memory-large", 1000, "events of 1 MiB in the memory case; 0: none")
-	f.DurationVar(&o.snapshot, "snapshot", 10*time.Minute, "how long the snapshot case pins a snapshot; it runs only "+
-		"when it is named by -only")
-	f.IntVar(&o.backlog, "backlog", 10_000_000, "events in the large backlog of the growth case")
-	f.IntVar(&o.backlogSmall, "backlog-small", 100_000, "events in its small backlog")
-	f.IntVar(&o.claims, "claims", 180_000, "claims between the slices of the claims case")
-	f.DurationVar(&o.claimsSlice, "claims-slice", 5*time.Second, "how long a slice of it takes")
-	f.IntVar(&o.history, "history", 50_000_000, "rows of history in the history case")
 	f.IntVar(&o.chain, "chain", 300_000, "payments in the chain case")
 	o.live.flags(f)
 	f.StringVar(&o.json, "json", "", "append the figures to this file, one JSON object a line")
@@ -121,16 +105,13 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("no arguments, please: %s", strings.Join(f.Args(), " "))
 	case o.only != "" && len(o.chosen()) != len(strings.Split(o.only, ",")):
 		return o, fmt.Errorf("no cases %q: of %s, each once", o.only, caseNames())
-	case min(o.debeziumEvents, o.watermillEvents, o.libraryEvents, o.handEvents) < 1:
+	case min(o.debeziumEvents, o.watermillEvents, o.libraryEvents) < 1:
 		return o, errors.New("the numbers of events of the peers must be positive")
 	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch ||
 		o.inboxSingle < 1 ||
-		o.backlog < 1 || o.backlogSmall < 1 || o.claims < 1 || o.chain < 1 || o.costEvents < 400 || o.snapshot <= 0 ||
-		o.claimsSlice <= 0 || !o.live.valid():
+		o.chain < 1 || o.costEvents < 400 || !o.live.valid():
 		return o, fmt.Errorf("-repeats, times and the numbers of events must be positive, -inbox-batched at least %d",
 			inboxBatch)
-	case o.history < historyDays:
-		return o, fmt.Errorf("-history is %d: at least a row in each of %d days", o.history, historyDays)
 	}
 	o.costEvents -= o.costEvents % 160 // whole transactions and claims, in small batches too
 	return o, nil
@@ -147,22 +128,14 @@ func (o *options) shrink(f *flag.FlagSet) {
 		"repeats": {&o.repeats, 1}, "events": {&o.events, 5000}, "memory-events": {&o.memoryEvents, 5000},
 		"memory-large":  {&o.memoryLarge, 20},
 		"inbox-batched": {&o.inboxBatched, 5000}, "inbox-single": {&o.inboxSingle, 200},
-		"backlog": {&o.backlog, 50_000}, "backlog-small": {&o.backlogSmall, 5000}, "claims": {&o.claims, 1000},
-		"history": {&o.history, 500_000}, "chain": {&o.chain, 5000},
+		"chain":           {&o.chain, 5000},
 		"cost-events":     {&o.costEvents, 8000},
 		"debezium-events": {&o.debeziumEvents, 5000}, "watermill-events": {&o.watermillEvents, 200},
 		"library-events": {&o.libraryEvents, 1000},
-		"hand-events":    {&o.handEvents, 5000},
 	} {
 		if !set[name] {
 			*v.number = v.quick
 		}
-	}
-	if !set["snapshot"] {
-		o.snapshot = 8 * time.Second
-	}
-	if !set["claims-slice"] {
-		o.claimsSlice = time.Second
 	}
 	if !set["costs"] && !o.model {
 		o.costs = ""
@@ -196,17 +169,7 @@ func cases() []measureCase {
 		{name: "edge", unasked: true, withoutKafka: true, run: edgeCase},
 		{name: "relays", unasked: true, run: relaysCase},
 		{name: "memory", run: memoryCase},
-		{name: "hold", unasked: true, run: holdCase},
-		{name: "snapshot", run: snapshotCase},
-		{name: "growth", run: growthCase},
-		{name: "shapes", run: shapesCase},
-		{name: "claims", withoutKafka: true, run: claimsCase},
-		{name: "history", withoutKafka: true, run: historyCase},
 		{name: "chain", run: chainCase},
-		{name: "brokers", withoutKafka: true, run: brokersCase},
-		{name: "clients", run: clientsCase},
-		{name: "restarts", withoutKafka: true, run: restartsCase},
-		{name: "rebalances", run: rebalancesCase},
 		{name: "many", run: manyCase},
 		{name: "costs", run: costsCase},
 		{name: "simulation", run: simulationCase},

@@ -13,17 +13,12 @@ import (
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/effectonce/effectonce/event"
 )
 
 const (
-	nameWatermill    = "Watermill forwarder"
-	nameWatermillOwn = "Watermill forwarder, our publisher"
-	kindWatermill    = "watermill"
-	kindWatermillOwn = "watermill-own"
+	nameWatermill = "Watermill forwarder"
+	kindWatermill = "watermill"
 	// watermillTopic names the tables that watermill-sql makes: watermill_bench and watermill_offsets_bench.
 	watermillTopic = "bench"
 	watermillBatch = 1000
@@ -103,10 +98,6 @@ func watermillChild(ctx context.Context, j job) (a answer, err error) {
 }
 
 func watermillPublisher(j job, logger watermill.LoggerAdapter) (message.Publisher, error) {
-	if j.Kind == kindWatermillOwn {
-		to, err := newPublisher(j, nil)
-		return ownPublisher{to}, err
-	}
 	return wkafka.NewPublisher(wkafka.PublisherConfig{
 		Brokers: j.Brokers, Marshaler: wkafka.NewWithPartitioningMarshaler(func(_ string, m *message.Message) (string,
 			error,
@@ -135,28 +126,3 @@ func (c *counting) Publish(topic string, messages ...*message.Message) error {
 	}
 	return nil
 }
-
-// ownPublisher is effectonce's publisher as a Watermill publisher.
-type ownPublisher struct{ to closingPublisher }
-
-// Publish publishes the messages, all at once.
-func (p ownPublisher) Publish(topic string, messages ...*message.Message) error {
-	if len(messages) == 0 {
-		return nil
-	}
-	all := make([]event.Event, len(messages))
-	for i, m := range messages {
-		id, err := uuid.Parse(m.UUID)
-		if err != nil {
-			return err
-		}
-		all[i] = event.Event{
-			ID: id, Source: "payments", Topic: topic, Key: m.Metadata.Get(watermillKey), Type: "PaymentCreated",
-			ContentType: event.ContentTypeJSON, Payload: m.Payload, Time: time.Now(),
-		}
-	}
-	return errors.Join(p.to.Publish(messages[0].Context(), all)...)
-}
-
-// Close closes the publisher's connections.
-func (p ownPublisher) Close() error { return p.to.Close() }

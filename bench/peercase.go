@@ -51,9 +51,9 @@ func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 		}})
 	}
 	rep.note("peers", fmt.Sprintf("payloads of %d bytes, %d keys; relay: %d events; Debezium: %d, %s; Watermill: %d, "+
-		"%s; River: %d, %s; by hand: %d, %s",
+		"%s; River: %d, %s",
 		payloadSize, keys, o.events, o.debeziumEvents, debeziumSettings, o.watermillEvents, watermillSettings,
-		o.libraryEvents, riverSettings, o.handEvents, handSettings))
+		o.libraryEvents, riverSettings))
 	for turn := range o.repeats + 1 {
 		for _, p := range peers {
 			limited, cancel := context.WithTimeout(ctx, peerLimit)
@@ -77,17 +77,13 @@ type goPeer struct {
 	name, kind string
 	goal       float64
 	events     int
-	loops      int
 	fill       func(ctx context.Context, s *stack, topic string, n int, payload [][]byte) error
 }
 
 func (s *stack) goPeers(o options, payload [][]byte, rep *report) (out []peer) {
 	for _, p := range []goPeer{
 		{name: nameWatermill, kind: kindWatermill, goal: 60, events: o.watermillEvents, fill: fillWatermill},
-		{name: nameWatermillOwn, kind: kindWatermillOwn, goal: 1, events: o.watermillEvents, fill: fillWatermill},
 		{name: nameRiver, kind: kindRiver, goal: 1, events: o.libraryEvents, fill: fillRiver},
-		{name: nameHandOne, kind: kindHand, goal: 1, events: o.handEvents, loops: 1, fill: fillHand},
-		{name: nameHandFour, kind: kindHand, goal: 1, events: o.handEvents, loops: 4, fill: fillHand},
 	} {
 		out = append(out, peer{p.name, p.goal, func(ctx context.Context, _ int) (figure, error) {
 			return s.goPeerOnce(ctx, p, payload, rep)
@@ -110,7 +106,7 @@ func (s *stack) goPeerOnce(ctx context.Context, p goPeer, payload [][]byte, rep 
 	}
 	f, err := s.measured(ctx, p.name, job{
 		Kind: p.kind, URL: s.pg.URL(), Brokers: s.brokers, Topic: topic,
-		Events: p.events, Pumps: p.loops,
+		Events: p.events,
 	})
 	if err != nil {
 		return f, err

@@ -64,29 +64,3 @@ func (s *stack) producerPerformance(ctx context.Context, topic, file string, n i
 
 // tail returns the end of an output, which can be long if no broker answers.
 func tail(out []byte) []byte { return out[max(0, len(out)-2000):] }
-
-// tune tries each combination of settings once, and returns the fastest.
-func (s *stack) tune(ctx context.Context, file string, n int, rep *report) (best producerProps, err error) {
-	var top float64
-	for _, compression := range []string{"none", "lz4", "snappy"} {
-		for _, batch := range []int{16384, 65536, 262144, 524288} {
-			for _, linger := range []int{0, 5, 20} {
-				p := producerProps{batch, linger, compression}
-				topic, drop, err := s.topic(ctx, 0)
-				if err != nil {
-					return best, err
-				}
-				rate, _, err := s.producerPerformance(ctx, topic, file, n, p)
-				drop()
-				if err != nil {
-					return best, err
-				}
-				rep.printf("  %s: %.0f records/s", p, rate)
-				if rate > top {
-					top, best = rate, p
-				}
-			}
-		}
-	}
-	return best, nil
-}

@@ -14,9 +14,6 @@ const queryTransactions = `-- bench: transactions
 select (select sum(xact_commit)::bigint from pg_stat_database),
 	(select count(*) from pg_stat_activity where application_name like 'effectonce relay%')`
 
-const queryEmptyHeld = `-- bench: empty held
-truncate outbox_held, outbox_claim`
-
 // Ignores the last dead events, which a claim keeps until something else is acked.
 const queryAnyLeft = `-- bench: any left
 select exists (select from outbox_event e where not exists (select from outbox_claim c where c.lane = e.lane
@@ -38,19 +35,7 @@ const queryLeft = `-- bench: left
 select count(*) from outbox_event`
 
 // A snapshot like that of a report or a dump, which keeps all rows that are deleted after it.
-const queryPinSnapshot = `-- bench: pin snapshot
-select count(*) from outbox_event`
-
 // Pages read by table: unlike times they do not depend on the load of the machine.
-const queryBuffers = `-- bench: buffers
-select relname, heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)
-from pg_statio_user_tables where relname like 'outbox%' or relname = 'relay_member'`
-
-const queryDead = `-- bench: dead
-select coalesce(sum(n_dead_tup) filter (where relname = 'outbox_claim'), 0)::bigint,
-	coalesce(sum(n_dead_tup) filter (where relname = 'outbox_event'), 0)::bigint
-from pg_stat_user_tables`
-
 const queryWAL = `-- bench: wal
 select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`
 
@@ -82,45 +67,10 @@ const queryPlainInbox = `-- bench: plain inbox
 insert into inbox_message (consumer_name, message_id) values ('ledger', $1) on conflict do nothing`
 
 // One key for each lane.
-const queryKeyPerLane = `-- bench: key per lane
-select distinct on (lane) key
-from (select 'acc-' || n as key, n, hashtextextended(('acc-' || n) collate "C", 0) & 31 as lane
-	from generate_series(0, 9999) n) k
-order by lane, n`
-
 // The second inbox, in its own schema.
-const queryDropBare = `-- bench: drop bare
-drop schema if exists bare cascade`
-
 // The oldest days of the default window. The consumer's start has to be before them, or their ids would have no day.
-const queryOldDays = `-- bench: old days
-with long_since as (update inbox_consumer set floor = floor - 30)
-select to_char(d, 'YYYYMMDD'), (extract(epoch from d) * 1000)::bigint
-from generate_series(0, $1 - 1) n, lateral (select (clock_timestamp() at time zone 'utc')::date - 14 + n) as t (d)
-order by d`
-
 // {day} has eight digits; {from} and {to} are the lowest ids of the day and of the next one.
-const queryLeaveDay = `-- bench: leave day
-alter table inbox_message detach partition inbox_message_{day};
-alter table inbox_message_{day} drop constraint inbox_message_{day}_pkey`
-
 // Frozen rows need no vacuum; FREEZE requires that the same transaction has truncated the table.
-const queryTruncateDay = `-- bench: truncate day
-truncate inbox_message_{day}`
-
-const queryCopyDay = `-- bench: copy day
-copy inbox_message_{day} (consumer_name, message_id, processed_at) from stdin (format binary, freeze)`
-
-const queryJoinDay = `-- bench: join day
-alter table inbox_message_{day} add primary key (consumer_name, message_id);
-alter table inbox_message attach partition inbox_message_{day} for values from ('{from}') to ('{to}')`
-
-const queryEmptyLedger = `-- bench: empty ledger
-truncate ledger`
-
-const queryLedgerRows = `-- bench: ledger rows
-select (select count(*) from ledger), (select count(*) from inbox_parked)`
-
 const queryEmptyChain = `-- bench: empty chain
 truncate outbox_event, outbox_claim, inbox_message, inbox_message_any, ledger_entry`
 

@@ -36,23 +36,3 @@ truncate river_job`
 
 const queryVacuumRiver = `-- bench: vacuum river
 vacuum analyze river_job`
-
-// The hand-written outbox, and the statements of its loop.
-const queryHandTable = `-- bench: hand table
-create table if not exists hand_outbox (
-	id bigint generated always as identity primary key,
-	key text not null,
-	payload bytea not null
-)`
-
-const queryEmptyHand = `-- bench: empty hand
-truncate hand_outbox`
-
-const queryVacuumHand = `-- bench: vacuum hand
-vacuum analyze hand_outbox`
-
-const queryHandTake = `-- bench: hand take
-select id, key, payload from hand_outbox order by id limit $1 for update skip locked`
-
-const queryHandDelete = `-- bench: hand delete
-delete from hand_outbox where id = any ($1)`

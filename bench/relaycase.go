@@ -20,12 +20,6 @@ func relayCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err != nil {
 		return err
 	}
-	if o.tune {
-		rep.printf("settings of ProducerPerformance:")
-		if o.producer, err = s.tune(ctx, file, o.events, rep); err != nil {
-			return err
-		}
-	}
 	rep.note("relay", fmt.Sprintf("%d events of %d bytes, %d keys; ProducerPerformance: the same payloads without "+
 		"keys and headers, acks=all %s, %v",
 		o.events, payloadSize, keys, o.producer, javaOptions))
@@ -59,7 +53,7 @@ func (s *stack) drainOnce(ctx context.Context, o options, payload [][]byte, last
 	}
 	j := job{
 		Kind: "relay", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: o.events, Pumps: o.pumps,
-		ClaimEvents: o.claimEvents, Compression: o.compression, Client: o.client,
+		ClaimEvents: o.claimEvents, Compression: o.compression,
 	}
 	if last {
 		j.Profile = o.profile
@@ -75,7 +69,7 @@ func (s *stack) publishOnce(ctx context.Context, o options) (figure, error) {
 	defer drop()
 	return s.measured(ctx, namePublish, job{
 		Kind: "publish", Brokers: s.brokers, Topic: topic, Events: o.events,
-		Pumps: o.pumps, Compression: o.compression, Client: o.client,
+		Pumps: o.pumps, Compression: o.compression,
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/outbox"
@@ -318,4 +319,31 @@ func lastPublished(lanes []laneTurn, at time.Time) (took time.Duration, err erro
 		took = max(took, l.Published.Sub(at))
 	}
 	return took, nil
+}
+
+// appendEvery appends n events at every tick, until ctx ends.
+func appendEvery(ctx context.Context, db *pgxpool.Pool, every time.Duration, topic string, n int) error {
+	payload := payloads(1000)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			return outbox.Append(ctx, tx, events(topic, n, payload)...)
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }

@@ -37,9 +37,7 @@ type stack struct {
 	libs    string // Kafka's jars
 	kafka   *kafka.Client
 	dir     string
-	// replicas of each partition; 0: one.
-	replicas int
-	costs    *plan.Costs // of the costs case of this run, if it has run
+	costs   *plan.Costs // of the costs case of this run, if it has run
 }
 
 // start starts Postgres, and Kafka where a case needs it.
@@ -119,7 +117,7 @@ func (s *stack) topic(ctx context.Context, maxMessage int) (name string, drop fu
 	}
 	if err := s.createTopic(ctx, kafka.TopicConfig{
 		Topic: name, NumPartitions: partitions,
-		ReplicationFactor: max(s.replicas, 1), ConfigEntries: entries,
+		ReplicationFactor: 1, ConfigEntries: entries,
 	}); err != nil {
 		return "", nil, fmt.Errorf("make topic %s: %w", name, err)
 	}

@@ -61,15 +61,6 @@ func (c *Cluster) closeAfter(t testing.TB) {
 	}
 }
 
-// Standalone starts a cluster for callers without a testing.TB. The caller closes it.
-func Standalone(brokers int) (*Cluster, error) {
-	libs, err := Libs()
-	if err != nil {
-		return nil, err
-	}
-	return startCluster(libs, brokers, func(n *node) error { n.optimized = true; return nil })
-}
-
 // Brokers returns all addresses, also of brokers that are down. Restarts keep them.
 func (c *Cluster) Brokers() []string {
 	addrs := make([]string, len(c.nodes))
