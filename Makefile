@@ -188,7 +188,7 @@ bench: ## rates on this machine, peers side by side; one case: make bench ONLY=r
 	cd bench && go run . $(if $(ONLY),-only $(ONLY))
 
 # What the smoke runs: cases that take seconds with small numbers.
-SMOKE := relay,inbox,latency,append,chain
+SMOKE := relay,inbox,latency,append
 bench-smoke: ## the benchmark's own tests, and a minute of small numbers: does it work and print? Its figures are worth nothing
 	cd bench && go test -count=1 ./...
 	@figures=$$(mktemp); trap 'rm -f "$$figures"' EXIT; \

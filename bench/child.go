@@ -30,8 +30,7 @@ const childArg = "child"
 
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
 // with no database behind it, "run" relays until it is told to stop, and "idle" relays nothing.
-// "append" and "worker" are the ends of the chain case. "stage" runs steps of the chain in one process.
-// The peers' kinds stand in their files.
+// "stage" runs steps of the chain in one process.
 type job struct {
 	Kind        string
 	URL         string
@@ -63,9 +62,8 @@ type answer struct {
 	CPU                    float64 // seconds, of the child
 	PeakKiB                int64   // VmHWM; 0 where there is no /proc
 	Claims                 int
-	Claim, Publish, Settle float64   // seconds
-	SentBytes              int64     // of record batches on the wire
-	Ended                  time.Time // worker: when the last payment was in the ledger
+	Claim, Publish, Settle float64 // seconds
+	SentBytes              int64   // of record batches on the wire
 	Stage                  stageAnswer
 	Settled                int        // run: events
 	LastSettle             time.Time  // run
@@ -102,16 +100,8 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 	switch j.Kind {
 	case "publish":
 		work = publishAll
-	case "append":
-		work = appendChild
-	case "worker":
-		work = workerChild
 	case "stage":
 		work = stageChild
-	case kindWatermill:
-		work = watermillChild
-	case kindRiver:
-		work = riverChild
 	case "run":
 		work = runChild
 	case "idle":

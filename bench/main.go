@@ -30,10 +30,7 @@ type options struct {
 	events                    int
 	memoryEvents, memoryLarge int
 	inboxBatched, inboxSingle int
-	chain                     int
 	debeziumEvents            int
-	watermillEvents           int
-	libraryEvents             int
 	pumps, claimEvents        int
 	compression               string
 	producer                  producerProps
@@ -78,8 +75,6 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.inboxBatched, "inbox-batched", 100_000, "events for the inbox in batches")
 	f.IntVar(&o.inboxSingle, "inbox-single", 10_000, "events for the inbox with one transaction each")
 	f.IntVar(&o.debeziumEvents, "debezium-events", 100_000, "events for Debezium in the peers case")
-	f.IntVar(&o.watermillEvents, "watermill-events", 10_000, "events for Watermill's forwarder in the peers case")
-	f.IntVar(&o.libraryEvents, "library-events", 30_000, "events for River in the peers case")
 	f.IntVar(&o.pumps, "pumps", 0, "the relay's pumps; 0: its default")
 	f.IntVar(&o.claimEvents, "claim-events", 0, "the relay's ClaimEvents; 0: its default")
 	f.StringVar(&o.compression, "compression", "", "the publisher's codec; empty: its default. ProducerPerformance "+
@@ -89,7 +84,6 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.producer.Compression, "producer-compression", "snappy", "ProducerPerformance's compression.type")
 	f.IntVar(&o.memoryEvents, "memory-events", 1_000_000, "small events in the memory case; 0: none")
 	f.IntVar(&o.memoryLarge, "memory-large", 1000, "events of 1 MiB in the memory case; 0: none")
-	f.IntVar(&o.chain, "chain", 300_000, "payments in the chain case")
 	o.live.flags(f)
 	f.StringVar(&o.json, "json", "", "append the figures to this file, one JSON object a line")
 	o.planFlags(f)
@@ -105,11 +99,9 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("no arguments, please: %s", strings.Join(f.Args(), " "))
 	case o.only != "" && len(o.chosen()) != len(strings.Split(o.only, ",")):
 		return o, fmt.Errorf("no cases %q: of %s, each once", o.only, caseNames())
-	case min(o.debeziumEvents, o.watermillEvents, o.libraryEvents) < 1:
-		return o, errors.New("the numbers of events of the peers must be positive")
-	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch ||
-		o.inboxSingle < 1 ||
-		o.chain < 1 || o.costEvents < 400 || !o.live.valid():
+	case o.repeats < 1 || o.events < 1 || o.debeziumEvents < 1 ||
+		o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch ||
+		o.inboxSingle < 1 || o.costEvents < 400 || !o.live.valid():
 		return o, fmt.Errorf("-repeats, times and the numbers of events must be positive, -inbox-batched at least %d",
 			inboxBatch)
 	}
@@ -128,10 +120,8 @@ func (o *options) shrink(f *flag.FlagSet) {
 		"repeats": {&o.repeats, 1}, "events": {&o.events, 5000}, "memory-events": {&o.memoryEvents, 5000},
 		"memory-large":  {&o.memoryLarge, 20},
 		"inbox-batched": {&o.inboxBatched, 5000}, "inbox-single": {&o.inboxSingle, 200},
-		"chain":           {&o.chain, 5000},
 		"cost-events":     {&o.costEvents, 8000},
-		"debezium-events": {&o.debeziumEvents, 5000}, "watermill-events": {&o.watermillEvents, 200},
-		"library-events": {&o.libraryEvents, 1000},
+		"debezium-events": {&o.debeziumEvents, 5000},
 	} {
 		if !set[name] {
 			*v.number = v.quick
@@ -165,12 +155,8 @@ func cases() []measureCase {
 		{name: "latency", unasked: true, run: latencyCase},
 		{name: "wal", unasked: true, run: walCase},
 		{name: "append", unasked: true, run: appendCase},
-		{name: "idempotency", unasked: true, withoutKafka: true, run: idempotencyCase},
-		{name: "edge", unasked: true, withoutKafka: true, run: edgeCase},
 		{name: "relays", unasked: true, run: relaysCase},
 		{name: "memory", run: memoryCase},
-		{name: "chain", run: chainCase},
-		{name: "many", run: manyCase},
 		{name: "costs", run: costsCase},
 		{name: "simulation", run: simulationCase},
 	}

@@ -22,9 +22,9 @@ type peer struct {
 // partitions. Each drains a backlog. A peer that is not available is reported and skipped.
 func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
-	peers := append([]peer{{name: nameRelay, once: func(ctx context.Context, turn int) (figure, error) {
+	peers := []peer{{name: nameRelay, once: func(ctx context.Context, turn int) (figure, error) {
 		return s.drainOnce(ctx, o, payload, turn == o.repeats)
-	}}}, s.goPeers(o, payload, rep)...)
+	}}}
 	connect, err := s.startConnect(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -50,10 +50,8 @@ func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 			}, payload, rep)
 		}})
 	}
-	rep.note("peers", fmt.Sprintf("payloads of %d bytes, %d keys; relay: %d events; Debezium: %d, %s; Watermill: %d, "+
-		"%s; River: %d, %s",
-		payloadSize, keys, o.events, o.debeziumEvents, debeziumSettings, o.watermillEvents, watermillSettings,
-		o.libraryEvents, riverSettings))
+	rep.note("peers", fmt.Sprintf("payloads of %d bytes, %d keys; relay: %d events; Debezium: %d, %s",
+		payloadSize, keys, o.events, o.debeziumEvents, debeziumSettings))
 	for turn := range o.repeats + 1 {
 		for _, p := range peers {
 			limited, cancel := context.WithTimeout(ctx, peerLimit)
@@ -70,48 +68,6 @@ func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 		rep.ratio("peers", nameRelay, p.name, p.goal)
 	}
 	return nil
-}
-
-// goPeer is a peer in a child process: fill empties its table and inserts n events for the topic.
-type goPeer struct {
-	name, kind string
-	goal       float64
-	events     int
-	fill       func(ctx context.Context, s *stack, topic string, n int, payload [][]byte) error
-}
-
-func (s *stack) goPeers(o options, payload [][]byte, rep *report) (out []peer) {
-	for _, p := range []goPeer{
-		{name: nameWatermill, kind: kindWatermill, goal: 60, events: o.watermillEvents, fill: fillWatermill},
-		{name: nameRiver, kind: kindRiver, goal: 1, events: o.libraryEvents, fill: fillRiver},
-	} {
-		out = append(out, peer{p.name, p.goal, func(ctx context.Context, _ int) (figure, error) {
-			return s.goPeerOnce(ctx, p, payload, rep)
-		}})
-	}
-	return out
-}
-
-func (s *stack) goPeerOnce(ctx context.Context, p goPeer, payload [][]byte, rep *report) (figure, error) {
-	topic, drop, err := s.topic(ctx, 0)
-	if err != nil {
-		return figure{}, err
-	}
-	defer drop()
-	if err := s.exec(ctx, queryCheckpoint); err != nil {
-		return figure{}, err
-	}
-	if err := p.fill(ctx, s, topic, p.events, payload); err != nil {
-		return figure{}, fmt.Errorf("fill: %w", err)
-	}
-	f, err := s.measured(ctx, p.name, job{
-		Kind: p.kind, URL: s.pg.URL(), Brokers: s.brokers, Topic: topic,
-		Events: p.events,
-	})
-	if err != nil {
-		return f, err
-	}
-	return f, s.allArrived(ctx, rep, p.name, topic, p.events)
 }
 
 // allArrived returns an error if a topic has fewer records than there were events, and reports if it has more.
@@ -147,13 +103,4 @@ func (s *stack) arrived(ctx context.Context, topic string) (n int, err error) {
 		n += int(p.LastOffset)
 	}
 	return n, nil
-}
-
-// peerWriter is kafka-go's Writer as in the documentation of small outbox libraries, with the relay's codec and acks,
-// and without the default linger of a second.
-func peerWriter(j job) *kafka.Writer {
-	return &kafka.Writer{
-		Addr: kafka.TCP(j.Brokers...), Topic: j.Topic, Balancer: &kafka.Hash{}, RequiredAcks: kafka.RequireAll,
-		Compression: kafka.Snappy, BatchSize: 1000, BatchTimeout: 5 * time.Millisecond,
-	}
 }

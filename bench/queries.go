@@ -9,16 +9,6 @@ order by name`
 const queryEmptyOutbox = `-- bench: empty outbox
 truncate outbox_event, outbox_claim`
 
-// Of all databases of the server.
-const queryTransactions = `-- bench: transactions
-select (select sum(xact_commit)::bigint from pg_stat_database),
-	(select count(*) from pg_stat_activity where application_name like 'effectonce relay%')`
-
-// Ignores the last dead events, which a claim keeps until something else is acked.
-const queryAnyLeft = `-- bench: any left
-select exists (select from outbox_event e where not exists (select from outbox_claim c where c.lane = e.lane
-	and e.id = any (c.ids)))`
-
 // Streamed lanes, once the reader has passed the WAL that was written before it started.
 const queryStreamed = `-- bench: streamed
 select count(*) from outbox_streamed where exists (select from outbox_wal w
@@ -34,8 +24,6 @@ checkpoint`
 const queryLeft = `-- bench: left
 select count(*) from outbox_event`
 
-// A snapshot like that of a report or a dump, which keeps all rows that are deleted after it.
-// Pages read by table: unlike times they do not depend on the load of the machine.
 const queryWAL = `-- bench: wal
 select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`
 
@@ -65,21 +53,6 @@ insert into ledger (entry_type, source_payment_id, amount) select 'credit', unne
 // The hand-written inbox: inserts the message's row if it does not exist.
 const queryPlainInbox = `-- bench: plain inbox
 insert into inbox_message (consumer_name, message_id) values ('ledger', $1) on conflict do nothing`
-
-// One key for each lane.
-// The second inbox, in its own schema.
-// The oldest days of the default window. The consumer's start has to be before them, or their ids would have no day.
-// {day} has eight digits; {from} and {to} are the lowest ids of the day and of the next one.
-// Frozen rows need no vacuum; FREEZE requires that the same transaction has truncated the table.
-const queryEmptyChain = `-- bench: empty chain
-truncate outbox_event, outbox_claim, inbox_message, inbox_message_any, ledger_entry`
-
-// Ids are dense unless a transaction was rolled back, so the highest is a cheap upper bound of the count.
-const queryBookedAtMost = `-- bench: booked at most
-select coalesce(max(id), 0) from ledger_entry`
-
-const queryBooked = `-- bench: booked
-select count(*) from ledger_entry`
 
 // The bytes of a table with its partitions and TOAST, and those of its indexes.
 const querySizes = `-- bench: sizes

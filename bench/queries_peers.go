@@ -24,15 +24,3 @@ select pg_create_logical_replication_slot($1, 'pgoutput')`
 
 const queryDropSlot = `-- bench: drop slot
 select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1 and not active`
-
-const queryDropWatermill = `-- bench: drop watermill
-drop table if exists watermill_bench, watermill_offsets_bench`
-
-const queryVacuumWatermill = `-- bench: vacuum watermill
-vacuum analyze watermill_bench`
-
-const queryEmptyRiver = `-- bench: empty river
-truncate river_job`
-
-const queryVacuumRiver = `-- bench: vacuum river
-vacuum analyze river_job`

@@ -32,7 +32,6 @@ type figure struct {
 	Settle      float64 `json:"settle_s,omitempty"`
 	P50         float64 `json:"p50_ms,omitempty"` // latency, milliseconds
 	P99         float64 `json:"p99_ms,omitempty"`
-	RoundTrips  float64 `json:"round_trips,omitempty"` // to Postgres
 }
 
 // goal compares the median of a ratio, rate or time with a promised value.
@@ -145,20 +144,6 @@ func (r *report) atLeast(of, name string, want float64) {
 // atMost adds a goal for values that must stay below want.
 func (r *report) atMost(of, what string, want float64, all []float64) {
 	r.judge(goal{Case: of, What: what, Want: want, AtMost: true}, all)
-}
-
-// peaks adds a goal for the peak memory of the processes of these names: at most 200 MiB.
-func (r *report) peaks(of, kind string, names ...string) {
-	var most []float64
-	for _, f := range r.figures {
-		if f.Case == of && f.PeakKiB > 0 && slices.Contains(names, f.Name) {
-			most = append(most, float64(f.PeakKiB)/1024)
-		}
-	}
-	if len(most) > 0 {
-		most = []float64{slices.Max(most)}
-	}
-	r.atMost(of, "peak of the "+kind+", MiB", 200, most)
 }
 
 func (r *report) goal(of, what string, want float64, all []float64) {
