@@ -191,8 +191,7 @@ bench: ## rates on this machine, peers side by side; one case: make bench ONLY=r
 SMOKE := relay,inbox,latency,append
 bench-smoke: ## the benchmark's own tests, and a minute of small numbers: does it work and print? Its figures are worth nothing
 	cd bench && go test -count=1 ./...
-	@figures=$$(mktemp); trap 'rm -f "$$figures"' EXIT; \
-	cd bench && go run . -quick -only $(SMOKE) -json "$$figures" && go run . -figures "$$figures"
+	cd bench && go run . -quick -only $(SMOKE)
 
 servers: ## fetch the servers of the tests ahead of the first one: Postgres, Kafka, DynamoDB Local
 	$(call on,$(CORNER)) $(STACK) fetch

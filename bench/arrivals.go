@@ -115,12 +115,13 @@ func percentile(sorted []time.Duration, p float64) time.Duration {
 	return sorted[max(int(p*float64(len(sorted))+0.999999)-1, 0)]
 }
 
-// latencies returns the sorted times between two moments of the events, starting with event first.
-func latencies(from, to []time.Duration, first int) []time.Duration {
-	out := make([]time.Duration, 0, len(to)-first)
-	for i := first; i < len(to); i++ {
-		out = append(out, to[i]-from[i])
+// latencies returns the sorted times from when events were due until they were seen, from event first on, and when the
+// last was seen.
+func (a *arrivals) latencies(due func(i int) time.Duration, first int) (sorted []time.Duration, last time.Duration) {
+	for i := first; i < len(a.at); i++ {
+		at := time.Duration(a.at[i].Load())
+		sorted, last = append(sorted, at-due(i)), max(last, at)
 	}
-	slices.Sort(out)
-	return out
+	slices.Sort(sorted)
+	return sorted, last
 }

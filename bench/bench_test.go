@@ -3,9 +3,8 @@ package main
 import (
 	"bytes"
 	"io"
+	"strings"
 	"testing"
-
-	"github.com/effectonce/effectonce/bench/page"
 )
 
 func TestSpread(t *testing.T) {
@@ -19,7 +18,7 @@ func TestSpread(t *testing.T) {
 		{[]float64{9, 1, 5}, 5, 1, 9},
 		{[]float64{4, 1, 2, 9}, 3, 1, 9},
 	} {
-		if m, l, h := page.Spread(c.in); m != c.median || l != c.low || h != c.high {
+		if m, l, h := spread(c.in); m != c.median || l != c.low || h != c.high {
 			t.Errorf("spread(%v) = %v, %v, %v", c.in, m, l, h)
 		}
 	}
@@ -28,11 +27,7 @@ func TestSpread(t *testing.T) {
 // TestRatio: ratios are calculated within a turn, without the warm-up.
 func TestRatio(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	r, err := newReport(&out, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := newReport(io.Discard, io.Discard)
 	for turn, rates := range [][2]float64{{1, 100}, {20, 10}, {90, 30}, {80, 20}} {
 		r.add(figure{Case: "c", Name: "a", Turn: turn, Rate: rates[0]})
 		r.add(figure{Case: "c", Name: "b", Turn: turn, Rate: rates[1]})
@@ -41,21 +36,54 @@ func TestRatio(t *testing.T) {
 	if g := r.goals[0]; g.Median != 3 || g.Min != 2 || g.Max != 4 || g.Met {
 		t.Errorf("got %+v, want median 3 of 2 to 4, not met", g)
 	}
-	r.table("c")
-	if !bytes.Contains(out.Bytes(), []byte("NOT MET")) {
-		t.Errorf("the table does not say that the goal was missed:\n%s", out.Bytes())
+}
+
+// TestTable: a table has the medians without the warm-up, and the columns that somebody has a value for.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	r := newReport(&out, io.Discard)
+	r.about(map[string]string{"date": "today", "cores": "2"})
+	r.note("c", "settings")
+	for turn, rate := range []float64{1, 100_000, 120_000} {
+		r.add(figure{Case: "c", Name: "a", Turn: turn, Rate: rate, CPU: rate / 1e5, PeakKiB: 2048})
+		r.add(figure{Case: "c", Name: "b", Turn: turn, Rate: 1500})
+	}
+	r.add(figure{Case: "other", Name: "stranger", Turn: 1, Rate: 1, WALBytes: 9})
+	r.ratio("c", "a", "b", 60)
+	r.atMost("c", "p50, ms", 20, []float64{20, 30})
+	r.table("c", "0.1")
+	want := `### c
+
+settings.
+
+today, 2 cores, load average 0.1 at the start, turns: 2.
+
+| what | median (min to max) | goal | |
+|---|---|---|---|
+| a / b | **73.3** (66.7 to 80) | at least 60 | met |
+| p50, ms | **25** (20 to 30) | at most 20 | **not met** |
+
+| | events/s, median (min to max) | own CPU per event, µs | peak, MiB |
+|---|---|---|---|
+| a | 110,000 (100,000 to 120,000) | 1.1 | 2 |
+| b | 1,500 (1,500 to 1,500) | - | - |
+
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 }
 
-func TestProducerLine(t *testing.T) {
+func TestNumber(t *testing.T) {
 	t.Parallel()
-	out := []byte("210000 records sent, 42000.0 records/sec (20.5 MB/sec), 700.0 ms avg latency, 900.0 ms max " +
-		"latency.\n" +
-		"300000 records sent, 114285.714286 records/sec (55.80 MB/sec), 12.30 ms avg latency, 99.00 ms max latency, " +
-		"5 ms 50th.\n")
-	all := producerLine.FindAllSubmatch(out, -1)
-	if last := all[len(all)-1]; string(last[1]) != "300000" || string(last[2]) != "114285.714286" {
-		t.Errorf("the last line was read as %s and %s", last[1], last[2])
+	for v, want := range map[float64]string{
+		0: "0", 0.8764: "0.876", 1.5: "1.5", 2: "2", 3.14159: "3.14", 20.04: "20", 999.94: "999.9", 1234: "1,234",
+		114285.7: "114,300", 1e6: "1,000,000", -2500: "-2,500",
+	} {
+		if got := number(v); got != want {
+			t.Errorf("%v is printed as %s, want %s", v, got, want)
+		}
 	}
 }
 
@@ -86,7 +114,7 @@ func TestGoals(t *testing.T) {
 		{[]float64{2}, false, true},
 		{[]float64{2}, true, true},
 	} {
-		r := report{out: io.Discard}
+		r := newReport(io.Discard, io.Discard)
 		r.judge(goal{Want: 2, AtMost: c.atMost}, c.all)
 		if r.goals[0].Met != c.want {
 			t.Errorf("%v, at most: %v: met is %v", c.all, c.atMost, r.goals[0].Met)

@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"maps"
 
-	"github.com/effectonce/effectonce/bench/page"
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
@@ -29,21 +26,8 @@ type costsMeasured struct {
 	fetched       map[string][]float64 // events of a fetch
 	claim, settle []float64            // milliseconds of a full claim, to split Postgres' CPU
 	kafkaStored   []float64            // bytes of an event on its way to the broker
-	sizes         map[string][]float64
-	calm          []stageAnswer
-}
-
-func (o *options) planFlags(f *flag.FlagSet) {
-	f.IntVar(&o.costEvents, "cost-events", 200_000, "events in large batches of the costs case, and in the "+
-		"simulation's drain")
-	f.Float64Var(&o.costSeconds, "cost-seconds", 5, "how long the costs case measures what is idle or calm, seconds")
-	f.Float64Var(&o.steady, "steady", 10, "how long the simulation's steady loads are measured, seconds")
-	f.StringVar(&o.rates, "rates", "5000,20000", "the simulation's steady loads, events a second")
-	f.StringVar(&o.costs, "costs", costsFile, "where the costs case and the simulation write, and -model reads; with "+
-		"-quick nothing is written unless this is set")
-	f.BoolVar(&o.model, "model", false, "measure nothing: print what rates need, from -costs")
-	f.StringVar(&o.figures, "figures", "", "measure nothing: print the tables of this file, which -json wrote")
-	f.StringVar(&o.docs, "docs", "", "with -model and -figures: write into the pages of this folder instead")
+	heap, index   map[string][]float64 // bytes of a row by table
+	calm          []answer
 }
 
 // costsCase measures the cost of an event in each step of the chain, each step alone and in batches of two sizes, and
@@ -55,16 +39,12 @@ func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
 		return err
 	}
 	m := &costsMeasured{
-		samples: map[string][]plan.Sample{}, fetched: map[string][]float64{},
-		sizes: map[string][]float64{},
+		samples: map[string][]plan.Sample{}, fetched: map[string][]float64{}, heap: map[string][]float64{},
+		index: map[string][]float64{},
 	}
 	for turn := range o.repeats + 1 {
-		for _, part := range []func(context.Context, *stack, options, *report, int) error{
-			m.smallBatches, m.largeBatches, m.lowLoad,
-		} {
-			if err := part(ctx, s, o, rep, turn); err != nil {
-				return err
-			}
+		if err := m.turn(ctx, s, o, rep, turn); err != nil {
+			return err
 		}
 	}
 	costs := m.costs()
@@ -72,12 +52,11 @@ func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err != nil {
 		return err
 	}
-	delete(about, "postgres_settings")
-	costs.About = maps.Clone(about)
+	costs.About = about
 	if old, err := plan.Read(costsFile); err == nil {
 		costs.Checks = old.Checks // until the simulation case makes new ones
 	}
-	rep.printf("%s", plan.CostTable(costs))
+	rep.tell("%s", plan.CostTable(costs))
 	s.costs = &costs
 	if o.costs == "" {
 		return nil
@@ -85,38 +64,8 @@ func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return plan.Write(o.costs, costs)
 }
 
-// stage runs a child and notes its measurement.
-func (m *costsMeasured) stage(ctx context.Context, s *stack, rep *report, turn int, name, topic string, j job) (
-	stageAnswer, error,
-) {
-	j.Kind, j.URL, j.Brokers, j.Topic = "stage", s.pg.URL(), s.brokers, topic
-	if j.Stage.Consume {
-		j.Stage.Consumer = fmt.Sprintf("%s-%d-%d", topic, j.Stage.Batch, turn)
-	}
-	a, err := child(ctx, j)
-	if err != nil {
-		return stageAnswer{}, fmt.Errorf("%s: %w", name, err)
-	}
-	g := a.Stage
-	n := float64(max(g.Appended, g.Settled, g.Handled))
-	f := figure{
-		Case: "costs", Name: name, Turn: turn, Events: int(n), Seconds: g.Seconds, Rate: n / g.Seconds,
-		P50: g.Apply50, P99: g.Apply99,
-	}
-	if n > 0 {
-		f.CPU, f.PostgresCPU, f.KafkaCPU, f.WALBytes = g.Client*1e6/n, g.Postgres*1e6/n, g.Kafka*1e6/n, g.WAL/n
-	}
-	rep.add(f)
-	if turn > 0 && n > 0 {
-		batches := max(g.Transactions, g.Claims, g.Batches)
-		m.samples[name] = append(m.samples[name], plan.Sample{Size: n / float64(max(batches, 1)), Cost: costOf(g, n)})
-		m.fetched[name] = append(m.fetched[name], n/float64(max(g.Fetches, 1)))
-	}
-	return g, nil
-}
-
 // costOf divides a measurement by n.
-func costOf(g stageAnswer, n float64) plan.Cost {
+func costOf(g answer, n float64) plan.Cost {
 	return plan.Cost{
 		Client: g.Client * 1e6 / n, Postgres: g.Postgres * 1e6 / n, Kafka: g.Kafka * 1e6 / n,
 		WAL: g.WAL / n, DatabaseNet: g.DatabaseNet / n, KafkaNet: g.KafkaNet / n,
@@ -130,128 +79,116 @@ const (
 	costFetch = 16 << 10
 )
 
-// smallBatches sends events one by one, in small claims and small record batches.
-func (m *costsMeasured) smallBatches(ctx context.Context, s *stack, o options, rep *report, turn int) error {
-	topic, drop, err := s.topic(ctx, 0)
-	if err != nil {
-		return err
-	}
-	defer drop()
-	n := o.costEvents / 4
-	run := func(name string, j job, before ...string) error {
-		j.Stage.Events = n
-		if err := s.exec(ctx, before...); err != nil {
+// costStep is a measurement after some statements; table is what it fills.
+type costStep struct {
+	name   string
+	before []string
+	job    job
+	table  string
+}
+
+// turn measures all steps once: in small batches, in the largest, and with a load at which nothing waits for a core.
+func (m *costsMeasured) turn(ctx context.Context, s *stack, o options, rep *report, turn int) error {
+	outbox := []string{queryEmptyOutbox, queryCheckpoint}
+	inbox := []string{queryEmptyInbox, queryVacuumInbox, queryCheckpoint}
+	vacuum := []string{queryVacuumOutbox} // no checkpoint between append and relay: see fill
+	n := o.costEvents
+	for _, steps := range [][]costStep{{
+		{costAppendSmall, outbox, job{Append: true, PerAppend: 1, Producers: 8, Events: n / 4}, ""},
+		{costRelaySmall, vacuum, job{Relay: true, ClaimEvents: costClaim, Events: n / 4}, ""},
+		{costFetchSmall, inbox, job{Consume: true, FetchBytes: costFetch, Batch: 50, Events: n / 4}, ""},
+		{costInboxLarge, inbox, job{Consume: true, FetchBytes: costFetch, Batch: inboxBatch, Events: n / 4}, ""},
+	}, {
+		{costAppendLarge, outbox, job{Append: true, PerAppend: 40, Producers: 4, Events: n}, "outbox_event"},
+		{costRelayLarge, vacuum, job{Relay: true, Events: n}, ""},
+		{costFetchLarge, inbox, job{Consume: true, Events: n}, "inbox_message"},
+	}, {
+		{costIdle, append(outbox, queryEmptyInbox), job{Relay: true, Seconds: o.steady}, ""},
+		{costCalm, nil, job{
+			Append: true, Relay: true, Consume: true, Rate: 500, PerAppend: steadyAppend, Producers: 1,
+			Seconds: o.steady,
+		}, ""},
+	}} {
+		topic, drop, err := s.topic(ctx)
+		if err != nil {
 			return err
 		}
-		_, err := m.stage(ctx, s, rep, turn, name, topic, j)
-		return err
+		for _, one := range steps {
+			if err := m.step(ctx, s, o, rep, turn, topic, one); err != nil {
+				drop()
+				return fmt.Errorf("%s: %w", one.name, err)
+			}
+		}
+		drop()
 	}
-	// No checkpoint between append and relay: see fill.
-	if err := run(costAppendSmall, job{Stage: stageJob{Append: true, PerAppend: 1, Producers: 8}}, queryEmptyOutbox,
-		queryCheckpoint); err != nil {
-		return err
-	}
-	if err := run(costRelaySmall, job{Pumps: o.pumps, ClaimEvents: costClaim, Stage: stageJob{Relay: true}},
-		queryVacuumOutbox); err != nil {
-		return err
-	}
-	empty := []string{queryEmptyInbox, queryVacuumInbox, queryCheckpoint}
-	if err := run(costFetchSmall, job{Stage: stageJob{Consume: true, FetchBytes: costFetch, Batch: 50}},
-		empty...); err != nil {
-		return err
-	}
-	return run(costInboxLarge, job{Stage: stageJob{Consume: true, FetchBytes: costFetch, Batch: inboxBatch}}, empty...)
-}
-
-// largeBatches does the same in the largest batches.
-func (m *costsMeasured) largeBatches(ctx context.Context, s *stack, o options, rep *report, turn int) error {
-	topic, drop, err := s.topic(ctx, 0)
-	if err != nil {
-		return err
-	}
-	defer drop()
-	if err := s.exec(ctx, queryEmptyOutbox, queryCheckpoint); err != nil {
-		return err
-	}
-	n := o.costEvents
-	if _, err := m.stage(ctx, s, rep, turn, costAppendLarge, topic,
-		job{Stage: stageJob{Append: true, PerAppend: 40, Producers: 4, Events: n}}); err != nil {
-		return err
-	}
-	if err := m.size(ctx, s, n, "outbox_event", "outbox"); err != nil {
-		return err
-	}
-	if err := s.exec(ctx, queryVacuumOutbox); err != nil {
-		return err
-	}
-	g, err := m.stage(ctx, s, rep, turn, costRelayLarge, topic,
-		job{Pumps: o.pumps, Stage: stageJob{Relay: true, Events: n}})
-	if err != nil {
-		return err
-	}
-	m.claim, m.settle = append(m.claim, g.ClaimMS), append(m.settle, g.SettleMS)
-	m.kafkaStored = append(m.kafkaStored, g.KafkaNet/float64(g.Settled))
-	if err := s.exec(ctx, queryEmptyInbox, queryVacuumInbox, queryCheckpoint); err != nil {
-		return err
-	}
-	if _, err := m.stage(ctx, s, rep, turn, costFetchLarge, topic,
-		job{Stage: stageJob{Consume: true, Events: n}}); err != nil {
-		return err
-	}
-	return m.size(ctx, s, n, "inbox_message", "inbox")
-}
-
-// size notes the bytes of a table and its indexes per row.
-func (m *costsMeasured) size(ctx context.Context, s *stack, n int, table, name string) error {
-	var heap, index float64
-	if err := s.db.QueryRow(ctx, querySizes, table).Scan(&heap, &index); err != nil {
-		return err
-	}
-	m.sizes[name+" heap"] = append(m.sizes[name+" heap"], heap/float64(n))
-	m.sizes[name+" index"] = append(m.sizes[name+" index"], index/float64(n))
 	return nil
 }
 
-// lowLoad measures an idle relay, and a chain with so little load that nothing waits for a core.
-func (m *costsMeasured) lowLoad(ctx context.Context, s *stack, o options, rep *report, turn int) error {
-	topic, drop, err := s.topic(ctx, 0)
+// step runs a child, and notes its measurement.
+func (m *costsMeasured) step(ctx context.Context, s *stack, o options, rep *report, turn int, topic string,
+	one costStep,
+) error {
+	if err := s.exec(ctx, one.before...); err != nil {
+		return err
+	}
+	j := one.job
+	j.URL, j.Brokers, j.Topic, j.Pumps = s.pg.URL(), s.brokers, topic, o.pumps
+	j.Consumer = fmt.Sprintf("%s-%d-%d", topic, j.Batch, turn)
+	g, err := child(ctx, j)
 	if err != nil {
 		return err
 	}
-	defer drop()
-	if err := s.exec(ctx, queryEmptyOutbox, queryEmptyInbox, queryCheckpoint); err != nil {
-		return err
+	n := float64(max(g.Appended, g.Settled, g.Handled))
+	f := figure{
+		Case: "costs", Name: one.name, Turn: turn, Events: int(n), Seconds: g.Seconds, Rate: n / g.Seconds,
+		P50: g.Apply50, P99: g.Apply99,
 	}
-	g, err := m.stage(ctx, s, rep, turn, costIdle, topic,
-		job{Pumps: o.pumps, Stage: stageJob{Relay: true, Seconds: o.costSeconds}})
-	if err != nil {
-		return err
+	if n > 0 {
+		c := costOf(g, n)
+		f.CPU, f.PostgresCPU, f.KafkaCPU, f.WALBytes = c.Client, c.Postgres, c.Kafka, c.WAL
 	}
-	if turn > 0 {
+	rep.add(f)
+	if turn == 0 {
+		return nil
+	}
+	switch one.name {
+	case costIdle:
 		m.samples[costIdle] = append(m.samples[costIdle], plan.Sample{Size: 1, Cost: costOf(g, g.Seconds)})
-	}
-	calm := stageJob{
-		Append: true, Relay: true, Consume: true, Rate: 500, PerAppend: steadyAppend, Producers: 1,
-		Seconds: o.costSeconds,
-	}
-	if g, err = m.stage(ctx, s, rep, turn, costCalm, topic, job{Pumps: o.pumps, Stage: calm}); err == nil && turn > 0 {
+		return nil
+	case costCalm:
 		m.calm = append(m.calm, g)
+	case costRelayLarge:
+		m.claim, m.settle = append(m.claim, g.ClaimMS), append(m.settle, g.SettleMS)
+		m.kafkaStored = append(m.kafkaStored, g.KafkaNet/float64(g.Settled))
 	}
+	batches := max(g.Transactions, g.Claims, g.Batches)
+	sample := plan.Sample{Size: n / float64(max(batches, 1)), Cost: costOf(g, n)}
+	m.samples[one.name] = append(m.samples[one.name], sample)
+	m.fetched[one.name] = append(m.fetched[one.name], n/float64(max(g.Fetches, 1)))
+	if one.table == "" {
+		return nil
+	}
+	var heap, index float64
+	err = s.db.QueryRow(ctx, querySizes, one.table).Scan(&heap, &index)
+	m.heap[one.table] = append(m.heap[one.table], heap/float64(j.Events))
+	m.index[one.table] = append(m.index[one.table], index/float64(j.Events))
 	return err
 }
+
+func mid(all []float64) float64 { v, _, _ := spread(all); return v }
 
 // costs splits the medians of all turns into the costs of a batch and of an event.
 func (m *costsMeasured) costs() plan.Costs {
 	of := func(name string) plan.Sample { return plan.Median(m.samples[name]) }
-	mid := func(all []float64) float64 { v, _, _ := page.Spread(all); return v }
 	c := plan.Costs{
 		Append:     plan.Fit(of(costAppendSmall), of(costAppendLarge)),
 		Relay:      plan.Fit(of(costRelaySmall), of(costRelayLarge)),
 		ClaimShare: mid(m.claim) / max(mid(m.claim)+mid(m.settle), 1e-9),
 		Idle:       of(costIdle).Cost,
 		Sizes: plan.Sizes{
-			OutboxHeap: mid(m.sizes["outbox heap"]), OutboxIndex: mid(m.sizes["outbox index"]),
-			InboxHeap: mid(m.sizes["inbox heap"]), InboxIndex: mid(m.sizes["inbox index"]), Kafka: mid(m.kafkaStored),
+			OutboxHeap: mid(m.heap["outbox_event"]), OutboxIndex: mid(m.index["outbox_event"]),
+			InboxHeap: mid(m.heap["inbox_message"]), InboxIndex: mid(m.index["inbox_message"]),
+			Kafka: mid(m.kafkaStored),
 		},
 	}
 	// Two runs differ only in how many events a transaction has; with that taken off, the third differs in its fetches.
@@ -280,7 +217,6 @@ func (m *costsMeasured) waits(c plan.Costs) plan.Waits {
 		beyond(&w.publish, g.PublishMS, (claimed.Client+claimed.Kafka)*1e-3)
 		beyond(&w.handle, g.HandleMS, c.Inbox.Of(float64(g.Handled)/float64(max(g.Batches, 1))).Seconds()*1e3)
 	}
-	mid := func(all []float64) float64 { v, _, _ := page.Spread(all); return v }
 	return plan.Waits{
 		Append: mid(w.append), Claim: mid(w.claim), Publish: mid(w.publish), Settle: mid(w.settle),
 		Handle: mid(w.handle),

@@ -32,7 +32,7 @@ type inboxKind struct {
 }
 
 // inboxCase inserts a ledger entry for each message, once. It compares a batch effect with a transaction per message,
-// by this inbox and hand-written, on 1, 8 and 32 connections; and with the same batch by watermark, which keeps no row
+// by this inbox and hand-written, on 1 and 32 connections; and with the same batch by watermark, which keeps no row
 // per message, and without an inbox.
 func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
@@ -52,7 +52,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("inbox", fmt.Sprintf("One ledger row for each message: %d messages in batches of %d, and %d one by one",
 		o.inboxBatched, inboxBatch, o.inboxSingle))
 	plain := inbox.HandlerFunc(s.plainOne)
-	many, single := partitioned(newEvents(o.inboxBatched), inboxBatch, 4), partitioned(newEvents(o.inboxSingle), 1, 32)
+	many, single := partitioned(o.inboxBatched, inboxBatch, 4), partitioned(o.inboxSingle, 1, 32)
 	kinds := []inboxKind{
 		{nameBatch, in.Batch(creditAll), many, inboxBatch, 4, false},
 		{nameTwice, in.Batch(creditAll), many, inboxBatch, 4, true},
@@ -62,7 +62,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 		{"Batch, 500 a transaction, 1 partition", in.Batch(creditAll), many, inboxBatch, 1, false},
 		{"Batch ByWatermark, 500 a transaction, 1 partition", marked.Batch(creditAll), many, inboxBatch, 1, false},
 	}
-	for _, n := range []int{1, 8, 32} {
+	for _, n := range []int{1, 32} {
 		kinds = append(kinds, inboxKind{single1(n), in.Each(credit), single, 1, n, false},
 			inboxKind{plain1(n), plain, single, 1, n, false})
 	}
@@ -88,7 +88,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 			})
 		}
 	}
-	for _, n := range []int{1, 8, 32} {
+	for _, n := range []int{1, 32} {
 		rep.ratio("inbox", nameBatch, single1(n), 10)
 		rep.ratio("inbox", nameBatch, plain1(n), 10)
 	}
@@ -106,28 +106,18 @@ func plain1(callers int) string {
 	return fmt.Sprintf("by hand, one a transaction, %d at a time", callers)
 }
 
-func newEvents(n int) []event.Event {
-	out := make([]event.Event, n)
+// partitioned returns n events in partitions as from a relay, each partition a stretch of whole batches with the
+// numbers of 32 lanes.
+func partitioned(n, size, partitions int) []event.Event {
+	out, stretch := events("payments", n, [][]byte{nil}), stretchOf(n, size, partitions)
 	for i := range out {
-		out[i] = event.Event{
-			ID: event.NewID(), Topic: "payments", Key: fmt.Sprintf("acc-%d", i%keys),
-			Type: "PaymentCreated", Time: time.Now(),
-		}
-	}
-	return out
-}
-
-// partitioned assigns events to partitions as a relay does, each partition a stretch of whole batches with the numbers
-// of 32 lanes.
-func partitioned(events []event.Event, size, partitions int) []event.Event {
-	stretch := stretchOf(len(events), size, partitions)
-	for i := range events {
-		events[i].Position = event.Position{
+		out[i].Time = time.Now()
+		out[i].Position = event.Position{
 			Partition: int32(i / stretch), Offset: int64(i % stretch), Epoch: "5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1",
 			Lane: int16(i % 32), Seq: int64(i + 1),
 		}
 	}
-	return events
+	return out
 }
 
 // stretchOf returns the number of events for each of n, in whole batches.

@@ -4,109 +4,66 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
-
-	"github.com/effectonce/effectonce/relay"
 )
 
 const (
-	namePolling = "relay in a process of its own"
-	nameWoken   = "relay embedded, with Wake"
-	// fromCommit is the latency from the return of the commit.
-	fromCommit = ", from commit"
-)
+	nameTable = "relay that polls"
+	nameWAL   = "relay that reads the WAL"
 
-const (
 	latencyRate    = 1000 // events a second
 	latencyWriters = 16   // connections that append; two or three of them are at work at a time
 	latencyWarm    = 1500 * time.Millisecond
 )
 
 // latencyCase measures the time from the moment at which a transaction with one event is due until a consumer has the
-// event. The schedule is fixed in advance, so a stall counts for every event that was due in it. Then it measures the
-// cost of an idle relay.
+// event. The schedule is fixed in advance, so a stall counts for every event that was due in it.
 func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("latency", fmt.Sprintf("%d transactions per second with one event of %d bytes each; every event has "+
 		"its own key. The latency is from the time at which an event is due until a waiting fetch returns it. A "+
-		"turn takes %v. The rates of the empty outbox are statements per second", latencyRate, payloadSize,
-		o.live.latency))
+		"turn takes %v", latencyRate, payloadSize, o.latency))
 	payload := payloads(distinct)
-	all := map[string][]time.Duration{}
 	for turn := range o.repeats + 1 {
-		length := o.live.latency
-		if turn == 0 {
-			length = min(length, 2*time.Second)
-		}
-		for _, name := range []string{namePolling, nameWoken} {
-			m, err := s.latencyOnce(ctx, o, name, length, payload)
+		for _, name := range []string{nameTable, nameWAL} {
+			var f figure
+			err := s.withWAL(ctx, name == nameWAL, func() (err error) {
+				f, err = s.latencyOnce(ctx, o, name == nameWAL, payload)
+				return err
+			})
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			for _, one := range []struct {
-				name string
-				from []time.Duration
-			}{{name, m.due}, {name + fromCommit, m.committed}} {
-				times := latencies(one.from, m.arrived, m.warm)
-				f := m.figure
-				f.Case, f.Name, f.Turn = "latency", one.name, turn
-				f.P50, f.P99 = milliseconds(percentile(times, 0.5)), milliseconds(percentile(times, 0.99))
-				rep.add(f)
-				rep.printf("    p50 %.1f, p99 %.1f, max %.1f ms", f.P50, f.P99, milliseconds(times[len(times)-1]))
-				if turn > 0 {
-					all[one.name] = append(all[one.name], times...)
-				}
-			}
+			f.Case, f.Name, f.Turn = "latency", name, turn
+			rep.add(f)
 		}
 	}
-	for _, name := range []string{namePolling, namePolling + fromCommit, nameWoken, nameWoken + fromCommit} {
-		zero := make([]time.Duration, len(all[name]))
-		times := latencies(zero, all[name], 0)
-		rep.printf("  all turns together: %s: %d events, p50 %.1f, p99 %.1f, p99.9 %.1f ms", name, len(times),
-			milliseconds(percentile(times, 0.5)), milliseconds(percentile(times, 0.99)),
-			milliseconds(percentile(times, 0.999)))
-	}
-	rep.atMost("latency", namePolling+", p50 ms", 20,
-		rep.pick("latency", namePolling, func(f figure) float64 { return f.P50 }))
-	rep.atMost("latency", namePolling+", p99 ms", 50,
-		rep.pick("latency", namePolling, func(f figure) float64 { return f.P99 }))
-	rep.atMost("latency", nameWoken+", p50 ms", 6,
-		rep.pick("latency", nameWoken, func(f figure) float64 { return f.P50 }))
-	return s.idleRelay(ctx, o, rep)
+	p50, p99 := func(f figure) float64 { return f.P50 }, func(f figure) float64 { return f.P99 }
+	rep.atMost("latency", nameTable+", p50, ms", 20, rep.pick("latency", nameTable, p50))
+	rep.atMost("latency", nameTable+", p99, ms", 50, rep.pick("latency", nameTable, p99))
+	rep.atMost("latency", nameWAL+", p50, ms", 5, rep.pick("latency", nameWAL, p50))
+	return nil
 }
 
-// moments of the events of a turn, after one epoch; those before warm are of the warm-up.
-type moments struct {
-	due, committed, arrived []time.Duration
-	warm                    int
-	figure                  figure
-}
-
-func (s *stack) latencyOnce(ctx context.Context, o options, name string, length time.Duration, payload [][]byte) (
-	*moments, error,
-) {
-	topic, drop, err := s.topic(ctx, 0)
+func (s *stack) latencyOnce(ctx context.Context, o options, wal bool, payload [][]byte) (f figure, err error) {
+	topic, drop, err := s.topic(ctx)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	defer drop()
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
-		return nil, err
+		return f, err
 	}
-	wake, end, err := s.latencyRelay(ctx, o, name, topic)
+	relays, stop, err := s.background(1, job{Topic: topic, Pumps: o.pumps, WAL: wal})
 	if err != nil {
-		return nil, err
+		return f, err
 	}
-	defer func() { _, _ = end() }()
-	if err := s.awaitReader(ctx, name == nameWAL); err != nil {
-		return nil, err
+	defer stop()
+	if err := s.awaitRelays(ctx, 1, wal); err != nil {
+		return f, err
 	}
 	warm := int(latencyWarm.Seconds() * latencyRate)
-	n := warm + int(length.Seconds()*latencyRate)
-	p := &paced{
-		topic: topic, payload: payload, epoch: time.Now(), n: n, wake: wake,
-		committed: make([]time.Duration, n),
-	}
+	n := warm + int(o.latency.Seconds()*latencyRate)
+	p := &paced{topic: topic, payload: payload, epoch: time.Now(), n: n}
 	observed := newArrivals(p.epoch, n)
 	following, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -114,71 +71,28 @@ func (s *stack) latencyOnce(ctx context.Context, o options, name string, length 
 	go func() { followed <- observed.follow(following, s.brokers, topic) }()
 	before := serverCPU()
 	if err := p.run(ctx, s.pg.URL()); err != nil {
-		return nil, err
+		return f, err
 	}
 	select {
 	case <-observed.all:
 	case err := <-followed:
-		return nil, errors.Join(errors.New("the consumer ended"), err)
+		return f, errors.Join(errors.New("the consumer ended"), err)
 	case <-time.After(time.Minute):
-		return nil, fmt.Errorf("%d of %d events did not arrive", observed.left.Load(), n)
+		return f, fmt.Errorf("%d of %d events did not arrive", observed.left.Load(), n)
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return f, ctx.Err()
 	}
 	used := serverCPU().minus(before)
+	a, err := relays[0].end()
 	cancel()
-	m := &moments{committed: p.committed, warm: warm}
-	last := time.Duration(0)
-	for i := range n {
-		m.due, m.arrived = append(m.due, p.due(i)), append(m.arrived, time.Duration(observed.at[i].Load()))
-		last = max(last, m.arrived[i])
-	}
+	times, last := observed.latencies(p.due, warm)
+	seconds := (last - p.due(warm)).Seconds()
 	per := 1e6 / float64(n)
-	m.figure = figure{
-		Events: n - warm, Seconds: (last - m.due[warm]).Seconds(), PostgresCPU: used.postgres * per,
-		KafkaCPU: used.kafka * per,
-	}
-	m.figure.Rate = float64(m.figure.Events) / m.figure.Seconds
-	a, err := end()
-	m.figure.CPU, m.figure.PeakKiB = a.CPU*per, a.PeakKiB
-	return m, errors.Join(err, <-followed)
-}
-
-// latencyRelay starts a relay in this process or another. end stops it; a second call does nothing.
-func (s *stack) latencyRelay(ctx context.Context, o options, name, topic string) (wake func(),
-	end func() (answer, error), err error,
-) {
-	j := job{
-		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents,
-		Compression: o.compression, WAL: name == nameWAL,
-	}
-	if name != nameWoken {
-		relays, stop, err := s.background(1, j)
-		if err != nil {
-			return nil, nil, err
-		}
-		return func() {}, sync.OnceValues(func() (answer, error) { defer stop(); return relays[0].end() }), nil
-	}
-	pool, to, free, err := relayEnds(ctx, j, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	r, err := relay.New(pool, to, relay.Config{
-		Schema: "public", Pumps: o.pumps, ClaimEvents: o.claimEvents,
-		Logger: quiet(),
-	})
-	if err != nil {
-		free()
-		return nil, nil, err
-	}
-	running, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(running) }()
-	return r.Wake, sync.OnceValues(func() (answer, error) {
-		cancel()
-		defer free()
-		return answer{}, <-ended
-	}), nil
+	return figure{
+		Events: n - warm, Seconds: seconds, Rate: float64(n-warm) / seconds, PeakKiB: a.PeakKiB, CPU: a.Client * per,
+		PostgresCPU: used.postgres * per, KafkaCPU: used.kafka * per,
+		P50: milliseconds(percentile(times, 0.5)), P99: milliseconds(percentile(times, 0.99)),
+	}, errors.Join(err, <-followed)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

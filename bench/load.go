@@ -5,10 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -58,53 +54,30 @@ func events(topic string, n int, payload [][]byte) []event.Event {
 	return out
 }
 
-// payloadFile writes the payloads to a file for ProducerPerformance, one per line.
-func (s *stack) payloadFile(payload [][]byte) (string, error) {
-	path := filepath.Join(s.dir, "payloads")
-	return path, os.WriteFile(path, bytes.Join(payload, []byte("\n")), 0o600)
-}
-
 // fill empties the outbox, appends n events as producers do, and vacuums. It starts with a checkpoint: the first change
 // of a page after one writes the whole page to the WAL, which a relay close behind its producers does not have to pay.
 func (s *stack) fill(ctx context.Context, topic string, n int, payload [][]byte) error {
 	if err := s.exec(ctx, queryEmptyOutbox, queryCheckpoint); err != nil {
 		return err
 	}
-	const chunk = 64 << 20
-	per := min(max(chunk/len(payload[0]), 1), 10_000)
-	app := outbox.Appender{MaxPayload: -1}
-	err := inParallel(ctx, 1, n, per, func(ctx context.Context, n int) error {
-		all := events(topic, n, payload)
-		return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return app.Append(ctx, tx, all...) })
-	})
-	if err != nil {
-		return fmt.Errorf("append: %w", err)
+	if err := s.append(ctx, topic, n, payload); err != nil {
+		return err
 	}
 	return s.exec(ctx, queryVacuumOutbox)
 }
 
-// inParallel divides n into parts of at most per, which callers goroutines do. It ends at the first error.
-func inParallel(ctx context.Context, callers, n, per int, do func(ctx context.Context, n int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var begun atomic.Int64
-	var wg sync.WaitGroup
-	for range callers {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				from := int(begun.Add(int64(per))) - per
-				if from >= n {
-					return
-				}
-				if err := do(ctx, min(per, n-from)); err != nil {
-					cancel(err)
-					return
-				}
-			}
-		})
+// append appends n events in transactions of at most 10,000 and about 64 MiB.
+func (s *stack) append(ctx context.Context, topic string, n int, payload [][]byte) error {
+	per := min(max(64*mebi/len(payload[0]), 1), 10_000)
+	app := outbox.Appender{MaxPayload: -1}
+	for ; n > 0; n -= per {
+		all := events(topic, min(n, per), payload)
+		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return app.Append(ctx, tx, all...) })
+		if err != nil {
+			return fmt.Errorf("append: %w", err)
+		}
 	}
-	wg.Wait()
-	return context.Cause(ctx)
+	return nil
 }
 
 func (s *stack) exec(ctx context.Context, queries ...string) error {
@@ -116,16 +89,18 @@ func (s *stack) exec(ctx context.Context, queries ...string) error {
 	return nil
 }
 
-// left returns an error if a drain has left events.
+// left returns an error if a drain leaves events.
 func (s *stack) left(ctx context.Context) error {
 	var n int
-	if err := s.db.QueryRow(ctx, queryLeft).Scan(&n); err != nil {
-		return err
+	for range 300 { // the last settles follow the last acks
+		if err := s.db.QueryRow(ctx, queryLeft).Scan(&n); err != nil || n == 0 {
+			return err
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
 	}
-	if n > 0 {
-		return fmt.Errorf("%d events are left in the outbox after the drain", n)
-	}
-	return nil
+	return fmt.Errorf("%d events are left in the outbox after the drain", n)
 }
 
 // wal returns the bytes of WAL that the server has written so far.

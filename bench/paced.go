@@ -17,13 +17,11 @@ import (
 
 // paced appends n events, one per transaction, on a fixed schedule.
 type paced struct {
-	topic     string
-	payload   [][]byte
-	epoch     time.Time
-	n         int
-	wake      func()
-	committed []time.Duration // after epoch
-	next      atomic.Int64
+	topic   string
+	payload [][]byte
+	epoch   time.Time
+	n       int
+	next    atomic.Int64
 }
 
 // due returns when an event's transaction should start, after epoch; the first leaves time to connect.
@@ -70,7 +68,5 @@ func (p *paced) write(ctx context.Context, url string) error {
 		if err != nil {
 			return fmt.Errorf("append: %w", err)
 		}
-		p.committed[i] = time.Since(p.epoch)
-		p.wake()
 	}
 }

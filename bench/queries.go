@@ -1,19 +1,10 @@
 package main
 
 const queryPostgres = `-- bench: postgres
-select name, current_setting(name) from pg_settings
-where name in ('server_version', 'fsync', 'full_page_writes', 'synchronous_commit', 'shared_buffers', 'max_wal_size',
-	'checkpoint_timeout', 'wal_level')
-order by name`
+show server_version`
 
 const queryEmptyOutbox = `-- bench: empty outbox
 truncate outbox_event, outbox_claim`
-
-// Streamed lanes, once the reader has passed the WAL that was written before it started.
-const queryStreamed = `-- bench: streamed
-select count(*) from outbox_streamed where exists (select from outbox_wal w
-	join pg_replication_slots s on s.slot_name = w.slot join pg_stat_replication r on r.pid = s.active_pid
-	where pg_current_wal_flush_lsn() - r.sent_lsn < 65536)`
 
 const queryVacuumOutbox = `-- bench: vacuum outbox
 vacuum analyze outbox_event`
@@ -59,10 +50,15 @@ const querySizes = `-- bench: sizes
 select sum(pg_table_size(t.relid))::float8, sum(pg_indexes_size(t.relid))::float8
 from (select $1::text::regclass as relid union select relid from pg_partition_tree($1::text::regclass)) t`
 
-// The number of lanes of each relay with a valid lease.
+// The relays with a valid lease, all their lanes, the smallest and the largest share; and the lanes that are streamed,
+// once the reader has passed the WAL that was written before it started.
 const queryShares = `-- bench: shares
-select count(l.lane) from relay_member m left join outbox_lane l on l.owner = m.owner
-where m.lease_until > clock_timestamp() group by m.owner`
+select count(*), coalesce(sum(share), 0)::bigint, coalesce(min(share), 0), coalesce(max(share), 0),
+	(select count(*) from outbox_streamed where exists (select from outbox_wal w
+		join pg_replication_slots s on s.slot_name = w.slot join pg_stat_replication r on r.pid = s.active_pid
+		where pg_current_wal_flush_lsn() - r.sent_lsn < 65536))
+from (select count(l.lane) as share from relay_member m left join outbox_lane l on l.owner = m.owner
+	where m.lease_until > clock_timestamp() group by m.owner) shares`
 
 // The business table of the append case.
 const queryAccounts = `-- bench: accounts
@@ -76,9 +72,6 @@ create table bench_payment (
 	note text not null,
 	created_at timestamptz not null default now()
 )`
-
-const queryDropBusiness = `-- bench: drop business
-drop table if exists bench_account, bench_payment`
 
 const queryOpenAccounts = `-- bench: open accounts
 insert into bench_account (id, balance) select n, 0 from generate_series(0, 9999) n`
@@ -99,8 +92,24 @@ insert into bench_payment (account_id, amount, note) values ($1, $2, $3)`
 const queryBook = `-- bench: book
 update bench_account set balance = balance + $2 where id = $1`
 
-const queryNotify = `-- bench: notify
-select pg_notify('outbox', $1)`
+// The columns that Debezium's outbox event router documents; json, because jsonb would change the payload's bytes.
+const queryDebeziumTable = `-- bench: debezium table
+create table debezium_outbox (
+	id uuid primary key,
+	aggregatetype varchar(255) not null,
+	aggregateid varchar(255) not null,
+	type varchar(255) not null,
+	payload json
+)`
 
-const queryListen = `-- bench: listen
-listen outbox`
+const queryDebeziumPublication = `-- bench: debezium publication
+create publication debezium for table debezium_outbox`
+
+const queryEmptyDebezium = `-- bench: empty debezium
+truncate debezium_outbox`
+
+const queryDebeziumSlot = `-- bench: debezium slot
+select pg_create_logical_replication_slot($1, 'pgoutput')`
+
+const queryDropSlot = `-- bench: drop slot
+select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1 and not active`

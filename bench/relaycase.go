@@ -2,127 +2,104 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
+
+	"github.com/segmentio/kafka-go"
 )
 
-// The names of the measurements.
 const (
-	nameRelay    = "relay drain"
-	nameProducer = "ProducerPerformance"
-	namePublish  = "plain Publish"
+	nameRelay = "relay drain"
+	nameLarge = "relay drain, events of 1 MiB"
+	mebi      = 1 << 20
 )
 
-// relayCase compares a relay that drains a backlog with Kafka's load generator, and with the publisher without a
-// database. They take turns, so that a busy minute of the machine affects all of them.
+// relayCase drains a backlog of small events, and one of large events, whose number the memory may not depend on.
 func relayCase(ctx context.Context, s *stack, o options, rep *report) error {
-	payload := payloads(distinct)
-	file, err := s.payloadFile(payload)
-	if err != nil {
-		return err
-	}
-	rep.note("relay", fmt.Sprintf("%d events of %d bytes, %d keys; ProducerPerformance: the same payloads without "+
-		"keys and headers, acks=all %s, %v",
-		o.events, payloadSize, keys, o.producer, javaOptions))
+	rep.note("relay", fmt.Sprintf("%d events of %d bytes with %d keys, and %d of 1 MiB. The time is from the start of "+
+		"the relay to the last settle, joining and first connections included", o.events, payloadSize, keys, o.large))
+	small, large := payloads(distinct), incompressible(16, mebi)
 	for turn := range o.repeats + 1 {
-		for _, one := range []func() (figure, error){
-			func() (figure, error) { return s.drainOnce(ctx, o, payload, turn == o.repeats) },
-			func() (figure, error) { return s.producerOnce(ctx, o, file) },
-			func() (figure, error) { return s.publishOnce(ctx, o) },
-		} {
-			f, err := one()
-			if err != nil {
-				return err
-			}
-			f.Case, f.Turn = "relay", turn
-			rep.add(f)
+		f, err := s.drainOnce(ctx, o, o.events, small)
+		if err != nil {
+			return err
 		}
+		f.Case, f.Name, f.Turn = "relay", nameRelay, turn
+		rep.add(f)
 	}
-	rep.ratio("relay", nameRelay, nameProducer, 1.5)
-	rep.ratio("relay", nameRelay, namePublish, 0.4)
+	f, err := s.drainOnce(ctx, o, o.large, large)
+	if err != nil {
+		return fmt.Errorf("%s: %w", nameLarge, err)
+	}
+	f.Case, f.Name, f.Turn = "relay", nameLarge, 1
+	rep.add(f)
+	for _, name := range []string{nameRelay, nameLarge} {
+		rep.atMost("relay", name+", peak, MiB", 200,
+			rep.pick("relay", name, func(f figure) float64 { return float64(f.PeakKiB) / 1024 }))
+	}
 	return nil
 }
 
-func (s *stack) drainOnce(ctx context.Context, o options, payload [][]byte, last bool) (figure, error) {
-	topic, drop, err := s.topic(ctx, 0)
+// drainOnce fills the outbox and drains it by a relay in a process of its own.
+func (s *stack) drainOnce(ctx context.Context, o options, events int, payload [][]byte) (f figure, err error) {
+	var settings []kafka.ConfigEntry
+	if size := len(payload[0]); size >= mebi {
+		settings = []kafka.ConfigEntry{{ConfigName: "max.message.bytes", ConfigValue: strconv.Itoa(4 * size)}}
+	}
+	topic, drop, err := s.topic(ctx, settings...)
 	if err != nil {
-		return figure{}, err
+		return f, err
 	}
 	defer drop()
-	if err := s.fill(ctx, topic, o.events, payload); err != nil {
-		return figure{}, err
+	if err := s.fill(ctx, topic, events, payload); err != nil {
+		return f, err
 	}
-	j := job{
-		Kind: "relay", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: o.events, Pumps: o.pumps,
-		ClaimEvents: o.claimEvents, Compression: o.compression,
-	}
-	if last {
-		j.Profile = o.profile
-	}
-	return s.measured(ctx, nameRelay, j)
-}
-
-func (s *stack) publishOnce(ctx context.Context, o options) (figure, error) {
-	topic, drop, err := s.topic(ctx, 0)
-	if err != nil {
-		return figure{}, err
-	}
-	defer drop()
-	return s.measured(ctx, namePublish, job{
-		Kind: "publish", Brokers: s.brokers, Topic: topic, Events: o.events,
-		Pumps: o.pumps, Compression: o.compression,
+	a, err := child(ctx, job{
+		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Relay: true, Events: events, Cold: true, Pumps: o.pumps,
 	})
-}
-
-// measured runs a child and adds the resource use of the servers.
-func (s *stack) measured(ctx context.Context, name string, j job) (figure, error) {
-	f, _, err := s.measuredAnswer(ctx, name, j)
-	return f, err
-}
-
-// measuredAnswer is measured with the child's answer.
-func (s *stack) measuredAnswer(ctx context.Context, name string, j job) (figure, answer, error) {
-	wal, err := s.wal(ctx)
 	if err != nil {
-		return figure{}, answer{}, err
+		return f, err
 	}
-	before := serverCPU()
-	a, err := child(ctx, j)
-	if err != nil {
-		return figure{}, answer{}, err
-	}
-	used, n := serverCPU().minus(before), float64(j.Events)
-	f := figure{
-		Name: name, Events: j.Events, Seconds: a.Seconds, Rate: n / a.Seconds, PeakKiB: a.PeakKiB,
-		CPU: a.CPU * 1e6 / n, PostgresCPU: used.postgres * 1e6 / n, KafkaCPU: used.kafka * 1e6 / n,
-		WireBytes: float64(a.SentBytes) / n,
-	}
-	if j.Kind == "publish" {
-		f.PostgresCPU = 0
-		return f, a, nil
-	}
-	after, err := s.wal(ctx)
-	if err != nil {
-		return figure{}, answer{}, err
-	}
-	f.WALBytes, f.Claims = float64(after-wal)/n, a.Claims
-	f.Claim, f.Publish, f.Settle = a.Claim, a.Publish, a.Settle
-	if j.Kind != "relay" {
-		return f, a, nil // a peer's tables are its own
-	}
-	return f, a, s.left(ctx)
-}
-
-func (s *stack) producerOnce(ctx context.Context, o options, file string) (figure, error) {
-	topic, drop, err := s.topic(ctx, 0)
-	if err != nil {
-		return figure{}, err
-	}
-	defer drop()
-	before := serverCPU()
-	rate, cpu, err := s.producerPerformance(ctx, topic, file, o.events, o.producer)
-	n := float64(o.events)
+	n := float64(events)
 	return figure{
-		Name: nameProducer, Events: o.events, Seconds: n / max(rate, 1), Rate: rate, CPU: cpu * 1e6 / n,
-		KafkaCPU: serverCPU().minus(before).kafka * 1e6 / n,
-	}, err
+		Events: events, Seconds: a.Seconds, Rate: n / a.Seconds, PeakKiB: a.PeakKiB, CPU: a.Client * 1e6 / n,
+		PostgresCPU: a.Postgres * 1e6 / n, KafkaCPU: a.Kafka * 1e6 / n, WALBytes: a.WAL / n,
+	}, s.left(ctx)
+}
+
+// incompressible returns payloads that neither a codec nor TOAST can compress.
+func incompressible(n, size int) [][]byte {
+	rng := rand.NewChaCha8([32]byte{1})
+	out := make([][]byte, n)
+	for i := range out {
+		out[i] = make([]byte, size)
+		_, _ = rng.Read(out[i]) // never fails
+	}
+	return out
+}
+
+// records returns the number of records in a topic, of those partitions that have a leader.
+func (s *stack) records(ctx context.Context, topic string) (n int, err error) {
+	var ask []kafka.OffsetRequest
+	for p := range partitions {
+		ask = append(ask, kafka.LastOffsetOf(p))
+	}
+	res, err := s.kafka.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{
+		topic: ask,
+	}})
+	if err != nil {
+		return 0, fmt.Errorf("list the offsets of %s: %w", topic, err)
+	}
+	for _, p := range res.Topics[topic] {
+		if code := kafka.Error(0); errors.As(p.Error, &code) && code.Temporary() {
+			continue // the topic is new
+		}
+		if p.Error != nil {
+			return 0, fmt.Errorf("list the offsets of %s: %w", topic, p.Error)
+		}
+		n += int(p.LastOffset)
+	}
+	return n, nil
 }

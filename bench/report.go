@@ -1,113 +1,81 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"os"
+	"math"
 	"slices"
-	"text/tabwriter"
-
-	"github.com/effectonce/effectonce/bench/page"
+	"strings"
 )
 
-// figure is a measurement. CPU is in microseconds per event; claim, publish and settle are seconds, summed over pumps.
+// figure is a measurement. CPU is in microseconds per event, bytes are per event, latencies are milliseconds.
 type figure struct {
-	Case        string  `json:"case"`
-	Name        string  `json:"name"`
-	Turn        int     `json:"turn"` // 0 is the warm-up, which no median counts
-	Events      int     `json:"events"`
-	Seconds     float64 `json:"seconds"`
-	Rate        float64 `json:"rate"` // events a second
-	PeakKiB     int64   `json:"peak_kib,omitempty"`
-	CPU         float64 `json:"cpu_us,omitempty"`
-	PostgresCPU float64 `json:"postgres_cpu_us,omitempty"`
-	KafkaCPU    float64 `json:"kafka_cpu_us,omitempty"`
-	WALBytes    float64 `json:"wal_bytes,omitempty"`
-	WireBytes   float64 `json:"wire_bytes,omitempty"`
-	Claims      int     `json:"claims,omitempty"`
-	Claim       float64 `json:"claim_s,omitempty"`
-	Publish     float64 `json:"publish_s,omitempty"`
-	Settle      float64 `json:"settle_s,omitempty"`
-	P50         float64 `json:"p50_ms,omitempty"` // latency, milliseconds
-	P99         float64 `json:"p99_ms,omitempty"`
+	Case, Name                 string
+	Turn                       int // 0 is the warm-up, which no median counts
+	Events                     int
+	Seconds, Rate              float64 // events a second
+	P50, P99                   float64
+	CPU, PostgresCPU, KafkaCPU float64
+	WALBytes                   float64
+	PeakKiB                    int64
+}
+
+type column struct {
+	title string
+	get   func(figure) float64
+}
+
+// columns of a case's table; one is left out where no alternative has a value for it.
+var columns = []column{
+	{"p50, ms", func(f figure) float64 { return f.P50 }},
+	{"p99, ms", func(f figure) float64 { return f.P99 }},
+	{"own CPU per event, µs", func(f figure) float64 { return f.CPU }},
+	{"Postgres' CPU", func(f figure) float64 { return f.PostgresCPU }},
+	{"Kafka's CPU", func(f figure) float64 { return f.KafkaCPU }},
+	{"WAL per event, bytes", func(f figure) float64 { return f.WALBytes }},
+	{"peak, MiB", func(f figure) float64 { return float64(f.PeakKiB) / 1024 }},
 }
 
 // goal compares the median of a ratio, rate or time with a promised value.
 type goal struct {
-	Case   string  `json:"case"`
-	What   string  `json:"goal"`
-	Median float64 `json:"median"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
-	Want   float64 `json:"want"`
-	AtMost bool    `json:"at_most,omitempty"` // smaller is better
-	Met    bool    `json:"met"`
+	Case, What             string
+	Median, Min, Max, Want float64
+	AtMost                 bool // smaller is better
+	Met                    bool
 }
 
-// report collects figures and prints them for people and, as JSON lines, for machines.
+// report collects figures, tells each at once, and prints the tables of a case in Markdown.
 type report struct {
-	out     io.Writer
-	file    *os.File // nil: no JSON
-	figures []figure
-	goals   []goal
-	notes   map[string]string
+	out, told io.Writer
+	figures   []figure
+	goals     []goal
+	notes     map[string]string
+	env       map[string]string
 }
 
-func newReport(out io.Writer, path string) (*report, error) {
-	r := &report{out: out, notes: map[string]string{}}
-	if path == "" {
-		return r, nil
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	r.file = f
-	return r, err
+func newReport(out, told io.Writer) *report {
+	return &report{out: out, told: told, notes: map[string]string{}}
 }
 
-func (r *report) close() {
-	if r.file != nil {
-		_ = r.file.Close()
-	}
-}
+func (r *report) printf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format, args...) }
 
-func (r *report) printf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format+"\n", args...) }
+func (r *report) tell(format string, args ...any) { _, _ = fmt.Fprintf(r.told, format+"\n", args...) }
 
-func (r *report) line(v any) {
-	if r.file != nil {
-		_ = json.NewEncoder(r.file).Encode(v)
-	}
-}
-
-// about prints the environment of the run.
+// about tells the environment of the run.
 func (r *report) about(a map[string]string) {
+	r.env = a
 	for _, k := range slices.Sorted(maps.Keys(a)) {
-		r.printf("%s: %s", k, a[k])
+		r.tell("%s: %s", k, a[k])
 	}
-	r.line(map[string]any{"about": a})
 }
 
-func (r *report) note(name, text string) {
-	r.notes[name] = text
-	r.line(map[string]string{"case": name, "note": text})
-}
+func (r *report) note(name, text string) { r.notes[name] = text }
 
-// add adds a figure and prints it at once, because a run takes minutes.
+// add adds a figure and tells it at once, because a run takes minutes.
 func (r *report) add(f figure) {
 	r.figures = append(r.figures, f)
-	r.line(f)
-	r.printf("  %s %d: %s %.0f/s", f.Case, f.Turn, f.Name, f.Rate)
-}
-
-// rates returns the rates of a name by turn, without the warm-up.
-func (r *report) rates(of, name string) map[int]float64 {
-	m := map[int]float64{}
-	for _, f := range r.figures {
-		if f.Case == of && f.Name == name && f.Turn > 0 {
-			m[f.Turn] = f.Rate
-		}
-	}
-	return m
+	r.tell("  %s %d: %s %.0f/s", f.Case, f.Turn, f.Name, f.Rate)
 }
 
 // pick returns a value of each of a name's figures, without the warm-up.
@@ -120,25 +88,29 @@ func (r *report) pick(of, name string, get func(figure) float64) (out []float64)
 	return out
 }
 
-// ratio adds a goal for the rate of a divided by that of b, turn by turn.
-func (r *report) ratio(of, a, b string, want float64) {
-	r.goal(of, a+" / "+b, want, r.ratios(of, a, b))
+func (r *report) rates(of, name string) []float64 {
+	return r.pick(of, name, func(f figure) float64 { return f.Rate })
 }
 
 // ratios returns the rate of a divided by that of b for each turn.
 func (r *report) ratios(of, a, b string) (all []float64) {
 	rates := r.rates(of, b)
-	for turn, rate := range r.rates(of, a) {
-		if rates[turn] > 0 { // small numbers may be over before anything is measured
-			all = append(all, rate/rates[turn])
+	for i, rate := range r.rates(of, a) {
+		if i < len(rates) && rates[i] > 0 { // small numbers may be over before anything is measured
+			all = append(all, rate/rates[i])
 		}
 	}
 	return all
 }
 
+// ratio adds a goal for the rate of a divided by that of b, turn by turn.
+func (r *report) ratio(of, a, b string, want float64) {
+	r.judge(goal{Case: of, What: a + " / " + b, Want: want}, r.ratios(of, a, b))
+}
+
 // atLeast adds a goal for a rate.
 func (r *report) atLeast(of, name string, want float64) {
-	r.goal(of, name+", events/s", want, slices.Collect(maps.Values(r.rates(of, name))))
+	r.judge(goal{Case: of, What: name + ", events/s", Want: want}, r.rates(of, name))
 }
 
 // atMost adds a goal for values that must stay below want.
@@ -146,12 +118,8 @@ func (r *report) atMost(of, what string, want float64, all []float64) {
 	r.judge(goal{Case: of, What: what, Want: want, AtMost: true}, all)
 }
 
-func (r *report) goal(of, what string, want float64, all []float64) {
-	r.judge(goal{Case: of, What: what, Want: want}, all)
-}
-
 func (r *report) judge(g goal, all []float64) {
-	g.Median, g.Min, g.Max = page.Spread(all)
+	g.Median, g.Min, g.Max = spread(all)
 	switch {
 	case len(all) == 0: // nothing was measured
 	case g.AtMost:
@@ -160,50 +128,62 @@ func (r *report) judge(g goal, all []float64) {
 		g.Met = g.Median >= g.Want
 	}
 	r.goals = append(r.goals, g)
-	r.line(g)
 }
 
-// table prints a case: its figures, then its goals.
-func (r *report) table(name string) {
-	r.printf("\n%s: %s", name, r.notes[name])
-	w := tabwriter.NewWriter(r.out, 0, 8, 2, ' ', 0)
-	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
-	row("\tevents/s\tmin\tmax\tpeak MiB\tµs CPU/event: own\tPostgres\tKafka\tWAL B/event\tp50 ms\tp99 ms\tclaim : " +
-		"publish : settle")
-	for _, n := range r.names(name) {
-		pick := func(get func(figure) float64) []float64 { return r.pick(name, n, get) }
-		mid := func(get func(figure) float64) float64 { m, _, _ := page.Spread(pick(get)); return m }
-		rate, low, high := page.Spread(pick(func(f figure) float64 { return f.Rate }))
-		phases := ""
-		if claim := mid(func(f figure) float64 { return f.Claim }); claim > 0 {
-			phases = fmt.Sprintf("%.2f : %.2f : %.2f s", claim, mid(func(f figure) float64 { return f.Publish }),
-				mid(func(f figure) float64 { return f.Settle }))
-		}
-		row("%s\t%.0f\t%.0f\t%.0f\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", n, rate, low, high,
-			some(mid(func(f figure) float64 { return float64(f.PeakKiB) / 1024 })),
-			some(mid(func(f figure) float64 { return f.CPU })),
-			some(mid(func(f figure) float64 { return f.PostgresCPU })),
-			some(mid(func(f figure) float64 { return f.KafkaCPU })),
-			some(mid(func(f figure) float64 { return f.WALBytes })), some(mid(func(f figure) float64 { return f.P50 })),
-			some(mid(func(f figure) float64 { return f.P99 })), phases)
-	}
-	_ = w.Flush()
-	w = tabwriter.NewWriter(r.out, 0, 8, 2, ' ', 0)
+func (r *report) goalTable(name string) {
+	text := ""
 	for _, g := range r.goals {
-		if g.Case == name {
-			met := "met"
-			if !g.Met {
-				met = "NOT MET"
-			}
-			sign := ">="
-			if g.AtMost {
-				sign = "<="
-			}
-			row("%s\t%.2f (%.2f to %.2f)\tgoal %s %v\t%s", g.What, g.Median, g.Min, g.Max, sign, g.Want, met)
+		if g.Case != name {
+			continue
+		}
+		sign, met := "at least", "met"
+		if g.AtMost {
+			sign = "at most"
+		}
+		if !g.Met {
+			met = "**not met**"
+		}
+		text += fmt.Sprintf("| %s | **%s** (%s to %s) | %s %s | %s |\n", g.What, number(g.Median), number(g.Min),
+			number(g.Max), sign, number(g.Want), met)
+	}
+	if text != "" {
+		r.printf("| what | median (min to max) | goal | |\n|---|---|---|---|\n%s\n", text)
+	}
+}
+
+// table prints a case: its goals, then its figures.
+func (r *report) table(name, load string) {
+	turns := 0
+	var own []figure
+	for _, f := range r.figures {
+		if f.Case == name && f.Turn > 0 {
+			own, turns = append(own, f), max(turns, f.Turn)
 		}
 	}
-	_ = w.Flush()
-	r.printf("load of the machine at the end: %s\n", load())
+	r.printf("### %s\n\n%s.\n\n%s, %s cores, load average %s at the start, turns: %d.\n\n", name, r.notes[name],
+		r.env["date"], r.env["cores"], load, turns)
+	r.goalTable(name)
+	shown := slices.DeleteFunc(slices.Clone(columns), func(c column) bool {
+		return !slices.ContainsFunc(own, func(f figure) bool { return c.get(f) != 0 })
+	})
+	head := "| | events/s, median (min to max) |"
+	for _, c := range shown {
+		head += " " + c.title + " |"
+	}
+	r.printf("%s\n|---|---|%s\n", head, strings.Repeat("---|", len(shown)))
+	for _, n := range r.names(name) {
+		mid, low, high := spread(r.rates(name, n))
+		r.printf("| %s | %s (%s to %s) |", n, number(mid), number(low), number(high))
+		for _, c := range shown {
+			value := "-" // nobody measured it
+			if v, _, _ := spread(r.pick(name, n, c.get)); v != 0 {
+				value = number(v)
+			}
+			r.printf(" %s |", value)
+		}
+		r.printf("\n")
+	}
+	r.printf("\n")
 }
 
 // names returns the names of a case in the order of their first figure.
@@ -216,9 +196,35 @@ func (r *report) names(of string) (out []string) {
 	return out
 }
 
-func some(v float64) string {
-	if v == 0 {
-		return ""
+// spread returns median, min and max, or zeros without values.
+func spread(all []float64) (median, low, high float64) {
+	if len(all) == 0 {
+		return 0, 0, 0
 	}
-	return fmt.Sprintf("%.1f", v)
+	s := slices.Sorted(slices.Values(all))
+	median = s[len(s)/2]
+	if len(s)%2 == 0 {
+		median = (s[len(s)/2-1] + median) / 2
+	}
+	return median, s[0], s[len(s)-1]
+}
+
+// number prints a readable figure, with commas between thousands.
+func number(v float64) string {
+	switch a := math.Abs(v); {
+	case a == 0:
+		return "0"
+	case a < 1:
+		return fmt.Sprintf("%.3g", v)
+	case a < 10:
+		return strings.TrimSuffix(strings.TrimSuffix(fmt.Sprintf("%.2f", v), "0"), ".0")
+	case a < 1000:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0")
+	}
+	unit := math.Pow(10, math.Max(0, math.Floor(math.Log10(math.Abs(v)))-3)) // four digits
+	s := fmt.Sprintf("%.0f", math.Round(v/unit)*unit)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
 }

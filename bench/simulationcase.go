@@ -1,13 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
-	"strconv"
 	"strings"
 
-	"github.com/effectonce/effectonce/bench/page"
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
@@ -35,18 +34,12 @@ func simulationCase(ctx context.Context, s *stack, o options, rep *report) error
 		"and an inbox with a ledger row, simulated with measured costs on %.0f cores. CPU is per event. The latency "+
 		"ends when the effect is committed", steadyAppend, steadyProducers, cores))
 	costs.Checks = nil
-	for _, text := range append(strings.Split(o.rates, ","), "") {
-		l := plan.Load{
-			PerAppend: steadyAppend, Producers: steadyProducers, Seconds: o.steady, Cores: cores, Pumps: 2,
-			Partitions: partitions,
-		}
-		name := "drain of " + strconv.Itoa(o.costEvents)
-		if text == "" {
-			l.Waiting, l.Seconds = o.costEvents, 600
-		} else if l.Rate, err = strconv.ParseFloat(text, 64); err != nil {
-			return fmt.Errorf("-rates: %w", err)
-		} else {
-			name = text + " events/s"
+	for _, l := range []plan.Load{{Rate: 5000}, {Rate: 20_000}, {Waiting: o.costEvents}} {
+		l.PerAppend, l.Producers, l.Seconds, l.Cores = steadyAppend, steadyProducers, o.steady, cores
+		l.Pumps, l.Partitions = 2, partitions
+		name := fmt.Sprintf("%.0f events/s", l.Rate)
+		if l.Waiting > 0 {
+			name, l.Seconds = fmt.Sprintf("drain of %d", l.Waiting), 600
 		}
 		said := plan.Simulate(costs, l)
 		rep.add(simulated(name+", simulated", said))
@@ -56,7 +49,7 @@ func simulationCase(ctx context.Context, s *stack, o options, rep *report) error
 		}
 		costs.Checks = append(costs.Checks, checks(name, said, observed)...)
 	}
-	rep.printf("%s", plan.CheckTable(costs))
+	rep.tell("%s", plan.CheckTable(costs))
 	if o.costs == "" {
 		return nil
 	}
@@ -65,14 +58,10 @@ func simulationCase(ctx context.Context, s *stack, o options, rep *report) error
 
 // readCosts returns the costs that this run has measured, or those in costsFile.
 func (o options) readCosts(s *stack) (plan.Costs, error) {
-	switch {
-	case s.costs != nil:
+	if s.costs != nil {
 		return *s.costs, nil
-	case o.costs != "":
-		return plan.Read(o.costs)
-	default:
-		return plan.Read(costsFile)
 	}
+	return plan.Read(cmp.Or(o.costs, costsFile))
 }
 
 func simulated(name string, out plan.Outcome) figure {
@@ -103,23 +92,19 @@ func (s *stack) load(ctx context.Context, o options, l plan.Load, name string, r
 			all = append(all, out)
 		}
 	}
-	mid := func(get func(plan.Outcome) float64) float64 {
-		var values []float64
-		for _, out := range all {
-			values = append(values, get(out))
-		}
-		v, _, _ := page.Spread(values)
-		return v
-	}
 	var out plan.Outcome
 	for _, q := range quantities() {
-		*q.field(&out) = mid(func(o plan.Outcome) float64 { return *q.field(&o) })
+		var values []float64
+		for i := range all {
+			values = append(values, *q.field(&all[i]))
+		}
+		*q.field(&out), _, _ = spread(values)
 	}
 	return out, nil
 }
 
-func (s *stack) loadOnce(ctx context.Context, o options, l plan.Load) (g stageAnswer, err error) {
-	topic, drop, err := s.topic(ctx, 0)
+func (s *stack) loadOnce(ctx context.Context, o options, l plan.Load) (g answer, err error) {
+	topic, drop, err := s.topic(ctx)
 	if err != nil {
 		return g, err
 	}
@@ -130,20 +115,14 @@ func (s *stack) loadOnce(ctx context.Context, o options, l plan.Load) (g stageAn
 	if err := s.exec(ctx, queryEmptyInbox, queryVacuumInbox); err != nil {
 		return g, err
 	}
-	stage := stageJob{
-		Append: l.Rate > 0, Relay: true, Consume: true, Rate: l.Rate, PerAppend: l.PerAppend,
-		Producers: l.Producers, Consumer: topic,
+	one := job{
+		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: l.Pumps, Append: l.Rate > 0, Relay: true,
+		Consume: true, Rate: l.Rate, PerAppend: l.PerAppend, Producers: l.Producers, Consumer: topic, Events: l.Waiting,
 	}
-	if l.Waiting > 0 {
-		stage.Events = l.Waiting
-	} else {
-		stage.Seconds = l.Seconds
+	if l.Waiting == 0 {
+		one.Seconds = l.Seconds
 	}
-	a, err := child(ctx, job{
-		Kind: "stage", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: l.Pumps,
-		Stage: stage,
-	})
-	return a.Stage, err
+	return child(ctx, one)
 }
 
 // quantity is a value that a check compares.

@@ -40,18 +40,16 @@ type stack struct {
 	costs   *plan.Costs // of the costs case of this run, if it has run
 }
 
-// start starts Postgres, and Kafka where a case needs it.
-func start(ctx context.Context, withKafka bool) (s *stack, err error) {
+// start starts Postgres and Kafka.
+func start(ctx context.Context) (s *stack, err error) {
 	s = &stack{}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	if withKafka {
-		if err := s.startKafka(); err != nil {
-			return s, err
-		}
+	if err := s.startKafka(); err != nil {
+		return s, err
 	}
 	if s.pg, err = pgtest.Standalone(postgresSettings...); err != nil {
 		return s, err
@@ -104,69 +102,44 @@ func (s *stack) close() {
 }
 
 // topic creates a topic for one measurement; drop deletes it, because old data would cost later ones memory.
-func (s *stack) topic(ctx context.Context, maxMessage int) (name string, drop func(), err error) {
+func (s *stack) topic(ctx context.Context, settings ...kafka.ConfigEntry) (name string, drop func(), err error) {
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // never fails since Go 1.24
 	name = "bench-" + hex.EncodeToString(random[:])
-	entries := []kafka.ConfigEntry{{ConfigName: "file.delete.delay.ms", ConfigValue: "1000"}}
-	if maxMessage > 0 {
-		entries = append(entries, kafka.ConfigEntry{
-			ConfigName:  "max.message.bytes",
-			ConfigValue: fmt.Sprint(maxMessage),
-		})
-	}
-	if err := s.createTopic(ctx, kafka.TopicConfig{
-		Topic: name, NumPartitions: partitions,
-		ReplicationFactor: 1, ConfigEntries: entries,
-	}); err != nil {
-		return "", nil, fmt.Errorf("make topic %s: %w", name, err)
-	}
-	return name, func() {
-		_, _ = s.kafka.DeleteTopics(context.WithoutCancel(ctx), &kafka.DeleteTopicsRequest{Topics: []string{name}})
-	}, nil
-}
-
-// createTopic retries while the cluster has no broker, which happens when a busy machine delays its heartbeats.
-func (s *stack) createTopic(ctx context.Context, topic kafka.TopicConfig) error {
-	deadline := time.Now().Add(time.Minute)
-	for {
-		res, err := s.kafka.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{topic}})
+	ask := &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{
+		Topic: name, NumPartitions: partitions, ReplicationFactor: 1,
+		ConfigEntries: append(settings, kafka.ConfigEntry{ConfigName: "file.delete.delay.ms", ConfigValue: "1000"}),
+	}}}
+	for range 60 {
+		res, err := s.kafka.CreateTopics(ctx, ask)
 		if err == nil {
-			err = res.Errors[topic.Topic]
+			err = res.Errors[name]
 		}
-		if errors.Is(err, kafka.TopicAlreadyExists) {
-			return nil // the name is unique: the reply to an earlier attempt was lost
+		switch {
+		case err == nil, errors.Is(err, kafka.TopicAlreadyExists): // unique: the reply to an earlier attempt was lost
+			old := &kafka.DeleteTopicsRequest{Topics: []string{name}}
+			return name, func() { _, _ = s.kafka.DeleteTopics(context.WithoutCancel(ctx), old) }, nil
+		case !errors.Is(err, kafka.InvalidReplicationFactor): // the broker is alive, though a busy machine may delay it
+			return "", nil, fmt.Errorf("make topic %s: %w", name, err)
 		}
-		if !errors.Is(err, kafka.InvalidReplicationFactor) || time.Now().After(deadline) || ctx.Err() != nil {
-			return err
+		if err := pause(ctx, time.Second); err != nil {
+			return "", nil, err
 		}
-		time.Sleep(time.Second)
 	}
+	return "", nil, fmt.Errorf("make topic %s: there is no broker", name)
 }
 
-// about describes the environment: versions, cores, settings.
+// about describes the environment.
 func (s *stack) about(ctx context.Context) (map[string]string, error) {
 	a := map[string]string{
 		"date": time.Now().UTC().Format("2006-01-02 15:04 UTC"), "go": runtime.Version(),
 		"cores": fmt.Sprint(runtime.NumCPU()),
 		"load":  load(),
+		"kafka": fmt.Sprintf("one broker, %s, heap of 512 MB, %d partitions", s.kafkaVersion(), partitions),
 	}
-	if s.kafka != nil {
-		a["kafka"] = fmt.Sprintf("one broker, %s, heap of 512 MB, %d partitions", s.kafkaVersion(), partitions)
-	}
-	rows, err := s.db.Query(ctx, queryPostgres)
-	if err != nil {
-		return nil, err
-	}
-	var name, value string
-	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
-		if name == "server_version" {
-			a["postgres"] = value
-		} else {
-			a["postgres_settings"] += name + "=" + value + " "
-		}
-		return nil
-	})
+	var version string
+	err := s.db.QueryRow(ctx, queryPostgres).Scan(&version)
+	a["postgres"] = version
 	return a, err
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // usage is the CPU seconds of the servers, which other load on the machine affects less than a rate.
@@ -81,4 +83,24 @@ func cpuOf(pid int) (self, reaped float64) {
 		return n
 	}
 	return sum(11), sum(13)
+}
+
+// selfCPU returns the CPU seconds of this process so far.
+func selfCPU() float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// peakOf returns the peak resident size of a process; pid may be "self".
+func peakOf(pid string) (kib int64) {
+	status, _ := os.ReadFile("/proc/" + pid + "/status")
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, _ = strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+		}
+	}
+	return kib
 }

@@ -5,67 +5,48 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
-	"github.com/effectonce/effectonce/bench/page"
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
-// write prints the requested tables, or writes them into the pages of -docs.
-func (o options) write(out io.Writer) error {
-	if o.model {
-		if err := o.writeModel(out); err != nil {
-			return err
-		}
-	}
-	if o.figures != "" {
-		return o.writeFigures(out)
-	}
-	return nil
-}
-
+// writeModel prints the model's tables, or writes them into scaling.md in the folder of -docs.
 func (o options) writeModel(out io.Writer) error {
 	costs, err := plan.Read(o.costs)
 	if err != nil {
 		return err
 	}
 	sections := plan.Sections(costs, plan.DefaultAssumptions())
-	if o.docs != "" {
-		return page.Fill(filepath.Join(o.docs, "scaling.md"), sections)
+	if o.docs == "" {
+		for _, name := range []string{"needs", "limits", "costs", "checks"} {
+			_, _ = fmt.Fprintln(out, sections[name])
+		}
+		return nil
 	}
-	for _, name := range []string{"needs", "limits", "costs", "checks"} {
-		_, _ = fmt.Fprintln(out, sections[name])
+	page := filepath.Join(o.docs, "scaling.md")
+	b, err := os.ReadFile(page)
+	if err != nil {
+		return err
 	}
-	return nil
+	text := string(b)
+	for name, by := range sections {
+		if text, err = replaceSection(text, name, by); err != nil {
+			return fmt.Errorf("%s: %w", page, err)
+		}
+	}
+	return os.WriteFile(page, []byte(text), 0o644)
 }
 
-func (o options) writeFigures(out io.Writer) error {
-	file, err := os.Open(o.figures)
-	if err != nil {
-		return err
+// replaceSection returns text with the part between the marks of name replaced:
+//
+//	<!-- name -->
+//	<!-- end of name -->
+func replaceSection(text, name, by string) (string, error) {
+	begin, end := "<!-- "+name+" -->", "<!-- end of "+name+" -->"
+	head, rest, ok := strings.Cut(text, begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return "", fmt.Errorf("there are no marks %s and %s", begin, end)
 	}
-	defer func() { _ = file.Close() }()
-	lines, err := page.Read(file)
-	if err != nil {
-		return fmt.Errorf("%s: %w", o.figures, err)
-	}
-	if o.docs == "" {
-		_, err := fmt.Fprint(out, page.Tables(lines))
-		return err
-	}
-	var drawn []*page.Case
-	for i := range lines.Cases {
-		if c := &lines.Cases[i]; c.Name == "relay" || c.Name == "peers" {
-			drawn = append(drawn, c)
-		}
-	}
-	if len(drawn) > 0 {
-		svg, err := page.Chart(drawn, "Events a second into Kafka, log scale", nameRelay)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(o.docs, "benchmarks.svg"), svg, 0o644); err != nil {
-			return err
-		}
-	}
-	return page.Fill(filepath.Join(o.docs, "benchmarks.md"), map[string]string{"figures": page.Tables(lines)})
+	return head + begin + "\n\n" + strings.TrimSpace(by) + "\n\n" + end + tail, nil
 }

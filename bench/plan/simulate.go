@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"container/heap"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -216,8 +215,7 @@ type machine struct {
 	now    float64
 	cores  float64
 	tasks  []*task
-	timers timers
-	number int
+	timers []timer // sorted
 }
 
 // task needs a core for some more seconds.
@@ -230,9 +228,16 @@ func (m *machine) work(seconds float64, do func()) {
 	m.tasks = append(m.tasks, &task{seconds, do})
 }
 
+// after calls do later; timers of the same time run in the order in which they were set.
 func (m *machine) after(seconds float64, do func()) {
-	m.number++
-	heap.Push(&m.timers, timer{m.now + seconds, m.number, do})
+	at := m.now + seconds
+	i, _ := slices.BinarySearchFunc(m.timers, at, func(t timer, at float64) int {
+		if t.at <= at {
+			return -1
+		}
+		return 1
+	})
+	m.timers = slices.Insert(m.timers, i, timer{at, do})
 }
 
 // run simulates until a time, or until no timer or task is left.
@@ -257,7 +262,9 @@ func (m *machine) run(until float64) {
 		}
 		m.now = at
 		if isTimer {
-			heap.Pop(&m.timers).(timer).do()
+			first := m.timers[0]
+			m.timers = m.timers[1:]
+			first.do()
 			continue
 		}
 		t := m.tasks[next]
@@ -266,26 +273,10 @@ func (m *machine) run(until float64) {
 	}
 }
 
-// timer is a call at a time; timers of the same time run in the order in which they were set.
+// timer is a call at a time.
 type timer struct {
-	at     float64
-	number int
-	do     func()
-}
-
-type timers []timer
-
-func (t timers) Len() int { return len(t) }
-func (t timers) Less(i, j int) bool {
-	return t[i].at < t[j].at || t[i].at == t[j].at && t[i].number < t[j].number
-}
-func (t timers) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
-func (t *timers) Push(x any)   { *t = append(*t, x.(timer)) }
-
-func (t *timers) Pop() any {
-	last := (*t)[len(*t)-1]
-	*t = (*t)[:len(*t)-1]
-	return last
+	at float64
+	do func()
 }
 
 // quantiles returns the median and the 99th percentile of seconds, in milliseconds.

@@ -90,27 +90,19 @@ func NeedTable(c Costs, a Assumptions) string {
 	line("busy cores: brokers, followers included", number(func(n Need) float64 { return n.Kafka }))
 	line("busy cores: workers", number(func(n Need) float64 { return n.Workers }))
 	line("busy cores: Postgres, inbox and effect", number(func(n Need) float64 { return n.Inbox }))
-	line("events of a claim, of an inbox transaction", func(n Need) string {
-		return fig(n.ClaimSize) + ", " +
-			fig(n.InboxSize)
-	})
+	line("events of a claim, of an inbox transaction",
+		func(n Need) string { return fig(n.ClaimSize) + ", " + fig(n.InboxSize) })
 	line("connections: producers, relays, workers", func(n Need) string {
 		return fmt.Sprintf("%s, %s, %s", group(float64(n.ProducerConns)), group(float64(n.RelayConns)),
 			group(float64(n.WorkerConns)))
 	})
-	line("log a second: outbox, inbox and effect", func(n Need) string {
-		return bytes(n.OutboxWAL) + ", " +
-			bytes(n.InboxWAL)
-	})
+	line("log a second: outbox, inbox and effect",
+		func(n Need) string { return bytes(n.OutboxWAL) + ", " + bytes(n.InboxWAL) })
 	line("log a day, for archive and standby", size(func(n Need) float64 { return n.WALPerDay }))
-	line("network a second: outbox, inbox", func(n Need) string {
-		return bytes(n.OutboxNet) + ", " +
-			bytes(n.InboxNet)
-	})
-	line("network a second: Kafka's clients, its replicas", func(n Need) string {
-		return bytes(n.KafkaNet) + ", " +
-			bytes(n.ReplicasNet)
-	})
+	line("network a second: outbox, inbox",
+		func(n Need) string { return bytes(n.OutboxNet) + ", " + bytes(n.InboxNet) })
+	line("network a second: Kafka's clients, its replicas",
+		func(n Need) string { return bytes(n.KafkaNet) + ", " + bytes(n.ReplicasNet) })
 	line("outbox after an outage of Kafka", size(func(n Need) float64 { return n.Backlog }))
 	line("Kafka's disks, replicas included", size(func(n Need) float64 { return n.KafkaDisk }))
 	line("inbox: a week of it", size(func(n Need) float64 { return n.InboxWeek }))

@@ -12,19 +12,61 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
-const (
-	nameDebezium = "Debezium outbox router"
-	// Because of Java's JIT compiler, Connect is several times slower just after its start. The relay is restarted in
-	// each turn.
-	nameDebeziumFresh = "Debezium outbox router, just started"
-)
+const nameDebezium = "Debezium outbox router"
 
-// debeziumSettings stand beside the figures.
-const debeziumSettings = kafkatest.DebeziumVersion + " in Kafka Connect 4.1.0 standalone (-Xmx2G, G1; one process " +
-	"for all turns, and one started in each), max.batch.size=8192 " +
-	"max.queue.size=32768 poll.interval.ms=5, producer acks=all linger.ms=5 batch.size=262144 " +
-	"compression.type=snappy, " +
-	"rows inserted in transactions of 1000, from the first record in Kafka to the last"
+// debeziumSettings stand beside the figures. The JVM's options are those of Kafka's own connect-standalone.sh.
+const debeziumSettings = kafkatest.DebeziumVersion + " in Kafka Connect standalone (-Xmx2G, G1; one process for all " +
+	"turns), max.batch.size=8192 max.queue.size=32768 poll.interval.ms=5, producer acks=all linger.ms=5 " +
+	"batch.size=262144 compression.type=snappy, rows inserted in transactions of 1000, from the first record in " +
+	"Kafka to the last"
+
+// connectConfig is that of the process; its connectors are managed over REST.
+func connectConfig(brokers []string) kafkatest.ConnectConfig {
+	return kafkatest.ConnectConfig{
+		Brokers: brokers,
+		Java: []string{
+			"-Xms256M", "-Xmx2G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+			"-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
+		},
+		Worker: []string{
+			"producer.acks=all", "producer.linger.ms=5", "producer.batch.size=262144",
+			"producer.buffer.memory=67108864", "producer.compression.type=snappy",
+		},
+	}
+}
+
+// peersCase compares the relay with Debezium, in turns, with the same payloads, broker and number of partitions.
+func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
+	rep.note("peers", fmt.Sprintf("Drains of events of %d bytes with %d keys; relay: %d events; Debezium: %d, %s",
+		payloadSize, keys, o.events, o.debeziumEvents, debeziumSettings))
+	if err := s.exec(ctx, queryDebeziumTable, queryDebeziumPublication); err != nil {
+		return err
+	}
+	payload := payloads(distinct)
+	connect, err := kafkatest.StartConnect(ctx, connectConfig(s.brokers))
+	if err != nil {
+		return err
+	}
+	defer connect.Close()
+	for turn := range o.repeats + 1 {
+		f, err := s.drainOnce(ctx, o, o.events, payload)
+		if err != nil {
+			return err
+		}
+		f.Case, f.Name, f.Turn = "peers", nameRelay, turn
+		rep.add(f)
+		limited, cancel := context.WithTimeout(ctx, 5*time.Minute) // it may hang
+		f, err = s.debeziumOnce(limited, connect, fmt.Sprintf("debezium_%d", turn), o.debeziumEvents, payload)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s: %w", nameDebezium, err)
+		}
+		f.Case, f.Name, f.Turn = "peers", nameDebezium, turn
+		rep.add(f)
+	}
+	rep.ratio("peers", nameRelay, nameDebezium, 10)
+	return nil
+}
 
 // debeziumConnector is a connector's configuration; the table holds the topic in aggregatetype.
 func debeziumConnector(server *pgx.ConnConfig, slot string) map[string]string {
@@ -61,18 +103,12 @@ type arrival struct {
 	servers usage
 }
 
-// debeziumRun is a measurement, whose connector and slot have the same name.
-type debeziumRun struct {
-	name, connector string
-	events          int
-}
-
 // debeziumOnce creates a slot, inserts n rows, starts a connector on the slot, and measures the time from the first
 // record in the topic to the last, without the start and the WAL of other tables.
-func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debeziumRun, payload [][]byte,
-	rep *report,
-) (f figure, err error) {
-	topic, drop, err := s.topic(ctx, 0)
+func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, name string, n int, payload [][]byte) (f figure,
+	err error,
+) {
+	topic, drop, err := s.topic(ctx)
 	if err != nil {
 		return f, err
 	}
@@ -81,7 +117,6 @@ func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debe
 	if err != nil {
 		return f, err
 	}
-	name, n := run.connector, run.events
 	if err := s.fillDebezium(ctx, name, topic, n, payload); err != nil {
 		return f, fmt.Errorf("fill: %w", err)
 	}
@@ -96,14 +131,14 @@ func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debe
 	if first.records >= n {
 		first = began // so few that they came at once: include the start
 	}
-	if err := s.allArrived(ctx, rep, run.name, topic, n); err != nil {
-		return f, err
-	}
 	if err := c.Remove(ctx, name); err != nil {
 		return f, err
 	}
-	f = figureBetween(first, last)
-	f.Name, f.PeakKiB = run.name, peakOf(strconv.Itoa(c.PID()))
+	used, seconds := last.servers.minus(first.servers), last.at.Sub(first.at).Seconds()
+	f.Events, f.Seconds, f.PeakKiB = last.records-first.records, seconds, peakOf(strconv.Itoa(c.PID()))
+	per := 1e6 / float64(max(f.Events, 1))
+	f.Rate, f.CPU = float64(f.Events)/seconds, (last.own-first.own)*per
+	f.PostgresCPU, f.KafkaCPU = used.postgres*per, used.kafka*per
 	return f, c.Await(ctx, func() (bool, error) {
 		dropped, err := s.db.Exec(ctx, queryDropSlot, name)
 		return dropped.RowsAffected() == 1, err
@@ -112,19 +147,7 @@ func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debe
 
 // fillDebezium creates the slot before it inserts rows, so that the connector reads all of them.
 func (s *stack) fillDebezium(ctx context.Context, slot, topic string, n int, payload [][]byte) error {
-	if err := s.exec(ctx, queryDebeziumTable, queryEmptyDebezium); err != nil {
-		return err
-	}
-	var published bool
-	if err := s.db.QueryRow(ctx, queryDebeziumPublished).Scan(&published); err != nil {
-		return err
-	}
-	if !published {
-		if err := s.exec(ctx, queryDebeziumPublication); err != nil {
-			return err
-		}
-	}
-	if err := s.exec(ctx, queryCheckpoint); err != nil {
+	if err := s.exec(ctx, queryEmptyDebezium, queryCheckpoint); err != nil {
 		return err
 	}
 	if _, err := s.db.Exec(ctx, queryDebeziumSlot, slot); err != nil {
@@ -149,7 +172,7 @@ func (s *stack) follow(ctx context.Context, c *kafkatest.Connect, name, topic st
 ) {
 	asked := time.Now()
 	err = c.Await(ctx, func() (bool, error) {
-		got, err := s.arrived(ctx, topic)
+		got, err := s.records(ctx, topic)
 		if err != nil {
 			return false, err
 		}
@@ -173,14 +196,4 @@ func (s *stack) arrivalOf(c *kafkatest.Connect, records int) arrival {
 	at := time.Now()
 	own, _ := cpuOf(c.PID())
 	return arrival{at, records, own, serverCPU()}
-}
-
-// figureBetween returns the figure of the time between two arrivals.
-func figureBetween(first, last arrival) figure {
-	n, seconds, used := last.records-first.records, last.at.Sub(first.at).Seconds(), last.servers.minus(first.servers)
-	per := 1e6 / float64(max(n, 1))
-	return figure{
-		Events: n, Seconds: seconds, Rate: float64(n) / seconds,
-		CPU: (last.own - first.own) * per, PostgresCPU: used.postgres * per, KafkaCPU: used.kafka * per,
-	}
 }
