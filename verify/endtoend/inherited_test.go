@@ -99,6 +99,7 @@ var refusals = map[string]string{
 	"lock_timeout":                        "55P03",
 	"max_stack_depth":                     "54001",
 	"temp_file_limit":                     "53400",
+	"dynamic_library_path":                "58P01", // from Postgres 18 on plpgsql is found by it
 }
 
 // named tells whether what was said names the setting, or the error that it means.
