@@ -229,12 +229,12 @@ func TestP9_4_OutageOfOneStatement(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			away := 0
+			stops := 0
 			in := w.inbox(inbox.Config{MaxAttempts: 2, Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
-				if r.Reason == "away" {
-					away++
+				if r.Reason == "away" || r.Reason == "rejected" {
+					stops++
 				}
-				if away > 5 {
+				if stops > 5 {
 					cancel() // it would go on for ever
 				}
 			}}})
@@ -249,7 +249,7 @@ func TestP9_4_OutageOfOneStatement(t *testing.T) {
 			want[2] = inbox.Parked
 			out, err := h.Handle(ctx, events)
 			if err != nil {
-				t.Fatalf("%v after %d outages", err, away)
+				t.Fatalf("%v after %d stops", err, stops)
 			}
 			same(t, "outcomes", out, want)
 		})
