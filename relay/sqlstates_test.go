@@ -98,17 +98,15 @@ const waits = `select exists (select from outbox_event where lane = any ($1)) or
 	exists (select from outbox_parked_key where lane = any ($1)) or
 	exists (select from outbox_scheduled where lane = any ($1))`
 
-// rowsOfLanes says what is left, for a test that failed.
-const rowsOfLanes = `select coalesce(string_agg(place || ' ' || lanes, '; '), 'none') from (
-	select place, string_agg(lane || ' (' || n || ')', ' ' order by lane) as lanes from (
-		select 'event' as place, lane, count(*) as n from outbox_event group by lane
-		union all select 'claim', lane, count(*) from outbox_claim group by lane
-		union all select 'held', lane, count(*) from outbox_held group by lane
-		union all select 'parked', lane, count(*) from outbox_parked group by lane
-		union all select 'key', lane, count(*) from outbox_parked_key group by lane
-		union all select 'scheduled', lane, count(*) from outbox_scheduled group by lane
-	) l group by place
-) p`
+// rowsOfLanes are all rows that wait, and leftOfLanes says which, for a test that failed.
+const (
+	rowsOfLanes = `select 'event' as place, lane from outbox_event union all select 'claim', lane from outbox_claim
+		union all select 'held', lane from outbox_held union all select 'parked', lane from outbox_parked
+		union all select 'key', lane from outbox_parked_key union all select 'scheduled', lane from outbox_scheduled`
+	leftOfLanes = `select coalesce(string_agg(place || ' ' || lanes, '; '), 'none') from (
+		select place, string_agg(lane || ' (' || n || ')', ' ' order by lane) as lanes
+		from (select place, lane, count(*) as n from (` + rowsOfLanes + `) r group by place, lane) l group by place) p`
+)
 
 // play starts a relay with all kinds of work in each lane. Lanes without a fault must finish it; then done is asked
 // until it returns true, the faults are lifted, and every lane must finish.
@@ -148,7 +146,7 @@ func (f *fleet) play(bad []int16, raise func() (lift func()), done func(said *te
 	})))
 	defer func() {
 		if f.t.Failed() {
-			f.t.Logf("%s\nThe relay said:\n%s", pgtest.One[string](f.t, f.DB, rowsOfLanes), said.end())
+			f.t.Logf("%s\nThe relay said:\n%s", pgtest.One[string](f.t, f.DB, leftOfLanes), said.end())
 		}
 	}()
 	o := newOperator(f.t, f.DB)
@@ -180,7 +178,7 @@ func (f *fleet) play(bad []int16, raise func() (lift func()), done func(said *te
 	}
 	others := slices.DeleteFunc(slices.Clone(all), func(lane int16) bool { return slices.Contains(bad, lane) })
 	if len(others) > 0 {
-		pgtest.Await(f.t, fmt.Sprintf("the work of all lanes but %v", bad), settled(others))
+		f.await(fmt.Sprintf("the work of all lanes but %v", bad), others, settled(others))
 		mended.Store(true)
 	}
 	more := settled(bad)
@@ -192,7 +190,7 @@ func (f *fleet) play(bad []int16, raise func() (lift func()), done func(said *te
 	})
 	outages = away.Load()
 	lift()
-	pgtest.Await(f.t, "the work of all lanes", settled(all))
+	f.await("the work of all lanes", all, settled(all))
 	if err := stop(); err != nil {
 		f.t.Error(err)
 	}
@@ -203,6 +201,21 @@ func (f *fleet) play(bad []int16, raise func() (lift func()), done func(said *te
 	}
 	checkWatermark(f.t, b.events())
 	return outages, said
+}
+
+// await waits until done, as long as lanes have less to do from time to time: a starved machine needs its time.
+func (f *fleet) await(what string, of []int16, done func() (bool, error)) {
+	f.t.Helper()
+	left := func() int {
+		return pgtest.One[int](f.t, f.DB, "select count(*) from ("+rowsOfLanes+") l where lane = any ($1)", of)
+	}
+	for over := false; !over; {
+		before := left()
+		pgtest.Await(f.t, what, func() (_ bool, err error) {
+			over, err = done()
+			return over || left() < before, err
+		})
+	}
 }
 
 func inOrder(b *broker, key string) bool {

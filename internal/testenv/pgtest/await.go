@@ -6,7 +6,7 @@ import (
 )
 
 // awaitLimit is so long that a test fails on a wrong state, never on a slow machine.
-const awaitLimit = 5 * time.Minute
+const awaitLimit = 2 * time.Minute
 
 // Await polls cond until it is true. It fails the test after awaitLimit or on an error. Prefer a signal, such as a
 // channel or a hook, where there is one.
