@@ -24,19 +24,19 @@ import (
 	"github.com/effectonce/effectonce/internal/usage"
 )
 
-// Env reads settings from the environment variables that begin with a prefix. Its methods record what is wrong; Err
-// returns it. An empty variable counts as not set.
+// Env reads settings from the environment variables that begin with a prefix. Its methods record errors, which Err
+// returns. An empty variable counts as not set.
 type Env struct {
 	prefix string
 	asked  []string
 	errs   []error
 }
 
-// NewEnv makes an Env. The prefix is such as "SHOP_", or "".
+// NewEnv returns an Env for a prefix such as "SHOP_" or "".
 func NewEnv(prefix string) *Env { return &Env{prefix: prefix} }
 
-// Err returns what is wrong with the variables that were asked for, and names those with the prefix that nobody has
-// asked for: ask for all before. It repeats no secret. [Main] returns CodeUsage for it.
+// Err returns the errors of the variables that were read, and names the set variables with the prefix that were not
+// read: read all of them first. It contains no secret. [Main] returns CodeUsage for it.
 func (e *Env) Err() error {
 	errs := slices.Clone(e.errs)
 	for _, set := range os.Environ() {
@@ -53,7 +53,7 @@ func (e *Env) Err() error {
 	return nil
 }
 
-// ofKubernetes are the variables that a pod gets for each service beside it.
+// ofKubernetes matches the variables that Kubernetes sets for each service of the namespace.
 var ofKubernetes = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?$`)
 
 func (e *Env) get(name string) (variable, text string) {
@@ -63,7 +63,7 @@ func (e *Env) get(name string) (variable, text string) {
 }
 
 // Set sets a *string, *bool, *int, *time.Duration ("1m30s"), *[]string (with commas between) or *map[string]string
-// (a=b,c=d) from the variable of that name, without the prefix. What it points to is the default.
+// (a=b,c=d) from the variable of that name, without the prefix. The value before the call is the default.
 func (e *Env) Set(name string, to any) {
 	variable, text := e.get(name)
 	if text == "" {
@@ -74,7 +74,7 @@ func (e *Env) Set(name string, to any) {
 	}
 }
 
-// set returns what it wants in place of the text, "" when it has set it.
+// set parses the text into the value, and returns what it expects if the text is invalid, or else "".
 func set(to any, text string) (want string) {
 	var err error
 	switch to := to.(type) {
@@ -110,7 +110,7 @@ func set(to any, text string) (want string) {
 }
 
 // Secret returns the text of the variable of that name, or else of the file that NAME_FILE names, without the newline
-// at its end; "" when neither is set. It is read now: a program that follows a rotation asks again.
+// at its end; "" when neither is set. Call it again to follow a rotation.
 func (e *Env) Secret(name string) string {
 	text, err := e.secret(name).Reveal()
 	if err != nil {
@@ -132,9 +132,9 @@ func (e *Env) secret(name string) secret.Value {
 }
 
 // Pool makes a pool of the database in DATABASE_URL or DATABASE_URL_FILE; it does not connect yet. DATABASE_PASSWORD or
-// DATABASE_PASSWORD_FILE takes the place of the URL's password. User, password and certificates in files are read anew
-// for each connection. An sslmode=disable to another machine is refused without DATABASE_PLAINTEXT=true. Nil when Err
-// has something.
+// DATABASE_PASSWORD_FILE replaces the URL's password. User, password and certificates in files are read for each
+// connection. An sslmode=disable to another machine is refused without DATABASE_PLAINTEXT=true. Pool returns nil if Err
+// returns an error.
 func (e *Env) Pool() *pgxpool.Pool {
 	settings := pgconf.Database{URL: e.secret("DATABASE_URL"), Password: e.secret("DATABASE_PASSWORD")}
 	e.Set("DATABASE_PLAINTEXT", &settings.AllowPlain)
@@ -154,18 +154,18 @@ func (e *Env) Pool() *pgxpool.Pool {
 	return pool
 }
 
-// Kafka is a way to Kafka, for the parameters and the Config of a publisher and of a consumer.
+// Kafka has the addresses and credentials of a Kafka, for the Config of a publisher or a consumer.
 type Kafka struct {
 	// Brokers are bootstrap addresses.
 	Brokers []string
-	// Dial opens a connection, with TLS if that is set. Certificates are read anew for each.
+	// Dial opens a connection, with TLS if that is set. Certificates are read for each connection.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// SASL logs in; nil: nobody does. Passwords are read anew for each connection.
+	// SASL logs in; nil: no login. Passwords are read for each connection.
 	SASL sasl.Mechanism
 }
 
-// Kafka reads the variables KAFKA_BROKERS (required), KAFKA_TLS and those beside it. They are the relay's settings, as
-// relay run --help shows them, but for tokens of KAFKA_OAUTH_TOKEN_URL and of AWS: for these set your own SASL.
+// Kafka reads the variables KAFKA_BROKERS (required), KAFKA_TLS and those beside it. They are those of `relay
+// run --help`, except for tokens of KAFKA_OAUTH_TOKEN_URL and of AWS: set your own SASL for these.
 func (e *Env) Kafka() Kafka {
 	var cfg kafkaconn.Config
 	fields := reflect.ValueOf(&cfg).Elem()
@@ -200,7 +200,7 @@ func (e *Env) Kafka() Kafka {
 	return k
 }
 
-// mechanism names settings in its errors by their variables.
+// mechanism returns the SASL mechanism. Its errors name the variables.
 type mechanism struct {
 	sasl.Mechanism
 	env *Env
@@ -212,7 +212,7 @@ func (m mechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error)
 	return state, first, m.env.named(err)
 }
 
-// named is an error of a package that knows settings as flags, with their variables in its text.
+// named replaces the names of flags in an error by the names of the variables.
 func (e *Env) named(err error) error {
 	if err == nil {
 		return nil

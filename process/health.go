@@ -19,10 +19,10 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// Off is the address of a listener that is not wanted.
+// Off is the address that opens no listener.
 const Off = "off"
 
-// Listen opens the listener of [Serve] at address: "host:port", or "off" for none, which is nil.
+// Listen opens a listener for [Serve] at "host:port". For [Off] it returns nil.
 func Listen(address string) (net.Listener, error) {
 	if address == Off {
 		return nil, nil
@@ -34,8 +34,8 @@ func Listen(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers HTTP on a listener of [Listen] until ctx ends, then lets requests that are under way finish for up to
-// three seconds, and closes it. Nothing outlives it. With a nil listener it only waits for ctx.
+// Serve serves HTTP on a listener until ctx ends, and then gives running requests up to three seconds. It closes the
+// listener. Nothing outlives it. With a nil listener it only waits for ctx.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	return serve(ctx, l, h, 3*time.Second)
 }
@@ -47,12 +47,12 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, grace time.Durat
 	}
 	server := &http.Server{
 		Handler: h,
-		// Whoever connects and says nothing must not hold a goroutine for ever.
+		// A silent client must not hold a goroutine.
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
 		// Longer than a CPU profile takes.
 		WriteTimeout:   90 * time.Second,
 		MaxHeaderBytes: 64 << 10,
-		// What net/http logs are broken clients: nobody can act on it.
+		// net/http logs broken clients, which is no news for operators.
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	served := make(chan error, 1)
@@ -73,20 +73,20 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, grace time.Durat
 	return nil
 }
 
-// Health is what a program says of itself over HTTP, and how it begins. Errors stand in the answers as they are: they
-// must hold no secret.
+// Health is what a program reports of itself over HTTP, and how it starts. Errors appear in the answers: they must not
+// contain secrets.
 type Health struct {
-	// Prepare makes what the program cannot work without, such as its tables. Run calls it again while the database is
-	// away, or refuses the connection. Nil: nothing.
+	// Prepare creates what the program needs, such as its tables. Run calls it again while the database is unreachable
+	// or refuses the connection. Nil: nothing.
 	Prepare func(ctx context.Context) error
-	// Ready returns nil when the program can do its work; it is asked after Prepare, for two seconds at most and once a
-	// second at most. Nil: always ready. Kafka is no part of it: no other process would be readier.
+	// Ready returns nil when the program can do its work. It is called after Prepare, at most once a second, with two
+	// seconds of time. Nil: always ready. Leave Kafka out of it: no other process would be more ready.
 	Ready func(ctx context.Context) error
 	// Moving returns nil unless work waits and none gets done: see [Moving]. Nil: always moving.
 	Moving func() error
 	// Metrics answers /metrics. Nil: 404.
 	Metrics http.Handler
-	// Logger says why the database cannot be used at the start: at once, each minute, and when the reason is another.
+	// Logger logs why the database cannot be used at the start: at once, each minute, and when the reason changes.
 	// Default slog.Default().
 	Logger *slog.Logger
 }
@@ -95,13 +95,13 @@ type Health struct {
 // /metrics.
 func (h Health) Handler() http.Handler { return h.handler(nil, new(atomic.Pointer[error])) }
 
-// Run serves Handler's paths and all those of rest (nil: 404) on a listener of [Listen], runs Prepare, and after it
-// the parts beside each other, until ctx ends and all have returned, or until one fails. Requests that are under way
-// then have 20 seconds to finish.
+// Run serves Handler's paths, and rest for all other paths (nil: 404), on a listener of [Listen]. It runs Prepare, and
+// then the parts concurrently, until ctx ends and all have returned, or until one fails. Running requests then have 20
+// seconds to finish.
 //
-// Before Prepare is done /healthz answers 200, /readyz 503 and why, and a request of rest 503 with Retry-After: nothing
-// of it was done. A part that returns nil does not end the others. Run closes the listener, and returns the first
-// error, nil after the end of ctx.
+// Until Prepare has succeeded, /healthz answers 200, /readyz 503 with the reason, and rest is answered with 503 and
+// Retry-After: the request was not handled. A part that returns nil does not end the others. Run closes the listener,
+// and returns the first error, nil after the end of ctx.
 func (h Health) Run(ctx context.Context, l net.Listener, rest http.Handler,
 	parts ...func(context.Context) error,
 ) error {
@@ -125,7 +125,7 @@ func (h Health) Run(ctx context.Context, l net.Listener, rest http.Handler,
 	return g.Wait()
 }
 
-// prepare retries while the database cannot be used, for people to repair or by itself, and keeps saying why.
+// prepare retries while the database cannot be used, and keeps logging why.
 func (h Health) prepare(ctx context.Context, starting *atomic.Pointer[error]) error {
 	if h.Prepare == nil {
 		return nil
@@ -159,7 +159,7 @@ func (h Health) prepare(ctx context.Context, starting *atomic.Pointer[error]) er
 	}, backoff.WithContext(pace, ctx))
 }
 
-// drain is how long requests of a Run may go on after the end of ctx, as long as a consumer's handlers by default.
+// drain is how long requests may run after the end of ctx: as long as a consumer's handlers by default.
 const drain = 20 * time.Second
 
 var errStarting = errors.New("starting: waiting for the database")
@@ -197,7 +197,7 @@ func (h Health) handler(rest http.Handler, starting *atomic.Pointer[error]) http
 	return mux
 }
 
-// tryAgain is the answer of package httpedge to a request of which nothing was done.
+// tryAgain is the answer of package httpedge to a request that was not handled.
 func tryAgain(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	w.Header().Set("Content-Type", "application/problem+json")
@@ -207,13 +207,13 @@ func tryAgain(w http.ResponseWriter) {
 		http.StatusText(http.StatusServiceUnavailable), http.StatusServiceUnavailable, errStarting)
 }
 
-// stalledAfter is how long records may wait without any being processed, and how long a consumer may be out of its
-// group, before Moving fails. The alert EffectonceConsumerStalled has the same threshold.
+// stalledAfter is how long records may wait while none is processed, or a consumer may be outside of its group, before
+// Moving fails. The alert EffectonceConsumerStalled has the same threshold.
 const stalledAfter = 2 * time.Minute
 
-// Moving makes the Moving of a [Health]: it fails when a partition of the consumer is halted, when records wait and
-// none was processed for two minutes, and when the consumer has not been in its group for as long: its topics are
-// missing, or it reaches neither Kafka nor its database.
+// Moving returns a function for [Health].Moving. It fails when a partition of the consumer is halted, when records wait
+// and none was processed for two minutes, or when the consumer was outside of its group for two minutes: its topics are
+// missing, or it cannot reach Kafka or its database.
 func Moving(c *consumer.Consumer) func() error { return func() error { return moving(c.Status()) } }
 
 // moving returns an error if a partition is halted, or no record was processed for stalledAfter.
@@ -260,7 +260,7 @@ func answer(w http.ResponseWriter, err error) {
 	fmt.Fprintln(w, "ok")
 }
 
-// cached asks once a second at most, whoever asks how often: a probe must not become load.
+// cached limits calls to one a second: probes must not become load.
 func cached(ask func(context.Context) error) func(context.Context) error {
 	var (
 		mu   sync.Mutex
@@ -273,7 +273,7 @@ func cached(ask func(context.Context) error) func(context.Context) error {
 		if !at.IsZero() && time.Since(at) < time.Second {
 			return last
 		}
-		// The answer is everybody's, so one impatient client's end is not its end.
+		// Other clients share the answer, so it outlives the request that asked first.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		last = ask(ctx)

@@ -32,11 +32,11 @@ import (
 	"github.com/effectonce/effectonce/internal/usage"
 )
 
-// Signals returns a context that ends at the first SIGINT, SIGTERM or SIGHUP, which a terminal sends when it goes. At a
-// SIGINT after that it calls again, which is expected to end the process: somebody at the keyboard does not want to
-// wait for the drain. Another SIGTERM changes nothing: supervisors send it to a process and to its group, and again
-// while they wait; what they want at once they do with SIGKILL. stop gives the signals back and waits for the goroutine
-// that listens; call it before the program goes on to anything else.
+// Signals returns a context that ends at the first SIGINT, SIGTERM or SIGHUP (which a closed terminal sends). At a
+// later SIGINT it calls again, which is expected to end the process: the user at the keyboard does not want to wait for
+// the drain. Further SIGTERMs are ignored: supervisors send it to a process and to its group, and repeat it while they
+// wait; they use SIGKILL to end a process at once. stop restores the signals and waits for the listening goroutine;
+// call it before the program does anything else.
 func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	// Room for more than one: a signal that finds the channel full is dropped.
@@ -69,7 +69,7 @@ func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context
 	}
 }
 
-// ended is the cause of the end of a context by a signal. It is [context.Canceled], as without a cause.
+// ended is the cause of a context that a signal has ended. errors.Is reports it as [context.Canceled].
 type ended struct{ os.Signal }
 
 func (e ended) Error() string { return context.Canceled.Error() + " by the signal " + nameOf(e.Signal) }
@@ -101,9 +101,9 @@ const (
 	CodeForced = 5 // a second SIGINT ended the process at once
 )
 
-// Main runs a program until it is done or a signal ends ctx, prints its error to stderr, and returns the exit code. An
-// error that is only the end of ctx counts as clean. A second SIGINT exits at once with CodeForced. At a signal
-// slog.Default() says that the program stops, and at its end that it has stopped.
+// Main runs a program until it is done or a signal ends ctx, prints its error to stderr, and returns the exit code. The
+// error of an ended ctx counts as success. A second SIGINT exits at once with CodeForced. Main logs to slog.Default()
+// that the program stops, and that it has stopped.
 func Main(run func(ctx context.Context) error) (code int) {
 	ctx, stop := Signals(context.Background(), func(os.Signal) { os.Exit(CodeForced) })
 	defer stop()

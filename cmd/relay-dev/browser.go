@@ -9,8 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// openBrowser shows a page to whoever sits before the terminal. Nobody does where stdout is a file, and there is no
-// browser where there is no display; then nothing happens.
+// openBrowser opens a page in the developer's browser. It does nothing if stdout is no terminal, or without a display.
 func openBrowser(stdout io.Writer, url string) {
 	f, ok := stdout.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -24,7 +23,7 @@ func openBrowser(stdout io.Writer, url string) {
 	}
 }
 
-// opener is the program that opens a page in the browser of this machine; "": there is none.
+// opener returns the program that opens a page in a browser on this machine, or "".
 func opener(system string, env func(string) string, look func(string) (string, error)) (name string, args []string) {
 	name = "xdg-open"
 	switch system {

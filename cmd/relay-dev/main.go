@@ -1,6 +1,6 @@
-// Command relay-dev is a whole effectonce on a developer's machine, in one process and with nothing installed: a
-// Postgres with the tables, an imitation of Kafka, a relay, and the pages. The developer's own services join by the
-// DATABASE_URL and KAFKA_BROKERS that it prints. Its data stays in a folder; Ctrl-C ends everything else.
+// Command relay-dev runs all of effectonce in one process, without an installation: Postgres with the tables, a fake
+// Kafka, a relay, and the pages. Services under development use the DATABASE_URL and KAFKA_BROKERS that it prints. Its
+// data is kept in a folder. Ctrl-C stops everything.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 	os.Exit(code)
 }
 
-// command runs the program and returns its exit code. The end of ctx stands for a signal.
+// command runs the program until ctx ends, and returns its exit code.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var f flags
 	line := service.CommandLine{
@@ -66,7 +66,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return process.CodeFailed
 }
 
-// check: nobody is asked for a password here.
+// check allows only loopback addresses: the pages have no login.
 func (f flags) check() error {
 	host, _, err := net.SplitHostPort(f.Listen)
 	if err != nil {

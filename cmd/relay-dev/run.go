@@ -25,16 +25,16 @@ import (
 	"github.com/effectonce/effectonce/ui"
 )
 
-// Ports are taken while they are free, so that the settings of other services stay right.
+// The preferred ports, so that the settings of other services stay valid from run to run.
 const (
 	postgresPort = 55432
 	kafkaPort    = 59092
 )
 
-// archiveDays keeps what was published, to look at it and to replay it.
+// archiveDays is for how long published events can be looked at and replayed.
 const archiveDays = 2
 
-// stack is everything that runs.
+// stack holds the servers and the relay.
 type stack struct {
 	dir      string
 	out      *lines
@@ -47,7 +47,7 @@ type stack struct {
 	cleanups []func() // close runs them in reverse
 }
 
-// lines are written whole, whoever writes them.
+// lines writes whole lines of concurrent writers.
 type lines struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -101,7 +101,7 @@ func run(ctx context.Context, f flags, stdout io.Writer) error {
 	return err
 }
 
-// open starts the servers, and makes the tables. After an error nothing is left running.
+// open starts the servers and creates the tables. On an error it stops what it has started.
 func open(ctx context.Context, f flags, out *lines) (_ *stack, err error) {
 	s := &stack{out: out, log: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	defer func() {
@@ -180,7 +180,7 @@ func (s *stack) relay(ctx context.Context) error {
 	return nil // the next start sends it again
 }
 
-// pages are those of everything here.
+// pages returns the pages of the outbox, the inbox and the keys.
 func (s *stack) pages() (*ui.Handler, error) {
 	name := "developer"
 	if u, err := user.Current(); err == nil && u.Username != "" {
@@ -196,7 +196,7 @@ func (s *stack) pages() (*ui.Handler, error) {
 
 func (s *stack) page() string { return "http://" + s.listener.Addr().String() + "/" }
 
-// welcome says where everything is.
+// welcome prints the addresses.
 func (s *stack) welcome() {
 	fmt.Fprintf(s.out, `
   the pages      %s

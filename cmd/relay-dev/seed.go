@@ -24,7 +24,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// The shop: what its events are about.
+// The shop's topics and types of events.
 const (
 	orders     = "orders"     // goes well, but for one customer
 	stock      = "stock"      // its consumer halts
@@ -36,13 +36,13 @@ const (
 
 const (
 	orderEvery = 500 * time.Millisecond
-	// badCustomer has no account, as billing sees it.
+	// badCustomer has no account: billing parks its events.
 	badCustomer = "customer-13"
-	// invoiceLimit is that of the topic, in bytes.
+	// invoiceLimit is the topic's max.message.bytes.
 	invoiceLimit = 2000
 )
 
-// shop takes orders until ctx ends, and two consumers work on them. The first time in a folder it makes trouble too.
+// shop appends orders until ctx ends, and runs two consumers of them. In a new folder it also makes trouble.
 func (s *stack) shop(ctx context.Context, t *topics) error {
 	for name, partitions := range map[string]int32{orders: 3, stock: 1, newsletter: 1, shipments: 2} {
 		if err := t.create(ctx, name, partitions, nil); err != nil {
@@ -85,7 +85,7 @@ func (s *stack) consume(ctx context.Context, name, topic string, cfg inbox.Confi
 	}
 	c, err := consumer.New(in.Each(effect), s.brokers, []string{topic}, consumer.Config{
 		Logger: s.log,
-		// A process that was killed is no longer waited for at the next start.
+		// At the next start the group does not wait long for a process that was killed.
 		SessionTimeout: 6 * time.Second, HeartbeatInterval: time.Second,
 	})
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *stack) consume(ctx context.Context, name, topic string, cfg inbox.Confi
 	return g.Wait()
 }
 
-// takeOrders appends an order now and then.
+// takeOrders appends orders at irregular times.
 func (s *stack) takeOrders(ctx context.Context) error {
 	tick := time.NewTicker(orderEvery)
 	defer tick.Stop()
@@ -132,7 +132,7 @@ func (s *stack) append(ctx context.Context, events ...event.Event) error {
 	return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return outbox.Append(ctx, tx, events...) })
 }
 
-// trouble is something for a person to look at.
+// trouble is a problem that the pages show.
 type trouble struct {
 	what string
 	make func(ctx context.Context, s *stack, t *topics) error
@@ -150,7 +150,7 @@ var troubles = []trouble{
 	{"payment.create: the bank has not answered, and recovery has given up", unanswered},
 }
 
-// makeTrouble makes all of it once in a folder's life.
+// makeTrouble makes every trouble once for each folder.
 func (s *stack) makeTrouble(ctx context.Context, t *topics) error {
 	mark := filepath.Join(s.dir, "seeded")
 	if _, err := os.Stat(mark); err == nil {
@@ -174,7 +174,7 @@ func (s *stack) makeTrouble(ctx context.Context, t *topics) error {
 }
 
 func tooLarge(ctx context.Context, s *stack, _ *topics) error {
-	// What does not compress.
+	// Random bytes do not compress.
 	var lines []string
 	for range 2 * invoiceLimit / 36 {
 		lines = append(lines, event.NewID().String())
@@ -206,7 +206,7 @@ func paused(ctx context.Context, s *stack, _ *topics) error {
 	return s.append(ctx, letters...)
 }
 
-// grown waits for the count to be pinned, which the first event does.
+// grown waits until the first event has pinned the partition count.
 func grown(ctx context.Context, s *stack, t *topics) error {
 	o, err := operator.New(s.db, "", "shop")
 	if err != nil {
@@ -261,7 +261,7 @@ func reminders(ctx context.Context, s *stack, _ *topics) error {
 	return s.append(ctx, later...)
 }
 
-// unanswered leaves an operation to a person: its outcome is unknown, and nobody can ask the bank.
+// unanswered leaves an operation with an unknown outcome that only a person can resolve.
 func unanswered(ctx context.Context, s *stack, _ *topics) error {
 	keys, err := pgstore.New(s.db, pgstore.Config{})
 	if err != nil {

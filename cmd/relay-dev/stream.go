@@ -10,10 +10,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// mostLines is how many records of one fetch are shown, so that a load test does not fill the terminal.
+// mostLines bounds the records shown of one fetch, so that a load test does not flood the terminal.
 const mostLines = 50
 
-// stream shows what is written to Kafka from now on, without payloads.
+// stream prints new records of Kafka, without payloads.
 type stream struct {
 	client *kgo.Client
 	out    *lines
@@ -22,7 +22,7 @@ type stream struct {
 func newStream(brokers []string, out *lines) (*stream, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeRegex(), kgo.ConsumeTopics(".*"),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(time.Now().UnixMilli())),
-		// A topic that a service has just made is looked for this often.
+		// How soon new topics are found.
 		kgo.MetadataMaxAge(2*time.Second), kgo.MetadataMinAge(time.Second), kgo.FetchMaxWait(time.Second))
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func newStream(brokers []string, out *lines) (*stream, error) {
 
 func (s *stream) close() { s.client.Close() }
 
-// run shows until ctx ends. What cannot be read is not shown: the relay and the pages say what is wrong.
+// run prints until ctx ends. It ignores errors: the relay and the pages report them.
 func (s *stream) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		shown := 0
@@ -49,14 +49,14 @@ func (s *stream) run(ctx context.Context) error {
 	return nil
 }
 
-// recordLine is a record in a line: when, where, key, type, size and id.
+// recordLine formats a record's time, topic, partition, offset, key, type, size and id.
 func recordLine(r *kgo.Record) string {
 	where := fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)
 	return strings.TrimRight(fmt.Sprintf("%s  %-22s  %-14s  %-16s  %5d B  %s", r.Timestamp.Format("15:04:05.000"),
 		where, plain(string(r.Key)), plain(header(r, "ce_type")), len(r.Value), plain(header(r, "ce_id"))), " ")
 }
 
-// plain is a text without what a terminal would act on.
+// plain replaces control characters.
 func plain(text string) string {
 	if quoted := strconv.QuoteToGraphic(text); quoted != `"`+text+`"` {
 		return quoted

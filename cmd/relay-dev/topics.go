@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// topics makes topics.
+// topics creates topics.
 type topics struct{ client *kgo.Client }
 
 func newTopics(brokers []string) (*topics, error) {
@@ -24,7 +24,7 @@ func newTopics(brokers []string) (*topics, error) {
 
 func (t *topics) close() { t.client.Close() }
 
-// create makes a topic, unless it is there.
+// create creates a topic unless it exists.
 func (t *topics) create(ctx context.Context, name string, partitions int32, config map[string]string) error {
 	one := kmsg.NewCreateTopicsRequestTopic()
 	one.Topic, one.NumPartitions, one.ReplicationFactor = name, partitions, 3
@@ -48,7 +48,7 @@ func (t *topics) create(ctx context.Context, name string, partitions int32, conf
 	return nil
 }
 
-// grow gives a topic more partitions.
+// grow adds partitions to a topic.
 func (t *topics) grow(ctx context.Context, name string, partitions int32) error {
 	one := kmsg.NewCreatePartitionsRequestTopic()
 	one.Topic, one.Count = name, partitions
