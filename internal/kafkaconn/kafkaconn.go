@@ -1,7 +1,7 @@
-// Package kafkaconn is the one shape of the settings of a way to Kafka, as flags and as what clients are built from:
-// TLS and SASL, for relays, workers and commands.
+// Package kafkaconn has the settings of connections to Kafka, TLS and SASL included, for the flags of commands and for
+// the clients that they make.
 //
-// Certificates and passwords in files are read anew for each connection: what is rotated needs no restart.
+// Certificates and passwords in files are read for each connection, so a rotation needs no restart.
 package kafkaconn
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/effectonce/effectonce/oauthbearer"
 )
 
-// What Config.SASL may be.
+// The values of Config.SASL.
 const (
 	Plain       = "plain"
 	ScramSHA256 = "scram-sha-256"
@@ -31,52 +31,52 @@ const (
 	AWSMSKIAM   = "aws-msk-iam" // OAuthBearer's, with tokens that AWS's credentials sign
 )
 
-// Config says where Kafka is, and how to speak to it. The tags are for command lines: embed it in a command's struct.
+// Config has the addresses and the credentials. The tags are for command lines: embed it in a command's struct.
 type Config struct {
 	// Brokers are bootstrap addresses, host:port. Required.
 	Brokers []string `name:"kafka-brokers" placeholder:"HOST:PORT" shown:"(required)" help:"Bootstrap addresses, as host:port with commas between."`
-	// TLS encrypts. Default: plaintext.
+	// TLS encrypts connections. Default: plaintext.
 	TLS bool `name:"kafka-tls" default:"false" help:"Speak TLS to the brokers."`
-	// CAFile has the PEM certificates that the brokers' must stand on. Default: the system's.
+	// CAFile has the PEM certificates of the authorities of the brokers' certificates. Default: the system's.
 	CAFile string `name:"kafka-ca-file" placeholder:"PATH" shown:"(the system's)" help:"PEM file with the CA certificates that the brokers' certificates stand on."`
-	// CertFile and KeyFile are the client's own certificate (with its chain) and key, both in PEM, for brokers that
-	// want one.
+	// CertFile and KeyFile are the client's certificate (with its chain) and key, both in PEM, for brokers that require
+	// one.
 	CertFile string `name:"kafka-cert-file" placeholder:"PATH" help:"PEM file with the client's certificate, for brokers that want one. Read anew for each connection."`
 	KeyFile  string `name:"kafka-key-file" placeholder:"PATH" help:"PEM file with the key of that certificate."`
-	// ServerName is what the brokers' certificates must be for. Default: the host that is connected to.
+	// ServerName is the name in the brokers' certificates. Default: the host of the connection.
 	ServerName string `name:"kafka-server-name" shown:"(the broker's host)" help:"Name that the brokers' certificates must be for."`
-	// SASL is the mechanism of authentication: one of the constants above. Default: none.
+	// SASL is one of the mechanisms above. Default: no authentication.
 	SASL string `name:"kafka-sasl" shown:"(none)" help:"How to log in: plain, scram-sha-256, scram-sha-512, oauthbearer, or aws-msk-iam with AWS's default credentials."`
-	// Username and Password are those of SASL. OAuthBearer has no user, and a token in the password's place; with a
-	// TokenURL they are a client's id and secret. A Password in a file is read anew for each connection, and
-	// PasswordCommand prints one for each.
+	// Username and Password are for SASL. OAuthBearer has no user, and its Password is a token; with a TokenURL they
+	// are a client's id and secret. A Password in a file is read for each connection; PasswordCommand prints one for
+	// each.
 	Username        string         `name:"kafka-username" help:"User to log in as; the client id of --kafka-oauth-token-url."`
 	Password        secret.Value   `name:"kafka-password" help:"Password of that user, oauthbearer's token, or the client secret of --kafka-oauth-token-url. From a file it is read anew for each connection."`
 	PasswordCommand secret.Command `name:"kafka-password-command" help:"Shell command that prints the password or the token, or {\"password\": ..., \"expires\": time}, for each connection."`
-	// TokenURL is where a client's id and secret get OAuthBearer its tokens, TokenParams what else is sent there, such
+	// TokenURL issues tokens of OAuthBearer for a client's id and secret. TokenParams are sent with the request, such
 	// as scope and audience.
 	TokenURL    string            `name:"kafka-oauth-token-url" placeholder:"URL" help:"Where tokens are got with --kafka-username as client id and --kafka-password as client secret (OIDC client credentials)."`
 	TokenParams map[string]string `name:"kafka-oauth-token-params" mapsep:"," placeholder:"NAME=VALUE" help:"What else is sent there, as scope=kafka,audience=orders."`
-	// Extensions go with a token, such as Confluent Cloud's logicalCluster and identityPoolId.
+	// Extensions are sent with a token, such as Confluent Cloud's logicalCluster and identityPoolId.
 	Extensions map[string]string `name:"kafka-oauth-extensions" mapsep:"," placeholder:"NAME=VALUE" help:"What goes with the token, as logicalCluster=lkc-1,identityPoolId=pool-1."`
 }
 
-// Conn opens connections as a Config says.
+// Conn opens connections by a Config.
 type Conn struct {
 	cfg    Config
 	token  Token // nil: the password goes to the broker
 	dialer net.Dialer
 }
 
-// Token returns one that is valid now.
+// Token returns a token that is valid now.
 type Token = func(ctx context.Context) (string, error)
 
-// Tokens makes the source of tokens that a Config wants: of a TokenURL, or of AWSMSKIAM. Nil: it has none for that
-// Config. It is the caller's, for it needs libraries that the root module does without.
+// Tokens returns the source of tokens for a Config with a TokenURL or AWSMSKIAM; nil: it has none. The caller provides
+// it, because it needs libraries that the root module does not require.
 type Tokens func(Config) (Token, error)
 
-// New checks a Config and reads its files once; it connects to nothing. An error says which flag to change, and holds
-// no secret. Without tokens neither a TokenURL nor AWSMSKIAM works.
+// New checks a Config and reads its files once. It does not connect. An error names the flag to change, and contains no
+// secret. Without tokens, a TokenURL and AWSMSKIAM are errors.
 func (c Config) New(tokens Tokens) (*Conn, error) {
 	if err := errors.Join(c.checkBrokers(), c.checkTLS(), c.checkSASL()); err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (c Config) checkSASL() error {
 
 const mechanisms = "plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam"
 
-// checkClient looks at the settings of client credentials.
+// checkClient checks the settings of client credentials.
 func (c Config) checkClient() error {
 	if c.Username == "" || !c.secret().IsSet() {
 		return errors.New("--kafka-oauth-token-url wants --kafka-username, a client's id, and --kafka-password, its " +
@@ -191,7 +191,7 @@ func (c Config) checkClient() error {
 	return err
 }
 
-// Secret is the password, as it is now: the client's secret where there is a TokenURL.
+// Secret returns the current password; with a TokenURL, the client's secret.
 func (c Config) Secret() (string, error) {
 	text, err := c.secret().Reveal()
 	if err != nil {
@@ -200,7 +200,7 @@ func (c Config) Secret() (string, error) {
 	return text, nil
 }
 
-// secret is the password or token, from wherever it comes.
+// secret returns the password or token.
 func (c Config) secret() secret.Value {
 	if c.PasswordCommand.IsSet() {
 		return c.PasswordCommand.Value
@@ -211,7 +211,7 @@ func (c Config) secret() secret.Value {
 // Brokers returns the bootstrap addresses.
 func (c *Conn) Brokers() []string { return c.cfg.Brokers }
 
-// SASL logs in as the Config says. Nil: nobody logs in.
+// SASL returns the mechanism that logs in; nil: no login.
 func (c *Conn) SASL() sasl.Mechanism {
 	if c.cfg.SASL == "" {
 		return nil
@@ -222,7 +222,7 @@ func (c *Conn) SASL() sasl.Mechanism {
 	return mechanism{c.cfg}
 }
 
-// LookAt says what may be wrong when the brokers do not answer as they should.
+// LookAt returns a hint for brokers that do not answer as they should.
 func (c *Conn) LookAt() string {
 	if c.cfg.SASL == AWSMSKIAM {
 		return "--kafka-brokers (port 9098), AWS's credentials, AWS_REGION, kafka-cluster:Connect of their policy, " +
@@ -231,7 +231,7 @@ func (c *Conn) LookAt() string {
 	return "--kafka-brokers, the TLS and SASL settings, and whether the brokers run"
 }
 
-// Warning says what is legal and still unwise, "" when nothing is.
+// Warning returns a warning about settings that are valid and unwise, or "".
 func (c *Conn) Warning() string {
 	if c.cfg.SASL != Plain && c.cfg.SASL != OAuthBearer || c.cfg.TLS {
 		return ""
@@ -239,8 +239,8 @@ func (c *Conn) Warning() string {
 	return "the password or token for Kafka goes over the network as it is: set --kafka-tls, or use a scram mechanism"
 }
 
-// Client returns a client for what is neither publishing nor consuming, such as questions about topics, and what closes
-// its connections. timeout bounds each request.
+// Client returns a client for requests beside publishing and consuming, such as those about topics, and a function that
+// closes its connections. timeout bounds each request.
 func (c *Conn) Client(timeout time.Duration) (client *kafka.Client, closeIdle func()) {
 	transport := &kafka.Transport{
 		Dial: kafkaguard.Dial(c.Dial, nil), DialTimeout: timeout, SASL: c.SASL(), ClientID: "effectonce",
@@ -250,7 +250,7 @@ func (c *Conn) Client(timeout time.Duration) (client *kafka.Client, closeIdle fu
 		transport.CloseIdleConnections
 }
 
-// Written reports whether a record was ever written to a topic since it was made: what retention has removed counts.
+// Written reports whether a topic had a record since its creation. Records that retention has removed count.
 func Written(ctx context.Context, client *kafka.Client, topic string, partitions int) (bool, error) {
 	ask := make([]kafka.OffsetRequest, partitions)
 	for i := range ask {
@@ -271,5 +271,5 @@ func Written(ctx context.Context, client *kafka.Client, topic string, partitions
 	return false, nil
 }
 
-// name is how a mechanism is called in Kafka.
+// name returns Kafka's name of a mechanism.
 func name(mechanism string) string { return strings.ToUpper(mechanism) }

@@ -11,13 +11,13 @@ import (
 	"github.com/effectonce/effectonce/oauthbearer"
 )
 
-// mechanism logs in with the password of this moment.
+// mechanism logs in with the current password.
 type mechanism struct{ cfg Config }
 
-// Name is what the broker calls the mechanism.
+// Name returns the broker's name of the mechanism.
 func (m mechanism) Name() string { return name(m.cfg.SASL) }
 
-// Start begins to log in; kafka-go calls it for each connection.
+// Start starts a login. kafka-go calls it for each connection.
 func (m mechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
 	now, err := m.cfg.mechanism()
 	if err != nil {
@@ -43,7 +43,7 @@ func (c Config) mechanism() (sasl.Mechanism, error) {
 	}
 	m, err := scram.Mechanism(algorithm, c.Username, password)
 	if err != nil {
-		// The library's own error may repeat what it could not normalise.
+		// The library's error may contain the password.
 		return nil, fmt.Errorf("--kafka-username or --kafka-password has characters that %s does not allow", c.SASL)
 	}
 	return m, nil

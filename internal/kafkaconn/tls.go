@@ -15,8 +15,8 @@ import (
 // handshakeTimeout bounds a TLS handshake: a port that speaks something else may never answer.
 const handshakeTimeout = 5 * time.Second
 
-// Dial opens a connection to a broker, the TLS handshake included. It is for the Dial of a publisher or consumer, whose
-// own TLS then stays unset: so the files are read anew for each connection, and a certificate that is refused says why.
+// Dial opens a connection to a broker, with its TLS handshake. Use it as the Dial of a publisher or consumer and leave
+// their TLS unset: Dial reads the files for each connection, and explains a refused certificate.
 func (c *Conn) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	plain, err := c.dialer.DialContext(ctx, network, address)
 	if err != nil || !c.cfg.TLS {
@@ -67,7 +67,7 @@ func (c Config) tlsConfig(host string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// advice says what to do about a failed handshake; "" when the error says it all.
+// advice returns what to do about a failed handshake, or "" if the error suffices.
 func advice(err error, serverName string) string {
 	var (
 		invalid  x509.CertificateInvalidError

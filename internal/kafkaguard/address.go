@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// IsAddress reports whether a broker's address is host:port. A quotation mark or a blank, as a list in quotation marks
-// has it, is part of no host.
+// IsAddress reports whether a broker's address is host:port. A host has no quotation mark and no blank, which a quoted
+// list would leave in it.
 func IsAddress(address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || strings.ContainsAny(host, "\"'` \t\r\n/\ufeff") {

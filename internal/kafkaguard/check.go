@@ -11,7 +11,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// check reads a value, and reports whether it is whole. It reads what kafka-go would read.
+// check reads a value as kafka-go would, and reports whether it is complete.
 type check func(*reader) bool
 
 type reader struct{ b []byte }
@@ -34,7 +34,7 @@ func (r *reader) uvarint() (uint64, bool) {
 	return v, true
 }
 
-// length reads the length of a string or an array, in size bytes, or a flexible version's. That of null is zero.
+// length reads the length of a string or an array, of size bytes or in a flexible version's form. Null has length zero.
 func (r *reader) length(size uint64, flexible bool) (uint64, bool) {
 	if flexible {
 		n, ok := r.uvarint()
@@ -50,12 +50,12 @@ func (r *reader) length(size uint64, flexible bool) (uint64, bool) {
 	return uint64(max(0, int32(binary.BigEndian.Uint32(b)))), true
 }
 
-// checkOf returns the check of the answers to a kind of requests: nil, if kafka-go does not decode them.
+// checkOf returns the check of the answers to a kind of request, or nil if kafka-go does not decode them.
 func checkOf(r kind) check {
 	if r.version < r.key.MinVersion() || r.version > r.key.MaxVersion() {
 		return nil
 	}
-	// kafka-go does not show its types. The answer in which all is zero has the type.
+	// kafka-go does not export its types. Decoding an answer of zeros returns a value of the type.
 	var zero [1 << 10]byte
 	binary.BigEndian.PutUint32(zero[:], uint32(len(zero)-4))
 	_, m, err := protocol.ReadResponse(bytes.NewReader(zero[:]), r.key, r.version)
@@ -137,7 +137,7 @@ func structCheck(t reflect.Type, version int16, flexible bool) check {
 	}
 }
 
-// tags reads tagged fields. kafka-go knows none of them.
+// tags skips tagged fields, as kafka-go does.
 func tags(r *reader) bool {
 	n, ok := r.uvarint()
 	for ; n > 0 && ok; n-- {
@@ -152,7 +152,7 @@ func tags(r *reader) bool {
 	return ok
 }
 
-// in reports whether a field of kafka-go's messages, of which this is the tag, is in a version.
+// in reports whether a version has the field of a kafka-go message with this struct tag.
 func in(tag string, version int16) bool {
 	for alternative := range strings.SplitSeq(tag, "|") {
 		first, last := 0, -1
@@ -171,7 +171,7 @@ func in(tag string, version int16) bool {
 	return false
 }
 
-// isFlexible reports whether a version of a message has tagged fields: a field of its own says so.
+// isFlexible reports whether a version of a message has tagged fields: a field of the struct is for this.
 func isFlexible(t reflect.Type, version int16) bool {
 	for i := range t.NumField() {
 		if tag, ok := strings.CutSuffix(t.Field(i).Tag.Get("kafka"), ",tag"); ok && in(tag, version) {

@@ -1,5 +1,5 @@
-// Package kafkaguard checks the answers of brokers before kafka-go decodes them. kafka-go believes every length in an
-// answer: a false one makes it panic, or allocate without a bound, in a goroutine of its own. That ends the process.
+// Package kafkaguard checks the answers of brokers before kafka-go decodes them. kafka-go trusts every length in an
+// answer: a wrong one makes it panic, or allocate without a bound, in one of its goroutines, which ends the process.
 package kafkaguard
 
 import (
@@ -18,11 +18,11 @@ import (
 // mostBytes bounds an answer that kafka-go decodes: a topic may have many partitions, a cluster many brokers.
 const mostBytes = 64 << 20
 
-// ErrFalse is wrapped by the error of a read of an answer that cannot be true. The connection is of no more use.
+// ErrFalse is wrapped by the error for a malformed answer. The connection cannot be used any more.
 var ErrFalse = errors.New("a broker's answer is malformed")
 
-// Dial returns a dialer for a kafka.Transport: its connections return an error in place of a malformed answer. A
-// Transport that uses it must have no TLS of its own. Without cfg the connections have none.
+// Dial returns a dialer for a kafka.Transport: its connections return an error for a malformed answer. A
+// Transport that uses it must not set TLS. With a nil cfg the connections have no TLS.
 func Dial(dial func(ctx context.Context, network, address string) (net.Conn, error), cfg *tls.Config,
 ) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -44,7 +44,7 @@ func Dial(dial func(ctx context.Context, network, address string) (net.Conn, err
 	}
 }
 
-// conn is a connection to a broker. One goroutine writes requests and reads their answers, as kafka-go's does.
+// conn is a connection to a broker. One goroutine writes requests and reads their answers, as in kafka-go.
 type conn struct {
 	net.Conn
 	head   [12]byte  // of the request that is being written: length, key, version, correlation id
@@ -68,7 +68,7 @@ type kind struct {
 	version int16
 }
 
-// Write notes which answers are to come.
+// Write records which answers will come.
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	for b := b[:n]; len(b) > 0 && !c.opaque; {
@@ -93,7 +93,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Read reads an answer that is checked.
+// Read reads a checked answer.
 func (c *conn) Read(b []byte) (n int, err error) {
 	if len(c.answer) == 0 && c.rest == 0 && len(c.asked) > 0 && c.failed == nil {
 		c.failed = c.next()
@@ -117,7 +117,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	return n, err
 }
 
-// next reads the answer to the oldest request, or the beginning of one that its reader checks itself.
+// next reads the answer to the oldest request, or the beginning of an answer that its reader checks itself.
 func (c *conn) next() error {
 	var head [8]byte
 	if _, err := io.ReadFull(c.Conn, head[:4]); err != nil {
@@ -144,7 +144,7 @@ func (c *conn) next() error {
 		c.rest = size - 4
 		return nil
 	}
-	// The buffer grows with what is there, not with what the length promises.
+	// The buffer grows by the bytes received, not by the length in the answer.
 	answer := bytes.NewBuffer(c.answer)
 	if _, err := io.CopyN(answer, c.Conn, int64(size-4)); err != nil {
 		return cutOff(err)

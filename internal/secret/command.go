@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// commandTimeout is how long a command may take.
+// commandTimeout bounds a command.
 const commandTimeout = 10 * time.Second
 
-// Command is a Value that a command line is set from: see ByCommand.
+// Command is a Value of ByCommand, for a flag.
 type Command struct{ Value }
 
 // UnmarshalText makes the Value that ByCommand makes; an empty text makes the zero Value.
@@ -27,13 +27,13 @@ func (c *Command) UnmarshalText(line []byte) error {
 	return nil
 }
 
-// ByCommand makes a Value that a command of the shell prints each time that it is revealed, such as a token of a
-// cloud's identity service. A newline at its end is not part of it. A command that prints a JSON object instead,
+// ByCommand makes a Value that a shell command prints at each Reveal, such as a token of a cloud's identity service. A
+// newline at the end is removed. A command that prints a JSON object instead,
 //
 //	{"password": "...", "expires": "2026-01-02T15:04:05Z"}
 //
-// is run again a minute before the secret expires. One that runs for more than ten seconds is killed, with what it has
-// started. Its standard error goes nowhere, and no error repeats what it was or has printed.
+// runs again a minute before the secret expires. A command is killed after ten seconds, with its process group. Its
+// standard error is discarded, and errors contain neither the command nor its output.
 func ByCommand(line string) Value {
 	c := command{line: line, timeout: commandTimeout}
 	return Value{c.reveal}
@@ -72,7 +72,7 @@ func (c *command) reveal() (string, error) {
 	return c.take(out)
 }
 
-// take reads what the command has printed.
+// take parses the output of the command.
 func (c *command) take(out []byte) (string, error) {
 	text, until := strings.TrimRight(string(out), "\r\n"), time.Time{}
 	if bytes.HasPrefix(out, []byte("{")) {

@@ -1,4 +1,4 @@
-// Package secret has a type for passwords and for URLs that hold them: whatever prints, logs or encodes one gets three
+// Package secret has a type for passwords and URLs with passwords, which prints, logs and encodes itself as three
 // stars.
 package secret
 
@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// stars are what everybody sees who does not call Reveal.
+// stars stand for a secret everywhere but in Reveal.
 const stars = "***"
 
-// ErrEmptyFile is in the error of a secret whose file has nothing in it, as one that is just being replaced may have.
+// ErrEmptyFile is wrapped by the error for an empty file, such as one that is being replaced.
 var ErrEmptyFile = errors.New("the file is empty")
 
-// Value is a secret, or the place of one. The zero Value is not set.
+// Value is a secret, or its source. The zero Value is not set.
 type Value struct {
-	// A closure: fmt looks into unexported fields without asking their methods, and so do debuggers' dumps.
+	// A closure: fmt and debuggers print unexported fields without their methods.
 	read func() (string, error)
 }
 
@@ -31,8 +31,8 @@ func Of(text string) Value {
 	return Value{func() (string, error) { return text, nil }}
 }
 
-// InFile makes a Value that is read from a file each time that it is revealed, so that a file that is replaced is
-// followed. A newline at its end is not part of it.
+// InFile makes a Value that is read from a file at each Reveal, so that it follows a rotation. A newline at the end is
+// removed.
 func InFile(path string) Value {
 	return Value{func() (string, error) {
 		content, err := os.ReadFile(path)
@@ -50,11 +50,11 @@ func InFile(path string) Value {
 	}}
 }
 
-// IsSet tells whether there is anything to reveal.
+// IsSet reports whether the Value has a secret or a source.
 func (v Value) IsSet() bool { return v.read != nil }
 
-// Reveal returns the secret itself, "" for the zero Value. An error, which names the file and repeats nothing of what
-// is in it, is possible only with InFile.
+// Reveal returns the secret, or "" for the zero Value. Only a file or a command can fail; the error does not contain the
+// secret.
 func (v Value) Reveal() (string, error) {
 	if v.read == nil {
 		return "", nil
@@ -74,7 +74,7 @@ func (Value) String() string { return stars }
 // GoString returns stars.
 func (Value) GoString() string { return stars }
 
-// Format writes stars, whatever the verb.
+// Format writes stars for every verb.
 func (Value) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, stars) }
 
 // MarshalText returns stars.

@@ -1,5 +1,4 @@
-// Package tracing makes the spans of the rooms: who starts one, and how the trace of an event gets from the transaction
-// that appended it to the effect that it has.
+// Package tracing starts spans, and carries the trace of an event from the transaction that appended it to its effect.
 //
 // Spans on the two sides of the outbox are linked, not nested: an event may be published hours later, in one request
 // with events of a thousand other traces, and again after that. docs/decisions/0012-what-is-observed.md has the
@@ -19,11 +18,11 @@ import (
 // Scope is the name of the instrumentation, in every span.
 const Scope = "github.com/effectonce/effectonce"
 
-// MaxLinks is how many traces a span links at most: what OpenTelemetry's own SDK keeps unless told otherwise.
+// MaxLinks bounds the links of a span: the default of OpenTelemetry's SDK.
 const MaxLinks = 128
 
-// The attributes of OpenTelemetry's conventions for messaging. Keys of events are personal data as often as not, and
-// are never among them.
+// The attributes of OpenTelemetry's conventions for messaging. Keys of events are not among them: they are often
+// personal data.
 const (
 	System        = attribute.Key("messaging.system")
 	OperationName = attribute.Key("messaging.operation.name")
@@ -38,14 +37,14 @@ const (
 	ErrorType     = attribute.Key("error.type")
 )
 
-// Tracer starts spans. A nil one starts none.
+// Tracer starts spans. A nil Tracer starts none.
 type Tracer struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
 }
 
-// New returns nil without a provider, so that tracing that nobody asked for costs a comparison. A nil propagator is W3C
-// trace context.
+// New returns a Tracer; without a provider nil, so that disabled tracing costs a comparison. The default propagator is
+// W3C trace context.
 func New(provider trace.TracerProvider, propagator propagation.TextMapPropagator) *Tracer {
 	if provider == nil {
 		return nil
@@ -56,21 +55,21 @@ func New(provider trace.TracerProvider, propagator propagation.TextMapPropagator
 	return &Tracer{tracer: provider.Tracer(Scope), propagator: propagator}
 }
 
-// Span is what a room says of a span.
+// Span describes a span.
 type Span struct {
-	// Operation is the name of what is done; the span is named after it and the topic.
+	// Operation is the first word of the span's name; the topic is the second.
 	Operation string
 	// Type is the operation's type in the conventions: create, send or process.
 	Type string
 	Kind trace.SpanKind
-	// Root begins a new trace whatever the context holds: what is ambient where a relay or a consumer runs caused
-	// nothing of what the events are about.
+	// Root starts a new trace even if the context has one: the context in which a relay or a consumer runs did not
+	// cause the events.
 	Root  bool
 	Links []trace.Link
 	Attrs []attribute.KeyValue
 }
 
-// Start begins a span about events of these topics; one topic of all is its destination. End it with [End].
+// Start starts a span for events of these topics. If all have one topic, it is the destination. End it with [End].
 func (t *Tracer) Start(ctx context.Context, s Span, count int, topic func(i int) string) (context.Context, trace.Span) {
 	attrs := append(s.Attrs, System.String("kafka"), OperationName.String(s.Operation), OperationType.String(s.Type))
 	name := s.Operation
@@ -104,8 +103,7 @@ func same(count int, topic func(i int) string) (string, bool) {
 	return one, true
 }
 
-// Links are the traces that some events were appended in, each once and in their order, up to [MaxLinks]. Events
-// without a trace have none.
+// Links returns the traces in which events were appended, each once and in order, up to [MaxLinks].
 func (t *Tracer) Links(count int, headers func(i int) map[string]string, id func(i int) string) []trace.Link {
 	var links []trace.Link
 	seen := map[[24]byte]bool{}
@@ -114,7 +112,7 @@ func (t *Tracer) Links(count int, headers func(i int) map[string]string, id func
 		if len(h) == 0 {
 			continue
 		}
-		// Onto an empty context: what is ambient here is not the event's.
+		// Onto an empty context: a trace in ctx is not the event's.
 		sc := trace.SpanContextFromContext(t.propagator.Extract(context.Background(), propagation.MapCarrier(h)))
 		if !sc.IsValid() {
 			continue
@@ -135,7 +133,7 @@ func link(sc trace.SpanContext, id string) trace.Link {
 	return trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{MessageID.String(id)}}
 }
 
-// End ends a span, as failed when err is not nil. The text of err becomes the span's, as it becomes the log's.
+// End ends a span. With an error the span has failed, and has its text, as the log has.
 func End(span trace.Span, err error) {
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
@@ -144,7 +142,7 @@ func End(span trace.Span, err error) {
 	span.End()
 }
 
-// errorType is the SQLSTATE where there is one, else the type of the error.
+// errorType returns the SQLSTATE of an error, or else its type.
 func errorType(err error) string {
 	for e := err; e != nil; {
 		if state, ok := e.(interface{ SQLState() string }); ok {
