@@ -70,7 +70,11 @@ func (b *broker) Publish(ctx context.Context, events []event.Event) []error {
 		e := events[i]
 		e.Position.Partition = b.partition(&e)
 		at := place{e.Topic, e.Position.Partition}
-		if stopped[at] || ctx.Err() != nil {
+		if ctx.Err() != nil { // as package publisher has it: that is no outage
+			verdicts[i] = outcome.Retryable(ctx.Err())
+			continue
+		}
+		if stopped[at] {
 			verdicts[i] = errNotSent
 			continue
 		}

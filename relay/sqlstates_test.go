@@ -138,8 +138,8 @@ func (f *fleet) play(bad []int16, raise func() (lift func()), done func(said *te
 	var away atomic.Int32
 	stop := startRelay(f.t, newRelay(f.t, f.DB, b, config(func(c *relay.Config) {
 		c.Logger, c.ArchiveDays = slog.New(slog.NewTextHandler(said, nil)), f.archive
-		c.Observer.Outage = func(_ string, err error) {
-			if err != nil {
+		c.Observer.Outage = func(what string, err error) {
+			if err != nil && what == "postgres" {
 				away.Add(1)
 			}
 		}
