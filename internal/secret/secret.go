@@ -53,8 +53,8 @@ func InFile(path string) Value {
 // IsSet reports whether the Value has a secret or a source.
 func (v Value) IsSet() bool { return v.read != nil }
 
-// Reveal returns the secret, or "" for the zero Value. Only a file or a command can fail; the error does not contain the
-// secret.
+// Reveal returns the secret, or "" for the zero Value. Only a file or a command can fail; the error does not contain
+// the secret.
 func (v Value) Reveal() (string, error) {
 	if v.read == nil {
 		return "", nil
