@@ -20,8 +20,9 @@ import (
 //   - [Skip]: the event is recorded as ignored.
 //   - [outcome.Terminal]: Config.OnFailure decides at once, and operators see the code.
 //   - [outcome.Retryable]: the partition waits and runs the effect again for Config.MaxRetryFor, without counting
-//     attempts. So it does after [outcome.Unknown], which guards of package idempotency return: what has a key there
-//     does not happen twice. Work outside of tx without such a key may.
+//     attempts.
+//   - [outcome.Unknown]: the same. A guard of package idempotency returns it, and its key keeps the work from happening
+//     twice. Work outside of tx without such a key may happen again.
 //   - any other error: Config.OnFailure decides after Config.MaxAttempts.
 //
 // tx refuses Commit and Rollback; a call of either fails the event, and so does a COMMIT on tx.Conn(). tx.Begin creates

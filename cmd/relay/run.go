@@ -286,8 +286,7 @@ func (c *runCommand) relayConfig() relay.Config {
 		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents,
 		ClaimBytes: c.ClaimBytes, ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond),
 		IdleAfter: c.IdleAfter, Sleep: c.Sleep, DrainTimeout: c.drainTimeout(), HoldAfter: c.HoldAfter,
-		OnFailure:   c.park(),
-		ArchiveDays: c.ArchiveDays,
+		OnFailure: c.park(), ArchiveDays: c.ArchiveDays,
 	}
 }
 
