@@ -98,6 +98,39 @@ func TestOneAnswerCutsNoLog(t *testing.T) {
 	offsetsOf(t, h.await(t, 7)[0], 0, 7)
 }
 
+// One answer says that the log begins elsewhere. A consumer that believed it would skip what is before, or begin where
+// there is no record yet and halt.
+func TestOneFalseBeginningSkipsNothing(t *testing.T) {
+	t.Parallel()
+	for name, begins := range map[string]int64{"within the log": 3, "beyond its end": 1 << 39} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var said atomic.Bool
+			brokers, topic := falseKafka(t, int16(kmsg.ListOffsets), func(req kmsg.Request) kmsg.Response {
+				asked := req.(*kmsg.ListOffsetsRequest).Topics[0]
+				if asked.Partitions[0].Timestamp != -2 || said.Swap(true) { // -2 asks for the first offset
+					return nil
+				}
+				part := kmsg.NewListOffsetsResponseTopicPartition()
+				part.Partition, part.Timestamp, part.Offset = asked.Partitions[0].Partition, -1, begins
+				of := kmsg.NewListOffsetsResponseTopic()
+				of.Topic, of.Partitions = asked.Topic, append(of.Partitions, part)
+				res := req.ResponseKind().(*kmsg.ListOffsetsResponse)
+				res.Topics = append(res.Topics, of)
+				return res
+			})
+			cfg := config(topic)
+			cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+			h := newHandler()
+			startAt(t, h, brokers, topic, cfg)
+			offsetsOf(t, h.await(t, 5)[0], 0, 5)
+			if !said.Load() {
+				t.Error("there was no false answer")
+			}
+		})
+	}
+}
+
 // The coordinator asks for the id of a member that has one, or gives an empty one. That is an outage, and asking again
 // takes its time.
 func TestMemberIDIsGivenOnce(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -321,11 +322,12 @@ func (p *partition) identify(ctx context.Context, f *facts) bool {
 	})
 }
 
-// bounds queries the first offset and the end of the log until it gets an answer. It returns false if ctx ended.
+// bounds queries the first offset and the end of the log until it gets answers that agree. It returns false if ctx
+// ended.
 func (p *partition) bounds(ctx context.Context) (first, end int64, ok bool) {
 	ok = retry(ctx, func() bool {
 		var err error
-		switch first, end, err = p.listOffsets(ctx); {
+		switch first, end, err = p.agreedOffsets(ctx); {
 		case err == nil:
 			p.setEnd(end)
 			p.c.outage.works(p.String())
@@ -335,6 +337,26 @@ func (p *partition) bounds(ctx context.Context) (first, end int64, ok bool) {
 		return err == nil
 	})
 	return first, end, ok
+}
+
+// agreedOffsets asks until two answers are equal, three times at most. No checksum covers an answer, and a consumer
+// that begins at a false offset skips records. Both offsets only grow, so of three answers in order the second is true,
+// even if one of the three is false.
+func (p *partition) agreedOffsets(ctx context.Context) (first, end int64, err error) {
+	var firsts, ends []int64
+	for range 3 {
+		if first, end, err = p.listOffsets(ctx); err != nil {
+			return 0, 0, err
+		}
+		if n := len(ends); n > 0 && firsts[n-1] == first && ends[n-1] == end {
+			return first, end, nil
+		}
+		firsts, ends = append(firsts, first), append(ends, end)
+	}
+	if !slices.IsSorted(firsts) || !slices.IsSorted(ends) {
+		return 0, 0, fmt.Errorf("the answers differ: the log begins at %d and ends at %d", firsts, ends)
+	}
+	return firsts[1], ends[1], nil
 }
 
 func (p *partition) listOffsets(ctx context.Context) (first, end int64, err error) {
