@@ -132,48 +132,21 @@ func (r *Relay) doubt(grants []lanes.Grant) {
 // refusalsEvery is how often it is said that the server refuses the work on a lane.
 const refusalsEvery = 30 * time.Second
 
-// chanceRefusals is how many steps in a row may be refused for several lanes before it is no lane's fault. Two lanes
-// are claimed apart after six steps.
-const chanceRefusals = 8
-
-// refusals are the answers of the server that a session's work on lanes cannot be done. A row that cannot be read, or a
-// user's trigger that fails for one, stops its lane and no other.
-type refusals struct {
-	worked  int           // steps that were done
-	inARow  int           // refused steps, without one that was done, that may be the fault of no lane
-	atFirst map[int16]int // lanes whose work was refused, and worked at that time
-}
-
-// report records the end of a step. An answer of the server is an outage only if it refuses the work on several lanes
-// and no step is done; otherwise it is the lane's. rests: the pump need not pause, because the lane does.
+// report records the end of a step. It is no outage that the server refuses the work on lanes: they are claimed apart
+// until those at fault rest alone, a heartbeat tells whether the server can write, and a proof whether the relay can
+// work. rests: the pump need not pause, because the lane does.
 func (r *Relay) report(s *session, grants []lanes.Grant, err error) (rests bool) {
-	n, outage := &s.refused, err
+	outage := err
 	switch {
 	case err == nil:
-		n.worked++
-		n.inARow = 0
 		for _, g := range grants {
-			delete(n.atFirst, g.Lane)
 			r.worked(g.Lane, false)
 		}
 	case pgerr.Answered(err):
 		if pgerr.Away(err) {
 			r.requestBeat() // which tells whether the server can write
 		}
-		if n.atFirst == nil {
-			n.atFirst = map[int16]int{}
-		}
-		for _, g := range grants {
-			if _, known := n.atFirst[g.Lane]; !known {
-				n.atFirst[g.Lane] = n.worked
-			}
-		}
-		if rests = len(grants) == 1 && n.atFirst[grants[0].Lane] < n.worked; !rests {
-			n.inARow++
-		}
-		if rests || n.inARow < chanceRefusals || len(n.atFirst) == 1 {
-			outage = nil
-		}
+		outage, rests = nil, len(grants) == 1
 	}
 	r.postgres.Report(s.Name, outage, s.Heard())
 	return rests

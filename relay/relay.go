@@ -312,7 +312,6 @@ func (r *Relay) Stalled() time.Duration {
 type session struct {
 	*pg.Session
 	claimed, scratch buffers
-	refused          refusals
 }
 
 func (r *Relay) session(name string) *session {
