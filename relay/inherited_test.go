@@ -290,30 +290,48 @@ func TestP8RefusedDueStopsNothing(t *testing.T) {
 	})
 }
 
-// TestP8RefusedLanesAloneAreNoOutage: nothing has work but lanes that the server refuses. Each is named, and the server
-// is not called away.
+// TestP8RefusedLanesAloneAreNoOutage: nothing has work but lanes that the server refuses. They are named, the server is
+// not called away, and another lane's event does not wait for them.
 func TestP8RefusedLanesAloneAreNoOutage(t *testing.T) {
 	t.Parallel()
-	db, to := outboxDB(t), &memory{}
-	db.Exec(t, `create sequence refusals;
-		create function refuse() returns trigger language plpgsql as $$ begin
-			perform nextval('refusals');
-			raise exception 'the fault of %', old.key using errcode = '22012';
-		end $$;
-		create trigger refuse before delete on outbox_event for each row when (old.key <> 'innocent')
-			execute function refuse()`)
-	db.Exec(t, `insert into outbox_event (topic, key, type) select 'payments', k, 'T' from unnest('{a,b,c,d}'::text[]) k`)
-	var said outages
-	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1; said.observe(c) })))
-	pgtest.AwaitSQL(t, db, "select last_value > 24 from refusals")
-	pgtest.AwaitSQL(t, db, `select exists (select from relay_member where trouble like '%the fault of%')`)
-	said.is(t, "while all lanes with work are refused", 0, 0)
-	db.Exec(t, `insert into outbox_event (topic, key, type) values ('payments', 'innocent', 'T')`)
-	pgtest.AwaitSQL(t, db, "select not exists (select from outbox_event where key = 'innocent')")
-	db.Exec(t, "drop trigger refuse on outbox_event")
-	awaitDrained(t, db)
-	if err := stop(); err != nil {
-		t.Fatal(err)
+	for name, c := range map[string]struct{ when, what, events, left string }{
+		"settles": {
+			"before delete on outbox_event", "old",
+			`insert into outbox_event (topic, key, type) select 'payments', k, 'T' from unnest('{a,b,c,d}'::text[]) k`,
+			"outbox_event",
+		},
+		"due events": {
+			"before insert on outbox_event", "new",
+			`insert into outbox_scheduled (due, topic, key, type, message_id)
+				select now() - interval '1 s', 'payments', k, 'T', gen_random_uuid() from unnest('{a,b,c,d}'::text[]) k`,
+			"outbox_scheduled",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to := outboxDB(t), &memory{}
+			db.Exec(t, c.events)
+			db.Exec(t, `create sequence refusals;
+				create function refuse() returns trigger language plpgsql as $$ begin
+					perform nextval('refusals');
+					raise exception 'the fault of %', `+c.what+`.key using errcode = '22012';
+				end $$;
+				create trigger refuse `+c.when+` for each row when (`+c.what+`.key <> 'innocent')
+					execute function refuse()`)
+			var said outages
+			stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1; said.observe(c) })))
+			pgtest.AwaitSQL(t, db, "select last_value > 24 from refusals")
+			pgtest.AwaitSQL(t, db, `select exists (select from relay_member where trouble like '%the fault of%')`)
+			said.is(t, "while all lanes with work are refused", 0, 0)
+			db.Exec(t, `insert into outbox_event (topic, key, type) values ('payments', 'innocent', 'T')`)
+			pgtest.AwaitSQL(t, db, "select not exists (select from outbox_event where key = 'innocent')")
+			db.Exec(t, "drop trigger refuse on outbox_event")
+			pgtest.AwaitSQL(t, db, "select not exists (select from "+c.left+")")
+			awaitDrained(t, db)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 
