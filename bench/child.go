@@ -397,8 +397,8 @@ func (s *stages) consume(ctx context.Context) error {
 	c, err := consumer.New(effect, s.Brokers, []string{s.Topic}, consumer.Config{
 		FetchBytes: s.FetchBytes, Batch: s.Batch, Dial: s.fetching.dial, Logger: quiet(),
 		Observer: consumer.Observer{
-			Assigned: func(_ int32, all []consumer.Partition) {
-				if len(all) > 0 {
+			Assigned: func(a consumer.AssignedInfo) {
+				if len(a.Partitions) > 0 {
 					s.once.Do(func() { close(s.assigned) })
 				}
 			},
@@ -412,19 +412,19 @@ func (s *stages) consume(ctx context.Context) error {
 }
 
 // committed notes the age of events at the commit of their effect.
-func (s *stages) committed(p consumer.Partition, n int, _ []inbox.Outcome, took time.Duration) {
+func (s *stages) committed(h consumer.HandledInfo) {
 	now := time.Now()
 	s.mu.Lock()
-	times := s.begun[p.ID]
-	delete(s.begun, p.ID)
+	times := s.begun[h.ID]
+	delete(s.begun, h.ID)
 	s.mu.Unlock()
 	ages := make([]time.Duration, len(times))
 	for i, t := range times {
 		ages[i] = now.Sub(t)
 	}
 	s.toApply.add(ages...)
-	s.handles.add(took)
-	s.handled.Add(int64(n))
+	s.handles.add(h.Took)
+	s.handled.Add(int64(h.Events))
 }
 
 // timings are durations that many goroutines add to.

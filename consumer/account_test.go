@@ -32,9 +32,9 @@ func TestGroupBehindDatabase(t *testing.T) {
 			cfg := config(topic)
 			cfg.Batch, cfg.BatchWait = 4, -1 // the progress ends within a batch
 			cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
-			cfg.Observer.Repeated = func(_ consumer.Partition, d, a int) {
-				dropped.Add(int64(d))
-				applied.Add(int64(a))
+			cfg.Observer.Repeated = func(r consumer.RepeatedInfo) {
+				dropped.Add(int64(r.Dropped))
+				applied.Add(int64(r.Applied))
 			}
 			h := progressHandler{newHandler(), 15}
 			h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
@@ -86,7 +86,7 @@ func TestRepeatsDoNotMoveTheOffsetBack(t *testing.T) {
 
 			kafkatest.Produce(t, topic, records(2, 0)...)
 			committed := make(chan int64, 20)
-			cfg.Observer.Committed = func(_ consumer.Partition, next int64) { committed <- next }
+			cfg.Observer.Committed = func(i consumer.CommittedInfo) { committed <- i.Offset }
 			h := progressHandler{newHandler(), 3}
 			h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 				out := make([]inbox.Outcome, len(events))
@@ -154,7 +154,7 @@ func TestGroupOffsetInNewLog(t *testing.T) {
 	var repeated atomic.Int64
 	cfg.OnLost = consumer.LostHalt
 	cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
-	cfg.Observer.Repeated = func(_ consumer.Partition, d, a int) { repeated.Add(int64(d + a)) }
+	cfg.Observer.Repeated = func(r consumer.RepeatedInfo) { repeated.Add(int64(r.Dropped + r.Applied)) }
 	h := progressHandler{newHandler(), 11}
 	start(t, h, topic, cfg)
 	offsetsOf(t, h.await(t, 2)[0], 3, 5)

@@ -122,7 +122,7 @@ func (c *committer) flush(last bool) error {
 	}
 	if c.observer.Committed != nil {
 		for p, m := range batch {
-			c.observer.Committed(p, m.next)
+			c.observer.Committed(CommittedInfo{Partition: p, Offset: m.next})
 		}
 	}
 	return nil

@@ -330,10 +330,10 @@ func TestCallbacksThatPanic(t *testing.T) {
 	cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 	committed := make(chan int64, 20)
 	cfg.Observer = consumer.Observer{
-		Assigned: func(int32, []consumer.Partition) { panic("hunter2") },
-		Handled:  func(consumer.Partition, int, []inbox.Outcome, time.Duration) { panic("hunter2") },
-		Committed: func(_ consumer.Partition, next int64) {
-			committed <- next
+		Assigned: func(consumer.AssignedInfo) { panic("hunter2") },
+		Handled:  func(consumer.HandledInfo) { panic("hunter2") },
+		Committed: func(i consumer.CommittedInfo) {
+			committed <- i.Offset
 			panic("hunter2")
 		},
 	}

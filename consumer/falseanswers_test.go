@@ -61,9 +61,9 @@ func TestRefusedOffsetThatIsThereIsAnOutage(t *testing.T) {
 	})
 	outages := make(chan error, 100)
 	cfg := config(topic)
-	cfg.Observer.Outage = func(up bool, err error) {
-		if !up {
-			outages <- err
+	cfg.Observer.Outage = func(o consumer.OutageInfo) {
+		if o.Err != nil {
+			outages <- o.Err
 		}
 	}
 	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
@@ -150,9 +150,9 @@ func TestMemberIDIsGivenOnce(t *testing.T) {
 			})
 			outages := make(chan error, 100)
 			cfg := config(topic)
-			cfg.Observer.Outage = func(up bool, err error) {
-				if !up {
-					outages <- err
+			cfg.Observer.Outage = func(o consumer.OutageInfo) {
+				if o.Err != nil {
+					outages <- o.Err
 				}
 			}
 			h := newHandler()

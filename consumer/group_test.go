@@ -48,7 +48,7 @@ func TestStaleMemberCannotMoveTheOffset(t *testing.T) {
 	cfg.SessionTimeout, cfg.RebalanceTimeout = 2*time.Second, time.Second
 	cfg.Batch, cfg.BatchWait = 1, -1
 	cfg.Dial = conns.dial
-	cfg.Observer.Assigned = func(g int32, _ []consumer.Partition) { generations <- g }
+	cfg.Observer.Assigned = func(a consumer.AssignedInfo) { generations <- a.Generation }
 	logBuf := &logs{}
 	cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
 	start(t, a, topic, cfg)
@@ -192,7 +192,7 @@ func TestBrokerRestart(t *testing.T) {
 	var down atomic.Bool
 	cfg := config(topic)
 	cfg.Logger = slog.New(slog.NewTextHandler(logBuf, nil))
-	cfg.Observer.Outage = func(up bool, _ error) { down.Store(!up) }
+	cfg.Observer.Outage = func(o consumer.OutageInfo) { down.Store(o.Err != nil) }
 	h := newHandler()
 	m := startAt(t, h, cluster.Brokers(), topic, cfg)
 	produceAt(t, cluster.Brokers(), topic, records(10, 0, 1))
@@ -507,7 +507,7 @@ func TestBrokenConnectionKeepsGeneration(t *testing.T) {
 	var generations atomic.Int32
 	cfg := config(topic)
 	cfg.Dial = conns.dial
-	cfg.Observer.Assigned = func(int32, []consumer.Partition) { generations.Add(1) }
+	cfg.Observer.Assigned = func(consumer.AssignedInfo) { generations.Add(1) }
 	h := newHandler()
 	start(t, h, topic, cfg)
 	kafkatest.Produce(t, topic, records(5, 0, 1)...)

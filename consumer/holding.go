@@ -71,7 +71,7 @@ func (s *session) announce(added []Partition, revoked []*running) {
 	c.cfg.Logger.Info("partitions assigned", "generation", s.generation(), "partitions", fmt.Sprint(names), "new",
 		len(added), "given_up", fmt.Sprint(gone))
 	if c.cfg.Observer.Assigned != nil {
-		c.cfg.Observer.Assigned(s.generation(), names)
+		c.cfg.Observer.Assigned(AssignedInfo{Generation: s.generation(), Partitions: names})
 	}
 }
 

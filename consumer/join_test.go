@@ -81,7 +81,7 @@ func TestRebalanceWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := false
 		c := &Consumer{cfg: Config{SessionTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler)}}
-		c.cfg.Observer.Outage = func(up bool, _ error) { down = !up }
+		c.cfg.Observer.Outage = func(o OutageInfo) { down = o.Err != nil }
 		c.outage = &outage{log: c.cfg.Logger, observer: &c.cfg.Observer}
 		s := &session{
 			c: c, contact: time.Now(), running: map[Partition]*running{}, isLost: make(chan struct{}),

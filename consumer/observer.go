@@ -11,31 +11,58 @@ import (
 // Observer has callbacks for metrics and alarms. A nil callback is skipped. The goroutines of several partitions call
 // them concurrently, so they must not block. The panic of a callback is logged, and ends nothing.
 type Observer struct {
-	// Assigned is called when a generation begins, with the member's partitions. A member without partitions is a
-	// standby.
-	Assigned func(generation int32, partitions []Partition)
-	// Handled is called after each Handle, with the number of events, the outcomes of the decided ones, and the
-	// duration.
-	Handled func(p Partition, events int, outcomes []inbox.Outcome, took time.Duration)
-	// Committed is called after a partition's offset was committed: the offset of the next event to handle.
-	Committed func(p Partition, offset int64)
+	// Assigned is called when a generation of the group begins.
+	Assigned func(AssignedInfo)
+	// Handled is called after each Handle.
+	Handled func(HandledInfo)
+	// Committed is called after a partition's offset was committed.
+	Committed func(CommittedInfo)
 	// Halted is called when a partition stops and needs an operator.
 	Halted func(Halt)
 	// Resumed is called when a halted partition continues because an operator resumed it.
-	Resumed func(p Partition)
+	Resumed func(Partition)
 	// Forgotten is called when events before the group's committed offset were applied. The handler's database was
 	// restored from a backup, or an operator moved the group's offset forward.
 	Forgotten func(ForgottenRange)
 	// Repeated is called after a Handle of events that the handler's database had decided before the partition was
-	// assigned, because the group's offset was behind it. dropped counts the duplicates; applied counts the events that
-	// were applied because their ids were not in the database.
-	Repeated func(p Partition, dropped, applied int)
+	// assigned, because the group's offset was behind it.
+	Repeated func(RepeatedInfo)
 	// Lost is called when Kafka no longer has unread records, and when the log ends before the known offset because the
 	// topic was recreated or truncated.
 	Lost func(LostRange)
-	// Outage is called when Kafka becomes unusable (up is false, err is the first error) and when it is usable again.
-	Outage func(up bool, err error)
+	// Outage is called when Kafka becomes unusable, and when it is usable again.
+	Outage func(OutageInfo)
 }
+
+// AssignedInfo describes a generation of the group for this member.
+type AssignedInfo struct {
+	Generation int32
+	Partitions []Partition // none: the member is a standby
+}
+
+// HandledInfo describes one Handle.
+type HandledInfo struct {
+	Partition
+	Events   int             // that were passed to the handler
+	Outcomes []inbox.Outcome // of the decided ones, in their order
+	Took     time.Duration
+}
+
+// CommittedInfo describes the commit of a partition's offset.
+type CommittedInfo struct {
+	Partition
+	Offset int64 // of the next event to handle
+}
+
+// RepeatedInfo counts the events of one Handle that the handler's database had decided before.
+type RepeatedInfo struct {
+	Partition
+	Dropped int // duplicates
+	Applied int // applied again, because their ids were not in the database
+}
+
+// OutageInfo says that Kafka became unusable (Err is the first error), or usable again (Err is nil).
+type OutageInfo struct{ Err error }
 
 // Partition identifies a partition of a topic.
 type Partition struct {

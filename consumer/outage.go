@@ -35,7 +35,7 @@ func (o *outage) fail(part string, err error) {
 	o.down, o.since = true, time.Now()
 	o.log.Warn("Kafka cannot be used now: trying again until it can", "at", part, "error", err)
 	if o.observer.Outage != nil {
-		o.observer.Outage(false, err)
+		o.observer.Outage(OutageInfo{Err: err})
 	}
 }
 
@@ -54,7 +54,7 @@ func (o *outage) works(part string) {
 	o.any.Store(false)
 	o.log.Info("Kafka can be used again", "after", time.Since(o.since).Round(time.Millisecond))
 	if o.observer.Outage != nil {
-		o.observer.Outage(true, nil)
+		o.observer.Outage(OutageInfo{})
 	}
 }
 

@@ -116,7 +116,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	p.countReread(batch.events, outcomes[:n])
 	p.countRepeated(batch.events, outcomes[:n])
 	if p.c.cfg.Observer.Handled != nil {
-		p.c.cfg.Observer.Handled(p.Partition, len(batch.events), outcomes[:n], time.Since(began))
+		p.c.cfg.Observer.Handled(HandledInfo{
+			Partition: p.Partition, Events: len(batch.events), Outcomes: outcomes[:n], Took: time.Since(began),
+		})
 	}
 	if n == len(batch.events) {
 		p.passed(batch.events[n-1].Position.Offset+1, batch.next)

@@ -167,7 +167,7 @@ func TestMovedDatabaseIsFollowed(t *testing.T) {
 	}
 	cfg := config(topic)
 	cfg.Batch, cfg.BatchWait, cfg.CommitEvery = 5, -1, -1
-	cfg.Observer.Assigned = func(int32, []consumer.Partition) { generations.Add(1) }
+	cfg.Observer.Assigned = func(consumer.AssignedInfo) { generations.Add(1) }
 	cfg.Observer.Halted = func(h consumer.Halt) { halts.Add(1) }
 	start(t, h, topic, cfg)
 	await(t, "the end", func() bool { return halts.Load() > 0 || len(h.byPartition()[0]) == 12 })

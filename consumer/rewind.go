@@ -101,7 +101,7 @@ func (p *partition) countRepeated(events []event.Event, outcomes []inbox.Outcome
 		}
 	}
 	if dropped+applied > 0 && p.c.cfg.Observer.Repeated != nil {
-		p.c.cfg.Observer.Repeated(p.Partition, dropped, applied)
+		p.c.cfg.Observer.Repeated(RepeatedInfo{Partition: p.Partition, Dropped: dropped, Applied: applied})
 	}
 }
 

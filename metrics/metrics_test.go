@@ -287,7 +287,7 @@ func TestWorkerMetrics(t *testing.T) {
 		t.Errorf("%v records lost, want 4", got)
 	}
 	m.Consumer().Lost(consumer.LostRange{From: 5, To: 5}) // the topic was created again
-	m.Consumer().Repeated(consumer.Partition{}, 7, 2)
+	m.Consumer().Repeated(consumer.RepeatedInfo{Dropped: 7, Applied: 2})
 	for name, want := range map[string]float64{
 		"replaced_logs": 1, "lost_records": 4, "repeated_events": 7,
 		"reapplied_events": 2,

@@ -232,13 +232,13 @@ func (m *Relay) Observer() relay.Observer {
 func (m *Relay) Publisher() publisher.Observer {
 	c := &m.counts
 	return publisher.Observer{
-		Produced: func(topic string, _, events, bytes int, took time.Duration) {
+		Produced: func(p publisher.ProducedInfo) {
 			c.requests.WithLabelValues("acked").Inc()
-			c.acked.WithLabelValues(topic).Add(float64(events))
-			c.ackedBytes.WithLabelValues(topic).Add(float64(bytes))
-			c.requestTime.Observe(took.Seconds())
+			c.acked.WithLabelValues(p.Topic).Add(float64(p.Events))
+			c.ackedBytes.WithLabelValues(p.Topic).Add(float64(p.Bytes))
+			c.requestTime.Observe(p.Took.Seconds())
 		},
-		Failed: func(string, int, int, error) { c.requests.WithLabelValues("failed").Inc() },
+		Failed: func(publisher.FailedInfo) { c.requests.WithLabelValues("failed").Inc() },
 	}
 }
 

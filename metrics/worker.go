@@ -128,15 +128,13 @@ func (m *Worker) Inbox() inbox.Observer {
 func (m *Worker) Consumer() consumer.Observer {
 	f := &m.consumer
 	return consumer.Observer{
-		Assigned: func(int32, []consumer.Partition) { f.generations.Inc() },
-		Handled: func(_ consumer.Partition, _ int, _ []inbox.Outcome, took time.Duration) {
-			f.handle.Observe(took.Seconds())
-		},
+		Assigned:  func(consumer.AssignedInfo) { f.generations.Inc() },
+		Handled:   func(h consumer.HandledInfo) { f.handle.Observe(h.Took.Seconds()) },
 		Resumed:   func(consumer.Partition) { f.resumed.Inc() },
 		Forgotten: func(g consumer.ForgottenRange) { f.forgotten.Add(float64(g.Applied)) },
-		Repeated: func(_ consumer.Partition, dropped, applied int) {
-			f.repeated.Add(float64(dropped))
-			f.reapplied.Add(float64(applied))
+		Repeated: func(r consumer.RepeatedInfo) {
+			f.repeated.Add(float64(r.Dropped))
+			f.reapplied.Add(float64(r.Applied))
 		},
 		Lost: func(l consumer.LostRange) {
 			if l.From == l.To {
@@ -144,8 +142,8 @@ func (m *Worker) Consumer() consumer.Observer {
 			}
 			f.lost.Add(float64(l.To - l.From))
 		},
-		Outage: func(up bool, _ error) {
-			if !up {
+		Outage: func(o consumer.OutageInfo) {
+			if o.Err != nil {
 				f.outages.Inc()
 			}
 		},

@@ -66,7 +66,7 @@ func BenchmarkReal(b *testing.B) {
 			var mu sync.Mutex
 			var sent int
 			k := newKafka(b, kafkatest.Brokers(b), Config{Compression: compression, Observer: Observer{
-				Produced: func(_ string, _, _, bytes int, _ time.Duration) { mu.Lock(); sent += bytes; mu.Unlock() },
+				Produced: func(p ProducedInfo) { mu.Lock(); sent += p.Bytes; mu.Unlock() },
 			}})
 			sets := make([][]event.Event, callers)
 			for c := range sets {

@@ -77,10 +77,27 @@ type Config struct {
 // Observer has functions that a Kafka calls; each may be nil. They run on the sending goroutines, several at a time,
 // and must return quickly.
 type Observer struct {
-	// Produced: a request was acknowledged. bytes is its compressed size; took is the time from sending to the ack.
-	Produced func(topic string, partition, events, bytes int, took time.Duration)
+	// Produced: a request was acknowledged.
+	Produced func(ProducedInfo)
 	// Failed: a request was not acknowledged; it may be repeated or split at once.
-	Failed func(topic string, partition, events int, err error)
+	Failed func(FailedInfo)
+}
+
+// ProducedInfo describes a request that Kafka acknowledged.
+type ProducedInfo struct {
+	Topic     string
+	Partition int32
+	Events    int
+	Bytes     int           // compressed
+	Took      time.Duration // from sending to the ack
+}
+
+// FailedInfo describes a request without an ack.
+type FailedInfo struct {
+	Topic     string
+	Partition int32
+	Events    int
+	Err       error
 }
 
 func (cfg Config) withDefaults() (Config, error) {

@@ -160,7 +160,7 @@ func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) 
 			return first, lost, nil
 		}
 		if k.cfg.Observer.Failed != nil {
-			k.cfg.Observer.Failed(to.topic.name, to.id, b.count, err)
+			k.cfg.Observer.Failed(FailedInfo{Topic: to.topic.name, Partition: int32(to.id), Events: b.count, Err: err})
 		}
 		c := classify(err)
 		if c == tooLarge || c == badRecord || c == topicRefuse {
@@ -207,7 +207,9 @@ func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) 
 		return first, refused
 	}
 	if k.cfg.Observer.Produced != nil {
-		k.cfg.Observer.Produced(to.topic.name, to.id, b.count, len(b.frame), time.Since(started))
+		k.cfg.Observer.Produced(ProducedInfo{
+			Topic: to.topic.name, Partition: int32(to.id), Events: b.count, Bytes: len(b.frame), Took: time.Since(started),
+		})
 	}
 	return -1, nil
 }

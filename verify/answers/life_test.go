@@ -142,7 +142,7 @@ func (l *life) startRelay() error {
 	to, err := publisher.NewKafka(l.brokers, publisher.Config{
 		ClientID: "relay", Pin: pins, Logger: l.log(), Dial: l.proxy.dial, SASL: l.mech, Timeout: 2 * time.Second,
 		RecheckEvery: time.Second,
-		Observer:     publisher.Observer{Failed: func(string, int, int, error) { tell() }},
+		Observer:     publisher.Observer{Failed: func(publisher.FailedInfo) { tell() }},
 	})
 	if err != nil {
 		return err

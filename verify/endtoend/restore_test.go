@@ -95,8 +95,8 @@ func TestP10TopicIsMadeAgain(t *testing.T) {
 				c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{
 					Group: group, Logger: slog.New(slog.DiscardHandler), Observer: consumer.Observer{
 						Lost: func(consumer.LostRange) { lost.Add(1) },
-						Repeated: func(_ consumer.Partition, dropped, applied int) {
-							repeated.Add(int64(dropped + applied))
+						Repeated: func(r consumer.RepeatedInfo) {
+							repeated.Add(int64(r.Dropped + r.Applied))
 						},
 					},
 				})

@@ -16,10 +16,12 @@ func Consumer(w *history.Writer, group string) consumer.Observer {
 		return history.Entry{Kind: kind, Topic: p.Topic, Partition: p.ID, Offset: offset}
 	}
 	return consumer.Observer{
-		Assigned: func(generation int32, partitions []consumer.Partition) {
-			write(history.Entry{Kind: history.KindAssigned, Generation: generation, Detail: fmt.Sprint(partitions)})
+		Assigned: func(a consumer.AssignedInfo) {
+			write(history.Entry{
+				Kind: history.KindAssigned, Generation: a.Generation, Detail: fmt.Sprint(a.Partitions),
+			})
 		},
-		Committed: func(p consumer.Partition, offset int64) { write(at(history.KindCommitted, p, offset)) },
+		Committed: func(i consumer.CommittedInfo) { write(at(history.KindCommitted, i.Partition, i.Offset)) },
 		Halted: func(h consumer.Halt) {
 			e := at(history.KindHalted, h.Partition, h.Offset)
 			e.IDs, e.Err = []uuid.UUID{h.EventID}, text(h.Err)
@@ -35,12 +37,8 @@ func Consumer(w *history.Writer, group string) consumer.Observer {
 			e.Verb, e.Detail = history.VerbLost, fmt.Sprintf("%+v", l)
 			write(e)
 		},
-		Outage: func(up bool, err error) {
-			e := history.Entry{Kind: history.KindOutage, Detail: "kafka", Err: text(err)}
-			if up {
-				e.Err = ""
-			}
-			write(e)
+		Outage: func(o consumer.OutageInfo) {
+			write(history.Entry{Kind: history.KindOutage, Detail: "kafka", Err: text(o.Err)})
 		},
 	}
 }
