@@ -208,7 +208,8 @@ func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) 
 	}
 	if k.cfg.Observer.Produced != nil {
 		k.cfg.Observer.Produced(ProducedInfo{
-			Topic: to.topic.name, Partition: int32(to.id), Events: b.count, Bytes: len(b.frame), Took: time.Since(started),
+			Topic: to.topic.name, Partition: int32(to.id), Events: b.count, Bytes: len(b.frame),
+			Took: time.Since(started),
 		})
 	}
 	return -1, nil

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
@@ -47,15 +46,11 @@ type Archived struct {
 // UTC. It must run as the owner of the tables: call it daily at least, or let the relays do it, or run `relay archive
 // maintain`. It waits for no lock longer than 200 ms and holds none longer than 2 s, because settles wait behind it.
 // Several may run at once: one of them works.
-func MaintainArchive(ctx context.Context, db *pgxpool.Pool, schema string, keepDays int) (Archived, error) {
-	in, err := sql.For(schema)
-	if err != nil {
-		return Archived{}, fmt.Errorf("relay: %w", err)
-	}
+func (o *Outbox) MaintainArchive(ctx context.Context, keepDays int) (Archived, error) {
 	if keepDays < 1 {
 		return Archived{}, fmt.Errorf("relay: an archive of %d days: want at least 1", keepDays)
 	}
-	a := archivist{db: db, schema: in, keep: keepDays}
+	a := archivist{of: o, keep: keepDays}
 	done, err := a.pass(ctx)
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
 		err = fmt.Errorf("this role may not make or drop days: run `relay archive maintain` as the owner of the "+
@@ -69,16 +64,15 @@ func MaintainArchive(ctx context.Context, db *pgxpool.Pool, schema string, keepD
 
 // archivist makes and drops the days of one archive.
 type archivist struct {
-	db     *pgxpool.Pool
-	schema *sql.Schema
-	keep   int
+	of   *Outbox
+	keep int
 }
 
 func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 	var prefix string
 	var today int
 	var have []string
-	if err := a.db.QueryRow(ctx, a.schema.Expand(sql.ArchiveDays)).Scan(&prefix, &today, &have); err != nil {
+	if err := a.of.db.QueryRow(ctx, a.of.schema.Expand(sql.ArchiveDays)).Scan(&prefix, &today, &have); err != nil {
 		return done, err
 	}
 	for day := today; day <= today+archiveAhead; day++ {
@@ -104,7 +98,7 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 		done.note(dropped, &done.Dropped, name)
 	}
 	for {
-		tag, err := a.db.Exec(ctx, a.schema.Expand(sql.CleanArchive), archiveStart(first), archiveBatch)
+		tag, err := a.of.db.Exec(ctx, a.of.schema.Expand(sql.CleanArchive), archiveStart(first), archiveBatch)
 		if err != nil {
 			return done, fmt.Errorf("cleaning the default partition: %w", err)
 		}
@@ -129,8 +123,8 @@ func (a archivist) change(ctx context.Context, prefix string, day int, statement
 	text := strings.NewReplacer(pgschema.Placeholder, prefix, "{day}", archiveDay(day),
 		"{from}", archiveStart(day).Format(time.RFC3339), "{to}", archiveStart(day+1).Format(time.RFC3339))
 	mine := false
-	err := pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, a.schema.Expand(sql.ArchiveLock), archiveLockTimeout, archiveScan).Scan(nil, nil,
+	err := pgx.BeginTxFunc(ctx, a.of.db, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, a.of.schema.Expand(sql.ArchiveLock), archiveLockTimeout, archiveScan).Scan(nil, nil,
 			&mine); err != nil || !mine {
 			return err
 		}
@@ -175,9 +169,9 @@ func (r *Relay) queueAcked(b *pgx.Batch, set *settling, k *laneKeys) {
 
 // keepArchive maintains the archive until ctx ends.
 func (r *Relay) keepArchive(ctx context.Context) {
-	said := false
+	of, said := &Outbox{r.db, r.schema}, false
 	for ctx.Err() == nil {
-		done, err := MaintainArchive(ctx, r.db, r.cfg.Schema, r.cfg.ArchiveDays)
+		done, err := of.MaintainArchive(ctx, r.cfg.ArchiveDays)
 		switch {
 		case err != nil && ctx.Err() == nil && !said:
 			said = true

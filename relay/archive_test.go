@@ -37,7 +37,7 @@ func TestArchiveDaysAreMadeAndDropped(t *testing.T) {
 	now := time.Now().UTC()
 	archivedAt(t, db, now.AddDate(0, 0, -40), "old", "in the default partition")
 	archivedAt(t, db, now.AddDate(0, 0, -2), "young", "in the default partition")
-	if done, err := relay.MaintainArchive(t.Context(), db.Pool, db.Schema, 30); err != nil || len(done.Made) != 8 ||
+	if done, err := opened(t, db.Pool, db.Schema).MaintainArchive(t.Context(), 30); err != nil || len(done.Made) != 8 ||
 		done.Cleaned != 1 || len(done.Left) > 0 {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -56,14 +56,14 @@ func TestArchiveDaysAreMadeAndDropped(t *testing.T) {
 		text.Replace(
 			`create table outbox_archive_{day} partition of outbox_archive for values from ('{from} 00:00:00+00') to ('{to} 00:00:00+00')`))
 	archivedAt(t, db, now.AddDate(0, 0, -31), "past", "")
-	if done, err := relay.MaintainArchive(t.Context(), db.Pool, "", 30); err != nil || len(done.Dropped) != 1 ||
+	if done, err := opened(t, db.Pool, "").MaintainArchive(t.Context(), 30); err != nil || len(done.Dropped) != 1 ||
 		done.Dropped[0] != day(-31) || len(done.Made) > 0 {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_archive`); n != 2 {
 		t.Errorf("%d archived rows left, want 2", n)
 	}
-	if _, err := relay.MaintainArchive(t.Context(), db.Pool, "", 0); err == nil {
+	if _, err := opened(t, db.Pool, "").MaintainArchive(t.Context(), 0); err == nil {
 		t.Error("zero days of archive were accepted")
 	}
 }
@@ -75,7 +75,7 @@ func TestArchiveMaintenanceWaitsForNobody(t *testing.T) {
 	db := outboxDB(t)
 	pgtest.AwaitDay(t, db)
 	archivedAt(t, db, time.Now().AddDate(0, 0, 1), "tomorrow", "")
-	done, err := relay.MaintainArchive(t.Context(), db.Pool, "", 30)
+	done, err := opened(t, db.Pool, "").MaintainArchive(t.Context(), 30)
 	if err != nil || len(done.Made) != 7 || len(done.Left) != 1 || done.Left[0] != day(1) {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -86,7 +86,7 @@ func TestArchiveMaintenanceWaitsForNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	done, err = relay.MaintainArchive(t.Context(), db.Pool, "", 30)
+	done, err = opened(t, db.Pool, "").MaintainArchive(t.Context(), 30)
 	if err != nil || len(done.Made) != 0 || len(done.Left) != 2 {
 		t.Errorf("while a transaction reads a partition: %+v, %v", done, err)
 	}
@@ -113,7 +113,7 @@ func TestArchiveNeedsItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	if _, err := relay.MaintainArchive(t.Context(), pool, "", 30); err == nil ||
+	if _, err := opened(t, pool, "").MaintainArchive(t.Context(), 30); err == nil ||
 		!strings.Contains(err.Error(), "relay archive maintain") {
 		t.Errorf("error %v", err)
 	}

@@ -25,11 +25,11 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer db.Close()
-	pin, err := relay.Pins(db, "app") // a topic's keys stay in their partitions
+	box, err := relay.Open(db, "app") // a topic's keys stay in their partitions
 	if err != nil {
 		log.Fatal(err)
 	}
-	kafka, err := publisher.NewKafka([]string{"localhost:9092"}, publisher.Config{Pin: pin})
+	kafka, err := publisher.NewKafka([]string{"localhost:9092"}, publisher.Config{Pin: box.Pin})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,11 +17,11 @@ import (
 // toKafka makes a publisher with the options of cmd/relay, but for a Timeout that a busy broker does not overrun.
 func toKafka(t *testing.T, db *pgtest.DB, brokers []string, cfg publisher.Config) *publisher.Kafka {
 	t.Helper()
-	pins, err := relay.Pins(db.Pool, "")
+	box, err := relay.Open(db.Pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Pin, cfg.Logger, cfg.Timeout = pins, quiet(), time.Minute
+	cfg.Pin, cfg.Logger, cfg.Timeout = box.Pin, quiet(), time.Minute
 	to, err := publisher.NewKafka(brokers, cfg)
 	if err != nil {
 		t.Fatal(err)

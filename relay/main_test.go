@@ -194,3 +194,13 @@ func TestQueriesPrepare(t *testing.T) {
 	t.Parallel()
 	pgtest.PrepareAll(t, outboxDB(t), relay.Queries(t))
 }
+
+// opened is an outbox without a relay.
+func opened(t *testing.T, db relay.DB, schema string) *relay.Outbox {
+	t.Helper()
+	box, err := relay.Open(db, schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return box
+}

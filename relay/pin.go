@@ -5,52 +5,41 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Pins returns a function that pins a topic's partition count, and the Kafka cluster of all topics, in the outbox's
-// database: the first count of a topic stays, and so does the first cluster. The function returns the pinned count. It
-// refuses another cluster, until an operator accepts it. Give it to the publisher: without it, a topic that grew would
-// get a key's next events in another partition, past the earlier ones, and a wrong cluster would get events that its
-// consumers do not read. With zero partitions the function only compares the cluster.
-func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, topic string, partitions int) (int,
-	error), error,
-) {
-	in, err := sql.For(schema)
-	if err != nil {
-		return nil, fmt.Errorf("relay: %w", err)
-	}
-	return func(ctx context.Context, cluster, topic string, partitions int) (int, error) {
-		for range 3 { // another relay may write at the same moment: the next read sees it
-			home, pinned, err := pin(ctx, db, in, cluster, topic, partitions)
-			switch {
-			case err != nil:
-				return 0, &pinError{topic, err}
-			case home != "" && cluster != "" && home != cluster:
-				return 0, otherCluster(home, cluster)
-			case partitions == 0:
-				return 0, nil
-			case pinned > 0 && (home != "" || cluster == ""):
-				return pinned, nil
-			}
+// Pin pins a topic's partition count, and the Kafka cluster of all topics, in the outbox's database: the first count of
+// a topic stays, and so does the first cluster. It returns the pinned count. It refuses another cluster, until an
+// operator accepts it. Give it to the publisher: without it, a topic that grew would get a key's next events in another
+// partition, past the earlier ones, and a wrong cluster would get events that its consumers do not read. With zero
+// partitions it only compares the cluster.
+func (o *Outbox) Pin(ctx context.Context, cluster, topic string, partitions int) (int, error) {
+	for range 3 { // another relay may write at the same moment: the next read sees it
+		home, pinned, err := o.pin(ctx, cluster, topic, partitions)
+		switch {
+		case err != nil:
+			return 0, &pinError{topic, err}
+		case home != "" && cluster != "" && home != cluster:
+			return 0, otherCluster(home, cluster)
+		case partitions == 0:
+			return 0, nil
+		case pinned > 0 && (home != "" || cluster == ""):
+			return pinned, nil
 		}
-		return 0, fmt.Errorf("relay: pinning the partition count of topic %q: other relays do so at this moment", topic)
-	}, nil
+	}
+	return 0, fmt.Errorf("relay: pinning the partition count of topic %q: other relays do so at this moment", topic)
 }
 
 // pin runs the statement. The role's transactions may be read-only by default.
-func pin(ctx context.Context, db *pgxpool.Pool, in *sql.Schema, cluster, topic string, partitions int) (home string,
-	pinned int, err error,
-) {
-	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite},
+func (o *Outbox) pin(ctx context.Context, cluster, topic string, partitions int) (home string, pinned int, err error) {
+	err = pgx.BeginTxFunc(ctx, o.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite},
 		func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, sql.PinSettings); err != nil {
 				return err
 			}
-			return tx.QueryRow(ctx, in.Expand(sql.Pin), topic, partitions, cluster).Scan(&home, &pinned)
+			return tx.QueryRow(ctx, o.schema.Expand(sql.Pin), topic, partitions, cluster).Scan(&home, &pinned)
 		})
 	return home, pinned, err
 }

@@ -23,20 +23,20 @@ import (
 func TestP4ClusterIsPinned(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	pins, err := relay.Pins(db.Pool, "")
+	box, err := relay.Open(db.Pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	pinned := func(cluster, topic string) {
 		t.Helper()
-		if n, err := pins(t.Context(), cluster, topic, 3); n != 3 || err != nil {
+		if n, err := box.Pin(t.Context(), cluster, topic, 3); n != 3 || err != nil {
 			t.Errorf("topic %s in cluster %q: %d, %v", topic, cluster, n, err)
 		}
 	}
 	refused := func(cluster, topic string) {
 		t.Helper()
 		var r *outcome.Refusal
-		if n, err := pins(t.Context(), cluster, topic, 3); !errors.As(err, &r) || !r.Topic {
+		if n, err := box.Pin(t.Context(), cluster, topic, 3); !errors.As(err, &r) || !r.Topic {
 			t.Errorf("topic %s in cluster %q: %d, %v", topic, cluster, n, err)
 		}
 	}
@@ -49,10 +49,10 @@ func TestP4ClusterIsPinned(t *testing.T) {
 	refused("two", "t0")
 	refused("two", "new")
 	pinned("", "t0")
-	if n, err := pins(t.Context(), "one", "absent", 0); n != 0 || err != nil {
+	if n, err := box.Pin(t.Context(), "one", "absent", 0); n != 0 || err != nil {
 		t.Errorf("a topic that does not exist: %d, %v", n, err)
 	}
-	if _, err := pins(t.Context(), "two", "absent", 0); err == nil {
+	if _, err := box.Pin(t.Context(), "two", "absent", 0); err == nil {
 		t.Error("a topic that does not exist in another cluster is not refused for its cluster")
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_topic where topic in ('new', 'absent')`); n != 0 {
@@ -116,11 +116,11 @@ func TestPinsOfAReadOnlyRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	pins, err := relay.Pins(pool, "")
+	box, err := relay.Open(pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := pins(t.Context(), "one", "t", 3); n != 3 || err != nil {
+	if n, err := box.Pin(t.Context(), "one", "t", 3); n != 3 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
 }
@@ -129,7 +129,7 @@ func TestPinsOfAReadOnlyRole(t *testing.T) {
 func TestPinsAreTheDatabases(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	pins, err := relay.Pins(db.Pool, "nowhere")
+	box, err := relay.Open(db.Pool, "nowhere")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestPinsAreTheDatabases(t *testing.T) {
 		if whole.Load() {
 			return nil
 		}
-		_, err := pins(t.Context(), "one", "t", 3)
+		_, err := box.Pin(t.Context(), "one", "t", 3)
 		return fmt.Errorf("publisher: the pinned partition count: %w", err)
 	}}
 	stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) {

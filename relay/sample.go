@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -56,38 +55,33 @@ type Sample struct {
 
 // Sample reads the figures now, from the pool given to New.
 func (r *Relay) Sample(ctx context.Context) (Sample, error) {
-	from := sampler{db: r.db, schema: r.schema, lease: r.cfg.Lease, lanes: []int16{}, floors: []int64{}}
+	from := sampler{of: Outbox{r.db, r.schema}, lease: r.cfg.Lease, lanes: []int16{}, floors: []int64{}}
 	if table := r.table.Load(); table != nil {
 		from.lanes, from.floors, from.ids = table.Reaches()
 	}
 	return from.sample(ctx)
 }
 
-// ReadSample reads the figures of an outbox without a relay. A relay skips dead rows at the beginning of the table;
-// this reads them. Members are those of the last 15 s. An empty schema is the connection's search_path.
-func ReadSample(ctx context.Context, db *pgxpool.Pool, schema string) (Sample, error) {
-	in, err := sql.For(schema)
-	if err != nil {
-		return Sample{}, fmt.Errorf("relay: %w", err)
-	}
+// Sample reads the figures now. A relay's Sample skips dead rows at the beginning of the table; this one reads them.
+// Members are those of the last 15 s.
+func (o *Outbox) Sample(ctx context.Context) (Sample, error) {
 	cfg, err := Config{}.withDefaults()
 	if err != nil {
 		return Sample{}, err
 	}
-	return sampler{db: db, schema: in, lease: cfg.Lease, lanes: []int16{}, floors: []int64{}}.sample(ctx)
+	return sampler{of: *o, lease: cfg.Lease, lanes: []int16{}, floors: []int64{}}.sample(ctx)
 }
 
 // sampler reads a Sample, with known floors.
 type sampler struct {
-	db     *pgxpool.Pool
-	schema *sql.Schema
+	of     Outbox
 	lease  time.Duration
 	lanes  []int16
 	floors []int64
 	ids    string
 }
 
-func (r sampler) sql(statement string) string { return r.schema.Expand(statement) }
+func (r sampler) sql(statement string) string { return r.of.schema.Expand(statement) }
 
 func (r sampler) sample(ctx context.Context) (Sample, error) {
 	var s Sample
@@ -112,7 +106,7 @@ func (r sampler) sample(ctx context.Context) (Sample, error) {
 			return row.Scan(&s.PausedTopics, &paused, &s.ArchiveStray)
 		})
 	})
-	if err := r.db.SendBatch(ctx, b).Close(); err != nil {
+	if err := r.of.db.SendBatch(ctx, b).Close(); err != nil {
 		return Sample{}, fmt.Errorf("relay: reading the figures of the outbox: %w", err)
 	}
 	for lane, age := range ages {
@@ -124,8 +118,8 @@ func (r sampler) sample(ctx context.Context) (Sample, error) {
 	s.HeldFor, s.ParkedFor, s.ScheduledLate, s.PausedFor = sql.Seconds(held), sql.Seconds(parked), sql.Seconds(late),
 		sql.Seconds(paused)
 	var err error
-	if s.WAL, err = readWALStatus(ctx, r.db, r.schema); err != nil {
-		return Sample{}, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
+	if s.WAL, err = r.of.WALStatus(ctx); err != nil {
+		return Sample{}, err
 	}
 	return s, r.horizon(ctx, &s)
 }
@@ -133,7 +127,7 @@ func (r sampler) sample(ctx context.Context) (Sample, error) {
 // horizon is separate: a role that may not read sessions still gets the other figures.
 func (r sampler) horizon(ctx context.Context, s *Sample) error {
 	var oldest float64
-	err := r.db.QueryRow(ctx, r.sql(sql.SampleHorizon)).Scan(&s.XminAge, &oldest)
+	err := r.of.db.QueryRow(ctx, r.sql(sql.SampleHorizon)).Scan(&s.XminAge, &oldest)
 	s.OldestTransaction = sql.Seconds(oldest)
 	if err == nil {
 		return nil

@@ -339,7 +339,7 @@ func TestArchiveIsCleanedWhole(t *testing.T) {
 				type, content_type, created_at)
 		select now() - interval '40 days', 'e', 0, g, g, gen_random_uuid(), '', '', 'p', 'k', 'T', '', now()
 		from generate_series(1, 110000) g`)
-	done, err := relay.MaintainArchive(t.Context(), db.Pool, "", 30)
+	done, err := opened(t, db.Pool, "").MaintainArchive(t.Context(), 30)
 	if err != nil || done.Cleaned != 110_000 {
 		t.Errorf("%d of 110000 old rows are gone: %v", done.Cleaned, err)
 	}

@@ -50,7 +50,7 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	o := newOperator(t, db)
-	pins, err := relay.Pins(db.Pool, "")
+	box, err := relay.Open(db.Pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	}
 	pin := func(found, want int) {
 		t.Helper()
-		if n, err := pins(t.Context(), "", "payments", found); err != nil || n != want {
+		if n, err := box.Pin(t.Context(), "", "payments", found); err != nil || n != want {
 			t.Errorf("pinned to %d, want %d: %v", n, want, err)
 		}
 	}

@@ -15,7 +15,7 @@ func TestWaits(t *testing.T) {
 	db := outboxDB(t)
 	asked := func(db *pgtest.DB, schema string) relay.Waiting {
 		t.Helper()
-		w, err := relay.Waits(t.Context(), db.Pool, schema)
+		w, err := opened(t, db.Pool, schema).Waits(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,11 +48,11 @@ func TestWaits(t *testing.T) {
 	}
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
 		values (clock_timestamp() + interval '1 hour', 't', 'k', 'T', '')`)
-	if w := asked(db, ""); w.Work || w.Highest == empty.Highest {
+	if w := asked(db, ""); w.Work || w.LastID == empty.LastID {
 		t.Errorf("with an event due in an hour: %+v, without it: %+v", w, empty)
 	}
-	if drawn, err := relay.Drawn(t.Context(), db.Pool, ""); err != nil || drawn != asked(db, "").Highest || drawn == 0 {
-		t.Errorf("%d was drawn, %v", drawn, err)
+	if id, err := opened(t, db.Pool, "").LastID(t.Context()); err != nil || id != asked(db, "").LastID || id == 0 {
+		t.Errorf("%d was drawn, %v", id, err)
 	}
 	if same, other := asked(db, db.Schema), asked(outboxDB(t), ""); same.Outbox != empty.Outbox ||
 		other.Outbox == empty.Outbox || empty.Outbox == "" {
@@ -67,10 +67,10 @@ func TestWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := relay.Waits(t.Context(), db.Pool, ""); !pgerr.Is(err, pgerr.LockNotAvailable) {
+	if _, err := opened(t, db.Pool, "").Waits(t.Context()); !pgerr.Is(err, pgerr.LockNotAvailable) {
 		t.Errorf("with a lock on the table: %v", err)
 	}
-	if _, err := relay.Waits(t.Context(), pgtest.New(t).Pool, ""); !pgerr.Is(err, pgerr.UndefinedTable) {
+	if _, err := opened(t, pgtest.New(t).Pool, "").Waits(t.Context()); !pgerr.Is(err, pgerr.UndefinedTable) {
 		t.Errorf("without tables: %v", err)
 	}
 }
@@ -82,7 +82,7 @@ func TestWaitsNotForLong(t *testing.T) {
 	db := outboxDB(t)
 	db.Exec(t, `alter table outbox_paused_topic rename to outbox_paused_topics`)
 	db.Exec(t, `create view outbox_paused_topic as select 1 where pg_sleep(60) is null`)
-	if w, err := relay.Waits(t.Context(), db.Pool, ""); err != nil || !w.Work {
+	if w, err := opened(t, db.Pool, "").Waits(t.Context()); err != nil || !w.Work {
 		t.Errorf("%+v, %v", w, err)
 	}
 }

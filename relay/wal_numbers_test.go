@@ -65,7 +65,7 @@ func TestWALNumbersAfterDrop(t *testing.T) {
 	if _, err := operator.DropWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := relay.ReadWALStatus(t.Context(), db.Pool, ""); err != nil || st != nil {
+	if st, err := opened(t, db.Pool, "").WALStatus(t.Context()); err != nil || st != nil {
 		t.Errorf("status %+v: %v", st, err)
 	}
 	if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {

@@ -386,7 +386,7 @@ func TestWAL5SlotIsLost(t *testing.T) {
 		return pgtest.One[bool](t, db, `select wal_status = 'lost' from pg_replication_slots where slot_name = $1`,
 			slot), nil
 	})
-	if st, err := relay.ReadWALStatus(t.Context(), db.Pool, ""); err != nil || st.SafeBytes == nil ||
+	if st, err := opened(t, db.Pool, "").WALStatus(t.Context()); err != nil || st.SafeBytes == nil ||
 		*st.SafeBytes != 0 {
 		t.Errorf("a lost slot is shown as unlimited: %+v, %v", st, err)
 	}

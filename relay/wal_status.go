@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/relay/internal/sql"
 	"github.com/effectonce/effectonce/relay/internal/wal"
@@ -33,18 +32,20 @@ type WALStatus struct {
 	SafeBytes *int64 `json:"safe_bytes"`
 }
 
-// ReadWALStatus reads the state of the WAL source; nil when no relay has read the WAL for this outbox. An empty schema
-// is the connection's search_path.
-func ReadWALStatus(ctx context.Context, db *pgxpool.Pool, schema string) (*WALStatus, error) {
-	in, err := sql.For(schema)
-	if err != nil {
-		return nil, fmt.Errorf("relay: %w", err)
-	}
-	st, err := readWALStatus(ctx, db, in)
-	if err != nil {
+// WALStatus reads the state of the WAL source; nil when no relay has read the WAL for this outbox.
+func (o *Outbox) WALStatus(ctx context.Context) (*WALStatus, error) {
+	var st WALStatus
+	var lag float64
+	err := o.db.QueryRow(ctx, o.schema.Expand(sql.StatusWAL)).Scan(&st.Slot, &lag, &st.Reader, &st.Lanes, &st.Exists,
+		&st.Active, &st.State, &st.SafeBytes, &st.LagBytes, &st.HeldBytes)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
 	}
-	return st, nil
+	st.LagTime = sql.Seconds(lag)
+	return &st, nil
 }
 
 // WALUnavailable returns the reason why a relay with [SourceWAL] currently publishes from the table; nil if it reads
@@ -59,17 +60,4 @@ func (r *Relay) walUnavailable() (since time.Time, err error) {
 		return why.since, why.err
 	}
 	return time.Time{}, nil
-}
-
-// readWALStatus returns nil for an outbox whose WAL no relay reads.
-func readWALStatus(ctx context.Context, db *pgxpool.Pool, schema *sql.Schema) (*WALStatus, error) {
-	var st WALStatus
-	var lag float64
-	err := db.QueryRow(ctx, schema.Expand(sql.StatusWAL)).Scan(&st.Slot, &lag, &st.Reader, &st.Lanes, &st.Exists,
-		&st.Active, &st.State, &st.SafeBytes, &st.LagBytes, &st.HeldBytes)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	st.LagTime = sql.Seconds(lag)
-	return &st, err
 }

@@ -194,11 +194,19 @@ func (d *database) inbox(consumer, name string) (*inboxoperator.Operator, error)
 	return inboxoperator.New(d.Pool, d.Schema, consumer, name)
 }
 
+func (d *database) sample(ctx context.Context) (relay.Sample, error) {
+	o, err := relay.Open(d.Pool, d.Schema)
+	if err != nil {
+		return relay.Sample{}, err
+	}
+	return o.Sample(ctx)
+}
+
 // look reads the state.
 func (d *database) look(ctx context.Context) state {
 	var st state
 	var mayOut, mayIn bool
-	sample, err := relay.ReadSample(ctx, d.Pool, d.Schema)
+	sample, err := d.sample(ctx)
 	switch {
 	case err == nil:
 		st.Outbox = &sample

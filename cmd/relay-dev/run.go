@@ -158,11 +158,11 @@ func (s *stack) close() {
 
 // relay publishes until ctx ends.
 func (s *stack) relay(ctx context.Context) error {
-	pin, err := relay.Pins(s.db, "")
+	box, err := relay.Open(s.db, "")
 	if err != nil {
 		return err
 	}
-	kafka, err := publisher.NewKafka(s.brokers, publisher.Config{Pin: pin, Logger: s.log})
+	kafka, err := publisher.NewKafka(s.brokers, publisher.Config{Pin: box.Pin, Logger: s.log})
 	if err != nil {
 		return err
 	}

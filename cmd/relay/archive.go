@@ -56,7 +56,11 @@ func (c *archiveMaintainCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--archive-days is %d: want 1 to 3660", c.ArchiveDays)
 	}
 	return c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		done, err := relay.MaintainArchive(ctx, pool, c.Schema, c.ArchiveDays)
+		box, err := relay.Open(pool, c.Schema)
+		if err != nil {
+			return outboxError(err)
+		}
+		done, err := box.MaintainArchive(ctx, c.ArchiveDays)
 		if err != nil {
 			return outboxError(err)
 		}

@@ -162,7 +162,7 @@ func TestPreparedBehindAPooler(t *testing.T) {
 		}
 	}
 	other := "postgres://u@" + pgtest.NewPooler(t, db.URL) + "/d?sslmode=disable"
-	if _, err := relay.Waits(t.Context(), pgtest.Pool(t, other), ""); err != nil {
+	if _, err := opened(t, pgtest.Pool(t, other), "").Waits(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// The tables are looked at before.

@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop, removeBinary) }
@@ -273,4 +274,14 @@ func removeBinary() {
 	if binary.dir != "" {
 		_ = os.RemoveAll(binary.dir)
 	}
+}
+
+// opened is an outbox without a relay.
+func opened(t *testing.T, db relay.DB, schema string) *relay.Outbox {
+	t.Helper()
+	box, err := relay.Open(db, schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return box
 }

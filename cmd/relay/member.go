@@ -31,7 +31,7 @@ type member struct {
 	checked bool   // its tables were checked
 	numbers bool   // its numbers were checked (checkRestored)
 	of      string // the identity of the outbox that was checked
-	highest int64  // the last id that was drawn; -1: not known
+	lastID  int64  // the last id that was drawn; -1: not known
 	outbox  string // its identity on its server, once known; fleet.mu guards it
 	left    bool   // it is not listed any more; so does fleet.mu
 
@@ -45,7 +45,7 @@ type member struct {
 // run serves the outbox until ctx ends. After an error it tries again, with growing pauses.
 func (m *member) run(ctx context.Context) {
 	defer m.fleet.metrics.drop(m)
-	m.highest = -1
+	m.lastID = -1
 	for ctx.Err() == nil {
 		err := m.turn(ctx)
 		if ctx.Err() != nil {
@@ -89,7 +89,7 @@ func (m *member) turn(ctx context.Context) error {
 func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
 	began, next := time.Now(), time.Time{} // of the checks for all kinds of work
 	for ctx.Err() == nil {
-		before, woken := m.highest, m.fleet.nextWake()
+		before, woken := m.lastID, m.fleet.nextWake()
 		whole := m.fleet.Sleep > 0 || time.Now().After(next)
 		pause, work, err := m.checkWork(ctx, pool, whole)
 		if whole {
@@ -100,7 +100,7 @@ func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
 			return withAdvice(err)
 		case !m.checked: // it is another one than before
 			return nil
-		case work, before >= 0 && m.highest != before, m.fleet.Source == "wal":
+		case work, before >= 0 && m.lastID != before, m.fleet.Source == "wal":
 			if !whole { // only a whole check tells whether it is the same outbox
 				_, _, err = m.checkWork(ctx, pool, true)
 			}
@@ -131,15 +131,19 @@ func (m *member) checkWork(ctx context.Context, pool *pgxpool.Pool, whole bool) 
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	since := time.Now()
+	box, err := relay.Open(conn, m.db.Schema)
+	if err != nil {
+		return watchEvery, false, err
+	}
 	var w relay.Waiting
 	if whole {
-		w, err = relay.Waits(ctx, conn, m.db.Schema)
+		w, err = box.Waits(ctx)
 	} else {
-		w.Highest, err = relay.Drawn(ctx, conn, m.db.Schema)
+		w.LastID, err = box.LastID(ctx)
 	}
 	pause = max(watchEvery, watchShare*time.Since(since))
 	if err == nil && (!whole || w.Outbox != "") {
-		m.highest = w.Highest
+		m.lastID = w.LastID
 	}
 	switch {
 	case err != nil && pgerr.Is(err, pgerr.UndefinedTable):
@@ -178,11 +182,11 @@ func (m *member) awake(ctx context.Context, shared *pgxpool.Pool) error {
 		return err
 	}
 	defer metrics.hide()
-	pin, err := relay.Pins(pool, m.db.Schema)
+	box, err := relay.Open(pool, m.db.Schema)
 	if err != nil {
 		return service.Usage("schema: %w", err)
 	}
-	first, pin := m.fleet.newFirstUses(m.log, pool, m.db.Schema, m.fleet.conn, pin)
+	first, pin := m.fleet.newFirstUses(m.log, pool, m.db.Schema, m.fleet.conn, box.Pin)
 	kafka := m.fleet.kafka.Share(pin, m.log, metrics.Publisher())
 	defer func() { _ = kafka.Close() }()
 	cfgOf := m.fleet.relayConfig()
@@ -233,13 +237,13 @@ func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetric
 func (m *member) awaitIdle(ctx context.Context, pool *pgxpool.Pool) {
 	idle := time.Now()
 	for pause := watchEvery; sleep.For(ctx, pause) == nil; {
-		before := m.highest
+		before := m.lastID
 		after, work, err := m.checkWork(ctx, pool, true)
 		pause = after
 		switch {
 		case errors.Is(err, errListedTwice), !m.checked:
 			return
-		case err != nil, work, m.highest != before, m.fleet.Source == "wal":
+		case err != nil, work, m.lastID != before, m.fleet.Source == "wal":
 			idle = time.Now()
 		case time.Since(idle) >= m.fleet.IdleAfter:
 			return

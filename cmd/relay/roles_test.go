@@ -27,7 +27,6 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/outcome"
-	"github.com/effectonce/effectonce/relay"
 )
 
 // hardenedDB is a database without the rights of PUBLIC, with the roles in it.
@@ -298,11 +297,11 @@ func TestRoleRelay(t *testing.T) {
 		}
 	}
 	// A supervisor of many outboxes uses the role, too. Right after a publication it may or may not find work.
-	asking := h.pool(t, "relay")
-	if _, err := relay.Waits(t.Context(), asking, h.Schema); err != nil {
+	asking := opened(t, h.pool(t, "relay"), h.Schema)
+	if _, err := asking.Waits(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := relay.Drawn(t.Context(), asking, h.Schema); err != nil {
+	if _, err := asking.LastID(t.Context()); err != nil {
 		t.Error(err)
 	}
 	// doctor checks for the rights that the role has.

@@ -70,6 +70,7 @@ others.`
 // components are made by run, which must close them.
 type components struct {
 	pool        *pgxpool.Pool
+	outbox      *relay.Outbox // on pool
 	kafka       *publisher.Kafka
 	relay       *relay.Relay
 	conn        *kafkaconn.Conn
@@ -159,7 +160,7 @@ func (c *runCommand) checkNumbers(ctx context.Context, log *slog.Logger, s *comp
 	if !c.RestoreCheck {
 		return nil
 	}
-	w, err := relay.Waits(ctx, s.pool, c.Schema)
+	w, err := s.outbox.Waits(ctx)
 	if err != nil || w.Outbox != "" && w.Outbox == s.checked {
 		return err
 	}
@@ -249,11 +250,11 @@ func (c *runCommand) start(p *program) (_ *components, err error) {
 	if s.metrics, err = newRunMetrics(); err != nil {
 		return nil, err
 	}
-	pin, err := relay.Pins(s.pool, c.Schema)
-	if err != nil {
+	if s.outbox, err = relay.Open(s.pool, c.Schema); err != nil {
 		return nil, service.Usage("--schema: %w", err)
 	}
-	s.first, pin = c.newFirstUses(p.log, s.pool, c.Schema, conn, pin)
+	var pin func(ctx context.Context, cluster, topic string, partitions int) (int, error)
+	s.first, pin = c.newFirstUses(p.log, s.pool, c.Schema, conn, s.outbox.Pin)
 	s.kafka, err = c.newKafka(conn, publisher.Config{Pin: pin, Logger: p.log, Observer: s.metrics.Publisher()})
 	if err != nil {
 		return nil, err
@@ -347,7 +348,7 @@ func (c *runCommand) slotReady(ctx context.Context, s *components) error {
 	if c.Source != "wal" {
 		return nil
 	}
-	st, err := relay.ReadWALStatus(ctx, s.pool, c.Schema)
+	st, err := s.outbox.WALStatus(ctx)
 	if err != nil {
 		return err
 	}

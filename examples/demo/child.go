@@ -136,11 +136,11 @@ func runEmail(ctx context.Context, db *pgxpool.Pool, p settings, log *slog.Logge
 }
 
 func runRelay(ctx context.Context, db *pgxpool.Pool, p settings, log *slog.Logger) error {
-	pin, err := relay.Pins(db, p.Schema)
+	box, err := relay.Open(db, p.Schema)
 	if err != nil {
 		return err
 	}
-	kafka, err := publisher.NewKafka(p.Brokers, publisher.Config{Pin: pin, Logger: log})
+	kafka, err := publisher.NewKafka(p.Brokers, publisher.Config{Pin: box.Pin, Logger: log})
 	if err != nil {
 		return err
 	}

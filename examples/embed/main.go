@@ -47,11 +47,11 @@ type Order struct {
 
 func run(ctx context.Context, db *pgxpool.Pool, kafka process.Kafka, listener net.Listener) error {
 	// 1. The relay: outbox -> Kafka. Run it here, or run the relay binary instead.
-	pin, err := relay.Pins(db, "")
+	box, err := relay.Open(db, "")
 	if err != nil {
 		return err
 	}
-	topics, err := publisher.NewKafka(kafka.Brokers, publisher.Config{Pin: pin, Dial: kafka.Dial, SASL: kafka.SASL})
+	topics, err := publisher.NewKafka(kafka.Brokers, publisher.Config{Pin: box.Pin, Dial: kafka.Dial, SASL: kafka.SASL})
 	if err != nil {
 		return err
 	}

@@ -54,11 +54,11 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 		create table if not exists revenue (one bool primary key default true, total bigint)`); err != nil {
 		return err
 	}
-	pin, err := relay.Pins(db, "")
+	box, err := relay.Open(db, "")
 	if err != nil {
 		return err
 	}
-	kafka, err := publisher.NewKafka(brokers, publisher.Config{Pin: pin})
+	kafka, err := publisher.NewKafka(brokers, publisher.Config{Pin: box.Pin})
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,11 @@ import (
 
 // slot examines the replication slot of relays that read the WAL, if there has been one.
 func (f *findings) slot(ctx context.Context, s Subject) {
-	st, err := relay.ReadWALStatus(ctx, s.DB, s.Schema)
+	o, err := relay.Open(s.DB, s.Schema)
+	var st *relay.WALStatus
+	if err == nil {
+		st, err = o.WALStatus(ctx)
+	}
 	switch {
 	case err != nil:
 		f.failed("slot", err)

@@ -136,7 +136,7 @@ func numbering(epoch, outbox string) (incarnation int64, ok bool) {
 	return incarnation, ok && err == nil && id == outbox
 }
 
-// CheckFirst is [CheckNumbers] for a topic that the outbox's relays, which pin topics (see [relay.Pins]), have not
+// CheckFirst is [CheckNumbers] for a topic that the outbox's relays, which pin topics ([relay.Outbox.Pin]), have not
 // published to: then no event of its numbering may be there, whatever its number is. The events were read back before
 // the topic is pinned; for a topic that is pinned by now they are no evidence.
 func CheckFirst(ctx context.Context, db *pgxpool.Pool, schema, topic string, published []event.Event) error {

@@ -95,7 +95,11 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 	if st.Relays, err = ReadRelays(ctx, db, schema); err != nil {
 		return Status{}, err
 	}
-	if st.WAL, err = relay.ReadWALStatus(ctx, db, schema); err != nil {
+	box, err := relay.Open(db, schema)
+	if err != nil {
+		return Status{}, err
+	}
+	if st.WAL, err = box.WALStatus(ctx); err != nil {
 		return Status{}, err
 	}
 	for _, t := range st.Topics {

@@ -134,13 +134,13 @@ func (l *life) runs(name string, run func(context.Context) error) (stop func() e
 }
 
 func (l *life) startRelay() error {
-	pins, err := relay.Pins(l.db.Pool, l.db.Schema)
+	box, err := relay.Open(l.db.Pool, l.db.Schema)
 	if err != nil {
 		return err
 	}
 	tell := func() { l.words.note(func() { l.words.loud++ }) }
 	to, err := publisher.NewKafka(l.brokers, publisher.Config{
-		ClientID: "relay", Pin: pins, Logger: l.log(), Dial: l.proxy.dial, SASL: l.mech, Timeout: 2 * time.Second,
+		ClientID: "relay", Pin: box.Pin, Logger: l.log(), Dial: l.proxy.dial, SASL: l.mech, Timeout: 2 * time.Second,
 		RecheckEvery: time.Second,
 		Observer:     publisher.Observer{Failed: func(publisher.FailedInfo) { tell() }},
 	})

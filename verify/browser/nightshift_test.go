@@ -130,11 +130,11 @@ func (n *night) runs(run ...func(context.Context) error) (stop func()) {
 func (n *night) relay(pool *pgxpool.Pool, cfg relay.Config) (stop func()) {
 	t := n.t
 	t.Helper()
-	pin, err := relay.Pins(pool, n.db.Schema)
+	box, err := relay.Open(pool, n.db.Schema)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := publisher.NewKafka(n.brokers, publisher.Config{Pin: pin, Logger: quiet})
+	k, err := publisher.NewKafka(n.brokers, publisher.Config{Pin: box.Pin, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

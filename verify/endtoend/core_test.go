@@ -230,7 +230,11 @@ func (c *core) isMended() bool {
 // relay publishes all of it. The refused event waits for an operator, with what is behind it.
 func (c *core) relay(ctx context.Context) error {
 	// The days of the archive, beside which a settle may be refused once, and send again.
-	if _, err := relay.MaintainArchive(ctx, c.pool, c.db.Schema, 1); err != nil {
+	box, err := relay.Open(c.pool, c.db.Schema)
+	if err != nil {
+		return err
+	}
+	if _, err := box.MaintainArchive(ctx, 1); err != nil {
 		return err
 	}
 	r, err := relay.New(c.pool, c, relay.Config{

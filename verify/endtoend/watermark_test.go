@@ -49,12 +49,12 @@ func (s *outboxTestbed) append(t *testing.T, n, keys int) {
 // kafka returns a publisher as the relay binary creates it.
 func (s *outboxTestbed) kafka(t *testing.T) *publisher.Kafka {
 	t.Helper()
-	pins, err := relay.Pins(s.db.Pool, s.db.Schema)
+	box, err := relay.Open(s.db.Pool, s.db.Schema)
 	if err != nil {
 		t.Fatal(err)
 	}
 	to, err := publisher.NewKafka(kafkatest.Brokers(t),
-		publisher.Config{Pin: pins, Logger: slog.New(slog.DiscardHandler)})
+		publisher.Config{Pin: box.Pin, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -221,11 +221,11 @@ func (l *logBuffer) String() string {
 func (s *testbed) relay(process, url string, change ...func(*relay.Config)) *task {
 	s.t.Helper()
 	w, db := s.history(process), s.pool(url)
-	pins, err := relay.Pins(db, "")
+	box, err := relay.Open(db, "")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	kafka, err := publisher.NewKafka(s.source.Brokers, publisher.Config{Pin: pins})
+	kafka, err := publisher.NewKafka(s.source.Brokers, publisher.Config{Pin: box.Pin})
 	if err != nil {
 		s.t.Fatal(err)
 	}

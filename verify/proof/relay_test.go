@@ -22,11 +22,11 @@ const (
 )
 
 func runRelay(ctx context.Context, s *stage) error {
-	pins, err := relay.Pins(s.db, "")
+	box, err := relay.Open(s.db, "")
 	if err != nil {
 		return err
 	}
-	kafka, err := publisher.NewKafka(s.brokers, publisher.Config{Pin: pins, Timeout: 2 * time.Second, Dial: s.dial})
+	kafka, err := publisher.NewKafka(s.brokers, publisher.Config{Pin: box.Pin, Timeout: 2 * time.Second, Dial: s.dial})
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,10 @@ func maintain(ctx context.Context, p *process) error {
 		return err
 	}
 	defer owner.Close()
+	box, err := relay.Open(owner, "")
+	if err != nil {
+		return err
+	}
 	for sleep.For(ctx, time.Second) == nil {
 		p.pass(ctx, "inbox", func(ctx context.Context) error {
 			info, err := inbox.MaintainAll(ctx, p.db, inbox.MaintainConfig{Logger: p.log})
@@ -27,7 +31,7 @@ func maintain(ctx context.Context, p *process) error {
 			return err
 		})
 		p.pass(ctx, "archive", func(ctx context.Context) error {
-			_, err := relay.MaintainArchive(ctx, owner, "", 2)
+			_, err := box.MaintainArchive(ctx, 2)
 			return err
 		})
 	}

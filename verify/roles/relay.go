@@ -17,12 +17,12 @@ const PublishTimeout = 3 * time.Second
 
 // publish runs a relay with the real publisher.
 func publish(ctx context.Context, p *process) error {
-	pins, err := relay.Pins(p.db, "")
+	box, err := relay.Open(p.db, "")
 	if err != nil {
 		return err
 	}
 	kafka, err := publisher.NewKafka(p.Brokers, publisher.Config{
-		ClientID: p.Name, Timeout: PublishTimeout, RecheckEvery: 2 * time.Second, Pin: pins, Dial: p.dial,
+		ClientID: p.Name, Timeout: PublishTimeout, RecheckEvery: 2 * time.Second, Pin: box.Pin, Dial: p.dial,
 		Logger: p.log,
 	})
 	if err != nil {

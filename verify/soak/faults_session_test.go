@@ -329,6 +329,10 @@ func retention(s *testbed, f fault) (func() error, error) {
 			alter table inbox_message_{day} owner to effectonce_inbox_maintainer;
 			alter table inbox_message attach partition inbox_message_{day} for values from ('{first}') to ('{end}')`))
 	}
+	box, err := relay.Open(s.admin, "")
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	for range 3 {
@@ -336,7 +340,7 @@ func retention(s *testbed, f fault) (func() error, error) {
 			for ctx.Err() == nil {
 				one, done := context.WithTimeout(ctx, sqlLimit)
 				_, _ = inbox.MaintainAll(one, s.admin, inbox.MaintainConfig{Logger: slog.New(slog.DiscardHandler)})
-				_, _ = relay.MaintainArchive(one, s.admin, "", 2)
+				_, _ = box.MaintainArchive(one, 2)
 				done()
 			}
 		})

@@ -134,11 +134,11 @@ func (s *scene) pay(key string, change func(*event.Event, *history.Event), rollb
 func (s *scene) run(done func()) {
 	s.t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	pins, err := relay.Pins(s.db.Pool, "")
+	box, err := relay.Open(s.db.Pool, "")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	kafka, err := publisher.NewKafka(s.source.Brokers, publisher.Config{Pin: pins})
+	kafka, err := publisher.NewKafka(s.source.Brokers, publisher.Config{Pin: box.Pin})
 	if err != nil {
 		s.t.Fatal(err)
 	}
