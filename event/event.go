@@ -74,17 +74,21 @@ type Position struct {
 	Replayed bool
 }
 
-// ContentTypeJSON is the content type that [JSON] sets.
+// ContentTypeJSON is the content type that [NewJSON] sets.
 const ContentTypeJSON = "application/json"
 
-// JSON returns an event with the JSON of v as payload, and with an id, so that the caller knows the id before Append.
-// It fails only if v cannot be marshalled.
-func JSON(topic, key, typ string, v any) (Event, error) {
+// NewJSON returns next with the JSON of v as payload, and with an id if it has none, so that the caller knows the id
+// before Append. It fails only if v cannot be marshalled.
+func NewJSON(next Event, v any) (Event, error) {
 	payload, err := json.Marshal(v)
 	if err != nil {
-		return Event{}, fmt.Errorf("event: marshalling the payload of a %q event: %w", typ, err)
+		return Event{}, fmt.Errorf("event: marshalling the payload of a %q event: %w", next.Type, err)
 	}
-	return Event{ID: NewID(), Topic: topic, Key: key, Type: typ, ContentType: ContentTypeJSON, Payload: payload}, nil
+	if next.ID == uuid.Nil {
+		next.ID = NewID()
+	}
+	next.ContentType, next.Payload = ContentTypeJSON, payload
+	return next, nil
 }
 
 // DecodeJSON parses the payload of an event into a T. The payload null is an error, unless T has a nil value or an

@@ -258,7 +258,7 @@ func TestJSONErrorsDoNotQuoteThePayload(t *testing.T) {
 	type payment struct {
 		Amount int `json:"amount"`
 	}
-	e, err := event.JSON("payments", "k", "PaymentCreated", payment{7})
+	e, err := event.NewJSON(event.Event{Topic: "payments", Key: "k", Type: "PaymentCreated"}, payment{7})
 	if err != nil || e.ID == uuid.Nil {
 		t.Fatal(e.ID, err)
 	}

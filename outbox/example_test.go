@@ -23,7 +23,8 @@ func ExampleAppend() {
 				amount); err != nil {
 				return err
 			}
-			e, err := event.JSON("accounts", account, "Withdrawn", map[string]int64{"amount": amount})
+			e, err := event.NewJSON(event.Event{Topic: "accounts", Key: account, Type: "Withdrawn"},
+				map[string]int64{"amount": amount})
 			if err != nil {
 				return err
 			}
@@ -37,7 +38,8 @@ func ExampleAppend() {
 func ExampleQueue() {
 	withdraw := func(ctx context.Context, db *pgxpool.Pool, account string, amount int64) error {
 		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-			e, err := event.JSON("accounts", account, "Withdrawn", map[string]int64{"amount": amount})
+			e, err := event.NewJSON(event.Event{Topic: "accounts", Key: account, Type: "Withdrawn"},
+				map[string]int64{"amount": amount})
 			if err != nil {
 				return err
 			}

@@ -29,7 +29,7 @@ func pay(ctx context.Context, tx pgx.Tx, p payment) error {
 	if _, err := tx.Exec(ctx, "insert into payment (id, amount) values ($1, $2)", p.ID, p.Amount); err != nil {
 		return err
 	}
-	e, err := event.JSON("payments", p.ID, "PaymentCreated", p)
+	e, err := event.NewJSON(event.Event{Topic: "payments", Key: p.ID, Type: "PaymentCreated"}, p)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,8 @@ func testPay(t *testing.T, db *pgxpool.Pool) {
 
 // Checks an effect against a crash, a race and redeliveries.
 func testLedger(t *testing.T, db *pgxpool.Pool) {
-	e, err := event.JSON("payments", "p-2", "PaymentCreated", payment{ID: "p-2", Amount: 100})
+	e, err := event.NewJSON(event.Event{Topic: "payments", Key: "p-2", Type: "PaymentCreated"},
+		payment{ID: "p-2", Amount: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +180,8 @@ func ExampleAppended() {
 // Redeliver builds a handler for each simulated process. Then the test checks its own tables.
 func ExampleRedeliver() {
 	test := func(t *testing.T, db *pgxpool.Pool) {
-		e, err := event.JSON("payments", "p-1", "PaymentCreated", payment{ID: "p-1", Amount: 100})
+		e, err := event.NewJSON(event.Event{Topic: "payments", Key: "p-1", Type: "PaymentCreated"},
+			payment{ID: "p-1", Amount: 100})
 		if err != nil {
 			t.Fatal(err)
 		}

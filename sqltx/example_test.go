@@ -25,7 +25,7 @@ func ExampleDo() {
 				values ('credit', $1, $2) on conflict do nothing`, p.ID, p.Amount); err != nil {
 				return err
 			}
-			booked, err := event.JSON("bookings", p.ID, "Booked", p)
+			booked, err := event.NewJSON(event.Event{Topic: "bookings", Key: p.ID, Type: "Booked"}, p)
 			if err != nil {
 				return err
 			}

@@ -120,7 +120,7 @@ func (s *stack) orderOf(customer string, n int) event.Event {
 
 // fact is an event of the shop.
 func fact(topic, key, kind string, payload any) event.Event {
-	e, err := event.JSON(topic, key, kind, payload)
+	e, err := event.NewJSON(event.Event{Topic: topic, Key: key, Type: kind}, payload)
 	if err != nil {
 		panic(err) // what is made here is JSON
 	}

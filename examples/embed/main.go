@@ -99,7 +99,7 @@ func prepare(ctx context.Context, db *pgxpool.Pool) error {
 
 // placeOrder commits the order and its event together.
 func placeOrder(ctx context.Context, db *pgxpool.Pool, o Order) error {
-	e, err := event.JSON("orders", o.ID, "OrderPlaced", o)
+	e, err := event.NewJSON(event.Event{Topic: "orders", Key: o.ID, Type: "OrderPlaced"}, o)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func count(ctx context.Context, tx pgx.Tx, e event.Event, o Order) error {
 		on conflict (one) do update set total = revenue.total + excluded.total`, o.Amount); err != nil {
 		return err
 	}
-	receipt, err := event.JSON("receipts", o.ID, "ReceiptDue", o)
+	receipt, err := event.NewJSON(event.Event{Topic: "receipts", Key: o.ID, Type: "ReceiptDue"}, o)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func record(ctx context.Context, tx pgx.Tx, topic string, p Payment) (Made, erro
 	if _, err := tx.Exec(ctx, insert, made.ID, p.Account, p.Amount); err != nil {
 		return made, err
 	}
-	e, err := event.JSON(topic, p.Account, "PaymentMade", made)
+	e, err := event.NewJSON(event.Event{Topic: topic, Key: p.Account, Type: "PaymentMade"}, made)
 	if err != nil {
 		return made, err
 	}

@@ -65,7 +65,7 @@ func TestBookedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := Made{ID: event.NewID().String(), Payment: Payment{Account: "acc-1", Amount: 1999}}
-	e, err := event.JSON("payments", "acc-1", "PaymentMade", made)
+	e, err := event.NewJSON(event.Event{Topic: "payments", Key: "acc-1", Type: "PaymentMade"}, made)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func placeOrderNow(ctx context.Context, db *pgxpool.Pool, o order) error {
 		if _, err := tx.Exec(ctx, "insert into orders (id, customer) values ($1, $2)", o.ID, o.Customer); err != nil {
 			return err
 		}
-		e, err := event.JSON("outbox.event.order", o.Customer, "OrderPlaced", o)
+		e, err := event.NewJSON(event.Event{Topic: "outbox.event.order", Key: o.Customer, Type: "OrderPlaced"}, o)
 		if err != nil {
 			return err
 		}

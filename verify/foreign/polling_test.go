@@ -47,7 +47,7 @@ func bookOrderNow(ctx context.Context, db *pgxpool.Pool, topic string, o order) 
 		if _, err := tx.Exec(ctx, "insert into orders (id, customer) values ($1, $2)", o.ID, o.Customer); err != nil {
 			return err
 		}
-		e, err := event.JSON(topic, o.Customer, "OrderPlaced", o)
+		e, err := event.NewJSON(event.Event{Topic: topic, Key: o.Customer, Type: "OrderPlaced"}, o)
 		if err != nil {
 			return err
 		}

@@ -59,9 +59,8 @@ type program struct {
 }
 
 func payment(topic string) (event.Event, error) {
-	return event.JSON(topic, "acc-1", contract.TypePaymentCreated, contract.PaymentCreated{
-		PaymentID: event.NewID(), AccountID: "acc-1", Amount: 100, Currency: "EUR",
-	})
+	return event.NewJSON(event.Event{Topic: topic, Key: "acc-1", Type: contract.TypePaymentCreated},
+		contract.PaymentCreated{PaymentID: event.NewID(), AccountID: "acc-1", Amount: 100, Currency: "EUR"})
 }
 
 var programs = map[string]program{
@@ -77,7 +76,7 @@ var programs = map[string]program{
 		rename: []string{"payments", "ledger"}, topic: "payments", group: "ledger", locked: "booking",
 		request: "PUT /accounts/acc-1",
 		event: func(topic string) (event.Event, error) {
-			return event.JSON(topic, "acc-1", "PaymentMade", map[string]any{
+			return event.NewJSON(event.Event{Topic: topic, Key: "acc-1", Type: "PaymentMade"}, map[string]any{
 				"id": event.NewID(), "account": "acc-1", "amount": 1999,
 			})
 		},

@@ -36,7 +36,7 @@ func newFixture(t *testing.T) *fixture {
 
 func paymentEvent(t *testing.T, p contract.PaymentCreated) event.Event {
 	t.Helper()
-	e, err := event.JSON(contract.Topic, p.AccountID, contract.TypePaymentCreated, p)
+	e, err := event.NewJSON(event.Event{Topic: contract.Topic, Key: p.AccountID, Type: contract.TypePaymentCreated}, p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func (s *store) appendEvent(ctx context.Context, tx pgx.Tx, tenant string, id id
 		PaymentID: id.Payment, AccountID: c.AccountID, Amount: c.Amount,
 		Currency: c.Currency,
 	}
-	e, err := event.JSON(s.topic, c.AccountID, contract.TypePaymentCreated, payload)
+	e, err := event.NewJSON(event.Event{Topic: s.topic, Key: c.AccountID, Type: contract.TypePaymentCreated}, payload)
 	if err != nil {
 		return err
 	}
