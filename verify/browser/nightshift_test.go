@@ -334,8 +334,8 @@ func writeTable(t *testing.T, document string, staged map[string]*row) {
 		case !is:
 			table += before[f.name]
 		case r != nil:
-			table += fmt.Sprintf("| %s | %.0f s | %s | %d | %.0f s |\n", r.name, r.named.Seconds(), cell.Replace(r.mend),
-				r.clicks, r.gone.Seconds())
+			table += fmt.Sprintf("| %s | %.0f s | %s | %d | %.0f s |\n", r.name, r.named.Seconds(),
+				cell.Replace(r.mend), r.clicks, r.gone.Seconds())
 		}
 	}
 	written := slices.Concat(old[:at[3]], []byte(table), old[at[4]:])
