@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
@@ -54,7 +55,7 @@ func FuzzForeignBytes(f *testing.F) {
 		if err != nil || out[0] != inbox.Parked {
 			t.Fatalf("%+v: %v, %v", r, out, err)
 		}
-		list, err := o.Parked(t.Context(), operator.ParkedFilter{MessageID: e.ID})
+		list, err := o.Parked(t.Context(), admin.ParkedFilter{MessageID: e.ID})
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%d parked: %v", len(list), err)
 		}

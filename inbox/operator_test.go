@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
@@ -48,20 +49,20 @@ func TestOperatorSees(t *testing.T) {
 	tenant, none := "t", ""
 	for name, c := range map[string]struct {
 		o    *operator.Operator
-		f    operator.ParkedFilter
+		f    admin.ParkedFilter
 		want []uuid.UUID
 	}{
-		"all of a consumer": {o, operator.ParkedFilter{}, ids(e)},
-		"every consumer":    {all, operator.ParkedFilter{}, append(ids(e), e[0].ID)},
-		"key":               {o, operator.ParkedFilter{Key: "a"}, ids(e[:2])},
-		"tenant":            {o, operator.ParkedFilter{Tenant: &tenant}, ids(e[2:3])},
-		"no tenant":         {o, operator.ParkedFilter{Tenant: &none, Code: "y"}, ids(e[3:])},
-		"topic":             {o, operator.ParkedFilter{Topic: "refunds"}, nil},
-		"code":              {o, operator.ParkedFilter{Code: "x"}, ids(e[:1])},
-		"kind":              {o, operator.ParkedFilter{Kind: "behind"}, ids(e[1:2])},
-		"message":           {o, operator.ParkedFilter{MessageID: e[2].ID}, ids(e[2:3])},
-		"age":               {o, operator.ParkedFilter{OlderThan: time.Hour}, nil},
-		"a page":            {o, operator.ParkedFilter{Limit: 2}, ids(e[:2])},
+		"all of a consumer": {o, admin.ParkedFilter{}, ids(e)},
+		"every consumer":    {all, admin.ParkedFilter{}, append(ids(e), e[0].ID)},
+		"key":               {o, admin.ParkedFilter{Key: "a"}, ids(e[:2])},
+		"tenant":            {o, admin.ParkedFilter{Tenant: &tenant}, ids(e[2:3])},
+		"no tenant":         {o, admin.ParkedFilter{Tenant: &none, Code: "y"}, ids(e[3:])},
+		"topic":             {o, admin.ParkedFilter{Topic: "refunds"}, nil},
+		"code":              {o, admin.ParkedFilter{Code: "x"}, ids(e[:1])},
+		"kind":              {o, admin.ParkedFilter{Kind: "behind"}, ids(e[1:2])},
+		"message":           {o, admin.ParkedFilter{MessageID: e[2].ID}, ids(e[2:3])},
+		"age":               {o, admin.ParkedFilter{OlderThan: time.Hour}, nil},
+		"a page":            {o, admin.ParkedFilter{Limit: 2}, ids(e[:2])},
 	} {
 		list, err := c.o.Parked(t.Context(), c.f)
 		if err != nil {
@@ -73,7 +74,7 @@ func TestOperatorSees(t *testing.T) {
 		}
 		same(t, name, got, c.want)
 	}
-	keys, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
+	keys, err := o.BlockedKeys(t.Context(), admin.BlockedFilter{})
 	if err != nil || len(keys) != 2 || keys[0].Key != "a" || keys[0].Waiting != 2 || *keys[0].Head != e[0].ID ||
 		keys[1].Tenant != "t" || keys[1].Code != "y" {
 		t.Errorf("%+v, %v", keys, err)
@@ -104,7 +105,7 @@ func TestOperatorRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := all.ReleaseKey(t.Context(), "", "payments", "a", "x"); err == nil ||
-		errors.Is(err, operator.ErrNotParked) {
+		errors.Is(err, admin.ErrNotParked) {
 		t.Error("a key of no consumer:", err)
 	}
 	if err := all.Resume(t.Context(), "payments", 3, "x"); err == nil || errors.Is(err, operator.ErrNotHalted) {
@@ -114,16 +115,16 @@ func TestOperatorRefuses(t *testing.T) {
 	if err := o.Resume(t.Context(), "payments", 3, "x"); !errors.Is(err, operator.ErrNotHalted) {
 		t.Error(err)
 	}
-	if _, err := o.ReleaseKey(t.Context(), "", "payments", "a", "x"); !errors.Is(err, operator.ErrNotParked) {
+	if _, err := o.ReleaseKey(t.Context(), "", "payments", "a", "x"); !errors.Is(err, admin.ErrNotParked) {
 		t.Error(err)
 	}
-	if _, err := o.DiscardEvent(t.Context(), 7, "x"); !errors.Is(err, operator.ErrNotParked) {
+	if _, err := o.DiscardEvent(t.Context(), 7, "x"); !errors.Is(err, admin.ErrNotParked) {
 		t.Error(err)
 	}
-	if _, err := o.DiscardEvent(t.Context(), 7, ""); err == nil || errors.Is(err, operator.ErrNotParked) {
+	if _, err := o.DiscardEvent(t.Context(), 7, ""); err == nil || errors.Is(err, admin.ErrNotParked) {
 		t.Error("without a reason:", err)
 	}
-	if _, err := o.ParkedEvent(t.Context(), 7); !errors.Is(err, operator.ErrNotParked) {
+	if _, err := o.ParkedEvent(t.Context(), 7); !errors.Is(err, admin.ErrNotParked) {
 		t.Error(err)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/outcome"
 )
@@ -160,7 +160,7 @@ func TestP9_6_Bound(t *testing.T) {
 		t.Errorf("%d halts are recorded, want 1", n)
 	}
 	// Once the list is shorter, the partition goes on by itself.
-	list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
+	list, err := w.operator().Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}

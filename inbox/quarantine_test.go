@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/outcome"
 )
@@ -34,7 +34,7 @@ func TestP9_1_Quarantine(t *testing.T) {
 	same(t, "effects", w.effects(), []uuid.UUID{e[1].ID, e[3].ID})
 	same(t, "parked", w.parked(), []string{"quarantined too_old " + e[0].ID.String(), "quarantined too_far_ahead " +
 		e[2].ID.String()})
-	list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{Kind: "quarantined"})
+	list, err := w.operator().Parked(t.Context(), admin.ParkedFilter{Kind: "quarantined"})
 	if err != nil || len(list) != 2 || !list[0].Alone ||
 		!strings.Contains(list[0].Error, "older than what is remembered") || list[0].Key != "a" {
 		t.Fatalf("%+v, %v", list, err)
@@ -175,7 +175,7 @@ func TestP9_1_OneIDForTwoEvents(t *testing.T) {
 			repeat.Headers = map[string]string{"traceparent": "another"}
 			same(t, "one batch", handle(t, h, []event.Event{e[0], e[1], repeat}), []inbox.Outcome{A, Q, D})
 			same(t, "later", handle(t, h, []event.Event{e[1], third, repeat, third}), []inbox.Outcome{D, Q, D, D})
-			list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
+			list, err := w.operator().Parked(t.Context(), admin.ParkedFilter{})
 			if err != nil || len(list) != 2 || list[0].Code != inbox.CodeOtherContent || list[0].Key != "b" ||
 				!strings.Contains(list[0].Error, e[0].ID.String()) || list[0].MessageID == list[1].MessageID {
 				t.Fatalf("%+v, %v", list, err)
@@ -216,12 +216,12 @@ func TestP9_1_OneIDForTwoEvents(t *testing.T) {
 		second := other(e, "second")
 		same(t, "outcomes", handle(t, h, []event.Event{e}), []inbox.Outcome{P})
 		same(t, "outcomes", handle(t, h, []event.Event{second, e}), []inbox.Outcome{Q, D})
-		list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
+		list, err := w.operator().Parked(t.Context(), admin.ParkedFilter{})
 		if err != nil || len(list) != 2 {
 			t.Fatalf("%+v, %v", list, err)
 		}
 		mended := []byte(`"mended"`)
-		edit := operator.Edit{Payload: &mended}
+		edit := admin.Edit{Payload: &mended}
 		if err := w.operator().EditParked(t.Context(), list[0].ID, edit, "mended by hand"); err != nil {
 			t.Fatal(err)
 		}

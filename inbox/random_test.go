@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/outcome"
@@ -99,10 +99,10 @@ func random(t *testing.T, dedup inbox.Dedup) {
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
 	pgtest.Await(t, "all to be applied", func() (bool, error) {
-		blocked, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
+		blocked, err := o.BlockedKeys(t.Context(), admin.BlockedFilter{})
 		for _, k := range blocked {
 			if _, rerr := o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "again"); rerr != nil &&
-				!errors.Is(rerr, operator.ErrNotParked) {
+				!errors.Is(rerr, admin.ErrNotParked) {
 				err = rerr
 			}
 		}

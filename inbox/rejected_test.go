@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
@@ -154,7 +155,7 @@ func TestP9_3_HiddenRowsDecideNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	consumers := func() error { _, err := o.Consumers(t.Context()); return err }
-	parked := func() error { _, err := o.Parked(t.Context(), operator.ParkedFilter{}); return err }
+	parked := func() error { _, err := o.Parked(t.Context(), admin.ParkedFilter{}); return err }
 	lists := map[string]func() error{
 		"inbox_consumer": consumers, "inbox_progress": consumers, "inbox_parked": parked, "inbox_parked_key": parked,
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
@@ -220,7 +221,7 @@ func TestP9_6_ReleaseAlone(t *testing.T) {
 	handle(t, in.Each(s.effect), e)
 	s.mended.Store(true)
 	o := w.operator()
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil || len(list) != 3 || !list[0].Alone || list[1].Alone {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -234,7 +235,7 @@ func TestP9_6_ReleaseAlone(t *testing.T) {
 	runs(t, in)
 	pgtest.AwaitSQL(t, w.DB, "select count(*) = 2 from inbox_parked")
 	same(t, "effects", w.effects(), []uuid.UUID{e[0].ID})
-	if err := o.ReleaseEvent(t.Context(), list[0].ID, "again"); !errors.Is(err, operator.ErrNotParked) {
+	if err := o.ReleaseEvent(t.Context(), list[0].ID, "again"); !errors.Is(err, admin.ErrNotParked) {
 		t.Error(err)
 	}
 }
@@ -299,7 +300,7 @@ func TestP9_6_Discard(t *testing.T) {
 	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: bad, e[3].ID: bad, e[5].ID: bad}))
 	same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 6))
 	o := w.operator()
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{Kind: "failed"})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{Kind: "failed"})
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -311,7 +312,7 @@ func TestP9_6_Discard(t *testing.T) {
 	if d, err := o.DiscardKey(t.Context(), "", "payments", "b", "all wrong"); err != nil || d.Events != 2 {
 		t.Fatal(d, err)
 	}
-	if _, err := o.DiscardKey(t.Context(), "", "payments", "b", "again"); !errors.Is(err, operator.ErrNotParked) {
+	if _, err := o.DiscardKey(t.Context(), "", "payments", "b", "again"); !errors.Is(err, admin.ErrNotParked) {
 		t.Error(err)
 	}
 	w.releaseKey("a", 2)
@@ -347,7 +348,7 @@ func TestP9_6_Edit(t *testing.T) {
 		return write(ctx, tx, e)
 	}), e)
 	o := w.operator()
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{MessageID: e[0].ID})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{MessageID: e[0].ID})
 	if err != nil || len(list) != 1 || list[0].Bytes != 3 || list[0].Payload != nil || list[0].Headers != nil {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -357,10 +358,10 @@ func TestP9_6_Edit(t *testing.T) {
 	}
 	payload, headers := []byte("good"), map[string]string{"own": "3"}
 	if err := o.EditParked(t.Context(), list[0].ID,
-		operator.Edit{Payload: &payload, Headers: &map[string]string{"ce_id": "x"}}, "x"); err == nil {
+		admin.Edit{Payload: &payload, Headers: &map[string]string{"ce_id": "x"}}, "x"); err == nil {
 		t.Error("a header of the codec was edited")
 	}
-	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &headers},
+	if err := o.EditParked(t.Context(), list[0].ID, admin.Edit{Payload: &payload, Headers: &headers},
 		""); err == nil {
 		t.Error("edited without a reason")
 	}
@@ -369,19 +370,19 @@ func TestP9_6_Edit(t *testing.T) {
 		t.Fatalf("%+v, %v", seen, err)
 	}
 	sum := sha256.Sum256(seen.Payload)
-	edit := operator.Edit{Payload: &payload, Headers: &headers, Before: &sum}
+	edit := admin.Edit{Payload: &payload, Headers: &headers, Before: &sum}
 	if err := o.EditParked(t.Context(), list[0].ID, edit, "a typo"); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.EditParked(t.Context(), list[0].ID, edit, "a typo"); !errors.Is(err, operator.ErrEdited) {
+	if err := o.EditParked(t.Context(), list[0].ID, edit, "a typo"); !errors.Is(err, admin.ErrEdited) {
 		t.Errorf("an edit of content that was not revealed: %v", err)
 	}
 	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 2 || log[1].Action != "reveal parked" {
 		t.Errorf("%+v, %v", log, err)
 	}
 	w.releaseKey("a", 1)
-	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload}, "late"); !errors.Is(err,
-		operator.ErrReleasing) {
+	if err := o.EditParked(t.Context(), list[0].ID, admin.Edit{Payload: &payload}, "late"); !errors.Is(err,
+		admin.ErrReleasing) {
 		t.Error(err)
 	}
 	runs(t, in)
@@ -423,12 +424,12 @@ func TestP9_6_EditKeepsTheEvent(t *testing.T) {
 		return write(ctx, tx, e)
 	}), []event.Event{record(0, whole("Paid", "1")), record(1, "{")})
 	o := w.operator()
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	plain, none := "application/json", []byte(nil)
-	for _, edit := range []operator.Edit{
+	for _, edit := range []admin.Edit{
 		{Payload: new([]byte("2"))},
 		{Payload: &none},
 		{ContentType: &plain},
@@ -438,7 +439,7 @@ func TestP9_6_EditKeepsTheEvent(t *testing.T) {
 			t.Fatalf("%+v makes another event: %v", edit, err)
 		}
 	}
-	edit := operator.Edit{Payload: new([]byte(whole("Paid", "2,}")))}
+	edit := admin.Edit{Payload: new([]byte(whole("Paid", "2,}")))}
 	err = o.EditParked(t.Context(), list[0].ID, edit, "x")
 	if err == nil || !strings.Contains(err.Error(), "at byte") {
 		t.Errorf("what was JSON is not any more: %v", err)
@@ -449,7 +450,7 @@ func TestP9_6_EditKeepsTheEvent(t *testing.T) {
 	}
 	for _, e := range list {
 		payload := []byte(whole("Paid", "2"))
-		if err := o.EditParked(t.Context(), e.ID, operator.Edit{Payload: &payload}, "x"); err != nil {
+		if err := o.EditParked(t.Context(), e.ID, admin.Edit{Payload: &payload}, "x"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
@@ -363,7 +364,7 @@ func (s *scene) release(ctx context.Context, seen func(err error) bool) error {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			parked, err := o.Parked(ctx, operator.ParkedFilter{Limit: 10})
+			parked, err := o.Parked(ctx, admin.ParkedFilter{Limit: 10})
 			if err == nil && len(parked) == 0 {
 				var marks int
 				err = s.m.pool.QueryRow(ctx, "select count(*) from inbox_parked_key where consumer_name = $1", s.name).
@@ -383,7 +384,7 @@ func (s *scene) release(ctx context.Context, seen func(err error) bool) error {
 				default:
 					_, err = o.ReleaseKey(ctx, p.Tenant, p.Topic, p.Key, "mended")
 				}
-				if err != nil && !errors.Is(err, operator.ErrNotParked) {
+				if err != nil && !errors.Is(err, admin.ErrNotParked) {
 					return err
 				}
 			}

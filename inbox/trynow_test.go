@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
@@ -124,7 +125,7 @@ func TestP9_5_WaitingReleaseIsRetriedNow(t *testing.T) {
 			w, events := newWorld(t), keyed(key)
 			handle(t, w.inbox(inbox.Config{}).Each(
 				failing(map[uuid.UUID]error{events[0].ID: outcome.Terminal("x", errBad)})), events)
-			list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
+			list, err := w.operator().Parked(t.Context(), admin.ParkedFilter{})
 			if err != nil || len(list) != 1 {
 				t.Fatalf("%+v, %v", list, err)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
@@ -241,7 +242,7 @@ func TestP9_8_MaybePublishedIsParked(t *testing.T) {
 	})
 	w.noRows()
 	o := w.operator()
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{Key: "a"})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{Key: "a"})
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%v: %v", list, err)
 	}
@@ -286,7 +287,7 @@ func TestP9_8_ReplayedIsQuarantined(t *testing.T) {
 	same(t, "quarantined", w.parked(), []string{"quarantined replayed " + again.ID.String(), "quarantined replayed " +
 		unseen.ID.String()})
 	o := w.operator()
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%v: %v", list, err)
 	}

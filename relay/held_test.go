@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -90,7 +91,7 @@ func TestHeldEventsAreDiscardedOnTheirWay(t *testing.T) {
 	awaitDrained(t, db)
 	var once atomic.Bool
 	gone := make(chan error, 1)
-	var d operator.DiscardResult
+	var d admin.DiscardResult
 	b.set(func(*event.Event, int32) answer {
 		if once.CompareAndSwap(false, true) {
 			var err error

@@ -7,11 +7,11 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
-	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // toKafka makes a publisher with the options of cmd/relay, but for a Timeout that a busy broker does not overrun.
@@ -125,7 +125,7 @@ func TestP4RefusedByRealBroker(t *testing.T) {
 	appendTo(t, db, topic, keys*each, keys, each)
 	stop := startRelay(t, newRelay(t, db, toKafka(t, db, kafkatest.Brokers(t), publisher.Config{}), config()))
 	awaitNoneHeld(t, db)
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{Code: "MESSAGE_TOO_LARGE"})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{Code: "MESSAGE_TOO_LARGE"})
 	if err != nil || len(list) != 1 || list[0].MaybePublished || list[0].Key != "k3" {
 		t.Fatalf("parked %+v: %v", list, err)
 	}

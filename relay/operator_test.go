@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -47,17 +48,17 @@ func TestOperatorListsAndReads(t *testing.T) {
 	parkedRow(t, db, 6, "", true, false)
 	tenant, none := "t", ""
 	for name, c := range map[string]struct {
-		filter operator.ParkedFilter
+		filter admin.ParkedFilter
 		want   int
 	}{
-		"all": {operator.ParkedFilter{}, 6}, "key": {operator.ParkedFilter{
+		"all": {admin.ParkedFilter{}, 6}, "key": {admin.ParkedFilter{
 			Key: "k", Topic: "payments",
 			Tenant: &tenant,
 		}, 5},
-		"the empty tenant": {operator.ParkedFilter{Tenant: &none}, 0},
-		"code":             {operator.ParkedFilter{Code: "MESSAGE_TOO_LARGE", Limit: 2}, 2},
-		"page":             {operator.ParkedFilter{After: 4}, 2}, "age": {operator.ParkedFilter{OlderThan: 1e12}, 0},
-		"id": {operator.ParkedFilter{ID: 3}, 1},
+		"the empty tenant": {admin.ParkedFilter{Tenant: &none}, 0},
+		"code":             {admin.ParkedFilter{Code: "MESSAGE_TOO_LARGE", Limit: 2}, 2},
+		"page":             {admin.ParkedFilter{After: 4}, 2}, "age": {admin.ParkedFilter{OlderThan: 1e12}, 0},
+		"id": {admin.ParkedFilter{ID: 3}, 1},
 	} {
 		list, err := o.Parked(t.Context(), c.filter)
 		if err != nil || len(list) != c.want {
@@ -69,14 +70,14 @@ func TestOperatorListsAndReads(t *testing.T) {
 		e.Alone {
 		t.Errorf("event %+v: %v", e, err)
 	}
-	if byID, err := o.Parked(t.Context(), operator.ParkedFilter{MessageID: e.MessageID}); err != nil ||
+	if byID, err := o.Parked(t.Context(), admin.ParkedFilter{MessageID: e.MessageID}); err != nil ||
 		len(byID) != 1 || byID[0].Payload != nil {
 		t.Errorf("by message id: %+v, %v", byID, err)
 	}
-	if _, err := o.ParkedEvent(t.Context(), 99); !errors.Is(err, operator.ErrNotParked) {
+	if _, err := o.ParkedEvent(t.Context(), 99); !errors.Is(err, admin.ErrNotParked) {
 		t.Errorf("error %v", err)
 	}
-	keys, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
+	keys, err := o.BlockedKeys(t.Context(), admin.BlockedFilter{})
 	if err != nil || len(keys) != 1 || keys[0].Waiting != 5 || keys[0].Key != "k" || *keys[0].Head != e.MessageID ||
 		keys[0].Releasing {
 		t.Errorf("keys %+v: %v", keys, err)
@@ -94,7 +95,7 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 	parkedRow(t, db, 2, "k", false, false)
 	parkedRow(t, db, 3, "", true, false)
 	payload, headers := []byte("better"), map[string]string{"c": "d"}
-	if err := o.EditParked(t.Context(), 1, operator.Edit{Payload: &payload, Headers: &headers},
+	if err := o.EditParked(t.Context(), 1, admin.Edit{Payload: &payload, Headers: &headers},
 		"wrong amount"); err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +104,11 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 		e.ContentType != "text/plain" {
 		t.Errorf("edited: %+v, %v", e, err)
 	}
-	if err := o.EditParked(t.Context(), 1, operator.Edit{Headers: &map[string]string{"ce_id": "x"}}, "r"); err == nil {
+	if err := o.EditParked(t.Context(), 1, admin.Edit{Headers: &map[string]string{"ce_id": "x"}}, "r"); err == nil {
 		t.Error("a header of the codec's own was accepted")
 	}
 	if d, err := o.DiscardEvent(t.Context(), 1, "a test payment"); err != nil ||
-		d != (operator.DiscardResult{Events: 1, MayAppear: 1}) {
+		d != (admin.DiscardResult{Events: 1, MayAppear: 1}) {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	if err := o.ReleaseEvent(t.Context(), 2, "r"); err == nil {
@@ -120,19 +121,19 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 		t.Errorf("released %d: %v", n, err)
 	}
 	for _, id := range []int64{2, 3} {
-		if err := o.EditParked(t.Context(), id, operator.Edit{Payload: &payload}, "r"); !errors.Is(err,
-			operator.ErrReleasing) {
+		if err := o.EditParked(t.Context(), id, admin.Edit{Payload: &payload}, "r"); !errors.Is(err,
+			admin.ErrReleasing) {
 			t.Errorf("edit of a released event: %v", err)
 		}
 	}
 	if d, err := o.DiscardKey(t.Context(), "t", "payments", "k", "give up"); err != nil ||
-		d != (operator.DiscardResult{Events: 1}) {
+		d != (admin.DiscardResult{Events: 1}) {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked_key`); n != 0 {
 		t.Errorf("%d marks without a list", n)
 	}
-	if _, err := o.DiscardKey(t.Context(), "t", "payments", "k", "again"); !errors.Is(err, operator.ErrNotParked) {
+	if _, err := o.DiscardKey(t.Context(), "t", "payments", "k", "again"); !errors.Is(err, admin.ErrNotParked) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := o.ReleaseKey(t.Context(), "t", "payments", "k", " "); err == nil {
@@ -166,15 +167,15 @@ func TestOperatorReveals(t *testing.T) {
 		log[0].Reason != "a customer asks" || *log[0].MessageID != e.MessageID {
 		t.Errorf("%+v, %v", log, err)
 	}
-	if _, err := o.RevealParked(t.Context(), 99, "r"); !errors.Is(err, operator.ErrNotParked) {
+	if _, err := o.RevealParked(t.Context(), 99, "r"); !errors.Is(err, admin.ErrNotParked) {
 		t.Error(err)
 	}
 	seen, payload := sha256.Sum256(e.Payload), []byte("better")
-	edit := operator.Edit{Payload: &payload, Before: &seen}
+	edit := admin.Edit{Payload: &payload, Before: &seen}
 	if err := o.EditParked(t.Context(), 1, edit, "a typo"); err != nil {
 		t.Error(err)
 	}
-	if err := o.EditParked(t.Context(), 1, edit, "a typo"); !errors.Is(err, operator.ErrEdited) {
+	if err := o.EditParked(t.Context(), 1, edit, "a typo"); !errors.Is(err, admin.ErrEdited) {
 		t.Error(err)
 	}
 }
@@ -186,7 +187,7 @@ func TestEditKeepsJSON(t *testing.T) {
 	o := newOperator(t, db)
 	parkedRow(t, db, 1, "k", false, false)
 	edit := func(payload []byte, anyBytes bool) error {
-		return o.EditParked(t.Context(), 1, operator.Edit{Payload: &payload, AnyBytes: anyBytes}, "a typo")
+		return o.EditParked(t.Context(), 1, admin.Edit{Payload: &payload, AnyBytes: anyBytes}, "a typo")
 	}
 	for i, c := range []struct {
 		payload []byte

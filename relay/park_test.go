@@ -12,11 +12,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay"
-	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // refuseK3 refuses one event of key k3.
@@ -49,7 +49,7 @@ func TestP4ParksTheKey(t *testing.T) {
 		}
 		checkKey(t, b, fmt.Sprint("k", k), want)
 	}
-	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{Key: "k3"})
+	list, err := newOperator(t, db).Parked(t.Context(), admin.ParkedFilter{Key: "k3"})
 	if err != nil || len(list) != 35 || behind.Load() != 20 {
 		t.Fatalf("%d parked, %d put behind: %v", len(list), behind.Load(), err)
 	}
@@ -58,7 +58,7 @@ func TestP4ParksTheKey(t *testing.T) {
 			t.Errorf("parked %d: %+v", i, e)
 		}
 	}
-	keys, err := newOperator(t, db).BlockedKeys(t.Context(), operator.BlockedFilter{})
+	keys, err := newOperator(t, db).BlockedKeys(t.Context(), admin.BlockedFilter{})
 	if err != nil || len(keys) != 1 || keys[0].Waiting != 35 || keys[0].Code != "REFUSED" ||
 		keys[0].Error != "refused: too large" {
 		t.Errorf("keys %+v: %v", keys, err)
@@ -95,13 +95,13 @@ func TestP4Release(t *testing.T) {
 	pgtest.AwaitSQL(t, db,
 		`select exists (select from outbox_parked where attempts = 2) and exists (select from outbox_parked_key
 				where state = 'parked')`)
-	head, err := o.Parked(t.Context(), operator.ParkedFilter{Limit: 1})
+	head, err := o.Parked(t.Context(), admin.ParkedFilter{Limit: 1})
 	if err != nil || len(head) != 1 {
 		t.Fatal(head, err)
 	}
 	appendTo(t, db, "payments", 200, 20, 10)
 	better := []byte("five")
-	edit := operator.Edit{Payload: &better, AnyBytes: true}
+	edit := admin.Edit{Payload: &better, AnyBytes: true}
 	if err := o.EditParked(t.Context(), head[0].ID, edit, "smaller"); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestP4ParksTheEventAlone(t *testing.T) {
 	if got := b.firsts("k3"); !slices.Equal(got, []string{"0", "1", "2", "3", "4", "6", "7", "8", "9"}) {
 		t.Errorf("key k3: %v", got)
 	}
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil || len(list) != 2 || !list[0].Alone || !list[1].Alone {
 		t.Fatalf("parked %+v: %v", list, err)
 	}
@@ -368,7 +368,7 @@ func TestP9_8_ReleaseCarriesMaybe(t *testing.T) {
 	appendTo(t, db, "payments", 200, 20, 0)
 	stop := startRelay(t, newRelay(t, db, b, config()))
 	awaitNoneHeld(t, db)
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil || len(list) != 5 || !list[0].MaybePublished || list[1].MaybePublished {
 		t.Fatalf("parked %+v: %v", list, err)
 	}
@@ -446,7 +446,7 @@ func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
 	id := pgtest.One[int64](t, db, `select id from outbox_parked`)
 	if d, err := o.DiscardEvent(t.Context(), id, "never mind"); err != nil ||
-		d != (operator.DiscardResult{Events: 1, MayAppear: 1}) {
+		d != (admin.DiscardResult{Events: 1, MayAppear: 1}) {
 		t.Fatalf("discarded %+v: %v", d, err)
 	}
 	b.set(refuseK3("0"))
@@ -479,7 +479,7 @@ func TestParkedReasonsAreText(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{Code: "CODE?"})
+	list, err := newOperator(t, db).Parked(t.Context(), admin.ParkedFilter{Code: "CODE?"})
 	if err != nil || len(list) != 1 || len(list[0].Error) > 1010 {
 		t.Errorf("parked %+v: %v", list, err)
 	}

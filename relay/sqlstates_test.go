@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay"
-	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // codesThatTheRelayKnows are SQLSTATEs that its code compares with, or that belong to a class that it does.
@@ -154,7 +154,7 @@ func (f *fleet) play(bad []int16, raise func() (lift func()), done func(said *te
 		return func() (bool, error) {
 			mended.Store(mended.Load() || pgtest.One[bool](f.t, f.DB, `select count(distinct lane) = cardinality($1::smallint[])
 				from outbox_held where lane = any ($1)`, lanes))
-			keys, err := o.BlockedKeys(f.t.Context(), operator.BlockedFilter{Limit: 100})
+			keys, err := o.BlockedKeys(f.t.Context(), admin.BlockedFilter{Limit: 100})
 			if err != nil {
 				return false, err
 			}

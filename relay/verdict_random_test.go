@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -217,7 +218,7 @@ func (w *randomRun) operate(t *testing.T, o *operator.Operator) {
 	if w.rnd.IntN(4) > 0 {
 		return
 	}
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +234,7 @@ func (w *randomRun) operate(t *testing.T, o *operator.Operator) {
 // release releases one in n parked keys or events.
 func (w *randomRun) release(t *testing.T, o *operator.Operator, n int) {
 	t.Helper()
-	keys, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
+	keys, err := o.BlockedKeys(t.Context(), admin.BlockedFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +243,7 @@ func (w *randomRun) release(t *testing.T, o *operator.Operator, n int) {
 			_, _ = o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "a test") // the key may be gone by now
 		}
 	}
-	alone, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	alone, err := o.Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}

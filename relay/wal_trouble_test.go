@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -352,7 +353,7 @@ func TestWALReleaseAfterTakeOver(t *testing.T) {
 		`select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner
 			join outbox_wal w on w.owner = m.owner and m.name = 'heir'`)
 	b.set(nil)
-	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{})
+	list, err := newOperator(t, db).Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%d parked: %v", len(list), err)
 	}

@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/admin"
 )
 
 // audited lists the sides that keep an audit.
@@ -12,7 +12,7 @@ var audited = []string{inOutbox, inInbox, inKeys}
 
 // entry is a row of an audit, with its database and side.
 type entry struct {
-	operator.AuditEntry
+	admin.AuditEntry
 	DB, Side string
 }
 

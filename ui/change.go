@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/effectonce/effectonce/admin"
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/pgerr"
@@ -69,7 +70,7 @@ func (q *request) change(v verb) error {
 
 // overtaken lists the errors that mean that the page was stale.
 var overtaken = []error{
-	operator.ErrNotParked, operator.ErrReleasing, operator.ErrEdited, operator.ErrNoTopic, operator.ErrNotHeld,
+	admin.ErrNotParked, admin.ErrReleasing, admin.ErrEdited, operator.ErrNoTopic, operator.ErrNotHeld,
 	inboxoperator.ErrNotHalted, keysoperator.ErrNotStuck, operator.ErrNotScheduled, errNotRunning,
 }
 

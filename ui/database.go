@@ -9,9 +9,9 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/admin"
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
-	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay"
@@ -24,15 +24,15 @@ type database struct {
 	state     *shared[state]
 	findings  *shared[examination]
 	topics    *shared[listed[operator.Topic]]
-	keys      map[string]*shared[listed[operator.BlockedKey]] // by side
-	audits    map[string]*shared[listed[operator.AuditEntry]] // by side, and of idempotency keys
+	keys      map[string]*shared[listed[admin.BlockedKey]] // by side
+	audits    map[string]*shared[listed[admin.AuditEntry]] // by side, and of idempotency keys
 	scheduled *shared[listed[operator.ScheduledEvent]]
 	archive   *shared[listed[operator.ArchiveDay]]
 	relays    *shared[relaysRead]
 	restored  *shared[[]doctor.Finding] // whether Kafka has newer events than the outbox
 	// operations with an unknown outcome: first the stuck ones, then those that recovery still works on.
 	operations *shared[listed[keysoperator.Operation]]
-	failures   map[string]*shared[listed[operator.Failure]] // by side
+	failures   map[string]*shared[listed[admin.Failure]] // by side
 
 	mu      sync.Mutex
 	history []point                         // the last hour, the newest last
@@ -105,25 +105,25 @@ func newDatabase(d Database, cfg Config, most limits) (*database, error) {
 		}
 		return o.Topics(ctx)
 	})
-	one.keys = map[string]*shared[listed[operator.BlockedKey]]{}
-	one.audits = map[string]*shared[listed[operator.AuditEntry]]{}
-	one.failures = map[string]*shared[listed[operator.Failure]]{}
+	one.keys = map[string]*shared[listed[admin.BlockedKey]]{}
+	one.audits = map[string]*shared[listed[admin.AuditEntry]]{}
+	one.failures = map[string]*shared[listed[admin.Failure]]{}
 	for _, where := range sides {
-		one.keys[where] = list(cfg, func(ctx context.Context) ([]operator.BlockedKey, error) {
+		one.keys[where] = list(cfg, func(ctx context.Context) ([]admin.BlockedKey, error) {
 			s, err := one.side(where, "", viewer)
 			if err != nil {
 				return nil, err
 			}
-			return s.BlockedKeys(ctx, operator.BlockedFilter{Limit: page + 1})
+			return s.BlockedKeys(ctx, admin.BlockedFilter{Limit: page + 1})
 		})
-		one.failures[where] = list(cfg, func(ctx context.Context) ([]operator.Failure, error) {
+		one.failures[where] = list(cfg, func(ctx context.Context) ([]admin.Failure, error) {
 			s, err := one.side(where, "", viewer)
 			if err != nil {
 				return nil, err
 			}
-			return s.Failures(ctx, operator.FailureFilter{Limit: audit.MostGrouped})
+			return s.Failures(ctx, admin.FailureFilter{Limit: admin.MostGrouped})
 		})
-		one.audits[where] = list(cfg, func(ctx context.Context) ([]operator.AuditEntry, error) {
+		one.audits[where] = list(cfg, func(ctx context.Context) ([]admin.AuditEntry, error) {
 			s, err := one.side(where, "", viewer)
 			if err != nil {
 				return nil, err
@@ -134,7 +134,7 @@ func newDatabase(d Database, cfg Config, most limits) (*database, error) {
 	one.scheduled = list(cfg, one.readScheduled)
 	one.archive = list(cfg, one.readArchive)
 	one.operations = list(cfg, one.unknownOperations)
-	one.audits[inKeys] = list(cfg, func(ctx context.Context) ([]operator.AuditEntry, error) {
+	one.audits[inKeys] = list(cfg, func(ctx context.Context) ([]admin.AuditEntry, error) {
 		o, err := one.idempotency(viewer)
 		if err != nil {
 			return nil, err

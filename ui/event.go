@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/relay/operator"
 )
 
 type eventsPage struct {
@@ -43,7 +43,7 @@ func events(q *request) error {
 	}
 	ctx, cancel := q.bounded()
 	defer cancel()
-	p.Events, err = s.list(ctx, operator.ParkedFilter{
+	p.Events, err = s.list(ctx, admin.ParkedFilter{
 		Topic: f.Topic, Key: f.Key, Code: f.Code, Kind: f.Kind, OlderThan: f.OlderThan, After: f.After, Limit: page + 1,
 	})
 	if err != nil {
@@ -62,12 +62,12 @@ func events(q *request) error {
 type eventPage struct {
 	DB, Side          string
 	Event             event
-	Key               *operator.BlockedKey // the blocked key of the event; nil: none
-	Content           *content             // nil: not revealed
-	Trace             string               // the address of the append's trace; empty: unknown
-	Path              []moment             // its history in all databases
-	Release, Discard  string               // commands
-	Fields            *fields              // to edit; nil: not revealed, or no form can carry them
+	Key               *admin.BlockedKey // the blocked key of the event; nil: none
+	Content           *content          // nil: not revealed
+	Trace             string            // the address of the append's trace; empty: unknown
+	Path              []moment          // its history in all databases
+	Release, Discard  string            // commands
+	Fields            *fields           // to edit; nil: not revealed, or no form can carry them
 	Reveal, EditUsage string
 	ReadOnly          bool
 }
@@ -99,7 +99,7 @@ func showEvent(q *request) error {
 	}
 	ctx, cancel := q.bounded()
 	defer cancel()
-	found, err := s.list(ctx, operator.ParkedFilter{ID: id, Limit: 1})
+	found, err := s.list(ctx, admin.ParkedFilter{ID: id, Limit: 1})
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func showEvent(q *request) error {
 	}
 	p := q.eventPage(found[0])
 	if e := found[0]; !e.Alone {
-		keys, err := s.BlockedKeys(ctx, operator.BlockedFilter{Tenant: &e.Tenant, Topic: e.Topic, Key: e.Key})
+		keys, err := s.BlockedKeys(ctx, admin.BlockedFilter{Tenant: &e.Tenant, Topic: e.Topic, Key: e.Key})
 		if err != nil {
 			return err
 		}
@@ -219,7 +219,7 @@ func editEvent(q *request) error {
 		after = []byte{}
 	}
 	before := [sha256.Size]byte(sum)
-	edit := operator.Edit{Payload: &after, Before: &before, AnyBytes: q.PostForm.Get("any_bytes") != ""}
+	edit := admin.Edit{Payload: &after, Before: &before, AnyBytes: q.PostForm.Get("any_bytes") != ""}
 	flags := payloadFlags(edit.AnyBytes)
 	return q.changeEvent("edit", flags, func(ctx context.Context, s side, reason string) (string, error) {
 		err := s.EditParked(ctx, id, edit, reason)

@@ -10,8 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/admin"
 )
 
 // mostAtOnce bounds how many failures a verb changes.
@@ -35,7 +34,7 @@ type failuresList struct {
 }
 
 type failureGroup struct {
-	audit.FailureGroup
+	admin.FailureGroup
 	Query string // of its page
 }
 
@@ -60,10 +59,10 @@ func failures(q *request) error {
 			if found.Err != nil {
 				one.Away = away(found.Err)
 			}
-			if len(found.List) == audit.MostGrouped && q.who.Scope == nil {
-				one.Capped = audit.MostGrouped
+			if len(found.List) == admin.MostGrouped && q.who.Scope == nil {
+				one.Capped = admin.MostGrouped
 			}
-			for _, g := range audit.GroupFailures(q.who.Scope.failures(found.List), every) {
+			for _, g := range admin.GroupFailures(q.who.Scope.failures(found.List), every) {
 				one.Groups = append(one.Groups, failureGroup{g, likeOf(g, every).query()})
 			}
 			p.Any = p.Any || len(one.Groups) > 0
@@ -79,7 +78,7 @@ type like struct {
 	Since, Until                      time.Time
 }
 
-func likeOf(g audit.FailureGroup, every time.Duration) like {
+func likeOf(g admin.FailureGroup, every time.Duration) like {
 	l := like{Consumer: g.Consumer, Topic: g.Topic, Type: g.Type, Code: g.Code, Kind: g.Kind}
 	if every > 0 {
 		l.Since, l.Until = g.First, g.Last
@@ -133,8 +132,8 @@ func (q *request) like(form url.Values) (l like, err error) {
 }
 
 // filter selects the failures of a group, one more than a verb changes.
-func (l like) filter() operator.FailureFilter {
-	return operator.FailureFilter{
+func (l like) filter() admin.FailureFilter {
+	return admin.FailureFilter{
 		Topic: l.Topic, Type: &l.Type, Code: &l.Code, Kinds: []string{l.Kind}, Since: l.Since, Until: l.Until,
 		Limit: mostAtOnce + 1, Count: true,
 	}
@@ -157,8 +156,8 @@ func (l like) command(where, name string) []string {
 type groupPage struct {
 	DB, Side         string
 	Group            like // up to the last failure that was counted
-	Failures         []operator.Failure
-	Counted          audit.GroupResult
+	Failures         []admin.Failure
+	Counted          admin.GroupResult
 	Behind           int64  // events that wait behind these failures
 	More             bool   // more failures exist than were counted
 	Release, Discard string // commands; empty: no such verb
@@ -187,7 +186,7 @@ func showGroup(q *request) error {
 	if p.More = len(list) > mostAtOnce; p.More {
 		list = list[:mostAtOnce]
 	}
-	if p.Counted = audit.Counted(list); len(list) > 0 {
+	if p.Counted = admin.Counted(list); len(list) > 0 {
 		p.Group.Until = list[len(list)-1].Since // later failures were not counted, and are not changed
 	}
 	p.Behind = p.Counted.Events - p.Counted.Keys - p.Counted.Alone
@@ -203,7 +202,7 @@ func showGroup(q *request) error {
 }
 
 // failuresOf lists the failures of a group that are in the viewer's Scope.
-func (q *request) failuresOf(ctx context.Context, where string, l like, name string) ([]operator.Failure, error) {
+func (q *request) failuresOf(ctx context.Context, where string, l like, name string) ([]admin.Failure, error) {
 	s, err := q.side(where, l.Consumer, name)
 	if err != nil {
 		return nil, err
@@ -212,7 +211,7 @@ func (q *request) failuresOf(ctx context.Context, where string, l like, name str
 }
 
 func releaseGroup(q *request) error {
-	return q.changeGroup("release", audit.ReleaseAll, func(r audit.GroupResult) string {
+	return q.changeGroup("release", admin.ReleaseAll, func(r admin.GroupResult) string {
 		return fmt.Sprintf("%s and %s released: %s %s, each key in order.", plural(r.Keys, "key"),
 			plural(r.Alone, "lone event")+areOrIs(r.Keys+r.Alone), releases[q.PathValue("side")],
 			plural(r.Events, "event"))
@@ -220,9 +219,9 @@ func releaseGroup(q *request) error {
 }
 
 func discardGroup(q *request) error {
-	return q.changeGroup("discard", audit.DiscardAll, func(r audit.GroupResult) string {
+	return q.changeGroup("discard", admin.DiscardAll, func(r admin.GroupResult) string {
 		return plural(r.Events, "event") + " given up for good. What waits behind " +
-			"them stays parked until its key is released." + mayAppear(operator.DiscardResult{MayAppear: r.MayAppear})
+			"them stays parked until its key is released." + mayAppear(admin.DiscardResult{MayAppear: r.MayAppear})
 	})
 }
 
@@ -245,10 +244,10 @@ func (e *partlyError) Unwrap() error { return e.err }
 var errGroupGone = errors.New("no failure of the group is left: they were released or discarded meanwhile")
 
 // verbOfAll applies a group's verb to a list.
-type verbOfAll func(ctx context.Context, o audit.ParkedOperator, list []operator.Failure, reason string) (
-	audit.GroupResult, error)
+type verbOfAll func(ctx context.Context, o admin.ParkedOperator, list []admin.Failure, reason string) (
+	admin.GroupResult, error)
 
-func (q *request) changeGroup(name string, verbOf verbOfAll, says func(audit.GroupResult) string) error {
+func (q *request) changeGroup(name string, verbOf verbOfAll, says func(admin.GroupResult) string) error {
 	if _, err := q.reason(); err != nil {
 		return err
 	}
@@ -268,7 +267,7 @@ func (q *request) changeGroup(name string, verbOf verbOfAll, says func(audit.Gro
 		do: func(ctx context.Context, reason string) (string, error) {
 			list, err := q.failuresOf(ctx, where, l, q.who.Name)
 			if err == nil && len(list) == 0 {
-				err = fmt.Errorf("%w (%w)", errGroupGone, operator.ErrNotParked)
+				err = fmt.Errorf("%w (%w)", errGroupGone, admin.ErrNotParked)
 			}
 			if err != nil {
 				return "", err

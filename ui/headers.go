@@ -12,8 +12,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // fields holds content type and headers in a form.
@@ -96,7 +96,7 @@ func previewHeaders(q *request) error {
 		return err
 	}
 	after := audit.Pairs(*edit.Headers)
-	sum := audit.HeadersSum(wasType, before)
+	sum := admin.HeadersSum(wasType, before)
 	p := headersPage{
 		DB: q.db.Name, Side: q.PathValue("side"), ID: q.PathValue("id"), Reason: reason,
 		Lines:  diff(shownFields(wasType, before), shownFields(cmp.Or(*edit.ContentType, wasType), after)),
@@ -118,7 +118,7 @@ func shownFields(contentType string, own [][2]string) string {
 }
 
 // headersEdit parses the form of an edit. An empty content type changes nothing, as in the command.
-func (q *request) headersEdit() (edit operator.Edit, err error) {
+func (q *request) headersEdit() (edit admin.Edit, err error) {
 	own, err := readLines(q.PostForm.Get("headers"))
 	if err != nil {
 		return edit, err
@@ -134,8 +134,8 @@ func (q *request) headersEdit() (edit operator.Edit, err error) {
 		headers[h[0]] = h[1]
 	}
 	contentType := q.PostForm.Get("type")
-	edit = operator.Edit{Headers: &headers, ContentType: &contentType}
-	if err := edit.Check(true); err != nil {
+	edit = admin.Edit{Headers: &headers, ContentType: &contentType}
+	if err := audit.CheckHeaders(edit, true); err != nil {
 		return edit, &refusal{
 			http.StatusUnprocessableEntity, "This cannot be a header", "Nothing was changed: " + err.Error(),
 		}
@@ -143,12 +143,12 @@ func (q *request) headersEdit() (edit operator.Edit, err error) {
 	return edit, nil
 }
 
-func (q *request) headersCommand(edit operator.Edit) []string {
+func (q *request) headersCommand(edit admin.Edit) []string {
 	command := parked(q.PathValue("side"), "edit", "--id", q.PathValue("id"))
 	return append(command, headerFlags(edit)...)
 }
 
-func headerFlags(edit operator.Edit) (flags []string) {
+func headerFlags(edit admin.Edit) (flags []string) {
 	for _, h := range audit.Pairs(*edit.Headers) {
 		flags = append(flags, "--header", h[0]+"="+h[1])
 	}

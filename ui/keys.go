@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/admin"
 )
 
 // filter is the filter of the list.
@@ -55,7 +55,7 @@ type keysList struct {
 
 // blockedKey is a blocked key with its commands.
 type blockedKey struct {
-	operator.BlockedKey
+	admin.BlockedKey
 	Release, Discard string
 }
 
@@ -93,7 +93,7 @@ func blockedKeys(q *request) error {
 // keysOf lists the blocked keys of a filter, or the shared list of all.
 func (q *request) keysOf(d *database, where string, f filter) keysList {
 	list := keysList{DB: d.Name, Side: where}
-	var found listed[operator.BlockedKey]
+	var found listed[admin.BlockedKey]
 	if f == (filter{}) && q.who.Scope == nil {
 		found, _ = d.keys[where].get(q.Context(), q.h.cfg.Timeout)
 	} else {
@@ -101,7 +101,7 @@ func (q *request) keysOf(d *database, where string, f filter) keysList {
 		defer cancel()
 		s, err := d.side(where, f.Consumer, viewer)
 		if err == nil {
-			found.List, err = q.who.Scope.of(s).BlockedKeys(ctx, operator.BlockedFilter{
+			found.List, err = q.who.Scope.of(s).BlockedKeys(ctx, admin.BlockedFilter{
 				Topic: f.Topic, Key: f.Key, Code: f.Code, OlderThan: f.OlderThan, Limit: page + 1,
 			})
 		}
@@ -165,7 +165,7 @@ var releases = map[string]string{
 	inOutbox: "the relay that owns its lane publishes", inInbox: "a worker that has the effect applies",
 }
 
-func mayAppear(d operator.DiscardResult) string {
+func mayAppear(d admin.DiscardResult) string {
 	if d.MayAppear == 0 {
 		return ""
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/admin"
 )
 
 // Scope limits what a person sees and changes. The zero Scope allows nothing.
@@ -94,7 +94,7 @@ type scoped struct {
 // mostLookedAt bounds how many rows are read for a list within a Scope.
 const mostLookedAt = 10_000
 
-func (s scoped) list(ctx context.Context, f operator.ParkedFilter) (seen []event, err error) {
+func (s scoped) list(ctx context.Context, f admin.ParkedFilter) (seen []event, err error) {
 	want := f.Limit
 	f.Limit = max(want, page)
 	for looked := 0; len(seen) < want && looked < mostLookedAt; looked += f.Limit {
@@ -117,16 +117,16 @@ func (s scoped) list(ctx context.Context, f operator.ParkedFilter) (seen []event
 
 // event refuses an event outside of the Scope.
 func (s scoped) event(ctx context.Context, id int64) error {
-	found, err := s.list(ctx, operator.ParkedFilter{ID: id, Limit: 1})
+	found, err := s.list(ctx, admin.ParkedFilter{ID: id, Limit: 1})
 	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("event %d: %w", id, operator.ErrNotParked)
+		err = fmt.Errorf("event %d: %w", id, admin.ErrNotParked)
 	}
 	return err
 }
 
 func (s scoped) key(tenant, topic, key string) error {
 	if !s.scope.sees(tenant, topic) {
-		return fmt.Errorf("key %q of topic %q: %w", key, topic, operator.ErrNotParked)
+		return fmt.Errorf("key %q of topic %q: %w", key, topic, admin.ErrNotParked)
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (s scoped) reveal(ctx context.Context, id int64, reason string) (event, err
 }
 
 // EditParked implements side.
-func (s scoped) EditParked(ctx context.Context, id int64, edit operator.Edit, reason string) error {
+func (s scoped) EditParked(ctx context.Context, id int64, edit admin.Edit, reason string) error {
 	if err := s.event(ctx, id); err != nil {
 		return err
 	}
@@ -155,9 +155,9 @@ func (s scoped) ReleaseEvent(ctx context.Context, id int64, reason string) error
 }
 
 // DiscardEvent implements side.
-func (s scoped) DiscardEvent(ctx context.Context, id int64, reason string) (operator.DiscardResult, error) {
+func (s scoped) DiscardEvent(ctx context.Context, id int64, reason string) (admin.DiscardResult, error) {
 	if err := s.event(ctx, id); err != nil {
-		return operator.DiscardResult{}, err
+		return admin.DiscardResult{}, err
 	}
 	return s.side.DiscardEvent(ctx, id, reason)
 }
@@ -171,28 +171,28 @@ func (s scoped) ReleaseKey(ctx context.Context, tenant, topic, key, reason strin
 }
 
 // DiscardKey implements side.
-func (s scoped) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (operator.DiscardResult, error) {
+func (s scoped) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (admin.DiscardResult, error) {
 	if err := s.key(tenant, topic, key); err != nil {
-		return operator.DiscardResult{}, err
+		return admin.DiscardResult{}, err
 	}
 	return s.side.DiscardKey(ctx, tenant, topic, key, reason)
 }
 
 // BlockedKeys implements side. It returns the keys in the Scope, of the longest blocked ones that a filter selects.
-func (s scoped) BlockedKeys(ctx context.Context, f operator.BlockedFilter) ([]operator.BlockedKey, error) {
+func (s scoped) BlockedKeys(ctx context.Context, f admin.BlockedFilter) ([]admin.BlockedKey, error) {
 	f.Limit = mostAtOnce
 	list, err := s.side.BlockedKeys(ctx, f)
-	return slices.DeleteFunc(list, func(k operator.BlockedKey) bool { return !s.scope.sees(k.Tenant, k.Topic) }), err
+	return slices.DeleteFunc(list, func(k admin.BlockedKey) bool { return !s.scope.sees(k.Tenant, k.Topic) }), err
 }
 
 // Failures implements side, like BlockedKeys.
-func (s scoped) Failures(ctx context.Context, f operator.FailureFilter) ([]operator.Failure, error) {
+func (s scoped) Failures(ctx context.Context, f admin.FailureFilter) ([]admin.Failure, error) {
 	f.Limit = mostLookedAt
 	list, err := s.side.Failures(ctx, f)
 	return s.scope.failures(list), err
 }
 
-func (s *Scope) failures(list []operator.Failure) (seen []operator.Failure) {
+func (s *Scope) failures(list []admin.Failure) (seen []admin.Failure) {
 	for _, f := range list {
 		if s.sees(f.Tenant, f.Topic) {
 			seen = append(seen, f)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/effectonce/effectonce/admin"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -23,15 +24,15 @@ const page = 100
 
 // side is the operator of an outbox or of an inbox.
 type side interface {
-	audit.ParkedOperator
+	admin.ParkedOperator
 	// list returns events without headers and payloads; reveal returns both, and is audited.
-	list(ctx context.Context, f operator.ParkedFilter) ([]event, error)
+	list(ctx context.Context, f admin.ParkedFilter) ([]event, error)
 	reveal(ctx context.Context, id int64, reason string) (event, error)
 }
 
 // event is a parked event of either side.
 type event struct {
-	operator.Parked
+	admin.Parked
 	Consumer    string
 	ContentType string
 	Maybe       bool // an attempt may have reached Kafka
@@ -69,7 +70,7 @@ func (d *database) side(where, consumer, name string) (side, error) {
 
 type outboxSide struct{ *operator.Operator }
 
-func (o outboxSide) list(ctx context.Context, f operator.ParkedFilter) (events []event, err error) {
+func (o outboxSide) list(ctx context.Context, f admin.ParkedFilter) (events []event, err error) {
 	found, err := o.Parked(ctx, f)
 	for i := range found {
 		events = append(events, outboxEvent(&found[i]))
@@ -93,7 +94,7 @@ func outboxEvent(from *operator.ParkedEvent) event {
 
 type inboxSide struct{ *inboxoperator.Operator }
 
-func (o inboxSide) list(ctx context.Context, f operator.ParkedFilter) (events []event, err error) {
+func (o inboxSide) list(ctx context.Context, f admin.ParkedFilter) (events []event, err error) {
 	found, err := o.Parked(ctx, f)
 	for i := range found {
 		events = append(events, inboxEvent(&found[i]))

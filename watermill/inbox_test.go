@@ -17,6 +17,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
@@ -382,7 +383,7 @@ func TestP9_6_ParkedAndReleased(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil || len(list) != 2 || list[0].Code != "unknown_account" {
 		t.Fatal(list, err)
 	}

@@ -7,8 +7,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
-	"github.com/effectonce/effectonce/internal/audit"
 )
 
 type auditCommand[S side] struct {
@@ -28,7 +28,7 @@ func (c *auditCommand[S]) run(ctx context.Context, p *program) error {
 		}
 		w := c.Side.words()
 		head := "AT\tOPERATOR\tACTION\t" + w.column("CONSUMER") + "TOPIC\tKEY\tMESSAGE ID\tREASON\tDETAIL"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a audit.Entry) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a admin.AuditEntry) {
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\t%s\t%s\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator),
 				a.Action, w.column(a.Consumer),
 				cmp.Or(a.Topic, "-"), shown(a.Key), idOrNone(a.MessageID), shown(a.Reason), a.Detail)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/idempotency"
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
@@ -225,7 +226,7 @@ func (c *keysAuditCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 		const head = "AT\tOPERATOR\tACTION\tOPERATION\tTENANT\tKEY\tREASON\tDETAIL"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a keysoperator.AuditEntry) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a admin.AuditEntry) {
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%q\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator),
 				a.Action, a.Operation, cmp.Or(a.Tenant, "-"), a.Key, shown(a.Reason), a.Detail)
 		})

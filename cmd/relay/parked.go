@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
-	"github.com/effectonce/effectonce/internal/audit"
 )
 
 // parkedCommand has the operators' commands for parked events, of an outbox or of an inbox. A command of one side only
@@ -32,7 +32,7 @@ type parkedCommand[S side] struct {
 
 // parkedEvent is a parked event for display.
 type parkedEvent struct {
-	audit.Parked
+	admin.Parked
 	consumer string
 	details  [][2]string // of one side only
 	json     any
@@ -53,8 +53,8 @@ func (e *parkedEvent) parkedError(ctx context.Context, o parkedOperator) (string
 	if e.Kind != "behind" {
 		return errorText(e.Error), nil
 	}
-	keys, err := o.BlockedKeys(ctx, audit.BlockedFilter{Tenant: &e.Tenant, Topic: e.Topic, Key: e.Key})
-	at := slices.IndexFunc(keys, func(k audit.BlockedKey) bool { return k.Consumer == e.consumer })
+	keys, err := o.BlockedKeys(ctx, admin.BlockedFilter{Tenant: &e.Tenant, Topic: e.Topic, Key: e.Key})
+	at := slices.IndexFunc(keys, func(k admin.BlockedKey) bool { return k.Consumer == e.consumer })
 	switch {
 	case err != nil || at < 0: // released or discarded meanwhile
 		return errorText(""), err
@@ -113,7 +113,7 @@ func (c *parkedListCommand[S]) run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	filter := audit.ParkedFilter{
+	filter := admin.ParkedFilter{
 		MessageID: id, Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, Kind: c.Kind, OlderThan: c.OlderThan,
 		After: c.After, Limit: c.Limit,
 	}
@@ -150,7 +150,7 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	filter := audit.BlockedFilter{
+	filter := admin.BlockedFilter{
 		Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan,
 		Limit: c.Limit,
 	}
@@ -161,7 +161,7 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 		}
 		w := c.Side.words()
 		head := w.column("CONSUMER") + "TENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tERROR"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k audit.BlockedKey) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k admin.BlockedKey) {
 			state := "parked"
 			switch {
 			case k.Releasing:
@@ -256,5 +256,5 @@ func writePayload(w io.Writer, payload []byte) error {
 
 // overtaken reports whether another operator has changed the event meanwhile.
 func overtaken(err error) bool {
-	return errors.Is(err, audit.ErrNotParked) || errors.Is(err, audit.ErrReleasing)
+	return errors.Is(err, admin.ErrNotParked) || errors.Is(err, admin.ErrReleasing)
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
-	"github.com/effectonce/effectonce/internal/audit"
 )
 
 // keyFlags name a key. A missing tenant means the empty one.
@@ -72,7 +72,7 @@ func (c *parkedEditCommand[S]) run(ctx context.Context, p *program) error {
 	})
 }
 
-func (c *parkedEditCommand[S]) edit() (edit audit.Edit, err error) {
+func (c *parkedEditCommand[S]) edit() (edit admin.Edit, err error) {
 	switch {
 	case c.ID <= 0:
 		return edit, service.Usage("--id is missing: list shows it")
@@ -102,7 +102,7 @@ func (c *parkedEditCommand[S]) edit() (edit audit.Edit, err error) {
 	if c.ContentType != "" {
 		edit.ContentType = &c.ContentType
 	}
-	if edit == (audit.Edit{}) {
+	if edit == (admin.Edit{}) {
 		return edit, service.Usage("nothing to change: give --payload-file, --tombstone, --header, --no-headers or " +
 			"--content-type")
 	}
@@ -161,7 +161,7 @@ func (c *parkedDiscardCommand[S]) run(ctx context.Context, p *program) error {
 	}
 	return c.groupFlags.act(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) error {
 		var err error
-		var gone audit.DiscardResult
+		var gone admin.DiscardResult
 		switch {
 		case c.All:
 			return c.discardAll(ctx, p, o)
@@ -177,7 +177,7 @@ func (c *parkedDiscardCommand[S]) run(ctx context.Context, p *program) error {
 	})
 }
 
-func mayAppear(d audit.DiscardResult) string {
+func mayAppear(d admin.DiscardResult) string {
 	if d.MayAppear == 0 {
 		return ""
 	}
@@ -198,12 +198,12 @@ func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
 		return service.Usage("--topic and --key name the key (and --tenant, if it has one)")
 	}
 	return changeParked(ctx, p, c.Side, c.changeFlags, 0, func(ctx context.Context, o parkedOperator) error {
-		keys, err := o.BlockedKeys(ctx, audit.BlockedFilter{Tenant: &c.Tenant, Topic: c.Topic, Key: c.Key, Limit: 1})
+		keys, err := o.BlockedKeys(ctx, admin.BlockedFilter{Tenant: &c.Tenant, Topic: c.Topic, Key: c.Key, Limit: 1})
 		if err != nil {
 			return err
 		}
 		if len(keys) == 0 || keys[0].Head == nil {
-			return fmt.Errorf("key %s of topic %s: %w", shown(c.Key), c.Topic, audit.ErrNotParked)
+			return fmt.Errorf("key %s of topic %s: %w", shown(c.Key), c.Topic, admin.ErrNotParked)
 		}
 		head := keys[0]
 		gone, err := o.DiscardEvent(ctx, head.HeadID, c.Reason)

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
-	"github.com/effectonce/effectonce/internal/audit"
 )
 
 // likeFlags choose failures with common properties. Type and code are pointers, because they may be empty.
@@ -20,8 +20,8 @@ type likeFlags struct {
 	Until time.Time `line:"" shown:"(any)" placeholder:"TIME" help:"Only what was parked at this time (RFC 3339) or earlier."`
 }
 
-func (c likeFlags) filter(topic string) audit.FailureFilter {
-	return audit.FailureFilter{Topic: topic, Code: c.Code, Type: c.Type, Since: c.Since, Until: c.Until}
+func (c likeFlags) filter(topic string) admin.FailureFilter {
+	return admin.FailureFilter{Topic: topic, Code: c.Code, Type: c.Type, Since: c.Since, Until: c.Until}
 }
 
 // groupFlags are the flags of a command for many failures.
@@ -60,7 +60,7 @@ func (c groupFlags) act(ctx context.Context, p *program, s side, ch changeFlags,
 
 // count reports how many failures a change of all would affect.
 func (c groupFlags) count(ctx context.Context, p *program, o parkedOperator, ch changeFlags,
-	f audit.FailureFilter,
+	f admin.FailureFilter,
 ) error {
 	f.Limit, f.Count = cmp.Or(c.Limit, mostCounted), true
 	list, err := o.Failures(ctx, f)
@@ -71,7 +71,7 @@ func (c groupFlags) count(ctx context.Context, p *program, o parkedOperator, ch 
 	if c.Limit == 0 && len(list) == mostCounted {
 		most = "at least "
 	}
-	r := audit.Counted(list)
+	r := admin.Counted(list)
 	if len(list) == 0 {
 		return c.none(ctx, p, o, ch, f)
 	}
@@ -81,14 +81,14 @@ func (c groupFlags) count(ctx context.Context, p *program, o parkedOperator, ch 
 
 // none reports that nothing matches, or only what --all leaves.
 func (c groupFlags) none(ctx context.Context, p *program, o parkedOperator, ch changeFlags,
-	f audit.FailureFilter,
+	f admin.FailureFilter,
 ) error {
 	f.Kinds, f.Limit, f.Count = []string{"quarantined"}, mostCounted, false
 	list, err := o.Failures(ctx, f)
 	if err != nil {
 		return err
 	}
-	r := audit.GroupResult{}
+	r := admin.GroupResult{}
 	if n := len(list); n > 0 {
 		return ch.report(p, r, "Nothing is changed: what matches is %d quarantined events, which --all leaves. The "+
 			"inbox cannot tell whether they were applied: check the business row of each, and name it with --id.", n)
@@ -98,9 +98,9 @@ func (c groupFlags) none(ctx context.Context, p *program, o parkedOperator, ch c
 }
 
 // each changes failures page by page. A failure that fails again meanwhile comes last, and ends it.
-func (c groupFlags) each(ctx context.Context, o parkedOperator, f audit.FailureFilter, change func(ctx context.Context,
-	o audit.ParkedOperator, list []audit.Failure, reason string) (audit.GroupResult, error), reason string,
-) (sum audit.GroupResult, err error) {
+func (c groupFlags) each(ctx context.Context, o parkedOperator, f admin.FailureFilter, change func(ctx context.Context,
+	o admin.ParkedOperator, list []admin.Failure, reason string) (admin.GroupResult, error), reason string,
+) (sum admin.GroupResult, err error) {
 	const page = 1000
 	type failure struct {
 		tenant, topic, key string
@@ -112,13 +112,13 @@ func (c groupFlags) each(ctx context.Context, o parkedOperator, f audit.FailureF
 		if c.Limit > 0 {
 			f.Limit = min(page, c.Limit-len(seen))
 		}
-		var list []audit.Failure
+		var list []admin.Failure
 		if f.Limit > 0 {
 			if list, err = o.Failures(ctx, f); err != nil {
 				return sum, err
 			}
 		}
-		list = slices.DeleteFunc(list, func(u audit.Failure) bool {
+		list = slices.DeleteFunc(list, func(u admin.Failure) bool {
 			one := failure{u.Tenant, u.Topic, u.Key, 0}
 			if u.Alone {
 				one = failure{id: u.ID}
@@ -145,8 +145,8 @@ func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o 
 	if c.DryRun {
 		return c.count(ctx, p, o, c.changeFlags, f)
 	}
-	r, err := c.each(ctx, o, f, audit.ReleaseAll, c.Reason)
-	if err == nil && r == (audit.GroupResult{}) {
+	r, err := c.each(ctx, o, f, admin.ReleaseAll, c.Reason)
+	if err == nil && r == (admin.GroupResult{}) {
 		return c.none(ctx, p, o, c.changeFlags, f)
 	}
 	return c.ended(p, r, err, fmt.Sprintf("%d keys and %d lone events are released, %d events in all: %s them, each "+
@@ -159,17 +159,17 @@ func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o 
 	if c.DryRun {
 		return c.count(ctx, p, o, c.changeFlags, f)
 	}
-	r, err := c.each(ctx, o, f, audit.DiscardAll, c.Reason)
-	if err == nil && r == (audit.GroupResult{}) {
+	r, err := c.each(ctx, o, f, admin.DiscardAll, c.Reason)
+	if err == nil && r == (admin.GroupResult{}) {
 		return c.none(ctx, p, o, c.changeFlags, f)
 	}
 	return c.ended(p, r, err, fmt.Sprintf("%d events are given up for good, the first of %d keys and %d lone ones. "+
 		"What waits behind them stays parked until it is released.%s", r.Events, r.Keys, r.Alone,
-		mayAppear(audit.DiscardResult{MayAppear: r.MayAppear})))
+		mayAppear(admin.DiscardResult{MayAppear: r.MayAppear})))
 }
 
 // ended reports the result also if an error has ended it early.
-func (f changeFlags) ended(p *program, r audit.GroupResult, err error, done string) error {
+func (f changeFlags) ended(p *program, r admin.GroupResult, err error, done string) error {
 	if err != nil {
 		return fmt.Errorf("broken off after %d keys and %d lone events: %w", r.Keys, r.Alone, err)
 	}
@@ -193,7 +193,7 @@ flags with --all.`
 
 func (c *parkedFailuresCommand[S]) run(ctx context.Context, p *program) error {
 	f := c.filter(c.Topic)
-	f.Limit = audit.MostGrouped
+	f.Limit = admin.MostGrouped
 	every := map[string]time.Duration{"hour": time.Hour, "day": 24 * time.Hour}[c.By]
 	return c.Side.act(ctx, p, c.Timeout, nobody, func(ctx context.Context, o parkedOperator) error {
 		list, err := o.Failures(ctx, f)
@@ -202,14 +202,14 @@ func (c *parkedFailuresCommand[S]) run(ctx context.Context, p *program) error {
 		}
 		w := c.Side.words()
 		head := "KEYS\tALONE\t" + w.column("CONSUMER") + "TOPIC\tTYPE\tKIND\tCODE\tFIRST\tLAST\tERROR"
-		err = writeList(p.stdout, c.JSON, audit.GroupFailures(list, every), head, func(table io.Writer,
-			g audit.FailureGroup,
+		err = writeList(p.stdout, c.JSON, admin.GroupFailures(list, every), head, func(table io.Writer,
+			g admin.FailureGroup,
 		) {
 			fmt.Fprintf(table, "%d\t%d\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Keys, g.Alone, w.column(g.Consumer), g.Topic,
 				shown(g.Type), g.Kind, cmp.Or(g.Code, "-"), g.First.UTC().Format(time.RFC3339),
 				g.Last.UTC().Format(time.RFC3339), errorText(g.Error))
 		})
-		if err == nil && !c.JSON && len(list) == audit.MostGrouped {
+		if err == nil && !c.JSON && len(list) == admin.MostGrouped {
 			_, err = fmt.Fprintln(p.stdout, "\nThese are the 10,000 that have been parked longest; there may be more.")
 		}
 		return err

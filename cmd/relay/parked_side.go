@@ -10,18 +10,18 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
-	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // parkedOperator is an operator of parked events, of an outbox or of an inbox.
 type parkedOperator interface {
-	audit.ParkedOperator
+	admin.ParkedOperator
 	// list and event are Parked and ParkedEvent, for display. Without payload the event has neither payload nor
 	// headers.
-	list(ctx context.Context, f audit.ParkedFilter) ([]parkedEvent, error)
+	list(ctx context.Context, f admin.ParkedFilter) ([]parkedEvent, error)
 	event(ctx context.Context, id int64, payload bool) (parkedEvent, error)
 }
 
@@ -72,7 +72,7 @@ func (f outboxFlags) act(ctx context.Context, p *program, timeout time.Duration,
 // outboxParked is a parkedOperator of an outbox.
 type outboxParked struct{ *operator.Operator }
 
-func (o outboxParked) list(ctx context.Context, f audit.ParkedFilter) (list []parkedEvent, err error) {
+func (o outboxParked) list(ctx context.Context, f admin.ParkedFilter) (list []parkedEvent, err error) {
 	found, err := o.Parked(ctx, f)
 	for _, e := range found {
 		list = append(list, parkedEvent{Parked: e.Parked, json: e})
@@ -170,7 +170,7 @@ func (f inboxFlags) act(ctx context.Context, p *program, timeout time.Duration, 
 // inboxParked is a parkedOperator of an inbox.
 type inboxParked struct{ *inboxoperator.Operator }
 
-func (o inboxParked) list(ctx context.Context, f audit.ParkedFilter) (list []parkedEvent, err error) {
+func (o inboxParked) list(ctx context.Context, f admin.ParkedFilter) (list []parkedEvent, err error) {
 	found, err := o.Parked(ctx, f)
 	for _, e := range found {
 		list = append(list, parkedEvent{Parked: e.Parked, consumer: e.Consumer, json: e})

@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
@@ -223,7 +224,7 @@ func (c *topicsDiscardCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("name what is meant: --topic, and --message-id or --all")
 	}
 	return c.change(ctx, p, c.Timeout, c.auditFlags, func(ctx context.Context, o *operator.Operator) error {
-		var all operator.DiscardResult
+		var all admin.DiscardResult
 		for {
 			some, err := o.DiscardHeld(ctx, c.Topic, id, c.Reason)
 			if err != nil && (all.Events == 0 || !errors.Is(err, operator.ErrNotHeld)) {

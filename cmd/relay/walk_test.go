@@ -23,9 +23,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
-	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -385,7 +385,7 @@ func walkSeed(t *testing.T, db *pgtest.DB) map[string]url.Values {
 	}
 	b64 := func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 	hash := sha256.Sum256([]byte("was"))
-	headers := audit.HeadersSum("text/plain", [][2]string{{"who", "<canary>"}})
+	headers := admin.HeadersSum("text/plain", [][2]string{{"who", "<canary>"}})
 	choice, err := json.Marshal(map[string]any{
 		"From": time.Now().Add(-24 * time.Hour), "To": time.Now(), "Topic": "payments", "Events": 1,
 	})

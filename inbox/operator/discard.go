@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/audit"
@@ -17,22 +18,24 @@ import (
 
 // DiscardEvent discards a parked event for good. Its id stays in the inbox as discarded, so that a repeat is a
 // duplicate, and the audit keeps its record. If the event is the first of a key's list, the next release starts with
-// the event behind it; if there is none, the key is unblocked at once. It fails with ErrNotParked.
-func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d DiscardResult, err error) {
+// the event behind it; if there is none, the key is unblocked at once. It fails with admin.ErrNotParked.
+func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d admin.DiscardResult, err error) {
 	err = o.discarding(ctx, "discard event", reason, func(c change) error {
 		e, err := c.locked(ctx, id)
 		if err != nil {
 			return err
 		}
-		d = DiscardResult{Events: 1}
+		d = admin.DiscardResult{Events: 1}
 		return c.discard(ctx, e.Consumer, e.hash, []discardID{{e.ID, e.MessageID, e.Code}})
 	})
 	return d, err
 }
 
 // DiscardKey discards the whole list of a parked key for good. Later events of the key are applied again. It fails with
-// ErrNotParked.
-func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d DiscardResult, err error) {
+// admin.ErrNotParked.
+func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d admin.DiscardResult,
+	err error,
+) {
 	err = o.discarding(ctx, "discard key", reason, func(c change) error {
 		hash, err := c.lockKey(ctx, tenant, topic, key)
 		if err != nil {
@@ -52,7 +55,7 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 		if err != nil {
 			return err
 		}
-		d = DiscardResult{Events: int64(len(list))}
+		d = admin.DiscardResult{Events: int64(len(list))}
 		if err := c.audit(ctx, tenant, topic, key, map[string]any{"events": len(list)}); err != nil {
 			return err
 		}

@@ -13,52 +13,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/pgschema"
-)
-
-// Types that the operators of an outbox and of an inbox share. If go doc shows no fields, use the other name: go doc
-// github.com/effectonce/effectonce/internal/audit.Parked.
-type (
-	// Parked has the common fields of a parked event of an outbox or an inbox: its ids, tenant, topic, key, type, Kind,
-	// why and since when it is parked, and its payload. Fields: go doc .../internal/audit.Parked.
-	Parked = audit.Parked
-	// ParkedFilter selects parked events by ids, tenant, topic, key, code, kind and age. The zero value selects the
-	// first hundred. Fields: go doc .../internal/audit.ParkedFilter.
-	ParkedFilter = audit.ParkedFilter
-	// BlockedFilter selects parked keys by tenant, topic, key, code and age. The zero value selects the first hundred.
-	// Fields: go doc .../internal/audit.BlockedFilter.
-	BlockedFilter = audit.BlockedFilter
-	// BlockedKey is a key whose events wait for an operator or are being released: since when and why, the number of
-	// events, and the first of them. Fields: go doc .../internal/audit.BlockedKey.
-	BlockedKey = audit.BlockedKey
-	// Failure is one item that waits for an operator: a parked key, or an event that is parked alone. Fields: go doc
-	// .../internal/audit.Failure.
-	Failure = audit.Failure
-	// FailureFilter selects failures by tenant, topic, type, code, kind and time. Fields: go doc
-	// .../internal/audit.FailureFilter.
-	FailureFilter = audit.FailureFilter
-	// Edit is the change that EditParked makes: Payload, Headers and ContentType; nil fields are not changed. Before,
-	// if not nil, is the SHA-256 of the payload before the change. A payload that is JSON stays JSON without AnyBytes.
-	Edit = audit.Edit
-	// DiscardResult is the result of a discard: the number of Events, and of events that MayAppear anyway.
-	DiscardResult = audit.DiscardResult
-	// AuditEntry is one row of the audit: when, who, what, why, and which event or key. Fields: go doc
-	// .../internal/audit.Entry.
-	AuditEntry = audit.Entry
-)
-
-// Errors that the operators of an outbox and of an inbox share.
-var (
-	// ErrNotParked: the event or key is not parked, or is no longer parked.
-	ErrNotParked = audit.ErrNotParked
-	// ErrReleasing: an event cannot be changed while it is being released. Wait until it is decided or parked again.
-	ErrReleasing = audit.ErrReleasing
-	// ErrEdited: the event has changed since Edit.Before was computed.
-	ErrEdited = audit.ErrEdited
 )
 
 // ErrAnother: the edit makes another event of the record, or none that can be understood.
@@ -120,9 +80,9 @@ func (c change) query(ctx context.Context, statement string, args ...any) pgx.Ro
 
 // EditParked changes a parked event before its release. The event keeps its id, topic, key and type: the payload of a
 // CloudEvent in the structured mode is the whole CloudEvent, and so must the new one be. The audit keeps the original
-// record. It fails with ErrNotParked, ErrReleasing, ErrEdited and ErrAnother.
-func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
-	if err := edit.Check(false); err != nil {
+// record. It fails with admin.ErrNotParked, admin.ErrReleasing, admin.ErrEdited and ErrAnother.
+func (o *Operator) EditParked(ctx context.Context, id int64, edit admin.Edit, reason string) error {
+	if err := audit.CheckHeaders(edit, false); err != nil {
 		return fmt.Errorf("inbox: edit parked: %w", err)
 	}
 	return o.act(ctx, "edit parked", reason, func(c change) error {
@@ -131,10 +91,10 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 			return err
 		}
 		if e.Releasing {
-			return fmt.Errorf("event %d %w", id, ErrReleasing)
+			return fmt.Errorf("event %d %w", id, admin.ErrReleasing)
 		}
 		contentType, own := audit.OwnHeaders(e.Headers)
-		if err := edit.CheckBefore(id, e.Payload, contentType, own); err != nil {
+		if err := audit.CheckBefore(edit, id, e.Payload, contentType, own); err != nil {
 			return err
 		}
 		to := event.Record{Topic: e.Topic, Value: e.Payload, Headers: e.Headers}
@@ -150,7 +110,7 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if err := checkSame(id, was, event.Decode(&to, "")); err != nil {
 			return err
 		}
-		if err := c.auditRecords(ctx, edit.Detail(), true, e.ID); err != nil {
+		if err := c.auditRecords(ctx, audit.Changed(edit), true, e.ID); err != nil {
 			return err
 		}
 		_, err = c.exec(ctx, sql.Edit, e.ID, edit.Payload != nil, payload, headers)
@@ -173,7 +133,7 @@ func checkSame(id int64, was, is event.Event) error {
 }
 
 // edited returns the new headers of a record: the codec's headers unchanged, then the event's own headers by name.
-func edited(headers []event.Header, edit Edit) []event.Header {
+func edited(headers []event.Header, edit admin.Edit) []event.Header {
 	var list []event.Header
 	for _, h := range headers {
 		switch {
@@ -199,8 +159,8 @@ func edited(headers []event.Header, edit Edit) []event.Header {
 // ReleaseKey releases the events of a parked key, in order. A worker runs them one after the other; new events of the
 // key are added behind them. The key is parked again when an event fails again. It is also parked again at an event
 // with [inbox.CodeMaybePublished] that is not the first of the list: check whether that event was applied, then release
-// the key or discard the event. ReleaseKey returns the number of waiting events. It fails with ErrNotParked. Releasing
-// a key that is already being released is not an error.
+// the key or discard the event. ReleaseKey returns the number of waiting events. It fails with admin.ErrNotParked.
+// Releasing a key that is already being released is not an error.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
 	err = o.act(ctx, "release key", reason, func(c change) error {
 		hash, err := c.lockKey(ctx, tenant, topic, key)
@@ -225,7 +185,7 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 
 // ReleaseEvent releases one event that is parked or quarantined alone. Before releasing a quarantined event, check its
 // business row: the inbox cannot tell whether it was applied. An event in the list of a parked key is refused, because
-// it would break the key's order: release the key, or discard the events before it. It fails with ErrNotParked.
+// it would break the key's order: release the key, or discard the events before it. It fails with admin.ErrNotParked.
 func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
 	return o.act(ctx, "release event", reason, func(c change) error {
 		e, err := c.locked(ctx, id)
@@ -243,13 +203,13 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 }
 
 // RevealParked is ParkedEvent with a row in the audit: who saw the headers and payload, and why. It fails with
-// ErrNotParked.
+// admin.ErrNotParked.
 func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (ParkedEvent, error) {
 	var e ParkedEvent
 	err := o.act(ctx, "reveal parked", reason, func(c change) error {
-		list, err := o.parked(ctx, c.tx, ParkedFilter{ID: id, Limit: 1}, true)
+		list, err := o.parked(ctx, c.tx, admin.ParkedFilter{ID: id, Limit: 1}, true)
 		if err == nil && len(list) == 0 {
-			err = fmt.Errorf("event %d: %w", id, ErrNotParked)
+			err = fmt.Errorf("event %d: %w", id, admin.ErrNotParked)
 		}
 		if err != nil {
 			return err
@@ -276,9 +236,9 @@ var errNoConsumer = errors.New("name the consumer: a key or partition is one of 
 
 // locked locks a parked event and reads all of it. If its key has a mark, locked locks the mark first.
 func (c change) locked(ctx context.Context, id int64) (ParkedEvent, error) {
-	missing := fmt.Errorf("event %d: %w", id, ErrNotParked)
+	missing := fmt.Errorf("event %d: %w", id, admin.ErrNotParked)
 	read := func() (ParkedEvent, error) {
-		found, err := c.o.parked(ctx, c.tx, ParkedFilter{ID: id, Limit: 1}, true)
+		found, err := c.o.parked(ctx, c.tx, admin.ParkedFilter{ID: id, Limit: 1}, true)
 		if err == nil && len(found) == 0 {
 			err = missing
 		}
@@ -318,7 +278,7 @@ func (c change) lockKey(ctx context.Context, tenant, topic, key string) (hash []
 	var state string
 	err = c.query(ctx, sql.LockMark, c.o.consumer, hash).Scan(&state)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
+		return nil, fmt.Errorf("key %q of topic %q: %w", key, topic, admin.ErrNotParked)
 	}
 	return hash, err
 }
@@ -345,6 +305,6 @@ func (c change) auditRecords(ctx context.Context, detail map[string]any, whole b
 }
 
 // Audit returns the latest actions, newest first, at most limit.
-func (o *Operator) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
+func (o *Operator) Audit(ctx context.Context, limit int) ([]admin.AuditEntry, error) {
 	return o.person.Log(ctx, o.q(sql.AuditLog), o.consumer, limit)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/audit"
@@ -15,7 +16,7 @@ import (
 
 // ParkedEvent is an event that finally failed, waits behind a failed event, or is quarantined.
 type ParkedEvent struct {
-	Parked
+	admin.Parked
 	Consumer  string         `json:"consumer"`
 	Partition int32          `json:"partition"`
 	Offset    int64          `json:"offset"`
@@ -26,7 +27,7 @@ type ParkedEvent struct {
 }
 
 // Parked lists parked events in the order of ID, without headers and payloads.
-func (o *Operator) Parked(ctx context.Context, f ParkedFilter) ([]ParkedEvent, error) {
+func (o *Operator) Parked(ctx context.Context, f admin.ParkedFilter) ([]ParkedEvent, error) {
 	list, err := o.parked(ctx, o.db, f, false)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: listing parked events: %w", err)
@@ -34,11 +35,11 @@ func (o *Operator) Parked(ctx context.Context, f ParkedFilter) ([]ParkedEvent, e
 	return list, nil
 }
 
-// ParkedEvent reads one parked event with its headers and payload. It fails with ErrNotParked.
+// ParkedEvent reads one parked event with its headers and payload. It fails with admin.ErrNotParked.
 func (o *Operator) ParkedEvent(ctx context.Context, id int64) (ParkedEvent, error) {
-	list, err := o.parked(ctx, o.db, ParkedFilter{ID: id, Limit: 1}, true)
+	list, err := o.parked(ctx, o.db, admin.ParkedFilter{ID: id, Limit: 1}, true)
 	if err == nil && len(list) == 0 {
-		err = ErrNotParked
+		err = admin.ErrNotParked
 	}
 	if err != nil {
 		return ParkedEvent{}, fmt.Errorf("inbox: event %d: %w", id, err)
@@ -46,9 +47,9 @@ func (o *Operator) ParkedEvent(ctx context.Context, id int64) (ParkedEvent, erro
 	return list[0], nil
 }
 
-func (o *Operator) parked(ctx context.Context, db audit.DB, f ParkedFilter, whole bool) ([]ParkedEvent, error) {
+func (o *Operator) parked(ctx context.Context, db audit.DB, f admin.ParkedFilter, whole bool) ([]ParkedEvent, error) {
 	if f.Limit <= 0 {
-		f.Limit = audit.DefaultLimit
+		f.Limit = admin.DefaultLimit
 	}
 	id := ""
 	if f.MessageID != uuid.Nil {
@@ -100,14 +101,14 @@ func someBytes(s string) []byte {
 
 // Failures lists the parked keys and the events that are parked alone, oldest first, without those that are being
 // released.
-func (o *Operator) Failures(ctx context.Context, f FailureFilter) ([]Failure, error) {
+func (o *Operator) Failures(ctx context.Context, f admin.FailureFilter) ([]admin.Failure, error) {
 	return o.person.Failures(ctx, o.q(sql.Failures), f, optional(f.Tenant), o.consumer)
 }
 
 // BlockedKeys lists parked keys, the longest blocked first.
-func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedKey, error) {
+func (o *Operator) BlockedKeys(ctx context.Context, f admin.BlockedFilter) ([]admin.BlockedKey, error) {
 	if f.Limit <= 0 {
-		f.Limit = audit.DefaultLimit
+		f.Limit = admin.DefaultLimit
 	}
 	return o.person.BlockedKeys(ctx, o.q(sql.BlockedKeys), o.consumer, optional(f.Tenant), f.Topic, someBytes(f.Key),
 		f.Code,

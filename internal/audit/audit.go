@@ -1,19 +1,17 @@
 // Package audit has the common part of an outbox's and an inbox's Operator: transactions that record a change in the
-// audit, and the types of filters and results.
+// audit, and reads and checks that both need. Package admin has their types.
 package audit
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgsession"
 )
@@ -73,24 +71,9 @@ func (p *Person) Begin(ctx context.Context, do func(tx pgx.Tx) error) error {
 	})
 }
 
-// Entry is a row of the audit.
-type Entry struct {
-	At        time.Time       `json:"at"`
-	Operator  string          `json:"operator"`
-	Action    string          `json:"action"`
-	Reason    string          `json:"reason"`
-	Consumer  string          `json:"consumer,omitempty"` // only of an inbox
-	MessageID *uuid.UUID      `json:"message_id"`         // nil if the action is not about one event
-	Tenant    string          `json:"tenant"`
-	Topic     string          `json:"topic"`
-	Key       string          `json:"key"`
-	Operation string          `json:"operation,omitempty"` // only of idempotency keys, which have no topic
-	Detail    json.RawMessage `json:"detail"`
-}
-
 // Log returns the audit's rows that a statement selects.
-func (p *Person) Log(ctx context.Context, statement string, args ...any) ([]Entry, error) {
-	return List(ctx, p, "reading the audit", func(row pgx.CollectableRow) (e Entry, err error) {
+func (p *Person) Log(ctx context.Context, statement string, args ...any) ([]admin.AuditEntry, error) {
+	return List(ctx, p, "reading the audit", func(row pgx.CollectableRow) (e admin.AuditEntry, err error) {
 		var tenant, key []byte
 		err = row.Scan(&e.At, &e.Operator, &e.Action, &e.Reason, &e.Consumer, &e.MessageID, &tenant, &e.Topic, &key,
 			&e.Detail)
@@ -129,13 +112,3 @@ func Read[T any](ctx context.Context, db DB, scan pgx.RowToFunc[T], statement st
 	err = db.SendBatch(ctx, &b).Close()
 	return list, pgsession.Advise(err)
 }
-
-// ErrNotParked is returned for an event or key that is not parked, or no longer.
-var ErrNotParked = errors.New("not parked: it was released or discarded meanwhile, or never was; list what is parked")
-
-// ErrEdited is returned for an edit of a payload that somebody else has changed since Edit.Before was computed.
-var ErrEdited = errors.New("has another payload than the one that was seen: look at it again")
-
-// ErrReleasing is returned for a change of an event that is being released. Wait until it is published or applied, or
-// parked again.
-var ErrReleasing = errors.New("is being released at this moment: wait until that is done, or it is parked again")

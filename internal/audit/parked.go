@@ -8,121 +8,22 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 )
 
-// DefaultLimit is the default length of a list.
-const DefaultLimit = 100
-
-// Parked has the fields that parked events of an outbox and of an inbox have in common.
-type Parked struct {
-	ID        int64     `json:"id"` // its order in the list of its key
-	MessageID uuid.UUID `json:"message_id"`
-	// Tenant and Key of an inbox are the record's bytes, which need not be text.
-	Tenant string `json:"tenant"`
-	Topic  string `json:"topic"`
-	Key    string `json:"key"`
-	Type   string `json:"type"`
-	// Kind is "refused" by Kafka, "failed" in an effect, "behind" another parked event of its key, or "quarantined" in
-	// an inbox.
-	Kind string `json:"kind"`
-	// Alone says that later events of the key are not parked behind it.
-	Alone     bool      `json:"alone"`
-	Releasing bool      `json:"releasing"`
-	Attempts  int       `json:"attempts"` // failed ones
-	Error     string    `json:"error"`    // the last error
-	Code      string    `json:"code"`     // the error's code
-	ParkedAt  time.Time `json:"parked_at"`
-	Bytes     int       `json:"bytes"` // size of the payload; -1 for a tombstone
-	// Payload and headers are set by Operator.ParkedEvent only.
-	Payload []byte `json:"payload,omitempty"`
-}
-
-// ParkedOperator is what the operators of an outbox and of an inbox do alike.
-type ParkedOperator interface {
-	BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedKey, error)
-	Failures(ctx context.Context, f FailureFilter) ([]Failure, error)
-	EditParked(ctx context.Context, id int64, edit Edit, reason string) error
-	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
-	ReleaseEvent(ctx context.Context, id int64, reason string) error
-	DiscardEvent(ctx context.Context, id int64, reason string) (DiscardResult, error)
-	DiscardKey(ctx context.Context, tenant, topic, key, reason string) (DiscardResult, error)
-	Audit(ctx context.Context, limit int) ([]Entry, error)
-}
-
-// ParkedFilter selects parked events. The zero value selects the first 100 of all.
-type ParkedFilter struct {
-	ID        int64         // 0: any
-	MessageID uuid.UUID     // zero: any
-	Tenant    *string       // nil: any
-	Topic     string        // empty: any
-	Key       string        // empty: any
-	Code      string        // the code of the error, such as "MESSAGE_TOO_LARGE"; empty: any
-	Kind      string        // Parked.Kind; empty: any
-	OlderThan time.Duration // parked for at least this long
-	After     int64         // only higher IDs, for the next page
-	Limit     int           // default 100
-}
-
-// BlockedFilter selects parked keys. The zero value selects the first 100 of all.
-type BlockedFilter struct {
-	Tenant    *string       // nil: any
-	Topic     string        // empty: any
-	Key       string        // empty: any
-	Code      string        // the code of the error; empty: any
-	OlderThan time.Duration // in its state for at least this long
-	Limit     int           // default 100
-}
-
-// BlockedKey is a key whose events wait for an operator, or are being released.
-type BlockedKey struct {
-	Consumer  string `json:"consumer,omitempty"` // only of an inbox
-	Tenant    string `json:"tenant"`             // as in Parked, and Key too
-	Topic     string `json:"topic"`
-	Key       string `json:"key"`
-	Releasing bool   `json:"releasing"`
-	// AtBound says that its list has reached the inbox's Config.ParkedPerKey, at which the partition halts.
-	AtBound bool      `json:"at_bound"`
-	Since   time.Time `json:"since"`   // start of this state
-	Error   string    `json:"error"`   // of its first event
-	Code    string    `json:"code"`    // the error's code
-	Waiting int64     `json:"waiting"` // number of events in its list
-	// Oldest is the time at which the first event was appended to an outbox, or parked in an inbox; Since for an empty
-	// list.
-	Oldest time.Time  `json:"oldest"`
-	HeadID int64      `json:"head_id"` // ID of the first event; 0 for an empty list
-	Head   *uuid.UUID `json:"head"`    // its message id; nil for an empty list
-}
-
 // BlockedKeys returns the parked keys that a statement selects.
-func (p *Person) BlockedKeys(ctx context.Context, statement string, args ...any) ([]BlockedKey, error) {
-	return List(ctx, p, "listing parked keys", func(row pgx.CollectableRow) (k BlockedKey, err error) {
+func (p *Person) BlockedKeys(ctx context.Context, statement string, args ...any) ([]admin.BlockedKey, error) {
+	return List(ctx, p, "listing parked keys", func(row pgx.CollectableRow) (k admin.BlockedKey, err error) {
 		var tenant, key []byte
 		err = row.Scan(&k.Consumer, &tenant, &k.Topic, &key, &k.Releasing, &k.AtBound, &k.Since, &k.Error, &k.Code,
 			&k.Waiting, &k.Oldest, &k.HeadID, &k.Head)
 		k.Tenant, k.Key = string(tenant), string(key)
 		return k, err
 	}, statement, args...)
-}
-
-// Edit is a change of a parked event. Nil fields stay unchanged.
-type Edit struct {
-	Payload     *[]byte            // a nil slice makes it a tombstone
-	Headers     *map[string]string // replaces all; names that the codec reserves are refused
-	ContentType *string
-	// Before is the SHA-256 of the payload that is changed, as whoever changes it has seen it. An event with another
-	// payload stays as it is. Nil: whatever it has is changed.
-	Before *[sha256.Size]byte
-	// HeadersBefore is likewise the HeadersSum of content type and headers.
-	HeadersBefore *[sha256.Size]byte
-	// AnyBytes lets Payload be no JSON where the payload before is JSON.
-	AnyBytes bool
 }
 
 // NoJSON returns where a payload stops being JSON, if the one before it was JSON. It returns nil for a tombstone.
@@ -138,10 +39,10 @@ func NoJSON(was, is []byte) error {
 
 // CheckBefore refuses an edit whose Before or HeadersBefore are not those of the event. It refuses a payload that is no
 // JSON in place of one that is, unless AnyBytes is set.
-func (e Edit) CheckBefore(id int64, payload []byte, contentType string, own [][2]string) error {
+func CheckBefore(e admin.Edit, id int64, payload []byte, contentType string, own [][2]string) error {
 	if e.Before != nil && sha256.Sum256(payload) != *e.Before ||
-		e.HeadersBefore != nil && HeadersSum(contentType, own) != *e.HeadersBefore {
-		return fmt.Errorf("event %d: %w", id, ErrEdited)
+		e.HeadersBefore != nil && admin.HeadersSum(contentType, own) != *e.HeadersBefore {
+		return fmt.Errorf("event %d: %w", id, admin.ErrEdited)
 	}
 	if e.Payload == nil || e.AnyBytes {
 		return nil
@@ -151,15 +52,6 @@ func (e Edit) CheckBefore(id int64, payload []byte, contentType string, own [][2
 			id, err)
 	}
 	return nil
-}
-
-// HeadersSum is the SHA-256 of content type and headers, in their order.
-func HeadersSum(contentType string, own [][2]string) [sha256.Size]byte {
-	b := strconv.AppendQuote(nil, contentType)
-	for _, h := range own {
-		b = strconv.AppendQuote(strconv.AppendQuote(b, h[0]), h[1])
-	}
-	return sha256.Sum256(b)
 }
 
 // OwnHeaders are those of a record that the producer chose, and its content type.
@@ -183,8 +75,8 @@ func Pairs(headers map[string]string) (own [][2]string) {
 	return own
 }
 
-// Check refuses headers with reserved names and, if text, headers that Postgres cannot store as text.
-func (e Edit) Check(text bool) error {
+// CheckHeaders refuses headers with reserved names and, if text, headers that Postgres cannot store as text.
+func CheckHeaders(e admin.Edit, text bool) error {
 	if e.Headers == nil {
 		return nil
 	}
@@ -199,20 +91,12 @@ func (e Edit) Check(text bool) error {
 	return nil
 }
 
-// Detail names the changed fields for the audit, without their values.
-func (e Edit) Detail() map[string]any {
+// Changed names the changed fields for the audit, without their values.
+func Changed(e admin.Edit) map[string]any {
 	return map[string]any{
 		"payload": e.Payload != nil, "headers": e.Headers != nil,
 		"content_type": e.ContentType != nil,
 	}
-}
-
-// DiscardResult is the result of a discard.
-type DiscardResult struct {
-	Events int64 `json:"events"`
-	// MayAppear counts the events of which an attempt may have reached the broker or is in flight: each may still
-	// appear once, out of order. Zero for an inbox.
-	MayAppear int64 `json:"may_appear"`
 }
 
 // ErrInList is the error for a release of one event with a key, which would break the key's order.

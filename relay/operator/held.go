@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -46,8 +47,8 @@ func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]H
 
 // DiscardHeld deletes held events of a topic for good: the one with that message id, or with the zero id all of them,
 // at most DiscardHeldMost in a call. Events behind them keep their order. It fails with ErrNotHeld.
-func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid.UUID, reason string) (d DiscardResult,
-	err error,
+func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid.UUID, reason string) (
+	d admin.DiscardResult, err error,
 ) {
 	var only *uuid.UUID
 	if messageID != uuid.Nil {

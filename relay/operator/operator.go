@@ -14,51 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
-)
-
-// Types that the operators of an outbox and of an inbox share. If go doc shows no fields, use the other name: go doc
-// github.com/effectonce/effectonce/internal/audit.Parked.
-type (
-	// Parked has the fields that parked events of an outbox and of an inbox have in common: its ids, tenant, topic,
-	// key, type, Kind, the reason and time of parking, and its payload. Fields: go doc .../internal/audit.Parked.
-	Parked = audit.Parked
-	// ParkedFilter chooses parked events by ids, tenant, topic, key, code, kind and age. The zero value is the first
-	// hundred of all. Fields: go doc .../internal/audit.ParkedFilter.
-	ParkedFilter = audit.ParkedFilter
-	// BlockedFilter chooses parked keys by tenant, topic, key, code and age. The zero value is the first hundred of
-	// all. Fields: go doc .../internal/audit.BlockedFilter.
-	BlockedFilter = audit.BlockedFilter
-	// BlockedKey is a key whose events wait for an operator, or are being released: since when and why, their number,
-	// and the first of them. Fields: go doc .../internal/audit.BlockedKey.
-	BlockedKey = audit.BlockedKey
-	// Failure is one thing that waits for an operator: a parked key, or an event that is parked alone. Fields: go doc
-	// .../internal/audit.Failure.
-	Failure = audit.Failure
-	// FailureFilter chooses failures by tenant, topic, type, code, kind and time. The zero value is the first hundred
-	// of all. Fields: go doc .../internal/audit.FailureFilter.
-	FailureFilter = audit.FailureFilter
-	// Edit has the changes of EditParked: Payload, Headers and ContentType; nil fields stay as they are. Before and
-	// HeadersBefore, if not nil, are the SHA-256 of the payload and headers that the operator has seen. A payload that
-	// is JSON stays JSON without AnyBytes. Fields: go doc .../internal/audit.Edit.
-	Edit = audit.Edit
-	// DiscardResult is the result of a discard: the number of Events, and of those that MayAppear in spite of it.
-	DiscardResult = audit.DiscardResult
-	// AuditEntry is one row of the audit: time, operator, action, reason, and the event or key. Fields: go doc
-	// .../internal/audit.Entry.
-	AuditEntry = audit.Entry
-)
-
-// Errors of both operators.
-var (
-	// ErrNotParked: the event or key of the call is not parked (any more).
-	ErrNotParked = audit.ErrNotParked
-	// ErrReleasing: an event cannot be changed while it is being released. Wait until that is done, or until it is
-	// parked again.
-	ErrReleasing = audit.ErrReleasing
-	// ErrEdited: the event has changed since Edit.Before was computed.
-	ErrEdited = audit.ErrEdited
 )
 
 // Operator reads and changes an outbox for an operator: parked, held and scheduled events, and topics. It only changes
@@ -125,9 +83,9 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 
 // EditParked changes a parked event before it is released. Its id, topic, key and type stay: consumers may have
 // recorded them. An earlier attempt may have written the old content: see ParkedEvent.MaybePublished. It fails with
-// ErrNotParked, ErrReleasing and ErrEdited.
-func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
-	if err := edit.Check(true); err != nil {
+// admin.ErrNotParked, admin.ErrReleasing and admin.ErrEdited.
+func (o *Operator) EditParked(ctx context.Context, id int64, edit admin.Edit, reason string) error {
+	if err := audit.CheckHeaders(edit, true); err != nil {
 		return fmt.Errorf("relay: edit parked: %w", err)
 	}
 	return o.act(ctx, "edit parked", reason, func(tx pgx.Tx) (audited, error) {
@@ -136,12 +94,12 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 			return audited{}, err
 		}
 		if e.Releasing {
-			return audited{}, fmt.Errorf("event %d %w", id, ErrReleasing)
+			return audited{}, fmt.Errorf("event %d %w", id, admin.ErrReleasing)
 		}
 		if edit.Payload != nil || edit.HeadersBefore != nil {
-			whole, err := o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, true)
+			whole, err := o.parked(ctx, tx, admin.ParkedFilter{ID: id, Limit: 1}, true)
 			if err == nil {
-				err = edit.CheckBefore(id, whole[0].Payload, whole[0].ContentType, audit.Pairs(whole[0].Headers))
+				err = audit.CheckBefore(edit, id, whole[0].Payload, whole[0].ContentType, audit.Pairs(whole[0].Headers))
 			}
 			if err != nil {
 				return audited{}, err
@@ -150,14 +108,14 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		_, err = tx.Exec(ctx, o.q(sql.EditParked), e.Lane, id, edit.Payload != nil, edit.Payload, edit.Headers != nil,
 			edit.Headers, edit.ContentType)
 		a := e.audited()
-		maps.Copy(a.detail, edit.Detail())
+		maps.Copy(a.detail, audit.Changed(edit))
 		return a, err
 	})
 }
 
 // ReleaseKey releases the events of a parked key, in order: the owner of its lane publishes them under new numbers and
 // the same ids, and before events that were appended meanwhile. If one is refused again, the key is parked again. It
-// returns the number of released events. It fails with ErrNotParked; for a key that is being released already it
+// returns the number of released events. It fails with admin.ErrNotParked; for a key that is being released already it
 // returns 0 and no error.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
@@ -178,7 +136,7 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 
 // ReleaseEvent releases one event that was parked alone: one without a key, or one parked without its key. An event in
 // the list of a parked key cannot be released by itself, because that would break the key's order: release the key, or
-// discard the events before it. It fails with ErrNotParked.
+// discard the events before it. It fails with admin.ErrNotParked.
 func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
 	return o.act(ctx, "release event", reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
@@ -194,8 +152,8 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 }
 
 // DiscardEvent deletes a parked event for good. Discarding the head of a key's list skips it: the events behind it
-// follow at the next release; if there are none, the key is unblocked at once. It fails with ErrNotParked.
-func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d DiscardResult, err error) {
+// follow at the next release; if there are none, the key is unblocked at once. It fails with admin.ErrNotParked.
+func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d admin.DiscardResult, err error) {
 	err = o.act(ctx, "discard event", reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
 		if err != nil {
@@ -205,7 +163,7 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 		if err := tx.QueryRow(ctx, o.q(sql.DiscardEvent), e.Lane, id).Scan(&maybe); err != nil {
 			return audited{}, err
 		}
-		d = DiscardResult{Events: 1}
+		d = admin.DiscardResult{Events: 1}
 		if maybe {
 			d.MayAppear = 1
 		}
@@ -220,8 +178,10 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 }
 
 // DiscardKey deletes the whole list of a parked key for good; later events of the key are published again. It fails
-// with ErrNotParked.
-func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d DiscardResult, err error) {
+// with admin.ErrNotParked.
+func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d admin.DiscardResult,
+	err error,
+) {
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
 		return d, fmt.Errorf("relay: discard key: %w", err)
 	}
@@ -246,13 +206,13 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 }
 
 // RevealParked is ParkedEvent for an operator who sees headers and payload: the audit records who has seen them, and
-// why. It fails with ErrNotParked.
+// why. It fails with admin.ErrNotParked.
 func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (ParkedEvent, error) {
 	var e ParkedEvent
 	err := o.act(ctx, "reveal parked", reason, func(tx pgx.Tx) (audited, error) {
-		list, err := o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, true)
+		list, err := o.parked(ctx, tx, admin.ParkedFilter{ID: id, Limit: 1}, true)
 		if err == nil && len(list) == 0 {
-			err = fmt.Errorf("event %d: %w", id, ErrNotParked)
+			err = fmt.Errorf("event %d: %w", id, admin.ErrNotParked)
 		}
 		if err != nil {
 			return audited{}, err
@@ -281,11 +241,11 @@ func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent
 	err := tx.QueryRow(ctx, o.q(sql.LockParked), id).Scan(&lane)
 	var found []ParkedEvent
 	if err == nil {
-		found, err = o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, false)
+		found, err = o.parked(ctx, tx, admin.ParkedFilter{ID: id, Limit: 1}, false)
 	}
 	switch {
 	case errors.Is(err, pgx.ErrNoRows), err == nil && len(found) == 0:
-		return ParkedEvent{}, fmt.Errorf("event %d: %w", id, ErrNotParked)
+		return ParkedEvent{}, fmt.Errorf("event %d: %w", id, admin.ErrNotParked)
 	case err != nil:
 		return ParkedEvent{}, err
 	}
@@ -296,7 +256,7 @@ func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent
 func (o *Operator) lockKey(ctx context.Context, tx pgx.Tx, tenant, topic, key string) (lane int16, err error) {
 	err = tx.QueryRow(ctx, o.q(sql.LockKey), tenant, topic, key).Scan(&lane)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
+		err = fmt.Errorf("key %q of topic %q: %w", key, topic, admin.ErrNotParked)
 	}
 	return lane, err
 }
@@ -334,6 +294,6 @@ func (o *Operator) lockWhole(ctx context.Context, tx pgx.Tx, tenant, topic, key 
 }
 
 // Audit returns the last actions, newest first, at most limit.
-func (o *Operator) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
+func (o *Operator) Audit(ctx context.Context, limit int) ([]admin.AuditEntry, error) {
 	return o.person.Log(ctx, o.q(sql.AuditLog), limit)
 }

@@ -9,16 +9,17 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // ParkedEvent is an event that was certainly refused, or that waits behind one that was.
 type ParkedEvent struct {
-	Parked             // its ID is its outbox id
-	Lane        int16  `json:"lane"`
-	Source      string `json:"source"`
-	ContentType string `json:"content_type"`
+	admin.Parked        // its ID is its outbox id
+	Lane         int16  `json:"lane"`
+	Source       string `json:"source"`
+	ContentType  string `json:"content_type"`
 	// MaybePublished: an attempt may have reached the broker. If the event is released, it carries the header ce_maybe;
 	// if it is discarded, it may still appear once.
 	MaybePublished bool              `json:"maybe_published"`
@@ -34,7 +35,7 @@ func (e *ParkedEvent) audited() audited {
 }
 
 // Parked lists parked events by id, without their payloads.
-func (o *Operator) Parked(ctx context.Context, f ParkedFilter) ([]ParkedEvent, error) {
+func (o *Operator) Parked(ctx context.Context, f admin.ParkedFilter) ([]ParkedEvent, error) {
 	list, err := o.parked(ctx, o.db, f, false)
 	if err != nil {
 		return nil, fmt.Errorf("relay: listing parked events: %w", err)
@@ -42,11 +43,11 @@ func (o *Operator) Parked(ctx context.Context, f ParkedFilter) ([]ParkedEvent, e
 	return list, nil
 }
 
-// ParkedEvent reads one parked event with its headers and payload. It fails with ErrNotParked.
+// ParkedEvent reads one parked event with its headers and payload. It fails with admin.ErrNotParked.
 func (o *Operator) ParkedEvent(ctx context.Context, id int64) (ParkedEvent, error) {
-	list, err := o.parked(ctx, o.db, ParkedFilter{ID: id, Limit: 1}, true)
+	list, err := o.parked(ctx, o.db, admin.ParkedFilter{ID: id, Limit: 1}, true)
 	if err == nil && len(list) == 0 {
-		err = ErrNotParked
+		err = admin.ErrNotParked
 	}
 	if err != nil {
 		return ParkedEvent{}, fmt.Errorf("relay: event %d: %w", id, err)
@@ -54,9 +55,9 @@ func (o *Operator) ParkedEvent(ctx context.Context, id int64) (ParkedEvent, erro
 	return list[0], nil
 }
 
-func (o *Operator) parked(ctx context.Context, db audit.DB, f ParkedFilter, whole bool) ([]ParkedEvent, error) {
+func (o *Operator) parked(ctx context.Context, db audit.DB, f admin.ParkedFilter, whole bool) ([]ParkedEvent, error) {
 	if f.Limit <= 0 {
-		f.Limit = audit.DefaultLimit
+		f.Limit = admin.DefaultLimit
 	}
 	if f.ID != 0 {
 		f.After = max(f.After, f.ID-1) // where reading of the index begins
@@ -81,9 +82,9 @@ func scanParked(row pgx.CollectableRow) (e ParkedEvent, err error) {
 }
 
 // BlockedKeys lists parked keys, the longest blocked first.
-func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedKey, error) {
+func (o *Operator) BlockedKeys(ctx context.Context, f admin.BlockedFilter) ([]admin.BlockedKey, error) {
 	if f.Limit <= 0 {
-		f.Limit = audit.DefaultLimit
+		f.Limit = admin.DefaultLimit
 	}
 	return o.person.BlockedKeys(ctx, o.q(sql.BlockedKeys), f.Tenant, f.Topic, f.Key, f.Code, sql.Interval(f.OlderThan),
 		f.Limit)
@@ -91,7 +92,7 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 
 // Failures lists the failures that wait for an operator, a key or an event that is parked alone, the longest parked
 // first. It leaves out those that are being released.
-func (o *Operator) Failures(ctx context.Context, f FailureFilter) ([]Failure, error) {
+func (o *Operator) Failures(ctx context.Context, f admin.FailureFilter) ([]admin.Failure, error) {
 	return o.person.Failures(ctx, o.q(sql.Failures), f, f.Tenant)
 }
 

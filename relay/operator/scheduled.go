@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -49,7 +50,7 @@ type ScheduledEvent struct {
 // Scheduled lists scheduled events in the order of their due times.
 func (o *Operator) Scheduled(ctx context.Context, f ScheduledFilter) ([]ScheduledEvent, error) {
 	if f.Limit <= 0 {
-		f.Limit = audit.DefaultLimit
+		f.Limit = admin.DefaultLimit
 	}
 	var id *uuid.UUID
 	if f.MessageID != uuid.Nil {

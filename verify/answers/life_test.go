@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go/sasl"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -276,7 +277,7 @@ func (l *life) release(ctx context.Context) error {
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[parked])
 	for _, p := range list {
 		_, released := o.ReleaseKey(ctx, "", p.Topic, p.Key, "the answer was false")
-		if !errors.Is(released, operator.ErrNotParked) {
+		if !errors.Is(released, admin.ErrNotParked) {
 			err = errors.Join(err, released)
 		}
 	}

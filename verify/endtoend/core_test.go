@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
@@ -370,7 +371,7 @@ func (c *core) work(ctx context.Context, dedup inbox.Dedup) error {
 	if err != nil {
 		return err
 	}
-	list, err := o.Parked(ctx, inboxoperator.ParkedFilter{})
+	list, err := o.Parked(ctx, admin.ParkedFilter{})
 	if err != nil || len(list) == 0 || list[0].MessageID != failing.ID || list[0].Key != failing.Key {
 		return fmt.Errorf("the operator sees the parked %+v: %w", list, err)
 	}

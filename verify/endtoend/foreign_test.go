@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -81,7 +82,7 @@ func TestP9_6_ForeignBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{})
 	if err != nil || len(list) != 3 {
 		t.Fatal(list, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/inbox"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -53,7 +54,7 @@ func runOperator(ctx context.Context, s *stage) error {
 
 // releaseParked releases the events that the broker refused. The second time they are small enough.
 func releaseParked(ctx context.Context, s *stage, o *operator.Operator) error {
-	list, err := o.Parked(ctx, operator.ParkedFilter{OlderThan: parkedFor})
+	list, err := o.Parked(ctx, admin.ParkedFilter{OlderThan: parkedFor})
 	for _, e := range list {
 		if e.Releasing || e.Attempts == 0 {
 			continue
@@ -73,7 +74,7 @@ func releaseParked(ctx context.Context, s *stage, o *operator.Operator) error {
 		}
 		if e.Attempts > 1 {
 			small := []byte("{}")
-			err = errors.Join(err, o.EditParked(ctx, e.ID, operator.Edit{Payload: &small}, "it is too large"))
+			err = errors.Join(err, o.EditParked(ctx, e.ID, admin.Edit{Payload: &small}, "it is too large"))
 		}
 		if e.Alone {
 			err = errors.Join(err, o.ReleaseEvent(ctx, e.ID, "again"))
@@ -88,7 +89,7 @@ func releaseParked(ctx context.Context, s *stage, o *operator.Operator) error {
 // releaseFailed releases the events that failed in the inbox or are quarantined. The effect succeeds at the second
 // release at the latest.
 func releaseFailed(ctx context.Context, s *stage, o *inboxoperator.Operator) error {
-	list, err := o.Parked(ctx, inboxoperator.ParkedFilter{OlderThan: parkedFor})
+	list, err := o.Parked(ctx, admin.ParkedFilter{OlderThan: parkedFor})
 	for _, e := range list {
 		if e.Releasing || e.Kind == "behind" {
 			continue

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/inbox"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/sleep"
@@ -63,8 +64,8 @@ func (o *person) do(e history.Entry, act func() error) error {
 	done := history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK}
 	switch {
 	case err == nil:
-	case errors.Is(err, operator.ErrNotParked), errors.Is(err, operator.ErrReleasing),
-		errors.Is(err, inboxoperator.ErrNotParked), errors.Is(err, inboxoperator.ErrReleasing),
+	case errors.Is(err, admin.ErrNotParked), errors.Is(err, admin.ErrReleasing),
+		errors.Is(err, admin.ErrNotParked), errors.Is(err, admin.ErrReleasing),
 		errors.Is(err, inboxoperator.ErrNotHalted):
 		done.Outcome, done.Err, err = history.Failed, err.Error(), nil
 	default:
@@ -77,7 +78,7 @@ func (o *person) do(e history.Entry, act func() error) error {
 // outboxKeys releases keys of which the broker refused an event. It discards an event that is too large, which is the
 // first of its list.
 func (o *person) outboxKeys(ctx context.Context) error {
-	keys, err := o.out.BlockedKeys(ctx, operator.BlockedFilter{})
+	keys, err := o.out.BlockedKeys(ctx, admin.BlockedFilter{})
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (o *person) outboxKeys(ctx context.Context) error {
 			continue
 		}
 		if k.Code == "MESSAGE_TOO_LARGE" && k.Head != nil {
-			if err := o.discardOutbox(ctx, operator.ParkedFilter{MessageID: *k.Head}); err != nil {
+			if err := o.discardOutbox(ctx, admin.ParkedFilter{MessageID: *k.Head}); err != nil {
 				return err
 			}
 			continue // the next round releases the events behind it
@@ -102,7 +103,7 @@ func (o *person) outboxKeys(ctx context.Context) error {
 	return nil
 }
 
-func (o *person) discardOutbox(ctx context.Context, f operator.ParkedFilter) error {
+func (o *person) discardOutbox(ctx context.Context, f admin.ParkedFilter) error {
 	events, err := o.out.Parked(ctx, f)
 	if err != nil {
 		return err
@@ -131,7 +132,7 @@ func (o *person) discardOutbox(ctx context.Context, f operator.ParkedFilter) err
 }
 
 func (o *person) outboxAlone(ctx context.Context) error {
-	events, err := o.out.Parked(ctx, operator.ParkedFilter{})
+	events, err := o.out.Parked(ctx, admin.ParkedFilter{})
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (o *person) outboxAlone(ctx context.Context) error {
 
 // inboxKeys releases keys whose event failed. It discards poison, usually after a futile release or two, as people do.
 func (o *person) inboxKeys(ctx context.Context) error {
-	keys, err := o.in.BlockedKeys(ctx, inboxoperator.BlockedFilter{})
+	keys, err := o.in.BlockedKeys(ctx, admin.BlockedFilter{})
 	if err != nil {
 		return err
 	}
@@ -167,12 +168,12 @@ func (o *person) inboxKeys(ctx context.Context) error {
 			continue
 		}
 		if k.Head != nil {
-			if ok, err := o.discardApplied(ctx, inboxoperator.ParkedFilter{MessageID: *k.Head}); ok || err != nil {
+			if ok, err := o.discardApplied(ctx, admin.ParkedFilter{MessageID: *k.Head}); ok || err != nil {
 				return err // the next round releases the events behind it
 			}
 		}
 		if k.Code == "poison" && k.Head != nil && o.draw.Float64() < 0.5 {
-			if err := o.discardInbox(ctx, inboxoperator.ParkedFilter{MessageID: *k.Head, Code: "poison"}); err != nil {
+			if err := o.discardInbox(ctx, admin.ParkedFilter{MessageID: *k.Head, Code: "poison"}); err != nil {
 				return err
 			}
 		}
@@ -190,7 +191,7 @@ func (o *person) inboxKeys(ctx context.Context) error {
 	return nil
 }
 
-func (o *person) discardInbox(ctx context.Context, f inboxoperator.ParkedFilter) error {
+func (o *person) discardInbox(ctx context.Context, f admin.ParkedFilter) error {
 	events, err := o.in.Parked(ctx, f)
 	if err != nil {
 		return err
@@ -212,7 +213,7 @@ func (o *person) discardInbox(ctx context.Context, f inboxoperator.ParkedFilter)
 
 // discardApplied discards a parked event that was applied: a worker that deduplicates by watermark may take an event
 // with another number for a new one.
-func (o *person) discardApplied(ctx context.Context, f inboxoperator.ParkedFilter) (applied bool, err error) {
+func (o *person) discardApplied(ctx context.Context, f admin.ParkedFilter) (applied bool, err error) {
 	if !o.ByWatermark {
 		return false, nil
 	}
@@ -224,7 +225,7 @@ func (o *person) discardApplied(ctx context.Context, f inboxoperator.ParkedFilte
 
 // inboxAlone releases parked and quarantined events without a key that were not applied.
 func (o *person) inboxAlone(ctx context.Context) error {
-	events, err := o.in.Parked(ctx, inboxoperator.ParkedFilter{})
+	events, err := o.in.Parked(ctx, admin.ParkedFilter{})
 	if err != nil {
 		return err
 	}
@@ -233,12 +234,12 @@ func (o *person) inboxAlone(ctx context.Context) error {
 			continue
 		}
 		if e.Code == "poison" {
-			if err := o.discardInbox(ctx, inboxoperator.ParkedFilter{ID: e.ID}); err != nil {
+			if err := o.discardInbox(ctx, admin.ParkedFilter{ID: e.ID}); err != nil {
 				return err
 			}
 			continue
 		}
-		if ok, err := o.discardApplied(ctx, inboxoperator.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); ok ||
+		if ok, err := o.discardApplied(ctx, admin.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); ok ||
 			err != nil {
 			return err
 		}

@@ -17,14 +17,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
-
-// AuditEntry is one row of the audit. Fields: go doc .../internal/audit.Entry.
-type AuditEntry = audit.Entry
 
 // ErrNotStuck: what an Operator was asked to act on is not stuck (any more).
 var ErrNotStuck = fmt.Errorf("%w: it was decided meanwhile, recovery has it, or it never was; list what is stuck",
@@ -121,7 +119,7 @@ func (o *Operator) Unknown(ctx context.Context, f Filter) ([]Operation, error) {
 
 func (o *Operator) list(ctx context.Context, what, statement string, f Filter) ([]Operation, error) {
 	return collect(ctx, o, what, func(row pgx.CollectableRow) (Operation, error) { return scanOperation(row) },
-		statement, f.Operation, cmp.Or(max(f.Limit, 0), audit.DefaultLimit))
+		statement, f.Operation, cmp.Or(max(f.Limit, 0), admin.DefaultLimit))
 }
 
 // Found is what Find has found.
@@ -259,8 +257,8 @@ func decided(action string, n int64, err error) error {
 }
 
 // Audit returns the last actions, newest first, at most limit.
-func (o *Operator) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
-	return collect(ctx, o, "reading the audit", func(row pgx.CollectableRow) (e AuditEntry, err error) {
+func (o *Operator) Audit(ctx context.Context, limit int) ([]admin.AuditEntry, error) {
+	return collect(ctx, o, "reading the audit", func(row pgx.CollectableRow) (e admin.AuditEntry, err error) {
 		err = row.Scan(&e.At, &e.Operator, &e.Action, &e.Reason, &e.Tenant, &e.Operation, &e.Key, &e.Detail)
 		return e, err
 	}, sqlAudit, limit)
