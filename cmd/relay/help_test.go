@@ -26,7 +26,7 @@ func TestTopics(t *testing.T) {
 	for args, want := range map[string]string{
 		"help": overview, "help parked list": list,
 		"help exit-codes": "  - 6: `doctor`: at least one finding is a failure; what to do: see the finding\n",
-		"help quotas":     "It logs one WARN, at most every ten minutes",
+		"help quotas":     "    at most every ten minutes. Events wait in the outbox.\n",
 		"help run":        "SIGHUP drains: claimed events are published",
 		"help settings":   "    kafka-brokers: [kafka-1:9092, kafka-2:9092, kafka-3:9092]\n    listen: ",
 	} {
