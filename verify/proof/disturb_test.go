@@ -20,8 +20,8 @@ type disturbance func(t *testing.T, c *cell)
 
 var commonDisturbances = []disturbance{
 	poisonedKey, refusedKey, withdrawn, inboxDays, oldIDs, archiveDays,
-	killed(worker), lost(worker, "inbox: count a run"), lost(relaying, "relay: take"),
-	lost(relaying, "relay: settle archived"), ends(relaying), ends(worker),
+	killed(worker), lost(worker, "inbox: count a run"), lost(worker, "inbox: count a release"),
+	lost(relaying, "relay: take"), lost(relaying, "relay: settle archived"), ends(relaying), ends(worker),
 }
 
 // everyFourth skips three of four calls: lanes return to a new slot one by one.
