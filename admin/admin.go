@@ -1,6 +1,6 @@
-// Package admin has what the operators of an outbox, an inbox and idempotency keys share: the parked events that they
-// list, edit, release and discard, the failures that they handle as one, and the rows of their audit. Packages
-// relay/operator, inbox/operator and idempotency/pgstore/operator have the operators.
+// Package admin defines the types that the operators of an outbox, an inbox and idempotency keys share: parked events,
+// edits, failures and rows of the audit. The operators are in packages relay/operator, inbox/operator and
+// idempotency/pgstore/operator.
 package admin
 
 import (
@@ -26,12 +26,12 @@ type AuditEntry struct {
 	Detail    json.RawMessage `json:"detail"`
 }
 
-// ErrNotParked is returned for an event or key that is not parked, or no longer.
+// ErrNotParked: the event or key is not parked, or no longer parked.
 var ErrNotParked = errors.New("not parked: it was released or discarded meanwhile, or never was; list what is parked")
 
-// ErrEdited is returned for an edit of a payload that somebody else has changed since Edit.Before was computed.
+// ErrEdited: the event has changed since Edit.Before or Edit.HeadersBefore was computed.
 var ErrEdited = errors.New("has another payload than the one that was seen: look at it again")
 
-// ErrReleasing is returned for a change of an event that is being released. Wait until it is published or applied, or
-// parked again.
+// ErrReleasing: an event cannot be changed during its release. Wait until the event is published or applied, or parked
+// again.
 var ErrReleasing = errors.New("is being released at this moment: wait until that is done, or it is parked again")

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Failure is what waits for a person as one: a key with its list, or an event that is parked alone. What is being
-// released is none.
+// Failure is one item for an operator to handle: a parked key with its list, or an event that is parked alone. Keys and
+// events during their release are not failures.
 type Failure struct {
 	Consumer string // only of an inbox
-	Tenant   string // as in Parked, and Key too
+	Tenant   string // Tenant and Key: see Parked
 	Topic    string
 	Key      string
 	Alone    bool
 	ID       int64  // of the event, or of the first of the key's list; 0 for an empty list
 	Type     string // of that event
 	Kind     string // of that event, as in Parked
-	Code     string // why it is parked, or its key
+	Code     string // the code of the error that parked the key or the event
 	Error    string
 	Since    time.Time
 	Waiting  int64 // number of events in the key's list, if FailureFilter.Count
@@ -32,12 +32,12 @@ type FailureFilter struct {
 	Topic        string    // empty: any
 	Type, Code   *string   // nil: any
 	Kinds        []string  // Failure.Kind; empty: any
-	Since, Until time.Time // parked at these times or between; zero: at any
+	Since, Until time.Time // bounds of the time of parking, inclusive; zero: no bound
 	Limit        int       // default 100
-	Count        bool      // Failure.Waiting is wanted
+	Count        bool      // set Failure.Waiting
 }
 
-// FailureGroup counts failures that are alike.
+// FailureGroup counts failures with the same consumer, topic, type, kind and code.
 type FailureGroup struct {
 	Consumer string    `json:"consumer,omitempty"` // only of an inbox
 	Topic    string    `json:"topic"`
@@ -53,10 +53,10 @@ type FailureGroup struct {
 	FirstID  int64     `json:"first_id"` // the first event; 0: none is left of its key
 }
 
-// Failures is how many there are.
+// Failures returns the number of failures in the group.
 func (g FailureGroup) Failures() int64 { return g.Keys + g.Alone }
 
-// MostGrouped is how many failures the command and the pages group: those that have been parked longest.
+// MostGrouped bounds the failures that the command and the pages group; those parked longest come first.
 const MostGrouped = 10_000
 
 // GroupFailures groups failures, in order of their time, by consumer, topic, type, kind and code, and by the hour or
@@ -93,17 +93,16 @@ func GroupFailures(list []Failure, every time.Duration) []FailureGroup {
 	return groups
 }
 
-// GroupResult is what a change of several failures did.
+// GroupResult is the result of a change of several failures.
 type GroupResult struct {
-	Keys  int64 `json:"keys"`
-	Alone int64 `json:"alone"`
-	// Events are those that were released, or given up.
-	Events    int64 `json:"events"`
-	Overtaken int64 `json:"overtaken"`  // failures that somebody else has changed meanwhile
+	Keys      int64 `json:"keys"`
+	Alone     int64 `json:"alone"`
+	Events    int64 `json:"events"`     // released or discarded
+	Overtaken int64 `json:"overtaken"`  // failures that another operator changed meanwhile
 	MayAppear int64 `json:"may_appear"` // as in DiscardResult
 }
 
-// Counted is what a release of the failures would do, as far as they are counted.
+// Counted returns the result that a release of the failures would have. It needs FailureFilter.Count.
 func Counted(list []Failure) (r GroupResult) {
 	for _, f := range list {
 		r.add(f, f.Waiting)
@@ -119,8 +118,8 @@ func (r *GroupResult) add(f Failure, events int64) {
 	r.Keys, r.Events = r.Keys+1, r.Events+events
 }
 
-// ReleaseAll releases keys and lone events one after the other, each with a row of its own in the audit. What it has
-// done is returned with an error, too.
+// ReleaseAll releases keys and lone events one after the other, each with its own row in the audit. With an error it
+// also returns the result so far.
 func ReleaseAll(ctx context.Context, o ParkedOperator, list []Failure, reason string) (r GroupResult, err error) {
 	return each(list, func(f Failure, r *GroupResult) error {
 		if f.Alone {
@@ -138,13 +137,12 @@ func ReleaseAll(ctx context.Context, o ParkedOperator, list []Failure, reason st
 	})
 }
 
-// DiscardAll gives up the first event of each key, and lone events, one after the other, each with a row of its own in
-// the audit. What waits behind them stays parked, until its key is released. What it has done is returned with an
-// error, too.
+// DiscardAll discards the first event of each key, and lone events, one after the other, each with its own row in the
+// audit. Later events of a key stay parked until the key is released. With an error it also returns the result so far.
 func DiscardAll(ctx context.Context, o ParkedOperator, list []Failure, reason string) (r GroupResult, err error) {
 	return each(list, func(f Failure, r *GroupResult) error {
 		if f.ID == 0 {
-			return nil // nothing is left of it
+			return nil // the list is empty
 		}
 		d, err := o.DiscardEvent(ctx, f.ID, reason)
 		if err == nil {

@@ -12,7 +12,7 @@ import (
 // DefaultLimit is the default length of a list.
 const DefaultLimit = 100
 
-// Parked has the fields that parked events of an outbox and of an inbox have in common.
+// Parked has the fields that the parked events of an outbox and of an inbox share.
 type Parked struct {
 	ID        int64     `json:"id"` // its order in the list of its key
 	MessageID uuid.UUID `json:"message_id"`
@@ -36,7 +36,7 @@ type Parked struct {
 	Payload []byte `json:"payload,omitempty"`
 }
 
-// ParkedOperator is what the operators of an outbox and of an inbox do alike.
+// ParkedOperator is implemented by the operators of an outbox and of an inbox.
 type ParkedOperator interface {
 	BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedKey, error)
 	Failures(ctx context.Context, f FailureFilter) ([]Failure, error)
@@ -97,12 +97,12 @@ type Edit struct {
 	Payload     *[]byte            // a nil slice makes it a tombstone
 	Headers     *map[string]string // replaces all; names that the codec reserves are refused
 	ContentType *string
-	// Before is the SHA-256 of the payload that is changed, as whoever changes it has seen it. An event with another
-	// payload stays as it is. Nil: whatever it has is changed.
+	// Before is the SHA-256 of the payload that the operator has seen. If the event has another payload, the edit fails
+	// with ErrEdited. Nil: no comparison.
 	Before *[sha256.Size]byte
-	// HeadersBefore is likewise the HeadersSum of content type and headers.
+	// HeadersBefore is, in the same way, the HeadersSum of content type and headers.
 	HeadersBefore *[sha256.Size]byte
-	// AnyBytes lets Payload be no JSON where the payload before is JSON.
+	// AnyBytes allows a Payload that is not JSON in place of one that is.
 	AnyBytes bool
 }
 
@@ -118,7 +118,7 @@ func HeadersSum(contentType string, own [][2]string) [sha256.Size]byte {
 // DiscardResult is the result of a discard.
 type DiscardResult struct {
 	Events int64 `json:"events"`
-	// MayAppear counts the events of which an attempt may have reached the broker or is in flight: each may still
-	// appear once, out of order. Zero for an inbox.
+	// MayAppear counts events with an attempt that is in flight, or may have reached the broker: each may still appear
+	// once, out of order. Zero for an inbox.
 	MayAppear int64 `json:"may_appear"`
 }
