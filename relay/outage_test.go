@@ -34,8 +34,8 @@ func (o *outages) is(t *testing.T, when string, away, back int32) {
 	}
 }
 
-// TestOutageLastsUntilClaimsWork: pumps have no connection, while heartbeats and probes work. The outage ends when claims
-// work again.
+// TestOutageLastsUntilClaimsWork: pumps have no connection, while heartbeats and probes work. The outage ends when
+// claims work again.
 func TestOutageLastsUntilClaimsWork(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
