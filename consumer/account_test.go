@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -137,6 +138,36 @@ func TestLogEndsBeforeProgress(t *testing.T) {
 			requireOneLoss(t, lost)
 		})
 	}
+}
+
+// While a partition begins, its last owner decides one more event: it has not noticed yet that it is none any more. No
+// log was cut.
+func TestProgressMayGrowMeanwhile(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(5, 0)...)
+	cfg := config(topic)
+	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	asked := make(chan struct{})
+	h := growing{progressHandler{newHandler(), 6}, sync.OnceFunc(func() {
+		kafkatest.Produce(t, topic, records(1, 0)...)
+		close(asked)
+	})}
+	start(t, h, topic, cfg)
+	<-asked
+	kafkatest.Produce(t, topic, records(2, 0)...)
+	offsetsOf(t, h.await(t, 8)[0], 0, 8) // the progress does not say of which log it is
+}
+
+// growing is a handler whose progress has grown when it is asked for.
+type growing struct {
+	progressHandler
+	grow func()
+}
+
+func (g growing) Progress(ctx context.Context, topic string, partition int32) (inbox.Progress, error) {
+	g.grow()
+	return g.progressHandler.Progress(ctx, topic, partition)
 }
 
 // A group with an offset in the new log goes on there and does not halt again.

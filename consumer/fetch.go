@@ -68,12 +68,13 @@ func (p *partition) fetch(ctx context.Context) error {
 				cut = res.diverged
 				continue
 			}
-			cut = -1
 			if offset, err = p.wasCut(ctx, res.diverged, offset); err != nil {
 				return err
 			}
+			cut = -1
 			continue
 		}
+		cut = -1
 		if offset, err = p.deliver(ctx, dec, res, offset); err != nil {
 			switch bad++; bad {
 			case 1:
@@ -164,16 +165,19 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 
 // resolve returns the offset to begin at. It has no meaning if ctx ended.
 func (p *partition) resolve(ctx context.Context) (int64, error) {
+	// Before the end of the log: the last owner may still decide events, which the log has by then.
+	db, ok := p.handlerProgress(ctx)
+	if !ok {
+		return 0, nil
+	}
 	f, ok := p.facts(ctx)
 	if ok {
 		f.diverged, ok = p.divergence(ctx, f.fetch)
 	}
-	if ok {
-		f.db, ok = p.handlerProgress(ctx)
-	}
 	if !ok {
 		return 0, nil
 	}
+	f.db = db
 	b := f.begin()
 	p.reading.kept, p.reading.after = f.db.Kept, b.at
 	return p.begin(ctx, f, b)
