@@ -287,8 +287,7 @@ func (s *scene) lives(t *testing.T, cells <-chan cell) {
 			err = nil
 		}
 		if err != nil {
-			log, _, _ := l.words.take()
-			t.Errorf("FAILED %v: %v\n%s", c, err, tail(log))
+			t.Errorf("FAILED %v: %v, behind %s\n%s", c, err, played[max(0, len(played)-2)], tail(l.words.take()))
 			l.abandon()
 			l = nil
 		}
@@ -353,7 +352,7 @@ func (l *life) play(ctx context.Context, c cell) error {
 	if err := l.whole(ctx, c.parks()); err != nil {
 		return fmt.Errorf("%d false answers: %w", s.count(), err)
 	}
-	_, lost, parks := l.words.take()
+	lost, parks := l.words.bad()
 	switch {
 	case len(lost) > 0 && !c.loses():
 		return fmt.Errorf("%d false answers: it says that records are lost: %s", s.count(), strings.Join(lost, ", "))

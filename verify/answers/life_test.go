@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,14 +59,20 @@ func (w *words) told() (n int) {
 	return n
 }
 
-// take returns the log since the last call, and what was lost.
-func (w *words) take() (log string, lost []string, parks int) {
+// take returns the log since the last call, and forgets what was said.
+func (w *words) take() (log string) {
 	w.note(func() {
-		log, lost, parks = w.b.String(), w.lost, w.parks
+		log = w.b.String()
 		w.b.Reset()
 		w.lost, w.parks = nil, 0
 	})
-	return log, lost, parks
+	return log
+}
+
+// bad returns what was lost and how many events were parked since the last take.
+func (w *words) bad() (lost []string, parks int) {
+	w.note(func() { lost, parks = slices.Clone(w.lost), w.parks })
+	return lost, parks
 }
 
 // cluster is a Kafka, with a way to it that is not under test.
