@@ -164,7 +164,7 @@ func drawn(seed uint64, what string) uint64 {
 // limit bounds the disturbances of a cell. Most need half of it; a busy machine needs more.
 const limit = 10 * time.Minute
 
-// cellIdleLimit without a fault or new message ends a cell.
+// cellIdleLimit without a fault or new message ends a cell, unless the run lacks a fault at a message that it has had.
 const cellIdleLimit = time.Minute
 
 // run is the faults of a test, in all modes.
@@ -248,7 +248,9 @@ func (c *cell) disturb(t *testing.T, r *run, g *register, all []disturbance) {
 	tick := time.NewTicker(400 * time.Millisecond)
 	defer tick.Stop()
 	for n := 0; time.Since(began) < limit; n++ {
-		if len(g.missing()) == 0 && (g.idle() > cellIdleLimit || n > len(all) && len(r.missing()) == 0) {
+		lacks := r.missing()
+		idle := g.idle() > cellIdleLimit && !slices.ContainsFunc(lacks, g.had)
+		if len(g.missing()) == 0 && (idle || n > len(all) && len(lacks) == 0) {
 			break
 		}
 		all[n%len(all)](t, c)

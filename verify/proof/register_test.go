@@ -126,6 +126,13 @@ func (g *register) times(m point) int {
 	return g.done[m]
 }
 
+// had reports whether a message has occurred.
+func (g *register) had(m point) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.occurrences[m.name] > 0
+}
+
 // idle returns the time since the last fault or new message.
 func (g *register) idle() time.Duration {
 	g.mu.Lock()
