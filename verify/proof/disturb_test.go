@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -89,6 +91,24 @@ func (c *cell) pay(t *testing.T, account string, sort int) {
 // otherTimeline makes the database's timeline differ from that of the numbers.
 func otherTimeline(t *testing.T, c *cell) {
 	c.db.Exec(t, `update outbox_meta set timeline = '000000FF'`)
+}
+
+// another is the source of the events of other outboxes.
+const another = "another"
+
+// anotherOutbox publishes an event of an outbox that no partition has met yet: the worker makes a mark for it. Its effect
+// skips it.
+func anotherOutbox(t *testing.T, c *cell) {
+	e := event.Event{
+		ID: uuid.Must(uuid.NewV7()), Source: another, Topic: c.topic, Key: another, Type: "Another", Time: time.Now(),
+		Payload: []byte(`{}`), Headers: map[string]string{"kind": kindSkip},
+		Position: event.Position{Epoch: uuid.NewString() + ".1", Seq: 1},
+	}
+	r := kafkatest.Record{Partition: int32(c.count() % 4), Key: []byte(e.Key), Value: e.Payload}
+	for _, h := range event.AppendHeaders(nil, &e) {
+		r.Headers = append(r.Headers, kafkatest.Header{Key: h.Key, Value: h.Value})
+	}
+	kafkatest.ProduceAt(t, []string{c.broker}, c.topic, r)
 }
 
 // archiveDays drops some coming daily partitions of the archive, and creates expired ones.

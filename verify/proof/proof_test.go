@@ -45,7 +45,13 @@ var modes = []mode{
 		[]disturbance{otherTimeline},
 		(*cell).check,
 	},
-	{"by watermark", 1, []role{worker, operatorRole}, "inbox", cellByWatermark, nil, (*cell).checkRows},
+	{
+		"by watermark", 1,
+		[]role{worker, operatorRole},
+		"inbox", cellByWatermark,
+		[]disturbance{anotherOutbox},
+		(*cell).checkRows,
+	},
 	{"from the WAL", 1, []role{relaying}, "COMMIT|Kafka", cellFromWAL, []disturbance{
 		otherTimeline, anotherReader,
 		everyFourth(anotherSlot), everyFourth(foreignSlot),
