@@ -96,8 +96,8 @@ func otherTimeline(t *testing.T, c *cell) {
 // another is the source of the events of other outboxes.
 const another = "another"
 
-// anotherOutbox publishes an event of an outbox that no partition has met yet: the worker makes a mark for it. Its effect
-// skips it.
+// anotherOutbox publishes an event of an outbox that no partition has met yet: the worker makes a mark for it. Its
+// effect skips it.
 func anotherOutbox(t *testing.T, c *cell) {
 	e := event.Event{
 		ID: uuid.Must(uuid.NewV7()), Source: another, Topic: c.topic, Key: another, Type: "Another", Time: time.Now(),
