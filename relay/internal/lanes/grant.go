@@ -137,12 +137,13 @@ func (t *Table) Refresh(grants []Grant) {
 	}
 }
 
-// Idle reports whether one of n pumps has no work and waits for none.
+// Idle reports whether one of n pumps has no work and waits for none. A lane without a source may become its own.
 func (t *Table) Idle(pump, n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, l := range t.owned {
-		if int(i)%n == pump && l.source == Pumps && (l.ready || l.busy || l.doubt || len(l.groups) > 0) {
+		polled := l.source == Pumps && (l.ready || l.busy || l.doubt || len(l.groups) > 0)
+		if int(i)%n == pump && (polled || l.source == Unassigned) {
 			return false
 		}
 	}

@@ -145,7 +145,7 @@ func TestQuestions(t *testing.T) {
 		"not Idle": {
 			func(t *Table) bool { return !t.Idle(0, 1) },
 			"ready, busy, busy ready, doubt, busy doubt, busy leaving, doubt leaving, busy parked, ready releasing, " +
-				"holds, ready holds, whole",
+				"holds, ready holds, whole, unassigned, unassigned parked, unassigned leaving",
 		},
 	} {
 		var yes []int16
