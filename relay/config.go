@@ -7,9 +7,10 @@ import (
 	"os"
 	"time"
 
-	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 )
 
 // Lanes is how many lanes an outbox has: 32. A lane is a shard of the outbox, by hash of the key, that one relay sends
@@ -99,42 +100,18 @@ const (
 	ParkEvent
 )
 
-// Observer is a set of callbacks; nil ones are skipped. They run on the relay's goroutines: return at once.
-type Observer struct {
-	// Claimed: a claim of n events is committed and durable; discarded of its journalled events no longer exist.
-	Claimed func(n, discarded int, took time.Duration)
-	// Published: the publisher has acked n events of a claim; attempts is 1 if none had to be sent twice.
-	Published func(n, attempts int, took time.Duration)
-	// Due: n scheduled events have come due and stand in the outbox now.
-	Due func(n int)
-	// Settled: n published events are deleted from the outbox; discarded of them were already deleted by another
-	// session.
-	Settled func(n, discarded int, took time.Duration)
-	// PublishFailed: an attempt left n events without an ack. They will be sent again.
-	PublishFailed func(n int, err error)
-	// LaneTaken and LaneLeft: the relay begins and ceases to own a lane, under one fence. lost is true if another relay
-	// took it, if its owner is unknown, and if the relay takes it back at once under a higher fence.
-	LaneTaken func(lane int16, fence int64)
-	LaneLeft  func(lane int16, lost bool)
-	// Closed and Reopened: holding begins and ends for a partition, or with -1 for a topic as a whole.
-	Closed   func(topic string, partition int32, err error)
-	Reopened func(topic string, partition int32, took time.Duration)
-	// Held: n events were moved to outbox_held, to wait for a partition or (-1) for the topic as a whole.
-	Held func(topic string, partition int32, n int)
-	// Drained: n of the settled events came from outbox_held.
-	Drained func(n int)
-	// Parked: n events were certainly refused, or are behind one that was, and are parked.
-	Parked func(n int)
-	// Behind: n new events of parked keys were put behind them.
-	Behind func(n int)
-	// Released: n of the settled events came from outbox_parked.
-	Released func(n int)
-	// BelowFloor: an event was found below a floor (Config.RescanEvery). It is published; its order is not certain.
-	// This is a bug, unless somebody has changed the sequence or the publication.
-	BelowFloor func(lane int16)
-	// Outage: Postgres or Kafka ("postgres", "kafka") went away (err != nil) or came back (err == nil).
-	Outage func(what string, err error)
-}
+// Source says where a relay takes events from.
+type Source int
+
+const (
+	// SourceTable reads the table of events, as often as Config.ProbeAwake says.
+	SourceTable Source = iota
+	// SourceWAL reads the inserts of producers from the write-ahead log, through a replication slot, as they commit. It
+	// needs wal_level = logical, a role with REPLICATION, and the publication that [SetUpWAL] makes. One relay reads;
+	// the others stand by. Events that cannot be read or sent this way are published from the table, lane by lane:
+	// before there is a slot, after it is lost, and in a lane with held or parked events.
+	SourceWAL
+)
 
 func (c Config) withDefaults() (Config, error) {
 	def := func(d *time.Duration, to time.Duration) {

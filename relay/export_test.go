@@ -25,10 +25,10 @@ func Queries(t testing.TB) map[string]string {
 }
 
 // Patient gives a relay more time to give its lanes back at its end than a stalled server costs.
-func Patient(r *Relay) { r.resignFor = 2 * time.Minute }
+func Patient(r *Relay) { r.limits.resignFor = 2 * time.Minute }
 
 // ProveOften has a relay prove at each heartbeat that it can work.
-func ProveOften(r *Relay) { r.provedEvery = time.Millisecond }
+func ProveOften(r *Relay) { r.limits.provedEvery = time.Millisecond }
 
 // Expanded returns a query for the connection's own search_path.
 func Expanded(t testing.TB, query string) string {
@@ -42,7 +42,11 @@ func Expanded(t testing.TB, query string) string {
 
 // LowestFloor returns the lowest floor of a relay's lanes.
 func LowestFloor(r *Relay) int64 {
-	_, floors, _ := r.lanes.Reaches()
+	e := r.now.Load()
+	if e == nil {
+		return 0
+	}
+	_, floors, _ := e.Lanes.Reaches()
 	if len(floors) == 0 {
 		return 0
 	}
@@ -50,18 +54,23 @@ func LowestFloor(r *Relay) int64 {
 }
 
 // SetBulkFrom sets the number of events in a claim from which a lane is read in bulk.
-func SetBulkFrom(r *Relay, events int) { r.bulkFrom = events }
+func SetBulkFrom(r *Relay, events int) {
+	r.limits.bulkFrom = events
+	if e := r.now.Load(); e != nil {
+		e.cycle.BulkFrom = events
+	}
+}
 
 // SetExceptFrom sets how many ids beyond the floors must be drawn before open transactions are excepted.
-func SetExceptFrom(r *Relay, ids int64) { r.exceptFrom = ids }
+func SetExceptFrom(r *Relay, ids int64) { r.now.Load().floors.ExceptFrom = ids }
 
 // BulkLanes returns the number of lanes that the next claim reads in bulk.
 func BulkLanes(r *Relay) int {
-	return len(inside(r.lanes).list(func(l *laneState) bool { return l.bulk }))
+	return len(inside(r.now.Load().Lanes).list(func(l *laneState) bool { return l.bulk }))
 }
 
 // LowerNumbers limits the number of events in a transaction that a relay numbers.
-func LowerNumbers(r *Relay, most int32) { r.numbers = most }
+func LowerNumbers(r *Relay, most int32) { r.limits.numbers = most }
 
 // LowerSpan limits the bytes of the WAL for which a relay's numbers last.
-func LowerSpan(r *Relay, bytes int64) { r.span = bytes }
+func LowerSpan(r *Relay, bytes int64) { r.limits.span = bytes }

@@ -25,7 +25,7 @@ func TestP10LeaseStaysWithItsLanes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if doubt {
-			r.lanes.DoubtAll()
+			d.r.Lanes.DoubtAll()
 		}
 		d.Close()
 		return pgtest.One[bool](t, db, `select not exists (select from relay_member)`)

@@ -9,11 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
 // Fates of a transaction.

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )

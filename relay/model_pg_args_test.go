@@ -2,7 +2,11 @@
 
 package relay
 
-import "math"
+import (
+	"math"
+
+	"github.com/effectonce/effectonce/relay/internal/cycle"
+)
 
 // args makes random parameters of a statement: mostly those that the relay would use, and some others.
 func (c *modelCompare) args(name string, m *modelRun) []any {
@@ -31,18 +35,19 @@ func (c *modelCompare) args(name string, m *modelRun) []any {
 	case "as known":
 		return append(entries, epochName(uint8(rnd.IntN(4)/3)))
 	case "reserve":
-		return append(own, int64(blockSize))
+		return append(own, int64(cycle.BlockSize))
 	case "unmark":
 		return append(own, 100)
 	case "move due":
-		return append(own, most, bytes, eventOverhead)
+		return append(own, most, bytes, cycle.EventOverhead)
 	case "take", "list":
 		if name == "list" { // it reads no more keys than that, the oldest first; here all of them
-			return append(own, nexts, limit+2, bytes, eventOverhead, int64(blockSize))
+			return append(own, nexts, limit+2, bytes, cycle.EventOverhead, int64(cycle.BlockSize))
 		}
-		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, upperBounds)
+		return append(own, nexts, limit, bytes, cycle.EventOverhead, int64(cycle.BlockSize), floors, ids, upperBounds)
 	case "take marked":
-		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, fresh, upperBounds)
+		return append(own, nexts, limit, bytes, cycle.EventOverhead, int64(cycle.BlockSize), floors, ids, fresh,
+			upperBounds)
 	case "drain":
 		return append(own, c.groups(lanes)...)
 	case "emptied":
@@ -149,7 +154,7 @@ func (c *modelCompare) groups(lanes []int16) []any {
 			most = append(most, int32(1+c.rnd.IntN(2)))
 		}
 	}
-	return []any{glanes, topics, partitions, most, 1 << 30, eventOverhead}
+	return []any{glanes, topics, partitions, most, 1 << 30, cycle.EventOverhead}
 }
 
 func (c *modelCompare) someIDs(m *modelRun, lanes []int16) []int64 {

@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay/internal/cycle"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -242,7 +243,7 @@ func (c *modelCompare) random() *modelRun {
 		l := &db.lanes[lane]
 		l.owner, l.fence, l.expired = uint8(rnd.IntN(4)), uint8(rnd.IntN(2)+1), rnd.IntN(2) == 0
 		l.expired = l.expired || l.owner == 0
-		l.reserved = int32(rnd.IntN(2)+1) * blockSize
+		l.reserved = int32(rnd.IntN(2)+1) * cycle.BlockSize
 		for n := range rnd.IntN(2 + rnd.IntN(2)) {
 			l.journal[n] = c.entry(m, lane, n)
 		}

@@ -15,7 +15,9 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/explore"
 	"github.com/effectonce/effectonce/outcome"
+	"github.com/effectonce/effectonce/relay/internal/cycle"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/floors"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -136,13 +138,12 @@ func (x *modelSteps) relay(i int) {
 	}
 	x.beats(i)
 	x.try(false, stepName("R%d: probe", i), func(m *modelRun) {
-		m.with(i, proberSession, func(r *Relay, s *session) {
-			r.dueNext = time.Time{}
+		m.with(i, proberSession, func(r *engine, s *pg.Session) {
 			if err := s.Open(ctx); err != nil {
 				return
 			}
-			ask, floors, ids := r.lanes.ToProbe()
-			_, _ = r.probeOnce(ctx, s, ask, floors, ids)
+			ask, floors, ids := r.Lanes.ToProbe()
+			_, _ = r.prober.Probe(ctx, s, ask, floors, ids)
 		})
 	})
 	if me.closed != 0 {
@@ -160,7 +161,7 @@ func (x *modelSteps) relay(i int) {
 	if x.s.budget.stop > 0 && !me.claim.active {
 		x.tryTx(true, stepName("R%d shuts down", i), func(m *modelRun) {
 			m.s.budget.stop--
-			m.with(i, keeperSession, func(r *Relay, s *session) { _ = r.resign(ctx, s) })
+			m.with(i, keeperSession, func(r *engine, s *pg.Session) { _ = r.keeper.Resign(ctx, s) })
 			m.s.relays[i] = modelRelay{}
 		})
 	}
@@ -173,11 +174,11 @@ func (x *modelSteps) beats(i int) {
 		return
 	}
 	x.tryTx(false, stepName("R%d: heartbeat", i), func(m *modelRun) {
-		m.with(i, keeperSession, func(r *Relay, s *session) {
-			_ = r.beat(ctx, s)
-			for lane, l := range inside(r.lanes).owned { // the model has fewer
+		m.with(i, keeperSession, func(r *engine, s *pg.Session) {
+			_ = r.keeper.Beat(ctx, s)
+			for lane, l := range inside(r.Lanes).owned { // the model has fewer
 				if int(lane) >= modelLanes {
-					delete(inside(r.lanes).owned, lane)
+					delete(inside(r.Lanes).owned, lane)
 				}
 				if x.w.rules.noRaise {
 					l.doubt = false
@@ -249,15 +250,15 @@ func (x *modelSteps) claims(i int, between func(m *modelRun) func(statement int)
 
 func (m *modelRun) claim(i int) {
 	paused := m.s.db.paused // read before the claim: it must not send these
-	m.with(i, pumpSession, func(r *Relay, s *session) {
-		grants := r.lanes.Take(0, 1, time.Now())
+	m.with(i, pumpSession, func(r *engine, s *pg.Session) {
+		grants := r.Lanes.Take(0, 1, time.Now())
 		if len(grants) == 0 {
 			return
 		}
 		m.snapped = m.s.stale == uint8(i)+1
-		c, err := r.claimLanes(context.Background(), s, grants)
+		c, err := r.cycle.ClaimLanes(context.Background(), &cycle.Session{Session: s}, grants)
 		if m.world.rules.noRaise {
-			for _, l := range inside(r.lanes).owned {
+			for _, l := range inside(r.Lanes).owned {
 				l.fresh, l.doubt = l.fresh || l.doubt, false
 			}
 		}
@@ -269,23 +270,23 @@ func (m *modelRun) claim(i int) {
 		}
 		m.oldSeqs(c)
 		if m.staleProbe {
-			r.setPaused(nil)
+			r.cycle.SetPaused(nil)
 		}
 		if m.world.rules.pauseLater {
-			c.paused = nil
+			c.Paused = nil
 		}
 		if m.world.rules.heldSent {
-			for k := range c.items {
-				c.items[k].Sent = false
+			for k := range c.Items {
+				c.Items[k].Sent = false
 			}
 		}
 		if m.world.rules.lateDecided {
-			for k := range c.lanes {
-				c.lanes[k].floorAfter = c.lanes[k].seen.Last
+			for k := range c.Parts {
+				c.Parts[k].FloorAfter = c.Parts[k].Seen.Last
 			}
 		}
 		if !m.world.rules.noSortOut {
-			r.holdBack(context.Background(), delivery.New(c.events, c.items), grantsOf(c.lanes), c.paused)
+			r.cycle.HoldBack(context.Background(), delivery.New(c.Events, c.Items), c.Grants(), c.Paused)
 		}
 		m.storeClaim(i, r, c)
 		m.s.relays[i].claim.forbidden = paused & m.s.db.paused
@@ -293,10 +294,10 @@ func (m *modelRun) claim(i int) {
 }
 
 // oldSeqs is the bug that released events are sent under their old numbers, which are their ids in the model.
-func (m *modelRun) oldSeqs(c *claim) {
-	for k := range c.items {
-		if m.world.rules.oldSeq && c.items[k].From == delivery.FromParked {
-			c.events[k].Position.Seq = c.items[k].ID
+func (m *modelRun) oldSeqs(c *cycle.Claim) {
+	for k := range c.Items {
+		if m.world.rules.oldSeq && c.Items[k].From == delivery.FromParked {
+			c.Events[k].Position.Seq = c.Items[k].ID
 		}
 	}
 }
@@ -359,7 +360,7 @@ type modelAnswer struct {
 	close    bool  // the place is closed meanwhile
 }
 
-func (m *modelRun) answers(r *Relay, at delivery.Place, a modelAnswer) {
+func (m *modelRun) answers(r *engine, at delivery.Place, a modelAnswer) {
 	m.broker = func(events []event.Event) []error {
 		verdicts := make([]error, len(events))
 		var mine []int
@@ -370,7 +371,7 @@ func (m *modelRun) answers(r *Relay, at delivery.Place, a modelAnswer) {
 			}
 		}
 		if a.close {
-			r.health.Close(at, time.Now())
+			r.Health.Close(at, time.Now())
 		}
 		mine = mine[min(a.skip, len(mine)):]
 		tried := mine[:min(a.n, len(mine))]
@@ -406,7 +407,7 @@ func (x *modelSteps) publishes(i int) {
 	}
 	if len(todo) == 0 {
 		x.tryTx(false, stepName("R%d: settles", i), func(m *modelRun) {
-			m.settle(i, published{left: map[int16]bool{}})
+			m.settle(i, cycle.Result{Left: map[int16]bool{}})
 		})
 		return
 	}
@@ -420,37 +421,37 @@ func (x *modelSteps) publishes(i int) {
 		for _, late := range []bool{false, true} {
 			x.tryTx(true, stepName("R%d: gives up sending; its lease may be over: %v", i, late), func(m *modelRun) {
 				m.s.budget.late--
-				m.settle(i, published{left: d.Lanes(), late: late})
+				m.settle(i, cycle.Result{Left: d.Lanes(), Late: late})
 			})
 		}
 	}
 }
 
-func (m *modelRun) settle(i int, result published) {
-	m.with(i, pumpSession, func(r *Relay, s *session) {
+func (m *modelRun) settle(i int, result cycle.Result) {
+	m.with(i, pumpSession, func(r *engine, s *pg.Session) {
 		c, _ := m.loadClaim(i, r)
 		m.s.relays[i].claim = modelClaim{}
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		if m.world.rules.settleOn {
-			for k := range c.items {
-				if c.items[k].Fate == delivery.Undecided {
-					c.items[k].Fate = delivery.Acked
+			for k := range c.Items {
+				if c.Items[k].Fate == delivery.Undecided {
+					c.Items[k].Fate = delivery.Acked
 				}
 			}
 		}
 		if m.world.rules.settleOn {
-			result.left = map[int16]bool{}
+			result.Left = map[int16]bool{}
 		}
 		if m.world.rules.lateDecided {
-			for k := range c.lanes {
-				c.lanes[k].floorAfter, c.lanes[k].Decided = min(c.lanes[k].floorAfter, inside(r.lanes).reached),
-					inside(r.lanes).decided
+			for k := range c.Parts {
+				c.Parts[k].FloorAfter, c.Parts[k].Decided = min(c.Parts[k].FloorAfter, inside(r.Lanes).reached),
+					inside(r.Lanes).decided
 			}
 		}
-		_ = r.finish(ctx, s, c, result)
+		_ = r.cycle.Finish(ctx, s, c, result)
 		if m.world.rules.noRaise {
-			for _, l := range inside(r.lanes).owned {
+			for _, l := range inside(r.Lanes).owned {
 				l.fresh, l.ready, l.doubt = l.fresh || l.doubt, l.ready || l.doubt, false
 			}
 		}
@@ -546,14 +547,14 @@ func (m *modelRun) attempt(i int, at delivery.Place, a modelAnswer) {
 	c, d := m.loadClaim(i, r)
 	m.answers(r, at, a)
 	m.forbidden = m.s.relays[i].claim.forbidden
-	was := make([]delivery.Fate, len(c.items))
-	for k := range c.items {
-		was[k] = c.items[k].Fate
+	was := make([]delivery.Fate, len(c.Items))
+	for k := range c.Items {
+		was[k] = c.Items[k].Fate
 	}
-	r.attempt(context.Background(), "model", d)
-	for k := range c.items {
-		if m.world.rules.sendOn && was[k] == delivery.Undecided && c.items[k].Fate == delivery.Held {
-			c.items[k].Fate = delivery.Undecided
+	r.cycle.Attempt(context.Background(), "model", d)
+	for k := range c.Items {
+		if m.world.rules.sendOn && was[k] == delivery.Undecided && c.Items[k].Fate == delivery.Held {
+			c.Items[k].Fate = delivery.Undecided
 		}
 	}
 	m.storeClaim(i, r, c)
@@ -569,7 +570,7 @@ func (x *modelSteps) revives(i int) {
 		try := func(fault bool, what string, a modelAnswer, spend func(b *modelBudget)) {
 			do := func(m *modelRun) {
 				spend(&m.s.budget)
-				m.with(i, reviverSession, func(r *Relay, s *session) {
+				m.with(i, reviverSession, func(r *engine, s *pg.Session) {
 					m.answers(r, at, a)
 					heads := m.broker
 					m.broker = func(events []event.Event) []error {
@@ -581,7 +582,7 @@ func (x *modelSteps) revives(i int) {
 						return m.broker(events)
 					}
 					_ = heads
-					_ = r.tryClosed(context.Background(), s, []delivery.Place{at})
+					_ = r.reviver.Try(context.Background(), s, []delivery.Place{at})
 				})
 			}
 			name := stepName("R%d: tries %s/%d: %s", i, at.Topic, at.Partition, what)
@@ -619,9 +620,9 @@ func (x *modelSteps) floorSteps(i int) {
 	}
 	if x.w.rescans {
 		x.try(false, stepName("R%d: rescans below its floors", i), func(m *modelRun) {
-			m.with(i, floorSession, func(r *Relay, s *session) {
-				r.cfg.Observer.BelowFloor = func(int16) { m.fail("an event stood below the floor") }
-				_ = r.rescan(context.Background(), s, &floorFinder{})
+			m.with(i, floorSession, func(r *engine, s *pg.Session) {
+				r.Observer.BelowFloor = func(int16) { m.fail("an event stood below the floor") }
+				_ = r.floors.Rescan(context.Background(), s)
 			})
 		})
 	}
@@ -629,23 +630,24 @@ func (x *modelSteps) floorSteps(i int) {
 
 // floorStep runs one step of the floor.
 func (m *modelRun) floorStep(i int) {
-	m.with(i, floorSession, func(r *Relay, s *session) {
+	m.with(i, floorSession, func(r *engine, s *pg.Session) {
 		from := &m.s.relays[i].floor
-		f := &floorFinder{
-			ids: numbering(from.ids), reached: int64(from.reached), hi: int64(from.hi), waitsFor: pg.Holders{},
-			except: xidsOf(from.except), slice: sliceSize(m.world.far), scanned: modelLater,
+		f := r.floors
+		f.State = floors.State{
+			IDs: numbering(from.ids), Reached: int64(from.reached), Hi: int64(from.hi), WaitsFor: pg.Holders{},
+			Except: xidsOf(from.except), Slice: floors.SliceSize(m.world.far), Scanned: modelLater,
 		}
 		for _, xid := range xidsOf(from.waits) {
-			f.waitsFor[xid] = pg.Holder{XID: xid}
+			f.WaitsFor[xid] = pg.Holder{XID: xid}
 		}
 		if err := s.Open(context.Background()); err != nil {
 			return
 		}
-		_ = r.floorStep(context.Background(), s, f)
-		from.ids, from.reached, from.hi, from.except = numberOf(f.ids), uint8(f.reached), uint8(f.hi), xidBits(f.except)
+		_ = f.Step(context.Background(), s)
+		from.ids, from.reached, from.hi, from.except = numberOf(f.IDs), uint8(f.Reached), uint8(f.Hi), xidBits(f.Except)
 		from.waits = 0
-		if f.hi > 0 {
-			from.waits = xidBits(slices.Collect(maps.Keys(f.waitsFor)))
+		if f.Hi > 0 {
+			from.waits = xidBits(slices.Collect(maps.Keys(f.WaitsFor)))
 		}
 	})
 }

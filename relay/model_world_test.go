@@ -14,11 +14,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/cycle"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/floors"
+	"github.com/effectonce/effectonce/relay/internal/keeper"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
+	"github.com/effectonce/effectonce/relay/internal/prober"
+	"github.com/effectonce/effectonce/relay/internal/reviver"
+	"github.com/effectonce/effectonce/relay/internal/signal"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
 // modelWorld is a bounded world.
@@ -289,19 +296,19 @@ func (m *modelRun) Route(_ context.Context, topic string) (func(e *event.Event) 
 }
 
 // session returns a session of a relay, with a working or a lost connection.
-func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
+func (m *modelRun) session(r *engine, i int, kind uint8) *pg.Session {
 	conn := &modelConn{m: m}
-	s := &session{Session: &pg.Session{Name: "model", Timeout: time.Hour}}
+	s := &pg.Session{Name: "model", Timeout: time.Hour}
 	s.Dial = func(context.Context, string, func(*pgconn.Notice)) (pg.Conn, error) { return conn, nil }
 	_ = s.Open(context.Background())
 	conn.closed = m.s.relays[i].cut>>kind&1 == 1
 	s.Dial = func(context.Context, string, func(*pgconn.Notice)) (pg.Conn, error) { return &modelConn{m: m}, nil }
-	s.Reopened = func() { r.lanes.Reset() }
+	s.Reopened = func() { r.Lanes.Reset() }
 	return s
 }
 
 // with restores relay i, runs do with one of its sessions, and stores its memory again.
-func (m *modelRun) with(i int, kind uint8, do func(r *Relay, s *session)) {
+func (m *modelRun) with(i int, kind uint8, do func(r *engine, s *pg.Session)) {
 	r := m.load(i)
 	s := m.session(r, i, kind)
 	do(r, s)
@@ -319,26 +326,32 @@ var (
 	}
 )
 
-func (m *modelRun) load(i int) *Relay {
+func (m *modelRun) load(i int) *engine {
 	w, from := m.world, &m.s.relays[i]
 	m.reads = 1
 	cfg := modelConfig
-	cfg.OnFailure = w.park
-	r := &Relay{
-		to: m, cfg: cfg, schema: w.schema, log: w.log, postgres: &outage.Monitor{Log: w.log},
-		kafka: &outage.Monitor{Log: w.log}, woken: make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),
-		owner: ownerID(from.owner), lanes: (&laneTable{
+	r := &engine{Start: &start.Start{
+		To: start.Publisher{Publish: m.Publish, Route: m.Route}, Schema: w.schema, Log: w.log, Lease: cfg.Lease,
+		Postgres: &outage.Monitor{Log: w.log}, Kafka: &outage.Monitor{Log: w.log}, Signals: signal.New(0),
+		Owner: ownerID(from.owner), Lanes: (&laneTable{
 			owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch),
 			ids: numbering(from.ids), decided: int64(from.known), reached: int64(from.reached),
 			except: xidsOf(from.except), expected: w.far > 0, limit: int64(from.limit), far: cmp.Or(w.far, 1<<18),
 		}).table(),
-		health: delivery.NewHealth(-1, time.Now(), newPauses), exceptFrom: exceptFrom, resignFor: time.Minute,
+		Health: delivery.NewHealth(-1, time.Now(), newPauses),
+	}, cfg: cfg}
+	r.cycle = &cycle.Cycle{Start: r.Start, MostBytes: cfg.ClaimBytes, ParkEvent: w.park == ParkEvent}
+	r.keeper = &keeper.Keeper{Start: r.Start, Part: &r.wal, ResignFor: time.Minute}
+	r.prober = &prober.Prober{Start: r.Start, Cycle: r.cycle, Keeper: r.keeper, Part: &r.wal}
+	r.reviver = &reviver.Reviver{Start: r.Start, Cycle: r.cycle}
+	r.floors = &floors.Finder{
+		Start: r.Start, Every: cfg.FloorEvery, RescanEvery: cfg.RescanEvery, ExceptFrom: floors.ExceptFrom,
 	}
 	if w.excepts {
-		r.exceptFrom = 0
+		r.floors.ExceptFrom = 0
 	}
 	if from.limit == math.MaxUint8 {
-		inside(r.lanes).limit = math.MaxInt64
+		inside(r.Lanes).limit = math.MaxInt64
 	}
 	for lane := range from.lanes {
 		l := &from.lanes[lane]
@@ -354,81 +367,81 @@ func (m *modelRun) load(i int) *Relay {
 		if l.stale {
 			to.read = 0
 		}
-		inside(r.lanes).owned[int16(lane)] = to
+		inside(r.Lanes).owned[int16(lane)] = to
 	}
-	r.cfg.ClaimEvents = w.max * max(len(inside(r.lanes).owned), 1)
+	r.cycle.MostEvents = w.max * max(len(inside(r.Lanes).owned), 1)
 	for _, at := range placesOf(from.closed) {
-		r.health.Close(at, modelLong)
+		r.Health.Close(at, modelLong)
 	}
-	r.health.Pause(topicsOf(from.paused))
+	r.Health.Pause(topicsOf(from.paused))
 	return r
 }
 
-func (m *modelRun) store(i int, r *Relay) {
+func (m *modelRun) store(i int, r *engine) {
 	to := &m.s.relays[i]
 	to.lanes = [modelLanes]modelOwned{}
-	for lane, l := range inside(r.lanes).owned {
+	for lane, l := range inside(r.Lanes).owned {
 		if int(lane) >= modelLanes {
 			continue
 		}
 		o := modelOwned{
 			has: true, fence: uint8(l.fence), next: int32(l.next), end: int32(l.end), settled: int32(l.settled),
-			floor: uint8(l.floor), reach: uint8(l.reach), stale: l.read != inside(r.lanes).reads, fresh: l.fresh,
+			floor: uint8(l.floor), reach: uint8(l.reach), stale: l.read != inside(r.Lanes).reads, fresh: l.fresh,
 			due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
 			parked: l.parked, releasing: l.releasing, turn: uint8(l.turn % 6),
 		}
 		o.groups |= bitsOf(l.groups)
 		to.lanes[lane] = o
 	}
-	to.epoch = numberOfEpoch(inside(r.lanes).epoch)
-	to.ids, to.known, to.closed, to.paused = numberOf(inside(r.lanes).ids), uint8(inside(r.lanes).decided), 0, 0
-	to.reached, to.except, to.limit = uint8(inside(r.lanes).reached), xidBits(inside(r.lanes).except), 0
+	to.epoch = numberOfEpoch(inside(r.Lanes).epoch)
+	to.ids, to.known, to.closed, to.paused = numberOf(inside(r.Lanes).ids), uint8(inside(r.Lanes).decided), 0, 0
+	to.reached, to.except, to.limit = uint8(inside(r.Lanes).reached), xidBits(inside(r.Lanes).except), 0
 	if w := m.world; w.far > 0 {
-		to.limit = uint8(min(inside(r.lanes).limit, math.MaxUint8))
+		to.limit = uint8(min(inside(r.Lanes).limit, math.MaxUint8))
 	}
 	for lane := range to.claim.lanes {
 		l := &to.claim.lanes[lane]
-		if inside(r.lanes).falls > 0 {
+		if inside(r.Lanes).falls > 0 {
 			l.floorAfter, l.sure = 0, 0
 		}
-		l.stale = l.stale || l.has && inside(r.lanes).reads != m.reads
+		l.stale = l.stale || l.has && inside(r.Lanes).reads != m.reads
 	}
 	for i := range modelPlaces {
-		if at := placesOf(1 << i)[0]; r.health.Age(at, modelLater) > 0 {
+		if at := placesOf(1 << i)[0]; r.Health.Age(at, modelLater) > 0 {
 			to.closed |= 1 << i
 		}
 	}
-	_, paused := r.health.Pause(nil)
+	_, paused := r.Health.Pause(nil)
 	to.paused = topicBits(paused)
 }
 
 // loadClaim restores an unfinished claim and its delivery.
-func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery.Delivery) {
+func (m *modelRun) loadClaim(i int, r *engine) (*cycle.Claim, *delivery.Delivery) {
 	from := &m.s.relays[i].claim
-	c := &claim{epoch: epochName(from.epoch), paused: topicsOf(from.paused)}
+	c := &cycle.Claim{Epoch: epochName(from.epoch), Paused: topicsOf(from.paused)}
 	for lane := range from.lanes {
 		f := &from.lanes[lane]
 		if !f.has {
 			continue
 		}
-		l := laneClaim{Grant: lanes.Grant{
-			Lane: int16(lane), Fence: int64(f.fence), Reads: inside(r.lanes).reads,
+		l := cycle.Part{Grant: lanes.Grant{
+			Lane: int16(lane), Fence: int64(f.fence), Reads: inside(r.Lanes).reads,
 			Groups: delivery.Groups{}.With(placesOf(f.groups)), Decided: int64(f.sure),
 		}}
-		l.work, l.first, l.full, l.floorAfter = work(f.work), int64(f.first), f.full, int64(f.floorAfter)
+		l.Work, l.First, l.Full, l.FloorAfter = cycle.Work(f.work), int64(f.first), f.full, int64(f.floorAfter)
 		if f.stale {
 			l.Reads--
 		}
 		if f.behind {
-			l.behind = 1
+			l.Behind = 1
 		}
-		c.lanes = append(c.lanes, l)
+		c.Parts = append(c.Parts, l)
 	}
 	for k := range from.n {
 		it := &from.items[k]
 		e := m.event(it.ev)
 		e.Position = event.Position{
-			Lane: m.world.of(it.ev).lane, Epoch: c.epoch, Seq: int64(it.seq), First: it.first,
+			Lane: m.world.of(it.ev).lane, Epoch: c.Epoch, Seq: int64(it.seq), First: it.first,
 			Maybe: it.maybe,
 		}
 		one := delivery.Item{
@@ -438,28 +451,28 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery.Delivery) {
 		if it.refused {
 			one.Refusal = &delivery.Refusal{Code: "R", Error: "refused"}
 		}
-		c.events, c.items = append(c.events, e), append(c.items, one)
+		c.Events, c.Items = append(c.Events, e), append(c.Items, one)
 	}
-	return c, delivery.New(c.events, c.items)
+	return c, delivery.New(c.Events, c.Items)
 }
 
-func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
+func (m *modelRun) storeClaim(i int, r *engine, c *cycle.Claim) {
 	to := &m.s.relays[i].claim
-	*to = modelClaim{active: true, epoch: epochNumber(c.epoch), paused: topicBits(c.paused), n: uint8(len(c.events))}
-	for k := range c.lanes {
-		l := &c.lanes[k]
+	*to = modelClaim{active: true, epoch: epochNumber(c.Epoch), paused: topicBits(c.Paused), n: uint8(len(c.Events))}
+	for k := range c.Parts {
+		l := &c.Parts[k]
 		t := &to.lanes[l.Lane]
-		t.has, t.full, t.behind, t.stale, t.fence = true, l.full, l.behind > 0, l.Reads != inside(r.lanes).reads,
+		t.has, t.full, t.behind, t.stale, t.fence = true, l.Full, l.Behind > 0, l.Reads != inside(r.Lanes).reads,
 			uint8(l.Fence)
-		t.work, t.first, t.floorAfter = uint8(l.work), int32(l.first), uint8(l.floorAfter)
+		t.work, t.first, t.floorAfter = uint8(l.Work), int32(l.First), uint8(l.FloorAfter)
 		t.groups |= bitsOf(l.Groups)
 		t.sure = min(t.floorAfter, uint8(l.Decided))
 	}
-	inside(r.lanes).falls, m.reads = 0, inside(r.lanes).reads // the claim knows of earlier ones
-	for k := range c.events {
-		it, p := &c.items[k], &c.events[k].Position
+	inside(r.Lanes).falls, m.reads = 0, inside(r.Lanes).reads // the claim knows of earlier ones
+	for k := range c.Events {
+		it, p := &c.Items[k], &c.Events[k].Position
 		to.items[k] = modelItem{
-			ev: eventOf(c.events[k].ID), id: uint8(it.ID), from: uint8(it.From), fate: uint8(it.Fate),
+			ev: eventOf(c.Events[k].ID), id: uint8(it.ID), from: uint8(it.From), fate: uint8(it.Fate),
 			seq: int32(p.Seq), partition: int8(it.Partition), sent: it.Sent, alone: it.Alone, behind: it.Behind,
 			first: p.First, maybe: p.Maybe, refused: it.Refusal != nil,
 		}

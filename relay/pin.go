@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/outcome"
+	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -20,7 +21,9 @@ func (o *Outbox) Pin(ctx context.Context, cluster, topic string, partitions int)
 		home, pinned, err := o.pin(ctx, cluster, topic, partitions)
 		switch {
 		case err != nil:
-			return 0, &pinError{topic, err}
+			return 0, &outage.PostgresError{
+				What: fmt.Sprintf("relay: pinning the partition count of topic %q", topic), Err: err,
+			}
 		case home != "" && cluster != "" && home != cluster:
 			return 0, otherCluster(home, cluster)
 		case partitions == 0:
@@ -43,18 +46,6 @@ func (o *Outbox) pin(ctx context.Context, cluster, topic string, partitions int)
 		})
 	return home, pinned, err
 }
-
-// pinError is an error of the outbox's database, among the verdicts of a publisher.
-type pinError struct {
-	topic string
-	err   error
-}
-
-func (e *pinError) Error() string {
-	return fmt.Sprintf("relay: pinning the partition count of topic %q: %v", e.topic, e.err)
-}
-
-func (e *pinError) Unwrap() error { return e.err }
 
 // otherCluster refuses every topic of a Kafka cluster that is not the one that the outbox publishes to.
 func otherCluster(pinned, found string) error {

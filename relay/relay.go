@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,70 +16,69 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/tracing"
+	"github.com/effectonce/effectonce/relay/internal/archive"
+	"github.com/effectonce/effectonce/relay/internal/cycle"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/floors"
+	"github.com/effectonce/effectonce/relay/internal/keeper"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
-	"github.com/effectonce/effectonce/relay/internal/pg"
+	"github.com/effectonce/effectonce/relay/internal/prober"
+	"github.com/effectonce/effectonce/relay/internal/pump"
+	"github.com/effectonce/effectonce/relay/internal/reviver"
+	"github.com/effectonce/effectonce/relay/internal/signal"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/start"
 	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
-// ErrNotDrained is in the error of a Run that was stopped and whose claimed events were not acked within DrainTimeout.
-var ErrNotDrained = errors.New("relay: not acked within DrainTimeout")
+// Errors of Run and Once.
+var (
+	// ErrNotDrained: Run was stopped, and its claimed events were not acked within DrainTimeout.
+	ErrNotDrained = errors.New("relay: not acked within DrainTimeout")
+	// ErrTables: the tables are missing, old, or not as migrations made them; waiting does not help.
+	ErrTables = keeper.ErrTables
+	// ErrAccess: at the first contact Postgres refuses the connection, or the role lacks a grant.
+	ErrAccess = keeper.ErrAccess
+)
 
 // Relay publishes what producers append. Make one with [New].
 type Relay struct {
-	db     *pgxpool.Pool
-	to     Publisher
-	cfg    Config
-	schema *sql.Schema
-	log    *slog.Logger
+	db       *pgxpool.Pool
+	to       start.Publisher
+	cfg      Config
+	schema   *sql.Schema
+	tracer   *tracing.Tracer // nil: no spans
+	postgres *outage.Monitor
+	kafka    *outage.Monitor
+	signals  *signal.Signals
+	limits   limits
 
-	tracer *tracing.Tracer // nil: no spans
-
-	running       atomic.Bool
-	owner         uuid.UUID // of this start
-	lanes         *lanes.Table
-	table         atomic.Pointer[lanes.Table] // lanes, for callers outside of this start
-	postgres      *outage.Monitor
-	kafka         *outage.Monitor
-	woken         chan struct{} // by Wake
-	probeAgain    chan struct{} // what the relay tells itself: unlike Wake, it ends no sleep
-	beatRequested chan struct{}
-	kicks         []chan struct{}
-
-	members atomic.Int64            // relays alive, as of the last heartbeat
-	short   atomic.Bool             // owns less than its share
-	beaten  atomic.Int64            // Unix nanoseconds of the last heartbeat
-	clock   atomic.Pointer[reading] // the database's, as of the last heartbeat; nil: not read yet
-	waiting atomic.Int64            // since when events wait, 0: none do
-	moved   atomic.Int64            // when events were last settled
-
-	wal       atomic.Int32 // wal.Mode
-	walWhy    atomic.Pointer[walWhy]
-	streaming atomic.Int64 // since when events from the WAL are being sent; 0: none are
-
-	dueNext time.Time // the prober's: no probe for scheduled events before it
-	dueAt   time.Time // the prober's, while it rests or is about to sleep: when the next event is due
-	tired   bool      // the prober's: no event has come for IdleAfter, and the relay may sleep
+	running atomic.Bool
+	now     atomic.Pointer[engine] // of the last start; nil: there was none
 	asleep  atomic.Bool
+}
 
-	health  *delivery.Health
-	refused sync.Map // refusedLane by the lane's int16
-	closed  sync.Map // why, an error, by delivery.Place; some may be open again
-	proof   atomic.Pointer[proof]
+// limits are constants that tests change.
+type limits struct {
+	bulkFrom    int           // cycle.BulkFrom
+	numbers     int32         // how many events of a transaction get a number: wal.MostNumbers
+	span        int64         // for how many bytes of WAL the numbers of a base last: wal.Span
+	provedEvery time.Duration // keeper.ProvedEvery
+	resignFor   time.Duration // how long it may take to give the lanes back at the end
+}
 
-	version string // of this program
-
-	undrained atomic.Int64 // events that the end of work left without an ack
-
-	bulkFrom   int   // see bulk.go
-	exceptFrom int64 // see floor.go; tests lower it
-	numbers    int32 // how many events of a transaction get a number: wal.MostNumbers, which tests lower
-	span       int64 // for how many bytes of WAL the numbers of a base last: wal.Span, which tests lower
-	// provedEvery is the constant; tests lower it.
-	provedEvery time.Duration
-	resignFor   time.Duration // how long it may take to give the lanes back at the end; tests raise it
+// engine is one start of a relay: its actors, and what they share.
+type engine struct {
+	*start.Start
+	limits  limits
+	cfg     Config
+	wal     wal.Part
+	cycle   *cycle.Cycle
+	keeper  *keeper.Keeper
+	prober  *prober.Prober
+	floors  *floors.Finder
+	reviver *reviver.Reviver
 }
 
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts nothing and dials
@@ -100,36 +98,44 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	log := cfg.Logger.With("relay", cfg.Name)
-	r := &Relay{
-		db: db, to: to, cfg: cfg, schema: schema, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
-		postgres: &outage.Monitor{System: "postgres", Log: log, Notify: cfg.Observer.Outage},
-		kafka:    &outage.Monitor{System: "kafka", Log: log, Notify: cfg.Observer.Outage},
-		woken:    make(chan struct{}, 1), probeAgain: make(chan struct{}, 1), beatRequested: make(chan struct{}, 1),
-		version: build.Version(), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: wal.MostNumbers, span: wal.Span,
-		provedEvery: provedEvery, resignFor: 5 * time.Second,
-	}
-	for range cfg.Pumps {
-		r.kicks = append(r.kicks, make(chan struct{}, 1))
-	}
-	return r, nil
+	cfg.Logger = cfg.Logger.With("relay", cfg.Name)
+	return &Relay{
+		db: db, to: publisherOf(to), cfg: cfg, schema: schema, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
+		postgres: &outage.Monitor{System: "postgres", Log: cfg.Logger, Notify: cfg.Observer.Outage},
+		kafka:    &outage.Monitor{System: "kafka", Log: cfg.Logger, Notify: cfg.Observer.Outage},
+		signals:  signal.New(cfg.Pumps),
+		limits: limits{
+			bulkFrom: cycle.BulkFrom, numbers: wal.MostNumbers, span: wal.Span,
+			provedEvery: keeper.ProvedEvery, resignFor: 5 * time.Second,
+		},
+	}, nil
 }
 
-// sql is a statement with the relay's schema.
-func (r *Relay) sql(statement string) string { return r.schema.Expand(statement) }
+// publisherOf is what a publisher can do.
+func publisherOf(p Publisher) start.Publisher {
+	to := start.Publisher{Publish: p.Publish}
+	if p, ok := p.(Router); ok {
+		to.Route = p.Route
+	}
+	if p, ok := p.(Reacher); ok {
+		to.Reach = p.Reach
+	}
+	return to
+}
 
 // Run publishes until ctx ends, then finishes its claims within DrainTimeout, gives its lanes to the others and returns
 // nil. It waits out an outage of Postgres or Kafka, at the start too. It returns an error if the first contact shows a
-// problem that waiting cannot repair (no tables, no grant, a wrong password), or if the drain could not finish: the
-// next owner publishes the rest. Nothing outlives Run.
+// problem that waiting cannot repair ([ErrTables], [ErrAccess]), or if the drain could not finish: the next owner
+// publishes the rest. Nothing outlives Run.
 func (r *Relay) Run(ctx context.Context) error {
-	if err := r.start(lanes.Unassigned); err != nil {
+	e, err := r.start(lanes.Unassigned)
+	if err != nil {
 		return err
 	}
 	defer r.running.Store(false)
-	err := r.awake(ctx, true)
+	err = e.awake(ctx, true)
 	for errors.Is(err, errIdle) {
-		if r.undrained.Load() == 0 && !r.sleep(ctx) {
+		if e.cycle.Undrained.Load() == 0 && !r.sleep(ctx, e.prober.DueAt) {
 			return nil
 		}
 		if r.cfg.Woken != nil {
@@ -137,16 +143,16 @@ func (r *Relay) Run(ctx context.Context) error {
 				return err
 			}
 		}
-		r.identify(lanes.Unassigned)
-		err = r.awake(ctx, false)
+		e = r.identify(lanes.Unassigned)
+		err = e.awake(ctx, false)
 	}
 	return err
 }
 
 // awake runs until ctx ends, or until the relay is to sleep: then it returns errIdle. Nothing outlives it.
-func (r *Relay) awake(ctx context.Context, first bool) error {
-	if r.cfg.FloorEvery > 0 {
-		r.lanes.ExpectFloors()
+func (e *engine) awake(ctx context.Context, first bool) error {
+	if e.cfg.FloorEvery > 0 {
+		e.Lanes.ExpectFloors()
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	cancel := func() { end(context.Canceled) }
@@ -156,45 +162,51 @@ func (r *Relay) awake(ctx context.Context, first bool) error {
 
 	var pumps, others sync.WaitGroup
 	pumpsDone := make(chan struct{})
-	for i := range r.cfg.Pumps {
-		pumps.Go(func() { r.pump(ctx, work, i) })
+	for i := range e.cfg.Pumps {
+		pump := &pump.Pump{Start: e.Start, Cycle: e.cycle, Number: i, Of: e.cfg.Pumps}
+		pumps.Go(func() { pump.Run(ctx, work) })
 	}
-	if r.cfg.Source == SourceWAL {
-		r.wal.Store(int32(wal.Starting)) // before the first heartbeat
-		pumps.Go(func() { r.followWAL(ctx, work) })
+	if e.cfg.Source == SourceWAL {
+		e.wal.Begin()
+		source := &wal.Source{
+			Start: e.Start, Cycle: e.cycle, Part: &e.wal, Heartbeat: e.cfg.WALHeartbeat, Rescan: e.cfg.RescanEvery,
+			Drain: e.cfg.DrainTimeout, Span: e.limits.span, Numbers: e.limits.numbers,
+		}
+		pumps.Go(func() { source.Run(ctx, work) })
 	}
-	others.Go(func() { r.probe(ctx, func() { end(errIdle) }) })
-	if r.cfg.FloorEvery > 0 {
-		others.Go(func() { r.findFloors(ctx) })
+	others.Go(func() { e.prober.Run(ctx, func() { end(errIdle) }) })
+	if e.cfg.FloorEvery > 0 {
+		others.Go(func() { e.floors.Run(ctx) })
 	}
-	others.Go(func() { r.revive(ctx, work) })
-	if r.cfg.ArchiveDays > 0 {
-		others.Go(func() { r.keepArchive(ctx) })
+	others.Go(func() { e.reviver.Run(ctx, work) })
+	if e.cfg.ArchiveDays > 0 {
+		days := archive.Archive{DB: e.DB, Schema: e.Schema, Days: e.cfg.ArchiveDays}
+		others.Go(func() { days.Run(ctx, e.Log) })
 	}
 	others.Go(func() { pumps.Wait(); close(pumpsDone) })
-	others.Go(func() { <-ctx.Done(); r.limitDrain(work, abandon) })
+	others.Go(func() { <-ctx.Done(); e.limitDrain(work, abandon) })
 
-	err := r.keep(work, pumpsDone, first)
+	err := e.keeper.Run(work, pumpsDone, first)
 	idle := errors.Is(context.Cause(ctx), errIdle)
 	cancel()
 	abandon()
 	others.Wait()
 	if idle {
 		if err != nil { // its lanes are free when their lease has run out
-			r.log.Warn("the relay goes to sleep and could not say so", "error", err)
+			e.Log.Warn("the relay goes to sleep and could not say so", "error", err)
 		}
 		return errIdle
 	}
-	if left := r.undrained.Load(); err == nil && left > 0 {
+	if left := e.cycle.Undrained.Load(); err == nil && left > 0 {
 		err = fmt.Errorf("%w: %d events; their next owner sends them again", ErrNotDrained, left)
 	}
 	return err
 }
 
 // limitDrain ends work when the drain takes too long.
-func (r *Relay) limitDrain(work context.Context, abandon func()) {
-	if r.cfg.DrainTimeout > 0 {
-		_ = sleep.For(work, r.cfg.DrainTimeout)
+func (e *engine) limitDrain(work context.Context, abandon func()) {
+	if e.cfg.DrainTimeout > 0 {
+		_ = sleep.For(work, e.cfg.DrainTimeout)
 	}
 	abandon()
 }
@@ -203,37 +215,28 @@ func (r *Relay) limitDrain(work context.Context, abandon func()) {
 // for held and released events), publishes, settles, and gives the lanes back. It returns how many events the publisher
 // acked; 0 if none wait or if others own every lane. It blocks while the publisher is down, until ctx ends.
 func (r *Relay) Once(ctx context.Context) (published int, err error) {
-	if err := r.start(lanes.Unassigned); err != nil {
+	e, err := r.start(lanes.Unassigned)
+	if err != nil {
 		return 0, err
 	}
 	defer r.running.Store(false)
-	s := r.session("once")
+	s := &cycle.Session{Session: e.Session("once")}
 	defer s.Close()
-	err = r.checkSequence(ctx, s)
-	if err == nil {
-		err = r.beat(ctx, s)
-	}
-	if err != nil {
-		if start := startError(err); start != nil {
-			return 0, start
-		}
-		return 0, err
-	}
-	if err := r.assignPolled(ctx, s); err != nil {
+	if err := e.keeper.Join(ctx, s.Session); err != nil {
 		return 0, err
 	}
 	var refused error
 	for step, steps := 0, onceSteps; step < steps; step++ {
 		// Held and released events are found by the first claim, and sent by the next.
-		if step > 0 && refused == nil && !r.lanes.Beside() {
+		if step > 0 && refused == nil && !e.Lanes.Beside() {
 			break
 		}
-		grants := r.lanes.Take(0, 1, time.Now())
+		grants := e.Lanes.Take(0, 1, time.Now())
 		if len(grants) == 0 {
 			break
 		}
 		var n int
-		n, err = r.step(ctx, s, grants, nil)
+		n, err = e.cycle.Step(ctx, s, grants, nil)
 		published += n
 		if err != nil && !pgerr.Answered(err) {
 			break
@@ -242,7 +245,7 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 			refused, steps = err, onceApart
 		}
 	}
-	return published, errors.Join(cmp.Or(err, refused), r.resign(ctx, s))
+	return published, errors.Join(cmp.Or(err, refused), e.keeper.Resign(ctx, s.Session))
 }
 
 // onceSteps: one for an open entry, and one each for held, released and new events. onceApart is enough to find the
@@ -253,79 +256,56 @@ const (
 )
 
 // start makes sure that only one start runs. Lanes have this source at first.
-func (r *Relay) start(first lanes.Source) error {
+func (r *Relay) start(first lanes.Source) (*engine, error) {
 	if !r.running.CompareAndSwap(false, true) {
-		return errors.New("relay: this Relay runs already; make another one with New")
+		return nil, errors.New("relay: this Relay runs already; make another one with New")
 	}
-	r.identify(first)
-	return nil
+	return r.identify(first), nil
 }
 
 // identify makes another identity, without knowledge of lanes.
-func (r *Relay) identify(first lanes.Source) {
-	r.owner, r.lanes = uuid.New(), lanes.New(first)
-	r.table.Store(r.lanes)
-	r.health = delivery.NewHealth(r.cfg.HoldAfter, time.Now(), newPauses)
-	r.wal.Store(int32(wal.Off))
-	r.waiting.Store(0)
-	r.streaming.Store(0)
-	r.undrained.Store(0)
-	r.refused.Clear()
-	r.proof.Store(nil)
-	r.short.Store(true)
-	r.beaten.Store(0)
+func (r *Relay) identify(first lanes.Source) *engine {
+	e := &engine{
+		Start: &start.Start{
+			DB: r.db, Schema: r.schema, Owner: uuid.New(), Lease: r.cfg.Lease, Log: r.cfg.Logger,
+			Observer: start.Observer(r.cfg.Observer), To: r.to, Lanes: lanes.New(first),
+			Health:   delivery.NewHealth(r.cfg.HoldAfter, time.Now(), newPauses),
+			Postgres: r.postgres, Kafka: r.kafka, Signals: r.signals,
+		},
+		limits: r.limits, cfg: r.cfg,
+	}
+	e.cycle = &cycle.Cycle{
+		Start: e.Start, Tracer: r.tracer, MostEvents: r.cfg.ClaimEvents, MostBytes: r.cfg.ClaimBytes,
+		BulkFrom: r.limits.bulkFrom, Archive: r.cfg.ArchiveDays > 0, ParkEvent: r.cfg.OnFailure == ParkEvent,
+	}
+	e.keeper = &keeper.Keeper{
+		Start: e.Start, Part: &e.wal, Name: r.cfg.Name, Version: build.Version(), ProvedEvery: r.limits.provedEvery,
+		ResignFor: r.limits.resignFor,
+	}
+	e.prober = &prober.Prober{
+		Start: e.Start, Cycle: e.cycle, Keeper: e.keeper, Part: &e.wal, Awake: r.cfg.ProbeAwake, Idle: r.cfg.ProbeIdle,
+		IdleAfter: r.cfg.IdleAfter, Sleeps: r.cfg.Sleep > 0,
+	}
+	e.reviver = &reviver.Reviver{Start: e.Start, Cycle: e.cycle}
+	e.floors = &floors.Finder{
+		Start: e.Start, Every: r.cfg.FloorEvery, Awake: r.cfg.ProbeAwake, IdleAfter: r.cfg.IdleAfter,
+		RescanEvery: r.cfg.RescanEvery, ExceptFrom: floors.ExceptFrom,
+	}
+	r.now.Store(e)
+	return e
 }
 
 func newPauses() delivery.Pauses { return outage.NewBackOff() }
 
 // Wake makes the relay probe for events at once, and wakes a sleeping one. Call it after the commit of a transaction
 // that appended, if producer and relay share a process. It never blocks.
-func (r *Relay) Wake() {
-	select {
-	case r.woken <- struct{}{}:
-	default:
-	}
-}
-
-// requestProbe makes the prober probe at once.
-func (r *Relay) requestProbe() {
-	select {
-	case r.probeAgain <- struct{}{}:
-	default:
-	}
-}
+func (r *Relay) Wake() { r.signals.Wake() }
 
 // Stalled returns for how long events have waited in this relay's lanes while none was settled. It is 0 when nothing
 // waits, and for a relay that owns no lanes.
 func (r *Relay) Stalled() time.Duration {
-	since := r.waiting.Load()
-	if s := r.streaming.Load(); since == 0 || s != 0 && s < since {
-		since = s
+	if e := r.now.Load(); e != nil {
+		return e.Progress.Stalled()
 	}
-	if since == 0 {
-		return 0
-	}
-	return max(time.Since(time.Unix(0, max(since, r.moved.Load()))), 0)
-}
-
-// session is a session with Postgres, and the slices of its last claim for reuse.
-type session struct {
-	*pg.Session
-	claimed, scratch buffers
-}
-
-func (r *Relay) session(name string) *session {
-	return &session{Session: &pg.Session{
-		Dial: pg.DialAs(r.db), Name: "effectonce relay " + name, Timeout: r.cfg.Lease,
-		Reopened: func() { r.lanes.Reset() },
-	}}
-}
-
-func (r *Relay) kickPumps() {
-	for _, kick := range r.kicks {
-		select {
-		case kick <- struct{}{}:
-		default:
-		}
-	}
+	return 0
 }

@@ -181,7 +181,7 @@ func TestRunSaysWhatToDoWithoutTables(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	r := newRelay(t, db, &memory{}, config())
-	if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "relay migrate") {
+	if err := r.Run(t.Context()); !errors.Is(err, relay.ErrTables) || !strings.Contains(err.Error(), "relay migrate") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := r.Once(t.Context()); err == nil || !strings.Contains(err.Error(), "relay migrate") {

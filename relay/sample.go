@@ -56,8 +56,8 @@ type Sample struct {
 // Sample reads the figures now, from the pool given to New.
 func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	from := sampler{of: Outbox{r.db, r.schema}, lease: r.cfg.Lease, lanes: []int16{}, floors: []int64{}}
-	if table := r.table.Load(); table != nil {
-		from.lanes, from.floors, from.ids = table.Reaches()
+	if e := r.now.Load(); e != nil {
+		from.lanes, from.floors, from.ids = e.Lanes.Reaches()
 	}
 	return from.sample(ctx)
 }

@@ -13,31 +13,25 @@ import (
 // errIdle ends the awake state.
 var errIdle = errors.New("relay: nothing to publish")
 
-// maySleep reports whether an empty probe of that many lanes covered all work of this relay. It must not be waiting for
-// Kafka or for another relay's lanes, and no event may be due soon.
-func (r *Relay) maySleep(probed int) bool {
-	due := !r.dueAt.IsZero() && time.Until(r.dueAt) < r.cfg.Lease
-	return !due && r.beaten.Load() != 0 && !r.short.Load() && probed == len(r.lanes.All()) && r.health.Well()
-}
-
-// sleep waits until Wake is called, an event is due, or Config.Sleep is over. It reports whether ctx lives.
-func (r *Relay) sleep(ctx context.Context) bool {
+// sleep waits until Wake is called, an event is due (zero: none is), or Config.Sleep is over. It reports whether ctx
+// lives.
+func (r *Relay) sleep(ctx context.Context, due time.Time) bool {
 	wait := r.cfg.Sleep
-	if !r.dueAt.IsZero() {
-		wait = min(wait, time.Until(r.dueAt))
+	if !due.IsZero() {
+		wait = min(wait, time.Until(due))
 	}
 	r.asleep.Store(true) // before it says so: from then on nobody asks the database on its behalf
 	defer r.asleep.Store(false)
-	r.log.Info("nothing has come for a while: the relay sleeps, with neither lanes nor connections", "for", wait)
+	r.cfg.Logger.Info("nothing has come for a while: the relay sleeps, with neither lanes nor connections", "for", wait)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-r.woken:
+	case <-r.signals.Wakes:
 	case <-timer.C:
 	}
-	r.log.Info("the relay is awake")
+	r.cfg.Logger.Info("the relay is awake")
 	return true
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/relay/internal/sql"
-	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // WALStatus is the state of the WAL source, as part of a Status.
@@ -51,13 +50,9 @@ func (o *Outbox) WALStatus(ctx context.Context) (*WALStatus, error) {
 // WALUnavailable returns the reason why a relay with [SourceWAL] currently publishes from the table; nil if it reads
 // the WAL, stands by, or has another source.
 func (r *Relay) WALUnavailable() error {
-	_, err := r.walUnavailable()
-	return err
-}
-
-func (r *Relay) walUnavailable() (since time.Time, err error) {
-	if why := r.walWhy.Load(); why != nil && r.walMode() == wal.Unavailable {
-		return why.since, why.err
+	if e := r.now.Load(); e != nil {
+		_, err := e.wal.Unavailable()
+		return err
 	}
-	return time.Time{}, nil
+	return nil
 }

@@ -22,27 +22,59 @@ var allowed = map[string][]string{
 	"publishertest": {"event", "outcome"},
 	"metrics":       {"event", "relay", "publisher", "consumer", "inbox"},
 	"relay": {
-		"event", "outbox", "outcome", "relay/internal/sql", "relay/internal/pg", "relay/internal/outage",
-		"relay/internal/lanes", "relay/internal/delivery", "relay/internal/wal",
+		"event", "outbox", "outcome", "relay/internal/archive", "relay/internal/cycle", "relay/internal/delivery",
+		"relay/internal/floors", "relay/internal/keeper", "relay/internal/lanes", "relay/internal/outage",
+		"relay/internal/pg", "relay/internal/prober", "relay/internal/pump", "relay/internal/reviver",
+		"relay/internal/signal", "relay/internal/sql", "relay/internal/start", "relay/internal/wal",
 	},
-	"relay/operator":          {"admin", "event", "outbox", "relay", "relay/internal/sql"},
+	"relay/operator": {"admin", "event", "outbox", "relay", "relay/internal/sql"},
+	// The actors. Each may know those that are named before it.
+	"relay/internal/archive": {"relay/internal/sql"},
+	"relay/internal/floors": {
+		"relay/internal/outage", "relay/internal/pg", "relay/internal/sql", "relay/internal/start",
+	},
+	"relay/internal/cycle": {
+		"event", "relay/internal/delivery", "relay/internal/lanes", "relay/internal/outage", "relay/internal/pg",
+		"relay/internal/sql", "relay/internal/start",
+	},
+	"relay/internal/pump": {
+		"relay/internal/cycle", "relay/internal/lanes", "relay/internal/outage", "relay/internal/start",
+	},
+	"relay/internal/reviver": {
+		"relay/internal/cycle", "relay/internal/delivery", "relay/internal/lanes", "relay/internal/pg",
+		"relay/internal/sql", "relay/internal/start",
+	},
+	"relay/internal/wal": {
+		"event", "relay/internal/cycle", "relay/internal/delivery", "relay/internal/lanes", "relay/internal/outage",
+		"relay/internal/pg", "relay/internal/sql", "relay/internal/start",
+	},
+	"relay/internal/keeper": {
+		"relay/internal/lanes", "relay/internal/outage", "relay/internal/pg", "relay/internal/sql",
+		"relay/internal/start", "relay/internal/wal",
+	},
+	"relay/internal/prober": {
+		"relay/internal/cycle", "relay/internal/keeper", "relay/internal/lanes", "relay/internal/outage",
+		"relay/internal/pg", "relay/internal/sql", "relay/internal/start", "relay/internal/wal",
+	},
+	// What the actors stand on.
+	"relay/internal/start": {
+		"event", "relay/internal/delivery", "relay/internal/lanes", "relay/internal/outage", "relay/internal/pg",
+		"relay/internal/signal", "relay/internal/sql",
+	},
 	"relay/internal/outage":   {},
 	"relay/internal/delivery": {"event", "outcome"},
 	"relay/internal/lanes":    {"relay/internal/delivery"}, // for what a lane holds events for
 	"relay/internal/pg":       {"relay/internal/sql"},
+	"relay/internal/signal":   {},
 	"relay/internal/sql":      {},
-	"relay/internal/wal": {
-		"event", "relay/internal/delivery", "relay/internal/lanes", "relay/internal/outage", "relay/internal/pg",
-		"relay/internal/sql",
-	},
-	"publisher":      {"event", "outcome"},
-	"consumer":       {"event", "inbox"},
-	"oauthbearer":    {},
-	"process":        {"consumer"},
-	"sqltx":          {},
-	"outcome":        {},
-	"inbox":          {"event", "outcome"},
-	"inbox/operator": {"admin", "event", "inbox"},
+	"publisher":               {"event", "outcome"},
+	"consumer":                {"event", "inbox"},
+	"oauthbearer":             {},
+	"process":                 {"consumer"},
+	"sqltx":                   {},
+	"outcome":                 {},
+	"inbox":                   {"event", "outcome"},
+	"inbox/operator":          {"admin", "event", "inbox"},
 	"ui": {
 		"admin", "relay", "relay/operator", "inbox/operator", "idempotency", "idempotency/pgstore",
 	},

@@ -151,11 +151,11 @@ func (d *deleter) Run(ctx context.Context) error {
 // work runs one deletion, together with others in the queue.
 func (d *deleter) work(ctx context.Context, first *deletion) error {
 	all, more := first, []*deletion{first}
-	for len(all.ids) < d.Events {
+	for len(all.ids) < d.Cycle.MostEvents {
 		select {
 		case next := <-d.in:
 			more = append(more, next)
-			if next.Epoch != "" && all.Epoch != "" && next.Epoch != all.Epoch && d.Archive {
+			if next.Epoch != "" && all.Epoch != "" && next.Epoch != all.Epoch && d.Cycle.Archive {
 				if err := d.delete(ctx, all); err != nil {
 					return err
 				}
@@ -234,7 +234,10 @@ func (d *deleter) delete(ctx context.Context, what *deletion) error {
 		}
 	}
 	if all > 0 {
-		d.Engine.Settled(all, time.Since(since))
+		d.Progress.Moved()
+		if d.Observer.Settled != nil {
+			d.Observer.Settled(all, 0, time.Since(since))
+		}
 	}
 	return nil
 }
@@ -245,16 +248,16 @@ func (d *deleter) deleteOnce(ctx context.Context, what *deletion, snapped bool) 
 	err error,
 ) {
 	err = d.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
-		b.Queue(d.sql(sql.WALHere), d.slot)
+		b.Queue(d.SQL(sql.WALHere), d.slot)
 		if snapped {
-			b.Queue(d.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
+			b.Queue(d.SQL(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
 		}
 		count := func(tag pgconn.CommandTag) error { gone = tag.RowsAffected(); return nil }
-		if d.Archive {
-			b.Queue(d.sql(sql.StreamedArchived), what.lanes, what.ids, what.seqs, what.Epoch).Exec(count)
+		if d.Cycle.Archive {
+			b.Queue(d.SQL(sql.StreamedArchived), what.lanes, what.ids, what.seqs, what.Epoch).Exec(count)
 			return
 		}
-		b.Queue(d.sql(sql.StreamedGone), what.lanes, what.ids).Exec(count)
+		b.Queue(d.SQL(sql.StreamedGone), what.lanes, what.ids).Exec(count)
 	})
 	if pgerr.Is(err, pgerr.DivisionByZero) { // sql.WALHere
 		err = errAnotherServer
@@ -267,12 +270,12 @@ func (d *deleter) deleteOnce(ctx context.Context, what *deletion, snapped bool) 
 func (d *deleter) confirm(ctx context.Context, idle bool) error {
 	found, standbys := false, false
 	err := d.session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(d.sql(sql.WALConfirm), d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
+		b.Queue(d.SQL(sql.WALConfirm), d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&standbys}, func() error { found = true; return nil })
 			return err
 		})
 		if idle {
-			b.Queue(d.sql(sql.WALBeat))
+			b.Queue(d.SQL(sql.WALBeat))
 		}
 	})
 	d.Postgres.Report(d.session.Name, err, d.session.Heard())

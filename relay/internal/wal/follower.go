@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/cycle"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -37,14 +38,9 @@ type follower struct {
 	pause   time.Duration
 	waited  int // ticks, for pumps that are at work
 	scan    tableScan
-	pos     uint64 // commits before it were taken
-	wake    bool   // changes in the last batch may have been invisible to the prober
-}
-
-// laneSet are lanes under their fences, as parameters.
-type laneSet struct {
-	lanes  []int16
-	fences []int64
+	pos     uint64        // commits before it were taken
+	claims  cycle.Session // the buffers of its claims
+	wake    bool          // changes in the last batch may have been invisible to the prober
 }
 
 // streamedLane is a lane whose source is the WAL.
@@ -126,7 +122,7 @@ func (f *follower) run(ctx, work context.Context, try *try) (err error) {
 
 // begin waits for the lanes of the relay that read the WAL before, and continues at its position.
 func (f *follower) begin(ctx context.Context, failed <-chan error) error {
-	err := f.session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) { b.Queue(f.sql(sql.WALOwn), f.Owner, f.slot) })
+	err := f.session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) { b.Queue(f.SQL(sql.WALOwn), f.Owner, f.slot) })
 	if err != nil {
 		return fmt.Errorf("relay: noting who reads the WAL: %w", err)
 	}
@@ -151,7 +147,7 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 			break
 		}
 		f.mine = [lanes.Count]streamedLane{}
-		f.Engine.Beat()
+		f.Signals.Beat()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -174,7 +170,7 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 func (f *follower) rows(ctx context.Context) (map[int16]streamedLane, error) {
 	out := map[int16]streamedLane{}
 	err := f.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
-		b.Queue(f.sql(sql.Streamed)).Query(func(rows pgx.Rows) error { return readStreamed(rows, out) })
+		b.Queue(f.SQL(sql.Streamed)).Query(func(rows pgx.Rows) error { return readStreamed(rows, out) })
 	})
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading which lanes come from the WAL: %w", err)
@@ -200,9 +196,9 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 func (f *follower) check(ctx context.Context) error {
 	same := false
 	err := f.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
-		b.Queue(f.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
-		b.Queue(f.sql(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.paused) })
-		b.Queue(f.sql(sql.Holders)).Query(pg.ReadHolders(&f.guard))
+		b.Queue(f.SQL(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
+		b.Queue(f.SQL(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.paused) })
+		b.Queue(f.SQL(sql.Holders)).Query(pg.ReadHolders(&f.guard))
 	})
 	if err == nil && !same {
 		return errLanesChanged
@@ -257,7 +253,7 @@ func (f *follower) take(work context.Context) error {
 	}
 	if len(b.Changed) > 0 || !b.Due.IsZero() {
 		f.wake = true
-		f.Engine.Wake()
+		f.kick()
 	}
 	if n := len(b.Items); n > 0 && f.numbers.Ended(&b.Items[n-1]) {
 		return errNumbersEnd
@@ -285,7 +281,7 @@ func (f *follower) changed(ctx context.Context, xids []uint32) error {
 		return errLanesChanged
 	}
 	f.epoch, f.paused = c.Epoch, c.Paused
-	f.Engine.Pause(c.Paused)
+	f.Cycle.SetPaused(c.Paused)
 	return nil
 }
 
@@ -329,13 +325,13 @@ var errNumbersEnd = errors.New("relay: the numbers of this slot's base have come
 func (f *follower) pending(l *streamedLane) bool { return l.before && f.pos < f.since }
 
 // pendingLanes returns the lanes that must not go back to the table yet.
-func (f *follower) pendingLanes() laneSet { return f.lanesThat(f.pending) }
+func (f *follower) pendingLanes() sql.Fenced { return f.lanesThat(f.pending) }
 
 // lanesThat returns some of the relay's lanes, as parameters.
-func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneSet) {
+func (f *follower) lanesThat(want func(l *streamedLane) bool) (set sql.Fenced) {
 	for lane := range f.mine {
 		if l := &f.mine[lane]; l.fence != 0 && want(l) {
-			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
+			set.Add(int16(lane), l.fence, 0)
 		}
 	}
 	return set
@@ -346,7 +342,7 @@ func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneSet) {
 func (f *follower) readPending(work context.Context, failed <-chan error) error {
 	enough := time.NewTimer(f.Drain / 2)
 	defer enough.Stop()
-	for len(f.pendingLanes().lanes) > 0 {
+	for len(f.pendingLanes().Lanes) > 0 {
 		select {
 		case <-enough.C:
 			return nil
@@ -368,17 +364,17 @@ func (f *follower) finish(work context.Context) error {
 		return err
 	}
 	set := f.lanesThat(func(l *streamedLane) bool { return !f.pending(l) })
-	if left := f.pendingLanes(); len(left.lanes) > 0 {
+	if left := f.pendingLanes(); len(left.Lanes) > 0 {
 		f.Log.Warn("lanes stay with the WAL: events that an earlier relay may have sent were not read again yet; "+
 			"start another relay with --source=wal before one with --source=table, which would begin a new numbering",
-			"lanes", left.lanes)
+			"lanes", left.Lanes)
 	}
 	err := f.session.Transaction(work, pg.Disk, func(b *pgx.Batch) {
-		if len(set.lanes) > 0 {
-			b.Queue(f.sql(sql.Lock), set.lanes, set.fences, f.Owner)
-			b.Queue(f.sql(sql.Unstream), set.lanes, set.fences, f.Owner)
+		if len(set.Lanes) > 0 {
+			b.Queue(f.SQL(sql.Lock), set.Lanes, set.Fences, f.Owner)
+			b.Queue(f.SQL(sql.Unstream), set.Lanes, set.Fences, f.Owner)
 		}
-		b.Queue(f.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
+		b.Queue(f.SQL(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
 	})
 	if err != nil {
 		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)

@@ -25,7 +25,7 @@ func (f *follower) tick(work context.Context) error {
 	}
 	if f.wake {
 		f.wake = false
-		f.Engine.Wake()
+		f.kick()
 	}
 	if err := f.newLanes(work); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (f *follower) newLanes(work context.Context) error {
 	}
 	f.Lanes.Assign(unassigned, lanes.Pumps)
 	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
-	f.Engine.Wake()
+	f.kick()
 	return nil
 }
 
@@ -113,7 +113,7 @@ func (f *follower) handOver(work context.Context) error {
 		f.Lanes.HandedOver(lane, l.fence)
 	}
 	f.Lanes.Withdraw()
-	f.Engine.Wake()
+	f.kick()
 	switch f.pause = min(2*f.pause, walPauseHigh); {
 	case len(h.over) > 0:
 		f.pause = walPauseLow
@@ -162,7 +162,7 @@ func (h *handOver) run(work context.Context) error {
 			return err
 		}
 	}
-	var set laneSet
+	var set sql.Fenced
 	var snapshots []string
 	var untils, ids []int64
 	var of []int16
@@ -170,24 +170,24 @@ func (h *handOver) run(work context.Context) error {
 		if len(h.left[lane]) > 0 {
 			continue
 		}
-		set.lanes, set.fences = append(set.lanes, lane), append(set.fences, h.fences[lane])
+		set.Add(lane, h.fences[lane], 0)
 		snapshots, untils = append(snapshots, texts[lane]), append(untils, int64(l.until))
 		for _, id := range h.done[lane] {
 			of, ids = append(of, lane), append(ids, id)
 		}
 	}
-	if len(set.lanes) == 0 {
+	if len(set.Lanes) == 0 {
 		return nil
 	}
 	over, reads := map[int16]streamedLane{}, false
 	err = f.session.Transaction(work, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(f.sql(sql.Lock), set.lanes, set.fences, f.Owner)
-		b.Queue(f.sql(sql.WALReads), f.slot, f.Owner).Query(func(rows pgx.Rows) error {
+		b.Queue(f.SQL(sql.Lock), set.Lanes, set.Fences, f.Owner)
+		b.Queue(f.SQL(sql.WALReads), f.slot, f.Owner).Query(func(rows pgx.Rows) error {
 			reads = rows.Next()
 			rows.Close()
 			return rows.Err()
 		})
-		b.Queue(f.sql(sql.Stream), set.lanes, set.fences, f.Owner, snapshots, untils, notNil(of), notNil(ids)).Query(
+		b.Queue(f.SQL(sql.Stream), set.Lanes, set.Fences, f.Owner, snapshots, untils, notNil(of), notNil(ids)).Query(
 			func(rows pgx.Rows) error {
 				var lane int16
 				_, err := pgx.ForEachRow(rows, []any{&lane}, func() error {
@@ -233,17 +233,17 @@ func (h *handOver) some() bool {
 // read takes the snapshot.
 func (h *handOver) read(work context.Context) (map[int16]streamedLane, map[int16]string, error) {
 	f := h.f
-	var set laneSet
+	var set sql.Fenced
 	var floors []int64
 	for lane, fence := range h.fences {
-		set.lanes, set.fences, floors = append(set.lanes, lane), append(set.fences, fence),
+		set.Lanes, set.Fences, floors = append(set.Lanes, lane), append(set.Fences, fence),
 			append(floors, h.floors[lane])
 	}
 	seen, texts := map[int16]streamedLane{}, map[int16]string{}
 	h.left = map[int16][]int64{}
 	err := h.f.session.Transaction(work, pg.Async, func(b *pgx.Batch) {
-		b.Queue(f.sql(sql.Lock), set.lanes, set.fences, f.Owner)
-		b.Queue(f.sql(sql.HandOver), set.lanes, set.fences, f.Owner, floors, h.ids, mostLeft).Query(
+		b.Queue(f.SQL(sql.Lock), set.Lanes, set.Fences, f.Owner)
+		b.Queue(f.SQL(sql.HandOver), set.Lanes, set.Fences, f.Owner, floors, h.ids, mostLeft).Query(
 			func(rows pgx.Rows) error {
 				var lane int16
 				var text string
@@ -268,8 +268,22 @@ func (h *handOver) read(work context.Context) (map[int16]streamedLane, map[int16
 
 // drain is one claim of all lanes that the follower wants, as by a pump. It returns how many events it claimed.
 func (h *handOver) drain(work context.Context) (n int, err error) {
-	grants, claimed, err := h.f.Engine.Drain(work, h.f.session)
-	if err != nil || len(grants) == 0 {
+	f := h.f
+	grants := f.Lanes.TakeOffered(time.Now())
+	if len(grants) == 0 {
+		return 0, nil
+	}
+	f.claims.Session = f.session
+	c, err := f.Cycle.ClaimLanes(work, &f.claims, grants)
+	if err != nil {
+		return 0, err
+	}
+	claimed := map[int16][]int64{}
+	for i := range c.Items {
+		lane := c.Events[i].Position.Lane
+		claimed[lane] = append(claimed[lane], c.Items[i].ID)
+	}
+	if _, err := f.Cycle.Complete(work, &f.claims, c, nil); err != nil {
 		return 0, err
 	}
 	clear(h.fences)
@@ -292,9 +306,9 @@ func (f *follower) decided(work context.Context) (bool, error) {
 	var now pg.Holders
 	err := f.session.Transaction(work, pg.Async, func(b *pgx.Batch) {
 		if len(f.guard) > 0 {
-			b.Queue(f.sql(sql.Holders)).Query(pg.ReadHolders(&now))
+			b.Queue(f.SQL(sql.Holders)).Query(pg.ReadHolders(&now))
 		}
-		b.Queue(f.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+		b.Queue(f.SQL(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
 	})
 	if err != nil {
 		return false, fmt.Errorf("relay: reading a snapshot: %w", err)

@@ -17,7 +17,7 @@ import (
 // that it left out. A scan reads every dead row of its lanes, so the follower does not wait for it.
 type tableScan struct {
 	*Source
-	requests chan laneSet
+	requests chan sql.Fenced
 	results  chan scanResult
 	ended    chan struct{}
 
@@ -38,7 +38,7 @@ type scanResult struct {
 
 func newTableScan(src *Source) tableScan {
 	return tableScan{
-		Source: src, requests: make(chan laneSet, 1), results: make(chan scanResult, 1), ended: make(chan struct{}),
+		Source: src, requests: make(chan sql.Fenced, 1), results: make(chan scanResult, 1), ended: make(chan struct{}),
 	}
 }
 
@@ -58,15 +58,15 @@ func (l *tableScan) run(ctx context.Context) {
 	}
 }
 
-func (l *tableScan) scan(ctx context.Context, s *pg.Session, set laneSet) scanResult {
+func (l *tableScan) scan(ctx context.Context, s *pg.Session, set sql.Fenced) scanResult {
 	k := scanResult{first: map[int16]int64{}, fences: map[int16]int64{}}
-	for i, lane := range set.lanes {
-		k.fences[lane] = set.fences[i]
+	for i, lane := range set.Lanes {
+		k.fences[lane] = set.Fences[i]
 	}
-	q := l.sql
+	q := l.SQL
 	err := s.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
 		b.Queue(q(sql.WALPublished)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.published) })
-		b.Queue(q(sql.WALLeft), notNil(set.lanes)).Query(func(rows pgx.Rows) error {
+		b.Queue(q(sql.WALLeft), notNil(set.Lanes)).Query(func(rows pgx.Rows) error {
 			var lane int16
 			var id int64
 			_, err := pgx.ForEachRow(rows, []any{&lane, &id}, func() error { k.first[lane] = id; return nil })
@@ -126,7 +126,9 @@ func (f *follower) leftBehind(work context.Context) error {
 		"either the publication was changed for a while, or this is a bug: report it", "lanes", found, "publication",
 		f.slot)
 	for _, lane := range found {
-		f.Engine.BelowFloor(lane)
+		if f.Observer.BelowFloor != nil {
+			f.Observer.BelowFloor(lane)
+		}
 	}
 	l.last = scanResult{}
 	return f.aside(work, which, true, &deletion{})

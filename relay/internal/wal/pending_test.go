@@ -10,11 +10,11 @@ func TestWALPending(t *testing.T) {
 	f.mine[3] = streamedLane{fence: 1, before: true}
 	f.mine[4] = streamedLane{fence: 1}
 	f.pos = 99
-	if pending := f.pendingLanes(); len(pending.lanes) != 1 || pending.lanes[0] != 3 {
-		t.Errorf("at 99 of 100 the lanes %v are pending, want [3]", pending.lanes)
+	if pending := f.pendingLanes(); len(pending.Lanes) != 1 || pending.Lanes[0] != 3 {
+		t.Errorf("at 99 of 100 the lanes %v are pending, want [3]", pending.Lanes)
 	}
 	f.pos = 100
-	if pending := f.pendingLanes(); len(pending.lanes) != 0 {
-		t.Errorf("at 100 of 100 the lanes %v are pending", pending.lanes)
+	if pending := f.pendingLanes(); len(pending.Lanes) != 0 {
+		t.Errorf("at 100 of 100 the lanes %v are pending", pending.Lanes)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // to the pumps, which hold and park. It fails if the work ends before, or if lanes were lost.
 func (f *follower) publish(work context.Context, b *batch, done *deletion) error {
 	if f.deleter.Standbys() {
-		err := f.session.Transaction(work, pg.Standby, func(b *pgx.Batch) { b.Queue(f.sql(sql.WALBarrier)) })
+		err := f.session.Transaction(work, pg.Standby, func(b *pgx.Batch) { b.Queue(f.SQL(sql.WALBarrier)) })
 		if err != nil {
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
@@ -26,7 +26,7 @@ func (f *follower) publish(work context.Context, b *batch, done *deletion) error
 	items := make([]delivery.Item, len(b.Events))
 	for i := range items {
 		it := &items[i]
-		it.ID, it.Alone = b.Items[i].ID, f.ParkEvent || b.Events[i].Key == ""
+		it.ID, it.Alone = b.Items[i].ID, f.Cycle.ParkEvent || b.Events[i].Key == ""
 		if !f.numbers.Have(&b.Items[i]) {
 			it.Fate = delivery.Held // no number is left for it
 		}
@@ -38,7 +38,7 @@ func (f *follower) publish(work context.Context, b *batch, done *deletion) error
 		}
 	}
 	d := delivery.New(b.Events, items)
-	switch late := f.Engine.Publish(work, grants, d, f.paused); {
+	switch late := f.send(work, grants, d); {
 	case late:
 		return errLanesChanged
 	case d.Len() > 0:
@@ -68,6 +68,16 @@ func (f *follower) publish(work context.Context, b *batch, done *deletion) error
 	return f.aside(work, aside, unsure, done)
 }
 
+// send sends events of granted lanes until each is acked, or must be published from the table. It gives up when work
+// ends, and when a lease is no longer certain (late).
+func (f *follower) send(work context.Context, grants []lanes.Grant, d *delivery.Delivery) (late bool) {
+	const part = "effectonce relay wal"
+	defer f.Progress.Streams()()
+	_, late = f.Cycle.Deliver(work, part, grants, d, f.paused, nil)
+	f.Cycle.ReportPublish(part, nil) // events without an ack are held, or another relay's
+	return late
+}
+
 // aside gives lanes back to the pumps. Their acked events are deleted first; the rest is published from the table,
 // under other numbers. If an event may have been written, consumers in watermark mode must not trust the old numbers
 // any more: a new numbering begins.
@@ -78,26 +88,26 @@ func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure b
 	if err := f.deleter.Flush(work); err != nil {
 		return err
 	}
-	var set laneSet
+	var set sql.Fenced
 	for lane := range which {
 		if l := &f.mine[lane]; which[lane] && l.fence != 0 {
-			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
+			set.Add(int16(lane), l.fence, 0)
 		}
 	}
-	unsure = unsure || slices.ContainsFunc(set.lanes, func(lane int16) bool { return f.pending(&f.mine[lane]) })
-	statement, gone := f.sql(sql.Unstream), 0
+	unsure = unsure || slices.ContainsFunc(set.Lanes, func(lane int16) bool { return f.pending(&f.mine[lane]) })
+	statement, gone := f.SQL(sql.Unstream), 0
 	if unsure {
-		statement = f.sql(sql.Abandon)
+		statement = f.SQL(sql.Abandon)
 	}
 	epoch := f.epoch
 	err := f.session.Transaction(work, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(f.sql(sql.Lock), set.lanes, set.fences, f.Owner).Query(func(rows pgx.Rows) error {
+		b.Queue(f.SQL(sql.Lock), set.Lanes, set.Fences, f.Owner).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				gone++
 			}
 			return rows.Err()
 		})
-		b.Queue(statement, set.lanes, set.fences, f.Owner).Query(func(rows pgx.Rows) error {
+		b.Queue(statement, set.Lanes, set.Fences, f.Owner).Query(func(rows pgx.Rows) error {
 			defer rows.Close()
 			if !unsure {
 				return nil
@@ -106,14 +116,14 @@ func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure b
 			return err
 		})
 		if unsure { // events that come again after a crash would get the new numbering
-			b.Queue(f.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
+			b.Queue(f.SQL(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
 		}
 	})
 	if err != nil {
 		f.doubtUnknown(set, err)
 		return fmt.Errorf("relay: giving lanes back to the table: %w", err)
 	}
-	if gone != len(set.lanes) {
+	if gone != len(set.Lanes) {
 		return errLanesChanged
 	}
 	if epoch != f.epoch {
@@ -121,24 +131,24 @@ func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure b
 		f.Log.Warn("events that may have been written are published from the table now: a new incarnation of the "+
 			"numbering has begun", "epoch", epoch)
 	}
-	f.Log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.lanes)
-	for i, lane := range set.lanes {
+	f.Log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.Lanes)
+	for i, lane := range set.Lanes {
 		f.mine[lane] = streamedLane{}
-		f.Lanes.HandedBack(lane, set.fences[i])
+		f.Lanes.HandedBack(lane, set.Fences[i])
 	}
 	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
-	f.Engine.Wake()
+	f.kick()
 	return nil
 }
 
 // doubtUnknown puts lanes in doubt if a transaction may have changed, or may still change, their source: once their
 // fences are raised it cannot any more (P3.7).
-func (f *follower) doubtUnknown(set laneSet, err error) {
+func (f *follower) doubtUnknown(set sql.Fenced, err error) {
 	if !pg.CommitUnknown(err) {
 		return
 	}
-	for i, lane := range set.lanes {
-		f.Lanes.Doubt(lane, set.fences[i])
+	for i, lane := range set.Lanes {
+		f.Lanes.Doubt(lane, set.Fences[i])
 	}
-	f.Engine.Beat()
+	f.Signals.Beat()
 }

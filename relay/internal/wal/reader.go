@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/effectonce/effectonce/relay/internal/cycle"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
@@ -68,7 +69,7 @@ func openReader(ctx context.Context, src *Source, st *state) (*reader, error) {
 		return nil, explain(fmt.Errorf("relay: reading the replication slot %s: %w", slot, err))
 	}
 	r := &reader{
-		conn: conn, src: src, decoder: newDecoder(src.Overhead), told: from, received: from, batch: &batch{},
+		conn: conn, src: src, decoder: newDecoder(cycle.EventOverhead), told: from, received: from, batch: &batch{},
 		More: make(chan struct{}, 1), Urged: make(chan struct{}, 1), taken: make(chan struct{}, 1),
 	}
 	r.confirmed.Store(from)
@@ -228,7 +229,7 @@ func (r *reader) decode(ctx context.Context, data []byte) error {
 
 // full reports whether the batch must be taken first. The caller holds the lock.
 func (r *reader) full() bool {
-	return len(r.batch.Events) >= r.src.Events || r.batch.bytes >= r.src.Bytes
+	return len(r.batch.Events) >= r.src.Cycle.MostEvents || r.batch.bytes >= r.src.Cycle.MostBytes
 }
 
 func (r *reader) announce() {

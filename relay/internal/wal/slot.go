@@ -50,13 +50,13 @@ func (s *slot) State(ctx context.Context) (*state, error) {
 		texts, hashes = append(texts, text), append(hashes, hash)
 	}
 	err := s.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
-		b.Queue(s.sql(sql.WALState), s.Owner).QueryRow(func(row pgx.Row) error {
+		b.Queue(s.SQL(sql.WALState), s.Owner).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&st.level, &st.Standbys, &st.Name, &st.Same, &st.Now, &st.published, &st.slot, &st.Base,
 				&st.Confirmed, &st.here,
 				&st.mine, &st.alive, &st.exists, &st.ours, &st.PID, &st.slotConfirmed, &st.walStatus, &st.failover,
 				&st.promoted)
 		})
-		b.Queue(s.sql(sql.HashVectors), texts, hashes).Query(func(rows pgx.Rows) error {
+		b.Queue(s.SQL(sql.HashVectors), texts, hashes).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				st.hashesDiffer++
 			}
@@ -116,7 +116,7 @@ func (s *slot) Follow(ctx context.Context, st *state) error {
 		return nil
 	}
 	err := s.session.Transaction(ctx, pg.Disk,
-		func(b *pgx.Batch) { b.Queue(s.sql(sql.WALFollow), st.slot, st.Confirmed) })
+		func(b *pgx.Batch) { b.Queue(s.SQL(sql.WALFollow), st.slot, st.Confirmed) })
 	if err != nil {
 		return fmt.Errorf("relay: taking the replication slot over: %w", err)
 	}
@@ -143,7 +143,7 @@ func (s *slot) Taken(ctx context.Context, st *state, try *try) error {
 	s.Log.Warn("the replication slot is read by a connection whose relay is gone; ending it", "slot", st.Name, "pid",
 		st.PID)
 	err := s.session.Transaction(ctx, pg.Async,
-		func(b *pgx.Batch) { b.Queue(s.sql(sql.WALEnd), st.Name, st.PID) })
+		func(b *pgx.Batch) { b.Queue(s.SQL(sql.WALEnd), st.Name, st.PID) })
 	if err != nil {
 		return fmt.Errorf("relay: ending a connection of a relay that is gone: %w", err)
 	}
@@ -166,7 +166,7 @@ func (s *slot) Remake(ctx context.Context, st *state, why string) error {
 	s.set(Unavailable, nil)
 	mine := false
 	err := s.session.Send(ctx, pg.Begin(s.Lease, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(s.sql(sql.WALAlone)).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
+		b.Queue(s.SQL(sql.WALAlone)).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
 	}))
 	if err == nil && !mine { // another relay makes it
 		s.session.Close()
@@ -191,12 +191,12 @@ func (s *slot) Remake(ctx context.Context, st *state, why string) error {
 func (s *slot) abandonAll(ctx context.Context, st *state) error {
 	same := false
 	err := s.session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(s.sql(sql.LockLanes))
-		b.Queue(s.sql(sql.WALStands), st.slot, st.Confirmed).QueryRow(func(row pgx.Row) error {
+		b.Queue(s.SQL(sql.LockLanes))
+		b.Queue(s.SQL(sql.WALStands), st.slot, st.Confirmed).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&same)
 		})
-		b.Queue(s.sql(sql.AbandonAll), st.slot, st.Confirmed).Query(LogRaised(s.Log))
-		b.Queue(s.sql(sql.WALDisown))
+		b.Queue(s.SQL(sql.AbandonAll), st.slot, st.Confirmed).Query(LogRaised(s.Log))
+		b.Queue(s.SQL(sql.WALDisown))
 	})
 	if err == nil && !same {
 		err = errors.New("the slot is another one by now")
@@ -213,12 +213,12 @@ func (s *slot) making(st *state) *pgx.Batch {
 	// A new base resets the numbers to the first.
 	rebase := st.Base != 0 && st.Now-st.Base > s.Span/2
 	if st.exists {
-		b.Queue(s.sql(sql.WALDrop), st.Name)
+		b.Queue(s.SQL(sql.WALDrop), st.Name)
 	}
-	b.Queue(s.sql(sql.WALCreate), st.Name)
-	b.Queue(s.sql(sql.WALAdopt), st.Name, rebase)
+	b.Queue(s.SQL(sql.WALCreate), st.Name)
+	b.Queue(s.SQL(sql.WALAdopt), st.Name, rebase)
 	if rebase {
-		b.Queue(s.sql(sql.NewIncarnation)).Query(LogRaised(s.Log))
+		b.Queue(s.SQL(sql.NewIncarnation)).Query(LogRaised(s.Log))
 	}
 	b.Queue(sql.Commit)
 	return &b

@@ -3,85 +3,40 @@ package wal
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
-
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
-	"github.com/effectonce/effectonce/relay/internal/delivery"
-	"github.com/effectonce/effectonce/relay/internal/lanes"
+	"github.com/effectonce/effectonce/relay/internal/cycle"
 	"github.com/effectonce/effectonce/relay/internal/outage"
-	"github.com/effectonce/effectonce/relay/internal/pg"
-	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
 // Source publishes the committed events of an outbox from the WAL, for one relay. Every field is required.
 type Source struct {
-	Engine   Engine
-	DB       *pgxpool.Pool // its configuration is that of the replication connection
-	Session  func(name string) *pg.Session
-	Schema   *sql.Schema
-	Log      *slog.Logger
-	Owner    uuid.UUID // the relay
-	Lanes    *lanes.Table
-	Postgres *outage.Monitor
+	*start.Start
+	Cycle *cycle.Cycle // it sends, and claims what lanes have in the table; a batch is as large as a claim
+	Part  *Part
 
-	Lease     time.Duration
 	Heartbeat time.Duration // between confirmations while no event is deleted
 	Rescan    time.Duration // between scans of the table for events that the WAL has passed; negative: never
 	Drain     time.Duration // for claimed events when the relay ends
-	// A batch with as many events or bytes waits until it is taken. Overhead is added for each event to its values.
-	Events, Bytes, Overhead int
-	Archive                 bool  // published events go to the archive
-	ParkEvent               bool  // a refused event is parked without its key
-	Span                    int64 // for how many bytes of WAL the numbers of a base last: [Span]
-	Numbers                 int32 // of a transaction's events: [MostNumbers]
-
-	mode Mode
+	Span      int64         // for how many bytes of WAL the numbers of a base last: [Span]
+	Numbers   int32         // of a transaction's events: [MostNumbers]
 }
 
-// Engine is the relay, as a source needs it.
-type Engine interface {
-	// Publish sends events of granted lanes, but none of these paused topics, until each is acked, or must be published
-	// from the table. It gives up when ctx ends, and when a lease is no longer certain (late).
-	Publish(ctx context.Context, grants []lanes.Grant, d *delivery.Delivery, paused []string) (late bool)
-	// Drain claims, publishes and settles once the events that offered lanes have in the table. It returns the claimed
-	// ids by lane.
-	Drain(ctx context.Context, s *pg.Session) (grants []lanes.Grant, claimed map[int16][]int64, err error)
-	// RaiseIncarnation begins a new numbering: the database is another system or on another timeline.
-	RaiseIncarnation(ctx context.Context, s *pg.Session) error
-	// Pause replaces the list of paused topics.
-	Pause(topics []string)
-	// SetMode sets the mode, with the reason why the WAL is not read, or nil.
-	SetMode(mode Mode, why error)
-	// Beat asks for a heartbeat. Wake wakes the pumps and the prober.
-	Beat()
-	Wake()
-	// Settled reports deleted published events, BelowFloor an event below a floor.
-	Settled(events int, took time.Duration)
-	BelowFloor(lane int16)
-}
-
-// Mode is a relay's part in reading the WAL.
-type Mode int32
-
-const (
-	Off         Mode = iota // it reads no WAL
-	Starting                // it does not know yet which relay reads: it takes no lanes
-	Standby                 // another relay reads: it takes no lanes
-	Streaming               // it reads: it takes all lanes
-	Unavailable             // no relay can: it publishes from the table
-)
-
+// set sets the relay's part, with the reason why the WAL is not read, or nil. The keeper takes lanes by it.
 func (src *Source) set(mode Mode, why error) {
-	src.mode = mode
-	src.Engine.SetMode(mode, why)
+	if src.Part.set(mode, why) {
+		src.Signals.Beat()
+	}
 }
 
-func (src *Source) sql(statement string) string { return src.Schema.Expand(statement) }
+// kick wakes the pumps and the prober.
+func (src *Source) kick() {
+	src.Signals.Kick()
+	src.Signals.Probe()
+}
 
 // retry is the pause before the next attempt to read the WAL if somebody must change something first, or if another
 // relay reads it. It adds to the time that events wait when that relay dies.
@@ -93,7 +48,6 @@ func unreadableTimeout(lease time.Duration) time.Duration { return lease + lease
 
 // Run reads the WAL until ctx ends, and recovers from all errors. It finishes events in progress while work lives.
 func (src *Source) Run(ctx, work context.Context) {
-	src.mode = Starting
 	pause, logged, try := outage.NewBackOff(), "", try{}
 	for ctx.Err() == nil {
 		try.Worked = false
@@ -126,7 +80,7 @@ func (src *Source) Run(ctx, work context.Context) {
 				logged, wait = "", pause.NextBackOff()
 			}
 			src.Log.Warn("reading the WAL was interrupted; trying again", "error", err)
-			mode := src.mode
+			mode := src.Part.Mode()
 			if try.TimedOut(unreadableTimeout(src.Lease)) && mode != Unavailable {
 				src.Log.Error("the WAL cannot be read for a while: events are published from the table meanwhile",
 					"error", err)
@@ -159,7 +113,7 @@ func (src *Source) read(ctx, work context.Context, try *try) error {
 		return &unusableError{Why: why}
 	}
 	if !st.Same {
-		if err := src.Engine.RaiseIncarnation(ctx, s); err != nil {
+		if _, err := src.Cycle.RaiseIncarnation(ctx, s); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
-package relay
+package cycle
 
 import (
 	"context"
@@ -13,13 +13,13 @@ import (
 // startPublish begins the span "publish" of a claim: a trace of its own, with a link to each trace that its events were
 // appended in. It lasts until every event is acked or given up, repetitions included. end takes the number of acked
 // events. Without a provider it does nothing.
-func (r *Relay) startPublish(ctx context.Context, events []event.Event) (_ context.Context, end func(acked int)) {
-	if r.tracer == nil || len(events) == 0 {
+func (r *Cycle) startPublish(ctx context.Context, events []event.Event) (_ context.Context, end func(acked int)) {
+	if r.Tracer == nil || len(events) == 0 {
 		return ctx, func(int) {}
 	}
-	ctx, span := r.tracer.Start(ctx, tracing.Span{
+	ctx, span := r.Tracer.Start(ctx, tracing.Span{
 		Operation: "publish", Type: "send", Kind: trace.SpanKindClient, Root: true,
-		Links: r.tracer.Links(len(events), func(i int) map[string]string { return events[i].Headers },
+		Links: r.Tracer.Links(len(events), func(i int) map[string]string { return events[i].Headers },
 			func(i int) string { return events[i].ID.String() }),
 	}, len(events), func(i int) string { return events[i].Topic })
 	return ctx, func(acked int) {

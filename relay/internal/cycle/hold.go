@@ -1,4 +1,4 @@
-package relay
+package cycle
 
 import (
 	"context"
@@ -11,9 +11,8 @@ import (
 )
 
 // routes returns the partitions of events, as the publisher would choose them now.
-func (r *Relay) routes(ctx context.Context) delivery.Route {
-	router, ok := r.to.(Router)
-	if !ok {
+func (r *Cycle) routes(ctx context.Context) delivery.Route {
+	if r.To.Route == nil {
 		return func(e *event.Event) delivery.Place { return delivery.At(e.Topic, 0) }
 	}
 	partitions := map[string]func(e *event.Event) int32{} // by topic; nil: not known at the moment
@@ -21,7 +20,7 @@ func (r *Relay) routes(ctx context.Context) delivery.Route {
 		partition, asked := partitions[e.Topic]
 		if !asked {
 			var err error
-			if partition, err = router.Route(ctx, e.Topic); err != nil {
+			if partition, err = r.To.Route(ctx, e.Topic); err != nil {
 				partition = nil
 			}
 			partitions[e.Topic] = partition
@@ -33,9 +32,9 @@ func (r *Relay) routes(ctx context.Context) delivery.Route {
 	}
 }
 
-// holdBack holds, before anything is sent, the events that cannot be sent now.
-func (r *Relay) holdBack(ctx context.Context, d *delivery.Delivery, grants []lanes.Grant, paused []string) {
-	closed := r.health.Closed()
+// HoldBack holds, before anything is sent, the events that cannot be sent now.
+func (r *Cycle) HoldBack(ctx context.Context, d *delivery.Delivery, grants []lanes.Grant, paused []string) {
+	closed := r.Health.Closed()
 	if len(paused) > 0 { // the prober may have set an older list since
 		both := make(map[delivery.Place]bool, len(closed)+len(paused))
 		maps.Copy(both, closed)
@@ -56,58 +55,57 @@ func (r *Relay) holdBack(ctx context.Context, d *delivery.Delivery, grants []lan
 // judge decides the fates of the events that an attempt left without an ack. began is the time of the attempt's start;
 // counts is false for an attempt that was cut short, which tells nothing about any place. It reports whether an event
 // was refused.
-func (r *Relay) judge(d *delivery.Delivery, verdicts []error, route delivery.Route, began time.Time, counts bool) (
+func (r *Cycle) judge(d *delivery.Delivery, verdicts []error, route delivery.Route, began time.Time, counts bool) (
 	refusals bool,
 ) {
 	topics := d.RefusedTopics(verdicts)
 	for topic, err := range topics {
-		r.closeTopic(topic, err)
+		r.CloseTopic(topic, err)
 	}
 	failing, refusals := d.Judge(verdicts, topics, route)
 	if counts {
-		for _, at := range r.health.Failed(failing, began, time.Now()) {
+		for _, at := range r.Health.Failed(failing, began, time.Now()) {
 			r.reportClosed(at, failing[at])
 		}
 	}
-	d.HoldClosed(r.health.Closed(), route)
+	d.HoldClosed(r.Health.Closed(), route)
 	return refusals
 }
 
-// closeTopic begins to hold a topic.
-func (r *Relay) closeTopic(topic string, err error) {
-	if r.health.Close(delivery.Whole(topic), time.Now()) {
+// CloseTopic begins to hold a topic.
+func (r *Cycle) CloseTopic(topic string, err error) {
+	if r.Health.Close(delivery.Whole(topic), time.Now()) {
 		r.reportClosed(delivery.Whole(topic), err)
 	}
 }
 
 // reportClosed reports that events of a place are held from now on.
-func (r *Relay) reportClosed(at delivery.Place, err error) {
-	r.closed.Store(at, err)
-	r.requestBeat() // it shows operators why
+func (r *Cycle) reportClosed(at delivery.Place, err error) {
+	r.Holds(at, err)
 	if at.Partition == delivery.WholeTopic {
-		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on",
+		r.Log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on",
 			"topic", at.Topic, "error", err)
 	} else {
-		r.log.Error("a partition does not answer while others do: its events are held, in order, until it does",
+		r.Log.Error("a partition does not answer while others do: its events are held, in order, until it does",
 			"topic", at.Topic, "partition", at.Partition, "error", err)
 	}
-	if r.cfg.Observer.Closed != nil {
-		r.cfg.Observer.Closed(at.Topic, at.Partition, err)
+	if r.Observer.Closed != nil {
+		r.Observer.Closed(at.Topic, at.Partition, err)
 	}
 }
 
-// reopen ends the holding of a place: the lanes that hold events for it drain them first.
-func (r *Relay) reopen(at delivery.Place) {
-	took, was := r.health.Open(at, time.Now())
+// Reopen ends the holding of a place: the lanes that hold events for it drain them first.
+func (r *Cycle) Reopen(at delivery.Place) {
+	took, was := r.Health.Open(at, time.Now())
 	if !was {
 		return
 	}
-	r.requestBeat()
-	r.log.Info("held events can go again", "topic", at.Topic, "partition", at.Partition, "after",
+	r.Signals.Beat()
+	r.Log.Info("held events can go again", "topic", at.Topic, "partition", at.Partition, "after",
 		took.Round(time.Millisecond))
-	if r.cfg.Observer.Reopened != nil {
-		r.cfg.Observer.Reopened(at.Topic, at.Partition, took)
+	if r.Observer.Reopened != nil {
+		r.Observer.Reopened(at.Topic, at.Partition, took)
 	}
-	r.lanes.Opened(at.Topic)
-	r.kickPumps()
+	r.Lanes.Opened(at.Topic)
+	r.Signals.Kick()
 }

@@ -1,4 +1,4 @@
-package relay
+package cycle
 
 import (
 	"encoding/json"
@@ -6,12 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
@@ -27,8 +26,8 @@ type rowReader struct {
 	headers   []byte
 }
 
-func newRowReader(policy FailurePolicy) *rowReader {
-	return &rowReader{bytes: make(map[int16]int, Lanes), parkEvent: policy == ParkEvent}
+func newRowReader(parkEvent bool) *rowReader {
+	return &rowReader{bytes: make(map[int16]int, lanes.Count), parkEvent: parkEvent}
 }
 
 // interned scans a text column with few distinct values.
@@ -52,19 +51,11 @@ func (p payloadScanner) ScanBytes(v []byte) error {
 	return nil
 }
 
-type idScanner struct{ to *uuid.UUID }
-
-// ScanUUID implements pgtype.UUIDScanner.
-func (i idScanner) ScanUUID(v pgtype.UUID) error {
-	*i.to = v.Bytes
-	return nil
-}
-
 // targets are the scan targets of the columns that message_id to time share in both queries.
 func (r *rowReader) targets() []any {
 	e := &r.e
 	return []any{
-		idScanner{&e.ID},
+		pg.ID{To: &e.ID},
 		interned{r, &e.Source},
 		interned{r, &e.Tenant},
 		interned{r, &e.Topic},
@@ -77,8 +68,8 @@ func (r *rowReader) targets() []any {
 	}
 }
 
-// readNew reads rows that have no number yet: their ids are in its place until [claim.number].
-func (r *rowReader) readNew(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+// readNew reads rows that have no number yet: their ids are in its place until [Claim.number].
+func (r *rowReader) readNew(rows pgx.Rows, c *Claim, at map[int16]*Part) error {
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		r.e.Position.First, r.e.Position.Maybe = true, false
@@ -89,13 +80,13 @@ func (r *rowReader) readNew(rows pgx.Rows, c *claim, at map[int16]*laneClaim) er
 }
 
 // readMarked is [rowReader.readNew] for lanes that may have marks: the rows of marked keys have moved.
-func (r *rowReader) readMarked(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+func (r *rowReader) readMarked(rows pgx.Rows, c *Claim, at map[int16]*Part) error {
 	var marked bool
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &marked}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		l := at[r.e.Position.Lane]
 		if marked {
-			l.behind++
+			l.Behind++
 			return nil
 		}
 		r.e.Position.First, r.e.Position.Maybe = true, false
@@ -106,7 +97,7 @@ func (r *rowReader) readMarked(rows pgx.Rows, c *claim, at map[int16]*laneClaim)
 }
 
 // readList reads released rows; like new ones, they have no number yet.
-func (r *rowReader) readList(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+func (r *rowReader) readList(rows pgx.Rows, c *Claim, at map[int16]*Part) error {
 	var alone, maybe bool
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &alone, &maybe}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
@@ -118,7 +109,7 @@ func (r *rowReader) readList(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 }
 
 // readHeld reads the held rows of a try, which have their numbers already.
-func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+func (r *rowReader) readHeld(rows pgx.Rows, c *Claim, at map[int16]*Part) error {
 	it := delivery.Item{From: delivery.FromHeld}
 	var maybe bool
 	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe},
@@ -130,7 +121,7 @@ func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 }
 
 // readDrained reads held rows. Those behind a parked event of their key have moved.
-func (r *rowReader) readDrained(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+func (r *rowReader) readDrained(rows pgx.Rows, c *Claim, at map[int16]*Part) error {
 	it := delivery.Item{From: delivery.FromHeld}
 	var maybe, behind bool
 	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe, &behind},
@@ -138,7 +129,7 @@ func (r *rowReader) readDrained(rows pgx.Rows, c *claim, at map[int16]*laneClaim
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		l := at[r.e.Position.Lane]
 		if behind {
-			l.behind++
+			l.Behind++
 			return nil
 		}
 		return r.addHeld(c, l, it, maybe)
@@ -146,18 +137,18 @@ func (r *rowReader) readDrained(rows pgx.Rows, c *claim, at map[int16]*laneClaim
 	return err
 }
 
-func (r *rowReader) addHeld(c *claim, l *laneClaim, it delivery.Item, maybe bool) error {
+func (r *rowReader) addHeld(c *Claim, l *Part, it delivery.Item, maybe bool) error {
 	r.e.Position.First, r.e.Position.Maybe = !it.Sent && !maybe, maybe
 	r.it = it
-	if l.first == 0 || r.e.Position.Seq < l.first {
-		l.first = r.e.Position.Seq
+	if l.First == 0 || r.e.Position.Seq < l.First {
+		l.First = r.e.Position.Seq
 	}
 	return r.add(c, l)
 }
 
 // readOpen reads open journal entries. The columns of a discarded event are null and cannot be scanned, so each row's
 // head is read first.
-func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+func (r *rowReader) readOpen(rows pgx.Rows, c *Claim, at map[int16]*Part) error {
 	defer rows.Close()
 	var first, seq int64
 	var lane int16
@@ -171,7 +162,7 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 			return err
 		}
 		l := at[lane]
-		l.first = first
+		l.First = first
 		if gone {
 			l.discarded++
 			continue
@@ -194,7 +185,7 @@ func textOf(e *event.Event) int {
 }
 
 // add appends the scanned row.
-func (r *rowReader) add(c *claim, l *laneClaim) error {
+func (r *rowReader) add(c *Claim, l *Part) error {
 	r.e.Headers = nil
 	if len(r.headers) > 0 {
 		if err := json.Unmarshal(r.headers, &r.e.Headers); err != nil {
@@ -204,10 +195,10 @@ func (r *rowReader) add(c *claim, l *laneClaim) error {
 	r.e.Time = r.e.Time.UTC().Truncate(time.Microsecond)
 	l.count++
 	l.large = l.large || !l.bulk && (len(r.e.Payload) > largePayload || len(r.headers) > largePayload)
-	r.bytes[l.Lane] += len(r.e.Payload) + len(r.headers) + textOf(&r.e) + eventOverhead
+	r.bytes[l.Lane] += len(r.e.Payload) + len(r.headers) + textOf(&r.e) + EventOverhead
 	if r.it.From != delivery.FromParked {
 		r.it.Alone = r.parkEvent || r.e.Key == ""
 	}
-	c.events, c.items = append(c.events, r.e), append(c.items, r.it)
+	c.Events, c.Items = append(c.Events, r.e), append(c.Items, r.it)
 	return nil
 }

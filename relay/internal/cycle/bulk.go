@@ -1,4 +1,4 @@
-package relay
+package cycle
 
 import (
 	"context"
@@ -27,9 +27,9 @@ import (
 // Therefore only small rows are read: a large one ends the lane's part of the claim, and the lane's next claim is a
 // take.
 const (
-	// bulkFrom is how many events of a lane a full claim must have had for the lane to be read in bulk next
-	// (Relay.bulkFrom, which tests lower).
-	bulkFrom = 2
+	// BulkFrom is how many events of a lane a full claim must have had for the lane to be read in bulk next
+	// ([Cycle.BulkFrom]).
+	BulkFrom = 2
 	// largePayload is the number of bytes of payload and texts, or of headers, from which an event is large. Postgres
 	// stores such values out of line, or compressed.
 	largePayload = 2000
@@ -77,7 +77,7 @@ func (k *claiming) readBulk(rows pgx.Rows) error {
 // The lanes' next claim is then a take.
 func (k *claiming) cut() {
 	type run struct {
-		l       *laneClaim
+		l       *Part
 		from, n int
 	}
 	var runs []run
@@ -87,15 +87,15 @@ func (k *claiming) cut() {
 		if l.bulk {
 			r.n = 0
 			for i := s.from; i < s.to && !l.large; i++ {
-				if l.large = k.overflown || c.items[i].Large; !l.large {
-					r.n, bytes = r.n+1, bytes+len(c.events[i].Payload)+textOf(&c.events[i])+eventOverhead
+				if l.large = k.overflown || c.Items[i].Large; !l.large {
+					r.n, bytes = r.n+1, bytes+len(c.Events[i].Payload)+textOf(&c.Events[i])+EventOverhead
 				}
 			}
 			events += r.n
 		}
 		runs = append(runs, r)
 	}
-	lanes := len(k.bulk.lanes)
+	lanes := len(k.bulk.Lanes)
 	share := min(float64(k.perLane*lanes)/float64(max(events, 1)), float64(k.bytes*lanes)/float64(max(bytes, 1)), 1)
 	kept := 0
 	for _, r := range runs {
@@ -103,50 +103,51 @@ func (k *claiming) cut() {
 			r.n = int(float64(r.n) * share)
 			r.l.count = r.n
 		}
-		copy(c.events[kept:], c.events[r.from:r.from+r.n])
-		copy(c.items[kept:], c.items[r.from:r.from+r.n])
+		copy(c.Events[kept:], c.Events[r.from:r.from+r.n])
+		copy(c.Items[kept:], c.Items[r.from:r.from+r.n])
 		kept += r.n
 	}
-	clear(c.events[kept:])
-	clear(c.items[kept:])
-	c.events, c.items = c.events[:kept], c.items[:kept]
+	clear(c.Events[kept:])
+	clear(c.Items[kept:])
+	c.Events, c.Items = c.Events[:kept], c.Items[:kept]
 }
 
 // measure records the figures that the next claim's window uses, and the floors for the settle.
 func (k *claiming) measure() {
 	for l, s := range k.c.runs(k.at) {
-		first, last := k.c.items[s.from].ID, k.c.items[s.to-1].ID
-		l.seen = lanes.Pace{
+		first, last := k.c.Items[s.from].ID, k.c.Items[s.to-1].ID
+		l.Seen = lanes.Pace{
 			Last: last, Size: k.rows.bytes[l.Lane] / s.len(),
 			Gap: float64(last-first) / float64(max(s.len()-1, 1)),
 		}
-		l.floorAfter = min(l.floorAfter, last)
+		l.FloorAfter = min(l.FloorAfter, last)
 	}
 }
 
 // journal writes the entries of the rows that were read in bulk, and commits. It runs on the connection that holds the
 // locks, or fails.
-func (k *claiming) journal(ctx context.Context, s *session) error {
+func (k *claiming) journal(ctx context.Context, s *Session) error {
 	var b pgx.Batch
-	var lanes laneKeys
-	ids := make([]int64, 0, len(k.c.events))
+	var entries sql.Fenced
+	ids := make([]int64, 0, len(k.c.Events))
 	var low, high []int32
 	for l, part := range k.c.runs(k.at) {
 		if !l.bulk {
 			continue
 		}
-		lanes.add(l)
+		entries.Add(l.Lane, l.Fence, l.First)
 		low = append(low, int32(len(ids)+1))
-		for _, it := range k.c.items[part.from:part.to] {
+		for _, it := range k.c.Items[part.from:part.to] {
 			ids = append(ids, it.ID)
 		}
 		high = append(high, int32(len(ids)))
 	}
-	if len(lanes.lanes) > 0 {
-		b.Queue(k.r.sql(sql.Journal), lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, pg.IDs(ids), low, high).Exec(
+	if len(entries.Lanes) > 0 {
+		b.Queue(k.r.SQL(sql.Journal), entries.Lanes, entries.Fences, k.r.Owner, entries.Firsts, pg.IDs(ids), low,
+			high).Exec(
 			func(tag pgconn.CommandTag) error {
-				if int(tag.RowsAffected()) != len(lanes.lanes) { // cannot happen: the lanes are locked
-					return fmt.Errorf("relay: %d of %d entries were made", tag.RowsAffected(), len(lanes.lanes))
+				if int(tag.RowsAffected()) != len(entries.Lanes) { // cannot happen: the lanes are locked
+					return fmt.Errorf("relay: %d of %d entries were made", tag.RowsAffected(), len(entries.Lanes))
 				}
 				return nil
 			})

@@ -1,4 +1,4 @@
-package relay
+package cycle
 
 import (
 	"context"
@@ -18,65 +18,76 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// eventOverhead is what an event costs in memory beside its payload and headers, for the byte bound of a claim.
-const eventOverhead = 512
+// EventOverhead is what an event costs in memory beside its payload and headers, for the byte bound of a claim.
+const EventOverhead = 512
 
-// blockSize is how many sequence numbers a lane reserves at once. What a relay does not use of a block is a gap.
-const blockSize = 1 << 20
+// BlockSize is how many sequence numbers a lane reserves at once. What a relay does not use of a block is a gap.
+const BlockSize = 1 << 20
 
-// laneClaim is one lane's part of a claim: one journal entry.
-type laneClaim struct {
+// Part is one lane's part of a claim: one journal entry.
+type Part struct {
 	lanes.Grant
-	work      work
-	first     int64      // the entry's key; 0: no events
+	Work      Work
+	First     int64      // the entry's key; 0: no events
 	count     int        // events that came with it
 	discarded int        // journalled events that no longer exist
-	behind    int        // events that moved behind the lists of their keys
-	full      bool       // there may be more events
+	Behind    int        // events that moved behind the lists of their keys
+	Full      bool       // there may be more events
 	bulk      bool       // read in bulk
 	large     bool       // has a large event, or one that it left
 	much      bool       // the next claim should read in bulk
-	seen      lanes.Pace // of its events
+	Seen      lanes.Pace // of its events
 	// The lane's floor after the settle, with the current exceptions; 0: not known.
-	floorAfter int64
+	FloorAfter int64
 	fates      tally // of its events, if it is settled
 }
 
-func grantsOf(claims []laneClaim) []lanes.Grant {
-	grants := make([]lanes.Grant, len(claims))
-	for i := range claims {
-		grants[i] = claims[i].Grant
+func grantsOf(parts []Part) []lanes.Grant {
+	grants := make([]lanes.Grant, len(parts))
+	for i := range parts {
+		grants[i] = parts[i].Grant
 	}
 	return grants
 }
 
-// claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
-type claim struct {
-	by      string // whose session
-	epoch   string
-	lanes   []laneClaim
-	events  []event.Event   // lane by lane, each in sequence order
-	items   []delivery.Item // of the events
-	paused  []string        // topics, as of its transaction
+// Claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
+type Claim struct {
+	By      string // whose session
+	Epoch   string
+	Parts   []Part
+	Events  []event.Event   // lane by lane, each in sequence order
+	Items   []delivery.Item // of the events
+	Paused  []string        // topics, as of its transaction
 	scratch buffers
 	took    time.Duration // of its transaction
 }
 
-// work is the kind of work that a claim does for a lane. A lane with several kinds takes turns.
-type work int8
+// Grants are the grants of its lanes.
+func (c *Claim) Grants() []lanes.Grant { return grantsOf(c.Parts) }
+
+// Size returns the number of its events and the bytes that they have in memory.
+func (c *Claim) Size() (events, bytes int) {
+	for i := range c.Events {
+		bytes += len(c.Events[i].Payload) + textOf(&c.Events[i]) + EventOverhead
+	}
+	return len(c.Events), bytes
+}
+
+// Work is the kind of work that a claim does for a lane. A lane with several kinds takes turns.
+type Work int8
 
 const (
-	takeNew  work = iota // the next events of the outbox
+	takeNew  Work = iota // the next events of the outbox
 	drain                // held events whose partition answers again
 	takeList             // released events
 )
 
 // claiming is a claim transaction while it is built and read.
 type claiming struct {
-	r       *Relay
-	c       *claim
+	r       *Cycle
+	c       *Claim
 	grants  []lanes.Grant
-	at      map[int16]*laneClaim
+	at      map[int16]*Part
 	rows    *rowReader
 	perLane int
 	bytes   int // per lane
@@ -84,11 +95,11 @@ type claiming struct {
 	known   bool            // sql.AsKnown has passed: what divides by zero later is none of ours
 	moved   map[int16]int64 // scheduled events that came due
 	groups  heldGroups
-	all     laneSet  // every lane
-	settled laneKeys // entries that a settle must have removed
-	reserve laneSet  // lanes that need numbers
-	plain   laneSet  // lanes with no marks
-	many    []*laneClaim
+	all     laneSet    // every lane
+	settled sql.Fenced // entries that a settle must have removed
+	reserve laneSet    // lanes that need numbers
+	plain   laneSet    // lanes with no marks
+	many    []*Part
 	bulk    laneSet // lanes that are read in bulk: see bulk.go
 	highest int64   // the id up to which they are read
 	tooMany int     // row limit of the bulk read
@@ -104,16 +115,15 @@ type claiming struct {
 
 // laneSet are parameters of a statement.
 type laneSet struct {
-	lanes  []int16
-	fences []int64
+	sql.Fenced
 	nexts  []int64
 	floors []int64
 	tops   []int64
 	fresh  []bool
 }
 
-func (s *laneSet) add(l *laneClaim) {
-	s.lanes, s.fences = append(s.lanes, l.Lane), append(s.fences, l.Fence)
+func (s *laneSet) add(l *Part) {
+	s.Add(l.Lane, l.Fence, 0)
 	s.nexts, s.floors, s.tops, s.fresh = append(s.nexts, l.Next), append(s.floors, l.Reach), append(s.tops, l.Top),
 		append(s.fresh, l.Fresh)
 }
@@ -136,27 +146,27 @@ var errUnjournalled = errors.New("outbox_claim does not keep the journal entry o
 // claim runs the claim transaction for the lanes of grants (P3.2, P3.3). It returns the lanes that are no longer this
 // relay's in lost. After an error with unknown true the COMMIT may have happened: the fence of every grant must be
 // raised before the lanes are used again.
-func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c *claim, lost []lanes.Grant,
+func (r *Cycle) claim(ctx context.Context, s *Session, grants []lanes.Grant) (c *Claim, lost []lanes.Grant,
 	unknown bool, err error,
 ) {
 	// A new connection may lead to a server that has crashed since the lanes were picked.
 	if err := s.Open(ctx); err != nil {
 		return nil, nil, pg.CommitUnknown(err), err
 	}
-	r.lanes.Refresh(grants)
+	r.Lanes.Refresh(grants)
 	k := r.claiming(s, grants)
 	if err = k.send(ctx, s); err != nil {
 		if pgerr.Is(err, pgerr.DivisionByZero) && !k.known { // sql.AsKnown: every lane reads its journal
-			r.lanes.Reset()
-			epoch, err := r.raiseIncarnation(ctx, s.Session)
+			r.Lanes.Reset()
+			epoch, err := r.RaiseIncarnation(ctx, s.Session)
 			if err != nil {
 				return nil, nil, false, err
 			}
-			if epoch == k.c.epoch {
-				r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, " +
+			if epoch == k.c.Epoch {
+				r.Log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, " +
 					"under the same numbers")
 			}
-			r.lanes.Renumber(epoch)
+			r.Lanes.Renumber(epoch)
 			return r.claim(ctx, s, grants)
 		}
 		if pgerr.Is(err, pgerr.DivisionByZero) && !pgerr.Within(err) {
@@ -165,35 +175,35 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 		return nil, nil, pg.CommitUnknown(err), err
 	}
 	c = k.c
-	r.setPaused(c.paused)
+	r.SetPaused(c.Paused)
 	r.movedDue(grants, k.moved)
-	kept := c.lanes[:0]
-	for i := range c.lanes {
-		l := c.lanes[i]
+	kept := c.Parts[:0]
+	for i := range c.Parts {
+		l := c.Parts[i]
 		if !k.locked[l.Lane] {
 			lost = append(lost, l.Grant)
 			continue
 		}
-		much := l.count+l.behind >= k.perLane || k.rows.bytes[l.Lane] >= k.bytes/2
-		l.full = much || l.bulk || l.Fresh || l.work != takeNew || l.count > 0 && l.Top < math.MaxInt64
-		l.much = (much || l.bulk && l.count >= k.perLane/8) && l.work == takeNew && l.count >= r.bulkFrom && !l.large
+		much := l.count+l.Behind >= k.perLane || k.rows.bytes[l.Lane] >= k.bytes/2
+		l.Full = much || l.bulk || l.Fresh || l.Work != takeNew || l.count > 0 && l.Top < math.MaxInt64
+		l.much = (much || l.bulk && l.count >= k.perLane/8) && l.Work == takeNew && l.count >= r.BulkFrom && !l.large
 		kept = append(kept, l)
 	}
-	c.lanes = kept
-	for i := range c.events {
-		c.events[i].Position.Epoch = c.epoch
+	c.Parts = kept
+	for i := range c.Events {
+		c.Events[i].Position.Epoch = c.Epoch
 	}
 	return c, lost, false, nil
 }
 
 // send runs the transaction.
-func (k *claiming) send(ctx context.Context, s *session) error {
-	inBulk := len(k.bulk.lanes) > 0
+func (k *claiming) send(ctx context.Context, s *Session) error {
+	inBulk := len(k.bulk.Lanes) > 0
 	opening := pg.Transaction
 	if inBulk {
 		opening = pg.Begin
 	}
-	if err := s.Send(ctx, opening(k.r.cfg.Lease, pg.Standby, k.queue)); err != nil {
+	if err := s.Send(ctx, opening(k.r.Lease, pg.Standby, k.queue)); err != nil {
 		return err
 	}
 	k.c.sort()
@@ -209,25 +219,25 @@ func (k *claiming) send(ctx context.Context, s *session) error {
 }
 
 // claiming chooses the work for each lane.
-func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
+func (r *Cycle) claiming(s *Session, grants []lanes.Grant) *claiming {
 	strikes := 0
 	for _, g := range grants {
 		strikes = max(strikes, g.Strikes)
 	}
 	k := &claiming{
-		r: r, grants: grants, c: &claim{
-			lanes: make([]laneClaim, len(grants)), events: s.claimed.events[:0],
-			items: s.claimed.items[:0], scratch: s.scratch, by: s.Name,
+		r: r, grants: grants, c: &Claim{
+			Parts: make([]Part, len(grants)), Events: s.claimed.events[:0],
+			Items: s.claimed.items[:0], scratch: s.scratch, By: s.Name,
 		},
-		at: make(map[int16]*laneClaim, len(grants)), rows: newRowReader(r.cfg.OnFailure),
-		perLane: max(r.cfg.ClaimEvents>>(2*strikes)/len(grants), 1),
-		bytes:   max(r.cfg.ClaimBytes>>(2*strikes)/len(grants), 1), locked: make(map[int16]bool, len(grants)),
+		at: make(map[int16]*Part, len(grants)), rows: newRowReader(r.ParkEvent),
+		perLane: max(r.MostEvents>>(2*strikes)/len(grants), 1),
+		bytes:   max(r.MostBytes>>(2*strikes)/len(grants), 1), locked: make(map[int16]bool, len(grants)),
 		moved: map[int16]int64{},
 	}
 	for i, g := range grants {
-		l := &k.c.lanes[i]
-		*l = laneClaim{Grant: g}
-		k.at[g.Lane], k.c.epoch = l, g.Epoch
+		l := &k.c.Parts[i]
+		*l = Part{Grant: g}
+		k.at[g.Lane], k.c.Epoch = l, g.Epoch
 		if g.End-g.Next+1 < int64(k.perLane) || g.Next == 0 {
 			l.Next = 0
 			k.reserve.add(l)
@@ -239,19 +249,19 @@ func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
 		if g.Fresh {
 			k.open.add(l)
 		} else if g.Settled != 0 {
-			k.settled.add(&laneClaim{Grant: g, first: g.Settled})
+			k.settled.Add(g.Lane, g.Fence, g.Settled)
 		}
-		switch l.work = k.workFor(l); {
-		case l.work == drain:
+		switch l.Work = k.workFor(l); {
+		case l.Work == drain:
 			k.draining.add(l)
-		case l.work == takeList:
+		case l.Work == takeList:
 			k.lists.add(l)
 		case !g.Fresh && !g.Parked && g.Bulk && (g.Reach > 0 || g.Falls == 0) && g.Top == math.MaxInt64:
 			k.many = append(k.many, l)
-			l.floorAfter = l.Reached
+			l.FloorAfter = l.Reached
 		case !g.Fresh && !g.Parked: // held events need no comparison with marks
 			k.plain.add(l)
-			l.floorAfter = l.Reached
+			l.FloorAfter = l.Reached
 		default:
 			k.marked.add(l)
 		}
@@ -266,14 +276,14 @@ func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
 }
 
 // workFor chooses the work for a lane, in turn if there are several kinds. A fresh lane begins with its open entry.
-func (k *claiming) workFor(l *laneClaim) work {
+func (k *claiming) workFor(l *Part) Work {
 	if l.Fresh {
 		return takeNew
 	}
-	var works []work
+	var works []Work
 	var open []delivery.Place
 	if len(l.Groups) > 0 {
-		open = l.Groups.Open(k.r.health.Closed())
+		open = l.Groups.Open(k.r.Health.Closed())
 	}
 	if len(open) > 0 {
 		works = append(works, drain)
@@ -296,59 +306,59 @@ func (k *claiming) workFor(l *laneClaim) work {
 
 // queue puts the statements of the claim into one pipeline.
 func (k *claiming) queue(b *pgx.Batch) {
-	q, me, ids := k.r.sql, k.r.owner, k.grants[0].IDs
-	b.Queue(q(sql.Lock), k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
-		return eachLane(rows, func(lane int16) { k.locked[lane] = true })
+	q, me, ids := k.r.SQL, k.r.Owner, k.grants[0].IDs
+	b.Queue(q(sql.Lock), k.all.Lanes, k.all.Fences, me).Query(func(rows pgx.Rows) error {
+		return pg.EachLane(rows, func(lane int16) { k.locked[lane] = true })
 	})
-	b.Queue(q(sql.AsKnown), k.settled.lanes, k.settled.fences, me, k.settled.firsts, k.c.epoch).
+	b.Queue(q(sql.AsKnown), k.settled.Lanes, k.settled.Fences, me, k.settled.Firsts, k.c.Epoch).
 		Exec(func(pgconn.CommandTag) error { k.known = true; return nil })
-	if len(k.reserve.lanes) > 0 {
-		b.Queue(q(sql.Reserve), k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
+	if len(k.reserve.Lanes) > 0 {
+		b.Queue(q(sql.Reserve), k.reserve.Lanes, k.reserve.Fences, me, int64(BlockSize)).Query(k.readReserved)
 	}
-	if s := &k.lists; len(s.lanes) > 0 {
-		b.Queue(q(sql.Unmark), s.lanes, s.fences, me, k.perLane)
+	if s := &k.lists; len(s.Lanes) > 0 {
+		b.Queue(q(sql.Unmark), s.Lanes, s.Fences, me, k.perLane)
 	}
-	if s := &k.beside; len(s.lanes) > 0 {
-		b.Queue(q(sql.Look), s.lanes, s.fences, me).Query(k.readMarks)
+	if s := &k.beside; len(s.Lanes) > 0 {
+		b.Queue(q(sql.Look), s.Lanes, s.Fences, me).Query(k.readMarks)
 	}
-	if s := &k.holding; len(s.lanes) > 0 {
-		b.Queue(q(sql.LookHeld), s.lanes, s.fences, me).Query(k.readGroups)
+	if s := &k.holding; len(s.Lanes) > 0 {
+		b.Queue(q(sql.LookHeld), s.Lanes, s.Fences, me).Query(k.readGroups)
 	}
-	if s := &k.open; len(s.lanes) > 0 {
-		b.Queue(q(sql.Open), s.lanes, s.fences, me).Query(k.read((*rowReader).readOpen))
+	if s := &k.open; len(s.Lanes) > 0 {
+		b.Queue(q(sql.Open), s.Lanes, s.Fences, me).Query(k.read((*rowReader).readOpen))
 	}
-	if s := &k.draining; len(s.lanes) > 0 {
-		b.Queue(q(sql.Emptied), s.lanes, s.fences, me, k.groups.lanes, k.groups.topics, k.groups.partitions).Query(
+	if s := &k.draining; len(s.Lanes) > 0 {
+		b.Queue(q(sql.Emptied), s.Lanes, s.Fences, me, k.groups.lanes, k.groups.topics, k.groups.partitions).Query(
 			k.readEmptied)
-		b.Queue(q(sql.Drain), s.lanes, s.fences, me, k.groups.lanes, k.groups.topics, k.groups.partitions,
-			k.groups.most, k.bytes, eventOverhead).
+		b.Queue(q(sql.Drain), s.Lanes, s.Fences, me, k.groups.lanes, k.groups.topics, k.groups.partitions,
+			k.groups.most, k.bytes, EventOverhead).
 			Query(k.read((*rowReader).readDrained))
 	}
-	if s := &k.lists; len(s.lanes) > 0 {
-		b.Queue(q(sql.List), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize)).Query(
+	if s := &k.lists; len(s.Lanes) > 0 {
+		b.Queue(q(sql.List), s.Lanes, s.Fences, me, s.nexts, k.perLane, k.bytes, EventOverhead, int64(BlockSize)).Query(
 			k.read((*rowReader).readList))
 	}
 	k.r.queueDue(b, k.grants, k.perLane, k.bytes, k.moved)
-	if s := &k.marked; len(s.lanes) > 0 {
-		b.Queue(q(sql.TakeMarked), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize),
+	if s := &k.marked; len(s.Lanes) > 0 {
+		b.Queue(q(sql.TakeMarked), s.Lanes, s.Fences, me, s.nexts, k.perLane, k.bytes, EventOverhead, int64(BlockSize),
 			s.floors, ids, s.fresh, s.tops).
 			Query(k.read((*rowReader).readMarked))
 	}
-	if s := &k.plain; len(s.lanes) > 0 {
-		b.Queue(q(sql.Take), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize),
+	if s := &k.plain; len(s.Lanes) > 0 {
+		b.Queue(q(sql.Take), s.Lanes, s.Fences, me, s.nexts, k.perLane, k.bytes, EventOverhead, int64(BlockSize),
 			s.floors, ids, s.tops).
 			Query(k.read((*rowReader).readNew))
 	}
-	if s := &k.bulk; len(s.lanes) > 0 {
+	if s := &k.bulk; len(s.Lanes) > 0 {
 		b.Queue(sql.ReadSettings)
-		b.Queue(q(sql.Read), s.lanes, s.fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload),
+		b.Queue(q(sql.Read), s.Lanes, s.Fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload),
 			k.tooMany).Query(k.readBulk)
 	}
 	// After the events: each statement sees what was committed before it, and an event that followed a pause waits.
-	b.Queue(q(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.c.paused) })
+	b.Queue(q(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.c.Paused) })
 }
 
-func (k *claiming) read(how func(*rowReader, pgx.Rows, *claim, map[int16]*laneClaim) error) func(pgx.Rows) error {
+func (k *claiming) read(how func(*rowReader, pgx.Rows, *Claim, map[int16]*Part) error) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		return how(k.rows, rows, k.c, k.at)
 	}
@@ -358,7 +368,7 @@ func (k *claiming) readReserved(rows pgx.Rows) error {
 	var lane int16
 	var end int64
 	_, err := pgx.ForEachRow(rows, []any{&lane, &end}, func() error {
-		k.at[lane].Next, k.at[lane].End = end-blockSize+1, end
+		k.at[lane].Next, k.at[lane].End = end-BlockSize+1, end
 		return nil
 	})
 	return err
@@ -402,43 +412,20 @@ func (k *claiming) readEmptied(rows pgx.Rows) error {
 	return err
 }
 
-// raiseIncarnation begins a new numbering: the database is another system or on another timeline than when the numbers
+// RaiseIncarnation begins a new numbering: the database is another system or on another timeline than when the numbers
 // were made, so they may repeat.
-func (r *Relay) raiseIncarnation(ctx context.Context, s *pg.Session) (epoch string, err error) {
+func (r *Cycle) RaiseIncarnation(ctx context.Context, s *pg.Session) (epoch string, err error) {
 	var same, raised bool
-	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.RaiseIncarnation)).Exec(func(tag pgconn.CommandTag) error {
+	err = s.Send(ctx, pg.Transaction(r.Lease, pg.Standby, func(b *pgx.Batch) {
+		b.Queue(r.SQL(sql.RaiseIncarnation)).Exec(func(tag pgconn.CommandTag) error {
 			raised = tag.RowsAffected() > 0 // or another pump has done it
 			return nil
 		})
-		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
+		b.Queue(r.SQL(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 	}))
 	if err == nil && raised {
-		r.log.Warn("the outbox's database is another system or timeline: a new incarnation of its numbering has begun",
+		r.Log.Warn("the outbox's database is another system or timeline: a new incarnation of its numbering has begun",
 			"epoch", epoch)
 	}
 	return epoch, err
-}
-
-func eachLane(rows pgx.Rows, do func(lane int16)) error {
-	var lane int16
-	_, err := pgx.ForEachRow(rows, []any{&lane}, func() error { do(lane); return nil })
-	return err
-}
-
-// readLanes appends the lanes that rows name.
-func readLanes(to *[]int16) func(rows pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		return eachLane(rows, func(lane int16) { *to = append(*to, lane) })
-	}
-}
-
-// readByLane reads rows of a lane and a number.
-func readByLane(into map[int16]int64) func(rows pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		var lane int16
-		var n int64
-		_, err := pgx.ForEachRow(rows, []any{&lane, &n}, func() error { into[lane] = n; return nil })
-		return err
-	}
 }

@@ -1,7 +1,8 @@
-package relay
+package cycle
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"slices"
 
@@ -17,10 +18,10 @@ type buffers struct {
 
 // sort restores lane and sequence order, which SQL does not promise without an ORDER BY that would cost a sort of
 // the payloads. New events have their ids in the number's place.
-func (c *claim) sort() {
-	order := make([]ordinal, len(c.events))
+func (c *Claim) sort() {
+	order := make([]ordinal, len(c.Events))
 	for i := range order {
-		order[i] = ordinal{c.events[i].Position.Lane, int32(i), c.events[i].Position.Seq}
+		order[i] = ordinal{c.Events[i].Position.Lane, int32(i), c.Events[i].Position.Seq}
 	}
 	if slices.IsSortedFunc(order, ordinal.compare) {
 		return
@@ -28,12 +29,12 @@ func (c *claim) sort() {
 	slices.SortFunc(order, ordinal.compare)
 	events, items := slices.Grow(c.scratch.events[:0], len(order)), slices.Grow(c.scratch.items[:0], len(order))
 	for _, o := range order {
-		events, items = append(events, c.events[o.at]), append(items, c.items[o.at])
+		events, items = append(events, c.Events[o.at]), append(items, c.Items[o.at])
 	}
-	clear(c.events) // release the payloads
-	clear(c.items)
-	c.scratch.events, c.scratch.items = c.events, c.items
-	c.events, c.items = events, items
+	clear(c.Events) // release the payloads
+	clear(c.Items)
+	c.scratch.events, c.scratch.items = c.Events, c.Items
+	c.Events, c.Items = events, items
 }
 
 // ordinal is the position of an event in its lane, and in the claim.
@@ -56,11 +57,11 @@ type span struct{ from, to int }
 func (s span) len() int { return s.to - s.from }
 
 // runs yields the lanes that have events in a sorted claim, with their spans.
-func (c *claim) runs(at map[int16]*laneClaim) iter.Seq2[*laneClaim, span] {
-	return func(yield func(*laneClaim, span) bool) {
-		for from, to := 0, 0; from < len(c.events); from = to {
-			lane := c.events[from].Position.Lane
-			for to = from + 1; to < len(c.events) && c.events[to].Position.Lane == lane; {
+func (c *Claim) runs(at map[int16]*Part) iter.Seq2[*Part, span] {
+	return func(yield func(*Part, span) bool) {
+		for from, to := 0, 0; from < len(c.Events); from = to {
+			lane := c.Events[from].Position.Lane
+			for to = from + 1; to < len(c.Events) && c.Events[to].Position.Lane == lane; {
 				to++
 			}
 			if !yield(at[lane], span{from, to}) {
@@ -72,15 +73,33 @@ func (c *claim) runs(at map[int16]*laneClaim) iter.Seq2[*laneClaim, span] {
 
 // number gives the new events their journalled numbers: from the lane's next one on, in the order of ids, which are in
 // the number's place until here. Events of an open entry have numbers already.
-func (c *claim) number(at map[int16]*laneClaim) {
+func (c *Claim) number(at map[int16]*Part) {
 	for l, s := range c.runs(at) {
-		if l.first != 0 {
+		if l.First != 0 {
 			continue
 		}
-		l.first = l.Next
-		for i := range c.events[s.from:s.to] {
-			c.events[s.from+i].Position.Seq = l.Next
+		l.First = l.Next
+		for i := range c.Events[s.from:s.to] {
+			c.Events[s.from+i].Position.Seq = l.Next
 			l.Next++
 		}
 	}
+}
+
+// split takes lanes out of a claim.
+func (c *Claim) split(lanes map[int16]bool) *Claim {
+	rest := &Claim{Epoch: c.Epoch, Paused: c.Paused, took: c.took}
+	c.Parts = slices.DeleteFunc(c.Parts, func(l Part) bool {
+		if lanes[l.Lane] {
+			rest.Parts = append(rest.Parts, l)
+		}
+		return lanes[l.Lane]
+	})
+	for i := range c.Events {
+		if lanes[c.Events[i].Position.Lane] {
+			rest.Events, rest.Items = append(rest.Events, c.Events[i]), append(rest.Items, c.Items[i])
+		}
+	}
+	rest.By = fmt.Sprintf("%s, lane %d", c.By, rest.Parts[0].Lane)
+	return rest
 }

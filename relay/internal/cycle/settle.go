@@ -1,4 +1,4 @@
-package relay
+package cycle
 
 import (
 	"cmp"
@@ -24,14 +24,14 @@ import (
 // settling is a settle while it is put together: the fates of the events of lanes whose claim is complete.
 type settling struct {
 	epoch string
-	lanes []laneClaim
-	at    map[int16]*laneClaim // in lanes
+	lanes []Part
+	at    map[int16]*Part // in lanes
 	// Lanes whose events are all in the outbox: those without an ack are moved, and the rest of the entry is deleted.
-	plain laneKeys
-	moved laneKeys // those of them with moved events
-	mixed laneKeys // lanes with events outside of the outbox: each is named
+	plain sql.Fenced
+	moved sql.Fenced // those of them with moved events
+	mixed sql.Fenced // lanes with events outside of the outbox: each is named
 	// placed are lanes that were read in bulk and are acked as a whole. rows are the positions of their rows.
-	placed laneKeys
+	placed sql.Fenced
 	rows   []pg.Row
 	known  bool                       // sql.AsKnown has passed
 	locked map[int16]bool             // lanes that were this relay's in the settle
@@ -55,23 +55,6 @@ type settling struct {
 		alone, sent   []bool
 		attempts      []int32
 		errors, codes []string
-	}
-}
-
-// laneKeys are the parameters that every statement of a settle begins with.
-type laneKeys struct {
-	lanes          []int16
-	fences, firsts []int64
-}
-
-func (k *laneKeys) add(l *laneClaim) {
-	k.lanes, k.fences, k.firsts = append(k.lanes, l.Lane), append(k.fences, l.Fence), append(k.firsts, l.first)
-}
-
-func concat(a, b *laneKeys) laneKeys {
-	return laneKeys{
-		slices.Concat(a.lanes, b.lanes), slices.Concat(a.fences, b.fences),
-		slices.Concat(a.firsts, b.firsts),
 	}
 }
 
@@ -108,19 +91,19 @@ func (o *tally) add(other *tally) {
 	}
 }
 
-// finish settles the lanes that are complete and gives all lanes back.
-func (r *Relay) finish(ctx context.Context, s *session, c *claim, result published) error {
+// Finish settles the lanes that are complete and gives all lanes back.
+func (r *Cycle) Finish(ctx context.Context, s *pg.Session, c *Claim, result Result) error {
 	set := &settling{
-		epoch: c.epoch, added: map[int16][]delivery.Place{}, parks: map[int16]bool{},
+		epoch: c.Epoch, added: map[int16][]delivery.Place{}, parks: map[int16]bool{},
 	}
-	closed := r.health.Closed()
-	for i := range c.lanes {
-		l := &c.lanes[i]
+	closed := r.Health.Closed()
+	for i := range c.Parts {
+		l := &c.Parts[i]
 		switch {
-		case result.left[l.Lane]:
-			r.beatIf(r.lanes.Unsettled(&l.Grant, result.late))
-		case l.first == 0:
-			r.beatIf(r.lanes.Empty(&l.Grant, l.behind > 0 || l.work != takeNew || l.bulk, closed))
+		case result.Left[l.Lane]:
+			r.beatIf(r.Lanes.Unsettled(&l.Grant, result.Late))
+		case l.First == 0:
+			r.beatIf(r.Lanes.Empty(&l.Grant, l.Behind > 0 || l.Work != takeNew || l.bulk, closed))
 		default:
 			set.lanes = append(set.lanes, *l)
 		}
@@ -128,7 +111,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	if len(set.lanes) == 0 {
 		return nil
 	}
-	set.gather(c, r.cfg.ArchiveDays <= 0)
+	set.gather(c, !r.Archive)
 	since := time.Now()
 	settled, err := r.settleForSure(ctx, s, set)
 	took := c.took + time.Since(since)
@@ -140,18 +123,18 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 		l := &set.lanes[i]
 		switch {
 		case err != nil && !pg.CommitUnknown(err):
-			r.beatIf(r.lanes.Unsettled(&l.Grant, false))
+			r.beatIf(r.Lanes.Unsettled(&l.Grant, false))
 		case err != nil || !settled[l.Lane]:
 			if err == nil && set.locked[l.Lane] {
-				r.log.Error("the journal entry of a claim is gone: its events were published and are sent again; who "+
+				r.Log.Error("the journal entry of a claim is gone: its events were published and are sent again; who "+
 					"deletes from outbox_claim?", "lane", l.Lane, "events", l.count)
 			}
 			r.doubt([]lanes.Grant{l.Grant})
 		default:
 			all.add(&l.fates)
-			r.beatIf(r.lanes.Settled(&l.Grant, &lanes.Settlement{
-				First: l.first, Floor: l.floorAfter, Held: set.added[l.Lane], Parked: set.parks[l.Lane],
-				More: l.full, Bulk: l.much, Pace: l.seen, Easily: took < r.cfg.Lease/8,
+			r.beatIf(r.Lanes.Settled(&l.Grant, &lanes.Settlement{
+				First: l.First, Floor: l.FloorAfter, Held: set.added[l.Lane], Parked: set.parks[l.Lane],
+				More: l.Full, Bulk: l.much, Pace: l.Seen, Easily: took < r.Lease/8,
 			}, closed))
 		}
 	}
@@ -159,7 +142,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 		return fmt.Errorf("relay: settle: %w", err)
 	}
 	if len(settled) > 0 {
-		r.moved.Store(time.Now().UnixNano())
+		r.Progress.Moved()
 	}
 	r.reportSettled(&all, set.gone, time.Since(since))
 	return nil
@@ -167,20 +150,20 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 
 // gather sorts the events of complete lanes by their fates. With byPlace, lanes whose rows may still be where they were
 // read are settled by those positions.
-func (set *settling) gather(c *claim, byPlace bool) {
-	set.at = make(map[int16]*laneClaim, len(set.lanes))
+func (set *settling) gather(c *Claim, byPlace bool) {
+	set.at = make(map[int16]*Part, len(set.lanes))
 	mixed, moves, placed := map[int16]bool{}, map[int16]bool{}, map[int16]bool{}
 	for i := range set.lanes {
 		l := &set.lanes[i]
 		set.at[l.Lane] = l
-		mixed[l.Lane] = l.work != takeNew
+		mixed[l.Lane] = l.Work != takeNew
 	}
-	for i := range c.items {
-		it, lane := &c.items[i], c.events[i].Position.Lane
+	for i := range c.Items {
+		it, lane := &c.Items[i], c.Events[i].Position.Lane
 		mixed[lane] = mixed[lane] || it.From != delivery.FromOutbox
 		moves[lane] = moves[lane] || it.Fate != delivery.Acked
 	}
-	delivery.NoteOvertaken(c.events, c.items, moves)
+	delivery.NoteOvertaken(c.Events, c.Items, moves)
 	for i := range set.lanes {
 		l := &set.lanes[i]
 		if !mixed[l.Lane] && !moves[l.Lane] {
@@ -188,25 +171,25 @@ func (set *settling) gather(c *claim, byPlace bool) {
 		}
 		switch {
 		case mixed[l.Lane]:
-			set.mixed.add(l)
+			set.mixed.Add(l.Lane, l.Fence, l.First)
 		case byPlace && l.bulk && !moves[l.Lane]:
-			set.placed.add(l)
+			set.placed.Add(l.Lane, l.Fence, l.First)
 			placed[l.Lane] = true
 		default:
-			set.plain.add(l)
+			set.plain.Add(l.Lane, l.Fence, l.First)
 			if moves[l.Lane] {
-				set.moved.add(l)
+				set.moved.Add(l.Lane, l.Fence, l.First)
 			}
 		}
 	}
-	for i := range c.items {
-		l := set.at[c.events[i].Position.Lane]
+	for i := range c.Items {
+		l := set.at[c.Events[i].Position.Lane]
 		switch {
 		case l == nil:
 		case mixed[l.Lane] || moves[l.Lane]:
 			set.gatherOne(c, i, l, mixed[l.Lane])
 		case placed[l.Lane]:
-			set.rows = append(set.rows, pg.Row{At: pgtype.TID(c.items[i].At), ID: c.items[i].ID})
+			set.rows = append(set.rows, pg.Row{At: pgtype.TID(c.Items[i].At), ID: c.Items[i].ID})
 		}
 	}
 	slices.SortFunc(set.rows, func(a, b pg.Row) int {
@@ -215,8 +198,8 @@ func (set *settling) gather(c *claim, byPlace bool) {
 	})
 }
 
-func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
-	e, it := &c.events[i], &c.items[i]
+func (set *settling) gatherOne(c *Claim, i int, l *Part, named bool) {
+	e, it := &c.Events[i], &c.Items[i]
 	switch it.Fate {
 	case delivery.Acked:
 		if named {
@@ -261,16 +244,16 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 
 // settleForSure repeats a settle that certainly did not happen (a lock timeout, a deadlock), as long as the lanes are
 // this relay's: claiming them again instead would publish everything twice.
-func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
+func (r *Cycle) settleForSure(ctx context.Context, s *pg.Session, set *settling) (settled map[int16]bool, err error) {
 	// A conflict that lasts may be one lane's: the lanes are then settled apart.
 	const chanceConflicts = 5
 	pause, stayed := outage.NewBackOff(), false
 	for conflicts := 1; ; conflicts++ {
 		settled, err = r.settle(ctx, s, set)
-		if len(set.placed.lanes) > 0 && pgerr.Is(err, pgerr.DivisionByZero) {
-			r.log.Info("rows are not where the claim read them (was the table rewritten, or were events deleted?): " +
+		if len(set.placed.Lanes) > 0 && pgerr.Is(err, pgerr.DivisionByZero) {
+			r.Log.Info("rows are not where the claim read them (was the table rewritten, or were events deleted?): " +
 				"settled by their ids instead")
-			set.plain, set.placed, set.rows = concat(&set.plain, &set.placed), laneKeys{}, nil
+			set.plain, set.placed, set.rows = set.plain.With(&set.placed), sql.Fenced{}, nil
 			continue
 		}
 		if pgerr.Is(err, pgerr.UndefinedObject) && !stayed { // or somebody deleted them at the same moment
@@ -286,11 +269,11 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 
 // settle deletes the journal entries of the lanes, and deletes or moves the events that they name. It returns the lanes
 // whose entries were there; in the others it changed nothing.
-func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
+func (r *Cycle) settle(ctx context.Context, s *pg.Session, set *settling) (settled map[int16]bool, err error) {
 	settled, set.known = make(map[int16]bool, len(set.lanes)), false
 	set.locked = make(map[int16]bool, len(set.lanes))
 	read := func(rows pgx.Rows) error {
-		return eachLane(rows, func(lane int16) { settled[lane] = true })
+		return pg.EachLane(rows, func(lane int16) { settled[lane] = true })
 	}
 	deleted := func(rows pgx.Rows) error {
 		var lane int16
@@ -303,37 +286,37 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		set.gone = max(0, acked-int(found))
 		return err
 	}
-	rest, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
-	all, none := concat(&set.placed, &rest), laneKeys{}
-	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Lock), all.lanes, all.fences, r.owner).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(lane int16) { set.locked[lane] = true })
+	rest, open := set.plain.With(&set.mixed), set.moved.With(&set.mixed)
+	all, none := set.placed.With(&rest), sql.Fenced{}
+	err = s.Send(ctx, pg.Transaction(r.Lease, pg.Async, func(b *pgx.Batch) {
+		b.Queue(r.SQL(sql.Lock), all.Lanes, all.Fences, r.Owner).Query(func(rows pgx.Rows) error {
+			return pg.EachLane(rows, func(lane int16) { set.locked[lane] = true })
 		})
 		// On a server that took over without the take-over of a lane, the lane may have come back under the fence that
 		// it had, with another entry under this number.
-		b.Queue(r.sql(sql.AsKnown), none.lanes, none.fences, r.owner, none.firsts, set.epoch).
+		b.Queue(r.SQL(sql.AsKnown), none.Lanes, none.Fences, r.Owner, none.Firsts, set.epoch).
 			Exec(func(pgconn.CommandTag) error { set.known = true; return nil })
 		if len(set.acked.lanes) > 0 {
 			r.queueAcked(b, set, &set.mixed)
 		}
 		if p := &set.park; len(p.lanes) > 0 {
-			b.Queue(r.sql(sql.SettlePark), open.lanes, open.fences, r.owner, open.firsts, p.lanes, p.ids, p.alone,
+			b.Queue(r.SQL(sql.SettlePark), open.Lanes, open.Fences, r.Owner, open.Firsts, p.lanes, p.ids, p.alone,
 				p.sent, p.attempts, p.errors, p.codes)
 		}
 		if h := &set.hold; len(h.lanes) > 0 {
-			b.Queue(r.sql(sql.SettleHold), open.lanes, open.fences, r.owner, open.firsts, h.lanes, h.ids, h.seqs,
+			b.Queue(r.SQL(sql.SettleHold), open.Lanes, open.Fences, r.Owner, open.Firsts, h.lanes, h.ids, h.seqs,
 				h.partitions, h.sent)
 		}
 		// The entry's events that are still in the outbox are acked.
-		if k := &set.plain; len(k.lanes) > 0 {
+		if k := &set.plain; len(k.Lanes) > 0 {
 			r.queueSettled(b, set, k).Query(deleted)
 		}
-		if k := &set.placed; len(k.lanes) > 0 {
-			b.Queue(r.sql(sql.SettlePlaced), k.lanes, k.fences, r.owner, k.firsts, pg.RowPlaces(set.rows),
+		if k := &set.placed; len(k.Lanes) > 0 {
+			b.Queue(r.SQL(sql.SettlePlaced), k.Lanes, k.Fences, r.Owner, k.Firsts, pg.RowPlaces(set.rows),
 				pg.RowIDs(set.rows)).Query(read)
 		}
-		if k := &set.mixed; len(k.lanes) > 0 {
-			b.Queue(r.sql(sql.SettleEntries), k.lanes, k.fences, r.owner, k.firsts).Query(read)
+		if k := &set.mixed; len(k.Lanes) > 0 {
+			b.Queue(r.SQL(sql.SettleEntries), k.Lanes, k.Fences, r.Owner, k.Firsts).Query(read)
 		}
 	}))
 	return settled, err
@@ -341,13 +324,13 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 
 // reportSettled reports the result of a settle: what became of the events of the lanes that were settled. What became
 // of the others is their next owners' to say.
-func (r *Relay) reportSettled(n *tally, gone int, took time.Duration) {
-	o := &r.cfg.Observer
+func (r *Cycle) reportSettled(n *tally, gone int, took time.Duration) {
+	o := &r.Observer
 	if n.acked > 0 && o.Settled != nil {
 		o.Settled(n.acked, gone, took)
 	}
 	if gone > 0 {
-		r.log.Warn("events were deleted from the outbox while the relay published them: somebody else deletes there",
+		r.Log.Warn("events were deleted from the outbox while the relay published them: somebody else deletes there",
 			"events", gone)
 	}
 	if n.drained > 0 && o.Drained != nil {
@@ -367,6 +350,24 @@ func (r *Relay) reportSettled(n *tally, gone int, took time.Duration) {
 	if o.Parked != nil {
 		o.Parked(n.parked)
 	}
-	r.log.Error("events were refused and are parked; see `relay parked list`", "events", n.parked, "refused", n.refused,
+	r.Log.Error("events were refused and are parked; see `relay parked list`", "events", n.parked, "refused", n.refused,
 		"first", n.first.id, "topic", n.first.topic, "code", n.first.refusal.Code, "error", n.first.refusal.Error)
+}
+
+// queueSettled settles lanes whose events are all acked and in the outbox: they are deleted, or moved to the archive.
+func (r *Cycle) queueSettled(b *pgx.Batch, set *settling, k *sql.Fenced) *pgx.QueuedQuery {
+	if r.Archive {
+		return b.Queue(r.SQL(sql.SettleArchived), k.Lanes, k.Fences, r.Owner, k.Firsts, set.epoch)
+	}
+	return b.Queue(r.SQL(sql.Settle), k.Lanes, k.Fences, r.Owner, k.Firsts)
+}
+
+// queueAcked does the same with the acked events of other lanes.
+func (r *Cycle) queueAcked(b *pgx.Batch, set *settling, k *sql.Fenced) {
+	a := &set.acked
+	if r.Archive {
+		b.Queue(r.SQL(sql.SettleAckedArchived), k.Lanes, k.Fences, r.Owner, k.Firsts, a.lanes, a.ids, a.seqs, set.epoch)
+		return
+	}
+	b.Queue(r.SQL(sql.SettleAcked), k.Lanes, k.Fences, r.Owner, k.Firsts, a.lanes, a.ids)
 }

@@ -1,0 +1,181 @@
+package cycle
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+)
+
+// Result is the result of publishing a claim.
+type Result struct {
+	Acked int
+	Left  map[int16]bool // lanes with events whose outcome is unknown when time was up
+	Late  bool           // time was up because the lease may have run out
+	Rest  *Claim         // the part that is retried apart
+}
+
+// Publish sends a claim's events until each has its fate, or time is up. Lanes that fail while others answer are
+// retried apart, if apart is not nil.
+func (r *Cycle) Publish(ctx context.Context, c *Claim, apart *Apart) (result Result) {
+	d := delivery.New(c.Events, c.Items)
+	leave := func(failure error, since time.Time) bool {
+		if apart == nil || !apart.May(ctx, since) {
+			return false
+		}
+		result.Rest = c.split(d.Lanes())
+		r.ReportPublish(result.Rest.By, failure) // its failures count on their own from now on
+		r.ReportPublish(c.By, nil)
+		return true
+	}
+	result.Acked, result.Late = r.Deliver(ctx, c.By, grantsOf(c.Parts), d, c.Paused, leave)
+	if result.Rest == nil {
+		result.Left = d.Lanes()
+	}
+	return result
+}
+
+// Deliver sends events of granted lanes, for a part of the relay, until each has its fate. Events whose outcome is
+// unknown are sent again, the same and in the same order, with growing pauses and without a limit: an unreachable
+// broker costs only time. It gives up when ctx ends, when a lease is no longer certain (late), and when leave returns
+// true after a failed attempt. since is the start of the delivery.
+func (r *Cycle) Deliver(ctx context.Context, part string, grants []lanes.Grant, d *delivery.Delivery, paused []string,
+	leave func(failure error, since time.Time) bool,
+) (acked int, late bool) {
+	ctx, end := r.startPublish(ctx, d.Events())
+	defer func() { end(acked) }()
+	r.HoldBack(ctx, d, grants, paused)
+	pause, since, attempts := outage.NewBackOff(), time.Now(), 0
+	for d.Len() > 0 {
+		held, release := r.WhileHeld(ctx, grants, r.Health.Closing())
+		if held.Err() != nil {
+			release()
+			if late = ctx.Err() == nil; !late {
+				r.Undrained.Add(int64(d.Len()))
+			}
+			break
+		}
+		attempts++
+		n, failure := r.Attempt(held, part, d)
+		release()
+		acked += n
+		if failure == nil || d.Len() == 0 {
+			continue
+		}
+		if r.Observer.PublishFailed != nil {
+			r.Observer.PublishFailed(d.Len(), failure)
+		}
+		if leave != nil && ctx.Err() == nil && leave(failure, since) {
+			break
+		}
+		_ = sleep.For(ctx, pause.NextBackOff())
+	}
+	if acked > 0 && r.Observer.Published != nil {
+		r.Observer.Published(acked, attempts, time.Since(since))
+	}
+	return acked, late
+}
+
+// Attempt sends the undecided events once, for a part of the relay. failure is nil if refusals explain every missing
+// ack: then the rest is sent at once.
+func (r *Cycle) Attempt(ctx context.Context, part string, d *delivery.Delivery) (n int, failure error) {
+	began := time.Now()
+	verdicts := r.Send(ctx, d.Events())
+	if len(verdicts) != d.Len() {
+		failure = errors.New("relay: the publisher did not return one verdict per event; nothing counts as acked")
+		d.Unanswered()
+		r.Kafka.Report(part, failure, time.Now())
+		return 0, failure
+	}
+	route := r.routes(ctx)
+	n, failure, unsent := d.Take(verdicts)
+	if n > 0 {
+		r.Health.Acked(time.Now(), func() map[delivery.Place]bool { return d.Acked(route) })
+	}
+	if n < d.Len() && !r.judge(d, verdicts, route, began, ctx.Err() == nil) && failure == nil {
+		failure = unsent
+	}
+	d.DropDecided()
+	if n > 0 && d.Len() == 0 {
+		r.ReportPublish(part, nil) // events without an ack are held or parked
+	} else if context.Cause(ctx) != errLeaseOver {
+		r.ReportPublish(part, failure)
+	}
+	return n, failure
+}
+
+// ReportPublish records the end of an attempt. A topic that cannot be pinned is the database's failure.
+func (r *Cycle) ReportPublish(part string, failure error) {
+	pins := part + ", pins"
+	if _, pin := errors.AsType[*outage.PostgresError](failure); pin {
+		r.Postgres.Report(pins, failure, time.Now())
+		return
+	}
+	r.Kafka.Report(part, failure, time.Now())
+	if failure == nil {
+		r.Postgres.Report(pins, nil, time.Now())
+	}
+}
+
+// Send gives events to the publisher, with the database's time: this machine's clock may be days behind, and Kafka
+// would delete such records at once.
+func (r *Cycle) Send(ctx context.Context, events []event.Event) []error {
+	if now, known := r.Clock.Now(); known {
+		for i := range events {
+			events[i].Position.Timestamp = now
+		}
+	}
+	return r.To.Publish(ctx, events)
+}
+
+// errLeaseOver ends an attempt whose lanes another relay may own by now.
+var errLeaseOver = errors.New("relay: the lease ran out")
+
+// errClosing ends an attempt because another pump has closed a place: it may be the one that this attempt waits for.
+var errClosing = errors.New("relay: a partition or topic is held from now on")
+
+// WhileHeld returns a context that ends when the lease of one of the lanes runs out on the local clock. Heartbeats that
+// renew the lease meanwhile move the end: a slow broker does not cost a lane. It ends with closing, too, if that is not
+// nil.
+func (r *Cycle) WhileHeld(ctx context.Context, grants []lanes.Grant, closing <-chan struct{}) (held context.Context,
+	release func(),
+) {
+	held, cancel := context.WithCancelCause(ctx)
+	until, ok := r.Lanes.Deadline(grants)
+	if !ok || !time.Now().Before(until) {
+		cancel(errLeaseOver)
+		return held, func() {}
+	}
+	done := make(chan struct{})
+	timer := time.NewTimer(time.Until(until))
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-held.Done():
+				return
+			case <-closing:
+				cancel(errClosing)
+				return
+			case <-timer.C:
+			}
+			until, ok := r.Lanes.Deadline(grants)
+			left := time.Until(until)
+			if !ok || left <= 0 {
+				cancel(errLeaseOver)
+				return
+			}
+			timer.Reset(left)
+		}
+	}()
+	return held, func() {
+		timer.Stop()
+		cancel(nil)
+		<-done
+	}
+}

@@ -1,0 +1,63 @@
+package start
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Progress is since when events wait, and when some were last settled. The zero value is that of a relay without
+// events.
+type Progress struct {
+	waiting   atomic.Int64 // since when events wait, 0: none do
+	streaming atomic.Int64 // since when events from the WAL are being sent; 0: none are
+	moved     atomic.Int64 // when events were last settled
+}
+
+// Waits records whether events wait, as a probe at that time has found.
+func (p *Progress) Waits(some bool, at time.Time) {
+	switch {
+	case !some:
+		p.waiting.Store(0)
+	case p.waiting.Load() == 0:
+		p.waiting.Store(at.UnixNano())
+	}
+}
+
+// Streams records that events from the WAL are being sent, until the returned function is called.
+func (p *Progress) Streams() (end func()) {
+	p.streaming.Store(time.Now().UnixNano())
+	return func() { p.streaming.Store(0) }
+}
+
+// Moved records that events were settled.
+func (p *Progress) Moved() { p.moved.Store(time.Now().UnixNano()) }
+
+// Stalled returns for how long events have waited while none was settled, or 0.
+func (p *Progress) Stalled() time.Duration {
+	since := p.waiting.Load()
+	if s := p.streaming.Load(); since == 0 || s != 0 && s < since {
+		since = s
+	}
+	if since == 0 {
+		return 0
+	}
+	return max(time.Since(time.Unix(0, max(since, p.moved.Load()))), 0)
+}
+
+// Clock is the database's clock, as of the last heartbeat: this machine's may be days behind.
+type Clock struct{ last atomic.Pointer[reading] }
+
+// reading is a reading of the database's clock, and the local time of it.
+type reading struct{ database, local time.Time }
+
+// Set records what the database's clock has just shown.
+func (c *Clock) Set(database time.Time) { c.last.Store(&reading{database, time.Now()}) }
+
+// Now returns the database's time, or false if it was not read yet.
+func (c *Clock) Now() (now time.Time, known bool) {
+	last := c.last.Load()
+	if last == nil {
+		return time.Time{}, false
+	}
+	return last.database.Add(time.Since(last.local)), true
+}

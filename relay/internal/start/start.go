@@ -1,0 +1,87 @@
+// Package start has what the actors of a relay share between its start, or its waking, and its end or its next sleep.
+package start
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
+	"github.com/effectonce/effectonce/relay/internal/signal"
+	"github.com/effectonce/effectonce/relay/internal/sql"
+)
+
+// Start is one start of a relay. Its actors share it by reference.
+type Start struct {
+	DB       *pgxpool.Pool
+	Schema   *sql.Schema
+	Owner    uuid.UUID // of this start
+	Lease    time.Duration
+	Log      *slog.Logger
+	Observer Observer
+	To       Publisher
+
+	Lanes    *lanes.Table
+	Health   *delivery.Health
+	Postgres *outage.Monitor
+	Kafka    *outage.Monitor
+	Signals  *signal.Signals
+	Clock    Clock
+	Progress Progress
+
+	refused sync.Map // refusedLane by the lane's int16
+	closed  sync.Map // why, an error, by delivery.Place; some may be open again
+}
+
+// Publisher is what the user's publisher can do. Route and Reach are nil if it cannot.
+type Publisher struct {
+	Publish func(ctx context.Context, events []event.Event) []error
+	Route   func(ctx context.Context, topic string) (partition func(e *event.Event) int32, err error)
+	Reach   func(ctx context.Context) error
+}
+
+// Observer is relay.Observer, which says what its callbacks mean.
+type Observer struct {
+	Claimed       func(n, discarded int, took time.Duration)
+	Published     func(n, attempts int, took time.Duration)
+	Due           func(n int)
+	Settled       func(n, discarded int, took time.Duration)
+	PublishFailed func(n int, err error)
+	LaneTaken     func(lane int16, fence int64)
+	LaneLeft      func(lane int16, lost bool)
+	Closed        func(topic string, partition int32, err error)
+	Reopened      func(topic string, partition int32, took time.Duration)
+	Held          func(topic string, partition int32, n int)
+	Drained       func(n int)
+	Parked        func(n int)
+	Behind        func(n int)
+	Released      func(n int)
+	BelowFloor    func(lane int16)
+	Outage        func(what string, err error)
+}
+
+// SQL is a statement with the relay's schema.
+func (s *Start) SQL(statement string) string { return s.Schema.Expand(statement) }
+
+// Session makes a session with Postgres for an actor.
+func (s *Start) Session(name string) *pg.Session {
+	return &pg.Session{
+		Dial: pg.DialAs(s.DB), Name: "effectonce relay " + name, Timeout: s.Lease,
+		Reopened: func() { s.Lanes.Reset() },
+	}
+}
+
+// AskKafka asks a publisher that can tell whether it is reachable.
+func (s *Start) AskKafka(ctx context.Context) error {
+	asking, cancel := context.WithTimeout(ctx, s.Lease/3)
+	defer cancel()
+	return s.To.Reach(asking)
+}
