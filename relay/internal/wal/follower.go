@@ -126,7 +126,7 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 	if err != nil {
 		return fmt.Errorf("relay: noting who reads the WAL: %w", err)
 	}
-	f.set(Streaming, nil)
+	f.set(streaming, nil)
 	for {
 		// The fences first: a relay with an older one cannot change the rows any more.
 		var fences [lanes.Count]int64

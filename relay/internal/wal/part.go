@@ -7,18 +7,18 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 )
 
-// Mode is a relay's part in reading the WAL.
-type Mode int32
+// mode is a relay's part in reading the WAL.
+type mode int32
 
 const (
-	Off         Mode = iota // it reads no WAL
-	Starting                // it does not know yet which relay reads: it takes no lanes
-	Standby                 // another relay reads: it takes no lanes
-	Streaming               // it reads: it takes all lanes
-	Unavailable             // no relay can: it publishes from the table
+	off         mode = iota // it reads no WAL
+	starting                // it does not know yet which relay reads: it takes no lanes
+	standby                 // another relay reads: it takes no lanes
+	streaming               // it reads: it takes all lanes
+	unavailable             // no relay can: it publishes from the table
 )
 
-// Part is a relay's mode, for its other actors. The zero value is Off.
+// Part is a relay's mode, for its other actors. The zero value is that of a relay that reads no WAL.
 type Part struct {
 	mode atomic.Int32
 	why  atomic.Pointer[reason]
@@ -30,55 +30,55 @@ type reason struct {
 	err   error
 }
 
-// Begin says, before the first heartbeat, that the relay will read the WAL or stand by.
-func (p *Part) Begin() { p.mode.Store(int32(Starting)) }
+// Begin is called before the first heartbeat of a relay that will read the WAL or stand by.
+func (p *Part) Begin() { p.mode.Store(int32(starting)) }
 
-// Mode returns the mode.
-func (p *Part) Mode() Mode { return Mode(p.mode.Load()) }
+// now returns the mode.
+func (p *Part) now() mode { return mode(p.mode.Load()) }
 
-// set reports whether the mode is another one.
-func (p *Part) set(mode Mode, why error) (changed bool) {
-	last, changed := p.why.Load(), mode != p.Mode()
+// set sets the mode, and why the WAL is not read, or nil. It reports whether the mode is another one.
+func (p *Part) set(to mode, why error) (changed bool) {
+	last, changed := p.why.Load(), to != p.now()
 	if changed || last == nil {
 		p.why.Store(&reason{time.Now(), why})
 	} else if why != nil {
 		p.why.Store(&reason{last.since, why})
 	}
-	p.mode.Store(int32(mode))
+	p.mode.Store(int32(to))
 	return changed
 }
 
 // Unavailable returns why the WAL is not read, and since when; nil if it is, or need not be.
 func (p *Part) Unavailable() (since time.Time, err error) {
-	if why := p.why.Load(); why != nil && p.Mode() == Unavailable {
+	if why := p.why.Load(); why != nil && p.now() == unavailable {
 		return why.since, why.err
 	}
 	return time.Time{}, nil
 }
 
 // Polls reports whether the pumps get the lanes that have no source.
-func (p *Part) Polls() bool { return p.Mode() == Off || p.Mode() == Unavailable }
+func (p *Part) Polls() bool { return p.now() == off || p.now() == unavailable }
 
 // Share returns how many lanes the relay should own, from its fair share.
 func (p *Part) Share(fair int) int {
-	switch p.Mode() {
-	case Starting, Standby:
+	switch p.now() {
+	case starting, standby:
 		return 0
-	case Streaming:
+	case streaming:
 		return lanes.Count
-	case Off, Unavailable:
+	case off, unavailable:
 	}
 	return fair
 }
 
 // Rests reports whether no probes are needed, because events come by themselves or to another relay.
 func (p *Part) Rests(t *lanes.Table) bool {
-	switch p.Mode() {
-	case Standby:
+	switch p.now() {
+	case standby:
 		return true
-	case Streaming:
+	case streaming:
 		return t.AllFromWAL()
-	case Off, Starting, Unavailable:
+	case off, starting, unavailable:
 	}
 	return false
 }

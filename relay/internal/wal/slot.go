@@ -163,7 +163,7 @@ func (s *slot) Remake(ctx context.Context, st *state, why string) error {
 	if err := s.abandonAll(ctx, st); err != nil {
 		return explain(err)
 	}
-	s.set(Unavailable, nil)
+	s.set(unavailable, nil)
 	mine := false
 	err := s.session.Send(ctx, pg.Begin(s.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(s.SQL(sql.WALAlone)).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })

@@ -25,9 +25,9 @@ type Source struct {
 	Numbers   int32         // of a transaction's events: [MostNumbers]
 }
 
-// set sets the relay's part, with the reason why the WAL is not read, or nil. The keeper takes lanes by it.
-func (src *Source) set(mode Mode, why error) {
-	if src.Part.set(mode, why) {
+// set sets the relay's part, and tells the keeper, which takes lanes by it.
+func (src *Source) set(to mode, why error) {
+	if src.Part.set(to, why) {
 		src.Signals.Beat()
 	}
 }
@@ -63,11 +63,11 @@ func (src *Source) Run(ctx, work context.Context) {
 			pause.Reset()
 			continue
 		case errors.Is(err, errStandby):
-			src.set(Standby, err)
+			src.set(standby, err)
 			wait = retry
 			try.Restart()
 		case errors.As(err, &unusable), errors.Is(err, errNotYet):
-			src.set(Unavailable, err)
+			src.set(unavailable, err)
 			if logged != err.Error() {
 				logged = err.Error()
 				src.Log.Error("events are published from the table and not from the WAL", "error", err)
@@ -80,13 +80,13 @@ func (src *Source) Run(ctx, work context.Context) {
 				logged, wait = "", pause.NextBackOff()
 			}
 			src.Log.Warn("reading the WAL was interrupted; trying again", "error", err)
-			mode := src.Part.Mode()
-			if try.TimedOut(unreadableTimeout(src.Lease)) && mode != Unavailable {
+			to := src.Part.now()
+			if try.TimedOut(unreadableTimeout(src.Lease)) && to != unavailable {
 				src.Log.Error("the WAL cannot be read for a while: events are published from the table meanwhile",
 					"error", err)
-				mode = Unavailable
+				to = unavailable
 			}
-			src.set(mode, err)
+			src.set(to, err)
 		}
 		_ = sleep.For(ctx, wait)
 	}
