@@ -17,9 +17,6 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
-// refusalsEvery is how often it is said that the server refuses a try.
-const refusalsEvery = 30 * time.Second
-
 // forgetAfter is how long a place stays closed for which no lane of this relay holds events.
 const forgetAfter = 10 * time.Second
 
@@ -48,7 +45,7 @@ func (r *Reviver) Run(ctx, work context.Context) {
 		if len(due) > 0 {
 			err := r.Try(work, s, due)
 			if pgerr.Answered(err) { // it may be the row of one lane; another try takes another lane
-				if time.Since(said) > refusalsEvery {
+				if time.Since(said) > start.RefusalsEvery {
 					said = time.Now()
 					r.Log.Error("the database refuses the note that a held event is tried: its place stays closed",
 						"error", err)

@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
-// refusalsEvery is how often it is said that the server refuses the work on a lane.
-const refusalsEvery = 30 * time.Second
+// RefusalsEvery is how often it is said that the server refuses something.
+const RefusalsEvery = 30 * time.Second
 
 // refusedLane is a lane that the server refuses the work on.
 type refusedLane struct {
@@ -22,7 +22,7 @@ type refusedLane struct {
 }
 
 // over reports whether due events have not been refused for a while: they were cancelled, or another move succeeded.
-func (l *refusedLane) over(now time.Time) bool { return l.due && now.Sub(l.at) > refusalsEvery }
+func (l *refusedLane) over(now time.Time) bool { return l.due && now.Sub(l.at) > RefusalsEvery }
 
 // Refuse notes that the work on one lane alone is refused: the move of its due events, or other work.
 func (s *Start) Refuse(lane int16, err error, due bool) {
@@ -32,7 +32,7 @@ func (s *Start) Refuse(lane int16, err error, due bool) {
 		l = before.(refusedLane)
 	}
 	l.at, l.due = now, due
-	if l.last = err; now.Sub(l.said) > refusalsEvery {
+	if l.last = err; now.Sub(l.said) > RefusalsEvery {
 		l.said = now
 		defer s.Signals.Beat() // it shows operators the trouble
 		s.Log.Error("the database refuses the work on a lane: its events wait, those of other lanes go on", "lane",
