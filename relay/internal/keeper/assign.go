@@ -24,22 +24,10 @@ func (k *Keeper) assignPolled(ctx context.Context, s *pg.Session) error {
 		b.Queue(k.SQL(sql.Abandon), set.Lanes, set.Fences, k.Owner).Query(wal.LogRaised(k.Log))
 	}))
 	if err != nil {
-		k.doubtUnknown(set, err)
+		k.DoubtUnknown(&set, err)
 		return fmt.Errorf("relay: giving lanes to the pumps: %w", err)
 	}
 	k.Lanes.Assign(set.Lanes, lanes.Pumps)
 	k.Signals.Kick()
 	return nil
-}
-
-// doubtUnknown puts lanes in doubt if a transaction may have changed, or may still change, their source: once their
-// fences are raised it cannot any more (P3.7).
-func (k *Keeper) doubtUnknown(set sql.Fenced, err error) {
-	if !pg.CommitUnknown(err) {
-		return
-	}
-	for i, lane := range set.Lanes {
-		k.Lanes.Doubt(lane, set.Fences[i])
-	}
-	k.Signals.Beat()
 }

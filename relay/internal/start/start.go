@@ -85,3 +85,15 @@ func (s *Start) AskKafka(ctx context.Context) error {
 	defer cancel()
 	return s.To.Reach(asking)
 }
+
+// DoubtUnknown puts lanes in doubt if a transaction may have changed, or may still change, their source: once their
+// fences are raised it cannot any more (P3.7).
+func (s *Start) DoubtUnknown(set *sql.Fenced, err error) {
+	if !pg.CommitUnknown(err) {
+		return
+	}
+	for i, lane := range set.Lanes {
+		s.Lanes.Doubt(lane, set.Fences[i])
+	}
+	s.Signals.Beat()
+}

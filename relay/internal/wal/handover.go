@@ -200,7 +200,7 @@ func (h *handOver) run(work context.Context) error {
 			})
 	})
 	if err != nil {
-		f.doubtUnknown(set, err)
+		f.DoubtUnknown(&set, err)
 		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
 	}
 	// The claim may have taken long: if another relay reads by now, it has passed the events that this hand-over left

@@ -120,7 +120,7 @@ func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure b
 		}
 	})
 	if err != nil {
-		f.doubtUnknown(set, err)
+		f.DoubtUnknown(&set, err)
 		return fmt.Errorf("relay: giving lanes back to the table: %w", err)
 	}
 	if gone != len(set.Lanes) {
@@ -139,16 +139,4 @@ func (f *follower) aside(work context.Context, which [lanes.Count]bool, unsure b
 	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
 	f.kick()
 	return nil
-}
-
-// doubtUnknown puts lanes in doubt if a transaction may have changed, or may still change, their source: once their
-// fences are raised it cannot any more (P3.7).
-func (f *follower) doubtUnknown(set sql.Fenced, err error) {
-	if !pg.CommitUnknown(err) {
-		return
-	}
-	for i, lane := range set.Lanes {
-		f.Lanes.Doubt(lane, set.Fences[i])
-	}
-	f.Signals.Beat()
 }
