@@ -57,14 +57,14 @@ func (r *Cycle) Step(ctx context.Context, s *Session, grants []lanes.Grant, apar
 // Complete publishes and settles a claim.
 func (r *Cycle) Complete(ctx context.Context, s *Session, c *Claim, apart *Apart) (published int, err error) {
 	result := r.Publish(ctx, c, apart)
-	if result.Rest != nil {
-		apart.Retry(ctx, result.Rest)
+	if result.rest != nil {
+		apart.Retry(ctx, result.rest)
 	}
 	err = r.Finish(ctx, s.Session, c, result)
 	clear(c.Events) // release the payloads; the next claim reuses the slices
 	clear(c.Items)
 	s.claimed, s.scratch = buffers{c.Events, c.Items}, c.scratch
-	return result.Acked, err
+	return result.acked, err
 }
 
 // ClaimLanes claims the granted lanes, and gives those back that cannot be worked on.

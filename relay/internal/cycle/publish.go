@@ -14,10 +14,10 @@ import (
 
 // Result is the result of publishing a claim.
 type Result struct {
-	Acked int
 	Left  map[int16]bool // lanes with events whose outcome is unknown when time was up
 	Late  bool           // time was up because the lease may have run out
-	Rest  *Claim         // the part that is retried apart
+	acked int
+	rest  *Claim // the part that is retried apart
 }
 
 // Publish sends a claim's events until each has its fate, or time is up. Lanes that fail while others answer are
@@ -28,13 +28,13 @@ func (r *Cycle) Publish(ctx context.Context, c *Claim, apart *Apart) (result Res
 		if apart == nil || !apart.May(ctx, since) {
 			return false
 		}
-		result.Rest = c.split(d.Lanes())
-		r.ReportPublish(result.Rest.By, failure) // its failures count on their own from now on
+		result.rest = c.split(d.Lanes())
+		r.ReportPublish(result.rest.By, failure) // its failures count on their own from now on
 		r.ReportPublish(c.By, nil)
 		return true
 	}
-	result.Acked, result.Late = r.Deliver(ctx, c.By, grantsOf(c.Parts), d, c.Paused, leave)
-	if result.Rest == nil {
+	result.acked, result.Late = r.Deliver(ctx, c.By, grantsOf(c.Parts), d, c.Paused, leave)
+	if result.rest == nil {
 		result.Left = d.Lanes()
 	}
 	return result
