@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/relay/internal/delivery"
-
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 

@@ -3,11 +3,11 @@
 package relay
 
 // The model of the relay: all states that a few events, relays, partitions and faults can lead to, enumerated by
-// internal/testenv/explore. Its relays run the production code: each step restores a Relay's memory from the state,
-// calls the function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, probeOnce,
-// floorStep, tryClosed), and stores the memory again. Postgres is replaced by a small database with one operation for
-// each statement of queries*.go (model_ops_*_test.go); TestModelIsPostgres compares them with the real statements on a
-// real server. Kafka is replaced by a log with requests that may be late, and two consumers: one by ids, one by
+// internal/testenv/explore. Its relays run the production code: each step restores an engine's memory from the state,
+// calls the function that an actor calls (ClaimLanes, Attempt and Finish of the cycle, Keeper.Beat, Prober.Probe,
+// Finder.Step, Reviver.Try), and stores the memory again. Postgres is replaced by a small database with one operation
+// for each statement of queries*.go (model_ops_*_test.go); TestModelIsPostgres compares them with the real statements
+// on a real server. Kafka is replaced by a log with requests that may be late, and two consumers: one by ids, one by
 // numbers.
 
 // Bounds of a world. Everything is an array, so that states are comparable.

@@ -1,5 +1,5 @@
-// Package cycle does what a pump repeats: claim, publish, settle. It has no goroutine that outlives a call, and no loop
-// over claims.
+// Package cycle does what a pump repeats: claim, publish, settle. It has no loop over claims, and no goroutine that
+// outlives an attempt to send.
 package cycle
 
 import (

@@ -36,7 +36,8 @@ type Keeper struct {
 	proof   *proof       // nil: there was none yet
 }
 
-// Noticed tells what a probe has seen of the other relays: free lanes, and how many relays are alive.
+// Noticed tells the keeper what a probe has seen: whether lanes are free, and how many relays are alive. If that is
+// news, a heartbeat follows at once.
 func (k *Keeper) Noticed(free bool, members int64, now time.Time) {
 	if (free || members != k.members.Load()) && now.Sub(time.Unix(0, k.beaten.Load())) > beatAtLeast {
 		k.Signals.Beat()
@@ -305,8 +306,8 @@ func fairShare(members []uuid.UUID, me uuid.UUID) int {
 	return share
 }
 
-// Run runs heartbeats until the pumps are done, then gives every lane back. It fails only at the start of Run (first),
-// if waiting cannot help.
+// Run runs heartbeats until the pumps are done, then gives every lane back. It fails only when the relay starts
+// (first), if waiting cannot help.
 func (k *Keeper) Run(work context.Context, pumpsDone <-chan struct{}, first bool) error {
 	s := k.Session("keeper")
 	defer s.Close()

@@ -30,9 +30,9 @@ type Prober struct {
 	tired   bool      // no event has come for IdleAfter, and the relay may sleep
 }
 
-// Run checks all of the relay's lanes for events, often while there are some and rarely when there are none, and
-// wakes the pumps of lanes with events. It also notices relays that start and stop, and free lanes, long before the
-// next heartbeat. It calls idle when the relay may sleep.
+// Run checks all of the relay's lanes for events, often while there are some and rarely when there are none, and wakes
+// the pumps of lanes with events. It also notices relays that start and stop, and free lanes, long before the next
+// heartbeat. It calls idle when the relay may sleep.
 func (p *Prober) Run(ctx context.Context, idle func()) {
 	s := p.Session("prober")
 	defer s.Close()

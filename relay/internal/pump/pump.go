@@ -55,7 +55,7 @@ func (p *Pump) Run(ctx, work context.Context) {
 	}
 }
 
-// await waits until a lane may be ready, or a remainder.
+// await waits until a lane may be ready, or until a remainder has ended, which it settles.
 func (p *Pump) await(ctx, work context.Context) {
 	if p.Lanes.Idle(p.Number, p.Of) { // the lanes that it failed at are gone
 		p.Postgres.Report(p.session.Name, nil, p.session.Heard())

@@ -26,8 +26,8 @@ type Reviver struct {
 	Cycle *cycle.Cycle
 }
 
-// Run tries closed places, with growing pauses, and opens those that answer. It has a goroutine of its own: a try
-// may last as long as the publisher's time-out.
+// Run tries closed places, with growing pauses, and opens those that answer. It has a goroutine of its own: a try may
+// last as long as the publisher's time-out.
 func (r *Reviver) Run(ctx, work context.Context) {
 	s := r.Session("reviver")
 	defer s.Close()
@@ -65,8 +65,8 @@ func (r *Reviver) Run(ctx, work context.Context) {
 	}
 }
 
-// Try sends the first held event of each place. It is the next event that its lane has to send there, so the
-// order holds whatever the result is; when a claim drains it, it is a repetition under the same number.
+// Try sends the first held event of each place. It is the next event that its lane has to send there, so the order
+// holds whatever the result is; when a claim drains it, it is a repetition under the same number.
 func (r *Reviver) Try(ctx context.Context, s *pg.Session, places []delivery.Place) error {
 	found, without := r.Lanes.FirstHeld(places)
 	for _, at := range without {
