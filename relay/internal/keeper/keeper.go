@@ -79,9 +79,11 @@ func (k *Keeper) Beat(ctx context.Context, s *pg.Session) error {
 		b.Queue(k.SQL(sql.Join), k.Owner, k.Name, lease, well, k.Version, trouble, troubled,
 			k.lastAcked()).QueryRow(func(row pgx.Row) error {
 			var now time.Time
-			err := row.Scan(&now)
+			if err := row.Scan(&now); err != nil {
+				return err
+			}
 			k.Clock.Set(now)
-			return err
+			return nil
 		})
 		b.Queue(k.SQL(sql.Prune), lease)
 		b.Queue(k.SQL(sql.Members), lease, k.Owner).Query(func(rows pgx.Rows) error {
