@@ -143,7 +143,7 @@ func (r *Relay) Run(ctx context.Context) error {
 				return err
 			}
 		}
-		e = r.identify(lanes.Unassigned)
+		e = r.newEngine(lanes.Unassigned)
 		err = e.awake(ctx, false)
 	}
 	return err
@@ -260,11 +260,11 @@ func (r *Relay) start(first lanes.Source) (*engine, error) {
 	if !r.running.CompareAndSwap(false, true) {
 		return nil, errors.New("relay: this Relay runs already; make another one with New")
 	}
-	return r.identify(first), nil
+	return r.newEngine(first), nil
 }
 
-// identify makes another identity, without knowledge of lanes.
-func (r *Relay) identify(first lanes.Source) *engine {
+// newEngine makes the actors of a start, or of a waking: under another identity, and without knowledge of lanes.
+func (r *Relay) newEngine(first lanes.Source) *engine {
 	e := &engine{
 		Start: &start.Start{
 			DB: r.db, Schema: r.schema, Owner: uuid.New(), Lease: r.cfg.Lease, Log: r.cfg.Logger,
