@@ -108,11 +108,11 @@ func (p *Prober) Probe(ctx context.Context, s *pg.Session, ask []int16, floors [
 	if err := s.Send(ctx, &b); err != nil {
 		return false, err
 	}
+	if soon { // without the time of a move: more than it takes may be due
+		p.dueNext = now.Add(duePause(time.Since(now), p.Lease))
+	}
 	if due, err = p.moveStreamed(ctx, s, due); err != nil {
 		return false, err
-	}
-	if soon {
-		p.dueNext = now.Add(duePause(time.Since(now), p.Lease))
 	}
 	p.Cycle.SetPaused(paused)
 	some := len(ready)+len(releasing)+len(due) > 0
