@@ -2,7 +2,6 @@ package cycle
 
 import (
 	"cmp"
-	"fmt"
 	"iter"
 	"slices"
 
@@ -84,22 +83,4 @@ func (c *Claim) number(at map[int16]*Part) {
 			l.Next++
 		}
 	}
-}
-
-// split takes lanes out of a claim.
-func (c *Claim) split(lanes map[int16]bool) *Claim {
-	rest := &Claim{Epoch: c.Epoch, Paused: c.Paused, took: c.took}
-	c.Parts = slices.DeleteFunc(c.Parts, func(l Part) bool {
-		if lanes[l.Lane] {
-			rest.Parts = append(rest.Parts, l)
-		}
-		return lanes[l.Lane]
-	})
-	for i := range c.Events {
-		if lanes[c.Events[i].Position.Lane] {
-			rest.Events, rest.Items = append(rest.Events, c.Events[i]), append(rest.Items, c.Items[i])
-		}
-	}
-	rest.By = fmt.Sprintf("%s, lane %d", c.By, rest.Parts[0].Lane)
-	return rest
 }
