@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 type archivePage struct {
@@ -103,7 +104,7 @@ func (c replayChoice) form() string {
 
 func readChoice(form string) (c replayChoice, err error) {
 	text, err := unb64(form)
-	if err != nil || json.Unmarshal([]byte(text), &c) != nil || !topicName.MatchString(c.Topic) {
+	if err != nil || json.Unmarshal([]byte(text), &c) != nil || !verbs.IsTopic(c.Topic) {
 		return c, errForm
 	}
 	return c, nil
@@ -144,7 +145,7 @@ func asked(form url.Values) (c replayChoice, err error) {
 			return c, err
 		}
 	}
-	if c.Topic = form.Get("topic"); !topicName.MatchString(c.Topic) {
+	if c.Topic = form.Get("topic"); !verbs.IsTopic(c.Topic) {
 		return c, &refusal{http.StatusBadRequest, "This is no topic's name", "Go back and name one."}
 	}
 	if !c.From.Before(c.To) {

@@ -14,6 +14,7 @@ import (
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // changeTimeout bounds a change: a key with many events takes several transactions.
@@ -80,9 +81,9 @@ func judge(err error) (status int, o outcome) {
 		return http.StatusOK, outcome{Severity: well}
 	}
 	o = outcome{Severity: bad, Detail: err.Error()}
-	if partly, ok := errors.AsType[*partlyError](err); ok {
+	if partly, ok := errors.AsType[*verbs.PartlyError](err); ok {
 		o.Severity = look
-		o.Text = "It was broken off: " + partly.done + " Of the next one it is unknown; the others were not " +
+		o.Text = "It was broken off: " + partly.Done.Text + " Of the next one it is unknown; the others were not " +
 			"begun."
 		return http.StatusBadGateway, o
 	}

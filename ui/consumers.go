@@ -2,7 +2,6 @@ package ui
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
@@ -10,6 +9,7 @@ import (
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 type consumersPage struct{ Lists []consumersList }
@@ -93,20 +93,24 @@ func (d *database) consumerView(c consumer, x examination) consumerView {
 			v.Numbering = newNumbering.FindString(p.Error)
 		}
 	}
-	of := func(verb string, flags ...string) string {
-		return d.withReason(append([]string{"inbox", verb, "--consumer", c.Consumer}, flags...)...)
-	}
-	v.Retire, v.Move = of("retire"), of("move", "--to", "...")
-	v.Accept, v.Forget = of("accept", "--epoch", cmp.Or(v.Numbering, "...")), of("forget-offsets", "--topic", "...")
+	v.Retire, v.Move = d.ofConsumer(c, verbs.Retire{}), d.ofConsumer(c, verbs.MoveConsumer{To: "..."})
+	v.Accept = d.ofConsumer(c, verbs.AcceptNumbering{Epoch: cmp.Or(v.Numbering, "...")})
+	v.Forget = d.ofConsumer(c, verbs.ForgetOffsets{Topic: "..."})
 	return v
+}
+
+// ofConsumer returns the command of a verb for a consumer.
+func (d *database) ofConsumer(c consumer, v verbs.Of[*inboxoperator.Operator]) string {
+	return commandOf(d, v, "--consumer", c.Consumer)
 }
 
 func (d *database) partitions(c consumer, x examination) (list []partitionView) {
 	for _, p := range c.Partitions {
-		at := []string{"--consumer", c.Consumer, "--topic", p.Topic, "--partition", fmt.Sprint(p.Partition)}
-		v := partitionView{PartitionState: p, End: -1, Lag: -1, SetGroup: setGroup(c, p.Topic, p.Partition, p.From+1)}
-		v.Resume = d.withReason(append([]string{"inbox", "resume"}, at...)...)
-		v.Skip = d.withReason(append(append([]string{"inbox", "skip"}, at...), "--to", fmt.Sprint(v.SkipTo()))...)
+		v := partitionView{PartitionState: p, End: -1, Lag: -1}
+		at := verbs.OfPartition{Topic: p.Topic, Partition: p.Partition}
+		v.Resume = d.ofConsumer(c, verbs.ResumePartition{OfPartition: at})
+		v.Skip = d.ofConsumer(c, verbs.SkipRecords{OfPartition: at, To: v.SkipTo()})
+		v.SetGroup = setGroup(c, p.Topic, p.Partition, v.SkipTo())
 		if end, ok := x.Ends[place{p.Topic, p.Partition}]; ok {
 			v.End, v.Lag = end, max(end-p.From, 0)
 		}
@@ -119,4 +123,13 @@ func (d *database) partitions(c consumer, x examination) (list []partitionView) 
 		list = append(list, v)
 	}
 	return list
+}
+
+// setGroup returns Kafka's command that sets a stopped group to an offset.
+func setGroup(c consumer, topic string, partition int32, to int64) string {
+	group := ""
+	if len(c.Programs) == 1 {
+		group = c.Programs[0].Group
+	}
+	return inboxoperator.SetGroup(group, topic, partition, to)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 type eventsPage struct {
@@ -221,10 +222,24 @@ func editEvent(q *request) error {
 	before := [sha256.Size]byte(sum)
 	edit := admin.Edit{Payload: &after, Before: &before, AnyBytes: q.PostForm.Get("any_bytes") != ""}
 	flags := payloadFlags(edit.AnyBytes)
-	return q.changeEvent("edit", flags, func(ctx context.Context, s side, reason string) (string, error) {
-		err := s.EditParked(ctx, id, edit, reason)
-		return "The payload is changed. The event stays parked until it is released.", err
-	})
+	return q.change(q.editing(id, edit, flags, "The payload is changed."))
+}
+
+// editing is the change of a parked event, which stays parked.
+func (q *request) editing(id int64, edit admin.Edit, flags []string, done string) verb {
+	name, where := q.PathValue("id"), q.PathValue("side")
+	return verb{
+		name:    "Edit event " + name,
+		command: parked(where, "edit", append([]string{"--id", name}, flags...)...),
+		back:    q.h.path("db", q.db.Name, where, "events", name),
+		do: func(ctx context.Context, reason string) (string, error) {
+			s, err := q.side(where, "", q.who.Name)
+			if err == nil {
+				err = s.EditParked(ctx, id, edit, reason)
+			}
+			return done + " The event stays parked until it is released.", err
+		},
+	}
 }
 
 func releaseEvent(q *request) error {
@@ -232,9 +247,8 @@ func releaseEvent(q *request) error {
 	if err != nil {
 		return err
 	}
-	return q.changeEvent("release", nil, func(ctx context.Context, s side, reason string) (string, error) {
-		return "It is released: " + releases[q.PathValue("side")] + " it.", s.ReleaseEvent(ctx, id, reason)
-	})
+	of := verbs.ParkedKey{Where: verbs.Side(q.PathValue("side"))}
+	return q.changeParked(verbs.ReleaseParked{ParkedKey: of, ID: id}, "")
 }
 
 func discardEvent(q *request) error {
@@ -242,30 +256,6 @@ func discardEvent(q *request) error {
 	if err != nil {
 		return err
 	}
-	return q.changeEvent("discard", nil, func(ctx context.Context, s side, reason string) (string, error) {
-		gone, err := s.DiscardEvent(ctx, id, reason)
-		return "It is given up for good." + mayAppear(gone), err
-	})
-}
-
-func (q *request) changeEvent(name string, flags []string,
-	do func(ctx context.Context, s side, reason string) (string, error),
-) error {
-	id, where := q.PathValue("id"), q.PathValue("side")
-	back := q.h.path("keys")
-	if name == "edit" {
-		back = q.h.path("db", q.db.Name, where, "events", id)
-	}
-	return q.change(verb{
-		name:    titles[name] + " event " + id,
-		command: parked(where, name, append([]string{"--id", id}, flags...)...),
-		back:    back,
-		do: func(ctx context.Context, reason string) (string, error) {
-			s, err := q.side(where, "", q.who.Name)
-			if err != nil {
-				return "", err
-			}
-			return do(ctx, s, reason)
-		},
-	})
+	of := verbs.ParkedKey{Where: verbs.Side(q.PathValue("side"))}
+	return q.changeParked(verbs.DiscardParked{ParkedKey: of, ID: id}, "")
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/admin"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // mostAtOnce bounds how many failures a verb changes.
@@ -211,17 +212,17 @@ func (q *request) failuresOf(ctx context.Context, where string, l like, name str
 }
 
 func releaseGroup(q *request) error {
-	return q.changeGroup("release", admin.ReleaseAll, func(r admin.GroupResult) string {
+	return q.changeGroup("release", "Release", admin.ReleaseAll, func(r admin.GroupResult) string {
 		return fmt.Sprintf("%s and %s released: %s %s, each key in order.", plural(r.Keys, "key"),
-			plural(r.Alone, "lone event")+areOrIs(r.Keys+r.Alone), releases[q.PathValue("side")],
+			plural(r.Alone, "lone event")+areOrIs(r.Keys+r.Alone), verbs.Side(q.PathValue("side")).Releases(),
 			plural(r.Events, "event"))
 	})
 }
 
 func discardGroup(q *request) error {
-	return q.changeGroup("discard", admin.DiscardAll, func(r admin.GroupResult) string {
+	return q.changeGroup("discard", "Discard", admin.DiscardAll, func(r admin.GroupResult) string {
 		return plural(r.Events, "event") + " given up for good. What waits behind " +
-			"them stays parked until its key is released." + mayAppear(admin.DiscardResult{MayAppear: r.MayAppear})
+			"them stays parked until its key is released." + verbs.MayAppear(r.MayAppear)
 	})
 }
 
@@ -232,22 +233,13 @@ func areOrIs(n int64) string {
 	return " are"
 }
 
-// partlyError ends a change of several failures early.
-type partlyError struct {
-	done string
-	err  error
-}
-
-func (e *partlyError) Error() string { return e.err.Error() }
-func (e *partlyError) Unwrap() error { return e.err }
-
 var errGroupGone = errors.New("no failure of the group is left: they were released or discarded meanwhile")
 
 // verbOfAll applies a group's verb to a list.
 type verbOfAll func(ctx context.Context, o admin.ParkedOperator, list []admin.Failure, reason string) (
 	admin.GroupResult, error)
 
-func (q *request) changeGroup(name string, verbOf verbOfAll, says func(admin.GroupResult) string) error {
+func (q *request) changeGroup(name, title string, verbOf verbOfAll, says func(admin.GroupResult) string) error {
 	if _, err := q.reason(); err != nil {
 		return err
 	}
@@ -263,7 +255,7 @@ func (q *request) changeGroup(name string, verbOf verbOfAll, says func(admin.Gro
 	where := q.PathValue("side")
 	command := append(l.command(where, name), "--limit", strconv.Itoa(most))
 	return q.change(verb{
-		name: titles[name] + " failures of " + l.Topic, command: command, back: q.h.path("failures"),
+		name: title + " failures of " + l.Topic, command: command, back: q.h.path("failures"),
 		do: func(ctx context.Context, reason string) (string, error) {
 			list, err := q.failuresOf(ctx, where, l, q.who.Name)
 			if err == nil && len(list) == 0 {
@@ -282,7 +274,7 @@ func (q *request) changeGroup(name string, verbOf verbOfAll, says func(admin.Gro
 				done += fmt.Sprintf(" %d were changed by somebody else meanwhile.", r.Overtaken)
 			}
 			if err != nil {
-				return "", &partlyError{done, err}
+				return "", &verbs.PartlyError{Done: verbs.Done{Text: done}, Err: err}
 			}
 			return done, nil
 		},

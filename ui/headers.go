@@ -2,7 +2,6 @@ package ui
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // fields holds content type and headers in a form.
@@ -128,7 +128,7 @@ func (q *request) headersEdit() (edit admin.Edit, err error) {
 		if _, twice := headers[h[0]]; twice {
 			return edit, &refusal{
 				http.StatusUnprocessableEntity, "A header stands there twice",
-				"Nothing was changed. It is " + shown(h[0]) + ".",
+				"Nothing was changed. It is " + verbs.Shown(h[0]) + ".",
 			}
 		}
 		headers[h[0]] = h[1]
@@ -183,8 +183,5 @@ func editHeaders(q *request) error {
 	if *edit.ContentType == "" {
 		edit.ContentType = nil
 	}
-	return q.changeEvent("edit", flags, func(ctx context.Context, s side, reason string) (string, error) {
-		return fmt.Sprintf("The headers are changed, %d now. The event stays parked until it is released.",
-			len(*edit.Headers)), s.EditParked(ctx, id, edit, reason)
-	})
+	return q.change(q.editing(id, edit, flags, fmt.Sprintf("The headers are changed, %d now.", len(*edit.Headers))))
 }

@@ -4,10 +4,9 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"strconv"
 
-	"github.com/effectonce/effectonce/idempotency"
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // inKeys is the side of idempotency keys.
@@ -147,8 +146,8 @@ func (q *request) operationsIn(d *database, p operationsPage) operationsList {
 	list.Stuck, list.MoreStuck = firstPage(all[:n])
 	list.Unknown, list.MoreUnknown = firstPage(all[n:])
 	for _, o := range list.Stuck {
-		name := nameOf{o.Operation.Operation, d.withReason("keys", "retry", "--operation", o.Operation.Operation,
-			"--all")}
+		of := verbs.OfOperation{Operation: o.Operation.Operation}
+		name := nameOf{of.Operation, commandOf(d, verbs.RetryOperation{OfOperation: of, All: true})}
 		if !slices.Contains(list.Names, name) {
 			list.Names = append(list.Names, name)
 		}
@@ -163,128 +162,14 @@ func firstPage[T any](list []T) (first []T, more bool) {
 
 func (d *database) withCommands(list []keysoperator.Operation) (all []operation) {
 	for _, o := range list {
-		flags := operationFlags(idempotency.Key{Tenant: o.Tenant, Operation: o.Operation, Value: o.Key})
-		command := func(verb string, more ...string) string {
-			return d.withReason(slices.Concat([]string{"keys", verb}, flags, more)...)
-		}
+		of := verbs.OfOperation{Tenant: o.Tenant, Operation: o.Operation, Key: o.Key}
 		all = append(all, operation{
-			o, command("retry"), command("complete", "--code", "201", "--body", "answer.json"),
-			command("free", "--sure"),
+			o, commandOf(d, verbs.RetryOperation{OfOperation: of}),
+			commandOf(d, verbs.CompleteOperation{
+				OfOperation: of, Code: 201, Body: "answer.json", ContentType: "application/json",
+			}),
+			commandOf(d, verbs.FreeOperation{OfOperation: of, Sure: true}),
 		})
 	}
 	return all
-}
-
-// operationFlags returns the flags that name an operation.
-func operationFlags(k idempotency.Key) (flags []string) {
-	if k.Tenant != "" {
-		flags = append(flags, "--tenant", k.Tenant)
-	}
-	return append(flags, "--operation", k.Operation, "--key", k.Value)
-}
-
-func retryOperation(q *request) error {
-	return q.changeOperation("retry", nil, func(ctx context.Context, o *keysoperator.Operator, k idempotency.Key,
-		reason string,
-	) (string, error) {
-		return "Recovery tries once more.", o.Retry(ctx, k, reason)
-	})
-}
-
-func retryOperations(q *request) error {
-	if _, err := q.reason(); err != nil {
-		return err
-	}
-	name := q.PostForm.Get("operation")
-	if name == "" {
-		return errForm
-	}
-	return q.change(verb{
-		name: "Retry all of " + shown(name), command: []string{"keys", "retry", "--operation", name, "--all"},
-		back: q.h.path("idempotency"),
-		do: func(ctx context.Context, reason string) (string, error) {
-			o, err := q.db.idempotency(q.who.Name)
-			if err != nil {
-				return "", err
-			}
-			n, err := o.RetryAll(ctx, name, reason)
-			return "Recovery tries " + plural(n, "operation") + " once more.", err
-		},
-	})
-}
-
-func completeOperation(q *request) error {
-	if _, err := q.reason(); err != nil {
-		return err
-	}
-	code, err := strconv.Atoi(q.PostForm.Get("code"))
-	if err != nil {
-		return errForm
-	}
-	failure, resource := q.PostForm.Get("failure"), q.PostForm.Get("resource")
-	body, contentType := q.PostForm.Get("body"), q.PostForm.Get("content-type")
-	res, err := keysoperator.Answer(code, failure, resource, contentType, []byte(body))
-	if err != nil {
-		return &refusal{
-			http.StatusUnprocessableEntity, "Callers cannot be told this",
-			"Nothing was changed. " + err.Error(),
-		}
-	}
-	flags := []string{"--code", strconv.Itoa(code)}
-	for _, f := range [][2]string{{"--failure", failure}, {"--resource", resource}} {
-		if f[1] != "" {
-			flags = append(flags, f[0], f[1])
-		}
-	}
-	if body != "" {
-		flags = append(flags, "--body", "answer.json", "--content-type", contentType)
-	}
-	return q.changeOperation("complete", flags, func(ctx context.Context, o *keysoperator.Operator, k idempotency.Key,
-		reason string,
-	) (string, error) {
-		return "It is completed: its callers get this answer from now on.", o.Complete(ctx, k, res, reason)
-	})
-}
-
-func freeOperation(q *request) error {
-	if _, err := q.reason(); err != nil {
-		return err
-	}
-	if q.PostForm.Get("sure") != "yes" {
-		return &refusal{
-			http.StatusUnprocessableEntity, "Confirm that it did not happen",
-			"Nothing was changed. Ask the provider first: a key that is freed although its operation has happened " +
-				"lets the caller do it twice.",
-		}
-	}
-	return q.changeOperation("free", []string{"--sure"}, func(ctx context.Context, o *keysoperator.Operator,
-		k idempotency.Key, reason string,
-	) (string, error) {
-		return "The key is free: its caller may do it anew.", o.Free(ctx, k, reason)
-	})
-}
-
-func (q *request) changeOperation(name string, flags []string,
-	do func(ctx context.Context, o *keysoperator.Operator, k idempotency.Key, reason string) (string, error),
-) error {
-	if _, err := q.reason(); err != nil {
-		return err
-	}
-	k := idempotency.Key{
-		Tenant: q.PostForm.Get("tenant"), Operation: q.PostForm.Get("operation"), Value: q.PostForm.Get("key"),
-	}
-	if k.Check() != nil {
-		return errForm
-	}
-	return q.change(verb{
-		name: titles[name] + " " + k.Operation + " of key " + k.Value, back: q.h.path("idempotency"),
-		command: slices.Concat([]string{"keys", name}, operationFlags(k), flags),
-		do: func(ctx context.Context, reason string) (string, error) {
-			o, err := q.db.idempotency(q.who.Name)
-			if err != nil {
-				return "", err
-			}
-			return do(ctx, o, k, reason)
-		},
-	})
 }

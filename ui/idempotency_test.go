@@ -141,7 +141,7 @@ func TestIdempotencyLostReply(t *testing.T) {
 	s := serve(t, ui.Config{}, database)
 	s.get("/idempotency")
 	trap := proxy.On(func(sql string) bool { return strings.HasPrefix(sql, "-- pgstore: free") }, 0, pgtest.DropReply)
-	status, page := s.post("/db/orders/idempotency/free", "tenant", "acme", "operation", "payment.create", "key", "k",
+	status, page := s.post("/db/orders/keys/free", "tenant", "acme", "operation", "payment.create", "key", "k",
 		"sure", "yes")
 	<-trap.Fired()
 	if status != http.StatusGatewayTimeout {
@@ -160,7 +160,7 @@ func TestIdempotencyReadOnly(t *testing.T) {
 	page := s.get("/idempotency")
 	wants(t, page, "lets this page only read", "bank_k", "Commands")
 	lacks(t, page, `method="post"`)
-	status, page := s.post("/db/shop/idempotency/retry", "tenant", "acme", "operation", "payment.create", "key", "k")
+	status, page := s.post("/db/shop/keys/retry", "tenant", "acme", "operation", "payment.create", "key", "k")
 	if status != http.StatusForbidden {
 		t.Errorf("%d %s", status, page)
 	}

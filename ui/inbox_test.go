@@ -121,13 +121,13 @@ func TestConsumers(t *testing.T) {
 	wants(t, s.examined(), "Something is wrong.", "halted: "+topic+"/0: POISON", "Halted 1 partition")
 	wants(t, s.get("/chain"), "Kafka stands", "Effects of ledger 5 records wait 1 partition halted")
 	form := []string{"consumer", "ledger", "topic", topic, "partition", "0"}
-	status, page := s.post("/db/ledger-db/consumers/resume", form...)
+	status, page := s.post("/db/ledger-db/inbox/resume", form...)
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
 	wants(t, page, "goes on within seconds")
 	lacks(t, s.get("/consumers"), "POISON")
-	if status, page = s.post("/db/ledger-db/consumers/resume", form...); status != http.StatusConflict {
+	if status, page = s.post("/db/ledger-db/inbox/resume", form...); status != http.StatusConflict {
 		t.Errorf("one that runs: %d %s", status, page)
 	}
 	if n := pgtest.One[int64](t, db, `select count(*) from inbox_audit where action = 'resume partition'

@@ -2,12 +2,12 @@ package ui
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/effectonce/effectonce/admin"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // filter is the filter of the list.
@@ -115,88 +115,57 @@ func (q *request) keysOf(d *database, where string, f filter) keysList {
 		found.List = found.List[:page]
 	}
 	for _, k := range found.List {
-		flags := keyFlags(where, k.Consumer, k.Tenant, k.Topic, k.Key)
+		of := verbs.ParkedKey{Tenant: k.Tenant, Topic: k.Topic, Key: k.Key, Where: verbs.Side(where)}
+		names := ofConsumer(where, k.Consumer)
 		list.Keys = append(list.Keys, blockedKey{
-			k, d.withReason(parked(where, "release", flags...)...), d.withReason(parked(where, "discard", flags...)...),
+			k, commandOf(d, verbs.ReleaseParked{ParkedKey: of}, names...),
+			commandOf(d, verbs.DiscardParked{ParkedKey: of}, names...),
 		})
 	}
 	return list
 }
 
-// keyFlags returns the flags that name a key.
-func keyFlags(where, consumer, tenant, topic, key string) (flags []string) {
-	if where == inInbox {
-		flags = append(flags, "--consumer", consumer)
-	}
-	if tenant != "" {
-		flags = append(flags, "--tenant", tenant)
-	}
-	return append(flags, "--topic", topic, "--key", key)
-}
-
-// keyOf is the key of a form.
-type keyOf struct{ consumer, tenant, topic, key string }
-
-func (q *request) keyOf() (k keyOf, err error) {
-	k.consumer, k.topic = q.PostForm.Get("consumer"), q.PostForm.Get("topic")
-	if k.tenant, err = unb64(q.PostForm.Get("tenant")); err == nil {
-		k.key, err = unb64(q.PostForm.Get("key"))
-	}
-	return k, err
-}
-
 func releaseKey(q *request) error {
-	return q.changeKey("release", func(ctx context.Context, s side, k keyOf, reason string) (string, error) {
-		n, err := s.ReleaseKey(ctx, k.tenant, k.topic, k.key, reason)
-		return fmt.Sprintf("Key %s of topic %s is released: %s %s of its list, in order.", shown(k.key), k.topic,
-			releases[q.PathValue("side")], plural(n, "event")), err
-	})
+	return q.changeKey(func(k verbs.ParkedKey) parkedVerb { return verbs.ReleaseParked{ParkedKey: k} })
 }
 
 func discardKey(q *request) error {
-	return q.changeKey("discard", func(ctx context.Context, s side, k keyOf, reason string) (string, error) {
-		gone, err := s.DiscardKey(ctx, k.tenant, k.topic, k.key, reason)
-		return plural(gone.Events, "event") + " given up for good." + mayAppear(gone), err
-	})
+	return q.changeKey(func(k verbs.ParkedKey) parkedVerb { return verbs.DiscardParked{ParkedKey: k} })
 }
 
-// releases says what happens after a release, by side.
-var releases = map[string]string{
-	inOutbox: "the relay that owns its lane publishes", inInbox: "a worker that has the effect applies",
-}
+type parkedVerb = verbs.Of[admin.ParkedOperator]
 
-func mayAppear(d admin.DiscardResult) string {
-	if d.MayAppear == 0 {
-		return ""
+func (q *request) changeKey(of func(verbs.ParkedKey) parkedVerb) error {
+	k := verbs.ParkedKey{Topic: q.PostForm.Get("topic"), Where: verbs.Side(q.PathValue("side"))}
+	var err, keyErr error
+	k.Tenant, err = unb64(q.PostForm.Get("tenant"))
+	k.Key, keyErr = unb64(q.PostForm.Get("key"))
+	if err != nil || keyErr != nil {
+		return errForm
 	}
-	return fmt.Sprintf(" An attempt to send %d of them may have reached Kafka: each may still appear once, late and "+
-		"out of its order.", d.MayAppear)
+	return q.changeParked(of(k), q.PostForm.Get("consumer"))
 }
 
-// titles are the pages' titles, by verb.
-var titles = map[string]string{
-	"release": "Release", "discard": "Discard", "edit": "Edit", "pause": "Pause", "resume": "Resume",
-	"retry": "Retry", "complete": "Complete", "free": "Free",
-}
-
-func (q *request) changeKey(name string,
-	do func(ctx context.Context, s side, k keyOf, reason string) (string, error),
-) error {
-	k, err := q.keyOf()
-	if err != nil {
-		return err
-	}
+// changeParked makes a change of parked events, of those in the viewer's Scope.
+func (q *request) changeParked(v parkedVerb, consumer string) error {
 	where := q.PathValue("side")
 	return q.change(verb{
-		name:    titles[name] + " key " + shown(k.key),
-		command: parked(where, name, keyFlags(where, k.consumer, k.tenant, k.topic, k.key)...),
-		back:    q.h.path("keys"),
+		name: v.Verb().Title, command: argsOf(v, ofConsumer(where, consumer)...), back: q.h.path("keys"),
 		do: func(ctx context.Context, reason string) (string, error) {
-			s, err := q.side(where, k.consumer, q.who.Name)
+			s, err := q.side(where, consumer, q.who.Name)
 			if err != nil {
 				return "", err
 			}
-			return do(ctx, s, k, reason)
+			done, err := v.Verb().Do(ctx, s, reason)
+			return done.Text, err
 		},
 	})
+}
+
+// ofConsumer returns the flags that name the consumer of an inbox.
+func ofConsumer(where, consumer string) []string {
+	if where != inInbox || consumer == "" {
+		return nil
+	}
+	return []string{"--consumer", consumer}
 }

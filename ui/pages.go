@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 //go:embed templates/*.html static/*
@@ -58,7 +59,7 @@ func static(q *request) error {
 func parsePages(h *Handler) (map[string]*template.Template, error) {
 	funcs := template.FuncMap{
 		"path": func(parts ...any) string { return h.path(parts...) }, "query": query, "num": num, "rate": rate,
-		"dur": dur, "since": since, "iso": iso, "utc": utc, "shown": shown, "bytes": size, "b64": b64,
+		"dur": dur, "since": since, "iso": iso, "utc": utc, "shown": verbs.Shown, "bytes": size, "b64": b64,
 		"bytes64": func(n int64) string { return size(int(n)) },
 		"runbook": func(section string) string { return h.cfg.Docs + "/runbooks/" + section },
 		"seconds": func(s float64) string { return dur(time.Duration(s * float64(time.Second))) },
@@ -184,14 +185,6 @@ func size(n int) string {
 		return fmt.Sprintf("%d KiB", n>>10)
 	}
 	return fmt.Sprintf("%d B", n)
-}
-
-// shown returns a foreign text, quoted if it is empty or has invisible characters.
-func shown(s string) string {
-	if quoted := strconv.QuoteToGraphic(s); s == "" || quoted != `"`+s+`"` {
-		return quoted
-	}
-	return s
 }
 
 // b64 encodes bytes that need not be text, for forms.

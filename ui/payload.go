@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // Limits of a shown payload, so that the browser stays usable. The command prints the rest.
@@ -35,7 +37,7 @@ func decode(e event) *content {
 	p := e.Payload
 	c := &content{Bytes: e.Bytes}
 	for _, h := range e.Headers {
-		c.Headers = append(c.Headers, [2]string{shown(h[0]), shown(h[1])})
+		c.Headers = append(c.Headers, [2]string{verbs.Shown(h[0]), verbs.Shown(h[1])})
 	}
 	if p == nil {
 		return c

@@ -2,13 +2,12 @@ package ui
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // scheduledFilter is the filter of the list.
@@ -91,7 +90,7 @@ func (q *request) scheduledIn(d *database, shown scheduledFilter, f operator.Sch
 	found.List, list.More = firstPage(found.List)
 	for _, e := range found.List {
 		one := scheduledEvent{ScheduledEvent: e, Overdue: time.Now().After(e.Due)}
-		one.Cancel = d.withReason("scheduled", "cancel", "--seq", fmt.Sprint(e.Seq), "--due", one.DueText())
+		one.Cancel = commandOf(d, verbs.CancelScheduled{Seq: e.Seq, Due: one.DueText()})
 		list.Events = append(list.Events, one)
 	}
 	return list
@@ -132,26 +131,4 @@ func parseTime(text string) (time.Time, error) {
 		http.StatusBadRequest, "This time cannot be read",
 		"Write it as 2026-01-02 15:04 or 2026-01-02T15:04:05Z. It is UTC.",
 	}
-}
-
-func cancelScheduled(q *request) error {
-	if _, err := q.reason(); err != nil {
-		return err
-	}
-	seq, err := strconv.ParseInt(q.PostForm.Get("seq"), 10, 64)
-	due, dueErr := time.Parse(time.RFC3339, q.PostForm.Get("due"))
-	if err != nil || dueErr != nil || seq <= 0 {
-		return errForm
-	}
-	return q.change(verb{
-		name: fmt.Sprintf("Cancel scheduled event %d", seq), back: q.h.path("scheduled"),
-		command: []string{"scheduled", "cancel", "--seq", fmt.Sprint(seq), "--due", q.PostForm.Get("due")},
-		do: func(ctx context.Context, reason string) (string, error) {
-			o, err := q.db.outbox(q.who.Name)
-			if err != nil {
-				return "", err
-			}
-			return "It will not be published.", o.CancelScheduled(ctx, seq, due, reason)
-		},
-	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // topicDetail is the state of one topic.
@@ -166,9 +167,9 @@ func showTopic(q *request) error {
 	st, _, why := q.stateOf(q.db)
 	p := topicPage{
 		DB: q.db.Name, Topic: name, ReadOnly: !st.MayChange, NoKafka: q.h.cfg.Kafka == nil, Away: why,
-		Pause:      q.db.withReason("topics", "pause", "--topic", name),
-		Resume:     q.db.withReason("topics", "resume", "--topic", name),
-		DiscardAll: q.db.withReason("topics", "discard", "--topic", name, "--all"),
+		Pause:      commandOf(q.db, verbs.PauseTopic{Topic: name}),
+		Resume:     commandOf(q.db, verbs.ResumeTopic{Topic: name}),
+		DiscardAll: commandOf(q.db, verbs.DiscardHeld{Topic: name, All: true}),
 	}
 	if why == "" {
 		if err := q.fillTopic(&p, name); err != nil {
@@ -211,16 +212,18 @@ func (q *request) fillTopic(p *topicPage, name string) error {
 		p.Resized = p.InKafka > 0 && p.Pinned > 0 && p.InKafka != p.Pinned
 		p.Moved = o.Cluster != "" && t.Kafka.Cluster != "" && o.Cluster != t.Kafka.Cluster
 		p.Most = o.Held >= relay.SampleLimit
-		count, cluster := "...", "..."
-		if p.InKafka > 0 {
-			count = strconv.FormatInt(p.InKafka, 10)
+		accept := verbs.AcceptPartitions{Topic: name, Partitions: int(p.InKafka)}
+		cluster := verbs.AcceptCluster{Cluster: "..."}
+		var unknown []string
+		if p.InKafka == 0 {
+			unknown = []string{"--partitions", "..."}
 		}
 		if p.Moved {
-			cluster = t.Kafka.Cluster
+			cluster.Cluster = t.Kafka.Cluster
 		}
-		p.Accept = q.db.withReason("topics", "accept", "--topic", name, "--partitions", count)
-		p.Anyway = q.db.withReason("topics", "accept", "--topic", name, "--partitions", count, "--anyway")
-		p.Cluster = q.db.withReason("topics", "accept-cluster", "--cluster", cluster)
+		p.Accept, p.Cluster = commandOf(q.db, accept, unknown...), commandOf(q.db, cluster)
+		accept.Anyway = true
+		p.Anyway = commandOf(q.db, accept, unknown...)
 	}
 	p.Partitions = partitionsOf(t)
 	for _, r := range readers {
@@ -231,8 +234,9 @@ func (q *request) fillTopic(p *topicPage, name string) error {
 	}
 	p.MoreHeld = len(t.Held) > page
 	for _, e := range t.Held[:min(len(t.Held), page)] {
-		p.Held = append(p.Held, heldEvent{e, q.db.withReason("topics", "discard", "--topic", name, "--message-id",
-			e.MessageID.String())})
+		p.Held = append(p.Held, heldEvent{
+			e, commandOf(q.db, verbs.DiscardHeld{Topic: name, MessageID: e.MessageID.String()}),
+		})
 	}
 	return nil
 }

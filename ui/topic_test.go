@@ -87,10 +87,10 @@ func TestTopic(t *testing.T) {
 	if status, page = s.post(at+"discard", "topic", name); status != http.StatusBadRequest {
 		t.Errorf("neither one nor all: %d %s", status, page)
 	}
-	if status, page = s.post(at+"discard", "topic", name, "id", first); status != http.StatusOK {
+	if status, page = s.post(at+"discard", "topic", name, "message-id", first); status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}
-	if status, page = s.post(at+"discard", "topic", name, "id", first); status != http.StatusConflict {
+	if status, page = s.post(at+"discard", "topic", name, "message-id", first); status != http.StatusConflict {
 		t.Errorf("what is gone: %d %s", status, page)
 	}
 	status, page = s.post(at+"discard", "topic", name, "all", "1")

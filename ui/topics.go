@@ -1,11 +1,10 @@
 package ui
 
 import (
-	"context"
 	"net/http"
-	"regexp"
 
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 type topicsPage struct{ Lists []topicsList }
@@ -44,44 +43,11 @@ func topics(q *request) error {
 				continue
 			}
 			one.Topics = append(one.Topics, topic{
-				t, d.withReason("topics", "pause", "--topic", t.Topic),
-				d.withReason("topics", "resume", "--topic", t.Topic),
+				t, commandOf(d, verbs.PauseTopic{Topic: t.Topic}),
+				commandOf(d, verbs.ResumeTopic{Topic: t.Topic}),
 			})
 		}
 		p.Lists = append(p.Lists, one)
 	}
 	return q.render("topics", http.StatusOK, view{Title: "Topics", Nav: "topics", Live: true, Body: p})
-}
-
-// topicName is Kafka's rule for names.
-var topicName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
-
-func pauseTopic(q *request) error {
-	return q.changeTopic("pause", (*operator.Operator).PauseTopic,
-		"is paused: relays set its events aside, in order, until somebody resumes it.")
-}
-
-func resumeTopic(q *request) error {
-	return q.changeTopic("resume", (*operator.Operator).ResumeTopic,
-		"goes on: relays publish what was set aside, and then what came later.")
-}
-
-func (q *request) changeTopic(name string,
-	do func(o *operator.Operator, ctx context.Context, topic, reason string) error, done string,
-) error {
-	topic, err := q.topicForm()
-	if err != nil {
-		return err
-	}
-	return q.change(verb{
-		name: titles[name] + " topic " + topic, command: []string{"topics", name, "--topic", topic},
-		back: q.h.path("topics"),
-		do: func(ctx context.Context, reason string) (string, error) {
-			o, err := q.db.outbox(q.who.Name)
-			if err != nil {
-				return "", err
-			}
-			return "Topic " + topic + " " + done, do(o, ctx, topic, reason)
-		},
-	})
 }

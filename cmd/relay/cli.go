@@ -17,6 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/process"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // The exit codes, as docs/operations/running.md documents them. They are an interface: supervisors and scripts decide
@@ -38,12 +39,12 @@ type cli struct {
 	LogLevel  string           `help:"debug, info, warn or error." default:"info" enum:"debug,info,warn,error"`
 	Version   kong.VersionFlag `help:"Print the version."`
 
-	Run     runCommand     `cmd:"" group:"Run and set up:" help:"Publish the outbox to Kafka until a signal ends it."`
-	Migrate migrateCommand `cmd:"" group:"Run and set up:" help:"Create and change the tables, or print the SQL that would."`
-	WAL     walCommand     `cmd:"" group:"Run and set up:" name:"wal" help:"Set the WAL source up and take it down."`
-	UI      uiCommand      `cmd:"" group:"Run and set up:" name:"ui" help:"Serve web pages that show problems, with the actions that resolve them."`
-	Fence   fenceCommand   `cmd:"" group:"Run and set up:" help:"Begin a new numbering, after the database was restored from a backup."`
-	Dev     devCommand     `cmd:"" group:"Run and set up:" help:"Print how to run everything on a developer's machine."`
+	Run     runCommand              `cmd:"" group:"Run and set up:" help:"Publish the outbox to Kafka until a signal ends it."`
+	Migrate migrateCommand          `cmd:"" group:"Run and set up:" help:"Create and change the tables, or print the SQL that would."`
+	WAL     walCommand              `cmd:"" group:"Run and set up:" name:"wal" help:"Set the WAL source up and take it down."`
+	UI      uiCommand               `cmd:"" group:"Run and set up:" name:"ui" help:"Serve web pages that show problems, with the actions that resolve them."`
+	Fence   outboxVerb[verbs.Fence] `cmd:"" group:"Run and set up:" help:"Begin a new numbering, after the database was restored from a backup."`
+	Dev     devCommand              `cmd:"" group:"Run and set up:" help:"Print how to run everything on a developer's machine."`
 
 	Status statusCommand             `cmd:"" group:"Look:" help:"Show the backlog, who owns which lanes, and what waits per topic; of several outboxes, a line for each."`
 	Lanes  lanesCommand              `cmd:"" group:"Look:" help:"Show every lane: owner, lease, what is under way, held and parked."`

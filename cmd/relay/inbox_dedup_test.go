@@ -75,7 +75,7 @@ func TestP9_8_Commands(t *testing.T) {
 		"knows no offsets":           "forget-offsets --consumer ledger --topic payments --reason x",
 		"--topic is missing":         "forget-offsets --consumer ledger --reason x",
 		"within the last two minute": "skip --consumer ledger --topic payments --partition 9 --to 1 --reason x",
-		"say what is skipped":        "skip --consumer ledger --topic payments --partition 9 --reason x",
+		"which offset is handled":    "skip --consumer ledger --topic payments --partition 9 --reason x",
 		"stop its workers first":     "retire --consumer ledger --reason x",
 		"never started: relay":       "retire --consumer email --reason x",
 		"--consumer is missing: a":   "forget-offsets --topic t --reason x",

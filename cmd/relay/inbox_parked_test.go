@@ -145,7 +145,7 @@ func TestInboxParkedCommands(t *testing.T) {
 		f.must(t, "parked", "edit", "--id", id, "--payload-file", file, "--reason", "a typing error")
 	}
 	if text := f.must(t, "parked", "release", "--consumer", "ledger", "--topic", "payments", "--key", "mended",
-		"--reason", "mended"); !strings.Contains(text, "a worker that has the effect applies the 4 events") {
+		"--reason", "mended"); !strings.Contains(text, "a worker that has the effect applies 4 events") {
 		t.Error(text)
 	}
 	f.awaitApplied(t, "mended", "a mended b mended c")

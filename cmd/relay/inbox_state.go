@@ -152,32 +152,3 @@ func (c *inboxConsumersCommand) ends(ctx context.Context, list []operator.Consum
 	}
 	return all, err
 }
-
-type inboxResumeCommand struct {
-	inboxChange
-	Topic     string `line:"" shown:"(required)" help:"Topic of the partition."`
-	Partition int32  `line:"" default:"-1" shown:"(required)" help:"Its number."`
-}
-
-// Help is the longer text of --help.
-func (*inboxResumeCommand) Help() string {
-	return `A partition halts where continuing would lose an event or break the order. Fix the cause first: relay doctor and relay inbox consumers
-show it. The event at which the partition halted runs again, with its counter of runs at zero.
-
-In a partition that has not halted, an event that fails and waits for its next attempt (CODE "trying") runs at once. So
-does a released event of the partition that waits because its effect answers Retryable.`
-}
-
-func (c *inboxResumeCommand) run(ctx context.Context, p *program) error {
-	if c.Topic == "" || c.Partition < 0 {
-		return service.Usage("--topic and --partition are required; relay inbox consumers lists the halted " +
-			"partitions")
-	}
-	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		if err := o.Resume(ctx, c.Topic, c.Partition, c.Reason); err != nil {
-			return err
-		}
-		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition},
-			"Partition %s/%d resumes within seconds, at its current event.", c.Topic, c.Partition)
-	})
-}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,18 +12,18 @@ import (
 
 	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
-	"github.com/effectonce/effectonce/idempotency"
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // keysCommand has the operators' commands for operations of idempotency keys with an unknown outcome.
 type keysCommand struct {
-	Stuck    keysStuckCommand    `cmd:"" help:"List operations whose outcome is unknown and that recovery gave up."`
-	Unknown  keysUnknownCommand  `cmd:"" help:"List operations whose outcome recovery is still determining, the next one first."`
-	Retry    keysRetryCommand    `cmd:"" help:"Let recovery try again now: one operation, or all with a name."`
-	Complete keysCompleteCommand `cmd:"" help:"Declare that an operation has happened, and set the answer for its callers."`
-	Free     keysFreeCommand     `cmd:"" help:"Declare that an operation has not happened and cannot happen any more: its key is free again."`
-	Audit    keysAuditCommand    `cmd:"" help:"List what people did with keys, the newest first."`
+	Stuck    keysStuckCommand               `cmd:"" help:"List operations whose outcome is unknown and that recovery gave up."`
+	Unknown  keysUnknownCommand             `cmd:"" help:"List operations whose outcome recovery is still determining, the next one first."`
+	Retry    keysVerb[verbs.RetryOperation] `cmd:"" help:"Let recovery try again now: one operation, or all with a name."`
+	Complete keysCompleteCommand            `cmd:"" help:"Declare that an operation has happened, and set the answer for its callers."`
+	Free     keysVerb[verbs.FreeOperation]  `cmd:"" help:"Declare that an operation has not happened and cannot happen any more: its key is free again."`
+	Audit    keysAuditCommand               `cmd:"" help:"List what people did with keys, the newest first."`
 }
 
 // keysDatabase opens the keys.
@@ -51,35 +50,23 @@ func (d keysDatabase) operate(ctx context.Context, p *program, timeout time.Dura
 	})
 }
 
-// ofOperation names one operation, and the reason for its change.
-type ofOperation struct {
+// keysVerb is a command that changes something of the keys.
+type keysVerb[V verbs.Of[*keysoperator.Operator]] struct {
 	keysDatabase
-	auditFlags
-	jsonFlag
-	Tenant    string        `line:"" shown:"(none)" help:"Tenant of the operation."`
-	Operation string        `line:"" shown:"(required)" help:"Its name, as relay keys stuck lists it."`
-	Key       string        `line:"" shown:"(required)" help:"Its key."`
-	Timeout   time.Duration `default:"30s" help:"How long it may take."`
+	Args V `embed:""`
+	changeFlags
 }
 
-// change runs do for the operation.
-func (c ofOperation) change(ctx context.Context, p *program, done string,
-	do func(ctx context.Context, o *keysoperator.Operator, k idempotency.Key) error,
-) error {
-	k := idempotency.Key{Tenant: c.Tenant, Operation: c.Operation, Value: c.Key}
-	if err := k.Check(); err != nil {
-		return &service.UsageError{Err: err}
-	}
-	if err := c.check(); err != nil {
+// Help is the longer text of --help.
+func (c *keysVerb[V]) Help() string { return c.Args.Verb().Help }
+
+func (c *keysVerb[V]) run(ctx context.Context, p *program) error {
+	if err := checkVerb(c.Args.Verb().Refusal, c.changeFlags); err != nil {
 		return err
 	}
-	err := c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *keysoperator.Operator) error {
-		return do(ctx, o, k)
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *keysoperator.Operator) error {
+		return perform(ctx, p, o, c.Args, c.changeFlags, "")
 	})
-	if err != nil {
-		return err
-	}
-	return c.report(p, map[string]any{"tenant": k.Tenant, "operation": k.Operation, "key": k.Value}, "%s", done)
 }
 
 // keysList is a command that lists operations.
@@ -131,83 +118,18 @@ func (c *keysUnknownCommand) run(ctx context.Context, p *program) error {
 	return c.list(ctx, p, (*keysoperator.Operator).Unknown)
 }
 
-type keysRetryCommand struct {
-	ofOperation
-	All bool `line:"" help:"All that are stuck of this name, after an outage of their provider, in place of --key."`
-}
-
-func (c *keysRetryCommand) run(ctx context.Context, p *program) error {
-	if !c.All {
-		return c.change(ctx, p, "Recovery tries once more.", func(ctx context.Context, o *keysoperator.Operator,
-			k idempotency.Key,
-		) error {
-			return o.Retry(ctx, k, c.Reason)
-		})
-	}
-	if c.Key != "" || c.Tenant != "" || c.Operation == "" {
-		return service.Usage("--all wants --operation, and neither --key nor --tenant")
-	}
-	if err := c.check(); err != nil {
-		return err
-	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *keysoperator.Operator) error {
-		n, err := o.RetryAll(ctx, c.Operation, c.Reason)
-		if err != nil {
-			return err
-		}
-		return c.report(p, map[string]any{"operations": n}, "Recovery tries %d operations once more.", n)
-	})
-}
-
 type keysCompleteCommand struct {
-	ofOperation
-	Code        int    `line:"" shown:"(required)" default:"0" help:"The status that its callers are told: 201."`
-	Resource    string `line:"" shown:"(none)" help:"What it made: an id, as the service keeps it."`
-	Body        string `line:"" shown:"(none)" help:"File with the answer's body." placeholder:"FILE"`
-	ContentType string `line:"" default:"application/json" help:"Of the body."`
-	Failure     string `line:"" shown:"(it succeeded)" help:"The stable code of a final refusal: card_declined."`
-}
-
-// Help is the longer text of --help.
-func (*keysCompleteCommand) Help() string {
-	return `Its callers get this answer from now on, as if the service had given it, for as long as the service keeps its own. Without --body they
-get an empty one, unless the service renders --resource.`
+	keysVerb[verbs.CompleteOperation]
 }
 
 func (c *keysCompleteCommand) run(ctx context.Context, p *program) error {
-	var body []byte
-	if c.Body != "" {
+	if c.Args.Body != "" {
 		var err error
-		if body, err = os.ReadFile(c.Body); err != nil {
+		if c.Args.Answer, err = os.ReadFile(c.Args.Body); err != nil {
 			return service.Usage("--body: %w", err)
 		}
 	}
-	res, err := keysoperator.Answer(c.Code, c.Failure, c.Resource, c.ContentType, body)
-	if errors.Is(err, keysoperator.ErrCode) {
-		return service.Usage("--code: %w", err)
-	}
-	return c.change(ctx, p, "It is completed.", func(ctx context.Context, o *keysoperator.Operator,
-		k idempotency.Key,
-	) error {
-		return o.Complete(ctx, k, res, c.Reason)
-	})
-}
-
-type keysFreeCommand struct {
-	ofOperation
-	Sure bool `line:"" help:"Required: nothing of it has happened, and nothing that is under way can make it happen."`
-}
-
-func (c *keysFreeCommand) run(ctx context.Context, p *program) error {
-	if !c.Sure {
-		return service.Usage("--sure is missing: ask the provider first, for a key that is freed although its " +
-			"operation has happened lets the caller do it twice")
-	}
-	return c.change(ctx, p, "The key is free.", func(ctx context.Context, o *keysoperator.Operator,
-		k idempotency.Key,
-	) error {
-		return o.Free(ctx, k, c.Reason)
-	})
+	return c.keysVerb.run(ctx, p)
 }
 
 type keysAuditCommand struct {

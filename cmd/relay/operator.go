@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os/user"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // readFlags are the flags of a command that only reads.
@@ -102,16 +102,6 @@ func (d database) operate(ctx context.Context, p *program, timeout time.Duration
 	})
 }
 
-// change is operate for a command that changes something.
-func (d database) change(ctx context.Context, p *program, timeout time.Duration, a auditFlags,
-	do func(ctx context.Context, o *operator.Operator) error,
-) error {
-	if err := a.check(); err != nil {
-		return err
-	}
-	return d.operate(ctx, p, timeout, a.Operator, do)
-}
-
 // outboxRead is a command that only reads an outbox.
 type outboxRead struct {
 	database
@@ -136,22 +126,82 @@ func (c inboxRead) read(ctx context.Context, p *program,
 	return c.operate(ctx, p, c.Timeout, nobody, do)
 }
 
-// inboxChange is a command that changes something of a consumer.
-type inboxChange struct {
-	inboxFlags
+// outboxVerb is a command that changes something of an outbox.
+type outboxVerb[V verbs.Of[*operator.Operator]] struct {
+	database
+	Args V `embed:""`
 	changeFlags
 }
 
-func (c inboxChange) change(ctx context.Context, p *program,
-	do func(ctx context.Context, o *inboxoperator.Operator) error,
+// Help is the longer text of --help.
+func (c *outboxVerb[V]) Help() string { return c.Args.Verb().Help }
+
+func (c *outboxVerb[V]) run(ctx context.Context, p *program) error { return c.runAfter(ctx, p, nil) }
+
+// runAfter makes the change unless look fails, which has already passed what the verb and the flags say.
+func (c *outboxVerb[V]) runAfter(ctx context.Context, p *program, look func(ctx context.Context) error) error {
+	if err := checkVerb(c.Args.Verb().Refusal, c.changeFlags); err != nil {
+		return err
+	}
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error {
+		if look != nil {
+			if err := look(ctx); err != nil {
+				return err
+			}
+		}
+		return perform(ctx, p, o, c.Args, c.changeFlags, "")
+	})
+}
+
+// inboxVerb is a command that changes something of a consumer.
+type inboxVerb[V verbs.Of[*inboxoperator.Operator]] struct {
+	inboxFlags
+	Args V `embed:""`
+	changeFlags
+}
+
+// Help is the longer text of --help.
+func (c *inboxVerb[V]) Help() string { return c.Args.Verb().Help }
+
+func (c *inboxVerb[V]) run(ctx context.Context, p *program) error { return c.runAfter(ctx, p, nil) }
+
+// runAfter is runAfter of outboxVerb. What look notes stands behind what the verb says.
+func (c *inboxVerb[V]) runAfter(ctx context.Context, p *program,
+	look func(ctx context.Context, o *inboxoperator.Operator) (note string, err error),
 ) error {
+	if err := checkVerb(c.Args.Verb().Refusal, c.changeFlags); err != nil {
+		return err
+	}
 	if err := c.checkKeyFlags(); err != nil {
 		return err
 	}
-	if err := c.check(); err != nil {
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *inboxoperator.Operator) error {
+		note := ""
+		if look != nil {
+			var err error
+			if note, err = look(ctx, o); err != nil {
+				return err
+			}
+		}
+		return perform(ctx, p, o, c.Args, c.changeFlags, note)
+	})
+}
+
+// checkVerb refuses what is not complete before any connection.
+func checkVerb(refusal error, c changeFlags) error {
+	if refusal != nil {
+		return &service.UsageError{Err: refusal}
+	}
+	return c.check()
+}
+
+// perform makes a change, and says what it has done.
+func perform[O any](ctx context.Context, p *program, o O, v verbs.Of[O], c changeFlags, note string) error {
+	done, err := v.Verb().Do(ctx, o, c.Reason)
+	if err != nil {
 		return err
 	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, do)
+	return c.report(p, done.Values, "%s%s", done.Text, note)
 }
 
 // outboxError adds the remedy to an error about a missing outbox.
@@ -193,12 +243,7 @@ func orEmpty[T any](list []T) []T {
 }
 
 // shown quotes a text that is empty or has control characters for a terminal.
-func shown(s string) string {
-	if quoted := strconv.QuoteToGraphic(s); s == "" || quoted != `"`+s+`"` {
-		return quoted
-	}
-	return s
-}
+func shown(s string) string { return verbs.Shown(s) }
 
 // errorText returns an error's text on one line.
 func errorText(text string) string {

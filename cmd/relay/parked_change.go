@@ -1,32 +1,14 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
 
 	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
-
-// keyFlags name a key. A missing tenant means the empty one.
-type keyFlags struct {
-	Tenant string `line:"" help:"Tenant of the key."`
-	Topic  string `line:"" help:"Topic of the key."`
-	Key    string `line:"" help:"The key."`
-}
-
-// chosen refuses a command that names nothing, or two things.
-func (k keyFlags) chosen(id int64, all bool) error {
-	switch {
-	case all && (id > 0 || k.Key != "" || k.Tenant != ""), id > 0 && (k != keyFlags{}), !all && id <= 0 &&
-		(k.Topic == "" || k.Key == ""):
-		return service.Usage("name what is meant: a key by --topic and --key (and --tenant, if it has one), or an " +
-			"event by --id")
-	}
-	return nil
-}
 
 // changeParked opens the side for a change: of the event with that id, or without an id of a key.
 func changeParked(ctx context.Context, p *program, s side, c changeFlags, id int64,
@@ -111,84 +93,56 @@ func (c *parkedEditCommand[S]) edit() (edit admin.Edit, err error) {
 
 type parkedReleaseCommand[S side] struct {
 	onSide[S]
-	changeFlags
-	keyFlags
-	ID int64 `line:"" name:"id" help:"One event that is parked alone: keyless, parked without its key, or quarantined."`
+	Args verbs.ReleaseParked `embed:""`
 	groupFlags
+	changeFlags
 }
 
 // Help is the longer text of --help.
 func (c *parkedReleaseCommand[S]) Help() string { return c.Side.words().released }
 
 func (c *parkedReleaseCommand[S]) run(ctx context.Context, p *program) error {
-	if err := cmp.Or(c.chosen(c.ID, c.All), c.groupFlags.check()); err != nil {
+	v := c.Args
+	v.Where = c.Side.words().side
+	if err := c.groupFlags.check(v, v.ParkedKey, v.ID); err != nil {
 		return err
 	}
-	return c.groupFlags.act(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) error {
-		does := c.Side.words().release
-		switch {
-		case c.All:
-			return c.releaseAll(ctx, p, o, does)
-		case c.ID > 0:
-			if err := o.ReleaseEvent(ctx, c.ID, c.Reason); err != nil {
-				return err
-			}
-			return c.report(p, map[string]any{"events": 1}, "Event %d is released: %s it.", c.ID, does)
+	return c.groupFlags.act(ctx, p, c.Side, c.changeFlags, v.ID, func(ctx context.Context, o parkedOperator) error {
+		if c.All {
+			return c.releaseAll(ctx, p, o, v.Where.Releases())
 		}
-		n, err := o.ReleaseKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
-		if err != nil {
-			return err
-		}
-		return c.report(p, map[string]any{"keys": 1, "events": n}, "Key %s of topic %s is released: %s the %d events "+
-			"of its list, in order.", shown(c.Key), c.Topic, does, n)
+		return perform[admin.ParkedOperator](ctx, p, o, v, c.changeFlags, "")
 	})
 }
 
 type parkedDiscardCommand[S side] struct {
 	onSide[S]
-	changeFlags
-	keyFlags
-	ID int64 `line:"" name:"id" help:"One event."`
+	Args verbs.DiscardParked `embed:""`
 	groupFlags
+	changeFlags
 }
 
 // Help is the longer text of --help.
 func (c *parkedDiscardCommand[S]) Help() string { return c.Side.words().gone }
 
 func (c *parkedDiscardCommand[S]) run(ctx context.Context, p *program) error {
-	if err := cmp.Or(c.chosen(c.ID, c.All), c.groupFlags.check()); err != nil {
+	v := c.Args
+	v.Where = c.Side.words().side
+	if err := c.groupFlags.check(v, v.ParkedKey, v.ID); err != nil {
 		return err
 	}
-	return c.groupFlags.act(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) error {
-		var err error
-		var gone admin.DiscardResult
-		switch {
-		case c.All:
+	return c.groupFlags.act(ctx, p, c.Side, c.changeFlags, v.ID, func(ctx context.Context, o parkedOperator) error {
+		if c.All {
 			return c.discardAll(ctx, p, o)
-		case c.ID > 0:
-			gone, err = o.DiscardEvent(ctx, c.ID, c.Reason)
-		default:
-			gone, err = o.DiscardKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
 		}
-		if err != nil {
-			return err
-		}
-		return c.report(p, gone, "%d events are given up for good.%s", gone.Events, mayAppear(gone))
+		return perform[admin.ParkedOperator](ctx, p, o, v, c.changeFlags, "")
 	})
-}
-
-func mayAppear(d admin.DiscardResult) string {
-	if d.MayAppear == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" An attempt to send %d of them may have reached Kafka: each may still appear once, late and "+
-		"out of its order.", d.MayAppear)
 }
 
 type parkedSkipHeadCommand[S side] struct {
 	onSide[S]
 	changeFlags
-	keyFlags
+	verbs.ParkedKey
 	Keep bool `line:"" help:"Leave the rest parked instead of releasing it."`
 }
 
@@ -216,7 +170,7 @@ func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
 		}
 		if c.Keep {
 			return c.report(p, done, "Event %d (%s) is given up for good; the rest of the key stays parked.%s",
-				head.HeadID, head.Head, mayAppear(gone))
+				head.HeadID, head.Head, verbs.MayAppear(gone.MayAppear))
 		}
 		n, err := o.ReleaseKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
 		if err != nil && !overtaken(err) {
@@ -224,6 +178,6 @@ func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
 		}
 		done["released"] = n
 		return c.report(p, done, "Event %d (%s) is given up for good, and the %d events behind it are released.%s",
-			head.HeadID, head.Head, n, mayAppear(gone))
+			head.HeadID, head.Head, n, verbs.MayAppear(gone.MayAppear))
 	})
 }

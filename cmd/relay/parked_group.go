@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // likeFlags choose failures with common properties. Type and code are pointers, because they may be empty.
@@ -32,7 +33,17 @@ type groupFlags struct {
 	DryRun bool `line:"" help:"With --all: only count."`
 }
 
-func (c groupFlags) check() error {
+// check refuses flags of a verb that names neither a key nor an event nor all, or more than one of these.
+func (c groupFlags) check(v verbs.Of[admin.ParkedOperator], key verbs.ParkedKey, id int64) error {
+	refusal := v.Verb().Refusal
+	if c.All {
+		if refusal = nil; id > 0 || key.Key != "" || key.Tenant != "" {
+			refusal = verbs.ErrUnnamed
+		}
+	}
+	if refusal != nil {
+		return &service.UsageError{Err: refusal}
+	}
 	if c.Limit < 0 {
 		return service.Usage("--limit wants a number above zero")
 	}
@@ -140,7 +151,7 @@ func (c groupFlags) each(ctx context.Context, o parkedOperator, f admin.FailureF
 }
 
 func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o parkedOperator, does string) error {
-	f := c.filter(c.Topic)
+	f := c.filter(c.Args.Topic)
 	f.Kinds = []string{"refused", "failed", "behind"}
 	if c.DryRun {
 		return c.count(ctx, p, o, c.changeFlags, f)
@@ -154,7 +165,7 @@ func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o 
 }
 
 func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o parkedOperator) error {
-	f := c.filter(c.Topic)
+	f := c.filter(c.Args.Topic)
 	f.Kinds = []string{"refused", "failed"}
 	if c.DryRun {
 		return c.count(ctx, p, o, c.changeFlags, f)
@@ -165,7 +176,7 @@ func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o 
 	}
 	return c.ended(p, r, err, fmt.Sprintf("%d events are given up for good, the first of %d keys and %d lone ones. "+
 		"What waits behind them stays parked until it is released.%s", r.Events, r.Keys, r.Alone,
-		mayAppear(admin.DiscardResult{MayAppear: r.MayAppear})))
+		verbs.MayAppear(r.MayAppear)))
 }
 
 // ended reports the result also if an error has ended it early.

@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // parkedOperator is an operator of parked events, of an outbox or of an inbox.
@@ -44,9 +45,9 @@ func (o *onSide[S]) base() *database { return any(&o.Side).(interface{ base() *d
 
 // words are the differences in texts.
 type words struct {
+	side                   verbs.Side
 	consumers              bool     // keys are those of consumers
 	kinds                  []string // of parked events
-	release                string   // what happens to released events, as the beginning of a clause
 	edited, released, gone string   // longer texts of --help
 }
 
@@ -102,8 +103,8 @@ func (outboxFlags) checkKeyFlags() error { return nil }
 
 func (outboxFlags) words() words {
 	return words{
-		kinds:   []string{"refused", "behind"},
-		release: "the owner of its lane publishes",
+		side:  verbs.Outbox,
+		kinds: []string{"refused", "behind"},
 		edited: `Its id, topic, key and type cannot be changed: consumers recognize a repeat by them. What an earlier attempt may have written keeps
 its old content ("may be in Kafka" in show). The audit records that it was changed, but not the old content.`,
 		released: `Names a key (--topic, --key, and --tenant if it has one), one event (--id), or --all. The relay that owns the lane publishes a key's list in
@@ -204,9 +205,9 @@ func (f inboxFlags) checkKeyFlags() error {
 
 func (inboxFlags) words() words {
 	return words{
+		side:      verbs.Inbox,
 		consumers: true,
 		kinds:     []string{"failed", "behind", "quarantined"},
-		release:   "a worker that has the effect applies",
 		edited: `Its id, topic, key and type stay: the payload of a structured CloudEvent is the whole CloudEvent, and an edit that makes another event
 of it is refused. Headers that effectonce writes (ce_...) stay, too. The audit keeps the record as it was.`,
 		released: `Names a key of --consumer (--topic, --key, and --tenant if it has one), one event (--id), or --all of --consumer. A worker runs a key's list in its order, one

@@ -418,13 +418,13 @@ func walkSeed(t *testing.T, db *pgtest.DB) map[string]url.Values {
 		"/db/{db}/topics/accept":         form("topic", "payments", "partitions", "4", "anyway", "1"),
 		"/db/{db}/topics/accept-cluster": form("cluster", "new"),
 		"/db/{db}/topics/discard":        form("topic", "payments", "all", "1"),
-		"/db/{db}/consumers/resume":      of("resumed"), "/db/{db}/consumers/skip": of("ledger", "to", "42"),
-		"/db/{db}/consumers/accept":         of("numbers", "epoch", epoch),
-		"/db/{db}/consumers/move":           of("moved", "to", "watermark"),
-		"/db/{db}/consumers/forget-offsets": of("offsets"), "/db/{db}/consumers/retire": of("retired"),
-		"/db/{db}/idempotency/retry": stuck("retry"), "/db/{db}/idempotency/retry-all": form("operation", "all"),
-		"/db/{db}/idempotency/complete": stuck("complete", "code", "201"),
-		"/db/{db}/idempotency/free":     stuck("free", "sure", "yes"),
+		"/db/{db}/inbox/resume":          of("resumed"), "/db/{db}/inbox/skip": of("ledger", "to", "42"),
+		"/db/{db}/inbox/accept":         of("numbers", "epoch", epoch),
+		"/db/{db}/inbox/move":           of("moved", "to", "watermark"),
+		"/db/{db}/inbox/forget-offsets": of("offsets"), "/db/{db}/inbox/retire": of("retired"),
+		"/db/{db}/keys/retry":    stuck("retry"),
+		"/db/{db}/keys/complete": stuck("complete", "code", "201"),
+		"/db/{db}/keys/free":     stuck("free", "sure", "yes"),
 	}
 }
 
