@@ -81,7 +81,7 @@ var columns = []struct {
 	{"leaked (I10)", []string{"I10"}},
 }
 
-// text returns the generated part: a table of runs, a table of verdicts, and how often each fault was made.
+// text returns the generated part: a table of runs, a table of verdicts, and how many kinds of faults were made.
 func text(reports []soak.Report) string {
 	var b strings.Builder
 	b.WriteString("\n| seed | faults for | brokers | faults | processes started | killed at statements | events | " +
@@ -109,9 +109,9 @@ func text(reports []soak.Report) string {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "\nFaults in all of these runs: %s. Scheduled faults that were skipped, because another "+
-		"fault was active or the time was over: %d.\n", list(faults), notMade)
-	fmt.Fprintf(&b, "\nRandom kills at statements: %s.\n\n", list(kills))
+	fmt.Fprintf(&b, "\nIn all of these runs: %d kinds of faults, at least %d of each; %d scheduled faults were skipped,\n"+
+		"because another fault was active or the time was over; random kills at %d different statements.\n\n",
+		len(faults), fewest(faults), notMade, len(kills))
 	return b.String()
 }
 
@@ -140,10 +140,9 @@ func add(to, from map[string]int) {
 	}
 }
 
-func list(m map[string]int) string {
-	var all []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		all = append(all, fmt.Sprintf("%s %d", k, m[k]))
+func fewest(m map[string]int) int {
+	if len(m) == 0 {
+		return 0
 	}
-	return strings.Join(all, ", ")
+	return slices.Min(slices.Collect(maps.Values(m)))
 }
