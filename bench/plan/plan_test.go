@@ -157,6 +157,7 @@ func TestTablesAndFile(t *testing.T) {
 		t.Fatalf("%+v, %v", back, err)
 	}
 	all := Sections(c, DefaultAssumptions())
+	all["checks"] = CheckTable(c)
 	for mark, want := range map[string]string{
 		"costs":  "| append, a transaction for each | 25.0 | 95.0 | - | 1,000 | 1,000 | - |",
 		"needs":  "| inbox: a week of it | 60.5 GB | 605 GB | 6.0 TB | 60.5 TB |",

@@ -15,7 +15,6 @@ func Rates() []float64 { return []float64{1_000, 10_000, 100_000, 1_000_000} }
 func Sections(c Costs, a Assumptions) map[string]string {
 	return map[string]string{
 		"costs": CostTable(c), "needs": NeedTable(c, a), "limits": LimitTable(c, a),
-		"checks": CheckTable(c),
 	}
 }
 
