@@ -18,8 +18,9 @@ func (o options) writeModel(out io.Writer) error {
 	}
 	sections := plan.Sections(costs, plan.DefaultAssumptions())
 	if o.docs == "" {
-		for _, table := range []string{sections["needs"], sections["limits"], sections["costs"], plan.CheckTable(costs)} {
-			_, _ = fmt.Fprintln(out, table)
+		sections["checks"] = plan.CheckTable(costs)
+		for _, name := range []string{"needs", "limits", "costs", "checks"} {
+			_, _ = fmt.Fprintln(out, sections[name])
 		}
 		return nil
 	}

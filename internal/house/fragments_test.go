@@ -96,7 +96,7 @@ func TestPagesNameTheAPI(t *testing.T) {
 			named += a.check(t, file, strings.Trim(span, "`"))
 		}
 	}
-	if named < 200 {
+	if named < 100 {
 		t.Errorf("the pages have %d names", named)
 	}
 }

@@ -136,12 +136,23 @@ func (p protocol) hasParts(rule string) bool {
 	return false
 }
 
-// TestTheProtocolNamesCodeThatExists: the names of its "Code:" paragraphs are functions, types, fields, statements and
-// tables.
+// TestTheProtocolNamesCodeThatExists: the names of its "Code:" paragraphs are functions, types, fields and statements,
+// those of P1's table are tables.
 func TestTheProtocolNamesCodeThatExists(t *testing.T) {
 	t.Parallel()
 	p := readProtocol(t)
 	known := codeNames(t)
+	tables := regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(p.rules["P1"], -1)
+	for _, row := range tables {
+		for _, name := range backticked(row[1]) {
+			if !known[name] {
+				t.Errorf("P1: there is no table %s", name)
+			}
+		}
+	}
+	if len(tables) < 10 {
+		t.Errorf("P1 has %d rows of tables", len(tables))
+	}
 	for rule, text := range p.rules {
 		code := quotedIn(text, "Code:")
 		if !p.hasParts(rule) && len(code) == 0 {
@@ -156,10 +167,15 @@ func TestTheProtocolNamesCodeThatExists(t *testing.T) {
 }
 
 // quotedIn returns what stands between backticks in the paragraph of a section that begins with a word.
-func quotedIn(section, word string) (names []string) {
+func quotedIn(section, word string) []string {
 	_, rest, _ := strings.Cut(section, "\n"+word)
 	rest, _, _ = strings.Cut(rest, "\n\n")
-	for i, part := range strings.Split(rest, "`") {
+	return backticked(rest)
+}
+
+// backticked returns what stands between backticks.
+func backticked(text string) (names []string) {
+	for i, part := range strings.Split(text, "`") {
 		if i%2 == 1 {
 			names = append(names, strings.Join(strings.Fields(part), " "))
 		}

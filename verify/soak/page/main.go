@@ -109,8 +109,8 @@ func text(reports []soak.Report) string {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "\nIn all of these runs: %d kinds of faults, at least %d of each; %d scheduled faults were skipped,\n"+
-		"because another fault was active or the time was over; random kills at %d different statements.\n\n",
+	fmt.Fprintf(&b, "\nIn all of these runs: %d kinds of faults, at least %d of each; %d scheduled faults were "+
+		"skipped,\nbecause another fault was active or the time was over; random kills at %d different statements.\n\n",
 		len(faults), fewest(faults), notMade, len(kills))
 	return b.String()
 }
