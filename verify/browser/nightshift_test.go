@@ -49,7 +49,6 @@ const theTopic = "{topic}"
 // row is what was seen of a failure.
 type row struct {
 	name, says, mend string
-	clicks           int
 	named, gone      time.Duration
 }
 
@@ -250,19 +249,10 @@ func (n *night) sees(f failure) {
 		a.querySelector(".command code")?.innerText || ""])(`+f.finding()+`)`, &found)
 	n.says = f.check + ": " + found[0]
 	if f.do != "" {
-		n.row.mend = strings.TrimSpace(found[1] + " " + code(found[2]))
-		if n.row.mend == "" && f.check != thisDatabase { // which says so itself
+		if found[1]+found[2] == "" && f.check != thisDatabase { // which says so itself
 			n.t.Errorf("%s: the overview does not say what to do", f.name)
 		}
-		n.row.mend += " (" + f.do + ")"
 	}
-}
-
-func code(text string) string {
-	if text == "" {
-		return ""
-	}
-	return "`" + text + "`"
 }
 
 // mends does so, and waits until the overview says nothing of it any more.
@@ -288,7 +278,6 @@ func (n *night) presses(text, near string, leads bool) {
 		if (e) e.id = "next";
 		return !!e;
 	})()`)
-	n.row.clicks++
 	n.row.mend += map[bool]string{true: "", false: " → "}[n.row.mend == ""] + text
 	if leads {
 		n.follow("#next")
@@ -327,15 +316,17 @@ func writeTable(t *testing.T, document string, staged map[string]*row) {
 		name, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
 		before[name] = line
 	}
-	table := "| failure | named after | mended by | clicks | gone after |\n|---|---|---|---|---|\n"
+	table := "| failure | clicks |\n|---|---|\n"
 	cell := strings.NewReplacer("|", `\|`, "\n", " ")
 	for _, f := range allFailures() {
 		switch r, is := staged[f.name]; {
 		case !is:
 			table += before[f.name]
 		case r != nil:
-			table += fmt.Sprintf("| %s | %.0f s | %s | %d | %.0f s |\n", r.name, r.named.Seconds(),
-				cell.Replace(r.mend), r.clicks, r.gone.Seconds())
+			t.Logf("%s: named after %.0f s, gone after %.0f s", r.name, r.named.Seconds(), r.gone.Seconds())
+			if f.do == "" { // mended by clicks alone
+				table += fmt.Sprintf("| %s | %s |\n", r.name, cell.Replace(r.mend))
+			}
 		}
 	}
 	written := slices.Concat(old[:at[3]], []byte(table), old[at[4]:])
