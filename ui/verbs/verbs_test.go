@@ -1,0 +1,90 @@
+package verbs_test
+
+import (
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/ui/verbs"
+)
+
+// A form with the flags that a command shows means the same as the command.
+func TestFlagsMakeTheForm(t *testing.T) {
+	t.Parallel()
+	at := verbs.OfPartition{Topic: "payments"} // partition 0, which is not the default
+	of := verbs.OfOperation{Tenant: "acme", Operation: "payment.create", Key: "k"}
+	named := verbs.OfOperation{Operation: "payment.create"}
+	key := verbs.ParkedKey{Tenant: "acme", Topic: "payments", Key: "a=b"}
+	for want, v := range map[string]any{
+		"--topic payments --partitions 12 --anyway": verbs.AcceptPartitions{
+			Topic: "payments", Partitions: 12, Anyway: true,
+		},
+		"--topic payments --message-id m":          verbs.DiscardHeld{Topic: "payments", MessageID: "m"},
+		"--seq 7 --due d":                          verbs.CancelScheduled{Seq: 7, Due: "d"},
+		"--topic payments --partition 0":           verbs.ResumePartition{OfPartition: at},
+		"--topic payments --partition 0 --to 0":    verbs.SkipRecords{OfPartition: at},
+		"--operation payment.create --all":         verbs.RetryOperation{OfOperation: named, All: true},
+		"--tenant acme --topic payments --key a=b": verbs.ReleaseParked{ParkedKey: key},
+		"--id 5": verbs.DiscardParked{ID: 5},
+		"--tenant acme --operation payment.create --key k --code 201 --body answer.json": verbs.CompleteOperation{
+			OfOperation: of, Code: 201, Body: "answer.json", ContentType: "application/json",
+		},
+		"": verbs.Retire{},
+	} {
+		flags := verbs.Flags(v)
+		if got := strings.Join(flags, " "); got != want {
+			t.Errorf("%T: %s, want %s", v, got, want)
+		}
+		form := url.Values{}
+		for i := 0; i < len(flags); i++ {
+			name, value := flags[i][2:], "1"
+			if i+1 < len(flags) && !strings.HasPrefix(flags[i+1], "--") {
+				i++
+				value = flags[i]
+			}
+			form.Set(name, value)
+		}
+		back := reflect.New(reflect.TypeOf(v))
+		if err := verbs.Read(back.Interface(), form); err != nil || !reflect.DeepEqual(back.Elem().Interface(), v) {
+			t.Errorf("%T: read %+v, want %+v: %v", v, back.Elem(), v, err)
+		}
+	}
+}
+
+func TestReadRefusesWhatIsNoNumber(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"x", "1.5", "9999999999", " 1"} {
+		var v verbs.ResumePartition
+		if err := verbs.Read(&v, url.Values{"topic": {"t"}, "partition": {text}}); err == nil {
+			t.Errorf("partition %q is read as %d", text, v.Partition)
+		}
+	}
+}
+
+func TestIncompleteVerbsAreRefused(t *testing.T) {
+	t.Parallel()
+	at, key := verbs.OfPartition{Topic: "t"}, verbs.OfOperation{Key: "k"}
+	for want, refusal := range map[string]error{
+		"--topic is missing":        verbs.PauseTopic{}.Verb().Refusal,
+		"is no topic's name":        verbs.ResumeTopic{Topic: "a,b"}.Verb().Refusal,
+		"at least 1":                verbs.AcceptPartitions{Topic: "t"}.Verb().Refusal,
+		"--cluster is missing":      verbs.AcceptCluster{}.Verb().Refusal,
+		"no cluster's id":           verbs.AcceptCluster{Cluster: strings.Repeat("x", 201)}.Verb().Refusal,
+		"--message-id or --all":     verbs.DiscardHeld{Topic: "t"}.Verb().Refusal,
+		"want a UUID":               verbs.DiscardHeld{Topic: "t", MessageID: "x"}.Verb().Refusal,
+		"--seq is missing":          verbs.CancelScheduled{Due: "2026-01-02T15:04:05Z"}.Verb().Refusal,
+		"--due wants the time":      verbs.CancelScheduled{Seq: 1}.Verb().Refusal,
+		"--topic and --partition":   verbs.ResumePartition{}.Verb().Refusal,
+		"which offset is handled":   verbs.SkipRecords{OfPartition: at, To: -1}.Verb().Refusal,
+		"--epoch is missing":        verbs.AcceptNumbering{}.Verb().Refusal,
+		"watermark or offset":       verbs.MoveConsumer{To: "id"}.Verb().Refusal,
+		"neither --key nor":         verbs.RetryOperation{OfOperation: key, All: true}.Verb().Refusal,
+		"--sure is missing":         verbs.FreeOperation{}.Verb().Refusal,
+		"name what is meant: a key": verbs.ReleaseParked{ParkedKey: verbs.ParkedKey{Topic: "t"}}.Verb().Refusal,
+	} {
+		if refusal == nil || !strings.Contains(refusal.Error(), want) {
+			t.Errorf("want %q: %v", want, refusal)
+		}
+	}
+}
