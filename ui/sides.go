@@ -33,13 +33,13 @@ type side interface {
 // event is a parked event of either side.
 type event struct {
 	admin.Parked
-	Consumer    string
-	ContentType string
-	Maybe       bool // an attempt may have reached Kafka
-	Details     [][2]string
-	Times       []named // its history
-	Headers     [][2]string
-	Own         [][2]string // the headers that the producer chose
+	Consumer       string
+	ContentType    string
+	MaybePublished bool // an attempt may have reached Kafka
+	Details        [][2]string
+	Times          []named // its history
+	Headers        [][2]string
+	Own            [][2]string // the headers that the producer chose
 }
 
 type named struct {
@@ -84,7 +84,7 @@ func (o outboxSide) reveal(ctx context.Context, id int64, reason string) (event,
 }
 
 func outboxEvent(from *operator.ParkedEvent) event {
-	e := event{Parked: from.Parked, ContentType: from.ContentType, Maybe: from.MaybePublished}
+	e := event{Parked: from.Parked, ContentType: from.ContentType, MaybePublished: from.MaybePublished}
 	e.Details = [][2]string{{"Lane", fmt.Sprint(from.Lane)}, {"Source", from.Source}}
 	e.Times = []named{{"Appended", from.CreatedAt}, {"Parked", from.ParkedAt}}
 	e.Own = audit.Pairs(from.Headers)
