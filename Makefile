@@ -93,7 +93,7 @@ compose: ## start the services of deploy/compose that are built from this tree a
 charts: ## lint, render and validate the Helm chart, and compare the plain manifests; its module is not in go.work
 	cd verify/deploy/helm && GOWORK=off go vet ./... && GOWORK=off go test -count=1 -timeout 10m ./...
 
-guarantees: ## every test, and their results into the table of docs/rules.md
+guarantees: ## every test, and whether those of each rule in docs/rules.md passed
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m $(ALL) > "$$results" || true; \
 	EFFECTONCE_PROOF=1 $(STACK) go test -json -timeout 30m -parallel 10 ./verify/proof >> "$$results" || true; \

@@ -9,19 +9,26 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/effectonce/effectonce/internal/house/rules"
 )
 
-// TestTheTableNamesTestsThatExist: each row of docs/rules.md has tests, each is one of this repository, and the last
-// column was filled in by a run in which all of them passed.
+// TestTheTableNamesTestsThatExist: each row of docs/rules.md has tests, in it or by their names, and those in it exist
+// and are not there by their names already.
 func TestTheTableNamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	tests := map[string][]string{} // by folder
-	for _, r := range readRules(t) {
-		if len(r.Tests()) == 0 {
-			t.Errorf("%s names no test", r.Rule)
+	named := map[string]bool{}
+	for _, s := range sources(t) {
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && s.isTest && f.Recv == nil {
+				named[rules.RowOf(f.Name.Name)] = true
+			}
 		}
-		if r.Result != "passed" {
-			t.Errorf("%s: its result is %q: run make guarantees", r.Rule, r.Result)
+	}
+	for _, r := range readRules(t) {
+		if len(r.Tests()) == 0 && !named[r.Rule] {
+			t.Errorf("%s has no test", r.Rule)
 		}
 		for _, name := range r.Tests() {
 			folder, test, ok := strings.Cut(name, ".")
@@ -31,6 +38,9 @@ func TestTheTableNamesTestsThatExist(t *testing.T) {
 			}
 			if tests[folder] == nil {
 				tests[folder] = testsIn(t, folder)
+			}
+			if rules.RowOf(test) == r.Rule {
+				t.Errorf("%s: %s counts by its name, and need not stand here", r.Rule, name)
 			}
 			test, sub, _ := strings.Cut(test, "/")
 			if !slices.Contains(tests[folder], test) {
