@@ -1,5 +1,6 @@
-// Command edge is the smallest idempotent HTTP service, and the code in section "Begin" of docs/idempotency.md: POST
-// /orders with an Idempotency-Key creates one order, however often it is sent. It needs a Postgres.
+// Command edge is the smallest idempotent HTTP service, and the code in section "A complete service" of
+// docs/idempotency.md: POST /orders with an Idempotency-Key creates one order, however often it is sent. It needs a
+// Postgres.
 package main
 
 import (
