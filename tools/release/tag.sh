@@ -1,6 +1,19 @@
 #!/usr/bin/env bash
 # tag.sh v0.1.0: commits a release, and tags its modules. In this commit our modules require each other by the release's
-# version, and the released ones have no replace. HEAD is then that commit. Nothing is pushed.
+# version, and the released ones have no replace. HEAD is then that commit. Nothing is pushed, and no branch moves.
+#
+# How to make a release:
+#
+# 1. Write the newest version of each set into `released` in migrations/compat_test.go.
+# 2. Write the date into the heading of CHANGELOG.md; that section becomes the notes.
+#    make release-check VERSION=v0.1.0
+# 3. tools/release/tag.sh v0.1.0
+# 4. Merge the commit for its history only. TestUpgrade then runs this release's relay beside the current one.
+#    git checkout main && git merge --no-ff --strategy ours -m 'merge v0.1.0' v0.1.0
+# 5. Push the tags of the modules first: GitHub starts nothing for more than three tags at once. The tag v0.1.0 then
+#    starts the workflow that publishes.
+#    git push origin main $(git tag --list '*/v0.1.0')
+#    git push origin v0.1.0
 set -euo pipefail
 version=${1-}
 if [[ ! $version =~ ^v(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9a-z.]+)?$ ]]; then
