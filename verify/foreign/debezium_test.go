@@ -45,7 +45,7 @@ func stock(ctx context.Context, db *pgxpool.Pool, brokers []string, topic string
 
 // consume:end
 
-// before:begin
+// placeOrder is a producer before the migration.
 func placeOrder(ctx context.Context, db *pgxpool.Pool, o order) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "insert into orders (id, customer) values ($1, $2)", o.ID, o.Customer); err != nil {
@@ -60,8 +60,6 @@ func placeOrder(ctx context.Context, db *pgxpool.Pool, o order) error {
 		return err
 	})
 }
-
-// before:end
 
 // after:begin
 func placeOrderNow(ctx context.Context, db *pgxpool.Pool, o order) error {
@@ -82,7 +80,7 @@ func placeOrderNow(ctx context.Context, db *pgxpool.Pool, o order) error {
 
 func TestDebeziumPageShowsThisCode(t *testing.T) {
 	t.Parallel()
-	readPage(t, "debezium.md").shows(t, "debezium_test.go", "consume", "before", "after")
+	readPage(t, "debezium.md").shows(t, "debezium_test.go", "consume", "after")
 }
 
 const (

@@ -23,7 +23,7 @@ import (
 
 // The code that docs/migrate/polling-outbox.md shows.
 
-// before:begin
+// bookOrder is a producer before the migration.
 func bookOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "insert into orders (id, customer) values ($1, $2)", o.ID, o.Customer); err != nil {
@@ -38,8 +38,6 @@ func bookOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) err
 		return err
 	})
 }
-
-// before:end
 
 // after:begin
 func bookOrderNow(ctx context.Context, db *pgxpool.Pool, topic string, o order) error {
@@ -60,7 +58,7 @@ func bookOrderNow(ctx context.Context, db *pgxpool.Pool, topic string, o order) 
 
 func TestPollingPageShowsThisCode(t *testing.T) {
 	t.Parallel()
-	readPage(t, "polling-outbox.md").shows(t, "polling_test.go", "before", "after")
+	readPage(t, "polling-outbox.md").shows(t, "polling_test.go", "after")
 }
 
 // poll is one pass of a polling loop: it selects rows, sends them and marks them as sent. killed makes it die before
