@@ -47,7 +47,8 @@ func (r *recorder) Register(c prometheus.Collector) error {
 	return r.Registerer.Register(c)
 }
 
-// documented reads the tables of docs/metrics.md: labels and types by name.
+// documented reads the tables of docs/metrics.md: labels and types by name. What ends in _total is a counter, a
+// histogram's meaning begins so, and all others are gauges.
 func documented(t *testing.T) (names, types map[string]string) {
 	t.Helper()
 	docs, err := os.ReadFile("../docs/metrics.md")
@@ -55,9 +56,15 @@ func documented(t *testing.T) (names, types map[string]string) {
 		t.Fatal(err)
 	}
 	names, types = map[string]string{}, map[string]string{}
-	row := regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| (\\w+) \\|")
+	row := regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| ?(histogram)?.*\\|$")
 	for _, m := range row.FindAllStringSubmatch(string(docs), -1) {
-		names[m[1]], types[m[1]] = m[2], m[3]
+		names[m[1]], types[m[1]] = m[2], "gauge"
+		switch {
+		case m[3] != "":
+			types[m[1]] = m[3]
+		case strings.HasSuffix(m[1], "_total"):
+			types[m[1]] = "counter"
+		}
 	}
 	maps.DeleteFunc(names, func(name, _ string) bool { // of the binary; TestManyOutboxes tests those of outboxes
 		return name == "effectonce_relay_build_info" || strings.HasPrefix(name, "effectonce_outbox_")

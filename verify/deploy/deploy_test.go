@@ -35,7 +35,7 @@ func documented(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	metrics := map[string][]string{}
-	row := regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| (\\w+) \\|")
+	row := regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| ?(histogram)?.*\\|$")
 	for _, m := range row.FindAllStringSubmatch(string(manual), -1) {
 		name, labels := m[1], []string{"job", "instance"}
 		if m[2] != "" {
