@@ -72,7 +72,7 @@ func TestEdge(t *testing.T) {
 	}
 }
 
-// TestDocsShowThisCode checks that section "A complete service" of docs/idempotency.md shows this program.
+// TestDocsShowThisCode checks that section "A complete service" of docs/idempotency.md shows this handler.
 func TestDocsShowThisCode(t *testing.T) {
 	t.Parallel()
 	read := func(name string) string {

@@ -1,4 +1,4 @@
-// Command edge is the smallest idempotent HTTP service, and the code in section "A complete service" of
+// Command edge is the smallest idempotent HTTP service; its handler is the code in section "A complete service" of
 // docs/idempotency.md: POST /orders with an Idempotency-Key creates one order, however often it is sent. It needs a
 // Postgres.
 package main
@@ -81,6 +81,8 @@ func (s shop) order(w http.ResponseWriter, r *http.Request) (res idempotency.Res
 	})
 }
 
+// docs:end
+
 func run(ctx context.Context, db *pgxpool.Pool, listener net.Listener) error {
 	keys, err := pgstore.New(db, pgstore.Config{}) // answers are kept for 24 hours, keys for 72
 	if err != nil {
@@ -106,5 +108,3 @@ func prepare(ctx context.Context, db *pgxpool.Pool) error {
 	_, err := db.Exec(ctx, "create table if not exists orders (id text primary key, item text, amount bigint)")
 	return err
 }
-
-// docs:end

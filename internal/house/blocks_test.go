@@ -82,7 +82,7 @@ func TestBlocks(t *testing.T) {
 			}
 		}
 	}
-	if golang < 25 {
+	if golang < 20 {
 		t.Errorf("the pages have %d blocks of Go", golang)
 	}
 	for _, l := range looks {

@@ -21,8 +21,6 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// The code that docs/migrate/polling-outbox.md shows.
-
 // bookOrder is a producer before the migration.
 func bookOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
@@ -39,7 +37,7 @@ func bookOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) err
 	})
 }
 
-// after:begin
+// bookOrderNow is one after it.
 func bookOrderNow(ctx context.Context, db *pgxpool.Pool, topic string, o order) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "insert into orders (id, customer) values ($1, $2)", o.ID, o.Customer); err != nil {
@@ -52,13 +50,6 @@ func bookOrderNow(ctx context.Context, db *pgxpool.Pool, topic string, o order) 
 		e.Headers = map[string]string{"message-id": e.ID.String()} // for programs that read the loop's header
 		return outbox.Append(ctx, tx, e)
 	})
-}
-
-// after:end
-
-func TestPollingPageShowsThisCode(t *testing.T) {
-	t.Parallel()
-	readPage(t, "polling-outbox.md").shows(t, "polling_test.go", "after")
 }
 
 // poll is one pass of a polling loop: it selects rows, sends them and marks them as sent. killed makes it die before
