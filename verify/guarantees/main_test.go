@@ -61,7 +61,7 @@ func TestNamesCount(t *testing.T) {
 		t.Errorf("failed %q", failed)
 	}
 	for name, row := range map[string]string{
-		"a.TestI10Leak": "| I10 | ten | |", "a.FuzzWAL10Decoder": "| WAL.rules | eleven | |",
+		"a.TestI10Leak": "| I10 | ten | |", "a.FuzzWAL10Decoder": "| WAL | eleven | |",
 		"a/b.TestStories/P3.1.lock_first": "| P3.1 | three | |", "a.TestModel/P2.cursor": "| P2 | two | |",
 	} {
 		if passed, _, failed := judgeAll(row, map[string]string{name: "pass"}); passed != 1 || failed != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // rule begins a row: the protocol's rules, the invariants, and the rules of the WAL source.
-var rule = regexp.MustCompile(`^\| (P[0-9]|I[0-9]|WAL\.)`)
+var rule = regexp.MustCompile(`^\| (P[0-9]|I[0-9]|WAL )`)
 
 // inName is the rule that a test is named for: TestP3_2_AnOpenEntry, TestP4Release.
 var inName = regexp.MustCompile(`^(?:Test|Fuzz|Benchmark)(P[0-9]+)(?:_([0-9]+))?(?:[^0-9]|$)`)
@@ -24,9 +24,9 @@ func Of(test string) string {
 	return m[1] + "." + m[2]
 }
 
-// notProtocol are the names of tests for what docs/protocol.md has no section of: the eleven rules of the WAL source,
-// which share a row, and the invariants.
-var notProtocol = regexp.MustCompile(`^(?:Test|Fuzz)(?:(WAL)[0-9]|(I[0-9]+)[^0-9])`)
+// notProtocol are the names of tests for what docs/protocol.md has no section of: the WAL source, which has one row,
+// and the invariants.
+var notProtocol = regexp.MustCompile(`^(?:Test|Fuzz)(?:(WAL)[A-Z0-9]|(I[0-9]+)[^0-9])`)
 
 // ofSub is the rule that a subtest is named for, as stories are: P3.1.lock_first, P2.cursor.
 var ofSub = regexp.MustCompile(`^(P[0-9]+(?:\.[0-9]+)?)[._]`)
@@ -44,7 +44,7 @@ func RowOf(test string) string {
 	case m == nil:
 		return Of(test)
 	case m[1] != "":
-		return "WAL.rules"
+		return m[1]
 	}
 	return m[2]
 }
