@@ -15,12 +15,13 @@ import (
 )
 
 var (
+	// room.Type.Member, room: statement
+	codeName = regexp.MustCompile(`^[a-z/]+(?:\.[A-Z]\w*)+$|^[a-z]+: [a-z ]+$`)
 	// P3, P3.1, P4.hold
 	ruleHeading   = regexp.MustCompile(`(?m)^#{2,3} (P[0-9]+(?:\.[0-9a-z]+)?)\. `)
 	invariantRow  = regexp.MustCompile(`(?m)^\| (I[0-9]+) \|`)
 	ruleInText    = regexp.MustCompile(`\bP[0-9]{1,2}(?:\.[0-9]+)?\b`)
 	ruleInLiteral = regexp.MustCompile(`^P[0-9]+(?:\.[0-9a-z]+)?\b`)
-	codeName      = regexp.MustCompile(`^[a-z/]+(?:\.[A-Z]\w*)+$|^[a-z]+: [a-z ]+$`) // room.Type.Member, room: statement
 	tableMade     = regexp.MustCompile(`(?m)^create table ([a-z_]+)`)
 )
 
