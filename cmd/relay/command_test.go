@@ -84,12 +84,13 @@ func statusOfWhatIsAside(t *testing.T) {
 			Topic: "payments", Held: 10, PausedAt: &paused,
 			PausedBy: "anna", Reason: "broken",
 		}},
-		Open: []operator.OpenStatus{{PID: 7, User: "app", State: "idle in transaction", For: time.Hour}},
+		ParkedFor: 3 * time.Hour,
+		Open:      []operator.OpenStatus{{PID: 7, User: "app", State: "idle in transaction", For: time.Hour}},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`(?m)^HELD +PARKED\n51 +2$`, `(?m)^orders +41 +- +- +-$`,
+		`(?m)^HELD +PARKED +OLDEST KEY\n51 +2 +3h0m0s$`, `(?m)^orders +41 +- +- +-$`,
 		`(?m)^payments +10 +1h0m0s +anna +broken$`, `(?m)^7 +app +- +idle in transaction +1h0m0s$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(text.String()) {

@@ -103,8 +103,9 @@ func writeStatus(w io.Writer, st operator.Status) error {
 	for _, l := range st.Lanes {
 		held, parked = held+l.Held, parked+l.Parked
 	}
-	if held+parked > 0 { // they are neither backlog nor published
-		fmt.Fprintf(table, "\nHELD\tPARKED\n%d\t%d\n", held, parked)
+	if held+parked > 0 || st.ParkedFor > 0 { // they are neither backlog nor published
+		fmt.Fprintf(table, "\nHELD\tPARKED\tOLDEST KEY\n%d\t%d\t%s\n", held, parked,
+			age(st.ParkedFor, st.ParkedFor > 0))
 	}
 	if len(st.Aside) > 0 {
 		fmt.Fprintln(table, "\nSET ASIDE\tHELD\tPAUSED\tBY\tREASON")

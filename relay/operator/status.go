@@ -23,6 +23,9 @@ type Status struct {
 	Topics  []TopicStatus `json:"topics"`
 	// Aside are the topics that are paused or have held events. Those events are not in the backlog.
 	Aside []Topic `json:"aside"`
+	// ParkedFor is the longest time that a key has been in its state, parked or being released; 0 when there is none.
+	// Events that were parked alone do not count.
+	ParkedFor time.Duration `json:"parked_for"`
 	// Scheduled counts the events for later; no other figure includes them.
 	Scheduled ScheduledStatus `json:"scheduled"`
 	// Open are the first five transactions that have been open for a minute and have appended: their events wait for
@@ -84,6 +87,11 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		return Status{}, fmt.Errorf("relay: reading what is held: %w", err)
 	}
 	st.Aside = slices.DeleteFunc(st.Aside, func(t Topic) bool { return t.Held == 0 && t.PausedAt == nil })
+	parked, err := audit.Read(ctx, db, pgx.RowTo[float64], in.Expand(sql.StatusParked))
+	if err != nil {
+		return Status{}, fmt.Errorf("relay: reading what is parked: %w", err)
+	}
+	st.ParkedFor = sql.Seconds(parked[0])
 	scheduled, err := audit.Read(ctx, db, scanScheduledStatus, in.Expand(sql.StatusScheduled))
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)

@@ -50,3 +50,28 @@ func TestOpenTransactionsThatAppended(t *testing.T) {
 		t.Errorf("after its end: %+v, %v", list, err)
 	}
 }
+
+// TestStatusOldestParkedKey: the status has the age of the key that has been parked for longest. An event that was
+// parked alone has no key that waits.
+func TestStatusOldestParkedKey(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	parkedFor := func() time.Duration {
+		st, err := operator.ReadStatus(t.Context(), db.Pool, db.Schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.ParkedFor
+	}
+	db.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic,
+			key, type, content_type, created_at, parked_at)
+		values (1, 1, true, false, 1, gen_random_uuid(), '', '', 't', '', 'T', '', now(), now() - interval '9 hours')`)
+	if age := parkedFor(); age != 0 {
+		t.Errorf("without a parked key: %v", age)
+	}
+	db.Exec(t, `insert into outbox_parked_key (lane, tenant, topic, key, since, reason, code) values
+		(1, '', 't', 'a', now() - interval '1 hour', 'r', 'c'), (2, '', 't', 'b', now() - interval '3 hours', 'r', 'c')`)
+	if age := parkedFor(); age < 3*time.Hour || age > 4*time.Hour {
+		t.Errorf("the oldest key is parked for 3 hours: %v", age)
+	}
+}

@@ -51,4 +51,8 @@ order by a.xact_start limit 5`
 	StatusTopics = `-- relay: status topics
 select e.topic, count(*), extract(epoch from clock_timestamp() - min(e.created_at))::float8
 from {schema}outbox_event e group by e.topic order by e.topic`
+
+	// Without a limit, other than in a sample.
+	StatusParked = `-- relay: status parked
+select coalesce(extract(epoch from clock_timestamp() - min(k.since)), 0)::float8 from {schema}outbox_parked_key k`
 )
