@@ -201,3 +201,101 @@ func TestP8ListAndCancel(t *testing.T) {
 		t.Errorf("audit %+v, %v", log, err)
 	}
 }
+
+// TestP8CancelAll: all of a topic, or of a key or tenant in it, is deleted in parts, each with its row in the audit.
+// What is not meant stays.
+func TestP8CancelAll(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	o := newOperator(t, db)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, tenant, type)
+		select now() + g * interval '1 minute', 'a', case when g > 0 then 'k' || g % 50 else '' end,
+			case when g % 2 = 0 then '' else 'acme' end, 'T' from generate_series(0, 10100) g`)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type)
+		values (now() + interval '1 hour', 'b', 'k1', 'T')`)
+	left := func(want int) {
+		t.Helper()
+		if n := pgtest.One[int](t, db, `select count(*) from outbox_scheduled where topic = 'a'`); n != want {
+			t.Errorf("%d are left, want %d", n, want)
+		}
+	}
+	k1, none, acme := "k1", "", "acme"
+	for _, c := range []struct {
+		key, tenant  *string
+		events, left int64
+		more         bool
+	}{
+		{&none, nil, 1, 10_100, false}, // the one without a key
+		{&k1, &none, 0, 10_100, false}, // odd numbers have a tenant
+		{&k1, &acme, 202, 9_898, false},
+		{nil, &none, 5_050, 4_848, false},
+	} {
+		events, more, err := o.CancelAllScheduled(t.Context(), "a", c.key, c.tenant, "the plan changed")
+		if events != c.events || more != c.more || errors.Is(err, operator.ErrNotScheduled) != (c.events == 0) {
+			t.Errorf("%+v: %d events, more: %v, error %v", c, events, more, err)
+		}
+		left(int(c.left))
+	}
+	db.Exec(t, `insert into outbox_scheduled (due, topic, type)
+		select now() + interval '1 day', 'a', 'T' from generate_series(1, 10000)`)
+	for _, c := range []struct {
+		events int64
+		more   bool
+	}{{operator.CancelAllMost, true}, {4_848, false}, {0, false}} {
+		events, more, err := o.CancelAllScheduled(t.Context(), "a", nil, nil, "the plan changed")
+		if events != c.events || more != c.more || errors.Is(err, operator.ErrNotScheduled) != (c.events == 0) {
+			t.Errorf("%+v: %d events, more: %v, error %v", c, events, more, err)
+		}
+	}
+	left(0)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_scheduled where topic = 'b'`); n != 1 {
+		t.Error("an event of another topic is gone")
+	}
+	log, err := o.Audit(t.Context(), 10)
+	if err != nil || len(log) != 5 {
+		t.Fatalf("audit %+v, %v", log, err)
+	}
+	for _, e := range log {
+		if e.Action != "cancel all scheduled" || e.Topic != "a" || e.Reason != "the plan changed" {
+			t.Errorf("audit %+v", e)
+		}
+	}
+	if e := log[3]; e.Key != "k1" || e.Tenant != "acme" {
+		t.Errorf("audit of a key and a tenant: %+v", e)
+	}
+}
+
+// TestP8CancelAllWaitsForAMove: events that a relay moves at this moment are not deleted, and are not counted.
+func TestP8CancelAllWaitsForAMove(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	o := newOperator(t, db)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type)
+		values (now(), 'a', 'k', 'T'), (now() + interval '1 hour', 'a', 'k', 'T')`)
+	move := db.Connect(t) // as a claim does, under the lane's lock
+	for _, sql := range []string{
+		`begin`, `select from outbox_lane order by lane for update`,
+		`delete from outbox_scheduled where due <= now()`,
+	} {
+		if _, err := move.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type result struct {
+		events int64
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		events, _, err := o.CancelAllScheduled(t.Context(), "a", nil, nil, "r")
+		done <- result{events, err}
+	}()
+	pgtest.AwaitSQL(t, db, `select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))`,
+		int32(move.PgConn().PID()))
+	if _, err := move.Exec(t.Context(), `commit`); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-done; r.err != nil || r.events != 1 {
+		t.Errorf("%d events, error %v", r.events, r.err)
+	}
+}

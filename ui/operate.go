@@ -38,6 +38,7 @@ func (h *Handler) operate(add func(path string, serve func(*request) error)) {
 	add(serving[verbs.AcceptCluster](outbox, to("topics"), nil))
 	add(serving[verbs.DiscardHeld](outbox, topicPage, nil))
 	add(serving[verbs.CancelScheduled](outbox, to("scheduled"), nil))
+	add(serving[verbs.CancelAllScheduled](outbox, to("scheduled"), nil))
 	add(serving[verbs.ResumePartition](inbox, to("consumers"), nil))
 	add(serving(inbox, to("consumers"), withinLog))
 	add(serving[verbs.AcceptNumbering](inbox, to("consumers"), nil))

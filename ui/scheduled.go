@@ -26,6 +26,8 @@ type scheduledList struct {
 	Events   []scheduledEvent
 	More     bool
 	ReadOnly bool
+
+	CancelAll string // command, where the filter names a topic
 }
 
 type scheduledEvent struct {
@@ -92,6 +94,9 @@ func (q *request) scheduledIn(d *database, shown scheduledFilter, f operator.Sch
 		one := scheduledEvent{ScheduledEvent: e, Overdue: time.Now().After(e.Due)}
 		one.Cancel = commandOf(d, verbs.CancelScheduled{Seq: e.Seq, Due: one.DueText()})
 		list.Events = append(list.Events, one)
+	}
+	if shown.Topic != "" {
+		list.CancelAll = commandOf(d, verbs.CancelAllScheduled{Topic: shown.Topic, Key: f.Key})
 	}
 	return list
 }

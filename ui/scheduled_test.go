@@ -51,6 +51,52 @@ func TestScheduled(t *testing.T) {
 	}
 }
 
+// TestScheduledCancelAll: where the filter names a topic, all of it is cancelled, or all of the key that it names too.
+func TestScheduledCancelAll(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	s := serve(t, ui.Config{}, of("orders", db))
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, tenant, type) values
+		(now() + interval '1 hour', 'payments', 'k', '', 'T'),
+		(now() + interval '2 hours', 'payments', 'k', 'acme', 'T'),
+		(now() + interval '3 hours', 'payments', 'l', '', 'T'),
+		(now() + interval '4 hours', 'refunds', 'k', '', 'T')`)
+	const all, button = "/db/orders/scheduled/cancel-all", "Publish none of them"
+	command := fmt.Sprintf("relay scheduled cancel-all --schema %s --topic payments", db.Schema)
+	lacks(t, s.get("/scheduled"), button)
+	lacks(t, s.get("/scheduled?topic=nobodys"), button)
+	wants(t, s.get("/scheduled?topic=payments"), "for topic payments is deleted for good, when", command+" --reason")
+	page := s.get("/scheduled?topic=payments&key=k&until=2126-01-01")
+	wants(t, page, "for topic payments and key k is deleted", "later than the filter says", command+" --key k --reason")
+	lacks(t, s.as(ui.View).get("/scheduled?topic=payments"), button)
+	if status, page := s.post(all, "topic", ""); status != http.StatusUnprocessableEntity {
+		t.Errorf("without a topic: %d %s", status, page)
+	}
+	for _, c := range []struct {
+		pairs []string
+		says  string
+		left  int64
+	}{
+		{[]string{"topic", "payments", "key", "k"}, "2 events will not be published.", 2},
+		{[]string{"topic", "payments"}, "1 event will not be published.", 1},
+	} {
+		status, page := s.post(all, c.pairs...)
+		if status != http.StatusOK {
+			t.Fatalf("%d %s", status, page)
+		}
+		wants(t, page, c.says, command)
+		if n := pgtest.One[int64](t, db, `select count(*) from outbox_scheduled`); n != c.left {
+			t.Errorf("%v: %d are left, want %d", c.pairs, n, c.left)
+		}
+	}
+	if status, page := s.post(all, "topic", "payments"); status != http.StatusConflict {
+		t.Errorf("what is cancelled: %d %s", status, page)
+	}
+	if n := audited(t, db, "cancel all scheduled"); n != 2 {
+		t.Errorf("%d rows are in the audit", n)
+	}
+}
+
 // TestScheduledThousands: ten thousand are listed a hundred at most, and the page says so.
 func TestScheduledThousands(t *testing.T) {
 	t.Parallel()

@@ -351,7 +351,8 @@ func TestRoleRelayOperates(t *testing.T) {
 	fill(t, h.DB, topic, 50)
 	running := inProcess(t, env)
 	pgtest.AwaitSQL(t, h.DB, `select count(*) = 50 from outbox_archive`)
-	h.Exec(t, `insert into outbox_scheduled (due, topic, type) values ('2126-01-02 00:00Z', $1, 'T')`, topic)
+	h.Exec(t, `insert into outbox_scheduled (due, topic, type) values ('2126-01-02 00:00Z', $1, 'T'),
+		('2126-01-03 00:00Z', $1, 'T')`, topic)
 	for _, args := range [][]string{
 		{"topics", "pause", "--topic", topic, "--reason=r"},
 		{"topics", "resume", "--topic", topic, "--reason=r"},
@@ -360,6 +361,7 @@ func TestRoleRelayOperates(t *testing.T) {
 		{"topics", "accept", "--topic", topic, "--partitions=3", "--reason=r"},
 		{"scheduled", "list"},
 		{"scheduled", "cancel", "--seq=1", "--due=2126-01-02T00:00:00Z", "--reason=r"},
+		{"scheduled", "cancel-all", "--topic", topic, "--reason=r"},
 		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--dry-run"},
 		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--reason=r"},
 		{"replay", "--query", "select * from outbox_archive order by pos", "--dry-run"},

@@ -16,6 +16,8 @@ import (
 type scheduledCommand struct {
 	List   scheduledListCommand              `cmd:"" help:"List events that are to be published later, the next one first."`
 	Cancel outboxVerb[verbs.CancelScheduled] `cmd:"" help:"Delete one of them for good."`
+
+	CancelAll outboxVerb[verbs.CancelAllScheduled] `cmd:"" help:"Delete all of a topic, or of a key or tenant in it."`
 }
 
 type scheduledListCommand struct {

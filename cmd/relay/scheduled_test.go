@@ -43,3 +43,30 @@ func TestP8ScheduledCommands(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 }
+
+// TestP8ScheduledCancelAll: an empty key or tenant means the events without one, and none means any.
+func TestP8ScheduledCancelAll(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema, "USER": "kim"}
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, tenant, type) values
+		(now() + interval '1 hour', 'a', '', '', 'T'), (now() + interval '1 hour', 'a', 'k', '', 'T'),
+		(now() + interval '1 hour', 'a', 'k', 'acme', 'T')`)
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"--reason=r", codeUsage, "--topic is missing"},
+		{"--topic=a", codeUsage, "--reason is missing"},
+		{"--topic=b --reason=r", codeFailed, "not scheduled"},
+		{"--topic=a --key= --reason=r", codeOK, "1 event will not be published."},
+		{"--topic=a --key=k --tenant=acme --reason=r --json", codeOK, `"events": 1`},
+		{"--topic=a --reason=r", codeOK, "1 event will not be published."},
+	} {
+		args := append([]string{"scheduled", "cancel-all"}, strings.Fields(c.args)...)
+		if code, text, stderr := command(t, env, args...); code != c.code || !strings.Contains(text+stderr, c.says) {
+			t.Errorf("%s: exit code %d: %s%s", c.args, code, text, stderr)
+		}
+	}
+}

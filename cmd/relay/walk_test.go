@@ -344,7 +344,8 @@ func walkSeed(t *testing.T, db *pgtest.DB) map[string]url.Values {
 			created_at)
 		values (1, 6000, 'payments', 1, 6000, false, gen_random_uuid(), '', '', 'k', 'Paid', '', now())`,
 		`update outbox_meta set kafka_cluster = 'old'`,
-		`insert into outbox_scheduled (due, topic, key, type) values ('2125-01-02 03:04:05+00', 'payments', 'k', 'Paid')`,
+		`insert into outbox_scheduled (due, topic, key, type) values
+			('2125-01-02 03:04:05+00', 'payments', 'k', 'Paid'), ('2125-01-02 03:04:05+00', 'reminders', 'k', 'Due')`,
 		`insert into outbox_archive (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key, type,
 			content_type, payload, created_at)
 		values (now() - interval '1 hour', 'e.1', 3, 1, 1, gen_random_uuid(), '', '', 'payments', 'k', 'Paid', '', 'x', now())`,
@@ -405,8 +406,9 @@ func walkSeed(t *testing.T, db *pgtest.DB) map[string]url.Values {
 	at := func(key string) url.Values { return form("topic", "payments", "tenant", "", "key", b64(key)) }
 	return map[string]url.Values{
 		"/db/{db}/replay": form("choice", b64(string(choice))), "/db/{db}/replay/stop": form("id", "1"),
-		"/db/{db}/scheduled/cancel": form("seq", "1", "due", "2125-01-02T03:04:05Z"),
-		event + "reveal":            form(), event + "release": form(), event + "discard": form(),
+		"/db/{db}/scheduled/cancel":     form("seq", "1", "due", "2125-01-02T03:04:05Z"),
+		"/db/{db}/scheduled/cancel-all": form("topic", "reminders"),
+		event + "reveal":                form(), event + "release": form(), event + "discard": form(),
 		event + "preview": form("was", base64.StdEncoding.EncodeToString([]byte("was")), "payload", "new"),
 		event + "edit": form("before", hex.EncodeToString(hash[:]), "after",
 			base64.StdEncoding.EncodeToString([]byte("new"))),

@@ -78,3 +78,38 @@ func (o *Operator) CancelScheduled(ctx context.Context, seq int64, due time.Time
 		return a, err
 	})
 }
+
+// CancelAllMost limits the events that one CancelAllScheduled deletes: the relays wait for its locks.
+const CancelAllMost = 10_000
+
+// CancelAllScheduled deletes scheduled events of a topic for good, whenever they are due: all of them, or those of a
+// key, of a tenant, or of both; nil means any. One call deletes at most CancelAllMost, and more reports whether it has
+// left some: call it again. It fails with ErrNotScheduled if there is none.
+func (o *Operator) CancelAllScheduled(ctx context.Context, topic string, key, tenant *string, reason string) (
+	events int64, more bool, err error,
+) {
+	err = o.act(ctx, "cancel all scheduled", reason, func(tx pgx.Tx) (audited, error) {
+		if _, err := tx.Exec(ctx, o.q(sql.LockTimeout), lockTimeout); err != nil {
+			return audited{}, err
+		}
+		lanes, err := audit.Read(ctx, tx, pgx.RowTo[int16], o.q(sql.LockScheduled), topic, key, tenant)
+		if err != nil {
+			return audited{}, fmt.Errorf("locking the lanes: %w", err)
+		}
+		var chosen int64
+		err = tx.QueryRow(ctx, o.q(sql.CancelAll), topic, key, tenant, lanes, CancelAllMost).Scan(&chosen, &events)
+		if err == nil && events == 0 {
+			err = fmt.Errorf("topic %s: %w", topic, ErrNotScheduled)
+		}
+		more = chosen == CancelAllMost
+		a := audited{topic: topic, detail: map[string]any{"events": events}}
+		if key != nil {
+			a.detail["key"] = *key
+		}
+		if tenant != nil { // the column is empty for all tenants, too
+			a.tenant, a.detail["tenant"] = *tenant, *tenant
+		}
+		return a, err
+	})
+	return events, more, err
+}

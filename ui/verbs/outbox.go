@@ -247,6 +247,44 @@ func (v CancelScheduled) check() error {
 	return err
 }
 
+// CancelAllScheduled deletes the scheduled events of a topic for good, or those of a key or a tenant in it.
+type CancelAllScheduled struct {
+	Topic  string  `line:"" shown:"(required)" help:"Which topic."`
+	Key    *string `line:"" shown:"(any)" help:"Only of this key."`
+	Tenant *string `line:"" shown:"(any)" help:"Only of this tenant."`
+}
+
+// Verb implements Of.
+func (v CancelAllScheduled) Verb() Verb[*operator.Operator] {
+	return Verb[*operator.Operator]{
+		Command: "scheduled cancel-all",
+		Title:   "Cancel what is scheduled for " + v.Topic,
+		Help: `What is scheduled for the topic is deleted for good, whenever it is due, in transactions of at most
+10,000 events, each with its row in the audit. An empty --key means the events without a key, an empty --tenant those without a
+tenant. If it is broken off, run it again.`,
+		Refusal: checkTopic(v.Topic),
+		Do: func(ctx context.Context, o *operator.Operator, reason string) (Done, error) {
+			for all := int64(0); ; {
+				some, more, err := o.CancelAllScheduled(ctx, v.Topic, v.Key, v.Tenant, reason)
+				switch {
+				case err != nil && all == 0:
+					return Done{}, err
+				case err != nil && !errors.Is(err, operator.ErrNotScheduled):
+					return Done{}, &PartlyError{cancelled(all), err}
+				}
+				if all += some; err != nil || !more {
+					return cancelled(all), nil
+				}
+			}
+		},
+	}
+}
+
+// cancelled says how many events were cancelled.
+func cancelled(events int64) Done {
+	return Done{Plural(events, "event") + " will not be published.", map[string]any{"events": events}}
+}
+
 // Fence begins a new numbering, after the database was restored from a backup.
 type Fence struct{}
 

@@ -74,7 +74,7 @@ func Flags(of any) (flags []string) {
 		case f.value.Kind() == reflect.Bool:
 			flags = append(flags, "--"+f.name)
 		default:
-			flags = append(flags, "--"+f.name, fmt.Sprint(f.value))
+			flags = append(flags, "--"+f.name, fmt.Sprint(reflect.Indirect(f.value)))
 		}
 	}
 	return flags
@@ -84,8 +84,12 @@ func Flags(of any) (flags []string) {
 func Read(v any, form url.Values) error {
 	for _, f := range fields(reflect.ValueOf(v).Elem()) {
 		text := f.byDefault
-		if form.Has(f.name) {
+		switch {
+		case form.Has(f.name):
 			text = form.Get(f.name)
+		case f.value.Kind() == reflect.Pointer: // an empty text is not none
+			f.value.SetZero()
+			continue
 		}
 		if err := f.set(text); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
@@ -144,6 +148,8 @@ func (f field) set(text string) error {
 		f.value.SetString(text)
 	case reflect.Bool:
 		f.value.SetBool(text != "")
+	case reflect.Pointer:
+		f.value.Set(reflect.ValueOf(&text))
 	default:
 		if text == "" {
 			f.value.SetZero()

@@ -16,12 +16,17 @@ func TestFlagsMakeTheForm(t *testing.T) {
 	of := verbs.OfOperation{Tenant: "acme", Operation: "payment.create", Key: "k"}
 	named := verbs.OfOperation{Operation: "payment.create"}
 	key := verbs.ParkedKey{Tenant: "acme", Topic: "payments", Key: "a=b"}
+	one, none := "k", ""
 	for want, v := range map[string]any{
 		"--topic payments --partitions 12 --anyway": verbs.AcceptPartitions{
 			Topic: "payments", Partitions: 12, Anyway: true,
 		},
-		"--topic payments --message-id m":          verbs.DiscardHeld{Topic: "payments", MessageID: "m"},
-		"--seq 7 --due d":                          verbs.CancelScheduled{Seq: 7, Due: "d"},
+		"--topic payments --message-id m": verbs.DiscardHeld{Topic: "payments", MessageID: "m"},
+		"--seq 7 --due d":                 verbs.CancelScheduled{Seq: 7, Due: "d"},
+		"--topic reminders":               verbs.CancelAllScheduled{Topic: "reminders"},
+		"--topic reminders --key k --tenant ": verbs.CancelAllScheduled{
+			Topic: "reminders", Key: &one, Tenant: &none,
+		},
 		"--topic payments --partition 0":           verbs.ResumePartition{OfPartition: at},
 		"--topic payments --partition 0 --to 0":    verbs.SkipRecords{OfPartition: at},
 		"--operation payment.create --all":         verbs.RetryOperation{OfOperation: named, All: true},
@@ -67,6 +72,7 @@ func TestIncompleteVerbsAreRefused(t *testing.T) {
 	at, key := verbs.OfPartition{Topic: "t"}, verbs.OfOperation{Key: "k"}
 	for want, refusal := range map[string]error{
 		"--topic is missing":        verbs.PauseTopic{}.Verb().Refusal,
+		"--topic: a b is no topic":  verbs.CancelAllScheduled{Topic: "a b"}.Verb().Refusal,
 		"is no topic's name":        verbs.ResumeTopic{Topic: "a,b"}.Verb().Refusal,
 		"at least 1":                verbs.AcceptPartitions{Topic: "t"}.Verb().Refusal,
 		"--cluster is missing":      verbs.AcceptCluster{}.Verb().Refusal,

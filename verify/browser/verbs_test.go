@@ -40,6 +40,7 @@ var done = map[string]string{
 	"POST /db/{db}/inbox/forget-offsets":               "The offsets of payments are forgotten.",
 	"POST /db/{db}/inbox/retire":                       "is retired.",
 	"POST /db/{db}/scheduled/cancel":                   "will not be published.",
+	"POST /db/{db}/scheduled/cancel-all":               "will not be published.",
 	"GET /db/{db}/replay/plan":                         "Publish them once more",
 	"POST /db/{db}/replay":                             "It runs.",
 	"POST /db/{db}/replay/stop":                        "It has stopped after",

@@ -102,7 +102,7 @@ var excused = map[string][]string{
 		"relay: accept cluster", "relay: uncertain", "relay: unsure", "relay: accept", "relay: lock lane",
 		"relay: refence", "relay: regroup lane", "relay: regroup",
 		"relay: resume regrouped", "relay: lock held", "relay: discard held", "relay: lock events", "relay: forward",
-		"relay: make lanes", "relay: make meta",
+		"relay: make lanes", "relay: make meta", "relay: lock scheduled", "relay: cancel all",
 		"inbox: lock a consumer", "inbox: retire a consumer", "inbox: skip to an offset", "inbox: accept a numbering",
 		"inbox: resume what waited for a numbering",
 		"inbox: lock the consumers", "inbox: move a consumer from ids", "inbox: forget the offsets of a topic",

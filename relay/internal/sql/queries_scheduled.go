@@ -65,6 +65,28 @@ delete from {schema}outbox_scheduled
 where lane = any (array(select generate_series(0, 31))::smallint[]) and due = $2 and seq = $1
 returning message_id, tenant, topic, key, type, due`
 
+	// The lanes that have such events: a move holds the locks of its lanes, and deletes the same rows in another order.
+	LockScheduled = `-- relay: lock scheduled
+select l.lane from {schema}outbox_lane l
+where (coalesce($2::text, '') = '' or l.lane = hashtextextended($2::text collate "C", 0) & 31)
+	and exists (select from {schema}outbox_scheduled s where s.lane = l.lane and s.topic = $1
+		and ($2::text is null or s.key = $2) and ($3::text is null or s.tenant = $3))
+order by l.lane for update of l`
+
+	// Chosen is more than gone if a cancellation of one event, which locks no lane, was quicker.
+	CancelAll = `-- relay: cancel all
+with chosen as materialized (
+	select s.lane, s.due, s.seq from unnest($4::smallint[]) l (lane) cross join lateral (
+		select o.lane, o.due, o.seq from {schema}outbox_scheduled o where o.lane = l.lane and o.topic = $1
+			and ($2::text is null or o.key = $2) and ($3::text is null or o.tenant = $3)
+		order by o.due, o.seq limit $5) s
+	limit $5
+), gone as (
+	delete from {schema}outbox_scheduled s using chosen c where s.lane = c.lane and s.due = c.due and s.seq = c.seq
+	returning true
+)
+select (select count(*) from chosen), (select count(*) from gone)`
+
 	StatusScheduled = `-- relay: status scheduled
 select count(*), count(*) filter (where due <= clock_timestamp()), min(due) from {schema}outbox_scheduled`
 )
