@@ -13,7 +13,7 @@ import (
 )
 
 // operate lists the routes of the verbs whose forms hold nothing but their flags.
-func (h *Handler) operate(add func(path string, serve func(*request) error)) {
+func operate(add func(path string, serve func(*request) error)) {
 	outbox := func(q *request) (*operator.Operator, []string, error) {
 		o, err := q.db.outbox(q.who.Name)
 		return o, nil, err

@@ -28,13 +28,29 @@ type request struct {
 	until time.Time // until when the page waits for databases; zero: not started
 }
 
-// routes lists all pages and verbs, and the level that each requires.
-func (h *Handler) routes() *http.ServeMux {
-	mux := http.NewServeMux()
+// Route is a page, or a change, below the Prefix of a Handler.
+type Route struct {
+	Method, Path string // Path is a pattern of http.ServeMux
+	Level        Level  // that it requires
+}
+
+// Routes lists what a Handler serves, for the rules of a proxy before it.
+func Routes() (list []Route) {
+	for _, r := range table() {
+		list = append(list, r.Route)
+	}
+	return list
+}
+
+type served struct {
+	Route
+	serve func(*request) error
+}
+
+// table lists all pages and verbs.
+func table() (list []served) {
 	add := func(method, path string, level Level, serve func(*request) error) {
-		mux.HandleFunc(method+" "+h.cfg.Prefix+path, func(w http.ResponseWriter, r *http.Request) {
-			h.serve(w, r, level, serve)
-		})
+		list = append(list, served{Route{method, path, level}, serve})
 	}
 	add("GET", "/{$}", View, overview)
 	add("GET", "/db/{db}", View, overviewOne)
@@ -70,7 +86,17 @@ func (h *Handler) routes() *http.ServeMux {
 	add("GET", "/db/{db}/{side}/failures", View, showGroup)
 	add("POST", "/db/{db}/{side}/failures/release", Operate, releaseGroup)
 	add("POST", "/db/{db}/{side}/failures/discard", Operate, discardGroup)
-	h.operate(func(path string, serve func(*request) error) { add("POST", path, Operate, serve) })
+	operate(func(path string, serve func(*request) error) { add("POST", path, Operate, serve) })
+	return list
+}
+
+func (h *Handler) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	for _, of := range table() {
+		mux.HandleFunc(of.Method+" "+h.cfg.Prefix+of.Path, func(w http.ResponseWriter, r *http.Request) {
+			h.serve(w, r, of.Level, of.serve)
+		})
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		h.request(w, r).refuse(notFound("The pages begin at " + h.path() + "."))
 	})

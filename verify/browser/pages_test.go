@@ -4,7 +4,6 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,9 +18,6 @@ import (
 	"github.com/effectonce/effectonce/ui"
 )
 
-// routed finds the routes in the source: a new one is visited as soon as it stands there.
-var routed = regexp.MustCompile(`\tadd\("(GET|POST)", "([^"]+)", (View|Reveal|Operate), `)
-
 // table is the table of routes.
 type table struct {
 	mux  *http.ServeMux
@@ -30,17 +26,10 @@ type table struct {
 
 func routes(t *testing.T) table {
 	t.Helper()
-	source, err := os.ReadFile("../../ui/routes.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := table{mux: http.NewServeMux()}
-	for _, m := range routed.FindAllStringSubmatch(string(source), -1) {
-		r.list = append(r.list, m[1]+" "+m[2])
-		r.mux.Handle(m[1]+" "+prefix+m[2], http.NotFoundHandler())
-	}
-	if n := strings.Count(string(source), "\tadd(\""); len(r.list) != n || n < 15 {
-		t.Fatalf("found %d routes of %d", len(r.list), n)
+	for _, of := range ui.Routes() {
+		r.list = append(r.list, of.Method+" "+of.Path)
+		r.mux.Handle(of.Method+" "+prefix+of.Path, http.NotFoundHandler())
 	}
 	return r
 }
