@@ -23,14 +23,15 @@ type Monitor struct {
 	mu      sync.Mutex
 	failing map[string]bool // parts
 	away    bool
-	since   time.Time // when the last outage began
-	ended   time.Time // when the last outage but this one ended
-	last    error     // of what failed last
+	since   time.Time       // when the last outage began
+	ended   time.Time       // when the last outage but this one ended
+	last    error           // of what failed last
+	late    map[string]bool // parts of which an error was ignored since then
 }
 
 // Report records the outcome of an attempt of a part, which last heard of the system at a time; err is nil, too, if the
-// part has no more work. The end of the relay's own context is ignored, and so is an error of a part that has heard
-// nothing since the end of the last outage: its connection died in that one, or it noticed that one late.
+// part has no more work. The end of the relay's own context is ignored, and so is the first error of a part that has
+// heard nothing since the end of the last outage: its connection died in that one, or it noticed that one late.
 func (m *Monitor) Report(part string, err error, heard time.Time) {
 	if errors.Is(err, context.Canceled) {
 		return
@@ -41,12 +42,13 @@ func (m *Monitor) Report(part string, err error, heard time.Time) {
 	case err == nil:
 		delete(m.failing, part)
 		if m.away && len(m.failing) == 0 {
-			m.away, m.ended = false, time.Now()
+			m.away, m.ended, m.late = false, time.Now(), map[string]bool{}
 			m.Log.Info(m.System+" is well again: nothing fails there now", "after",
 				time.Since(m.since).Round(time.Millisecond))
 			m.notify(nil)
 		}
-	case !m.away && heard.Before(m.ended):
+	case !m.away && heard.Before(m.ended) && !m.late[part]:
+		m.late[part] = true
 	default:
 		if m.failing == nil {
 			m.failing = map[string]bool{}
