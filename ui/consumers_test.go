@@ -41,7 +41,7 @@ func TestConsumerVerbs(t *testing.T) {
 		"relay inbox move"+in+"ledger --to ... --reason", "relay inbox retire"+in+"ledger --reason",
 		"Stop its workers first (acme on h1 runs it)")
 	lacks(t, page, "<kills>")
-	at := "/db/in/consumers/"
+	at := "/db/in/inbox/"
 	skip := []string{"consumer", "ledger", "topic", "payments", "partition", "3", "to", "42"}
 	if status, page := s.post(at+"skip", skip...); status != http.StatusUnprocessableEntity ||
 		!contains(page, "stop its workers first") {
@@ -59,8 +59,8 @@ func TestConsumerVerbs(t *testing.T) {
 			"skip",
 			[]string{"consumer", "ledger", "topic", "payments", "partition", "3", "to", "42"},
 			http.StatusOK,
-			"Consumer ledger goes on at offset 42 of payments/3, after 41: the effects between do not run. Set its " +
-				"group to offset 42 as well",
+			"The consumer goes on at offset 42 of payments/3, after 41: the effects between do not run. Set its " +
+				"group to the same offset as well",
 		},
 		{
 			"skip",
@@ -71,7 +71,7 @@ func TestConsumerVerbs(t *testing.T) {
 		{
 			"skip",
 			[]string{"consumer", "ledger", "topic", "payments", "partition", "3", "to", "-1"},
-			http.StatusUnprocessableEntity, "This is no offset",
+			http.StatusUnprocessableEntity, "which offset is handled again",
 		},
 		{"skip", []string{"topic", "payments", "partition", "3", "to", "43"}, http.StatusBadRequest, "the page anew"},
 		{
@@ -98,12 +98,12 @@ func TestConsumerVerbs(t *testing.T) {
 			http.StatusUnprocessableEntity,
 			"knows no offsets of topic",
 		},
-		{"move", []string{"consumer", "ledger", "to", "id"}, http.StatusBadRequest, "load the page anew"},
+		{"move", []string{"consumer", "ledger", "to", "id"}, http.StatusUnprocessableEntity, "watermark or offset"},
 		{
 			"move",
 			[]string{"consumer", "ledger", "to", "watermark"},
 			http.StatusOK,
-			"Consumer ledger goes by watermark. Start its workers with that setting",
+			"The consumer deduplicates by watermark. Start its workers with that setting",
 		},
 		{"move", []string{"consumer", "ledger", "to", "offset"}, http.StatusUnprocessableEntity, "does not go by ids"},
 	} {
@@ -118,7 +118,7 @@ func TestConsumerVerbs(t *testing.T) {
 	if status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}
-	wants(t, page, "Consumer ledger is retired. Days are kept for the windows of the others.",
+	wants(t, page, "The consumer is retired. Days are kept for the windows of the others.",
 		"relay inbox retire"+in+"ledger --reason 'it'\\''s <late>'")
 	lacks(t, s.get("/consumers"), "POISON", "new_numbering", "offsets_went_back", "Retire consumer ledger")
 	for action, want := range map[string]int64{

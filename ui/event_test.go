@@ -199,7 +199,8 @@ func TestAlone(t *testing.T) {
 	if status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}
-	wants(t, page, "It is given up for good.", fmt.Sprintf("relay parked discard --schema %s --id %d", db.Schema, gone))
+	wants(t, page, "1 event is given up for good.",
+		fmt.Sprintf("relay parked discard --schema %s --id %d", db.Schema, gone))
 	if status, page = s.post(eventPath(listed) + "/release"); status < 400 {
 		t.Errorf("%d %s", status, page)
 	}

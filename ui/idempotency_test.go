@@ -75,7 +75,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	of := func(value string, more ...string) []string {
 		return append([]string{"tenant", "acme", "operation", "payment.create", "key", value}, more...)
 	}
-	const at = "/db/shop/idempotency/"
+	const at = "/db/shop/keys/"
 	for _, wrong := range []struct {
 		verb string
 		form []string
@@ -84,7 +84,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		{"complete", of("happened", "code", "503")},
 		{"complete", of("happened")},
 		{"retry", []string{"key", "again"}},
-		{"retry-all", nil},
+		{"retry", []string{"all", "1"}},
 	} {
 		if status, page := s.post(at+wrong.verb, wrong.form...); status < 400 || status >= 500 {
 			t.Errorf("%s %v: %d %s", wrong.verb, wrong.form, status, page)
@@ -96,7 +96,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		t.Fatalf("%d %s", status, page)
 	}
 	wants(t, page, "It is completed", "relay keys complete --schema "+db.Schema+" --tenant acme --operation "+
-		"payment.create --key happened --code 201 --resource p1 --body answer.json --content-type application/json "+
+		"payment.create --key happened --code 201 --resource p1 --body answer.json "+
 		"--reason")
 	never := func(context.Context, *guard.Op) (idempotency.Result, error) {
 		t.Error("it ran")
@@ -115,7 +115,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	if status, page = s.post(at+"retry", of("again")...); status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}
-	status, page = s.post(at+"retry-all", "operation", "payment.create")
+	status, page = s.post(at+"retry", "operation", "payment.create", "all", "1")
 	if status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}

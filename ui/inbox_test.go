@@ -125,7 +125,7 @@ func TestConsumers(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
-	wants(t, page, "goes on within seconds")
+	wants(t, page, "resumes within seconds")
 	lacks(t, s.get("/consumers"), "POISON")
 	if status, page = s.post("/db/ledger-db/inbox/resume", form...); status != http.StatusConflict {
 		t.Errorf("one that runs: %d %s", status, page)

@@ -33,14 +33,14 @@ func TestScheduled(t *testing.T) {
 	}
 	const cancel = "/db/orders/scheduled/cancel"
 	const due = "2125-01-02T03:04:05Z"
-	if status, _ := s.post(cancel, "seq", "2"); status != http.StatusBadRequest {
+	if status, _ := s.post(cancel, "seq", "2"); status != http.StatusUnprocessableEntity {
 		t.Errorf("without its time: %d", status)
 	}
 	status, page := s.post(cancel, "seq", "2", "due", due)
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
-	wants(t, page, "It will not be published.",
+	wants(t, page, "Event 2 will not be published.",
 		fmt.Sprintf("relay scheduled cancel --schema %s --seq 2 --due %s --reason", db.Schema, due))
 	if status, page = s.post(cancel, "seq", "2", "due", due); status != http.StatusConflict {
 		t.Errorf("what is cancelled: %d %s", status, page)

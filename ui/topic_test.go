@@ -84,7 +84,7 @@ func TestTopic(t *testing.T) {
 	}
 	wants(t, page, "is pinned to 3 partitions", "--partitions 3 --anyway --reason")
 	lacks(t, s.get(path), "is pinned to 2")
-	if status, page = s.post(at+"discard", "topic", name); status != http.StatusBadRequest {
+	if status, page = s.post(at+"discard", "topic", name); status != http.StatusUnprocessableEntity {
 		t.Errorf("neither one nor all: %d %s", status, page)
 	}
 	if status, page = s.post(at+"discard", "topic", name, "message-id", first); status != http.StatusOK {
@@ -97,7 +97,8 @@ func TestTopic(t *testing.T) {
 	if status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}
-	wants(t, page, "2 events given up for good. An attempt to send 1 of them may have reached Kafka", "--all --reason")
+	wants(t, page, "2 events are given up for good. An attempt to send 1 of them may have reached Kafka",
+		"--all --reason")
 	if status, page = s.post(at+"accept-cluster", "cluster", "the-new-one"); status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}

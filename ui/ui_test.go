@@ -322,7 +322,7 @@ func TestKeys(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
-	wants(t, page, "1 event given up for good.")
+	wants(t, page, "1 event is given up for good.")
 	if status, page = s.post("/db/orders/outbox/keys/discard", "topic", "payments", "tenant", "", "key",
 		ui.B64("other")); status != http.StatusConflict {
 		t.Errorf("what is gone: %d %s", status, page)
