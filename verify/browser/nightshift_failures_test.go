@@ -273,7 +273,7 @@ var failures = []failure{
 			n.goes("Consumers", "1 quarantined")
 			n.goes("Only those", "")
 			n.goes("1", "PaymentAccepted")
-			n.verb("Release", "", "Release it", "It is released")
+			n.verb("Release", "", "Release it", "is released")
 			n.until("select not exists (select from inbox_parked)")
 		},
 	},
