@@ -3,6 +3,7 @@ package dump
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/verify/history/tables"
 )
@@ -187,8 +189,19 @@ func offsets(ctx context.Context, client *kgo.Client, of []history.End, at int64
 	return out, nil
 }
 
-// committed returns the committed offsets of a group, -1 for none.
-func (s Source) committed(ctx context.Context, c Consumer) ([]history.Offset, error) {
+// committed returns the committed offsets of a group, -1 for none. A new cluster has no coordinator for a moment.
+func (s Source) committed(ctx context.Context, c Consumer) (list []history.Offset, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		list, err = s.askCommitted(ctx, c)
+		if !errors.Is(err, kerr.CoordinatorNotAvailable) || sleep.For(ctx, 100*time.Millisecond) != nil {
+			return list, err
+		}
+	}
+}
+
+func (s Source) askCommitted(ctx context.Context, c Consumer) ([]history.Offset, error) {
 	client, err := s.client()
 	if err != nil {
 		return nil, err
