@@ -101,8 +101,9 @@ func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context
 	return nil, err
 }
 
-// Call calls a provider. It records the step before the call, and the answer after it. The provider gets the key of
-// [StepKey], so a repeated call has the same key.
+// Call calls a provider. It records the step before the call, also before a repeated one, and the answer after it: an
+// owner that has lost the operation does not call. The provider gets the key of [StepKey], so a repeated call has the
+// same key.
 //
 // Errors of do: [outcome.Terminal] is a final refusal, recorded and returned to every later attempt; after
 // [outcome.Retryable] certainly nothing has happened; after every other error the outcome is unknown, and Call
@@ -128,13 +129,20 @@ func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.C
 	retry := s.State == store.StepSent
 	if !retry {
 		s = store.Step{Name: name, State: store.StepSent, Key: key}
-		if err := o.set(ctx, s); err != nil || ctx.Err() != nil {
+	}
+	err = o.set(ctx, s)
+	saved := err == nil
+	if saved {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		if !retry {
 			o.drop(name)
-			if err == nil {
-				err = errors.Join(context.Cause(ctx), o.save(ctx))
+			if saved {
+				err = errors.Join(err, o.save(ctx))
 			}
-			return nil, outcome.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name, err))
 		}
+		return nil, outcome.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name, err))
 	}
 	data, err := do(ctx, Call{Key: s.Key, Fence: o.lease.Fence, Retry: retry})
 	class, code := outcome.Of(err)

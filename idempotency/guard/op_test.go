@@ -332,6 +332,61 @@ func TestRun_LostOwnerSendsNothing(t *testing.T) {
 	})
 }
 
+// TestResume_LostOwnerSendsNothing: it does not repeat a call, or the undo of one, either.
+func TestResume_LostOwnerSendsNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		state store.StepState
+		step  func(ctx context.Context, op *guard.Op, sent func()) error
+	}{
+		"a call": {store.StepSent, func(ctx context.Context, op *guard.Op, sent func()) error {
+			_, err := op.Call(ctx, "charge", func(context.Context, guard.Call) ([]byte, error) {
+				sent()
+				return nil, nil
+			})
+			return err
+		}},
+		"an undo": {store.StepUndoing, func(ctx context.Context, op *guard.Op, sent func()) error {
+			return op.Compensate(ctx, guard.SagaStep{
+				Name: "charge",
+				Undo: func(context.Context, guard.Call, []byte) error { sent(); return nil },
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := memstore.New(memstore.Config{})
+				claim := func(token string) store.ClaimResult {
+					advance(2 * time.Second)
+					got, err := m.Claim(t.Context(), request(1), store.ClaimOptions{
+						Token: token, Lease: time.Second, Rerun: true,
+					})
+					if err != nil || !got.Won {
+						t.Fatalf("%+v, %v", got, err)
+					}
+					return got
+				}
+				first := claim("first")
+				if err := m.Save(t.Context(), first.Lease, store.Progress{
+					Steps: []store.Step{{Name: "charge", State: c.state, Key: "k"}},
+				}); err != nil {
+					t.Fatal(err)
+				}
+				lost, _ := claim("lost"), claim("next")
+				sent := 0
+				_, err := newGuard(t, m, guard.Config{}).Resume(t.Context(), lost,
+					func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+						return idempotency.Result{}, c.step(ctx, op, func() { sent++ })
+					})
+				if !errors.Is(err, store.ErrLeaseLost) || sent != 0 {
+					t.Errorf("%v, sent %d times", err, sent)
+				}
+			})
+		})
+	}
+}
+
 func TestRun_NamesAreUsedOnce(t *testing.T) {
 	t.Parallel()
 	p := &fakeprovider.Provider{}

@@ -92,11 +92,9 @@ func (o *Op) undo(ctx context.Context, s SagaStep, done store.Step) error {
 		return context.Cause(ctx)
 	}
 	retry := done.State == store.StepUndoing
-	if !retry {
-		done.State = store.StepUndoing
-		if err := o.set(ctx, done); err != nil {
-			return fmt.Errorf("undo of step %q was not begun: %w", s.Name, err)
-		}
+	done.State = store.StepUndoing
+	if err := o.set(ctx, done); err != nil {
+		return fmt.Errorf("undo of step %q was not begun: %w", s.Name, err)
 	}
 	key := StepKey(o.lease.Key, "undo "+s.Name)
 	if s.Key != "" {

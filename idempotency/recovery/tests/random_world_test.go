@@ -28,6 +28,7 @@ func (r *randomRun) pay(ctx context.Context, op *guard.Op) (idempotency.Result, 
 	if err != nil {
 		return idempotency.Result{}, err
 	}
+	r.randomPause(6 * time.Second) // it may lose its lease, and not notice
 	card, err := r.call(ctx, op, "charge", chargeKey(k), &r.bank)
 	if err != nil {
 		return idempotency.Result{Code: http.StatusPaymentRequired}, err
