@@ -12,9 +12,9 @@ import (
 type Handler struct {
 	// Probe asks the provider about an open step. Nil: the provider cannot be asked; see IdempotentProvider.
 	Probe Probe
-	// IdempotentProvider: every provider treats a second call with the same key as the first one, for longer than an
-	// operation can wait here. Without a Probe, Resume then calls again. If it is set for another provider, effects
-	// happen twice.
+	// IdempotentProvider: every provider treats a second call with the same key as the first one, also after a final
+	// refusal, for longer than an operation can wait here. Without a Probe, Resume then calls again. If it is set for
+	// another provider, effects happen twice.
 	IdempotentProvider bool
 	// ProbeLocal looks up in the service's own database whether work without recovery points, as [guard.Guard.Do] runs
 	// it, was committed: Happened with the result, or NotHappened, which releases the key unless there is a Resume. It

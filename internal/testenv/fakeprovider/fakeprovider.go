@@ -31,7 +31,8 @@ var (
 	ErrTimeout     = errors.New("time-out: no answer")
 )
 
-// Provider is a payment provider. The zero value is ready to use and deduplicates by key.
+// Provider is a payment provider. The zero value is ready to use and deduplicates by key: a second call with a key
+// finds the effect of the first one, or its refusal.
 type Provider struct {
 	// Forgetful providers do not deduplicate by key. Ask still finds an effect by its key.
 	Forgetful bool
@@ -41,6 +42,7 @@ type Provider struct {
 	mu      sync.Mutex
 	faults  []Fault
 	effects []Effect
+	refused map[string]bool // by key
 	calls   int
 }
 
@@ -59,7 +61,7 @@ func (p *Provider) Next(faults ...Fault) {
 
 // Do makes an effect, one per key, and returns its id.
 func (p *Provider) Do(_ context.Context, key, what string) (string, error) {
-	return p.call(func() (Effect, bool) {
+	return p.call(key, func() (Effect, bool) {
 		for _, e := range p.effects {
 			if e.Key == key && !p.Forgetful {
 				return e, true
@@ -76,7 +78,7 @@ func (p *Provider) Do(_ context.Context, key, what string) (string, error) {
 // Undo undoes an effect. It fails if another key has undone the effect before.
 func (p *Provider) Undo(_ context.Context, key, id string) error {
 	var twice error
-	_, err := p.call(func() (Effect, bool) { return Effect{}, false }, func() string {
+	_, err := p.call(key, func() (Effect, bool) { return Effect{}, false }, func() string {
 		for i, e := range p.effects {
 			switch {
 			case e.ID != id:
@@ -92,7 +94,7 @@ func (p *Provider) Undo(_ context.Context, key, id string) error {
 }
 
 // call makes a call with the next fault. It does not refuse a key that has an effect.
-func (p *Provider) call(known func() (Effect, bool), effect func() string) (string, error) {
+func (p *Provider) call(key string, known func() (Effect, bool), effect func() string) (string, error) {
 	p.at("sent")
 	p.mu.Lock()
 	p.calls++
@@ -101,11 +103,19 @@ func (p *Provider) call(known func() (Effect, bool), effect func() string) (stri
 		fault, p.faults = p.faults[0], p.faults[1:]
 	}
 	before, ok := known()
-	if ok && fault == Refuse {
+	switch {
+	case ok && fault == Refuse:
 		fault = None
+	case p.refused[key] && fault == None:
+		fault = Refuse
+	case fault == Refuse && !p.Forgetful:
+		if p.refused == nil {
+			p.refused = map[string]bool{}
+		}
+		p.refused[key] = true
 	}
 	id := before.ID
-	if !ok && (fault == None || fault == LostAnswer) {
+	if !ok && !p.refused[key] && (fault == None || fault == LostAnswer) {
 		id = effect()
 	}
 	p.mu.Unlock()
