@@ -75,30 +75,57 @@ func TestRefusedOffsetThatIsThereIsAnOutage(t *testing.T) {
 	offsetsOf(t, h.await(t, 5)[0], 0, 5)
 }
 
-// Single answers say that the log was cut below the position. None is believed unless the next one says the same.
+// Answers say that the log was cut below the position, each with another one or an error behind it. None is believed
+// unless the next one says the same.
 func TestOneAnswerCutsNoLog(t *testing.T) {
 	t.Parallel()
-	var said atomic.Int32
-	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
-		f := req.(*kmsg.FetchRequest)
-		if f.Topics[0].Partitions[0].FetchOffset != 5 {
-			return nil
-		}
-		if n := said.Add(1); n != 1 && n != 3 {
-			return nil
-		}
-		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) {
-			p.DivergingEpoch.Epoch, p.DivergingEpoch.EndOffset = 0, 2
+	for name, c := range map[string]struct {
+		between int16 // the code of the answer between the false ones
+		again   bool  // asked when the consumer starts again
+	}{
+		"the truth between":                 {},
+		"an error between":                  {between: kerr.NotLeaderForPartition.Code},
+		"an error behind it, at the start":  {between: kerr.OffsetOutOfRange.Code, again: true},
+		"an error between, at the start":    {between: kerr.NotLeaderForPartition.Code, again: true},
+		"the truth behind it, at the start": {again: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asks atomic.Bool
+			var said atomic.Int32
+			brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
+				f := req.(*kmsg.FetchRequest)
+				if !asks.Load() || f.Topics[0].Partitions[0].FetchOffset != 5 {
+					return nil
+				}
+				n := said.Add(1)
+				if n > 3 || n == 2 && c.between == 0 {
+					return nil
+				}
+				return fetched(f, func(p *kmsg.FetchResponseTopicPartition) {
+					if n == 2 {
+						p.ErrorCode = c.between
+						return
+					}
+					p.DivergingEpoch.Epoch, p.DivergingEpoch.EndOffset = 0, 2
+				})
+			})
+			cfg := config(topic)
+			cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+			h := newHandler()
+			asks.Store(!c.again)
+			m := startAt(t, h, brokers, topic, cfg)
+			h.await(t, 5)
+			if c.again {
+				m.stop(t)
+				asks.Store(true)
+				startAt(t, h, brokers, topic, cfg)
+			}
+			await(t, "a fetch behind the false answers", func() bool { return said.Load() > 4 })
+			kafkatest.ProduceAt(t, brokers, topic, records(2, 0)...)
+			offsetsOf(t, h.await(t, 7)[0], 0, 7)
 		})
-	})
-	cfg := config(topic)
-	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
-	h := newHandler()
-	startAt(t, h, brokers, topic, cfg)
-	h.await(t, 5)
-	await(t, "a fetch behind the false answers", func() bool { return said.Load() > 4 })
-	kafkatest.ProduceAt(t, brokers, topic, records(2, 0)...)
-	offsetsOf(t, h.await(t, 7)[0], 0, 7)
+	}
 }
 
 // One answer says that the log begins elsewhere. A consumer that believed it would skip what is before, or begin where

@@ -31,6 +31,8 @@ func (p *partition) fetch(ctx context.Context) error {
 	var open openTransaction
 	for p.budget.wait(ctx, p.held.Load) {
 		res, err := p.request(ctx, offset)
+		before := cut
+		cut = -1
 		switch {
 		case err == nil:
 			p.c.outage.works(p.String())
@@ -64,17 +66,15 @@ func (p *partition) fetch(ctx context.Context) error {
 			p.setEnd(res.highWatermark)
 		}
 		if 0 <= res.diverged && res.diverged < offset {
-			if res.diverged != cut { // one answer may be false
+			if res.diverged != before { // one answer may be false
 				cut = res.diverged
 				continue
 			}
 			if offset, err = p.wasCut(ctx, res.diverged, offset); err != nil {
 				return err
 			}
-			cut = -1
 			continue
 		}
-		cut = -1
 		if offset, err = p.deliver(ctx, dec, res, offset); err != nil {
 			switch bad++; bad {
 			case 1:
@@ -209,9 +209,10 @@ func (p *partition) divergence(ctx context.Context, log uuid.UUID) (at int64, ok
 			topic: p.Topic, log: log, partition: p.ID, offset: group.committed, epoch: group.epoch, maxBytes: 1,
 			maxWait: time.Millisecond,
 		})
+		before := at
+		at = -1
 		switch {
 		case err == nil:
-			before := at
 			at = res.diverged
 			if at >= 0 && at != before { // one answer may be false
 				return false
