@@ -194,8 +194,8 @@ func answerOf(res *produce.Response, to *partition) answer {
 	return answer{err: fmt.Errorf("publisher: the broker did not answer for %s-%d", to.topic.name, to.id)}
 }
 
-// refusalOf returns the broker's error; nil means that the batch was written.
-func refusalOf(said *produce.ResponsePartition) error {
+// errorOf returns the broker's error; nil means that the batch was written.
+func errorOf(said *produce.ResponsePartition) error {
 	switch {
 	case said.ErrorCode == 0:
 		return nil

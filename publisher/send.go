@@ -197,7 +197,7 @@ func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) 
 		defer r.resume()
 		return -1, k.metadataError(ctx, to.topic.name, err)
 	}
-	if refused := refusalOf(said); refused != nil {
+	if refused := errorOf(said); refused != nil {
 		first = -1
 		for i := range said.RecordErrors {
 			if n := int(said.RecordErrors[i].BatchIndex); first < 0 || n < first {

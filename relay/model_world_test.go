@@ -449,7 +449,7 @@ func (m *modelRun) loadClaim(i int, r *engine) (*cycle.Claim, *delivery.Delivery
 			Alone: it.alone, Partition: int32(it.partition), Behind: it.behind,
 		}
 		if it.refused {
-			one.Refusal = &delivery.Refusal{Code: "R", Error: "refused"}
+			one.Cause = &delivery.Cause{Code: "R", Error: "refused"}
 		}
 		c.Events, c.Items = append(c.Events, e), append(c.Items, one)
 	}
@@ -474,7 +474,7 @@ func (m *modelRun) storeClaim(i int, r *engine, c *cycle.Claim) {
 		to.items[k] = modelItem{
 			ev: eventOf(c.Events[k].ID), id: uint8(it.ID), from: uint8(it.From), fate: uint8(it.Fate),
 			seq: int32(p.Seq), partition: int8(it.Partition), sent: it.Sent, alone: it.Alone, behind: it.Behind,
-			first: p.First, maybe: p.Maybe, refused: it.Refusal != nil,
+			first: p.First, maybe: p.Maybe, refused: it.Cause != nil,
 		}
 	}
 }

@@ -289,7 +289,7 @@ func TestRefusedMessageParksItsKey(t *testing.T) {
 		}
 		return nil
 	}}
-	drain(t, db, newPublisher(t, b, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Refusal {
+	drain(t, db, newPublisher(t, b, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Meaning {
 		if errors.Is(err, tooLarge) {
 			return watermill.RecordRefused
 		}

@@ -31,18 +31,18 @@ type PublisherConfig struct {
 	// its key with it. A refused message is sent once more, alone, and that answer counts, because a publisher that
 	// batches refuses the whole batch for one of its messages. Default: no error is a refusal, and a message that fails
 	// is sent again without end.
-	Refused func(topic string, err error) Refusal
+	Refused func(topic string, err error) Meaning
 	// Propagator extracts the trace from an event's headers into its message's context; it must be the Appender's. Nil:
 	// W3C trace context, without baggage.
 	Propagator propagation.TextMapPropagator
 }
 
-// Refusal is the meaning of a publisher's error.
-type Refusal int
+// Meaning is what an error of a message.Publisher says.
+type Meaning int
 
 const (
 	// NotRefused: the outcome is unknown, or the message can be sent later.
-	NotRefused Refusal = iota
+	NotRefused Meaning = iota
 	// RecordRefused: the broker will never accept this message.
 	RecordRefused
 	// TopicRefused: the broker accepts no message for this topic, which does not exist or denies writes.
@@ -89,7 +89,7 @@ func NewPublisher(to message.Publisher, cfg PublisherConfig) (*Publisher, error)
 		cfg.Timeout = math.MaxInt64
 	}
 	if cfg.Refused == nil {
-		cfg.Refused = func(string, error) Refusal { return NotRefused }
+		cfg.Refused = func(string, error) Meaning { return NotRefused }
 	}
 	if cfg.Propagator == nil {
 		cfg.Propagator = propagation.TraceContext{}

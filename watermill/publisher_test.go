@@ -193,7 +193,7 @@ func TestRefusals(t *testing.T) {
 			}
 			return nil
 		}}
-		p := newPublisher(t, b, watermill.PublisherConfig{Refused: func(topic string, err error) watermill.Refusal {
+		p := newPublisher(t, b, watermill.PublisherConfig{Refused: func(topic string, err error) watermill.Meaning {
 			switch {
 			case topic != "t":
 				t.Errorf("topic %q", topic)
@@ -210,7 +210,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	b := &broker{do: func(*message.Message) error { return missing }}
-	p := newPublisher(t, b, watermill.PublisherConfig{Parallel: 1, Refused: func(string, error) watermill.Refusal {
+	p := newPublisher(t, b, watermill.PublisherConfig{Parallel: 1, Refused: func(string, error) watermill.Meaning {
 		return watermill.TopicRefused
 	}})
 	if v := verdicts(p.Publish(t.Context(), laneEvents(3, 2))); v.count(rejected("topic")) != 1 ||
@@ -242,7 +242,7 @@ func TestBatchRefusedForOneMessage(t *testing.T) {
 		}
 		return nil
 	}}
-	p := newPublisher(t, b, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Refusal {
+	p := newPublisher(t, b, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Meaning {
 		if errors.Is(err, tooLarge) {
 			return watermill.RecordRefused
 		}

@@ -107,7 +107,7 @@ func overWatermillKafka(brokers []string) (*watermill.Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return watermill.NewPublisher(pub, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Refusal {
+	return watermill.NewPublisher(pub, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Meaning {
 		switch {
 		case errors.Is(err, sarama.ErrMessageSizeTooLarge), errors.Is(err, sarama.ErrInvalidRecord):
 			return watermill.RecordRefused

@@ -68,9 +68,9 @@ type tally struct {
 
 // refused is the first refused event of a tally, for the log.
 type refused struct {
-	id      uuid.UUID
-	topic   string
-	refusal delivery.Refusal
+	id    uuid.UUID
+	topic string
+	cause delivery.Cause
 }
 
 func (o *tally) hold(at delivery.Place, events int) {
@@ -230,12 +230,12 @@ func (set *settling) gatherOne(c *Claim, i int, l *Part, named bool) {
 		if it.Behind {
 			attempts = 0
 		} else if l.fates.refused++; l.fates.refused == 1 {
-			l.fates.first = refused{e.ID, e.Topic, *it.Refusal}
+			l.fates.first = refused{e.ID, e.Topic, *it.Cause}
 		}
 		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.Lane), append(p.ids, it.ID), append(p.alone, it.Alone),
 			append(p.sent, it.Sent)
-		p.attempts, p.errors, p.codes = append(p.attempts, attempts), append(p.errors, it.Refusal.Error),
-			append(p.codes, it.Refusal.Code)
+		p.attempts, p.errors, p.codes = append(p.attempts, attempts), append(p.errors, it.Cause.Error),
+			append(p.codes, it.Cause.Code)
 		set.parks[l.Lane] = true
 		l.fates.parked++
 	case delivery.Undecided: // not in a lane that is complete
@@ -351,7 +351,7 @@ func (r *Cycle) reportSettled(n *tally, gone int, took time.Duration) {
 		o.Parked(n.parked)
 	}
 	r.Log.Error("events were refused and are parked; see `relay parked list`", "events", n.parked, "refused", n.refused,
-		"first", n.first.id, "topic", n.first.topic, "code", n.first.refusal.Code, "error", n.first.refusal.Error)
+		"first", n.first.id, "topic", n.first.topic, "code", n.first.cause.Code, "error", n.first.cause.Error)
 }
 
 // queueSettled settles lanes whose events are all acked and in the outbox: they are deleted, or moved to the archive.

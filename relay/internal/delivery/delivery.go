@@ -32,13 +32,13 @@ type Item struct {
 	ID        int64 // in the outbox
 	From      Source
 	Fate      Fate
-	Sent      bool     // an attempt under this number may have reached the broker, now or in an earlier claim
-	Alone     bool     // parked, or will be parked, without its key
-	Partition int32    // FromHeld, or Held: of the group
-	Refusal   *Refusal // Parked: the reason
-	Behind    bool     // Parked: it is behind a refused event
-	Large     bool     // read in bulk, without its large columns
-	At        Row      // read in bulk: the position of its row then
+	Sent      bool   // an attempt under this number may have reached the broker, now or in an earlier claim
+	Alone     bool   // parked, or will be parked, without its key
+	Partition int32  // FromHeld, or Held: of the group
+	Cause     *Cause // Parked: why
+	Behind    bool   // Parked: it is behind a refused event
+	Large     bool   // read in bulk, without its large columns
+	At        Row    // read in bulk: the position of its row then
 }
 
 // Row is the position of a row: a pgtype.TID.

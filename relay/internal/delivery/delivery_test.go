@@ -215,8 +215,8 @@ func TestRefusalsAreKept(t *testing.T) {
 	verdicts := []error{refused, unsent, unsent}
 	d.Take(verdicts)
 	d.Judge(verdicts, nil, toPartition)
-	if items[0].Refusal == nil || items[1].Refusal != items[0].Refusal || items[2].Refusal != nil {
-		t.Errorf("refusals %v, %v, %v", items[0].Refusal, items[1].Refusal, items[2].Refusal)
+	if items[0].Cause == nil || items[1].Cause != items[0].Cause || items[2].Cause != nil {
+		t.Errorf("causes %v, %v, %v", items[0].Cause, items[1].Cause, items[2].Cause)
 	}
 	for which := range 2 { // one of them is already, or will be, parked without its key
 		d, items := delivered("t0a t0a")
@@ -279,15 +279,15 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-func TestRefusal(t *testing.T) {
+func TestCause(t *testing.T) {
 	t.Parallel()
 	long := errors.New("\xff\x00" + strings.Repeat("é", longestError))
-	r := refusalOf(fmt.Errorf("wrapped: %w", &outcome.Refusal{Code: "CODE\x00", Err: long}))
+	r := causeOf(fmt.Errorf("wrapped: %w", &outcome.Refusal{Code: "CODE\x00", Err: long}))
 	if r.Code != "CODE?" || !strings.HasPrefix(r.Error, "wrapped: ??é") || len(r.Error) > longestError+3 {
 		t.Errorf("a refusal is %q, %d bytes: %.20q", r.Code, len(r.Error), r.Error)
 	}
 	for length, want := range map[int]int{longestError: longestError, longestError + 1: longestError + 3} {
-		r := refusalOf(&outcome.Refusal{Err: errors.New(strings.Repeat("x", length))})
+		r := causeOf(&outcome.Refusal{Err: errors.New(strings.Repeat("x", length))})
 		if len(r.Error) != want {
 			t.Errorf("an error of %d bytes is kept as %d", length, len(r.Error))
 		}

@@ -40,7 +40,7 @@ func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route)
 		at := route(e)
 		lp := lanePlace{e.Position.Lane, at}
 		if refused != nil {
-			it.Fate, it.Refusal = Parked, refusalOf(verdicts[k])
+			it.Fate, it.Cause = Parked, causeOf(verdicts[k])
 			refusedAt[lp] = append(refusedAt[lp], i)
 			continue
 		}
@@ -61,7 +61,7 @@ func (d *Delivery) waitBehind(before []int32, it *Item, e *event.Event, at Place
 	for _, i := range before {
 		first, its := &d.events[i], &d.items[i]
 		if !it.Alone && !its.Alone && first.Tenant == e.Tenant && first.Key == e.Key {
-			it.Fate, it.Refusal, it.Behind = Parked, its.Refusal, true
+			it.Fate, it.Cause, it.Behind = Parked, its.Cause, true
 			return
 		}
 	}

@@ -20,14 +20,14 @@ func notSent(err error) bool {
 	return class == outcome.ClassRetryable
 }
 
-// Refusal is a certain refusal for operators: a code to search by, and the broker's error as valid text for a column.
-type Refusal struct{ Code, Error string }
+// Cause is why an event is parked: a code to search by, and the broker's error as a text column takes it.
+type Cause struct{ Code, Error string }
 
 // longestError bounds what is stored of an error.
 const longestError = 1000
 
-func refusalOf(refused error) *Refusal {
-	return &Refusal{text(cmp.Or(Refused(refused).Code, "REFUSED")), ErrorText(refused, longestError)}
+func causeOf(refused error) *Cause {
+	return &Cause{text(cmp.Or(Refused(refused).Code, "REFUSED")), ErrorText(refused, longestError)}
 }
 
 // ErrorText is an error as a text column takes it, cut to so many bytes and three dots.
