@@ -126,14 +126,11 @@ func refusal(topic string, err error) *outcome.Refusal {
 
 // codeOf returns Kafka's name of a broker's error, such as "MESSAGE_TOO_LARGE", or "" for any other error.
 func codeOf(err error) string {
-	switch code, ok := errors.AsType[kafka.Error](err); {
-	case !ok:
-		return ""
-	case code == kafka.MessageSizeTooLarge: // kafka-go names it differently
+	code, _ := errors.AsType[kafka.Error](err) // 0 has no title
+	if code == kafka.MessageSizeTooLarge {     // kafka-go names it differently
 		return "MESSAGE_TOO_LARGE"
-	default:
-		return strings.ToUpper(strings.ReplaceAll(code.Title(), " ", "_"))
 	}
+	return strings.ToUpper(strings.ReplaceAll(code.Title(), " ", "_"))
 }
 
 // isRefusal reports whether err is a certain refusal.
