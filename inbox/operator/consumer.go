@@ -124,7 +124,7 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 // wait for their next attempt, including released events, run at once. The workers notice within seconds. It fails with
 // ErrNotHalted.
 func (o *Operator) Resume(ctx context.Context, topic string, partition int32, reason string) error {
-	return o.ofOne(ctx, "resume partition", reason, func(c change) error {
+	return o.ofOne(ctx, audit.ResumePartition, reason, func(c change) error {
 		tried, err := c.exec(ctx, sql.TryReleased, o.consumer, topic, partition)
 		if err != nil {
 			return err
@@ -145,7 +145,7 @@ func (o *Operator) Resume(ctx context.Context, topic string, partition int32, re
 // knows the ids of the remaining days; older events are quarantined. Retire fails if the progress moved within the last
 // minute, or a program reported within the last two that it runs the consumer.
 func (o *Operator) Retire(ctx context.Context, reason string) error {
-	return o.ofOne(ctx, "retire consumer", reason, func(c change) error {
+	return o.ofOne(ctx, audit.RetireConsumer, reason, func(c change) error {
 		retired, err := c.lockStopped(ctx)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
@@ -184,7 +184,7 @@ func (c change) lockStopped(ctx context.Context) (retired bool, err error) {
 func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64,
 	err error,
 ) {
-	err = o.ofOne(ctx, "skip records", reason, func(c change) error {
+	err = o.ofOne(ctx, audit.SkipRecords, reason, func(c change) error {
 		if _, err := c.skipsFrom(ctx, topic, partition, offset); err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ var errOnlyLooked = errors.New("nothing was changed")
 
 // MaySkipTo returns the error with which SkipTo would fail, without changing anything.
 func (o *Operator) MaySkipTo(ctx context.Context, topic string, partition int32, offset int64) error {
-	err := o.ofOne(ctx, "skip records", "only to look", func(c change) error {
+	err := o.ofOne(ctx, audit.SkipRecords, "only to look", func(c change) error {
 		_, err := c.skipsFrom(ctx, topic, partition, offset)
 		return cmp.Or(err, errOnlyLooked)
 	})

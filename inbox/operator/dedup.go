@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/audit"
 )
 
 // AcceptNumbering accepts an incarnation of an outbox, and all earlier ones, for a consumer that uses
@@ -22,7 +23,7 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 		return 0, fmt.Errorf("inbox: accept numbering: %q is not the ce_epoch of an event, such as "+
 			"5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", epoch)
 	}
-	err = o.ofOne(ctx, "accept numbering", reason, func(c change) error {
+	err = o.ofOne(ctx, audit.AcceptNumbering, reason, func(c change) error {
 		accepted, err := c.exec(ctx, sql.Accept, o.consumer, outbox.String(), incarnation, inbox.CodeNewNumbering)
 		if err != nil {
 			return err
@@ -60,7 +61,7 @@ func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (ids
 		return idsUntil, fmt.Errorf("inbox: move consumer: to %s: want watermark or offset; a consumer that went by "+
 			"numbers has no ids to go back to: give it another name", to)
 	}
-	err = o.ofOne(ctx, "move consumer", reason, func(c change) error {
+	err = o.ofOne(ctx, audit.MoveConsumer, reason, func(c change) error {
 		if _, err := c.exec(ctx, sql.LockConsumers); err != nil {
 			return err
 		}
@@ -86,7 +87,7 @@ func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (ids
 // again, records that the group has not committed are applied twice. Halted partitions resume by themselves;
 // ForgetOffsets returns how many.
 func (o *Operator) ForgetOffsets(ctx context.Context, topic, reason string) (partitions int64, err error) {
-	err = o.ofOne(ctx, "forget offsets", reason, func(c change) error {
+	err = o.ofOne(ctx, audit.ForgetOffsets, reason, func(c change) error {
 		forgotten, err := c.exec(ctx, sql.ForgetOffsets, o.consumer, topic)
 		if err != nil {
 			return err

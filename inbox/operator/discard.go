@@ -20,7 +20,7 @@ import (
 // duplicate, and the audit keeps its record. If the event is the first of a key's list, the next release starts with
 // the event behind it; if there is none, the key is unblocked at once. It fails with admin.ErrNotParked.
 func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d admin.DiscardResult, err error) {
-	err = o.discarding(ctx, "discard event", reason, func(c change) error {
+	err = o.discarding(ctx, audit.DiscardEvent, reason, func(c change) error {
 		e, err := c.locked(ctx, id)
 		if err != nil {
 			return err
@@ -36,7 +36,7 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d admin.DiscardResult,
 	err error,
 ) {
-	err = o.discarding(ctx, "discard key", reason, func(c change) error {
+	err = o.discarding(ctx, audit.DiscardKey, reason, func(c change) error {
 		hash, err := c.lockKey(ctx, tenant, topic, key)
 		if err != nil {
 			return err

@@ -85,7 +85,7 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit admin.Edit, re
 	if err := audit.CheckHeaders(edit, false); err != nil {
 		return fmt.Errorf("inbox: edit parked: %w", err)
 	}
-	return o.act(ctx, "edit parked", reason, func(c change) error {
+	return o.act(ctx, audit.EditParked, reason, func(c change) error {
 		e, err := c.locked(ctx, id)
 		if err != nil {
 			return err
@@ -162,7 +162,7 @@ func edited(headers []event.Header, edit admin.Edit) []event.Header {
 // the key or discard the event. ReleaseKey returns the number of waiting events. It fails with admin.ErrNotParked.
 // Releasing a key that is already being released is not an error.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
-	err = o.act(ctx, "release key", reason, func(c change) error {
+	err = o.act(ctx, audit.ReleaseKey, reason, func(c change) error {
 		hash, err := c.lockKey(ctx, tenant, topic, key)
 		if err != nil {
 			return err
@@ -187,7 +187,7 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 // business row: the inbox cannot tell whether it was applied. An event in the list of a parked key is refused, because
 // it would break the key's order: release the key, or discard the events before it. It fails with admin.ErrNotParked.
 func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
-	return o.act(ctx, "release event", reason, func(c change) error {
+	return o.act(ctx, audit.ReleaseEvent, reason, func(c change) error {
 		e, err := c.locked(ctx, id)
 		if err != nil {
 			return err
@@ -206,7 +206,7 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 // admin.ErrNotParked.
 func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (ParkedEvent, error) {
 	var e ParkedEvent
-	err := o.act(ctx, "reveal parked", reason, func(c change) error {
+	err := o.act(ctx, audit.RevealParked, reason, func(c change) error {
 		list, err := o.parked(ctx, c.tx, admin.ParkedFilter{ID: id, Limit: 1}, true)
 		if err == nil && len(list) == 0 {
 			err = fmt.Errorf("event %d: %w", id, admin.ErrNotParked)

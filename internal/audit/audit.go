@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -39,8 +40,11 @@ func New(room string, db *pgxpool.Pool, name, timeouts string) (*Person, error) 
 	return &Person{DB: db, Name: name, room: room, timeouts: timeouts}, nil
 }
 
-// Act runs a change in a transaction. change writes the audit's row.
+// Act runs a change in a transaction. action is one of [Actions]; change writes the audit's row.
 func (p *Person) Act(ctx context.Context, action, reason string, change func(tx pgx.Tx) error) error {
+	if !slices.Contains(Actions(), action) {
+		return fmt.Errorf("%s: %q is no action of package audit", p.room, action)
+	}
 	if strings.TrimSpace(reason) == "" {
 		return fmt.Errorf("%s: %s: the reason is empty: the audit records it", p.room, action)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -48,7 +49,7 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err
 	if err := o.db.QueryRow(ctx, o.q(sql.Waiting)).Scan(&waiting, &claimed); err != nil {
 		return f, fmt.Errorf("relay: fence: counting what waits: %w", err)
 	}
-	err = o.act(ctx, "fence", reason, func(tx pgx.Tx) (audited, error) {
+	err = o.act(ctx, audit.Fence, reason, func(tx pgx.Tx) (audited, error) {
 		f = FenceResult{Waiting: waiting, Claimed: claimed}
 		if _, err := tx.Exec(ctx, o.q(sql.LockTimeout), lockTimeout); err != nil {
 			return audited{}, err

@@ -54,7 +54,7 @@ func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid
 	if messageID != uuid.Nil {
 		only = &messageID
 	}
-	err = o.act(ctx, "discard held", reason, func(tx pgx.Tx) (audited, error) {
+	err = o.act(ctx, audit.DiscardHeld, reason, func(tx pgx.Tx) (audited, error) {
 		if _, err := tx.Exec(ctx, o.q(sql.LockTimeout), lockTimeout); err != nil {
 			return audited{}, err
 		}

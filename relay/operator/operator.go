@@ -88,7 +88,7 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit admin.Edit, re
 	if err := audit.CheckHeaders(edit, true); err != nil {
 		return fmt.Errorf("relay: edit parked: %w", err)
 	}
-	return o.act(ctx, "edit parked", reason, func(tx pgx.Tx) (audited, error) {
+	return o.act(ctx, audit.EditParked, reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
 		if err != nil {
 			return audited{}, err
@@ -121,7 +121,7 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
 		return 0, fmt.Errorf("relay: release key: %w", err)
 	}
-	err = o.act(ctx, "release key", reason, func(tx pgx.Tx) (audited, error) {
+	err = o.act(ctx, audit.ReleaseKey, reason, func(tx pgx.Tx) (audited, error) {
 		if err := o.lockWhole(ctx, tx, tenant, topic, key); err != nil {
 			return audited{}, err
 		}
@@ -138,7 +138,7 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 // the list of a parked key cannot be released by itself, because that would break the key's order: release the key, or
 // discard the events before it. It fails with admin.ErrNotParked.
 func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
-	return o.act(ctx, "release event", reason, func(tx pgx.Tx) (audited, error) {
+	return o.act(ctx, audit.ReleaseEvent, reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
 		if err != nil {
 			return audited{}, err
@@ -154,7 +154,7 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 // DiscardEvent deletes a parked event for good. Discarding the head of a key's list skips it: the events behind it
 // follow at the next release; if there are none, the key is unblocked at once. It fails with admin.ErrNotParked.
 func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d admin.DiscardResult, err error) {
-	err = o.act(ctx, "discard event", reason, func(tx pgx.Tx) (audited, error) {
+	err = o.act(ctx, audit.DiscardEvent, reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
 		if err != nil {
 			return audited{}, err
@@ -185,7 +185,7 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
 		return d, fmt.Errorf("relay: discard key: %w", err)
 	}
-	err = o.act(ctx, "discard key", reason, func(tx pgx.Tx) (audited, error) {
+	err = o.act(ctx, audit.DiscardKey, reason, func(tx pgx.Tx) (audited, error) {
 		var lane int16
 		err := o.lockWhole(ctx, tx, tenant, topic, key)
 		if err == nil {
@@ -209,7 +209,7 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 // why. It fails with admin.ErrNotParked.
 func (o *Operator) RevealParked(ctx context.Context, id int64, reason string) (ParkedEvent, error) {
 	var e ParkedEvent
-	err := o.act(ctx, "reveal parked", reason, func(tx pgx.Tx) (audited, error) {
+	err := o.act(ctx, audit.RevealParked, reason, func(tx pgx.Tx) (audited, error) {
 		list, err := o.parked(ctx, tx, admin.ParkedFilter{ID: id, Limit: 1}, true)
 		if err == nil && len(list) == 0 {
 			err = fmt.Errorf("event %d: %w", id, admin.ErrNotParked)

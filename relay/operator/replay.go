@@ -5,12 +5,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -171,7 +171,7 @@ func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (do
 	if choice.To, err = o.replayEnd(ctx, choice); err != nil {
 		return done, fmt.Errorf("relay: replay: finding its end: %w", err)
 	}
-	if err := o.replayAudit(ctx, "replay", choice, done, reason, nil); err != nil {
+	if err := o.replayAudit(ctx, audit.Replay, choice, done, reason, nil); err != nil {
 		return done, err
 	}
 	done.Last, done.To = choice.After, choice.To
@@ -187,7 +187,7 @@ func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (do
 	if err != nil {
 		failed = errors.Join(err, context.Cause(ctx))
 	}
-	if auditErr := o.replayAudit(late, "replay ended", choice, done, reason, failed); err == nil {
+	if auditErr := o.replayAudit(late, audit.ReplayEnded, choice, done, reason, failed); err == nil {
 		err = auditErr
 	}
 	if err != nil {
@@ -281,7 +281,7 @@ func (o *Operator) replayAudit(ctx context.Context, action string, c Replay, don
 			// Its text may hold payloads.
 			detail = map[string]any{"query_sha256": fmt.Sprintf("%x", sha256.Sum256([]byte(c.Query))), "after": c.After}
 		}
-		if strings.HasSuffix(action, "ended") {
+		if action == audit.ReplayEnded {
 			detail["events"], detail["last"], detail["complete"] = done.Events, done.Last, failed == nil
 			if stopped, ok := errors.AsType[*StoppedError](failed); ok {
 				detail["stopped"] = stopped.Error()

@@ -67,7 +67,7 @@ func (o *Operator) Scheduled(ctx context.Context, f ScheduledFilter) ([]Schedule
 // CancelScheduled deletes a scheduled event for good, named by the seq and the due time of the list. It fails with
 // ErrNotScheduled if the event has come due: it has been or will soon be published.
 func (o *Operator) CancelScheduled(ctx context.Context, seq int64, due time.Time, reason string) error {
-	return o.act(ctx, "cancel scheduled", reason, func(tx pgx.Tx) (audited, error) {
+	return o.act(ctx, audit.CancelScheduled, reason, func(tx pgx.Tx) (audited, error) {
 		var a audited
 		var key, typ string
 		err := tx.QueryRow(ctx, o.q(sql.Cancel), seq, due).Scan(&a.messageID, &a.tenant, &a.topic, &key, &typ, &due)
@@ -88,7 +88,7 @@ const CancelAllMost = 10_000
 func (o *Operator) CancelAllScheduled(ctx context.Context, topic string, key, tenant *string, reason string) (
 	events int64, more bool, err error,
 ) {
-	err = o.act(ctx, "cancel all scheduled", reason, func(tx pgx.Tx) (audited, error) {
+	err = o.act(ctx, audit.CancelAllScheduled, reason, func(tx pgx.Tx) (audited, error) {
 		if _, err := tx.Exec(ctx, o.q(sql.LockTimeout), lockTimeout); err != nil {
 			return audited{}, err
 		}

@@ -59,7 +59,7 @@ func (o *Operator) KnowsTopic(ctx context.Context, topic string) (knows bool, er
 // What is being sent at this moment is still sent. It lasts until ResumeTopic. A topic that is paused already stays so,
 // with its first reason. A topic that the outbox does not know yet may be paused too: see [Operator.KnowsTopic].
 func (o *Operator) PauseTopic(ctx context.Context, topic, reason string) error {
-	return o.act(ctx, "pause topic", reason, func(tx pgx.Tx) (audited, error) {
+	return o.act(ctx, audit.PauseTopic, reason, func(tx pgx.Tx) (audited, error) {
 		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.person.Name, reason)
 		if pgerr.Is(err, pgerr.CheckViolation) {
 			err = fmt.Errorf("%q cannot be a topic: want the name of one, of letters, digits, '.', '_' and '-'", topic)
@@ -70,7 +70,7 @@ func (o *Operator) PauseTopic(ctx context.Context, topic, reason string) error {
 
 // ResumeTopic ends a pause: the relays publish the held events, and then later ones. It fails with ErrNoTopic.
 func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error {
-	return o.act(ctx, "resume topic", reason, func(tx pgx.Tx) (audited, error) {
+	return o.act(ctx, audit.ResumeTopic, reason, func(tx pgx.Tx) (audited, error) {
 		tag, err := tx.Exec(ctx, o.q(sql.Resume), topic)
 		if err == nil && tag.RowsAffected() == 0 {
 			err = fmt.Errorf("topic %s: %w", topic, ErrNoTopic)
@@ -86,7 +86,7 @@ func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) er
 	if cluster == "" {
 		return errors.New("relay: accept cluster: name the cluster by its id, as relays and `relay doctor` show it")
 	}
-	return o.act(ctx, "accept cluster", reason, func(tx pgx.Tx) (audited, error) {
+	return o.act(ctx, audit.AcceptCluster, reason, func(tx pgx.Tx) (audited, error) {
 		var before string
 		err := tx.QueryRow(ctx, o.q(sql.AcceptCluster), cluster).Scan(&before)
 		return audited{detail: map[string]any{"before": before, "cluster": cluster}}, err
@@ -124,7 +124,7 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 	}
 	detail := map[string]any{"partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway}
 	for regrouped := false; ; regrouped = true {
-		err := o.act(ctx, "accept partitions", reason, func(tx pgx.Tx) (audited, error) {
+		err := o.act(ctx, audit.AcceptPartitions, reason, func(tx pgx.Tx) (audited, error) {
 			return audited{topic: topic, detail: detail}, o.accept(ctx, tx, topic, partitions, anyway, detail)
 		})
 		if errors.Is(err, errTooManyHeld) {
@@ -201,7 +201,7 @@ func (o *Operator) accept(
 // regroup moves the events that are held for the partitions of a topic to the topic as a whole, in parts and lane by
 // lane. The topic is paused until the count is accepted: otherwise a relay would hold events for its partitions again.
 func (o *Operator) regroup(ctx context.Context, topic string) error {
-	err := o.act(ctx, "pause topic", regrouping, func(tx pgx.Tx) (audited, error) {
+	err := o.act(ctx, audit.PauseTopic, regrouping, func(tx pgx.Tx) (audited, error) {
 		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.person.Name, regrouping)
 		return audited{topic: topic}, err
 	})

@@ -55,11 +55,15 @@ func (r *run) parked(row *Row, e *Event) {
 // checkAccounts checks that each committed event was published, or is in a table or discarded.
 func (r *run) checkAccounts() {
 	discarded := map[uuid.UUID]bool{}
-	keys := map[listKey]int64{} // remaining discarded events by key
+	keys := map[listKey]int64{}  // remaining discarded events by key
+	topics := map[string]int64{} // and by topic
 	for _, d := range r.dump.Discards {
-		if d.ID != uuid.Nil {
+		switch {
+		case d.ID != uuid.Nil:
 			discarded[d.ID] = true
-		} else {
+		case d.AnyKey:
+			topics[d.Topic] += d.Events
+		default:
 			keys[listKey{d.Tenant, d.Topic, d.Key}] += d.Events
 		}
 	}
@@ -78,6 +82,9 @@ func (r *run) checkAccounts() {
 			r.counts.Discarded++
 		case keys[key] > 0:
 			keys[key]--
+			r.counts.Discarded++
+		case topics[e.Topic] > 0:
+			topics[e.Topic]--
 			r.counts.Discarded++
 		case r.relayed && s.seen&seenSent == 0:
 			r.found.add(RetentionUnpublished, one(e.ID), "%s (key %q, version %d) is committed, gone from the "+

@@ -82,10 +82,11 @@ type Lane struct {
 	Overdue bool
 }
 
-// Discard is a discard in the outbox's audit, of one event or of a key's whole list.
+// Discard is a discard in the outbox's audit, of one event, of a key's whole list, or of events of a topic.
 type Discard struct {
-	ID                 uuid.UUID // zero: of a key
+	ID                 uuid.UUID // zero: of a key, or of a topic
 	Tenant, Topic, Key string
+	AnyKey             bool // of a topic
 	Events             int64
 	MayAppear          bool
 }

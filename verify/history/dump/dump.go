@@ -74,11 +74,11 @@ type reader struct {
 }
 
 // read runs a statement and scans its rows into dest, calling each after every row.
-func (r *reader) read(ctx context.Context, sql string, dest []any, each func()) {
+func (r *reader) read(ctx context.Context, sql string, dest []any, each func(), args ...any) {
 	if r.err != nil {
 		return
 	}
-	rows, err := r.conn.Query(ctx, pgschema.Expand(sql, r.prefix))
+	rows, err := r.conn.Query(ctx, pgschema.Expand(sql, r.prefix), args...)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, dest, func() error {
 			each()
@@ -142,17 +142,19 @@ func (r *reader) outbox(ctx context.Context, d *history.Dump) {
 	r.read(ctx, sqlClaims, []any{&c.Lane, &c.First, &c.Events}, func() { d.Claims = append(d.Claims, c) })
 	var l history.Lane
 	r.read(ctx, sqlLanes, []any{&l.Lane, &l.Owned, &l.Fence, &l.Overdue}, func() { d.Lanes = append(d.Lanes, l) })
+	var action string
 	var id *uuid.UUID
 	var x history.Discard
-	r.read(ctx, sqlDiscards, []any{&id, &x.Tenant, &x.Topic, &x.Key, &x.Events, &x.MayAppear}, func() {
+	r.read(ctx, sqlDiscards, []any{&action, &id, &x.Tenant, &x.Topic, &x.Key, &x.Events, &x.MayAppear}, func() {
 		x.ID = uuid.Nil
 		if id != nil {
 			x.ID = *id
 		}
+		x.AnyKey = meanings[action] == discardsOfTopic && id == nil
 		d.Discards = append(d.Discards, x)
-	})
+	}, actions(discards, discardsOfTopic))
 	var mended uuid.UUID
-	r.read(ctx, sqlMended, []any{&mended}, func() { d.Mended = append(d.Mended, mended) })
+	r.read(ctx, sqlMended, []any{&mended}, func() { d.Mended = append(d.Mended, mended) }, actions(mends))
 }
 
 func (r *reader) inbox(ctx context.Context, d *history.Dump) {

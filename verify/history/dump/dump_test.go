@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -43,6 +44,19 @@ func TestQueries(t *testing.T) {
 		"inbox keys": sqlInboxKeys, "halted": sqlHalted, "dropped": sqlDroppedBefore, "undecided": sqlUndecided,
 		"draw": tables.SQLNextVersion, "record": tables.SQLRecord, "apply": tables.SQLApply,
 	})
+}
+
+// TestActionsAreKnown: the dump knows what each action of an operator does to events. package audit refuses others.
+func TestActionsAreKnown(t *testing.T) {
+	t.Parallel()
+	for _, action := range audit.Actions() {
+		if _, ok := meanings[action]; !ok {
+			t.Errorf("%q: say in meanings what it does to events", action)
+		}
+	}
+	if len(meanings) != len(audit.Actions()) {
+		t.Errorf("%d actions have meanings, and there are %d", len(meanings), len(audit.Actions()))
+	}
 }
 
 const name = "ledger"
@@ -228,15 +242,17 @@ func TestRead(t *testing.T) {
 	broken := s.pay("broken", poison("broken", "effect"), false)
 	s.pay("broken", nil, false)
 	s.pay("key-1", poison("skip", ""), false)
-	s.pay("key-2", func(e *event.Event, h *history.Event) {
+	later := func(e *event.Event, h *history.Event) {
 		e.NotBefore, h.Scheduled = time.Now().Add(time.Hour), true
-	}, false)
+	}
+	s.pay("key-2", later, false)
+	cancelled := s.pay("cancelled", later, false)
 	given := s.pay("given up", poison("", "broker"), false)
-	audit := NewAuditor(s.history("audit"), s.source)
+	auditor := NewAuditor(s.history("audit"), s.source)
 	s.run(func() {
 		pgtest.AwaitSQL(t, s.db,
 			`select not exists (select from outbox_event) and (select count(*) = 3 from outbox_parked)`)
-		if err := audit.Once(t.Context()); err != nil {
+		if err := auditor.Once(t.Context()); err != nil {
 			t.Error(err)
 		}
 		person, err := operator.New(s.db.Pool, "", "kim")
@@ -246,10 +262,13 @@ func TestRead(t *testing.T) {
 		if _, err := person.DiscardKey(t.Context(), "", s.topic, "given up", "it is too large"); err != nil {
 			t.Error(err)
 		}
+		if _, _, err := person.CancelAllScheduled(t.Context(), s.topic, &cancelled.Key, nil, "not now"); err != nil {
+			t.Error(err)
+		}
 		pgtest.AwaitSQL(t, s.db, `select (select count(*) = 2 from inbox_parked)
-			and (select count(*) + 2 + 1 + 2 + 1 = (select count(*) from history_business) from inbox_message)`)
+			and (select count(*) + 2 + 1 + 2 + 2 = (select count(*) from history_business) from inbox_message)`)
 	})
-	if err := audit.Once(t.Context()); err != nil {
+	if err := auditor.Once(t.Context()); err != nil {
 		t.Error(err)
 	}
 	v := s.verdict()
@@ -257,7 +276,7 @@ func TestRead(t *testing.T) {
 		t.Error(v)
 	}
 	want := history.Counts{
-		Events: 120, RolledBack: 7, Effects: 113, Parked: 2, Discarded: 1, InboxParked: 2,
+		Events: 121, RolledBack: 7, Effects: 113, Parked: 2, Discarded: 2, InboxParked: 2,
 		Scheduled: 1,
 	}
 	c := v.Counts

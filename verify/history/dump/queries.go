@@ -41,15 +41,13 @@ select l.lane, l.owner is not null, l.fence,
 from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner order by l.lane`
 
 	sqlDiscards = `-- dump: discards
-select message_id, coalesce(tenant, ''), coalesce(topic, ''), coalesce(detail->>'key', ''),
-	case when action = 'discard key' then (detail->>'events')::bigint else 1 end, coalesce(detail->>'may_appear',
-		'') not in ('', 'false', '0')
-from {schema}outbox_audit where action in ('discard event', 'discard key', 'discard held', 'cancel scheduled')
-	order by id`
+select action, message_id, coalesce(tenant, ''), coalesce(topic, ''), coalesce(detail->>'key', ''),
+	coalesce((detail->>'events')::bigint, 1), coalesce(detail->>'may_appear', '') not in ('', 'false', '0')
+from {schema}outbox_audit where action = any ($1::text[]) order by id`
 
 	sqlMended = `-- dump: mended
-select message_id from {schema}outbox_audit where action in ('edit parked', 'release event') and message_id is not null
-union select message_id from {schema}inbox_audit where action in ('edit parked', 'release event')
+select message_id from {schema}outbox_audit where action = any ($1::text[]) and message_id is not null
+union select message_id from {schema}inbox_audit where action = any ($1::text[])
 	and message_id is not null`
 
 	sqlConsumers = `-- dump: consumers
