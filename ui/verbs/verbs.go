@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Verb is a change by an operator O: of an outbox, of a consumer, or of idempotency keys.
@@ -27,8 +28,9 @@ type Verb[O any] struct {
 	Do func(ctx context.Context, o O, reason string) (Done, error)
 }
 
-// Of is implemented by structs whose fields are the flags of a verb. The tags of a field are those of the command
-// line's parser: help, default and name.
+// Of is implemented by structs whose fields are the flags of a verb: texts, integers, bools, a *string for a text that
+// may be absent, and embedded structs of these. [Flags] and [Read] panic for others. A field that is no flag has the
+// tag kong:"-". The tags of a field are those of the command line's parser: help, default and name.
 type Of[O any] interface{ Verb() Verb[O] }
 
 // Done is what a verb has done.
@@ -112,6 +114,8 @@ func fields(of reflect.Value) (all []field) {
 		case f.Tag.Get("kong") == "-":
 		case f.Anonymous:
 			all = append(all, fields(of.Field(i))...)
+		case !isFlag(f.Type):
+			panic(fmt.Sprintf("verbs: %s.%s is a %s: see Of", of.Type(), f.Name, f.Type))
 		default:
 			name, named := f.Tag.Lookup("name")
 			if !named {
@@ -121,6 +125,18 @@ func fields(of reflect.Value) (all []field) {
 		}
 	}
 	return all
+}
+
+// isFlag reports whether a form gives values of a type.
+func isFlag(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.String, reflect.Bool:
+		return true
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return t != reflect.TypeFor[time.Duration]()
+	default:
+		return t == reflect.TypeFor[*string]()
+	}
 }
 
 // dashed returns the flag of a field: ContentType is content-type.

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/ui/verbs"
 )
@@ -64,6 +65,27 @@ func TestReadRefusesWhatIsNoNumber(t *testing.T) {
 		if err := verbs.Read(&v, url.Values{"topic": {"t"}, "partition": {text}}); err == nil {
 			t.Errorf("partition %q is read as %d", text, v.Partition)
 		}
+	}
+}
+
+// A field that no form can give a value is found when the verb is first used, not when somebody sends one.
+func TestOtherFieldsPanic(t *testing.T) {
+	t.Parallel()
+	for _, v := range []any{
+		struct{ N uint }{},
+		struct{ F float64 }{},
+		struct{ L []string }{},
+		struct{ P *int }{},
+		struct{ D time.Duration }{},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%T has flags", v)
+				}
+			}()
+			verbs.Flags(v)
+		}()
 	}
 }
 
