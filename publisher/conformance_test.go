@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"crypto/rand"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -33,8 +34,9 @@ func TestConformance(t *testing.T) {
 	publishertest.Run(t, func(t *testing.T) publishertest.Harness {
 		brokers := &kafka.Transport{}
 		t.Cleanup(brokers.CloseIdleConnections)
-		topic, transport := kafkatest.Topic(t, 3), &outage{RoundTripper: brokers}
-		return publishertest.Harness{
+		topic := kafkatest.Topic(t, 3, map[string]string{"max.message.bytes": "20000"})
+		transport := &outage{RoundTripper: brokers}
+		h := publishertest.Harness{
 			Publisher: newKafka(t, kafkatest.Brokers(t), Config{Transport: transport}), Topic: topic,
 			Log: func() (log []event.Event, _ error) {
 				for _, r := range kafkatest.ReadAll(t, topic) {
@@ -51,6 +53,14 @@ func TestConformance(t *testing.T) {
 				transport.down.Store(true)
 				return func() { transport.down.Store(false) }
 			},
+			Refuse: func(e *event.Event) {
+				e.Payload = make([]byte, 60_000)
+				_, _ = rand.Read(e.Payload) // what cannot be compressed is too large for the topic
+			},
 		}
+		if _, fake, err := kafkatest.Shared(); fake || err != nil {
+			h.Refuse = nil // a fake takes any size
+		}
+		return h
 	})
 }

@@ -27,7 +27,7 @@ import (
 
 // Harness is a publisher under test.
 type Harness struct {
-	// Publisher is a relay.Publisher.
+	// Publisher is a relay.Publisher. If it is a relay.Router or a relay.Reacher too, that is checked.
 	Publisher interface {
 		Publish(ctx context.Context, events []event.Event) []error
 	}
@@ -37,6 +37,9 @@ type Harness struct {
 	Log func() ([]event.Event, error)
 	// Break makes the broker unreachable until mend is called. Nil skips the check of an outage.
 	Break func() (mend func())
+	// Refuse changes an event into one that the broker refuses for certain, such as one that is too large. Nil skips
+	// the check of a refusal.
+	Refuse func(e *event.Event)
 }
 
 var checks = []struct {
@@ -49,6 +52,9 @@ var checks = []struct {
 	{"events are the caller's again", returned},
 	{"an ended context sends nothing", ended},
 	{"an outage acks nothing", broken},
+	{"nothing of its key passes a refused event", refused},
+	{"a key has one route", routed},
+	{"an outage is out of reach", reached},
 }
 
 // limit bounds a check.
@@ -72,7 +78,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 	}
 }
 
-var errSkip = errors.New("the harness has no Break")
+var errSkip = errors.New("there is nothing to check")
 
 // durable: an event whose verdict is nil can be read at once, as it was.
 func durable(ctx context.Context, h *Harness) error {
@@ -159,7 +165,7 @@ func ended(ctx context.Context, h *Harness) error {
 // broken: without a broker nothing is acked; afterwards the events can be sent again, in their order.
 func broken(ctx context.Context, h *Harness) error {
 	if h.Break == nil {
-		return errSkip
+		return fmt.Errorf("%w: the harness has no Break", errSkip)
 	}
 	before, events := h.events(20, 3), h.events(20, 3)
 	if err := h.whole(ctx, before); err != nil {
@@ -180,6 +186,101 @@ func broken(ctx context.Context, h *Harness) error {
 		return err
 	}
 	return h.inOrder(slices.Concat(before, events))
+}
+
+// refused: a refusal says so, and no later event of its key is acked or written: it may yet be released, before them.
+func refused(ctx context.Context, h *Harness) error {
+	if h.Refuse == nil {
+		return fmt.Errorf("%w: the harness has no Refuse", errSkip)
+	}
+	events := h.events(20, 2)
+	const bad = 10
+	h.Refuse(&events[bad])
+	verdicts := h.publish(ctx, events)
+	if err := h.see(events, verdicts); err != nil {
+		return err
+	}
+	switch r, ok := errors.AsType[*outcome.Refusal](verdicts[bad]); {
+	case verdicts[bad] == nil:
+		return errors.New("an event that the broker refuses is acked")
+	case !ok:
+		return fmt.Errorf("the verdict of an event that the broker refuses is no outcome.Refusal: %w", verdicts[bad])
+	case r.Err == nil:
+		return errors.New("a refusal has no reason")
+	}
+	found, err := h.found()
+	if err != nil {
+		return err
+	}
+	for i := bad; i < len(events); i++ {
+		if _, ok := found[events[i].ID]; events[i].Key == events[bad].Key && (ok || verdicts[i] == nil) {
+			return fmt.Errorf("event %d is behind event %d of its key, which is refused, and it is acked: %v, and in "+
+				"the log: %v", i, bad, verdicts[i] == nil, ok)
+		}
+	}
+	return nil
+}
+
+// routed: the events of a key have one partition, each time.
+func routed(ctx context.Context, h *Harness) error {
+	router, ok := h.Publisher.(interface {
+		Route(ctx context.Context, topic string) (func(e *event.Event) int32, error)
+	})
+	if !ok {
+		return fmt.Errorf("%w: the publisher is no relay.Router", errSkip)
+	}
+	events := h.events(40, 5)
+	if err := h.whole(ctx, events); err != nil {
+		return err
+	}
+	at := map[string]int32{}
+	for range 2 {
+		partition, err := router.Route(ctx, h.Topic)
+		if err != nil {
+			return fmt.Errorf("a topic with events has no route: %w", err)
+		}
+		for i := range events {
+			p := partition(&events[i])
+			if before, ok := at[events[i].Key]; p < 0 || ok && p != before {
+				return fmt.Errorf("event %d goes to partition %d, and its key to %d", i, p, before)
+			}
+			at[events[i].Key] = p
+		}
+	}
+	return nil
+}
+
+// reached: a broker is in reach unless there is an outage, and asking for it ends with the context.
+func reached(ctx context.Context, h *Harness) error {
+	reacher, ok := h.Publisher.(interface {
+		Reach(ctx context.Context) error
+	})
+	if !ok {
+		return fmt.Errorf("%w: the publisher is no relay.Reacher", errSkip)
+	}
+	if err := reacher.Reach(ctx); err != nil {
+		return fmt.Errorf("the broker is out of reach: %w", err)
+	}
+	if h.Break == nil {
+		return nil
+	}
+	mend := h.Break()
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	err := reacher.Reach(short)
+	cancel()
+	mend()
+	if err == nil {
+		return errors.New("a broker is in reach, and there was none")
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("Reach did not end with its context: %w", ctx.Err())
+	}
+	for reacher.Reach(ctx) != nil {
+		if err := sleep.For(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("the broker is back, and out of reach: %w", err)
+		}
+	}
+	return nil
 }
 
 // events makes n events of so many keys, in turn. Each call has keys of its own.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outcome"
 )
 
 // broker takes events in memory.
@@ -17,24 +18,45 @@ type broker struct {
 	down bool
 }
 
-var errDown = errors.New("no broker")
+var (
+	errDown    = errors.New("no broker")
+	errRefused = errors.New("the broker does not like it")
+)
 
 func (b *broker) write(ctx context.Context, events []event.Event) []error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	verdicts := make([]error, len(events))
-	for i := range events {
-		if verdicts[i] = ctx.Err(); b.down {
+	verdicts, failed := make([]error, len(events)), map[string]bool{}
+	for i, e := range events {
+		switch {
+		case b.down:
 			verdicts[i] = errDown
+		case failed[e.Key]:
+			verdicts[i] = outcome.Retryable(errors.New("an earlier event of the key failed"))
+		case string(e.Payload) == "refused":
+			verdicts[i] = &outcome.Refusal{Err: errRefused}
+		default:
+			verdicts[i] = ctx.Err()
 		}
-		if verdicts[i] == nil {
-			e := events[i]
-			e.Payload = slices.Clone(e.Payload)
-			b.log = append(b.log, e)
+		if failed[e.Key] = verdicts[i] != nil; failed[e.Key] {
+			continue
 		}
+		e.Payload = slices.Clone(e.Payload)
+		b.log = append(b.log, e)
 	}
 	return verdicts
 }
+
+func (b *broker) reach(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return errDown
+	}
+	return nil
+}
+
+func route(e *event.Event) int32 { return int32(len(e.Key) % 3) }
 
 func (b *broker) read() ([]event.Event, error) {
 	b.mu.Lock()
@@ -53,18 +75,37 @@ type publish func(ctx context.Context, events []event.Event) []error
 // Publish implements Harness.Publisher.
 func (p publish) Publish(ctx context.Context, events []event.Event) []error { return p(ctx, events) }
 
-func harness(b *broker, p publish) Harness {
-	return Harness{Publisher: p, Topic: "t", Log: b.read, Break: func() func() {
-		b.turn(true)
-		return func() { b.turn(false) }
-	}}
+// whole is a publisher with the optional methods.
+type whole struct {
+	publish
+	route func(e *event.Event) int32
+	reach func(ctx context.Context) error
+}
+
+// Route implements relay.Router.
+func (w whole) Route(context.Context, string) (func(e *event.Event) int32, error) {
+	return w.route, nil
+}
+
+// Reach implements relay.Reacher.
+func (w whole) Reach(ctx context.Context) error { return w.reach(ctx) }
+
+func harness(b *broker, w whole) Harness {
+	return Harness{
+		Publisher: w, Topic: "t", Log: b.read,
+		Break: func() func() {
+			b.turn(true)
+			return func() { b.turn(false) }
+		},
+		Refuse: func(e *event.Event) { e.Payload = []byte("refused") },
+	}
 }
 
 func TestRun(t *testing.T) {
 	t.Parallel()
 	Run(t, func(*testing.T) Harness {
 		b := &broker{}
-		return harness(b, b.write)
+		return harness(b, whole{b.write, route, b.reach})
 	})
 }
 
@@ -75,6 +116,25 @@ func TestRunRefuses(t *testing.T) {
 		check string
 		make  func(b *broker) publish
 	}{
+		"it passes a refused event": {"nothing of its key passes a refused event", func(b *broker) publish {
+			return func(ctx context.Context, events []event.Event) (verdicts []error) {
+				for i := range events {
+					verdicts = append(verdicts, b.write(ctx, events[i:i+1])...)
+				}
+				return verdicts
+			}
+		}},
+		"its refusals are errors": {"nothing of its key passes a refused event", func(b *broker) publish {
+			return func(ctx context.Context, events []event.Event) []error {
+				verdicts := b.write(ctx, events)
+				for i := range verdicts {
+					if _, ok := errors.AsType[*outcome.Refusal](verdicts[i]); ok {
+						verdicts[i] = errors.New("refused")
+					}
+				}
+				return verdicts
+			}
+		}},
 		"asynchronous: it acks what it sends later": {"an ack is durable", func(b *broker) publish {
 			var later []event.Event
 			return func(ctx context.Context, events []event.Event) []error {
@@ -119,16 +179,31 @@ func TestRunRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := &broker{}
-			h := harness(b, c.make(b))
-			for _, check := range checks {
-				if check.name == c.check {
-					if err := check.run(t.Context(), &h); err == nil {
-						t.Error("the check passes")
-					} else {
-						t.Log(err)
-					}
-				}
-			}
+			fails(t, c.check, harness(b, whole{c.make(b), route, b.reach}))
 		})
 	}
+	turn := int32(0)
+	b := &broker{}
+	for name, w := range map[string]whole{
+		"a key has one route":       {b.write, func(*event.Event) int32 { turn++; return turn % 3 }, b.reach},
+		"an outage is out of reach": {b.write, route, func(context.Context) error { return nil }},
+	} {
+		fails(t, name, harness(b, w))
+	}
+}
+
+// fails runs a check, which must find something.
+func fails(t *testing.T, name string, h Harness) {
+	t.Helper()
+	for _, check := range checks {
+		if check.name == name {
+			if err := check.run(t.Context(), &h); err == nil || errors.Is(err, errSkip) {
+				t.Errorf("%s: the check passes: %v", name, err)
+			} else {
+				t.Log(err)
+			}
+			return
+		}
+	}
+	t.Errorf("there is no check %q", name)
 }

@@ -16,14 +16,24 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	publishertest.Run(t, func(t *testing.T) publishertest.Harness {
 		var down atomic.Bool
-		b := &broker{do: func(*message.Message) error {
-			if down.Load() {
+		refused := errors.New("refused")
+		b := &broker{do: func(m *message.Message) error {
+			switch {
+			case down.Load():
 				return errors.New("no broker")
+			case string(m.Payload) == "refused":
+				return refused
 			}
 			return nil
 		}}
+		cfg := watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Meaning {
+			if errors.Is(err, refused) {
+				return watermill.RecordRefused
+			}
+			return watermill.NotRefused
+		}}
 		return publishertest.Harness{
-			Publisher: newPublisher(t, b, watermill.PublisherConfig{}), Topic: "t",
+			Publisher: newPublisher(t, b, cfg), Topic: "t",
 			Log: func() (log []event.Event, _ error) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
@@ -42,6 +52,7 @@ func TestConformance(t *testing.T) {
 				down.Store(true)
 				return func() { down.Store(false) }
 			},
+			Refuse: func(e *event.Event) { e.Payload = []byte("refused") },
 		}
 	})
 }
