@@ -60,6 +60,7 @@ from l cross join lateral (
 order by s.due, s.seq limit $6`
 
 	// An event that a move has taken meanwhile is gone. With its due time the table's key finds it: a step in a lane.
+	// It needs the rights of a relay's role, select and delete; a lock of its row (for update) would need update, too.
 	Cancel = `-- relay: cancel
 delete from {schema}outbox_scheduled
 where lane = any (array(select generate_series(0, 31))::smallint[]) and due = $2 and seq = $1
