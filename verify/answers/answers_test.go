@@ -271,11 +271,11 @@ func (s *scene) lives(t *testing.T, cells <-chan cell) {
 		if err := errors.Join(l.inKafka(), l.stop()); err != nil {
 			t.Errorf("after %s: %v", strings.Join(played, "; "), err)
 		}
-		l, played = nil, nil
+		l = nil
 	}
 	for c := range cells {
 		if l == nil {
-			l = s.life(t)
+			l, played = s.life(t), nil
 		}
 		played = append(played, c.String())
 		began := time.Now()
@@ -287,7 +287,8 @@ func (s *scene) lives(t *testing.T, cells <-chan cell) {
 			err = nil
 		}
 		if err != nil {
-			t.Errorf("FAILED %v: %v, behind %s\n%s", c, err, played[max(0, len(played)-2)], tail(l.words.take()))
+			t.Errorf("FAILED %v: %v, behind %q\n%s", c, err, played[max(0, len(played)-2):len(played)-1],
+				tail(l.words.take()))
 			l.abandon()
 			l = nil
 		}
