@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,7 +57,10 @@ func (c *findCommand) run(ctx context.Context, p *program) error {
 		case err != nil:
 			return withAdvice(err)
 		case c.JSON:
-			return writeJSON(p.stdout, f)
+			return writeJSON(p.stdout, struct {
+				findings
+				Next []string `json:"next"` // the commands that go on with the events
+			}{f, f.next(c.database)})
 		}
 		return f.write(p.stdout, c.database)
 	})
@@ -100,8 +104,49 @@ func (c *findCommand) find(ctx context.Context, pool *pgxpool.Pool) (f findings,
 // notHere reports whether the tables are missing, or this role may not read them.
 func notHere(err error) bool { return wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) }
 
+// goOn returns the command that goes on with an event of the outbox; empty: there is none.
+func (d database) goOn(e operator.FoundEvent) string {
+	switch e.Where {
+	case "parked":
+		return doctor.Command(d.where(), d.Schema, "parked", "show", "--id", fmt.Sprint(e.ID))
+	case "held":
+		return doctor.Command(d.where(), d.Schema, "topics", "show", "--topic", e.Topic)
+	case "scheduled":
+		return doctor.Command(d.where(), d.Schema, "scheduled", "list", "--topic", e.Topic, "--key", e.Key)
+	}
+	return ""
+}
+
+// goOnInbox is goOn for an event of the inbox.
+func (d database) goOnInbox(e inboxoperator.FoundEvent) string {
+	if e.ID == 0 {
+		return ""
+	}
+	return doctor.Command(d.where(), d.Schema, "inbox", "parked", "show", "--id", fmt.Sprint(e.ID))
+}
+
+// next returns the commands that go on with the events.
+func (f findings) next(d database) []string {
+	commands := []string{}
+	add := func(command string) {
+		if command != "" && !slices.Contains(commands, command) {
+			commands = append(commands, command)
+		}
+	}
+	if f.Outbox != nil {
+		for _, e := range f.Outbox.Events {
+			add(d.goOn(e))
+		}
+	}
+	if f.Inbox != nil {
+		for _, e := range f.Inbox.Events {
+			add(d.goOnInbox(e))
+		}
+	}
+	return commands
+}
+
 func (f findings) write(w io.Writer, d database) error {
-	next := func(args ...string) string { return doctor.Command(d.where(), d.Schema, args...) }
 	var unsearched []string
 	nothing := true
 	// heading prints the title of a list that is not empty.
@@ -125,29 +170,18 @@ func (f findings) write(w io.Writer, d database) error {
 			if e.Seq != 0 {
 				number = fmt.Sprintf("%d/%d", e.Lane, e.Seq)
 			}
-			run := "-"
-			switch e.Where {
-			case "parked":
-				run = next("parked", "show", "--id", fmt.Sprint(e.ID))
-			case "held":
-				run = next("topics", "show", "--topic", e.Topic)
-			case "scheduled":
-				run = next("scheduled", "list", "--topic", e.Topic, "--key", e.Key)
-			}
 			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Where, since, e.ID, number, e.Topic,
-				cmp.Or(e.Tenant, "-"), shown(e.Key), e.Type, utc(e.CreatedAt), knownID(e.MessageID), run)
+				cmp.Or(e.Tenant, "-"), shown(e.Key), e.Type, utc(e.CreatedAt), knownID(e.MessageID),
+				cmp.Or(d.goOn(e), "-"))
 		}
 		errs = append(errs, writeList(w, false, f.Outbox.Events, head, line))
 	}
 	if f.Inbox != nil && heading("Inbox:", len(f.Inbox.Events), f.Inbox.Unsearched) {
 		const head = "CONSUMER\tWHERE\tSINCE\tID\tTOPIC\tKEY\tTYPE\tCODE\tMESSAGE ID\tNEXT"
 		line := func(table io.Writer, e inboxoperator.FoundEvent) {
-			run := "-"
-			if e.ID != 0 {
-				run = next("inbox", "parked", "show", "--id", fmt.Sprint(e.ID))
-			}
 			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Consumer, e.Where, utc(e.At), e.ID,
-				cmp.Or(e.Topic, "-"), shown(e.Key), cmp.Or(e.Type, "-"), cmp.Or(e.Code, "-"), knownID(e.MessageID), run)
+				cmp.Or(e.Topic, "-"), shown(e.Key), cmp.Or(e.Type, "-"), cmp.Or(e.Code, "-"), knownID(e.MessageID),
+				cmp.Or(d.goOnInbox(e), "-"))
 		}
 		errs = append(errs, writeList(w, false, f.Inbox.Events, head, line))
 	}

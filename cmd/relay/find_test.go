@@ -124,4 +124,20 @@ func TestFindAllOfOneID(t *testing.T) {
 			t.Errorf("no line has %q:\n%s", want, text)
 		}
 	}
+	code, text, stderr = command(t, env, "find", "--json", "--text", first.ID.String())
+	var found struct{ Next []string }
+	if err := json.Unmarshal([]byte(text), &found); err != nil || code != codeOK {
+		t.Fatalf("exit code %d, %v: %s", code, err, stderr)
+	}
+	for _, want := range []string{
+		"relay parked show " + schema + " --id " + parked, "relay topics show " + schema + " --topic refunds",
+		"relay inbox parked show " + schema + " --id " + aside,
+	} {
+		if !slices.ContainsFunc(found.Next, func(command string) bool { return strings.HasSuffix(command, want) }) {
+			t.Errorf("no command is %q: %q", want, found.Next)
+		}
+	}
+	if len(found.Next) != 4 { // each of the two quarantined events has its own
+		t.Errorf("%d commands: %q", len(found.Next), found.Next)
+	}
 }
