@@ -238,7 +238,8 @@ func pagesOf(relay *instance) *instance {
 	return &shown
 }
 
-// TestRunServesPages: `relay run` serves the pages, with the same access control, over connections of their own.
+// TestRunServesPages: `relay run` serves the pages below --ui-prefix, with the same access control, over connections of
+// their own.
 func TestRunServesPages(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
