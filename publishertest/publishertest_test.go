@@ -109,6 +109,39 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// mine is the publisher of docs/embedding.md.
+type mine struct {
+	send func(ctx context.Context, e *event.Event) error // nil: the event is durable
+}
+
+var errBehind = errors.New("an earlier event failed")
+
+// Publish implements relay.Publisher.
+func (m mine) Publish(ctx context.Context, events []event.Event) []error {
+	verdicts, failed := make([]error, len(events)), false
+	for i := range events {
+		if failed {
+			verdicts[i] = outcome.Retryable(errBehind) // not sent
+			continue
+		}
+		err := m.send(ctx, &events[i])
+		if errors.Is(err, errRefused) {
+			err = &outcome.Refusal{Code: "TOO_LARGE", Err: err}
+		}
+		verdicts[i], failed = err, err != nil // nil: acked; another error: sent again
+	}
+	return verdicts
+}
+
+func TestOwnPublisher(t *testing.T) {
+	t.Parallel()
+	Run(t, func(*testing.T) Harness {
+		b := &broker{}
+		m := mine{func(ctx context.Context, e *event.Event) error { return b.write(ctx, []event.Event{*e})[0] }}
+		return harness(b, whole{m.Publish, route, b.reach})
+	})
+}
+
 // TestRunRefuses: each of these publishers breaks one sentence of relay.Publisher, and a check says so.
 func TestRunRefuses(t *testing.T) {
 	t.Parallel()
