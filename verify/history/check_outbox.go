@@ -55,14 +55,14 @@ func (r *run) parked(row *Row, e *Event) {
 // checkAccounts checks that each committed event was published, or is in a table or discarded.
 func (r *run) checkAccounts() {
 	discarded := map[uuid.UUID]bool{}
-	keys := map[listKey]int64{}  // remaining discarded events by key
-	topics := map[string]int64{} // and by topic
+	keys := map[listKey]int64{}   // remaining discarded events by key
+	topics := map[Discard]int64{} // and by topic
 	for _, d := range r.dump.Discards {
 		switch {
 		case d.ID != uuid.Nil:
 			discarded[d.ID] = true
 		case d.AnyKey:
-			topics[d.Topic] += d.Events
+			topics[Discard{Topic: d.Topic, Scheduled: d.Scheduled}] += d.Events
 		default:
 			keys[listKey{d.Tenant, d.Topic, d.Key}] += d.Events
 		}
@@ -72,7 +72,10 @@ func (r *run) checkAccounts() {
 		if r.at[e.ID] != int32(i) || s.records > 0 {
 			continue
 		}
-		key := listKey{e.Tenant, e.Topic, e.Key}
+		key, whole := listKey{e.Tenant, e.Topic, e.Key}, Discard{Topic: e.Topic, Scheduled: true}
+		if !e.Scheduled || topics[whole] == 0 {
+			whole.Scheduled = false
+		}
 		switch {
 		case s.place&inArchive != 0 && !r.in.Allowed.Gone[e.Topic]:
 			r.found.add(ArchivedUnpublished, one(e.ID), "%s (key %q, version %d) is in the archive and not in Kafka",
@@ -83,8 +86,8 @@ func (r *run) checkAccounts() {
 		case keys[key] > 0:
 			keys[key]--
 			r.counts.Discarded++
-		case topics[e.Topic] > 0:
-			topics[e.Topic]--
+		case topics[whole] > 0:
+			topics[whole]--
 			r.counts.Discarded++
 		case r.relayed && s.seen&seenSent == 0:
 			r.found.add(RetentionUnpublished, one(e.ID), "%s (key %q, version %d) is committed, gone from the "+

@@ -87,6 +87,7 @@ type Discard struct {
 	ID                 uuid.UUID // zero: of a key, or of a topic
 	Tenant, Topic, Key string
 	AnyKey             bool // of a topic
+	Scheduled          bool // only events that were scheduled
 	Events             int64
 	MayAppear          bool
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/verify/history"
 )
@@ -143,14 +144,17 @@ func (r *reader) outbox(ctx context.Context, d *history.Dump) {
 	var l history.Lane
 	r.read(ctx, sqlLanes, []any{&l.Lane, &l.Owned, &l.Fence, &l.Overdue}, func() { d.Lanes = append(d.Lanes, l) })
 	var action string
+	var keyless bool
 	var id *uuid.UUID
 	var x history.Discard
-	r.read(ctx, sqlDiscards, []any{&action, &id, &x.Tenant, &x.Topic, &x.Key, &x.Events, &x.MayAppear}, func() {
+	r.read(ctx, sqlDiscards, []any{
+		&action, &id, &x.Tenant, &x.Topic, &x.Key, &x.Events, &x.MayAppear, &keyless,
+	}, func() {
 		x.ID = uuid.Nil
 		if id != nil {
 			x.ID = *id
 		}
-		x.AnyKey = meanings[action] == discardsOfTopic && id == nil
+		x.AnyKey, x.Scheduled = meanings[action] == discardsOfTopic && keyless, action == audit.CancelAllScheduled
 		d.Discards = append(d.Discards, x)
 	}, actions(discards, discardsOfTopic))
 	var mended uuid.UUID

@@ -14,7 +14,7 @@ const (
 	nothing         meaning = iota // each stays as it is, and is published and applied once
 	mends                          // what was refused, or could not be applied, may succeed
 	discards                       // they are gone: the event, or those of the key
-	discardsOfTopic                // likewise; without a message id so many of the topic
+	discardsOfTopic                // likewise; without an id and a key so many of the topic
 )
 
 // meanings has each action of the audits. That of a consumer's discards is in the inbox's tables.

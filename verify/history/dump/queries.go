@@ -42,7 +42,8 @@ from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner
 
 	sqlDiscards = `-- dump: discards
 select action, message_id, coalesce(tenant, ''), coalesce(topic, ''), coalesce(detail->>'key', ''),
-	coalesce((detail->>'events')::bigint, 1), coalesce(detail->>'may_appear', '') not in ('', 'false', '0')
+	coalesce((detail->>'events')::bigint, 1), coalesce(detail->>'may_appear', '') not in ('', 'false', '0'),
+	message_id is null and detail->>'key' is null
 from {schema}outbox_audit where action = any ($1::text[]) order by id`
 
 	sqlMended = `-- dump: mended
