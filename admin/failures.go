@@ -95,11 +95,11 @@ func GroupFailures(list []Failure, every time.Duration) []FailureGroup {
 
 // GroupResult is the result of a change of several failures.
 type GroupResult struct {
-	Keys      int64 `json:"keys"`
-	Alone     int64 `json:"alone"`
-	Events    int64 `json:"events"`     // released or discarded
-	Overtaken int64 `json:"overtaken"`  // failures that another operator changed meanwhile
-	MayAppear int64 `json:"may_appear"` // as in DiscardResult
+	Keys           int64 `json:"keys"`
+	Alone          int64 `json:"alone"`
+	Events         int64 `json:"events"`     // released or discarded
+	Overtaken      int64 `json:"overtaken"`  // failures that another operator changed meanwhile
+	MaybePublished int64 `json:"may_appear"` // as in DiscardResult
 }
 
 // Counted returns the result that a release of the failures would have. It needs FailureFilter.Count.
@@ -147,7 +147,7 @@ func DiscardAll(ctx context.Context, o ParkedOperator, list []Failure, reason st
 		d, err := o.DiscardEvent(ctx, f.ID, reason)
 		if err == nil {
 			r.add(f, 1)
-			r.MayAppear += d.MayAppear
+			r.MaybePublished += d.MaybePublished
 		}
 		return err
 	})

@@ -43,7 +43,7 @@ func (o *refuses) DiscardEvent(_ context.Context, id int64, _ string) (DiscardRe
 		return DiscardResult{}, errors.New("the connection broke")
 	}
 	o.did = append(o.did, id)
-	return DiscardResult{Events: 1, MayAppear: 1}, nil
+	return DiscardResult{Events: 1, MaybePublished: 1}, nil
 }
 
 // TestDiscardAll: what others have changed is passed over, what fails ends it, and what was done is told then, too.
@@ -52,7 +52,7 @@ func TestDiscardAll(t *testing.T) {
 	var o refuses
 	list := []Failure{{ID: 1}, {ID: 2, Alone: true}, {ID: 0}, {ID: 3, Alone: true}, {ID: 4}, {ID: 5}}
 	r, err := DiscardAll(t.Context(), &o, list, "why")
-	want := GroupResult{Keys: 1, Alone: 1, Events: 2, Overtaken: 1, MayAppear: 2}
+	want := GroupResult{Keys: 1, Alone: 1, Events: 2, Overtaken: 1, MaybePublished: 2}
 	if err == nil || r != want || !reflect.DeepEqual(o.did, []int64{1, 3}) {
 		t.Errorf("%+v, %v: %v", r, err, o.did)
 	}

@@ -118,7 +118,7 @@ func HeadersSum(contentType string, own [][2]string) [sha256.Size]byte {
 // DiscardResult is the result of a discard.
 type DiscardResult struct {
 	Events int64 `json:"events"`
-	// MayAppear counts events with an attempt that is in flight, or may have reached the broker: each may still appear
-	// once, out of order. Zero for an inbox.
-	MayAppear int64 `json:"may_appear"`
+	// MaybePublished counts events with an attempt that is in flight, or may have reached the broker: each may still
+	// appear once, out of order. Zero for an inbox.
+	MaybePublished int64 `json:"may_appear"`
 }

@@ -65,10 +65,10 @@ type Position struct {
 	Timestamp time.Time
 	// First is set by the relay if it knows of no earlier attempt to publish the event. It is not in the record.
 	First bool
-	// Maybe says that an earlier attempt may have written the event under another number: Kafka refused it after an
+	// MaybePublished says that an attempt under another number may have published the event: Kafka refused it after an
 	// attempt of unknown outcome, and an operator released it. A consumer by numbers cannot tell whether it is a
 	// repeat; a consumer by ids can.
-	Maybe bool
+	MaybePublished bool
 	// Replayed says that the event was published before under another number, and that an operator published it again.
 	// The consumer sets it.
 	Replayed bool

@@ -148,7 +148,7 @@ func TestStorable(t *testing.T) {
 // TestP9_8_MaybeHeader: what was released after an unknown outcome says so, and nothing else does.
 func TestP9_8_MaybeHeader(t *testing.T) {
 	e := full()
-	e.Position.Maybe = true
+	e.Position.MaybePublished = true
 	headers := event.AppendHeaders(nil, &e)
 	if !slices.ContainsFunc(headers, func(h event.Header) bool {
 		return h.Key == "ce_maybe" &&

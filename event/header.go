@@ -82,7 +82,7 @@ func AppendHeaders(dst []Header, e *Event) []Header {
 		w.value(HeaderLane, strconv.AppendInt(w.buf, int64(e.Position.Lane), 10))
 		w.value(HeaderLaneSeq, strconv.AppendInt(w.buf, e.Position.Seq, 10))
 	}
-	if e.Position.Maybe {
+	if e.Position.MaybePublished {
 		w.dst = append(w.dst, Header{HeaderMaybe, maybe})
 	}
 	w.own(e.Headers)
@@ -239,7 +239,7 @@ func (e *Event) decodeAttribute(name, value string) bool {
 			e.Position.Seq = n
 		}
 	case HeaderMaybe:
-		e.Position.Maybe = value == string(maybe)
+		e.Position.MaybePublished = value == string(maybe)
 	case HeaderReplay:
 		e.Position.Replayed = value == string(maybe)
 	case HeaderSpecVersion:

@@ -199,7 +199,7 @@ func numberOf(text string) event.Event {
 	e.Position.Partition = 3
 	fmt.Sscan(text, &incarnation, &lane, &e.Position.Seq)
 	e.Position.Lane, e.Position.Epoch = int16(lane), numbering{outbox, int32(incarnation)}.String()
-	e.Position.Maybe, e.Position.Replayed = strings.Contains(text, "maybe"), strings.Contains(text, "replayed")
+	e.Position.MaybePublished, e.Position.Replayed = strings.Contains(text, "maybe"), strings.Contains(text, "replayed")
 	switch {
 	case strings.Contains(text, "another"):
 		e.Position.Epoch = numbering{another, int32(incarnation)}.String()

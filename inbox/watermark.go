@@ -117,7 +117,7 @@ func (j *judge) judge(e *event.Event) verdict {
 		return verdictRepeat
 	case j.older(m.numbering):
 		return verdictOld
-	case e.Position.Maybe:
+	case e.Position.MaybePublished:
 		return verdictMaybe
 	case e.Position.Replayed:
 		return verdictReplayed

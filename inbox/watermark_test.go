@@ -228,8 +228,8 @@ func TestP9_8_MaybePublishedIsParked(t *testing.T) {
 	log := number(keyed("a", "b", "a", "b", "a", "c"), epochOne, 1)
 	handle(t, h, log[:2])
 	again, unseen := log[0], log[3]
-	again.Position.Seq, again.Position.Maybe = 3, true
-	unseen.Position.Maybe = true
+	again.Position.Seq, again.Position.MaybePublished = 3, true
+	unseen.Position.MaybePublished = true
 	rest := []event.Event{again, unseen, log[4], log[5], again}
 	same(t, "outcomes", handle(t, h, rest), []inbox.Outcome{
 		inbox.Parked, inbox.Parked, inbox.Parked, inbox.Applied,
@@ -310,7 +310,7 @@ func TestP9_8_HaltInsteadOfQuarantine(t *testing.T) {
 	w := newWorld(t)
 	h := w.byWatermark(inbox.Config{OnFailure: inbox.Halt}).Each(write)
 	log := numbered(1, 3)
-	log[1].Position.Maybe = true
+	log[1].Position.MaybePublished = true
 	out, err := h.Handle(t.Context(), log)
 	if _, code := outcome.Of(halted(t, err, log[1].ID)); code != inbox.CodeMaybePublished {
 		t.Errorf("code %q", code)
@@ -548,7 +548,7 @@ func TestP9_8_ReleaseStopsAtMaybePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	log := number(keyed("a", "a", "a"), epochOne, 1)
-	log[1].Position.Maybe = true
+	log[1].Position.MaybePublished = true
 	s := &switchable{bad: map[uuid.UUID]error{log[0].ID: outcome.Terminal("x", errBad)}}
 	in := w.byWatermark(quick(inbox.Config{}))
 	h := in.Each(s.effect)

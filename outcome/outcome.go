@@ -70,8 +70,8 @@ type Refusal struct {
 	// Code is the cause for operators to search by: Kafka's name of the error, such as "MESSAGE_TOO_LARGE". Empty:
 	// "REFUSED".
 	Code string
-	// MaybeWritten: an earlier attempt of the same call had no answer, and may have written the event.
-	MaybeWritten bool
+	// MaybePublished: an earlier attempt of the same call had no answer, and may have written the event.
+	MaybePublished bool
 	// Err is the reason. Required.
 	Err error
 }

@@ -139,7 +139,7 @@ func TestVerdictRefusals(t *testing.T) {
 		"":                           errors.New("no"),
 	} {
 		r := refusal("orders", fmt.Errorf("with its own words: %w", err))
-		if r.Code != want || !r.Topic || r.MaybeWritten || !errors.Is(r, err) || !isRefusal(r) {
+		if r.Code != want || !r.Topic || r.MaybePublished || !errors.Is(r, err) || !isRefusal(r) {
 			t.Errorf("%s: %+v", want, r)
 		}
 		if text := r.Error(); !strings.Contains(text, "orders refuses its events") ||

@@ -147,7 +147,7 @@ func TestCombinedRequestLosesItsAnswer(t *testing.T) {
 	for i, err := range k.Publish(t.Context(), eventsForEach("t", 4, 0, 20)) {
 		var refused *outcome.Refusal
 		if i%4 == 2 {
-			if !errors.As(err, &refused) || !refused.MaybeWritten {
+			if !errors.As(err, &refused) || !refused.MaybePublished {
 				t.Errorf("event %d: %v, want a refusal that may have been written", i, err)
 			}
 		} else if err != nil {

@@ -133,7 +133,7 @@ func verdictOf(c class, to *partition, err error, maybe bool) error {
 	default:
 		return fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", to.topic.name, to.id, err)
 	}
-	r.MaybeWritten = maybe
+	r.MaybePublished = maybe
 	return r
 }
 

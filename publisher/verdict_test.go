@@ -199,7 +199,7 @@ func TestP4_RefusalAfterLostAnswerMayBeWritten(t *testing.T) {
 			newEvent("t", "k", "b"),
 		})
 		var r *outcome.Refusal
-		if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.MaybeWritten != lost ||
+		if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.MaybePublished != lost ||
 			r.Code != "INVALID_RECORD" ||
 			verdicts[2] == nil || isUnsent(verdicts[2]) == lost {
 			t.Errorf("%s: %v", name, verdicts)
@@ -488,7 +488,7 @@ func TestTooLargeRequestIsRefused(t *testing.T) {
 	verdicts := k.Publish(t.Context(), []event.Event{newEvent("t", "k", "v"), huge, newEvent("t", "k", "v")})
 	var r *outcome.Refusal
 	if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.Topic ||
-		r.Code != "MESSAGE_TOO_LARGE" || r.MaybeWritten ||
+		r.Code != "MESSAGE_TOO_LARGE" || r.MaybePublished ||
 		!isUnsent(verdicts[2]) || isRefusal(verdicts[2]) {
 		t.Errorf("verdicts %v", verdicts)
 	}

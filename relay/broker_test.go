@@ -142,7 +142,7 @@ func checkWatermarkExcept(t *testing.T, log []event.Event, but map[uuid.UUID]boo
 		if _, known := applied[e.ID]; !known {
 			applied[e.ID] = 0
 		}
-		excused[e.ID] = excused[e.ID] || e.Position.Maybe
+		excused[e.ID] = excused[e.ID] || e.Position.MaybePublished
 		if e.Position.Seq > highest[m] {
 			highest[m] = e.Position.Seq
 			applied[e.ID]++

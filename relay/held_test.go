@@ -53,7 +53,7 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 		t.Error("a discard without a reason was accepted")
 	}
 	d, err := o.DiscardHeld(t.Context(), "payments", poison, "nobody reads it")
-	if err != nil || d.Events != 1 || d.MayAppear != 1 {
+	if err != nil || d.Events != 1 || d.MaybePublished != 1 {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	awaitEmpty(t, db)
@@ -100,7 +100,7 @@ func TestHeldEventsAreDiscardedOnTheirWay(t *testing.T) {
 		}
 		return answer{}
 	})
-	if err := <-gone; err != nil || d.Events != 100 || d.MayAppear == 0 {
+	if err := <-gone; err != nil || d.Events != 100 || d.MaybePublished == 0 {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	if _, err := o.DiscardHeld(t.Context(), "payments", uuid.Nil, "again"); !errors.Is(err, operator.ErrNotHeld) {

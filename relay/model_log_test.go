@@ -20,8 +20,9 @@ func (m *modelRun) underWay(events []event.Event, which []int) {
 	var q modelRequest
 	for _, k := range which {
 		it := &q.items[q.n]
-		it.ev, it.seq, it.maybe = eventOf(events[k].ID), int32(events[k].Position.Seq), events[k].Position.Maybe
-		q.epoch = epochNumber(events[k].Position.Epoch)
+		p := events[k].Position
+		it.ev, it.seq, it.maybe = eventOf(events[k].ID), int32(p.Seq), p.MaybePublished
+		q.epoch = epochNumber(p.Epoch)
 		q.n++
 	}
 	for k := range m.s.net {
@@ -75,7 +76,7 @@ func (m *modelRun) checkOrder(ev uint8) {
 // checkByNumber is a consumer in watermark mode.
 func (m *modelRun) checkByNumber(e *event.Event, ev, bit uint8) {
 	s := &m.s
-	if e.Position.Maybe {
+	if e.Position.MaybePublished {
 		s.excused |= bit // quarantined until an operator decides
 		return
 	}

@@ -277,7 +277,7 @@ func (m *modelRun) claim(i int) {
 		}
 		if m.world.rules.heldSent {
 			for k := range c.Items {
-				c.Items[k].Sent = false
+				c.Items[k].MaybePublished = false
 			}
 		}
 		if m.world.rules.lateDecided {
@@ -343,7 +343,7 @@ var (
 	errModelUnknown = errors.New("outcome unknown")
 	modelUnsent     = outcome.Retryable(errors.New("not sent"))
 	modelRefused    = &outcome.Refusal{Err: errors.New("refused")}
-	modelMaybe      = &outcome.Refusal{Err: errors.New("refused after an answer was lost"), MaybeWritten: true}
+	modelMaybe      = &outcome.Refusal{Err: errors.New("refused after an answer was lost"), MaybePublished: true}
 	modelTopic      = &outcome.Refusal{Err: errors.New("topic refused"), Topic: true}
 )
 
@@ -691,7 +691,7 @@ func (x *modelSteps) environmentSteps() {
 					for n := range q.n {
 						e := m.event(q.items[n].ev)
 						e.Position.Lane, e.Position.Epoch = m.world.of(q.items[n].ev).lane, epochName(q.epoch)
-						e.Position.Seq, e.Position.Maybe = int64(q.items[n].seq), q.items[n].maybe
+						e.Position.Seq, e.Position.MaybePublished = int64(q.items[n].seq), q.items[n].maybe
 						m.consume(&e)
 					}
 				})

@@ -442,10 +442,10 @@ func (m *modelRun) loadClaim(i int, r *engine) (*cycle.Claim, *delivery.Delivery
 		e := m.event(it.ev)
 		e.Position = event.Position{
 			Lane: m.world.of(it.ev).lane, Epoch: c.Epoch, Seq: int64(it.seq), First: it.first,
-			Maybe: it.maybe,
+			MaybePublished: it.maybe,
 		}
 		one := delivery.Item{
-			ID: int64(it.id), From: delivery.Source(it.from), Fate: delivery.Fate(it.fate), Sent: it.sent,
+			ID: int64(it.id), From: delivery.Source(it.from), Fate: delivery.Fate(it.fate), MaybePublished: it.sent,
 			Alone: it.alone, Partition: int32(it.partition), Behind: it.behind,
 		}
 		if it.refused {
@@ -473,8 +473,8 @@ func (m *modelRun) storeClaim(i int, r *engine, c *cycle.Claim) {
 		it, p := &c.Items[k], &c.Events[k].Position
 		to.items[k] = modelItem{
 			ev: eventOf(c.Events[k].ID), id: uint8(it.ID), from: uint8(it.From), fate: uint8(it.Fate),
-			seq: int32(p.Seq), partition: int8(it.Partition), sent: it.Sent, alone: it.Alone, behind: it.Behind,
-			first: p.First, maybe: p.Maybe, refused: it.Cause != nil,
+			seq: int32(p.Seq), partition: int8(it.Partition), sent: it.MaybePublished, alone: it.Alone,
+			behind: it.Behind, first: p.First, maybe: p.MaybePublished, refused: it.Cause != nil,
 		}
 	}
 }

@@ -108,7 +108,7 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 		t.Error("a header of the codec's own was accepted")
 	}
 	if d, err := o.DiscardEvent(t.Context(), 1, "a test payment"); err != nil ||
-		d != (admin.DiscardResult{Events: 1, MayAppear: 1}) {
+		d != (admin.DiscardResult{Events: 1, MaybePublished: 1}) {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	if err := o.ReleaseEvent(t.Context(), 2, "r"); err == nil {

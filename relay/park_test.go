@@ -125,7 +125,7 @@ func TestP4Release(t *testing.T) {
 	log := b.events()
 	checkWatermark(t, log)
 	for _, e := range log {
-		if e.Position.Maybe {
+		if e.Position.MaybePublished {
 			t.Errorf("event %s is marked as a possible repetition, but every attempt was certainly refused", e.ID)
 		}
 	}
@@ -382,7 +382,7 @@ func TestP9_8_ReleaseCarriesMaybe(t *testing.T) {
 	}
 	said := 0
 	for _, e := range b.events() {
-		if e.Position.Maybe {
+		if e.Position.MaybePublished {
 			said++
 			if e.Key != "k3" || string(e.Payload) != "5" || e.Position.First {
 				t.Errorf("event %s of key %s is marked as a possible repetition", e.Payload, e.Key)
@@ -446,7 +446,7 @@ func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
 	id := pgtest.One[int64](t, db, `select id from outbox_parked`)
 	if d, err := o.DiscardEvent(t.Context(), id, "never mind"); err != nil ||
-		d != (admin.DiscardResult{Events: 1, MayAppear: 1}) {
+		d != (admin.DiscardResult{Events: 1, MaybePublished: 1}) {
 		t.Fatalf("discarded %+v: %v", d, err)
 	}
 	b.set(refuseK3("0"))

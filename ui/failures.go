@@ -222,7 +222,7 @@ func releaseGroup(q *request) error {
 func discardGroup(q *request) error {
 	return q.changeGroup("discard", "Discard", admin.DiscardAll, func(r admin.GroupResult) string {
 		return plural(r.Events, "event") + " given up for good. What waits behind " +
-			"them stays parked until its key is released." + verbs.MayAppear(r.MayAppear)
+			"them stays parked until its key is released." + verbs.MaybePublished(r.MaybePublished)
 	})
 }
 

@@ -165,12 +165,12 @@ func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
 			return err
 		}
 		done := map[string]any{
-			"id": head.HeadID, "message_id": head.Head, "may_appear": gone.MayAppear,
+			"id": head.HeadID, "message_id": head.Head, "may_appear": gone.MaybePublished,
 			"released": int64(0),
 		}
 		if c.Keep {
 			return c.report(p, done, "Event %d (%s) is given up for good; the rest of the key stays parked.%s",
-				head.HeadID, head.Head, verbs.MayAppear(gone.MayAppear))
+				head.HeadID, head.Head, verbs.MaybePublished(gone.MaybePublished))
 		}
 		n, err := o.ReleaseKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
 		if err != nil && !overtaken(err) {
@@ -178,6 +178,6 @@ func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
 		}
 		done["released"] = n
 		return c.report(p, done, "Event %d (%s) is given up for good, and the %d events behind it are released.%s",
-			head.HeadID, head.Head, n, verbs.MayAppear(gone.MayAppear))
+			head.HeadID, head.Head, n, verbs.MaybePublished(gone.MaybePublished))
 	})
 }

@@ -143,7 +143,7 @@ func (c groupFlags) each(ctx context.Context, o parkedOperator, f admin.FailureF
 		}
 		r, err := change(ctx, o, list, reason)
 		sum.Keys, sum.Alone, sum.Events = sum.Keys+r.Keys, sum.Alone+r.Alone, sum.Events+r.Events
-		sum.Overtaken, sum.MayAppear = sum.Overtaken+r.Overtaken, sum.MayAppear+r.MayAppear
+		sum.Overtaken, sum.MaybePublished = sum.Overtaken+r.Overtaken, sum.MaybePublished+r.MaybePublished
 		if err != nil {
 			return sum, err
 		}
@@ -176,7 +176,7 @@ func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o 
 	}
 	return c.ended(p, r, err, fmt.Sprintf("%d events are given up for good, the first of %d keys and %d lone ones. "+
 		"What waits behind them stays parked until it is released.%s", r.Events, r.Keys, r.Alone,
-		verbs.MayAppear(r.MayAppear)))
+		verbs.MaybePublished(r.MaybePublished)))
 }
 
 // ended reports the result also if an error has ended it early.

@@ -62,13 +62,14 @@ func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid
 		if err != nil {
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}
-		err = tx.QueryRow(ctx, o.q(sql.DiscardHeld), topic, only, lanes, DiscardHeldMost).Scan(&d.Events, &d.MayAppear)
+		err = tx.QueryRow(ctx, o.q(sql.DiscardHeld), topic, only, lanes, DiscardHeldMost).
+			Scan(&d.Events, &d.MaybePublished)
 		if err == nil && d.Events == 0 {
 			err = fmt.Errorf("topic %s: %w", topic, ErrNotHeld)
 		}
 		return audited{messageID: only, topic: topic, detail: map[string]any{
 			"events":     d.Events,
-			"may_appear": d.MayAppear,
+			"may_appear": d.MaybePublished,
 		}}, err
 	})
 	return d, err

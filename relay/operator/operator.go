@@ -165,7 +165,7 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 		}
 		d = admin.DiscardResult{Events: 1}
 		if maybe {
-			d.MayAppear = 1
+			d.MaybePublished = 1
 		}
 		if !e.Alone {
 			_, err = tx.Exec(ctx, o.q(sql.UnmarkEmpty), e.Lane, e.Tenant, e.Topic, e.Key)
@@ -192,14 +192,14 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 			lane, err = o.lockKey(ctx, tx, tenant, topic, key)
 		}
 		if err == nil {
-			err = tx.QueryRow(ctx, o.q(sql.DiscardKey), tenant, topic, key).Scan(&d.Events, &d.MayAppear)
+			err = tx.QueryRow(ctx, o.q(sql.DiscardKey), tenant, topic, key).Scan(&d.Events, &d.MaybePublished)
 		}
 		if err == nil {
 			_, err = tx.Exec(ctx, o.q(sql.UnmarkEmpty), lane, tenant, topic, key)
 		}
 		return audited{tenant: tenant, topic: topic, detail: map[string]any{
 			"key": key, "events": d.Events,
-			"may_appear": d.MayAppear,
+			"may_appear": d.MaybePublished,
 		}}, err
 	})
 	return d, err

@@ -170,7 +170,7 @@ exists, or one event (--message-id) blocks a partition. The events held behind i
 				case err != nil && !errors.Is(err, operator.ErrNotHeld):
 					return Done{}, &PartlyError{gone(all), err}
 				}
-				all.Events, all.MayAppear = all.Events+some.Events, all.MayAppear+some.MayAppear
+				all.Events, all.MaybePublished = all.Events+some.Events, all.MaybePublished+some.MaybePublished
 				if some.Events < operator.DiscardHeldMost {
 					return gone(all), nil
 				}
@@ -195,11 +195,11 @@ func gone(d admin.DiscardResult) Done {
 	if d.Events == 1 {
 		verb = " is"
 	}
-	return Done{Plural(d.Events, "event") + verb + " given up for good." + MayAppear(d.MayAppear), d}
+	return Done{Plural(d.Events, "event") + verb + " given up for good." + MaybePublished(d.MaybePublished), d}
 }
 
-// MayAppear says how many discarded events may still appear in Kafka.
-func MayAppear(events int64) string {
+// MaybePublished says how many discarded events may still appear in Kafka.
+func MaybePublished(events int64) string {
 	if events == 0 {
 		return ""
 	}

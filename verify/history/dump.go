@@ -89,7 +89,7 @@ type Discard struct {
 	AnyKey             bool // of a topic
 	Scheduled          bool // only events that were scheduled
 	Events             int64
-	MayAppear          bool
+	MaybePublished     bool
 }
 
 // Record is a record in Kafka, with the values of its headers. An ID that is missing or not a UUID is zero.

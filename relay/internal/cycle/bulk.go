@@ -64,7 +64,7 @@ func (k *claiming) readBulk(rows pgx.Rows) error {
 		r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		n++
-		r.e.Position.First, r.e.Position.Maybe = true, false
+		r.e.Position.First, r.e.Position.MaybePublished = true, false
 		r.it = delivery.Item{ID: r.e.Position.Seq, At: r.it.At, Large: r.it.Large || len(r.headers) > largePayload}
 		return r.add(k.c, k.at[r.e.Position.Lane])
 	})

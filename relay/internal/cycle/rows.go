@@ -72,7 +72,7 @@ func (r *rowReader) targets() []any {
 func (r *rowReader) readNew(rows pgx.Rows, c *Claim, at map[int16]*Part) error {
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
-		r.e.Position.First, r.e.Position.Maybe = true, false
+		r.e.Position.First, r.e.Position.MaybePublished = true, false
 		r.it = delivery.Item{ID: r.e.Position.Seq}
 		return r.add(c, at[r.e.Position.Lane])
 	})
@@ -89,7 +89,7 @@ func (r *rowReader) readMarked(rows pgx.Rows, c *Claim, at map[int16]*Part) erro
 			l.Behind++
 			return nil
 		}
-		r.e.Position.First, r.e.Position.Maybe = true, false
+		r.e.Position.First, r.e.Position.MaybePublished = true, false
 		r.it = delivery.Item{ID: r.e.Position.Seq}
 		return r.add(c, l)
 	})
@@ -101,7 +101,7 @@ func (r *rowReader) readList(rows pgx.Rows, c *Claim, at map[int16]*Part) error 
 	var alone, maybe bool
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &alone, &maybe}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
-		r.e.Position.First, r.e.Position.Maybe = !maybe, maybe
+		r.e.Position.First, r.e.Position.MaybePublished = !maybe, maybe
 		r.it = delivery.Item{ID: r.e.Position.Seq, From: delivery.FromParked, Alone: alone}
 		return r.add(c, at[r.e.Position.Lane])
 	})
@@ -112,7 +112,7 @@ func (r *rowReader) readList(rows pgx.Rows, c *Claim, at map[int16]*Part) error 
 func (r *rowReader) readHeld(rows pgx.Rows, c *Claim, at map[int16]*Part) error {
 	it := delivery.Item{From: delivery.FromHeld}
 	var maybe bool
-	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe},
+	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.MaybePublished, &maybe},
 		r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		return r.addHeld(c, at[r.e.Position.Lane], it, maybe)
@@ -124,8 +124,9 @@ func (r *rowReader) readHeld(rows pgx.Rows, c *Claim, at map[int16]*Part) error 
 func (r *rowReader) readDrained(rows pgx.Rows, c *Claim, at map[int16]*Part) error {
 	it := delivery.Item{From: delivery.FromHeld}
 	var maybe, behind bool
-	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe, &behind},
-		r.targets()...)
+	targets := append([]any{
+		&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.MaybePublished, &maybe, &behind,
+	}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		l := at[r.e.Position.Lane]
 		if behind {
@@ -138,7 +139,7 @@ func (r *rowReader) readDrained(rows pgx.Rows, c *Claim, at map[int16]*Part) err
 }
 
 func (r *rowReader) addHeld(c *Claim, l *Part, it delivery.Item, maybe bool) error {
-	r.e.Position.First, r.e.Position.Maybe = !it.Sent && !maybe, maybe
+	r.e.Position.First, r.e.Position.MaybePublished = !it.MaybePublished && !maybe, maybe
 	r.it = it
 	if l.First == 0 || r.e.Position.Seq < l.First {
 		l.First = r.e.Position.Seq
@@ -153,7 +154,7 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *Claim, at map[int16]*Part) error 
 	var first, seq int64
 	var lane int16
 	var gone, maybe bool
-	it := delivery.Item{Sent: true} // the entry's first owner may have sent it
+	it := delivery.Item{MaybePublished: true} // the entry's first owner may have sent it
 	head, columns := []any{&lane, &first, &seq, &gone, &it.ID, &it.From, &it.Partition, &it.Alone, &maybe}, r.targets()
 	headOnly := append(slices.Clone(head), make([]any, len(columns))...) // nil targets are skipped
 	whole := append(slices.Clone(head), columns...)
@@ -170,7 +171,7 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *Claim, at map[int16]*Part) error 
 		if err := rows.Scan(whole...); err != nil {
 			return err
 		}
-		r.e.Position.Lane, r.e.Position.Seq, r.e.Position.First, r.e.Position.Maybe = lane, seq, false, maybe
+		r.e.Position.Lane, r.e.Position.Seq, r.e.Position.First, r.e.Position.MaybePublished = lane, seq, false, maybe
 		r.it = it
 		if err := r.add(c, l); err != nil {
 			return err

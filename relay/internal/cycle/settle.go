@@ -217,7 +217,7 @@ func (set *settling) gatherOne(c *Claim, i int, l *Part, named bool) {
 	case delivery.Held:
 		h, to := &set.hold, delivery.At(e.Topic, it.Partition)
 		h.lanes, h.ids, h.seqs = append(h.lanes, l.Lane), append(h.ids, it.ID), append(h.seqs, e.Position.Seq)
-		h.partitions, h.sent = append(h.partitions, it.Partition), append(h.sent, it.Sent)
+		h.partitions, h.sent = append(h.partitions, it.Partition), append(h.sent, it.MaybePublished)
 		if it.From != delivery.FromHeld {
 			l.fates.hold(to, 1)
 		}
@@ -233,7 +233,7 @@ func (set *settling) gatherOne(c *Claim, i int, l *Part, named bool) {
 			l.fates.first = refused{e.ID, e.Topic, *it.Cause}
 		}
 		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.Lane), append(p.ids, it.ID), append(p.alone, it.Alone),
-			append(p.sent, it.Sent)
+			append(p.sent, it.MaybePublished)
 		p.attempts, p.errors, p.codes = append(p.attempts, attempts), append(p.errors, it.Cause.Error),
 			append(p.codes, it.Cause.Code)
 		set.parks[l.Lane] = true

@@ -29,16 +29,16 @@ const (
 
 // Item has the data of a claimed event that are not part of the event.
 type Item struct {
-	ID        int64 // in the outbox
-	From      Source
-	Fate      Fate
-	Sent      bool   // an attempt under this number may have reached the broker, now or in an earlier claim
-	Alone     bool   // parked, or will be parked, without its key
-	Partition int32  // FromHeld, or Held: of the group
-	Cause     *Cause // Parked: why
-	Behind    bool   // Parked: it is behind a refused event
-	Large     bool   // read in bulk, without its large columns
-	At        Row    // read in bulk: the position of its row then
+	ID             int64 // in the outbox
+	From           Source
+	Fate           Fate
+	MaybePublished bool   // an attempt under this number may have reached the broker, now or in an earlier claim
+	Alone          bool   // parked, or will be parked, without its key
+	Partition      int32  // FromHeld, or Held: of the group
+	Cause          *Cause // Parked: why
+	Behind         bool   // Parked: it is behind a refused event
+	Large          bool   // read in bulk, without its large columns
+	At             Row    // read in bulk: the position of its row then
 }
 
 // Row is the position of a row: a pgtype.TID.
@@ -161,7 +161,7 @@ func mustHold(closed map[Place]bool, groups Groups, it *Item, e *event.Event, ro
 // Unanswered records that an attempt ended without verdicts: all events may have been sent.
 func (d *Delivery) Unanswered() {
 	for _, i := range d.undecided {
-		d.items[i].Sent = true
+		d.items[i].MaybePublished = true
 	}
 }
 
@@ -181,7 +181,7 @@ func (d *Delivery) Take(verdicts []error) (n int, unknown, unsent error) {
 			unsent = cmp.Or(unsent, err)
 		default:
 			unknown = cmp.Or(unknown, err)
-			d.items[i].Sent = true
+			d.items[i].MaybePublished = true
 		}
 	}
 	return n, unknown, unsent

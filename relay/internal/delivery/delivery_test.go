@@ -17,7 +17,7 @@ var (
 	errUnknown = errors.New("outcome unknown")
 	unsent     = outcome.Retryable(errors.New("not sent"))
 	refused    = &outcome.Refusal{Err: errors.New("refused")}
-	written    = &outcome.Refusal{Err: errors.New("refused"), MaybeWritten: true}
+	written    = &outcome.Refusal{Err: errors.New("refused"), MaybePublished: true}
 	topical    = &outcome.Refusal{Err: errors.New("refused"), Topic: true}
 )
 
@@ -59,7 +59,7 @@ func fates(items []Item) string {
 		if it.Behind {
 			word += " behind"
 		}
-		if it.Sent {
+		if it.MaybePublished {
 			word += " sent"
 		}
 		words = append(words, word)
@@ -107,7 +107,7 @@ func TestP4Judge(t *testing.T) {
 		"refused, then closed": {"t0a", []error{refused}, []Place{At("t", 0)}, "parked", nil},
 		"topic, maybe written": {
 			"t0a t0b",
-			[]error{&outcome.Refusal{Err: errUnknown, Topic: true, MaybeWritten: true}, unsent},
+			[]error{&outcome.Refusal{Err: errUnknown, Topic: true, MaybePublished: true}, unsent},
 			nil,
 			"held-1 sent, held-1", nil,
 		},
@@ -244,7 +244,7 @@ func TestNoteOvertaken(t *testing.T) {
 		{1, "t0a", Item{Fate: Parked, Partition: WholeTopic}, false},
 		{2, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // no other event of its lane
 		{3, "t0a", Item{Fate: Held, Partition: WholeTopic}, false}, // acked in another lane
-		{3, "u0a", Item{Fate: Held, Partition: WholeTopic, Sent: true}, true},
+		{3, "u0a", Item{Fate: Held, Partition: WholeTopic, MaybePublished: true}, true},
 		{2, "t0a", Item{Fate: Acked}, false},
 		{1, "w0a", Item{Fate: Acked}, false},
 		{1, "t0b", Item{Fate: Held, Partition: WholeTopic}, true},
@@ -262,8 +262,8 @@ func TestNoteOvertaken(t *testing.T) {
 	}
 	NoteOvertaken(all, items, map[int16]bool{1: true, 3: true, 4: true})
 	for i, l := range list {
-		if items[i].Sent != l.want {
-			t.Errorf("event %d, %q of lane %d: may have been sent: %v", i, l.word, l.lane, items[i].Sent)
+		if items[i].MaybePublished != l.want {
+			t.Errorf("event %d, %q of lane %d: may have been sent: %v", i, l.word, l.lane, items[i].MaybePublished)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route)
 			continue
 		}
 		refused := Refused(verdicts[k])
-		it.Sent = it.Sent || refused != nil && refused.MaybeWritten
+		it.MaybePublished = it.MaybePublished || refused != nil && refused.MaybePublished
 		if topics[e.Topic] != nil {
 			it.hold(WholeTopic)
 			continue
@@ -102,7 +102,7 @@ func NoteOvertaken(events []event.Event, items []Item, moves map[int16]bool) {
 			}
 			passed[e.Position.Lane][e.Topic] = true
 		case it.Fate == Held && it.Partition == WholeTopic:
-			it.Sent = it.Sent || passed[e.Position.Lane][e.Topic]
+			it.MaybePublished = it.MaybePublished || passed[e.Position.Lane][e.Topic]
 		}
 	}
 }

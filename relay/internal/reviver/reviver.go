@@ -113,7 +113,7 @@ func (r *Reviver) Try(ctx context.Context, s *pg.Session, places []delivery.Plac
 			r.Cycle.Reopen(heads[i])
 		case refused != nil && heads[i].Partition != delivery.WholeTopic:
 			r.Cycle.CloseTopic(heads[i].Topic, err)
-		case refused != nil && !c.Items[i].Sent:
+		case refused != nil && !c.Items[i].MaybePublished:
 			g := found[heads[i]]
 			unsent.Add(g.Lane, g.Fence, 0)
 			unsent.ids = append(unsent.ids, c.Items[i].ID)

@@ -50,7 +50,7 @@ func (f *follower) publish(work context.Context, b *batch, done *deletion) error
 		lane := b.Items[i].Lane
 		if items[i].Fate != delivery.Acked {
 			l := &f.mine[lane]
-			sent := items[i].Sent || l.before && !b.Events[i].Position.First
+			sent := items[i].MaybePublished || l.before && !b.Events[i].Position.First
 			aside[lane], unsure = true, unsure || sent
 			continue
 		}

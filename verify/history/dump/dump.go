@@ -148,7 +148,7 @@ func (r *reader) outbox(ctx context.Context, d *history.Dump) {
 	var id *uuid.UUID
 	var x history.Discard
 	r.read(ctx, sqlDiscards, []any{
-		&action, &id, &x.Tenant, &x.Topic, &x.Key, &x.Events, &x.MayAppear, &keyless,
+		&action, &id, &x.Tenant, &x.Topic, &x.Key, &x.Events, &x.MaybePublished, &keyless,
 	}, func() {
 		x.ID = uuid.Nil
 		if id != nil {
