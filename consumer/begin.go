@@ -95,7 +95,7 @@ type beginning struct {
 
 	lost      *LostRange // records that are gone, or may be
 	lostWhy   string
-	goesOn    bool // the group has begun behind the loss already: it does not halt the partition
+	goesOn    bool // the group has begun after the loss already: it does not halt the partition
 	undecided bool // no policy can go on: the partition halts
 }
 
@@ -108,7 +108,7 @@ const (
 	whyTruncated = "the log was cut below what was decided: unread records are gone"
 	whyGone      = "the group has no offset (any more)"
 	whyNoRow     = "the handler's database knows nothing of the partition"
-	whyBehind    = "the handler's database is behind the group"
+	whyLags      = "the handler's database lags behind the group"
 	whyBeyond    = "the group's offset is beyond the end of the log"
 	whyUnread    = "retention removed records that were never read"
 	whyForgotten = "the handler's database lacks records that the group has committed, and retention removed them: " +
@@ -247,7 +247,7 @@ func (f facts) compare(b *beginning, g groupOffset, d inbox.Progress) {
 		return
 	}
 	same, next := f.same(d), d.Next
-	b.why = whyBehind
+	b.why = whyLags
 	if next < 0 {
 		b.why = whyNoRow
 		if next = g.began; next < 0 {

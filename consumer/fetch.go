@@ -228,7 +228,7 @@ func (p *partition) divergence(ctx context.Context, log uuid.UUID) (at int64, ok
 	return at, ok
 }
 
-// begin reports a beginning, and passes it on to run behind all earlier chunks.
+// begin reports a beginning, and passes it on to run after all earlier chunks.
 func (p *partition) begin(ctx context.Context, f facts, b beginning) (int64, error) {
 	if b.lost != nil {
 		b.lost.Partition = p.Partition
@@ -298,7 +298,7 @@ func (p *partition) reportLost(lost LostRange, why string, first, end int64, hal
 	}
 	do := "set its offset"
 	if p.reading.kept && lost.From < first { // otherwise it would begin at the loss again
-		do = "move its inbox and its offset behind them (`relay inbox skip` does the first, and prints the second)"
+		do = "move its inbox and its offset past them (`relay inbox skip` does the first, and prints the second)"
 	}
 	return fmt.Errorf("%s: the log has offsets %d to %d; stop the group's workers, %s, and start them", why, first,
 		end, do)

@@ -25,7 +25,7 @@ type Observer struct {
 	// restored from a backup, or an operator moved the group's offset forward.
 	Forgotten func(ForgottenRange)
 	// Repeated is called after a Handle of events that the handler's database had decided before the partition was
-	// assigned, because the group's offset was behind it.
+	// assigned, because the group's offset was below it.
 	Repeated func(RepeatedInfo)
 	// Lost is called when Kafka no longer has unread records, and when the log ends before the known offset because the
 	// topic was recreated or truncated.

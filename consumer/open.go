@@ -13,7 +13,7 @@ const (
 	openEvery = 5 * time.Minute
 )
 
-// openTransaction tells of another producer's transaction that stays open: the broker delivers no record behind its
+// openTransaction tells of another producer's transaction that stays open: the broker delivers no record after its
 // first one, and nothing else says why.
 type openTransaction struct {
 	since time.Time // zero: none holds the partition
@@ -32,7 +32,7 @@ func (o *openTransaction) watch(p *partition, offset int64, res *fetchResponse) 
 		o.since = now
 	case held && now.Sub(o.since) >= openAfter && now.Sub(o.said) >= openEvery:
 		o.said = now
-		log().Warn("an open Kafka transaction holds this partition: what is behind it is delivered once its producer "+
+		log().Warn("an open Kafka transaction holds this partition: later records are delivered once its producer "+
 			"commits or aborts it, or its transaction.timeout.ms is over; `kafka-transactions.sh find-hanging` and "+
 			"`abort` end one that stays", "log_ends", res.highWatermark, "for", now.Sub(o.since).Round(time.Second))
 	case !held:

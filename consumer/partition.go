@@ -41,9 +41,9 @@ type partition struct {
 	rest chunk // fetched, not yet passed to the handler
 
 	// reread is the range that the group has committed and this generation reads again, because the handler's database
-	// is behind.
+	// lags.
 	reread ForgottenRange
-	// decidedBefore is the handler's progress at the assignment if the group's offset was behind it, otherwise 0.
+	// decidedBefore is the handler's progress at the assignment if the group's offset was below it, otherwise 0.
 	decidedBefore int64
 	loggedDoubled bool // an applied event below decidedBefore was logged
 
@@ -284,7 +284,7 @@ func (p *partition) cut(n int) chunk {
 	return chunk{events: c.events[:n:n], next: c.events[n-1].Position.Offset + 1, epoch: c.epoch}
 }
 
-// passed moves the position over decided events, and over the offsets behind them that have no record.
+// passed moves the position over decided events, and over the offsets after them that have no record.
 func (p *partition) passed(decided, next int64) {
 	if decided < next {
 		p.c.handler.Absent(p.Topic, p.ID, decided, next)

@@ -22,11 +22,11 @@ func (p *partition) begins(ctx context.Context, b *beginning) bool {
 	case b.reread > 0:
 		log.Debug("reading again from where the handler's database is", "committed", b.reread)
 	case b.known > 0:
-		log.Info("the group is behind what the handler's database has decided: reading that again, to drop it",
+		log.Info("the group lags behind what the handler's database has decided: reading that again, to drop it",
 			"decided", b.known)
 	case b.why == whyGone, b.why == whyBeyond:
 		log.Warn("beginning where the handler's database is")
-	case b.why != whyGroup && b.why != whyBehind:
+	case b.why != whyGroup && b.why != whyLags:
 		log.Info("beginning a partition")
 	}
 	p.setPosition(b.at)
@@ -152,7 +152,7 @@ func (p *partition) countReread(events []event.Event, outcomes []inbox.Outcome) 
 	}
 }
 
-// isMoved reports whether the handler's database may be behind the group's offset again, as at an assignment.
+// isMoved reports whether the handler's database may lag behind the group's offset again, as at an assignment.
 func isMoved(err error) bool {
 	_, ok := errors.AsType[*inbox.MovedError](err)
 	return ok

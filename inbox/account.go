@@ -18,7 +18,7 @@ func (a account) at(e *event.Event) account {
 	return a
 }
 
-// decided returns the account behind events that are decided.
+// decided returns the account after events that are decided.
 func (a account) decided(events []event.Event) account {
 	for i := range events {
 		if o := events[i].Position.Offset; a.kept && o >= a.next {

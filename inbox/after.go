@@ -78,7 +78,7 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 	return b.again(ctx, f)
 }
 
-// skipped excludes the effects of skipped events from the next run, or puts every effect behind a savepoint.
+// skipped excludes the effects of skipped events from the next run, or puts every effect under a savepoint.
 func (b *batch) skipped(f *failure) {
 	if len(f.skips) == 0 {
 		b.careful = true

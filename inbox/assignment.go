@@ -32,7 +32,7 @@ type assignment struct {
 	account   account   // up to the decided progress
 	skipped   skipped   // what operators skipped of this log
 	proven    proven    // the events that the progress alone proves to be decided
-	absent    absent    // behind the decided events, and not in the account yet
+	absent    absent    // after the decided events, and not in the account yet
 	log       *string   // the id of the topic's log, of which the progress is; nil: unknown
 	effectAt  time.Time // when the last effect that is not in the progress was applied; zero: none
 	marks     *marks    // for byNumber: the decided numbers, never modified; nil: unknown

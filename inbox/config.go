@@ -129,7 +129,7 @@ const (
 	ParkKey FailurePolicy = iota
 	// ParkEvent parks the event alone; later events of its key overtake it. Use it for effects that do not need order.
 	ParkEvent
-	// Halt stops the partition at the event with a [HaltError]. Nothing behind the event is applied until an operator
+	// Halt stops the partition at the event with a [HaltError]. Nothing after the event is applied until an operator
 	// acts. The policy also halts at events that the other policies quarantine: too old, too far in the future, or not
 	// decided by their number.
 	Halt

@@ -18,7 +18,7 @@ import (
 )
 
 // runner runs an effect for the events with the given indexes and returns the indexes of the skipped events. With
-// careful it puts every event behind a savepoint.
+// careful it puts every event under a savepoint.
 type runner func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
 	f *failure)
 
@@ -94,7 +94,7 @@ func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target
 			// Other transactions committed every row. If the wait of their COMMIT for the standby was cut, a row is
 			// visible before it is durable. The barrier makes this COMMIT wait for the standby.
 			if _, err := conn.Exec(ctx, sqlBarrier); err != nil {
-				return in.classify(ctx, fmt.Errorf("inbox: writing a barrier behind the rows of others: %w", err))
+				return in.classify(ctx, fmt.Errorf("inbox: writing a barrier after the rows of others: %w", err))
 			}
 		}
 		// Last, because the partition's next owner writes the same row and must not wait for an effect of this process.

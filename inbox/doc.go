@@ -24,7 +24,7 @@
 //     back the transaction, and the effect runs again for the same event. The rollback does not restore memory that the
 //     effect changed.
 //  3. Return the errors of tx, wrapped with %w, and stop after the first. The inbox needs them to tell a deadlock from
-//     a bad event. Put a statement that may fail without failing the event behind a savepoint: tx.Begin.
+//     a bad event. Put a statement that may fail without failing the event under a savepoint: tx.Begin.
 //  4. Classify errors: return [outcome.Terminal] when a retry cannot help, [outcome.Retryable] when another system is
 //     down, and any other error when the cause is unknown. An event that finally fails is parked ([Config.OnFailure]).
 //     Later events of its key are parked behind it, in order, until an operator releases or discards them (package
@@ -36,7 +36,7 @@
 //
 // Within Config.Window, an effect is committed exactly once per (consumer, event id), even if the event is delivered
 // twice, late, or to two processes at the same time: the second process waits for the row of the first and finds it.
-// Events of a batch keep their order, and the events behind an undecided event wait. An event is quarantined, alone,
+// Events of a batch keep their order, and the events after an undecided event wait. An event is quarantined, alone,
 // when its id belongs to a day that is no longer remembered or too far in the future: the inbox cannot tell whether it
 // is new, so a person must decide. An event that kills its process every time is parked after [Config.CrashAttempts]
 // counted runs. A counted run is alone in its process, for at most five seconds, so that a run that hangs does not stop

@@ -21,7 +21,7 @@ import (
 var errApart = errors.New("inbox: an effect changes settings of its transaction")
 
 // eachRunner runs an effect for one event at a time, so that a failed event is known without splitting the batch. Each
-// event has a transaction object of its own, which is closed behind its effect.
+// event has a transaction object of its own, which is closed after its effect.
 func eachRunner(do Effect) runner {
 	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
 		f *failure,

@@ -19,7 +19,7 @@ import (
 // only deduplicates: it does not retry, count attempts, park failed events or halt partitions. It needs Config.Dedup
 // ByID, since only ids can decide single events out of order.
 //
-// Record and effect run behind a savepoint: after an error tx holds nothing of the event, and committing tx does not
+// Record and effect run under a savepoint: after an error tx holds nothing of the event, and committing tx does not
 // process e. The error is the error of do, a *HaltError for an event that is too old or too far in the future, or an
 // error of the database (40001 when tx is REPEATABLE READ or stricter and another process was faster: begin a new
 // transaction).
@@ -57,7 +57,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	if savepoint == nil {
 		// The caller may write nothing else, and its COMMIT must wait until the other transaction's row is durable.
 		if _, err := tx.Exec(ctx, sqlBarrier); err != nil {
-			return Undecided, fmt.Errorf("inbox: writing a barrier behind the row of another: %w", err)
+			return Undecided, fmt.Errorf("inbox: writing a barrier after the row of another: %w", err)
 		}
 		return Duplicate, nil
 	}
@@ -92,7 +92,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	return Skipped, nil
 }
 
-// insertTx records the id behind a savepoint. It returns the id's table and the savepoint; nil: the id is not new.
+// insertTx records the id under a savepoint. It returns the id's table and the savepoint; nil: the id is not new.
 func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where place, savepoint pgx.Tx, err error) {
 	// The caller's timeouts apply.
 	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))

@@ -146,7 +146,7 @@ update {schema}inbox_progress set to_offset = from_offset, updated_at = clock_ti
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and attempts = 0
 	and from_offset >= $4::bigint and to_offset = $5::bigint`
 
-// In the deciding transaction. A zombie that is behind does not move the progress back, and one that reads an earlier
+// In the deciding transaction. A zombie that lags does not move the progress back, and one that reads an earlier
 // log does not move it at all.
 const sqlPass = `-- inbox: pass
 update {schema}inbox_progress set from_offset = $4::bigint, accounted = $7::bigint, attempts = 0, halted_at = null,

@@ -1,7 +1,7 @@
 package inbox
 
 // walk is the progress of one call of Handle through its events. All events before pos are decided, and none from pos
-// on: events behind a failed one wait, since they may have the same key. A walk only decides which events the next
+// on: events after a failed one wait, since they may have the same key. A walk only decides which events the next
 // transaction handles. It uses no database and no clock, so that the model of the inbox can step through it.
 type walk struct {
 	pos, limit int // the next transaction handles [pos, limit)
@@ -9,7 +9,7 @@ type walk struct {
 
 	written bool // the range of this call is in inbox_progress
 	counted bool // inbox_progress has, or may have, this call's count of the event at pos
-	careful bool // effects run behind savepoints, until this transaction is committed
+	careful bool // effects run under savepoints, until this transaction is committed
 
 	// suspect is the index of the event that is known to fail; -1: none.
 	suspect     int

@@ -86,7 +86,7 @@ func (f *consumerMetrics) register(s *set) {
 	f.replaced = s.counter("replaced_logs_total", "Times that a partition's log ended before the processed offset: "+
 		"the topic was created again or truncated.")
 	f.repeated = s.counter("repeated_events_total", "Duplicates below the offset that the database has processed: the "+
-		"group's offset was behind it.")
+		"group's offset was below it.")
 	f.reapplied = s.counter("reapplied_events_total", "Events applied below the offset that the database has "+
 		"processed: their ids were missing.")
 	f.forgotten = s.counter("forgotten_events_total", "Events applied below the group's committed offset: the "+

@@ -13,7 +13,7 @@ import (
 // The bounds of an event. The table also checks topic, key, texts and reserved headers, for producers in plain SQL.
 const (
 	maxRecord      = 1 << 20 // bytes; a broker's default is 1,048,588 for a batch of one
-	maxTopic       = 249     // Kafka's own: a topic is a directory name with "-partition" behind it
+	maxTopic       = 249     // Kafka's own: a topic is a directory name with "-partition" appended
 	maxKey         = 8192    // bytes
 	maxText        = 2048    // bytes of type, source, tenant, content type
 	maxHeaders     = 100

@@ -208,8 +208,8 @@ func (d *Driver) Renamed() int {
 // RescanSlice runs one slice of a rescan.
 func (d *Driver) RescanSlice(ctx context.Context) error { return d.r.floors.Rescan(ctx, d.probe) }
 
-// Behind returns the number of lanes whose floors are still rising.
-func (d *Driver) Behind() int { return d.r.Lanes.Behind() }
+// Lagging returns the number of lanes whose floors are still rising.
+func (d *Driver) Lagging() int { return d.r.Lanes.Lagging() }
 
 // Reconnect replaces the connection that runs claims, as if another statement had found the old one dead.
 func (d *Driver) Reconnect(ctx context.Context) error {

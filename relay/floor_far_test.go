@@ -158,7 +158,7 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 		f.must(f.FloorStep(t.Context()))
 		f.at(height, "one slice of 50 ids was read")
 	}
-	if f.Behind() == 0 {
+	if f.Lagging() == 0 {
 		t.Error("no lane's floor is still rising")
 	}
 	// A slice waits for a lock until its statement times out.
@@ -172,7 +172,7 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 	if n := relay.LowestFloor(f.Relay()); n <= 50 {
 		t.Errorf("the lowest floor is %d: floors fell after a slow statement", n)
 	}
-	for f.Behind() > 0 {
+	for f.Lagging() > 0 {
 		f.must(f.FloorStep(t.Context()))
 	}
 	f.must(f.Beat(t.Context()))

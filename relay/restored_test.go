@@ -30,13 +30,13 @@ func TestP10LogIsAheadOfDatabase(t *testing.T) {
 		at(outbox+".x", 3, 9999)); err != nil {
 		t.Errorf("reserved numbers, and another outbox's, are no evidence: %v", err)
 	}
-	var behind *operator.BehindError
-	if err := check(at(outbox+".1", 4, 5), at(outbox+".1", 3, 301)); !errors.As(err, &behind) ||
-		behind.Newer || behind.Lane != 3 || behind.Seen != 301 || behind.Reserved != 300 ||
-		behind.Topic != "payments" || behind.Offset != 7 {
+	var outdated *operator.OutdatedError
+	if err := check(at(outbox+".1", 4, 5), at(outbox+".1", 3, 301)); !errors.As(err, &outdated) ||
+		outdated.Newer || outdated.Lane != 3 || outdated.Seen != 301 || outdated.Reserved != 300 ||
+		outdated.Topic != "payments" || outdated.Offset != 7 {
 		t.Errorf("a number above the reserved ones: %v", err)
 	}
-	if err := check(at(outbox+".2", 3, 1)); !errors.As(err, &behind) || !behind.Newer ||
+	if err := check(at(outbox+".2", 3, 1)); !errors.As(err, &outdated) || !outdated.Newer ||
 		!strings.Contains(err.Error(), "docs/failover.md") {
 		t.Errorf("an incarnation that this outbox has not begun: %v", err)
 	}
@@ -64,8 +64,9 @@ func TestP10LogIsLaterThanLeases(t *testing.T) {
 			t.Errorf("published %v ago: %v", ago, err)
 		}
 	}
-	var behind *operator.BehindError
-	if err := check(23 * time.Hour); !errors.As(err, &behind) || behind.Leased.IsZero() || behind.Published.IsZero() ||
+	var outdated *operator.OutdatedError
+	if err := check(23 * time.Hour); !errors.As(err, &outdated) || outdated.Leased.IsZero() ||
+		outdated.Published.IsZero() ||
 		!strings.Contains(err.Error(), "relay fence") {
 		t.Errorf("published an hour after the last lease: %v", err)
 	}
@@ -75,7 +76,7 @@ func TestP10LogIsLaterThanLeases(t *testing.T) {
 	}
 	db.Exec(t, `delete from relay_member`)
 	db.Exec(t, `update outbox_lane set lease_until = '-infinity'`)
-	if err := check(time.Second); !errors.As(err, &behind) || !behind.Leased.IsZero() {
+	if err := check(time.Second); !errors.As(err, &outdated) || !outdated.Leased.IsZero() {
 		t.Errorf("published, and there was no relay: %v", err)
 	}
 }

@@ -179,8 +179,8 @@ func TestP10LogIsAheadOfWAL(t *testing.T) {
 		t.Errorf("numbers that were used: %v", err)
 	}
 	log[7].Position.Seq += 1 << 40
-	var behind *operator.BehindError
-	if err := operator.CheckNumbers(t.Context(), db.Pool, "", log); !errors.As(err, &behind) || behind.Lane != -1 {
+	var outdated *operator.OutdatedError
+	if err := operator.CheckNumbers(t.Context(), db.Pool, "", log); !errors.As(err, &outdated) || outdated.Lane != -1 {
 		t.Errorf("a number beyond the WAL's end: %v", err)
 	}
 }

@@ -57,7 +57,7 @@ func Folder(dir string) (path string, unlock func(), err error) {
 // Kafka is a cluster in this process, on 127.0.0.1.
 type Kafka struct{ cluster *kfake.Cluster }
 
-// StartKafka starts one broker; three with Keep, at Port and the ports behind it.
+// StartKafka starts one broker; three with Keep, at Port and the ports after it.
 func StartKafka(cfg Config) (*Kafka, error) {
 	options := []kfake.Opt{kfake.NumBrokers(1)}
 	if cfg.Keep {

@@ -54,7 +54,7 @@ type completionCommand struct {
 // Help is shown below the command's line.
 func (completionCommand) Help() string {
 	return `  bash         source <(relay completion bash)                               in ~/.bashrc
-  zsh          source <(relay completion zsh)                                in ~/.zshrc, behind compinit
+  zsh          source <(relay completion zsh)                                in ~/.zshrc, after compinit
   fish         relay completion fish | source                                in ~/.config/fish/config.fish
   powershell   relay completion powershell | Out-String | Invoke-Expression  in $PROFILE`
 }
@@ -68,7 +68,7 @@ func (c completionCommand) run(_ context.Context, p *program) error {
 
 // completeCommand is what the scripts call.
 type completeCommand struct {
-	Words []string `arg:"" optional:"" help:"The words behind relay, up to the cursor."`
+	Words []string `arg:"" optional:"" help:"The words after relay, up to the cursor."`
 }
 
 func (completeCommand) noDatabase() {}

@@ -31,7 +31,7 @@ const (
 	// checkTimeout limits one check. The pause before the next one is watchShare times its duration.
 	checkTimeout = 5 * time.Second
 	watchShare   = 20
-	// turnTimeout limits the wait for a connection, behind the checks of the other outboxes of a database.
+	// turnTimeout limits the wait for a connection, after the checks of the other outboxes of a database.
 	turnTimeout = 30 * time.Second
 	// archiveTurn is how long an outbox with an archive sleeps at most: days must be made and dropped.
 	archiveTurn = time.Hour

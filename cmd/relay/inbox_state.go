@@ -46,7 +46,7 @@ func (*inboxConsumersCommand) Help() string {
 	return `DATABASE is the first offset that is not decided in the database. It is written at an assignment, at a halt, when a partition is
 idle, and every ten seconds. UNMOVED is the time since it last changed. LAST EFFECT is the time since an effect was committed, as of that write;
 released events do not count. PROGRAM ran the consumer within the last three minutes, in the Kafka group GROUP. END and LAG are those of the log, and need
---kafka-brokers; a topic that is gone is named as an error, behind the list. TRIES counts the runs of the event at DATABASE. CODE "trying"
+--kafka-brokers; a topic that is gone is named as an error, after the list. TRIES counts the runs of the event at DATABASE. CODE "trying"
 means that this event fails and waits for its next attempt, which relay inbox resume starts at once. The group's own offsets do not
 matter: a group that is ahead returns to DATABASE.`
 }

@@ -220,7 +220,7 @@ func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetric
 	end()
 	endBeside()
 	others.Wait()
-	if _, behind := errors.AsType[*operator.BehindError](err); behind {
+	if _, outdated := errors.AsType[*operator.OutdatedError](err); outdated {
 		m.numbers = false
 	}
 	if errors.Is(err, relay.ErrNotDrained) {

@@ -165,7 +165,7 @@ func (c *inboxVerb[V]) Help() string { return c.Args.Verb().Help }
 
 func (c *inboxVerb[V]) run(ctx context.Context, p *program) error { return c.runAfter(ctx, p, nil) }
 
-// runAfter is runAfter of outboxVerb. What look notes stands behind what the verb says.
+// runAfter is runAfter of outboxVerb. What look notes follows what the verb says.
 func (c *inboxVerb[V]) runAfter(ctx context.Context, p *program,
 	look func(ctx context.Context, o *inboxoperator.Operator) (note string, err error),
 ) error {

@@ -61,12 +61,12 @@ type pinFunc = func(ctx context.Context, cluster, topic string, partitions int) 
 // firstUses compare a topic before the outbox publishes its first event to it, which the check at the start has not
 // read: it may be new in a restored database, and old in Kafka.
 type firstUses struct {
-	pin    pinFunc
-	log    *slog.Logger
-	db     *pgxpool.Pool
-	schema string
-	conn   *kafkaconn.Conn
-	behind chan error // why nothing more may be published
+	pin      pinFunc
+	log      *slog.Logger
+	db       *pgxpool.Pool
+	schema   string
+	conn     *kafkaconn.Conn
+	outdated chan error // why nothing more may be published
 
 	mu   sync.Mutex
 	seen map[string]bool
@@ -77,7 +77,7 @@ func (c *runCommand) newFirstUses(log *slog.Logger, db *pgxpool.Pool, schema str
 	pin pinFunc,
 ) (*firstUses, pinFunc) {
 	u := &firstUses{
-		pin: pin, log: log, db: db, schema: schema, conn: conn, behind: make(chan error, 1), seen: map[string]bool{},
+		pin: pin, log: log, db: db, schema: schema, conn: conn, outdated: make(chan error, 1), seen: map[string]bool{},
 	}
 	if !c.RestoreCheck {
 		return u, pin
@@ -96,9 +96,9 @@ func (u *firstUses) compareAndPin(ctx context.Context, cluster, topic string, pa
 		end, err := doctor.CompareFirst(ctx, u.db, u.schema, u.conn, topic)
 		if err == nil {
 			err = unread(u.log, end)
-		} else if _, behind := errors.AsType[*operator.BehindError](err); behind {
+		} else if _, outdated := errors.AsType[*operator.OutdatedError](err); outdated {
 			select {
-			case u.behind <- err:
+			case u.outdated <- err:
 			default:
 			}
 		}
@@ -128,7 +128,7 @@ func (u *firstUses) until(ctx context.Context, run func(ctx context.Context) err
 	var others sync.WaitGroup
 	others.Go(func() {
 		select {
-		case err := <-u.behind:
+		case err := <-u.outdated:
 			end(err)
 		case <-ctx.Done():
 		}
@@ -136,8 +136,8 @@ func (u *firstUses) until(ctx context.Context, run func(ctx context.Context) err
 	err := run(ctx)
 	end(nil)
 	others.Wait()
-	if behind, ok := errors.AsType[*operator.BehindError](context.Cause(ctx)); ok {
-		return fmt.Errorf("nothing was published to the topic: %w", behind)
+	if outdated, ok := errors.AsType[*operator.OutdatedError](context.Cause(ctx)); ok {
+		return fmt.Errorf("nothing was published to the topic: %w", outdated)
 	}
 	return err
 }

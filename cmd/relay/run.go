@@ -352,11 +352,11 @@ func (c *runCommand) slotReady(ctx context.Context, s *components) error {
 	if err != nil {
 		return err
 	}
-	return slotFallsBehind(st)
+	return slotLags(st)
 }
 
-// slotFallsBehind fails if Postgres keeps the slot's WAL only until the next checkpoint.
-func slotFallsBehind(st *relay.WALStatus) error {
+// slotLags fails if Postgres keeps the slot's WAL only until the next checkpoint.
+func slotLags(st *relay.WALStatus) error {
 	if st == nil || st.State != "unreserved" && st.State != "lost" {
 		return nil
 	}

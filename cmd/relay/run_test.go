@@ -177,11 +177,11 @@ func TestReadinessFollowsTheSlot(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	for state, ready := range map[string]bool{"reserved": true, "extended": true, "unreserved": false, "lost": false} {
-		if err := slotFallsBehind(&relay.WALStatus{Slot: "a_slot", State: state}); (err == nil) != ready {
+		if err := slotLags(&relay.WALStatus{Slot: "a_slot", State: state}); (err == nil) != ready {
 			t.Errorf("%s: %v", state, err)
 		}
 	}
-	if err := slotFallsBehind(nil); err != nil {
+	if err := slotLags(nil); err != nil {
 		t.Errorf("no slot: %v", err)
 	}
 }

@@ -28,7 +28,7 @@ type blocker struct {
 	Tables   string
 	PID      int64 // 0: a prepared transaction
 	Has      bool
-	Behind   string // sessions that it waits for
+	WaitsFor string // sessions
 	App      string
 	State    string
 	Seconds  float64 // since its transaction began
@@ -51,7 +51,7 @@ func (b blocker) String() string {
 	if b.Has {
 		return who + " holds an ACCESS EXCLUSIVE lock on " + b.Tables
 	}
-	return who + " wants an ACCESS EXCLUSIVE lock on " + b.Tables + ", and waits itself behind " + b.Behind
+	return who + " wants an ACCESS EXCLUSIVE lock on " + b.Tables + ", and itself waits for " + b.WaitsFor
 }
 
 func readBlockers(ctx context.Context, db *pgxpool.Pool, schema string) ([]blocker, error) {

@@ -63,7 +63,7 @@ func TestLocks(t *testing.T) {
 	pgtest.AwaitBlocked(t, db, ddl.PgConn().PID())
 	_, err := pool.Exec(t.Context(), `select count(*) from outbox_lane`)
 	if who := Blocked(t.Context(), pool, db.Schema, err); !strings.Contains(who, "add column x int) wants an ACCESS "+
-		"EXCLUSIVE lock on outbox_lane, and waits itself behind "+fmt.Sprint(holder.PgConn().PID())) {
+		"EXCLUSIVE lock on outbox_lane, and itself waits for "+fmt.Sprint(holder.PgConn().PID())) {
 		t.Errorf("%v: %s", err, who)
 	}
 	execAll(t, holder, `rollback`)

@@ -37,7 +37,7 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 // lag is the lag of a consumer.
 type lag struct {
 	looked  int                     // partitions with an answer of Kafka
-	behind  int64                   // records that are older than waitsLong and not decided
+	late    int64                   // records that are older than waitsLong and not decided
 	left    bool                    // no worker has reported for three minutes
 	stuck   []string                // partitions where nothing moves
 	open    bool                    // an open transaction holds some of them
@@ -59,7 +59,7 @@ func (f *findings) lag(consumer string, l lag) {
 		f.failed(check, err)
 	}
 	switch {
-	case l.behind > 0:
+	case l.late > 0:
 		f.late(check, consumer, l)
 	case len(l.unknown) == 0 && l.looked > 0:
 		f.ok(check, "no record older than a minute waits in %d partitions", l.looked)
@@ -76,7 +76,7 @@ func (f *findings) lag(consumer string, l lag) {
 func (f *findings) late(check, consumer string, l lag) {
 	severity, found := Fail, "nothing has been decided for a minute in "+strings.Join(l.stuck, ", ")
 	if len(l.stuck) == 0 {
-		severity, found = Warn, fmt.Sprintf("%d records older than a minute are not decided", l.behind)
+		severity, found = Warn, fmt.Sprintf("%d records older than a minute are not decided", l.late)
 	}
 	if len(l.trying) > 0 {
 		found += "; not decided either: " + strings.Join(l.trying, ", ")
@@ -135,7 +135,7 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 		if p.HaltedAt != nil || until <= p.From {
 			continue
 		}
-		l.behind += until - p.From
+		l.late += until - p.From
 		if tried(p) && l.tried.TryingAt == nil {
 			l.tried = p
 		}

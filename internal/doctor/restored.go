@@ -32,7 +32,8 @@ type End struct {
 	Empty bool  // the topic has no record
 }
 
-// CompareNumbers returns an [*operator.BehindError] if Kafka has events with numbers that the outbox has not given out:
+// CompareNumbers returns an [*operator.OutdatedError] if Kafka has events with numbers that the outbox has not given
+// out:
 // the database was restored from a backup, and an operator must begin a new numbering before anything is published. A
 // topic that cannot be read is no evidence. If Kafka is away, the list ends with an End that says so.
 func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn Kafka) (ends []End, err error) {
@@ -155,10 +156,10 @@ func Restored(ctx context.Context, s Subject) []Finding {
 			look = "Look at " + s.Kafka.LookAt() + ". A relay that starts waits for that."
 		}
 	}
-	behind, older := errors.AsType[*operator.BehindError](err)
+	outdated, ok := errors.AsType[*operator.OutdatedError](err)
 	switch reason := errors.Join(unread...); {
-	case older:
-		f.add(Fail, check, behind.Error(), "The database is older than what was published from it, or is the old "+
+	case ok:
+		f.add(Fail, check, outdated.Error(), "The database is older than what was published from it, or is the old "+
 			"primary of a failover. Consumers that compare numbers would drop new events, or apply some twice.",
 			"Read docs/failover.md and docs/restore.md. Then:")
 		f.runWhy("fence")

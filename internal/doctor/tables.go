@@ -296,7 +296,7 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		}
 	}
 	if len(halted) > 0 {
-		f.add(Fail, check, "halted: "+strings.Join(halted, ", "), "Nothing behind the event at which it halted is "+
+		f.add(Fail, check, "halted: "+strings.Join(halted, ", "), "Nothing after the event at which it halted is "+
 			"applied in these partitions.",
 			"`relay inbox consumers` says why. Mend that; then resume each.")
 		f.runWhy("inbox", "resume", "--consumer", c.Consumer, "--topic", last.Topic, "--partition",

@@ -49,12 +49,12 @@ type conn struct {
 	net.Conn
 	head   [12]byte  // of the request that is being written: length, key, version, correlation id
 	filled int       // bytes of head
-	body   int       // bytes of the request behind its head that are still to be written
+	body   int       // bytes of the request after its head that are still to be written
 	asked  []request // without an answer yet
 	answer []byte    // checked, and not read yet
 	rest   int       // bytes of an answer that its reader checks itself
 	checks map[kind]check
-	failed error // of all further reads: kafka-go reads on behind an error
+	failed error // of all further reads: kafka-go reads on after an error
 	opaque bool  // what follows are no messages of the protocol: a SASL exchange as before Kafka 1.0
 }
 

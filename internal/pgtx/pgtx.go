@@ -135,7 +135,7 @@ func (t *Tx) Left(err error) (left error, ended bool) {
 		return err, false
 	case status == 'E':
 		return errors.New("the effect returned nil although a statement of its transaction had failed: return that " +
-			"error, or put the statement behind a savepoint"), false
+			"error, or put the statement under a savepoint"), false
 	default:
 		return fmt.Errorf("the effect ended the transaction with an SQL statement (status %q): %w", status,
 			errors.Join(t.refusal, err)), true

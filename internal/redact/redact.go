@@ -79,7 +79,7 @@ func walk(err error, text string) string {
 // hold any.
 var quoted = regexp.MustCompile(`(?s)["'«»„“”‚‘’「].*["'«»„“”‚‘’」]`)
 
-// What pgx says of an argument that it cannot encode: the value in Go's notation, and behind it the type's name.
+// What pgx says of an argument that it cannot encode: the value in Go's notation, and after it the type's name.
 const (
 	argument = "unable to encode "
 	binary   = " into binary format for "
@@ -101,7 +101,7 @@ func withoutArguments(s string) string {
 	return before + argument + left
 }
 
-// Panic says what kind of panic it was, to stand behind "panicked". The text of one that is not the runtime's own may
+// Panic says what kind of panic it was, to follow "panicked". The text of one that is not the runtime's own may
 // hold anything: only its type is told, and the stack, which is the caller's to log, says where it was.
 func Panic(value any) string {
 	if r, ok := value.(runtime.Error); ok {

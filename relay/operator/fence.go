@@ -34,7 +34,7 @@ const lockTimeout = "5s"
 // Fence begins a new numbering, as is required after a restore from a backup: the numbers of a restored database have
 // been used before, and consumers in watermark mode would drop events with such numbers. It raises the incarnation,
 // takes every lane from its owner and raises its fence, so that no number of an old block is used any more, and sets
-// the sequence of ids forward if it is behind the table, as it may be after a logical copy. It never sets it back. It
+// the sequence of ids forward if it lags behind the table, as it may be after a logical copy. It never sets it back. It
 // makes the rows of outbox_lane and outbox_meta that are missing.
 //
 // Running relays take the lanes again by themselves; events that were being published are published again under the
@@ -42,7 +42,7 @@ const lockTimeout = "5s"
 // numbering until an operator accepts it: they cannot tell which events they have applied. A fence without need costs
 // no more than that.
 //
-// It fails if a sequence that is behind cannot be locked within 5 s, because a producer's transaction is open, or if
+// It fails if a sequence that lags cannot be locked within 5 s, because a producer's transaction is open, or if
 // the role may not set it: then nothing has changed.
 func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err error) {
 	var waiting, claimed int64 // before any lock: to count a hundred million rows takes minutes
@@ -95,7 +95,7 @@ func (o *Operator) makeRows(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// forward sets the sequence of ids to the highest known id, if it is behind.
+// forward sets the sequence of ids to the highest known id, if it lags.
 func (o *Operator) forward(ctx context.Context, tx pgx.Tx, f *FenceResult) error {
 	read := func() error {
 		// In this order: otherwise an id that is drawn in between would seem unknown to the sequence.

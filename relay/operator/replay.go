@@ -102,7 +102,7 @@ func (e *StoppedError) Error() string { return "stopped by " + e.Operator + ": "
 // ReplayResult is the progress of a replay.
 type ReplayResult struct {
 	Events int64 `json:"events"`
-	Last   int64 `json:"last"` // position of its last event; Replay.After continues behind it
+	Last   int64 `json:"last"` // position of its last event; Replay.After continues after it
 	// To is the end of the choice: Replay.To, or the time when the replay began. Zero: it has not begun.
 	To time.Time `json:"to"`
 }
@@ -148,7 +148,7 @@ func (c Replay) args(now time.Time) []any {
 
 // Replay appends events to the outbox again, in their old order, and the relays publish them. They keep their message
 // ids, so that an inbox which knows the ids drops them as duplicates; ids older than its window go to quarantine. They
-// get new numbers, behind all events of the outbox: of one key, consumers see old facts after newer ones. They are
+// get new numbers, after all events of the outbox: of one key, consumers see old facts after newer ones. They are
 // marked as replayed (event.HeaderReplay): a consumer in watermark mode quarantines them. A consumer without
 // deduplication applies them again.
 //

@@ -16,11 +16,11 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// BehindError reports that the log has events which the outbox cannot have published: its database is older than the
+// OutdatedError reports that the log has events which the outbox cannot have published: its database is older than the
 // log, because it was restored from a backup, or because another one has taken over from it. A relay would publish
 // events again, and perhaps give used numbers to others: consumers in watermark mode would apply the former twice, and
 // drop the latter. Consumers by id lose and repeat nothing.
-type BehindError struct {
+type OutdatedError struct {
 	Topic     string // where the first such event was found
 	Lane      int16
 	Epoch     string // of that event
@@ -41,7 +41,7 @@ type BehindError struct {
 const leaseSlack = 10 * time.Minute
 
 // Error names the regression, and the remedy.
-func (e *BehindError) Error() string {
+func (e *OutdatedError) Error() string {
 	if e.Newer {
 		return fmt.Sprintf("relay: the outbox has been succeeded: %s/%d holds number %d of lane %d at offset %d in "+
 			"numbering %s, which is newer than the outbox's own. "+
@@ -77,9 +77,9 @@ func (e *BehindError) Error() string {
 }
 
 // CheckNumbers compares events that were read back from the log (the last ones of each partition, as consumer.Tail
-// returns them) with the outbox. It returns a [*BehindError] if one of them has a number that this outbox has not given
-// out yet, or was published when no relay of it had a lease. Events of other outboxes and of earlier incarnations are
-// no evidence. A lane without a given event cannot be judged: pass a few hundred of each partition.
+// returns them) with the outbox. It returns an [*OutdatedError] if one of them has a number that this outbox has not
+// given out yet, or was published when no relay of it had a lease. Events of other outboxes and of earlier
+// incarnations are no evidence. A lane without a given event cannot be judged: pass a few hundred of each partition.
 func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, published []event.Event) error {
 	in, err := sql.For(schema)
 	if err != nil {
@@ -108,7 +108,7 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 			continue
 		}
 		if most, known := reserved[p.Lane]; known && (theirs > incarnation || p.Seq > most) {
-			return &BehindError{
+			return &OutdatedError{
 				Topic: published[i].Topic, Lane: p.Lane, Epoch: p.Epoch, Newer: theirs > incarnation, Seen: p.Seq,
 				Reserved: most, Partition: p.Partition, Offset: p.Offset,
 			}
@@ -116,7 +116,7 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 		// What is later than now tells of a wrong clock.
 		at := float64(p.Timestamp.UnixMilli()) / 1000
 		if !p.Timestamp.IsZero() && at > leased+leaseSlack.Seconds() && at < now+leaseSlack.Seconds() {
-			e := &BehindError{
+			e := &OutdatedError{
 				Topic: published[i].Topic, Lane: p.Lane, Epoch: p.Epoch, Seen: p.Seq, Partition: p.Partition,
 				Offset: p.Offset, Published: p.Timestamp,
 			}
@@ -153,7 +153,7 @@ func CheckFirst(ctx context.Context, db *pgxpool.Pool, schema, topic string, pub
 	for i := range published {
 		p := &published[i].Position
 		if theirs, ok := numbering(p.Epoch, outbox); ok && theirs >= incarnation && !pinned {
-			return &BehindError{
+			return &OutdatedError{
 				Topic: topic, Lane: p.Lane, Epoch: p.Epoch, Newer: theirs > incarnation, First: true, Seen: p.Seq,
 				Partition: p.Partition, Offset: p.Offset,
 			}

@@ -47,7 +47,7 @@ does a released event of the partition that waits because its effect answers Ret
 	}
 }
 
-// SkipRecords moves a consumer behind records that halt a partition.
+// SkipRecords moves a consumer past records that halt a partition.
 type SkipRecords struct {
 	OfPartition
 	To int64 `line:"" default:"-1" shown:"(required)" help:"The first offset that is handled again: the one after the record that halts it."`

@@ -153,7 +153,7 @@ func (v DiscardHeld) Verb() Verb[*operator.Operator] {
 		Command: "topics discard",
 		Title:   "Discard held events of " + v.Topic,
 		Help: `Held events are published by themselves once their partition or topic accepts them. Discard those that never can be: the topic no longer
-exists, or one event (--message-id) blocks a partition. The events held behind it are then published without it.`,
+exists, or one event (--message-id) blocks a partition. Later events are then published without it.`,
 		OnlyTopic: v.Topic,
 		Refusal:   v.check(),
 		Do: func(ctx context.Context, o *operator.Operator, reason string) (Done, error) {
@@ -295,13 +295,13 @@ func (Fence) Verb() Verb[*operator.Operator] {
 		Title:   "Begin a new numbering",
 		Help: `Run it after the outbox's database was restored from a backup, before the relays start; docs/restore.md has all of it. What
 was published since the backup has numbers that the restored database would give out again. This begins a new numbering, takes
-the lanes from their owners, and advances the sequence of ids if it is behind its table.`,
+the lanes from their owners, and advances the sequence of ids if it lags behind its table.`,
 		Do: func(ctx context.Context, o *operator.Operator, reason string) (Done, error) {
 			f, err := o.Fence(ctx, reason)
 			text := fmt.Sprintf("A new numbering has begun: %s (before: %s). Every lane is free; running relays take "+
 				"them again.\n", f.Epoch, f.Before)
 			if f.Forwarded {
-				text += fmt.Sprintf("The sequence of ids was behind its table, at %d, and was advanced to %d.\n",
+				text += fmt.Sprintf("The sequence of ids lagged behind its table, at %d, and was advanced to %d.\n",
 					f.LastID, f.KnownID)
 			}
 			return Done{text + fmt.Sprintf(

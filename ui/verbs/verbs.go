@@ -17,7 +17,7 @@ import (
 
 // Verb is a change by an operator O: of an outbox, of a consumer, or of idempotency keys.
 type Verb[O any] struct {
-	Command string // behind `relay`
+	Command string // after `relay`
 	Title   string // what a page calls it, with what it changes
 	Help    string // the longer text of --help; may be empty
 	// OnlyTopic is the topic of a verb that everybody may use who may change all tenants of that topic; empty: it
@@ -39,8 +39,8 @@ type Done struct {
 	Values any    // for --json
 }
 
-// PartlyError says that a verb was broken off after a part of its changes. Of the next one it is unknown; those behind
-// it were not begun.
+// PartlyError says that a verb was broken off after a part of its changes. Of the next one it is unknown; later ones
+// were not begun.
 type PartlyError struct {
 	Done Done
 	Err  error

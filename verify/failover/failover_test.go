@@ -131,11 +131,12 @@ func TestSplitBrain(t *testing.T) {
 		}
 		published = append(published, event.Decode(&e, ""))
 	}
-	var behind *operator.BehindError
-	if err := operator.CheckNumbers(t.Context(), s.old.Pool, "", published); !errors.As(err, &behind) || !behind.Newer {
+	var outdated *operator.OutdatedError
+	if err := operator.CheckNumbers(t.Context(), s.old.Pool, "", published); !errors.As(err, &outdated) ||
+		!outdated.Newer {
 		t.Errorf("a relay would start on the old primary: %v", err)
 	} else {
-		t.Log(behind)
+		t.Log(outdated)
 	}
 }
 

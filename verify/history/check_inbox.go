@@ -234,7 +234,7 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 		before := &lists[f.Consumer][s.list]
 		moved := r.in.Allowed.Grown[e.Topic] && before.partition != f.Partition
 		if e.Version <= before.version && !moved {
-			r.found.add(AppliedOutOfOrder, []uuid.UUID{before.id, f.ID}, "%s applied version %d of key %q behind "+
+			r.found.add(AppliedOutOfOrder, []uuid.UUID{before.id, f.ID}, "%s applied version %d of key %q after "+
 				"version %d", f.Consumer, e.Version, e.Key, before.version)
 			continue
 		}

@@ -65,7 +65,7 @@ func (r *run) checkLog() {
 		}
 		if before.seen && e.Version <= before.version {
 			r.found.add(Inversion, []uuid.UUID{before.id, rec.ID}, "%s/%d offset %d: version %d of key %q first "+
-				"occurs behind version %d",
+				"occurs after version %d",
 				rec.Topic, rec.Partition, rec.Offset, e.Version, e.Key, before.version)
 			continue
 		}
@@ -125,14 +125,14 @@ func (r *run) checkNumbers() {
 			continue // a duplicate, or a gap after a refusal
 		}
 		if s.first == int32(i) && incarnation < newest[place] {
-			r.found.add(StaleIncarnation, one(rec.ID), "%s/%d offset %d: %s first occurs in incarnation %d, behind "+
+			r.found.add(StaleIncarnation, one(rec.ID), "%s/%d offset %d: %s first occurs in incarnation %d, after "+
 				"incarnation %d of its lane",
 				rec.Topic, rec.Partition, rec.Offset, rec.ID, incarnation, newest[place])
 		}
 		newest[place] = max(newest[place], incarnation)
 		where := inEpoch{place, n.epoch}
 		if rec.Seq < highest[where] && !s.several && !r.in.Allowed.Grown[rec.Topic] {
-			r.found.add(SequenceWentBack, one(rec.ID), "%s/%d offset %d: number %d of lane %d first occurs behind "+
+			r.found.add(SequenceWentBack, one(rec.ID), "%s/%d offset %d: number %d of lane %d first occurs after "+
 				"number %d",
 				rec.Topic, rec.Partition, rec.Offset, rec.Seq, rec.Lane, highest[where])
 		}

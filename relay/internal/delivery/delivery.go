@@ -36,7 +36,7 @@ type Item struct {
 	Alone          bool   // parked, or will be parked, without its key
 	Partition      int32  // FromHeld, or Held: of the group
 	Cause          *Cause // Parked: why
-	Behind         bool   // Parked: it is behind a refused event
+	Behind         bool   // Parked: it is behind a refused event of its key
 	Large          bool   // read in bulk, without its large columns
 	At             Row    // read in bulk: the position of its row then
 }
@@ -114,7 +114,7 @@ func (d *Delivery) Lanes() map[int16]bool {
 	return lanes
 }
 
-// HoldBack holds, before anything is sent, the events that cannot be sent now: those for a closed place, or behind
+// HoldBack holds, before anything is sent, the events that cannot be sent now: those for a closed place, or after
 // events that their lane holds already.
 func (d *Delivery) HoldBack(closed map[Place]bool, holds map[int16]Groups, route Route) {
 	if len(closed) == 0 && len(holds) == 0 {

@@ -45,7 +45,7 @@ func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route)
 			continue
 		}
 		if before := refusedAt[lp]; len(before) > 0 {
-			d.waitBehind(before, it, e, at)
+			d.follow(before, it, e, at)
 			continue
 		}
 		if _, seen := failing[at]; !seen {
@@ -55,9 +55,9 @@ func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route)
 	return failing, len(topics)+len(refusedAt) > 0
 }
 
-// waitBehind is the fate of an event behind refused ones of its lane and partition: it is parked with its key, or held
+// follow is the fate of an event after refused ones of its lane and partition: it is parked with its key, or held
 // until they are parked. If it were sent now, the refused event could be written after it, after a take-over.
-func (d *Delivery) waitBehind(before []int32, it *Item, e *event.Event, at Place) {
+func (d *Delivery) follow(before []int32, it *Item, e *event.Event, at Place) {
 	for _, i := range before {
 		first, its := &d.events[i], &d.items[i]
 		if !it.Alone && !its.Alone && first.Tenant == e.Tenant && first.Key == e.Key {

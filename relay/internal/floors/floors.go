@@ -65,7 +65,7 @@ type State struct {
 	since     time.Time // when Hi was read
 	below     int64     // the id that the current rescan has reached
 	nextSlice time.Time // when its next slice is due
-	behind    int       // how many lanes had rising floors after the last step
+	lagging   int       // how many lanes had rising floors after the last step
 }
 
 const (
@@ -115,12 +115,12 @@ func (f *Finder) Run(ctx context.Context) {
 // Step runs one step when it is due. Probes leave out lanes whose floors are still rising, and may have missed a
 // Wake for one: when the last of them has risen, the prober probes at once.
 func (f *Finder) Step(ctx context.Context, s *pg.Session) (err error) {
-	before := max(f.behind, f.Lanes.Behind())
+	before := max(f.lagging, f.Lanes.Lagging())
 	defer func() {
 		if err != nil {
 			f.Lanes.Undecidable()
 		}
-		if f.behind = f.Lanes.Behind(); f.behind < before {
+		if f.lagging = f.Lanes.Lagging(); f.lagging < before {
 			f.Signals.Probe()
 		}
 	}()
@@ -128,7 +128,7 @@ func (f *Finder) Step(ctx context.Context, s *pg.Session) (err error) {
 	if f.Lanes.PastDecided() || len(f.Except) > 0 {
 		every /= passingShare
 	}
-	if every < 0 || f.steps >= firstSteps && time.Since(f.stepped) < every && f.Lanes.Behind() == 0 {
+	if every < 0 || f.steps >= firstSteps && time.Since(f.stepped) < every && f.Lanes.Lagging() == 0 {
 		return nil
 	}
 	f.stepped = time.Now()

@@ -515,10 +515,10 @@ func TestWithoutFloorFinder(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
 	table.Decided("", 3*farIDs, nil)
-	if table.Behind() != 1 {
+	if table.Lagging() != 1 {
 		t.Error("the lane is not below the decided ids")
 	}
-	if table.Reset(); table.Behind() != 0 {
+	if table.Reset(); table.Lagging() != 0 {
 		t.Error("a lane waits for a floor without a floor finder")
 	}
 	if g.Top != math.MaxInt64 {
@@ -561,8 +561,8 @@ func TestExceptedEnded(t *testing.T) {
 	}
 }
 
-// TestBehind: a lane is read in slices while at least one whole slice of decided ids is above its floor.
-func TestBehind(t *testing.T) {
+// TestLagging: a lane is read in slices while at least one whole slice of decided ids is above its floor.
+func TestLagging(t *testing.T) {
 	t.Parallel()
 	table, l := floored(t)
 	for _, c := range []struct {
@@ -571,22 +571,22 @@ func TestBehind(t *testing.T) {
 	}{{149, 0}, {150, 1}, {300, 1}} {
 		table.Decided("n", c.limit, nil)
 		l.reach, l.floor, l.ready = 100, 100, false
-		if got := table.Behind(); got != c.behind {
-			t.Errorf("%d decided: %d lanes are behind", c.limit, got)
+		if got := table.Lagging(); got != c.behind {
+			t.Errorf("%d decided: %d lanes lag", c.limit, got)
 		}
 		if probed, _, _ := table.ToProbe(); len(probed) != 1-c.behind {
 			t.Errorf("%d decided: %v are probed", c.limit, probed)
 		}
 	}
 	table.Decided("n", 150, []string{"17"})
-	if table.Undecidable(); table.Behind() != 1 {
-		t.Error("a lane is behind although no further ids are decided")
+	if table.Undecidable(); table.Lagging() != 1 {
+		t.Error("a lane lags although no further ids are decided")
 	}
 	table.ResetFloors("n")
-	if table.Behind() != 1 {
+	if table.Lagging() != 1 {
 		t.Error("no lane waits for its first floor")
 	}
-	if table.Undecidable(); table.Behind() != 0 {
+	if table.Undecidable(); table.Lagging() != 0 {
 		t.Error("a lane waits for ids that cannot be decided")
 	}
 }

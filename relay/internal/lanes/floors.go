@@ -94,15 +94,15 @@ func (t *Table) known() string {
 	return t.ids + " {" + strings.Join(t.except, ",") + "}"
 }
 
-// behind reports whether dead rows above the lane's floor have not been read yet.
-func (t *Table) behind(l *state) bool { return l.reach+t.far <= t.limit }
+// lagging reports whether dead rows above the lane's floor have not been read yet.
+func (t *Table) lagging(l *state) bool { return l.reach+t.far <= t.limit }
 
-// Behind returns the number of such lanes.
-func (t *Table) Behind() int { return len(t.list(t.behind)) }
+// Lagging returns the number of such lanes.
+func (t *Table) Lagging() int { return len(t.list(t.lagging)) }
 
 // top returns the id up to which a claim of the lane reads.
 func (t *Table) top(l *state) int64 {
-	if t.behind(l) {
+	if t.lagging(l) {
 		return l.reach + t.far
 	}
 	return math.MaxInt64
@@ -114,9 +114,9 @@ func (t *Table) PastDecided() bool {
 }
 
 // ToProbe lists the quiet lanes with their floors, and the numbering of these with the excepted transactions. Lanes
-// that are behind are read in slices instead.
+// that lag are read in slices instead.
 func (t *Table) ToProbe() (lanes []int16, floors []int64, ids string) {
-	return t.reaches(func(l *state) bool { return l.quiet() && !t.behind(l) })
+	return t.reaches(func(l *state) bool { return l.quiet() && !t.lagging(l) })
 }
 
 // Reaches is ToProbe for all lanes.
@@ -176,7 +176,7 @@ func (t *Table) NextSlice(reached, ids int64) (lanes []int16, floors, tops []int
 }
 
 // RaiseFloors sets the floors of lanes, unless floors fell since they were read; a lane that is missing keeps its
-// floor. Probes leave out lanes that are behind, so they are made ready if a row was found. It reports whether one is.
+// floor. Probes leave out lanes that lag, so they are made ready if a row was found. It reports whether one is.
 func (t *Table) RaiseFloors(ids string, falls int, to, found map[int16]int64) (ready bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,7 +188,7 @@ func (t *Table) RaiseFloors(ids string, falls int, to, found map[int16]int64) (r
 		if l == nil {
 			continue
 		}
-		was := t.behind(l)
+		was := t.lagging(l)
 		l.reach = max(l.reach, floor)
 		if len(t.except) == 0 {
 			l.floor = l.reach

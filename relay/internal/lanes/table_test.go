@@ -260,7 +260,7 @@ func TestFloors(t *testing.T) {
 func TestFloorsOnTheirWay(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
-	if table.ExpectFloors(); table.Behind() != 1 {
+	if table.ExpectFloors(); table.Lagging() != 1 {
 		t.Error("no lane waits for its first floor")
 	}
 	table.ResetFloors("n")
@@ -280,12 +280,12 @@ func TestFloorsOnTheirWay(t *testing.T) {
 	if next := table.Take(0, 1, now); len(next) != 1 || next[0].Top != 20+farIDs {
 		t.Errorf("the claim is %+v", next)
 	}
-	if table.Undecidable(); table.Behind() != 1 {
+	if table.Undecidable(); table.Lagging() != 1 {
 		t.Error("the lane has passed all decided ids")
 	}
 	table.RaiseFloors("n", falls, map[int16]int64{1: 3 * farIDs}, nil)
-	if table.Behind() != 0 {
-		t.Error("the lane is still behind")
+	if table.Lagging() != 0 {
+		t.Error("the lane still lags")
 	}
 }
 

@@ -112,7 +112,7 @@ order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
 	// each lane. An event's size is its size in memory: compressed headers count as the text that is sent. Floors apply
-	// only in their own numbering of ids (P6), and while the transactions named behind it are invisible; otherwise no
+	// only in their own numbering of ids (P6), and while the transactions named after it are invisible; otherwise no
 	// row is found. Numbers continue the relay's block, or start the block reserved just before ($4 = 0), in the order
 	// of ids: the relay assigns them to the rows itself, which saves a second window function.
 	//

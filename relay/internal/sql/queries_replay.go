@@ -16,7 +16,7 @@ where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::tex
 	and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7
 order by a.pos limit $8`
 
-	// New ids, the same message ids and times: the event enters the outbox like any other, behind the existing ones.
+	// New ids, the same message ids and times: the event enters the outbox like any other, after the existing ones.
 	// The header tells consumers in watermark mode that this is a repetition (event.HeaderReplay).
 	Replay = `-- relay: replay
 with chosen as materialized (

@@ -41,7 +41,7 @@ from {schema}outbox_meta m`
 select u.lane, e.id from unnest($1::smallint[]) u (lane) cross join lateral (
 	select e.id from {schema}outbox_event e where e.lane = u.lane order by e.id limit 1) e`
 
-	// All WAL that is written from here on is behind it.
+	// All WAL that is written from here on is after it.
 	WALUpTo = `-- relay: wal up to
 select (pg_current_wal_insert_lsn() - '0/0')::bigint`
 

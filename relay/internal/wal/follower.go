@@ -56,7 +56,7 @@ type streamedLane struct {
 	before bool
 }
 
-// errLanesChanged: a lane was lost, or its fence was raised. The stream begins again behind the published events.
+// errLanesChanged: a lane was lost, or its fence was raised. The stream begins again after the published events.
 var errLanesChanged = errors.New("relay: the lanes have changed")
 
 const (

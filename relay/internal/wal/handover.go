@@ -33,7 +33,7 @@ func (f *follower) tick(work context.Context) error {
 	if err := f.released(work); err != nil {
 		return err
 	}
-	if err := f.leftBehind(work); err != nil {
+	if err := f.publishLeftover(work); err != nil {
 		return err
 	}
 	if time.Now().Before(f.again) {

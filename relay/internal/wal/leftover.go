@@ -80,9 +80,9 @@ func (l *tableScan) scan(ctx context.Context, s *pg.Session, set sql.Fenced) sca
 	return k
 }
 
-// leftBehind requests a scan once all rows of the last one must be gone, and publishes those that are still there. It
+// publishLeftover requests a scan once all rows of the last one must be gone, and publishes the rows that are left. It
 // fails if the publication is no longer correct.
-func (f *follower) leftBehind(work context.Context) error {
+func (f *follower) publishLeftover(work context.Context) error {
 	l := &f.scan
 	if !l.asked {
 		if f.Rescan < 0 || time.Now().Before(l.next) || f.reader.Confirmed() < l.last.until {

@@ -18,7 +18,7 @@ type try struct {
 	// reached is the time since when the database has answered while the WAL was not read; zero: it does not answer, or
 	// the WAL was read.
 	reached time.Time
-	// failed counts the attempts that could not decode the WAL behind place, since the last confirmation; why is the
+	// failed counts the attempts that could not decode the WAL after place, since the last confirmation; why is the
 	// last error.
 	place  int64
 	failed int
