@@ -19,7 +19,7 @@ type mark struct {
 type offsets map[Partition]mark
 
 // A commit whose answer was lost may stand in a socket or a queue and be handled after a newer one, over another
-// connection: the group's offset then goes back, and nothing moves it on a quiet topic. So the newest offset is
+// connection: the group's offset then goes back, and nothing advances it on a quiet topic. So the newest offset is
 // committed again, every lateEvery, until no commit can be that late.
 const (
 	lateEvery = 10 * time.Second
@@ -27,7 +27,7 @@ const (
 )
 
 // committer commits the decided offsets of a member's partitions in its generation. The broker refuses commits of an
-// ended generation, so a late commit cannot move the offset of a partition that another member reads.
+// ended generation, so a late commit cannot advance the offset of a partition that another member reads.
 type committer struct {
 	send     func(offsets) error
 	every    time.Duration // negative: after each batch

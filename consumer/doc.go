@@ -4,7 +4,7 @@
 // The package guarantees:
 //
 //  1. A committed offset never passes an undecided event. A member commits only the decided head of a batch, and only
-//     in the generation that fetched it. A member that lost a partition cannot move the group's offset.
+//     in the generation that fetched it. A member that lost a partition cannot advance the group's offset.
 //  2. Every record is delivered at least once. One goroutine delivers the records of a partition, in log order;
 //     partitions run concurrently. Events that were decided but not yet committed are delivered again, and the inbox
 //     drops them.

@@ -22,7 +22,7 @@ type Observer struct {
 	// Resumed is called when a halted partition continues because an operator resumed it.
 	Resumed func(Partition)
 	// Forgotten is called when events before the group's committed offset were applied. The handler's database was
-	// restored from a backup, or an operator moved the group's offset forward.
+	// restored from a backup, or an operator set the group's offset forward.
 	Forgotten func(ForgottenRange)
 	// Repeated is called after a Handle of events that the handler's database had decided before the partition was
 	// assigned, because the group's offset was below it.

@@ -130,9 +130,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 		return chunk{}, true
 	case ctx.Err() != nil, errors.Is(err, sleep.ErrStopping):
 		return chunk{}, false // the partition is given up; its next owner continues here
-	case isMoved(err):
+	case isDatabaseChanged(err):
 		// Later records are useless: the new generation begins at the database's progress.
-		p.databaseMoved(err)
+		p.databaseChanged(err)
 		return chunk{}, false
 	case err == nil:
 		err = errors.New("the handler returned no error and left the event undecided")
@@ -220,7 +220,7 @@ type panicError struct {
 func (e *panicError) Error() string { return "the handler panicked" + redact.Panic(e.value) }
 
 // gather returns the next batch: up to Config.Batch fetched events, after a wait of up to Config.BatchWait for more. A
-// batch without events only moves the offset. It returns false if work or fetching ended.
+// batch without events only advances the offset. It returns false if work or fetching ended.
 func (p *partition) gather(work context.Context) (chunk, bool) {
 	if work.Err() != nil {
 		return chunk{}, false
@@ -284,7 +284,7 @@ func (p *partition) cut(n int) chunk {
 	return chunk{events: c.events[:n:n], next: c.events[n-1].Position.Offset + 1, epoch: c.epoch}
 }
 
-// passed moves the position over decided events, and over the offsets after them that have no record.
+// passed advances the position over decided events, and over the offsets after them that have no record.
 func (p *partition) passed(decided, next int64) {
 	if decided < next {
 		p.c.handler.Absent(p.Topic, p.ID, decided, next)
@@ -292,9 +292,9 @@ func (p *partition) passed(decided, next int64) {
 	p.decided(next)
 }
 
-// decided moves the position and commits it. While the partition rereads a range and every event of it is a duplicate,
-// decided does not commit: the group's offset would go back. Usually the handler's progress was some seconds old, and
-// the group's offset was right.
+// decided advances the position and commits it. While the partition rereads a range and every event of it is a
+// duplicate, decided does not commit: the group's offset would go back. Usually the handler's progress was some seconds
+// old, and the group's offset was right.
 func (p *partition) decided(next int64) {
 	p.update(true, func() { p.next = next })
 	if next >= p.reread.To || p.reread.Applied > 0 {

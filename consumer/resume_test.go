@@ -153,7 +153,7 @@ func TestStartLatestOfATopicThatWasMadeAgain(t *testing.T) {
 
 // The handler's database was replaced by another one. No partition halts; the partition begins at the new database's
 // progress.
-func TestMovedDatabaseIsFollowed(t *testing.T) {
+func TestChangedDatabaseIsFollowed(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(10, 0)...)
@@ -161,7 +161,7 @@ func TestMovedDatabaseIsFollowed(t *testing.T) {
 	h := progressHandler{newHandler(), 3}
 	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 		if events[0].Position.Offset >= 5 && moved.Add(1) == 1 {
-			return make([]inbox.Outcome, len(events)), &inbox.MovedError{From: "a", To: "b"}
+			return make([]inbox.Outcome, len(events)), &inbox.DatabaseChangedError{From: "a", To: "b"}
 		}
 		return applied(len(events)), nil
 	}

@@ -47,7 +47,7 @@ func (p *partition) begins(ctx context.Context, b *beginning) bool {
 // record writes the beginning into the handler's database, until it succeeds. It returns false if ctx ended, or if the
 // database is another one now.
 func (p *partition) record(ctx context.Context, b *beginning) bool {
-	moved := false
+	changed := false
 	begins := inbox.Beginning{
 		Log: b.group.log, Offset: b.group.began, Partitions: int32(b.group.seen), Reason: b.why, Cut: b.isCut,
 	}
@@ -56,8 +56,8 @@ func (p *partition) record(ctx context.Context, b *beginning) bool {
 	}
 	ok := retry(ctx, func() bool {
 		err := p.c.handler.Begin(ctx, p.Topic, p.ID, b.next, begins)
-		if moved = isMoved(err); moved {
-			p.databaseMoved(err)
+		if changed = isDatabaseChanged(err); changed {
+			p.databaseChanged(err)
 			return true
 		}
 		if err != nil && ctx.Err() == nil {
@@ -66,11 +66,11 @@ func (p *partition) record(ctx context.Context, b *beginning) bool {
 		}
 		return err == nil
 	})
-	return ok && !moved
+	return ok && !changed
 }
 
-// databaseMoved joins the group again, to begin where the handler's database is now.
-func (p *partition) databaseMoved(err error) {
+// databaseChanged joins the group again, to begin where the handler's database is now.
+func (p *partition) databaseChanged(err error) {
 	p.c.cfg.Logger.Warn("the handler's database has changed: joining the group again, to begin where it is", "topic",
 		p.Topic, "partition", p.ID, "error", err)
 	p.commits.fenced(err)
@@ -144,7 +144,7 @@ func (p *partition) countReread(events []event.Event, outcomes []inbox.Outcome) 
 		return
 	}
 	p.c.cfg.Logger.Error("events were applied that the group had committed already: the database was restored from a "+
-		"backup, or the group's offset was moved forward by hand; "+
+		"backup, or the group's offset was set forward by hand; "+
 		"nothing is doubled, see docs/restore.md", "topic", p.Topic, "partition", p.ID, "from", done.From, "to",
 		done.To, "applied", done.Applied)
 	if p.c.cfg.Observer.Forgotten != nil {
@@ -152,8 +152,9 @@ func (p *partition) countReread(events []event.Event, outcomes []inbox.Outcome) 
 	}
 }
 
-// isMoved reports whether the handler's database may lag behind the group's offset again, as at an assignment.
-func isMoved(err error) bool {
-	_, ok := errors.AsType[*inbox.MovedError](err)
+// isDatabaseChanged reports whether the handler's database may lag behind the group's offset again, as at an
+// assignment.
+func isDatabaseChanged(err error) bool {
+	_, ok := errors.AsType[*inbox.DatabaseChangedError](err)
 	return ok
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// Tail reads the last events of each partition of a topic, at most last of each. It joins no group and moves no offset.
-// It leaves out records of aborted transactions, and times that the broker set (message.timestamp.type LogAppendTime),
-// which may be those of a copy: Position.Timestamp is zero then. Tail uses only the settings of cfg for connecting and
-// reading: Dial, TLS, SASL, IDHeader, FetchBytes and MaxBatchBytes. A topic that does not exist is an error.
+// Tail reads the last events of each partition of a topic, at most last of each. It joins no group and advances no
+// offset. It leaves out records of aborted transactions, and times that the broker set (message.timestamp.type
+// LogAppendTime), which may be those of a copy: Position.Timestamp is zero then. Tail uses only the settings of cfg for
+// connecting and reading: Dial, TLS, SASL, IDHeader, FetchBytes and MaxBatchBytes. A topic that does not exist is an
+// error.
 func Tail(ctx context.Context, brokers []string, topic string, last int, cfg Config) ([]event.Event, error) {
 	if last < 1 {
 		return nil, fmt.Errorf("consumer: Tail of %d events: want at least 1", last)

@@ -29,7 +29,7 @@ func (a account) decided(events []event.Event) account {
 	return a
 }
 
-// pass moves the account past offsets without a record, if it is before their end.
+// pass advances the account past offsets without a record, if it is before their end.
 func (a *account) pass(none absent) bool {
 	if !a.kept || none.to <= a.next {
 		return false

@@ -53,7 +53,7 @@ func TestTheLastEffectIsKept(t *testing.T) {
 	inbox.KeepProgressFresh(h)
 	handle(t, h, e[10:])
 	if w.progress()[0] != 10 || !last().Equal(first) {
-		t.Fatal("the second batch moved the progress")
+		t.Fatal("the second batch advanced the progress")
 	}
 	h.Revoked(t.Context(), "payments", 3)
 	second := last()
@@ -87,7 +87,7 @@ func TestTheAccountFollowsWhenIdle(t *testing.T) {
 	}
 }
 
-// TestP9_2_AbsentMovesTheProgress: offsets without a record behind the decided events move the progress, also of a
+// TestP9_2_AbsentMovesTheProgress: offsets without a record behind the decided events advance the progress, also of a
 // process that has decided none.
 func TestP9_2_AbsentMovesTheProgress(t *testing.T) {
 	t.Parallel()
@@ -215,7 +215,7 @@ func TestSkipHolds(t *testing.T) {
 				if n != 0 {
 					t.Errorf("%d offsets are not accounted for", n)
 				}
-				// From the first record on, after an effect of another process moved the progress back.
+				// From the first record on, after an effect of another process advanced the progress back.
 				w.Exec(t, "update inbox_progress set from_offset = 1, to_offset = 1, accounted = 1")
 				h = w.inbox(inbox.Config{Dedup: c.dedup}).Each(write)
 				assigned(h)
@@ -228,7 +228,7 @@ func TestSkipHolds(t *testing.T) {
 	}
 }
 
-// TestSkipMovesProgress: SkipTo moves the progress, only forwards, with a reason and an audit entry.
+// TestSkipMovesProgress: SkipTo advances the progress, only forwards, with a reason and an audit entry.
 func TestSkipMovesProgress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

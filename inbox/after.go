@@ -21,7 +21,7 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 	switch f.kind {
 	case canceled:
 		return ctx.Err()
-	case moved:
+	case databaseChanged:
 		return f.err
 	case fatal:
 		return b.haltHere(ctx, f.err)

@@ -25,7 +25,7 @@ type assignment struct {
 	mu        sync.Mutex
 	loaded    bool
 	span      span
-	movedAt   time.Time // when the progress was last written
+	writtenAt time.Time // when the progress was last written
 	unwritten int64     // the progress that is not yet stored; 0: none
 	stored    int64     // the progress that is stored, or was by this process; -1: no row is known
 	database  string    // the database in which the partition began; empty: unknown
@@ -64,7 +64,7 @@ func (a *assignment) hasAbsent() bool {
 	return a.absent.to > a.account.next
 }
 
-// pass moves the account over the absent offsets. It returns the account before and after.
+// pass advances the account over the absent offsets. It returns the account before and after.
 func (a *assignment) pass() (before, after account) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -182,27 +182,27 @@ func (a *assignment) checkDatabase(now string) *failure {
 	if a.database == now {
 		return nil
 	}
-	err := &MovedError{From: a.database, To: now}
+	err := &DatabaseChangedError{From: a.database, To: now}
 	a.database, a.loaded, a.marks, a.unwritten, a.effectAt, a.absent = "", false, nil, 0, time.Time{}, absent{}
 	a.proven = proven{}
-	return &failure{kind: moved, err: err}
+	return &failure{kind: databaseChanged, err: err}
 }
 
 func (a *assignment) progressIsDue() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.pauseNoted || time.Since(a.movedAt) >= progressEvery
+	return a.pauseNoted || time.Since(a.writtenAt) >= progressEvery
 }
 
 // setDecided records that all events up to the target are decided, and whether the progress was written with them.
-func (a *assignment) setDecided(target *progressTarget, moved bool) {
+func (a *assignment) setDecided(target *progressTarget, written bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.account = target.account
 	switch a.unwritten = target.next; {
-	case moved:
+	case written:
 		a.stored = target.next
-		a.movedAt, a.unwritten, a.pauseNoted, a.effectAt = time.Now(), 0, false, time.Time{}
+		a.writtenAt, a.unwritten, a.pauseNoted, a.effectAt = time.Now(), 0, false, time.Time{}
 	case slices.Contains(target.out, Applied):
 		a.effectAt = time.Now()
 	}
@@ -253,7 +253,7 @@ func (a *assignment) setWritten(next int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stored = next
-	if a.movedAt = time.Now(); a.unwritten == next {
+	if a.writtenAt = time.Now(); a.unwritten == next {
 		a.unwritten, a.effectAt = 0, time.Time{}
 	}
 }

@@ -33,7 +33,7 @@ type work struct {
 	careful    bool
 	run        runner
 	out        []Outcome       // the outcomes, when decide returns nil
-	progress   *progressTarget // nil: the progress is not moved
+	progress   *progressTarget // nil: the progress is not written
 	assignment *assignment
 	set        bool // the effects changed settings of their transaction
 	only       bool // run no effect: the range is not written
@@ -73,7 +73,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 // did is what was done in a transaction: whether it wrote rows of the inbox, and whether it changed settings.
 type did struct{ wrote, set bool }
 
-// transact records a plan, runs do and moves the progress, in one transaction. open says whether any event of the
+// transact records a plan, runs do and advances the progress, in one transaction. open says whether any event of the
 // consumer is parked.
 func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target *progressTarget,
 	do func(conn *pgx.Conn, open bool) (did, *failure),

@@ -48,9 +48,9 @@ func TestP9_8_OtherStrategies(t *testing.T) {
 	}
 }
 
-// TestP9_8_MovedFromIDs: a consumer moves from ids to the watermark. The events that it applied by ids are duplicates,
-// although no numbers are recorded for them, and a process that still uses ids is refused.
-func TestP9_8_MovedFromIDs(t *testing.T) {
+// TestP9_8_SwitchedFromIDs: a consumer switches from ids to the watermark. The events that it applied by ids are
+// duplicates, although no numbers are recorded for them, and a process that still uses ids is refused.
+func TestP9_8_SwitchedFromIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	log := numbered(1, 40)

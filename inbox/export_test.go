@@ -13,18 +13,18 @@ var DiscardEvent func(ctx context.Context, db *pgxpool.Pool, schema string, id i
 
 // KeepProgressFresh has the next batch of each assigned partition find the progress just written, however long ago a
 // busy machine wrote it.
-func KeepProgressFresh(h Handler) { setMoved(h, time.Now().Add(time.Hour)) }
+func KeepProgressFresh(h Handler) { setWrittenAt(h, time.Now().Add(time.Hour)) }
 
 // ProgressIsDue has the next batch of each assigned partition write its progress.
-func ProgressIsDue(h Handler) { setMoved(h, time.Time{}) }
+func ProgressIsDue(h Handler) { setWrittenAt(h, time.Time{}) }
 
-func setMoved(h Handler, at time.Time) {
+func setWrittenAt(h Handler, at time.Time) {
 	all := &h.(*handler).assignments
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for _, a := range all.of {
 		a.mu.Lock()
-		a.movedAt = at
+		a.writtenAt = at
 		a.mu.Unlock()
 	}
 }

@@ -13,23 +13,23 @@ import (
 type failureKind uint8
 
 const (
-	canceled      failureKind = iota // the caller's context ended
-	fatal                            // the consumer's registration does not fit: only a restart helps
-	rejected                         // the database rejects the inbox or every effect: an operator must act
-	conflict                         // a conflict with another transaction
-	contended                        // a conflict in the effect or at COMMIT
-	away                             // the database is unreachable
-	lost                             // the session or a statement failed in the effect, by the database or the effect
-	commitUnknown                    // the COMMIT may have succeeded
-	dayMissing                       // a day partition is missing
-	stale                            // the cached state was old: the plan put an id into the wrong table
-	refused                          // the event at index cannot be decided
-	unsure                           // the event at index may have been applied: it is parked without a run
-	bounded                          // the events before that at index go first; alone, it halts its partition
-	skipping                         // the effect skipped an event after writing
-	apart                            // the effect changed settings of a transaction that has more events
-	failed                           // the effect failed; index -1: any of the events
-	moved                            // the database is not the one in which the partition began
+	canceled        failureKind = iota // the caller's context ended
+	fatal                              // the consumer's registration does not fit: only a restart helps
+	rejected                           // the database rejects the inbox or every effect: an operator must act
+	conflict                           // a conflict with another transaction
+	contended                          // a conflict in the effect or at COMMIT
+	away                               // the database is unreachable
+	lost                               // the session or a statement failed in the effect, by the database or the effect
+	commitUnknown                      // the COMMIT may have succeeded
+	dayMissing                         // a day partition is missing
+	stale                              // the cached state was old: the plan put an id into the wrong table
+	refused                            // the event at index cannot be decided
+	unsure                             // the event at index may have been applied: it is parked without a run
+	bounded                            // the events before that at index go first; alone, it halts its partition
+	skipping                           // the effect skipped an event after writing
+	apart                              // the effect changed settings of a transaction that has more events
+	failed                             // the effect failed; index -1: any of the events
+	databaseChanged                    // the database is not the one in which the partition began
 )
 
 // failure is the reason why a transaction was not committed, or may not have been.

@@ -158,7 +158,7 @@ func (b *batch) offset(i int) int64 { return b.events[i].Position.Offset }
 func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failure {
 	offset := b.offset(b.pos)
 	writes := !counted && !b.written && b.assignment.unfinished().writes(offset)
-	// The range would move the progress back, and with it what it proves. It is written once an effect is to run.
+	// The range would advance the progress back, and with it what it proves. It is written once an effect is to run.
 	of, _ := b.assignment.provenEvents()
 	only := writes && !b.news && of.has(offset)
 	if writes && !only {

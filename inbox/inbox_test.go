@@ -130,7 +130,7 @@ func handleTwin(t testing.TB, h inbox.Handler, events []event.Event) {
 	t.Helper()
 	for {
 		out, err := h.Handle(t.Context(), events)
-		if _, moved := errors.AsType[*inbox.MovedError](err); moved {
+		if _, moved := errors.AsType[*inbox.DatabaseChangedError](err); moved {
 			continue
 		}
 		if err != nil {

@@ -38,7 +38,7 @@ func (sc *mScenario) run(s *mState, p, q int, do emit) {
 	if was.fenced && !was.leaves && was.phase != mCommit {
 		m.leaves()
 	}
-	locked := m.l.passes.has(uint8(q)) // somebody else's transaction has moved the progress
+	locked := m.l.passes.has(uint8(q)) // somebody else's transaction has advanced the progress
 	switch was.phase {
 	case mLoad:
 		m.to(false, "reads the progress", func(t *mState, r *mRunner) {
@@ -385,7 +385,7 @@ func (m *mMove) moveMark(events []event.Event, numbers []uint8) {
 		})
 		return
 	}
-	m.to(false, "moves the mark", func(t *mState, r *mRunner) {
+	m.to(false, "advances the mark", func(t *mState, r *mRunner) {
 		plan := sc.plan(r, events)
 		r.tx.moves, r.tx.high = uint8(q)+1, int8(plan.marks.of[0].lanes[mLane])
 		for _, id := range plan.ids {
@@ -640,7 +640,7 @@ func (m *mMove) runs(text string) {
 	})
 }
 
-// pass moves the progress and sends COMMIT.
+// pass advances the progress and sends COMMIT.
 func (sc *mScenario) pass(q int, r *mRunner) {
 	if (r.walk.written || r.counted || r.parking || !sc.late) && !sc.rules.passApart {
 		r.tx.passes, r.tx.next = uint8(q)+1, r.lo+int8(r.walk.limit)

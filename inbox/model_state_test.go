@@ -53,7 +53,7 @@ type mRules struct {
 	marksFirst     bool // P9.2: the marks are read before the ids are inserted
 	sharedMarkless bool // P9.6: the marks are read without FOR SHARE
 	openRuns       bool // P9.2: a parked id is run or parked again
-	passApart      bool // P9.2: the deciding transaction does not move the progress
+	passApart      bool // P9.2: the deciding transaction does not advance the progress
 	proofByAbsence bool // P9.3: after an unknown COMMIT a missing row counts as a rollback
 	noRange        bool // P9.5: the range is not written before the first batch
 	countAfter     bool // P9.5: nothing is counted before the run
@@ -71,7 +71,7 @@ type mRules struct {
 	quarantineKey  bool // P9.1: quarantine marks the event's key
 	markUnproven   bool // P9.8: a transaction goes on although another has moved its mark
 	parkUnproven   bool // P9.8: a parking transaction does
-	parkLeavesMark bool // P9.8: a parking transaction does not move the mark
+	parkLeavesMark bool // P9.8: a parking transaction does not advance the mark
 	markApart      bool // P9.8: the mark is moved in a transaction before that of the effects
 }
 
@@ -130,7 +130,7 @@ const (
 	mQuarantine        // lists what is too old or too far ahead
 	mRun               // runs the effects
 	mMark              // in a parking transaction: creates or finds the mark and locks it
-	mPass              // moves the progress and sends COMMIT
+	mPass              // advances the progress and sends COMMIT
 	mCommit            // COMMIT is sent
 	mUncount           // takes the count back
 	mHalted
@@ -157,7 +157,7 @@ type mRunner struct {
 	listed  bits // quarantined by this transaction
 	known   bool // ByWatermark: it has read the mark
 	high    int8 // up to this number
-	old     bool // another transaction has moved the mark since
+	old     bool // another transaction has advanced the mark since
 	missing bits // to be quarantined, by the statement's snapshot
 	asked   bool // that snapshot was taken
 }

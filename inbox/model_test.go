@@ -218,7 +218,7 @@ func TestModelFinds(t *testing.T) {
 			"parked although it is decided",
 			mShort.with(mFaults{rebalances: 1}, mFlaky).byNumber(), func(r *mRules) { r.parkUnproven = true },
 		},
-		"P9.8 parking moves the mark": {
+		"P9.8 parking advances the mark": {
 			anything, mShort.with(mFaults{rebalances: 1}, mTerminal).byNumber(),
 			func(r *mRules) { r.parkLeavesMark = true },
 		},

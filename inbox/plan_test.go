@@ -342,9 +342,9 @@ func TestWalkPlansNumbers(t *testing.T) {
 		p.name != (partitionName{"orders", 3}) {
 		t.Errorf("new events %v, places %v, plan %+v", isNew, places, p)
 	}
-	if got := p.marks.of[0]; !slices.Equal(p.moved, []int{0}) || got.lanes[5] != 14 || got.lanes[6] != 4 ||
+	if got := p.marks.of[0]; !slices.Equal(p.replaced, []int{0}) || got.lanes[5] != 14 || got.lanes[6] != 4 ||
 		got.version != 4 || got.latest != 2000 {
-		t.Errorf("moved marks %v, mark %+v", p.moved, got)
+		t.Errorf("moved marks %v, mark %+v", p.replaced, got)
 	}
 	if again, _ := before.plan(events[2:3], false, false, false); again.marks.of[0].lanes[5] != 10 || !again.wrote() ||
 		again.inserted != 0 {

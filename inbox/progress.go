@@ -20,7 +20,7 @@ const CodeKilled = "killed"
 var errKilled = outcome.Terminal(CodeKilled, errors.New("its effect killed the process, or was running whenever "+
 	"something else did, in every counted run"))
 
-// progressTarget is the offset to which a transaction moves the progress of a partition.
+// progressTarget is the offset to which a transaction advances the progress of a partition.
 type progressTarget struct {
 	partitionName
 	next    int64
@@ -40,7 +40,7 @@ func (h *handler) Revoked(ctx context.Context, topic string, partition int32) {
 	}
 }
 
-// Absent implements [Handler]: the progress moves past the offsets when it is next written.
+// Absent implements [Handler]: the progress advances past the offsets when it is next written.
 func (h *handler) Absent(topic string, partition int32, from, to int64) {
 	h.assignments.get(partitionName{topic, partition}).addAbsent(from, to)
 }
@@ -90,7 +90,7 @@ func (in *Inbox) writeProgress(ctx context.Context, p partitionName, a *assignme
 	return nil
 }
 
-// pass moves the progress in a deciding transaction.
+// pass advances the progress in a deciding transaction.
 func (in *Inbox) pass(ctx context.Context, conn *pgx.Conn, target *progressTarget, a *assignment) *failure {
 	tag, err := conn.Exec(ctx, in.q(sqlPass), in.consumer, target.topic, target.id, target.next,
 		a.sinceEffect(target.out), a.logID(), target.account.upTo(target.next), a.storedAt())
@@ -117,7 +117,9 @@ func (in *Inbox) checkProgress(ctx context.Context, on querier, p partitionName,
 	return nil
 }
 
-func (in *Inbox) lostProgress(ctx context.Context, on querier, p partitionName, a *assignment) (*MovedError, error) {
+func (in *Inbox) lostProgress(ctx context.Context, on querier, p partitionName, a *assignment) (*DatabaseChangedError,
+	error,
+) {
 	row, err := in.readProgress(ctx, on, p)
 	if err != nil {
 		return nil, err
@@ -135,7 +137,7 @@ func (in *Inbox) lostProgress(ctx context.Context, on querier, p partitionName, 
 	default:
 		return nil, nil
 	}
-	return &MovedError{
+	return &DatabaseChangedError{
 		From: a.database,
 		To: fmt.Sprintf("%s, where the progress of %s-%d, which was %d, is %s", a.database, p.topic, p.id, a.stored,
 			now),
@@ -214,7 +216,8 @@ func (h *handler) Progress(ctx context.Context, topic string, partition int32) (
 	return h.Inbox.Progress(ctx, topic, partition)
 }
 
-// Begin implements [Handler]. It fails with a [*MovedError] if the database is another one than Progress asked.
+// Begin implements [Handler]. It fails with a [*DatabaseChangedError] if the database is another one than Progress
+// asked.
 func (h *handler) Begin(ctx context.Context, topic string, partition int32, next int64, b Beginning) error {
 	p := partitionName{topic, partition}
 	a := h.assignments.get(p)
@@ -245,17 +248,17 @@ func (in *Inbox) readDatabase(ctx context.Context) (database string, f *failure)
 	return database, nil
 }
 
-// MovedError is returned by a handler when its database, or the database's timeline, is not the one in which the
-// handler began a partition, or when the partition's progress in it went back, or is gone: a standby has taken over, a
-// backup was restored, or rows were deleted. The database may lack effects whose offsets are committed. It has decided
-// nothing of the rest of the batch. A consumer restarts its partitions from the progress of the database. Other callers
-// may call Handle again; they must find the event to start from, see [Inbox.Progress].
-type MovedError struct {
+// DatabaseChangedError is returned by a handler when its database, or the database's timeline, is not the one in which
+// the handler began a partition, or when the partition's progress in it went back, or is gone: a standby has taken
+// over, a backup was restored, or rows were deleted. The database may lack effects whose offsets are committed. It has
+// decided nothing of the rest of the batch. A consumer restarts its partitions from the progress of the database. Other
+// callers may call Handle again; they must find the event to start from, see [Inbox.Progress].
+type DatabaseChangedError struct {
 	From, To string // system identifier and timeline; in To also what became of the progress
 }
 
 // Error returns a message with both databases.
-func (e *MovedError) Error() string {
+func (e *DatabaseChangedError) Error() string {
 	return fmt.Sprintf("inbox: the database is another one than before (%s, now %s): a standby took over, a "+
 		"backup was restored, or rows were deleted; it may have forgotten what was decided", e.From, e.To)
 }

@@ -357,7 +357,7 @@ func TestP9_3_LostProgressDecidesNothing(t *testing.T) {
 	lose := map[string]string{
 		"back": "update inbox_progress set from_offset = 5, to_offset = 5", "gone": "delete from inbox_progress",
 	}
-	// What is next: a batch that writes its range, one that only moves the progress, or a counted run.
+	// What is next: a batch that writes its range, one that only advances the progress, or a counted run.
 	for _, next := range []string{"range", "pass", "count", "idle"} {
 		for name, sql := range lose {
 			t.Run(next+" "+name, func(t *testing.T) {
@@ -386,20 +386,20 @@ func TestP9_3_LostProgressDecidesNothing(t *testing.T) {
 						inbox.ProgressIsDue(h)
 					}
 					out, err := h.Handle(t.Context(), e[10:20])
-					if _, ok := errors.AsType[*inbox.MovedError](err); !ok {
-						t.Errorf("outcomes %v, error %v, want a MovedError", out, err)
+					if _, ok := errors.AsType[*inbox.DatabaseChangedError](err); !ok {
+						t.Errorf("outcomes %v, error %v, want a DatabaseChangedError", out, err)
 					}
 					same(t, "effects", w.effects(), ids(e[:10]))
 				}
 				if n := pgtest.One[int](t, w.DB, "select coalesce(max(from_offset), -1) from inbox_progress"); n > 5 {
-					t.Errorf("the progress moved to %d", n)
+					t.Errorf("the progress advanced to %d", n)
 				}
 			})
 		}
 	}
 }
 
-// TestSkippedAheadIsNotLost: an operator moves the progress forwards, past events that a running process still has.
+// TestSkippedAheadIsNotLost: an operator advances the progress forwards, past events that a running process still has.
 func TestSkippedAheadIsNotLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

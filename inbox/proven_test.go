@@ -103,8 +103,8 @@ func TestP9_1_ProgressProvesOldRepeats(t *testing.T) {
 				same(t, "one", handle(t, h, e[:1]), repeat(D, 1))
 				w.Exec(t, "update inbox_progress set from_offset = 5, to_offset = 5, accounted = 5")
 				out, err := h.Handle(t.Context(), e[1:])
-				if _, ok := errors.AsType[*inbox.MovedError](err); !ok {
-					t.Errorf("outcomes %v, error %v, want a MovedError", out, err)
+				if _, ok := errors.AsType[*inbox.DatabaseChangedError](err); !ok {
+					t.Errorf("outcomes %v, error %v, want a DatabaseChangedError", out, err)
 				}
 				return
 			case c.policy == inbox.Halt:
@@ -154,7 +154,7 @@ func TestP9_5_ReadingAgainMovesNothingBack(t *testing.T) {
 	begin(-1, 10)
 	same(t, "repeats", handle(t, h, e[:4]), repeat(inbox.Duplicate, 4))
 	if now := w.progress(); now != [3]int64{10, 10, 0} {
-		t.Errorf("repeats moved the progress to %v", now)
+		t.Errorf("repeats advanced the progress to %v", now)
 	}
 	begin(-1, 10) // another process
 	same(t, "outcomes", handle(t, h, e[4:8]), append(repeat(inbox.Duplicate, 3), inbox.Applied))

@@ -146,7 +146,7 @@ update {schema}inbox_progress set to_offset = from_offset, updated_at = clock_ti
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and attempts = 0
 	and from_offset >= $4::bigint and to_offset = $5::bigint`
 
-// In the deciding transaction. A zombie that lags does not move the progress back, and one that reads an earlier
+// In the deciding transaction. A zombie that lags does not advance the progress back, and one that reads an earlier
 // log does not move it at all.
 const sqlPass = `-- inbox: pass
 update {schema}inbox_progress set from_offset = $4::bigint, accounted = $7::bigint, attempts = 0, halted_at = null,
@@ -167,7 +167,7 @@ where consumer_name = $1::text and topic = $2::text and partition = $3::integer 
 	and from_offset >= $9::bigint and $5::text = c.system || '/' || c.timeline
 	and topic_id is not distinct from $7::text::uuid`
 
-// Only in the database in which the partition began: it moves the progress to the offset.
+// Only in the database in which the partition began: it advances the progress to the offset.
 const sqlCount = `-- inbox: count a run
 update {schema}inbox_progress set attempts = case when from_offset < $4::bigint then 1
 	when from_offset = $4::bigint then attempts + 1
@@ -194,7 +194,7 @@ const sqlResumed = `-- inbox: resumed
 select halted_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text
 	and partition = $3::integer`
 
-// The progress does not move, so updated_at stays.
+// The progress does not advance, so updated_at stays.
 const sqlTrying = `-- inbox: note what is tried again
 update {schema}inbox_progress set trying_at = coalesce(trying_at, clock_timestamp()), trying_reason = $4::text
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer`

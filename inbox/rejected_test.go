@@ -224,8 +224,8 @@ func TestP9_3_AnotherDatabaseDecidesNothing(t *testing.T) {
 			proxy.To(t, promoted.URL)
 			proxy.CutAll()
 			out, err := h.Handle(t.Context(), events[6:])
-			if _, ok := errors.AsType[*inbox.MovedError](err); !ok {
-				t.Errorf("outcomes %v, error %v, want a MovedError", out, err)
+			if _, ok := errors.AsType[*inbox.DatabaseChangedError](err); !ok {
+				t.Errorf("outcomes %v, error %v, want a DatabaseChangedError", out, err)
 			}
 			if n := pgtest.One[int](t, promoted, "select count(*) from effect"); n > 5 {
 				t.Errorf("%d effects were committed in the other database", n-5)

@@ -50,7 +50,7 @@ func (in *Inbox) missRun() {
 		return
 	}
 	in.log.Error("inbox: events are handled, and Inbox.Run was not called: what operators release does not run here, " +
-		"no days are made or dropped, and idle partitions do not move their progress; call it beside the handlers")
+		"no days are made or dropped, and idle partitions do not advance their progress; call it beside the handlers")
 }
 
 // repeat calls do at once and then at the given interval until ctx ends. After a failure it waits for a growing time.

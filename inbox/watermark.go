@@ -69,23 +69,23 @@ const (
 	verdictBackward         // by offset: the topic was created again
 )
 
-// judge decides on a transaction's events in log order, and moves a copy of the marks.
+// judge decides on a transaction's events in log order, and advances a copy of the marks.
 type judge struct {
 	marks
-	moved  []bool // by index in marks.of: the judge has its own copy of the mark
-	offset bool   // offsets serve as numbers
-	epoch  string // the ce_epoch of the last event
-	last   int    // the index of its mark; -1: it has no numbering
+	replaced []bool // by index in marks.of: the judge has its own copy of the mark
+	offset   bool   // offsets serve as numbers
+	epoch    string // the ce_epoch of the last event
+	last     int    // the index of its mark; -1: it has no numbering
 }
 
 func newJudge(m *marks, offset bool) *judge {
 	return &judge{
-		marks: marks{slices.Clone(m.of), m.accepted, m.first}, moved: make([]bool, len(m.of)), offset: offset,
+		marks: marks{slices.Clone(m.of), m.accepted, m.first}, replaced: make([]bool, len(m.of)), offset: offset,
 		last: -1,
 	}
 }
 
-// judge decides on the next event. It moves the mark for every verdict except verdictUnknown and those that halt the
+// judge decides on the next event. It advances the mark for every verdict except verdictUnknown and those that halt the
 // partition.
 func (j *judge) judge(e *event.Event) verdict {
 	if j.offset {
@@ -105,13 +105,13 @@ func (j *judge) judge(e *event.Event) verdict {
 		return verdictUnknown
 	}
 	m := &j.of[j.last]
-	if m.version == 0 && !j.moved[j.last] && j.newer(m.numbering) && j.accepted[m.outbox] < m.incarnation {
-		j.of, j.moved = slices.Delete(j.of, j.last, j.last+1), slices.Delete(j.moved, j.last, j.last+1)
+	if m.version == 0 && !j.replaced[j.last] && j.newer(m.numbering) && j.accepted[m.outbox] < m.incarnation {
+		j.of, j.replaced = slices.Delete(j.of, j.last, j.last+1), slices.Delete(j.replaced, j.last, j.last+1)
 		j.epoch, j.last = "", -1
 		return verdictLater
 	}
 	passed := e.Position.Seq <= m.lanes[e.Position.Lane]
-	j.move(e.Position.Lane, e.Position.Seq, e)
+	j.advance(e.Position.Lane, e.Position.Seq, e)
 	switch {
 	case passed:
 		return verdictRepeat
@@ -137,7 +137,7 @@ func (j *judge) byOffset(e *event.Event) verdict {
 	if passed && writtenAt(e).UnixMilli() > m.latest {
 		return verdictBackward
 	}
-	j.move(0, e.Position.Offset+1, e)
+	j.advance(0, e.Position.Offset+1, e)
 	if passed {
 		return verdictRepeat
 	}
@@ -149,17 +149,17 @@ func (j *judge) find(n numbering) int {
 	i, found := slices.BinarySearchFunc(j.of, n, func(m mark, n numbering) int { return m.compare(n) })
 	if !found {
 		j.of = slices.Insert(j.of, i, mark{numbering: n, lanes: map[int16]int64{}})
-		j.moved = slices.Insert(j.moved, i, false)
+		j.replaced = slices.Insert(j.replaced, i, false)
 	}
 	return i
 }
 
-// move moves the mark for an event that this transaction decides. The row is written even if its content does not
-// change: the decision holds only if no other transaction has moved the mark.
-func (j *judge) move(lane int16, number int64, e *event.Event) {
+// advance advances the mark for an event that this transaction decides. The row is written even if its content does not
+// change: the decision holds only if no other transaction has advanced the mark.
+func (j *judge) advance(lane int16, number int64, e *event.Event) {
 	m := &j.of[j.last]
-	if !j.moved[j.last] {
-		j.moved[j.last] = true
+	if !j.replaced[j.last] {
+		j.replaced[j.last] = true
 		m.lanes = maps.Clone(m.lanes)
 		m.version++
 	}
@@ -284,9 +284,9 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 		}
 	}
 	p.marks = &j.marks
-	for i, moved := range j.moved {
-		if moved {
-			p.moved = append(p.moved, i)
+	for i, replaced := range j.replaced {
+		if replaced {
+			p.replaced = append(p.replaced, i)
 		}
 	}
 	return p, nil

@@ -62,7 +62,7 @@ func readMark(row pgx.CollectableRow) (m mark, err error) {
 	return m, nil
 }
 
-// plan decides by numbers. Until the ids of a consumer that was moved from ByID expire, it also quarantines events
+// plan decides by numbers. Until the ids of a consumer that was switched from ByID expire, it also quarantines events
 // whose id is older than the remembered ids.
 func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*planned, *failure) {
 	m, cfg, s := a.getMarks(), &d.in.cfg, d.in.state.Load()
@@ -97,7 +97,7 @@ func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*plann
 // queue replaces the marks in the order of their numberings, so that two transactions with several common marks wait at
 // the first one instead of deadlocking.
 func (d byNumber) queue(b *pgx.Batch, p *planned) {
-	for _, i := range p.moved {
+	for _, i := range p.replaced {
 		m := &p.marks.of[i]
 		lanes := slices.Sorted(maps.Keys(m.lanes))
 		numbers := make([]int64, len(lanes))
@@ -117,7 +117,7 @@ func (d byNumber) queue(b *pgx.Batch, p *planned) {
 }
 
 func (d byNumber) read(res pgx.BatchResults, p *planned) error {
-	for range p.moved {
+	for range p.replaced {
 		tag, err := res.Exec()
 		if err != nil {
 			return err

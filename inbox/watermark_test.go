@@ -318,8 +318,8 @@ func TestP9_8_HaltInsteadOfQuarantine(t *testing.T) {
 	same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Undecided, inbox.Undecided})
 }
 
-// TestP9_8_ParkedAndReleased: a parked event moves the mark, and later events of its key are parked behind it. Neither
-// has an inbox row before it runs.
+// TestP9_8_ParkedAndReleased: a parked event advances the mark, and later events of its key are parked behind it.
+// Neither has an inbox row before it runs.
 func TestP9_8_ParkedAndReleased(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(*inbox.Inbox, *switchable) inbox.Handler{

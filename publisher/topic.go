@@ -22,8 +22,8 @@ type topic struct {
 	cluster string       // id of their cluster
 	checked time.Time    // last check of metadata and Pin, answered or not; zero: check again
 	known   time.Time    // last check that both answered
-	// moved: metadata shows another count or cluster and Pin has not answered since, so parts must not be used.
-	moved   bool
+	// changed: metadata shows another count or cluster and Pin has not answered since, so parts must not be used.
+	changed bool
 	round   int   // number of checks
 	refused error // verdict of all events since the last check
 
@@ -61,7 +61,7 @@ func (k *Kafka) topic(name string) *topic {
 func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
 	t.mu.Lock()
 	parts, usable, round := t.parts, t.parts != nil && t.refused == nil, t.round
-	usable = usable && !t.moved
+	usable = usable && !t.changed
 	fresh, old := usable && time.Since(t.checked) < k.cfg.RecheckEvery, time.Since(t.known) > 2*k.cfg.RecheckEvery
 	t.mu.Unlock()
 	if fresh {
@@ -155,7 +155,7 @@ func (k *Kafka) note(ctx context.Context, t *topic, leaders []int32, err error) 
 	defer t.mu.Unlock()
 	was := t.refused
 	if err != nil && !isRefusal(err) {
-		if t.parts == nil || was != nil || t.moved {
+		if t.parts == nil || was != nil || t.changed {
 			return nil, err
 		}
 		// Check again after a second, not in each call.
@@ -163,7 +163,7 @@ func (k *Kafka) note(ctx context.Context, t *topic, leaders []int32, err error) 
 		return t.parts, nil
 	}
 	t.round++
-	t.checked, t.refused, t.moved = time.Now(), err, false
+	t.checked, t.refused, t.changed = time.Now(), err, false
 	t.known = t.checked
 	t.limit.Store(0) // the topic's limit may have been raised
 	if err != nil {
@@ -200,7 +200,7 @@ func (t *topic) snapshot() []*partition {
 func (t *topic) doubtCount(cluster string, found int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.moved = len(t.parts) != found || t.cluster != cluster
+	t.changed = len(t.parts) != found || t.cluster != cluster
 }
 
 // clusterChanged reports whether the brokers belong to another cluster than at the topic's last check.

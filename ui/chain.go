@@ -10,7 +10,7 @@ import (
 type step struct {
 	Name, Count, Unit string
 	Why               string    // why nothing moves here, or a note
-	Moved             time.Time // when something last moved here; zero: unknown
+	Last              time.Time // when something last moved here; zero: unknown
 	Severity          string
 	First             bool // the first stage where nothing moves
 	Href, Do          string
@@ -58,7 +58,7 @@ func (q *request) chainOf(d *database) chainOf {
 
 func (h *Handler) outboxSteps(d *database, st state) []step {
 	s := st.Outbox
-	outbox := step{Name: "Outbox", Count: count(s.Backlog), Unit: "events wait", Severity: well, Moved: d.moved()}
+	outbox := step{Name: "Outbox", Count: count(s.Backlog), Unit: "events wait", Severity: well, Last: d.lastOut()}
 	switch {
 	case s.Backlog > 0 && s.Members == 0:
 		outbox.Severity, outbox.Why = bad, "No relay is alive: start one with relay run."
@@ -103,8 +103,8 @@ func alive(relays int) string {
 	return fmt.Sprintf("%d relays are alive", relays)
 }
 
-// moved returns when events last left the outbox, within the past hour.
-func (d *database) moved() (at time.Time) {
+// lastOut returns when events last left the outbox, within the past hour.
+func (d *database) lastOut() (at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.history {
@@ -145,8 +145,8 @@ func (h *Handler) effects(d *database, c consumer, x examination) step {
 	halted, known := 0, len(x.Ends) > 0
 	stands := time.Duration(0)
 	for _, p := range c.Partitions {
-		if p.EffectAt != nil && p.EffectAt.After(s.Moved) {
-			s.Moved = *p.EffectAt
+		if p.EffectAt != nil && p.EffectAt.After(s.Last) {
+			s.Last = *p.EffectAt
 		}
 		if p.HaltedAt != nil {
 			halted++

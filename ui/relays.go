@@ -34,7 +34,7 @@ type relaysList struct {
 	Outbox      bool
 	Cluster     string
 	Relays      []relayView
-	Moved       time.Time // when events last left the outbox, within the past hour
+	LastOut     time.Time // when events last left the outbox, within the past hour
 	WAL         *relay.WALStatus
 	Wrong       []finding // the doctor's findings about relays
 	Command     string
@@ -120,7 +120,7 @@ func relays(q *request) error {
 
 func (q *request) fillRelays(one *relaysList, d *database) {
 	st, _, _ := q.stateOf(d)
-	one.Outbox, one.Moved, one.WAL = true, d.moved(), st.Outbox.WAL
+	one.Outbox, one.LastOut, one.WAL = true, d.lastOut(), st.Outbox.WAL
 	read, _ := d.relays.get(q.Context(), q.h.cfg.Timeout)
 	if read.Err != nil {
 		one.Away = away(read.Err)

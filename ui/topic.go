@@ -106,29 +106,29 @@ func (h *Handler) readers(ctx context.Context, topic string) (list []topicReader
 }
 
 type topicPage struct {
-	DB, Topic  string
-	ReadOnly   bool
-	Outbox     *operator.TopicState
-	Away       string
-	NoKafka    bool
-	Kafka      doctor.KafkaTopic
-	KafkaSays  string
-	Pinned     int64 // partitions
-	InKafka    int64 // partitions; 0: unknown
-	Resized    bool  // the partition count differs from the pinned one
-	Moved      bool  // the brokers belong to another cluster
-	Most       bool  // more events are held than were counted
-	Partitions []topicPartition
-	Readers    []readerView
-	Held       []heldEvent
-	MoreHeld   bool
-	HeldSays   string
-	Pause      string // commands
-	Resume     string
-	Accept     string
-	Anyway     string
-	Cluster    string
-	DiscardAll string
+	DB, Topic    string
+	ReadOnly     bool
+	Outbox       *operator.TopicState
+	Away         string
+	NoKafka      bool
+	Kafka        doctor.KafkaTopic
+	KafkaSays    string
+	Pinned       int64 // partitions
+	InKafka      int64 // partitions; 0: unknown
+	Resized      bool  // the partition count differs from the pinned one
+	OtherCluster bool  // the brokers belong to another cluster
+	Most         bool  // more events are held than were counted
+	Partitions   []topicPartition
+	Readers      []readerView
+	Held         []heldEvent
+	MoreHeld     bool
+	HeldSays     string
+	Pause        string // commands
+	Resume       string
+	Accept       string
+	Anyway       string
+	Cluster      string
+	DiscardAll   string
 }
 
 // topicPartition is a partition in Kafka and in the outbox.
@@ -210,7 +210,7 @@ func (q *request) fillTopic(p *topicPage, name string) error {
 	if o := t.Outbox; o != nil {
 		p.Pinned, p.InKafka = int64(o.Partitions), int64(len(t.Kafka.Partitions))
 		p.Resized = p.InKafka > 0 && p.Pinned > 0 && p.InKafka != p.Pinned
-		p.Moved = o.Cluster != "" && t.Kafka.Cluster != "" && o.Cluster != t.Kafka.Cluster
+		p.OtherCluster = o.Cluster != "" && t.Kafka.Cluster != "" && o.Cluster != t.Kafka.Cluster
 		p.Most = o.Held >= relay.SampleLimit
 		accept := verbs.AcceptPartitions{Topic: name, Partitions: int(p.InKafka)}
 		cluster := verbs.AcceptCluster{Cluster: "..."}
@@ -218,7 +218,7 @@ func (q *request) fillTopic(p *topicPage, name string) error {
 		if p.InKafka == 0 {
 			unknown = []string{"--partitions", "..."}
 		}
-		if p.Moved {
+		if p.OtherCluster {
 			cluster.Cluster = t.Kafka.Cluster
 		}
 		p.Accept, p.Cluster = commandOf(q.db, accept, unknown...), commandOf(q.db, cluster)

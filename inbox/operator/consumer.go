@@ -142,8 +142,8 @@ func (o *Operator) Resume(ctx context.Context, topic string, partition int32, re
 
 // Retire marks a consumer as gone: days are then dropped by the windows of the other consumers. Stop its workers first.
 // The consumer keeps its floor, its progress and its parked events, so it may start again under its name. It still
-// knows the ids of the remaining days; older events are quarantined. Retire fails if the progress moved within the last
-// minute, or a program reported within the last two that it runs the consumer.
+// knows the ids of the remaining days; older events are quarantined. Retire fails if the progress advanced within the
+// last minute, or a program reported within the last two that it runs the consumer.
 func (o *Operator) Retire(ctx context.Context, reason string) error {
 	return o.ofOne(ctx, audit.RetireConsumer, reason, func(c change) error {
 		retired, err := c.lockStopped(ctx)
@@ -173,14 +173,14 @@ func (c change) lockStopped(ctx context.Context) (retired bool, err error) {
 }
 
 // SkipTo skips the records of a partition between the inbox's progress and an offset, for a record that halts the
-// partition and can be neither decided nor parked. It moves the progress and returns the previous offset. The skip is
-// kept in inbox_audit: what a worker reads of the skipped offsets later is a duplicate, wherever the group's offset is,
-// while the topic is not made again and its log not cut. Stop the workers first: those that run go on from where they
-// are, and do not look. Setting the group's offset in Kafka to the same offset before they start again spares them what
-// was skipped; it is needed where the record cannot even be read, and where the topic's id is not known. SkipTo does
-// not ask Kafka where the log ends. It fails if nothing of the partition was decided, if the progress is already at or
-// past the offset, if it moved within the last minute, or if a program reported within the last two that it runs the
-// consumer.
+// partition and can be neither decided nor parked. It advances the progress and returns the previous offset. The skip
+// is kept in inbox_audit: what a worker reads of the skipped offsets later is a duplicate, wherever the group's offset
+// is, while the topic is not made again and its log not cut. Stop the workers first: those that run go on from where
+// they are, and do not look. Setting the group's offset in Kafka to the same offset before they start again spares them
+// what was skipped; it is needed where the record cannot even be read, and where the topic's id is not known. SkipTo
+// does not ask Kafka where the log ends. It fails if nothing of the partition was decided, if the progress is already
+// at or past the offset, if it moved within the last minute, or if a program reported within the last two that it runs
+// the consumer.
 func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64,
 	err error,
 ) {

@@ -54,7 +54,7 @@ func MoveTo(name string) (to inbox.Dedup, err error) {
 // Config.Dedup: workers that still use ids are refused from then on. Until the returned time, one window later, the
 // consumer also checks ids: events that it applied before are duplicates, and events older than its window are
 // quarantined as before. No other move is possible, neither back to ids nor between the other two, because they record
-// no ids. Move fails if the progress moved within the last minute, or a program reported within the last two that it
+// no ids. Move fails if the progress advanced within the last minute, or a program reported within the last two that it
 // runs the consumer.
 func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (idsUntil time.Time, err error) {
 	if to != inbox.ByWatermark && to != inbox.ByOffset {

@@ -33,9 +33,8 @@ type End struct {
 }
 
 // CompareNumbers returns an [*operator.OutdatedError] if Kafka has events with numbers that the outbox has not given
-// out:
-// the database was restored from a backup, and an operator must begin a new numbering before anything is published. A
-// topic that cannot be read is no evidence. If Kafka is away, the list ends with an End that says so.
+// out: the database was restored from a backup, and an operator must begin a new numbering before anything is
+// published. A topic that cannot be read is no evidence. If Kafka is away, the list ends with an End that says so.
 func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn Kafka) (ends []End, err error) {
 	topics, err := operator.PinnedTopics(ctx, db, schema)
 	if err != nil {

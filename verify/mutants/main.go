@@ -42,7 +42,7 @@ var rooms = []room{
 		"inbox",
 		[]string{
 			"walk.go", "route.go undecidable place refusal", "plan.go plan sort newIDs holds new of fresh wrote",
-			"watermark.go numberingOf compare newJudge judge byOffset find move writtenAt newer older place plan",
+			"watermark.go numberingOf compare newJudge judge byOffset find advance writtenAt newer older place plan",
 		},
 		[]string{"-test.run=^TestWalk"},
 	},

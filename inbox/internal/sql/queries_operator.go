@@ -151,7 +151,7 @@ const TryReleased = `-- inbox: try released events now
 update {schema}inbox_parked set waiting_at = null
 where consumer_name = $1::text and topic = $2::text and record_partition = $3::integer and waiting_at is not null`
 
-// The consumer's progress moves at least every ten seconds while it decides events.
+// The consumer's progress advances at least every ten seconds while it decides events.
 const LockConsumer = `-- inbox: lock a consumer
 select retired_at is not null, exists (select from {schema}inbox_progress p
 	where p.consumer_name = c.consumer_name and p.updated_at > clock_timestamp() - interval '1 minute')

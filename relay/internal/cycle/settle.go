@@ -142,7 +142,7 @@ func (r *Cycle) Finish(ctx context.Context, s *pg.Session, c *Claim, result Resu
 		return fmt.Errorf("relay: settle: %w", err)
 	}
 	if len(settled) > 0 {
-		r.Progress.Moved()
+		r.Progress.Settled()
 	}
 	r.reportSettled(&all, set.gone, time.Since(since))
 	return nil

@@ -10,7 +10,7 @@ import (
 type Progress struct {
 	waiting   atomic.Int64 // since when events wait, 0: none do
 	streaming atomic.Int64 // since when events from the WAL are being sent; 0: none are
-	moved     atomic.Int64 // when events were last settled
+	settled   atomic.Int64 // when events were last settled
 }
 
 // Waits records whether events wait, as a probe at that time has found.
@@ -29,8 +29,8 @@ func (p *Progress) Streams() (end func()) {
 	return func() { p.streaming.Store(0) }
 }
 
-// Moved records that events were settled.
-func (p *Progress) Moved() { p.moved.Store(time.Now().UnixNano()) }
+// Settled records that events were settled.
+func (p *Progress) Settled() { p.settled.Store(time.Now().UnixNano()) }
 
 // Stalled returns for how long events have waited while none was settled, or 0.
 func (p *Progress) Stalled() time.Duration {
@@ -41,5 +41,5 @@ func (p *Progress) Stalled() time.Duration {
 	if since == 0 {
 		return 0
 	}
-	return max(time.Since(time.Unix(0, max(since, p.moved.Load()))), 0)
+	return max(time.Since(time.Unix(0, max(since, p.settled.Load()))), 0)
 }

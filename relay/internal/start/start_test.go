@@ -31,7 +31,7 @@ func TestStalled(t *testing.T) {
 		<-time.After(time.Second)
 		p.Waits(true, time.Now())
 		want(time.Second)
-		p.Moved()
+		p.Settled()
 		<-time.After(time.Minute)
 		want(time.Minute)
 		p.Waits(false, time.Now())

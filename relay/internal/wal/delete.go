@@ -234,7 +234,7 @@ func (d *deleter) delete(ctx context.Context, what *deletion) error {
 		}
 	}
 	if all > 0 {
-		d.Progress.Moved()
+		d.Progress.Settled()
 		if d.Observer.Settled != nil {
 			d.Observer.Settled(all, 0, time.Since(since))
 		}
