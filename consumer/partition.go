@@ -34,9 +34,9 @@ type partition struct {
 		after int64       // the offset after the last event that was passed on, or the one at which the partition began
 	}
 
-	chunks  chan chunk
-	refused error        // the error that ended fetching; read after chunks is closed
-	held    atomic.Int64 // bytes fetched and not yet released
+	chunks   chan chunk
+	fetchErr error        // the error that ended fetching; read after chunks is closed
+	held     atomic.Int64 // bytes fetched and not yet released
 
 	rest chunk // fetched, not yet passed to the handler
 
@@ -63,7 +63,7 @@ func (p *partition) run(work, handle context.Context) {
 	var fetcher sync.WaitGroup
 	fetcher.Go(func() {
 		defer close(p.chunks)
-		p.refused = p.fetch(work)
+		p.fetchErr = p.fetch(work)
 	})
 	defer func() {
 		stop()
@@ -76,7 +76,7 @@ func (p *partition) run(work, handle context.Context) {
 		batch, ok := p.gather(work)
 		switch {
 		case !ok && work.Err() == nil:
-			p.halt(p.position(), uuid.Nil, p.refused, "do what the error says")
+			p.halt(p.position(), uuid.Nil, p.fetchErr, "do what the error says")
 			return
 		case !ok, batch.begins != nil && !p.begins(work, batch.begins):
 			return

@@ -40,12 +40,12 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 				"each event has a transaction of its own from now on", "topic", b.name.topic)
 		}
 		return nil
-	case refused, bounded:
+	case undecidable, bounded:
 		if b.upTo(f.index) {
 			return nil // the events before it go first
 		}
-		if f.kind == refused {
-			return b.refused(ctx)
+		if f.kind == undecidable {
+			return b.undecidable(ctx)
 		}
 		return b.haltHere(ctx, f.err)
 	case unsure:
@@ -92,9 +92,9 @@ func (b *batch) skipped(f *failure) {
 	b.retried("skip", 1, 0, f.err)
 }
 
-// refused reads the state again before an undecidable event halts the partition: the plan was made from the state of an
-// earlier transaction.
-func (b *batch) refused(ctx context.Context) error {
+// undecidable reads the state again before an undecidable event halts the partition: the plan was made from the state
+// of an earlier transaction.
+func (b *batch) undecidable(ctx context.Context) error {
 	if err := b.in.refresh(ctx); err != nil {
 		return b.again(ctx, b.in.classify(ctx, err))
 	}
@@ -125,8 +125,8 @@ func (in *Inbox) serves(ctx context.Context) bool {
 	return err == nil
 }
 
-// refuses reports whether the database serves others, and has answered a statement with the code of an outage.
-func (in *Inbox) refuses(ctx context.Context, err error) bool {
+// servesOthers reports whether the database serves others, and has answered a statement with the code of an outage.
+func (in *Inbox) servesOthers(ctx context.Context, err error) bool {
 	return pgerr.Answered(err) && in.serves(ctx)
 }
 

@@ -86,7 +86,7 @@ func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []
 // quarantine adds an event to those that a quarantines.
 func (in *Inbox) quarantine(a *aside, id *planID, e *event.Event) {
 	a.quarantine.add(e, id.id, nil, kindQuarantined, quarantineCode(id.place),
-		refusal(id.place, e, *in.state.Load(), in.cfg.windowDays).Error(), 0)
+		whyUndecidable(id.place, e, *in.state.Load(), in.cfg.windowDays).Error(), 0)
 	a.asked = append(a.asked, id)
 	a.outcomes[int(id.index)] = Duplicate // unless the quarantine takes it
 }

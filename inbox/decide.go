@@ -52,7 +52,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	}
 	a := &aside{}
 	f = in.transact(ctx, p, w.assignment, w.progress, func(conn *pgx.Conn, open bool) (_ did, f *failure) {
-		if open || p.refused > 0 {
+		if open || p.undecidable > 0 {
 			if a, f = in.setAside(ctx, conn, p, w.events, in.cfg.ParkedPerKey > 0); f != nil {
 				return did{}, f
 			}
@@ -199,7 +199,7 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 		return &failure{kind: contended, err: err}
 	}
 	// A deferred constraint of the effect's tables: any of the events may have violated it.
-	return &failure{kind: failed, index: -1, err: fmt.Errorf("COMMIT was refused: %w", err), rejects: rejects(err)}
+	return &failure{kind: failed, index: -1, err: fmt.Errorf("COMMIT was rejected: %w", err), rejects: rejects(err)}
 }
 
 // outlive returns a context that ends d after ctx.

@@ -23,7 +23,7 @@ const (
 	commitUnknown                      // the COMMIT may have succeeded
 	dayMissing                         // a day partition is missing
 	stale                              // the cached state was old: the plan put an id into the wrong table
-	refused                            // the event at index cannot be decided
+	undecidable                        // the event at index cannot be decided
 	unsure                             // the event at index may have been applied: it is parked without a run
 	bounded                            // the events before that at index go first; alone, it halts its partition
 	skipping                           // the effect skipped an event after writing

@@ -85,7 +85,7 @@ type batch struct {
 	retryPace backoff.BackOff // of retries that no event caused; nil: nothing fails
 	retries   int             // consecutive retries that no event caused
 	losses    int             // consecutive sessions that ended in the effect
-	served    bool            // the database served others when it had refused the last statement
+	served    bool            // the database served others when it had rejected the last statement
 
 	// For the suspect.
 	retryableSince time.Time

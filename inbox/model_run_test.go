@@ -319,7 +319,7 @@ func (m *mMove) look(events []event.Event) {
 	switch {
 	case r.parking:
 		r.phase = mMark
-	case m.s.db.open() || r.early != 0 || sc.plan(&r, events).refused > 0:
+	case m.s.db.open() || r.early != 0 || sc.plan(&r, events).undecidable > 0:
 		r.phase = mMarks
 	default:
 		n := *m
@@ -356,7 +356,7 @@ func (m *mMove) insert(events []event.Event, mine bits) {
 		r.asked, r.phase = false, mLook
 		switch {
 		case !r.parking:
-		case sc.plan(r, events).refused > 0:
+		case sc.plan(r, events).undecidable > 0:
 			r.phase = mMarks
 		case r.tx.ids == 0:
 			r.phase = mPass // a duplicate

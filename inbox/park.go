@@ -87,7 +87,7 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 	outcome := Duplicate
 	f = in.transact(ctx, p, at, target, func(conn *pgx.Conn, _ bool) (_ did, f *failure) {
 		switch {
-		case p.refused > 0: // its day left the window during the retries
+		case p.undecidable > 0: // its day left the window during the retries
 			a, f := in.setAside(ctx, conn, p, events, in.cfg.ParkedPerKey > 0)
 			if f != nil {
 				return did{}, f

@@ -16,7 +16,7 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	b.retries++
 	reason := "conflict"
 	served := b.served
-	b.served = (f.kind == away || f.kind == lost) && b.in.refuses(ctx, f.err)
+	b.served = (f.kind == away || f.kind == lost) && b.in.servesOthers(ctx, f.err)
 	// The connections to a standby are dropped now: if that is all, the next run succeeds.
 	if f.kind == away && b.served && (served || !ofStandby(f.err)) {
 		f.kind, f.err = rejected, advise(f.err)

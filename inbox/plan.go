@@ -19,11 +19,11 @@ import (
 
 // planned is the plan of one transaction: which id goes to which table, or which numbers are new.
 type planned struct {
-	ids      []planID // sorted by id, then index: inserts in another order could deadlock
-	inserted int
-	refused  int    // events that only an operator can decide
-	database string // the database of the transaction
-	queued   int    // for byID: the number of insert statements
+	ids         []planID // sorted by id, then index: inserts in another order could deadlock
+	inserted    int
+	undecidable int    // events that only an operator can decide
+	database    string // the database of the transaction
+	queued      int    // for byID: the number of insert statements
 
 	// For byNumber.
 	name     partitionName
@@ -51,14 +51,14 @@ func (s *state) plan(events []event.Event, windowDays days.Number, ahead int, ha
 	for i := range events {
 		e := &events[i]
 		if e.ID == uuid.Nil {
-			return nil, &failure{kind: refused, index: i, err: errNoID}
+			return nil, &failure{kind: undecidable, index: i, err: errNoID}
 		}
 		where := s.place(e.ID, windowDays, ahead)
 		if where.undecidable() {
 			if halt {
-				return nil, &failure{kind: refused, index: i, err: refusal(where, e, *s, windowDays)}
+				return nil, &failure{kind: undecidable, index: i, err: whyUndecidable(where, e, *s, windowDays)}
 			}
-			p.refused++
+			p.undecidable++
 		}
 		p.ids[i] = planID{id: e.ID, content: sql.Content(e), index: int32(i), place: where}
 	}
@@ -160,7 +160,7 @@ func (p *planned) others(known map[uuid.UUID]int64) (first int, id uuid.UUID) {
 			first, id = n, at.id
 		}
 		at.other()
-		p.refused++
+		p.undecidable++
 	}
 	return first, id
 }

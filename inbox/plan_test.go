@@ -64,7 +64,7 @@ func TestWalkPlaces(t *testing.T) {
 			t.Errorf("place %d is undecidable: %v", p, !want)
 		}
 		if p.undecidable() {
-			said[refusal(p, &event.Event{ID: onDay(3)}, state{normal}, window).Error()] = true
+			said[whyUndecidable(p, &event.Event{ID: onDay(3)}, state{normal}, window).Error()] = true
 		}
 	}
 	if len(said) != 6 {
@@ -89,8 +89,8 @@ func TestWalkPlansIDs(t *testing.T) {
 	for _, id := range p.ids {
 		order = append(order, id.index)
 	}
-	if !slices.Equal(order, []int32{3, 1, 4, 2, 0}) || p.refused != 1 || p.wrote() {
-		t.Errorf("order %v, %d refused", order, p.refused)
+	if !slices.Equal(order, []int32{3, 1, 4, 2, 0}) || p.undecidable != 1 || p.wrote() {
+		t.Errorf("order %v, %d undecidable", order, p.undecidable)
 	}
 	if !slices.Equal(idsOf(p, inDay), []uuid.UUID{today, later}) ||
 		!slices.Equal(idsOf(p, inAny), []uuid.UUID{foreign}) || len(idsOf(p, tooFuture)) > 0 {
@@ -126,7 +126,7 @@ func TestWalkPlansIDs(t *testing.T) {
 		if !halt {
 			events[index].ID = uuid.Nil
 		}
-		if _, f := s.plan(events, 10, 2, halt); f == nil || f.kind != refused || f.index != index || f.err == nil {
+		if _, f := s.plan(events, 10, 2, halt); f == nil || f.kind != undecidable || f.index != index || f.err == nil {
 			t.Errorf("event %d: %+v", index, f)
 		}
 	}
@@ -337,7 +337,7 @@ func TestWalkPlansNumbers(t *testing.T) {
 		}
 	}
 	n := int(numbered)
-	if !slices.Equal(isNew, []int{0, 1, 4, 6}) || p.inserted != 4 || p.refused != 2 ||
+	if !slices.Equal(isNew, []int{0, 1, 4, 6}) || p.inserted != 4 || p.undecidable != 2 ||
 		!slices.Equal(places, []int{n, n, n, int(replayed), n, int(unnumbered), n}) || !p.wrote() ||
 		p.name != (partitionName{"orders", 3}) {
 		t.Errorf("new events %v, places %v, plan %+v", isNew, places, p)
@@ -362,7 +362,7 @@ func TestWalkPlansNumbers(t *testing.T) {
 	twins := []event.Event{numberOf("1 5 11"), numberOf("2 5 11"), numberOf("2 5 0")}
 	twins[2].ID = twins[1].ID
 	if p, _ := left.plan(twins, false, false, false); p.ids[0].place != oldNumbering || p.ids[2].place != unnumbered ||
-		p.refused != 2 || p.inserted != 1 {
+		p.undecidable != 2 || p.inserted != 1 {
 		t.Errorf("plan %+v", p)
 	}
 	early := numberOf("1 5 15")
@@ -377,9 +377,9 @@ func TestWalkPlansNumbers(t *testing.T) {
 		halt   bool
 		want   failureKind
 	}{
-		"no id":           {nameless, false, refused},
-		"not accepted":    {numberOf("2 5 1"), false, refused},
-		"old, halting":    {numberOf("1 7 0"), true, refused},
+		"no id":           {nameless, false, undecidable},
+		"not accepted":    {numberOf("2 5 1"), false, undecidable},
+		"old, halting":    {numberOf("1 7 0"), true, undecidable},
 		"perhaps applied": {numberOf("1 5 12 maybe"), false, unsure},
 	} {
 		_, f := before.plan([]event.Event{numberOf("1 5 11"), c.second}, false, c.halt, false)

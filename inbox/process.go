@@ -107,7 +107,7 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where 
 	case inAny:
 		statement = sqlInsertAny
 	case tooOld, tooFuture:
-		return where, nil, &HaltError{Event: bare(e), Err: refusal(where, &e, *s, in.cfg.windowDays)}
+		return where, nil, &HaltError{Event: bare(e), Err: whyUndecidable(where, &e, *s, in.cfg.windowDays)}
 	}
 	if savepoint, err = tx.Begin(ctx); err != nil {
 		return where, nil, fmt.Errorf("inbox: making a savepoint: %w", err)

@@ -71,8 +71,8 @@ func otherEvent(id uuid.UUID) error {
 		"(with OnFailure Halt: relay inbox skip)", id)
 }
 
-// refusal returns the error of an event that can be neither applied nor skipped.
-func refusal(p place, e *event.Event, s state, windowDays days.Number) error {
+// whyUndecidable returns the error of an event that can be neither applied nor skipped.
+func whyUndecidable(p place, e *event.Event, s state, windowDays days.Number) error {
 	d, _ := days.Of(e.ID)
 	switch p {
 	case replayed:

@@ -250,12 +250,12 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 	for i := range events {
 		e := &events[i]
 		if e.ID == uuid.Nil {
-			return nil, &failure{kind: refused, index: i, err: errNoID}
+			return nil, &failure{kind: undecidable, index: i, err: errNoID}
 		}
 		v := j.judge(e)
 		where, ok := v.place()
 		if !ok {
-			return nil, &failure{kind: refused, index: i, err: v.halt(e)}
+			return nil, &failure{kind: undecidable, index: i, err: v.halt(e)}
 		}
 		if v == verdictMaybe {
 			if !giveUp {
@@ -272,11 +272,11 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 		if where.undecidable() {
 			if halt {
 				return nil, &failure{
-					kind: refused, index: i,
-					err: outcome.Terminal(quarantineCode(where), refusal(where, e, state{}, 0)),
+					kind: undecidable, index: i,
+					err: outcome.Terminal(quarantineCode(where), whyUndecidable(where, e, state{}, 0)),
 				}
 			}
-			p.refused++
+			p.undecidable++
 		}
 		p.ids[i] = planID{id: e.ID, index: int32(i), place: where, isNew: v == verdictNew}
 		if p.ids[i].isNew {

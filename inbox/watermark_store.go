@@ -85,11 +85,13 @@ func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*plann
 			continue
 		}
 		if cfg.OnFailure == Halt {
-			return nil, &failure{kind: refused, index: i, err: refusal(tooOld, &events[i], *s, cfg.windowDays)}
+			return nil, &failure{
+				kind: undecidable, index: i, err: whyUndecidable(tooOld, &events[i], *s, cfg.windowDays),
+			}
 		}
 		id.isNew, id.place = false, tooOld
 		p.inserted--
-		p.refused++
+		p.undecidable++
 	}
 	return p, nil
 }

@@ -74,7 +74,7 @@ func (c *relayCounts) register(s *set) {
 	c.held = s.counter("held_events_total", "Events moved to outbox_held, because their partition does not answer or "+
 		"their topic is refused.")
 	c.drained = s.counter("drained_events_total", "Events published from outbox_held.")
-	c.parked = s.counter("parked_events_total", "Events that Kafka rejected, and later ones of their keys in the same "+
+	c.parked = s.counter("parked_events_total", "Events that Kafka refused, and later ones of their keys in the same "+
 		"claim, moved to outbox_parked.")
 	c.behind = s.counter("parked_behind_events_total", "New events of parked keys, moved to outbox_parked.")
 	c.released = s.counter("released_events_total", "Events published from outbox_parked.")
@@ -139,7 +139,7 @@ func relaySamples(s relay.Sample) []sample {
 			"outbox_held_oldest_seconds", "Time for which the oldest event has been held; 0 if there is none.",
 			s.HeldFor.Seconds(),
 		},
-		{"outbox_parked_events", "Events that wait for an operator, those behind a rejected one included; counted " +
+		{"outbox_parked_events", "Events that wait for an operator, those behind a refused one included; counted " +
 			"up to 100000.", float64(s.Parked)},
 		{"outbox_parked_keys", "Keys whose events are parked.", float64(s.ParkedKeys)},
 		{"outbox_releasing_keys", "Parked keys that are being released.", float64(s.Releasing)},

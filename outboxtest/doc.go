@@ -4,7 +4,7 @@
 //     rolls back: it needs no relay, no Kafka and no cleanup.
 //   - [Deliver] passes events to a handler as a consumer does. [Redeliver] simulates faults: a process dies before its
 //     COMMIT, two processes get the same events at once, and all events are delivered again.
-//   - [MemoryPublisher] replaces Kafka behind a relay. It rejects events, fails and loses replies on demand, and a test
+//   - [MemoryPublisher] replaces Kafka behind a relay. It refuses events, fails and loses replies on demand, and a test
 //     can wait for published events.
 //
 // The functions do not check what an effect did; the test does. Wrong use, such as a nil transaction or a missing

@@ -193,7 +193,7 @@ func ExampleRedeliver() {
 	_ = test
 }
 
-// A publisher that rejects an event until accept is called.
+// A publisher that refuses an event until accept is called.
 func ExampleMemoryPublisher() {
 	var p outboxtest.MemoryPublisher
 	accept := p.Refuse(func(e event.Event) bool { return e.Key == "large" })

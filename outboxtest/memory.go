@@ -99,13 +99,13 @@ func clone(e event.Event) event.Event {
 	return e
 }
 
-// Refuse makes the publisher reject the events that match, which the relay then parks. match is called under the
+// Refuse makes the publisher refuse the events that match, which the relay then parks. match is called under the
 // publisher's lock. accept ends it.
 func (p *MemoryPublisher) Refuse(match func(event.Event) bool) (accept func()) {
 	return p.refuse(refusal{match, false})
 }
 
-// RefuseTopic makes the publisher reject a whole topic, as a broker does with an unknown topic or without the right to
+// RefuseTopic makes the publisher refuse a whole topic, as a broker does with an unknown topic or without the right to
 // write. accept ends it.
 func (p *MemoryPublisher) RefuseTopic(topic string) (accept func()) {
 	return p.refuse(refusal{func(e event.Event) bool { return e.Topic == topic }, true})

@@ -98,7 +98,7 @@ func unsent(err error) bool {
 	return class == outcome.ClassRetryable
 }
 
-func rejected(scope string) func(error) bool {
+func refused(scope string) func(error) bool {
 	return func(err error) bool {
 		var r *outcome.Refusal
 		return errors.As(err, &r) && r.Topic == (scope == "topic")
@@ -106,7 +106,7 @@ func rejected(scope string) func(error) bool {
 }
 
 func unknown(err error) bool {
-	return err != nil && !unsent(err) && !rejected("record")(err) && !rejected("topic")(err)
+	return err != nil && !unsent(err) && !refused("record")(err) && !refused("topic")(err)
 }
 
 // TestVerdicts: a message that failed is unknown, and no later one of its lane is sent; other lanes continue.
@@ -186,7 +186,7 @@ func TestRefusals(t *testing.T) {
 		err     error
 		want    func(error) bool
 		notSent int
-	}{{tooLarge, rejected("record"), 3}, {missing, rejected("topic"), 3}, {errors.New("anything else"), unknown, 3}} {
+	}{{tooLarge, refused("record"), 3}, {missing, refused("topic"), 3}, {errors.New("anything else"), unknown, 3}} {
 		b := &broker{do: func(m *message.Message) error {
 			if string(m.Payload) == "0/1" {
 				return fmt.Errorf("wrapped: %w", c.err)
@@ -213,7 +213,7 @@ func TestRefusals(t *testing.T) {
 	p := newPublisher(t, b, watermill.PublisherConfig{Parallel: 1, Refused: func(string, error) watermill.Meaning {
 		return watermill.TopicRefused
 	}})
-	if v := verdicts(p.Publish(t.Context(), laneEvents(3, 2))); v.count(rejected("topic")) != 1 ||
+	if v := verdicts(p.Publish(t.Context(), laneEvents(3, 2))); v.count(refused("topic")) != 1 ||
 		v.count(unsent) != 5 {
 		t.Error(v)
 	}
@@ -248,7 +248,7 @@ func TestBatchRefusedForOneMessage(t *testing.T) {
 		}
 		return watermill.NotRefused
 	}})
-	if v := verdicts(p.Publish(t.Context(), laneEvents(3, 1))); !rejected("record")(v[1]) || v.count(acked) != 2 {
+	if v := verdicts(p.Publish(t.Context(), laneEvents(3, 1))); !refused("record")(v[1]) || v.count(acked) != 2 {
 		t.Error(v)
 	}
 }

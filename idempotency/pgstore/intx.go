@@ -201,8 +201,8 @@ func (c *call) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Resul
 		c.lostCommit = fmt.Errorf("pgstore: the outcome of COMMIT is unknown: %w", err)
 		return idempotency.Result{}, c.lostCommit
 	case pgerr.Retry(err):
-		return idempotency.Result{}, &rolledBack{fmt.Errorf("pgstore: COMMIT was refused: %w", err)}
+		return idempotency.Result{}, &rolledBack{fmt.Errorf("pgstore: COMMIT was rejected: %w", err)}
 	}
 	// A deferred constraint of the handler's tables failed, or the table refused the result.
-	return idempotency.Result{}, fmt.Errorf("pgstore: COMMIT was refused, so nothing was written: %w", err)
+	return idempotency.Result{}, fmt.Errorf("pgstore: COMMIT was rejected, so nothing was written: %w", err)
 }

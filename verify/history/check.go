@@ -114,7 +114,7 @@ const (
 	seenFailed                   // or certainly failed
 	seenSent                     // a relay handed it to the publisher
 	seenAcked                    // and it was acknowledged
-	seenRefused                  // or rejected
+	seenRefused                  // or refused
 )
 
 func newRun(in *Input) *run {

@@ -118,7 +118,7 @@ type Event struct {
 	Business string `json:"business,omitempty"`
 	// Scheduled events are ordered by the time at which they are moved; Version does not define their order.
 	Scheduled bool `json:"scheduled,omitempty"`
-	// Poison is "broker" or "effect", which rejects the event. Only such an event may be refused; others may wait
+	// Poison is "broker" or "effect", which refuses the event. Only such an event may be refused; others may wait
 	// behind it.
 	Poison string `json:"poison,omitempty"`
 	// Skipped events are those whose effect returns inbox.Skip: they leave an inbox row and no effect.
@@ -146,7 +146,7 @@ type Sent struct {
 type Refused struct {
 	ID  uuid.UUID `json:"i"`
 	Err string    `json:"error"`
-	// Certain says that the broker rejected the record, so it will not appear. Otherwise the outcome is unknown.
+	// Certain says that the broker refused the record, so it will not appear. Otherwise the outcome is unknown.
 	Certain bool `json:"certain,omitempty"`
 }
 

@@ -69,7 +69,7 @@ type Counts struct {
 	LanesTaken   int `json:"lanes_taken"`   //
 	Attempts     int `json:"attempts"`      // events handed to the publisher, repeats included
 	UnknownSends int `json:"unknown_sends"` // of these, without an answer
-	RefusedSends int `json:"refused_sends"` // of these, rejected
+	RefusedSends int `json:"refused_sends"` // of these, refused
 	EffectRuns   int `json:"effect_runs"`   // rolled back ones included
 	LedgerRows   int `json:"ledger_rows"`   //
 	Scheduled    int `json:"still_to_come"` // events that are not due

@@ -41,7 +41,7 @@ var rooms = []room{
 	{
 		"inbox",
 		[]string{
-			"walk.go", "route.go undecidable place refusal", "plan.go plan sort newIDs holds new of fresh wrote",
+			"walk.go", "route.go undecidable place whyUndecidable", "plan.go plan sort newIDs holds new of fresh wrote",
 			"watermark.go numberingOf compare newJudge judge byOffset find advance writtenAt newer older place plan",
 		},
 		[]string{"-test.run=^TestWalk"},
