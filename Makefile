@@ -127,9 +127,9 @@ mutants: ## change the rooms that only decide in one small place at a time, and 
 	go run ./verify/mutants $(ROOM)
 
 DURATION ?= 40s
-soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
+soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, FEED=wal
 	$(call on,$(CORNER)) EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) \
-		EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
+		EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_FEED=$(FEED) \
 		go test -count=1 -timeout 0 -v -run 'TestSoak$$' ./verify/soak $(NAMED)
 
 fuzz: ## every fuzz target for FUZZTIME (30s), five at a time

@@ -337,12 +337,12 @@ func (s *stages) relay(ctx context.Context) error {
 	if s.Append {
 		to = &timedPublisher{kafka, s}
 	}
-	source := relay.SourceTable
+	feed := relay.FeedTable
 	if s.WAL {
-		source = relay.SourceWAL
+		feed = relay.FeedWAL
 	}
 	r, err := relay.New(s.pool, to, relay.Config{
-		Schema: "public", Source: source, Pumps: s.Pumps, ClaimEvents: s.ClaimEvents, Lease: s.Lease,
+		Schema: "public", Feed: feed, Pumps: s.Pumps, ClaimEvents: s.ClaimEvents, Lease: s.Lease,
 		Logger: quiet(), Observer: relay.Observer{
 			Claimed:   func(_, _ int, took time.Duration) { s.claims.add(took) },
 			Published: func(_, _ int, took time.Duration) { s.publishes.add(took) },

@@ -110,7 +110,7 @@ func (g *relayState) register(s *set) {
 
 // relaySamples are the gauges of a Sample.
 func relaySamples(s relay.Sample) []sample {
-	wal := cmp.Or(s.WAL, &relay.WALStatus{}) // zero without a WAL source
+	wal := cmp.Or(s.WAL, &relay.WALStatus{}) // zero without a WAL feed
 	active, safe, oldest := 0.0, -1.0, -1.0
 	if wal.Active {
 		active = 1

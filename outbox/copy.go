@@ -16,7 +16,7 @@ func (b *batch) copy(ctx context.Context, tx pgx.Tx) error {
 	if b.schema != "" {
 		name = append(pgx.Identifier{b.schema}, name...)
 	}
-	src := &source{batch: b, next: -1}
+	src := &copyRows{batch: b, next: -1}
 	n, err := tx.CopyFrom(ctx, name, into, src)
 	if err != nil {
 		return b.failed(err)
@@ -24,21 +24,21 @@ func (b *batch) copy(ctx context.Context, tx pgx.Tx) error {
 	return took(n, len(b.events))
 }
 
-// source passes the rows to COPY. pgx encodes a row before it asks for the next, so one slice serves all rows.
-type source struct {
+// copyRows passes the rows to COPY. pgx encodes a row before it asks for the next, so one slice serves all rows.
+type copyRows struct {
 	batch  *batch
 	next   int
 	values [11]any
 }
 
-func (s *source) Next() bool {
+func (s *copyRows) Next() bool {
 	s.next++
 	return s.next < len(s.batch.events)
 }
 
-func (s *source) Err() error { return nil }
+func (s *copyRows) Err() error { return nil }
 
-func (s *source) Values() ([]any, error) {
+func (s *copyRows) Values() ([]any, error) {
 	e, r := &s.batch.events[s.next], &s.batch.rows[s.next]
 	var headers, payload, at any
 	if r.headers != "" {

@@ -41,7 +41,7 @@ type Config struct {
 	// Sleep is for how long a relay sends no statement to Postgres once no event has come for IdleAfter: for databases
 	// that suspend themselves. The relay gives its lanes back and closes its connections until Wake is called, a
 	// scheduled event is due, or the time is over. An event without a Wake waits until then, and so do events that an
-	// operator releases or resumes, and the lanes of a relay that dies meanwhile. Not with SourceWAL. Default 0: it
+	// operator releases or resumes, and the lanes of a relay that dies meanwhile. Not with FeedWAL. Default 0: it
 	// never sleeps.
 	Sleep time.Duration
 	// Woken is called when a relay has slept, before it takes lanes again: the outbox may have been restored meanwhile,
@@ -64,16 +64,16 @@ type Config struct {
 	FloorEvery time.Duration
 	// RescanEvery is the pause between rescans, which check that no row is below the floors. A rescan reads every dead
 	// row, in slices and during at most a tenth of the time, so one may last for minutes. A lane with a backlog is
-	// rescanned when it has caught up. With SourceWAL another check looks for rows in the table that the WAL has
+	// rescanned when it has caught up. With FeedWAL another check looks for rows in the table that the WAL has
 	// passed. Default 1 min; negative: never.
 	RescanEvery time.Duration
 	// ArchiveDays is for how many days published events are kept, in outbox_archive, instead of being deleted: to look
 	// at them, or to replay them. It doubles what a settle writes. The relays make and drop the days when their role
 	// owns the tables; otherwise run `relay archive maintain` daily. Default 0: published events are deleted.
 	ArchiveDays int
-	// Source is where events are read: the table (the default), or the WAL.
-	Source Source
-	// WALHeartbeat is how often a slot that has nothing to send is moved on, with SourceWAL, so that Postgres can
+	// Feed is where events are read: the table (the default), or the WAL.
+	Feed Feed
+	// WALHeartbeat is how often a slot that has nothing to send is moved on, with FeedWAL, so that Postgres can
 	// remove old WAL beside an idle outbox. Default 10 s, at least 1 s.
 	WALHeartbeat time.Duration
 	// Name is shown beside the lanes that the relay owns. Default host:pid.
@@ -100,17 +100,17 @@ const (
 	ParkEvent
 )
 
-// Source says where a relay takes events from.
-type Source int
+// Feed says where a relay takes events from.
+type Feed int
 
 const (
-	// SourceTable reads the table of events, as often as Config.ProbeAwake says.
-	SourceTable Source = iota
-	// SourceWAL reads the inserts of producers from the write-ahead log, through a replication slot, as they commit. It
+	// FeedTable reads the table of events, as often as Config.ProbeAwake says.
+	FeedTable Feed = iota
+	// FeedWAL reads the inserts of producers from the write-ahead log, through a replication slot, as they commit. It
 	// needs wal_level = logical, a role with REPLICATION, and the publication that [SetUpWAL] makes. One relay reads;
 	// the others stand by. Events that cannot be read or sent this way are published from the table, lane by lane:
 	// before there is a slot, after it is lost, and in a lane with held or parked events.
-	SourceWAL
+	FeedWAL
 )
 
 func (c Config) withDefaults() (Config, error) {
@@ -164,10 +164,10 @@ func (c Config) validate() error {
 		return fmt.Errorf("relay: ArchiveDays is %d: from 0 (off) to 3660", c.ArchiveDays)
 	case c.IdleAfter < 0:
 		return fmt.Errorf("relay: IdleAfter is %v: must be positive", c.IdleAfter)
-	case c.Sleep > 0 && c.Source == SourceWAL:
-		return fmt.Errorf("relay: Sleep is %v: not with SourceWAL, whose connection keeps the server awake", c.Sleep)
-	case c.Source != SourceTable && c.Source != SourceWAL:
-		return fmt.Errorf("relay: Source is %d: SourceTable or SourceWAL", c.Source)
+	case c.Sleep > 0 && c.Feed == FeedWAL:
+		return fmt.Errorf("relay: Sleep is %v: not with FeedWAL, whose connection keeps the server awake", c.Sleep)
+	case c.Feed != FeedTable && c.Feed != FeedWAL:
+		return fmt.Errorf("relay: Feed is %d: FeedTable or FeedWAL", c.Feed)
 	case c.WALHeartbeat < time.Second:
 		return fmt.Errorf("relay: WALHeartbeat is %v: at least 1s", c.WALHeartbeat)
 	case c.OnFailure != ParkKey && c.OnFailure != ParkEvent:

@@ -18,7 +18,7 @@ import (
 type laneTable struct {
 	mu               sync.Mutex
 	owned            map[int16]*laneState
-	first            lanes.Source
+	first            lanes.Feed
 	takes            int
 	epoch            string
 	reads            int
@@ -34,7 +34,7 @@ type laneState struct {
 	fence                            int64
 	deadline                         time.Time
 	next, end, floor, reach, settled int64
-	source                           lanes.Source
+	feed                             lanes.Feed
 	read                             int
 	fresh, due                       bool
 	dueFail                          int

@@ -215,10 +215,10 @@ func modelScan(to, v any) error {
 		*to, ok = v.(int32)
 	case *int64:
 		*to, ok = v.(int64)
-	case *delivery.Source:
+	case *delivery.From:
 		var n int16
 		n, ok = v.(int16)
-		*to = delivery.Source(n)
+		*to = delivery.From(n)
 	case *bool:
 		*to, ok = v.(bool)
 	case *string:

@@ -445,7 +445,7 @@ func (m *modelRun) loadClaim(i int, r *engine) (*cycle.Claim, *delivery.Delivery
 			MaybePublished: it.maybe,
 		}
 		one := delivery.Item{
-			ID: int64(it.id), From: delivery.Source(it.from), Fate: delivery.Fate(it.fate), MaybePublished: it.sent,
+			ID: int64(it.id), From: delivery.From(it.from), Fate: delivery.Fate(it.fate), MaybePublished: it.sent,
 			Alone: it.alone, Partition: int32(it.partition), Behind: it.behind,
 		}
 		if it.refused {

@@ -166,13 +166,13 @@ func (e *engine) awake(ctx context.Context, first bool) error {
 		pump := &pump.Pump{Start: e.Start, Cycle: e.cycle, Number: i, Of: e.cfg.Pumps}
 		pumps.Go(func() { pump.Run(ctx, work) })
 	}
-	if e.cfg.Source == SourceWAL {
+	if e.cfg.Feed == FeedWAL {
 		e.wal.Begin()
-		source := &wal.Source{
+		feed := &wal.Feed{
 			Start: e.Start, Cycle: e.cycle, Part: &e.wal, Heartbeat: e.cfg.WALHeartbeat, Rescan: e.cfg.RescanEvery,
 			Drain: e.cfg.DrainTimeout, Span: e.limits.span, Numbers: e.limits.numbers,
 		}
-		pumps.Go(func() { source.Run(ctx, work) })
+		pumps.Go(func() { feed.Run(ctx, work) })
 	}
 	others.Go(func() { e.prober.Run(ctx, func() { end(errIdle) }) })
 	if e.cfg.FloorEvery > 0 {
@@ -255,8 +255,8 @@ const (
 	onceApart = 4 * Lanes
 )
 
-// start makes sure that only one start runs. Lanes have this source at first.
-func (r *Relay) start(first lanes.Source) (*engine, error) {
+// start makes sure that only one start runs. Lanes have this feed at first.
+func (r *Relay) start(first lanes.Feed) (*engine, error) {
 	if !r.running.CompareAndSwap(false, true) {
 		return nil, errors.New("relay: this Relay runs already; make another one with New")
 	}
@@ -264,7 +264,7 @@ func (r *Relay) start(first lanes.Source) (*engine, error) {
 }
 
 // newEngine makes the actors of a start, or of a waking: under another identity, and without knowledge of lanes.
-func (r *Relay) newEngine(first lanes.Source) *engine {
+func (r *Relay) newEngine(first lanes.Feed) *engine {
 	e := &engine{
 		Start: &start.Start{
 			DB: r.db, Schema: r.schema, Owner: uuid.New(), Lease: r.cfg.Lease, Log: r.cfg.Logger,

@@ -18,7 +18,7 @@ import (
 )
 
 // walBench runs a relay that owns every lane. settled receives the size of each settle.
-func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...func(*relay.Config)) (db *pgtest.DB,
+func walBench(b *testing.B, to relay.Publisher, feed relay.Feed, change ...func(*relay.Config)) (db *pgtest.DB,
 	settled chan int, stop func(),
 ) {
 	b.Helper()
@@ -28,7 +28,7 @@ func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...f
 	}
 	settled = make(chan int, 10_000)
 	cfg := relay.Config{
-		Source: source, Logger: quiet(),
+		Feed: feed, Logger: quiet(),
 		Observer: relay.Observer{Settled: func(n, _ int, _ time.Duration) { settled <- n }},
 	}
 	for _, c := range change {
@@ -41,7 +41,7 @@ func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...f
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	if source == relay.SourceWAL {
+	if feed == relay.FeedWAL {
 		pgtest.AwaitSQL(b, db, `select count(*) = 32 from outbox_streamed`)
 	}
 	return db, settled, func() {
@@ -70,7 +70,7 @@ func (g *gated) Publish(ctx context.Context, events []event.Event) []error {
 // BenchmarkSource drains 200,000 events to Kafka, from the table and from the WAL. Transactions of 100 events wrote
 // them while the relay could not publish.
 func BenchmarkSource(b *testing.B) {
-	for name, source := range map[string]relay.Source{"table": relay.SourceTable, "wal": relay.SourceWAL} {
+	for name, feed := range map[string]relay.Feed{"table": relay.FeedTable, "wal": relay.FeedWAL} {
 		b.Run(name, func(b *testing.B) {
 			const events = 200_000
 			topic := kafkatest.Topic(b, 8, nil)
@@ -80,7 +80,7 @@ func BenchmarkSource(b *testing.B) {
 			}
 			defer func() { _ = kafka.Close() }()
 			to := &gated{to: kafka}
-			db, settled, stop := walBench(b, to, source)
+			db, settled, stop := walBench(b, to, feed)
 			for b.Loop() {
 				b.StopTimer()
 				to.Lock()
@@ -129,7 +129,7 @@ func (p *timed) Publish(ctx context.Context, events []event.Event) []error {
 // BenchmarkLatency measures the time from before an insert to the broker's ack, at 1,000 events per second, from the
 // table and from the WAL.
 func BenchmarkLatency(b *testing.B) {
-	for name, source := range map[string]relay.Source{"table": relay.SourceTable, "wal": relay.SourceWAL} {
+	for name, feed := range map[string]relay.Feed{"table": relay.FeedTable, "wal": relay.FeedWAL} {
 		b.Run(name, func(b *testing.B) {
 			const writers, each = 4, 1500
 			topic := kafkatest.Topic(b, 8, nil)
@@ -139,7 +139,7 @@ func BenchmarkLatency(b *testing.B) {
 			}
 			defer func() { _ = kafka.Close() }()
 			to := &timed{to: kafka}
-			db, settled, stop := walBench(b, to, source)
+			db, settled, stop := walBench(b, to, feed)
 			for b.Loop() {
 				var wg sync.WaitGroup
 				for w := range writers {

@@ -11,13 +11,13 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// WALStatus is the state of the WAL source, as part of a Status.
+// WALStatus is the state of the WAL feed, as part of a Status.
 type WALStatus struct {
 	Slot   string `json:"slot"`
 	Exists bool   `json:"exists"` // false: relays publish from the table, and make the slot when they can
 	Active bool   `json:"active"` // it is being read
 	Reader string `json:"reader"` // the relay that reads, or read last; empty if it is gone
-	// Lanes is how many lanes have the WAL as their source, of [Lanes]; the others are published from the table.
+	// Lanes is how many lanes have the WAL as their feed, of [Lanes]; the others are published from the table.
 	Lanes int `json:"lanes"`
 	// LagBytes is how much WAL is behind the confirmed position, and LagTime how long ago that was: with nothing to
 	// confirm it stays slightly above Config.WALHeartbeat at most. HeldBytes is how much WAL the server keeps for the
@@ -31,7 +31,7 @@ type WALStatus struct {
 	SafeBytes *int64 `json:"safe_bytes"`
 }
 
-// WALStatus reads the state of the WAL source; nil when no relay has read the WAL for this outbox.
+// WALStatus reads the state of the WAL feed; nil when no relay has read the WAL for this outbox.
 func (o *Outbox) WALStatus(ctx context.Context) (*WALStatus, error) {
 	var st WALStatus
 	var lag float64
@@ -47,8 +47,8 @@ func (o *Outbox) WALStatus(ctx context.Context) (*WALStatus, error) {
 	return &st, nil
 }
 
-// WALUnavailable returns the reason why a relay with [SourceWAL] currently publishes from the table; nil if it reads
-// the WAL, stands by, or has another source.
+// WALUnavailable returns the reason why a relay with [FeedWAL] currently publishes from the table; nil if it reads
+// the WAL, stands by, or has another feed.
 func (r *Relay) WALUnavailable() error {
 	if e := r.now.Load(); e != nil {
 		_, err := e.wal.Unavailable()

@@ -61,9 +61,9 @@ func awaitUnread(t *testing.T, db *pgtest.DB, slot string) {
 	pgtest.AwaitSQL(t, db, `select not active from pg_replication_slots where slot_name = $1`, slot)
 }
 
-func fromWAL(c *relay.Config) { c.Source, c.WALHeartbeat = relay.SourceWAL, time.Second }
+func fromWAL(c *relay.Config) { c.Feed, c.WALHeartbeat = relay.FeedWAL, time.Second }
 
-// awaitStreaming waits until every lane's source is the WAL.
+// awaitStreaming waits until every lane's feed is the WAL.
 func awaitStreaming(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_streamed`)

@@ -16,7 +16,7 @@ corners=(15.19.0/3.3.2 15.19.0/4.3.1 18.6.0/3.3.2 18.6.0/4.3.1 16.15.0/3.9.2 17.
 soaks=(
 	"soak: make soak DURATION=$soak"
 	"soak-watermark: make soak DURATION=$soak DEDUP=watermark"
-	"soak-wal: make soak DURATION=$soak SOURCE=wal"
+	"soak-wal: make soak DURATION=$soak FEED=wal"
 )
 rules=$(IFS=,; echo "${corners[*]}") proof=$rules part=
 if [[ -n ${ALL-} ]]; then

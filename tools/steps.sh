@@ -3,7 +3,7 @@
 mkdir -p .cache/steps
 # What a shell may have exported for one test must not make a gate smaller; MAKEFLAGS would let make ignore errors, and
 # hands on what make was called with.
-unset PKG RUN PROOF BUG PART ROOM PARTS CORNERS FAULTS BROKERS DEDUP SOURCE DURATION MAKEFLAGS GNUMAKEFLAGS \
+unset PKG RUN PROOF BUG PART ROOM PARTS CORNERS FAULTS BROKERS DEDUP FEED DURATION MAKEFLAGS GNUMAKEFLAGS \
 	${!EFFECTONCE_TEST_@}
 steps_names=() steps_seconds=() steps_codes=() steps_commands=()
 

@@ -41,7 +41,7 @@ type cli struct {
 
 	Run     runCommand              `cmd:"" group:"Run and set up:" help:"Publish the outbox to Kafka until a signal ends it."`
 	Migrate migrateCommand          `cmd:"" group:"Run and set up:" help:"Create and change the tables, or print the SQL that would."`
-	WAL     walCommand              `cmd:"" group:"Run and set up:" name:"wal" help:"Set the WAL source up and take it down."`
+	WAL     walCommand              `cmd:"" group:"Run and set up:" name:"wal" help:"Set the WAL feed up and take it down."`
 	UI      uiCommand               `cmd:"" group:"Run and set up:" name:"ui" help:"Serve web pages that show problems, with the actions that resolve them."`
 	Fence   outboxVerb[verbs.Fence] `cmd:"" group:"Run and set up:" help:"Begin a new numbering, after the database was restored from a backup."`
 	Dev     devCommand              `cmd:"" group:"Run and set up:" help:"Print how to run everything on a developer's machine."`

@@ -353,8 +353,8 @@ func TestWrongSettings(t *testing.T) {
 		"show nothing":     {good, "parked show", "--id is missing"},
 		"show an argument": {good, "parked show 28", "unexpected argument 28: relay parked show wants --id=...;"},
 		"a URL, and a slip": {
-			good, "run --database-url postgres://u:p@127.0.0.1:1/db --source tabel",
-			`--source must be one of "table","wal" but got "tabel"`,
+			good, "run --database-url postgres://u:p@127.0.0.1:1/db --feed tabel",
+			`--feed must be one of "table","wal" but got "tabel"`,
 		},
 		"SASL sans user": {good, "run --kafka-sasl plain", "wants --kafka-username and --kafka-password"},
 		"unknown set":    {good, "migrate --print --sets=outbox,outbx", `no set "outbx"`},

@@ -67,8 +67,8 @@ type unlisted struct {
 
 // runFleet is run with a list of outboxes.
 func (c *runCommand) runFleet(ctx context.Context, p *program) error {
-	if c.Sleep > 0 && c.Source == "wal" {
-		return service.Usage("--sleep: not with --source=wal, whose connection keeps the server awake")
+	if c.Sleep > 0 && c.Feed == "wal" {
+		return service.Usage("--sleep: not with --feed=wal, whose connection keeps the server awake")
 	}
 	if c.Discover == "" { // the file is checked before anything is started
 		if _, err := c.outboxes(ctx); err != nil {

@@ -35,7 +35,7 @@ var topics = map[string][2]string{
 	"sleeping":       {"operations/running.md", "A database that sleeps"},
 	"stopping":       {"operations/running.md", "Start and stop"},
 	"tables":         {"operations/running.md", "Tables"},
-	"wal-source":     {"operations/running.md", "Reading the WAL"},
+	"wal-feed":       {"operations/running.md", "Reading the WAL"},
 }
 
 // footer stands below every help text.

@@ -100,7 +100,7 @@ func (m *member) asleep(ctx context.Context, pool *pgxpool.Pool) error {
 			return withAdvice(err)
 		case !m.checked: // it is another one than before
 			return nil
-		case work, before >= 0 && m.lastID != before, m.fleet.Source == "wal":
+		case work, before >= 0 && m.lastID != before, m.fleet.Feed == "wal":
 			if !whole { // only a whole check tells whether it is the same outbox
 				_, _, err = m.checkWork(ctx, pool, true)
 			}
@@ -243,7 +243,7 @@ func (m *member) awaitIdle(ctx context.Context, pool *pgxpool.Pool) {
 		switch {
 		case errors.Is(err, errListedTwice), !m.checked:
 			return
-		case err != nil, work, m.lastID != before, m.fleet.Source == "wal":
+		case err != nil, work, m.lastID != before, m.fleet.Feed == "wal":
 			idle = time.Now()
 		case time.Since(idle) >= m.fleet.IdleAfter:
 			return

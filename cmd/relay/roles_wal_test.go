@@ -28,7 +28,7 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 	}
 	run := func() (*relay.Relay, func()) {
 		r, err := relay.New(h.pool(t, "relay"), acking{}, relay.Config{
-			Source: relay.SourceWAL, Lease: time.Minute,
+			Feed: relay.FeedWAL, Lease: time.Minute,
 			Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
@@ -103,7 +103,7 @@ func TestWALOfAHiddenState(t *testing.T) {
 	h.Exec(t, "alter role "+h.user("relay")+" replication")
 	h.Exec(t, "revoke select on pg_replication_slots from public")
 	r, err := relay.New(h.pool(t, "relay"), acking{}, relay.Config{
-		Source: relay.SourceWAL, Lease: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Feed: relay.FeedWAL, Lease: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

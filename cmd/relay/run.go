@@ -32,7 +32,7 @@ type runCommand struct {
 	Migrate          bool   `default:"false" help:"Migrate the outbox's tables first. The role then owns them."`
 	Name             string `shown:"host:pid" help:"Shown by status beside the lanes of this relay."`
 
-	Source string `default:"table" enum:"table,wal" help:"Where events are read: table, or wal, through a replication slot (see relay wal setup)."`
+	Feed string `default:"table" enum:"table,wal" help:"Where events are read: table, or wal, through a replication slot (see relay wal setup)."`
 
 	Lease         time.Duration `default:"15s" help:"How long a silent relay keeps its lanes. All relays of an outbox need the same; at least 1s."`
 	Pumps         int           `default:"2" help:"Claims under way at a time, 1 to 32."`
@@ -44,7 +44,7 @@ type runCommand struct {
 	ArchiveDays   int           `default:"0" help:"For how many days published events are kept in outbox_archive; 0: they are deleted."`
 	ProbeInterval time.Duration `default:"18ms" help:"Pause between two probes for events while events arrive; at least 1ms."`
 	IdleAfter     time.Duration `default:"30s" help:"Time without an event after which a relay is idle: it then probes every 250ms, or sleeps."`
-	Sleep         time.Duration `default:"0s" help:"How long an idle relay makes no query, so that the database can sleep too; events may wait for so long; 0: it never sleeps. SIGUSR1 wakes it. Not with --source=wal."`
+	Sleep         time.Duration `default:"0s" help:"How long an idle relay makes no query, so that the database can sleep too; events may wait for so long; 0: it never sleeps. SIGUSR1 wakes it. Not with --feed=wal."`
 
 	KafkaClientID  string        `name:"kafka-client-id" default:"effectonce" help:"Name in the brokers' logs and quotas."`
 	Compression    string        `default:"snappy" enum:"none,gzip,snappy,lz4,zstd" help:"none, gzip, snappy, lz4 or zstd. KafkaJS has only gzip and none by itself."`
@@ -284,7 +284,7 @@ func (c *runCommand) newKafka(conn *kafkaconn.Conn, cfg publisher.Config) (*publ
 // relayConfig returns the Config of the flags.
 func (c *runCommand) relayConfig() relay.Config {
 	return relay.Config{
-		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents,
+		Schema: c.Schema, Name: c.Name, Feed: c.feed(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents,
 		ClaimBytes: c.ClaimBytes, ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond),
 		IdleAfter: c.IdleAfter, Sleep: c.Sleep, DrainTimeout: c.drainTimeout(), HoldAfter: c.HoldAfter,
 		OnFailure: c.park(), ArchiveDays: c.ArchiveDays,
@@ -299,7 +299,7 @@ func asFlags(err error) string {
 	return strings.NewReplacer("relay: ", "", "Lease is", "--lease is", "Pumps is", "--pumps is", "ClaimEvents is",
 		"--claim-events is",
 		"ClaimBytes is", "--claim-bytes is", "ProbeAwake is", "--probe-interval is", "IdleAfter is",
-		"--idle-after is", "Sleep is", "--sleep is", "SourceWAL", "--source=wal", "ArchiveDays is",
+		"--idle-after is", "Sleep is", "--sleep is", "FeedWAL", "--feed=wal", "ArchiveDays is",
 		"--archive-days is").Replace(err.Error())
 }
 
@@ -328,11 +328,11 @@ func (c *runCommand) park() relay.FailurePolicy {
 	return relay.ParkKey
 }
 
-func (c *runCommand) source() relay.Source {
-	if c.Source == "wal" {
-		return relay.SourceWAL
+func (c *runCommand) feed() relay.Feed {
+	if c.Feed == "wal" {
+		return relay.FeedWAL
 	}
-	return relay.SourceTable
+	return relay.FeedTable
 }
 
 // drainTimeout returns the timeout for Config, in which zero means the default and negative means none.
@@ -345,7 +345,7 @@ func (c *runCommand) drainTimeout() time.Duration {
 
 // slotReady fails if the slot that the WAL is read from is about to be lost.
 func (c *runCommand) slotReady(ctx context.Context, s *components) error {
-	if c.Source != "wal" {
+	if c.Feed != "wal" {
 		return nil
 	}
 	st, err := s.outbox.WALStatus(ctx)

@@ -156,7 +156,7 @@ func TestHealthWithoutKafka(t *testing.T) {
 func TestReadinessFollowsTheSlot(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_SOURCE", "wal")
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_FEED", "wal")
 	running := inProcess(t, env)
 	pgtest.Await(t, "the reason", func() (bool, error) {
 		status, body, err := running.get("/readyz")

@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// walCommand has the operators' commands for the WAL source.
+// walCommand has the operators' commands for the WAL feed.
 type walCommand struct {
 	Setup walSetupCommand `cmd:"" help:"Make what relays that read the WAL need: the publication."`
 	Drop  walDropCommand  `cmd:"" help:"Drop the replication slot and the publication, when no relay is to read the WAL any more."`
@@ -23,7 +23,7 @@ type walSetupCommand struct {
 
 // Help is the longer text of --help.
 func (*walSetupCommand) Help() string {
-	return `Run it as the owner of the tables, with CREATE on the database, before relays run with --source=wal. It creates a publication of
+	return `Run it as the owner of the tables, with CREATE on the database, before relays run with --feed=wal. It creates a publication of
 the events that producers insert, and may run again. Postgres needs wal_level=logical, and should have max_slot_wal_keep_size. The
 relays' role needs REPLICATION. The relays make the replication slot themselves.`
 }
@@ -34,7 +34,7 @@ func (c *walSetupCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return outboxError(err)
 		}
-		p.log.Info("the publication is created; relays may run with --source=wal", "publication", name)
+		p.log.Info("the publication is created; relays may run with --feed=wal", "publication", name)
 		return c.print(p, map[string]any{"publication": name})
 	})
 }
@@ -47,7 +47,7 @@ type walDropCommand struct {
 
 // Help is the longer text of --help.
 func (*walDropCommand) Help() string {
-	return `Run it when every relay runs with --source=table again: a replication slot that nobody reads makes Postgres keep all WAL from
+	return `Run it when every relay runs with --feed=table again: a replication slot that nobody reads makes Postgres keep all WAL from
 then on. It refuses while a relay reads the slot. Run it as the relays' user, which has REPLICATION, and then as the owner of the
 tables, for the publication; a user that is both needs to run it once.`
 }

@@ -83,7 +83,7 @@ resource "aws_db_parameter_group" "postgres" {
     value = "1"
   }
 
-  # Both are for --source=wal only.
+  # Both are for --feed=wal only.
   parameter {
     name         = "rds.logical_replication"
     value        = "1"

@@ -65,7 +65,7 @@ func (f *findings) failover(ctx context.Context, db *pgxpool.Pool, slot string) 
 			"dbname=... in primary_conninfo; then `relay doctor` there")
 	}
 	if s.Waits == "" && len(s.Readers) > 0 {
-		f.add(Warn, check, "synchronized_standby_slots is empty", "The WAL source may publish what no standby has. "+
+		f.add(Warn, check, "synchronized_standby_slots is empty", "The WAL feed may publish what no standby has. "+
 			"An asynchronous standby that is promoted lacks it then.",
 			"alter system set synchronized_standby_slots = '"+strings.Join(s.Readers, ", ")+
 				"'; select pg_reload_conf(). Events wait then for all of these standbys.")

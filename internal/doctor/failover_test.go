@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestFailoverSlot: what is missing for a standby to keep the slot of the WAL source is said, on the primary and on the
+// TestFailoverSlot: what is missing for a standby to keep the slot of the WAL feed is said, on the primary and on the
 // standby, and that nothing is.
 func TestFailoverSlot(t *testing.T) {
 	if testing.Short() {
@@ -29,7 +29,7 @@ func TestFailoverSlot(t *testing.T) {
 	standby := primary.Standby(t, "standby")
 	copied := db.At(t, standby)
 	r, err := relay.New(db.Pool, nowhere{}, relay.Config{
-		Source: relay.SourceWAL, WALHeartbeat: time.Second, Logger: slog.New(slog.DiscardHandler),
+		Feed: relay.FeedWAL, WALHeartbeat: time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

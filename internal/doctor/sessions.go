@@ -140,7 +140,7 @@ func (f *findings) slotList(list []slot) {
 	for _, s := range list {
 		next := fmt.Sprintf("Bring its reader back, or: select pg_drop_replication_slot('%s')", s.Name)
 		if strings.HasPrefix(s.Name, "effectonce_") { // a relay's slot, which its outbox knows
-			next = "`relay run --source=wal` for database " + s.Database + "; or `relay wal drop` there, when no " +
+			next = "`relay run --feed=wal` for database " + s.Database + "; or `relay wal drop` there, when no " +
 				"relay is to read the WAL any more."
 		}
 		switch {

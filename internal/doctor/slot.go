@@ -25,9 +25,9 @@ func (f *findings) slot(ctx context.Context, s Subject) {
 		st.Slot, st.State, st.Lanes, st.LagBytes, st.HeldBytes)
 	switch {
 	case !st.Exists:
-		f.add(Warn, "slot", st.Slot+" is missing", "Relays with --source=wal publish from the table until they have "+
+		f.add(Warn, "slot", st.Slot+" is missing", "Relays with --feed=wal publish from the table until they have "+
 			"made it again. If none is to read the WAL any more, nothing is wrong.",
-			"When relays run with --source=wal, read their log. When none does any more:")
+			"When relays run with --feed=wal, read their log. When none does any more:")
 		f.run("wal", "drop")
 	case st.State == "lost" || st.State == "unreserved":
 		f.add(Fail, "slot", found, "It fell behind max_slot_wal_keep_size. Relays publish from the table, make "+
@@ -36,7 +36,7 @@ func (f *findings) slot(ctx context.Context, s Subject) {
 	case !st.Active:
 		f.add(Warn, "slot", found, "Nobody reads it: Postgres keeps all WAL from now on.",
 			"Start a relay that reads it; or `relay wal drop`, when none is to read the WAL any more.")
-		f.run("run", "--source=wal")
+		f.run("run", "--feed=wal")
 	case st.SafeBytes == nil:
 		f.add(Warn, "slot", found+", without a limit", "If it is not read for long, the WAL fills the disk.",
 			"alter system set max_slot_wal_keep_size = '10GB'; select pg_reload_conf()")

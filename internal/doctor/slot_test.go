@@ -32,7 +32,7 @@ func TestSlot(t *testing.T) {
 	}
 	expect(t, examine(), "slot", "", "")
 	r, err := relay.New(db.Pool, nowhere{}, relay.Config{
-		Schema: db.Schema, Source: relay.SourceWAL,
+		Schema: db.Schema, Feed: relay.FeedWAL,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

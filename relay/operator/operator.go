@@ -1,5 +1,5 @@
 // Package operator reads and changes an outbox for operators; the relay command and the pages call it: parked and held
-// events, topics, scheduled events, replays, the fence, the publication of the WAL source, the status and the
+// events, topics, scheduled events, replays, the fence, the publication of the WAL feed, the status and the
 // diagnosis. It works on the database alone, with or without running relays.
 package operator
 

@@ -16,13 +16,13 @@ import (
 )
 
 // ErrSlotInUse: a relay reads the replication slot.
-var ErrSlotInUse = errors.New("a relay reads the replication slot: stop it, or run it with the table as its source")
+var ErrSlotInUse = errors.New("a relay reads the replication slot: stop it, or run it with the table as its feed")
 
 // ErrPublicationLeft: the slot is dropped, and the publication, which keeps no WAL, is another role's.
 var ErrPublicationLeft = errors.New("the replication slot is dropped; the publication is left, for only the owner of " +
 	"the tables may drop it: run this again as that one")
 
-// SetUpWAL makes or corrects the publication that relays with [SourceWAL] read, and returns its name, which is also
+// SetUpWAL makes or corrects the publication that relays with [FeedWAL] read, and returns its name, which is also
 // that of their replication slot. It must run as the owner of the tables, with CREATE on the database. The relays make
 // the slot. An empty schema is the connection's search_path.
 func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {

@@ -118,12 +118,12 @@ var failuresOfPostgres = []failure{
 		name: "nobody reads the replication slot", check: "slot", says: "Nobody reads it",
 		stage: func(n *night) {
 			n.setUpWAL()
-			stop := n.relay(n.db.Pool, relay.Config{Source: relay.SourceWAL})
+			stop := n.relay(n.db.Pool, relay.Config{Feed: relay.FeedWAL})
 			n.append(n.topic, "k", "{}")
 			n.until("select exists (select from pg_replication_slots where active and database = current_database())")
 			n.until(isPublished)
 			stop()
-			n.outside = func() { n.relay(n.db.Pool, relay.Config{Source: relay.SourceWAL}) }
+			n.outside = func() { n.relay(n.db.Pool, relay.Config{Feed: relay.FeedWAL}) }
 		},
 		mend: elsewhere, do: "a relay was started so",
 	},
@@ -132,7 +132,7 @@ var failuresOfPostgres = []failure{
 		stage: func(n *night) {
 			n.own("max_slot_wal_keep_size=16MB", "max_wal_size=64MB", "min_wal_size=32MB")
 			n.setUpWAL()
-			stop := n.relay(n.db.Pool, relay.Config{Source: relay.SourceWAL})
+			stop := n.relay(n.db.Pool, relay.Config{Feed: relay.FeedWAL})
 			n.append(n.topic, "k", "{}")
 			n.until("select exists (select from pg_replication_slots where active and database = current_database())")
 			n.until(isPublished)
@@ -143,7 +143,7 @@ var failuresOfPostgres = []failure{
 				n.db.Exec(n.t, "checkpoint")
 				return pgtest.One[bool](n.t, n.db, `select bool_or(wal_status = 'lost') from pg_replication_slots`), nil
 			})
-			n.outside = func() { n.relay(n.db.Pool, relay.Config{Source: relay.SourceWAL}) }
+			n.outside = func() { n.relay(n.db.Pool, relay.Config{Feed: relay.FeedWAL}) }
 		},
 		mend: elsewhere, do: "a relay was started, which made another slot",
 	},

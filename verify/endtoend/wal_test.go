@@ -53,9 +53,9 @@ func newWALTestbed(t *testing.T, partitions int) *walTestbed {
 }
 
 // follow runs a relay until the test ends, or until stop is called.
-func (s *walTestbed) follow(t *testing.T, db *pgxpool.Pool, source relay.Source) (stop func()) {
+func (s *walTestbed) follow(t *testing.T, db *pgxpool.Pool, feed relay.Feed) (stop func()) {
 	t.Helper()
-	return s.relayFrom(t, db, s.kafka(t), 0, source)
+	return s.relayFrom(t, db, s.kafka(t), 0, feed)
 }
 
 // write commits events, numbered within their key, until end.
@@ -188,20 +188,20 @@ func TestP9_8_WALTakeOvers(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer far.Close()
-		dead = append(dead, s.follow(t, far, relay.SourceWAL))
+		dead = append(dead, s.follow(t, far, relay.FeedWAL))
 		s.streaming(t)
 		s.awaitEffects(t, 300)
 		proxy.Refuse(true)
 		proxy.CutAll() // while it publishes
 	}
-	stop := s.follow(t, s.db.Pool, relay.SourceWAL)
+	stop := s.follow(t, s.db.Pool, relay.FeedWAL)
 	s.awaitEffects(t, 300)
 	s.streaming(t)
 	stop()
-	stop = s.follow(t, s.db.Pool, relay.SourceTable)
+	stop = s.follow(t, s.db.Pool, relay.FeedTable)
 	s.awaitEffects(t, 300)
 	stop()
-	s.follow(t, s.db.Pool, relay.SourceWAL)
+	s.follow(t, s.db.Pool, relay.FeedWAL)
 	s.streaming(t)
 	s.awaitEffects(t, 300)
 	events := s.end()
@@ -228,7 +228,7 @@ func TestP9_8_WALSlotLost(t *testing.T) {
 	s := newWALTestbed(t, 3)
 	s.write(t, 3)
 	s.work(t)
-	s.follow(t, s.db.Pool, relay.SourceWAL)
+	s.follow(t, s.db.Pool, relay.FeedWAL)
 	s.streaming(t)
 	s.awaitEffects(t, 300)
 	pgtest.Await(t, "the loss of the slot", func() (bool, error) {

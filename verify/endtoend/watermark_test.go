@@ -65,17 +65,17 @@ func (s *outboxTestbed) kafka(t *testing.T) *publisher.Kafka {
 // relay runs a relay until the test ends, or until stop is called.
 func (s *outboxTestbed) relay(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int) (stop func()) {
 	t.Helper()
-	return s.relayFrom(t, db, to, archive, relay.SourceTable)
+	return s.relayFrom(t, db, to, archive, relay.FeedTable)
 }
 
 // relayFrom is relay with a source.
 func (s *outboxTestbed) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int,
-	source relay.Source,
+	feed relay.Feed,
 ) (stop func()) {
 	t.Helper()
 	r, err := relay.New(db, to, relay.Config{
 		Schema: s.db.Schema, Lease: 3 * time.Second, ArchiveDays: archive, ProbeAwake: 5 * time.Millisecond,
-		Logger: slog.New(slog.DiscardHandler), Source: source, WALHeartbeat: time.Second,
+		Logger: slog.New(slog.DiscardHandler), Feed: feed, WALHeartbeat: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -299,11 +299,11 @@ func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
 		Publisher: s.kafka(t), sent: make(chan struct{}),
 		die: func() { proxy.Refuse(true); proxy.CutAll() },
 	}
-	stop := s.relayFrom(t, far, first, 0, relay.SourceWAL)
+	stop := s.relayFrom(t, far, first, 0, relay.FeedWAL)
 	pgtest.AwaitSQL(t, s.db, `select count(*) = 32 from outbox_streamed`)
 	s.append(t, n, 40)
 	<-first.sent
-	s.relayFrom(t, s.db.Pool, s.kafka(t), 0, relay.SourceWAL)
+	s.relayFrom(t, s.db.Pool, s.kafka(t), 0, relay.FeedWAL)
 	s.drained(t)
 	stop()
 	numbers := map[uuid.UUID]event.Position{}

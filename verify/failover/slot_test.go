@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/verify/history"
 )
 
-// TestFailoverSlot promotes a standby with a synchronised slot of the WAL source, under load. The relay goes on from
+// TestFailoverSlot promotes a standby with a synchronised slot of the WAL feed, under load. The relay goes on from
 // the slot, not from the table, under a new numbering. A synchronous standby loses nothing. An asynchronous one that
 // stopped receiving loses only the events that it lacks; if the primary makes WAL readers wait for it, none of these
 // was published.
@@ -37,7 +37,7 @@ func TestFailoverSlot(t *testing.T) {
 			// Lanes go back to the table when the WAL was unreadable for longer than a lease, and when a partition of
 			// Kafka keeps its events waiting: a busy machine does neither within these times.
 			r := s.relay("relay", s.proxy.URL(), func(c *relay.Config) {
-				c.Source, c.WALHeartbeat = relay.SourceWAL, time.Second
+				c.Feed, c.WALHeartbeat = relay.FeedWAL, time.Second
 				c.Lease, c.HoldAfter = time.Minute, time.Hour
 			})
 			pgtest.AwaitSQL(t, s.old, `select count(*) = 32 from outbox_streamed`)

@@ -41,7 +41,7 @@ type testbed struct {
 	old, db          *pgtest.DB // the primary's database, and the standby's
 	proxy            *pgtest.Proxy
 	topic, dir       string
-	source           dump.Source
+	source           dump.Site
 	payments         atomic.Int64 // events of known commits
 	log, workers     logBuffer    // of the relays, and of the workers
 }
@@ -75,7 +75,7 @@ func newTestbedOn(t *testing.T, synchronous bool, primary *pgtest.Server, db *pg
 			t.Logf("log of the workers:\n%s", s.workers.String())
 		}
 	})
-	s.source = dump.Source{
+	s.source = dump.Site{
 		DB: s.db.Pool, Brokers: kafkatest.Brokers(t), Topics: []string{s.topic},
 		Consumers: []dump.Consumer{{Name: name, Group: s.topic, Topics: []string{s.topic}}},
 	}

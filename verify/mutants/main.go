@@ -36,7 +36,7 @@ var rapid = []string{"-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=1n
 var rooms = []room{
 	{"event", []string{"header.go"}, rapid},
 	{"publisher", []string{"verdict.go"}, []string{"-test.run=^TestVerdict"}},
-	{"relay/internal/lanes", []string{"table.go", "grant.go", "floors.go", "source.go"}, rapid},
+	{"relay/internal/lanes", []string{"table.go", "grant.go", "floors.go", "feed.go"}, rapid},
 	{"relay/internal/delivery", []string{"delivery.go", "health.go", "judge.go", "place.go", "verdict.go"}, nil},
 	{
 		"inbox",

@@ -25,7 +25,7 @@ type cell struct {
 	url    string // of the database
 	dir    string
 	dedup  string // of the worker, see envDedup
-	source string // of the relay, see envSource
+	feed   string // of the relay, see envFeed
 	calm   bool   // see envCalm
 	kills  bool   // a fault kills the process; otherwise it ends the connection
 	byKind bool   // messages go by the name of their kind
@@ -172,7 +172,7 @@ func (c *cell) start(t *testing.T, r role) *life {
 	}
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+l.proxy.URL(), envKafka+"="+kafka.addr(),
-		envTopic+"="+c.topic, envDedup+"="+c.dedup, envSource+"="+c.source)
+		envTopic+"="+c.topic, envDedup+"="+c.dedup, envFeed+"="+c.feed)
 	if c.calm {
 		cmd.Env = append(cmd.Env, envCalm+"=1")
 	}

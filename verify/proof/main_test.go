@@ -27,7 +27,7 @@ const (
 	// byWatermark: the worker deduplicates by it, and the operator checks for an effect before a release
 	envDedup = "PROOF_DEDUP"
 
-	envSource = "PROOF_SOURCE" // fromWAL: the relay reads the WAL
+	envFeed = "PROOF_FEED" // fromWAL: the relay reads the WAL
 
 	envCalm = "PROOF_CALM" // not empty: the broker refuses nothing, effects succeed, partitions answer
 
@@ -37,7 +37,7 @@ const (
 // byWatermark is a value of envDedup; by default the worker deduplicates by id.
 const byWatermark = "watermark"
 
-// fromWAL is a value of envSource; by default the relay polls.
+// fromWAL is a value of envFeed; by default the relay polls.
 const fromWAL = "wal"
 
 // role is what a process does.

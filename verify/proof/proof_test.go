@@ -299,7 +299,7 @@ func (c *cell) checkRows(t *testing.T) {
 func cellFromWAL(t *testing.T) *cell {
 	t.Helper()
 	c := newCell(t)
-	c.source = fromWAL
+	c.feed = fromWAL
 	if _, err := operator.SetUpWAL(t.Context(), c.db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -39,12 +39,12 @@ func runRelay(ctx context.Context, s *stage) error {
 	if os.Getenv(envCalm) != "" {
 		to = kafka
 	}
-	source := relay.SourceTable
-	if os.Getenv(envSource) == fromWAL {
-		source = relay.SourceWAL
+	feed := relay.FeedTable
+	if os.Getenv(envFeed) == fromWAL {
+		feed = relay.FeedWAL
 	}
 	r, err := relay.New(s.db, to, relay.Config{
-		Source: source, WALHeartbeat: time.Second, Lease: time.Second, ClaimEvents: events,
+		Feed: feed, WALHeartbeat: time.Second, Lease: time.Second, ClaimEvents: events,
 		ProbeAwake: 20 * time.Millisecond, ProbeIdle: 100 * time.Millisecond, HoldAfter: 100 * time.Millisecond,
 		FloorEvery: 50 * time.Millisecond, RescanEvery: 500 * time.Millisecond, ArchiveDays: archive,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),

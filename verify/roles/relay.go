@@ -29,12 +29,12 @@ func publish(ctx context.Context, p *process) error {
 		return err
 	}
 	defer func() { _ = kafka.Close() }()
-	source := relay.SourceTable
+	feed := relay.FeedTable
 	if p.FromWAL {
-		source = relay.SourceWAL
+		feed = relay.FeedWAL
 	}
 	r, err := relay.New(p.db, tap.Publisher(p.rec, kafka), relay.Config{
-		Source: source, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second,
+		Feed: feed, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second,
 		DrainTimeout: 5 * time.Second, RescanEvery: 5 * time.Second, ClaimEvents: 2000, ArchiveDays: 2, Name: p.Name,
 		Logger: p.log, Observer: tap.Relay(p.rec),
 	})

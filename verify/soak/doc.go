@@ -25,15 +25,15 @@
 //     a first attempt; the ones before came with the second attempt: three effects after a later one. Excused for this
 //     topic and for events that were sent again. The harness also gave up a resize while the workers were still
 //     catching up: now it accepts without waiting for them.
-//   - 11, 40s DEDUP=watermark SOURCE=wal: an event with an id 20 days ahead failed, was parked with its key and
+//   - 11, 40s DEDUP=watermark FEED=wal: an event with an id 20 days ahead failed, was parked with its key and
 //     released, but a worker may not create its daily partition. Fixed in inbox: its row needs none;
 //     TestP9_8_ReleasedIDFromAhead.
-//   - 12, 120s SOURCE=wal DEDUP=watermark: a topic grew and was accepted, while a relay that had not sent to it for
+//   - 12, 120s FEED=wal DEDUP=watermark: a topic grew and was accepted, while a relay that had not sent to it for
 //     some time could not read the new number of partitions from the restarting database and used the old one: events
 //     came twice, in two partitions, under one number. Fixed in publisher; TestThePinDecides,
 //     TestP4_OldCountIsNotUsedWhileAsking. Effects also happened twice in the recreated topic after an accepted
 //     numbering; the checker had looked for records that were deleted.
-//   - 15, 120s SOURCE=wal: the workers' group had no partitions, because its leader had assigned them while a topic did
+//   - 15, 120s FEED=wal: the workers' group had no partitions, because its leader had assigned them while a topic did
 //     not exist. Fixed in consumer; consumer.TestMissingTopicDelaysNoOther.
 //   - 1 and 3, 60s FAULTS=restore-tenant, when backup and restore came while the relay worked: open. The relay's check
 //     after a restore compares numbers with those that are reserved, a million at once. So it did not see that an

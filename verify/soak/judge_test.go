@@ -25,8 +25,8 @@ func excused() history.Allowed {
 	return history.Allowed{Gone: map[string]bool{topicDoomed: true}, Grown: map[string]bool{topicGrowing: true}}
 }
 
-func (x *testbed) source(names ...string) dump.Source {
-	return dump.Source{
+func (x *testbed) source(names ...string) dump.Site {
+	return dump.Site{
 		DB: x.admin, Brokers: x.kafka.Brokers(), Topics: names,
 		Consumers: []dump.Consumer{{Name: roles.Consumer, Group: roles.Consumer, Topics: names}},
 	}

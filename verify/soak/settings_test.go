@@ -21,9 +21,9 @@ const (
 	envRate     = "EFFECTONCE_SOAK_RATE"     // events per second of all producers together; default 1000
 	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file to which each run appends its report, a line of JSON
 	// the workers' deduplication, id or watermark; default id, or random if the seed is
-	envDedup  = "EFFECTONCE_SOAK_DEDUP"
-	envSource = "EFFECTONCE_SOAK_SOURCE" // the relays' source, table or wal; default table
-	envKeep   = "EFFECTONCE_SOAK_KEEP"   // a directory that keeps histories and logs of a run with violations
+	envDedup = "EFFECTONCE_SOAK_DEDUP"
+	envFeed  = "EFFECTONCE_SOAK_FEED" // the relays' feed, table or wal; default table
+	envKeep  = "EFFECTONCE_SOAK_KEEP" // a directory that keeps histories and logs of a run with violations
 )
 
 type settings struct {
@@ -65,12 +65,12 @@ func readSettings(t *testing.T) settings {
 	if s.dedup = cmp.Or(os.Getenv(envDedup), otherwise); s.dedup != "id" && s.dedup != "watermark" {
 		t.Fatalf("%s=%s: want id or watermark", envDedup, s.dedup)
 	}
-	switch v := cmp.Or(os.Getenv(envSource), "table"); v {
+	switch v := cmp.Or(os.Getenv(envFeed), "table"); v {
 	case "table":
 	case "wal":
 		s.follow = true
 	default:
-		t.Fatalf("%s=%s: want table or wal", envSource, v)
+		t.Fatalf("%s=%s: want table or wal", envFeed, v)
 	}
 	return s
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// rule begins a row: the protocol's rules, the invariants, and the rules of the WAL source.
+// rule begins a row: the protocol's rules, the invariants, and the rules of the WAL feed.
 var rule = regexp.MustCompile(`^\| (P[0-9]|I[0-9]|WAL )`)
 
 // inName is the rule that a test is named for: TestP3_2_AnOpenEntry, TestP4Release.
@@ -24,7 +24,7 @@ func Of(test string) string {
 	return m[1] + "." + m[2]
 }
 
-// notProtocol are the names of tests for what docs/protocol.md has no section of: the WAL source, which has one row,
+// notProtocol are the names of tests for what docs/protocol.md has no section of: the WAL feed, which has one row,
 // and the invariants.
 var notProtocol = regexp.MustCompile(`^(?:Test|Fuzz)(?:(WAL)[A-Z0-9]|(I[0-9]+)[^0-9])`)
 

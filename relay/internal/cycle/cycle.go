@@ -16,7 +16,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
-// Cycle is what its users share: pumps, the WAL source, the reviver and the prober.
+// Cycle is what its users share: pumps, the WAL feed, the reviver and the prober.
 type Cycle struct {
 	*start.Start
 	Tracer                *tracing.Tracer // nil: no spans

@@ -6,12 +6,12 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Source is the table that a claimed event is in.
-type Source int8
+// From is the table that a claimed event is in.
+type From int8
 
 // The tables.
 const (
-	FromOutbox Source = iota
+	FromOutbox From = iota
 	FromHeld
 	FromParked
 )
@@ -30,7 +30,7 @@ const (
 // Item has the data of a claimed event that are not part of the event.
 type Item struct {
 	ID             int64 // in the outbox
-	From           Source
+	From           From
 	Fate           Fate
 	MaybePublished bool   // an attempt under this number may have reached the broker, now or in an earlier claim
 	Alone          bool   // parked, or will be parked, without its key

@@ -141,7 +141,7 @@ func TestP4HoldBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		events string
-		from   Source
+		from   From
 		in     int32 // partition of the events' group
 		closed []Place
 		groups []Place

@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
-// assignPolled gives lanes that have no source yet to the pumps. If their source was the WAL, and no relay reads it, a
+// assignPolled gives lanes that have no feed yet to the pumps. If their feed was the WAL, and no relay reads it, a
 // new numbering begins.
 func (k *Keeper) assignPolled(ctx context.Context, s *pg.Session) error {
 	var set sql.Fenced

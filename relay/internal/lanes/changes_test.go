@@ -662,8 +662,8 @@ func TestPastDecided(t *testing.T) {
 	}
 }
 
-// TestSources: a lane that was assigned, offered, handed over or given back to the pumps belongs to exactly one source.
-func TestSources(t *testing.T) {
+// TestFeeds: a lane that was assigned, offered, handed over or given back to the pumps belongs to exactly one feed.
+func TestFeeds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		from string

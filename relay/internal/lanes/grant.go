@@ -53,7 +53,7 @@ func (t *Table) Take(pump, n int, now time.Time) []Grant {
 	defer t.mu.Unlock()
 	var free []int16
 	for i := int16(pump); i < Count; i += int16(n) {
-		if l := t.owned[i]; l != nil && l.source == Pumps && l.ready && l.free(now) {
+		if l := t.owned[i]; l != nil && l.feed == Pumps && l.ready && l.free(now) {
 			free = append(free, i)
 		}
 	}
@@ -66,7 +66,7 @@ func (t *Table) TakeOffered(now time.Time) []Grant {
 	defer t.mu.Unlock()
 	var free []int16
 	for i := range int16(Count) {
-		if l := t.owned[i]; l != nil && l.source == Offered && l.free(now) {
+		if l := t.owned[i]; l != nil && l.feed == Offered && l.free(now) {
 			free = append(free, i)
 		}
 	}
@@ -137,13 +137,13 @@ func (t *Table) Refresh(grants []Grant) {
 	}
 }
 
-// Idle reports whether one of n pumps has no work and waits for none. A lane without a source may become its own.
+// Idle reports whether one of n pumps has no work and waits for none. A lane without a feed may become its own.
 func (t *Table) Idle(pump, n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, l := range t.owned {
-		polled := l.source == Pumps && (l.ready || l.busy || l.doubt || len(l.groups) > 0)
-		if int(i)%n == pump && (polled || l.source == Unassigned) {
+		polled := l.feed == Pumps && (l.ready || l.busy || l.doubt || len(l.groups) > 0)
+		if int(i)%n == pump && (polled || l.feed == Unassigned) {
 			return false
 		}
 	}
@@ -207,7 +207,7 @@ func (t *Table) Rested(pump, n int, now time.Time) (first time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, l := range t.owned {
-		if int(i)%n == pump && l.source == Pumps && l.ready && now.Before(l.rest) &&
+		if int(i)%n == pump && l.feed == Pumps && l.ready && now.Before(l.rest) &&
 			(first.IsZero() || l.rest.Before(first)) {
 			first = l.rest
 		}

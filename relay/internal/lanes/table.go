@@ -1,8 +1,8 @@
 // Package lanes is the state of a relay's leased lanes, as a state machine. Each transition is a method that is named
 // after its cause; no other code writes a lane's fields. It has no SQL, and times come as arguments.
 //
-// A lane is published from the table by pumps, or from the WAL by the follower, or its source is not known yet
-// ([Source]). It may also be
+// A lane is published from the table by pumps, or from the WAL by the follower, or its feed is not known yet
+// ([Feed]). It may also be
 //
 //   - busy: granted to a pump ([Table.Take]), until that gives it back by one of [Table.GiveBack], [Table.Doubt],
 //     [Table.Empty], [Table.Settled] and [Table.Unsettled];
@@ -38,7 +38,7 @@ type state struct {
 	reach     int64 // the same but for excepted transactions
 	settled   int64 // first number of the last settled entry; 0: none under this fence
 
-	source  Source
+	feed    Feed
 	read    int // Table.reads when its journal was read
 	fresh   bool
 	due     bool // may have scheduled events whose time has come
@@ -77,7 +77,7 @@ type Pace struct {
 type Table struct {
 	mu    sync.Mutex
 	owned map[int16]*state
-	first Source // of newly leased lanes
+	first Feed   // of newly leased lanes
 	takes int    // how often pumps have taken lanes
 	epoch string // the incarnation of the numbering that claims expect
 	reads int    // how often the journal had to be read again, for every lane
@@ -92,8 +92,8 @@ type Table struct {
 	falls            int   // how often floors fell
 }
 
-// New makes a table without lanes. Leased lanes have this source at first.
-func New(first Source) *Table {
+// New makes a table without lanes. Leased lanes have this feed at first.
+func New(first Feed) *Table {
 	return &Table{owned: make(map[int16]*state, Count), first: first, far: farIDs}
 }
 
@@ -115,7 +115,7 @@ func (t *Table) Leased(fences map[int16]int64, until time.Time) (taken, lost []i
 		l := t.owned[i]
 		if l == nil {
 			l = &state{
-				fence: fence, source: t.first, read: t.reads, fresh: true, ready: true, due: true,
+				fence: fence, feed: t.first, read: t.reads, fresh: true, ready: true, due: true,
 			}
 			if b := before[i]; b != nil {
 				l.strikes, l.taken, l.rest, l.dueFail, l.dueRest = b.strikes, b.taken, b.rest, b.dueFail, b.dueRest
@@ -292,7 +292,7 @@ func (t *Table) Quiet() []int16 { return t.list((*state).quiet) }
 
 // Parked lists the lanes that a probe checks for released events.
 func (t *Table) Parked() []int16 {
-	return t.list(func(l *state) bool { return l.parked && (l.quiet() || l.source == WAL) })
+	return t.list(func(l *state) bool { return l.parked && (l.quiet() || l.feed == WAL) })
 }
 
 // AskDue lists the lanes that a probe asks for due events: those that the relay certainly owns and keeps.
@@ -370,7 +370,7 @@ func (t *Table) Standing(now time.Time) (lane int16, since time.Time) {
 	defer t.mu.Unlock()
 	for i, l := range t.owned {
 		switch {
-		case l.source != Pumps || !l.ready && !l.busy:
+		case l.feed != Pumps || !l.ready && !l.busy:
 			l.stood = time.Time{}
 		case l.stood.IsZero() || l.stoodAt != l.given:
 			l.stood, l.stoodAt = now, l.given
@@ -405,7 +405,7 @@ func (t *Table) any(is func(l *state) bool) bool {
 }
 
 // polled reports whether the lane is published from the table.
-func (l *state) polled() bool { return l.source == Pumps || l.source == Offered }
+func (l *state) polled() bool { return l.feed == Pumps || l.feed == Offered }
 
 func (l *state) certain() bool { return !l.doubt && !l.leaving }
 

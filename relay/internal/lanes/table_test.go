@@ -36,7 +36,7 @@ func (l *state) is() string {
 	if l == nil {
 		return "gone"
 	}
-	words := []string{[]string{"pumps", "wal", "unassigned", "offered"}[l.source]}
+	words := []string{[]string{"pumps", "wal", "unassigned", "offered"}[l.feed]}
 	for _, f := range []struct {
 		word string
 		is   bool
@@ -368,7 +368,7 @@ func TestRandomTransitions(t *testing.T) {
 			"a lane is lost":  func(t *rapid.T) { delete(fence, lane.Draw(t, "lane")); lease() },
 			"assigned": func(t *rapid.T) {
 				lanes, _ := table.Unassigned()
-				table.Assign(lanes, rapid.SampledFrom([]Source{Pumps, WAL}).Draw(t, "source"))
+				table.Assign(lanes, rapid.SampledFrom([]Feed{Pumps, WAL}).Draw(t, "feed"))
 			},
 			"offered":        func(*rapid.T) { table.Offer() },
 			"withdrawn":      func(*rapid.T) { table.Withdraw() },
@@ -383,7 +383,7 @@ func TestRandomTransitions(t *testing.T) {
 			"a pump takes lanes": func(t *rapid.T) {
 				for _, g := range table.Take(0, 1, clock) {
 					l := table.owned[g.Lane]
-					if out[g.Lane] != nil || l.source != Pumps || !l.ready || !l.certain() ||
+					if out[g.Lane] != nil || l.feed != Pumps || !l.ready || !l.certain() ||
 						!clock.Before(l.deadline) {
 						t.Fatalf("lane %d was granted in state %s", g.Lane, l.is())
 					}

@@ -56,7 +56,7 @@ func (p *Prober) queueNextDue(b *pgx.Batch, now time.Time) {
 	})
 }
 
-// moveStreamed moves due events of lanes whose source is the WAL: they come back from there. It returns the other
+// moveStreamed moves due events of lanes whose feed is the WAL: they come back from there. It returns the other
 // lanes.
 func (p *Prober) moveStreamed(ctx context.Context, s *pg.Session, due []int16) (others []int16, err error) {
 	mine, fences := p.Lanes.FromWAL()

@@ -1,6 +1,6 @@
 package sql
 
-// The statements that set the WAL source up. Those with {publication} are DDL, which takes no parameters.
+// The statements that set the WAL feed up. Those with {publication} are DDL, which takes no parameters.
 const (
 	Publication = `-- relay: publication
 select n.name, exists (select from pg_publication p where p.pubname = n.name),

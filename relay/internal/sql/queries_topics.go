@@ -31,7 +31,7 @@ delete from {schema}outbox_paused_topic where topic = $1`
 	// held for the topic as a whole and were never sent are certain: they have no partition yet, and no later event was
 	// sent, or they count as sent (noteOvertaken). Those held for a partition are uncertain: later events of their lane
 	// may be in the partition that the new count gives them. Events from the WAL are in no journal: those in the tables
-	// of lanes with that source may have been written.
+	// of lanes with that feed may have been written.
 	Uncertain = `-- relay: uncertain
 select
 	(select count(*) from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)

@@ -1,6 +1,6 @@
 package sql
 
-// The statements of the WAL source (docs/decisions/0023). LSNs travel as numbers.
+// The statements of the WAL feed (docs/decisions/0023). LSNs travel as numbers.
 const (
 	// The columns that Postgres 17 added are read by name, because older versions lack them.
 	WALState = `-- relay: wal state

@@ -86,7 +86,7 @@ func (s *Start) AskKafka(ctx context.Context) error {
 	return s.To.Reach(asking)
 }
 
-// DoubtUnknown puts lanes in doubt if a transaction may have changed, or may still change, their source: once their
+// DoubtUnknown puts lanes in doubt if a transaction may have changed, or may still change, their feed: once their
 // fences are raised it cannot any more (P3.7).
 func (s *Start) DoubtUnknown(set *sql.Fenced, err error) {
 	if !pg.CommitUnknown(err) {

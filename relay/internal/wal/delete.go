@@ -41,7 +41,7 @@ func (d *deletion) Add(it *item, seq int64) {
 type deleter struct {
 	Ended chan struct{} // closed when Run has returned
 
-	*Source
+	*Feed
 	session *pg.Session
 	reader  *reader
 	slot    string
@@ -54,9 +54,9 @@ type deleter struct {
 }
 
 // newDeleter makes a deleter that continues at the slot's position.
-func newDeleter(src *Source, st *state, reader *reader) *deleter {
+func newDeleter(feed *Feed, st *state, reader *reader) *deleter {
 	d := &deleter{
-		Source: src, session: src.Session("wal deleter"), reader: reader, slot: st.Name,
+		Feed: feed, session: feed.Session("wal deleter"), reader: reader, slot: st.Name,
 		in: make(chan *deletion, 8), Ended: make(chan struct{}),
 		deleted: uint64(st.Confirmed), marked: uint64(st.Confirmed),
 	}

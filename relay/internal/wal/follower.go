@@ -16,10 +16,10 @@ import (
 )
 
 // follower publishes the events of one session of reading the WAL: it takes batches from the reader, publishes the
-// events of lanes whose source is the WAL, leaves the others to the pumps, and gives acked events to the deleter. Lanes
-// change their source only between two batches.
+// events of lanes whose feed is the WAL, leaves the others to the pumps, and gives acked events to the deleter. Lanes
+// change their feed only between two batches.
 type follower struct {
-	*Source
+	*Feed
 	session *pg.Session
 	reader  *reader
 	deleter *deleter
@@ -43,9 +43,9 @@ type follower struct {
 	wake    bool          // changes in the last batch may have been invisible to the prober
 }
 
-// streamedLane is a lane whose source is the WAL.
+// streamedLane is a lane whose feed is the WAL.
 type streamedLane struct {
-	fence int64 // 0: the lane has another source
+	fence int64 // 0: the lane has another feed
 	// Commits before until, and those that snap shows, were published from the table. A nil snap: all events that come
 	// are the follower's.
 	until uint64
@@ -68,12 +68,12 @@ const (
 	walPauseEarly = 500 * time.Millisecond
 )
 
-func newFollower(src *Source, s *pg.Session, st *state, reader *reader) *follower {
+func newFollower(feed *Feed, s *pg.Session, st *state, reader *reader) *follower {
 	return &follower{
-		Source: src, session: s, reader: reader, slot: st.Name, since: uint64(st.Now),
-		numbers: numbers{Base: uint64(st.Base), Span: src.Span, Most: src.Numbers}, skipped: map[uint32]bool{},
-		spare: &batch{}, pause: walPauseLow, scan: newTableScan(src),
-		deleter: newDeleter(src, st, reader),
+		Feed: feed, session: s, reader: reader, slot: st.Name, since: uint64(st.Now),
+		numbers: numbers{Base: uint64(st.Base), Span: feed.Span, Most: feed.Numbers}, skipped: map[uint32]bool{},
+		spare: &batch{}, pause: walPauseLow, scan: newTableScan(feed),
+		deleter: newDeleter(feed, st, reader),
 	}
 }
 
@@ -166,7 +166,7 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 	return f.check(ctx)
 }
 
-// rows reads the lanes whose source is the WAL.
+// rows reads the lanes whose feed is the WAL.
 func (f *follower) rows(ctx context.Context) (map[int16]streamedLane, error) {
 	out := map[int16]streamedLane{}
 	err := f.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
@@ -366,7 +366,7 @@ func (f *follower) finish(work context.Context) error {
 	set := f.lanesThat(func(l *streamedLane) bool { return !f.pending(l) })
 	if left := f.pendingLanes(); len(left.Lanes) > 0 {
 		f.Log.Warn("lanes stay with the WAL: events that an earlier relay may have sent were not read again yet; "+
-			"start another relay with --source=wal before one with --source=table, which would begin a new numbering",
+			"start another relay with --feed=wal before one with --feed=table, which would begin a new numbering",
 			"lanes", left.Lanes)
 	}
 	err := f.session.Transaction(work, pg.Disk, func(b *pgx.Batch) {

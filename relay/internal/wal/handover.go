@@ -17,7 +17,7 @@ import (
 // mostSkipped is how many transactions are remembered before the follower asks which of them every snapshot shows.
 const mostSkipped = 10_000
 
-// tick moves lanes between the pumps and the follower: it gives the pumps the lanes that have no source yet, and takes
+// tick moves lanes between the pumps and the follower: it gives the pumps the lanes that have no feed yet, and takes
 // those that are empty.
 func (f *follower) tick(work context.Context) error {
 	if err := f.owned(); err != nil {
@@ -88,7 +88,7 @@ func (f *follower) released(work context.Context) error {
 // mostLeft is how many events a lane may have in the table to be handed over with them.
 const mostLeft = 2000
 
-// handOver makes the WAL the source of lanes. The pumps leave them alone meanwhile, and the follower publishes their
+// handOver makes the WAL the feed of lanes. The pumps leave them alone meanwhile, and the follower publishes their
 // remaining events from the table: all that a snapshot shows, and perhaps some that it does not, which are recorded.
 //
 // Events that the snapshot does not show will come from the WAL. For that, the snapshot must show every transaction

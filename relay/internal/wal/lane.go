@@ -19,7 +19,7 @@ func hash(e *event.Event) uint64 {
 	return hashExtended([]byte(key))
 }
 
-// hashExtended is hash_bytes_extended of Postgres (src/common/hashfn.c) with seed 0 on a little-endian machine: Bob
+// hashExtended is hash_bytes_extended of Postgres (feed/common/hashfn.c) with seed 0 on a little-endian machine: Bob
 // Jenkins' lookup3. A relay compares it with what its server computes before it relies on it.
 func hashExtended(k []byte) uint64 {
 	a := 0x9e3779b9 + uint32(len(k)) + 3923095

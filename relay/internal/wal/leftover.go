@@ -16,7 +16,7 @@ import (
 // publishes, they would never be sent. They exist only if the publication was changed: Postgres does not report rows
 // that it left out. A scan reads every dead row of its lanes, so the follower does not wait for it.
 type tableScan struct {
-	*Source
+	*Feed
 	requests chan sql.Fenced
 	results  chan scanResult
 	ended    chan struct{}
@@ -36,9 +36,9 @@ type scanResult struct {
 	failed    bool
 }
 
-func newTableScan(src *Source) tableScan {
+func newTableScan(feed *Feed) tableScan {
 	return tableScan{
-		Source: src, requests: make(chan sql.Fenced, 1), results: make(chan scanResult, 1), ended: make(chan struct{}),
+		Feed: feed, requests: make(chan sql.Fenced, 1), results: make(chan scanResult, 1), ended: make(chan struct{}),
 	}
 }
 

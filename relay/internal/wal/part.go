@@ -56,7 +56,7 @@ func (p *Part) Unavailable() (since time.Time, err error) {
 	return time.Time{}, nil
 }
 
-// Polls reports whether the pumps get the lanes that have no source.
+// Polls reports whether the pumps get the lanes that have no feed.
 func (p *Part) Polls() bool { return p.now() == off || p.now() == unavailable }
 
 // Share returns how many lanes the relay should own, from its fair share.

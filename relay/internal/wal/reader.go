@@ -33,7 +33,7 @@ type reader struct {
 	Urged chan struct{} // a signal: the server asks for the confirmed position, as it does before it shuts down
 
 	conn    *pgconn.PgConn
-	src     *Source
+	feed    *Feed
 	decoder *decoder
 
 	confirmed atomic.Uint64 // the position that the server may be told
@@ -45,18 +45,18 @@ type reader struct {
 	taken chan struct{} // a signal: Next has taken the batch
 }
 
-// openReader connects as the source's pool would, and starts streaming at the slot's confirmed position.
-func openReader(ctx context.Context, src *Source, st *state) (*reader, error) {
+// openReader connects as the relay's pool would, and starts streaming at the slot's confirmed position.
+func openReader(ctx context.Context, feed *Feed, st *state) (*reader, error) {
 	slot, from := st.Name, uint64(st.Confirmed)
-	ctx, cancel := context.WithTimeout(ctx, src.Lease)
+	ctx, cancel := context.WithTimeout(ctx, feed.Lease)
 	defer cancel()
-	conn, err := pg.DialReplication(ctx, src.DB, "effectonce relay wal")
+	conn, err := pg.DialReplication(ctx, feed.DB, "effectonce relay wal")
 	if err != nil {
 		return nil, explain(err)
 	}
 	if !st.failover {
 		if err := keepInFailover(ctx, conn, slot); err != nil {
-			src.Log.Warn("the replication slot will not survive a failover", "slot", slot, "error", err)
+			feed.Log.Warn("the replication slot will not survive a failover", "slot", slot, "error", err)
 		}
 	}
 	err = pglogrepl.StartReplication(ctx, conn, slot, pglogrepl.LSN(from), pglogrepl.StartReplicationOptions{
@@ -69,7 +69,7 @@ func openReader(ctx context.Context, src *Source, st *state) (*reader, error) {
 		return nil, explain(fmt.Errorf("relay: reading the replication slot %s: %w", slot, err))
 	}
 	r := &reader{
-		conn: conn, src: src, decoder: newDecoder(cycle.EventOverhead), told: from, received: from, batch: &batch{},
+		conn: conn, feed: feed, decoder: newDecoder(cycle.EventOverhead), told: from, received: from, batch: &batch{},
 		More: make(chan struct{}, 1), Urged: make(chan struct{}, 1), taken: make(chan struct{}, 1),
 	}
 	r.confirmed.Store(from)
@@ -90,7 +90,7 @@ func (r *reader) Confirmed() uint64 { return r.confirmed.Load() }
 // status tells the server the confirmed position.
 func (r *reader) status(ctx context.Context, ask bool) error {
 	confirmed := r.confirmed.Load()
-	if err := r.conn.Conn().SetWriteDeadline(time.Now().Add(r.src.Lease)); err != nil {
+	if err := r.conn.Conn().SetWriteDeadline(time.Now().Add(r.feed.Lease)); err != nil {
 		return fmt.Errorf("relay: replication connection: %w", err)
 	}
 	// If it is 0, pglogrepl would confirm the received position.
@@ -229,7 +229,7 @@ func (r *reader) decode(ctx context.Context, data []byte) error {
 
 // full reports whether the batch must be taken first. The caller holds the lock.
 func (r *reader) full() bool {
-	return len(r.batch.Events) >= r.src.Cycle.MostEvents || r.batch.bytes >= r.src.Cycle.MostBytes
+	return len(r.batch.Events) >= r.feed.Cycle.MostEvents || r.batch.bytes >= r.feed.Cycle.MostBytes
 }
 
 func (r *reader) announce() {

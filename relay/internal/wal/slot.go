@@ -15,11 +15,11 @@ import (
 
 // slot is the replication slot of an outbox.
 type slot struct {
-	*Source
+	*Feed
 	session *pg.Session
 }
 
-// state is the state of the WAL source in the database.
+// state is the state of the WAL feed in the database.
 type state struct {
 	Name            string // the name that the slot must have
 	Same            bool   // the numbering is of this server and timeline
@@ -64,7 +64,7 @@ func (s *slot) State(ctx context.Context) (*state, error) {
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("relay: reading the state of the WAL source: %w", err)
+		return nil, fmt.Errorf("relay: reading the state of the WAL feed: %w", err)
 	}
 	return st, nil
 }

@@ -10,7 +10,7 @@ import (
 // is recreated.
 func TestWAL6SlotAfterFailover(t *testing.T) {
 	t.Parallel()
-	s := &slot{Source: &Source{Span: Span}}
+	s := &slot{Feed: &Feed{Span: Span}}
 	for says, change := range map[string]func(st *state){
 		"":                          func(*state) {},
 		"it is ahead of what was":   func(st *state) { st.slotConfirmed = st.Confirmed + 1 },

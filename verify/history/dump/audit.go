@@ -13,9 +13,9 @@ import (
 // Auditor checks during a run that no committed offset has passed an undecided event (I7). At the end such an event may
 // have been applied. Calls must not overlap.
 type Auditor struct {
-	source Source
-	w      *history.Writer
-	next   map[place]int64 // first offset that was not checked
+	site Site
+	w    *history.Writer
+	next map[place]int64 // first offset that was not checked
 }
 
 type place struct {
@@ -24,15 +24,15 @@ type place struct {
 }
 
 // NewAuditor makes an Auditor that writes to its own history.
-func NewAuditor(w *history.Writer, source Source) *Auditor {
-	return &Auditor{source: source, w: w, next: map[place]int64{}}
+func NewAuditor(w *history.Writer, site Site) *Auditor {
+	return &Auditor{site: site, w: w, next: map[place]int64{}}
 }
 
 // Once reads the committed offsets of every consumer, and then checks that all records below them that were not checked
 // before are decided. After an error the next call checks the same records again.
 func (a *Auditor) Once(ctx context.Context) error {
-	for _, c := range a.source.Consumers {
-		committed, err := a.source.committed(ctx, c)
+	for _, c := range a.site.Consumers {
+		committed, err := a.site.committed(ctx, c)
 		if err != nil {
 			return fmt.Errorf("dump: audit %s: offsets: %w", c.Name, err)
 		}
@@ -58,7 +58,7 @@ func (a *Auditor) Once(ctx context.Context) error {
 func (a *Auditor) topic(ctx context.Context, c Consumer, topic string, committed []history.Offset) (
 	[]history.AuditPartition, error,
 ) {
-	ends, err := a.source.ends(ctx, topic)
+	ends, err := a.site.ends(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (a *Auditor) topic(ctx context.Context, c Consumer, topic string, committed
 	}
 	found := map[int32][]history.AuditRecord{}
 	var ids []uuid.UUID
-	if err := a.source.each(ctx, topic, ranges, func(r *kgo.Record) {
+	if err := a.site.each(ctx, topic, ranges, func(r *kgo.Record) {
 		id := idOf(r)
 		ids = append(ids, id)
 		found[r.Partition] = append(found[r.Partition], history.AuditRecord{Offset: r.Offset, ID: id})
@@ -88,7 +88,7 @@ func (a *Auditor) topic(ctx context.Context, c Consumer, topic string, committed
 	if len(ids) == 0 {
 		return parts, nil
 	}
-	open, err := a.source.undecided(ctx, c.Name, ids)
+	open, err := a.site.undecided(ctx, c.Name, ids)
 	if err != nil {
 		return nil, err
 	}

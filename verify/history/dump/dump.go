@@ -17,8 +17,8 @@ import (
 	"github.com/effectonce/effectonce/verify/history"
 )
 
-// Source names the databases and topics of a run.
-type Source struct {
+// Site names the databases and topics of a run.
+type Site struct {
 	// DB can read all tables: the outbox's, the inbox's and the run's own tables (package tables).
 	DB *pgxpool.Pool
 	// Schema holds the outbox and the inbox. Empty: the connection's search_path.
@@ -37,7 +37,7 @@ type Consumer struct {
 
 // Read reads the final state: first the database, in one snapshot, then Kafka, so that events that have left the outbox
 // are in the log. Producers must have stopped, or the events that they commit meanwhile look like phantoms.
-func (s Source) Read(ctx context.Context) (history.Dump, error) {
+func (s Site) Read(ctx context.Context) (history.Dump, error) {
 	var d history.Dump
 	if err := s.readDatabase(ctx, &d); err != nil {
 		return d, fmt.Errorf("dump: the database: %w", err)
@@ -89,7 +89,7 @@ func (r *reader) read(ctx context.Context, sql string, dest []any, each func(), 
 	r.err = err
 }
 
-func (s Source) readDatabase(ctx context.Context, d *history.Dump) error {
+func (s Site) readDatabase(ctx context.Context, d *history.Dump) error {
 	prefix, err := pgschema.Prefix(s.Schema)
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (r *reader) inbox(ctx context.Context, d *history.Dump) {
 }
 
 // undecided returns the ids that a consumer has neither decided nor parked, and whose day was not dropped.
-func (s Source) undecided(ctx context.Context, consumer string, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+func (s Site) undecided(ctx context.Context, consumer string, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
 	prefix, err := pgschema.Prefix(s.Schema)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ type scene struct {
 	topic  string
 	dir    string
 	writer *history.Writer // the producer's
-	source Source
+	site   Site
 	paid   int
 }
 
@@ -78,7 +78,7 @@ func newScene(t *testing.T) *scene {
 	s.db.Exec(t, tables.SQLTables)
 	s.topic = kafkatest.Topic(t, 3, map[string]string{"max.message.bytes": "20000"})
 	s.writer = s.history("producer")
-	s.source = Source{
+	s.site = Site{
 		DB: s.db.Pool, Brokers: kafkatest.Brokers(t), Topics: []string{s.topic},
 		Consumers: []Consumer{{Name: name, Group: s.topic, Topics: []string{s.topic}}},
 	}
@@ -152,7 +152,7 @@ func (s *scene) run(done func()) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	kafka, err := publisher.NewKafka(s.source.Brokers, publisher.Config{Pin: box.Pin})
+	kafka, err := publisher.NewKafka(s.site.Brokers, publisher.Config{Pin: box.Pin})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func (s *scene) run(done func()) {
 		}
 		return apply(ctx, tx, events)
 	}
-	c, err := consumer.New(tap.Handler(w, name, in.Batch(effect)), s.source.Brokers, s.source.Topics, consumer.Config{
+	c, err := consumer.New(tap.Handler(w, name, in.Batch(effect)), s.site.Brokers, s.site.Topics, consumer.Config{
 		Group: s.topic, HeartbeatInterval: 200 * time.Millisecond, CommitEvery: 20 * time.Millisecond, Logger: quiet,
 		Observer: tap.Consumer(w, s.topic),
 	})
@@ -203,7 +203,7 @@ func (s *scene) run(done func()) {
 
 func (s *scene) verdict() history.Verdict {
 	s.t.Helper()
-	d, err := s.source.Read(s.t.Context())
+	d, err := s.site.Read(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestRead(t *testing.T) {
 	s.pay("key-2", later, false)
 	cancelled := s.pay("cancelled", later, false)
 	given := s.pay("given up", poison("", "broker"), false)
-	auditor := NewAuditor(s.history("audit"), s.source)
+	auditor := NewAuditor(s.history("audit"), s.site)
 	s.run(func() {
 		pgtest.AwaitSQL(t, s.db,
 			`select not exists (select from outbox_event) and (select count(*) = 3 from outbox_parked)`)
@@ -332,7 +332,7 @@ func (s *scene) spoil(large, broken, given history.Event) {
 		s.t.Errorf("a discard without its audit is no discard: %s", v)
 	}
 	// And a second look at offsets that were not looked at: they have passed what was parked and is gone.
-	fresh := NewAuditor(s.history("audit-2"), s.source)
+	fresh := NewAuditor(s.history("audit-2"), s.site)
 	if err := fresh.Once(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}

@@ -20,12 +20,12 @@ import (
 	"github.com/effectonce/effectonce/verify/history/tables"
 )
 
-func (s Source) client(opts ...kgo.Opt) (*kgo.Client, error) {
+func (s Site) client(opts ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(append(opts, kgo.SeedBrokers(s.Brokers...))...)
 }
 
 // readTopic reads all records of a topic up to its current end.
-func (s Source) readTopic(ctx context.Context, topic string, d *history.Dump) error {
+func (s Site) readTopic(ctx context.Context, topic string, d *history.Dump) error {
 	ends, err := s.ends(ctx, topic)
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (s Source) readTopic(ctx context.Context, topic string, d *history.Dump) er
 }
 
 // each calls do for the records of ranges of a topic's partitions, in order within a partition.
-func (s Source) each(ctx context.Context, topic string, ranges []history.End, do func(*kgo.Record)) error {
+func (s Site) each(ctx context.Context, topic string, ranges []history.End, do func(*kgo.Record)) error {
 	from, open := map[int32]kgo.Offset{}, map[int32]int64{}
 	for _, e := range ranges {
 		if e.First < e.End {
@@ -122,7 +122,7 @@ func idOf(r *kgo.Record) uuid.UUID {
 }
 
 // ends returns the first and the end offsets of a topic's partitions.
-func (s Source) ends(ctx context.Context, topic string) ([]history.End, error) {
+func (s Site) ends(ctx context.Context, topic string) ([]history.End, error) {
 	client, err := s.client()
 	if err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func offsets(ctx context.Context, client *kgo.Client, of []history.End, at int64
 }
 
 // committed returns the committed offsets of a group, -1 for none. A new cluster has no coordinator for a moment.
-func (s Source) committed(ctx context.Context, c Consumer) (list []history.Offset, err error) {
+func (s Site) committed(ctx context.Context, c Consumer) (list []history.Offset, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
@@ -201,7 +201,7 @@ func (s Source) committed(ctx context.Context, c Consumer) (list []history.Offse
 	}
 }
 
-func (s Source) askCommitted(ctx context.Context, c Consumer) ([]history.Offset, error) {
+func (s Site) askCommitted(ctx context.Context, c Consumer) ([]history.Offset, error) {
 	client, err := s.client()
 	if err != nil {
 		return nil, err
@@ -251,7 +251,7 @@ func (s Source) askCommitted(ctx context.Context, c Consumer) ([]history.Offset,
 }
 
 // CaughtUp reports whether every group has committed the ends of its topics: whether a Read would find no Lag.
-func (s Source) CaughtUp(ctx context.Context) (bool, error) {
+func (s Site) CaughtUp(ctx context.Context) (bool, error) {
 	for _, c := range s.Consumers {
 		committed, err := s.committed(ctx, c)
 		if err != nil {

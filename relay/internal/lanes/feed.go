@@ -1,40 +1,40 @@
 package lanes
 
-// Source says where a lane's events are published from.
-type Source int8
+// Feed says where a lane's events are published from.
+type Feed int8
 
 const (
 	// Pumps publish the lane from the table.
-	Pumps Source = iota
+	Pumps Feed = iota
 	// WAL: the follower publishes the lane from the WAL.
 	WAL
-	// Unassigned: the source is not known yet, and the lane is not published.
+	// Unassigned: the feed is not known yet, and the lane is not published.
 	Unassigned
 	// Offered to the follower: it publishes the lane's rest from the table, and then from the WAL.
 	Offered
 )
 
-// Assign gives those of the lanes that have no source one: Pumps or WAL.
-func (t *Table) Assign(lanes []int16, source Source) {
+// Assign gives those of the lanes that have no feed one: Pumps or WAL.
+func (t *Table) Assign(lanes []int16, feed Feed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for l := range t.each(lanes) {
-		if l.source == Unassigned {
-			l.source = source
-			l.ready = source == Pumps
-			l.parked = l.parked || source == WAL // unknown, so the prober asks
+		if l.feed == Unassigned {
+			l.feed = feed
+			l.ready = feed == Pumps
+			l.parked = l.parked || feed == WAL // unknown, so the prober asks
 		}
 	}
 }
 
-// Unassigned lists the lanes that have no source yet, with their fences.
+// Unassigned lists the lanes that have no feed yet, with their fences.
 func (t *Table) Unassigned() (lanes []int16, fences []int64) {
-	return t.fences(func(l *state) bool { return l.source == Unassigned && l.certain() })
+	return t.fences(func(l *state) bool { return l.feed == Unassigned && l.certain() })
 }
 
 // FromWAL lists the lanes that are published from the WAL, with their fences.
 func (t *Table) FromWAL() (lanes []int16, fences []int64) {
-	return t.fences(func(l *state) bool { return l.source == WAL && l.certain() })
+	return t.fences(func(l *state) bool { return l.feed == WAL && l.certain() })
 }
 
 func (t *Table) fences(want func(l *state) bool) (lanes []int16, fences []int64) {
@@ -52,7 +52,7 @@ func (t *Table) fences(want func(l *state) bool) (lanes []int16, fences []int64)
 func (t *Table) AllFromWAL() bool {
 	all, streamed := 0, 0
 	t.all(func(l *state) {
-		if all++; l.source == WAL {
+		if all++; l.feed == WAL {
 			streamed++
 		}
 	})
@@ -61,7 +61,7 @@ func (t *Table) AllFromWAL() bool {
 
 // ReleasingFromWAL lists the lanes that are published from the WAL and have parked events to release.
 func (t *Table) ReleasingFromWAL() []int16 {
-	return t.list(func(l *state) bool { return l.source == WAL && l.releasing })
+	return t.list(func(l *state) bool { return l.feed == WAL && l.releasing })
 }
 
 // Unfollowed records that no relay reads the WAL any more. The next reader decides about the lanes that were published
@@ -69,8 +69,8 @@ func (t *Table) ReleasingFromWAL() []int16 {
 func (t *Table) Unfollowed() {
 	t.Withdraw()
 	t.all(func(l *state) {
-		if l.source == WAL {
-			l.source, l.ready = Unassigned, true
+		if l.feed == WAL {
+			l.feed, l.ready = Unassigned, true
 		}
 	})
 }
@@ -82,8 +82,8 @@ func (t *Table) Offer() (some, busy bool) {
 		if !l.polled() {
 			return
 		}
-		if l.source = Pumps; l.certain() && len(l.groups) == 0 && !l.releasing {
-			l.source = Offered
+		if l.feed = Pumps; l.certain() && len(l.groups) == 0 && !l.releasing {
+			l.feed = Offered
 			some, busy = true, busy || l.busy
 		}
 	})
@@ -93,18 +93,18 @@ func (t *Table) Offer() (some, busy bool) {
 // Withdraw gives the offered lanes back to the pumps.
 func (t *Table) Withdraw() {
 	t.all(func(l *state) {
-		if l.source == Offered {
-			l.source, l.ready = Pumps, true
+		if l.feed == Offered {
+			l.feed, l.ready = Pumps, true
 		}
 	})
 }
 
 // HandedOver records that an offered lane is published from the WAL from now on.
 func (t *Table) HandedOver(lane int16, fence int64) {
-	t.update(lane, fence, func(l *state) { l.source, l.woken, l.ready = WAL, false, false })
+	t.update(lane, fence, func(l *state) { l.feed, l.woken, l.ready = WAL, false, false })
 }
 
 // HandedBack records that a lane is no longer published from the WAL, but by the pumps.
 func (t *Table) HandedBack(lane int16, fence int64) {
-	t.update(lane, fence, func(l *state) { l.source, l.fresh, l.ready, l.due = Pumps, true, true, true })
+	t.update(lane, fence, func(l *state) { l.feed, l.fresh, l.ready, l.due = Pumps, true, true, true })
 }

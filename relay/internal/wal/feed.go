@@ -12,8 +12,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
-// Source publishes the committed events of an outbox from the WAL, for one relay. Every field is required.
-type Source struct {
+// Feed publishes the committed events of an outbox from the WAL, for one relay. Every field is required.
+type Feed struct {
 	*start.Start
 	Cycle *cycle.Cycle // it sends, and claims what lanes have in the table; a batch is as large as a claim
 	Part  *Part
@@ -26,16 +26,16 @@ type Source struct {
 }
 
 // set sets the relay's part, and tells the keeper, which takes lanes by it.
-func (src *Source) set(to mode, why error) {
-	if src.Part.set(to, why) {
-		src.Signals.Beat()
+func (feed *Feed) set(to mode, why error) {
+	if feed.Part.set(to, why) {
+		feed.Signals.Beat()
 	}
 }
 
 // kick wakes the pumps and the prober.
-func (src *Source) kick() {
-	src.Signals.Kick()
-	src.Signals.Probe()
+func (feed *Feed) kick() {
+	feed.Signals.Kick()
+	feed.Signals.Probe()
 }
 
 // retry is the pause before the next attempt to read the WAL if somebody must change something first, or if another
@@ -47,12 +47,12 @@ const retry = 2 * time.Second
 func unreadableTimeout(lease time.Duration) time.Duration { return lease + lease/3 }
 
 // Run reads the WAL until ctx ends, and recovers from all errors. It finishes events in progress while work lives.
-func (src *Source) Run(ctx, work context.Context) {
+func (feed *Feed) Run(ctx, work context.Context) {
 	pause, logged, try := outage.NewBackOff(), "", try{}
 	for ctx.Err() == nil {
 		try.Worked = false
-		err := src.read(ctx, work, &try)
-		src.Lanes.Unfollowed()
+		err := feed.read(ctx, work, &try)
+		feed.Lanes.Unfollowed()
 		if ctx.Err() != nil {
 			return
 		}
@@ -63,14 +63,14 @@ func (src *Source) Run(ctx, work context.Context) {
 			pause.Reset()
 			continue
 		case errors.Is(err, errStandby):
-			src.set(standby, err)
+			feed.set(standby, err)
 			wait = retry
 			try.Restart()
 		case errors.As(err, &unusable), errors.Is(err, errNotYet):
-			src.set(unavailable, err)
+			feed.set(unavailable, err)
 			if logged != err.Error() {
 				logged = err.Error()
-				src.Log.Error("events are published from the table and not from the WAL", "error", err)
+				feed.Log.Error("events are published from the table and not from the WAL", "error", err)
 			}
 			wait = retry
 			try.Restart()
@@ -79,24 +79,24 @@ func (src *Source) Run(ctx, work context.Context) {
 				pause.Reset()
 				logged, wait = "", pause.NextBackOff()
 			}
-			src.Log.Warn("reading the WAL was interrupted; trying again", "error", err)
-			to := src.Part.now()
-			if try.TimedOut(unreadableTimeout(src.Lease)) && to != unavailable {
-				src.Log.Error("the WAL cannot be read for a while: events are published from the table meanwhile",
+			feed.Log.Warn("reading the WAL was interrupted; trying again", "error", err)
+			to := feed.Part.now()
+			if try.TimedOut(unreadableTimeout(feed.Lease)) && to != unavailable {
+				feed.Log.Error("the WAL cannot be read for a while: events are published from the table meanwhile",
 					"error", err)
 				to = unavailable
 			}
-			src.set(to, err)
+			feed.set(to, err)
 		}
 		_ = sleep.For(ctx, wait)
 	}
 }
 
 // read finds out whether this relay should read the WAL, and does so until ctx ends. Nil: try again at once.
-func (src *Source) read(ctx, work context.Context, try *try) error {
-	s := src.Session("wal")
+func (feed *Feed) read(ctx, work context.Context, try *try) error {
+	s := feed.Session("wal")
 	defer s.Close()
-	slot := &slot{src, s}
+	slot := &slot{feed, s}
 	st, err := slot.State(ctx)
 	switch {
 	case pgerr.Is(err, pgerr.Untranslatable):
@@ -113,7 +113,7 @@ func (src *Source) read(ctx, work context.Context, try *try) error {
 		return &unusableError{Why: why}
 	}
 	if !st.Same {
-		if _, err := src.Cycle.RaiseIncarnation(ctx, s); err != nil {
+		if _, err := feed.Cycle.RaiseIncarnation(ctx, s); err != nil {
 			return err
 		}
 	}
@@ -130,11 +130,11 @@ func (src *Source) read(ctx, work context.Context, try *try) error {
 		return err
 	}
 	try.Begins(st)
-	reader, err := openReader(ctx, src, st)
+	reader, err := openReader(ctx, feed, st)
 	if err != nil {
 		return err
 	}
-	err = newFollower(src, s, st, reader).run(ctx, work, try)
+	err = newFollower(feed, s, st, reader).run(ctx, work, try)
 	try.Ended(err)
 	return err
 }
