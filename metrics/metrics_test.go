@@ -47,8 +47,8 @@ func (r *recorder) Register(c prometheus.Collector) error {
 	return r.Registerer.Register(c)
 }
 
-// documented reads the tables of docs/metrics.md: labels and types by name. What ends in _total is a counter, a
-// histogram's meaning begins so, and all others are gauges.
+// documented reads the tables of docs/metrics.md: labels and types by name. A name in _total is a counter, a metric
+// whose meaning begins with "histogram" is one, and all others are gauges.
 func documented(t *testing.T) (names, types map[string]string) {
 	t.Helper()
 	docs, err := os.ReadFile("../docs/metrics.md")
@@ -72,7 +72,7 @@ func documented(t *testing.T) (names, types map[string]string) {
 	return names, types
 }
 
-// TestNames compares the registered metrics, labels and types with those that the docs list.
+// TestNames compares the registered metrics, labels and types with the tables of the docs.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -113,7 +113,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// call calls every callback of an Observer, and fails for one that has no metric.
+// call calls every callback of an Observer, and fails for a callback without a metric.
 func call(t *testing.T, observer any) {
 	t.Helper()
 	v := reflect.ValueOf(observer)

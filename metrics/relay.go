@@ -268,8 +268,8 @@ func (m *Relay) Away() error {
 	return errors.Join(errs...)
 }
 
-// Run reads the metrics of r's outbox every [SampleEvery] until ctx ends, and returns nil. After an error they keep
-// their last values; sampled_timestamp_seconds shows their age.
+// Run reads the metrics of r's outbox every [SampleEvery] until ctx ends, and returns nil. After an error the
+// metrics keep their last values; sampled_timestamp_seconds shows their age.
 func (m *Relay) Run(ctx context.Context, r *relay.Relay) error {
 	m.relay.Store(r)
 	poll(ctx, func(ctx context.Context) {

@@ -51,7 +51,8 @@ func (s *set) counter(name, help string) prometheus.Counter {
 	return c
 }
 
-// counters makes counters with one label. Those of values start at 0, so that a rate includes the first increment.
+// counters makes counters with one label. The counters of values start at 0, so that a rate includes the first
+// increment.
 func (s *set) counters(name, help, label string, values ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts(s.options(name, help)), []string{label})
 	for _, v := range values {
@@ -94,7 +95,7 @@ type sample struct {
 	value      float64
 }
 
-// gauges are those of a list of samples, in its order.
+// gauges are the gauges of a list of samples, in its order.
 type gauges []prometheus.Gauge
 
 func (s *set) sampleGauges(list []sample) (g gauges) {

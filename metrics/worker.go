@@ -34,8 +34,8 @@ type consumerMetrics struct {
 	status                                                                        *status
 }
 
-// NewWorker registers the metrics of a worker. consumerName is the inbox's, and the value of the label "consumer". It
-// fails if the metrics of this consumer are registered already.
+// NewWorker registers the metrics of a worker. consumerName is the inbox's consumer, and becomes the label "consumer".
+// It fails if the metrics of this consumer are registered already.
 func NewWorker(to prometheus.Registerer, consumerName string) (*Worker, error) {
 	to = prometheus.WrapRegistererWith(prometheus.Labels{"consumer": consumerName}, to)
 	m := &Worker{}
@@ -86,7 +86,7 @@ func (f *consumerMetrics) register(s *set) {
 	f.replaced = s.counter("replaced_logs_total", "Times that a partition's log ended before the processed offset: "+
 		"the topic was created again or truncated.")
 	f.repeated = s.counter("repeated_events_total", "Duplicates below the offset that the database has processed: the "+
-		"group's offset was below it.")
+		"group's offset was lower.")
 	f.reapplied = s.counter("reapplied_events_total", "Events applied below the offset that the database has "+
 		"processed: their ids were missing.")
 	f.forgotten = s.counter("forgotten_events_total", "Events applied below the group's committed offset: the "+
@@ -150,8 +150,8 @@ func (m *Worker) Consumer() consumer.Observer {
 	}
 }
 
-// Run reads the inbox's metrics from the database every [SampleEvery] until ctx ends, and returns nil. Those of c are
-// read at each scrape. Either may be nil. After an error metrics keep their last values.
+// Run reads the inbox's metrics from the database every [SampleEvery] until ctx ends, and returns nil. The
+// metrics of c are read at each scrape. in and c may be nil. After an error metrics keep their last values.
 func (m *Worker) Run(ctx context.Context, in *inbox.Inbox, c *consumer.Consumer) error {
 	m.consumer.status.watch(c)
 	if in == nil {
