@@ -63,7 +63,7 @@ func (c *conn) end() error {
 
 func (c *conn) refuse() error {
 	c.refused.Store(true)
-	// The lender learns of it, even if do's errors are dropped.
+	// The lender must know about it even if do drops the error.
 	if lender, ok := c.tx.(interface{ Refuse() error }); ok {
 		_ = lender.Refuse()
 	}

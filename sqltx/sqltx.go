@@ -1,5 +1,5 @@
 // Package sqltx lends an open transaction of pgx to code that is written for database/sql, and so to GORM, ent, sqlx
-// and bun: an effect of theirs commits together with the event's id in the inbox, or not at all.
+// and bun: an effect written with them commits together with the event's id in the inbox, or not at all.
 //
 //	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 //		return sqltx.Do(ctx, tx, func(tx *sql.Tx) error {
@@ -20,12 +20,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// errEnded is what Commit and Rollback of a lent transaction return.
+// errEnded is the error of Commit and Rollback of a lent transaction.
 var errEnded = errors.New("sqltx: the transaction is lent, and is neither committed nor rolled back by who borrowed " +
 	"it: return an error to have it rolled back, or execute SAVEPOINT and ROLLBACK TO for a part of it")
 
 // Do calls do with tx as a transaction of database/sql, and returns its error. Both are the same transaction: each sees
-// what was written through the other. Do itself sends nothing.
+// the rows that were written through the other. Do itself sends nothing.
 //
 // The *sql.Tx refuses Commit and Rollback, as methods and as statements: Do then returns an error whatever do returns,
 // and an inbox parks the event. After these methods, and after do, the *sql.Tx is done, and open rows are closed. Do

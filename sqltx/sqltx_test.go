@@ -26,7 +26,7 @@ func written(t *testing.T, db *pgtest.DB) string {
 	return pgtest.One[string](t, db, "select coalesce(string_agg(n::text, ' ' order by n), '') from written")
 }
 
-// TestBothAreOneTransaction: what one writes the other reads, with and without a prepared statement.
+// TestBothAreOneTransaction: each reads the rows that the other writes, with and without a prepared statement.
 func TestBothAreOneTransaction(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
@@ -65,7 +65,7 @@ func TestBothAreOneTransaction(t *testing.T) {
 	}
 }
 
-// TestEndIsRefused: neither Commit nor Rollback does anything, and the caller hears of them.
+// TestEndIsRefused: Commit and Rollback do nothing, and Do returns their error.
 func TestEndIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(tx *sql.Tx) error{
@@ -105,7 +105,7 @@ func TestEndIsRefused(t *testing.T) {
 	}
 }
 
-// TestAfterDo: what do leaves behind cannot reach the connection, which is the caller's again.
+// TestAfterDo: rows, statements and goroutines that outlive do cannot use the connection, which is the caller's again.
 func TestAfterDo(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
@@ -133,7 +133,7 @@ func TestAfterDo(t *testing.T) {
 	}
 }
 
-// TestPanic: it passes through, and the connection is the caller's again.
+// TestPanic: a panic of do passes through, and the connection is the caller's again.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
@@ -182,8 +182,8 @@ func TestContextEndsInStatement(t *testing.T) {
 	}
 }
 
-// TestContextEnds: database/sql rolls back in a goroutine of its own. Do has waited for it, and says that do is not
-// done.
+// TestContextEnds: database/sql rolls back in a goroutine of its own. Do has waited for it, and returns an
+// error.
 func TestContextEnds(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(tx *sql.Tx, cancel func()) error{

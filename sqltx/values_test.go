@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver that this one is compared with
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver to compare with
 
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/sqltx"
@@ -28,7 +28,7 @@ var expressions = []string{
 	"int4range(1, 5)", "row(1, 'a')", "'(1,2)'::point", "'x'::\"char\"",
 }
 
-// TestValues: what is read is what pgx's own driver reads, in every mode of pgx.
+// TestValues: values are read as pgx's own driver reads them, in every mode of pgx.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -57,7 +57,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// read is what database/sql tells of a column.
+// read is a column's value and type as database/sql reports them.
 type read struct {
 	name, typ, scan string
 	value           any
