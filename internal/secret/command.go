@@ -18,7 +18,7 @@ const commandTimeout = 10 * time.Second
 // Command is a Value of ByCommand, for a flag.
 type Command struct{ Value }
 
-// UnmarshalText makes the Value that ByCommand makes; an empty text makes the zero Value.
+// UnmarshalText sets the Value as ByCommand does; an empty text sets the zero Value.
 func (c *Command) UnmarshalText(line []byte) error {
 	*c = Command{}
 	if len(line) > 0 {
@@ -43,7 +43,7 @@ type command struct {
 	line    string
 	timeout time.Duration
 
-	mu    sync.Mutex // one run at a time: connections that are made at once share what has an end
+	mu    sync.Mutex // one run at a time: concurrent connections share a secret that expires
 	text  string
 	until time.Time
 }
@@ -57,7 +57,7 @@ func (c *command) reveal() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
 	cmd := shell(ctx, c.line)
-	cmd.WaitDelay = time.Second // for whoever has its output open and was not killed
+	cmd.WaitDelay = time.Second // a process that escaped the kill may hold the output open
 	out, err := cmd.Output()
 	if err != nil && ctx.Err() != nil {
 		return "", fmt.Errorf("the command that prints it took more than %v and was killed", c.timeout)

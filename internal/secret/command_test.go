@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestCommand: a command is run for each reveal, and not again while what it printed is good.
+// TestCommand: a command is run for each reveal, but not again before its secret expires.
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	runs := filepath.Join(t.TempDir(), "runs")
@@ -43,7 +43,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestCommandFails: the error says what to do, and nothing of what the command printed.
+// TestCommandFails: the error says what to do, and contains no output of the command.
 func TestCommandFails(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
@@ -59,7 +59,7 @@ func TestCommandFails(t *testing.T) {
 	}
 }
 
-// TestCommandHangs: it is killed with what it has started, and the next one is run.
+// TestCommandHangs: a command that hangs is killed with its children, and the next reveal runs it again.
 func TestCommandHangs(t *testing.T) {
 	t.Parallel()
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -75,7 +75,7 @@ func TestCommandHangs(t *testing.T) {
 	if got, err := c.reveal(); err == nil || !strings.Contains(err.Error(), "was killed") || got != "" {
 		t.Errorf("%q, %v", got, err)
 	}
-	// The end of the pipe comes when nobody has it open for writing any more.
+	// The pipe ends when no process has it open for writing.
 	if err := alive.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}

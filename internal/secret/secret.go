@@ -17,7 +17,7 @@ const stars = "***"
 // ErrEmptyFile is wrapped by the error for an empty file, such as one that is being replaced.
 var ErrEmptyFile = errors.New("the file is empty")
 
-// Value is a secret, or its source. The zero Value is not set.
+// Value is a secret, or the file or command that has it. The zero Value is not set.
 type Value struct {
 	// A closure: fmt and debuggers print unexported fields without their methods.
 	read func() (string, error)
@@ -50,7 +50,7 @@ func InFile(path string) Value {
 	}}
 }
 
-// IsSet reports whether the Value has a secret or a source.
+// IsSet reports whether the Value has a secret, a file or a command.
 func (v Value) IsSet() bool { return v.read != nil }
 
 // Reveal returns the secret, or "" for the zero Value. Only a file or a command can fail; the error does not contain
@@ -62,7 +62,7 @@ func (v Value) Reveal() (string, error) {
 	return v.read()
 }
 
-// UnmarshalText makes the Value that Of makes.
+// UnmarshalText sets the Value as Of does.
 func (v *Value) UnmarshalText(text []byte) error {
 	*v = Of(string(text))
 	return nil
