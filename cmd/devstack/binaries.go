@@ -28,7 +28,7 @@ const (
 	central = "https://repo1.maven.org/maven2"
 )
 
-// cacheDir is the directory of the programs. Under root it is readable for everybody, because the server runs as
+// cacheDir is the directory of the programs. Under root it is readable for all users, because the server runs as
 // another account.
 func cacheDir() (string, error) {
 	if os.Geteuid() == 0 {
@@ -103,7 +103,7 @@ func sweep(cache string) {
 	}
 }
 
-// fetch downloads Postgres from a Maven repository, checks it, and unpacks it to dir. Elsewhere it writes nothing.
+// fetch downloads Postgres from a Maven repository, checks it, and unpacks it to dir. It writes to no other place.
 func fetch(ctx context.Context, repository, dir string) error {
 	artifact := "embedded-postgres-binaries-" + platform()
 	url := fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%[2]s-%[3]s.jar", repository, artifact, version)
@@ -221,7 +221,7 @@ func extract(root *os.Root, h *tar.Header, content io.Reader) error {
 	return fmt.Errorf("%s is of an unknown kind", h.Name)
 }
 
-// readable makes the programs readable and executable for everybody, whatever the umask was.
+// readable makes the programs readable and executable for all users, whatever the umask was.
 func readable(home string) error {
 	return filepath.WalkDir(home, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type()&fs.ModeSymlink != 0 {

@@ -65,7 +65,7 @@ func repository(t *testing.T, archive string, damaged bool) (url string) {
 	return s.URL
 }
 
-// TestFetch: what is downloaded is checked, and unpacked where it belongs. Nothing is left elsewhere.
+// TestFetch: a download is checked, and unpacked into its directory alone.
 func TestFetch(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)

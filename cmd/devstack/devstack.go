@@ -1,6 +1,6 @@
 // Package devstack runs a Postgres and a Kafka on a machine that has neither: a real Postgres, downloaded once and
-// started as a child process, and an imitation of Kafka in this process. The demo throws their data away at the end,
-// relay-dev keeps it in a folder. It is for nothing that must not be lost.
+// started as a child process, and an imitation of Kafka in this process. The demo deletes their data at the end,
+// relay-dev keeps it in a folder. Do not use it for data that matters.
 package devstack
 
 import (
@@ -18,15 +18,15 @@ import (
 
 // Config of a server. The zero value is a server whose data is temporary, on a free port.
 type Config struct {
-	// Dir is where the data is kept, in a folder of its own, for the next start. StartPostgres needs one in any case.
+	// Dir has the data, in a folder of its own, also for the next start. Required for StartPostgres.
 	Dir string
-	// Keep: the data is to survive the server. Otherwise it trades durability for speed.
+	// Keep makes the data survive the server. Otherwise the server trades durability for speed.
 	Keep bool
-	// Port of 127.0.0.1 to take when it is free. 0, and when it is not free: any.
+	// Port of 127.0.0.1. If it is 0 or not free, the server takes any free port.
 	Port int
 }
 
-// Folder makes a folder and takes it for this process, until unlock. Empty: the user's own, under the cache.
+// Folder makes a folder and locks it for this process until unlock. An empty path means a folder in the user's cache.
 func Folder(dir string) (path string, unlock func(), err error) {
 	if dir == "" {
 		cache, err := cacheDir()
@@ -61,7 +61,7 @@ type Kafka struct{ cluster *kfake.Cluster }
 func StartKafka(cfg Config) (*Kafka, error) {
 	options := []kfake.Opt{kfake.NumBrokers(1)}
 	if cfg.Keep {
-		// A folder that is made anew is another cluster: its logs begin anew.
+		// A new folder means a new cluster: its logs begin at 0.
 		options = []kfake.Opt{
 			kfake.NumBrokers(3), kfake.DataDir(filepath.Join(cfg.Dir, "kafka")), kfake.ClusterID(rand.Text()),
 		}

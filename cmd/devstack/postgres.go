@@ -37,7 +37,7 @@ type Postgres struct {
 	process             *child.Process
 }
 
-// StartPostgres starts a server with its data in a folder of cfg.Dir, which must exist. Under root it gives everybody
+// StartPostgres starts a server with its data in a folder of cfg.Dir, which must exist. Under root it gives all users
 // access to Dir, because the server runs as another account. It downloads the programs the first time and logs that.
 // The caller calls Stop.
 func StartPostgres(ctx context.Context, cfg Config, log func(string)) (*Postgres, error) {
@@ -81,7 +81,7 @@ func free(port int) bool {
 	return l.Close() == nil
 }
 
-// prepare makes the data, or finds what an earlier server has kept. What is half made has another name.
+// prepare creates the data directory, or finds the one of an earlier server. It is renamed when it is complete.
 func (s *Postgres) prepare(ctx context.Context, parent string) error {
 	if !s.keep {
 		return s.initdb(ctx, parent)
@@ -162,7 +162,7 @@ func (s *Postgres) initdb(ctx context.Context, parent string) error {
 	return os.Remove(password)
 }
 
-// reachable: everybody can get to dir.
+// reachable lets all users into dir.
 func reachable(dir string) error {
 	for at := dir; ; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
