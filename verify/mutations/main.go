@@ -52,7 +52,7 @@ func run(ctx context.Context, names []string, part string, parallel int) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	// All of them first: a patch that no longer applies is reported before anything is built.
+	// All patches first: one that no longer applies is reported before anything is built.
 	overlays := make([]string, len(list))
 	for i, m := range list {
 		if overlays[i], err = m.overlay(ctx, module, dir); err != nil {
@@ -81,8 +81,8 @@ func moduleDir(ctx context.Context) (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(out))), err
 }
 
-// partOf returns the bugs of a part, given as "i/n". Neighbours are of the same room, so each part has some of every
-// room.
+// partOf returns the bugs of a part, given as "i/n". Neighbours in the list are of the same room, so each part has bugs
+// of every room.
 func partOf(list []mutation, part string) (of []mutation, err error) {
 	if part == "" {
 		return list, nil
@@ -100,14 +100,14 @@ func partOf(list []mutation, part string) (of []mutation, err error) {
 	return of, nil
 }
 
-// job is one run of a binary, and what must come of it.
+// job is one run of a binary, and its expected result.
 type job struct {
 	bug    string // "": none
 	binary binary
 	found  []finder // with a bug, the one that must fail; without, all that must pass
 }
 
-// jobs are the runs without a bug, which are the longest, and then one for each bug and test.
+// jobs returns the runs without a bug, which are the longest, and then one run for each bug and test.
 func jobs(list []mutation, overlays []string, dir string) (all []job) {
 	at, seen := map[string]int{}, map[string]map[string]bool{} // by room
 	for _, m := range list {
@@ -143,7 +143,7 @@ type gate struct {
 	mu sync.Mutex // of the output
 }
 
-// all runs jobs and prints a line for each test as it ends. It returns how many are not as they must be.
+// all runs jobs and prints a line for each test as it ends. It returns the number of unexpected results.
 func (g *gate) all(ctx context.Context, jobs []job, parallel int) (missed int) {
 	type ready struct {
 		job
@@ -179,7 +179,7 @@ func (g *gate) all(ctx context.Context, jobs []job, parallel int) (missed int) {
 	return int(misses.Load())
 }
 
-// run runs the tests of a job, which could not be built if failed is not nil.
+// run runs the tests of a job; failed is the error of its build.
 func (g *gate) run(ctx context.Context, j job, failed error) (missed int64) {
 	began, out := time.Now(), ""
 	err := failed

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPatches: each of them has its header, applies to the product as it is, and changes it.
+// TestPatches: each patch has its header, applies to the product as it is, and changes it.
 func TestPatches(t *testing.T) {
 	t.Parallel()
 	module, err := moduleDir(t.Context())
@@ -67,7 +67,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParts: together they are all of them, each once.
+// TestParts: together the parts have every bug once.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	list := []mutation{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}, {Name: "e"}}
@@ -114,7 +114,7 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestJudge: the gate can say no.
+// TestJudge: the gate reports tests that miss a bug.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	failed := exec.Command("go", "no-such-command").Run()
@@ -161,7 +161,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestPatchNoLongerApplies is told by its name.
+// TestPatchNoLongerApplies: the error names the patch.
 func TestPatchNoLongerApplies(t *testing.T) {
 	t.Parallel()
 	module, err := moduleDir(t.Context())

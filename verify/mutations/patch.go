@@ -16,10 +16,10 @@ import (
 // mutation is a bug as a patch, and the tests that must find it.
 type mutation struct {
 	Name    string // the file's name without .patch
-	Wrong   string // what the program does with the bug, and what comes of it for its user
+	Wrong   string // what the program does with the bug, and the consequence for its user
 	finders []finder
 
-	files []string // what the patch changes, by their paths in the module
+	files []string // changed by the patch, as paths in the module
 	diff  []byte
 }
 
@@ -27,10 +27,10 @@ type mutation struct {
 type finder struct {
 	Room string // the directory of the test's package
 	Test string // the test, or one of its subtests
-	Says string // what the test prints when it has found the bug, and has not just failed
+	Says string // a text that the test prints only if it has found the bug
 }
 
-// load reads the mutations of a directory, or those of them that are named.
+// load reads the mutations of a directory: the named ones, or all.
 func load(dir string, names []string) ([]mutation, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.patch"))
 	if err != nil {
@@ -102,8 +102,8 @@ func parse(name string, text []byte) (mutation, error) {
 	return m, nil
 }
 
-// overlay applies the patch to copies below dir, and writes what `go test -overlay` reads: the module's files stay as
-// they are.
+// overlay applies the patch to copies below dir, and writes the file for `go test -overlay`: the module's files do not
+// change.
 func (m mutation) overlay(ctx context.Context, module, dir string) (path string, err error) {
 	dir = filepath.Join(dir, m.Name)
 	replace := map[string]string{}
@@ -121,7 +121,7 @@ func (m mutation) overlay(ctx context.Context, module, dir string) (path string,
 		}
 		replace[filepath.Join(module, file)] = to
 	}
-	// git is on every machine that has a clone, and applies nothing whose context has changed.
+	// Every machine with a clone has git, and git applies no patch whose context has changed.
 	cmd := exec.CommandContext(ctx, "git", "apply", "-p1", "-")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir))

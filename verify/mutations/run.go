@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// within is how long a test may take to find a bug. Nearly all need less than a second. It is longer than what a test
-// itself waits for, up to 5 minutes, and it ends a test that would wait for ever instead of failing.
+// within is how long a test may take to find a bug. Nearly all need less than a second. It is longer than
+// the waits inside tests, up to 5 minutes, and ends a test that would hang instead of failing.
 const within = 6 * time.Minute
 
 // binary is the compiled tests of a package.
@@ -23,8 +23,8 @@ type binary struct {
 	path    string
 }
 
-// build returns the processor time that it has used. Nobody debugs these binaries, and each of them is built for one
-// run, so what makes them fast, or readable for a debugger, is left out. That halves the time.
+// build returns the processor time that it has used. Each binary is built for one run and never debugged, so it is
+// built without optimizations and debug information. That halves the time.
 func (b binary) build(ctx context.Context, module string) (time.Duration, error) {
 	args := []string{
 		"test", "-c", "-o", b.path, "-vet=off", "-ldflags=-s", "-gcflags=" + own + "=-dwarf=false -l",
@@ -41,7 +41,7 @@ func (b binary) build(ctx context.Context, module string) (time.Duration, error)
 	return used(cmd), err
 }
 
-// own are the packages of this module: what others have written is compiled already, as all tests want it.
+// own are the packages of this module; dependencies are in the build cache, compiled with the usual flags.
 const own = "github.com/effectonce/effectonce/..."
 
 func used(cmd *exec.Cmd) time.Duration {
@@ -51,7 +51,7 @@ func used(cmd *exec.Cmd) time.Duration {
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }
 
-// test runs tests of the binary, and returns their output and the processor time that they have used.
+// test runs tests of the binary, and returns their output and their processor time.
 func (b binary) test(ctx context.Context, module string, tests []finder) (string, time.Duration, error) {
 	patterns := make([]string, len(tests))
 	for i, f := range tests {
@@ -72,10 +72,10 @@ func (b binary) test(ctx context.Context, module string, tests []finder) (string
 	return out.String(), used(cmd), err
 }
 
-// passes reports why an output is not that of a test that ran and passed, or "".
+// passes returns "" if the output shows that the test ran and passed, otherwise the reason why not.
 func (f finder) passes(out string, err error) string {
 	switch {
-	case strings.Contains(out, "--- PASS: "+f.Test+" "): // of a name that no subtest has, the test itself passes
+	case strings.Contains(out, "--- PASS: "+f.Test+" "): // the space excludes subtests
 		return ""
 	case err != nil:
 		return fmt.Sprintf("it fails without a bug: %v: %s", err, f.about(out))
@@ -83,7 +83,7 @@ func (f finder) passes(out string, err error) string {
 	return "there is no such test, or it was skipped: " + tail(out)
 }
 
-// about returns what the test printed, of an output in which the lines of parallel tests alternate, or else its end.
+// about returns the test's lines of an output in which parallel tests alternate; if it has none, the output's end.
 func (f finder) about(out string) string {
 	name, _, _ := strings.Cut(f.Test, "/")
 	lines, prints := "", false
@@ -103,7 +103,7 @@ func (f finder) about(out string) string {
 	return tail(lines)
 }
 
-// finds returns the line in which the test says that it has found the bug, or why it has not.
+// finds returns the line with the finder's Says, or the reason why the test has not found the bug.
 func (f finder) finds(out string, err error) (said, missed string) {
 	var exit *exec.ExitError
 	name, _, _ := strings.Cut(f.Test, "/")
@@ -123,7 +123,7 @@ func (f finder) finds(out string, err error) (said, missed string) {
 	return "", fmt.Sprintf("it failed and did not say %q: %s", f.Says, f.about(out))
 }
 
-// pattern is a test's name as -test.run wants it: nothing beside it.
+// pattern returns a -test.run pattern that matches this test alone.
 func pattern(test string) string {
 	parts := strings.Split(test, "/")
 	for i, p := range parts {
