@@ -102,8 +102,7 @@ type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// Read returns the rows of a statement. It fails where row-level security would hide some: what waits would look like
-// nothing.
+// Read returns the rows of a statement. It fails if row-level security would hide rows: a backlog would look empty.
 func Read[T any](ctx context.Context, db DB, scan pgx.RowToFunc[T], statement string, args ...any) (list []T,
 	err error,
 ) {

@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/admin"
 )
 
-// arguments are those of the statement, after its consumer if it has one.
+// arguments returns the statement's arguments for a filter. An inbox's statement has its consumer before them.
 func arguments(f admin.FailureFilter, tenant any) []any {
 	at := func(t time.Time) *time.Time {
 		if t.IsZero() {
@@ -28,8 +28,8 @@ func arguments(f admin.FailureFilter, tenant any) []any {
 	return []any{tenant, f.Topic, f.Type, f.Code, kinds, at(f.Since), at(f.Until), f.Count, limit}
 }
 
-// Failures returns the failures that a statement selects, the longest parked first. tenant is the filter's as the
-// statement takes it; first are arguments before the filter's.
+// Failures returns the failures that a statement selects, the longest parked first. tenant is the filter's tenant in
+// the statement's type; first are the arguments before the filter's.
 func (p *Person) Failures(ctx context.Context, statement string, f admin.FailureFilter, tenant any, first ...any) (
 	[]admin.Failure, error,
 ) {

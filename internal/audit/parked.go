@@ -26,7 +26,8 @@ func (p *Person) BlockedKeys(ctx context.Context, statement string, args ...any)
 	}, statement, args...)
 }
 
-// NoJSON returns where a payload stops being JSON, if the one before it was JSON. It returns nil for a tombstone.
+// NoJSON reports that an edit replaces JSON (was) by text that is not JSON (is); the error names the first wrong byte.
+// It returns nil for a tombstone.
 func NoJSON(was, is []byte) error {
 	var any json.RawMessage
 	err := json.Unmarshal(is, &any)
@@ -37,8 +38,8 @@ func NoJSON(was, is []byte) error {
 	return fmt.Errorf("at byte %d: %w", broken.Offset, err)
 }
 
-// CheckBefore refuses an edit whose Before or HeadersBefore are not those of the event. It refuses a payload that is no
-// JSON in place of one that is, unless AnyBytes is set.
+// CheckBefore refuses an edit whose Before or HeadersBefore do not match the event. Unless AnyBytes is set, it also
+// refuses to replace a JSON payload by another kind of payload.
 func CheckBefore(e admin.Edit, id int64, payload []byte, contentType string, own [][2]string) error {
 	if e.Before != nil && sha256.Sum256(payload) != *e.Before ||
 		e.HeadersBefore != nil && admin.HeadersSum(contentType, own) != *e.HeadersBefore {
@@ -54,7 +55,7 @@ func CheckBefore(e admin.Edit, id int64, payload []byte, contentType string, own
 	return nil
 }
 
-// OwnHeaders are those of a record that the producer chose, and its content type.
+// OwnHeaders returns the headers that the record's producer chose, and its content type.
 func OwnHeaders(headers []event.Header) (contentType string, own [][2]string) {
 	for _, h := range headers {
 		switch {
