@@ -24,7 +24,7 @@ type aside struct {
 	// Rows to write.
 	behind, quarantine rows
 	asked              []*planID             // the events of quarantine
-	forget             map[place][]uuid.UUID // recorded ids to delete again
+	forget             map[route][]uuid.UUID // recorded ids to delete again
 }
 
 // batcher is a connection, or a transaction.
@@ -39,7 +39,7 @@ type batcher interface {
 func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []event.Event, bounds bool) (
 	*aside, *failure,
 ) {
-	a := &aside{outcomes: map[int]Outcome{}, forget: map[place][]uuid.UUID{}}
+	a := &aside{outcomes: map[int]Outcome{}, forget: map[route][]uuid.UUID{}}
 	hashes := make([][]byte, len(events))
 	for _, id := range p.ids {
 		if e := &events[id.index]; id.isNew {
@@ -63,14 +63,14 @@ func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []
 		case asideQuarantine:
 			in.quarantine(a, id, e)
 		case asideOther:
-			a.forget[id.place] = append(a.forget[id.place], id.id)
+			a.forget[id.route] = append(a.forget[id.route], id.id)
 			in.quarantine(a, id.other(), e)
 		case asideOpen:
 			a.outcomes[int(id.index)] = Duplicate
-			a.forget[id.place] = append(a.forget[id.place], id.id)
+			a.forget[id.route] = append(a.forget[id.route], id.id)
 		case asideBehind:
 			a.outcomes[int(id.index)] = Parked
-			a.forget[id.place] = append(a.forget[id.place], id.id)
+			a.forget[id.route] = append(a.forget[id.route], id.id)
 			a.behind.add(e, id.id, hashes[id.index], kindBehind, "", "", 0)
 		}
 	}
@@ -85,8 +85,8 @@ func (in *Inbox) setAside(ctx context.Context, on batcher, p *planned, events []
 
 // quarantine adds an event to those that a quarantines.
 func (in *Inbox) quarantine(a *aside, id *planID, e *event.Event) {
-	a.quarantine.add(e, id.id, nil, kindQuarantined, quarantineCode(id.place),
-		whyUndecidable(id.place, e, *in.state.Load(), in.cfg.windowDays).Error(), 0)
+	a.quarantine.add(e, id.id, nil, kindQuarantined, quarantineCode(id.route),
+		whyUndecidable(id.route, e, *in.state.Load(), in.cfg.windowDays).Error(), 0)
 	a.asked = append(a.asked, id)
 	a.outcomes[int(id.index)] = Duplicate // unless the quarantine takes it
 }
@@ -145,7 +145,7 @@ func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UU
 		listFull, marked := marks[string(hashes[id.index])]
 		content, isOpen := open[id.id]
 		switch {
-		case id.place.undecidable():
+		case id.route.undecidable():
 			list = append(list, asideAt{i, asideQuarantine})
 		case !id.isNew:
 		case isOpen && otherContent(content, id.content):
@@ -161,7 +161,7 @@ func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UU
 	return list, -1
 }
 
-func quarantineCode(p place) string {
+func quarantineCode(p route) string {
 	switch p {
 	case tooOld:
 		return CodeTooOld
@@ -250,7 +250,7 @@ func (in *Inbox) writeAside(ctx context.Context, on batcher, a *aside) error {
 
 // forgets returns the statement that deletes the id of an event that waits; the id is inserted again when the event
 // runs. Empty: the event has no row.
-func forgets(where place) string {
+func forgets(where route) string {
 	switch where {
 	case inDay:
 		return sqlForgetDay
@@ -297,6 +297,6 @@ func (in *Inbox) logQuarantined(events []event.Event, a *aside) {
 	first := a.quarantined[0]
 	e := &events[first.index]
 	in.log.Error("inbox: events quarantined: they wait for an operator", "count", len(a.quarantined),
-		"code", quarantineCode(first.place), "first", first.id, "topic", e.Topic, "partition", e.Position.Partition,
+		"code", quarantineCode(first.route), "first", first.id, "topic", e.Topic, "partition", e.Position.Partition,
 		"offset", e.Position.Offset)
 }

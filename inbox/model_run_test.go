@@ -266,7 +266,7 @@ func (m *mMove) present() (events []event.Event, numbers []uint8, mine bits) {
 	from, to := int(m.was.lo)+m.was.walk.pos, int(m.was.lo)+m.was.walk.limit
 	events, numbers = m.sc.events[m.q][from:to], m.sc.log[m.q][from:to]
 	for i, e := range numbers {
-		if w := mClock.place(events[i].ID, mWindow, mAhead); w == inDay || w == inAny {
+		if w := mClock.route(events[i].ID, mWindow, mAhead); w == inDay || w == inAny {
 			mine |= bit(e)
 		}
 	}
@@ -578,7 +578,7 @@ func (sc *mScenario) outcomes(r *mRunner, events []event.Event, numbers []uint8)
 	listed := r.listed
 	for i, e := range numbers {
 		first := slices.Index(numbers, e) == i
-		switch w := mClock.place(events[i].ID, mWindow, mAhead); {
+		switch w := mClock.route(events[i].ID, mWindow, mAhead); {
 		case w == tooOld || w == tooFuture:
 			if a.outcomes[i] = Duplicate; listed.has(e) {
 				a.outcomes[i] = Quarantined

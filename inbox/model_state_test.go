@@ -18,7 +18,7 @@ import (
 // The model of the inbox: two processes of one consumer work on up to two partitions; each has a releaser; an operator
 // repairs, releases, discards and resumes; and bounded faults happen. Every interleaving of their statements is
 // explored. Between two statements the functions of production decide: walk, span, state.plan, planned.holds,
-// planned.aside, planned.fresh, releaseEnd, state.place. mDB does what the statements do.
+// planned.aside, planned.fresh, releaseEnd, state.route. mDB does what the statements do.
 //
 // An event is a number, in the order of first occurrences in the log; of two events of a key the higher number is the
 // later one.
@@ -107,7 +107,7 @@ const (
 // mFaults bounds the number of each fault.
 type mFaults struct{ rebalances, kills, lost, lostCounts, lateCommits, outages, releases, discards, restores uint8 }
 
-// mClock has days that give each mAge its place.
+// mClock has days that give each mAge its route.
 var mClock = state{days.State{Today: 20000, Dropped: 19980, Floor: 19900, Until: -1, Dedup: "id"}}
 
 const (

@@ -95,7 +95,7 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 			outcome = a.outcomes[0]
 			return did{wrote: a.written > 0}, nil
 		case p.inserted > 0:
-			outcome, f = in.parkNew(ctx, conn, e, p.ids[0].place, cause, attempts)
+			outcome, f = in.parkNew(ctx, conn, e, p.ids[0].route, cause, attempts)
 		}
 		return did{}, f
 	})
@@ -110,7 +110,7 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 
 // parkNew adds an event to its list after the open transaction inserted its id. An id that is parked already is a
 // duplicate.
-func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, where place, cause error, attempts int) (
+func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, where route, cause error, attempts int) (
 	Outcome, *failure,
 ) {
 	id := uuidArray([]uuid.UUID{e.ID})

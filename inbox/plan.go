@@ -41,7 +41,7 @@ type planID struct {
 	id      uuid.UUID
 	content int64 // sql.Content; 0: not known
 	index   int32
-	place   place
+	route   route
 	isNew   bool
 }
 
@@ -53,14 +53,14 @@ func (s *state) plan(events []event.Event, windowDays days.Number, ahead int, ha
 		if e.ID == uuid.Nil {
 			return nil, &failure{kind: undecidable, index: i, err: errNoID}
 		}
-		where := s.place(e.ID, windowDays, ahead)
+		where := s.route(e.ID, windowDays, ahead)
 		if where.undecidable() {
 			if halt {
 				return nil, &failure{kind: undecidable, index: i, err: whyUndecidable(where, e, *s, windowDays)}
 			}
 			p.undecidable++
 		}
-		p.ids[i] = planID{id: e.ID, content: sql.Content(e), index: int32(i), place: where}
+		p.ids[i] = planID{id: e.ID, content: sql.Content(e), index: int32(i), route: where}
 	}
 	p.sort()
 	if i := p.split(); i > 0 {
@@ -114,7 +114,7 @@ func (p *planned) newIDs() []uuid.UUID {
 // holds reports whether every id still belongs where the plan put it, by the state that the transaction read.
 func (p *planned) holds(s *state, windowDays days.Number, ahead int) bool {
 	for i := range p.ids {
-		if s.place(p.ids[i].id, windowDays, ahead) != p.ids[i].place {
+		if s.route(p.ids[i].id, windowDays, ahead) != p.ids[i].route {
 			return false
 		}
 	}
@@ -140,7 +140,7 @@ func (p *planned) repeats() (ids []uuid.UUID) {
 		return nil
 	}
 	for i := range p.ids {
-		if id := &p.ids[i]; !id.isNew && !id.place.undecidable() {
+		if id := &p.ids[i]; !id.isNew && !id.route.undecidable() {
 			ids = append(ids, id.id)
 		}
 	}
@@ -153,7 +153,7 @@ func (p *planned) others(known map[uuid.UUID]int64) (first int, id uuid.UUID) {
 	first = -1
 	for i := range p.ids {
 		at := &p.ids[i]
-		if at.isNew || at.place.undecidable() || !otherContent(known[at.id], at.content) {
+		if at.isNew || at.route.undecidable() || !otherContent(known[at.id], at.content) {
 			continue
 		}
 		if n := int(at.index); first < 0 || n < first {
@@ -170,14 +170,14 @@ func otherContent(a, b int64) bool { return a != 0 && b != 0 && a != b }
 
 // other gives an event whose id is another event's an id of its own.
 func (id *planID) other() *planID {
-	id.id, id.place = sql.OtherID(id.id, id.content), otherEvents
+	id.id, id.route = sql.OtherID(id.id, id.content), otherEvents
 	return id
 }
 
 // of returns the ids that belong in a table and their contents, without duplicates, in the order of their inserts.
-func (p *planned) of(where place) (ids []uuid.UUID, contents []int64) {
+func (p *planned) of(where route) (ids []uuid.UUID, contents []int64) {
 	for i := range p.ids {
-		if p.ids[i].place != where || i > 0 && p.ids[i].id == p.ids[i-1].id {
+		if p.ids[i].route != where || i > 0 && p.ids[i].id == p.ids[i-1].id {
 			continue
 		}
 		ids, contents = append(ids, p.ids[i].id), append(contents, p.ids[i].content)

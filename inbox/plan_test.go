@@ -29,7 +29,7 @@ func TestWalkPlaces(t *testing.T) {
 	for name, c := range map[string]struct {
 		state days.State
 		day   days.Number
-		want  place
+		want  route
 	}{
 		"today":                       {normal, 100, inDay},
 		"oldest of the window":        {normal, 90, inDay},
@@ -51,17 +51,17 @@ func TestWalkPlaces(t *testing.T) {
 		"day zero":                    {atZero, 0, inDay},
 		"no day made, no jump":        {days.State{Today: 100, Until: -1}, 89, tooOld},
 	} {
-		if got := (state{c.state}).place(onDay(c.day), window, ahead); got != c.want {
+		if got := (state{c.state}).route(onDay(c.day), window, ahead); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
-	if got := (state{normal}).place(uuid.New(), window, ahead); got != inAny {
+	if got := (state{normal}).route(uuid.New(), window, ahead); got != inAny {
 		t.Errorf("an id without a day: %d", got)
 	}
 	said := map[string]bool{}
 	for p := inDay; p <= otherEvents; p++ {
-		if want := !slices.Contains([]place{inDay, inAny, numbered}, p); p.undecidable() != want {
-			t.Errorf("place %d is undecidable: %v", p, !want)
+		if want := !slices.Contains([]route{inDay, inAny, numbered}, p); p.undecidable() != want {
+			t.Errorf("route %d is undecidable: %v", p, !want)
 		}
 		if p.undecidable() {
 			said[whyUndecidable(p, &event.Event{ID: onDay(3)}, state{normal}, window).Error()] = true
@@ -132,7 +132,7 @@ func TestWalkPlansIDs(t *testing.T) {
 	}
 }
 
-func idsOf(p *planned, where place) []uuid.UUID {
+func idsOf(p *planned, where route) []uuid.UUID {
 	ids, _ := p.of(where)
 	return ids
 }
@@ -327,20 +327,20 @@ func TestWalkPlansNumbers(t *testing.T) {
 	if f != nil {
 		t.Fatal(f.err)
 	}
-	var isNew, places []int
+	var isNew, routes []int
 	for i, id := range p.ids {
 		if id.id != events[i].ID || int(id.index) != i {
 			t.Errorf("event %d is planned as %+v", i, id)
 		}
-		if places = append(places, int(id.place)); id.isNew {
+		if routes = append(routes, int(id.route)); id.isNew {
 			isNew = append(isNew, i)
 		}
 	}
 	n := int(numbered)
 	if !slices.Equal(isNew, []int{0, 1, 4, 6}) || p.inserted != 4 || p.undecidable != 2 ||
-		!slices.Equal(places, []int{n, n, n, int(replayed), n, int(unnumbered), n}) || !p.wrote() ||
+		!slices.Equal(routes, []int{n, n, n, int(replayed), n, int(unnumbered), n}) || !p.wrote() ||
 		p.name != (partitionName{"orders", 3}) {
-		t.Errorf("new events %v, places %v, plan %+v", isNew, places, p)
+		t.Errorf("new events %v, routes %v, plan %+v", isNew, routes, p)
 	}
 	if got := p.marks.of[0]; !slices.Equal(p.replaced, []int{0}) || got.lanes[5] != 14 || got.lanes[6] != 4 ||
 		got.version != 4 || got.latest != 2000 {
@@ -361,7 +361,7 @@ func TestWalkPlansNumbers(t *testing.T) {
 	left := &marks{of: []mark{markAt(outbox, 1), markAt(outbox, 2)}}
 	twins := []event.Event{numberOf("1 5 11"), numberOf("2 5 11"), numberOf("2 5 0")}
 	twins[2].ID = twins[1].ID
-	if p, _ := left.plan(twins, false, false, false); p.ids[0].place != oldNumbering || p.ids[2].place != unnumbered ||
+	if p, _ := left.plan(twins, false, false, false); p.ids[0].route != oldNumbering || p.ids[2].route != unnumbered ||
 		p.undecidable != 2 || p.inserted != 1 {
 		t.Errorf("plan %+v", p)
 	}

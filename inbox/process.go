@@ -93,7 +93,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 }
 
 // insertTx records the id under a savepoint. It returns the id's table and the savepoint; nil: the id is not new.
-func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where place, savepoint pgx.Tx, err error) {
+func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where route, savepoint pgx.Tx, err error) {
 	// The caller's timeouts apply.
 	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))
 	if err == nil && s.Floor >= 0 {
@@ -103,7 +103,7 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where 
 		return where, nil, fmt.Errorf("inbox: reading the state: %w", err)
 	}
 	statement := sqlInsertDay
-	switch where = s.place(e.ID, in.cfg.windowDays, in.cfg.DaysAhead); where {
+	switch where = s.route(e.ID, in.cfg.windowDays, in.cfg.DaysAhead); where {
 	case inAny:
 		statement = sqlInsertAny
 	case tooOld, tooFuture:
@@ -130,7 +130,7 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where 
 
 // asideTx runs after the id was inserted. If e is parked already or its key is parked, asideTx returns the outcome; in
 // the second case it adds e to the key's list, whatever the list's length. Otherwise it returns Undecided.
-func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e event.Event, where place) (Outcome, error) {
+func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e event.Event, where route) (Outcome, error) {
 	var open bool
 	if err := tx.QueryRow(ctx, in.q(sqlOpen), in.consumer).Scan(&open); err != nil || !open {
 		if err != nil {
@@ -138,7 +138,7 @@ func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e event.Event, where pl
 		}
 		return Undecided, err
 	}
-	p := &planned{ids: []planID{{id: e.ID, content: sql.Content(&e), place: where, isNew: true}}, inserted: 1}
+	p := &planned{ids: []planID{{id: e.ID, content: sql.Content(&e), route: where, isNew: true}}, inserted: 1}
 	a, f := in.setAside(ctx, tx, p, []event.Event{e}, false)
 	if f != nil {
 		return Undecided, f.err

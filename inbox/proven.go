@@ -61,7 +61,7 @@ func (in *Inbox) readsAgain(ctx context.Context, p partitionName, a *assignment,
 // isOld reports whether only the progress can tell that the event is a repeat, and does.
 func (b *batch) isOld(i int, of proven) bool {
 	return b.in.cfg.Dedup == ByID && of.has(b.offset(i)) &&
-		b.in.state.Load().place(b.events[i].ID, b.in.cfg.windowDays, b.in.cfg.DaysAhead) == tooOld
+		b.in.state.Load().route(b.events[i].ID, b.in.cfg.windowDays, b.in.cfg.DaysAhead) == tooOld
 }
 
 // provenOld returns how many events from pos on are decided for certain, by the progress, being too old for their ids

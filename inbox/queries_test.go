@@ -59,7 +59,7 @@ func TestP9_1_Place(t *testing.T) {
 	for name, c := range map[string]struct {
 		day            days.Number
 		dropped, floor days.Number
-		want           place
+		want           route
 	}{
 		"today":                            {100, 0, 50, inDay},
 		"first of the window":              {86, 0, 50, inDay},
@@ -75,13 +75,13 @@ func TestP9_1_Place(t *testing.T) {
 		"the day before it, in the window": {94, 0, 95, inAny},
 	} {
 		s := state{days.State{Today: 100, Dropped: c.dropped, Floor: c.floor, Until: -1}}
-		if got := s.place(at(c.day), 14, 7); got != c.want {
-			t.Errorf("%s: place %d, want %d", name, got, c.want)
+		if got := s.route(at(c.day), 14, 7); got != c.want {
+			t.Errorf("%s: route %d, want %d", name, got, c.want)
 		}
-		if s.Until = 90; c.want == tooOld && c.day >= max(c.dropped, c.floor) && s.place(at(c.day), 14, 7) != inDay {
+		if s.Until = 90; c.want == tooOld && c.day >= max(c.dropped, c.floor) && s.route(at(c.day), 14, 7) != inDay {
 			t.Errorf("%s: too old by a clock that is believed only up to day 90", name)
 		}
-		if got := s.place(uuid.New(), 14, 7); got != inAny {
+		if got := s.route(uuid.New(), 14, 7); got != inAny {
 			t.Errorf("%s: a foreign id goes to %d", name, got)
 		}
 	}

@@ -274,9 +274,9 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 		if t.events[i], err = r.event(); err != nil {
 			return nil, &failure{kind: failed, index: i, err: outcome.Terminal(CodeMalformed, err)}
 		}
-		p.ids[i] = planID{id: t.events[i].ID, content: r.content, index: int32(i), place: inAny}
+		p.ids[i] = planID{id: t.events[i].ID, content: r.content, index: int32(i), route: inAny}
 		if s.Released(t.events[i].ID) {
-			p.ids[i].place = inDay
+			p.ids[i].route = inDay
 		}
 	}
 	p.sort()

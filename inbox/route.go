@@ -22,15 +22,15 @@ func stateOf(row pgx.Row) (*state, error) {
 	return &s, nil
 }
 
-// place says where the row of an id belongs.
-type place uint8
+// route is the table in which the row of an id belongs, or why it belongs in none.
+type route uint8
 
 const (
-	inDay place = iota
+	inDay route = iota
 	inAny
 	numbered // no row: the number decides
 
-	// The places below are quarantined: only an operator can decide the event.
+	// The routes below are quarantined: only an operator can decide the event.
 
 	tooOld       // it may have been applied
 	tooFuture    // the clock that made the id is wrong
@@ -41,11 +41,11 @@ const (
 )
 
 // undecidable reports whether the inbox cannot tell if the event was applied.
-func (p place) undecidable() bool { return p >= tooOld }
+func (p route) undecidable() bool { return p >= tooOld }
 
-// place implements P9.1. The day of an id and the floor never change, and dropped only rises, so an id never changes
+// route implements P9.1. The day of an id and the floor never change, and dropped only rises, so an id never changes
 // its table while its row counts.
-func (s state) place(id uuid.UUID, windowDays days.Number, ahead int) place {
+func (s state) route(id uuid.UUID, windowDays days.Number, ahead int) route {
 	d, ok := days.Of(id)
 	aged := s.Today // a clock that has jumped must not age ids
 	if s.Until >= 0 {
@@ -72,7 +72,7 @@ func otherEvent(id uuid.UUID) error {
 }
 
 // whyUndecidable returns the error of an event that can be neither applied nor skipped.
-func whyUndecidable(p place, e *event.Event, s state, windowDays days.Number) error {
+func whyUndecidable(p route, e *event.Event, s state, windowDays days.Number) error {
 	d, _ := days.Of(e.ID)
 	switch p {
 	case replayed:

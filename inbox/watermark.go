@@ -201,8 +201,8 @@ func (j *judge) older(n numbering) bool {
 	})
 }
 
-// place returns the place of an event with that verdict. If ok is false, the event halts its partition.
-func (v verdict) place() (where place, ok bool) {
+// route returns the route of an event with that verdict. If ok is false, the event halts its partition.
+func (v verdict) route() (where route, ok bool) {
 	switch v {
 	case verdictNew, verdictRepeat, verdictMaybe:
 		return numbered, true
@@ -253,7 +253,7 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 			return nil, &failure{kind: undecidable, index: i, err: errNoID}
 		}
 		v := j.judge(e)
-		where, ok := v.place()
+		where, ok := v.route()
 		if !ok {
 			return nil, &failure{kind: undecidable, index: i, err: v.halt(e)}
 		}
@@ -278,7 +278,7 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 			}
 			p.undecidable++
 		}
-		p.ids[i] = planID{id: e.ID, index: int32(i), place: where, isNew: v == verdictNew}
+		p.ids[i] = planID{id: e.ID, index: int32(i), route: where, isNew: v == verdictNew}
 		if p.ids[i].isNew {
 			p.inserted++
 		}

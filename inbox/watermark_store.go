@@ -81,7 +81,7 @@ func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*plann
 	for i := range p.ids {
 		id := &p.ids[i]
 		id.content = sql.Content(&events[id.index])
-		if !id.isNew || !s.IDs || s.place(id.id, cfg.windowDays, cfg.DaysAhead) != tooOld {
+		if !id.isNew || !s.IDs || s.route(id.id, cfg.windowDays, cfg.DaysAhead) != tooOld {
 			continue
 		}
 		if cfg.OnFailure == Halt {
@@ -89,7 +89,7 @@ func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*plann
 				kind: undecidable, index: i, err: whyUndecidable(tooOld, &events[i], *s, cfg.windowDays),
 			}
 		}
-		id.isNew, id.place = false, tooOld
+		id.isNew, id.route = false, tooOld
 		p.inserted--
 		p.undecidable++
 	}

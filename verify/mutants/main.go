@@ -41,8 +41,8 @@ var rooms = []room{
 	{
 		"inbox",
 		[]string{
-			"walk.go", "route.go undecidable place whyUndecidable", "plan.go plan sort newIDs holds new of fresh wrote",
-			"watermark.go numberingOf compare newJudge judge byOffset find advance writtenAt newer older place plan",
+			"walk.go", "route.go undecidable route whyUndecidable", "plan.go plan sort newIDs holds new of fresh wrote",
+			"watermark.go numberingOf compare newJudge judge byOffset find advance writtenAt newer older route plan",
 		},
 		[]string{"-test.run=^TestWalk"},
 	},
