@@ -151,7 +151,7 @@ func (h *Handler) effects(d *database, c consumer, x examination) step {
 		if p.HaltedAt != nil {
 			halted++
 		}
-		if end, ok := x.Ends[place{p.Topic, p.Partition}]; ok && end > p.From {
+		if end, ok := x.Ends[partition{p.Topic, p.Partition}]; ok && end > p.From {
 			lag += end - p.From
 			stands = max(stands, p.Unmoved)
 		}

@@ -111,7 +111,7 @@ func (d *database) partitions(c consumer, x examination) (list []partitionView) 
 		v.Resume = d.ofConsumer(c, verbs.ResumePartition{OfPartition: at})
 		v.Skip = d.ofConsumer(c, verbs.SkipRecords{OfPartition: at, To: v.SkipTo()})
 		v.SetGroup = setGroup(c, p.Topic, p.Partition, v.SkipTo())
-		if end, ok := x.Ends[place{p.Topic, p.Partition}]; ok {
+		if end, ok := x.Ends[partition{p.Topic, p.Partition}]; ok {
 			v.End, v.Lag = end, max(end-p.From, 0)
 		}
 		switch {

@@ -61,11 +61,11 @@ type (
 type examination struct {
 	Findings []doctor.Finding
 	// Ends are the ends of the consumers' partitions, if Kafka answered.
-	Ends    map[place]int64
+	Ends    map[partition]int64
 	EndsErr error
 }
 
-type place struct {
+type partition struct {
 	topic     string
 	partition int32
 }
@@ -307,7 +307,7 @@ func (d *database) examine(ctx context.Context, to *kafka.Client) examination {
 	if to == nil {
 		return x
 	}
-	x.Ends = map[place]int64{}
+	x.Ends = map[partition]int64{}
 	var partitions []inboxoperator.PartitionState
 	for _, c := range st.Inbox {
 		partitions = append(partitions, c.Partitions...)
@@ -316,7 +316,7 @@ func (d *database) examine(ctx context.Context, to *kafka.Client) examination {
 	ends, x.EndsErr = doctor.Ends(ctx, subject.Kafka, partitions)
 	for i, p := range partitions {
 		if ends[i] >= 0 {
-			x.Ends[place{p.Topic, p.Partition}] = ends[i]
+			x.Ends[partition{p.Topic, p.Partition}] = ends[i]
 		}
 	}
 	return x

@@ -95,7 +95,7 @@ func serving[V verbs.Of[O], O any](open func(*request) (O, []string, error), bac
 // withinLog refuses an offset beyond the end of the log, as far as that is known.
 func withinLog(q *request, v *verbs.SkipRecords) error {
 	x, _ := q.db.findings.get(q.Context(), 0)
-	if end, known := x.Ends[place{v.Topic, v.Partition}]; known && v.To > end {
+	if end, known := x.Ends[partition{v.Topic, v.Partition}]; known && v.To > end {
 		return &refusal{
 			http.StatusUnprocessableEntity, fmt.Sprintf("The log ends at offset %d", end), "Nothing was changed.",
 		}

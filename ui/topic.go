@@ -262,10 +262,10 @@ func partitionsOf(t topicDetail) (list []topicPartition) {
 
 func viewOf(r topicReader, topic string, in doctor.KafkaTopic) readerView {
 	v := readerView{DB: r.db.Name, Consumer: r.Consumer, Groups: r.groups()}
-	x := examination{Ends: map[place]int64{}}
+	x := examination{Ends: map[partition]int64{}}
 	for _, p := range in.Partitions {
 		if p.End >= 0 {
-			x.Ends[place{topic, int32(p.Partition)}] = p.End
+			x.Ends[partition{topic, int32(p.Partition)}] = p.End
 		}
 	}
 	for _, p := range r.db.partitions(r.consumer, x) {

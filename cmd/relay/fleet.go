@@ -54,7 +54,7 @@ type fleet struct {
 
 	mu      sync.Mutex
 	members map[string]*member
-	pools   map[string]*sharedPool // by their databases' places
+	pools   map[string]*sharedPool // by their URLs
 	claims  map[string]*member     // by the outbox's identity on its server
 	woken   chan struct{}          // closed at the next SIGUSR1
 }

@@ -28,7 +28,7 @@ type sharedPool struct {
 func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	shared := f.pools[m.place]
+	shared := f.pools[m.urlText]
 	if shared == nil {
 		cfg, err := m.db.config()
 		if err != nil {
@@ -48,7 +48,7 @@ func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) 
 			return nil, nil, fmt.Errorf("opening the database: %w", err)
 		}
 		shared = &sharedPool{Pool: pool}
-		f.pools[m.place] = shared
+		f.pools[m.urlText] = shared
 	}
 	shared.users++
 	return shared.Pool, func() {
@@ -56,7 +56,7 @@ func (f *fleet) pool(m *member) (pool *pgxpool.Pool, release func(), err error) 
 		shared.users--
 		last := shared.users == 0
 		if last {
-			delete(f.pools, m.place)
+			delete(f.pools, m.urlText)
 		}
 		f.mu.Unlock()
 		if last {

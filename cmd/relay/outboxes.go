@@ -31,12 +31,12 @@ type manyOutboxes struct {
 
 // namedOutbox is one of several outboxes.
 type namedOutbox struct {
-	name   string
-	url    secret.Value // not set: --database-url
-	schema string
-	labels map[string]string
-	place  string // the URL's value when the list was read; it may contain a password
-	wrong  error  // why its row of --discover is unusable; it has a name to be told by, and is not served
+	name    string
+	url     secret.Value // not set: --database-url
+	schema  string
+	labels  map[string]string
+	urlText string // its value when the list was read; it may contain a password
+	wrong   error  // why its row of --discover is unusable; it has a name to be told by, and is not served
 }
 
 // labelName matches the label names that Prometheus accepts.
@@ -145,7 +145,7 @@ func (d database) outboxOf(entry map[string]string) (namedOutbox, error) {
 		return o, service.Usage("outbox %q: database-url is missing, and so is --database-url, which stands in for it",
 			o.name)
 	}
-	o.place = entry["database-url"] + "\n" + entry["database-url-file"]
+	o.urlText = entry["database-url"] + "\n" + entry["database-url-file"]
 	for key, value := range entry {
 		label, is := strings.CutPrefix(key, "labels.")
 		switch {
@@ -162,7 +162,7 @@ func (d database) outboxOf(entry map[string]string) (namedOutbox, error) {
 
 // same reports whether a name means the same outbox in two lists.
 func (o namedOutbox) same(other namedOutbox) bool {
-	return o.place == other.place && o.schema == other.schema && maps.Equal(o.labels, other.labels) &&
+	return o.urlText == other.urlText && o.schema == other.schema && maps.Equal(o.labels, other.labels) &&
 		fmt.Sprint(o.wrong) == fmt.Sprint(other.wrong)
 }
 

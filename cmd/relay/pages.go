@@ -125,15 +125,15 @@ func (g *pages) show(ctx context.Context, d database, list []namedOutbox) error 
 	return nil
 }
 
-// databases opens the databases of the pages: outboxes of one place share their connections. A database that cannot be
+// databases opens the databases of the pages: outboxes with one URL share their connections. A database that cannot be
 // opened is left out.
 func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, closeAll func()) {
 	pools := map[string]*pgxpool.Pool{}
-	add := func(d database, one ui.Database, place string) {
+	add := func(d database, one ui.Database, url string) {
 		_, err := pgschema.Prefix(d.Schema)
-		if one.Pool = pools[place]; one.Pool == nil && err == nil {
+		if one.Pool = pools[url]; one.Pool == nil && err == nil {
 			if one.Pool, err = g.pool(d); err == nil {
-				pools[place] = one.Pool
+				pools[url] = one.Pool
 			}
 		}
 		if err != nil {
@@ -154,7 +154,7 @@ func (g *pages) databases(d database, list []namedOutbox) (open []ui.Database, c
 			g.log.Error("the pages leave an outbox out", "error", o.wrong)
 			continue
 		}
-		add(d.of(o), ui.Database{Name: o.name}, o.place)
+		add(d.of(o), ui.Database{Name: o.name}, o.urlText)
 	}
 	return open, func() {
 		for _, pool := range pools {
