@@ -182,7 +182,7 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	switch {
 	case r.hash != nil && head.code == CodeMaybePublished:
 		// An operator must check it first: only the events before it were released.
-		return 0, parkAgain(errMaybe, 0)
+		return 0, parkAgain(errMaybePublished, 0)
 	case head.attempts >= in.cfg.CrashAttempts: // without this run
 		return 0, parkAgain(errKilled, 0)
 	}

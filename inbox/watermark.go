@@ -57,16 +57,16 @@ type marks struct {
 type verdict uint8
 
 const (
-	verdictNew      verdict = iota
-	verdictRepeat           // decided already
-	verdictMaybe            // it may be decided, under another number
-	verdictReplayed         // it was published under another number
-	verdictOld              // of an old numbering, and above its decided numbers
-	verdictUnknown          // it has no number
-	verdictForeign          // it has no number, and no event of the partition has one
-	verdictLater            // of a numbering that no operator has accepted
-	verdictRelay            // by offset: a relay wrote it
-	verdictBackward         // by offset: the topic was created again
+	verdictNew            verdict = iota
+	verdictRepeat                 // decided already
+	verdictMaybePublished         // it may be decided, under another number
+	verdictReplayed               // it was published under another number
+	verdictOld                    // of an old numbering, and above its decided numbers
+	verdictUnknown                // it has no number
+	verdictForeign                // it has no number, and no event of the partition has one
+	verdictLater                  // of a numbering that no operator has accepted
+	verdictRelay                  // by offset: a relay wrote it
+	verdictBackward               // by offset: the topic was created again
 )
 
 // judge decides on a transaction's events in log order, and advances a copy of the marks.
@@ -118,7 +118,7 @@ func (j *judge) judge(e *event.Event) verdict {
 	case j.older(m.numbering):
 		return verdictOld
 	case e.Position.MaybePublished:
-		return verdictMaybe
+		return verdictMaybePublished
 	case e.Position.Replayed:
 		return verdictReplayed
 	}
@@ -204,7 +204,7 @@ func (j *judge) older(n numbering) bool {
 // route returns the route of an event with that verdict. If ok is false, the event halts its partition.
 func (v verdict) route() (where route, ok bool) {
 	switch v {
-	case verdictNew, verdictRepeat, verdictMaybe:
+	case verdictNew, verdictRepeat, verdictMaybePublished:
 		return numbered, true
 	case verdictReplayed:
 		return replayed, true
@@ -237,9 +237,9 @@ func (v verdict) halt(e *event.Event) error {
 		"where its one writer never repeats a record"))
 }
 
-var errMaybe = outcome.Terminal(CodeMaybePublished, errors.New("the relay released it after an attempt of unknown "+
-	"outcome, under a new number, so a consumer that goes by numbers cannot tell whether it was applied: look at "+
-	"its business row, then release its key to apply it, or skip it"))
+var errMaybePublished = outcome.Terminal(CodeMaybePublished, errors.New("the relay released it after an attempt of "+
+	"unknown outcome, under a new number, so a consumer that goes by numbers cannot tell whether it was applied: look "+
+	"at its business row, then release its key to apply it, or skip it"))
 
 // plan judges each event by its number, in log order. New events with one id are two events, of which an effect could
 // name only one: they have a transaction each. giveUp: the single event is to be parked.
@@ -257,9 +257,9 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 		if !ok {
 			return nil, &failure{kind: undecidable, index: i, err: v.halt(e)}
 		}
-		if v == verdictMaybe {
+		if v == verdictMaybePublished {
 			if !giveUp {
-				return nil, &failure{kind: unsure, index: i, err: errMaybe}
+				return nil, &failure{kind: unsure, index: i, err: errMaybePublished}
 			}
 			v = verdictNew
 		}

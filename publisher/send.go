@@ -22,11 +22,11 @@ const (
 )
 
 // groupResult is the result of a group. The first acked events are in the log. The next tried events have err. The rest
-// was not sent, but if maybe is set, an earlier request may have written any of them.
+// was not sent, but if maybePublished is set, an earlier request may have written any of them.
 type groupResult struct {
-	acked, tried int
-	err          error
-	maybe        bool
+	acked, tried   int
+	err            error
+	maybePublished bool
 }
 
 // sendGroup sends the events of one partition and writes the verdicts that are not nil.
@@ -42,7 +42,7 @@ func (k *Kafka) sendGroup(ctx context.Context, r *round, g group, events []event
 	later := out.err // told to stop: true for all of them
 	if out.tried > 0 {
 		later = behind(out.err)
-		if out.maybe {
+		if out.maybePublished {
 			later = fmt.Errorf("publisher: topic %s partition %d: outcome unknown: an answer was lost before %v",
 				g.to.topic.name, g.to.id, out.err)
 		}
@@ -70,7 +70,7 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 	defer k.pool.Put(b)
 
 	t := g.to.topic
-	acked, most, maybe, ownTime := 0, len(g.order), false, false
+	acked, most, maybePublished, ownTime := 0, len(g.order), false, false
 	for acked < len(g.order) {
 		if err := k.halted(ctx); err != nil {
 			return groupResult{acked: acked, err: stopped(err)}
@@ -90,13 +90,13 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 			b.floor = time.Time{}
 		}
 		if err := b.seal(time.Now()); err != nil {
-			return groupResult{acked, n, err, maybe}
+			return groupResult{acked, n, err, maybePublished}
 		}
 		first, lost, err := -1, false, k.fits(b)
 		if err == nil {
 			first, lost, err = k.produce(ctx, r, g.to, b)
 		}
-		maybe = maybe || lost
+		maybePublished = maybePublished || lost
 		if err == nil {
 			acked, most = acked+n, len(g.order)
 			continue
@@ -113,15 +113,15 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 				most = max(first, 1)
 			}
 		default:
-			return groupResult{acked, n, verdictOf(c, g.to, err, maybe), maybe}
+			return groupResult{acked, n, verdictOf(c, g.to, err, maybePublished), maybePublished}
 		}
 	}
 	return groupResult{acked: acked}
 }
 
-// verdictOf returns the verdict of events whose last request failed with this error. maybe: an earlier request may have
-// written them.
-func verdictOf(c class, to *partition, err error, maybe bool) error {
+// verdictOf returns the verdict of events whose last request failed with this error. maybePublished: an earlier
+// request may have written them.
+func verdictOf(c class, to *partition, err error, maybePublished bool) error {
 	var r *outcome.Refusal
 	switch c {
 	case tooLarge, badRecord:
@@ -133,7 +133,7 @@ func verdictOf(c class, to *partition, err error, maybe bool) error {
 	default:
 		return fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", to.topic.name, to.id, err)
 	}
-	r.MaybePublished = maybe
+	r.MaybePublished = maybePublished
 	return r
 }
 

@@ -61,12 +61,12 @@ type run struct {
 	lists  map[listKey]int32   // numbers of (tenant, topic, key)
 	// mended are events whose order or content an operator changed.
 	mended map[uuid.UUID]bool
-	// maybe are events that were discarded after an attempt: they may appear once more, late.
-	maybe   map[uuid.UUID]bool
-	relayed bool // relays have written histories
-	decided map[string][]uuid.UUID
-	epochs  map[string]int32
-	given   map[number]use // numbers that relays used, written or not
+	// maybePublished are events that were discarded after an attempt: they may appear once more, late.
+	maybePublished map[uuid.UUID]bool
+	relayed        bool // relays have written histories
+	decided        map[string][]uuid.UUID
+	epochs         map[string]int32
+	given          map[number]use // numbers that relays used, written or not
 }
 
 type listKey struct{ tenant, topic, key string }
@@ -121,7 +121,7 @@ func newRun(in *Input) *run {
 	r := &run{
 		in: in, dump: &in.Dump, found: findings{}, at: make(map[uuid.UUID]int32, len(in.Dump.Business)),
 		events: make([]eventState, len(in.Dump.Business)), lists: map[listKey]int32{}, mended: map[uuid.UUID]bool{},
-		maybe: map[uuid.UUID]bool{}, given: map[number]use{}, epochs: map[string]int32{},
+		maybePublished: map[uuid.UUID]bool{}, given: map[number]use{}, epochs: map[string]int32{},
 		decided: map[string][]uuid.UUID{},
 	}
 	for i := range r.dump.Business {
@@ -158,7 +158,7 @@ func (r *run) event(id uuid.UUID) (*Event, *eventState, bool) {
 
 // ordered reports whether an event's version defines its order within its key.
 func (r *run) ordered(e *Event) bool {
-	return e.Key != "" && e.Version > 0 && !e.Scheduled && !r.mended[e.ID] && !r.maybe[e.ID]
+	return e.Key != "" && e.Version > 0 && !e.Scheduled && !r.mended[e.ID] && !r.maybePublished[e.ID]
 }
 
 // number makes a number with an interned epoch.

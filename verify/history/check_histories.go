@@ -227,7 +227,7 @@ func (r *run) handled(p *Process, e *Entry) {
 func (r *run) operated(e *Entry) {
 	if strings.Contains(e.Verb, "discard") {
 		for _, id := range e.IDs {
-			r.maybe[id] = true
+			r.maybePublished[id] = true
 		}
 	}
 }

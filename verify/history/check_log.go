@@ -39,7 +39,7 @@ func (r *run) checkLog() {
 					r.counts.FirstAgain++
 				}
 				s.several = true
-				if rec.Epoch == first.Epoch && rec.Epoch != "" && !rec.Maybe && !first.Maybe {
+				if rec.Epoch == first.Epoch && rec.Epoch != "" && !rec.MaybePublished && !first.MaybePublished {
 					r.found.add(Renumbered, one(rec.ID), "%s is number %d of lane %d at %s/%d offset %d, and number "+
 						"%d at offset %d",
 						rec.ID, first.Seq, first.Lane, rec.Topic, rec.Partition, first.Offset, rec.Seq, rec.Offset)
@@ -121,7 +121,7 @@ func (r *run) checkNumbers() {
 		}
 		r.given[n] = use{rec.ID, true}
 		_, s, committed := r.event(rec.ID)
-		if known.inLog || !committed || r.maybe[rec.ID] {
+		if known.inLog || !committed || r.maybePublished[rec.ID] {
 			continue // a duplicate, or a gap after a refusal
 		}
 		if s.first == int32(i) && incarnation < newest[place] {

@@ -31,14 +31,14 @@ func (r *run) readOutbox() {
 	}
 	for _, d := range r.dump.Discards {
 		if d.ID != uuid.Nil {
-			r.maybe[d.ID] = true
+			r.maybePublished[d.ID] = true
 		}
 	}
 }
 
 func (r *run) parked(row *Row, e *Event) {
-	if row.Maybe {
-		r.maybe[row.ID] = true
+	if row.MaybePublished {
+		r.maybePublished[row.ID] = true
 	}
 	if !row.Refused {
 		return // it waits behind a refused one

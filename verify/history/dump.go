@@ -53,10 +53,10 @@ type Row struct {
 	Number int64     `json:"number"` // the outbox id
 	ID     uuid.UUID `json:"id"`
 	// Of parked events.
-	Refused   bool   `json:"refused,omitempty"`   // it was refused; otherwise it waits behind a refused one
-	Releasing bool   `json:"releasing,omitempty"` // alone, and being released
-	Maybe     bool   `json:"maybe,omitempty"`     // an attempt may have written it
-	Code      string `json:"code,omitempty"`
+	Refused        bool   `json:"refused,omitempty"`   // it was refused; otherwise it waits behind a refused one
+	Releasing      bool   `json:"releasing,omitempty"` // alone, and being released
+	MaybePublished bool   `json:"maybe,omitempty"`     // an attempt may have written it
+	Code           string `json:"code,omitempty"`
 }
 
 // ParkedKey is a parked key of the outbox, with the length of its list.
@@ -94,18 +94,18 @@ type Discard struct {
 
 // Record is a record in Kafka, with the values of its headers. An ID that is missing or not a UUID is zero.
 type Record struct {
-	Topic     string    `json:"topic"`
-	Partition int32     `json:"partition"`
-	Offset    int64     `json:"offset"`
-	ID        uuid.UUID `json:"id"`
-	Tenant    string    `json:"tenant,omitempty"`
-	Key       string    `json:"key,omitempty"`
-	Epoch     string    `json:"epoch,omitempty"`
-	Lane      int16     `json:"lane"`
-	Seq       int64     `json:"seq"`
-	Maybe     bool      `json:"maybe,omitempty"`
-	Version   int64     `json:"version,omitempty"` // 0: missing
-	Digest    int64     `json:"digest,omitempty"`
+	Topic          string    `json:"topic"`
+	Partition      int32     `json:"partition"`
+	Offset         int64     `json:"offset"`
+	ID             uuid.UUID `json:"id"`
+	Tenant         string    `json:"tenant,omitempty"`
+	Key            string    `json:"key,omitempty"`
+	Epoch          string    `json:"epoch,omitempty"`
+	Lane           int16     `json:"lane"`
+	Seq            int64     `json:"seq"`
+	MaybePublished bool      `json:"maybe,omitempty"`
+	Version        int64     `json:"version,omitempty"` // 0: missing
+	Digest         int64     `json:"digest,omitempty"`
 }
 
 // End has the first and the end offset of a partition.

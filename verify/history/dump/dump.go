@@ -132,7 +132,7 @@ func (r *reader) run(ctx context.Context, d *history.Dump) {
 func (r *reader) outbox(ctx context.Context, d *history.Dump) {
 	var row history.Row
 	r.read(ctx, sqlRows, []any{
-		&row.Place, &row.Lane, &row.Number, &row.ID, &row.Refused, &row.Releasing, &row.Maybe,
+		&row.Place, &row.Lane, &row.Number, &row.ID, &row.Refused, &row.Releasing, &row.MaybePublished,
 		&row.Code,
 	},
 		func() { d.Rows = append(d.Rows, row) })

@@ -104,7 +104,7 @@ func record(r *kgo.Record, texts intern) history.Record {
 		case event.HeaderLaneSeq:
 			out.Seq, _ = strconv.ParseInt(string(h.Value), 10, 64)
 		case event.HeaderMaybe:
-			out.Maybe = true
+			out.MaybePublished = true
 		case tables.HeaderVersion:
 			out.Version, _ = strconv.ParseInt(string(h.Value), 10, 64)
 		}
