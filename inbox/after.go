@@ -98,7 +98,7 @@ func (b *batch) undecidable(ctx context.Context) error {
 	if err := b.in.refresh(ctx); err != nil {
 		return b.again(ctx, b.in.classify(ctx, err))
 	}
-	b.assignment.setMarks(nil)
+	b.assignment.setWatermarks(nil)
 	if f := b.in.dedup.ready(ctx, b.name, b.assignment); f != nil {
 		return b.again(ctx, f)
 	}

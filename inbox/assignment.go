@@ -22,20 +22,20 @@ const progressEvery = 10 * time.Second
 // assignment is the state of a partition since it was assigned. One Handle at a time uses it, except in tests that
 // deliver the same events concurrently.
 type assignment struct {
-	mu        sync.Mutex
-	loaded    bool
-	span      span
-	writtenAt time.Time // when the progress was last written
-	unwritten int64     // the progress that is not yet stored; 0: none
-	stored    int64     // the progress that is stored, or was by this process; -1: no row is known
-	database  string    // the database in which the partition began; empty: unknown
-	account   account   // up to the decided progress
-	skipped   skipped   // what operators skipped of this log
-	proven    proven    // the events that the progress alone proves to be decided
-	absent    absent    // after the decided events, and not in the account yet
-	log       *string   // the id of the topic's log, of which the progress is; nil: unknown
-	effectAt  time.Time // when the last effect that is not in the progress was applied; zero: none
-	marks     *marks    // for byNumber: the decided numbers, never modified; nil: unknown
+	mu         sync.Mutex
+	loaded     bool
+	span       span
+	writtenAt  time.Time   // when the progress was last written
+	unwritten  int64       // the progress that is not yet stored; 0: none
+	stored     int64       // the progress that is stored, or was by this process; -1: no row is known
+	database   string      // the database in which the partition began; empty: unknown
+	account    account     // up to the decided progress
+	skipped    skipped     // what operators skipped of this log
+	proven     proven      // the events that the progress alone proves to be decided
+	absent     absent      // after the decided events, and not in the account yet
+	log        *string     // the id of the topic's log, of which the progress is; nil: unknown
+	effectAt   time.Time   // when the last effect that is not in the progress was applied; zero: none
+	watermarks *watermarks // for byNumber: the decided numbers, never modified; nil: unknown
 
 	// Whether inbox_progress says that the partition is halted until an operator repairs the database, and that an
 	// event runs again after a long pause.
@@ -74,16 +74,16 @@ func (a *assignment) pass() (before, after account) {
 	return before, a.account
 }
 
-func (a *assignment) getMarks() *marks {
+func (a *assignment) getWatermarks() *watermarks {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.marks
+	return a.watermarks
 }
 
-func (a *assignment) setMarks(m *marks) {
+func (a *assignment) setWatermarks(m *watermarks) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.marks = m
+	a.watermarks = m
 }
 
 // width returns how many events a transaction may have; 0: any number.
@@ -169,7 +169,7 @@ func (a *assignment) logID() *string {
 func (a *assignment) reload() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.loaded, a.marks, a.unwritten, a.effectAt, a.absent = false, nil, 0, time.Time{}, absent{}
+	a.loaded, a.watermarks, a.unwritten, a.effectAt, a.absent = false, nil, 0, time.Time{}, absent{}
 	a.proven = proven{}
 	a.span = span{armed: true}
 }
@@ -183,7 +183,7 @@ func (a *assignment) checkDatabase(now string) *failure {
 		return nil
 	}
 	err := &DatabaseChangedError{From: a.database, To: now}
-	a.database, a.loaded, a.marks, a.unwritten, a.effectAt, a.absent = "", false, nil, 0, time.Time{}, absent{}
+	a.database, a.loaded, a.watermarks, a.unwritten, a.effectAt, a.absent = "", false, nil, 0, time.Time{}, absent{}
 	a.proven = proven{}
 	return &failure{kind: databaseChanged, err: err}
 }

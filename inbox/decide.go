@@ -107,7 +107,7 @@ func (in *Inbox) transact(ctx context.Context, p *planned, a *assignment, target
 		if f := in.commit(ctx, conn); f != nil {
 			return f
 		}
-		a.setMarks(p.marks)
+		a.setWatermarks(p.watermarks)
 		return nil
 	})
 }
@@ -253,7 +253,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 	}
 	// The state may have changed since the plan: the state read in this transaction decides.
 	if !in.dedup.holds(p, s) {
-		a.setMarks(nil)
+		a.setWatermarks(nil)
 		return false, &failure{kind: stale, err: errStale}
 	}
 	if f := a.checkDatabase(p.database); f != nil || in.cfg.Dedup != ByID {

@@ -383,9 +383,9 @@ func (r *mReal) move() string {
 	if old {
 		version--
 	}
-	sql := sqlMoveMark
+	sql := sqlAdvanceWatermark
 	if version == 1 {
-		sql = sqlFirstMark
+		sql = sqlFirstWatermark
 	}
 	n, _ := numberingOf(mEpoch)
 	if rows := r.exec(sql, "ledger", "payments", q, n.outbox.String(), n.incarnation, version, []int16{mLane},

@@ -387,7 +387,7 @@ func (m *mMove) moveMark(events []event.Event, numbers []uint8) {
 	}
 	m.to(false, "advances the mark", func(t *mState, r *mRunner) {
 		plan := sc.plan(r, events)
-		r.tx.moves, r.tx.high = uint8(q)+1, int8(plan.marks.of[0].lanes[mLane])
+		r.tx.moves, r.tx.high = uint8(q)+1, int8(plan.watermarks.of[0].lanes[mLane])
 		for _, id := range plan.ids {
 			if id.isNew {
 				r.tx.ids |= bit(numbers[id.index])
@@ -406,10 +406,10 @@ func (m *mMove) moveMark(events []event.Event, numbers []uint8) {
 }
 
 // marks returns the marks that the process has read for its partition.
-func (r *mRunner) marks() *marks {
-	m := &marks{}
+func (r *mRunner) marks() *watermarks {
+	m := &watermarks{}
 	if n, _ := numberingOf(mEpoch); r.high > 0 {
-		m.of = []mark{{numbering: n, version: 1, lanes: map[int16]int64{mLane: int64(r.high)}}}
+		m.of = []watermark{{numbering: n, version: 1, lanes: map[int16]int64{mLane: int64(r.high)}}}
 	}
 	return m
 }

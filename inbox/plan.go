@@ -26,12 +26,12 @@ type planned struct {
 	queued      int    // for byID: the number of insert statements
 
 	// For byNumber.
-	name     partitionName
-	marks    *marks // the marks after the commit
-	replaced []int  // indexes in marks.of of the rows that the transaction replaces
-	lost     bool   // another transaction has advanced one of these marks
-	lookup   bool   // recorded ids are checked too
-	aged     bool   // the age of ids is checked too
+	name       partitionName
+	watermarks *watermarks // the watermarks after the commit
+	replaced   []int       // indexes in watermarks.of of the rows that the transaction replaces
+	lost       bool        // another transaction has advanced one of these watermarks
+	lookup     bool        // recorded ids are checked too
+	aged       bool        // the age of ids is checked too
 }
 
 // wrote reports whether the transaction writes rows, so that its COMMIT waits for the standby.

@@ -187,9 +187,9 @@ var (
 	another = uuid.MustParse("77777777-0c6d-4f57-8d3a-0f1f6f1a2b3c")
 )
 
-// markAt returns an incarnation's mark: lane 5 is decided up to 10, at the time 1 s.
-func markAt(id uuid.UUID, incarnation int32) mark {
-	return mark{numbering: numbering{id, incarnation}, version: 3, lanes: map[int16]int64{5: 10}, latest: 1000}
+// watermarkAt returns an incarnation's watermark: lane 5 is decided up to 10, at the time 1 s.
+func watermarkAt(id uuid.UUID, incarnation int32) watermark {
+	return watermark{numbering: numbering{id, incarnation}, version: 3, lanes: map[int16]int64{5: 10}, latest: 1000}
 }
 
 // numberOf parses an event from "incarnation lane number" and the flags after it.
@@ -218,47 +218,57 @@ var verdicts = [...]string{
 // TestWalkJudges checks the verdicts of a transaction's events by their numbers, in the order of the log.
 func TestWalkJudges(t *testing.T) {
 	t.Parallel()
-	first, second, third := markAt(outbox, 1), markAt(outbox, 2), markAt(outbox, 3)
+	first, second, third := watermarkAt(outbox, 1), watermarkAt(outbox, 2), watermarkAt(outbox, 3)
 	fresh, freshSecond := first, second
 	fresh.version, freshSecond.version = 1, 1
 	accepted := func(n int32) map[uuid.UUID]int32 { return map[uuid.UUID]int32{outbox: n} }
 	for name, c := range map[string]struct {
-		marks  marks
-		events string // separated by ";"
-		want   string
+		watermarks watermarks
+		events     string // separated by ";"
+		want       string
 	}{
-		"at, below and above":     {marks{of: []mark{first}}, "1 5 10;1 5 9;1 5 11", "repeat repeat new"},
-		"a repeat among new ones": {marks{of: []mark{first}}, "1 5 12;1 5 11;1 5 12;1 5 13", "new repeat repeat new"},
-		"lanes have their own":    {marks{of: []mark{first}}, "1 6 1;1 5 10;1 6 1;1 5 11", "new repeat repeat new"},
+		"at, below and above": {watermarks{of: []watermark{first}}, "1 5 10;1 5 9;1 5 11", "repeat repeat new"},
+		"a repeat among new ones": {
+			watermarks{of: []watermark{first}}, "1 5 12;1 5 11;1 5 12;1 5 13", "new repeat repeat new",
+		},
+		"lanes have their own": {
+			watermarks{of: []watermark{first}}, "1 6 1;1 5 10;1 6 1;1 5 11", "new repeat repeat new",
+		},
 		"two outboxes": {
-			marks{of: []mark{first}}, "1 5 11;9 5 1 another;1 5 11;9 5 1 another", "new new repeat repeat",
+			watermarks{of: []watermark{first}}, "1 5 11;9 5 1 another;1 5 11;9 5 1 another", "new new repeat repeat",
 		},
-		"the first of all":         {marks{}, "2 5 1;2 5 1", "new repeat"},
-		"without a number":         {marks{of: []mark{first}}, "1 5 0;1 5 11", "unknown new"},
-		"without any":              {marks{}, "1 5 0;1 5 1", "foreign new"},
-		"behind one with a number": {marks{}, "1 5 1;1 5 0", "new unknown"},
-		"an epoch that is none":    {marks{of: []mark{first}}, "1 5 11;1 5 12 broken;1 5 12", "new unknown new"},
-		"perhaps published":        {marks{of: []mark{first}}, "1 5 11 maybe;1 5 11 maybe", "maybe repeat"},
-		"replayed":                 {marks{of: []mark{first}}, "1 5 11 replayed;1 5 10 replayed", "replayed repeat"},
-		"later twice":              {marks{of: []mark{first}}, "2 5 1;2 5 1", "later later"},
-		"behind a later one":       {marks{of: []mark{first}}, "2 5 1;1 5 11 nameless", "later unknown"},
-		"later, of a fresh row":    {marks{of: []mark{fresh}}, "2 5 1", "later"},
-		"left, of a fresh row":     {marks{of: []mark{first, freshSecond}}, "1 5 11", "old"},
-		"another one is later":     {marks{of: []mark{first, markAt(another, 9)}}, "1 5 11", "new"},
-		"a new incarnation":        {marks{of: []mark{first}}, "2 5 1;1 5 11;2 5 1", "later new later"},
+		"the first of all":         {watermarks{}, "2 5 1;2 5 1", "new repeat"},
+		"without a number":         {watermarks{of: []watermark{first}}, "1 5 0;1 5 11", "unknown new"},
+		"without any":              {watermarks{}, "1 5 0;1 5 1", "foreign new"},
+		"behind one with a number": {watermarks{}, "1 5 1;1 5 0", "new unknown"},
+		"an epoch that is none": {
+			watermarks{of: []watermark{first}}, "1 5 11;1 5 12 broken;1 5 12", "new unknown new",
+		},
+		"perhaps published": {watermarks{of: []watermark{first}}, "1 5 11 maybe;1 5 11 maybe", "maybe repeat"},
+		"replayed": {
+			watermarks{of: []watermark{first}}, "1 5 11 replayed;1 5 10 replayed", "replayed repeat",
+		},
+		"later twice":           {watermarks{of: []watermark{first}}, "2 5 1;2 5 1", "later later"},
+		"behind a later one":    {watermarks{of: []watermark{first}}, "2 5 1;1 5 11 nameless", "later unknown"},
+		"later, of a fresh row": {watermarks{of: []watermark{fresh}}, "2 5 1", "later"},
+		"left, of a fresh row":  {watermarks{of: []watermark{first, freshSecond}}, "1 5 11", "old"},
+		"another one is later":  {watermarks{of: []watermark{first, watermarkAt(another, 9)}}, "1 5 11", "new"},
+		"a new incarnation":     {watermarks{of: []watermark{first}}, "2 5 1;1 5 11;2 5 1", "later new later"},
 		"accepted": {
-			marks{of: []mark{first}, accepted: accepted(2)}, "2 5 1;2 5 2;2 5 1", "new new repeat",
+			watermarks{of: []watermark{first}, accepted: accepted(2)}, "2 5 1;2 5 2;2 5 1", "new new repeat",
 		},
-		"an earlier one accepted": {marks{of: []mark{first}, accepted: accepted(1)}, "2 5 1", "later"},
-		"of another outbox":       {marks{of: []mark{first}}, "2 5 1 another", "new"},
-		"met elsewhere":           {marks{first: accepted(1)}, "2 5 1", "later"},
-		"met elsewhere, the same": {marks{first: accepted(2)}, "2 5 1", "new"},
-		"left, and decided":       {marks{of: []mark{first, second}}, "1 5 10;1 5 11;2 5 11", "repeat old new"},
-		"left, and perhaps":       {marks{of: []mark{first, second}}, "1 5 11 maybe", "old"},
-		"between two":             {marks{of: []mark{first, third}}, "2 5 1", "old"},
-		"between two, elsewhere":  {marks{of: []mark{third}, first: accepted(1)}, "2 5 1", "old"},
+		"an earlier one accepted": {watermarks{of: []watermark{first}, accepted: accepted(1)}, "2 5 1", "later"},
+		"of another outbox":       {watermarks{of: []watermark{first}}, "2 5 1 another", "new"},
+		"met elsewhere":           {watermarks{first: accepted(1)}, "2 5 1", "later"},
+		"met elsewhere, the same": {watermarks{first: accepted(2)}, "2 5 1", "new"},
+		"left, and decided": {
+			watermarks{of: []watermark{first, second}}, "1 5 10;1 5 11;2 5 11", "repeat old new",
+		},
+		"left, and perhaps":      {watermarks{of: []watermark{first, second}}, "1 5 11 maybe", "old"},
+		"between two":            {watermarks{of: []watermark{first, third}}, "2 5 1", "old"},
+		"between two, elsewhere": {watermarks{of: []watermark{third}, first: accepted(1)}, "2 5 1", "old"},
 	} {
-		j := newJudge(&c.marks, false)
+		j := newJudge(&c.watermarks, false)
 		var got []string
 		for text := range strings.SplitSeq(c.events, ";") {
 			e := numberOf(text)
@@ -269,16 +279,16 @@ func TestWalkJudges(t *testing.T) {
 		}
 	}
 	if first.lanes[5] != 10 || len(first.lanes) != 1 || first.version != 3 {
-		t.Errorf("a mark was changed to %+v", first)
+		t.Errorf("a watermark was changed to %+v", first)
 	}
 }
 
 // TestWalkJudgesOffsets checks the verdicts by offset, for a topic with one writer that may be created again.
 func TestWalkJudgesOffsets(t *testing.T) {
 	t.Parallel()
-	m := marks{of: []mark{{version: 3, lanes: map[int16]int64{0: 8}, latest: 1000}}}
+	m := watermarks{of: []watermark{{version: 3, lanes: map[int16]int64{0: 8}, latest: 1000}}}
 	for name, c := range map[string]struct {
-		of      marks
+		of      watermarks
 		offset  int64
 		written int64 // Unix milliseconds
 		relay   bool
@@ -288,7 +298,7 @@ func TestWalkJudgesOffsets(t *testing.T) {
 		"the next, of before":       {m, 8, 500, false, verdictNew},
 		"a repeat":                  {m, 7, 1000, false, verdictRepeat},
 		"decided, and written late": {m, 7, 1001, false, verdictBackward},
-		"the first of all":          {marks{}, 0, 1, false, verdictNew},
+		"the first of all":          {watermarks{}, 0, 1, false, verdictNew},
 		"of a relay":                {m, 8, 1000, true, verdictRelay},
 	} {
 		for _, timestamp := range []bool{true, false} {
@@ -314,10 +324,10 @@ func TestWalkJudgesOffsets(t *testing.T) {
 	}
 }
 
-// TestWalkPlansNumbers checks which marks a transaction moves, how far, and which events it sets aside.
+// TestWalkPlansNumbers checks which watermarks a transaction moves, how far, and which events it sets aside.
 func TestWalkPlansNumbers(t *testing.T) {
 	t.Parallel()
-	before := &marks{of: []mark{markAt(outbox, 1), markAt(another, 1)}}
+	before := &watermarks{of: []watermark{watermarkAt(outbox, 1), watermarkAt(another, 1)}}
 	var events []event.Event
 	for _, text := range []string{"1 5 11", "1 5 12", "1 5 9", "1 5 13 replayed", "1 5 14", "1 5 0", "1 6 4"} {
 		events = append(events, numberOf(text))
@@ -342,13 +352,14 @@ func TestWalkPlansNumbers(t *testing.T) {
 		p.name != (partitionName{"orders", 3}) {
 		t.Errorf("new events %v, routes %v, plan %+v", isNew, routes, p)
 	}
-	if got := p.marks.of[0]; !slices.Equal(p.replaced, []int{0}) || got.lanes[5] != 14 || got.lanes[6] != 4 ||
+	if got := p.watermarks.of[0]; !slices.Equal(p.replaced, []int{0}) || got.lanes[5] != 14 || got.lanes[6] != 4 ||
 		got.version != 4 || got.latest != 2000 {
-		t.Errorf("moved marks %v, mark %+v", p.replaced, got)
+		t.Errorf("replaced watermarks %v, watermark %+v", p.replaced, got)
 	}
-	if again, _ := before.plan(events[2:3], false, false, false); again.marks.of[0].lanes[5] != 10 || !again.wrote() ||
+	if again, _ := before.plan(events[2:3], false, false, false); again.watermarks.of[0].lanes[5] != 10 ||
+		!again.wrote() ||
 		again.inserted != 0 {
-		t.Errorf("a repeat moved its mark to %+v", again.marks.of[0])
+		t.Errorf("a repeat advanced its watermark to %+v", again.watermarks.of[0])
 	}
 	j := newJudge(before, false)
 	for _, text := range []string{"1 5 11 another", "2 5 1", "1 5 12 another"} {
@@ -356,9 +367,9 @@ func TestWalkPlansNumbers(t *testing.T) {
 		j.judge(&e)
 	}
 	if got := j.of[1]; got.outbox != another || got.version != 4 || got.lanes[5] != 12 {
-		t.Errorf("with an unaccepted incarnation in the batch, the other outbox's mark is %+v", got)
+		t.Errorf("with an unaccepted incarnation in the batch, the other outbox's watermark is %+v", got)
 	}
-	left := &marks{of: []mark{markAt(outbox, 1), markAt(outbox, 2)}}
+	left := &watermarks{of: []watermark{watermarkAt(outbox, 1), watermarkAt(outbox, 2)}}
 	twins := []event.Event{numberOf("1 5 11"), numberOf("2 5 11"), numberOf("2 5 0")}
 	twins[2].ID = twins[1].ID
 	if p, _ := left.plan(twins, false, false, false); p.ids[0].route != oldNumbering || p.ids[2].route != unnumbered ||
@@ -367,8 +378,8 @@ func TestWalkPlansNumbers(t *testing.T) {
 	}
 	early := numberOf("1 5 15")
 	early.Time = time.UnixMilli(1)
-	if p, _ := before.plan([]event.Event{early}, false, false, false); p.marks.of[0].latest != 1000 {
-		t.Errorf("latest time %d", p.marks.of[0].latest)
+	if p, _ := before.plan([]event.Event{early}, false, false, false); p.watermarks.of[0].latest != 1000 {
+		t.Errorf("latest time %d", p.watermarks.of[0].latest)
 	}
 	nameless := numberOf("1 5 12")
 	nameless.ID = uuid.Nil

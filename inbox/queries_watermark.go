@@ -2,7 +2,7 @@ package inbox
 
 // SQL for consumers that go by numbers.
 
-const sqlMarksOf = `-- inbox: marks of a partition
+const sqlWatermarks = `-- inbox: marks of a partition
 select outbox_id::text, incarnation, version, lanes, seqs, latest from {schema}inbox_watermark
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and version > 0
 order by outbox_id, incarnation, version`
@@ -18,7 +18,7 @@ select outbox_id::text, max(incarnation) from {schema}inbox_numbering where cons
 // A transaction that began with the same version waits here, and then finds the row gone. The row is replaced, not
 // updated: while an old snapshot is open, every read of an updated row and every check of its index would visit all its
 // versions.
-const sqlMoveMark = `-- inbox: move a mark
+const sqlAdvanceWatermark = `-- inbox: move a mark
 with base as (
 	delete from {schema}inbox_watermark where consumer_name = $1::text and topic = $2::text and partition = $3::integer
 		and outbox_id = $4::text::uuid and incarnation = $5::integer and version = $6::bigint - 1
@@ -30,7 +30,7 @@ select $1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, $6::bigint,
 	$9::bigint from base`
 
 // Version 0 stays, so that no transaction takes a mark for new whose version 1 is already replaced.
-const sqlFirstMark = `-- inbox: first mark
+const sqlFirstWatermark = `-- inbox: first mark
 with met as (
 	insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs,
 		latest)

@@ -35,20 +35,20 @@ func (n numbering) compare(m numbering) int {
 	return cmp.Or(bytes.Compare(n.outbox[:], m.outbox[:]), cmp.Compare(n.incarnation, m.incarnation))
 }
 
-// mark holds the highest decided number of each lane, for a numbering in a partition. All events in the log up to that
-// number are decided: a number first appears in the log after all lower numbers of its lane, and events are decided in
-// log order.
-type mark struct {
+// watermark holds the highest decided number of each lane, for a numbering in a partition. All events in the log up to
+// that number are decided: a number first appears in the log after all lower numbers of its lane, and events are
+// decided in log order.
+type watermark struct {
 	numbering
 	version int64           // the version of its row; 0: no row yet
 	lanes   map[int16]int64 // the highest decided number of each lane
 	latest  int64           // the latest time of a decided record, Unix milliseconds
 }
 
-// marks holds the marks of a partition, sorted by numbering, and the known incarnations of each outbox. It is never
-// modified, so that a transaction that is rolled back changes nothing.
-type marks struct {
-	of       []mark
+// watermarks holds the watermarks of a partition, sorted by numbering, and the known incarnations of each outbox. It is
+// never modified, so that a transaction that is rolled back changes nothing.
+type watermarks struct {
+	of       []watermark
 	accepted map[uuid.UUID]int32 // the latest incarnation that an operator accepted
 	first    map[uuid.UUID]int32 // the earliest incarnation that any partition of the topic has had
 }
@@ -69,24 +69,24 @@ const (
 	verdictBackward               // by offset: the topic was created again
 )
 
-// judge decides on a transaction's events in log order, and advances a copy of the marks.
+// judge decides on a transaction's events in log order, and advances a copy of the watermarks.
 type judge struct {
-	marks
-	replaced []bool // by index in marks.of: the judge has its own copy of the mark
+	watermarks
+	replaced []bool // by index in watermarks.of: the judge has its own copy of the watermark
 	offset   bool   // offsets serve as numbers
 	epoch    string // the ce_epoch of the last event
-	last     int    // the index of its mark; -1: it has no numbering
+	last     int    // the index of its watermark; -1: it has no numbering
 }
 
-func newJudge(m *marks, offset bool) *judge {
+func newJudge(m *watermarks, offset bool) *judge {
 	return &judge{
-		marks: marks{slices.Clone(m.of), m.accepted, m.first}, replaced: make([]bool, len(m.of)), offset: offset,
-		last: -1,
+		watermarks: watermarks{slices.Clone(m.of), m.accepted, m.first}, replaced: make([]bool, len(m.of)),
+		offset: offset, last: -1,
 	}
 }
 
-// judge decides on the next event. It advances the mark for every verdict except verdictUnknown and those that halt the
-// partition.
+// judge decides on the next event. It advances the watermark for every verdict except verdictUnknown and those that
+// halt the partition.
 func (j *judge) judge(e *event.Event) verdict {
 	if j.offset {
 		return j.byOffset(e)
@@ -144,18 +144,18 @@ func (j *judge) byOffset(e *event.Event) verdict {
 	return verdictNew
 }
 
-// find returns the index of a numbering's mark. It inserts a new mark if there is none.
+// find returns the index of a numbering's watermark. It inserts a new watermark if there is none.
 func (j *judge) find(n numbering) int {
-	i, found := slices.BinarySearchFunc(j.of, n, func(m mark, n numbering) int { return m.compare(n) })
+	i, found := slices.BinarySearchFunc(j.of, n, func(m watermark, n numbering) int { return m.compare(n) })
 	if !found {
-		j.of = slices.Insert(j.of, i, mark{numbering: n, lanes: map[int16]int64{}})
+		j.of = slices.Insert(j.of, i, watermark{numbering: n, lanes: map[int16]int64{}})
 		j.replaced = slices.Insert(j.replaced, i, false)
 	}
 	return i
 }
 
-// advance advances the mark for an event that this transaction decides. The row is written even if its content does not
-// change: the decision holds only if no other transaction has advanced the mark.
+// advance advances the watermark for an event that this transaction decides. The row is written even if its content
+// does not change: the decision holds only if no other transaction has advanced the watermark.
 func (j *judge) advance(lane int16, number int64, e *event.Event) {
 	m := &j.of[j.last]
 	if !j.replaced[j.last] {
@@ -195,7 +195,7 @@ func (j *judge) newer(n numbering) bool {
 
 // older reports whether the partition has had a later incarnation of the outbox.
 func (j *judge) older(n numbering) bool {
-	return slices.ContainsFunc(j.of, func(m mark) bool {
+	return slices.ContainsFunc(j.of, func(m watermark) bool {
 		return m.outbox == n.outbox && m.version > 0 &&
 			m.incarnation > n.incarnation
 	})
@@ -243,7 +243,7 @@ var errMaybePublished = outcome.Terminal(CodeMaybePublished, errors.New("the rel
 
 // plan judges each event by its number, in log order. New events with one id are two events, of which an effect could
 // name only one: they have a transaction each. giveUp: the single event is to be parked.
-func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned, *failure) {
+func (m *watermarks) plan(events []event.Event, offset, halt, giveUp bool) (*planned, *failure) {
 	j := newJudge(m, offset)
 	p := &planned{ids: make([]planID, len(events)), name: partitionName{events[0].Topic, events[0].Position.Partition}}
 	seen := make(map[uuid.UUID]bool, len(events))
@@ -283,7 +283,7 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 			p.inserted++
 		}
 	}
-	p.marks = &j.marks
+	p.watermarks = &j.watermarks
 	for i, replaced := range j.replaced {
 		if replaced {
 			p.replaced = append(p.replaced, i)

@@ -26,7 +26,7 @@ func TestP9_8_NumbersDecide(t *testing.T) {
 
 func numbersDecide(draw *rand.Rand) error {
 	log := drawLog(draw)
-	m := &marks{accepted: map[uuid.UUID]int32{}}
+	m := &watermarks{accepted: map[uuid.UUID]int32{}}
 	decided, applied, last := 0, map[uuid.UUID]int{}, map[string]int64{}
 	for decided < len(log) {
 		at := max(0, decided-draw.IntN(20))
@@ -52,7 +52,7 @@ func numbersDecide(draw *rand.Rand) error {
 				applied[id.id]++
 			}
 		}
-		m, decided = p.marks, max(decided, at+n)
+		m, decided = p.watermarks, max(decided, at+n)
 	}
 	for i := range log {
 		if applied[log[i].ID] != 1 {

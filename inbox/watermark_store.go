@@ -20,12 +20,12 @@ type byNumber struct {
 	offset bool // offsets serve as numbers
 }
 
-// ready reads the marks of a partition, once per assignment and again when they turn out to be outdated.
+// ready reads the watermarks of a partition, once per assignment and again when they turn out to be outdated.
 func (d byNumber) ready(ctx context.Context, p partitionName, a *assignment) *failure {
-	if a.getMarks() != nil {
+	if a.getWatermarks() != nil {
 		return nil
 	}
-	m := &marks{accepted: map[uuid.UUID]int32{}, first: map[uuid.UUID]int32{}}
+	m := &watermarks{accepted: map[uuid.UUID]int32{}, first: map[uuid.UUID]int32{}}
 	var b pgx.Batch
 	incarnations := func(statement string, into map[uuid.UUID]int32, args ...any) {
 		b.Queue(d.in.q(statement), args...).Query(func(rows pgx.Rows) error {
@@ -37,18 +37,18 @@ func (d byNumber) ready(ctx context.Context, p partitionName, a *assignment) *fa
 	}
 	incarnations(sqlAccepted, m.accepted, d.in.consumer)
 	incarnations(sqlFirstMet, m.first, d.in.consumer, p.topic)
-	b.Queue(d.in.q(sqlMarksOf), d.in.consumer, p.topic, p.id).Query(func(rows pgx.Rows) (err error) {
-		m.of, err = pgx.CollectRows(rows, readMark)
+	b.Queue(d.in.q(sqlWatermarks), d.in.consumer, p.topic, p.id).Query(func(rows pgx.Rows) (err error) {
+		m.of, err = pgx.CollectRows(rows, readWatermark)
 		return err
 	})
 	if err := d.in.db.SendBatch(ctx, &b).Close(); err != nil {
-		return d.in.classify(ctx, fmt.Errorf("inbox: reading the marks of %s-%d: %w", p.topic, p.id, err))
+		return d.in.classify(ctx, fmt.Errorf("inbox: reading the watermarks of %s-%d: %w", p.topic, p.id, err))
 	}
-	a.setMarks(m)
+	a.setWatermarks(m)
 	return nil
 }
 
-func readMark(row pgx.CollectableRow) (m mark, err error) {
+func readWatermark(row pgx.CollectableRow) (m watermark, err error) {
 	var outbox pgtype.UUID
 	var lanes []int16
 	var numbers []int64
@@ -65,9 +65,9 @@ func readMark(row pgx.CollectableRow) (m mark, err error) {
 // plan decides by numbers. Until the ids of a consumer that was switched from ByID expire, it also quarantines events
 // whose id is older than the remembered ids.
 func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*planned, *failure) {
-	m, cfg, s := a.getMarks(), &d.in.cfg, d.in.state.Load()
+	m, cfg, s := a.getWatermarks(), &d.in.cfg, d.in.state.Load()
 	if m == nil {
-		return nil, &failure{kind: stale, err: errStale} // another goroutine found the marks to be outdated
+		return nil, &failure{kind: stale, err: errStale} // another goroutine found the watermarks to be outdated
 	}
 	p, f := m.plan(events, d.offset, cfg.OnFailure == Halt, giveUp)
 	if f != nil {
@@ -96,19 +96,19 @@ func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*plann
 	return p, nil
 }
 
-// queue replaces the marks in the order of their numberings, so that two transactions with several common marks wait at
-// the first one instead of deadlocking.
+// queue replaces the watermarks in the order of their numberings, so that two transactions with several common
+// watermarks wait at the first one instead of deadlocking.
 func (d byNumber) queue(b *pgx.Batch, p *planned) {
 	for _, i := range p.replaced {
-		m := &p.marks.of[i]
+		m := &p.watermarks.of[i]
 		lanes := slices.Sorted(maps.Keys(m.lanes))
 		numbers := make([]int64, len(lanes))
 		for n, lane := range lanes {
 			numbers[n] = m.lanes[lane]
 		}
-		statement := sqlMoveMark
+		statement := sqlAdvanceWatermark
 		if m.version == 1 {
-			statement = sqlFirstMark
+			statement = sqlFirstWatermark
 		}
 		b.Queue(d.in.q(statement), d.in.consumer, p.name.topic, p.name.id, m.outbox.String(), m.incarnation, m.version,
 			lanes, numbers, m.latest)

@@ -318,7 +318,7 @@ func TestP9_8_HaltInsteadOfQuarantine(t *testing.T) {
 	same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Undecided, inbox.Undecided})
 }
 
-// TestP9_8_ParkedAndReleased: a parked event advances the mark, and later events of its key are parked behind it.
+// TestP9_8_ParkedAndReleased: a parked event advances the watermark, and later events of its key are parked behind it.
 // Neither has an inbox row before it runs.
 func TestP9_8_ParkedAndReleased(t *testing.T) {
 	t.Parallel()
@@ -484,7 +484,7 @@ func TestP9_8_ProcessTxIsRefused(t *testing.T) {
 	}
 }
 
-// TestP9_8_MarksOfAnotherDatabase: marks in memory are not used for a database that lacks them.
+// TestP9_8_MarksOfAnotherDatabase: watermarks in memory are not used for a database that lacks them.
 func TestP9_8_MarksOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -495,8 +495,8 @@ func TestP9_8_MarksOfAnotherDatabase(t *testing.T) {
 	same(t, "forgotten", handle(t, h, log[4:]), repeat(inbox.Applied, 6))
 }
 
-// TestP9_8_MarksStayFlat: while a session keeps a snapshot, a mark's old row versions are not removed. Moving the mark
-// must not read them all.
+// TestP9_8_MarksStayFlat: while a session keeps a snapshot, a watermark's old row versions are not removed. Moving the
+// watermark must not read them all.
 func TestP9_8_MarksStayFlat(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -510,7 +510,7 @@ func TestP9_8_MarksStayFlat(t *testing.T) {
 	}
 	h := w.byWatermark(inbox.Config{}).Each(func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip })
 	pages := func() (n int) {
-		// The worker's statement, with the values of the current mark.
+		// The worker's statement, with the values of the current watermark.
 		if _, err := w.Pool.Exec(t.Context(), "vacuum analyze inbox_watermark"); err != nil {
 			t.Fatal(err)
 		}
