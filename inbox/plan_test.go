@@ -17,8 +17,8 @@ import (
 // onDay returns an id of the given day.
 func onDay(d days.Number) uuid.UUID { return event.IDAt(days.Begin(d).Add(time.Hour)) }
 
-// TestWalkPlaces checks the table of an id's row, and which ids are undecidable (P9.1).
-func TestWalkPlaces(t *testing.T) {
+// TestWalkRoutes checks the table of an id's row, and which ids are undecidable (P9.1).
+func TestWalkRoutes(t *testing.T) {
 	t.Parallel()
 	const window, ahead = 10, 2
 	normal := days.State{Today: 100, Dropped: 85, Until: -1, Floor: 50}

@@ -151,7 +151,7 @@ func TestHealthWithoutKafka(t *testing.T) {
 	}
 }
 
-// TestReadinessFollowsTheSlot: a relay with source WAL is not ready while it cannot read the WAL, or while its slot is
+// TestReadinessFollowsTheSlot: a relay with --feed=wal is not ready while it cannot read the WAL, or while its slot is
 // about to be lost.
 func TestReadinessFollowsTheSlot(t *testing.T) {
 	t.Parallel()
