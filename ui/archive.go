@@ -2,15 +2,15 @@ package ui
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/internal/format"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
 
@@ -26,14 +26,14 @@ type archiveList struct {
 	More          int // days that are not listed
 	Events, Bytes int64
 	ReadOnly      bool
-	Part          bool // the viewer sees some topics only; archived events are not counted by topic
+	Part          bool // the Viewer sees some topics only; archived events are not counted by topic
 }
 
 // mostDays bounds the list of days.
 const mostDays = 31
 
 func archive(q *request) error {
-	p := archivePage{Replays: q.h.replays.views(q.h, q.who.Scope)}
+	p := archivePage{Replays: q.h.replays.views(q.h.named, q.who.Scope)}
 	for _, d := range q.h.databases {
 		st, _, why := q.stateOf(d)
 		switch {
@@ -44,10 +44,10 @@ func archive(q *request) error {
 				p.Lists = append(p.Lists, archiveList{DB: d.Name, ReadOnly: !st.MayChange, Part: true})
 				continue
 			}
-			found, _ := d.archive.get(q.Context(), q.h.cfg.Timeout)
+			found, _ := d.Archive.Get(q.Context(), q.h.cfg.Timeout)
 			one := archiveList{DB: d.Name, ReadOnly: !st.MayChange, Days: found.List}
 			if found.Err != nil {
-				one.Away = away(found.Err)
+				one.Away = reads.Away(found.Err)
 			}
 			for _, day := range found.List {
 				one.Events, one.Bytes = one.Events+max(day.Events, 0), one.Bytes+day.Bytes
@@ -61,78 +61,8 @@ func archive(q *request) error {
 	return q.render("archive", http.StatusOK, view{Title: "Archive", Nav: "archive", Live: true, Body: p})
 }
 
-// readArchive reads the days, for viewers without a Scope.
-func (d *database) readArchive(ctx context.Context) ([]operator.ArchiveDay, error) {
-	o, err := d.outbox(viewer)
-	if err != nil {
-		return nil, err
-	}
-	return o.Archive(ctx)
-}
-
-// replayChoice selects the events of a replay. Forms carry it.
-type replayChoice struct {
-	From, To    time.Time
-	Topic       string
-	Key, Tenant *string
-	Type        string
-	After       int64
-	Rate        int
-	Events      int64 // that the plan has counted
-}
-
-func (c replayChoice) replay() operator.Replay {
-	return operator.Replay{
-		From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type, After: c.After,
-		Rate: c.Rate,
-	}
-}
-
-// within reports whether all events of the choice are in a Scope.
-func (c replayChoice) within(s *Scope) bool {
-	return s.whole(c.Topic) || c.Tenant != nil && s.sees(*c.Tenant, c.Topic)
-}
-
 // errNoReplay refuses a replay of events outside of the viewer's Scope.
 var errNoReplay = notFound("You see no topic of this name, or not all of its tenants: name one of yours.")
-
-// form encodes the choice for a hidden field.
-func (c replayChoice) form() string {
-	b, _ := json.Marshal(c) // times, texts and numbers
-	return b64(string(b))
-}
-
-func readChoice(form string) (c replayChoice, err error) {
-	text, err := unb64(form)
-	if err != nil || json.Unmarshal([]byte(text), &c) != nil || !verbs.IsTopic(c.Topic) {
-		return c, errForm
-	}
-	return c, nil
-}
-
-// flags returns the flags of `relay replay` for the choice.
-func (c replayChoice) flags() []string {
-	flags := []string{
-		"--from", c.From.UTC().Format(time.RFC3339Nano), "--to", c.To.UTC().Format(time.RFC3339Nano),
-		"--topic", c.Topic,
-	}
-	for name, value := range map[string]*string{"--key": c.Key, "--tenant": c.Tenant} {
-		if value != nil {
-			flags = append(flags, name, *value)
-		}
-	}
-	slices.Sort(flags[6:])
-	if c.Type != "" {
-		flags = append(flags, "--type", c.Type)
-	}
-	if c.After > 0 {
-		flags = append(flags, "--after", fmt.Sprint(c.After))
-	}
-	if c.Rate > 0 {
-		flags = append(flags, "--rate", fmt.Sprint(c.Rate))
-	}
-	return flags
-}
 
 // asked parses the form of a replay.
 func asked(form url.Values) (c replayChoice, err error) {
@@ -186,7 +116,7 @@ func planReplay(q *request) error {
 	if !c.within(q.who.Scope) {
 		return errNoReplay
 	}
-	o, err := q.db.outbox(viewer)
+	o, err := q.db.Outbox(reads.Viewer)
 	if err != nil {
 		return err
 	}
@@ -197,17 +127,17 @@ func planReplay(q *request) error {
 		if lost(err) {
 			return &refusal{
 				http.StatusGatewayTimeout, "This takes too long for a page", "Nothing was changed. Count with " +
-					q.db.command(append([]string{"replay", "--dry-run"}, c.flags()...)...) + ", or choose fewer days.",
+					q.db.Command(append([]string{"replay", "--dry-run"}, c.flags()...)...) + ", or choose fewer days.",
 			}
 		}
 		return err
 	}
 	c.Events = plan.Events
-	st, _ := q.db.state.get(q.Context(), q.h.cfg.Timeout)
+	st, _ := q.db.State.Get(q.Context(), q.h.cfg.Timeout)
 	return q.render("replay", http.StatusOK, view{Title: "Plan of a replay", Nav: "archive", Body: planPage{
 		DB: q.db.Name, Choice: c, Form: c.form(), Plan: plan, Twice: plan.Events - plan.IDs, ReadOnly: !st.MayChange,
-		DryRun:  q.db.command(append([]string{"replay", "--dry-run"}, c.flags()...)...),
-		Command: q.db.withReason(append([]string{"replay"}, c.flags()...)...),
+		DryRun:  q.db.Command(append([]string{"replay", "--dry-run"}, c.flags()...)...),
+		Command: q.db.WithReason(append([]string{"replay"}, c.flags()...)...),
 	}})
 }
 
@@ -216,8 +146,8 @@ func startReplay(q *request) error {
 		return err
 	}
 	c, err := readChoice(q.PostForm.Get("choice"))
-	if err != nil {
-		return err
+	if err != nil || !verbs.IsTopic(c.Topic) {
+		return errForm
 	}
 	if !c.within(q.who.Scope) {
 		return errNoReplay
@@ -246,7 +176,31 @@ func stopReplay(q *request) error {
 			}
 			done, err := r.stop(ctx, &operator.StoppedError{Operator: q.who.Name, Reason: reason})
 			return fmt.Sprintf("It has stopped after %s. The page of the archive can have it go on.",
-				plural(done.Events, "event")), err
+				format.Plural(done.Events, "event")), err
 		},
 	})
+}
+
+// startReplay starts a replay that outlives the request, and waits until it is in the audit.
+func (q *request) startReplay(ctx context.Context, c replayChoice, reason string) (string, error) {
+	o, err := q.db.Outbox(q.who.Name)
+	if err != nil {
+		return "", err
+	}
+	lasting, stop := context.WithTimeout(context.WithoutCancel(q.Context()), replayTimeout)
+	lasting, cancel := context.WithCancelCause(lasting)
+	r := &replay{
+		db: q.db.Name, who: q.who.Name, reason: reason, choice: c, began: time.Now(), cancel: cancel,
+		begun: make(chan struct{}), over: make(chan struct{}),
+	}
+	if !q.h.replays.add(r) {
+		stop()
+		return "", errReplaying
+	}
+	go func() {
+		defer stop()
+		r.run(lasting, o)
+		q.db.Changed()
+	}()
+	return r.beginning(ctx)
 }

@@ -5,10 +5,11 @@ import (
 	"slices"
 
 	"github.com/effectonce/effectonce/admin"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 )
 
 // audited lists the sides that keep an audit.
-var audited = []string{inOutbox, inInbox, inKeys}
+var audited = []string{reads.InOutbox, reads.InInbox, reads.InKeys}
 
 // entry is a row of an audit, with its database and side.
 type entry struct {
@@ -33,12 +34,12 @@ func auditLog(q *request) error {
 			continue
 		}
 		for _, where := range audited {
-			if !st.has(where) {
+			if !st.Has(where) {
 				continue
 			}
-			found, _ := d.audits[where].get(q.Context(), q.h.cfg.Timeout)
+			found, _ := d.Audits[where].Get(q.Context(), q.h.cfg.Timeout)
 			if found.Err != nil {
-				p.Away = append(p.Away, ailing{d.Name, away(found.Err)})
+				p.Away = append(p.Away, ailing{d.Name, reads.Away(found.Err)})
 			}
 			for _, e := range found.List {
 				if !q.who.Scope.sees(e.Tenant, e.Topic) {
@@ -49,6 +50,6 @@ func auditLog(q *request) error {
 		}
 	}
 	slices.SortStableFunc(p.Entries, func(a, b entry) int { return b.At.Compare(a.At) })
-	p.Entries = p.Entries[:min(len(p.Entries), 2*page)]
+	p.Entries = p.Entries[:min(len(p.Entries), 2*reads.Page)]
 	return q.render("audit", http.StatusOK, view{Title: "Audit", Nav: "audit", Live: true, Body: p})
 }

@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/ui/internal/format"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 )
 
 // step is a stage of an event's way: outbox, relay, Kafka, consumer.
@@ -33,7 +37,7 @@ func chain(q *request) error {
 	return q.render("chain", http.StatusOK, view{Title: "Chain", Nav: "chain", Live: true, Body: p})
 }
 
-func (q *request) chainOf(d *database) chainOf {
+func (q *request) chainOf(d *reads.Database) chainOf {
 	c := chainOf{Name: d.Name}
 	st, _, why := q.stateOf(d)
 	if c.Away = why; why != "" {
@@ -42,7 +46,7 @@ func (q *request) chainOf(d *database) chainOf {
 	if st.Outbox != nil {
 		c.Steps = append(c.Steps, q.h.outboxSteps(d, st)...)
 	}
-	x, _ := d.findings.get(q.Context(), 0)
+	x, _ := d.Findings.Get(q.Context(), 0)
 	c.Steps = append(c.Steps, q.h.kafkaStep(st, x))
 	for _, one := range st.Inbox {
 		c.Steps = append(c.Steps, q.h.effects(d, one, x))
@@ -56,18 +60,18 @@ func (q *request) chainOf(d *database) chainOf {
 	return c
 }
 
-func (h *Handler) outboxSteps(d *database, st state) []step {
+func (h *Handler) outboxSteps(d *reads.Database, st reads.State) []step {
 	s := st.Outbox
-	outbox := step{Name: "Outbox", Count: count(s.Backlog), Unit: "events wait", Severity: well, Last: d.lastOut()}
+	outbox := step{Name: "Outbox", Count: count(s.Backlog), Unit: "events wait", Severity: well, Last: d.LastOut()}
 	switch {
 	case s.Backlog > 0 && s.Members == 0:
 		outbox.Severity, outbox.Why = bad, "No relay is alive: start one with relay run."
 	case s.Backlog > 0 && s.Oldest > wrong:
 		outbox.Severity = bad
 		outbox.Why = fmt.Sprintf("%s, and the oldest event waits for %s: the relays' logs say what they cannot do.",
-			alive(s.Members), dur(s.Oldest))
+			alive(s.Members), format.Dur(s.Oldest))
 	case s.Backlog > 0:
-		outbox.Why = fmt.Sprintf("The oldest waits for %s.", dur(s.Oldest))
+		outbox.Why = fmt.Sprintf("The oldest waits for %s.", format.Dur(s.Oldest))
 	default:
 		outbox.Why = alive(s.Members) + "."
 	}
@@ -77,12 +81,12 @@ func (h *Handler) outboxSteps(d *database, st state) []step {
 	switch {
 	case s.PausedTopics > 0:
 		held.Severity = bad
-		held.Why = fmt.Sprintf("%s paused by a person, the first %s ago.", plural(s.PausedTopics, "topic"),
-			dur(s.PausedFor))
+		held.Why = fmt.Sprintf("%s paused by a person, the first %s ago.", format.Plural(s.PausedTopics, "topic"),
+			format.Dur(s.PausedFor))
 	case s.HeldPartitions > 0:
 		held.Severity = bad
 		held.Why = fmt.Sprintf("%s do not take events, the first for %s. They go on by themselves.",
-			plural(s.HeldPartitions, "partition"), dur(s.HeldFor))
+			format.Plural(s.HeldPartitions, "partition"), format.Dur(s.HeldFor))
 	}
 	parked := step{
 		Name: "Refused", Count: count(s.Parked), Unit: "events wait", Severity: well, Href: h.path("keys"),
@@ -91,7 +95,7 @@ func (h *Handler) outboxSteps(d *database, st state) []step {
 	if s.Parked > 0 {
 		parked.Severity = bad
 		parked.Why = fmt.Sprintf("Kafka refused an event for certain; %s wait for a person, %d are on their way out.",
-			plural(s.ParkedKeys, "key"), s.Releasing)
+			format.Plural(s.ParkedKeys, "key"), s.Releasing)
 	}
 	return []step{outbox, held, parked}
 }
@@ -103,19 +107,7 @@ func alive(relays int) string {
 	return fmt.Sprintf("%d relays are alive", relays)
 }
 
-// lastOut returns when events last left the outbox, within the past hour.
-func (d *database) lastOut() (at time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, p := range d.history {
-		if p.Out > 0 {
-			at = p.At
-		}
-	}
-	return at
-}
-
-func (h *Handler) kafkaStep(st state, x examination) step {
+func (h *Handler) kafkaStep(st reads.State, x reads.Examination) step {
 	s := step{Name: "Kafka", Count: "–", Severity: well}
 	switch {
 	case h.cfg.Kafka == nil:
@@ -131,13 +123,13 @@ func (h *Handler) kafkaStep(st state, x examination) step {
 		for _, end := range x.Ends {
 			records += max(end, 0)
 		}
-		s.Count, s.Unit = num(records), "records written"
-		s.Why = fmt.Sprintf("In %s that consumers here read.", plural(int64(len(x.Ends)), "partition"))
+		s.Count, s.Unit = format.Num(records), "records written"
+		s.Why = fmt.Sprintf("In %s that consumers here read.", format.Plural(int64(len(x.Ends)), "partition"))
 	}
 	return s
 }
 
-func (h *Handler) effects(d *database, c consumer, x examination) step {
+func (h *Handler) effects(d *reads.Database, c inboxoperator.ConsumerDiagnosis, x reads.Examination) step {
 	s := step{
 		Name: "Effects of " + c.Consumer, Count: "–", Severity: well, Href: h.path("consumers"), Do: "Consumers",
 	}
@@ -151,25 +143,26 @@ func (h *Handler) effects(d *database, c consumer, x examination) step {
 		if p.HaltedAt != nil {
 			halted++
 		}
-		if end, ok := x.Ends[partition{p.Topic, p.Partition}]; ok && end > p.From {
+		if end, ok := x.Ends[reads.Partition{Topic: p.Topic, Partition: p.Partition}]; ok && end > p.From {
 			lag += end - p.From
 			stands = max(stands, p.Unmoved)
 		}
 	}
 	if known {
-		s.Count, s.Unit = num(lag), "records wait"
+		s.Count, s.Unit = format.Num(lag), "records wait"
 	}
 	switch {
 	case halted > 0:
 		s.Severity = bad
-		s.Why = plural(int64(halted), "partition") + " halted: a person must decide."
+		s.Why = format.Plural(int64(halted), "partition") + " halted: a person must decide."
 	case lag > 0 && stands > wrong:
 		s.Severity = bad
-		s.Why = fmt.Sprintf("Nothing was decided for %s: its workers' logs say why.", dur(stands))
+		s.Why = fmt.Sprintf("Nothing was decided for %s: its workers' logs say why.", format.Dur(stands))
 	case c.Parked+c.Quarantined > 0:
 		s.Severity = look
-		s.Why = fmt.Sprintf("%s failed, %s in quarantine.", plural(c.Parked, "event"), num(c.Quarantined))
-		s.Href, s.Do = h.path("db", d.Name, inInbox, "events")+query("consumer", c.Consumer), "Parked events"
+		s.Why = fmt.Sprintf("%s failed, %s in quarantine.", format.Plural(c.Parked, "event"), format.Num(c.Quarantined))
+		s.Href = h.path("db", d.Name, reads.InInbox, "events") + format.QueryString("consumer", c.Consumer)
+		s.Do = "Parked events"
 	}
 	return s
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -37,18 +36,6 @@ type outcome struct {
 	Audit          string
 }
 
-// reason returns the form's reason, which every change needs.
-func (q *request) reason() (string, error) {
-	reason := strings.TrimSpace(q.PostForm.Get("reason"))
-	if reason == "" {
-		return "", &refusal{
-			http.StatusUnprocessableEntity, "A reason is missing",
-			"Nothing was changed. Go back and say why, in a few words: it goes into the audit.",
-		}
-	}
-	return reason, nil
-}
-
 // change runs a verb and shows its outcome.
 func (q *request) change(v verb) error {
 	reason, err := q.reason()
@@ -59,12 +46,12 @@ func (q *request) change(v verb) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.Context()), changeTimeout)
 	defer cancel()
 	done, err := v.do(ctx, reason)
-	q.db.changed()
+	q.db.Changed()
 	status, result := judge(err)
 	if err == nil {
 		result.Text = done
 	}
-	result.Command = q.db.command(append(v.command, "--reason", reason, "--operator", q.who.Name)...)
+	result.Command = q.db.Command(append(v.command, "--reason", reason, "--operator", q.who.Name)...)
 	result.Back, result.Audit = v.back, q.h.path("audit")
 	return q.render("outcome", status, view{Title: v.name, Nav: "", Body: result})
 }

@@ -9,6 +9,7 @@ import (
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
 
@@ -25,7 +26,7 @@ type consumersList struct {
 }
 
 type consumerView struct {
-	consumer
+	inboxoperator.ConsumerDiagnosis
 	Partitions []partitionView
 	Topics     []string
 	Numbering  string // the new numbering that a partition has halted for
@@ -61,7 +62,7 @@ func consumers(q *request) error {
 		case !st.HasInbox:
 			continue
 		}
-		x, _ := d.findings.get(q.Context(), 0)
+		x, _ := d.Findings.Get(q.Context(), 0)
 		one := consumersList{DB: d.Name, ReadOnly: !st.MayChange}
 		if x.EndsErr != nil {
 			one.Kafka = x.EndsErr.Error()
@@ -73,7 +74,7 @@ func consumers(q *request) error {
 			}
 		}
 		for _, c := range st.Inbox {
-			one.Consumers = append(one.Consumers, d.consumerView(c, x))
+			one.Consumers = append(one.Consumers, consumerViewOf(d, c, x))
 		}
 		p.Lists = append(p.Lists, one)
 	}
@@ -83,8 +84,8 @@ func consumers(q *request) error {
 // newNumbering finds the numbering in the error of a halt.
 var newNumbering = regexp.MustCompile(`[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+`)
 
-func (d *database) consumerView(c consumer, x examination) consumerView {
-	v := consumerView{consumer: c, Partitions: d.partitions(c, x)}
+func consumerViewOf(d *reads.Database, c inboxoperator.ConsumerDiagnosis, x reads.Examination) consumerView {
+	v := consumerView{ConsumerDiagnosis: c, Partitions: partitionsIn(d, c, x)}
 	for _, p := range c.Partitions {
 		if !slices.Contains(v.Topics, p.Topic) {
 			v.Topics = append(v.Topics, p.Topic)
@@ -93,25 +94,25 @@ func (d *database) consumerView(c consumer, x examination) consumerView {
 			v.Numbering = newNumbering.FindString(p.Error)
 		}
 	}
-	v.Retire, v.Move = d.ofConsumer(c, verbs.Retire{}), d.ofConsumer(c, verbs.MoveConsumer{To: "..."})
-	v.Accept = d.ofConsumer(c, verbs.AcceptNumbering{Epoch: cmp.Or(v.Numbering, "...")})
-	v.Forget = d.ofConsumer(c, verbs.ForgetOffsets{Topic: "..."})
+	v.Retire, v.Move = commandFor(d, c, verbs.Retire{}), commandFor(d, c, verbs.MoveConsumer{To: "..."})
+	v.Accept = commandFor(d, c, verbs.AcceptNumbering{Epoch: cmp.Or(v.Numbering, "...")})
+	v.Forget = commandFor(d, c, verbs.ForgetOffsets{Topic: "..."})
 	return v
 }
 
-// ofConsumer returns the command of a verb for a consumer.
-func (d *database) ofConsumer(c consumer, v verbs.Of[*inboxoperator.Operator]) string {
-	return commandOf(d, v, "--consumer", c.Consumer)
+// commandFor returns the command of a verb for a consumer.
+func commandFor(d *reads.Database, c inboxoperator.ConsumerDiagnosis, v verbs.Of[*inboxoperator.Operator]) string {
+	return reads.CommandOf(d, v, "--consumer", c.Consumer)
 }
 
-func (d *database) partitions(c consumer, x examination) (list []partitionView) {
+func partitionsIn(d *reads.Database, c inboxoperator.ConsumerDiagnosis, x reads.Examination) (list []partitionView) {
 	for _, p := range c.Partitions {
 		v := partitionView{PartitionState: p, End: -1, Lag: -1}
 		at := verbs.OfPartition{Topic: p.Topic, Partition: p.Partition}
-		v.Resume = d.ofConsumer(c, verbs.ResumePartition{OfPartition: at})
-		v.Skip = d.ofConsumer(c, verbs.SkipRecords{OfPartition: at, To: v.SkipTo()})
+		v.Resume = commandFor(d, c, verbs.ResumePartition{OfPartition: at})
+		v.Skip = commandFor(d, c, verbs.SkipRecords{OfPartition: at, To: v.SkipTo()})
 		v.SetGroup = setGroup(c, p.Topic, p.Partition, v.SkipTo())
-		if end, ok := x.Ends[partition{p.Topic, p.Partition}]; ok {
+		if end, ok := x.Ends[reads.Partition{Topic: p.Topic, Partition: p.Partition}]; ok {
 			v.End, v.Lag = end, max(end-p.From, 0)
 		}
 		switch {
@@ -126,7 +127,7 @@ func (d *database) partitions(c consumer, x examination) (list []partitionView) 
 }
 
 // setGroup returns Kafka's command that sets a stopped group to an offset.
-func setGroup(c consumer, topic string, partition int32, to int64) string {
+func setGroup(c inboxoperator.ConsumerDiagnosis, topic string, partition int32, to int64) string {
 	group := ""
 	if len(c.Programs) == 1 {
 		group = c.Programs[0].Group

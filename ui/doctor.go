@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 )
 
 // doctorView is the page of all findings.
@@ -49,15 +50,15 @@ func doctorPage(q *request) error {
 
 // examined returns the doctor's findings, and when it looked. The first request waits a little. The finding about
 // idempotency keys is as new as the state.
-func (q *request) examined(d *database, st state) (list []doctor.Finding, at time.Time) {
-	x, at := d.findings.get(q.Context(), 0)
+func (q *request) examined(d *reads.Database, st reads.State) (list []doctor.Finding, at time.Time) {
+	x, at := d.Findings.Get(q.Context(), 0)
 	if at.IsZero() {
-		x, at = d.findings.get(q.Context(), min(firstLook, q.left()))
+		x, at = d.Findings.Get(q.Context(), min(firstLook, q.left()))
 	}
-	restored, _ := d.restored.get(q.Context(), 0)
+	restored, _ := d.Restored.Get(q.Context(), 0)
 	list = slices.Concat(x.Findings, restored)
 	if st.Keys != nil {
-		list = append(list, doctor.Keys(d.subject(nil, true), st.Keys.Stuck, nil))
+		list = append(list, doctor.Keys(d.Subject(true), st.Keys.Stuck, nil))
 	}
 	return list, at
 }
@@ -69,13 +70,16 @@ func examineNow(q *request) error {
 	for _, wait := range []time.Duration{0, time.Hour} { // all begin before the first is waited for
 		for _, d := range q.h.databases {
 			if wait == 0 {
-				d.findings.changed()
-				d.restored.changed()
+				d.Findings.Changed()
+				d.Restored.Changed()
 			}
-			d.findings.get(ctx, wait)
-			d.restored.get(ctx, wait)
+			d.Findings.Get(ctx, wait)
+			d.Restored.Get(ctx, wait)
 		}
 	}
 	http.Redirect(q.w, q.Request, q.h.path("doctor"), http.StatusSeeOther)
 	return nil
 }
+
+// firstLook is how long a page waits for the first findings.
+const firstLook = 2 * time.Second

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/ui/internal/format"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
 
@@ -19,13 +20,8 @@ type eventsPage struct {
 	DB, Side string
 	Filter   filter
 	Kinds    []string
-	Events   []event
+	Events   []reads.Event
 	Next     int64 // where the next page begins; 0: this is the last one
-}
-
-// kinds lists the kinds of parked events, by side.
-var kinds = map[string][]string{
-	inOutbox: {"refused", "behind"}, inInbox: {"failed", "behind", "quarantined"},
 }
 
 func events(q *request) error {
@@ -38,21 +34,22 @@ func events(q *request) error {
 	if f.Kind != "" && !slices.Contains(p.Kinds, f.Kind) {
 		return notFound("No events are of this kind.")
 	}
-	s, err := q.side(where, f.Consumer, viewer)
+	s, err := q.side(where, f.Consumer, reads.Viewer)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := q.bounded()
 	defer cancel()
-	p.Events, err = s.list(ctx, admin.ParkedFilter{
-		Topic: f.Topic, Key: f.Key, Code: f.Code, Kind: f.Kind, OlderThan: f.OlderThan, After: f.After, Limit: page + 1,
+	p.Events, err = s.List(ctx, admin.ParkedFilter{
+		Topic: f.Topic, Key: f.Key, Code: f.Code, Kind: f.Kind, OlderThan: f.OlderThan, After: f.After,
+		Limit: reads.Page + 1,
 	})
 	if err != nil {
 		return err
 	}
-	if len(p.Events) > page {
-		p.Events = p.Events[:page]
-		p.Next = p.Events[page-1].ID
+	if len(p.Events) > reads.Page {
+		p.Events = p.Events[:reads.Page]
+		p.Next = p.Events[reads.Page-1].ID
 	}
 	return q.render("events", http.StatusOK, view{
 		Title: "Parked events of " + p.DB, Nav: "keys", Live: f.After == 0, Body: p,
@@ -62,7 +59,7 @@ func events(q *request) error {
 // eventPage is one event, with or without its content.
 type eventPage struct {
 	DB, Side          string
-	Event             event
+	Event             reads.Event
 	Key               *admin.BlockedKey // the blocked key of the event; nil: none
 	Content           *content          // nil: not revealed
 	Trace             string            // the address of the append's trace; empty: unknown
@@ -73,17 +70,17 @@ type eventPage struct {
 	ReadOnly          bool
 }
 
-func (q *request) eventPage(e event) *eventPage {
+func (q *request) eventPage(e reads.Event) *eventPage {
 	id := fmt.Sprint(e.ID)
 	where := q.PathValue("side")
-	st, _ := q.db.state.get(q.Context(), q.h.cfg.Timeout)
+	st, _ := q.db.State.Get(q.Context(), q.h.cfg.Timeout)
 	command := func(verb string, flags ...string) string {
-		return q.db.withReason(parked(where, verb, append([]string{"--id", id}, flags...)...)...)
+		return q.db.WithReason(reads.ParkedArgs(where, verb, append([]string{"--id", id}, flags...)...)...)
 	}
 	return &eventPage{
 		DB: q.db.Name, Side: where, Event: e, ReadOnly: !st.MayChange, Path: q.pathOf(e.MessageID),
 		Release: command("release"), Discard: command("discard"),
-		Reveal:    q.db.command(parked(where, "show", "--id", id, "--payload")...),
+		Reveal:    q.db.Command(reads.ParkedArgs(where, "show", "--id", id, "--payload")...),
 		EditUsage: command("edit", "--payload-file", "new.bin"),
 	}
 }
@@ -94,13 +91,13 @@ func showEvent(q *request) error {
 		return err
 	}
 	where := q.PathValue("side")
-	s, err := q.side(where, "", viewer)
+	s, err := q.side(where, "", reads.Viewer)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := q.bounded()
 	defer cancel()
-	found, err := s.list(ctx, admin.ParkedFilter{ID: id, Limit: 1})
+	found, err := s.List(ctx, admin.ParkedFilter{ID: id, Limit: 1})
 	if err != nil {
 		return err
 	}
@@ -141,12 +138,12 @@ func revealEvent(q *request) error {
 	}
 	ctx, cancel := q.bounded()
 	defer cancel()
-	e, err := s.reveal(ctx, id, reason)
+	e, err := s.Reveal(ctx, id, reason)
 	if err != nil {
 		status, o := judge(err)
 		return &refusal{status, "The payload is not shown", o.Text + " " + o.Detail}
 	}
-	q.db.changed()
+	q.db.Changed()
 	p := q.eventPage(e)
 	p.Content, p.Trace = decode(e), traceOf(q.h.cfg.TraceURL, e.Headers)
 	p.Fields = fieldsOf(e)
@@ -157,7 +154,7 @@ func revealEvent(q *request) error {
 type editPage struct {
 	DB, Side, ID  string
 	Reason        string
-	Lines         []diffLine
+	Lines         []format.DiffLine
 	NoJSON        error
 	Same          bool
 	Before, After string // of the form: a hash, and the payload
@@ -182,11 +179,11 @@ func previewEdit(q *request) error {
 	noJSON := audit.NoJSON([]byte(before), []byte(after))
 	return q.render("edit", http.StatusOK, view{Title: "Edit event " + q.PathValue("id"), Nav: "keys", Body: editPage{
 		DB: q.db.Name, Side: q.PathValue("side"), ID: q.PathValue("id"), Reason: reason,
-		Lines: diff(before, after), Same: before == after, Before: hex.EncodeToString(sum[:]),
+		Lines: format.Diff(before, after), Same: before == after, Before: hex.EncodeToString(sum[:]),
 		After: base64.StdEncoding.EncodeToString([]byte(after)), Bytes: [2]int{len(before), len(after)},
 		NoJSON: noJSON,
-		Command: q.db.withReason(parked(q.PathValue("side"), "edit", append([]string{"--id", q.PathValue("id")},
-			payloadFlags(noJSON != nil)...)...)...),
+		Command: q.db.WithReason(reads.ParkedArgs(q.PathValue("side"), "edit",
+			append([]string{"--id", q.PathValue("id")}, payloadFlags(noJSON != nil)...)...)...),
 	}})
 }
 
@@ -223,23 +220,6 @@ func editEvent(q *request) error {
 	edit := admin.Edit{Payload: &after, Before: &before, AnyBytes: q.PostForm.Get("any_bytes") != ""}
 	flags := payloadFlags(edit.AnyBytes)
 	return q.change(q.editing(id, edit, flags, "The payload is changed."))
-}
-
-// editing is the change of a parked event, which stays parked.
-func (q *request) editing(id int64, edit admin.Edit, flags []string, done string) verb {
-	name, where := q.PathValue("id"), q.PathValue("side")
-	return verb{
-		name:    "Edit event " + name,
-		command: parked(where, "edit", append([]string{"--id", name}, flags...)...),
-		back:    q.h.path("db", q.db.Name, where, "events", name),
-		do: func(ctx context.Context, reason string) (string, error) {
-			s, err := q.side(where, "", q.who.Name)
-			if err == nil {
-				err = s.EditParked(ctx, id, edit, reason)
-			}
-			return done + " The event stays parked until it is released.", err
-		},
-	}
 }
 
 func releaseEvent(q *request) error {

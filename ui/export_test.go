@@ -1,7 +1,13 @@
 package ui
 
+import (
+	"time"
+
+	"github.com/effectonce/effectonce/ui/internal/format"
+)
+
 // B64 is how forms carry keys.
-var B64 = b64
+var B64 = format.B64
 
 // Policy is the Content-Security-Policy of all pages.
 const Policy = policy
@@ -20,46 +26,15 @@ func Runbooks() (names []string) {
 // Changed has everybody see what a test has changed behind the pages' back.
 func Changed(h *Handler) {
 	for _, d := range h.databases {
-		d.changed()
+		d.Changed()
 	}
 }
 
 // ForSome are the routes that people with a Scope get to.
 var ForSome = forSome
 
-// Settle waits for the reads that are under way. The doctor's begins others.
-func Settle(h *Handler) {
-	h.replays.end()
-	for _, d := range h.databases {
-		settle(d.findings)
-		settle(d.restored)
-		settle(d.state)
-		settle(d.topics)
-		settle(d.relays)
-		for _, where := range sides {
-			settle(d.keys[where])
-			settle(d.failures[where])
-		}
-		for _, a := range d.audits {
-			settle(a)
-		}
-		settle(d.operations)
-		settle(d.scheduled)
-		settle(d.archive)
-		for _, one := range d.looked() {
-			settle(one)
-		}
-	}
-}
-
-func settle[T any](s *shared[T]) {
-	s.mu.Lock()
-	busy := s.busy
-	s.mu.Unlock()
-	if busy != nil {
-		<-busy
-	}
-}
+// Settle ends what a Handler does by itself.
+func Settle(h *Handler) { h.settle(time.Minute) }
 
 // Faster is the choice of a replay without its rate.
 func Faster(form string) string {

@@ -11,11 +11,10 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/admin"
+	"github.com/effectonce/effectonce/ui/internal/format"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
-
-// mostAtOnce bounds how many failures a verb changes.
-const mostAtOnce = 1000
 
 // spans are the times by which failures can be grouped.
 var spans = map[string]time.Duration{"": 0, "hour": time.Hour, "day": 24 * time.Hour}
@@ -51,14 +50,14 @@ func failures(q *request) error {
 			p.Lists = append(p.Lists, failuresList{DB: d.Name, Away: why})
 			continue
 		}
-		for _, where := range sides {
-			if !st.has(where) {
+		for _, where := range reads.Sides {
+			if !st.Has(where) {
 				continue
 			}
 			one := failuresList{DB: d.Name, Side: where}
-			found, _ := d.failures[where].get(q.Context(), q.h.cfg.Timeout)
+			found, _ := d.Failures[where].Get(q.Context(), q.h.cfg.Timeout)
 			if found.Err != nil {
-				one.Away = away(found.Err)
+				one.Away = reads.Away(found.Err)
 			}
 			if len(found.List) == admin.MostGrouped && q.who.Scope == nil {
 				one.Capped = admin.MostGrouped
@@ -142,8 +141,8 @@ func (l like) filter() admin.FailureFilter {
 
 // command returns the command of a verb for the group.
 func (l like) command(where, name string) []string {
-	args := parked(where, name, "--all")
-	if where == inInbox {
+	args := reads.ParkedArgs(where, name, "--all")
+	if where == reads.InInbox {
 		args = append(args, "--consumer", l.Consumer)
 	}
 	args = append(args, "--topic", l.Topic, "--type="+l.Type, "--code="+l.Code)
@@ -178,11 +177,11 @@ func showGroup(q *request) error {
 	where := q.PathValue("side")
 	ctx, cancel := q.bounded()
 	defer cancel()
-	list, err := q.failuresOf(ctx, where, l, viewer)
+	list, err := q.failuresOf(ctx, where, l, reads.Viewer)
 	if err != nil {
 		return err
 	}
-	st, _ := q.db.state.get(q.Context(), q.h.cfg.Timeout)
+	st, _ := q.db.State.Get(q.Context(), q.h.cfg.Timeout)
 	p := groupPage{DB: q.db.Name, Side: where, Group: l, ReadOnly: !st.MayChange, Most: mostAtOnce}
 	if p.More = len(list) > mostAtOnce; p.More {
 		list = list[:mostAtOnce]
@@ -192,12 +191,12 @@ func showGroup(q *request) error {
 	}
 	p.Behind = p.Counted.Events - p.Counted.Keys - p.Counted.Alone
 	if l.Kind != "quarantined" {
-		p.Release = q.db.withReason(p.Group.command(where, "release")...)
+		p.Release = q.db.WithReason(p.Group.command(where, "release")...)
 	}
 	if l.Kind == "refused" || l.Kind == "failed" {
-		p.Discard = q.db.withReason(p.Group.command(where, "discard")...)
+		p.Discard = q.db.WithReason(p.Group.command(where, "discard")...)
 	}
-	p.Count = q.db.command(append(p.Group.command(where, "release"), "--dry-run")...)
+	p.Count = q.db.Command(append(p.Group.command(where, "release"), "--dry-run")...)
 	p.Failures = list[:min(len(list), shownFailures)]
 	return q.render("group", http.StatusOK, view{Title: "Failures of " + l.Topic, Nav: "failures", Body: p})
 }
@@ -213,15 +212,15 @@ func (q *request) failuresOf(ctx context.Context, where string, l like, name str
 
 func releaseGroup(q *request) error {
 	return q.changeGroup("release", "Release", admin.ReleaseAll, func(r admin.GroupResult) string {
-		return fmt.Sprintf("%s and %s released: %s %s, each key in order.", plural(r.Keys, "key"),
-			plural(r.Alone, "lone event")+areOrIs(r.Keys+r.Alone), verbs.Side(q.PathValue("side")).Releases(),
-			plural(r.Events, "event"))
+		return fmt.Sprintf("%s and %s released: %s %s, each key in order.", format.Plural(r.Keys, "key"),
+			format.Plural(r.Alone, "lone event")+areOrIs(r.Keys+r.Alone), verbs.Side(q.PathValue("side")).Releases(),
+			format.Plural(r.Events, "event"))
 	})
 }
 
 func discardGroup(q *request) error {
 	return q.changeGroup("discard", "Discard", admin.DiscardAll, func(r admin.GroupResult) string {
-		return plural(r.Events, "event") + " given up for good. What waits behind " +
+		return format.Plural(r.Events, "event") + " given up for good. What waits behind " +
 			"them stays parked until its key is released." + verbs.MaybePublished(r.MaybePublished)
 	})
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/ui/internal/format"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
 
@@ -24,7 +26,7 @@ type fields struct {
 }
 
 // fieldsOf returns an event's content type and headers as form lines, or nil if lines cannot carry them.
-func fieldsOf(e event) *fields {
+func fieldsOf(e reads.Event) *fields {
 	var b strings.Builder
 	names := map[string]bool{}
 	for _, h := range e.Own {
@@ -66,7 +68,7 @@ func readLines(text string) (own [][2]string, err error) {
 type headersPage struct {
 	DB, Side, ID string
 	Reason       string
-	Lines        []diffLine
+	Lines        []format.DiffLine
 	Same         bool
 	Before       string // a hash
 	Type, After  string // of the form
@@ -99,9 +101,9 @@ func previewHeaders(q *request) error {
 	sum := admin.HeadersSum(wasType, before)
 	p := headersPage{
 		DB: q.db.Name, Side: q.PathValue("side"), ID: q.PathValue("id"), Reason: reason,
-		Lines:  diff(shownFields(wasType, before), shownFields(cmp.Or(*edit.ContentType, wasType), after)),
+		Lines:  format.Diff(shownFields(wasType, before), shownFields(cmp.Or(*edit.ContentType, wasType), after)),
 		Before: hex.EncodeToString(sum[:]), Type: *edit.ContentType, After: q.PostForm.Get("headers"),
-		Command: q.db.withReason(q.headersCommand(edit)...),
+		Command: q.db.WithReason(q.headersCommand(edit)...),
 	}
 	p.Same = shownFields(wasType, before) == shownFields(cmp.Or(*edit.ContentType, wasType), after)
 	return q.render("headers", http.StatusOK, view{Title: "Edit event " + p.ID, Nav: "keys", Body: p})
@@ -144,7 +146,7 @@ func (q *request) headersEdit() (edit admin.Edit, err error) {
 }
 
 func (q *request) headersCommand(edit admin.Edit) []string {
-	command := parked(q.PathValue("side"), "edit", "--id", q.PathValue("id"))
+	command := reads.ParkedArgs(q.PathValue("side"), "edit", "--id", q.PathValue("id"))
 	return append(command, headerFlags(edit)...)
 }
 

@@ -1,153 +1,181 @@
 package ui
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/effectonce/effectonce/relay"
+	"github.com/google/uuid"
+
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 )
 
-// point is a sample of the plots. Rates are since the previous point; -1: unknown.
-type point struct {
-	At                            time.Time
-	Backlog, Held, Parked         float64
-	Oldest                        float64 // seconds
-	In, Out, Effects              float64 // per second
-	Halted, InParked, Quarantined float64
-	SlotBytes                     float64
-	lastID                        int64
-	waiting                       int64
-	decided                       int64
-	capped                        bool
+// moment is a step in the history of an event.
+type moment struct {
+	At     time.Time // zero: now
+	What   string
+	Where  string // database, and consumer
+	Detail string
+	Href   string
 }
 
-// kept is the length of the plots.
-const kept = time.Hour
-
-// remember makes a point from a state, and keeps it if the last one is old enough.
-func (d *database) remember(st state) point {
-	p := pointOf(st, time.Now())
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if n := len(d.history); n > 0 {
-		last := d.history[n-1]
-		if p.At.Sub(last.At) < sampleEvery-time.Second { // a point between two: its rates are the last one's
-			p.In, p.Out, p.Effects = last.In, last.Out, last.Effects
-			return p
-		}
-		p.since(last)
-	}
-	d.history = append(d.history, p)
-	for len(d.history) > 0 && p.At.Sub(d.history[0].At) > kept {
-		d.history = d.history[1:]
-	}
-	return p
+// pathOf returns the history of a message id in all databases, within the viewer's Scope. It uses only indexed reads.
+func (q *request) pathOf(id uuid.UUID) []moment {
+	found := make([][]moment, len(q.h.databases))
+	q.everywhere(func(ctx context.Context, i int, d *reads.Database) {
+		found[i] = traceIn(ctx, d, q.h, q.who.Scope, id)
+	})
+	return inOrder(slices.Concat(found...))
 }
 
-func pointOf(st state, at time.Time) point {
-	p := point{At: at, In: -1, Out: -1, Effects: -1}
-	if s := st.Outbox; s != nil {
-		p.Backlog, p.Held, p.Parked = float64(s.Backlog), float64(s.Held), float64(s.Parked)
-		p.Oldest = s.Oldest.Seconds()
-		p.lastID, p.waiting = s.LastID, s.Backlog+s.Held+s.Parked
-		p.capped = max(s.Backlog, s.Held, s.Parked) >= relay.SampleLimit
-		if s.WAL != nil {
-			p.SlotBytes = float64(s.WAL.LagBytes)
+func traceIn(ctx context.Context, d *reads.Database, h *Handler, scope *Scope, id uuid.UUID) (path []moment) {
+	unknown := func(err error) {
+		if err != nil && !reads.Absent(err) {
+			path = append(path, moment{What: "Not known", Where: d.Name, Detail: reads.Away(err)})
 		}
 	}
-	for _, c := range st.Inbox {
-		p.InParked += float64(c.Parked)
-		p.Quarantined += float64(c.Quarantined)
-		for _, part := range c.Partitions {
-			p.decided += part.From
-			if part.HaltedAt != nil {
-				p.Halted++
+	o, err := d.Outbox(reads.Viewer)
+	var events []operator.FoundEvent
+	if err == nil {
+		events, err = o.Trace(ctx, id)
+	}
+	unknown(err)
+	for _, e := range events {
+		if scope.sees(e.Tenant, e.Topic) {
+			path = append(path, outboxMoments(d.Name, foundEvent{e, h.outboxHref(d, scope, e)})...)
+		}
+	}
+	in, err := d.Inbox("", reads.Viewer)
+	var known []inboxoperator.FoundEvent
+	if err == nil {
+		known, err = in.Trace(ctx, id)
+	}
+	unknown(err)
+	for _, e := range known {
+		if scope.sees(e.Tenant, e.Topic) { // a decided event has no topic
+			path = append(path, inboxMoment(d.Name, foundInboxEvent{e, h.inboxHref(d, e)}))
+		}
+	}
+	return path
+}
+
+// outboxMoments returns the history of an event in an outbox.
+func outboxMoments(db string, e foundEvent) []moment {
+	number := ""
+	if e.Seq != 0 {
+		number = fmt.Sprintf("number %d of lane %d", e.Seq, e.Lane)
+		if e.Epoch != "" {
+			number += ", epoch " + e.Epoch
+		}
+	}
+	appended := moment{
+		At: e.CreatedAt, What: "Appended", Where: db,
+		Detail: fmt.Sprintf("id %d, lane %d, topic %s", e.ID, e.Lane, e.Topic),
+	}
+	now := moment{Where: db, Href: e.Href, Detail: number}
+	if e.At != nil {
+		now.At = *e.At
+	}
+	switch e.Where {
+	case "waiting":
+		now.What = "Waits for a relay"
+	case "claimed":
+		now.What = "Claimed: a relay publishes it"
+	case "held":
+		now.What = "Held: its partition or topic does not take it"
+	case "scheduled":
+		appended.What = "Scheduled"
+		appended.Detail = fmt.Sprintf("seq %d, lane %d, topic %s", e.ID, e.Lane, e.Topic)
+		now.What = "Due"
+	case "parked":
+		now.What, now.Detail = "Parked", strings.TrimSpace(e.Code+" "+e.Error)
+	case "archived":
+		now.What = "Published"
+	}
+	return []moment{appended, now}
+}
+
+// inboxMoment returns the state of an event in an inbox.
+func inboxMoment(db string, e foundInboxEvent) moment {
+	m := moment{
+		At: e.At, Where: db + ", " + e.Consumer, Href: e.Href, Detail: strings.TrimSpace(e.Code + " " + e.Error),
+	}
+	switch e.Where {
+	case "decided":
+		m.What = "Applied, or found to need no effect"
+	case "discarded":
+		m.What = "Discarded"
+	case "behind":
+		m.What = "Parked behind another one of its key"
+	default:
+		m.What = "Parked: " + e.Where
+	}
+	return m
+}
+
+// inOrder sorts moments, and removes duplicates: an event that is published again was appended once.
+func inOrder(path []moment) []moment {
+	slices.SortStableFunc(path, func(a, b moment) int {
+		if a.At.IsZero() != b.At.IsZero() {
+			if a.At.IsZero() {
+				return 1
 			}
+			return -1
 		}
-	}
-	return p
+		return a.At.Compare(b.At)
+	})
+	return slices.Compact(path)
 }
 
-// since computes the rates. The append rate is the growth of the sequence of ids; the publish rate is that minus the
-// growth of the backlog. A transaction that rolled back counts in both.
-func (p *point) since(last point) {
-	seconds := p.At.Sub(last.At).Seconds()
-	if seconds <= 0 {
-		return
-	}
-	rate := func(n int64) float64 { return max(float64(n)/seconds, 0) }
-	p.In = rate(p.lastID - last.lastID)
-	if !p.capped && !last.capped {
-		p.Out = rate(p.lastID - last.lastID - (p.waiting - last.waiting))
-	}
-	p.Effects = rate(p.decided - last.decided)
+type foundEvent struct {
+	operator.FoundEvent
+	Href string // its page; empty: none
 }
 
-// past returns one value of each point.
-func (d *database) past(value func(point) float64) plot {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var p plot
-	for _, at := range d.history {
-		p.add(at.At, value(at))
+// Known reports whether the event has a message id: a scheduled event may get its id when it is due.
+func (e foundEvent) Known() bool { return e.MessageID != uuid.Nil }
+
+type foundInboxEvent struct {
+	inboxoperator.FoundEvent
+	Href string
+}
+
+func (h *Handler) outboxHref(d *reads.Database, scope *Scope, e operator.FoundEvent) string {
+	switch {
+	case e.Where == "parked":
+		return h.path("db", d.Name, reads.InOutbox, "events", e.ID)
+	case e.Where == "held" && scope.whole(e.Topic):
+		return h.path("topic", d.Name, e.Topic)
 	}
-	return p
+	return ""
 }
 
-// The plots' size in their own units; the stylesheet scales it.
-const (
-	plotWidth  = 120.0
-	plotHeight = 28.0
-)
-
-// plot is a line of the last hour.
-type plot struct {
-	at     []time.Time
-	values []float64
-}
-
-func (p *plot) add(at time.Time, value float64) {
-	if value >= 0 {
-		p.at, p.values = append(p.at, at), append(p.values, value)
-	}
-}
-
-// Empty reports whether there is nothing to draw.
-func (p plot) Empty() bool { return len(p.values) < 2 }
-
-// Top returns the highest value.
-func (p plot) Top() float64 {
-	top := 0.0
-	for _, v := range p.values {
-		top = max(top, v)
-	}
-	return top
-}
-
-// Line returns the points of an SVG polyline. The plot is an hour wide, and ends with the last point.
-func (p plot) Line() string {
-	if p.Empty() {
+func (h *Handler) inboxHref(d *reads.Database, e inboxoperator.FoundEvent) string {
+	if e.ID == 0 {
 		return ""
 	}
-	top, end := p.Top(), p.at[len(p.at)-1]
-	if top == 0 {
-		top = 1
-	}
-	var b strings.Builder
-	for i, v := range p.values {
-		x := plotWidth * (1 - end.Sub(p.at[i]).Seconds()/kept.Seconds())
-		y := plotHeight - 2 - v/top*(plotHeight-4)
-		fmt.Fprintf(&b, "%.1f,%.1f ", max(x, 0), y)
-	}
-	return strings.TrimSpace(b.String())
+	return h.path("db", d.Name, reads.InInbox, "events", e.ID)
 }
 
-// Area returns the points of the polygon below the line.
-func (p plot) Area() string {
-	if p.Empty() {
-		return ""
+// everywhere asks all databases, within the limits of all pages together, for as long as a page may take.
+func (q *request) everywhere(ask func(ctx context.Context, i int, d *reads.Database)) {
+	ctx, cancel := q.bounded()
+	defer cancel()
+	var all sync.WaitGroup
+	for i, d := range q.h.databases {
+		all.Go(func() {
+			select {
+			case q.h.most.Looks <- struct{}{}:
+				defer func() { <-q.h.most.Looks }()
+			case <-ctx.Done(): // ask reports that this database was not asked in time
+			}
+			ask(ctx, i, d)
+		})
 	}
-	first := plotWidth * (1 - p.at[len(p.at)-1].Sub(p.at[0]).Seconds()/kept.Seconds())
-	return fmt.Sprintf("%.1f,%.0f %s %.0f,%.0f", max(first, 0), plotHeight, p.Line(), plotWidth, plotHeight)
+	all.Wait()
 }

@@ -9,29 +9,32 @@ import (
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // operate lists the routes of the verbs whose forms hold nothing but their flags.
 func operate(add func(path string, serve func(*request) error)) {
 	outbox := func(q *request) (*operator.Operator, []string, error) {
-		o, err := q.db.outbox(q.who.Name)
+		o, err := q.db.Outbox(q.who.Name)
 		return o, nil, err
 	}
 	inbox := func(q *request) (*inboxoperator.Operator, []string, error) {
 		consumer := q.PostForm.Get("consumer")
-		o, err := q.db.inbox(consumer, q.who.Name)
+		o, err := q.db.Inbox(consumer, q.who.Name)
 		if consumer == "" {
 			err = errForm
 		}
 		return o, []string{"--consumer", consumer}, err
 	}
 	keys := func(q *request) (*keysoperator.Operator, []string, error) {
-		o, err := q.db.idempotency(q.who.Name)
+		o, err := q.db.Idempotency(q.who.Name)
 		return o, nil, err
 	}
 	topicPage := func(q *request) string { return q.h.path("topic", q.db.Name, q.PostForm.Get("topic")) }
-	to := func(page string) func(*request) string { return func(q *request) string { return q.h.path(page) } }
+	to := func(page string) func(*request) string {
+		return func(q *request) string { return q.h.path(reads.Page) }
+	}
 	add(serving[verbs.PauseTopic](outbox, to("topics"), nil))
 	add(serving[verbs.ResumeTopic](outbox, to("topics"), nil))
 	add(serving[verbs.AcceptPartitions](outbox, topicPage, nil))
@@ -83,7 +86,7 @@ func serving[V verbs.Of[O], O any](open func(*request) (O, []string, error), bac
 			return err
 		}
 		return q.change(verb{
-			name: v.Title, command: argsOf(args, names...), back: back(q),
+			name: v.Title, command: reads.ArgsOf(args, names...), back: back(q),
 			do: func(ctx context.Context, reason string) (string, error) {
 				done, err := v.Do(ctx, o, reason)
 				return done.Text, err
@@ -94,8 +97,8 @@ func serving[V verbs.Of[O], O any](open func(*request) (O, []string, error), bac
 
 // withinLog refuses an offset beyond the end of the log, as far as that is known.
 func withinLog(q *request, v *verbs.SkipRecords) error {
-	x, _ := q.db.findings.get(q.Context(), 0)
-	if end, known := x.Ends[partition{v.Topic, v.Partition}]; known && v.To > end {
+	x, _ := q.db.Findings.Get(q.Context(), 0)
+	if end, known := x.Ends[reads.Partition{Topic: v.Topic, Partition: v.Partition}]; known && v.To > end {
 		return &refusal{
 			http.StatusUnprocessableEntity, fmt.Sprintf("The log ends at offset %d", end), "Nothing was changed.",
 		}

@@ -1,37 +1,15 @@
 package ui
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/effectonce/effectonce/internal/doctor"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/ui/internal/format"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 )
-
-// Severities, as classes of the stylesheet.
-const (
-	well = "ok"
-	look = "warn"
-	bad  = "fail"
-)
-
-// figure is one number of the overview.
-type figure struct {
-	Name, Value, Unit, Note string
-	Severity                string // empty: neutral
-	Href                    string
-	Plot                    plot
-}
-
-// finding is a finding of the doctor, with links.
-type finding struct {
-	doctor.Finding
-	Runbook  string // a section of docs/runbooks; empty: none
-	Href, Do string // the page with the remedy, and its name
-}
 
 // overviewDatabase is the section of one database.
 type overviewDatabase struct {
@@ -53,9 +31,6 @@ type overviewPage struct {
 	Severity              string
 	Fails, Warns, Unknown int
 }
-
-// firstLook is how long a page waits for the first findings.
-const firstLook = 2 * time.Second
 
 // mostSections is how many databases get a section each. More are a table.
 const mostSections = 5
@@ -79,7 +54,7 @@ func overviewOne(q *request) error {
 	return q.render("overview", http.StatusOK, view{Title: p.One, Nav: "overview", Live: true, Body: p})
 }
 
-func (q *request) overviewPage(databases ...*database) (p overviewPage) {
+func (q *request) overviewPage(databases ...*reads.Database) (p overviewPage) {
 	for _, d := range databases {
 		one := q.overviewOf(d)
 		if one.Away != "" || one.Examined.IsZero() {
@@ -105,7 +80,7 @@ func (q *request) overviewPage(databases ...*database) (p overviewPage) {
 	return p
 }
 
-func (q *request) overviewOf(d *database) overviewDatabase {
+func (q *request) overviewOf(d *reads.Database) overviewDatabase {
 	st, at, why := q.stateOf(d)
 	one := overviewDatabase{Name: d.Name, At: at, Away: why}
 	if why != "" {
@@ -139,186 +114,79 @@ func (q *request) overviewOf(d *database) overviewDatabase {
 	return one
 }
 
-// count formats a number of a sample, which stops counting at its limit.
-func count(n int64) string {
-	if n >= relay.SampleLimit {
-		return num(int64(relay.SampleLimit)) + "+"
-	}
-	return num(n)
+// overviewLine is a database in the table of many.
+type overviewLine struct {
+	Name, Away  string
+	Severity    string
+	Fails       int
+	Warns       int
+	Looking     bool      // the doctor has not finished
+	Cells       []*figure // by column; nil: the database has no such figure
+	First, More string    // the worst finding, and how many others there are
 }
 
-// Events that wait longer than these limits are late, or wrong.
-const (
-	late  = 5 * time.Second
-	wrong = time.Minute
-)
+// columns are the figures of the table, in its order.
+var columns = []string{
+	"Backlog", "Oldest", "In", "Out", "Held", "Refused", "Decided", "Halted", "Failed", "Quarantined", "Slot",
+}
 
-func (h *Handler) outboxFigures(d *database, st state) []figure {
-	s, now := st.Outbox, st.Now
-	oldest := figure{
-		Name: "Oldest", Value: "–", Href: h.path("chain"), Plot: d.past(func(p point) float64 { return p.Oldest }),
-		Note: fmt.Sprintf("%s, %d/%d lanes", plural(int64(s.Members), "relay"), s.Owned, relay.Lanes),
-	}
-	if s.Backlog > 0 {
-		oldest.Value = dur(s.Oldest)
-		switch {
-		case s.Oldest > wrong:
-			oldest.Severity = bad
-		case s.Oldest > late:
-			oldest.Severity = look
+// tabulate makes a line for each database, the worst first.
+func (p *overviewPage) tabulate() {
+	used := map[string]bool{}
+	for _, d := range p.Databases {
+		for _, f := range d.Figures {
+			used[f.Name] = true
 		}
 	}
-	list := []figure{
-		{
-			Name: "Backlog", Value: count(s.Backlog), Unit: unit(s.Backlog, "event"), Href: h.path("chain"),
-			Plot: d.past(func(p point) float64 { return p.Backlog }),
-		},
-		oldest,
-		{Name: "In", Value: rate(now.In), Unit: "/s", Plot: d.past(func(p point) float64 { return p.In })},
-		{Name: "Out", Value: rate(now.Out), Unit: "/s", Plot: d.past(func(p point) float64 { return p.Out })},
-		{
-			Name: "Held", Value: count(s.Held), Unit: unit(s.Held, "event"), Note: paused(s.PausedTopics),
-			Href:     h.path("topics"),
-			Severity: over(s.Held+s.PausedTopics, look), Plot: d.past(func(p point) float64 { return p.Held }),
-		},
-		{
-			Name: "Refused", Value: count(s.Parked), Unit: unit(s.Parked, "event"), Note: keys(s.ParkedKeys),
-			Href:     h.path("keys"),
-			Severity: over(s.Parked, look), Plot: d.past(func(p point) float64 { return p.Parked }),
-		},
-	}
-	if w := s.WAL; w != nil {
-		slot := figure{
-			Name: "Slot", Value: size(int(w.LagBytes)), Note: w.State, Plot: d.past(func(p point) float64 {
-				return p.SlotBytes
-			}),
+	for _, name := range columns {
+		if used[name] {
+			p.Columns = append(p.Columns, name)
 		}
-		switch {
-		case !w.Exists:
-			slot.Value, slot.Note, slot.Severity = "missing", "relays read the table", look
-		case !w.Active:
-			slot.Note, slot.Severity = "nobody reads it", look
-		case w.State == "lost" || w.State == "unreserved":
-			slot.Severity = bad
+	}
+	for i := range p.Databases {
+		p.Lines = append(p.Lines, lineOf(&p.Databases[i], p.Columns))
+	}
+	slices.SortStableFunc(p.Lines, func(a, b overviewLine) int {
+		return a.rank() - b.rank()
+	})
+	p.Databases = nil
+}
+
+// rank is lower for worse databases.
+func (l *overviewLine) rank() int {
+	if l.Away != "" {
+		return 0
+	}
+	return 1 + slices.Index([]string{bad, look, well}, l.Severity)
+}
+
+func lineOf(d *overviewDatabase, columns []string) overviewLine {
+	l := overviewLine{Name: d.Name, Away: d.Away, Looking: d.Away == "" && d.Examined.IsZero(), Severity: well}
+	for _, name := range columns {
+		var cell *figure
+		if at := slices.IndexFunc(d.Figures, func(f figure) bool { return f.Name == name }); at >= 0 {
+			cell = &d.Figures[at]
 		}
-		list = append(list, slot)
+		l.Cells = append(l.Cells, cell)
 	}
-	return list
-}
-
-func (h *Handler) inboxFigures(d *database, st state) []figure {
-	now := st.Now
-	return []figure{
-		{
-			Name: "Decided", Value: rate(now.Effects), Unit: "/s", Note: plural(int64(len(st.Inbox)), "consumer"),
-			Href: h.path("consumers"), Plot: d.past(func(p point) float64 { return p.Effects }),
-		},
-		{
-			Name: "Halted", Value: num(now.Halted), Unit: unit(int64(now.Halted), "partition"),
-			Href:     h.path("consumers"),
-			Severity: over(int64(now.Halted), bad), Plot: d.past(func(p point) float64 { return p.Halted }),
-		},
-		{
-			Name: "Failed", Value: num(now.InParked), Unit: unit(int64(now.InParked), "event"), Href: h.path("keys"),
-			Severity: over(int64(now.InParked), look), Plot: d.past(func(p point) float64 { return p.InParked }),
-		},
-		{
-			Name: "Quarantined", Value: num(now.Quarantined), Unit: unit(int64(now.Quarantined), "event"),
-			Href:     h.path("db", d.Name, inInbox, "events") + query("kind", "quarantined"),
-			Severity: over(int64(now.Quarantined), look),
-			Plot:     d.past(func(p point) float64 { return p.Quarantined }),
-		},
+	for _, f := range d.Wrong { // "fail" comes first
+		if f.Severity == doctor.Fail {
+			l.Fails++
+		} else {
+			l.Warns++
+		}
 	}
-}
-
-// over returns a severity if n is not zero.
-func over(n int64, severity string) string {
-	if n > 0 {
-		return severity
-	}
-	return ""
-}
-
-func paused(topics int64) string {
-	if topics == 0 {
-		return ""
-	}
-	return plural(topics, "topic") + " paused"
-}
-
-func keys(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return plural(n, "key")
-}
-
-func plural(n int64, what string) string { return num(n) + " " + unit(n, what) }
-
-// unit returns a noun in the number of n.
-func unit(n int64, what string) string {
-	if n == 1 {
-		return what
-	}
-	return what + "s"
-}
-
-// guide says where a finding links to.
-type guide struct {
-	runbooks, failed, warned string // a page of docs/runbooks, and the alerts that it has sections for
-	page, name               string
-}
-
-func (g guide) runbook(alert string) string {
-	if alert == "" {
-		return ""
-	}
-	return g.runbooks + ".md#effectonce" + strings.ToLower(alert)
-}
-
-// guides are by check, or by the first word of a check.
-var guides = map[string]guide{
-	"leases":                {"relay", "RelayAbsent", "LanesUnowned", "chain", "Chain"},
-	"parked":                {"relay", "EventsParked", "EventsParked", "keys", "Blocked keys"},
-	"held":                  {"relay", "EventsHeld", "EventsHeld", "topics", "Topics"},
-	"paused":                {"relay", "TopicPaused", "TopicPaused", "topics", "Topics"},
-	"scheduled":             {"relay", "ScheduledLate", "ScheduledLate", "scheduled", "Scheduled"},
-	"kafka":                 {"relay", "RelayOutage", "RelayOutage", "", ""},
-	"topic":                 {"relay", "EventsHeld", "", "topics", "Topics"},
-	"slot":                  {"relay", "SlotBehind", "SlotUnread", "", ""},
-	"inbox days":            {"workers", "InboxDaysShort", "InboxDaysShort", "consumers", "Consumers"},
-	"consumer":              {"workers", "PartitionHalted", "InboxParked", "consumers", "Consumers"},
-	"progress":              {"workers", "ConsumerStalled", "ConsumerLag", "consumers", "Consumers"},
-	"oldest snapshot":       {"relay", "OldSnapshot", "OldSnapshot", "", ""},
-	"idempotency keys":      {"idempotency", "", "OperationStuck", "idempotency", "Idempotency keys"},
-	"idle in transaction":   {"relay", "OldSnapshot", "OldSnapshot", "", ""},
-	"prepared transactions": {"relay", "OldSnapshot", "OldSnapshot", "", ""},
-}
-
-func (h *Handler) guided(d *database, f doctor.Finding) finding {
-	g, ok := guides[f.Check]
-	if !ok {
-		first, _, _ := strings.Cut(f.Check, " ")
-		g = guides[first]
-	}
-	to := finding{Finding: f, Runbook: g.runbook(g.warned)}
-	if f.Severity == doctor.Fail {
-		to.Runbook = g.runbook(g.failed)
-	}
-	if g.page != "" {
-		to.Href, to.Do = h.path(g.page), g.name
-	}
-	// The page that has the finding's verb.
-	topic, _ := strings.CutPrefix(f.Check, "topic ")
 	switch {
-	case strings.Contains(f.Command, " topics accept "):
-		to.Href, to.Do = h.path("topic", d.Name, topic), "Topic"
-	case strings.Contains(f.Command, " topics accept-cluster "):
-		to.Href, to.Do = h.path("topics"), "Topics"
-	case strings.Contains(f.Command, " inbox parked list ") && !strings.HasPrefix(f.Found, "0 events parked,"):
-		to.Href, to.Do = h.path("keys"), "Blocked keys"
-	case strings.Contains(f.Next, "`relay replay`"):
-		to.Href, to.Do = h.path("archive"), "Archive"
+	case d.Away != "" || l.Fails > 0:
+		l.Severity = bad
+	case l.Warns > 0 || l.Looking:
+		l.Severity = look
 	}
-	return to
+	if len(d.Wrong) > 0 {
+		l.First = d.Wrong[0].Check + ": " + d.Wrong[0].Found
+	}
+	if n := int64(len(d.Wrong)) - 1; n > 0 {
+		l.More = "and " + format.Num(n) + " more"
+	}
+	return l
 }

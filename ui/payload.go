@@ -8,6 +8,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/effectonce/effectonce/ui/internal/format"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
 
@@ -33,7 +35,7 @@ type content struct {
 }
 
 // decode makes a payload readable.
-func decode(e event) *content {
+func decode(e reads.Event) *content {
 	p := e.Payload
 	c := &content{Bytes: e.Bytes}
 	for _, h := range e.Headers {
@@ -54,27 +56,12 @@ func decode(e event) *content {
 		c.Raw, c.Was = string(p), base64.StdEncoding.EncodeToString(p)
 	}
 	if len(p) > mostText {
-		c.Text, c.TextMore = visible(strings.ToValidUTF8(string(p[:mostText]), "")), len(p)-mostText
+		c.Text, c.TextMore = format.Visible(strings.ToValidUTF8(string(p[:mostText]), "")), len(p)-mostText
 		return c
 	}
-	c.Text = visible(string(p))
-	if text, ok := indent(string(p)); ok && len(text) <= 2*mostText {
-		c.JSON = visible(text)
+	c.Text = format.Visible(string(p))
+	if text, ok := format.Indent(string(p)); ok && len(text) <= 2*mostText {
+		c.JSON = format.Visible(text)
 	}
 	return c
-}
-
-// visible makes characters visible that a browser hides, or that change the direction of text.
-func visible(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return r
-		case r < ' ':
-			return 0x2400 + r
-		case r == 0x7f, unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r), unicode.Is(unicode.Cf, r):
-			return '\u2421'
-		}
-		return r
-	}, s)
 }

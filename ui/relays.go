@@ -1,29 +1,18 @@
 package ui
 
 import (
-	"context"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 )
-
-// relaysRead is the state of an outbox's relays.
-type relaysRead struct {
-	operator.Relays
-	Err error
-}
-
-func (d *database) readRelays(ctx context.Context) relaysRead {
-	r, err := operator.ReadRelays(ctx, d.Pool, d.Schema)
-	return relaysRead{r, err}
-}
 
 type relaysPage struct{ Lists []relaysList }
 
@@ -104,7 +93,7 @@ func relays(q *request) error {
 	var p relaysPage
 	for _, d := range q.h.databases {
 		st, _, why := q.stateOf(d)
-		one := relaysList{DB: d.Name, Address: address(d), Away: why, Command: d.command("status")}
+		one := relaysList{DB: d.Name, Address: d.Address(), Away: why, Command: d.Command("status")}
 		if why == "" && st.Outbox != nil {
 			q.fillRelays(&one, d)
 		}
@@ -118,19 +107,19 @@ func relays(q *request) error {
 	return q.render("relays", http.StatusOK, view{Title: "Relays and workers", Nav: "relays", Live: true, Body: p})
 }
 
-func (q *request) fillRelays(one *relaysList, d *database) {
+func (q *request) fillRelays(one *relaysList, d *reads.Database) {
 	st, _, _ := q.stateOf(d)
-	one.Outbox, one.LastOut, one.WAL = true, d.lastOut(), st.Outbox.WAL
-	read, _ := d.relays.get(q.Context(), q.h.cfg.Timeout)
+	one.Outbox, one.LastOut, one.WAL = true, d.LastOut(), st.Outbox.WAL
+	read, _ := d.Relays.Get(q.Context(), q.h.cfg.Timeout)
 	if read.Err != nil {
-		one.Away = away(read.Err)
+		one.Away = reads.Away(read.Err)
 		return
 	}
 	one.Cluster = read.Cluster
 	for _, r := range read.List {
 		one.Relays = append(one.Relays, relayView{r})
 	}
-	x, _ := d.findings.get(q.Context(), 0)
+	x, _ := d.Findings.Get(q.Context(), 0)
 	for _, f := range x.Findings {
 		if f.Severity != doctor.OK && f.Severity != doctor.Skip && slices.Contains(aboutRelays, f.Check) {
 			one.Wrong = append(one.Wrong, q.h.guided(d, f))
@@ -138,20 +127,7 @@ func (q *request) fillRelays(one *relaysList, d *database) {
 	}
 }
 
-// address returns a database's host, port and name, without the user.
-func address(d *database) string {
-	c := d.Pool.Config().ConnConfig
-	at := c.Host
-	if !strings.HasPrefix(at, "/") { // a socket
-		at = net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
-	}
-	if d.Schema != "" {
-		return at + " " + c.Database + ", schema " + d.Schema
-	}
-	return at + " " + c.Database
-}
-
-func workersOf(c consumer) (list []workerView) {
+func workersOf(c inboxoperator.ConsumerDiagnosis) (list []workerView) {
 	one := workerView{Consumer: c.Consumer, Started: c.SeenAt, Partitions: len(c.Partitions)}
 	for _, p := range c.Partitions {
 		if p.EffectAt != nil && (one.EffectAt == nil || p.EffectAt.After(*one.EffectAt)) {

@@ -2,12 +2,16 @@ package ui
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/internal/format"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 )
 
 // replays holds the running replays of this process, and the last ones that ended.
@@ -46,32 +50,8 @@ var (
 	errPagesEnd   = errors.New("the pages' process ended")
 )
 
-// startReplay starts a replay that outlives the request, and waits until it is in the audit.
-func (q *request) startReplay(ctx context.Context, c replayChoice, reason string) (string, error) {
-	o, err := q.db.outbox(q.who.Name)
-	if err != nil {
-		return "", err
-	}
-	lasting, stop := context.WithTimeout(context.WithoutCancel(q.Context()), replayTimeout)
-	lasting, cancel := context.WithCancelCause(lasting)
-	r := &replay{
-		db: q.db.Name, who: q.who.Name, reason: reason, choice: c, began: time.Now(), cancel: cancel,
-		begun: make(chan struct{}), over: make(chan struct{}),
-	}
-	if !q.h.replays.add(r) {
-		stop()
-		return "", errReplaying
-	}
-	go func() {
-		defer stop()
-		r.run(lasting, o)
-		q.db.changed()
-	}()
-	return r.beginning(ctx, q.h)
-}
-
 // beginning waits until the replay is in the audit. A replay that has ended by then has begun as well.
-func (r *replay) beginning(ctx context.Context, h *Handler) (string, error) {
+func (r *replay) beginning(ctx context.Context) (string, error) {
 	const runs = "It runs. The page of the archive shows how far it is."
 	select {
 	case <-r.begun:
@@ -83,7 +63,9 @@ func (r *replay) beginning(ctx context.Context, h *Handler) (string, error) {
 		default:
 		}
 		// Nothing was appended, even if the outcome of the audit's row is unknown.
-		return "", fmt.Errorf("it has not begun, which the audit may not know: %s", r.view(h).Err)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return "", fmt.Errorf("it has not begun, which the audit may not know: %w", r.err)
 	case <-ctx.Done():
 		return "It waits for the relays, and begins when they leave it a moment. The page of the archive shows how " +
 			"far it is.", nil
@@ -174,9 +156,7 @@ func (rs *replays) of(id int, db string) *replay {
 }
 
 // end stops all replays, and waits until that is in the audit.
-func (rs *replays) end() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+func (rs *replays) end(ctx context.Context) {
 	rs.mu.Lock()
 	list := append([]*replay{}, rs.list...)
 	rs.mu.Unlock()
@@ -204,7 +184,7 @@ type replayView struct {
 	GoOn, Retry string // the form and the command that continue it; empty: it is complete
 }
 
-func (r *replay) view(h *Handler) replayView {
+func (r *replay) view(named func(string) *reads.Database) replayView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := replayView{
@@ -218,22 +198,83 @@ func (r *replay) view(h *Handler) replayView {
 		return v
 	}
 	v.Err = r.err.Error()
-	if d := h.named(r.db); d != nil && !r.done.To.IsZero() {
+	if d := named(r.db); d != nil && !r.done.To.IsZero() {
 		rest := r.choice
 		rest.After, rest.To, rest.Events = r.done.Last, r.done.To, max(r.choice.Events-r.done.Events, 0)
-		v.GoOn, v.Retry = rest.form(), d.withReason(append([]string{"replay"}, rest.flags()...)...)
+		v.GoOn, v.Retry = rest.form(), d.WithReason(append([]string{"replay"}, rest.flags()...)...)
 	}
 	return v
 }
 
 // views returns the replays in the viewer's Scope, newest first.
-func (rs *replays) views(h *Handler, scope *Scope) (list []replayView) {
+func (rs *replays) views(named func(string) *reads.Database, scope *Scope) (list []replayView) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := len(rs.list) - 1; i >= 0; i-- {
 		if rs.list[i].choice.within(scope) {
-			list = append(list, rs.list[i].view(h))
+			list = append(list, rs.list[i].view(named))
 		}
 	}
 	return list
+}
+
+// replayChoice selects the events of a replay. Forms carry it.
+type replayChoice struct {
+	From, To    time.Time
+	Topic       string
+	Key, Tenant *string
+	Type        string
+	After       int64
+	Rate        int
+	Events      int64 // that the plan has counted
+}
+
+func (c replayChoice) replay() operator.Replay {
+	return operator.Replay{
+		From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type, After: c.After,
+		Rate: c.Rate,
+	}
+}
+
+// within reports whether all events of the choice are in a Scope.
+func (c replayChoice) within(s *Scope) bool {
+	return s.whole(c.Topic) || c.Tenant != nil && s.sees(*c.Tenant, c.Topic)
+}
+
+// form encodes the choice for a hidden field.
+func (c replayChoice) form() string {
+	b, _ := json.Marshal(c) // times, texts and numbers
+	return format.B64(string(b))
+}
+
+func readChoice(form string) (c replayChoice, err error) {
+	text, err := format.UnB64(form)
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &c)
+	}
+	return c, err
+}
+
+// flags returns the flags of `relay replay` for the choice.
+func (c replayChoice) flags() []string {
+	flags := []string{
+		"--from", c.From.UTC().Format(time.RFC3339Nano), "--to", c.To.UTC().Format(time.RFC3339Nano),
+		"--topic", c.Topic,
+	}
+	for name, value := range map[string]*string{"--key": c.Key, "--tenant": c.Tenant} {
+		if value != nil {
+			flags = append(flags, name, *value)
+		}
+	}
+	slices.Sort(flags[6:])
+	if c.Type != "" {
+		flags = append(flags, "--type", c.Type)
+	}
+	if c.After > 0 {
+		flags = append(flags, "--after", fmt.Sprint(c.After))
+	}
+	if c.Rate > 0 {
+		flags = append(flags, "--rate", fmt.Sprint(c.Rate))
+	}
+	return flags
 }

@@ -1,32 +1,17 @@
 package ui
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
-	"time"
-)
 
-// mostForm bounds the body of a request: a payload, and what it was before, both in a form's encoding.
-const mostForm = 16 << 20
+	"github.com/effectonce/effectonce/ui/internal/reads"
+)
 
 // policy limits browsers to this Handler's stylesheet and script, and forbids frames.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-
-// request is an authorized request.
-type request struct {
-	*http.Request
-	w   http.ResponseWriter
-	h   *Handler
-	who Identity
-	db  *database // the database in the path; nil: none
-
-	until time.Time // until when the page waits for databases; zero: not started
-}
 
 // Route is a page, or a change, below the Prefix of a Handler.
 type Route struct {
@@ -103,9 +88,6 @@ func (h *Handler) routes() *http.ServeMux {
 	return mux
 }
 
-// identity is the context key of a request's Identity.
-type identity struct{}
-
 // ServeHTTP authorizes a request before it looks at the path.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
@@ -134,14 +116,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identity{}, who)))
 }
 
-// refusal is an error with an HTTP status.
-type refusal struct {
-	status      int
-	title, text string
-}
-
-func (r *refusal) Error() string { return r.title + ": " + r.text }
-
 // serve answers an authorized request if its level allows it.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, level Level, serve func(*request) error) {
 	q := h.request(w, r)
@@ -154,39 +128,6 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, level Level, ser
 	}
 	if err != nil {
 		q.refuse(err)
-	}
-}
-
-func (h *Handler) request(w http.ResponseWriter, r *http.Request) *request {
-	who, _ := r.Context().Value(identity{}).(Identity)
-	return &request{Request: r, w: w, h: h, who: who}
-}
-
-// readForm reads query and form. It refuses repeated fields and malformed input, of which only a part would count.
-func (q *request) readForm() error {
-	err := q.ParseForm()
-	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return &refusal{http.StatusRequestEntityTooLarge, "This form is too large", "Use the relay command."}
-	}
-	if err != nil || q.Method == http.MethodPost && len(q.PostForm) == 0 {
-		return errForm
-	}
-	for _, values := range q.Form {
-		if len(values) > 1 {
-			return errForm
-		}
-	}
-	return nil
-}
-
-// refuse answers a request with an error.
-func (q *request) refuse(err error) {
-	no, ok := errors.AsType[*refusal](err)
-	if !ok {
-		no = &refusal{http.StatusServiceUnavailable, "This cannot be shown now", away(err)}
-	}
-	if err := q.render("message", no.status, view{Title: no.title, Body: no.text}); err != nil {
-		http.Error(q.w, no.text, no.status)
 	}
 }
 
@@ -206,91 +147,8 @@ func (q *request) allowed(level Level) error {
 			return notFound("No database has this name here.")
 		}
 	}
-	if where := q.PathValue("side"); where != "" && where != inOutbox && where != inInbox {
+	if where := q.PathValue("side"); where != "" && where != reads.InOutbox && where != reads.InInbox {
 		return notFound("Events are parked in an outbox or an inbox.")
 	}
 	return nil
-}
-
-// errForm refuses a form that no page of this Handler sends.
-var errForm = &refusal{
-	http.StatusBadRequest, "This form cannot be read",
-	"Something in it is missing, malformed or there twice. Go back and load the page anew.",
-}
-
-func notFound(text string) error { return &refusal{http.StatusNotFound, "There is no such page", text} }
-
-// id returns the event's id from the path.
-func (q *request) id() (int64, error) {
-	id, err := strconv.ParseInt(q.PathValue("id"), 10, 64)
-	if err != nil || id <= 0 {
-		return 0, notFound("An event's id is a number.")
-	}
-	return id, nil
-}
-
-// bounded returns a context with the time that a page may use a database.
-func (q *request) bounded() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(q.Context(), q.h.cfg.Timeout)
-}
-
-// view is the data of a page.
-type view struct {
-	Title string
-	Nav   string // the page's entry in the navigation
-	Live  bool   // the page refreshes itself
-	Body  any
-
-	Who    Identity
-	Now    time.Time
-	Badges map[string]int64 // by entry of the navigation
-	Prefix string
-	Asset  string // the path of the static files
-}
-
-// CanReveal reports whether the viewer may see payloads.
-func (v view) CanReveal() bool { return v.Who.Level >= Reveal }
-
-// CanOperate reports whether the viewer gets buttons.
-func (v view) CanOperate() bool { return v.Who.Level >= Operate }
-
-// render writes a page, or nothing if its template fails.
-func (q *request) render(name string, status int, v view) error {
-	v.Who, v.Now, v.Prefix, v.Asset = q.who, time.Now(), q.h.cfg.Prefix, q.h.cfg.Prefix+"/static/"+assetVersion
-	if q.who.Scope == nil { // badges count all topics
-		v.Badges = q.h.badges(q.Context())
-	}
-	var b bytes.Buffer
-	if err := q.h.pages[name].ExecuteTemplate(&b, "layout", v); err != nil {
-		return fmt.Errorf("ui: page %s: %w", name, err)
-	}
-	q.w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	q.w.WriteHeader(status)
-	_, _ = q.w.Write(b.Bytes())
-	return nil
-}
-
-// badges counts what waits for an operator, as far as it has been read.
-func (h *Handler) badges(ctx context.Context) map[string]int64 {
-	counts := map[string]int64{}
-	counts["archive"] = h.replays.running()
-	for _, d := range h.databases {
-		st, _ := d.state.get(ctx, 0)
-		if st.Outbox != nil {
-			counts["keys"] += st.Outbox.ParkedKeys
-			counts["topics"] += st.Outbox.PausedTopics
-		}
-		if st.Keys != nil {
-			counts["idempotency"] += st.Keys.Stuck
-		}
-		for _, c := range st.Inbox {
-			counts["keys"] += c.ParkedKeys
-			for _, p := range c.Partitions {
-				if p.HaltedAt != nil {
-					counts["consumers"]++
-				}
-			}
-		}
-	}
-	return counts
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
 
@@ -42,7 +43,7 @@ func (e scheduledEvent) DueText() string { return e.Due.UTC().Format(time.RFC333
 func scheduled(q *request) error {
 	form := q.URL.Query()
 	p := scheduledPage{Filter: scheduledFilter{form.Get("topic"), form.Get("key"), form.Get("until")}}
-	f := operator.ScheduledFilter{Topic: p.Filter.Topic, Limit: page + 1}
+	f := operator.ScheduledFilter{Topic: p.Filter.Topic, Limit: reads.Page + 1}
 	if p.Filter.Key != "" {
 		f.Key = &p.Filter.Key
 	}
@@ -71,32 +72,32 @@ func scheduled(q *request) error {
 }
 
 // scheduledIn lists the scheduled events of a filter, or the shared list of all.
-func (q *request) scheduledIn(d *database, shown scheduledFilter, f operator.ScheduledFilter) scheduledList {
+func (q *request) scheduledIn(d *reads.Database, shown scheduledFilter, f operator.ScheduledFilter) scheduledList {
 	list := scheduledList{DB: d.Name}
-	var found listed[operator.ScheduledEvent]
+	var found reads.Listed[operator.ScheduledEvent]
 	if shown == (scheduledFilter{}) && q.who.Scope == nil {
-		found, _ = d.scheduled.get(q.Context(), q.h.cfg.Timeout)
+		found, _ = d.Scheduled.Get(q.Context(), q.h.cfg.Timeout)
 	} else {
 		ctx, cancel := q.bounded()
 		defer cancel()
-		o, err := d.outbox(viewer)
+		o, err := d.Outbox(reads.Viewer)
 		if err == nil {
 			found.List, err = q.who.Scope.scheduled(ctx, o, f)
 		}
 		found.Err = err
 	}
 	if found.Err != nil {
-		list.Away = away(found.Err)
+		list.Away = reads.Away(found.Err)
 		return list
 	}
 	found.List, list.More = firstPage(found.List)
 	for _, e := range found.List {
 		one := scheduledEvent{ScheduledEvent: e, Overdue: time.Now().After(e.Due)}
-		one.Cancel = commandOf(d, verbs.CancelScheduled{Seq: e.Seq, Due: one.DueText()})
+		one.Cancel = reads.CommandOf(d, verbs.CancelScheduled{Seq: e.Seq, Due: one.DueText()})
 		list.Events = append(list.Events, one)
 	}
 	if shown.Topic != "" {
-		list.CancelAll = commandOf(d, verbs.CancelAllScheduled{Topic: shown.Topic, Key: f.Key})
+		list.CancelAll = reads.CommandOf(d, verbs.CancelAllScheduled{Topic: shown.Topic, Key: f.Key})
 	}
 	return list
 }
@@ -110,30 +111,4 @@ func (s *Scope) scheduled(ctx context.Context, o *operator.Operator, f operator.
 	}
 	list, err := o.Scheduled(ctx, f)
 	return slices.DeleteFunc(list, func(e operator.ScheduledEvent) bool { return !s.sees(e.Tenant, e.Topic) }), err
-}
-
-// readScheduled reads the list for viewers without a Scope.
-func (d *database) readScheduled(ctx context.Context) ([]operator.ScheduledEvent, error) {
-	o, err := d.outbox(viewer)
-	if err != nil {
-		return nil, err
-	}
-	return o.Scheduled(ctx, operator.ScheduledFilter{Limit: page + 1})
-}
-
-// times lists the accepted forms of a time; UTC is the default.
-var times = []string{
-	time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", time.DateOnly,
-}
-
-func parseTime(text string) (time.Time, error) {
-	for _, layout := range times {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t, nil
-		}
-	}
-	return time.Time{}, &refusal{
-		http.StatusBadRequest, "This time cannot be read",
-		"Write it as 2026-01-02 15:04 or 2026-01-02T15:04:05Z. It is UTC.",
-	}
 }

@@ -8,32 +8,8 @@ import (
 	"strings"
 
 	"github.com/effectonce/effectonce/admin"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 )
-
-// Scope limits what a person sees and changes. The zero Scope allows nothing.
-type Scope struct {
-	// Topics are names, or prefixes that end with "*"; "*" is all topics.
-	Topics []string
-	// Tenants are written in the same way; "" matches events without a tenant.
-	Tenants []string
-}
-
-// sees reports whether an event or key with a topic is in the Scope. A nil Scope allows everything.
-func (s *Scope) sees(tenant, topic string) bool {
-	return s == nil || topic != "" && matches(s.Topics, topic) && matches(s.Tenants, tenant)
-}
-
-// whole reports whether all tenants of a topic are in the Scope.
-func (s *Scope) whole(topic string) bool {
-	return s == nil || matches(s.Topics, topic) && slices.Contains(s.Tenants, "*")
-}
-
-func matches(patterns []string, name string) bool {
-	return slices.ContainsFunc(patterns, func(p string) bool {
-		begin, many := strings.CutSuffix(p, "*")
-		return p == name || many && strings.HasPrefix(name, begin)
-	})
-}
 
 // forSome lists the routes that respect a Scope. A viewer with a Scope gets to no other route.
 var forSome = []string{
@@ -72,13 +48,13 @@ func (v view) Opens(route string) bool { return v.Who.Scope.opens(route) }
 func (s *Scope) opens(route string) bool { return s == nil || slices.Contains(forSome, route) }
 
 // side opens an outbox or inbox, limited to the viewer's Scope.
-func (q *request) side(where, consumer, name string) (side, error) {
-	s, err := q.db.side(where, consumer, name)
+func (q *request) side(where, consumer, name string) (reads.Side, error) {
+	s, err := q.db.Side(where, consumer, name)
 	return q.who.Scope.of(s), err
 }
 
 // of limits an outbox or inbox to the Scope.
-func (s *Scope) of(whole side) side {
+func (s *Scope) of(whole reads.Side) reads.Side {
 	if s == nil {
 		return whole
 	}
@@ -87,18 +63,18 @@ func (s *Scope) of(whole side) side {
 
 // scoped limits a side to a Scope. It answers for events outside of the Scope as if they did not exist.
 type scoped struct {
-	side
+	reads.Side
 	scope *Scope
 }
 
 // mostLookedAt bounds how many rows are read for a list within a Scope.
 const mostLookedAt = 10_000
 
-func (s scoped) list(ctx context.Context, f admin.ParkedFilter) (seen []event, err error) {
+func (s scoped) List(ctx context.Context, f admin.ParkedFilter) (seen []reads.Event, err error) {
 	want := f.Limit
-	f.Limit = max(want, page)
+	f.Limit = max(want, reads.Page)
 	for looked := 0; len(seen) < want && looked < mostLookedAt; looked += f.Limit {
-		found, err := s.side.list(ctx, f)
+		found, err := s.Side.List(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +93,7 @@ func (s scoped) list(ctx context.Context, f admin.ParkedFilter) (seen []event, e
 
 // event refuses an event outside of the Scope.
 func (s scoped) event(ctx context.Context, id int64) error {
-	found, err := s.list(ctx, admin.ParkedFilter{ID: id, Limit: 1})
+	found, err := s.List(ctx, admin.ParkedFilter{ID: id, Limit: 1})
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("event %d: %w", id, admin.ErrNotParked)
 	}
@@ -131,11 +107,11 @@ func (s scoped) key(tenant, topic, key string) error {
 	return nil
 }
 
-func (s scoped) reveal(ctx context.Context, id int64, reason string) (event, error) {
+func (s scoped) Reveal(ctx context.Context, id int64, reason string) (reads.Event, error) {
 	if err := s.event(ctx, id); err != nil {
-		return event{}, err
+		return reads.Event{}, err
 	}
-	return s.side.reveal(ctx, id, reason)
+	return s.Side.Reveal(ctx, id, reason)
 }
 
 // EditParked implements side.
@@ -143,7 +119,7 @@ func (s scoped) EditParked(ctx context.Context, id int64, edit admin.Edit, reaso
 	if err := s.event(ctx, id); err != nil {
 		return err
 	}
-	return s.side.EditParked(ctx, id, edit, reason)
+	return s.Side.EditParked(ctx, id, edit, reason)
 }
 
 // ReleaseEvent implements side.
@@ -151,7 +127,7 @@ func (s scoped) ReleaseEvent(ctx context.Context, id int64, reason string) error
 	if err := s.event(ctx, id); err != nil {
 		return err
 	}
-	return s.side.ReleaseEvent(ctx, id, reason)
+	return s.Side.ReleaseEvent(ctx, id, reason)
 }
 
 // DiscardEvent implements side.
@@ -159,7 +135,7 @@ func (s scoped) DiscardEvent(ctx context.Context, id int64, reason string) (admi
 	if err := s.event(ctx, id); err != nil {
 		return admin.DiscardResult{}, err
 	}
-	return s.side.DiscardEvent(ctx, id, reason)
+	return s.Side.DiscardEvent(ctx, id, reason)
 }
 
 // ReleaseKey implements side.
@@ -167,7 +143,7 @@ func (s scoped) ReleaseKey(ctx context.Context, tenant, topic, key, reason strin
 	if err := s.key(tenant, topic, key); err != nil {
 		return 0, err
 	}
-	return s.side.ReleaseKey(ctx, tenant, topic, key, reason)
+	return s.Side.ReleaseKey(ctx, tenant, topic, key, reason)
 }
 
 // DiscardKey implements side.
@@ -175,20 +151,20 @@ func (s scoped) DiscardKey(ctx context.Context, tenant, topic, key, reason strin
 	if err := s.key(tenant, topic, key); err != nil {
 		return admin.DiscardResult{}, err
 	}
-	return s.side.DiscardKey(ctx, tenant, topic, key, reason)
+	return s.Side.DiscardKey(ctx, tenant, topic, key, reason)
 }
 
 // BlockedKeys implements side. It returns the keys in the Scope, of the longest blocked ones that a filter selects.
 func (s scoped) BlockedKeys(ctx context.Context, f admin.BlockedFilter) ([]admin.BlockedKey, error) {
 	f.Limit = mostAtOnce
-	list, err := s.side.BlockedKeys(ctx, f)
+	list, err := s.Side.BlockedKeys(ctx, f)
 	return slices.DeleteFunc(list, func(k admin.BlockedKey) bool { return !s.scope.sees(k.Tenant, k.Topic) }), err
 }
 
 // Failures implements side, like BlockedKeys.
 func (s scoped) Failures(ctx context.Context, f admin.FailureFilter) ([]admin.Failure, error) {
 	f.Limit = mostLookedAt
-	list, err := s.side.Failures(ctx, f)
+	list, err := s.Side.Failures(ctx, f)
 	return s.scope.failures(list), err
 }
 

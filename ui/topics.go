@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
 
@@ -34,17 +35,17 @@ func topics(q *request) error {
 			continue
 		}
 		one := topicsList{DB: d.Name, ReadOnly: !st.MayChange}
-		found, _ := d.topics.get(q.Context(), q.h.cfg.Timeout)
+		found, _ := d.Topics.Get(q.Context(), q.h.cfg.Timeout)
 		if found.Err != nil {
-			one.Away = away(found.Err)
+			one.Away = reads.Away(found.Err)
 		}
 		for _, t := range found.List {
 			if !q.who.Scope.whole(t.Topic) {
 				continue
 			}
 			one.Topics = append(one.Topics, topic{
-				t, commandOf(d, verbs.PauseTopic{Topic: t.Topic}),
-				commandOf(d, verbs.ResumeTopic{Topic: t.Topic}),
+				t, reads.CommandOf(d, verbs.PauseTopic{Topic: t.Topic}),
+				reads.CommandOf(d, verbs.ResumeTopic{Topic: t.Topic}),
 			})
 		}
 		p.Lists = append(p.Lists, one)

@@ -1,26 +1,9 @@
 package ui
 
 import (
-	"fmt"
-	"net/url"
 	"regexp"
 	"strings"
 )
-
-// traceID is the placeholder for the trace's id in Config.TraceURL.
-const traceID = "{trace_id}"
-
-func checkTraceURL(template string) error {
-	if template == "" {
-		return nil
-	}
-	u, err := url.Parse(strings.ReplaceAll(template, traceID, "0"))
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || !strings.Contains(template, traceID) {
-		return fmt.Errorf("ui: Config.TraceURL is %q: want an address such as https://traces.example/%s", template,
-			traceID)
-	}
-	return nil
-}
 
 // traceparent is the header of W3C trace context: version, trace, span, flags.
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-|$)`)

@@ -1,4 +1,4 @@
-package ui
+package reads
 
 import (
 	"context"
@@ -6,11 +6,17 @@ import (
 	"time"
 )
 
-// shared is a cached read for all viewers. At most one read is under way, however many viewers wait for it.
-type shared[T any] struct {
+// read is a Shared of any kind.
+type read interface {
+	Changed()
+	settle(ctx context.Context)
+}
+
+// Shared is a cached read for all viewers. At most one read is under way, however many viewers wait for it.
+type Shared[T any] struct {
 	every, timeout time.Duration
 	read           func(ctx context.Context) T
-	slots          chan struct{} // limits the reads that are under way, of all shared values with it; nil: no limit
+	slots          chan struct{} // limits the reads that are under way, of all Shared values with it; nil: no limit
 
 	mu    sync.Mutex
 	value T
@@ -19,9 +25,9 @@ type shared[T any] struct {
 	busy  chan struct{} // closed when the read under way ends; nil: none
 }
 
-// get returns the last value, and when it was read; at is zero before the first read. It reads an old value again, and
+// Get returns the last value, and when it was read; at is zero before the first read. It reads an old value again, and
 // waits for that read for at most wait.
-func (s *shared[T]) get(ctx context.Context, wait time.Duration) (value T, at time.Time) {
+func (s *Shared[T]) Get(ctx context.Context, wait time.Duration) (value T, at time.Time) {
 	enough := time.NewTimer(wait)
 	defer enough.Stop()
 	for waiting := wait > 0; ; {
@@ -48,7 +54,7 @@ func (s *shared[T]) get(ctx context.Context, wait time.Duration) (value T, at ti
 
 // begin starts a read if the value is old. busy is closed when the read under way ends, and nil if there is none.
 // outdated reports whether that read began before the last change.
-func (s *shared[T]) begin(ctx context.Context) (busy chan struct{}, outdated bool) {
+func (s *Shared[T]) begin(ctx context.Context) (busy chan struct{}, outdated bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.busy == nil && (s.stale || time.Since(s.at) >= s.every) {
@@ -58,7 +64,7 @@ func (s *shared[T]) begin(ctx context.Context) (busy chan struct{}, outdated boo
 	return s.busy, s.busy != nil && s.stale
 }
 
-func (s *shared[T]) refresh(ctx context.Context, done chan struct{}) {
+func (s *Shared[T]) refresh(ctx context.Context, done chan struct{}) {
 	if s.slots != nil {
 		s.slots <- struct{}{} // the reads under way have a time-out
 		defer func() { <-s.slots }()
@@ -72,9 +78,23 @@ func (s *shared[T]) refresh(ctx context.Context, done chan struct{}) {
 	close(done)
 }
 
-// changed makes the next get read again.
-func (s *shared[T]) changed() {
+// Changed makes the next Get read again.
+func (s *Shared[T]) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stale = true
+}
+
+// settle waits for the read that is under way, until ctx ends.
+func (s *Shared[T]) settle(ctx context.Context) {
+	s.mu.Lock()
+	busy := s.busy
+	s.mu.Unlock()
+	if busy == nil {
+		return
+	}
+	select {
+	case <-busy:
+	case <-ctx.Done():
+	}
 }

@@ -1,4 +1,4 @@
-package ui
+package reads
 
 import (
 	"context"
@@ -13,25 +13,26 @@ import (
 
 // The sides of a database with parked events.
 const (
-	inOutbox = "outbox"
-	inInbox  = "inbox"
+	InOutbox = "outbox"
+	InInbox  = "inbox"
 )
 
-var sides = []string{inOutbox, inInbox}
+// Sides lists them.
+var Sides = []string{InOutbox, InInbox}
 
-// page is the length of a list.
-const page = 100
+// Page is the length of a list.
+const Page = 100
 
-// side is the operator of an outbox or of an inbox.
-type side interface {
+// Side is the operator of an outbox or of an inbox.
+type Side interface {
 	admin.ParkedOperator
-	// list returns events without headers and payloads; reveal returns both, and is audited.
-	list(ctx context.Context, f admin.ParkedFilter) ([]event, error)
-	reveal(ctx context.Context, id int64, reason string) (event, error)
+	// List returns events without headers and payloads; Reveal returns both, and is audited.
+	List(ctx context.Context, f admin.ParkedFilter) ([]Event, error)
+	Reveal(ctx context.Context, id int64, reason string) (Event, error)
 }
 
-// event is a parked event of either side.
-type event struct {
+// Event is a parked event of either side.
+type Event struct {
 	admin.Parked
 	Consumer       string
 	ContentType    string
@@ -48,7 +49,7 @@ type named struct {
 }
 
 // State returns what the event waits for, in a word.
-func (e event) State() string {
+func (e Event) State() string {
 	switch {
 	case e.Releasing:
 		return "releasing"
@@ -58,19 +59,19 @@ func (e event) State() string {
 	return e.Kind
 }
 
-// side opens an outbox or inbox in a viewer's name.
-func (d *database) side(where, consumer, name string) (side, error) {
-	if where == inOutbox {
-		o, err := d.outbox(name)
+// Side opens an outbox or inbox in a viewer's name.
+func (d *Database) Side(where, consumer, name string) (Side, error) {
+	if where == InOutbox {
+		o, err := d.Outbox(name)
 		return outboxSide{o}, err
 	}
-	o, err := d.inbox(consumer, name)
+	o, err := d.Inbox(consumer, name)
 	return inboxSide{o}, err
 }
 
 type outboxSide struct{ *operator.Operator }
 
-func (o outboxSide) list(ctx context.Context, f admin.ParkedFilter) (events []event, err error) {
+func (o outboxSide) List(ctx context.Context, f admin.ParkedFilter) (events []Event, err error) {
 	found, err := o.Parked(ctx, f)
 	for i := range found {
 		events = append(events, outboxEvent(&found[i]))
@@ -78,13 +79,13 @@ func (o outboxSide) list(ctx context.Context, f admin.ParkedFilter) (events []ev
 	return events, err
 }
 
-func (o outboxSide) reveal(ctx context.Context, id int64, reason string) (event, error) {
+func (o outboxSide) Reveal(ctx context.Context, id int64, reason string) (Event, error) {
 	e, err := o.RevealParked(ctx, id, reason)
 	return outboxEvent(&e), err
 }
 
-func outboxEvent(from *operator.ParkedEvent) event {
-	e := event{Parked: from.Parked, ContentType: from.ContentType, MaybePublished: from.MaybePublished}
+func outboxEvent(from *operator.ParkedEvent) Event {
+	e := Event{Parked: from.Parked, ContentType: from.ContentType, MaybePublished: from.MaybePublished}
 	e.Details = [][2]string{{"Lane", fmt.Sprint(from.Lane)}, {"Source", from.Source}}
 	e.Times = []named{{"Appended", from.CreatedAt}, {"Parked", from.ParkedAt}}
 	e.Own = audit.Pairs(from.Headers)
@@ -94,7 +95,7 @@ func outboxEvent(from *operator.ParkedEvent) event {
 
 type inboxSide struct{ *inboxoperator.Operator }
 
-func (o inboxSide) list(ctx context.Context, f admin.ParkedFilter) (events []event, err error) {
+func (o inboxSide) List(ctx context.Context, f admin.ParkedFilter) (events []Event, err error) {
 	found, err := o.Parked(ctx, f)
 	for i := range found {
 		events = append(events, inboxEvent(&found[i]))
@@ -102,13 +103,13 @@ func (o inboxSide) list(ctx context.Context, f admin.ParkedFilter) (events []eve
 	return events, err
 }
 
-func (o inboxSide) reveal(ctx context.Context, id int64, reason string) (event, error) {
+func (o inboxSide) Reveal(ctx context.Context, id int64, reason string) (Event, error) {
 	e, err := o.RevealParked(ctx, id, reason)
 	return inboxEvent(&e), err
 }
 
-func inboxEvent(from *inboxoperator.ParkedEvent) event {
-	e := event{Parked: from.Parked, Consumer: from.Consumer}
+func inboxEvent(from *inboxoperator.ParkedEvent) Event {
+	e := Event{Parked: from.Parked, Consumer: from.Consumer}
 	e.Details = [][2]string{
 		{"Partition", fmt.Sprintf("%s/%d", from.Topic, from.Partition)}, {"Offset", fmt.Sprint(from.Offset)},
 	}

@@ -1,36 +1,34 @@
-package ui
+package format
 
 import (
-	"bytes"
-	"encoding/json"
 	"strings"
 )
 
-// diffLine is a line of a change: "-" was, "+" is new, " " stays.
-type diffLine struct {
+// DiffLine is a line of a change: "-" was, "+" is new, " " stays.
+type DiffLine struct {
 	Sign, Text string
 }
 
 // mostLines bounds the table of a diff.
 const mostLines = 2000
 
-// diff compares two payloads by lines. Two JSON payloads are indented first.
-func diff(before, after string) []diffLine {
-	if a, ok := indent(before); ok {
-		if b, ok := indent(after); ok && a != b {
+// Diff compares two payloads by lines. Two JSON payloads are indented first.
+func Diff(before, after string) []DiffLine {
+	if a, ok := Indent(before); ok {
+		if b, ok := Indent(after); ok && a != b {
 			before, after = a, b
 		}
 	}
-	a, b := strings.Split(visible(before), "\n"), strings.Split(visible(after), "\n")
-	var head, tail []diffLine
+	a, b := strings.Split(Visible(before), "\n"), strings.Split(Visible(after), "\n")
+	var head, tail []DiffLine
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
-		head, a, b = append(head, diffLine{" ", a[0]}), a[1:], b[1:]
+		head, a, b = append(head, DiffLine{" ", a[0]}), a[1:], b[1:]
 	}
 	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
-		tail, a, b = append(tail, diffLine{" ", a[len(a)-1]}), a[:len(a)-1], b[:len(b)-1]
+		tail, a, b = append(tail, DiffLine{" ", a[len(a)-1]}), a[:len(a)-1], b[:len(b)-1]
 	}
 	lines := append(around(head, true), middle(a, b)...)
-	reversed := make([]diffLine, len(tail))
+	reversed := make([]DiffLine, len(tail))
 	for i, l := range tail {
 		reversed[len(tail)-1-i] = l
 	}
@@ -38,13 +36,13 @@ func diff(before, after string) []diffLine {
 }
 
 // middle returns a diff by the longest common subsequence, or all lines of both if that would take too long.
-func middle(a, b []string) (lines []diffLine) {
+func middle(a, b []string) (lines []DiffLine) {
 	if len(a) > mostLines || len(b) > mostLines {
 		for _, text := range a {
-			lines = append(lines, diffLine{"-", text})
+			lines = append(lines, DiffLine{"-", text})
 		}
 		for _, text := range b {
-			lines = append(lines, diffLine{"+", text})
+			lines = append(lines, DiffLine{"+", text})
 		}
 		return lines
 	}
@@ -65,13 +63,13 @@ func middle(a, b []string) (lines []diffLine) {
 	for i < len(a) || j < len(b) {
 		switch {
 		case i < len(a) && j < len(b) && a[i] == b[j]:
-			lines = append(lines, diffLine{" ", a[i]})
+			lines = append(lines, DiffLine{" ", a[i]})
 			i, j = i+1, j+1
 		case i < len(a) && (j == len(b) || common[i+1][j] >= common[i][j+1]):
-			lines = append(lines, diffLine{"-", a[i]})
+			lines = append(lines, DiffLine{"-", a[i]})
 			i++
 		default:
-			lines = append(lines, diffLine{"+", b[j]})
+			lines = append(lines, DiffLine{"+", b[j]})
 			j++
 		}
 	}
@@ -79,19 +77,13 @@ func middle(a, b []string) (lines []diffLine) {
 }
 
 // around keeps the lines next to a change, and marks where others are left out.
-func around(lines []diffLine, before bool) []diffLine {
+func around(lines []DiffLine, before bool) []DiffLine {
 	const near = 3
 	switch {
 	case len(lines) <= near:
 		return lines
 	case before:
-		return append([]diffLine{{"…", ""}}, lines[len(lines)-near:]...)
+		return append([]DiffLine{{"…", ""}}, lines[len(lines)-near:]...)
 	}
-	return append(lines[:near:near], diffLine{"…", ""})
-}
-
-func indent(text string) (string, bool) {
-	var b bytes.Buffer
-	err := json.Indent(&b, []byte(text), "", "  ")
-	return b.String(), err == nil && len(text) > 0
+	return append(lines[:near:near], DiffLine{"…", ""})
 }

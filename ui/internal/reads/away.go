@@ -1,4 +1,4 @@
-package ui
+package reads
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 // featureNotSupported is also a standby's answer to the begin of a read-write transaction.
 const featureNotSupported = "0A000"
 
-// away explains an error of a database, and says what to do.
-func away(err error) string {
+// Away explains an error of a database, and says what to do.
+func Away(err error) string {
 	switch {
 	case pgerr.Is(err, pgerr.TooManyConnections):
 		return "Postgres answers, and has no connection left for this page, nor for relays and workers of its role. " +
