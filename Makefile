@@ -16,7 +16,7 @@ OTHERS := ./verify/interop ./verify/routers ./examples/watermill
 LINTED = $(filter-out $(OTHERS:.%=github.com/effectonce/effectonce%),$(shell go list work))
 # Those that take long come first, beside the root's.
 SLOW := ./cmd/... ./verify/browser ./verify/... ./idempotency/... ./examples/...
-ALL = $(filter-out $(OTHERS:.%=github.com/effectonce/effectonce%),$(shell go list $(SLOW)) $(shell go list work | grep -v /bench))
+ALL = $(filter-out $(OTHERS:.%=github.com/effectonce/effectonce%),$(shell go list $(SLOW) work | grep -v /verify/bench))
 # The race detector is for packages with goroutines of their own: it takes five times as long.
 RACED := ./relay/... ./inbox/... ./consumer/... ./publisher/... ./ui/...
 # What a command that repeats a test has to say too.
@@ -185,13 +185,13 @@ demo: ## payments to ledger and email in one process, with faults, and the count
 	go run ./examples/demo
 
 bench: ## rates on this machine, peers side by side; one case: make bench ONLY=relay
-	cd bench && go run . $(if $(ONLY),-only $(ONLY))
+	cd verify/bench && go run . $(if $(ONLY),-only $(ONLY))
 
 # What the smoke runs: cases that take seconds with small numbers.
 SMOKE := relay,inbox,latency,append
 bench-smoke: ## the benchmark's own tests, and a minute of small numbers: does it work and print? Its figures are worth nothing
-	cd bench && go test -count=1 ./...
-	cd bench && go run . -quick -only $(SMOKE)
+	cd verify/bench && go test -count=1 ./...
+	cd verify/bench && go run . -quick -only $(SMOKE)
 
 servers: ## fetch the servers of the tests ahead of the first one: Postgres, Kafka, DynamoDB Local
 	$(call on,$(CORNER)) $(STACK) fetch

@@ -99,7 +99,6 @@ var allowed = map[string][]string{
 	"docs":                        {},
 	"cmd":                         {"*", "cmd/devstack"},
 	"cmd/devstack":                {}, // for the demo, too
-	"bench":                       {"*", "examples"},
 	"verify":                      {"*"},
 	"examples":                    {"*", "examples"},
 	"examples/demo":               {"*", "examples", "cmd/devstack"},
@@ -115,7 +114,7 @@ var allowed = map[string][]string{
 var onlyForTests = []string{"internal/testenv", "verify"}
 
 // notBuiltIn are packages that nobody's program contains.
-var notBuiltIn = []string{"internal", "verify", "cmd/devstack", "examples/demo", "bench"}
+var notBuiltIn = []string{"internal", "verify", "cmd/devstack", "examples/demo"}
 
 // star is what "*" stands for: everything but commands and examples.
 func star(room string) bool { return room != "cmd" && room != "examples" }

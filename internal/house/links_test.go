@@ -118,5 +118,5 @@ func links(t *testing.T) map[string][]string {
 
 // importable tells whether a package is one that users import.
 func importable(pkg string) bool {
-	return !strings.Contains("/"+pkg+"/", "/internal/") && !under(pkg, []string{"bench", "cmd", "examples", "verify"})
+	return !strings.Contains("/"+pkg+"/", "/internal/") && !under(pkg, []string{"cmd", "examples", "verify"})
 }

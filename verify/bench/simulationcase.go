@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/effectonce/effectonce/bench/plan"
+	"github.com/effectonce/effectonce/verify/bench/plan"
 )
 
 // costsFile is written by the costs case and read by -model and the simulation, relative to this directory.

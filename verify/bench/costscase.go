@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/effectonce/effectonce/bench/plan"
+	"github.com/effectonce/effectonce/verify/bench/plan"
 )
 
 // Names of the measurements of the costs case: each step in small and in large batches.

@@ -4,13 +4,13 @@ import (
 	"os"
 	"testing"
 
-	"github.com/effectonce/effectonce/bench/plan"
+	"github.com/effectonce/effectonce/verify/bench/plan"
 )
 
 // TestScalingIsWritten: the tables of docs/scaling.md are generated from costs.json.
 func TestScalingIsWritten(t *testing.T) {
 	t.Parallel()
-	const doc = "../docs/scaling.md"
+	const doc = "../../docs/scaling.md"
 	text, err := os.ReadFile(doc)
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +24,7 @@ func TestScalingIsWritten(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", doc, err)
 		} else if again != string(text) {
-			t.Errorf("%s: the table %q is not that of %s: go run . -model -docs ../docs", doc, name, costsFile)
+			t.Errorf("%s: the table %q is not that of %s: go run . -model -docs ../../docs", doc, name, costsFile)
 		}
 	}
 }

@@ -6,7 +6,7 @@
 //	go run . -only relay,inbox  some cases; -h names them
 //	go run . -quick             small numbers, for a test of the benchmark: the figures mean nothing
 //	go run . > tables.md        the tables, in Markdown; what is measured meanwhile goes to standard error
-//	go run . -model [-docs ../docs]  what a rate needs, from costs.json; into docs/scaling.md
+//	go run . -model [-docs ../../docs]  what a rate needs, from costs.json; into docs/scaling.md
 package main
 
 import (

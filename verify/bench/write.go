@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/effectonce/effectonce/bench/plan"
+	"github.com/effectonce/effectonce/verify/bench/plan"
 )
 
 // writeModel prints the model's tables, or writes them into scaling.md in the folder of -docs.
