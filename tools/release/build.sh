@@ -12,7 +12,8 @@ if ! git rev-parse -q --verify "refs/tags/$version" > /dev/null; then
 	"$repository/tools/release/tag.sh" "$version"
 fi
 mkdir -p "$work/tools" "$work/src" "$folder"
-(cd "$tools" && GOWORK=off CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$work/tools/" tool)
+(cd tools && GOWORK=off CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$work/tools/" \
+	github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod github.com/goreleaser/nfpm/v2/cmd/nfpm)
 . "$tools/env.sh"
 git -C "$repository" archive "$version" LICENSE README.md deploy/systemd tools/release |
 	tar -x --no-same-permissions -C "$work/src"
