@@ -32,7 +32,7 @@ var (
 type Postgres struct {
 	home, dir, password string
 	keep                bool
-	account             account
+	account             child.Account
 	port                int
 	process             *child.Process
 }
@@ -46,7 +46,7 @@ func StartPostgres(ctx context.Context, cfg Config, log func(string)) (*Postgres
 		return nil, err
 	}
 	s := &Postgres{home: home, dir: filepath.Join(cfg.Dir, "postgres"), keep: cfg.Keep, password: rand.Text()}
-	if s.account, err = unprivileged(); err != nil {
+	if s.account, err = child.Unprivileged(); err != nil {
 		return nil, err
 	}
 	if err := s.prepare(ctx, cfg.Dir); err != nil {
@@ -121,7 +121,7 @@ func (s *Postgres) command(ctx context.Context, name string, args ...string) *ex
 	cmd.Dir = s.dir
 	// The server does not start with a locale that the machine lacks.
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	s.account.run(cmd)
+	s.account.Run(cmd)
 	return cmd
 }
 
@@ -133,17 +133,15 @@ func (s *Postgres) initdb(ctx context.Context, parent string) error {
 	if err := os.WriteFile(password, []byte(s.password), 0o600); err != nil {
 		return err
 	}
-	if s.account.other {
+	if s.account.Other() {
 		if err := os.Chmod(parent, 0o711); err != nil {
 			return err
 		}
 		if err := reachable(parent); err != nil {
 			return err
 		}
-		for _, path := range []string{s.dir, password} {
-			if err := os.Chown(path, s.account.uid, s.account.gid); err != nil {
-				return fmt.Errorf("giving %s to the account that runs Postgres: %w", path, err)
-			}
+		if err := s.account.Own(s.dir, password); err != nil {
+			return err
 		}
 	}
 	cmd := s.command(ctx, "initdb", "-D", filepath.Join(s.dir, "data"), "--username=postgres", "--pwfile="+password,

@@ -60,7 +60,7 @@ func startBouncer(dir, server, mode string, u *url.URL) (*child.Process, error) 
 	if err != nil {
 		return nil, err
 	}
-	uid, gid, err := account() // PgBouncer refuses root too
+	account, err := child.Unprivileged() // PgBouncer refuses root too
 	if err != nil {
 		return nil, err
 	}
@@ -83,16 +83,12 @@ ignore_startup_parameters = extra_float_digits
 	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		return nil, err
 	}
-	if uid >= 0 {
-		for _, name := range []string{dir, file} {
-			if err := os.Chown(name, uid, gid); err != nil {
-				return nil, err
-			}
-		}
+	if err := account.Own(dir, file); err != nil {
+		return nil, err
 	}
 	cmd := exec.Command("pgbouncer", file)
 	cmd.Dir = dir
-	runAs(cmd, uid, gid)
+	account.Run(cmd)
 	p, err := child.Start(cmd, filepath.Join(dir, "log"), syscall.SIGTERM)
 	if err != nil {
 		return nil, err

@@ -9,11 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"sort"
 	"strconv"
 	"strings"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
 // initdbArgs are part of the template's name.
@@ -51,28 +52,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// account is the user that the server runs as: under root postgres or nobody, because Postgres refuses root. Otherwise
-// -1, the current user.
-func account() (uid, gid int, err error) {
-	if os.Geteuid() != 0 {
-		return -1, -1, nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, _ = strconv.Atoi(u.Uid)
-		gid, _ = strconv.Atoi(u.Gid)
-		return uid, gid, nil
-	}
-	return 0, 0, errors.New("the server does not run as root, and there is no user postgres or nobody: run as " +
-		"an ordinary user")
-}
-
 // newDataDir makes a cluster in dir/data. It copies a cached template, because initdb takes a second.
 func newDataDir(dir string) error {
-	uid, gid, err := account()
+	account, err := child.Unprivileged()
 	if err != nil {
 		return err
 	}
@@ -84,16 +66,14 @@ func newDataDir(dir string) error {
 	template, err := templatePath(initdb)
 	if err == nil {
 		if _, err := os.Stat(template); err == nil {
-			return copyTree(template, data, uid, gid)
+			return copyTree(template, data, account)
 		}
 	}
 	cmd := exec.Command(initdb, append([]string{"-D", data}, initdbArgs...)...)
 	cmd.Dir = dir
-	runAs(cmd, uid, gid)
-	if uid >= 0 {
-		if err := os.Chown(dir, uid, gid); err != nil {
-			return fmt.Errorf("give %s to the server's user: %w", dir, err)
-		}
+	account.Run(cmd)
+	if err := account.Own(dir); err != nil {
+		return err
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
@@ -128,14 +108,14 @@ func keepTemplate(data, template string) {
 		return
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := copyTree(data, filepath.Join(tmp, "data"), -1, -1); err == nil {
+	if err := copyTree(data, filepath.Join(tmp, "data"), child.Account{}); err == nil {
 		_ = os.Rename(filepath.Join(tmp, "data"), template)
 	}
 }
 
-// copyTree copies a directory, follows symbolic links, and gives the copy to uid unless that is -1. It skips files that
-// are deleted meanwhile, as those of a running server may be.
-func copyTree(from, to string, uid, gid int) error {
+// copyTree copies a directory, follows symbolic links, and gives the copy to an account. It skips files that are
+// deleted meanwhile, as those of a running server may be.
+func copyTree(from, to string, owner child.Account) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -153,7 +133,7 @@ func copyTree(from, to string, uid, gid int) error {
 			if err != nil {
 				return err
 			}
-			return copyTree(target, dst, uid, gid)
+			return copyTree(target, dst, owner)
 		}
 		if d.IsDir() {
 			err = os.MkdirAll(dst, 0o700)
@@ -165,8 +145,8 @@ func copyTree(from, to string, uid, gid int) error {
 				err = os.WriteFile(dst, b, 0o600)
 			}
 		}
-		if err == nil && uid >= 0 {
-			err = os.Chown(dst, uid, gid)
+		if err == nil {
+			err = owner.Own(dst)
 		}
 		return err
 	})

@@ -129,13 +129,13 @@ func (s *Server) SkipWAL(t testing.TB, segment string) {
 	if !strings.Contains(string(version), ") "+strings.TrimSpace(string(major))+".") {
 		t.Skipf("the server is of Postgres %s, and %s is %s", strings.TrimSpace(string(major)), resetwal, version)
 	}
-	uid, gid, err := account()
+	account, err := child.Unprivileged()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	cmd := exec.Command(resetwal, "-l", segment, "-D", filepath.Join(s.dir, "data"))
 	cmd.Dir = s.dir
-	runAs(cmd, uid, gid)
+	account.Run(cmd)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("pgtest: pg_resetwal: %v\n%s", err, out)
 	}
@@ -229,14 +229,12 @@ func (s *Server) start() error {
 	if err != nil {
 		return err
 	}
-	uid, gid, err := account()
+	account, err := child.Unprivileged()
 	if err != nil {
 		return err
 	}
-	if uid >= 0 {
-		if err := os.Chown(s.dir, uid, gid); err != nil {
-			return fmt.Errorf("hand %s to the server's user: %w", s.dir, err)
-		}
+	if err := account.Own(s.dir); err != nil {
+		return err
 	}
 	args := []string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port), "-h", "127.0.0.1", "-k", ""}
 	for _, set := range append([]string{
@@ -250,7 +248,7 @@ func (s *Server) start() error {
 	cmd.Dir = s.dir
 	// The server does not start with a locale that the machine lacks.
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	runAs(cmd, uid, gid)
+	account.Run(cmd)
 	// On SIGQUIT the postmaster stops its backends too.
 	s.process, err = child.Start(cmd, s.log(), syscall.SIGQUIT)
 	if err != nil {

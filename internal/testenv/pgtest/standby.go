@@ -53,7 +53,7 @@ func (s *Server) TryStandby(name string) (*Server, error) {
 // baseBackup copies the running server to dir and configures the copy as a standby. Downloads from Maven do not have
 // pg_basebackup.
 func (s *Server) baseBackup(dir, name string) error {
-	uid, gid, err := account()
+	account, err := child.Unprivileged()
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (s *Server) baseBackup(dir, name string) error {
 		return err
 	}
 	data := filepath.Join(dir, "data")
-	if err := copyTree(filepath.Join(s.dir, "data"), data, uid, gid); err != nil {
+	if err := copyTree(filepath.Join(s.dir, "data"), data, account); err != nil {
 		return err
 	}
 	var label string
@@ -87,10 +87,8 @@ func (s *Server) baseBackup(dir, name string) error {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			return err
 		}
-		if uid >= 0 {
-			if err := os.Chown(path, uid, gid); err != nil {
-				return err
-			}
+		if err := account.Own(path); err != nil {
+			return err
 		}
 	}
 	// Remove the primary's slots and process id.

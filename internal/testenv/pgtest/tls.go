@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
 // UseTLS enables TLS for new connections, with a certificate and key in PEM. Plaintext still works, and open
@@ -30,12 +32,12 @@ func (s *Server) UseHBA(t testing.TB, lines string) {
 func (s *Server) writeFile(t testing.TB, name string, content []byte) {
 	t.Helper()
 	path := filepath.Join(s.dir, name)
-	uid, gid, err := account()
+	account, err := child.Unprivileged()
 	if err == nil {
 		err = os.WriteFile(path, content, 0o600)
 	}
-	if err == nil && uid >= 0 {
-		err = os.Chown(path, uid, gid)
+	if err == nil {
+		err = account.Own(path)
 	}
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
