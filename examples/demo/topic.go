@@ -9,6 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 const partitions = 6
@@ -40,31 +42,22 @@ func openTopic(ctx context.Context, brokers []string, name string) (*topic, erro
 func (t *topic) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	one := kmsg.NewCreateTopicsRequestTopic()
-	one.Topic, one.NumPartitions, one.ReplicationFactor = t.name, partitions, -1
-	req := kmsg.NewPtrCreateTopicsRequest()
-	req.TimeoutMillis = 20_000
-	req.Topics = append(req.Topics, one)
-	resp, err := req.RequestWith(ctx, t.client)
-	if err != nil {
-		return err
-	}
-	err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	err := kafkatest.Create(ctx, t.client, t.name, partitions)
 	t.created = err == nil
 	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		return err
 	}
 	// A new topic has no leaders at first.
-	end, err := t.offsets(ctx, -1)
-	for ; err != nil; end, err = t.offsets(ctx, -1) {
+	ranges, err := kafkatest.Ranges(ctx, t.client, t.name)
+	for ; err != nil; ranges, err = kafkatest.Ranges(ctx, t.client, t.name) {
 		select {
 		case <-ctx.Done():
 			return err
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	for _, at := range end {
-		if at > 0 && !t.created {
+	for _, r := range ranges {
+		if r.End > 0 && !t.created {
 			return errors.New("the topic holds records: name an empty one, or omit --topic")
 		}
 	}
@@ -76,142 +69,38 @@ func (t *topic) remove(ctx context.Context, groups ...string) error {
 	del := kmsg.NewPtrDeleteGroupsRequest()
 	del.Groups = groups
 	_, err := del.RequestWith(ctx, t.client)
-	if !t.created {
-		return err
+	if t.created {
+		err = errors.Join(err, kafkatest.Delete(ctx, t.client, t.name))
 	}
-	one := kmsg.NewDeleteTopicsRequestTopic()
-	one.Topic = &t.name
-	req := kmsg.NewPtrDeleteTopicsRequest()
-	req.TopicNames, req.Topics = []string{t.name}, append(req.Topics, one)
-	req.TimeoutMillis = 10_000
-	_, err2 := req.RequestWith(ctx, t.client)
-	return errors.Join(err, err2)
-}
-
-// offsets returns the earliest (timestamp -2) or the end offset (-1) of each partition.
-func (t *topic) offsets(ctx context.Context, timestamp int64) (map[int32]int64, error) {
-	meta := kmsg.NewPtrMetadataRequest()
-	mt := kmsg.NewMetadataRequestTopic()
-	mt.Topic = &t.name
-	meta.Topics = append(meta.Topics, mt)
-	known, err := meta.RequestWith(ctx, t.client)
-	if err != nil {
-		return nil, err
-	}
-	if err := kerr.ErrorForCode(known.Topics[0].ErrorCode); err != nil {
-		return nil, err
-	}
-	one := kmsg.NewListOffsetsRequestTopic()
-	one.Topic = t.name
-	for _, mp := range known.Topics[0].Partitions {
-		p := kmsg.NewListOffsetsRequestTopicPartition()
-		p.Partition, p.Timestamp = mp.Partition, timestamp
-		one.Partitions = append(one.Partitions, p)
-	}
-	req := kmsg.NewPtrListOffsetsRequest()
-	req.ReplicaID = -1
-	req.Topics = append(req.Topics, one)
-	out := map[int32]int64{}
-	// Split by leader; each shard answers for its partitions.
-	for _, shard := range t.client.RequestSharded(ctx, req) {
-		if shard.Err != nil {
-			return nil, shard.Err
-		}
-		for _, rt := range shard.Resp.(*kmsg.ListOffsetsResponse).Topics {
-			for _, p := range rt.Partitions {
-				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					return nil, err
-				}
-				out[p.Partition] = p.Offset
-			}
-		}
-	}
-	if len(out) == 0 || len(out) != len(one.Partitions) {
-		return nil, errors.New("some partitions have not answered")
-	}
-	return out, nil
+	return err
 }
 
 // committed reports whether a group has committed the end offset of every partition.
 func (t *topic) committed(ctx context.Context, group string) (bool, error) {
-	end, err := t.offsets(ctx, -1)
+	ranges, err := kafkatest.Ranges(ctx, t.client, t.name)
 	if err != nil {
 		return false, err
 	}
-	one := kmsg.NewOffsetFetchRequestTopic()
-	one.Topic = t.name
-	for p := range end {
-		one.Partitions = append(one.Partitions, p)
-	}
-	req := kmsg.NewPtrOffsetFetchRequest()
-	req.Group = group
-	req.Topics = append(req.Topics, one)
-	resp, err := req.RequestWith(ctx, t.client)
-	if err != nil {
-		return false, err
-	}
-	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return false, err
-	}
-	for _, rt := range resp.Topics {
-		for _, p := range rt.Partitions {
-			if p.ErrorCode == 0 && p.Offset >= end[p.Partition] {
-				delete(end, p.Partition)
-			}
+	committed, err := kafkatest.Committed(ctx, t.client, group, ranges)
+	for _, r := range ranges {
+		if r.End > 0 && committed[r.Partition] < r.End {
+			return false, err
 		}
 	}
-	for _, at := range end {
-		if at > 0 {
-			return false, nil
-		}
-	}
-	return true, nil
+	return true, err
 }
 
 // scan reads the records up to the current end, each partition in the order of its offsets.
 func (t *topic) scan(ctx context.Context) ([]*kgo.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	first, err := t.offsets(ctx, -2)
+	ranges, err := kafkatest.Ranges(ctx, t.client, t.name)
 	if err != nil {
 		return nil, err
 	}
-	end, err := t.offsets(ctx, -1)
-	if err != nil {
-		return nil, err
-	}
-	start := map[int32]kgo.Offset{}
-	for p, high := range end {
-		if high <= first[p] {
-			delete(end, p)
-			continue
-		}
-		start[p] = kgo.NewOffset().At(first[p])
-	}
-	if len(start) == 0 {
-		return nil, nil
-	}
-	reader, err := kgo.NewClient(kgo.SeedBrokers(t.brokers...), kgo.FetchMaxWait(100*time.Millisecond),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{t.name: start}))
-	if err != nil {
-		return nil, err
-	}
-	defer reader.Close()
 	var all []*kgo.Record
-	for len(end) > 0 {
-		fetches := reader.PollFetches(ctx)
-		if err := fetches.Err(); err != nil {
-			return nil, fmt.Errorf("reading topic %q: %w", t.name, err)
-		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			high, wanted := end[r.Partition]
-			if wanted && r.Offset < high {
-				all = append(all, r)
-			}
-			if r.Offset+1 >= high {
-				delete(end, r.Partition)
-			}
-		})
+	if err := kafkatest.Each(ctx, t.brokers, ranges, func(r *kgo.Record) { all = append(all, r) }); err != nil {
+		return nil, fmt.Errorf("reading topic %q: %w", t.name, err)
 	}
 	return all, nil
 }

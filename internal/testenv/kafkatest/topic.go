@@ -40,6 +40,16 @@ func CreateTopic(t testing.TB, brokers []string, name string, partitions int, co
 	client := newClient(t, brokers)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	// A starved broker creates a topic and then says that it took too long.
+	err := Create(ctx, client, name, partitions, configs...)
+	if err != nil && !errors.Is(err, kerr.RequestTimedOut) {
+		t.Fatalf("kafkatest: create topic %s: %v", name, err)
+	}
+	awaitLeaders(t, ctx, client, name, partitions)
+}
+
+// Create asks the broker for a topic. Its partitions may have no leader yet.
+func Create(ctx context.Context, client *kgo.Client, name string, partitions int, configs ...map[string]string) error {
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, int32(partitions), -1
 	for _, set := range configs {
@@ -50,17 +60,25 @@ func CreateTopic(t testing.TB, brokers []string, name string, partitions int, co
 		}
 	}
 	req := kmsg.NewPtrCreateTopicsRequest()
-	req.Topics = append(req.Topics, topic)
-	req.TimeoutMillis = 30_000
+	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 30_000
 	resp, err := req.RequestWith(ctx, client)
 	if err == nil {
 		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
 	}
-	// A starved broker creates a topic and then says that it took too long.
-	if err != nil && !errors.Is(err, kerr.RequestTimedOut) {
-		t.Fatalf("kafkatest: create topic %s: %v", name, err)
+	return err
+}
+
+// Delete asks the broker to delete a topic.
+func Delete(ctx context.Context, client *kgo.Client, name string) error {
+	topic := kmsg.NewDeleteTopicsRequestTopic()
+	topic.Topic = &name
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.TopicNames, req.Topics, req.TimeoutMillis = []string{name}, append(req.Topics, topic), 30_000
+	resp, err := req.RequestWith(ctx, client)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
 	}
-	awaitLeaders(t, ctx, client, name, partitions)
+	return err
 }
 
 // Grow raises the number of partitions of a topic and waits until each has a leader.
@@ -87,15 +105,7 @@ func Remake(t testing.TB, brokers []string, name string, partitions int) {
 	client := newClient(t, brokers)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	topic := kmsg.NewDeleteTopicsRequestTopic()
-	topic.Topic = &name
-	req := kmsg.NewPtrDeleteTopicsRequest()
-	req.TopicNames, req.Topics, req.TimeoutMillis = []string{name}, append(req.Topics, topic), 30_000
-	resp, err := req.RequestWith(ctx, client)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
-	}
-	if err != nil {
+	if err := Delete(ctx, client, name); err != nil {
 		t.Fatalf("kafkatest: delete topic %s: %v", name, err)
 	}
 	awaitGone(t, ctx, client, name)
@@ -181,12 +191,7 @@ func deleteTopic(brokers []string, name string) {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	req := kmsg.NewPtrDeleteTopicsRequest()
-	req.TopicNames = []string{name}
-	topic := kmsg.NewDeleteTopicsRequestTopic()
-	topic.Topic = &name
-	req.Topics = append(req.Topics, topic)
-	_, _ = req.RequestWith(ctx, client)
+	_ = Delete(ctx, client, name)
 }
 
 func newClient(t testing.TB, brokers []string, opts ...kgo.Opt) *kgo.Client {

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/verify/history"
 )
 
@@ -58,15 +59,15 @@ func (a *Auditor) Once(ctx context.Context) error {
 func (a *Auditor) topic(ctx context.Context, c Consumer, topic string, committed []history.Offset) (
 	[]history.AuditPartition, error,
 ) {
-	ends, err := a.site.ends(ctx, topic)
+	held, err := a.site.ranges(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
 	first := map[int32]int64{}
-	for _, e := range ends {
+	for _, e := range held {
 		first[e.Partition] = e.First
 	}
-	var ranges []history.End
+	var ranges []kafkatest.Range
 	var parts []history.AuditPartition
 	for _, o := range committed {
 		if o.Topic != topic {
@@ -74,11 +75,11 @@ func (a *Auditor) topic(ctx context.Context, c Consumer, topic string, committed
 		}
 		parts = append(parts, history.AuditPartition{Topic: topic, Partition: o.Partition, Committed: o.Committed})
 		from := max(a.next[place{c.Name, topic, o.Partition}], first[o.Partition])
-		ranges = append(ranges, history.End{Topic: topic, Partition: o.Partition, First: from, End: o.Committed})
+		ranges = append(ranges, kafkatest.Range{Topic: topic, Partition: o.Partition, First: from, End: o.Committed})
 	}
 	found := map[int32][]history.AuditRecord{}
 	var ids []uuid.UUID
-	if err := a.site.each(ctx, topic, ranges, func(r *kgo.Record) {
+	if err := kafkatest.Each(ctx, a.site.Brokers, ranges, func(r *kgo.Record) {
 		id := idOf(r)
 		ids = append(ids, id)
 		found[r.Partition] = append(found[r.Partition], history.AuditRecord{Offset: r.Offset, ID: id})

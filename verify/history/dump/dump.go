@@ -4,7 +4,6 @@ package dump
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -220,5 +219,3 @@ func dayOf(id uuid.UUID) (time.Time, bool) {
 	sec, nsec := id.Time().UnixTime()
 	return time.Unix(sec, nsec).UTC(), true
 }
-
-var errNoTopic = errors.New("it is not there")
