@@ -18,9 +18,7 @@ func (s *Store) Stuck(ctx context.Context, limit int) ([]store.Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: listing stuck keys: %w", err)
 	}
-	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k idempotency.Key, err error) {
-		return k, row.Scan(&k.Tenant, &k.Operation, &k.Value)
-	})
+	keys, err := pgx.CollectRows(rows, pgx.RowToStructByPos[idempotency.Key])
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: listing stuck keys: %w", err)
 	}

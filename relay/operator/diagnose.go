@@ -197,6 +197,6 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	}
 	x.row(ctx, sql.Cluster, nil, []any{&d.Cluster})
 	d.Waiting = x.texts(ctx, sql.WaitingTopics)
-	d.Topics = rowsOf(ctx, x, scanTopic, sql.ListTopics)
+	d.Topics = rowsOf(ctx, x, pgx.RowToStructByPos[Topic], sql.ListTopics)
 	return d, x.err
 }

@@ -92,11 +92,7 @@ func (o *Operator) Find(ctx context.Context, text string) (f Found, err error) {
 }
 
 func (o *Operator) found(ctx context.Context, statement string, args ...any) ([]FoundEvent, error) {
-	return audit.List(ctx, o.person, "looking for events", func(row pgx.CollectableRow) (e FoundEvent, err error) {
-		err = row.Scan(&e.Where, &e.Lane, &e.ID, &e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.Bytes,
-			&e.CreatedAt, &e.At, &e.Seq, &e.Epoch, &e.Code, &e.Error)
-		return e, err
-	}, o.q(statement), args...)
+	return audit.List(ctx, o.person, "looking for events", pgx.RowToStructByPos[FoundEvent], o.q(statement), args...)
 }
 
 // add keeps each event once: a text may be its key and its id.

@@ -38,11 +38,8 @@ const DiscardHeldMost = 10_000
 // HeldEvents lists held events of a topic, at most limit; those of each partition and lane are in the order of their
 // publishing.
 func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]HeldEvent, error) {
-	return audit.List(ctx, o.person, "listing held events", func(row pgx.CollectableRow) (e HeldEvent, err error) {
-		err = row.Scan(&e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.Partition, &e.MaybePublished, &e.Bytes,
-			&e.CreatedAt, &e.HeldAt)
-		return e, err
-	}, o.q(sql.HeldEvents), topic, limit)
+	return audit.List(ctx, o.person, "listing held events", pgx.RowToStructByPos[HeldEvent], o.q(sql.HeldEvents), topic,
+		limit)
 }
 
 // DiscardHeld deletes held events of a topic for good: the one with that message id, or with the zero id all of them,

@@ -56,12 +56,8 @@ func (o *Operator) Scheduled(ctx context.Context, f ScheduledFilter) ([]Schedule
 	if f.MessageID != uuid.Nil {
 		id = &f.MessageID
 	}
-	return audit.List(ctx, o.person, "listing what is scheduled", func(row pgx.CollectableRow) (e ScheduledEvent,
-		err error,
-	) {
-		err = row.Scan(&e.Seq, &e.Due, &e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.CreatedAt, &e.Bytes)
-		return e, err
-	}, o.q(sql.Scheduled), f.Topic, f.Key, f.Tenant, id, f.Until, f.Limit)
+	return audit.List(ctx, o.person, "listing what is scheduled", pgx.RowToStructByPos[ScheduledEvent],
+		o.q(sql.Scheduled), f.Topic, f.Key, f.Tenant, id, f.Until, f.Limit)
 }
 
 // CancelScheduled deletes a scheduled event for good, named by the seq and the due time of the list. It fails with

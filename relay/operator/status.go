@@ -83,7 +83,7 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 	if st.Topics, err = audit.Read(ctx, db, scanTopicStatus, in.Expand(sql.StatusTopics)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading topics: %w", err)
 	}
-	if st.Aside, err = audit.Read(ctx, db, scanTopic, in.Expand(sql.ListTopics)); err != nil {
+	if st.Aside, err = audit.Read(ctx, db, pgx.RowToStructByPos[Topic], in.Expand(sql.ListTopics)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is held: %w", err)
 	}
 	st.Aside = slices.DeleteFunc(st.Aside, func(t Topic) bool { return t.Held == 0 && t.PausedAt == nil })
@@ -92,7 +92,7 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		return Status{}, fmt.Errorf("relay: reading what is parked: %w", err)
 	}
 	st.ParkedFor = sql.Seconds(parked[0])
-	scheduled, err := audit.Read(ctx, db, scanScheduledStatus, in.Expand(sql.StatusScheduled))
+	scheduled, err := audit.Read(ctx, db, pgx.RowToStructByPos[ScheduledStatus], in.Expand(sql.StatusScheduled))
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
 	}
@@ -130,11 +130,6 @@ func scanOpen(row pgx.CollectableRow) (o OpenStatus, err error) {
 	err = row.Scan(&o.PID, &o.User, &o.Application, &o.State, &age)
 	o.For = sql.Seconds(age)
 	return o, err
-}
-
-func scanScheduledStatus(row pgx.CollectableRow) (s ScheduledStatus, err error) {
-	err = row.Scan(&s.Events, &s.Overdue, &s.Next)
-	return s, err
 }
 
 func scanTopicStatus(row pgx.CollectableRow) (t TopicStatus, err error) {

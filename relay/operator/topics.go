@@ -38,12 +38,7 @@ var ErrNoTopic = errors.New("the outbox has no such topic, or has not paused it:
 
 // Topics lists the topics that the outbox has published to, has paused, or holds events of.
 func (o *Operator) Topics(ctx context.Context) ([]Topic, error) {
-	return audit.List(ctx, o.person, "listing the topics", scanTopic, o.q(sql.ListTopics))
-}
-
-func scanTopic(row pgx.CollectableRow) (t Topic, err error) {
-	err = row.Scan(&t.Topic, &t.Partitions, &t.PinnedAt, &t.PausedAt, &t.PausedBy, &t.Reason, &t.Held)
-	return t, err
+	return audit.List(ctx, o.person, "listing the topics", pgx.RowToStructByPos[Topic], o.q(sql.ListTopics))
 }
 
 // KnowsTopic reports whether the outbox has published to a topic, has paused it, holds events of it, or has some among
