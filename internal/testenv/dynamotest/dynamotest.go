@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,21 +32,10 @@ func Libs() (string, error) {
 	return maven.Jars("dynamodb-"+version, "com.amazonaws:DynamoDBLocal:"+version)
 }
 
-// shared is this binary's server. The first test that needs it starts it.
-var shared struct {
-	sync.Mutex
-	server *Server
-}
+var shared child.Shared
 
 // Stop stops the server if this binary started it, for child.Main(m, dynamotest.Stop).
-func Stop() {
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server != nil {
-		shared.server.close()
-		shared.server = nil
-	}
-}
+func Stop() { shared.Stop() }
 
 // URL returns the URL of the shared server. The first call starts it.
 func URL(t testing.TB) string {
@@ -56,60 +44,27 @@ func URL(t testing.TB) string {
 		return url
 	}
 	libs := require(t)
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server == nil {
-		s, err := start(libs, false)
-		if err != nil {
-			t.Fatalf("dynamotest: %v", err)
-		}
-		shared.server = s
-	}
-	return shared.server.URL()
+	return urlOf(shared.Get(t, func() (*child.Server, error) { return start(libs, false) }))
 }
 
 // Server is a DynamoDB Local.
-type Server struct {
-	port    int
-	dir     string
-	libs    string
-	remove  func()
-	durable bool           // stores its tables in files
-	process *child.Process // nil while stopped
-}
+type Server struct{ *child.Server }
 
 // New starts a server that stores its tables in files. The end of the test stops it.
 func New(t testing.TB) *Server {
 	t.Helper()
 	s, err := start(require(t), true)
 	if err != nil {
-		t.Fatalf("dynamotest: %v", err)
+		t.Fatal(err)
 	}
-	t.Cleanup(s.close)
-	return s
+	t.Cleanup(s.Close)
+	return &Server{s}
 }
 
 // URL is the server's URL. Restarts keep it.
-func (s *Server) URL() string { return "http://" + s.Addr() }
+func (s *Server) URL() string { return urlOf(s.Server) }
 
-// Addr is the host:port of URL.
-func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
-
-// Kill sends SIGKILL.
-func (s *Server) Kill() {
-	if s.process != nil {
-		s.process.Stop(syscall.SIGKILL, 10*time.Second)
-		s.process = nil
-	}
-}
-
-// Start starts a killed server again with its files.
-func (s *Server) Start(t testing.TB) {
-	t.Helper()
-	if err := s.run(); err != nil {
-		t.Fatalf("dynamotest: %v", err)
-	}
-}
+func urlOf(s *child.Server) string { return "http://" + s.Addr() }
 
 func require(t testing.TB) string {
 	t.Helper()
@@ -123,58 +78,36 @@ func require(t testing.TB) string {
 	return libs
 }
 
-func start(libs string, durable bool) (*Server, error) {
-	dir, remove, err := child.TempDir("dynamodb")
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{dir: dir, remove: remove, libs: libs, durable: durable}
-	err = child.OnFreePort(func(port int) error {
-		s.port = port
-		return s.run()
+func start(libs string, durable bool) (*child.Server, error) {
+	return child.NewServer("dynamodb", func(s *child.Server) (*child.Process, error) {
+		cmd := exec.Command("java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-XX:+UseSerialGC", "-Xshare:auto",
+			"-Djava.library.path="+libs, "-Djava.io.tmpdir="+s.Dir, "-cp", filepath.Join(libs, "*"),
+			"com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-port", fmt.Sprint(s.Port),
+			"-disableTelemetry", "-sharedDb")
+		if durable {
+			cmd.Args = append(cmd.Args, "-dbPath", s.Dir)
+		} else {
+			cmd.Args = append(cmd.Args, "-inMemory")
+		}
+		cmd.Dir = s.Dir
+		p, err := child.Start(cmd, filepath.Join(s.Dir, "server.log"), syscall.SIGKILL)
+		if err != nil {
+			return nil, err
+		}
+		return p, p.Await(2*time.Minute, func(ctx context.Context) error { return ping(ctx, urlOf(s)) })
 	})
-	if err != nil {
-		remove()
-		return nil, err
-	}
-	return s, nil
 }
 
-func (s *Server) run() error {
-	cmd := exec.Command("java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-XX:+UseSerialGC", "-Xshare:auto",
-		"-Djava.library.path="+s.libs, "-Djava.io.tmpdir="+s.dir, "-cp", filepath.Join(s.libs, "*"),
-		"com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-port", fmt.Sprint(s.port), "-disableTelemetry",
-		"-sharedDb")
-	if s.durable {
-		cmd.Args = append(cmd.Args, "-dbPath", s.dir)
-	} else {
-		cmd.Args = append(cmd.Args, "-inMemory")
-	}
-	cmd.Dir = s.dir
-	p, err := child.Start(cmd, filepath.Join(s.dir, "server.log"), syscall.SIGKILL)
+// ping returns nil if the server gives any answer.
+func ping(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	err = p.Await(2*time.Minute, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL(), nil)
-		if err != nil {
-			return err
-		}
-		res, err := client.Do(req) // any answer will do
-		if err != nil {
-			return err
-		}
-		return res.Body.Close()
-	})
+	res, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("start DynamoDB Local: %w", err)
+		return err
 	}
-	s.process = p
-	return nil
-}
-
-func (s *Server) close() {
-	s.Kill()
-	s.remove()
+	return res.Body.Close()
 }

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,21 +27,10 @@ const (
 	EnvRequire = "EFFECTONCE_REQUIRE_REDIS"   // "1": fail instead of skipping
 )
 
-// shared is this binary's server. The first test that needs it starts it.
-var shared struct {
-	sync.Mutex
-	server *Server
-}
+var shared child.Shared
 
 // Stop stops the server if this binary started it, for child.Main(m, redistest.Stop).
-func Stop() {
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server != nil {
-		shared.server.close()
-		shared.server = nil
-	}
-}
+func Stop() { shared.Stop() }
 
 // Addr returns the address of the shared server. The first call starts it. Without redis-server it skips the test.
 func Addr(t testing.TB) string {
@@ -51,74 +39,23 @@ func Addr(t testing.TB) string {
 		return addr
 	}
 	require(t)
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server == nil {
-		s, err := start()
-		if err != nil {
-			t.Fatalf("redistest: %v", err)
-		}
-		shared.server = s
-	}
-	return shared.server.Addr()
+	return shared.Get(t, func() (*child.Server, error) { return start() }).Addr()
 }
 
 // Prefix returns a unique prefix for keys.
 func Prefix() string { return "test-" + rand.Text() }
 
-// Server is the redis-server of one test.
-type Server struct {
-	port     int
-	dir      string
-	remove   func()
-	settings []string
-	process  *child.Process // nil while stopped
-}
-
 // New starts a server with additional command line arguments, such as "--appendonly", "yes". The end of the test stops
 // it.
-func New(t testing.TB, settings ...string) *Server {
+func New(t testing.TB, settings ...string) *child.Server {
 	t.Helper()
 	require(t)
 	s, err := start(settings...)
 	if err != nil {
-		t.Fatalf("redistest: %v", err)
+		t.Fatal(err)
 	}
-	t.Cleanup(s.close)
+	t.Cleanup(s.Close)
 	return s
-}
-
-// Addr is the server's host:port, the same after a restart.
-func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
-
-// Dir is the server's directory.
-func (s *Server) Dir() string { return s.dir }
-
-// Port is the port of Addr.
-func (s *Server) Port() int { return s.port }
-
-// Kill sends SIGKILL.
-func (s *Server) Kill() {
-	if s.process != nil {
-		s.process.Stop(syscall.SIGKILL, 10*time.Second)
-		s.process = nil
-	}
-}
-
-// Start starts a killed server again with its files.
-func (s *Server) Start(t testing.TB) {
-	t.Helper()
-	if err := s.run(); err != nil {
-		t.Fatalf("redistest: %v", err)
-	}
-}
-
-// Signal sends a signal to the process, such as SIGSTOP or SIGCONT.
-func (s *Server) Signal(t testing.TB, sig os.Signal) {
-	t.Helper()
-	if err := s.process.Signal(sig); err != nil {
-		t.Fatalf("redistest: %v", err)
-	}
 }
 
 func require(t testing.TB) {
@@ -131,47 +68,24 @@ func require(t testing.TB) {
 	}
 }
 
-func start(settings ...string) (*Server, error) {
-	dir, remove, err := child.TempDir("redis")
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{dir: dir, remove: remove, settings: settings}
-	err = child.OnFreePort(func(port int) error {
-		s.port = port
-		return s.run()
+func start(settings ...string) (*child.Server, error) {
+	return child.NewServer("redis", func(s *child.Server) (*child.Process, error) {
+		args := append([]string{
+			"--port", fmt.Sprint(s.Port), "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no",
+			"--maxmemory-policy", "noeviction", "--daemonize", "no", "--repl-diskless-sync-delay", "0",
+		}, settings...)
+		cmd := exec.Command("redis-server", args...)
+		p, err := child.Start(cmd, filepath.Join(s.Dir, "server.log"), syscall.SIGKILL)
+		if err != nil {
+			return nil, err
+		}
+		return p, p.Await(time.Minute, func(ctx context.Context) error { return ping(ctx, s.Addr()) })
 	})
-	if err != nil {
-		remove()
-		return nil, err
-	}
-	return s, nil
-}
-
-func (s *Server) run() error {
-	args := append([]string{
-		"--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "", "--appendonly", "no",
-		"--maxmemory-policy", "noeviction", "--daemonize", "no", "--repl-diskless-sync-delay", "0",
-	}, s.settings...)
-	p, err := child.Start(exec.Command("redis-server", args...), filepath.Join(s.dir, "server.log"), syscall.SIGKILL)
-	if err != nil {
-		return err
-	}
-	if err := p.Await(time.Minute, s.ping); err != nil {
-		return fmt.Errorf("start redis-server: %w", err)
-	}
-	s.process = p
-	return nil
-}
-
-func (s *Server) close() {
-	s.Kill()
-	s.remove()
 }
 
 // ping returns nil if the server answers. It does not use a client library, so that this module depends on none.
-func (s *Server) ping(ctx context.Context) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
+func ping(ctx context.Context, addr string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
