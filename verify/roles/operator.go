@@ -65,7 +65,6 @@ func (o *person) do(e history.Entry, act func() error) error {
 	switch {
 	case err == nil:
 	case errors.Is(err, admin.ErrNotParked), errors.Is(err, admin.ErrReleasing),
-		errors.Is(err, admin.ErrNotParked), errors.Is(err, admin.ErrReleasing),
 		errors.Is(err, inboxoperator.ErrNotHalted):
 		done.Outcome, done.Err, err = history.Failed, err.Error(), nil
 	default:
