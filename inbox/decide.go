@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgsession"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/outcome"
 )
 
@@ -175,7 +176,7 @@ func (in *Inbox) apply(ctx context.Context, conn *pgx.Conn, tx pgx.Tx, w *work, 
 }
 
 func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
-	ctx, stop := outlive(ctx, graceCommit)
+	ctx, stop := sleep.Outlive(ctx, graceCommit)
 	defer stop()
 	var b pgx.Batch
 	b.Queue(sqlFinish)
@@ -200,21 +201,6 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	}
 	// A deferred constraint of the effect's tables: any of the events may have violated it.
 	return &failure{kind: failed, index: -1, err: fmt.Errorf("COMMIT was rejected: %w", err), rejects: rejects(err)}
-}
-
-// outlive returns a context that ends d after ctx.
-func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-longer.Done():
-		}
-		cancel()
-	})
-	return longer, func() { stop(); cancel() }
 }
 
 // insert begins the transaction, reads the state, records the events with the strategy, and checks whether the consumer

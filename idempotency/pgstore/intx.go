@@ -167,7 +167,7 @@ func (c *call) transaction(ctx context.Context) (known *row, res idempotency.Res
 func (c *call) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result, refused bool) (idempotency.Result,
 	error,
 ) {
-	ctx, stop := withGrace(ctx)
+	ctx, stop := sleep.Outlive(ctx, commitGrace)
 	defer stop()
 	s, k := c.store, c.request.Key
 	var b pgx.Batch

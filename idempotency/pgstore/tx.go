@@ -20,7 +20,8 @@ import (
 	"github.com/effectonce/effectonce/outcome"
 )
 
-// commitGrace bounds a COMMIT that was sent, and the lookup of its outcome, after the caller's context has ended.
+// commitGrace bounds a COMMIT that was sent, and the lookup of its outcome, after the caller's context has ended:
+// cancelling it would only make its outcome unknown.
 const commitGrace = 5 * time.Second
 
 // querier is a connection or a transaction.
@@ -239,20 +240,4 @@ func releaseConn(ctx context.Context, conn *pgxpool.Conn) {
 		_, _ = c.Exec(ctx, sqlRollback)
 	}
 	conn.Release()
-}
-
-// withGrace returns a context that ends commitGrace after ctx: cancelling a COMMIT that was sent would only make its
-// outcome unknown.
-func withGrace(ctx context.Context) (context.Context, func()) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(commitGrace)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-longer.Done():
-		}
-		cancel()
-	})
-	return longer, func() { stop(); cancel() }
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/internal/pgsession"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // Within is [Store.InTx] in the caller's own transaction. The key, the effect and the result, a refusal too, are there
@@ -42,7 +43,7 @@ func (s *Store) within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 	done := false
 	defer func() {
 		if !done { // after a panic, too
-			ctx, stop := withGrace(ctx)
+			ctx, stop := sleep.Outlive(ctx, commitGrace)
 			defer stop()
 			_ = savepoint.Rollback(ctx)
 		}

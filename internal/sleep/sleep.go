@@ -19,6 +19,16 @@ func For(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
+// Outlive returns a context that ends d after ctx.
+func Outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		_ = For(longer, d)
+		cancel()
+	})
+	return longer, func() { stop(); cancel() }
+}
+
 // ErrStopping is returned by Idle when what it waits for shall not begin any more.
 var ErrStopping = errors.New("stopping: nothing runs, and nothing more begins")
 
