@@ -3,14 +3,18 @@ package dump
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/verify/history"
 	"github.com/effectonce/effectonce/verify/history/tables"
@@ -92,8 +96,19 @@ func (s Site) ranges(ctx context.Context, topic string) ([]kafkatest.Range, erro
 	return kafkatest.Ranges(ctx, client, topic)
 }
 
-// committed returns the committed offsets of a group, -1 for none.
-func (s Site) committed(ctx context.Context, c Consumer) ([]history.Offset, error) {
+// committed returns the committed offsets of a group, -1 for none. A new cluster has no coordinator for a moment.
+func (s Site) committed(ctx context.Context, c Consumer) (list []history.Offset, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		list, err = s.askCommitted(ctx, c)
+		if !errors.Is(err, kerr.CoordinatorNotAvailable) || sleep.For(ctx, 100*time.Millisecond) != nil {
+			return list, err
+		}
+	}
+}
+
+func (s Site) askCommitted(ctx context.Context, c Consumer) ([]history.Offset, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(s.Brokers...))
 	if err != nil {
 		return nil, err
