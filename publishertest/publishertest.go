@@ -273,7 +273,7 @@ func reached(ctx context.Context, h *Harness) error {
 		return errors.New("a broker is in reach, and there was none")
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("Reach did not end with its context: %w", ctx.Err())
+		return fmt.Errorf("the context of Reach ended, and Reach did not: %w", ctx.Err())
 	}
 	for reacher.Reach(ctx) != nil {
 		if err := sleep.For(ctx, 100*time.Millisecond); err != nil {
