@@ -27,8 +27,8 @@ func Unprivileged() (Account, error) {
 			return Account{uid, gid}, nil
 		}
 	}
-	return Account{}, errors.New("Postgres does not run as root, and there is no account nobody or postgres to run " +
-		"it as: start this program as an ordinary user")
+	return Account{}, errors.New("no account runs Postgres: root cannot, and nobody and postgres do not exist: " +
+		"start this program as an ordinary user")
 }
 
 // Other reports whether it is not the current user.
