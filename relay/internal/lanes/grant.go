@@ -142,8 +142,8 @@ func (t *Table) Idle(pump, n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, l := range t.owned {
-		polled := l.feed == Pumps && (l.ready || l.busy || l.doubt || len(l.groups) > 0)
-		if int(i)%n == pump && (polled || l.feed == Unassigned) {
+		work := l.feed == Pumps && (l.ready || l.busy || l.doubt || len(l.groups) > 0)
+		if int(i)%n == pump && (work || l.feed == Unassigned) {
 			return false
 		}
 	}
