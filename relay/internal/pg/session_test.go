@@ -25,21 +25,21 @@ func TestFailedDialAfterLongSession(t *testing.T) {
 		}
 	}}
 	away := errors.New("connection refused")
-	var conn deadConn
 	var refused error
-	s := &pg.Session{Name: "idle", Timeout: time.Minute}
-	s.Dial = func(context.Context, string, func(*pgconn.Notice)) (pg.Conn, error) { return conn, refused }
-	if err := s.Open(t.Context()); err != nil {
+	dial := func(context.Context, string, func(*pgconn.Notice)) (pg.Conn, error) { return deadConn{}, refused }
+	idle := &pg.Session{Name: "idle", Timeout: time.Minute, Dial: dial}
+	next := &pg.Session{Name: "next", Timeout: time.Minute, Dial: dial}
+	if err := errors.Join(idle.Open(t.Context()), next.Open(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	refused = away
 	o.Report("busy", away, time.Now())
 	o.Report("busy", nil, time.Now())
-	if o.Report(s.Name, errors.New("conn closed"), s.Heard()); told != 1 {
+	if o.Report(idle.Name, errors.New("conn closed"), idle.Heard()); told != 1 {
 		t.Errorf("the connection that died in the outage is reported as another outage: %d", told)
 	}
-	err := s.Open(t.Context())
-	if o.Report(s.Name, err, s.Heard()); told != 2 {
+	err := next.Open(t.Context())
+	if o.Report(next.Name, err, next.Heard()); told != 2 {
 		t.Errorf("a server that refuses connections is not reported: %v, %d", err, told)
 	}
 }
