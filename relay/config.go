@@ -44,9 +44,11 @@ type Config struct {
 	// operator releases or resumes, and the lanes of a relay that dies meanwhile. Not with FeedWAL. Default 0: it
 	// never sleeps.
 	Sleep time.Duration
-	// Woken is called when a relay has slept, before it takes lanes again: the outbox may have been restored meanwhile,
-	// and what the program checked before Run has to be checked again. Its error ends Run. Nil: nothing is checked.
-	Woken func(ctx context.Context) error
+	// Check is called before the relay takes lanes: when it starts or has slept, and when the outbox's tables or server
+	// are others than those of its last answer, as after a restore or a restart. It returns the identity of the outbox
+	// that it has found fit ([Waiting.Outbox]): no event of another is claimed. Its error ends Run. Nil, or an empty
+	// identity: nothing is compared. Once does not call it.
+	Check func(ctx context.Context) (outbox string, err error)
 	// DrainTimeout bounds how long Run goes on publishing its claims after its context has ended. Default 20 s;
 	// negative: not at all. The rest is sent again by the next owner, under the same numbers.
 	DrainTimeout time.Duration

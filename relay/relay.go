@@ -133,23 +133,29 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	defer r.running.Store(false)
-	err = e.awake(ctx, true)
-	for errors.Is(err, errIdle) {
-		if e.cycle.Undrained.Load() == 0 && !r.sleep(ctx, e.prober.DueAt) {
-			return nil
-		}
-		if r.cfg.Woken != nil {
-			if err := r.cfg.Woken(ctx); err != nil {
+	for first := true; ; first = false {
+		if r.cfg.Check != nil {
+			if e.Outbox, err = r.cfg.Check(ctx); err != nil || ctx.Err() != nil {
 				return err
 			}
 		}
+		switch err = e.awake(ctx, first); {
+		case errors.Is(err, errIdle):
+			if e.cycle.Undrained.Load() == 0 && !r.sleep(ctx, e.prober.DueAt) {
+				return nil
+			}
+		case errors.Is(err, start.ErrOther):
+			r.cfg.Logger.Warn("the outbox's tables or its server are others than before: they are checked again")
+			_ = sleep.For(ctx, 100*time.Millisecond) // should Check name a wrong one again and again
+		default:
+			return err
+		}
 		e = r.newEngine(lanes.Unassigned)
-		err = e.awake(ctx, false)
 	}
-	return err
 }
 
-// awake runs until ctx ends, or until the relay is to sleep: then it returns errIdle. Nothing outlives it.
+// awake runs until ctx ends, until the relay is to sleep (errIdle), or until the outbox is not the one that was checked
+// (start.ErrOther). Nothing outlives it.
 func (e *engine) awake(ctx context.Context, first bool) error {
 	if e.cfg.FloorEvery > 0 {
 		e.Lanes.ExpectFloors()
@@ -186,16 +192,16 @@ func (e *engine) awake(ctx context.Context, first bool) error {
 	others.Go(func() { pumps.Wait(); close(pumpsDone) })
 	others.Go(func() { <-ctx.Done(); e.limitDrain(work, abandon) })
 
-	err := e.keeper.Run(work, pumpsDone, first)
-	idle := errors.Is(context.Cause(ctx), errIdle)
+	err := e.keeper.Run(work, pumpsDone, first, func() { end(start.ErrOther) })
+	why := context.Cause(ctx)
 	cancel()
 	abandon()
 	others.Wait()
-	if idle {
+	if errors.Is(why, errIdle) || errors.Is(why, start.ErrOther) {
 		if err != nil { // its lanes are free when their lease has run out
-			e.Log.Warn("the relay goes to sleep and could not say so", "error", err)
+			e.Log.Warn("the relay could not give its lanes back", "error", err)
 		}
-		return errIdle
+		return why
 	}
 	if left := e.cycle.Undrained.Load(); err == nil && left > 0 {
 		err = fmt.Errorf("%w: %d events; their next owner sends them again", ErrNotDrained, left)

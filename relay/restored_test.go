@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -87,5 +89,61 @@ func TestPinnedTopics(t *testing.T) {
 	got, err := operator.PinnedTopics(t.Context(), db.Pool, "")
 	if err != nil || len(got) != 2 || got[0] != "a" || got[1] != "b" {
 		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// restoreInPlace gives outbox_lane another file, as a restore does, and the rows that it had.
+const restoreInPlace = `do $$ begin
+	create temp table lanes on commit drop as select * from outbox_lane;
+	truncate outbox_lane; insert into outbox_lane select * from lanes;
+	end $$`
+
+// TestP10RestoredUnderARelay: an outbox is restored in place between the check of a relay that starts and its first
+// heartbeat, or under a relay that works, even as of a backup in which it owns its lanes. Nothing is published from it
+// before it is checked.
+func TestP10RestoredUnderARelay(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	box, err := relay.Open(db.Pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, verdicts := make(chan struct{}), make(chan error)
+	r := newRelay(t, db, to, config(func(c *relay.Config) {
+		c.Check = func(ctx context.Context) (string, error) {
+			w, err := box.Waits(ctx)
+			if err != nil {
+				return "", err
+			}
+			select {
+			case asked <- struct{}{}:
+				return w.Outbox, <-verdicts
+			case <-ctx.Done():
+				return "", nil
+			}
+		}
+	}))
+	fill(t, db, 1, 1)
+	stop := startRelay(t, r)
+	<-asked // it has the identity
+	db.Exec(t, restoreInPlace)
+	verdicts <- nil
+	<-asked
+	if n := to.count(); n != 0 {
+		t.Errorf("%d events were published from another outbox than the one that was checked", n)
+	}
+	verdicts <- nil
+	awaitDrained(t, db)
+
+	db.Exec(t, restoreInPlace)
+	fill(t, db, 1, 1)
+	<-asked
+	if n := to.count(); n != 1 {
+		t.Errorf("%d events were published, want the one from before the restore", n)
+	}
+	restored := errors.New("the outbox was restored")
+	verdicts <- restored
+	if err := stop(); !errors.Is(err, restored) {
+		t.Errorf("Run returned %v", err)
 	}
 }

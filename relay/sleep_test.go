@@ -62,24 +62,25 @@ func TestP7Sleep(t *testing.T) {
 	}
 }
 
-// TestWokenIsAskedFirst: a relay that has slept takes no lane before Config.Woken has allowed it, and ends if it does
+// TestCheckIsAskedFirst: a relay that has slept takes no lane before Config.Check has allowed it, and ends if it does
 // not.
-func TestWokenIsAskedFirst(t *testing.T) {
+func TestCheckIsAskedFirst(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	restored := errors.New("the outbox was restored")
 	verdicts := make(chan error)
 	r := newRelay(t, db, to, config(sleeping(time.Hour), func(c *relay.Config) {
-		c.Woken = func(ctx context.Context) error {
+		c.Check = func(ctx context.Context) (string, error) {
 			select {
 			case err := <-verdicts:
-				return err
+				return "", err
 			case <-ctx.Done():
-				return nil
+				return "", nil
 			}
 		}
 	}))
 	stop := startRelay(t, r)
+	verdicts <- nil
 	awaitAsleep(t, r)
 	fill(t, db, 1, 1)
 	r.Wake()

@@ -13,7 +13,7 @@ import (
 // Waiting is the work that waits in an outbox.
 type Waiting struct {
 	// Work: there is work for a relay or an operator. It is also set if the query takes Postgres more than two seconds,
-	// as it does with millions of dead rows; the other fields are zero then.
+	// as it does with millions of dead rows; LastID is -1 then.
 	Work bool
 	// LastID is the last id that a producer has drawn, or 0. While it stays, nothing was appended.
 	LastID int64
@@ -28,15 +28,14 @@ type Waiting struct {
 func (o *Outbox) Waits(ctx context.Context) (w Waiting, err error) {
 	var b pgx.Batch
 	b.Queue(sql.WaitsSettings)
-	b.Queue(o.schema.Expand(sql.Waits)).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&w.Work, &w.LastID, &w.Outbox)
-	})
+	b.Queue(o.schema.Expand(sql.Identity)).QueryRow(func(row pgx.Row) error { return row.Scan(&w.Outbox) })
+	b.Queue(o.schema.Expand(sql.Waits)).QueryRow(func(row pgx.Row) error { return row.Scan(&w.Work, &w.LastID) })
 	err = o.db.SendBatch(ctx, &b).Close()
 	switch {
 	case err == nil:
 		return w, nil
 	case pgerr.Is(err, pgerr.QueryCanceled):
-		return Waiting{Work: true}, nil
+		return Waiting{Work: true, LastID: -1, Outbox: w.Outbox}, nil
 	}
 	return Waiting{}, fmt.Errorf("relay: looking whether anything waits in the outbox: %w", err)
 }

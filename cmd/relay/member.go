@@ -29,7 +29,7 @@ type member struct {
 	pause backoff.BackOff
 
 	checked bool   // its tables were checked
-	numbers bool   // its numbers were checked (checkRestored)
+	numbers string // the identity of the outbox whose numbers were compared with Kafka's
 	of      string // the identity of the outbox that was checked
 	lastID  int64  // the last id that was drawn; -1: not known
 	outbox  string // its identity on its server, once known; fleet.mu guards it
@@ -142,12 +142,12 @@ func (m *member) checkWork(ctx context.Context, pool *pgxpool.Pool, whole bool) 
 		w.LastID, err = box.LastID(ctx)
 	}
 	pause = max(watchEvery, watchShare*time.Since(since))
-	if err == nil && (!whole || w.Outbox != "") {
+	if err == nil && w.LastID >= 0 {
 		m.lastID = w.LastID
 	}
 	switch {
 	case err != nil && pgerr.Is(err, pgerr.UndefinedTable):
-		m.checked, m.numbers = false, false
+		m.checked = false
 	case err == nil && w.Outbox != "":
 		m.sees(w.Outbox)
 		err = m.fleet.claim(ctx, m, w.Outbox)
@@ -159,7 +159,7 @@ func (m *member) checkWork(ctx context.Context, pool *pgxpool.Pool, whole bool) 
 // another server answers.
 func (m *member) sees(outbox string) {
 	if m.of != "" && m.of != outbox {
-		m.checked, m.numbers = false, false
+		m.checked = false
 		m.log.Info("the outbox's tables or its server are others than before: they are checked again")
 	}
 	m.of = outbox
@@ -192,15 +192,11 @@ func (m *member) awake(ctx context.Context, shared *pgxpool.Pool) error {
 	cfgOf := m.fleet.relayConfig()
 	cfgOf.Schema, cfgOf.Logger, cfgOf.Observer = m.db.Schema, m.log, metrics.Observer()
 	cfgOf.Sleep = 0 // the fleet stops it instead
+	first.checked = m.numbers
+	cfgOf.Check = func(ctx context.Context) (string, error) { return first.compare(ctx, box) }
 	r, err := relay.New(pool, kafka, cfgOf)
 	if err != nil {
 		return service.Usage("%s", asFlags(err))
-	}
-	if m.fleet.RestoreCheck && !m.numbers {
-		if err := checkRestored(ctx, m.log, pool, m.db.Schema, m.fleet.conn); err != nil {
-			return withAdvice(err)
-		}
-		m.numbers = true
 	}
 	return m.work(ctx, r, metrics, shared, first)
 }
@@ -220,8 +216,9 @@ func (m *member) work(ctx context.Context, r *relay.Relay, metrics *memberMetric
 	end()
 	endBeside()
 	others.Wait()
+	m.numbers = first.checked
 	if _, outdated := errors.AsType[*operator.OutdatedError](err); outdated {
-		m.numbers = false
+		m.numbers = ""
 	}
 	if errors.Is(err, relay.ErrNotDrained) {
 		m.log.Warn("the drain did not finish; nothing is lost, the next relay sends them again", "error", err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -61,6 +62,8 @@ type pinFunc = func(ctx context.Context, cluster, topic string, partitions int) 
 // firstUses compare a topic before the outbox publishes its first event to it, which the check at the start has not
 // read: it may be new in a restored database, and old in Kafka.
 type firstUses struct {
+	off      bool   // nothing is compared
+	checked  string // the identity of the outbox whose numbers were compared last
 	pin      pinFunc
 	log      *slog.Logger
 	db       *pgxpool.Pool
@@ -77,9 +80,10 @@ func (c *runCommand) newFirstUses(log *slog.Logger, db *pgxpool.Pool, schema str
 	pin pinFunc,
 ) (*firstUses, pinFunc) {
 	u := &firstUses{
-		pin: pin, log: log, db: db, schema: schema, conn: conn, outdated: make(chan error, 1), seen: map[string]bool{},
+		off: !c.RestoreCheck, pin: pin, log: log, db: db, schema: schema, conn: conn, outdated: make(chan error, 1),
+		seen: map[string]bool{},
 	}
-	if !c.RestoreCheck {
+	if u.off {
 		return u, pin
 	}
 	return u, u.compareAndPin
@@ -115,11 +119,24 @@ func (u *firstUses) compareAndPin(ctx context.Context, cluster, topic string, pa
 	return n, err
 }
 
-// forget has each topic compared again: the database may be another one.
-func (u *firstUses) forget() {
+// compare compares the outbox's numbers with Kafka's, unless that was done for the outbox as it is, and returns its
+// identity.
+func (u *firstUses) compare(ctx context.Context, outbox *relay.Outbox) (identity string, err error) {
+	if u.off {
+		return "", nil
+	}
+	w, err := outbox.Waits(ctx)
+	if err != nil || w.Outbox == u.checked {
+		return w.Outbox, err
+	}
+	if err := checkRestored(ctx, u.log, u.db, u.schema, u.conn); err != nil {
+		return "", err
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	clear(u.seen)
+	u.checked = w.Outbox
+	return w.Outbox, nil
 }
 
 // until runs a relay until ctx ends, or a topic shows that the database was restored: then it returns that.

@@ -76,7 +76,6 @@ type components struct {
 	conn        *kafkaconn.Conn
 	metrics     *runMetrics
 	schemaReady atomic.Bool // the tables were found to be right
-	checked     string      // the identity of the outbox whose numbers were checked
 	unchecked   atomic.Pointer[unchecked]
 	first       *firstUses
 }
@@ -120,7 +119,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 		return err
 	}
 	s.schemaReady.Store(true)
-	if err := c.awaitNumbers(ctx, p.log, s); err != nil {
+	if _, err := s.awaitNumbers(ctx, p.log); err != nil {
 		return withAdvice(err)
 	}
 	others.Go(func() { _ = s.metrics.Run(beside, s.relay) })
@@ -136,40 +135,23 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	return nil
 }
 
-// awaitNumbers compares the outbox's numbers with Kafka's, at the start and when the relay has slept. It waits for a
-// database or a Kafka that is away.
-func (c *runCommand) awaitNumbers(ctx context.Context, log *slog.Logger, s *components) error {
+// awaitNumbers compares the outbox's numbers with Kafka's, and returns the outbox's identity. It waits for a database
+// or a Kafka that is away.
+func (s *components) awaitNumbers(ctx context.Context, log *slog.Logger) (outbox string, err error) {
 	since := time.Now()
 	defer s.unchecked.Store(nil)
 	for pause := pauses(); ; {
-		err := c.checkNumbers(ctx, log, s)
+		outbox, err := s.first.compare(ctx, s.outbox)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return "", nil
 		case err == nil || !errors.Is(err, errUnread) && !pgerr.Away(err) && !pgerr.Retry(err):
-			return err
+			return outbox, err
 		}
 		s.unchecked.Store(&unchecked{since, err})
 		log.Warn("cannot check yet whether the outbox was restored", "error", err)
 		_ = sleep.For(ctx, pause.NextBackOff())
 	}
-}
-
-// checkNumbers does nothing if it is the outbox for which that was done last.
-func (c *runCommand) checkNumbers(ctx context.Context, log *slog.Logger, s *components) error {
-	if !c.RestoreCheck {
-		return nil
-	}
-	w, err := s.outbox.Waits(ctx)
-	if err != nil || w.Outbox != "" && w.Outbox == s.checked {
-		return err
-	}
-	if err := checkRestored(ctx, log, s.pool, c.Schema, s.conn); err != nil {
-		return err
-	}
-	s.first.forget()
-	s.checked = w.Outbox
-	return nil
 }
 
 // openPages returns nil without --ui.
@@ -261,7 +243,7 @@ func (c *runCommand) start(p *program) (_ *components, err error) {
 	}
 	cfgOf := c.relayConfig()
 	cfgOf.Logger, cfgOf.Observer = p.log, s.metrics.Observer()
-	cfgOf.Woken = func(ctx context.Context) error { return c.awaitNumbers(ctx, p.log, s) }
+	cfgOf.Check = func(ctx context.Context) (string, error) { return s.awaitNumbers(ctx, p.log) }
 	if s.relay, err = relay.New(s.pool, s.kafka, cfgOf); err != nil {
 		_ = s.kafka.Close()
 		return nil, service.Usage("%s", asFlags(err))

@@ -65,14 +65,14 @@ type tenants struct {
 func restoreKinds() []kind {
 	one := kind{
 		name: kindRestore, track: "tenants", checksEffect: true, shortest: 5 * time.Second, longest: 10 * time.Second,
-		targets: func(settings) []string { return []string{sleeping, stopped} },
+		targets: func(settings) []string { return []string{sleeping, stopped, working} },
 		begin:   func(s *testbed, f fault) (func() error, error) { return s.tenants.restoreInPlace(f) },
 	}
 	// Not found by the relay's check, see the package's findings: a backup of an outbox that a relay serves, if that
-	// relay reserves no number after it; and what a relay publishes that goes on over a restore, for up to a second.
+	// relay reserves no number after it.
 	other := one
 	other.name, other.asked = kindRestore+"-at-work", true
-	other.targets = func(settings) []string { return []string{backedUp, working} }
+	other.targets = func(settings) []string { return []string{backedUp} }
 	return []kind{one, other}
 }
 
@@ -353,7 +353,7 @@ func (s *tenants) restoreInPlace(f fault) (func() error, error) {
 
 // backUp makes the backup, with three events that wait: they may come again after the fence.
 func (s *tenants) backUp(f fault) error {
-	if f.target == sleeping || f.target == stopped {
+	if f.target != backedUp {
 		if err := s.lockAsleep(); err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
 // EventOverhead is what an event costs in memory beside its payload and headers, for the byte bound of a claim.
@@ -92,6 +93,7 @@ type claiming struct {
 	perLane int
 	bytes   int // per lane
 	locked  map[int16]bool
+	same    *start.Same
 	known   bool            // sql.AsKnown has passed: what divides by zero later is none of ours
 	moved   map[int16]int64 // scheduled events that came due
 	groups  heldGroups
@@ -156,6 +158,9 @@ func (r *Cycle) claim(ctx context.Context, s *Session, grants []lanes.Grant) (c 
 	r.Lanes.Refresh(grants)
 	k := r.claiming(s, grants)
 	if err = k.send(ctx, s); err != nil {
+		if err = k.same.Error(err); errors.Is(err, start.ErrOther) {
+			return nil, nil, false, err
+		}
 		if pgerr.Is(err, pgerr.DivisionByZero) && !k.known { // sql.AsKnown: every lane reads its journal
 			r.Lanes.Reset()
 			epoch, err := r.RaiseIncarnation(ctx, s.Session)
@@ -232,7 +237,7 @@ func (r *Cycle) claiming(s *Session, grants []lanes.Grant) *claiming {
 		at: make(map[int16]*Part, len(grants)), rows: newRowReader(r.ParkEvent),
 		perLane: max(r.MostEvents>>(2*strikes)/len(grants), 1),
 		bytes:   max(r.MostBytes>>(2*strikes)/len(grants), 1), locked: make(map[int16]bool, len(grants)),
-		moved: map[int16]int64{},
+		moved: map[int16]int64{}, same: r.Same(),
 	}
 	for i, g := range grants {
 		l := &k.c.Parts[i]
@@ -310,6 +315,7 @@ func (k *claiming) queue(b *pgx.Batch) {
 	b.Queue(q(sql.Lock), k.all.Lanes, k.all.Fences, me).Query(func(rows pgx.Rows) error {
 		return pg.EachLane(rows, func(lane int16) { k.locked[lane] = true })
 	})
+	k.same.Queue(b)
 	b.Queue(q(sql.AsKnown), k.settled.Lanes, k.settled.Fences, me, k.settled.Firsts, k.c.Epoch).
 		Exec(func(pgconn.CommandTag) error { k.known = true; return nil })
 	if len(k.reserve.Lanes) > 0 {

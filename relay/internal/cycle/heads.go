@@ -25,14 +25,17 @@ func (r *Cycle) Heads(ctx context.Context, s *pg.Session, found map[delivery.Pla
 		perLane[g.Lane] = &Part{}
 	}
 	rows, same := newRowReader(r.ParkEvent), true
+	checked := r.Same()
 	err = s.Send(ctx, pg.Transaction(r.Lease, pg.Standby, func(b *pgx.Batch) {
 		b.Queue(r.SQL(sql.Lock), set.Lanes, set.Fences, r.Owner)
+		checked.Queue(b)
 		b.Queue(r.SQL(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&c.Epoch, &same) })
 		b.Queue(r.SQL(sql.Try), set.Lanes, set.Fences, r.Owner, topics, partitions).Query(func(pr pgx.Rows) error {
 			return rows.readHeld(pr, c, perLane)
 		})
 		b.Queue(r.SQL(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&c.Paused) })
 	}))
+	err = checked.Error(err)
 	if err == nil && !same {
 		c.Epoch, err = r.RaiseIncarnation(ctx, s)
 	}

@@ -71,10 +71,12 @@ func (k *Keeper) Beat(ctx context.Context, s *pg.Session) error {
 	var same bool
 	lease, well := sql.Interval(k.Lease), k.reachesKafka(ctx)
 	trouble, troubled := k.trouble()
+	checked := k.Same()
 	err := s.Send(ctx, pg.Transaction(k.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(k.SQL(sql.Unfit)).QueryRow(unfit)
 		b.Queue(k.SQL(sql.Present), k.Owner)
 		b.Queue(k.SQL(sql.Renew), k.Owner, lease, doubted).Query(pg.ReadByLane(owned))
+		checked.Queue(b)
 		b.Queue(k.SQL(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 		b.Queue(k.SQL(sql.Join), k.Owner, k.Name, lease, well, k.Version, trouble, troubled,
 			k.lastAcked()).QueryRow(func(row pgx.Row) error {
@@ -94,7 +96,7 @@ func (k *Keeper) Beat(ctx context.Context, s *pg.Session) error {
 			return err
 		})
 	}))
-	if err != nil {
+	if err = checked.Error(err); err != nil {
 		k.beatFailed(err)
 		return err
 	}
@@ -128,11 +130,13 @@ func (k *Keeper) balance(ctx context.Context, s *pg.Session, members members, ow
 			break
 		}
 		var taken takenOver
+		checked := k.Same()
 		err := s.Send(ctx, pg.Transaction(k.Lease, pg.Disk, func(b *pgx.Batch) {
 			b.Queue(k.SQL(sql.TakeOver), k.Owner, sql.Interval(k.Lease), want, sql.Interval(grace)).Query(
 				func(rows pgx.Rows) error { return taken.read(rows, owned) })
+			checked.Queue(b)
 		}))
-		if err != nil {
+		if err = checked.Error(err); err != nil {
 			k.beatFailed(err)
 			return err
 		}
@@ -308,9 +312,9 @@ func fairShare(members []uuid.UUID, me uuid.UUID) int {
 	return share
 }
 
-// Run runs heartbeats until the pumps are done, then gives every lane back. It fails only when the relay starts
-// (first), if waiting cannot help.
-func (k *Keeper) Run(work context.Context, pumpsDone <-chan struct{}, first bool) error {
+// Run runs heartbeats until the pumps are done, then gives every lane back. It calls other when the outbox is not the
+// one that the program has checked. It fails only when the relay starts (first), if waiting cannot help.
+func (k *Keeper) Run(work context.Context, pumpsDone <-chan struct{}, first bool, other func()) error {
 	s := k.Session("keeper")
 	defer s.Close()
 	pause, proved := outage.NewBackOff(), time.Time{}
@@ -328,7 +332,11 @@ func (k *Keeper) Run(work context.Context, pumpsDone <-chan struct{}, first bool
 			}
 		}
 		assigned := err
-		if err == nil && k.Part.Polls() {
+		switch {
+		case errors.Is(err, start.ErrOther): // the server has answered
+			other()
+			assigned = nil
+		case err == nil && k.Part.Polls():
 			assigned = k.assignPolled(work, s)
 		}
 		k.Postgres.Report(s.Name, assigned, s.Heard())

@@ -1,7 +1,18 @@
 package sql
 
-// Repeated questions to an outbox that no relay works on.
+// Repeated questions to an outbox.
 const (
+	// Which server, database and tables it is. A restart of the server and a restore change it, and so does a rewrite
+	// of outbox_lane.
+	Identity = `-- relay: identity
+select concat_ws(' ', extract(epoch from pg_postmaster_start_time()), current_database(),
+	'{schema}outbox_event_id_seq'::regclass::oid, pg_relation_filenode('{schema}outbox_lane'::regclass))`
+
+	// Fails, with a division by zero, if it is another outbox than the one that was checked.
+	SameOutbox = `-- relay: same outbox
+select 1 / ($1 = concat_ws(' ', extract(epoch from pg_postmaster_start_time()), current_database(),
+	'{schema}outbox_event_id_seq'::regclass::oid, pg_relation_filenode('{schema}outbox_lane'::regclass)))::integer`
+
 	Drawn = `-- relay: drawn
 select case when n.is_called then n.last_value else 0 end from {schema}outbox_event_id_seq n`
 
@@ -21,8 +32,6 @@ select exists (select from generate_series(0, 31) f (lane)
 				select from {schema}outbox_parked p where p.lane = f.lane order by p.id limit 1) one)
 			or exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp()))
 		or exists (select from {schema}outbox_paused_topic),
-	case when n.is_called then n.last_value else 0 end,
-	concat_ws(' ', extract(epoch from pg_postmaster_start_time()), current_database(), n.tableoid,
-		pg_relation_filenode('{schema}outbox_lane'::regclass))
+	case when n.is_called then n.last_value else 0 end
 from {schema}outbox_event_id_seq n`
 )

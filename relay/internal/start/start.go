@@ -3,14 +3,19 @@ package start
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
@@ -24,6 +29,7 @@ type Start struct {
 	DB       *pgxpool.Pool
 	Schema   *sql.Schema
 	Owner    uuid.UUID // of this start
+	Outbox   string    // the identity of the one that the program has checked; empty: any will do
 	Lease    time.Duration
 	Log      *slog.Logger
 	Observer Observer
@@ -77,6 +83,37 @@ func (s *Start) Session(name string) *pg.Session {
 		Dial: pg.DialAs(s.DB), Name: "effectonce relay " + name, Timeout: s.Lease,
 		Reopened: func() { s.Lanes.Reset() },
 	}
+}
+
+// ErrOther ends a start: the outbox is not the one that the program has checked.
+var ErrOther = errors.New("relay: the outbox's tables or its server are others than those that were checked")
+
+// Same asks, within a transaction, whether the outbox is the one that the program has checked. If it is not, the
+// transaction fails.
+type Same struct {
+	start  *Start
+	passed bool
+}
+
+// Same makes the question for one transaction.
+func (s *Start) Same() *Same { return &Same{start: s, passed: s.Outbox == ""} }
+
+// Queue asks. Behind a lock on outbox_lane the answer stays true until the transaction ends.
+func (q *Same) Queue(b *pgx.Batch) {
+	if q.passed {
+		return
+	}
+	b.Queue(q.start.SQL(sql.SameOutbox), q.start.Outbox).
+		Exec(func(pgconn.CommandTag) error { q.passed = true; return nil })
+}
+
+// Error returns [ErrOther] if the transaction failed with err because it is another outbox, and err otherwise.
+func (q *Same) Error(err error) error {
+	if q.passed || !pgerr.Is(err, pgerr.DivisionByZero) {
+		return err
+	}
+	q.start.Signals.Beat() // the keeper ends the start
+	return fmt.Errorf("%w: %w", ErrOther, err)
 }
 
 // AskKafka asks a publisher that can tell whether it is reachable.

@@ -194,8 +194,9 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 // check reads, once the stream has begun, the current numbering and pauses, and the transactions that may have
 // committed before the stream began.
 func (f *follower) check(ctx context.Context) error {
-	same := false
+	same, checked := false, f.Same()
 	err := f.session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
+		checked.Queue(b)
 		b.Queue(f.SQL(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
 		b.Queue(f.SQL(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.paused) })
 		b.Queue(f.SQL(sql.Holders)).Query(pg.ReadHolders(&f.guard))
@@ -203,7 +204,7 @@ func (f *follower) check(ctx context.Context) error {
 	if err == nil && !same {
 		return errLanesChanged
 	}
-	if err != nil {
+	if err := checked.Error(err); err != nil {
 		return fmt.Errorf("relay: reading the numbering: %w", err)
 	}
 	return nil
