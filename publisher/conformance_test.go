@@ -9,16 +9,17 @@ import (
 	"testing"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/rawproduce"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/publishertest"
 )
 
-// outage is a transport that reaches no broker while down is set.
+// outage is a transport that reaches no broker while down is set, and loses the next write, or its answer alone.
 type outage struct {
 	kafka.RoundTripper
-	down atomic.Bool
+	down, lost, unanswered atomic.Bool
 }
 
 // RoundTrip implements kafka.RoundTripper.
@@ -26,7 +27,15 @@ func (o *outage) RoundTrip(ctx context.Context, to net.Addr, request kafka.Reque
 	if o.down.Load() {
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	}
-	return o.RoundTripper.RoundTrip(ctx, to, request)
+	_, write := request.(*rawproduce.Request)
+	if write && o.lost.CompareAndSwap(true, false) {
+		return nil, context.DeadlineExceeded
+	}
+	answer, err := o.RoundTripper.RoundTrip(ctx, to, request)
+	if write && o.unanswered.CompareAndSwap(true, false) {
+		return nil, context.DeadlineExceeded
+	}
+	return answer, err
 }
 
 func TestConformance(t *testing.T) {
@@ -44,8 +53,9 @@ func TestConformance(t *testing.T) {
 					for i, h := range r.Headers {
 						headers[i] = event.Header(h)
 					}
-					log = append(log,
-						event.Decode(&event.Record{Topic: topic, Key: r.Key, Value: r.Value, Headers: headers}, ""))
+					log = append(log, event.Decode(&event.Record{
+						Topic: topic, Key: r.Key, Value: r.Value, Headers: headers, Time: r.Time,
+					}, ""))
 				}
 				return log, nil
 			},
@@ -57,6 +67,7 @@ func TestConformance(t *testing.T) {
 				e.Payload = make([]byte, 60_000)
 				_, _ = rand.Read(e.Payload) // what cannot be compressed is too large for the topic
 			},
+			Lose: func(written bool) { transport.unanswered.Store(written); transport.lost.Store(!written) },
 		}
 		if _, fake, err := kafkatest.Shared(); fake || err != nil {
 			h.Refuse = nil // a fake takes any size

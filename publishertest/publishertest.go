@@ -13,7 +13,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +43,23 @@ type Harness struct {
 	// Refuse changes an event into one that the broker refuses for certain, such as one that is too large. Nil skips
 	// the check of a refusal.
 	Refuse func(e *event.Event)
+	// Lose makes the next write at the broker one without an answer: it is carried out, if so told, or is lost too. Nil
+	// skips the check of an unknown outcome.
+	Lose func(written bool)
 }
+
+// Rules of relay.Publisher, in its words.
+var (
+	errVerdicts  = errors.New("Publish returns one verdict per event, in a slice of the same length")
+	errAcked     = errors.New("nil means acked: the event is durable, as it was given")
+	errRefusal   = errors.New("an outcome.Refusal means certainly refused, by an answer")
+	errUnsent    = errors.New("after outcome.Retryable this call did not send the event")
+	errUnknown   = errors.New("without an answer the outcome is unknown: the verdict is any other error")
+	errOrder     = errors.New("events come in the order in which they must be written")
+	errPassed    = errors.New("no event is acked after one of its key that is not")
+	errEnd       = errors.New("when ctx ends it must return, after its requests in flight, and must send nothing new")
+	errUntouched = errors.New("it must neither change the events nor keep the slice: the next claim overwrites it")
+)
 
 var checks = []struct {
 	name string
@@ -53,12 +72,16 @@ var checks = []struct {
 	{"an ended context sends nothing", ended},
 	{"an outage acks nothing", broken},
 	{"nothing of its key passes a refused event", refused},
+	{"without an answer nothing is certain", unanswered},
 	{"a key has one route", routed},
 	{"an outage is out of reach", reached},
 }
 
-// limit bounds a check.
-const limit = 2 * time.Minute
+const (
+	limit    = 2 * time.Minute  // of a check
+	outage   = 10 * time.Second // for which a publisher may try again by itself
+	inFlight = time.Minute      // after its context has ended
+)
 
 // Run runs each check as a subtest, with a Harness of its own.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
@@ -84,17 +107,26 @@ var errSkip = errors.New("there is nothing to check")
 func durable(ctx context.Context, h *Harness) error {
 	for n := range 20 {
 		events := h.events(n+1, 3)
-		if err := h.see(events, h.publish(ctx, events)); err != nil {
+		if _, err := h.publish(ctx, events); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ordered: events of a key are first seen in order, over several calls.
+// ordered: events of a key are first seen in order, over several calls, small and large ones. Nothing but the slice
+// tells the order.
 func ordered(ctx context.Context, h *Harness) error {
-	events := h.events(200, 5)
-	for call := range slices.Chunk(events, 40) {
+	events := h.events(1200, 5)
+	for i := range len(events) / 2 {
+		events[i].ID, events[len(events)-1-i].ID = events[len(events)-1-i].ID, events[i].ID
+	}
+	for call := range slices.Chunk(events[:200], 40) {
+		if err := h.whole(ctx, call); err != nil {
+			return err
+		}
+	}
+	for call := range slices.Chunk(events[200:], 500) {
 		if err := h.whole(ctx, call); err != nil {
 			return err
 		}
@@ -126,7 +158,10 @@ func returned(ctx context.Context, h *Harness) error {
 	for i := range given {
 		given[i].Payload = bytes.Clone(given[i].Payload)
 	}
-	verdicts := h.publish(ctx, given)
+	verdicts, err := h.call(ctx, given)
+	if err != nil {
+		return err
+	}
 	for i := range given {
 		copy(given[i].Payload, "overwritten")
 		given[i] = event.Event{}
@@ -145,7 +180,10 @@ func ended(ctx context.Context, h *Harness) error {
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	late := h.events(20, 3)
-	verdicts := h.publish(over, late)
+	verdicts, err := h.call(over, late)
+	if err != nil {
+		return err
+	}
 	if err := h.whole(ctx, h.events(20, 3)); err != nil {
 		return err
 	}
@@ -155,8 +193,8 @@ func ended(ctx context.Context, h *Harness) error {
 	}
 	for i := range late {
 		if _, ok := found[late[i].ID]; ok || verdicts[i] == nil {
-			return fmt.Errorf("event %d of a call whose context had ended is acked: %v, and in the log: %v", i,
-				verdicts[i] == nil, ok)
+			return fmt.Errorf("%w: event %d of a call whose context had ended is acked: %v, and in the log: %v", errEnd,
+				i, verdicts[i] == nil, ok)
 		}
 	}
 	return nil
@@ -172,15 +210,20 @@ func broken(ctx context.Context, h *Harness) error {
 		return err
 	}
 	mend := h.Break()
-	verdicts := h.publish(ctx, events)
+	short, cancel := context.WithTimeout(ctx, outage)
+	verdicts, err := h.call(short, events)
+	cancel()
 	mend()
+	if err != nil {
+		return err
+	}
 	for i, err := range verdicts {
 		if err == nil {
-			return fmt.Errorf("event %d is acked, and there was no broker", i)
+			return fmt.Errorf("%w: event %d is acked, and there was no broker", errAcked, i)
 		}
-		if _, refused := errors.AsType[*outcome.Refusal](err); refused {
-			return fmt.Errorf("event %d is refused, and there was no broker: %w", i, err)
-		}
+	}
+	if err := h.uncertain(events, verdicts); err != nil {
+		return err
 	}
 	if err := h.whole(ctx, events); err != nil {
 		return err
@@ -196,17 +239,17 @@ func refused(ctx context.Context, h *Harness) error {
 	events := h.events(20, 2)
 	const bad = 10
 	h.Refuse(&events[bad])
-	verdicts := h.publish(ctx, events)
-	if err := h.see(events, verdicts); err != nil {
+	verdicts, err := h.publish(ctx, events)
+	if err != nil {
 		return err
 	}
 	switch r, ok := errors.AsType[*outcome.Refusal](verdicts[bad]); {
 	case verdicts[bad] == nil:
-		return errors.New("an event that the broker refuses is acked")
+		return fmt.Errorf("%w: an event that the broker refuses is acked", errAcked)
 	case !ok:
-		return fmt.Errorf("the verdict of an event that the broker refuses is no outcome.Refusal: %w", verdicts[bad])
+		return fmt.Errorf("%w: that of an event that the broker refuses is none: %w", errRefusal, verdicts[bad])
 	case r.Err == nil:
-		return errors.New("a refusal has no reason")
+		return fmt.Errorf("%w: it has no reason", errRefusal)
 	}
 	found, err := h.found()
 	if err != nil {
@@ -214,8 +257,55 @@ func refused(ctx context.Context, h *Harness) error {
 	}
 	for i := bad; i < len(events); i++ {
 		if _, ok := found[events[i].ID]; events[i].Key == events[bad].Key && (ok || verdicts[i] == nil) {
-			return fmt.Errorf("event %d is behind event %d of its key, which is refused, and it is acked: %v, and in "+
-				"the log: %v", i, bad, verdicts[i] == nil, ok)
+			return fmt.Errorf("%w: event %d is behind event %d of its key, which is refused, and it is acked: %v, and "+
+				"in the log: %v", errPassed, i, bad, verdicts[i] == nil, ok)
+		}
+	}
+	return nil
+}
+
+// unanswered: of a write without an answer no verdict claims to know the outcome, whether it was carried out or not.
+func unanswered(ctx context.Context, h *Harness) error {
+	if h.Lose == nil {
+		return fmt.Errorf("%w: the harness has no Lose", errSkip)
+	}
+	for _, written := range []bool{true, false} {
+		before, events := h.events(1, 1), h.events(20, 3)
+		if err := h.whole(ctx, before); err != nil {
+			return err
+		}
+		h.Lose(written)
+		verdicts, err := h.publish(ctx, events)
+		if err != nil {
+			return err
+		}
+		if err := h.uncertain(events, verdicts); err != nil {
+			return err
+		}
+		if err := h.whole(ctx, events); err != nil {
+			return err
+		}
+		if err := h.inOrder(events); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// uncertain demands verdicts of a first attempt that nobody refused: no event is refused, and those that were not sent
+// are not in the log.
+func (h *Harness) uncertain(events []event.Event, verdicts []error) error {
+	found, err := h.found()
+	if err != nil {
+		return err
+	}
+	for i, err := range verdicts {
+		if _, refused := errors.AsType[*outcome.Refusal](err); refused {
+			return fmt.Errorf("%w: event %d is refused: %w", errUnknown, i, err)
+		}
+		_, written := found[events[i].ID]
+		if class, _ := outcome.Of(err); written && class == outcome.ClassRetryable {
+			return fmt.Errorf("%w: event %d is in the log: %w", errUnsent, i, err)
 		}
 	}
 	return nil
@@ -283,36 +373,67 @@ func reached(ctx context.Context, h *Harness) error {
 	return nil
 }
 
+// ahead is how far the database's clock is ahead of this machine's.
+const ahead = 10 * time.Minute
+
 // events makes n events of so many keys, in turn. Each call has keys of its own.
 func (h *Harness) events(n, keys int) []event.Event {
 	series := uuid.NewString()
 	events := make([]event.Event, n)
 	for i := range events {
 		events[i] = event.Event{
-			ID: event.NewID(), Topic: h.Topic, Key: fmt.Sprint(series, i%keys), Type: "publishertest",
-			Payload:  fmt.Appendf(nil, "%s payload %d", series, i),
-			Position: event.Position{Lane: int16(i % keys), Epoch: "publishertest.1", Seq: int64(i)},
+			ID: event.NewID(), Source: "publishertest", Tenant: "tenant", Topic: h.Topic,
+			Key: fmt.Sprint(series, i%keys), Type: fmt.Sprint("publishertest", i%7), ContentType: "text/plain",
+			Headers: map[string]string{"traceparent": series, "empty": ""},
+			Payload: fmt.Appendf(nil, "%s payload %d", series, i),
+			Time:    time.UnixMicro(int64(1e15) - int64(i)).UTC(),
+			Position: event.Position{
+				Lane: int16(i % keys), Epoch: "publishertest.1", Seq: int64(i), MaybePublished: i%2 == 0,
+				Timestamp: time.Now().Add(ahead).Truncate(time.Millisecond).UTC(),
+			},
 		}
 	}
 	return events
 }
 
-// publish calls Publish, and demands a verdict for each event.
-func (h *Harness) publish(ctx context.Context, events []event.Event) []error {
-	verdicts := h.Publisher.Publish(ctx, events)
-	for len(verdicts) < len(events) {
-		verdicts = append(verdicts, fmt.Errorf("%w: %d for %d events", errVerdicts, len(verdicts), len(events)))
+// publish calls Publish and compares the verdicts with the log.
+func (h *Harness) publish(ctx context.Context, events []event.Event) ([]error, error) {
+	verdicts, err := h.call(ctx, events)
+	if err == nil {
+		err = h.see(events, verdicts)
 	}
-	return verdicts
+	return verdicts, err
 }
 
-var errVerdicts = errors.New("there are fewer verdicts than events")
+// call calls Publish. It fails if that breaks a rule whatever the verdicts say.
+func (h *Harness) call(ctx context.Context, events []event.Event) ([]error, error) {
+	before := slices.Clone(events)
+	for i := range before {
+		before[i].Payload, before[i].Headers = bytes.Clone(events[i].Payload), maps.Clone(events[i].Headers)
+	}
+	later, stop := sleep.Outlive(ctx, inFlight)
+	defer stop()
+	returned := make(chan []error, 1)
+	go func() { returned <- h.Publisher.Publish(ctx, events) }()
+	select {
+	case verdicts := <-returned:
+		switch {
+		case len(verdicts) != len(events):
+			return nil, fmt.Errorf("%w: %d for %d events", errVerdicts, len(verdicts), len(events))
+		case !reflect.DeepEqual(events, before):
+			return nil, fmt.Errorf("%w: they are changed", errUntouched)
+		}
+		return verdicts, nil
+	case <-later.Done():
+		return nil, fmt.Errorf("%w: %v after it has ended Publish runs", errEnd, inFlight)
+	}
+}
 
 // whole publishes events until each is acked, as a relay does: what has no ack is sent again, in order.
 func (h *Harness) whole(ctx context.Context, events []event.Event) error {
 	for rest := slices.Clone(events); ; {
-		verdicts := h.publish(ctx, rest)
-		if err := h.see(rest, verdicts); err != nil {
+		verdicts, err := h.publish(ctx, rest)
+		if err != nil {
 			return err
 		}
 		var left []event.Event
@@ -331,27 +452,55 @@ func (h *Harness) whole(ctx context.Context, events []event.Event) error {
 	}
 }
 
-// see compares verdicts with the log: acked events are there, as they were.
+// see compares verdicts with the log: acked events are there, as they were, and all before them of their keys are
+// acked.
 func (h *Harness) see(events []event.Event, verdicts []error) error {
 	found, err := h.found()
 	if err != nil {
 		return err
 	}
+	unacked := map[string]int{} // the first, by key
 	for i := range events {
 		want := &events[i]
 		got, ok := found[want.ID]
-		switch err := verdicts[i]; {
-		case errors.Is(err, errVerdicts):
-			return err
-		case err != nil:
+		first, behind := unacked[want.Key]
+		lost := lost(&got, want)
+		switch {
+		case verdicts[i] != nil:
+			if !behind {
+				unacked[want.Key] = i
+			}
 		case !ok:
-			return fmt.Errorf("event %d is acked, and not in the log", i)
-		case got.Topic != want.Topic || got.Key != want.Key || got.Type != want.Type ||
-			!bytes.Equal(got.Payload, want.Payload):
-			return fmt.Errorf("event %d is in the log as %+v, want %+v", i, got, *want)
+			return fmt.Errorf("%w: event %d is acked, and not in the log", errAcked, i)
+		case len(lost) > 0:
+			return fmt.Errorf("%w: event %d is in the log, and not its %s", errAcked, i, strings.Join(lost, ", "))
+		case behind:
+			return fmt.Errorf("%w: event %d is, and event %d is not: %w", errPassed, i, first, verdicts[first])
 		}
 	}
 	return nil
+}
+
+// lost returns what was not written as it was given. A record may have further headers, and a later time or none.
+func lost(got, want *event.Event) (names []string) {
+	headers := maps.Clone(got.Headers)
+	maps.DeleteFunc(headers, func(name, _ string) bool { _, given := want.Headers[name]; return !given })
+	at := got.Position
+	at.Partition, at.Offset, at.Absent, at.Timestamp = 0, 0, 0, want.Position.Timestamp
+	for name, same := range map[string]bool{
+		"topic": got.Topic == want.Topic, "key": got.Key == want.Key, "type": got.Type == want.Type,
+		"source": got.Source == want.Source, "tenant": got.Tenant == want.Tenant, "time": got.Time.Equal(want.Time),
+		"content type": got.ContentType == want.ContentType, "payload": bytes.Equal(got.Payload, want.Payload),
+		"headers":   maps.Equal(headers, want.Headers),
+		"position":  at == want.Position,
+		"timestamp": got.Position.Timestamp.IsZero() || !got.Position.Timestamp.Before(want.Position.Timestamp),
+	} {
+		if !same {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func (h *Harness) found() (map[uuid.UUID]event.Event, error) {
@@ -382,7 +531,8 @@ func (h *Harness) inOrder(events []event.Event) error {
 	for key, ids := range want {
 		for i, id := range ids {
 			if i >= len(got[key]) || got[key][i] != id {
-				return fmt.Errorf("event %d of %d of key %s is not first seen in its turn", i, len(ids), key)
+				return fmt.Errorf("%w: event %d of %d of key %s is not first seen in its turn", errOrder, i, len(ids),
+					key)
 			}
 		}
 	}

@@ -8,18 +8,21 @@ import (
 
 // Publisher sends events to where consumers read them. Package publisher has the one for Kafka.
 //
-// Publish returns one verdict per event, in a slice of the same length. Nil means acked: the event is durable. An
-// [outcome.Refusal] means certainly refused: sending the same event again cannot succeed until somebody changes
-// something. After [outcome.Retryable] this call did not send the event. Any other error means that the outcome is
-// unknown: the event may have been written, and it will be sent again.
+// Publish returns one verdict per event, in a slice of the same length. Nil means acked: the event is durable, as it
+// was given. An [outcome.Refusal] means certainly refused, by an answer: sending the same event again cannot succeed
+// until somebody changes something. After [outcome.Retryable] this call did not send the event. Without an answer the
+// outcome is unknown: the verdict is any other error, and the event will be sent again.
 //
 // Events come in the order in which they must be written. A publisher must not send an event of a partition after one
 // of the same partition, of this or an earlier call, that is neither acked nor certain never to be written late: first
-// occurrences must be in order. It must be safe for concurrent calls. When ctx ends it should finish requests in
-// flight, for a bounded time, and must send nothing new. It must not keep the slice: the next claim overwrites it.
+// occurrences must be in order. No event is acked after one of its key that is not.
+//
+// It must be safe for concurrent calls. When ctx ends it must return, after its requests in flight, and must send
+// nothing new. It must neither change the events nor keep the slice: the next claim overwrites it.
 //
 // A publisher whose topics have partitions should be a [Router] too: a partition that does not answer is then held
-// while the others continue. Without it, every topic counts as one partition. Package publishertest examines one.
+// while the others continue. Without it, every topic counts as one partition. Package publishertest examines one, and
+// names the sentence that it breaks.
 type Publisher interface {
 	Publish(ctx context.Context, events []event.Event) []error
 }

@@ -15,17 +15,25 @@ import (
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	publishertest.Run(t, func(t *testing.T) publishertest.Harness {
-		var down atomic.Bool
+		var down, lost, unanswered atomic.Bool
 		refused := errors.New("refused")
-		b := &broker{do: func(m *message.Message) error {
+		b := &broker{}
+		b.do = func(m *message.Message) error {
 			switch {
 			case down.Load():
 				return errors.New("no broker")
+			case lost.CompareAndSwap(true, false):
+				return errors.New("timed out")
+			case unanswered.CompareAndSwap(true, false):
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.sent = append(b.sent, m)
+				return errors.New("timed out")
 			case string(m.Payload) == "refused":
 				return refused
 			}
 			return nil
-		}}
+		}
 		cfg := watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Meaning {
 			if errors.Is(err, refused) {
 				return watermill.RecordRefused
@@ -53,6 +61,7 @@ func TestConformance(t *testing.T) {
 				return func() { down.Store(false) }
 			},
 			Refuse: func(e *event.Event) { e.Payload = []byte("refused") },
+			Lose:   func(written bool) { unanswered.Store(written); lost.Store(!written) },
 		}
 	})
 }
