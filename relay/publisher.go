@@ -15,7 +15,7 @@ import (
 //
 // Events come in the order in which they must be written. A publisher must not send an event of a partition after one
 // of the same partition, of this or an earlier call, that is neither acked nor certain never to be written late: first
-// occurrences must be in order. No event is acked after one of its key that is not.
+// occurrences must be in order. No event is acked after one of its key that is not: the relay logs an error.
 //
 // It must be safe for concurrent calls. When ctx ends it must return, after its requests in flight, and must send
 // nothing new. It must neither change the events nor keep the slice: the next claim overwrites it.

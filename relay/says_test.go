@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/build"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -159,5 +161,60 @@ func TestRelaySaysThatAPoolerLosesItsStatements(t *testing.T) {
 	const advice = "add default_query_exec_mode=exec"
 	if !strings.Contains(fmt.Sprint(err), advice) || !strings.Contains(logged.String(), advice) {
 		t.Errorf("the outage is %v, and the log\n%s", err, logged)
+	}
+}
+
+// each is a publisher that asks memory about each event by itself: what it does not ack does not stop those behind it.
+type each struct{ *memory }
+
+func (p each) Publish(ctx context.Context, events []event.Event) (verdicts []error) {
+	for i := range events {
+		verdicts = append(verdicts, p.memory.Publish(ctx, events[i:i+1])...)
+	}
+	return verdicts
+}
+
+// TestRelaySaysThatThePublisherBreaksTheOrder: an ack behind an event of the key that has none is named, once.
+func TestRelaySaysThatThePublisherBreaksTheOrder(t *testing.T) {
+	t.Parallel()
+	const line = "the publisher breaks the order of a key"
+	for name, verdict := range map[string]error{
+		"refused": refusedEvent, "unknown": errors.New("timed out"), "not sent": outcome.Retryable(errors.New("full")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, keeps := range []bool{false, true} {
+				db, said := outboxDB(t), &text{}
+				var failed atomic.Int32
+				m := &memory{verdict: func(_ int, e event.Event) error {
+					if e.Key == "k1" && string(e.Payload) == "1" && (verdict == refusedEvent || failed.Add(1) == 1) {
+						return verdict
+					}
+					return nil
+				}}
+				to := relay.Publisher(each{m})
+				if keeps {
+					to = m
+				}
+				fill(t, db, 30, 10)
+				stop := startRelay(t, newRelay(t, db, to, config(func(c *relay.Config) {
+					c.Logger = slog.New(slog.NewTextHandler(said, nil))
+				})))
+				awaitDrained(t, db)
+				if err := stop(); err != nil {
+					t.Fatal(err)
+				}
+				want := 1
+				if keeps {
+					want = 0
+				}
+				if all := said.end(); strings.Count(all, line) != want {
+					t.Errorf("it keeps the order: %v, and this is said of it: %s", keeps, all)
+				}
+				if !keeps && said.of(line, verdict.Error()) == "" {
+					t.Errorf("the line does not say why: %s", said.of(line))
+				}
+			}
+		})
 	}
 }

@@ -26,6 +26,8 @@ type Cycle struct {
 	ParkEvent             bool            // a refused event is parked without its key
 
 	Undrained atomic.Int64 // events that the end of work left without an ack
+
+	passedSaid atomic.Pointer[time.Time] // when reportPassed last said something
 }
 
 // Session is a session with Postgres, and the slices of its last claim for reuse.

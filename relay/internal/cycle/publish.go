@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
 // Result is the result of publishing a claim.
@@ -99,6 +100,9 @@ func (r *Cycle) Attempt(ctx context.Context, part string, d *delivery.Delivery) 
 	if n > 0 {
 		r.Health.Acked(time.Now(), func() map[delivery.Place]bool { return d.Acked(route) })
 	}
+	if n > 0 && n < d.Len() {
+		r.reportPassed(d, verdicts)
+	}
 	if n < d.Len() && !r.judge(d, verdicts, route, began, ctx.Err() == nil) && failure == nil {
 		failure = unsent
 	}
@@ -109,6 +113,18 @@ func (r *Cycle) Attempt(ctx context.Context, part string, d *delivery.Delivery) 
 		r.ReportPublish(part, failure)
 	}
 	return n, failure
+}
+
+// reportPassed says that the publisher breaks the order of a key, once in a while.
+func (r *Cycle) reportPassed(d *delivery.Delivery, verdicts []error) {
+	acked, before, verdict := d.Passed(verdicts)
+	now, last := time.Now(), r.passedSaid.Load()
+	if acked == nil || last != nil && now.Sub(*last) < start.RefusalsEvery || !r.passedSaid.CompareAndSwap(last, &now) {
+		return
+	}
+	r.Log.Error("the publisher breaks the order of a key: it acked an event behind one that it did not ack; mend it "+
+		"by the rules of relay.Publisher", "topic", acked.Topic, "lane", acked.Position.Lane, "acked", acked.ID,
+		"before", before.ID, "error", verdict)
 }
 
 // ReportPublish records the end of an attempt. A topic that cannot be pinned is the database's failure.

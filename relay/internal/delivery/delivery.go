@@ -187,6 +187,26 @@ func (d *Delivery) Take(verdicts []error) (n int, unknown, unsent error) {
 	return n, unknown, unsent
 }
 
+// Passed returns an event that the verdicts of an attempt ack, and the first one before it of its key that they do not,
+// with its verdict; nil: there is none. The publisher has then broken the order of the key.
+func (d *Delivery) Passed(verdicts []error) (acked, before *event.Event, verdict error) {
+	type key struct{ topic, tenant, key string }
+	first := map[key]int{}
+	for k, i := range d.undecided {
+		e := &d.events[i]
+		its := key{e.Topic, e.Tenant, e.Key}
+		at, behind := first[its]
+		switch {
+		case e.Key == "":
+		case verdicts[k] != nil && !behind:
+			first[its] = k
+		case verdicts[k] == nil && behind:
+			return e, &d.events[d.undecided[at]], verdicts[at]
+		}
+	}
+	return nil, nil, nil
+}
+
 // Acked returns the places of the last attempt's acks.
 func (d *Delivery) Acked(route Route) map[Place]bool {
 	places := map[Place]bool{}

@@ -419,3 +419,28 @@ func setOf(places []Place) map[Place]bool {
 	}
 	return set
 }
+
+// TestPassed: it is the first event that is acked behind one of its topic, tenant and key that is not.
+func TestPassed(t *testing.T) {
+	t.Parallel()
+	for words, want := range map[string]string{
+		"a0k a0k a0k": "2 behind 0", "a0k a0k b0k": "none", "a0k a0k a1k": "none", "a0k a0k a0l": "none",
+		"a0 a0 a0": "none", "a0l a0k a0k": "2 behind 1", "a0k a0l a0l": "2 behind 1",
+	} {
+		d, _ := delivered(words)
+		acked, before, err := d.Passed([]error{refused, errUnknown, nil})
+		got := "none"
+		for i := range d.events {
+			if before == &d.events[i] && acked == &d.events[2] && err == []error{refused, errUnknown}[i] {
+				got = fmt.Sprint("2 behind ", i)
+			}
+		}
+		if got != want || (acked == nil) != (want == "none") {
+			t.Errorf("%s: %s, want %s", words, got, want)
+		}
+	}
+	d, _ := delivered("a0k a0l a0k")
+	if acked, _, _ := d.Passed([]error{nil, unsent, unsent}); acked != nil {
+		t.Error("an event without an ack is behind an acked one")
+	}
+}
