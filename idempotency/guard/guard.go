@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/outcome"
 )
 
@@ -196,7 +197,7 @@ func (g *Guard) attempt(ctx context.Context, r idempotency.Request, deadline tim
 		}
 		if c.Won {
 			won()
-			ctx, end := g.workContext(ctx)
+			ctx, end := sleep.Outlive(ctx, g.cfg.Finish)
 			defer end()
 			return g.work(ctx, &attempt{guard: g, op: newOp(g, c), began: since, takenOver: opt.Rerun}, do)
 		}
@@ -219,21 +220,6 @@ func (g *Guard) attempt(ctx context.Context, r idempotency.Request, deadline tim
 			opt.Token, opt.Rerun = rand.Text(), false
 		}
 	}
-}
-
-// workContext returns the context of the work, which ends Config.Finish after ctx.
-func (g *Guard) workContext(ctx context.Context) (context.Context, func()) {
-	workCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(g.cfg.Finish)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			end(context.Cause(ctx))
-		case <-workCtx.Done():
-		}
-	})
-	return workCtx, func() { stop(); end(nil) }
 }
 
 // observe reports the answer to a caller that did not win the key.

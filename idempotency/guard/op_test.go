@@ -387,6 +387,53 @@ func TestResume_LostOwnerSendsNothing(t *testing.T) {
 	}
 }
 
+// TestLateAnswer: nothing is sent when the answer to its record comes after the lease, which another owner may have.
+func TestLateAnswer(t *testing.T) {
+	t.Parallel()
+	for name, step := range map[string]func(ctx context.Context, op *guard.Op, late, sent func()) error{
+		"a call": func(ctx context.Context, op *guard.Op, late, sent func()) error {
+			late()
+			_, err := op.Call(ctx, "charge", func(context.Context, guard.Call) ([]byte, error) {
+				sent()
+				return nil, nil
+			})
+			return err
+		},
+		"an undo": func(ctx context.Context, op *guard.Op, late, sent func()) error {
+			done := func(context.Context, guard.Call) ([]byte, error) { return nil, nil }
+			if _, err := op.Call(ctx, "charge", done); err != nil {
+				return err
+			}
+			late()
+			return op.Compensate(ctx, guard.SagaStep{
+				Name: "charge",
+				Undo: func(context.Context, guard.Call, []byte) error { sent(); return nil },
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, isLate, sent := newFaulty(memstore.New(memstore.Config{})), false, 0
+				f.after = func(call string) error {
+					if call == "save" && isLate {
+						advance(2 * time.Second)
+					}
+					return nil
+				}
+				g := newGuard(t, f, guard.Config{Lease: time.Second, Heartbeat: -1})
+				_, err := g.Run(t.Context(), request(1),
+					func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+						return idempotency.Result{}, step(ctx, op, func() { isLate = true }, func() { sent++ })
+					})
+				if !errors.Is(err, store.ErrLeaseLost) || sent != 0 {
+					t.Errorf("%v, sent %d times", err, sent)
+				}
+			})
+		})
+	}
+}
+
 func TestRun_NamesAreUsedOnce(t *testing.T) {
 	t.Parallel()
 	p := &fakeprovider.Provider{}

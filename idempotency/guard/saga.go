@@ -93,14 +93,18 @@ func (o *Op) undo(ctx context.Context, s SagaStep, done store.Step) error {
 	}
 	retry := done.State == store.StepUndoing
 	done.State = store.StepUndoing
-	if err := o.set(ctx, done); err != nil {
+	err := o.set(ctx, done)
+	if err == nil {
+		err = context.Cause(ctx) // the answer may have come after the lease
+	}
+	if err != nil {
 		return fmt.Errorf("undo of step %q was not begun: %w", s.Name, err)
 	}
 	key := StepKey(o.lease.Key, "undo "+s.Name)
 	if s.Key != "" {
 		key = done.Key + ":undo"
 	}
-	err := s.Undo(ctx, Call{Key: key, Fence: o.lease.Fence, Retry: retry}, slices.Clone(done.Data))
+	err = s.Undo(ctx, Call{Key: key, Fence: o.lease.Fence, Retry: retry}, slices.Clone(done.Data))
 	if class, _ := outcome.Of(err); class == outcome.ClassTerminal {
 		return fmt.Errorf("%w: undo of step %q was refused: %w", ErrStuck, s.Name, err)
 	}

@@ -19,14 +19,14 @@ func For(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// Outlive returns a context that ends d after ctx.
+// Outlive returns a context that ends d after ctx, with its cause.
 func Outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		_ = For(longer, d)
-		cancel()
+		cancel(context.Cause(ctx))
 	})
-	return longer, func() { stop(); cancel() }
+	return longer, func() { stop(); cancel(nil) }
 }
 
 // ErrStopping is returned by Idle when what it waits for shall not begin any more.
