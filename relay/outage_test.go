@@ -3,8 +3,11 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -94,6 +97,40 @@ func TestOutageLastsUntilClaimsWork(t *testing.T) {
 	}
 	said.is(t, "afterwards", away, away)
 	checkOrder(t, to.events(), 110)
+}
+
+// TestOutageLastsWhileAllIsHeld: Kafka is away, and all events are for one partition. Nobody knows that others answer,
+// so the outage lasts while they are held; the relay counts among those that share the lanes.
+func TestOutageLastsWhileAllIsHeld(t *testing.T) {
+	t.Parallel()
+	db, b, log := outboxDB(t), newBroker(4), &text{}
+	var said outages
+	stop := startRelay(t, newRelay(t, db, b, config(quickHold, said.observe, func(c *relay.Config) {
+		c.Lease, c.Logger = 5*time.Second, slog.New(slog.NewTextHandler(log, nil))
+	})))
+	appendTo(t, db, "payments", 20, 20, 0)
+	awaitDrained(t, db)
+	var tries atomic.Int32
+	b.set(func(*event.Event, int32) answer { tries.Add(1); return answer{err: errAway} })
+	appendTo(t, db, "payments", 1, 1, 1)
+	pgtest.AwaitSQL(t, db, "select count(*) = 1 from outbox_held")
+	from := tries.Load()
+	pgtest.Await(t, "tries", func() (bool, error) { return tries.Load() > from+3, nil })
+	if said.is(t, "while all is held", 1, 0); t.Failed() {
+		return
+	}
+	pgtest.AwaitSQL(t, db, "select seen > joined and trouble like 'kafka: %' from relay_member")
+	if text := log.end(); strings.Contains(text, "while others do") ||
+		!strings.Contains(text, "nothing else was to be sent") {
+		t.Errorf("the log says: %s", text)
+	}
+	b.set(nil)
+	awaitEmpty(t, db)
+	pgtest.Await(t, "the end of the outage", func() (bool, error) { return said.back.Load() > 0, nil })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	said.is(t, "afterwards", 1, 1)
 }
 
 // TestOutageLastsUntilAllLanesAreSent: some lanes cannot be sent while others can. The outage ends when all lanes can.

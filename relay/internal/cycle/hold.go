@@ -74,6 +74,7 @@ func (r *Cycle) judge(d *delivery.Delivery, verdicts []error, route delivery.Rou
 
 // CloseTopic begins to hold a topic.
 func (r *Cycle) CloseTopic(topic string, err error) {
+	r.Kafka.Answered()
 	if r.Health.Close(delivery.Whole(topic), time.Now()) {
 		r.reportClosed(delivery.Whole(topic), err)
 	}
@@ -82,10 +83,14 @@ func (r *Cycle) CloseTopic(topic string, err error) {
 // reportClosed reports that events of a place are held from now on.
 func (r *Cycle) reportClosed(at delivery.Place, err error) {
 	r.Holds(at, err)
-	if at.Partition == delivery.WholeTopic {
+	switch {
+	case at.Partition == delivery.WholeTopic:
 		r.Log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on",
 			"topic", at.Topic, "error", err)
-	} else {
+	case r.Health.Unanswered():
+		r.Log.Error("a partition does not answer, and nothing else was to be sent: its events are held, in order, "+
+			"until it does", "topic", at.Topic, "partition", at.Partition, "error", err)
+	default:
 		r.Log.Error("a partition does not answer while others do: its events are held, in order, until it does",
 			"topic", at.Topic, "partition", at.Partition, "error", err)
 	}
@@ -99,6 +104,9 @@ func (r *Cycle) Reopen(at delivery.Place) {
 	took, was := r.Health.Open(at, time.Now())
 	if !was {
 		return
+	}
+	if !r.Health.Unanswered() {
+		r.Kafka.Answered()
 	}
 	r.Signals.Beat()
 	r.Log.Info("held events can go again", "topic", at.Topic, "partition", at.Partition, "after",

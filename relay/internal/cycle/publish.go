@@ -99,6 +99,7 @@ func (r *Cycle) Attempt(ctx context.Context, part string, d *delivery.Delivery) 
 	n, failure, unsent := d.Take(verdicts)
 	if n > 0 {
 		r.Health.Acked(time.Now(), func() map[delivery.Place]bool { return d.Acked(route) })
+		r.Kafka.Answered()
 	}
 	if n > 0 && n < d.Len() {
 		r.reportPassed(d, verdicts)
@@ -138,6 +139,15 @@ func (r *Cycle) ReportPublish(part string, failure error) {
 	if failure == nil {
 		r.Postgres.Report(pins, nil, time.Now())
 	}
+}
+
+// ReportRest records that a part has no more to send. The outage lasts if what it had is held without an answer.
+func (r *Cycle) ReportRest(part string) {
+	if r.Health.Unanswered() {
+		r.Kafka.Waits(part)
+		return
+	}
+	r.ReportPublish(part, nil)
 }
 
 // Send gives events to the publisher, with the database's time: this machine's clock may be days behind, and Kafka

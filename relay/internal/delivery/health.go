@@ -34,6 +34,7 @@ type Pauses interface{ NextBackOff() time.Duration }
 type closure struct {
 	since, next time.Time
 	pauses      Pauses
+	unanswered  time.Time // since when it failed, if nothing was acked between that and its closing
 }
 
 // NewHealth makes a Health without failing places. A place is closed when it has failed for holdAfter while others
@@ -92,6 +93,9 @@ func (h *Health) Failed(places map[Place]error, began, now time.Time) (closed []
 		delete(h.failing, p)
 		if h.close(p, now) {
 			closed = append(closed, p)
+			if acked <= since.Sub(h.born) {
+				h.closed[p].unanswered = since
+			}
 		}
 	}
 	return closed
@@ -108,6 +112,19 @@ func (h *Health) OthersAnswer(since time.Time) bool {
 	defer h.mu.Unlock()
 	acked := time.Duration(h.acked.Load())
 	return acked > since.Sub(h.born) || h.alone(acked)
+}
+
+// Unanswered reports whether nothing was acked since a closed place began to fail: whether others answer is unknown.
+func (h *Health) Unanswered() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	acked := time.Duration(h.acked.Load())
+	for _, c := range h.closed {
+		if !c.unanswered.IsZero() && acked <= c.unanswered.Sub(h.born) {
+			return true
+		}
+	}
+	return false
 }
 
 // Close closes a place. It reports whether it was open.

@@ -214,3 +214,34 @@ func TestDue(t *testing.T) {
 		t.Errorf("%d are tried, and then %d", len(first), len(rest))
 	}
 }
+
+// TestHealthUnanswered: a place that was closed although no other was tried tells nothing of the others, until one
+// answers.
+func TestHealthUnanswered(t *testing.T) {
+	t.Parallel()
+	born := time.Unix(1000, 0)
+	at := func(s int) time.Time { return born.Add(time.Duration(s) * time.Second) }
+	one := map[Place]error{At("t", 1): errUnknown}
+	for name, c := range map[string]struct {
+		acked, more int
+		want        bool
+	}{"before": {1, 0, true}, "meanwhile": {3, 0, false}, "since": {1, 9, false}} {
+		h := NewHealth(time.Second, born, func() Pauses { return fixed{} })
+		h.Acked(at(1), func() map[Place]bool { return nil })
+		h.Failed(one, at(2), at(2))
+		h.Acked(at(c.acked), func() map[Place]bool { return nil })
+		if h.Unanswered() || len(h.Failed(one, at(4), at(4))) != 1 {
+			t.Errorf("%s: it is not closed", name)
+		}
+		if c.more > 0 {
+			h.Acked(at(c.more), func() map[Place]bool { return nil })
+		}
+		if h.Unanswered() != c.want {
+			t.Errorf("another place has answered %s: %v", name, h.Unanswered())
+		}
+		h.Open(At("t", 1), at(10))
+		if h.Unanswered() {
+			t.Errorf("%s: it is open", name)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -21,7 +22,7 @@ type Monitor struct {
 	Notify func(system string, err error) // at each begin, and at each end with a nil error; may be nil
 
 	mu      sync.Mutex
-	failing map[string]bool // parts
+	failing map[string]bool // parts; false: one that waits for an answer to others, and tries nothing itself
 	away    bool
 	since   time.Time       // when the last outage began
 	ended   time.Time       // when the last outage but this one ended
@@ -41,12 +42,7 @@ func (m *Monitor) Report(part string, err error, heard time.Time) {
 	switch {
 	case err == nil:
 		delete(m.failing, part)
-		if m.away && len(m.failing) == 0 {
-			m.away, m.ended, m.late = false, time.Now(), map[string]bool{}
-			m.Log.Info(m.System+" is well again: nothing fails there now", "after",
-				time.Since(m.since).Round(time.Millisecond))
-			m.notify(nil)
-		}
+		m.endIfWell()
 	case !m.away && heard.Before(m.ended) && !m.late[part]:
 		m.late[part] = true
 	default:
@@ -63,11 +59,42 @@ func (m *Monitor) Report(part string, err error, heard time.Time) {
 	}
 }
 
-// Away reports whether there is an outage.
+// Waits records that a part that fails has nothing to try until Answered: its outage lasts until then.
+func (m *Monitor) Waits(part string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failing[part] {
+		m.failing[part] = false
+	}
+}
+
+// Answered records that the system has answered somebody: parts that wait for that do not fail any more.
+func (m *Monitor) Answered() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.failing, func(_ string, tries bool) bool { return !tries })
+	m.endIfWell()
+}
+
+func (m *Monitor) endIfWell() {
+	if m.away && len(m.failing) == 0 {
+		m.away, m.ended, m.late = false, time.Now(), map[string]bool{}
+		m.Log.Info(m.System+" is well again: nothing fails there now", "after",
+			time.Since(m.since).Round(time.Millisecond))
+		m.notify(nil)
+	}
+}
+
+// Away reports whether a part that tries fails.
 func (m *Monitor) Away() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.away
+	for _, tries := range m.failing {
+		if tries {
+			return true
+		}
+	}
+	return false
 }
 
 // Trouble returns the last error of an outage that lasts, and since when it does; nil: none does.

@@ -59,7 +59,7 @@ func (p *Pump) Run(ctx, work context.Context) {
 func (p *Pump) await(ctx, work context.Context) {
 	if p.Lanes.Idle(p.Number, p.Of) { // the lanes that it failed at are gone
 		p.Postgres.Report(p.session.Name, nil, p.session.Heard())
-		p.Cycle.ReportPublish(p.session.Name, nil)
+		p.Cycle.ReportRest(p.session.Name)
 	}
 	var rested <-chan time.Time
 	if at := p.Lanes.Rested(p.Number, p.Of, time.Now()); !at.IsZero() {

@@ -34,7 +34,7 @@ func (p *Pump) retryApart(work context.Context, c *cycle.Claim) {
 	go func() {
 		_ = sleep.For(work, outage.NewBackOff().NextBackOff())
 		result := p.Cycle.Publish(work, c, nil)
-		p.Cycle.ReportPublish(c.By, nil) // if it has failed so far, the remainder reports that now
+		p.Cycle.ReportRest(c.By) // if it has failed so far, the remainder reports that now
 		p.rest.done <- remainder{c, result}
 	}()
 }

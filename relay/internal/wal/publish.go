@@ -74,7 +74,7 @@ func (f *follower) send(work context.Context, grants []lanes.Grant, d *delivery.
 	const part = "effectonce relay wal"
 	defer f.Progress.Streams()()
 	_, late = f.Cycle.Deliver(work, part, grants, d, f.paused, nil)
-	f.Cycle.ReportPublish(part, nil) // events without an ack are held, or another relay's
+	f.Cycle.ReportRest(part) // events without an ack are held, or another relay's
 	return late
 }
 
