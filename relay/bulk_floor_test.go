@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/relay/internal/cycle"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/signal"
@@ -51,6 +52,7 @@ func claimed(t *testing.T, events, falls int, owned map[int16]*laneState) (of ma
 	}
 	c := cycle.Cycle{Start: &start.Start{
 		Lanes: table, Schema: schema, Signals: signal.New(1), Log: slog.New(slog.DiscardHandler), Lease: time.Hour,
+		Health: &delivery.Health{},
 	}, MostEvents: events, MostBytes: 16 << 20}
 	var sent []*pgx.QueuedQuery
 	s := &pg.Session{Timeout: time.Hour}

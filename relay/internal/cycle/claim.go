@@ -43,14 +43,6 @@ type Part struct {
 	fates      tally // of its events, if it is settled
 }
 
-func grantsOf(parts []Part) []lanes.Grant {
-	grants := make([]lanes.Grant, len(parts))
-	for i := range parts {
-		grants[i] = parts[i].Grant
-	}
-	return grants
-}
-
 // Claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
 type Claim struct {
 	By      string // whose session
@@ -62,9 +54,6 @@ type Claim struct {
 	scratch buffers
 	took    time.Duration // of its transaction
 }
-
-// Grants are the grants of its lanes.
-func (c *Claim) Grants() []lanes.Grant { return grantsOf(c.Parts) }
 
 // Size returns the number of its events and the bytes that they have in memory.
 func (c *Claim) Size() (events, bytes int) {
@@ -145,10 +134,78 @@ const drainGroups = 64
 var errUnjournalled = errors.New("outbox_claim does not keep the journal entry of a claim: is there a trigger that " +
 	"takes it away?")
 
+// ClaimLanes claims the granted lanes, and gives those back that cannot be worked on.
+func (r *Cycle) ClaimLanes(ctx context.Context, s *Session, grants []lanes.Grant) (*Claim, error) {
+	since := time.Now()
+	c, lost, unknown, err := r.claim(ctx, s, grants)
+	if err != nil {
+		failed, end := 0, lanes.GiveBack
+		if !r.dueRefused(grants, err) {
+			failed = r.overran(grants[0].Lane, len(grants), err)
+		}
+		if unknown {
+			end = lanes.Doubted
+		}
+		verdicts := make([]lanes.Verdict, len(grants))
+		for i := range grants {
+			verdicts[i] = end(&grants[i]).Failed(failed)
+		}
+		r.takeHome(verdicts)
+		return nil, fmt.Errorf("relay: claim: %w", err)
+	}
+	c.took = time.Since(since)
+	r.takeHome(lost)
+	discarded, behind := 0, 0
+	for i := range c.Parts {
+		l := &c.Parts[i]
+		discarded += l.discarded
+		behind += l.Behind
+		r.Lanes.Claimed(&l.Grant)
+	}
+	if behind > 0 && r.Observer.Behind != nil {
+		r.Observer.Behind(behind)
+	}
+	if len(c.Events) > 0 && r.Observer.Claimed != nil {
+		r.Observer.Claimed(len(c.Events), discarded, time.Since(since))
+	}
+	if discarded > 0 {
+		r.Log.Warn("journalled events are gone from the outbox: somebody deleted them; their numbers stay gaps",
+			"events", discarded)
+	}
+	return c, nil
+}
+
+// takeHome ends the work on lanes.
+func (r *Cycle) takeHome(verdicts []lanes.Verdict) {
+	if r.Lanes.Home(verdicts, r.Health.Closed(), time.Now()) {
+		r.Signals.Beat()
+	}
+}
+
+// overran returns the number of lanes of a claim or settle that timed out, or that the server refused, and says so; 0
+// if err is another error. lane is one of them.
+func (r *Cycle) overran(lane int16, number int, err error) int {
+	switch late := late(err); {
+	case late:
+		r.Log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", number, "error",
+			err)
+	case !pgerr.Answered(err):
+		return 0
+	case number == 1:
+		r.Refuse(lane, err, false)
+	}
+	return number
+}
+
+// late reports whether the time for a transaction was over.
+func late(err error) bool {
+	return pgerr.Is(err, pgerr.QueryCanceled) || errors.Is(err, context.DeadlineExceeded) && !pgerr.Away(err)
+}
+
 // claim runs the claim transaction for the lanes of grants (P3.2, P3.3). It returns the lanes that are no longer this
 // relay's in lost. After an error with unknown true the COMMIT may have happened: the fence of every grant must be
 // raised before the lanes are used again.
-func (r *Cycle) claim(ctx context.Context, s *Session, grants []lanes.Grant) (c *Claim, lost []lanes.Grant,
+func (r *Cycle) claim(ctx context.Context, s *Session, grants []lanes.Grant) (c *Claim, lost []lanes.Verdict,
 	unknown bool, err error,
 ) {
 	// A new connection may lead to a server that has crashed since the lanes were picked.
@@ -186,7 +243,7 @@ func (r *Cycle) claim(ctx context.Context, s *Session, grants []lanes.Grant) (c 
 	for i := range c.Parts {
 		l := c.Parts[i]
 		if !k.locked[l.Lane] {
-			lost = append(lost, l.Grant)
+			lost = append(lost, lanes.Doubted(&l.Grant))
 			continue
 		}
 		much := l.count+l.Behind >= k.perLane || k.rows.bytes[l.Lane] >= k.bytes/2

@@ -1,76 +1,10 @@
 package cycle
 
 import (
-	"context"
-	"maps"
 	"time"
 
-	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
-	"github.com/effectonce/effectonce/relay/internal/lanes"
 )
-
-// routes returns the partitions of events, as the publisher would choose them now.
-func (r *Cycle) routes(ctx context.Context) delivery.Route {
-	if r.To.Route == nil {
-		return func(e *event.Event) delivery.Place { return delivery.At(e.Topic, 0) }
-	}
-	partitions := map[string]func(e *event.Event) int32{} // by topic; nil: not known at the moment
-	return func(e *event.Event) delivery.Place {
-		partition, asked := partitions[e.Topic]
-		if !asked {
-			var err error
-			if partition, err = r.To.Route(ctx, e.Topic); err != nil {
-				partition = nil
-			}
-			partitions[e.Topic] = partition
-		}
-		if partition == nil {
-			return delivery.Whole(e.Topic)
-		}
-		return delivery.At(e.Topic, partition(e))
-	}
-}
-
-// HoldBack holds, before anything is sent, the events that cannot be sent now.
-func (r *Cycle) HoldBack(ctx context.Context, d *delivery.Delivery, grants []lanes.Grant, paused []string) {
-	closed := r.Health.Closed()
-	if len(paused) > 0 { // the prober may have set an older list since
-		both := make(map[delivery.Place]bool, len(closed)+len(paused))
-		maps.Copy(both, closed)
-		for _, topic := range paused {
-			both[delivery.Whole(topic)] = true
-		}
-		closed = both
-	}
-	holds := map[int16]delivery.Groups{}
-	for i := range grants {
-		if g := &grants[i]; len(g.Groups) > 0 {
-			holds[g.Lane] = g.Groups
-		}
-	}
-	d.HoldBack(closed, holds, r.routes(ctx))
-}
-
-// judge decides the fates of the events that an attempt left without an ack. began is the time of the attempt's start;
-// counts is false for an attempt that was cut short, which tells nothing about any place. It reports whether an event
-// was refused.
-func (r *Cycle) judge(d *delivery.Delivery, verdicts []error, route delivery.Route, began time.Time, counts bool) (
-	refusals bool,
-) {
-	topics := d.RefusedTopics(verdicts)
-	for topic, err := range topics {
-		r.CloseTopic(topic, err)
-	}
-	failing, refusals := d.Judge(verdicts, topics, route)
-	if counts {
-		for _, at := range r.Health.Failed(failing, began, time.Now()) {
-			r.reportClosed(at, failing[at])
-		}
-	}
-	d.HoldClosed(r.Health.Closed(), route)
-	return refusals
-}
 
 // CloseTopic begins to hold a topic.
 func (r *Cycle) CloseTopic(topic string, err error) {
@@ -116,4 +50,24 @@ func (r *Cycle) Reopen(at delivery.Place) {
 	}
 	r.Lanes.Opened(at.Topic)
 	r.Signals.Kick()
+}
+
+// A paused topic is a place that an operator has closed (P4): its events are held as a whole, in order, and it is not
+// tried. Claims and tries read the paused topics in their own transaction, after the events, so that no event is sent
+// that was committed after the pause; the probe reads them too, to continue soon after a resume.
+
+// SetPaused replaces the list of paused topics.
+func (r *Cycle) SetPaused(topics []string) {
+	paused, resumed := r.Health.Pause(topics)
+	for _, topic := range paused {
+		r.Log.Info("a topic is paused by an operator: its events are held, in order, until it is resumed", "topic",
+			topic)
+	}
+	for _, topic := range resumed {
+		r.Log.Info("a topic was resumed by an operator", "topic", topic)
+		r.Lanes.Opened(topic)
+	}
+	if len(resumed) > 0 {
+		r.Signals.Kick()
+	}
 }

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/internal/tracing"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
@@ -36,7 +41,7 @@ func (r *Cycle) Publish(ctx context.Context, c *Claim, apart *Apart) (result Res
 		r.ReportPublish(c.By, nil)
 		return true
 	}
-	result.acked, result.Late = r.Deliver(ctx, c.By, grantsOf(c.Parts), d, c.Paused, leave)
+	result.acked, result.Late = r.Deliver(ctx, c.By, c.Grants(), d, c.Paused, leave)
 	if result.rest == nil {
 		result.Left = d.Lanes()
 	}
@@ -84,6 +89,87 @@ func (r *Cycle) Deliver(ctx context.Context, part string, grants []lanes.Grant, 
 	return acked, late
 }
 
+// routes returns the partitions of events, as the publisher would choose them now.
+func (r *Cycle) routes(ctx context.Context) delivery.Route {
+	if r.To.Route == nil {
+		return func(e *event.Event) delivery.Place { return delivery.At(e.Topic, 0) }
+	}
+	partitions := map[string]func(e *event.Event) int32{} // by topic; nil: not known at the moment
+	return func(e *event.Event) delivery.Place {
+		partition, asked := partitions[e.Topic]
+		if !asked {
+			var err error
+			if partition, err = r.To.Route(ctx, e.Topic); err != nil {
+				partition = nil
+			}
+			partitions[e.Topic] = partition
+		}
+		if partition == nil {
+			return delivery.Whole(e.Topic)
+		}
+		return delivery.At(e.Topic, partition(e))
+	}
+}
+
+// HoldBack holds, before anything is sent, the events that cannot be sent now.
+func (r *Cycle) HoldBack(ctx context.Context, d *delivery.Delivery, grants []lanes.Grant, paused []string) {
+	closed := r.Health.Closed()
+	if len(paused) > 0 { // the prober may have set an older list since
+		both := make(map[delivery.Place]bool, len(closed)+len(paused))
+		maps.Copy(both, closed)
+		for _, topic := range paused {
+			both[delivery.Whole(topic)] = true
+		}
+		closed = both
+	}
+	holds := map[int16]delivery.Groups{}
+	for i := range grants {
+		if g := &grants[i]; len(g.Groups) > 0 {
+			holds[g.Lane] = g.Groups
+		}
+	}
+	d.HoldBack(closed, holds, r.routes(ctx))
+}
+
+// judge decides the fates of the events that an attempt left without an ack. began is the time of the attempt's start;
+// counts is false for an attempt that was cut short, which tells nothing about any place. It reports whether an event
+// was refused.
+func (r *Cycle) judge(d *delivery.Delivery, verdicts []error, route delivery.Route, began time.Time, counts bool) (
+	refusals bool,
+) {
+	topics := d.RefusedTopics(verdicts)
+	for topic, err := range topics {
+		r.CloseTopic(topic, err)
+	}
+	failing, refusals := d.Judge(verdicts, topics, route)
+	if counts {
+		for _, at := range r.Health.Failed(failing, began, time.Now()) {
+			r.reportClosed(at, failing[at])
+		}
+	}
+	d.HoldClosed(r.Health.Closed(), route)
+	return refusals
+}
+
+// startPublish begins the span "publish" of a claim: a trace of its own, with a link to each trace that its events were
+// appended in. It lasts until every event is acked or given up, repetitions included. end takes the number of acked
+// events. Without a provider it does nothing.
+func (r *Cycle) startPublish(ctx context.Context, events []event.Event) (_ context.Context, end func(acked int)) {
+	if r.Tracer == nil || len(events) == 0 {
+		return ctx, func(int) {}
+	}
+	ctx, span := r.Tracer.Start(ctx, tracing.Span{
+		Operation: "publish", Type: "send", Kind: trace.SpanKindClient, Root: true,
+		Links: r.Tracer.Links(len(events), func(i int) map[string]string { return events[i].Headers },
+			func(i int) string { return events[i].ID.String() }),
+	}, len(events), func(i int) string { return events[i].Topic })
+	return ctx, func(acked int) {
+		// The other events are sent again, held or parked: the relay's metrics and its log tell which.
+		span.SetAttributes(attribute.Int("effectonce.acked", acked))
+		span.End()
+	}
+}
+
 // Attempt sends the undecided events once, for a part of the relay. failure is nil if refusals explain every missing
 // ack: then the rest is sent at once.
 func (r *Cycle) Attempt(ctx context.Context, part string, d *delivery.Delivery) (n int, failure error) {
@@ -108,10 +194,12 @@ func (r *Cycle) Attempt(ctx context.Context, part string, d *delivery.Delivery) 
 		failure = unsent
 	}
 	d.DropDecided()
+	report := failure
 	if n > 0 && d.Len() == 0 {
-		r.ReportPublish(part, nil) // events without an ack are held or parked
-	} else if context.Cause(ctx) != errLeaseOver {
-		r.ReportPublish(part, failure)
+		report = nil // events without an ack are held or parked
+	}
+	if report == nil || context.Cause(ctx) != errLeaseOver {
+		r.ReportPublish(part, report)
 	}
 	return n, failure
 }
@@ -206,6 +294,15 @@ func (r *Cycle) WhileHeld(ctx context.Context, grants []lanes.Grant, closing <-c
 		cancel(nil)
 		<-done
 	}
+}
+
+// Grants are the grants of its lanes.
+func (c *Claim) Grants() []lanes.Grant {
+	grants := make([]lanes.Grant, len(c.Parts))
+	for i := range c.Parts {
+		grants[i] = c.Parts[i].Grant
+	}
+	return grants
 }
 
 // split takes lanes out of a claim.

@@ -96,48 +96,53 @@ func (r *Cycle) Finish(ctx context.Context, s *pg.Session, c *Claim, result Resu
 	set := &settling{
 		epoch: c.Epoch, added: map[int16][]delivery.Place{}, parks: map[int16]bool{},
 	}
-	closed := r.Health.Closed()
+	var verdicts []lanes.Verdict
 	for i := range c.Parts {
 		l := &c.Parts[i]
 		switch {
 		case result.Left[l.Lane]:
-			r.beatIf(r.Lanes.Unsettled(&l.Grant, result.Late))
+			verdicts = append(verdicts, lanes.Unsettled(&l.Grant, result.Late))
 		case l.First == 0:
-			r.beatIf(r.Lanes.Empty(&l.Grant, l.Behind > 0 || l.Work != takeNew || l.bulk, closed))
+			verdicts = append(verdicts, lanes.Empty(&l.Grant, l.Behind > 0 || l.Work != takeNew || l.bulk))
 		default:
 			set.lanes = append(set.lanes, *l)
 		}
 	}
+	r.takeHome(verdicts)
 	if len(set.lanes) == 0 {
 		return nil
 	}
 	set.gather(c, !r.Archive)
 	since := time.Now()
 	settled, err := r.settleForSure(ctx, s, set)
-	took := c.took + time.Since(since)
+	took, failed := c.took+time.Since(since), 0
 	if set.known || !pgerr.Is(err, pgerr.DivisionByZero) { // sql.AsKnown refuses no lane
-		r.overran(grantsOf(set.lanes), err)
+		failed = r.overran(set.lanes[0].Lane, len(set.lanes), err)
 	}
 	var all tally
+	verdicts = verdicts[:0]
 	for i := range set.lanes {
 		l := &set.lanes[i]
+		var v lanes.Verdict
 		switch {
 		case err != nil && !pg.CommitUnknown(err):
-			r.beatIf(r.Lanes.Unsettled(&l.Grant, false))
+			v = lanes.Unsettled(&l.Grant, false)
 		case err != nil || !settled[l.Lane]:
 			if err == nil && set.locked[l.Lane] {
 				r.Log.Error("the journal entry of a claim is gone: its events were published and are sent again; who "+
 					"deletes from outbox_claim?", "lane", l.Lane, "events", l.count)
 			}
-			r.doubt([]lanes.Grant{l.Grant})
+			v = lanes.Doubted(&l.Grant)
 		default:
 			all.add(&l.fates)
-			r.beatIf(r.Lanes.Settled(&l.Grant, &lanes.Settlement{
+			v = lanes.Settled(&l.Grant, &lanes.Settlement{
 				First: l.First, Floor: l.FloorAfter, Held: set.added[l.Lane], Parked: set.parks[l.Lane],
 				More: l.Full, Bulk: l.much, Pace: l.Seen, Easily: took < r.Lease/8,
-			}, closed))
+			})
 		}
+		verdicts = append(verdicts, v.Failed(failed))
 	}
+	r.takeHome(verdicts)
 	if err != nil {
 		return fmt.Errorf("relay: settle: %w", err)
 	}

@@ -28,7 +28,7 @@ func TestNextClaimUsesFindings(t *testing.T) {
 	g.Next, g.End, g.Parked, g.Releasing, g.Groups = 5, 9, true, true, groups
 	table.Claimed(g)
 	pace := Pace{Last: 77, Size: 3, Gap: 1.5}
-	if table.Settled(g, &Settlement{First: 4, More: true, Bulk: true, Pace: pace}, nil) {
+	if table.home(Settled(g, &Settlement{First: 4, More: true, Bulk: true, Pace: pace}), nil) {
 		t.Error("a heartbeat is requested for an owned lane that stays")
 	}
 	got := next(t, table)
@@ -39,25 +39,25 @@ func TestNextClaimUsesFindings(t *testing.T) {
 	if !got.Fresh {
 		t.Error("a claim under the old numbering made reading the journal unnecessary")
 	}
-	table.Settled(got, &Settlement{More: true}, nil)
+	table.home(Settled(got, &Settlement{More: true}), nil)
 	got = next(t, table)
 	if got.Fresh || got.Bulk || got.Reads != 1 {
 		t.Errorf("after a claim that read the journal: %+v", got)
 	}
-	table.Unsettled(got, false)
+	table.home(Unsettled(got, false), nil)
 	if got = next(t, table); !got.Fresh {
 		t.Error("the journal is not read, and has an open entry")
 	}
-	table.Empty(got, true, nil)
+	table.home(Empty(got, true), nil)
 	if got = next(t, table); got.Fresh || got.Bulk {
 		t.Errorf("after an empty claim: %+v", got)
 	}
 	table.Reset()
-	table.Empty(got, true, nil)
+	table.home(Empty(got, true), nil)
 	if got = next(t, table); !got.Fresh {
 		t.Error("a claim over a lost connection made reading the journal unnecessary")
 	}
-	table.Empty(got, true, nil)
+	table.home(Empty(got, true), nil)
 	if next(t, table).Fresh {
 		t.Error("the journal is read again after a claim that found it empty")
 	}
@@ -67,8 +67,8 @@ func TestNextClaimUsesFindings(t *testing.T) {
 func TestDrainedLaneIsNotBulk(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
-	table.Settled(g, &Settlement{More: true, Bulk: true}, nil)
-	table.Empty(next(t, table), true, nil)
+	table.home(Settled(g, &Settlement{More: true, Bulk: true}), nil)
+	table.home(Empty(next(t, table), true), nil)
 	if next(t, table).Bulk {
 		t.Error("an empty lane is read in bulk")
 	}
@@ -78,10 +78,10 @@ func TestDrainedLaneIsNotBulk(t *testing.T) {
 func TestBeats(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *Table, g *Grant) bool{
-		"given back": (*Table).GiveBack,
-		"unsettled":  func(t *Table, g *Grant) bool { return t.Unsettled(g, false) },
-		"empty":      func(t *Table, g *Grant) bool { return t.Empty(g, false, nil) },
-		"settled":    func(t *Table, g *Grant) bool { return t.Settled(g, &Settlement{}, nil) },
+		"given back": func(t *Table, g *Grant) bool { return t.home(GiveBack(g), nil) },
+		"unsettled":  func(t *Table, g *Grant) bool { return t.home(Unsettled(g, false), nil) },
+		"empty":      func(t *Table, g *Grant) bool { return t.home(Empty(g, false), nil) },
+		"settled":    func(t *Table, g *Grant) bool { return t.home(Settled(g, &Settlement{}), nil) },
 	} {
 		for kind, c := range map[string]struct {
 			before func(t *Table)
@@ -99,7 +99,7 @@ func TestBeats(t *testing.T) {
 		}
 	}
 	table, g := leased(t)
-	if !table.Unsettled(g, true) {
+	if !table.home(Unsettled(g, true), nil) {
 		t.Error("no heartbeat is requested for a lane whose claim was late")
 	}
 }
@@ -118,12 +118,12 @@ func TestWokenOnce(t *testing.T) {
 		table.Claimed(g)
 		report(table)
 		closed := map[delivery.Place]bool{held: true}
-		table.Empty(g, false, closed)
+		table.home(Empty(g, false), closed)
 		if !table.owned[1].ready {
 			t.Errorf("%s: the lane is not ready", name)
 			continue
 		}
-		table.Empty(next(t, table), false, closed)
+		table.home(Empty(next(t, table), false), closed)
 		if table.owned[1].ready {
 			t.Errorf("%s: the lane is ready again", name)
 		}
@@ -160,7 +160,7 @@ func TestDueAgain(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
 	table.MovedDue(1, 7, false)
-	table.Empty(g, false, nil)
+	table.home(Empty(g, false), nil)
 	table.Found(nil, nil, []int16{1})
 	if got := next(t, table); !got.Due {
 		t.Error("the claim does not move due events")
@@ -175,14 +175,14 @@ func TestDueRefused(t *testing.T) {
 	grants := table.Take(0, 1, now)
 	table.DueRefused(1, 1, now)
 	for i := range grants {
-		table.GiveBack(&grants[i])
+		table.home(GiveBack(&grants[i]), nil)
 	}
 	grants = table.Take(0, 1, now)
 	if len(grants) != 3 || !grants[0].Due || grants[1].Due || !grants[2].Due {
 		t.Errorf("claimed %+v, want all three, the second without what is due", grants)
 	}
 	for i := range grants {
-		table.GiveBack(&grants[i])
+		table.home(GiveBack(&grants[i]), nil)
 	}
 	if got := table.AskDue(now); slices.Contains(got, 1) {
 		t.Error("a probe asks at once whether the lane has due events")
@@ -227,7 +227,7 @@ func TestDueRefusedAgain(t *testing.T) {
 		t.Errorf("claimed %+v, want both, the first without what is due", grants)
 	}
 	for i := range grants {
-		table.GiveBack(&grants[i])
+		table.home(GiveBack(&grants[i]), nil)
 	}
 	table.Found(nil, nil, []int16{0})
 	if grants = table.Take(0, 1, now); len(grants) != 1 || grants[0].Lane != 0 {
@@ -245,12 +245,9 @@ func TestRest(t *testing.T) {
 		t.Errorf("no lane rests, and one has rested at %v", at)
 	}
 	for range mostStrikes {
-		table.Overran([]Grant{{Lane: 0, Fence: 1}})
+		table.fail(1, Grant{Lane: 0, Fence: 1})
 	}
-	table.Overran([]Grant{{Lane: 2, Fence: 1}})
-	table.Rest(0, now)
-	table.Rest(2, now)
-	table.Rest(4, now) // lost meanwhile
+	table.fail(1, Grant{Lane: 2, Fence: 1}, Grant{Lane: 4, Fence: 1}) // which was lost meanwhile
 	table.Leased(map[int16]int64{0: 1, 2: 2}, later)
 	at := now.Add(20 * time.Millisecond)
 	if got := table.Rested(0, 2, now); !got.Equal(at) {
@@ -276,7 +273,7 @@ func TestAnotherFenceTakesNoTurn(t *testing.T) {
 	table := New(Pumps)
 	table.Leased(map[int16]int64{0: 1, 1: 1}, later)
 	for range mostStrikes {
-		table.Overran([]Grant{{Lane: 0, Fence: 1}, {Lane: 1, Fence: 1}})
+		table.fail(2, Grant{Lane: 0, Fence: 1}, Grant{Lane: 1, Fence: 1})
 	}
 	grants := table.Take(0, 1, now)
 	table.Leased(map[int16]int64{0: 2, 1: 1}, later)
@@ -299,11 +296,11 @@ func TestStanding(t *testing.T) {
 	table.MovedDue(1, 7, false)
 	check(1, time.Time{})
 	check(9, at(1))
-	table.Settled(g, &Settlement{More: true}, nil)
+	table.home(Settled(g, &Settlement{More: true}), nil)
 	check(10, time.Time{})
 	g = next(t, table)
 	check(12, at(10)) // ready or busy, nothing was done
-	table.Empty(g, false, nil)
+	table.home(Empty(g, false), nil)
 	check(13, time.Time{})
 	table.Found([]int16{1}, nil, nil)
 	check(14, time.Time{})
@@ -336,7 +333,7 @@ func TestUnsettledOffered(t *testing.T) {
 	t.Parallel()
 	table := of("offered")
 	g := table.TakeOffered(now)[0]
-	if table.Unsettled(&g, false); table.owned[g.Lane].is() != "offered fresh ready" {
+	if table.home(Unsettled(&g, false), nil); table.owned[g.Lane].is() != "offered fresh ready" {
 		t.Errorf("the lane is %q", table.owned[g.Lane].is())
 	}
 }
@@ -350,13 +347,13 @@ func TestReread(t *testing.T) {
 	table.Decided("n", 100, nil)
 	grants := []Grant{*g}
 	table.Refresh(grants)
-	table.Settled(&grants[0], &Settlement{Floor: 40}, nil)
+	table.home(Settled(&grants[0], &Settlement{Floor: 40}), nil)
 	table.Reread([]int16{1})
 	got := next(t, table)
 	if got.Floor != 0 || got.Reach != 0 || !got.Fresh {
 		t.Errorf("the next claim is %+v", got)
 	}
-	table.Settled(&grants[0], &Settlement{Floor: 90}, nil) // from before
+	table.home(Settled(&grants[0], &Settlement{Floor: 90}), nil) // from before
 	if l := table.owned[1]; l.floor != 0 || l.reach != 0 {
 		t.Errorf("floor %d and reach %d by an earlier claim", l.floor, l.reach)
 	}
@@ -368,7 +365,7 @@ func TestRefresh(t *testing.T) {
 	table, g := leased(t)
 	g.Next, g.End = 5, 9
 	table.Claimed(g)
-	table.Settled(g, &Settlement{More: true}, nil)
+	table.home(Settled(g, &Settlement{More: true}), nil)
 	g = next(t, table)
 	ours := []Grant{*g, {Lane: 2, Fence: 1, Floor: 3, Reach: 4, Top: 5, Decided: 6, Reached: 7}, *g}
 	table.ResetFloors("n")
@@ -387,7 +384,7 @@ func TestRefresh(t *testing.T) {
 		t.Errorf("the other relay's lane is granted as %+v, want %+v", o, want)
 	}
 	same := []Grant{*g}
-	table.Settled(&ours[0], &Settlement{More: true}, nil)
+	table.home(Settled(&ours[0], &Settlement{More: true}), nil)
 	again := next(t, table)
 	again.Next, again.End = 7, 8
 	same[0] = *again
@@ -400,14 +397,14 @@ func TestRefresh(t *testing.T) {
 func TestStrikes(t *testing.T) {
 	t.Parallel()
 	table, g := leased(t)
-	table.Overran([]Grant{*g, *g})
-	table.Settled(g, &Settlement{More: true, Bulk: true}, nil)
+	table.fail(2, *g, *g)
+	table.home(Settled(g, &Settlement{More: true, Bulk: true}), nil)
 	for i, want := range []int{2, 1, 0, 0} {
 		g = next(t, table)
 		if g.Strikes != want || g.Bulk != (want == 0 && i > 1) {
 			t.Errorf("claim %d has %d strikes, want %d; bulk %v", i, g.Strikes, want, g.Bulk)
 		}
-		table.Settled(g, &Settlement{More: true, Bulk: true, Easily: true}, nil)
+		table.home(Settled(g, &Settlement{More: true, Bulk: true, Easily: true}), nil)
 	}
 }
 
@@ -418,7 +415,7 @@ func TestSlowLanesGoOneByOne(t *testing.T) {
 	table := New(Pumps)
 	table.Leased(map[int16]int64{0: 1, 1: 1, 2: 1}, later)
 	for range mostStrikes {
-		table.Overran([]Grant{{Lane: 0, Fence: 1}, {Lane: 1, Fence: 1}})
+		table.fail(2, Grant{Lane: 0, Fence: 1}, Grant{Lane: 1, Fence: 1})
 	}
 	var order []int16
 	for range 6 {
@@ -427,7 +424,7 @@ func TestSlowLanesGoOneByOne(t *testing.T) {
 			t.Fatalf("%d lanes are claimed together", len(grants))
 		}
 		order = append(order, grants[0].Lane)
-		table.GiveBack(&grants[0])
+		table.home(GiveBack(&grants[0]), nil)
 	}
 	if !slices.Equal(order, []int16{0, 1, 2, 0, 1, 2}) {
 		t.Errorf("the lanes are claimed in the order %v", order)
@@ -464,7 +461,7 @@ func floored(t *testing.T) (*Table, *state) {
 	table.far = 50
 	table.Decided("n", 100, nil)
 	table.MovedDue(1, 7, false)
-	table.Empty(g, false, nil)
+	table.home(Empty(g, false), nil)
 	_, _, _, falls := table.NextSlice(100, 100)
 	table.RaiseFloors("n", falls, map[int16]int64{1: 100}, nil)
 	table.Decided("n", 300, []string{"17"})
@@ -682,7 +679,7 @@ func TestFeeds(t *testing.T) {
 		"handed over, woken": {"offered busy", func(t *Table, i int16) {
 			t.Woken()
 			t.HandedOver(i, int64(i)+10)
-			t.GiveBack(&Grant{Lane: i, Fence: int64(i) + 10})
+			t.home(GiveBack(&Grant{Lane: i, Fence: int64(i) + 10}), nil)
 		}, "wal"},
 	} {
 		table := of(c.from)

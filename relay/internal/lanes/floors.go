@@ -100,14 +100,6 @@ func (t *Table) lagging(l *state) bool { return l.reach+t.far <= t.limit }
 // Lagging returns the number of such lanes.
 func (t *Table) Lagging() int { return len(t.list(t.lagging)) }
 
-// top returns the id up to which a claim of the lane reads.
-func (t *Table) top(l *state) int64 {
-	if t.lagging(l) {
-		return l.reach + t.far
-	}
-	return math.MaxInt64
-}
-
 // PastDecided reports whether lanes with a backlog are past the decided ids: their floors do not follow them.
 func (t *Table) PastDecided() bool {
 	return t.any(func(l *state) bool { return l.bulk && l.pace.Last > t.reached })

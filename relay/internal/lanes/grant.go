@@ -184,23 +184,6 @@ const longestRest = 5 * time.Second
 // mostStrikes is the number of strikes at which a claim has one lane and one event, whatever the configuration.
 const mostStrikes = 9
 
-// Overran records that a claim or settle of the lanes timed out. Their next claim is a quarter of it: half as many
-// lanes, and half as much of each. Repeated at the same size it would fail for ever.
-func (t *Table) Overran(grants []Grant) {
-	for i := range grants {
-		t.update(grants[i].Lane, grants[i].Fence, func(l *state) { l.strikes = min(l.strikes+1, mostStrikes) })
-	}
-}
-
-// Rest has a lane wait before its next claim, the longer the more often it has failed alone.
-func (t *Table) Rest(lane int16, now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.owned[lane]; l != nil {
-		l.rest = now.Add(restFor(l.strikes))
-	}
-}
-
 // Rested returns when the first ready lane of one of n pumps will have rested; zero: none rests. Nothing else tells: a
 // ready lane is not probed.
 func (t *Table) Rested(pump, n int, now time.Time) (first time.Time) {
@@ -215,28 +198,51 @@ func (t *Table) Rested(pump, n int, now time.Time) (first time.Time) {
 	return first
 }
 
-// GiveBack ends a pump's work on a lane without a claim. Like the other methods that give back, it reports whether a
-// heartbeat must handle the lane.
-func (t *Table) GiveBack(g *Grant) (beat bool) { return t.end(g, func(*state) {}) }
+// Verdict says how the work on a granted lane ends. Make one with [GiveBack], [Doubted], [Unsettled], [Empty] or
+// [Settled].
+type Verdict struct {
+	*Grant
+	failed int
+	end    func(t *Table, l *state, closed map[delivery.Place]bool)
+}
+
+// Failed adds that a claim or settle of so many lanes, this one among them, timed out or was refused. Their next claim
+// is a quarter of it: half as many lanes, and half as much of each; repeated at the same size it would fail for ever. A
+// lane that fails alone rests before it, the longer the more often it has failed.
+func (v Verdict) Failed(lanes int) Verdict {
+	v.failed = lanes
+	return v
+}
+
+// GiveBack ends the work without a claim.
+func GiveBack(g *Grant) Verdict {
+	return Verdict{Grant: g, end: func(*Table, *state, map[delivery.Place]bool) {}}
+}
+
+// Doubted ends the work with a transaction of unknown outcome, or because another relay may own the lane.
+func Doubted(g *Grant) Verdict {
+	return Verdict{Grant: g, end: func(_ *Table, l *state, _ map[delivery.Place]bool) { l.doubt = true }}
+}
 
 // Unsettled ends the work on a lane whose entry stays open: the next claim reads it. late: another relay may own the
 // lane by now.
-func (t *Table) Unsettled(g *Grant, late bool) (beat bool) {
-	return t.end(g, func(l *state) { l.fresh, l.ready, l.doubt = true, true, l.doubt || late })
+func Unsettled(g *Grant, late bool) Verdict {
+	return Verdict{Grant: g, end: func(_ *Table, l *state, _ map[delivery.Place]bool) {
+		l.fresh, l.ready, l.doubt = true, true, l.doubt || late
+	}}
 }
 
-// Empty ends the work on a lane without events to send; more: perhaps because its claim did other work. closed are the
-// closed places.
-func (t *Table) Empty(g *Grant, more bool, closed map[delivery.Place]bool) (beat bool) {
-	return t.end(g, func(l *state) {
+// Empty ends the work on a lane without events to send; more: perhaps because its claim did other work.
+func Empty(g *Grant, more bool) Verdict {
+	return Verdict{Grant: g, end: func(_ *Table, l *state, closed map[delivery.Place]bool) {
 		l.fresh, l.read, l.ready, l.bulk = false, g.Reads, more || l.besideReady(closed), false
-	})
+	}}
 }
 
 // Settled ends the work on a lane whose entry is deleted. Its floor rises unless floors fell since the claim: the
-// claim's knowledge may be void. closed are the closed places.
-func (t *Table) Settled(g *Grant, s *Settlement, closed map[delivery.Place]bool) (beat bool) {
-	return t.end(g, func(l *state) {
+// claim's knowledge may be void.
+func Settled(g *Grant, s *Settlement) Verdict {
+	return Verdict{Grant: g, end: func(t *Table, l *state, closed map[delivery.Place]bool) {
 		if t.falls == g.Falls {
 			l.floor = max(l.floor, min(s.Floor, g.Decided))
 			l.reach = max(l.reach, s.Floor)
@@ -247,7 +253,29 @@ func (t *Table) Settled(g *Grant, s *Settlement, closed map[delivery.Place]bool)
 			l.strikes--
 		}
 		l.ready, l.bulk, l.pace = s.More || l.besideReady(closed), s.Bulk && l.strikes == 0, s.Pace
-	})
+	}}
+}
+
+// Home ends the work on lanes, and reports whether a heartbeat must handle one of them. closed are the closed places.
+func (t *Table) Home(verdicts []Verdict, closed map[delivery.Place]bool, now time.Time) (beat bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, v := range verdicts {
+		l := t.get(v.Lane, v.Fence)
+		if l == nil {
+			continue
+		}
+		if v.failed > 0 {
+			l.strikes = min(l.strikes+1, mostStrikes)
+		}
+		if v.failed == 1 {
+			l.rest = now.Add(restFor(l.strikes))
+		}
+		v.end(t, l, closed)
+		l.giveBack()
+		beat = beat || !l.certain()
+	}
+	return beat
 }
 
 // besideReady reports whether the lane has held or released events that can be sent.
@@ -255,17 +283,48 @@ func (l *state) besideReady(closed map[delivery.Place]bool) bool {
 	return l.due || l.releasing || len(l.groups.Open(closed)) > 0
 }
 
-// end ends a pump's work on a lane.
-func (t *Table) end(g *Grant, change func(l *state)) (beat bool) {
-	t.update(g.Lane, g.Fence, func(l *state) {
-		change(l)
-		l.giveBack()
-		beat = !l.certain()
-	})
-	return beat
-}
-
 func (l *state) giveBack() {
 	l.busy, l.ready = false, l.ready || l.woken
 	l.given++
+}
+
+// Deadline returns the earliest deadline of the grants, or false if one of them was lost.
+func (t *Table) Deadline(grants []Grant) (earliest time.Time, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range grants {
+		l := t.get(grants[i].Lane, grants[i].Fence)
+		if l == nil || l.doubt {
+			return time.Time{}, false
+		}
+		if i == 0 || l.deadline.Before(earliest) {
+			earliest = l.deadline
+		}
+	}
+	return earliest, true
+}
+
+// top returns the id up to which a claim of the lane reads.
+func (t *Table) top(l *state) int64 {
+	if t.lagging(l) {
+		return l.reach + t.far
+	}
+	return math.MaxInt64
+}
+
+// get returns a lane if it has that fence.
+func (t *Table) get(lane int16, fence int64) *state {
+	if l := t.owned[lane]; l != nil && l.fence == fence {
+		return l
+	}
+	return nil
+}
+
+// update changes a lane if it has that fence.
+func (t *Table) update(lane int16, fence int64, change func(l *state)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.get(lane, fence); l != nil {
+		change(l)
+	}
 }

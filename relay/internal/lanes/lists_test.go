@@ -211,7 +211,7 @@ func TestLeases(t *testing.T) {
 	if len(taken) != 2 || len(lost) != 0 {
 		t.Errorf("taken %v, lost %v", taken, lost)
 	}
-	table.Overran([]Grant{{Lane: 1, Fence: 7}})
+	table.fail(2, Grant{Lane: 1, Fence: 7})
 	taken, lost = table.Leased(map[int16]int64{1: 8, 3: 7}, later)
 	slices.Sort(taken)
 	slices.Sort(lost)

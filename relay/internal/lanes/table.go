@@ -4,8 +4,7 @@
 // A lane is published from the table by pumps, or from the WAL by the follower, or its feed is not known yet
 // ([Feed]). It may also be
 //
-//   - busy: granted to a pump ([Table.Take]), until that gives it back by one of [Table.GiveBack], [Table.Doubt],
-//     [Table.Empty], [Table.Settled] and [Table.Unsettled];
+//   - busy: granted to a pump ([Table.Take]), until a [Verdict] takes it home ([Table.Home]);
 //   - ready: it may have events. What is reported of a busy lane makes it ready again when it is given back;
 //   - fresh: its journal may hold an open entry, so the next claim reads it;
 //   - in doubt: the outcome of a transaction is unknown. Nothing is claimed until its fence is raised (P3.7);
@@ -200,22 +199,6 @@ func (t *Table) Fence(lane int16) int64 {
 	return 0
 }
 
-// Deadline returns the earliest deadline of the grants, or false if one of them was lost.
-func (t *Table) Deadline(grants []Grant) (earliest time.Time, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i := range grants {
-		l := t.get(grants[i].Lane, grants[i].Fence)
-		if l == nil || l.doubt {
-			return time.Time{}, false
-		}
-		if i == 0 || l.deadline.Before(earliest) {
-			earliest = l.deadline
-		}
-	}
-	return earliest, true
-}
-
 // Reset drops knowledge that depends on the server's memory: a crash undoes settles that were not on disk. Their
 // entries are open again, and their rows are below the floors. So every lane's next claim reads the journal.
 func (t *Table) Reset() {
@@ -324,23 +307,6 @@ func (t *Table) FirstHeld(places []delivery.Place) (found map[delivery.Place]Gra
 // Holds reports whether some lane holds events for a place.
 func (t *Table) Holds(at delivery.Place) bool {
 	return t.any(func(l *state) bool { return l.groups.Has(at) })
-}
-
-// get returns a lane if it has that fence.
-func (t *Table) get(lane int16, fence int64) *state {
-	if l := t.owned[lane]; l != nil && l.fence == fence {
-		return l
-	}
-	return nil
-}
-
-// update changes a lane if it has that fence.
-func (t *Table) update(lane int16, fence int64, change func(l *state)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.get(lane, fence); l != nil {
-		change(l)
-	}
 }
 
 // all changes every lane.

@@ -67,110 +67,129 @@ func TestTransitions(t *testing.T) {
 		want string
 	}{
 		"taken":        {func(*Table, *Grant) {}, "pumps fresh ready busy due"},
-		"given back":   {func(t *Table, g *Grant) { t.GiveBack(g) }, "pumps fresh ready due"},
+		"given back":   {func(t *Table, g *Grant) { t.home(GiveBack(g), nil) }, "pumps fresh ready due"},
 		"in doubt":     {func(t *Table, g *Grant) { t.Doubt(1, 7) }, "pumps fresh ready doubt due"},
 		"all in doubt": {func(t *Table, g *Grant) { t.DoubtAll() }, "pumps fresh ready busy doubt due"},
 		"unsettled": {
-			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Unsettled(g, false) },
+			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.home(Unsettled(g, false), nil) },
 			"pumps fresh ready",
 		},
-		"unsettled, late": {func(t *Table, g *Grant) { t.Unsettled(g, true) }, "pumps fresh ready doubt due"},
-		"empty":           {func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Empty(g, false, nil) }, "pumps"},
+		"unsettled, late": {func(t *Table, g *Grant) {
+			t.home(Unsettled(g, true), nil)
+		}, "pumps fresh ready doubt due"},
+		"empty": {func(t *Table, g *Grant) {
+			t.MovedDue(1, 7, false)
+			t.home(Empty(g, false), nil)
+		}, "pumps"},
 		"empty, more is due": {
-			func(t *Table, g *Grant) { t.MovedDue(1, 7, true); t.Empty(g, false, nil) },
+			func(t *Table, g *Grant) { t.MovedDue(1, 7, true); t.home(Empty(g, false), nil) },
 			"pumps ready due",
 		},
 		"empty, other work left": {
-			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Empty(g, true, nil) },
+			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.home(Empty(g, true), nil) },
 			"pumps ready",
 		},
 		"empty, then found": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
-			t.Empty(g, false, nil)
+			t.home(Empty(g, false), nil)
 			t.Found([]int16{1, 2}, nil, nil)
 		}, "pumps ready"},
 		"woken while busy": {
-			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Woken(); t.Empty(g, false, nil) },
+			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Woken(); t.home(Empty(g, false), nil) },
 			"pumps ready",
 		},
 		"renumbered while busy": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
 			t.Renumber("2")
-			t.Empty(g, false, nil)
+			t.home(Empty(g, false), nil)
 		}, "pumps ready"},
-		"settled": {func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Settled(g, &Settlement{}, nil) }, "pumps"},
+		"settled": {func(t *Table, g *Grant) {
+			t.MovedDue(1, 7, false)
+			t.home(Settled(g, &Settlement{}), nil)
+		}, "pumps"},
 		"settled, more": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
-			t.Settled(g, &Settlement{More: true, Bulk: true}, nil)
+			t.home(Settled(g, &Settlement{More: true, Bulk: true}), nil)
 		}, "pumps ready bulk"},
 		"settled, held and closed": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
-			t.Settled(g, &Settlement{Held: []delivery.Place{held}, Parked: true}, closed)
+			t.home(Settled(g, &Settlement{Held: []delivery.Place{held}, Parked: true}), closed)
 		}, "pumps parked holds"},
 		"settled, held and open": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
-			t.Settled(g, &Settlement{Held: []delivery.Place{held}}, nil)
+			t.home(Settled(g, &Settlement{Held: []delivery.Place{held}}), nil)
 		}, "pumps ready holds"},
 		"opened while busy": {func(t *Table, g *Grant) {
 			g.Groups = delivery.Groups{}.With([]delivery.Place{held})
 			t.Claimed(g)
 			t.MovedDue(1, 7, false)
 			t.Opened("orders")
-			t.Settled(g, &Settlement{}, closed)
+			t.home(Settled(g, &Settlement{}), closed)
 		}, "pumps ready holds"},
 		"opened while busy, and holds since": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
 			t.Opened("orders")
-			t.Settled(g, &Settlement{Held: []delivery.Place{held}}, closed)
+			t.home(Settled(g, &Settlement{Held: []delivery.Place{held}}), closed)
 		}, "pumps ready holds"},
 		"released": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
-			t.Settled(g, &Settlement{Parked: true}, nil)
+			t.home(Settled(g, &Settlement{Parked: true}), nil)
 			t.Found(nil, []int16{1}, nil)
 		}, "pumps ready parked releasing"},
-		"leaving": {func(t *Table, g *Grant) { t.Leave(1); t.GiveBack(g) }, "pumps fresh ready leaving due"},
+		"leaving": {func(t *Table, g *Grant) { t.Leave(1); t.home(GiveBack(g), nil) }, "pumps fresh ready leaving due"},
 		"leaving, and back": {
-			func(t *Table, g *Grant) { t.Leave(-1); t.Stay(); t.GiveBack(g) },
+			func(t *Table, g *Grant) { t.Leave(-1); t.Stay(); t.home(GiveBack(g), nil) },
 			"pumps fresh ready due",
 		},
-		"forgotten": {func(t *Table, g *Grant) { t.Forget([]int16{1}); t.GiveBack(g) }, "gone"},
+		"forgotten": {func(t *Table, g *Grant) { t.Forget([]int16{1}); t.home(GiveBack(g), nil) }, "gone"},
 		"lost":      {func(t *Table, g *Grant) { t.Leased(nil, later); t.Doubt(1, 7) }, "gone"},
 		"under another fence": {func(t *Table, g *Grant) {
 			t.Leased(map[int16]int64{1: 8}, later)
 			t.Claimed(&Grant{Lane: 1, Fence: 7, Parked: true})
 			t.MovedDue(1, 7, false)
-			t.Settled(g, &Settlement{Bulk: true}, nil)
+			t.home(Settled(g, &Settlement{Bulk: true}), nil)
 			t.Doubt(1, 7)
 			t.HandedOver(1, 7)
 		}, "pumps fresh ready due"},
-		"offered":     {func(t *Table, g *Grant) { t.GiveBack(g); t.Offer() }, "offered fresh ready due"},
-		"withdrawn":   {func(t *Table, g *Grant) { t.GiveBack(g); t.Offer(); t.Withdraw() }, "pumps fresh ready due"},
-		"handed over": {func(t *Table, g *Grant) { t.Empty(g, false, nil); t.Offer(); t.HandedOver(1, 7) }, "wal due"},
+		"offered": {func(t *Table, g *Grant) { t.home(GiveBack(g), nil); t.Offer() }, "offered fresh ready due"},
+		"withdrawn": {func(t *Table, g *Grant) {
+			t.home(GiveBack(g), nil)
+			t.Offer()
+			t.Withdraw()
+		}, "pumps fresh ready due"},
+		"handed over": {func(t *Table, g *Grant) {
+			t.home(Empty(g, false), nil)
+			t.Offer()
+			t.HandedOver(1, 7)
+		}, "wal due"},
 		"handed back": {func(t *Table, g *Grant) {
-			t.Empty(g, false, nil)
+			t.home(Empty(g, false), nil)
 			t.Offer()
 			t.HandedOver(1, 7)
 			t.MovedDue(1, 7, false)
 			t.HandedBack(1, 7)
 		}, "pumps fresh ready due"},
 		"no longer read": {func(t *Table, g *Grant) {
-			t.Empty(g, false, nil)
+			t.home(Empty(g, false), nil)
 			t.Offer()
 			t.HandedOver(1, 7)
 			t.Unfollowed()
 		}, "unassigned ready due"},
 		"offered, then not read": {
-			func(t *Table, g *Grant) { t.GiveBack(g); t.Offer(); t.Unfollowed() },
+			func(t *Table, g *Grant) { t.home(GiveBack(g), nil); t.Offer(); t.Unfollowed() },
 			"pumps fresh ready due",
 		},
 		"assigned to the wal": {func(t *Table, g *Grant) {
-			t.Empty(g, false, nil)
+			t.home(Empty(g, false), nil)
 			t.Offer()
 			t.HandedOver(1, 7)
 			t.Unfollowed()
 			t.Assign([]int16{1, 2}, WAL)
 		}, "wal due parked"},
-		"read again": {func(t *Table, g *Grant) { t.Empty(g, false, nil); t.Reread([]int16{1}) }, "pumps ready due"},
+		"read again": {func(t *Table, g *Grant) {
+			t.home(Empty(g, false), nil)
+			t.Reread([]int16{1})
+		}, "pumps ready due"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -200,7 +219,7 @@ func TestLaneIsReadAgainOnAnotherServer(t *testing.T) {
 		if again == nil {
 			table.Reset()
 		}
-		table.Settled(g, &Settlement{First: 3, More: true}, nil)
+		table.home(Settled(g, &Settlement{First: 3, More: true}), nil)
 		if again != nil {
 			again(table)
 		}
@@ -233,18 +252,18 @@ func TestFloors(t *testing.T) {
 		*g = grants[0]
 	}
 	refresh()
-	table.Settled(g, &Settlement{Floor: 40}, nil)
+	table.home(Settled(g, &Settlement{Floor: 40}), nil)
 	at("a claim up to 40", 40, 40)
 	table.Decided("n", 200, []string{"17"})
 	refresh()
 	if g.IDs != "n {17}" || g.Decided != 100 || g.Reached != 200 {
 		t.Errorf("a claim knows of %+v", g)
 	}
-	table.Settled(g, &Settlement{Floor: 150}, nil)
+	table.home(Settled(g, &Settlement{Floor: 150}), nil)
 	at("with an excepted transaction", 100, 150)
 	table.ExceptedEnded("n", nil, true)
 	at("the exception may have committed", 100, 100)
-	table.Settled(g, &Settlement{Floor: 180}, nil)
+	table.home(Settled(g, &Settlement{Floor: 180}), nil)
 	at("an earlier claim", 100, 100)
 	if table.RaiseFloors("n", g.Falls, map[int16]int64{1: 150}, nil); table.owned[1].reach != 100 {
 		t.Error("a slice from before the fall raises a floor")
@@ -266,7 +285,7 @@ func TestFloorsOnTheirWay(t *testing.T) {
 	table.ResetFloors("n")
 	table.Decided("n", 3*farIDs, nil)
 	table.MovedDue(1, 7, false)
-	table.Empty(g, false, nil)
+	table.home(Empty(g, false), nil)
 	if probe, _, _ := table.ToProbe(); len(probe) > 0 {
 		t.Error("a lane is probed from a low floor")
 	}
@@ -306,9 +325,10 @@ func TestTogether(t *testing.T) {
 		}
 		for i := range grants {
 			if slow(grants[i].Lane) {
-				table.Overran(grants[i : i+1])
+				table.fail(2, grants[i])
+			} else {
+				table.home(GiveBack(&grants[i]), nil)
 			}
-			table.GiveBack(&grants[i])
 		}
 	}
 	round(32, func(i int16) bool { return i < 20 })
@@ -316,7 +336,7 @@ func TestTogether(t *testing.T) {
 	round(4, func(int16) bool { return true })   // the rest of the slow lanes
 	round(12, func(int16) bool { return false }) // then the others
 	for range mostStrikes * 3 {
-		table.Overran([]Grant{{Lane: 0, Fence: 1}})
+		table.fail(2, Grant{Lane: 0, Fence: 1})
 	}
 	if got := table.owned[0].strikes; got != mostStrikes {
 		t.Errorf("%d strikes, want %d", got, mostStrikes)
@@ -395,11 +415,13 @@ func TestRandomTransitions(t *testing.T) {
 					table.MovedDue(i, fence[i], false)
 				}
 			},
-			"given back": func(t *rapid.T) { back(t, func(g *Grant) { table.GiveBack(g) }) },
+			"given back": func(t *rapid.T) { back(t, func(g *Grant) { table.home(GiveBack(g), nil) }) },
 			"in doubt":   func(t *rapid.T) { back(t, func(g *Grant) { table.Doubt(g.Lane, g.Fence) }) },
-			"empty":      func(t *rapid.T) { back(t, func(g *Grant) { table.Empty(g, false, nil) }) },
-			"settled":    func(t *rapid.T) { back(t, func(g *Grant) { table.Settled(g, &Settlement{Floor: 5}, nil) }) },
-			"unsettled":  func(t *rapid.T) { back(t, func(g *Grant) { table.Unsettled(g, false) }) },
+			"empty":      func(t *rapid.T) { back(t, func(g *Grant) { table.home(Empty(g, false), nil) }) },
+			"settled": func(t *rapid.T) {
+				back(t, func(g *Grant) { table.home(Settled(g, &Settlement{Floor: 5}), nil) })
+			},
+			"unsettled": func(t *rapid.T) { back(t, func(g *Grant) { table.home(Unsettled(g, false), nil) }) },
 			"": func(t *rapid.T) {
 				for i, l := range table.owned {
 					if l.busy != (out[i] != nil) || l.floor > l.reach {
@@ -462,7 +484,7 @@ func TestJournalsAreReadFromTheLastSettle(t *testing.T) {
 		t.Errorf("the check begins at %d, and no entry was settled", n)
 	}
 	table.Claimed(g)
-	table.Settled(g, &Settlement{First: 3}, nil)
+	table.home(Settled(g, &Settlement{First: 3}), nil)
 	if n := first(); n != 3 {
 		t.Errorf("the check begins at %d, and 3 was settled last", n)
 	}
