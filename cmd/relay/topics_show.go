@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -51,7 +52,8 @@ func (c *topicsShowCommand) run(ctx context.Context, p *program) error {
 			}
 			in, err := doctor.ReadTopic(ctx, conn, c.Topic, nil)
 			if err != nil {
-				return fmt.Errorf("kafka (without --kafka-brokers it is left out): %w", err)
+				// Not wrapped: the end of a broker's time is no wait for a lock of the database.
+				return errors.New("kafka (without --kafka-brokers it is left out): " + err.Error())
 			}
 			shown.Kafka = &in
 		}

@@ -92,9 +92,16 @@ func (f *findings) add(severity Severity, check, found, means, next string) {
 	f.list = append(f.list, Finding{Check: check, Severity: severity, Found: found, Means: means, Next: next})
 }
 
+// failedAtKafka is failed for an error of a broker: one that is silent holds no lock of the database.
+func (f *findings) failedAtKafka(check string, err error) {
+	f.add(Fail, check, "could not look: "+err.Error(), notKnown, "Read the error.")
+}
+
+const notKnown = "What cannot be looked at is not known to work."
+
 func (f *findings) failed(check string, err error) {
 	err = pgsession.Advise(err)
-	const means, next = "What cannot be looked at is not known to work.", "Read the error."
+	const means, next = notKnown, "Read the error."
 	if waited(err) {
 		f.add(Fail, check, "could not look: "+err.Error(), means, seeLocks)
 		return

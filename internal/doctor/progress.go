@@ -27,7 +27,7 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 			continue
 		}
 		if l, err := lagging(ctx, client, c); err != nil {
-			f.failed("progress "+c.Consumer, err)
+			f.failedAtKafka("progress "+c.Consumer, err)
 		} else {
 			f.lag(c.Consumer, l)
 		}
@@ -56,7 +56,7 @@ func (f *findings) lag(consumer string, l lag) {
 				g.advice("consumer_name = '"+consumer+"' and "))
 			continue
 		}
-		f.failed(check, err)
+		f.failedAtKafka(check, err)
 	}
 	switch {
 	case l.late > 0:
