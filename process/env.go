@@ -25,7 +25,8 @@ import (
 )
 
 // Env reads settings from the environment variables that begin with a prefix. Its methods record errors, which Err
-// returns. An empty variable counts as not set.
+// returns. An empty variable counts as not set. The prefix is the program's own: Err refuses a variable that begins
+// with it and that nothing has read, such as a misspelt one, but for those that Kubernetes sets for services.
 type Env struct {
 	prefix string
 	asked  []string

@@ -82,7 +82,8 @@ type Health struct {
 	// Ready returns nil when the program can do its work. It is called after Prepare, at most once a second, with two
 	// seconds of time. Nil: always ready. Leave Kafka out of it: no other process would be more ready.
 	Ready func(ctx context.Context) error
-	// Moving returns nil unless work waits and none gets done: see [Moving]. Nil: always moving.
+	// Moving returns nil unless work waits and none gets done: see [Moving] for a consumer's; a relay's is an error
+	// when its Stalled is longer than you accept. Nil: always moving.
 	Moving func() error
 	// Metrics answers /metrics. Nil: 404.
 	Metrics http.Handler
