@@ -15,6 +15,7 @@ type OfPartition struct {
 	Partition int32  `line:"" default:"-1" shown:"(required)" help:"Its number."`
 }
 
+// String returns topic/partition.
 func (p OfPartition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.Partition) }
 
 func (p OfPartition) check() error {

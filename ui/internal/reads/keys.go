@@ -36,6 +36,7 @@ func (d *Database) unknownOperations(ctx context.Context) ([]keysoperator.Operat
 	return d.OperationsOf(ctx, keysoperator.Filter{Limit: Page + 1})
 }
 
+// OperationsOf reads the operations that a filter lets through.
 func (d *Database) OperationsOf(ctx context.Context, f keysoperator.Filter) ([]keysoperator.Operation, error) {
 	o, err := d.Idempotency(Viewer)
 	if err != nil {
