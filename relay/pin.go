@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/outcome"
-	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -21,7 +21,7 @@ func (o *Outbox) Pin(ctx context.Context, cluster, topic string, partitions int)
 		home, pinned, err := o.pin(ctx, cluster, topic, partitions)
 		switch {
 		case err != nil:
-			return 0, &outage.PostgresError{
+			return 0, &pg.Error{
 				What: fmt.Sprintf("relay: pinning the partition count of topic %q", topic), Err: err,
 			}
 		case home != "" && cluster != "" && home != cluster:

@@ -17,6 +17,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
@@ -219,7 +220,7 @@ func (r *Cycle) reportPassed(d *delivery.Delivery, verdicts []error) {
 // ReportPublish records the end of an attempt. A topic that cannot be pinned is the database's failure.
 func (r *Cycle) ReportPublish(part string, failure error) {
 	pins := part + ", pins"
-	if _, pin := errors.AsType[*outage.PostgresError](failure); pin {
+	if _, pin := errors.AsType[*pg.Error](failure); pin {
 		r.Postgres.Report(pins, failure, time.Now())
 		return
 	}

@@ -118,13 +118,3 @@ func NewBackOff() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
 		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
 }
-
-// PostgresError is an error of the outbox's database, among the verdicts of a publisher.
-type PostgresError struct {
-	What string
-	Err  error
-}
-
-func (e *PostgresError) Error() string { return e.What + ": " + e.Err.Error() }
-
-func (e *PostgresError) Unwrap() error { return e.Err }

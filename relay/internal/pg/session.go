@@ -164,3 +164,15 @@ func Begin(timeout time.Duration, mode string, queue func(b *pgx.Batch)) *pgx.Ba
 }
 
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
+
+// Error is an error of the outbox's database, among the verdicts of a publisher.
+type Error struct {
+	What string
+	Err  error
+}
+
+// Error returns what failed, and why.
+func (e *Error) Error() string { return e.What + ": " + e.Err.Error() }
+
+// Unwrap returns why.
+func (e *Error) Unwrap() error { return e.Err }
