@@ -44,12 +44,12 @@ func archive(q *request) error {
 				p.Lists = append(p.Lists, archiveList{DB: d.Name, ReadOnly: !st.MayChange, Part: true})
 				continue
 			}
-			found, _ := d.Archive.Get(q.Context(), q.h.cfg.Timeout)
-			one := archiveList{DB: d.Name, ReadOnly: !st.MayChange, Days: found.List}
-			if found.Err != nil {
-				one.Away = reads.Away(found.Err)
+			found, _, err := d.Archive.Get(q.Context(), q.h.cfg.Timeout)
+			one := archiveList{DB: d.Name, ReadOnly: !st.MayChange, Days: found}
+			if err != nil {
+				one.Away = reads.Away(err)
 			}
-			for _, day := range found.List {
+			for _, day := range found {
 				one.Events, one.Bytes = one.Events+max(day.Events, 0), one.Bytes+day.Bytes
 			}
 			if n := len(one.Days); n > mostDays {
@@ -133,9 +133,8 @@ func planReplay(q *request) error {
 		return err
 	}
 	c.Events = plan.Events
-	st, _ := q.db.State.Get(q.Context(), q.h.cfg.Timeout)
 	return q.render("replay", http.StatusOK, view{Title: "Plan of a replay", Nav: "archive", Body: planPage{
-		DB: q.db.Name, Choice: c, Form: c.form(), Plan: plan, Twice: plan.Events - plan.IDs, ReadOnly: !st.MayChange,
+		DB: q.db.Name, Choice: c, Form: c.form(), Plan: plan, Twice: plan.Events - plan.IDs, ReadOnly: q.readsOnly(),
 		DryRun:  q.db.Command(append([]string{"replay", "--dry-run"}, c.flags()...)...),
 		Command: q.db.WithReason(append([]string{"replay"}, c.flags()...)...),
 	}})

@@ -37,11 +37,11 @@ func auditLog(q *request) error {
 			if !st.Has(where) {
 				continue
 			}
-			found, _ := d.Audits[where].Get(q.Context(), q.h.cfg.Timeout)
-			if found.Err != nil {
-				p.Away = append(p.Away, ailing{d.Name, reads.Away(found.Err)})
+			found, _, err := d.Audits[where].Get(q.Context(), q.h.cfg.Timeout)
+			if err != nil {
+				p.Away = append(p.Away, ailing{d.Name, reads.Away(err)})
 			}
-			for _, e := range found.List {
+			for _, e := range found {
 				if !q.who.Scope.sees(e.Tenant, e.Topic) {
 					continue
 				}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -69,6 +70,29 @@ func TestDatabaseGoesAway(t *testing.T) {
 		t.Errorf("%d", status)
 	}
 	wants(t, page, "This cannot be shown now")
+}
+
+// TestDatabaseHangs: a page that waited in vain does not show what was known before as if it were of now.
+func TestDatabaseHangs(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	proxy, database := through(t, db)
+	s := serve(t, ui.Config{Timeout: 2 * time.Second}, database)
+	for path, nothing := range map[string]string{
+		"/keys": "No key is blocked", "/failures": "Nothing waits for a person.", "/": "Backlog 0 events",
+	} {
+		pgtest.Await(t, "nothing is known to wait", func() (bool, error) { return contains(s.get(path), nothing), nil })
+		ui.Settle(s.h)
+		proxy.Pause()
+		free := ui.Occupy(s.h) // the page's time ends before the read's
+		page := s.get(path)
+		wants(t, page, "This database cannot be looked at", "Not known since ")
+		if contains(page, nothing) {
+			t.Errorf("%s says that nothing waits:\n%s", path, words(page))
+		}
+		free()
+		proxy.Resume()
+	}
 }
 
 // TestNoTables: an address that leads to the wrong place says so.

@@ -37,6 +37,18 @@ func chain(q *request) error {
 	return q.render("chain", http.StatusOK, view{Title: "Chain", Nav: "chain", Live: true, Body: p})
 }
 
+// ends returns the doctor's look at Kafka, and why there is none: ends that are old would make each lag too small.
+func (q *request) ends(d *reads.Database) (x reads.Examination, why string) {
+	x, _, err := d.Findings.Get(q.Context(), 0)
+	switch {
+	case err != nil:
+		return reads.Examination{}, reads.Away(err)
+	case x.EndsErr != nil:
+		return x, "Kafka says: " + x.EndsErr.Error()
+	}
+	return x, ""
+}
+
 func (q *request) chainOf(d *reads.Database) chainOf {
 	c := chainOf{Name: d.Name}
 	st, _, why := q.stateOf(d)
@@ -46,8 +58,8 @@ func (q *request) chainOf(d *reads.Database) chainOf {
 	if st.Outbox != nil {
 		c.Steps = append(c.Steps, q.h.outboxSteps(d, st)...)
 	}
-	x, _ := d.Findings.Get(q.Context(), 0)
-	c.Steps = append(c.Steps, q.h.kafkaStep(st, x))
+	x, why := q.ends(d)
+	c.Steps = append(c.Steps, q.h.kafkaStep(st, x, why))
 	for _, one := range st.Inbox {
 		c.Steps = append(c.Steps, q.h.effects(d, one, x))
 	}
@@ -107,15 +119,15 @@ func alive(relays int) string {
 	return fmt.Sprintf("%d relays are alive", relays)
 }
 
-func (h *Handler) kafkaStep(st reads.State, x reads.Examination) step {
+func (h *Handler) kafkaStep(st reads.State, x reads.Examination, why string) step {
 	s := step{Name: "Kafka", Count: "–", Severity: well}
 	switch {
 	case h.cfg.Kafka == nil:
 		s.Why = "Not asked: this page knows no brokers."
 	case x.EndsErr != nil:
 		s.Severity, s.Why = bad, "It does not answer as it should: "+x.EndsErr.Error()
-	case x.Ends == nil:
-		s.Why = "Not asked yet."
+	case why != "":
+		s.Why = "Not known: " + why
 	case len(st.Inbox) == 0:
 		s.Why = "No consumer of this database says which topics it reads."
 	default:

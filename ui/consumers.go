@@ -62,11 +62,8 @@ func consumers(q *request) error {
 		case !st.HasInbox:
 			continue
 		}
-		x, _ := d.Findings.Get(q.Context(), 0)
-		one := consumersList{DB: d.Name, ReadOnly: !st.MayChange}
-		if x.EndsErr != nil {
-			one.Kafka = x.EndsErr.Error()
-		}
+		x, ends := q.ends(d)
+		one := consumersList{DB: d.Name, ReadOnly: !st.MayChange, Kafka: ends}
 		for _, f := range x.Findings {
 			if f.Check == "inbox days" && (one.Days == nil || one.Days.Severity == doctor.OK) {
 				days := q.h.guided(d, f)

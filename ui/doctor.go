@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -20,6 +21,7 @@ type examined struct {
 	Name     string
 	Away     string
 	At       time.Time // zero: the doctor has not finished
+	Unsure   string    // why the findings are not those of now
 	Findings []finding
 	Counts   map[string]int
 }
@@ -34,7 +36,7 @@ func doctorPage(q *request) error {
 		st, _, why := q.stateOf(d)
 		if one.Away = why; why == "" {
 			var list []doctor.Finding
-			list, one.At = q.examined(d, st)
+			list, one.At, one.Unsure = q.examined(d, st)
 			for _, f := range list {
 				one.Counts[string(f.Severity)]++
 				one.Findings = append(one.Findings, q.h.guided(d, f))
@@ -48,19 +50,27 @@ func doctorPage(q *request) error {
 	return q.render("doctor", http.StatusOK, view{Title: "Doctor", Nav: "doctor", Live: true, Body: p})
 }
 
-// examined returns the doctor's findings, and when it looked. The first request waits a little. The finding about
-// idempotency keys is as new as the state.
-func (q *request) examined(d *reads.Database, st reads.State) (list []doctor.Finding, at time.Time) {
-	x, at := d.Findings.Get(q.Context(), 0)
-	if at.IsZero() {
-		x, at = d.Findings.Get(q.Context(), min(firstLook, q.left()))
+// examined returns the doctor's findings, when it looked, and why that is not now. A request that finds none, or old
+// ones, waits a little. The finding about idempotency keys is as new as the state.
+func (q *request) examined(d *reads.Database, st reads.State) (list []doctor.Finding, at time.Time, unsure string) {
+	x, at, err := d.Findings.Get(q.Context(), 0)
+	if _, old := errors.AsType[*reads.UnknownError](err); old {
+		x, at, err = d.Findings.Get(q.Context(), min(firstLook, q.left()))
 	}
-	restored, _ := d.Restored.Get(q.Context(), 0)
+	if err != nil {
+		unsure = reads.Away(err)
+	}
+	restored, _, err := d.Restored.Get(q.Context(), 0)
 	list = slices.Concat(x.Findings, restored)
+	if err != nil {
+		list = append(list, doctor.Finding{
+			Check: "restored", Severity: doctor.Skip, Found: "not looked at: " + reads.Away(err),
+		})
+	}
 	if st.Keys != nil {
 		list = append(list, doctor.Keys(d.Subject(true), st.Keys.Stuck, nil))
 	}
-	return list, at
+	return list, at, unsure
 }
 
 // examineNow runs the doctor at once, for all viewers. It changes nothing.
@@ -73,8 +83,8 @@ func examineNow(q *request) error {
 				d.Findings.Changed()
 				d.Restored.Changed()
 			}
-			d.Findings.Get(ctx, wait)
-			d.Restored.Get(ctx, wait)
+			_, _, _ = d.Findings.Get(ctx, wait)
+			_, _, _ = d.Restored.Get(ctx, wait)
 		}
 	}
 	http.Redirect(q.w, q.Request, q.h.path("doctor"), http.StatusSeeOther)

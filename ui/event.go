@@ -73,12 +73,11 @@ type eventPage struct {
 func (q *request) eventPage(e reads.Event) *eventPage {
 	id := fmt.Sprint(e.ID)
 	where := q.PathValue("side")
-	st, _ := q.db.State.Get(q.Context(), q.h.cfg.Timeout)
 	command := func(verb string, flags ...string) string {
 		return q.db.WithReason(reads.ParkedArgs(where, verb, append([]string{"--id", id}, flags...)...)...)
 	}
 	return &eventPage{
-		DB: q.db.Name, Side: where, Event: e, ReadOnly: !st.MayChange, Path: q.pathOf(e.MessageID),
+		DB: q.db.Name, Side: where, Event: e, ReadOnly: q.readsOnly(), Path: q.pathOf(e.MessageID),
 		Release: command("release"), Discard: command("discard"),
 		Reveal:    q.db.Command(reads.ParkedArgs(where, "show", "--id", id, "--payload")...),
 		EditUsage: command("edit", "--payload-file", "new.bin"),

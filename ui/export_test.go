@@ -33,6 +33,19 @@ func Changed(h *Handler) {
 // ForSome are the routes that people with a Scope get to.
 var ForSome = forSome
 
+// Occupy takes all places for looks, as databases that hang do, until free is called.
+func Occupy(h *Handler) (free func()) {
+	n := cap(h.most.Looks)
+	for range n {
+		h.most.Looks <- struct{}{}
+	}
+	return func() {
+		for range n {
+			<-h.most.Looks
+		}
+	}
+}
+
 // Settle ends what a Handler does by itself.
 func Settle(h *Handler) { h.settle(time.Minute) }
 

@@ -55,14 +55,14 @@ func failures(q *request) error {
 				continue
 			}
 			one := failuresList{DB: d.Name, Side: where}
-			found, _ := d.Failures[where].Get(q.Context(), q.h.cfg.Timeout)
-			if found.Err != nil {
-				one.Away = reads.Away(found.Err)
+			found, _, err := d.Failures[where].Get(q.Context(), q.h.cfg.Timeout)
+			if err != nil {
+				one.Away = reads.Away(err)
 			}
-			if len(found.List) == admin.MostGrouped && q.who.Scope == nil {
+			if len(found) == admin.MostGrouped && q.who.Scope == nil {
 				one.Capped = admin.MostGrouped
 			}
-			for _, g := range admin.GroupFailures(q.who.Scope.failures(found.List), every) {
+			for _, g := range admin.GroupFailures(q.who.Scope.failures(found), every) {
 				one.Groups = append(one.Groups, failureGroup{g, likeOf(g, every).query()})
 			}
 			p.Any = p.Any || len(one.Groups) > 0
@@ -181,8 +181,7 @@ func showGroup(q *request) error {
 	if err != nil {
 		return err
 	}
-	st, _ := q.db.State.Get(q.Context(), q.h.cfg.Timeout)
-	p := groupPage{DB: q.db.Name, Side: where, Group: l, ReadOnly: !st.MayChange, Most: mostAtOnce}
+	p := groupPage{DB: q.db.Name, Side: where, Group: l, ReadOnly: q.readsOnly(), Most: mostAtOnce}
 	if p.More = len(list) > mostAtOnce; p.More {
 		list = list[:mostAtOnce]
 	}

@@ -72,17 +72,18 @@ func (q *request) operationsIn(d *reads.Database, p operationsPage) operationsLi
 		list.Found, list.Unsearched = withCommands(d, found.Operations), found.Unsearched
 		return list
 	}
-	var found reads.Listed[keysoperator.Operation]
+	var found []keysoperator.Operation
+	var err error
 	if p.Operation == "" {
-		found, _ = d.Operations.Get(q.Context(), q.h.cfg.Timeout)
+		found, _, err = d.Operations.Get(q.Context(), q.h.cfg.Timeout)
 	} else {
-		found.List, found.Err = d.OperationsOf(ctx, keysoperator.Filter{Operation: p.Operation, Limit: reads.Page + 1})
+		found, err = d.OperationsOf(ctx, keysoperator.Filter{Operation: p.Operation, Limit: reads.Page + 1})
 	}
-	if found.Err != nil {
-		list.Away = reads.Away(found.Err)
+	if err != nil {
+		list.Away = reads.Away(err)
 		return list
 	}
-	all := withCommands(d, found.List)
+	all := withCommands(d, found)
 	n := slices.IndexFunc(all, func(o operation) bool { return !o.Stuck })
 	if n < 0 {
 		n = len(all)

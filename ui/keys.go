@@ -58,28 +58,26 @@ func blockedKeys(q *request) error {
 // keysOf lists the blocked keys of a filter, or the shared list of all.
 func (q *request) keysOf(d *reads.Database, where string, f filter) keysList {
 	list := keysList{DB: d.Name, Side: where}
-	var found reads.Listed[admin.BlockedKey]
+	var found []admin.BlockedKey
+	var err error
 	if f == (filter{}) && q.who.Scope == nil {
-		found, _ = d.Keys[where].Get(q.Context(), q.h.cfg.Timeout)
+		found, _, err = d.Keys[where].Get(q.Context(), q.h.cfg.Timeout)
 	} else {
 		ctx, cancel := q.bounded()
 		defer cancel()
-		s, err := d.Side(where, f.Consumer, reads.Viewer)
-		if err == nil {
-			found.List, err = q.who.Scope.of(s).BlockedKeys(ctx, admin.BlockedFilter{
+		var s reads.Side
+		if s, err = d.Side(where, f.Consumer, reads.Viewer); err == nil {
+			found, err = q.who.Scope.of(s).BlockedKeys(ctx, admin.BlockedFilter{
 				Topic: f.Topic, Key: f.Key, Code: f.Code, OlderThan: f.OlderThan, Limit: reads.Page + 1,
 			})
 		}
-		found.Err = err
 	}
-	if found.Err != nil {
-		list.Away = reads.Away(found.Err)
+	if err != nil {
+		list.Away = reads.Away(err)
 		return list
 	}
-	if list.More = len(found.List) > reads.Page; list.More {
-		found.List = found.List[:reads.Page]
-	}
-	for _, k := range found.List {
+	found, list.More = firstPage(found)
+	for _, k := range found {
 		of := verbs.ParkedKey{Tenant: k.Tenant, Topic: k.Topic, Key: k.Key, Where: verbs.Side(where)}
 		names := ofConsumer(where, k.Consumer)
 		list.Keys = append(list.Keys, blockedKey{

@@ -20,6 +20,7 @@ type overviewDatabase struct {
 	Wrong    []finding
 	Fine     []finding
 	Examined time.Time // of the findings; zero: the doctor has not finished
+	Unsure   string    // why the findings are not those of now
 	ReadOnly bool
 }
 
@@ -57,7 +58,7 @@ func overviewOne(q *request) error {
 func (q *request) overviewPage(databases ...*reads.Database) (p overviewPage) {
 	for _, d := range databases {
 		one := q.overviewOf(d)
-		if one.Away != "" || one.Examined.IsZero() {
+		if one.Away+one.Unsure != "" {
 			p.Unknown++
 		}
 		for _, f := range one.Wrong {
@@ -96,8 +97,8 @@ func (q *request) overviewOf(d *reads.Database) overviewDatabase {
 	if st.Keys != nil {
 		one.Figures = append(one.Figures, q.h.keyFigures(*st.Keys)...)
 	}
-	list, at := q.examined(d, st)
-	one.Examined = at
+	var list []doctor.Finding
+	list, one.Examined, one.Unsure = q.examined(d, st)
 	for _, f := range list {
 		g := q.h.guided(d, f)
 		switch f.Severity {
@@ -121,6 +122,7 @@ type overviewLine struct {
 	Fails       int
 	Warns       int
 	Looking     bool      // the doctor has not finished
+	Unsure      string    // why its findings are not those of now
 	Cells       []*figure // by column; nil: the database has no such figure
 	First, More string    // the worst finding, and how many others there are
 }
@@ -161,7 +163,9 @@ func (l *overviewLine) rank() int {
 }
 
 func lineOf(d *overviewDatabase, columns []string) overviewLine {
-	l := overviewLine{Name: d.Name, Away: d.Away, Looking: d.Away == "" && d.Examined.IsZero(), Severity: well}
+	l := overviewLine{
+		Name: d.Name, Away: d.Away, Looking: d.Away == "" && d.Examined.IsZero(), Unsure: d.Unsure, Severity: well,
+	}
 	for _, name := range columns {
 		var cell *figure
 		if at := slices.IndexFunc(d.Figures, func(f figure) bool { return f.Name == name }); at >= 0 {
@@ -179,7 +183,7 @@ func lineOf(d *overviewDatabase, columns []string) overviewLine {
 	switch {
 	case d.Away != "" || l.Fails > 0:
 		l.Severity = bad
-	case l.Warns > 0 || l.Looking:
+	case l.Warns > 0 || l.Unsure != "":
 		l.Severity = look
 	}
 	if len(d.Wrong) > 0 {

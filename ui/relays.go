@@ -26,6 +26,7 @@ type relaysList struct {
 	LastOut     time.Time // when events last left the outbox, within the past hour
 	WAL         *relay.WALStatus
 	Wrong       []finding // the doctor's findings about relays
+	Unsure      string    // why these are not known
 	Command     string
 	Inbox       bool
 	Workers     []workerView
@@ -110,16 +111,19 @@ func relays(q *request) error {
 func (q *request) fillRelays(one *relaysList, d *reads.Database) {
 	st, _, _ := q.stateOf(d)
 	one.Outbox, one.LastOut, one.WAL = true, d.LastOut(), st.Outbox.WAL
-	read, _ := d.Relays.Get(q.Context(), q.h.cfg.Timeout)
-	if read.Err != nil {
-		one.Away = reads.Away(read.Err)
+	read, _, err := d.Relays.Get(q.Context(), q.h.cfg.Timeout)
+	if err != nil {
+		one.Away = reads.Away(err)
 		return
 	}
 	one.Cluster = read.Cluster
 	for _, r := range read.List {
 		one.Relays = append(one.Relays, relayView{r})
 	}
-	x, _ := d.Findings.Get(q.Context(), 0)
+	x, _, err := d.Findings.Get(q.Context(), 0)
+	if err != nil {
+		one.Unsure = reads.Away(err)
+	}
 	for _, f := range x.Findings {
 		if f.Severity != doctor.OK && f.Severity != doctor.Skip && slices.Contains(aboutRelays, f.Check) {
 			one.Wrong = append(one.Wrong, q.h.guided(d, f))

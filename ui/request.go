@@ -98,12 +98,15 @@ func (q *request) render(name string, status int, v view) error {
 	return nil
 }
 
-// badges counts what waits for an operator, as far as it has been read.
+// badges counts what waits for an operator, as far as it has been read; -1: not all of it.
 func (h *Handler) badges(ctx context.Context) map[string]int64 {
 	counts := map[string]int64{}
 	counts["archive"] = h.replays.running()
 	for _, d := range h.databases {
-		st, _ := d.State.Get(ctx, 0)
+		st, _, err := d.State.Get(ctx, 0)
+		if err != nil {
+			counts["overview"] = -1
+		}
 		if st.Outbox != nil {
 			counts["keys"] += st.Outbox.ParkedKeys
 			counts["topics"] += st.Outbox.PausedTopics
@@ -125,25 +128,28 @@ func (h *Handler) badges(ctx context.Context) map[string]int64 {
 
 // stateOf returns the state of a database, when it was read, and why there is none.
 func (q *request) stateOf(d *reads.Database) (st reads.State, at time.Time, why string) {
-	st, at = d.State.Get(q.Context(), q.left())
-	switch {
-	case at.IsZero():
-		why = "It has not answered yet."
-	case st.Err != nil:
-		why = reads.Away(st.Err)
+	st, at, err := d.State.Get(q.Context(), q.left())
+	if err != nil {
+		why = reads.Away(err)
 	}
 	return st, at, why
 }
 
-// left returns how long the page may still wait for all databases. Its first call starts all reads.
+// readsOnly reports whether the role may change nothing. One that is not known gets buttons: Postgres refuses it.
+func (q *request) readsOnly() bool {
+	st, _, err := q.db.State.Get(q.Context(), q.left())
+	return err == nil && !st.MayChange
+}
+
+// left returns how long the page may still wait for all databases, never zero. Its first call starts all reads.
 func (q *request) left() time.Duration {
 	if q.until.IsZero() {
 		q.until = time.Now().Add(q.h.cfg.Timeout)
 		for _, d := range q.h.databases {
-			d.State.Get(q.Context(), 0)
+			_, _, _ = d.State.Get(q.Context(), 0)
 		}
 	}
-	return max(time.Until(q.until), 0)
+	return max(time.Until(q.until), 1)
 }
 
 // firstPage cuts a list that was read with one extra row.

@@ -74,24 +74,24 @@ func scheduled(q *request) error {
 // scheduledIn lists the scheduled events of a filter, or the shared list of all.
 func (q *request) scheduledIn(d *reads.Database, shown scheduledFilter, f operator.ScheduledFilter) scheduledList {
 	list := scheduledList{DB: d.Name}
-	var found reads.Listed[operator.ScheduledEvent]
+	var found []operator.ScheduledEvent
+	var err error
 	if shown == (scheduledFilter{}) && q.who.Scope == nil {
-		found, _ = d.Scheduled.Get(q.Context(), q.h.cfg.Timeout)
+		found, _, err = d.Scheduled.Get(q.Context(), q.h.cfg.Timeout)
 	} else {
 		ctx, cancel := q.bounded()
 		defer cancel()
-		o, err := d.Outbox(reads.Viewer)
-		if err == nil {
-			found.List, err = q.who.Scope.scheduled(ctx, o, f)
+		var o *operator.Operator
+		if o, err = d.Outbox(reads.Viewer); err == nil {
+			found, err = q.who.Scope.scheduled(ctx, o, f)
 		}
-		found.Err = err
 	}
-	if found.Err != nil {
-		list.Away = reads.Away(found.Err)
+	if err != nil {
+		list.Away = reads.Away(err)
 		return list
 	}
-	found.List, list.More = firstPage(found.List)
-	for _, e := range found.List {
+	found, list.More = firstPage(found)
+	for _, e := range found {
 		one := scheduledEvent{ScheduledEvent: e, Overdue: time.Now().After(e.Due)}
 		one.Cancel = reads.CommandOf(d, verbs.CancelScheduled{Seq: e.Seq, Due: one.DueText()})
 		list.Events = append(list.Events, one)

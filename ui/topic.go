@@ -1,9 +1,11 @@
 package ui
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/relay"
@@ -27,6 +29,7 @@ type topicPage struct {
 	Most         bool  // more events are held than were counted
 	Partitions   []topicPartition
 	Readers      []readerView
+	Unread       string // databases whose consumers are not known
 	Held         []heldEvent
 	MoreHeld     bool
 	HeldSays     string
@@ -91,24 +94,24 @@ func (q *request) fillTopic(p *topicPage, name string) error {
 	if !q.who.Scope.whole(name) { // the figures count all tenants
 		return unknown
 	}
-	readers := reads.Readers(q.Context(), q.h.databases, name)
+	readers, unread := reads.Readers(q.Context(), q.h.databases, name)
+	p.Unread = strings.Join(unread, ", ")
 	// A request for an unknown name leaves nothing in memory, and does not ask Kafka.
-	known, _ := q.db.Topics.Get(q.Context(), q.h.cfg.Timeout)
+	known, _, err := q.db.Topics.Get(q.Context(), q.h.cfg.Timeout)
 	switch {
-	case len(readers) > 0, slices.ContainsFunc(known.List, func(t operator.Topic) bool { return t.Topic == name }):
-	case known.Err != nil && !reads.Absent(known.Err):
-		p.Away = reads.Away(known.Err)
+	case len(readers) > 0, slices.ContainsFunc(known, func(t operator.Topic) bool { return t.Topic == name }):
+	case err != nil && !reads.Absent(err):
+		p.Away = reads.Away(err)
+		return nil
+	case len(unread) > 0: // a consumer of these may know it
+		p.Away = "It is not in this outbox, and these databases have not answered: " + p.Unread + "."
 		return nil
 	default:
 		return unknown
 	}
-	t, at := q.db.Detail(name, q.h.databases).Get(q.Context(), 2*q.h.cfg.Timeout)
-	switch {
-	case at.IsZero():
-		p.Away = "It has not answered yet."
-		return nil
-	case t.Err != nil:
-		p.Away = reads.Away(t.Err)
+	t, _, err := q.db.Detail(name, q.h.databases).Get(q.Context(), 2*q.h.cfg.Timeout)
+	if err = cmp.Or(err, t.Err); err != nil {
+		p.Away = reads.Away(err)
 	}
 	p.Outbox, p.Kafka = t.Outbox, t.Kafka
 	if t.KafkaErr != nil {

@@ -35,11 +35,11 @@ func topics(q *request) error {
 			continue
 		}
 		one := topicsList{DB: d.Name, ReadOnly: !st.MayChange}
-		found, _ := d.Topics.Get(q.Context(), q.h.cfg.Timeout)
-		if found.Err != nil {
-			one.Away = reads.Away(found.Err)
+		found, _, err := d.Topics.Get(q.Context(), q.h.cfg.Timeout)
+		if err != nil {
+			one.Away = reads.Away(err)
 		}
-		for _, t := range found.List {
+		for _, t := range found {
 			if !q.who.Scope.whole(t.Topic) {
 				continue
 			}

@@ -14,6 +14,9 @@ const featureNotSupported = "0A000"
 
 // Away explains an error of a database, and says what to do.
 func Away(err error) string {
+	if unknown, ok := errors.AsType[*UnknownError](err); ok {
+		return unknown.Error()
+	}
 	switch {
 	case pgerr.Is(err, pgerr.TooManyConnections):
 		return "Postgres answers, and has no connection left for this page, nor for relays and workers of its role. " +

@@ -44,16 +44,16 @@ type Database struct {
 
 	State     *Shared[State]
 	Findings  *Shared[Examination]
-	Topics    *Shared[Listed[operator.Topic]]
-	Keys      map[string]*Shared[Listed[admin.BlockedKey]] // by side
-	Audits    map[string]*Shared[Listed[admin.AuditEntry]] // by side, and of idempotency keys
-	Scheduled *Shared[Listed[operator.ScheduledEvent]]
-	Archive   *Shared[Listed[operator.ArchiveDay]]
-	Relays    *Shared[Relays]
+	Topics    *Shared[[]operator.Topic]
+	Keys      map[string]*Shared[[]admin.BlockedKey] // by side
+	Audits    map[string]*Shared[[]admin.AuditEntry] // by side, and of idempotency keys
+	Scheduled *Shared[[]operator.ScheduledEvent]
+	Archive   *Shared[[]operator.ArchiveDay]
+	Relays    *Shared[operator.Relays]
 	Restored  *Shared[[]doctor.Finding] // whether Kafka has newer events than the outbox
 	// operations with an unknown outcome: first the stuck ones, then those that recovery still works on.
-	Operations *Shared[Listed[keysoperator.Operation]]
-	Failures   map[string]*Shared[Listed[admin.Failure]] // by side
+	Operations *Shared[[]keysoperator.Operation]
+	Failures   map[string]*Shared[[]admin.Failure] // by side
 
 	mu      sync.Mutex
 	history []Point                   // the last hour, the newest last
@@ -62,7 +62,6 @@ type Database struct {
 
 // State is the result of a few cheap statements.
 type State struct {
-	Err       error                             // the database cannot be read
 	Outbox    *relay.Sample                     // nil: no outbox, or the role may not read it
 	Inbox     []inboxoperator.ConsumerDiagnosis // nil: no inbox, or the role may not read it
 	HasInbox  bool                              // also without consumers
@@ -102,19 +101,19 @@ func New(d At, cfg Config, most Limits) (*Database, error) {
 	one.State = &Shared[State]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.look, slots: most.Looks}
 	one.Findings = &Shared[Examination]{
 		every: max(examineEvery, cfg.Refresh), timeout: 3 * cfg.Timeout, slots: most.examinations,
-		read: func(ctx context.Context) Examination { return one.examine(ctx) },
+		read: one.examine,
 	}
 	one.Restored = &Shared[[]doctor.Finding]{
 		every: max(restoredEvery, cfg.Refresh), timeout: 2*cfg.Timeout + doctor.TailTimeout,
 		slots: most.examinations,
-		read: func(ctx context.Context) []doctor.Finding {
-			if st, _ := one.State.Get(ctx, cfg.Timeout); st.Outbox == nil {
-				return nil
+		read: func(ctx context.Context) ([]doctor.Finding, error) {
+			if st, _, err := one.State.Get(ctx, cfg.Timeout); err != nil || st.Outbox == nil {
+				return nil, err
 			}
-			return doctor.Restored(ctx, one.Subject(false))
+			return doctor.Restored(ctx, one.Subject(false)), nil
 		},
 	}
-	one.Relays = &Shared[Relays]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.readRelays}
+	one.Relays = &Shared[operator.Relays]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.readRelays}
 	one.Topics = list(cfg, func(ctx context.Context) ([]operator.Topic, error) {
 		o, err := one.Outbox(Viewer)
 		if err != nil {
@@ -122,9 +121,9 @@ func New(d At, cfg Config, most Limits) (*Database, error) {
 		}
 		return o.Topics(ctx)
 	})
-	one.Keys = map[string]*Shared[Listed[admin.BlockedKey]]{}
-	one.Audits = map[string]*Shared[Listed[admin.AuditEntry]]{}
-	one.Failures = map[string]*Shared[Listed[admin.Failure]]{}
+	one.Keys = map[string]*Shared[[]admin.BlockedKey]{}
+	one.Audits = map[string]*Shared[[]admin.AuditEntry]{}
+	one.Failures = map[string]*Shared[[]admin.Failure]{}
 	for _, where := range Sides {
 		one.Keys[where] = list(cfg, func(ctx context.Context) ([]admin.BlockedKey, error) {
 			s, err := one.Side(where, "", Viewer)
@@ -161,20 +160,8 @@ func New(d At, cfg Config, most Limits) (*Database, error) {
 	return one, nil
 }
 
-// listed is a list, or the error of its read.
-type Listed[T any] struct {
-	List []T
-	Err  error
-}
-
-func list[T any](cfg Config, read func(ctx context.Context) ([]T, error)) *Shared[Listed[T]] {
-	return &Shared[Listed[T]]{
-		every: cfg.Refresh, timeout: cfg.Timeout,
-		read: func(ctx context.Context) Listed[T] {
-			rows, err := read(ctx)
-			return Listed[T]{rows, err}
-		},
-	}
+func list[T any](cfg Config, read func(ctx context.Context) ([]T, error)) *Shared[[]T] {
+	return &Shared[[]T]{every: cfg.Refresh, timeout: cfg.Timeout, read: read}
 }
 
 // all returns the reads of what a change may change.
@@ -231,8 +218,7 @@ func (d *Database) sample(ctx context.Context) (relay.Sample, error) {
 }
 
 // look reads the state.
-func (d *Database) look(ctx context.Context) State {
-	var st State
+func (d *Database) look(ctx context.Context) (st State, err error) {
 	var mayOut, mayIn bool
 	sample, err := d.sample(ctx)
 	switch {
@@ -245,7 +231,7 @@ func (d *Database) look(ctx context.Context) State {
 		err = nil
 	}
 	if err != nil {
-		return State{Err: err}
+		return State{}, err
 	}
 	found, err := inboxoperator.Diagnose(ctx, d.Pool, d.Schema, true)
 	switch {
@@ -264,11 +250,11 @@ func (d *Database) look(ctx context.Context) State {
 		err = errNothing
 	}
 	if err != nil {
-		return State{Err: err}
+		return State{}, err
 	}
 	st.MayChange = mayOut || mayIn
 	st.Now = d.remember(st)
-	return st
+	return st, nil
 }
 
 var errNothing = errors.New("no tables of effectonce are here, or none that this role may read: " +
@@ -313,15 +299,15 @@ func (d *Database) Subject(readsOnly bool) doctor.Subject {
 }
 
 // examine runs the doctor, and asks Kafka for the ends of the partitions.
-func (d *Database) examine(ctx context.Context) Examination {
-	st, _ := d.State.Get(ctx, d.State.timeout)
-	if st.Err != nil {
-		return Examination{}
+func (d *Database) examine(ctx context.Context) (Examination, error) {
+	st, _, err := d.State.Get(ctx, d.State.timeout)
+	if err != nil {
+		return Examination{}, err
 	}
 	subject := d.Subject(!st.MayChange)
 	x := Examination{Findings: doctor.Examine(ctx, subject)}
 	if d.cfg.Kafka == nil {
-		return x
+		return x, nil
 	}
 	x.Ends = map[Partition]int64{}
 	var partitions []inboxoperator.PartitionState
@@ -335,7 +321,7 @@ func (d *Database) examine(ctx context.Context) Examination {
 			x.Ends[Partition{p.Topic, p.Partition}] = ends[i]
 		}
 	}
-	return x
+	return x, nil
 }
 
 // readArchive reads the days, for viewers without a Scope.
@@ -356,15 +342,8 @@ func (d *Database) readScheduled(ctx context.Context) ([]operator.ScheduledEvent
 	return o.Scheduled(ctx, operator.ScheduledFilter{Limit: Page + 1})
 }
 
-// Relays is the state of an outbox's relays.
-type Relays struct {
-	operator.Relays
-	Err error
-}
-
-func (d *Database) readRelays(ctx context.Context) Relays {
-	r, err := operator.ReadRelays(ctx, d.Pool, d.Schema)
-	return Relays{r, err}
+func (d *Database) readRelays(ctx context.Context) (operator.Relays, error) {
+	return operator.ReadRelays(ctx, d.Pool, d.Schema)
 }
 
 // Address returns the database's host, port and name, without the user.

@@ -2,6 +2,7 @@ package reads
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -19,37 +20,90 @@ func TestShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reads := 0
-		s := &Shared[int]{every: 5 * time.Second, timeout: time.Second, read: func(ctx context.Context) int {
+		s := &Shared[int]{every: 5 * time.Second, timeout: time.Second, read: func(ctx context.Context) (int, error) {
 			reads++
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():
 			}
-			return reads
+			return reads, nil
 		}}
 		for range 10 {
-			go s.Get(t.Context(), time.Second)
+			go func() { _, _, _ = s.Get(t.Context(), time.Second) }()
 		}
-		if v, at := s.Get(t.Context(), time.Second); v != 1 || at.IsZero() {
-			t.Errorf("%d of %v", v, at)
+		if v, at, err := s.Get(t.Context(), time.Second); v != 1 || at.IsZero() || err != nil {
+			t.Errorf("%d of %v, %v", v, at, err)
 		}
 		synctest.Wait()
-		if v, _ := s.Get(t.Context(), time.Second); v != 1 || reads != 1 {
+		if v, _, _ := s.Get(t.Context(), time.Second); v != 1 || reads != 1 {
 			t.Errorf("%d, and %d reads", v, reads)
 		}
 		s.Changed()
-		if v, _ := s.Get(t.Context(), time.Second); v != 2 {
+		if v, _, _ := s.Get(t.Context(), time.Second); v != 2 {
 			t.Errorf("after a change: %d", v)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		s.Changed()
 		cancel() // one Viewer's end is not the read's
-		s.Get(ctx, time.Second)
+		_, _, _ = s.Get(ctx, time.Second)
 		synctest.Wait()
 		<-time.After(200 * time.Millisecond)
-		if v, _ := s.Get(t.Context(), 0); v != 3 {
+		if v, _, _ := s.Get(t.Context(), 0); v != 3 {
 			t.Errorf("after a Viewer has gone: %d", v)
 		}
+	})
+}
+
+// TestSharedUnknown: who has waited in vain is told so: of what was never read, of what is older than it may be, and of
+// what has changed since. The read's own time ends a moment later than its viewers'.
+func TestSharedUnknown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hangs, refused := true, errors.New("refused")
+		s := &Shared[int]{every: 5 * time.Second, timeout: time.Second, read: func(ctx context.Context) (int, error) {
+			if !hangs {
+				return 7, nil
+			}
+			<-ctx.Done()
+			<-time.After(time.Millisecond) // the connection is closed
+			return 0, refused
+		}}
+		unknown := func(when string, wait time.Duration, since time.Time) {
+			t.Helper()
+			_, _, err := s.Get(t.Context(), wait)
+			told, ok := errors.AsType[*UnknownError](err)
+			if !ok || !told.Since.Equal(since) || Away(err) != told.Error() {
+				t.Errorf("%s: %v, want one since %v", when, err, since)
+			}
+		}
+		unknown("never read", time.Second, time.Time{})
+		<-time.After(time.Second)
+		if _, _, err := s.Get(t.Context(), 0); !errors.Is(err, refused) {
+			t.Errorf("a read that failed: %v", err)
+		}
+		hangs = false
+		s.Changed()
+		_, at, err := s.Get(t.Context(), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hangs = true
+		s.Changed()
+		unknown("changed since", time.Millisecond, at)
+		if v, _, err := s.Get(t.Context(), 0); v != 7 || err != nil {
+			t.Errorf("as of a moment ago: %d, %v", v, err)
+		}
+		<-time.After(2 * time.Second)
+		hangs = false
+		s.Changed()
+		if _, at, err = s.Get(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		hangs = true
+		<-time.After(time.Hour)
+		unknown("old", 0, at)
+		synctest.Wait()
+		<-time.After(2 * time.Second)
 	})
 }
 
@@ -60,14 +114,15 @@ func TestSharedSlots(t *testing.T) {
 		var under, most, reads atomic.Int64
 		slots := make(chan struct{}, 3)
 		for range 20 {
-			s := &Shared[int]{every: time.Hour, timeout: time.Minute, slots: slots, read: func(context.Context) int {
+			s := &Shared[int]{every: time.Hour, timeout: time.Minute, slots: slots}
+			s.read = func(context.Context) (int, error) {
 				n := under.Add(1)
 				defer under.Add(-1)
 				most.Store(max(most.Load(), n))
 				<-time.After(time.Second)
-				return int(reads.Add(1))
-			}}
-			go s.Get(t.Context(), 0)
+				return int(reads.Add(1)), nil
+			}
+			go func() { _, _, _ = s.Get(t.Context(), 0) }()
 		}
 		<-time.After(time.Minute)
 		if most.Load() != 3 || reads.Load() != 20 {

@@ -1,9 +1,12 @@
 package reads
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
+
+	"github.com/effectonce/effectonce/ui/internal/format"
 )
 
 // read is a Shared of any kind.
@@ -15,19 +18,33 @@ type read interface {
 // Shared is a cached read for all viewers. At most one read is under way, however many viewers wait for it.
 type Shared[T any] struct {
 	every, timeout time.Duration
-	read           func(ctx context.Context) T
+	read           func(ctx context.Context) (T, error)
 	slots          chan struct{} // limits the reads that are under way, of all Shared values with it; nil: no limit
 
-	mu    sync.Mutex
-	value T
-	at    time.Time     // when value was read; zero: never
-	stale bool          // changed since it was read
-	busy  chan struct{} // closed when the read under way ends; nil: none
+	mu      sync.Mutex
+	value   T
+	err     error
+	at      time.Time     // when value and err were read; zero: never
+	changes int           // how often it was changed
+	seen    int           // the changes before value was read
+	reading int           // the changes before the read under way
+	busy    chan struct{} // closed when the read under way ends; nil: none
 }
 
-// Get returns the last value, and when it was read; at is zero before the first read. It reads an old value again, and
-// waits for that read for at most wait.
-func (s *Shared[T]) Get(ctx context.Context, wait time.Duration) (value T, at time.Time) {
+// UnknownError says that a read has not ended: nothing is known since then, or at all.
+type UnknownError struct{ Since time.Time }
+
+func (e *UnknownError) Error() string {
+	if e.Since.IsZero() {
+		return "It has not answered yet."
+	}
+	return "Not known since " + format.UTC(e.Since) + ": it has not answered again."
+}
+
+// Get returns the last value, when it was read, and the error of that. It reads an old value again, and waits for that
+// read for at most wait. An UnknownError comes with a value that was never read, or is older than it should be. Without
+// a wait such a value may be older than the last change.
+func (s *Shared[T]) Get(ctx context.Context, wait time.Duration) (value T, at time.Time, err error) {
 	enough := time.NewTimer(wait)
 	defer enough.Stop()
 	for waiting := wait > 0; ; {
@@ -49,7 +66,10 @@ func (s *Shared[T]) Get(ctx context.Context, wait time.Duration) (value T, at ti
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.value, s.at
+	if old := time.Since(s.at) >= s.every+s.timeout; old || wait > 0 && s.seen < s.changes {
+		err = &UnknownError{s.at}
+	}
+	return s.value, s.at, cmp.Or(s.err, err)
 }
 
 // begin starts a read if the value is old. busy is closed when the read under way ends, and nil if there is none.
@@ -57,11 +77,11 @@ func (s *Shared[T]) Get(ctx context.Context, wait time.Duration) (value T, at ti
 func (s *Shared[T]) begin(ctx context.Context) (busy chan struct{}, outdated bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy == nil && (s.stale || time.Since(s.at) >= s.every) {
-		s.busy, s.stale = make(chan struct{}), false
+	if s.busy == nil && (s.seen < s.changes || time.Since(s.at) >= s.every) {
+		s.busy, s.reading = make(chan struct{}), s.changes
 		go s.refresh(context.WithoutCancel(ctx), s.busy) // other viewers may wait for it
 	}
-	return s.busy, s.busy != nil && s.stale
+	return s.busy, s.busy != nil && s.reading < s.changes
 }
 
 func (s *Shared[T]) refresh(ctx context.Context, done chan struct{}) {
@@ -71,10 +91,10 @@ func (s *Shared[T]) refresh(ctx context.Context, done chan struct{}) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	value := s.read(ctx)
+	value, err := s.read(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.value, s.at, s.busy = value, time.Now(), nil
+	s.value, s.err, s.at, s.seen, s.busy = value, err, time.Now(), s.reading, nil
 	close(done)
 }
 
@@ -82,7 +102,7 @@ func (s *Shared[T]) refresh(ctx context.Context, done chan struct{}) {
 func (s *Shared[T]) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stale = true
+	s.changes++
 }
 
 // settle waits for the read that is under way, until ctx ends.

@@ -28,7 +28,7 @@ func (d *Database) Detail(topic string, all []*Database) *Shared[Topic] {
 	if one == nil {
 		one = &Shared[Topic]{
 			every: d.cfg.Refresh, timeout: 2 * d.cfg.Timeout,
-			read: func(ctx context.Context) Topic { return d.readTopic(ctx, topic, all) },
+			read: func(ctx context.Context) (Topic, error) { return d.readTopic(ctx, topic, all), nil },
 		}
 		if d.details == nil {
 			d.details = map[string]*Shared[Topic]{}
@@ -56,7 +56,8 @@ func (d *Database) readTopic(ctx context.Context, topic string, all []*Database)
 	}
 	if d.cfg.Kafka != nil {
 		var groups []string
-		for _, r := range Readers(ctx, all, topic) {
+		readers, _ := Readers(ctx, all, topic)
+		for _, r := range readers {
 			groups = append(groups, r.Groups()...)
 		}
 		slices.Sort(groups)
@@ -81,10 +82,13 @@ func (r Reader) Groups() (names []string) {
 	return names
 }
 
-// Readers returns the consumers of a topic in all databases that were read.
-func Readers(ctx context.Context, all []*Database, topic string) (list []Reader) {
+// Readers returns the consumers of a topic in all databases that were read, and the names of the others.
+func Readers(ctx context.Context, all []*Database, topic string) (list []Reader, unread []string) {
 	for _, d := range all {
-		st, _ := d.State.Get(ctx, 0)
+		st, _, err := d.State.Get(ctx, 0)
+		if err != nil {
+			unread = append(unread, d.Name)
+		}
 		for _, c := range st.Inbox {
 			of := func(p inboxoperator.PartitionState) bool { return p.Topic == topic }
 			if slices.ContainsFunc(c.Partitions, of) {
@@ -92,5 +96,5 @@ func Readers(ctx context.Context, all []*Database, topic string) (list []Reader)
 			}
 		}
 	}
-	return list
+	return list, unread
 }
