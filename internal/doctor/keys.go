@@ -1,13 +1,19 @@
 package doctor
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
 
 // Keys returns the finding about operations of idempotency keys that recovery gave up. The caller counts them, or has
 // the err of that, because this module does not import theirs.
 func Keys(s Subject, stuck int64, err error) Finding {
 	const check = "idempotency keys"
 	f := findings{where: s.Flags, inSchema: s.Schema}
-	switch {
+	switch denied := pgerr.Denied(err); {
+	case denied != "":
+		f.skip(check, denied)
 	case err != nil:
 		f.failed(check, err)
 	case stuck == 0:

@@ -119,7 +119,8 @@ select clock_timestamp()`
 	// need not have a state.
 	querySnapshot = `-- doctor: oldest snapshot
 select a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, a.backend_type, 'hidden'),
-	coalesce(extract(epoch from clock_timestamp() - a.xact_start), 0)::float8, age(a.backend_xmin)
+	coalesce(extract(epoch from clock_timestamp() - a.xact_start), 0)::float8,
+	coalesce(max(age(a.backend_xmin)) filter (where coalesce(a.state, a.backend_type) is null) over (), -1)
 from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()
 order by a.xact_start nulls last, age(a.backend_xmin) desc limit 1`
 

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -162,7 +164,9 @@ func Restored(ctx context.Context, s Subject) []Finding {
 			"primary of a failover. Consumers that compare numbers would drop new events, or apply some twice.",
 			"Read docs/failover.md and docs/restore.md. Then:")
 		f.runWhy("fence")
-	case err != nil: // no outbox, or the database is away: other findings say so
+	case pgerr.Is(err, pgerr.UndefinedTable), pgerr.Away(err): // other findings say so
+	case err != nil:
+		f.skip(check, cmp.Or(pgerr.Denied(err), err.Error()))
 	case reason != nil:
 		f.add(Warn, check, "could not be compared: "+reason.Error(), "After a restore of the database a relay would "+
 			"publish under numbers that Kafka has already.", look)

@@ -32,25 +32,25 @@ func (f *findings) sessions(ctx context.Context, s Subject) {
 }
 
 func (f *findings) snapshot(ctx context.Context, db *pgxpool.Pool, long time.Duration) error {
-	var pid, age int64
+	var pid, hidden int64 // hidden is the age of the oldest one of a session that the role may not see; -1: none
 	var user, app, state string
 	var seconds float64
-	err := db.QueryRow(ctx, querySnapshot).Scan(&pid, &user, &app, &state, &seconds, &age)
+	err := db.QueryRow(ctx, querySnapshot).Scan(&pid, &user, &app, &state, &seconds, &hidden)
 	open := time.Duration(seconds * float64(time.Second))
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		f.ok("oldest snapshot", "no other session has one")
 	case err != nil:
 		return err
-	case state == "hidden":
-		f.ok("oldest snapshot", "%d transactions old; whose it is this role may not see (grant "+
-			"pg_read_all_stats to it)", age)
 	case open > long:
 		f.add(Warn, "oldest snapshot", fmt.Sprintf("session %d (%s, %s, %s) has one since %v", pid, user, app, state,
 			open.Round(time.Second)),
 			"Dead rows that it might see cannot be vacuumed away. The relay's looks stay fast, its tables grow; "+
 				"other tables suffer more.",
 			fmt.Sprintf("Find out what it is; select pg_terminate_backend(%d) ends it.", pid))
+	case hidden >= 0:
+		f.skip("oldest snapshot", fmt.Sprintf("this role may not see since when sessions of other roles have one, %d "+
+			"transactions old; grant pg_read_all_stats to it", hidden))
 	default:
 		f.ok("oldest snapshot", "since %v", open.Round(time.Second))
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -133,6 +134,28 @@ func Refused(err error) string {
 		return "the role may not connect to this database: grant connect on it"
 	}
 	return ""
+}
+
+var deniedFor = regexp.MustCompile(`^permission denied for (table|view|schema|sequence|function) (\S+)`)
+
+// Denied says what a role may not read, and the grant that it lacks; "" for every other error.
+func Denied(err error) string {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.Code != InsufficientPrivilege || connecting(err) {
+		return ""
+	}
+	of := deniedFor.FindStringSubmatch(pg.Message)
+	if of == nil { // in another language, or of a policy
+		return pg.Message + "; grant to this role what `relay migrate --roles --print` has"
+	}
+	right := "select"
+	switch of[1] {
+	case "schema":
+		right = "usage"
+	case "function":
+		right = "execute"
+	}
+	return pg.Message + "; grant " + right + " on " + of[1] + " " + of[2] + " to this role"
 }
 
 // CommitUnknown reports whether a COMMIT that returned err may have happened all the same. It is certain that it did

@@ -19,6 +19,25 @@ func pg(code, severity string) error {
 	return fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: code, Severity: "FEHLER", SeverityUnlocalized: severity})
 }
 
+// TestDenied: what a role may not read is named with the grant, also where the server does not speak English.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]string{
+		"permission denied for table outbox_held": "; grant select on table outbox_held to this role",
+		"permission denied for schema shop":       "; grant usage on schema shop to this role",
+		"permission denied for function f":        "; grant execute on function f to this role",
+		"keine Berechtigung für Tabelle t":        "; grant to this role what `relay migrate --roles --print` has",
+	} {
+		err := fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: pgerr.InsufficientPrivilege, Message: message})
+		if got := pgerr.Denied(err); got != message+want {
+			t.Errorf("%q", got)
+		}
+	}
+	if got := pgerr.Denied(pg("42P01", "ERROR")) + pgerr.Denied(nil); got != "" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestClasses(t *testing.T) {
 	t.Parallel()
 	_, refused := pgx.Connect(t.Context(), "postgres://postgres@127.0.0.1:1/x?sslmode=disable")

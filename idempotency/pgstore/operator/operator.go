@@ -264,14 +264,14 @@ func (o *Operator) Audit(ctx context.Context, limit int) ([]admin.AuditEntry, er
 	}, sqlAudit, limit)
 }
 
-// Access tells whether keys are here that the connection's role may look at, and whether it may make any change:
-// whether it may write the audit, to a database that is no standby.
-func (o *Operator) Access(ctx context.Context) (mayLook, mayChange bool, err error) {
-	err = o.db.QueryRow(ctx, pgschema.Expand(sqlAccess, o.prefix)).Scan(&mayLook, &mayChange)
+// Access tells whether keys are here, and whether the connection's role may make any change: whether it may write the
+// audit, to a database that is no standby.
+func (o *Operator) Access(ctx context.Context) (here, mayChange bool, err error) {
+	err = o.db.QueryRow(ctx, pgschema.Expand(sqlAccess, o.prefix)).Scan(&here, &mayChange)
 	if err != nil {
 		return false, false, fmt.Errorf("pgstore: asking what this role may do: %w", err)
 	}
-	return mayLook, mayChange, nil
+	return here, mayChange, nil
 }
 
 // collect returns the rows of a statement.

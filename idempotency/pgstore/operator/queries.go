@@ -103,6 +103,6 @@ select at, operator, action, reason, tenant, operation, key, detail from {schema
 order by id desc limit $1::bigint`
 
 const sqlAccess = `-- pgstore: access
-select coalesce(has_table_privilege(to_regclass('{schema}idempotency_key'), 'select'), false),
+select to_regclass('{schema}idempotency_key') is not null,
 	current_setting('transaction_read_only') = 'off'
 		and coalesce(has_table_privilege(to_regclass('{schema}idempotency_audit'), 'insert'), false)`
